@@ -1,0 +1,56 @@
+# The commands of the README. The work is done by scripts/ and by the presets in CMakePresets.json.
+
+PREFIX ?= /usr/local
+TOOL := build/release/bin/verbena
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check format asan tsan bench-peers install clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: JOBS=N (parallel jobs), PREFIX=DIR (of install; default $(PREFIX))"
+
+build:  ## Install what is missing, compile; the tool is build/release/bin/verbena
+	@scripts/setup build run
+	@scripts/build release product
+
+demo: build  ## Compare the protocols on this machine; writes build/demo/report.html
+	@$(TOOL) demo
+
+test:  ## Build, then run all tests
+	@scripts/setup build run test
+	@scripts/build release
+	@scripts/test release
+
+check:  ## Format, spelling, conventions, self-contained headers, clang-tidy
+	@scripts/setup build check
+	@scripts/check
+
+format:  ## Format the sources with clang-format 14
+	@scripts/setup check
+	@scripts/check format --fix
+
+asan:  ## Build and test with AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/setup build run test
+	@scripts/build asan
+	@scripts/test asan
+
+tsan:  ## Build and test with ThreadSanitizer
+	@scripts/setup build run test
+	@scripts/build tsan
+	@scripts/test tsan
+
+bench-peers: build  ## Measure side by side with UCX and memcpy; writes build/bench-peers.json
+	@scripts/setup bench
+	@scripts/build release
+	@scripts/bench-peers
+
+# Does not rebuild: `make build` first as yourself, then `sudo make install`.
+install: $(TOOL)  ## Install the tool, library and headers below PREFIX
+	cmake --install build/release --prefix "$(PREFIX)"
+
+$(TOOL):
+	@$(MAKE) --no-print-directory build
+
+clean:  ## Remove everything built
+	rm -rf build

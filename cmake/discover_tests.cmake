@@ -1,0 +1,13 @@
+# verbena_discover_tests(TARGET PREFIX P LABEL L TIMEOUT_S S [PROCESSORS N]): every test of a GoogleTest program becomes a
+# ctest test P/Suite.Case. They are listed when ctest starts, not at build time: a build runs nothing.
+function(verbena_discover_tests target)
+  cmake_parse_arguments(TEST "" "PREFIX;LABEL;TIMEOUT_S;PROCESSORS" "" ${ARGN})
+  if(VERBENA_SANITIZE)
+    math(EXPR TEST_TIMEOUT_S "${TEST_TIMEOUT_S} * 3")
+  endif()
+  if(NOT TEST_PROCESSORS)
+    set(TEST_PROCESSORS 1)
+  endif()
+  gtest_discover_tests(${target} TEST_PREFIX ${TEST_PREFIX}/ DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${TEST_TIMEOUT_S} LABELS ${TEST_LABEL} PROCESSORS ${TEST_PROCESSORS})
+endfunction()

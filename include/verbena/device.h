@@ -1,0 +1,271 @@
+// Devices and their objects: the owners of what libibverbs hands out as raw pointers.
+//
+// A Device is an RNIC (through the installed libibverbs) or Verbena's software RNIC `soft0`. Its
+// objects are verbs objects: get() is the ibv_ pointer, and work is posted and completed with
+// ibv_post_send, ibv_poll_cq and so on, the same on every device. These classes only own: they
+// make, destroy and explain failures.
+//
+//   auto device = verbena::Device::open("soft0");
+//   auto pd = verbena::ProtectionDomain::create(*device);
+//   auto cq = verbena::CompletionQueue::create(*device, {.depth_cqes = 64});
+//   auto qp = verbena::QueuePair::create(*pd, {.send_cq = &*cq, .recv_cq = &*cq});
+//   auto mr = verbena::MemoryRegion::create(*pd, buffer, bytes, IBV_ACCESS_LOCAL_WRITE);
+//
+// Ownership: each object owns its verbs object and must be destroyed before the object it was made
+// from. Moving is allowed, copying is not. Threading: objects may be used from any thread; making
+// and destroying one object is not synchronized with its own use. Cost: every call here is control
+// path (may allocate, lock and enter the kernel).
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "verbena/status.h"
+
+namespace verbena {
+
+struct VerbsControl;
+
+enum class DeviceKind { kHardware, kSoft };
+
+// What a device can do, as far as it decides between designs. All limits are asked of the device,
+// none is assumed.
+struct DeviceInfo {
+  std::string name;
+  DeviceKind kind = DeviceKind::kHardware;
+  std::string link_layer;  // "InfiniBand", "Ethernet" or "unspecified"
+  std::string port_state;  // "active", "down", ...
+  uint32_t max_queue_pairs = 0;
+  uint32_t max_queue_pair_wrs = 0;
+  uint32_t max_completion_queues = 0;
+  uint32_t max_cqes = 0;
+  uint32_t max_shared_receive_queues = 0;
+  uint32_t max_shared_receive_queue_wrs = 0;
+  uint32_t max_memory_regions = 0;
+  uint64_t max_memory_region_bytes = 0;
+  uint32_t max_sges = 0;
+  uint32_t max_inline_bytes = 0;  // largest inline send of a reliable queue pair; found by trying
+  uint32_t max_outstanding_reads = 0;
+  uint32_t active_mtu_bytes = 0;
+  bool atomics = false;          // compare-and-swap and fetch-and-add on 8 bytes
+  bool writes_in_order = false;  // the last byte of a WRITE is guaranteed to land last
+  uint8_t port = 1;    // the first active port, else port 1; queue pairs are connected over it
+  int gid_index = -1;  // entry of the GID table that connections use; -1: none needed
+  uint16_t lid = 0;
+  std::string unavailable;  // why the device cannot be opened here; empty if it can
+};
+
+class Device {
+ public:
+  // Real devices first, then the software device. A device that cannot be opened is listed with the
+  // reason.
+  static std::vector<DeviceInfo> list();
+
+  // Opens a device by name. kNotFound names the devices there are.
+  static Result<Device> open(std::string_view name);
+
+  const DeviceInfo& info() const { return info_; }
+  ibv_context* get() const { return context_.get(); }
+  const VerbsControl& control() const { return *control_; }
+
+ private:
+  using Close = int (*)(ibv_context*);
+  Device(ibv_context* context, Close close, const VerbsControl* control)
+      : context_(context, close), control_(control) {}
+  // Takes over `context` and asks the device for its DeviceInfo.
+  static Result<Device> from_context(ibv_context* context, Close close, const VerbsControl* control,
+                                     std::string_view name, DeviceKind kind);
+
+  std::unique_ptr<ibv_context, Close> context_;
+  const VerbsControl* control_;
+  DeviceInfo info_;
+};
+
+namespace internal {
+// Owns one verbs object; Traits names its type and the entry of VerbsControl that destroys it.
+template <typename Object>
+class VerbsHandle {
+ public:
+  using Destroy = int (*)(Object*);
+  VerbsHandle() = default;
+  VerbsHandle(Object* object, Destroy destroy) : object_(object), destroy_(destroy) {}
+  VerbsHandle(VerbsHandle&& other) noexcept
+      : object_(std::exchange(other.object_, nullptr)), destroy_(other.destroy_) {}
+  VerbsHandle& operator=(VerbsHandle&& other) noexcept {
+    if (this != &other) {
+      reset();
+      object_ = std::exchange(other.object_, nullptr);
+      destroy_ = other.destroy_;
+    }
+    return *this;
+  }
+  ~VerbsHandle() { reset(); }
+
+  Object* get() const { return object_; }
+  void reset() {
+    if (object_ != nullptr) destroy_(std::exchange(object_, nullptr));
+  }
+
+ private:
+  Object* object_ = nullptr;
+  Destroy destroy_ = nullptr;
+};
+}  // namespace internal
+
+class ProtectionDomain {
+ public:
+  static Result<ProtectionDomain> create(const Device& device);
+  ibv_pd* get() const { return handle_.get(); }
+  const VerbsControl& control() const { return *control_; }
+
+ private:
+  ProtectionDomain(internal::VerbsHandle<ibv_pd> handle, const VerbsControl* control)
+      : handle_(std::move(handle)), control_(control) {}
+  internal::VerbsHandle<ibv_pd> handle_;
+  const VerbsControl* control_;
+};
+
+// Registered memory. The memory stays the caller's and must outlive the registration.
+class MemoryRegion {
+ public:
+  // `access` is a set of ibv_access_flags. Cost: tens of microseconds plus the pages; keep it off
+  // the data path. kLimitExceeded where the locked-memory limit (ulimit -l) is the cause, with both
+  // numbers.
+  static Result<MemoryRegion> create(const ProtectionDomain& domain, void* address,
+                                     uint64_t length_bytes, unsigned access);
+  ibv_mr* get() const { return handle_.get(); }
+  uint32_t lkey() const { return get()->lkey; }
+  uint32_t rkey() const { return get()->rkey; }
+  void* address() const { return get()->addr; }
+  uint64_t length_bytes() const { return get()->length; }
+
+ private:
+  explicit MemoryRegion(internal::VerbsHandle<ibv_mr> handle) : handle_(std::move(handle)) {}
+  internal::VerbsHandle<ibv_mr> handle_;
+};
+
+// A descriptor that becomes readable when an armed completion queue gets a completion.
+class CompletionChannel {
+ public:
+  static Result<CompletionChannel> create(const Device& device);
+  ibv_comp_channel* get() const { return handle_.get(); }
+  // Waits for the next event, acknowledges it and returns its completion queue; kTimeout after
+  // `timeout_ns` (negative: no limit). Re-arm (ibv_req_notify_cq) and then poll before waiting
+  // again. One thread waits at a time.
+  Result<ibv_cq*> wait(int64_t timeout_ns);
+
+ private:
+  CompletionChannel(internal::VerbsHandle<ibv_comp_channel> handle, const VerbsControl* control)
+      : handle_(std::move(handle)), control_(control) {}
+  internal::VerbsHandle<ibv_comp_channel> handle_;
+  const VerbsControl* control_;
+};
+
+struct CompletionQueueOptions {
+  uint32_t depth_cqes = 256;
+  const CompletionChannel* channel = nullptr;  // where events go; none: polling only
+  void* user_context = nullptr;
+};
+
+class CompletionQueue {
+ public:
+  static Result<CompletionQueue> create(const Device& device,
+                                        const CompletionQueueOptions& options);
+  ibv_cq* get() const { return handle_.get(); }
+
+ private:
+  explicit CompletionQueue(internal::VerbsHandle<ibv_cq> handle) : handle_(std::move(handle)) {}
+  internal::VerbsHandle<ibv_cq> handle_;
+};
+
+struct SharedReceiveQueueOptions {
+  uint32_t depth_wrs = 256;
+  uint32_t max_sges = 1;
+};
+
+class SharedReceiveQueue {
+ public:
+  static Result<SharedReceiveQueue> create(const ProtectionDomain& domain,
+                                           const SharedReceiveQueueOptions& options);
+  ibv_srq* get() const { return handle_.get(); }
+
+ private:
+  explicit SharedReceiveQueue(internal::VerbsHandle<ibv_srq> handle) : handle_(std::move(handle)) {}
+  internal::VerbsHandle<ibv_srq> handle_;
+};
+
+struct QueuePairOptions {
+  const CompletionQueue* send_cq = nullptr;  // required
+  const CompletionQueue* recv_cq = nullptr;  // required
+  const SharedReceiveQueue* shared_receive_queue = nullptr;
+  uint32_t send_depth_wrs = 128;
+  uint32_t recv_depth_wrs = 128;  // ignored with a shared receive queue
+  uint32_t max_send_sges = 1;
+  uint32_t max_recv_sges = 1;
+  uint32_t max_inline_bytes = 0;
+  bool signal_all = false;
+};
+
+// What a peer must know to connect to a queue pair; plain data, exchanged by the handshake in
+// connection.h.
+struct QueuePairAddress {
+  uint32_t queue_pair_number = 0;
+  uint32_t packet_sequence_number = 0;
+  uint16_t lid = 0;
+  uint8_t gid[16] = {};
+  uint8_t has_gid = 0;
+  uint8_t mtu = 0;  // ibv_mtu
+};
+
+// How a reliable connection behaves when the other side is slow or gone. Encodings are those of the
+// InfiniBand specification; the comments give the defaults in time.
+struct ReliabilityOptions {
+  uint8_t retry_count = 7;
+  uint8_t rnr_retry_count = 7;  // 7: without end
+  uint8_t ack_timeout = 14;     // 4.096 us * 2^14 = 67 ms
+  uint8_t min_rnr_timer = 12;   // 0.64 ms; note that 0 is the longest, 655 ms
+  uint8_t max_outstanding_reads = 16;
+};
+
+// A reliable connected (RC) queue pair.
+class QueuePair {
+ public:
+  static Result<QueuePair> create(const ProtectionDomain& domain, const QueuePairOptions& options);
+
+  ibv_qp* get() const { return handle_.get(); }
+  uint32_t number() const { return get()->qp_num; }
+  uint32_t max_inline_bytes() const { return max_inline_bytes_; }
+
+  // This queue pair's address on the device's port, for the peer.
+  Result<QueuePairAddress> address() const;
+
+  // RESET -> INIT with the given remote access, after which receives may be posted, -> RTR -> RTS
+  // towards `peer`. Post the receives that the peer may use first between init() and connect(). The
+  // path MTU is the smaller of both sides', reads in flight are cut to what the device can. Both
+  // sides must connect before either may send.
+  Status init(unsigned remote_access);
+  Status connect(const QueuePairAddress& peer, const ReliabilityOptions& options = {});
+  // To the error state: outstanding work completes with IBV_WC_WR_FLUSH_ERR.
+  Status to_error();
+
+ private:
+  QueuePair(internal::VerbsHandle<ibv_qp> handle, const VerbsControl* control)
+      : handle_(std::move(handle)), control_(control) {}
+  internal::VerbsHandle<ibv_qp> handle_;
+  const VerbsControl* control_;
+  uint32_t max_inline_bytes_ = 0;
+  uint32_t local_psn_ = 0;
+  uint8_t port_ = 1;
+};
+
+// "local protection error" and the like, with what usually causes it and what to do, for a
+// completion's status.
+std::string explain_completion_error(ibv_wc_status status);
+
+}  // namespace verbena

@@ -1,0 +1,271 @@
+// Request/response over RDMA: five protocols behind one small interface.
+//
+// A requester writes a request into a registered slot and posts it; the responder's handler writes
+// the response straight into another one; the requester finds it by polling. The protocol says
+// which verb carries the request and which the response (papers by short name: "patterns" section
+// 4.1, "msgproto" table 3):
+//
+//   send/send, send/write, write/send, write/write    request verb / response verb
+//   read          the requester fetches the bytes from the responder's memory itself
+//
+//   // Requester (after ControlConnection::connect)    // Responder (after ControlListener::accept)
+//   auto requester = make_requester(                   auto responder = make_responder(
+//       Protocol::kWriteWrite, MarkLayout::kLastBit,       Protocol::kWriteWrite,
+//       *device, *pd, control, {});                        MarkLayout::kLastBit, *device, *pd, {});
+//   char* request = (*requester)->request_buffer(0);   (*responder)->connect(control);
+//   memcpy(request, "ping", 4);                        Waiter waiter;
+//   (*requester)->try_post(0, 4);                      while ((*responder)->status().ok()) {
+//   while ((*requester)->poll(on_response) == 0) {       (*responder)->poll(
+//   }                                                        [](const Request& request,
+//                                                               std::span<char> response) {
+//                                                              return answer(request, response);
+//                                                            });
+//                                                      }
+//
+// Slots. A requester has `pending` slots, numbered from 0. Each holds one request at a time: fill
+// request_buffer(slot), try_post(slot, bytes), and once poll() delivered its response, the slot may
+// be posted again. The response's bytes stay valid until then. Posting the slots in turn (0, 1, ...
+// pending - 1, 0, ...) costs the responder one look per request; any other order works too.
+//
+// Threading: one requester or responder belongs to one thread at a time. Device, protection domain
+// and control connection must outlive it. Cost: after connect, nothing here allocates, locks or
+// enters the kernel for a message. About every 10 ms without traffic, a poll looks whether the peer
+// still lives (one system call). Polling never blocks and never sleeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/status.h"
+
+namespace verbena {
+
+enum class Protocol : uint8_t { kSendSend, kSendWrite, kWriteSend, kWriteWrite, kRead };
+
+// How the receiver of a WRITE recognizes a whole message in the memory it polls. READ and SEND need
+// none of them.
+enum class MarkLayout : uint8_t {
+  kLastBit,        // the last bit of the slot ("patterns" 4.1); the length lies before it
+  kLengthMarkers,  // length, marker, bytes, marker; zeroed after use ("msgproto" 3)
+  kHeadTail,       // flag and length at the head, alternating flag at the tail ("mpiiba" 4.2)
+  kImmediate,      // no mark: WRITE_WITH_IMM, and its completion tells. For devices that do not
+                   // place the bytes of a WRITE in order (DeviceInfo::writes_in_order).
+};
+
+std::span<const Protocol> all_protocols();
+std::span<const MarkLayout> all_mark_layouts();
+// "write/write" and so on; "last-bit", "length-markers", "head-tail", "immediate".
+const char* protocol_name(Protocol protocol);
+const char* mark_layout_name(MarkLayout layout);
+// The inverse; kInvalidArgument names what there is.
+Result<Protocol> parse_protocol(std::string_view name);
+Result<MarkLayout> parse_mark_layout(std::string_view name);
+// Whether a protocol has a WRITE half, so that the mark layout makes a difference.
+bool uses_mark_layout(Protocol protocol);
+
+// Bounds of the options below.
+inline constexpr uint32_t kMaxMessageBytes = 1u << 29;
+inline constexpr uint32_t kMaxPending = 4096;
+inline constexpr uint32_t kMaxConnections = 4096;
+
+inline constexpr uint32_t kDeviceInlineLimit = ~0u;
+
+struct RequesterOptions {
+  // Capacity of a request slot and of a response slot; at most what the responder offers.
+  uint32_t request_max_bytes = 64;
+  uint32_t response_max_bytes = 4096;
+  // Requests that may wait for their response at once (R in "msgproto" 4), 1 to kMaxPending. The
+  // registered memory is about pending * (request_max_bytes + response_max_bytes).
+  uint32_t pending = 1;
+  // Messages up to this size travel inside the work request; never more than the device takes.
+  uint32_t inline_bytes = kDeviceInlineLimit;
+  // Every n-th work request asks for a completion, which frees the send queue ("patterns" 8).
+  // 0: a quarter of the send queue's depth.
+  uint32_t signal_interval = 0;
+  // Work requests that are posted as one list (one doorbell). 1: each at once. Above: when that
+  // many are there, and at each poll.
+  uint32_t post_batch = 1;
+  // For each step of the handshake with the peer.
+  int64_t handshake_timeout_ns = 10'000'000'000;
+};
+
+struct ResponderOptions {
+  // The largest that a requester may ask for; its own numbers decide what its connection takes.
+  uint32_t request_max_bytes = 64;
+  uint32_t response_max_bytes = 4096;
+  uint32_t pending = 1;
+  // Connections that may be alive at once, 1 to kMaxConnections.
+  uint32_t max_connections = 1;
+  uint32_t inline_bytes = kDeviceInlineLimit;
+  uint32_t signal_interval = 0;
+  uint32_t post_batch = 1;
+  // Receives in the shared receive queue, which takes the requests of all connections where they
+  // come by SEND ("patterns" 4.1). 0: enough for max_connections * pending, so that no sender ever
+  // meets an empty queue. Fewer save memory and cost a retry (RNR) when they run out.
+  uint32_t receive_depth = 0;
+  // READ only: the memory that requesters may read, registered by the responder while it lives.
+  // Empty: response_max_bytes of zeros.
+  std::span<char> readable;
+  int64_t handshake_timeout_ns = 10'000'000'000;
+};
+
+enum class PostResult : uint8_t {
+  kPosted,
+  kWouldBlock,  // the slot still waits for its response, or the send queue is full: poll, try again
+  kFailed,      // see status()
+};
+
+struct Response {
+  uint32_t slot;
+  std::span<const char> bytes;
+};
+
+struct Request {
+  uint32_t connection;  // in order of connect(), from 0; numbers of dead connections are reused
+  uint32_t slot;
+  // In registered memory that the requester's device writes. A requester that breaks the protocol
+  // can change the bytes while they are read: copy what is checked first and used later.
+  std::span<const char> bytes;
+};
+
+// What a request of the READ protocol consists of: put it at the start of the request buffer.
+struct ReadRequest {
+  uint64_t offset;  // into the responder's readable memory
+  uint32_t bytes;   // at most response_max_bytes
+  uint32_t reserved = 0;
+};
+
+class Requester {
+ public:
+  virtual ~Requester() = default;
+  Requester(const Requester&) = delete;
+  Requester& operator=(const Requester&) = delete;
+
+  // Where the next request of `slot` is written: registered memory of request_max_bytes, aligned to
+  // 8 bytes, the same address each time. Write only the bytes that you post: with
+  // MarkLayout::kHeadTail, what lies behind them must be what was sent last.
+  virtual char* request_buffer(uint32_t slot) = 0;
+
+  // Sends the first `bytes` of the slot's request buffer. The buffer must not change until the
+  // response came. Never blocks. kFailed also for a slot or a size beyond the options, or a READ
+  // outside the responder's memory: the status then is kInvalidArgument.
+  virtual PostResult try_post(uint32_t slot, uint32_t bytes) = 0;
+
+  // Takes the responses that have arrived, at most as many as `out` has room for. Their bytes stay
+  // valid until their slot is posted again.
+  virtual uint32_t poll(std::span<Response> out) = 0;
+
+  // The same with `on_response(uint32_t slot, std::span<const char> response)` for each; it may
+  // post any slot, this one too.
+  template <typename OnResponse,
+            typename =
+                std::enable_if_t<std::is_invocable_v<OnResponse&, uint32_t, std::span<const char>>>>
+  uint32_t poll(OnResponse&& on_response) {
+    Response responses[16];
+    const uint32_t count = poll(std::span<Response>(responses));
+    for (uint32_t i = 0; i < count; ++i) on_response(responses[i].slot, responses[i].bytes);
+    return count;
+  }
+
+  // Ok while the connection works. kUnavailable, naming the peer and the cause, once it is gone;
+  // kProtocolViolation if the peer broke the protocol. Requests that wait then get no response.
+  virtual const Status& status() const = 0;
+
+  // Ends the connection: outstanding requests get no response, later posts fail.
+  virtual void close() = 0;
+
+  // What the connection uses; kImmediate where one of the devices does not write in order.
+  virtual MarkLayout mark_layout() const = 0;
+  virtual uint32_t pending() const = 0;
+  virtual uint32_t request_max_bytes() const = 0;
+  virtual uint32_t response_max_bytes() const = 0;
+
+ protected:
+  Requester() = default;
+};
+
+// A function to call for each request: a reference to a callable, which must outlive it.
+class RequestHandler {
+ public:
+  template <typename Callable,
+            typename = std::enable_if_t<!std::is_same_v<std::decay_t<Callable>, RequestHandler>>>
+  RequestHandler(Callable& callable)  // NOLINT(google-explicit-constructor)
+      : object_(const_cast<void*>(static_cast<const void*>(&callable))),
+        call_([](void* object, const Request& request, std::span<char> response) {
+          return static_cast<uint32_t>((*static_cast<Callable*>(object))(request, response));
+        }) {}
+
+  uint32_t operator()(const Request& request, std::span<char> response) const {
+    return call_(object_, request, response);
+  }
+
+ private:
+  void* object_;
+  uint32_t (*call_)(void*, const Request&, std::span<char>);
+};
+
+class Responder {
+ public:
+  virtual ~Responder() = default;
+  Responder(const Responder&) = delete;
+  Responder& operator=(const Responder&) = delete;
+
+  // Takes a requester in: both sides agree on the design and connect their queue pairs. Control
+  // path, blocks up to the handshake's time-out. On failure nothing remains; a refused requester
+  // learns why.
+  //   kInvalidArgument    the requester wants another protocol, mark layout or larger slots
+  //   kLimitExceeded      max_connections are alive, or a limit of the device
+  //   kProtocolViolation  what it sent is not Verbena's handshake
+  virtual Status connect(ControlConnection& control) = 0;
+
+  // Answers the requests that have arrived, at most `pending` per connection, and returns how many.
+  // `handler(const Request& request, std::span<char> response)` writes the response from the start
+  // of the given buffer (response_max_bytes of the connection) and returns its size. It must not
+  // write behind that (see Requester::request_buffer), nor keep the request.
+  template <typename Handler>
+  uint32_t poll(Handler&& handler) {
+    return poll_with(RequestHandler(handler));
+  }
+  virtual uint32_t poll_with(RequestHandler handler) = 0;
+
+  // Connections that are alive.
+  virtual uint32_t connections() const = 0;
+  // Ok until every connection has ended; then why the last one did (kUnavailable if its requester
+  // left or died). A further connect() makes it ok again.
+  virtual const Status& status() const = 0;
+  // Why a connection ended; ok while it is alive.
+  virtual const Status& status(uint32_t connection) const = 0;
+
+  // What all connections use; kImmediate where the device does not write in order.
+  virtual MarkLayout mark_layout() const = 0;
+
+ protected:
+  Responder() = default;
+};
+
+// Connects to the responder at the other end of `control`, which calls Responder::connect().
+// Blocks up to the handshake's time-out. `layout` is ignored by protocols without a WRITE half.
+//   kInvalidArgument    an option is out of range, or the responder runs another design
+//   kLimitExceeded      a limit of the device or of the process, with what was asked and what there
+//                       is
+//   kUnavailable        the peer is gone
+Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout layout,
+                                                  const Device& device,
+                                                  const ProtectionDomain& domain,
+                                                  ControlConnection& control,
+                                                  const RequesterOptions& options);
+
+// A responder without connections yet.
+Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout layout,
+                                                  const Device& device,
+                                                  const ProtectionDomain& domain,
+                                                  const ResponderOptions& options);
+
+}  // namespace verbena

@@ -1,0 +1,1 @@
+"""Verbena's lab: turns result files of `verbena bench` into report pages."""

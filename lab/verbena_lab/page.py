@@ -1,0 +1,232 @@
+"""Puts the report page together: one HTML file that needs nothing else."""
+
+import html
+import json
+import os
+import pathlib
+import tempfile
+
+from . import advice, figures
+from .cards import answer_card
+from .errors import ReportError
+from .markup import escaped, swatch
+from .plotly_js import plotly_js
+from .results import load
+from .tables import peers_section, provenance_section, results_section
+from .verdict import verdict
+from .views import make_views, series_of
+
+_HERE = pathlib.Path(__file__).parent
+# The page may not load anything from anywhere; the browser enforces it.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def write_report(out, inputs):
+    """Writes the page for `inputs` to `out`. Raises ReportError; then `out` is as it was before."""
+    results = load(inputs)
+    target = pathlib.Path(os.path.realpath(out))
+    if os.path.isdir(target):
+        raise ReportError(f"{out}: is a directory: name the file to write, e.g. {pathlib.Path(out) / 'report.html'}")
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise ReportError(f"{out}: is no regular file: give the page a file name of its own")
+    if any(os.path.realpath(file) == str(target) for file in results.files):
+        raise ReportError(f"{out}: is one of the result files: give the page another name")
+    _write(target, render(results, plotly_js()))
+
+
+def _write(target, text):
+    """A reader sees the old page or the complete new one."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as file:
+            temporary = pathlib.Path(file.name)
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    except BaseException as error:
+        if temporary:
+            temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        raise ReportError(
+            f"{target}: cannot write the page ({error.strerror}): check that {target.parent}/ exists, is writable and "
+            "has space"
+        ) from None
+
+
+def render(results, plotly_source):
+    """The page as text."""
+    views = make_views(results.measurements)
+    devices = sorted({view.device for view in views})
+    plots = []  # what the script draws, in the order of the page
+    sections = "".join(_view_section(view, index, len(views) > 1, plots) for index, view in enumerate(views))
+    body = (
+        _header(results, views, devices)
+        + _view_choice(views)
+        + sections
+        + peers_section(results.peers)
+        + results_section(results.measurements)
+        + provenance_section(results)
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Verbena report: {escaped(', '.join(devices))}</title>
+<style>
+{(_HERE / 'page.css').read_text(encoding='utf-8')}</style>
+</head>
+<body>
+<main>
+{body}</main>
+<script type="application/json" id="verbena-plots">{_json(plots)}</script>
+<script>{plotly_source}</script>
+<script>
+{(_HERE / 'page.js').read_text(encoding='utf-8')}</script>
+</body>
+</html>
+"""
+
+
+def _json(value):
+    """JSON that is safe inside a script element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _header(results, views, devices):
+    machines = sorted({view.machine for view in views})
+    count = len(results.measurements)
+    facts = [f"{count:,} measurement{'' if count == 1 else 's'}", f"device {', '.join(devices)}"]
+    if len(machines) == 1 and len(machines[0]) <= 60:
+        facts.append(machines[0])
+    facts.append(_verified_text(results.measurements))
+    return (
+        '<header><p class="eyebrow">Verbena report</p><h1>Which one should I use here?</h1>'
+        f'<p class="facts">{" · ".join(map(escaped, facts))}</p></header>\n'
+    )
+
+
+def _verified_text(measurements):
+    verified = sum(one.verified for one in measurements)
+    if verified == len(measurements):
+        return "every payload byte verified"
+    if verified == 0:
+        return "payloads not verified (--verify checks them)"
+    return f"payload bytes verified in {verified:,} of them"
+
+
+def _view_choice(views):
+    if len(views) < 2:
+        return ""
+    options = "".join(f'<option value="{index}">{escaped(view.label)}</option>' for index, view in enumerate(views))
+    return (
+        f'<div class="choose"><label for="view">Measured on</label><select id="view">{options}</select>'
+        f"<span>{len(views)} set-ups; only measurements of the same set-up are compared</span></div>\n"
+    )
+
+
+def _view_section(view, index, several, plots):
+    found = advice.answers(view)
+    parts = [f'<section class="view" data-view="{index}">']
+    if several:
+        parts.append(f"<h2>On {escaped(view.label)}</h2>")
+    parts.append('<div class="verdict">' + "".join(f"<p>{escaped(line)}</p>" for line in verdict(found)) + "</div>")
+    excluded = advice.excluded_text(view)
+    if excluded:
+        parts.append(f'<p class="notice" role="note">{escaped(excluded)}</p>')
+    if view.merged:
+        parts.append(
+            f'<p class="note">{view.merged:,} configurations were measured more than once: medians count, and their '
+            "spread reaches over all of them.</p>"
+        )
+    parts.append('<div class="answers">' + "".join(map(answer_card, found)) + "</div>")
+    parts.append(_limits(view))
+    drawn = figures.figures(view)
+    if drawn:
+        parts.append("<h2>The measurements behind it</h2>")
+        parts.append('<div class="evidence">')
+        parts.append(_legend(view))
+        parts.append(
+            "<noscript><p class=notice>The plots need JavaScript; the answers above and the table below do not."
+            "</p></noscript>"
+        )
+        parts.append('<div class="plots">')
+        for plot in drawn:
+            parts.append(_plot_figure(plot, f"v{index}-{plot['id']}"))
+            plots.append({"element": f"v{index}-{plot['id']}", "name": plot["title"], "variants": plot["variants"]})
+        parts.append("</div></div>")
+    parts.append("</section>\n")
+    return "\n".join(parts)
+
+
+def _limits(view):
+    """What these measurements cannot say."""
+    parts = []
+    if view.device.startswith("soft"):
+        parts.append(
+            f"{view.device} is the software RNIC: the CPUs of one host move the bytes, so distances between protocols "
+            "differ on an RNIC. Repeat the run there before choosing for it."
+        )
+    if view.topology.replace("_", "-") == "one-to-one":
+        parts.append(
+            "One requester talks to one responder. With many clients, mailboxes for WRITE requests cost polling per "
+            "client, while SEND requests share one receive queue."
+        )
+    if any(one.protocol == "read" for one in view.valid):
+        parts.append("READ fits where the address is known and nothing has to be computed.")
+    if not parts:
+        return ""
+    return (
+        '<div class="limits"><h3>How far this goes</h3><ul>'
+        + "".join(f"<li>{escaped(part)}</li>" for part in parts)
+        + "</ul></div>"
+    )
+
+
+def _legend(view):
+    """One legend for all plots of the view; a press hides a series on all of them."""
+    by_series = series_of(view)
+    chips = "".join(
+        f'<button type="button" aria-pressed="true" data-series="{escaped(html.escape(series.name))}">'
+        f"{swatch(series)}{escaped(series.name)}</button>"
+        for series in by_series
+    )
+    items = "".join(
+        f'<li><span class="name">{swatch(series)}<b>{escaped(series.name)}</b></span> '
+        f"<span class=mechanism>{escaped(series.protocol.mechanism)}</span></li>"
+        for series in by_series
+        if series.protocol.mechanism
+    )
+    details = (
+        "<details><summary>What the protocols do</summary>"
+        "<p>The first word is the verb of the request, the second that of the response.</p>"
+        f"<ul>{items}</ul></details>"
+    )
+    return f'{details if items else ""}<div class="legend" role="group" aria-label="Shown on the plots">{chips}</div>'
+
+
+def _plot_figure(plot, element):
+    # Bars of many protocols need more room than a plot usually has.
+    rows = max(len(trace["y"]) if trace["type"] == "bar" else 0 for one in plot["variants"] for trace in one["data"])
+    height = f' style="height:{rows * 3.2 + 6:g}rem"' if rows > 6 else ""
+    if len(plot["variants"]) > 1:
+        options = "".join(
+            f'<option value="{index}">{escaped(variant["label"])}</option>'
+            for index, variant in enumerate(plot["variants"])
+        )
+        choice = f'<select aria-label="{escaped(plot["title"])}: shown for" data-for="{element}">{options}</select>'
+    else:
+        choice = f'<span class="fixed">{escaped(plot["variants"][0]["label"])}</span>'
+    return (
+        f'<figure><div class="head"><h3 id="{element}-title">{escaped(plot["title"])}</h3>{choice}</div>'
+        f'<div class="chart" id="{element}"{height} role="group" aria-labelledby="{element}-title"></div>'
+        f'<figcaption>{escaped(plot["caption"])}</figcaption></figure>'
+    )

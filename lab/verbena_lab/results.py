@@ -1,0 +1,325 @@
+"""Reads and checks result files of `verbena bench` and `bench-peers.json`. lab/README.md describes both formats."""
+
+import json
+import os
+import pathlib
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from .errors import ReportError
+from .protocols import protocol_key
+
+MAX_FILE_BYTES = 64 << 20
+MAX_MEASUREMENTS = 100_000
+MAX_WHOLE = 1 << 62
+MAX_NUMBER = 1e18  # beyond any rate or time in these units, and far from overflow when numbers are multiplied
+
+
+@dataclass(frozen=True)
+class Source:
+    """One result file: where its measurements come from."""
+
+    file: str
+    device: str
+    machine: Any
+    commit: str
+    command: str
+    extra: dict  # further top-level keys of the file, shown as they are
+
+    def machine_name(self):
+        """What tells machines apart; other machine keys (load, free memory) may change from run to run."""
+        if isinstance(self.machine, dict):
+            for key in ("hostname", "host", "name", "node"):
+                if self.machine.get(key):
+                    return str(self.machine[key])
+            return json.dumps(self.machine, sort_keys=True)
+        return str(self.machine)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Lowest and highest value seen over the runs of one measurement."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """CPU cost per message of one side; `unit` is "instructions" or "cycles"."""
+
+    per_message: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    source: Source
+    topology: str
+    protocol: str
+    device: str
+    request_bytes: int
+    response_bytes: int
+    pending: int
+    nodes: int
+    threads: int
+    rate_per_s: Optional[float]  # None only where errors > 0
+    bandwidth_bytes_per_s: Optional[float]
+    p50_ns: Optional[float]
+    p99_ns: Optional[float]
+    p999_ns: Optional[float]
+    verified: bool
+    errors: int
+    runs: int
+    rate_range: Optional[Range]
+    p50_range: Optional[Range]
+    requester_cpu: Optional[Cpu]
+    responder_cpu: Optional[Cpu]
+    mark_layout: str
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One line of bench-peers.json: a ratio against another stack and the target it must hold."""
+
+    name: str
+    ratio: Any
+    target: Any
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Results:
+    files: list  # everything that was read, bench-peers.json too
+    sources: list
+    measurements: list
+    peers: list
+
+
+def load(paths):
+    """Reads files and directories (their *.json, not recursively). Raises ReportError for anything that does not fit."""
+    sources, measurements, peers = [], [], []
+    files = _expand(paths)
+    for path in files:
+        document = _parse(path)
+        if _is_peers(document):
+            peers += [_peer(entry, path, index) for index, entry in enumerate(document)]
+            continue
+        source, rows = _result_file(document, path)
+        sources.append(source)
+        measurements += rows
+        if len(measurements) > MAX_MEASUREMENTS:
+            raise ReportError(
+                f"{path}: more than {MAX_MEASUREMENTS:,} measurements in one report: give fewer files at a time"
+            )
+    if not measurements:
+        raise ReportError(
+            f"no measurements in {', '.join(map(str, paths))}: write some with "
+            "'verbena bench one-to-one --protocol all --json FILE'"
+        )
+    return Results(files, sources, measurements, peers)
+
+
+def _expand(paths):
+    files, seen = [], set()
+    for given in paths:
+        path = pathlib.Path(given)
+        if os.path.isdir(path):
+            try:
+                found = sorted(entry for entry in path.iterdir() if entry.name.endswith(".json"))
+            except OSError as error:
+                raise ReportError(f"{path}: cannot list the directory ({error.strerror})") from None
+            if not found:
+                raise ReportError(
+                    f"{path}: no result file (*.json) in this directory: write one with "
+                    "'verbena bench one-to-one --protocol all --json FILE'"
+                )
+        else:
+            found = [path]
+        for file in found:
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                files.append(file)
+    return files
+
+
+def _reject_constant(name):
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _parse(path):
+    try:
+        if not path.exists():
+            raise ReportError(f"{path}: no such file or directory")
+        if not path.is_file():
+            raise ReportError(f"{path}: not a regular file: give result files or directories with them")
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_FILE_BYTES:
+            raise ReportError(
+                f"{path}: {size_bytes:,} bytes are more than a result file may have ({MAX_FILE_BYTES:,}): "
+                "split the run into several files"
+            )
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ReportError(f"{path}: cannot read it ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ReportError(f"{path}: not a text file in UTF-8, so no result file of verbena bench") from None
+    if not text.strip():
+        raise ReportError(f"{path}: the file is empty: run the benchmark again to write it")
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except json.JSONDecodeError as error:
+        # Errors at the very end are what a writer leaves that was interrupted.
+        if error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated"):
+            raise ReportError(
+                f"{path}: the file ends in the middle (line {error.lineno}): it is half-written, run the benchmark again"
+            ) from None
+        raise ReportError(
+            f"{path}: not JSON ({error.msg} in line {error.lineno}, column {error.colno}): give result files "
+            "written by 'verbena bench … --json FILE'"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ReportError(f"{path}: not a result file ({cause})") from None
+
+
+def _is_peers(document):
+    return isinstance(document, list) and all(isinstance(entry, dict) and "ratio" in entry for entry in document)
+
+
+def _peer(entry, path, index):
+    where = f"{path}: entry {index + 1}"
+    if not isinstance(entry.get("name"), str) or not isinstance(entry.get("holds"), bool):
+        raise ReportError(f"{where}: needs 'name' (text) and 'holds' (true or false) as 'make bench-peers' writes them")
+    return Peer(entry["name"], entry["ratio"], entry.get("target", ""), entry["holds"])
+
+
+def _result_file(document, path):
+    if not isinstance(document, dict) or not isinstance(document.get("results"), list):
+        raise ReportError(
+            f"{path}: not a result file: it needs an object with a list 'results' as 'verbena bench … --json FILE' writes"
+        )
+    for key in ("device", "commit", "command"):
+        if not isinstance(document.get(key), str):
+            raise ReportError(f"{path}: not a result file: '{key}' is missing or not text")
+    if not isinstance(document.get("machine"), (str, dict)):
+        raise ReportError(f"{path}: not a result file: 'machine' is missing or neither text nor an object")
+    known = {"device", "machine", "commit", "command", "results"}
+    source = Source(
+        file=str(path),
+        device=document["device"],
+        machine=document["machine"],
+        commit=document["commit"],
+        command=document["command"],
+        extra={key: value for key, value in document.items() if key not in known},
+    )
+    return source, [_measurement(_Row(row, path, index), source) for index, row in enumerate(document["results"])]
+
+
+class _Row:
+    """Typed access to one object of `results`; every complaint names the file, the row and the key."""
+
+    def __init__(self, row, path, index):
+        self._where = f"{path}: result {index + 1}"
+        if not isinstance(row, dict):
+            raise ReportError(f"{self._where}: not an object")
+        self._row = row
+
+    def fail(self, key, wanted):
+        value = json.dumps(self._row[key])[:40] if key in self._row else "missing"
+        raise ReportError(
+            f"{self._where}: '{key}' must be {wanted}, it is {value}: run the benchmark again to write it"
+        )
+
+    def text(self, key, default=None):
+        value = self._row.get(key, default)
+        if not isinstance(value, str):
+            self.fail(key, "text")
+        return value
+
+    def whole(self, key, minimum, default=None):
+        value = self._row.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_WHOLE:
+            self.fail(key, f"a whole number from {minimum} to {MAX_WHOLE}")
+        return value
+
+    def number(self, key, may_be_absent):
+        value = self._row.get(key)
+        if value is None and may_be_absent:
+            return None
+        if not _is_number(value):
+            self.fail(key, f"a number from 0 to {MAX_NUMBER:g}")
+        return float(value)
+
+    def flag(self, key):
+        value = self._row.get(key)
+        if not isinstance(value, bool):
+            self.fail(key, "true or false")
+        return value
+
+    def part(self, key, may_be_absent):
+        """An object inside the row."""
+        value = self._row.get(key)
+        if value is None and may_be_absent:
+            return {}
+        if not isinstance(value, dict):
+            self.fail(key, "an object")
+        return value
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+
+
+def _measurement(row, source):
+    errors = row.whole("errors", 0)
+    failed = errors > 0  # a failed run may have nothing to report
+    latency_ns = row.part("latency_ns", failed)
+    for quantile in ("p50", "p99", "p999"):
+        value = latency_ns.get(quantile)
+        if not _is_number(value) and not (failed and value is None):
+            row.fail("latency_ns", "an object with the numbers p50, p99 and p999")
+    spread = row.part("spread", True)
+    cpu = row.part("cpu", True)
+    return Measurement(
+        source=source,
+        topology=row.text("topology"),
+        protocol=protocol_key(row.text("protocol")),
+        device=row.text("device", source.device),
+        request_bytes=row.whole("request_bytes", 0),
+        response_bytes=row.whole("response_bytes", 0),
+        pending=row.whole("pending", 1),
+        nodes=row.whole("nodes", 1),
+        threads=row.whole("threads", 1),
+        rate_per_s=row.number("rate_per_s", failed),
+        bandwidth_bytes_per_s=row.number("bandwidth_bytes_per_s", failed),
+        p50_ns=latency_ns.get("p50"),
+        p99_ns=latency_ns.get("p99"),
+        p999_ns=latency_ns.get("p999"),
+        verified=row.flag("verified"),
+        errors=errors,
+        runs=row.whole("runs", 1, default=1),
+        rate_range=_range(spread, ("rate_min", "rate_max"), ("rate_min_per_s", "rate_max_per_s")),
+        p50_range=_range(spread, ("p50_min_ns", "p50_max_ns"), ("p50_min", "p50_max")),
+        requester_cpu=_cpu(cpu.get("requester")),
+        responder_cpu=_cpu(cpu.get("responder")),
+        mark_layout=row.text("mark_layout", ""),
+    )
+
+
+def _range(spread, *key_pairs):
+    for low_key, high_key in key_pairs:
+        low, high = spread.get(low_key), spread.get(high_key)
+        if _is_number(low) and _is_number(high) and low <= high:
+            return Range(float(low), float(high))
+    return None
+
+
+def _cpu(side):
+    if isinstance(side, dict):
+        for unit in ("instructions", "cycles"):
+            value = side.get(f"{unit}_per_message")
+            if _is_number(value):
+                return Cpu(float(value), unit)
+    return None

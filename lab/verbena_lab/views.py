@@ -1,0 +1,145 @@
+"""Groups measurements into views: what may be compared with each other."""
+
+import statistics
+from dataclasses import dataclass, replace
+
+from .protocols import LONGEST_NAME, find_protocol
+from .results import Range
+
+
+@dataclass(frozen=True)
+class View:
+    """Measurements of one device, machine, commit, topology, node and thread count. Nothing is compared across views."""
+
+    device: str
+    machine: str
+    commit: str
+    topology: str
+    nodes: int
+    threads: int
+    label: str  # tells it apart from the other views of the report
+    valid: list  # one measurement per series and configuration, without errors
+    failed: list  # those with errors > 0, as they were read
+    merged: int  # how many configurations were measured more than once
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line on a plot: a protocol, and its mark layout where the view has several of them."""
+
+    key: tuple
+    name: str
+    slot: int
+    layout_rank: int  # 0 for the only or first layout
+    protocol: object
+
+    @property
+    def dash(self):
+        return _DASHES[(self.slot + 2 * self.layout_rank) % len(_DASHES)]
+
+    @property
+    def marker(self):
+        return _MARKERS[self.slot] + ("", "-open", "-open-dot")[min(self.layout_rank, 2)]
+
+
+# Besides their colours, series differ in marker and dash, so that they can be told apart without colour.
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "pentagon", "cross")
+_DASHES = ("solid", "6px,3px", "8px,3px,2px,3px", "2px,3px", "11px,3px", "4px,2px")
+
+
+def configuration(measurement):
+    """Only measurements with the same configuration are ranked against each other."""
+    return (measurement.request_bytes, measurement.response_bytes, measurement.pending)
+
+
+def make_views(measurements):
+    groups = {}
+    for measurement in measurements:
+        key = (
+            measurement.device,
+            measurement.source.machine_name(),
+            measurement.source.commit,
+            measurement.topology,
+            measurement.nodes,
+            measurement.threads,
+        )
+        groups.setdefault(key, []).append(measurement)
+    labels = _labels(list(groups))
+    views = []
+    for (key, members), label in zip(groups.items(), labels):
+        valid, merged = _merge_repeats([one for one in members if one.errors == 0])
+        views.append(
+            View(*key, label=label, valid=valid, failed=[one for one in members if one.errors > 0], merged=merged)
+        )
+    return views
+
+
+def series_of(view):
+    """The series of a view in the order of the legend, with the measurements of each."""
+    layouts = {}
+    for one in view.valid + view.failed:
+        layouts.setdefault(one.protocol, set()).add(one.mark_layout)
+    series = {}
+    for one in view.valid:
+        several = sorted(layouts[one.protocol])
+        protocol = find_protocol(one.protocol)
+        name = protocol.name
+        if len(several) > 1 and one.mark_layout:
+            name += f" · {one.mark_layout[:LONGEST_NAME]}"
+        key = (one.protocol, one.mark_layout)
+        entry = Series(key, name, protocol.slot, several.index(one.mark_layout), protocol)
+        series.setdefault(entry, []).append(one)
+    return dict(sorted(series.items(), key=lambda item: (item[0].slot, item[0].key)))
+
+
+def _labels(keys):
+    """The device always, and whatever else differs between the views."""
+    texts = [
+        [device, machine, f"commit {commit[:12]}", topology, f"{nodes} nodes", f"{threads} threads"]
+        for device, machine, commit, topology, nodes, threads in keys
+    ]
+    varying = [len({text[part] for text in texts}) > 1 for part in range(6)]
+    return [" · ".join(part for index, part in enumerate(text) if index == 0 or varying[index]) for text in texts]
+
+
+def _merge_repeats(measurements):
+    groups = {}
+    for one in measurements:
+        groups.setdefault((one.protocol, one.mark_layout) + configuration(one), []).append(one)
+    merged = [_merge(members) for members in groups.values()]
+    return merged, sum(len(members) > 1 for members in groups.values())
+
+
+def _merge(members):
+    """The median of each number; the spread reaches over everything that was seen."""
+    if len(members) == 1:
+        return members[0]
+
+    def median(name):
+        return statistics.median(getattr(one, name) for one in members)
+
+    def reach(value_name, range_name):
+        lows = [(getattr(one, range_name) or Range(getattr(one, value_name), 0)).low for one in members]
+        highs = [(getattr(one, range_name) or Range(0, getattr(one, value_name))).high for one in members]
+        return Range(min(lows), max(highs))
+
+    def cpu(name):
+        costs = [getattr(one, name) for one in members]
+        if None in costs or len({cost.unit for cost in costs}) > 1:
+            return None
+        return replace(costs[0], per_message=statistics.median(cost.per_message for cost in costs))
+
+    return replace(
+        members[0],
+        rate_per_s=median("rate_per_s"),
+        bandwidth_bytes_per_s=median("bandwidth_bytes_per_s"),
+        p50_ns=median("p50_ns"),
+        p99_ns=median("p99_ns"),
+        p999_ns=median("p999_ns"),
+        verified=all(one.verified for one in members),
+        runs=sum(one.runs for one in members),
+        rate_range=reach("rate_per_s", "rate_range"),
+        p50_range=reach("p50_ns", "p50_range"),
+        requester_cpu=cpu("requester_cpu"),
+        responder_cpu=cpu("responder_cpu"),
+    )

@@ -1,0 +1,42 @@
+// What all runs of a point say together.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/bench/point.h"
+#include "src/bench/run.h"
+#include "src/bench/statistics.h"
+
+namespace verbena::bench {
+
+struct PointResult {
+  Point point;
+  bool verify = false;  // was asked for
+  std::vector<RunResult> runs;
+  uint64_t errors = 0;
+  std::string error;  // the first one, in words
+
+  bool measured() const { return !runs.empty(); }
+  // Every payload byte of every measured message was checked, and right.
+  bool verified() const { return verify && measured() && errors == 0; }
+
+  // Over the runs; these need measured().
+  Summary rate_per_s() const { return over_runs(&RunResult::rate_per_s); }
+  Summary p50_ns() const { return over_runs(&RunResult::p50_ns); }
+  Summary p99_ns() const { return over_runs(&RunResult::p99_ns); }
+  Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
+  // Of the payload that travels, both ways; a READ has no request that does.
+  double bandwidth_bytes_per_s() const;
+  uint64_t requests() const;
+  std::optional<CpuCost> requester_cost() const { return cost(&RunResult::requester_cost); }
+  std::optional<CpuCost> responder_cost() const { return cost(&RunResult::responder_cost); }
+
+ private:
+  Summary over_runs(double RunResult::*value) const;
+  std::optional<CpuCost> cost(std::optional<CpuCost> RunResult::*side) const;
+};
+
+}  // namespace verbena::bench

@@ -1,0 +1,59 @@
+// What a message costs the CPU of one side: the instructions, or where the machine does not count
+// them the cycles of the time stamp counter, that a poll takes which found messages, divided by how
+// many it found.
+//
+// That covers finding the message, the handler, and posting the answer (or the next request), and
+// on the software RNIC moving the bytes too. It leaves out the polls that found nothing: they are
+// what a side does that has nothing to do. The median over all polls is taken, so that the moments
+// in which the system took the CPU away do not count.
+//
+// Reading a counter twice per poll slows the poll, so this is a phase of its own, in which no
+// latency is measured.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "src/base/histogram.h"
+#include "src/base/instruction_count.h"
+#include "src/base/tsc.h"
+
+namespace verbena::bench {
+
+enum class CpuUnit : uint8_t { kCycles, kInstructions };
+
+struct CpuCost {
+  CpuUnit unit = CpuUnit::kCycles;
+  double per_message = 0;
+};
+
+class PollCost {
+ public:
+  // Instructions where the machine counts them, else cycles. Belongs to the calling thread.
+  PollCost();
+
+  // Calls poll(), which returns how many messages it took, and notes what it cost.
+  template <typename Poll>
+  uint32_t measure(Poll&& poll) {
+    const uint64_t start = read();
+    const uint32_t messages = poll();
+    const uint64_t cost = read() - start;
+    if (messages > 0) {
+      // The histogram keeps whole numbers.
+      cost_.record((cost > overhead_ ? cost - overhead_ : 0) / messages, messages);
+    }
+    return messages;
+  }
+
+  // Nothing if no message was seen.
+  std::optional<CpuCost> per_message() const;
+
+ private:
+  uint64_t read() const { return instructions_ ? instructions_->read() : read_tsc_ordered(); }
+
+  std::optional<InstructionCounter> instructions_;
+  uint64_t overhead_ = 0;  // of reading twice with nothing in between
+  Histogram cost_;
+};
+
+}  // namespace verbena::bench

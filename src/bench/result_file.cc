@@ -1,0 +1,193 @@
+#include "src/bench/result_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "src/base/build_info.h"
+#include "src/base/file_descriptor.h"
+#include "src/base/machine.h"
+
+namespace verbena::bench {
+
+namespace {
+
+using nlohmann::json;
+
+json cost_json(const std::optional<CpuCost>& cost) {
+  if (!cost) return nullptr;
+  const char* key =
+      cost->unit == CpuUnit::kInstructions ? "instructions_per_message" : "cycles_per_message";
+  return {{key, cost->per_message}};
+}
+
+json machine_json() {
+  const Machine& machine = this_machine();
+  char hostname[256] = {};
+  gethostname(hostname, sizeof(hostname) - 1);
+  return {{"hostname", hostname},
+          {"cpu", machine.cpu_model},
+          {"architecture", machine.architecture},
+          {"sockets", machine.sockets},
+          {"cores", machine.cores},
+          {"hardware_threads", machine.hardware_threads},
+          {"usable_cpus", machine.usable_cpus},
+          {"numa_nodes", machine.numa_nodes},
+          {"memory_bytes", machine.memory_bytes},
+          {"page_bytes", machine.page_bytes},
+          {"kernel", machine.kernel},
+          {"os", machine.os},
+          {"hypervisor", machine.hypervisor},
+          {"counts_instructions", machine.counts_instructions},
+          {"tsc_cycles_per_ns", machine.tsc_cycles_per_ns},
+          {"build", machine.build}};
+}
+
+Status cannot_write(const std::string& path, int error) {
+  return Status(error == EACCES || error == EPERM || error == EROFS ? StatusCode::kPermissionDenied
+                                                                    : StatusCode::kUnavailable,
+                fmt::format("cannot write {}: {}; name a file in a directory that exists, that you "
+                            "may write to and that has space",
+                            path, std::strerror(error)));
+}
+
+// A link stays a link: what it points to is replaced.
+std::string final_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
+  return error ? path : resolved.string();
+}
+
+// A new file beside `path`; its name comes back in `name`.
+Result<FileDescriptor> open_temporary(const std::string& path, std::string* name) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("cannot write {}: it is no regular file; name a file", path));
+  }
+  *name = path + ".XXXXXX";
+  FileDescriptor file(mkostemp(name->data(), O_CLOEXEC));
+  if (!file.valid()) return cannot_write(path, errno);
+  // mkostemp() makes files for their owner alone; this one is like any other.
+  const mode_t mask = umask(0);
+  umask(mask);
+  fchmod(file.get(), 0666 & ~mask);
+  return file;
+}
+
+bool write_all(int file, const std::string& text) {
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = ::write(file, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    written += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+}  // namespace
+
+json to_json(const PointResult& result) {
+  const Point& point = result.point;
+  json row = {{"topology", "one-to-one"},
+              {"protocol", protocol_name(point.protocol)},
+              {"mark_layout", layout_text(point)},
+              {"request_bytes", point.request_bytes},
+              {"response_bytes", point.response_bytes},
+              {"pending", point.pending},
+              {"nodes", 2},
+              {"threads", 1},
+              {"verified", result.verified()},
+              {"errors", result.errors},
+              {"runs", result.runs.size()}};
+  if (!result.error.empty()) row["error"] = result.error;
+  if (!result.measured()) {
+    row["rate_per_s"] = nullptr;
+    row["bandwidth_bytes_per_s"] = nullptr;
+    row["latency_ns"] = {{"p50", nullptr}, {"p99", nullptr}, {"p999", nullptr}};
+    row["runs"] = 1;  // the one that failed
+    return row;
+  }
+  const Summary rate = result.rate_per_s();
+  const Summary p50 = result.p50_ns();
+  row["rate_per_s"] = rate.median;
+  row["bandwidth_bytes_per_s"] = result.bandwidth_bytes_per_s();
+  row["latency_ns"] = {
+      {"p50", p50.median}, {"p99", result.p99_ns().median}, {"p999", result.p999_ns().median}};
+  row["requests_measured"] = result.requests();
+  row["spread"] = {{"rate_min", rate.min},
+                   {"rate_max", rate.max},
+                   {"p50_min_ns", p50.min},
+                   {"p50_max_ns", p50.max}};
+  row["cpu"] = {{"requester", cost_json(result.requester_cost())},
+                {"responder", cost_json(result.responder_cost())}};
+  return row;
+}
+
+json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results) {
+  json document = {{"device", origin.device},
+                   {"machine", machine_json()},
+                   {"commit", build_commit()},
+                   {"command", origin.command},
+                   {"results", json::array()}};
+  if (!origin.settings.is_null()) document["settings"] = origin.settings;
+  for (const PointResult& result : results) {
+    json row = to_json(result);
+    row["device"] = origin.device;
+    document["results"].push_back(std::move(row));
+  }
+  return document;
+}
+
+Status write_json_file(const std::string& path, const json& document) {
+  const std::string target = final_path(path);
+  std::string temporary;
+  VERBENA_ASSIGN_OR_RETURN(const FileDescriptor file, open_temporary(target, &temporary));
+  // Bytes that are no UTF-8 (an argument may have them) must not cost the results.
+  const std::string text = document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  if (write_all(file.get(), text) && rename(temporary.c_str(), target.c_str()) == 0) {
+    return Status::ok_status();
+  }
+  const int error = errno;
+  unlink(temporary.c_str());
+  return cannot_write(path, error);
+}
+
+Status check_writable(const std::string& path) {
+  std::string temporary;
+  VERBENA_RETURN_IF_ERROR(open_temporary(final_path(path), &temporary).status());
+  unlink(temporary.c_str());
+  return Status::ok_status();
+}
+
+std::string command_text(int argc, const char* const* argv) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%…";
+  std::string text = "verbena";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    text += ' ';
+    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string_view::npos) {
+      text += argument;
+      continue;
+    }
+    text += '\'';
+    for (const char letter : argument) {
+      if (letter == '\'') {
+        text += "'\\''";
+      } else {
+        text += letter;
+      }
+    }
+    text += '\'';
+  }
+  return text;
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,33 @@
+// Result files: what `verbena bench --json` writes and `verbena report` reads. Described in
+// docs/result-files.md.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "src/bench/point_result.h"
+#include "verbena/status.h"
+
+namespace verbena::bench {
+
+// Where the numbers come from.
+struct ResultOrigin {
+  std::string device;
+  std::string command;      // as typed, quoted for a shell
+  nlohmann::json settings;  // further things worth knowing
+};
+
+nlohmann::json to_json(const PointResult& result);
+// The whole file.
+nlohmann::json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results);
+
+// A file that readers see as it was or whole, never in part: written beside `path` and renamed.
+Status write_json_file(const std::string& path, const nlohmann::json& document);
+// Whether write_json_file() will be able to; to be asked before measuring for an hour.
+Status check_writable(const std::string& path);
+
+// The command line, quoted where a shell needs it.
+std::string command_text(int argc, const char* const* argv);
+
+}  // namespace verbena::bench

@@ -1,0 +1,21 @@
+// What several runs of the same measurement say together.
+#pragma once
+
+#include <span>
+
+namespace verbena::bench {
+
+// The middle of what was seen, and how far it spread.
+struct Summary {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+};
+
+// Of at least one value; for an even number of them, the median is the mean of the two in the
+// middle.
+Summary summarize(std::span<const double> values);
+
+inline double median(std::span<const double> values) { return summarize(values).median; }
+
+}  // namespace verbena::bench

@@ -1,0 +1,24 @@
+#include "src/bench/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace verbena::bench {
+namespace {
+
+TEST(Statistics, MedianAndSpread) {
+  const Summary odd = summarize(std::vector<double>{5, 1, 3});
+  EXPECT_EQ(odd.median, 3);
+  EXPECT_EQ(odd.min, 1);
+  EXPECT_EQ(odd.max, 5);
+  EXPECT_EQ(median(std::vector<double>{4, 1, 3, 2}), 2.5);
+  EXPECT_EQ(median(std::vector<double>{7}), 7);
+}
+
+TEST(Statistics, OneDisturbedRunDoesNotMoveTheMedian) {
+  EXPECT_EQ(median(std::vector<double>{100, 101, 1e9}), 101);
+}
+
+}  // namespace
+}  // namespace verbena::bench

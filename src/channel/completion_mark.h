@@ -1,0 +1,74 @@
+// Completion marks: how the receiver of a WRITE tells a whole message in the memory it polls from
+// none and from half of one.
+//
+// A message lies in a slot: memory of the same shape on both sides, bound to each other for the
+// life of the connection ("mpiiba" 3.2). The sender seals the payload in its slot, which adds the
+// mark, and writes the sealed bytes to the peer's slot; the receiver probes its slot until the mark
+// is there. All three layouts rest on one property of the device, DeviceInfo::writes_in_order: the
+// bytes of a WRITE become visible in address order, at least its last 8 bytes after all others. So
+// the byte that decides is the last one of the message.
+//
+// Devices and CPUs place whole aligned 8-byte words. Every layout therefore pads the message so
+// that its last byte is the last byte of such a word: no mark straddles two cache lines.
+//
+// A peer can write whatever it likes into the slot. Lengths are read once and checked against the
+// slot before use; a mark that no sender makes is a violation, never undefined behaviour.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+
+#include "src/memory/arena.h"
+
+namespace verbena::channel {
+
+static_assert(std::endian::native == std::endian::little,
+              "the marks are words whose last byte in memory is the highest");
+
+inline constexpr uint32_t kWordBytes = 8;
+
+// How large the payloads and the slots of one direction are. Slots start at cache lines.
+struct SlotShape {
+  uint32_t capacity_bytes;  // largest payload
+  uint32_t slot_bytes;      // distance from one slot to the next
+};
+
+// The bytes of a sealed message in the sender's slot, and where in the peer's slot they belong.
+struct Sealed {
+  uint32_t local_offset;
+  uint32_t remote_offset;
+  uint32_t bytes;
+};
+
+enum class Arrival : uint8_t { kNone, kMessage, kViolation };
+
+struct Probe {
+  Arrival arrival = Arrival::kNone;
+  uint32_t bytes = 0;
+  const char* payload = nullptr;  // aligned to 8 bytes
+};
+
+// clang-format off
+template <typename Mark>
+concept CompletionMark = requires(char* slot, const char* polled, const SlotShape& shape, uint32_t bytes) {
+  // The shape of slots for payloads of up to `bytes`.
+  { Mark::shape(bytes) } -> std::same_as<SlotShape>;
+  // Sender: where the payload begins in its slot, a multiple of 8.
+  { Mark::kPayloadOffset } -> std::convertible_to<uint32_t>;
+  // Sender: completes the message around a payload that lies in place.
+  { Mark::seal(slot, shape, bytes) } -> std::same_as<Sealed>;
+  // Receiver: whether a whole message is there.
+  { Mark::probe(polled, shape) } -> std::same_as<Probe>;
+  // Receiver: makes the slot ready for the next message, after one of `bytes`. Must be done before
+  // the sender may use the slot again.
+  { Mark::clear(slot, shape, bytes) } -> std::same_as<void>;
+  // How many bytes travel for a payload of `bytes`, and how many clear() touches.
+  { Mark::sealed_bytes(bytes) } -> std::same_as<uint32_t>;
+  { Mark::cleared_bytes(bytes) } -> std::same_as<uint32_t>;
+  // Receiver: whether the payload survives clear(), so that it can be called at once.
+  { Mark::kClearKeepsPayload } -> std::convertible_to<bool>;
+};
+// clang-format on
+
+}  // namespace verbena::channel

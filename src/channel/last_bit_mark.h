@@ -1,0 +1,62 @@
+// Mark in the last bit of the slot ("patterns" 4.1).
+//
+//   receiver's slot:  |  unused  | payload, padded to 8 | length (63 bits) | flag (1 bit) |
+//                                                         ^ last 8 bytes of the slot
+//
+// The paper's messages have one size known to both sides. Here sizes are free, so the mark's word
+// carries the length too, and messages are aligned to the slot's end: the flag is always in the
+// same place, whatever the size. The receiver looks at one word for everything and clears one word;
+// nothing that earlier messages left behind is ever looked at.
+//
+// In the sender's slot the payload begins at the start, so that it can be written before its size
+// is known; the mark's word follows it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "src/base/assert.h"
+#include "src/base/shared_memory.h"
+#include "src/channel/completion_mark.h"
+
+namespace verbena::channel {
+
+struct LastBitMark {
+  static constexpr uint32_t kPayloadOffset = 0;
+  static constexpr bool kClearKeepsPayload = true;
+
+  static constexpr SlotShape shape(uint32_t capacity_bytes) {
+    return {capacity_bytes, round_up<uint32_t>(sealed_bytes(capacity_bytes), kCacheLineBytes)};
+  }
+  static constexpr uint32_t sealed_bytes(uint32_t bytes) { return padded(bytes) + kWordBytes; }
+  static constexpr uint32_t cleared_bytes(uint32_t /*bytes*/) { return kWordBytes; }
+
+  static Sealed seal(char* slot, const SlotShape& shape, uint32_t bytes) {
+    VERBENA_DEBUG_ASSERT(bytes <= shape.capacity_bytes);
+    const uint64_t mark = kFlag | bytes;
+    std::memcpy(slot + padded(bytes), &mark, sizeof(mark));
+    const uint32_t sealed = sealed_bytes(bytes);
+    return {0, shape.slot_bytes - sealed, sealed};
+  }
+
+  static Probe probe(const char* slot, const SlotShape& shape) {
+    const char* end = slot + shape.slot_bytes - kWordBytes;
+    const auto mark = load_acquire(reinterpret_cast<const uint64_t*>(end));
+    if ((mark & kFlag) == 0) return {};
+    const uint64_t bytes = mark & ~kFlag;
+    if (bytes > shape.capacity_bytes) return {.arrival = Arrival::kViolation};
+    const auto size = static_cast<uint32_t>(bytes);
+    return {Arrival::kMessage, size, end - padded(size)};
+  }
+
+  static void clear(char* slot, const SlotShape& shape, uint32_t /*bytes*/) {
+    store_relaxed(reinterpret_cast<uint64_t*>(slot + shape.slot_bytes - kWordBytes), uint64_t{0});
+  }
+
+ private:
+  static constexpr uint64_t kFlag = uint64_t{1} << 63;
+  static constexpr uint32_t padded(uint32_t bytes) { return round_up(bytes, kWordBytes); }
+};
+static_assert(CompletionMark<LastBitMark>);
+
+}  // namespace verbena::channel

@@ -1,0 +1,326 @@
+#include "verbena/connection.h"
+
+#include <fmt/format.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "src/base/runtime.h"
+#include "src/base/wire.h"
+#include "src/device/connection_socket.h"
+#include "src/device/connection_state.h"
+#include "src/device/handshake.h"
+
+namespace verbena {
+
+namespace {
+
+constexpr uint64_t kFirstRetryNs = 5'000'000;
+constexpr uint64_t kLastRetryNs = 200'000'000;
+// With several addresses of a host, none may use up the time of the others.
+constexpr int64_t kOneOfManyTimeoutNs = 3'000'000'000;
+
+// What became of one try to connect to one address.
+struct Attempt {
+  std::optional<FileDescriptor> socket;
+  Status failure;
+  bool again = false;  // the listener may not be up yet
+};
+
+Attempt failed(Status status) { return {std::nullopt, std::move(status), false}; }
+Attempt failed_for_now(Status status) { return {std::nullopt, std::move(status), true}; }
+
+Attempt connect_failed(const std::string& peer, int error) {
+  if (error == EMFILE || error == ENFILE) {
+    return failed(Status(StatusCode::kLimitExceeded,
+                         fmt::format("cannot connect to {}: {}; raise the limit of open files "
+                                     "(ulimit -n)",
+                                     peer, std::strerror(error))));
+  }
+  const Status status(
+      error == EACCES || error == EPERM ? StatusCode::kPermissionDenied : StatusCode::kUnavailable,
+      fmt::format("cannot connect to {}: {}; is the other side running, and host, port and "
+                  "firewall right?",
+                  peer, std::strerror(error)));
+  const bool permanent =
+      error == EACCES || error == EPERM || error == EAFNOSUPPORT || error == EINVAL;
+  return permanent ? failed(status) : failed_for_now(status);
+}
+
+Attempt connect_socket(const SocketAddress& address, const Deadline& deadline) {
+  const std::string peer = address.name();
+  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return connect_failed(peer, errno);
+  set_connection_options(socket.get());
+  if (::connect(socket.get(), address.get(), address.size_bytes) != 0) {
+    // Interrupted, it goes on in the background as well.
+    if (errno != EINPROGRESS && errno != EINTR) return connect_failed(peer, errno);
+    pollfd descriptor{socket.get(), POLLOUT, 0};
+    if (poll_until({&descriptor, 1}, deadline) == 0) return connect_failed(peer, ETIMEDOUT);
+    int error = 0;
+    socklen_t error_size = sizeof(error);
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &error_size);
+    if (error != 0) return connect_failed(peer, error);
+  }
+  // On its own host a socket whose port the system picked can meet itself where nobody listens.
+  if (local_address(socket.get()) == peer_address(socket.get())) {
+    return connect_failed(peer, ECONNREFUSED);
+  }
+  return {std::move(socket), {}, false};
+}
+
+Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSecret& secret,
+                    const Deadline& deadline) {
+  Handshake handshake(HandshakeRole::kConnector, secret);
+  while (true) {
+    // Where sending fails the peer may still have said why before it closed.
+    send_handshake(socket.get(), handshake);
+    if (handshake.state() == Handshake::State::kDone) return {std::move(socket), {}, false};
+    if (handshake.state() == Handshake::State::kRefused ||
+        handshake.state() == Handshake::State::kRefusedByPeer) {
+      const Status why = handshake.failure(peer);
+      // A listener that is only busy may have time later.
+      return why.code() == StatusCode::kLimitExceeded || why.code() == StatusCode::kTimeout
+                 ? failed_for_now(why)
+                 : failed(why);
+    }
+    std::array<std::byte, kHandshakeMessageBytes> bytes;
+    const ssize_t got = recv(socket.get(), bytes.data(), handshake.wanted_bytes(), MSG_DONTWAIT);
+    if (got > 0) {
+      handshake.receive(std::span(bytes).first(static_cast<size_t>(got)));
+      continue;
+    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+      return failed_for_now(
+          Status(StatusCode::kUnavailable,
+                 fmt::format("{} closed the connection during the handshake; is it a Verbena peer, "
+                             "and still running?",
+                             peer)));
+    }
+    const short output_event = handshake.output().empty() ? 0 : POLLOUT;
+    pollfd descriptor{socket.get(), static_cast<short>(POLLIN | output_event), 0};
+    if (poll_until({&descriptor, 1}, deadline) == 0) {
+      return failed_for_now(
+          Status(StatusCode::kTimeout,
+                 fmt::format("{} took the connection but did not answer; is it a Verbena peer, and "
+                             "does it accept now?",
+                             peer)));
+    }
+  }
+}
+
+// In front of a value's bytes.
+constexpr size_t kTagBytes = 4;
+
+}  // namespace
+
+ControlConnection::ControlConnection(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ControlConnection::ControlConnection(ControlConnection&&) noexcept = default;
+ControlConnection& ControlConnection::operator=(ControlConnection&&) noexcept = default;
+ControlConnection::~ControlConnection() = default;
+
+const std::string& ControlConnection::peer_name() const { return state_->peer_name; }
+int ControlConnection::descriptor() const { return state_->socket.get(); }
+
+Result<ControlConnection> ControlConnection::connect(const std::string& host, uint16_t port,
+                                                     const JobSecret& secret, int64_t timeout_ns) {
+  if (port == 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("cannot connect to {}: nobody listens on port 0", host));
+  }
+  const Deadline deadline(timeout_ns);
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, resolve(host, port, false));
+  uint64_t retry_ns = kFirstRetryNs;
+  while (true) {
+    Status failure;
+    Status refusal;
+    bool again = false;
+    for (const SocketAddress& address : addresses) {
+      const Deadline address_deadline =
+          addresses.size() == 1 ? deadline : deadline.earlier(Deadline(kOneOfManyTimeoutNs));
+      Attempt attempt = connect_socket(address, address_deadline);
+      if (attempt.socket.has_value()) {
+        attempt = shake_hands(*std::move(attempt.socket), address.name(), secret, address_deadline);
+        if (attempt.socket.has_value()) {
+          return ControlConnection(
+              std::make_unique<State>(*std::move(attempt.socket), address.name()));
+        }
+        if (!attempt.again) refusal = attempt.failure;
+      }
+      again = again || attempt.again;
+      failure = attempt.failure;
+    }
+    // Who answered and refused will refuse again; that says more than another address where nobody
+    // is.
+    if (!refusal.ok()) return refusal;
+    if (!again) return failure;
+    if (deadline.expired()) {
+      return Status(StatusCode::kTimeout, fmt::format("no connection within {} ms: {}",
+                                                      timeout_ns / 1'000'000, failure.message()));
+    }
+    sleep_ns(std::min(retry_ns, static_cast<uint64_t>(deadline.remaining_ns())));
+    retry_ns = std::min(2 * retry_ns, kLastRetryNs);
+  }
+}
+
+Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout_ns) {
+  State& state = *state_;
+  if (!state.send_broken.ok()) return state.send_broken;
+  if (frame.size() > kMaxControlFrameBytes) {
+    return Status(
+        StatusCode::kLimitExceeded,
+        fmt::format("a control frame of {} bytes was asked for, the limit is {}; split it",
+                    frame.size(), kMaxControlFrameBytes));
+  }
+  std::array<std::byte, kFrameHeaderBytes> header;
+  store_little_endian(header.data(), kFrameMagic);
+  store_little_endian(header.data() + 4, static_cast<uint32_t>(frame.size()));
+
+  const Deadline deadline(timeout_ns);
+  const size_t total = header.size() + frame.size();
+  size_t done = 0;
+  while (done < total) {
+    iovec parts[2];
+    size_t part_count = 0;
+    if (done < header.size()) {
+      parts[part_count++] = {header.data() + done, header.size() - done};
+    }
+    const size_t frame_done = done < header.size() ? 0 : done - header.size();
+    if (frame_done < frame.size()) {
+      parts[part_count++] = {const_cast<std::byte*>(frame.data()) + frame_done,
+                             frame.size() - frame_done};
+    }
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = part_count;
+    const ssize_t sent = sendmsg(state.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      done += static_cast<size_t>(sent);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      return state.send_broken =
+                 Status(StatusCode::kUnavailable,
+                        fmt::format("peer {} is gone: {}", state.peer_name, std::strerror(errno)));
+    }
+    pollfd descriptor{state.socket.get(), POLLOUT, 0};
+    if (poll_until({&descriptor, 1}, deadline) == 0) {
+      return state.send_broken = Status(
+                 StatusCode::kTimeout,
+                 fmt::format("peer {} read only {} of a frame's {} bytes within {} ms; is it "
+                             "stuck?",
+                             state.peer_name, done, total, timeout_ns / 1'000'000));
+    }
+  }
+  return Status::ok_status();
+}
+
+Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
+  State& state = *state_;
+  if (!state.receive_broken.ok()) return state.receive_broken;
+  const Deadline deadline(timeout_ns);
+  while (true) {
+    const bool in_header = state.header_bytes < kFrameHeaderBytes;
+    if (!in_header && state.body_bytes == state.body.size()) {
+      state.header_bytes = 0;
+      state.body_bytes = 0;
+      return std::exchange(state.body, {});
+    }
+    std::byte* const to =
+        in_header ? state.header.data() + state.header_bytes : state.body.data() + state.body_bytes;
+    const size_t wanted =
+        in_header ? kFrameHeaderBytes - state.header_bytes : state.body.size() - state.body_bytes;
+    const ssize_t got = recv(state.socket.get(), to, wanted, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      pollfd descriptor{state.socket.get(), POLLIN, 0};
+      if (poll_until({&descriptor, 1}, deadline) > 0) continue;
+      return Status(StatusCode::kTimeout, fmt::format("peer {} sent no whole frame within {} ms",
+                                                      state.peer_name, timeout_ns / 1'000'000));
+    }
+    if (got < 0) {
+      return state.receive_broken =
+                 Status(StatusCode::kUnavailable,
+                        fmt::format("peer {} is gone: {}", state.peer_name, std::strerror(errno)));
+    }
+    if (got == 0) {
+      const bool between_frames = state.header_bytes == 0;
+      return state.receive_broken =
+                 Status(StatusCode::kUnavailable,
+                        between_frames
+                            ? fmt::format("peer {} closed the connection", state.peer_name)
+                            : fmt::format(
+                                  "peer {} closed the connection in the middle of a frame; did its "
+                                  "process die?",
+                                  state.peer_name));
+    }
+    if (!in_header) {
+      state.body_bytes += static_cast<size_t>(got);
+      continue;
+    }
+    state.header_bytes += static_cast<size_t>(got);
+    if (state.header_bytes < kFrameHeaderBytes) continue;
+    if (load_little_endian<uint32_t>(state.header.data()) != kFrameMagic) {
+      return state.receive_broken = Status(
+                 StatusCode::kProtocolViolation,
+                 fmt::format("peer {} sent what is not a control frame; something alters the "
+                             "bytes, or writes to its descriptor",
+                             state.peer_name));
+    }
+    const auto frame_bytes = load_little_endian<uint32_t>(state.header.data() + 4);
+    if (frame_bytes > kMaxControlFrameBytes) {
+      return state.receive_broken = Status(
+                 StatusCode::kProtocolViolation,
+                 fmt::format("peer {} announced a frame of {} bytes, the limit is {}; do both "
+                             "sides run the same release?",
+                             state.peer_name, frame_bytes, kMaxControlFrameBytes));
+    }
+    state.body.resize(frame_bytes);
+  }
+}
+
+bool ControlConnection::peer_closed() const {
+  if (state_->receive_broken.code() == StatusCode::kUnavailable ||
+      state_->send_broken.code() == StatusCode::kUnavailable) {
+    return true;
+  }
+  pollfd descriptor{state_->socket.get(), POLLRDHUP, 0};
+  return poll(&descriptor, 1, 0) == 1 &&
+         (descriptor.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+Status ControlConnection::send_tagged(uint32_t tag, const void* value, size_t size_bytes,
+                                      int64_t timeout_ns) {
+  std::array<std::byte, kTagBytes + kMaxValueBytes> frame;
+  store_little_endian(frame.data(), tag);
+  std::memcpy(frame.data() + kTagBytes, value, size_bytes);
+  return send(std::span(frame).first(kTagBytes + size_bytes), timeout_ns);
+}
+
+Status ControlConnection::receive_tagged(uint32_t tag, void* value, size_t size_bytes,
+                                         int64_t timeout_ns) {
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame, receive(timeout_ns));
+  const bool has_tag = frame.size() >= kTagBytes;
+  const uint32_t peer_tag = has_tag ? load_little_endian<uint32_t>(frame.data()) : 0;
+  if (!has_tag || peer_tag != tag || frame.size() != kTagBytes + size_bytes) {
+    return state_->receive_broken =
+               Status(StatusCode::kProtocolViolation,
+                      has_tag ? fmt::format("peer {} sent a value of tag {} and {} bytes, expected "
+                                            "was tag {} and {} bytes; do both sides run the same "
+                                            "release?",
+                                            peer_name(), peer_tag, frame.size() - kTagBytes, tag,
+                                            size_bytes)
+                              : fmt::format("peer {} sent a frame of {} bytes where a value of tag "
+                                            "{} and {} bytes was expected",
+                                            peer_name(), frame.size(), tag, size_bytes));
+  }
+  std::memcpy(value, frame.data() + kTagBytes, size_bytes);
+  return Status::ok_status();
+}
+
+}  // namespace verbena

@@ -1,0 +1,359 @@
+#include <fmt/format.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "src/base/log.h"
+#include "src/base/runtime.h"
+#include "src/device/connection_socket.h"
+#include "src/device/connection_state.h"
+#include "src/device/handshake.h"
+#include "verbena/connection.h"
+
+namespace verbena {
+
+namespace {
+
+// While all places are taken, a handshake that goes on for that long gives its place to the next in
+// the queue. A genuine peer needs two round trips.
+constexpr uint64_t kGraceNs = 250'000'000;
+// A refused peer has that long to read why and close: closing at once could take the reason from
+// its socket.
+constexpr uint64_t kFarewellNs = 200'000'000;
+constexpr size_t kFarewellBytes = size_t{64} << 10;
+constexpr uint32_t kRefusalLines = 5;
+constexpr uint64_t kRefusalLinesPeriodNs = 5'000'000'000;
+
+// One handshake under way.
+struct Pending {
+  FileDescriptor socket;
+  std::string peer;
+  Handshake handshake;
+  uint64_t since_ns;
+  uint64_t end_ns;
+  bool finished = false;  // its place is free again
+  bool leaving = false;   // refused; only waits for the peer to close
+  size_t farewell_bytes = 0;
+
+  uint64_t evictable_ns() const { return leaving ? since_ns : since_ns + kGraceNs; }
+};
+
+Status listen_failed(const std::string& name, int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return Status(StatusCode::kUnavailable,
+                    fmt::format("port in use: another process listens on {}; choose another port, "
+                                "or 0 for a free one",
+                                name));
+    case EACCES:
+    case EPERM:
+      return Status(StatusCode::kPermissionDenied,
+                    fmt::format("not allowed to listen on {}: {}; choose a port above 1023", name,
+                                std::strerror(error)));
+    case EADDRNOTAVAIL:
+    case EAFNOSUPPORT:
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("cannot listen on {}: {}; choose an address of this host, or "
+                                "0.0.0.0 for all",
+                                name, std::strerror(error)));
+    case EMFILE:
+    case ENFILE:
+      return Status(
+          StatusCode::kLimitExceeded,
+          fmt::format("cannot listen on {}: {}; raise the limit of open files (ulimit -n)", name,
+                      std::strerror(error)));
+    default:
+      return Status(StatusCode::kUnavailable,
+                    fmt::format("cannot listen on {}: {}", name, std::strerror(error)));
+  }
+}
+
+Result<FileDescriptor> listen_on(const SocketAddress& address) {
+  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return listen_failed(address.name(), errno);
+  const int on = 1;
+  const int off = 0;
+  // A port whose last connections are still in TIME_WAIT is free.
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  // "::" serves IPv4 as well.
+  if (address.family() == AF_INET6) {
+    setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (bind(socket.get(), address.get(), address.size_bytes) != 0 ||
+      ::listen(socket.get(), SOMAXCONN) != 0) {
+    return listen_failed(address.name(), errno);
+  }
+  return socket;
+}
+
+}  // namespace
+
+struct ControlListener::State {
+  State(FileDescriptor socket_in, const JobSecret& secret_in,
+        const ControlListenerOptions& options_in)
+      : socket(std::move(socket_in)),
+        address(local_address(socket.get())),
+        name(address.name()),
+        secret(secret_in),
+        options(options_in) {
+    pending.reserve(options.max_pending);
+    descriptors.reserve(options.max_pending + 1);
+  }
+
+  // One poll() over all pending handshakes and the listening socket, at most until `deadline`.
+  void wait(const Deadline& deadline);
+  // Takes what the peers sent. The socket and name of the first that has proved itself.
+  struct Accepted {
+    FileDescriptor socket;
+    std::string peer;
+  };
+  std::optional<Accepted> advance_all();
+  // Takes what one peer sent; true once it has proved itself.
+  bool advance(Pending& peer);
+  // Takes new connections off the system's queue while there are places.
+  Status take_new();
+  void end_overdue();
+
+  bool crowded() const { return pending.size() >= options.max_pending; }
+  bool room_for_more(uint64_t at_ns) const;
+  // Makes a place free; false where none may be taken away yet.
+  bool evict_one(uint64_t at_ns);
+  uint64_t next_event_ns(uint64_t at_ns) const;
+  void refuse(Pending& stranger, Refusal refusal);
+  // Says the reason and waits for the peer to close.
+  void leave(Pending& stranger);
+  void log_failure(const Pending& stranger);
+  void forget_finished() {
+    std::erase_if(pending, [](const Pending& peer) { return peer.finished; });
+  }
+
+  FileDescriptor socket;
+  SocketAddress address;
+  std::string name;
+  JobSecret secret;
+  ControlListenerOptions options;
+  std::vector<Pending> pending;  // oldest first
+  std::vector<pollfd> descriptors;
+  LogRateLimit refusal_lines{kRefusalLines, kRefusalLinesPeriodNs};
+};
+
+void ControlListener::State::log_failure(const Pending& stranger) {
+  uint64_t suppressed = 0;
+  if (!refusal_lines.allow(now_ns(), &suppressed)) return;
+  const Status why = stranger.handshake.failure(stranger.peer);
+  if (suppressed > 0) {
+    log_warning("{}: no connection: {} (and {} more since the last such line)", name, why.message(),
+                suppressed);
+  } else {
+    log_warning("{}: no connection: {}", name, why.message());
+  }
+}
+
+void ControlListener::State::leave(Pending& stranger) {
+  log_failure(stranger);
+  // The few bytes fit an empty socket buffer; a stranger who filled it goes without the reason.
+  send_handshake(stranger.socket.get(), stranger.handshake);
+  shutdown(stranger.socket.get(), SHUT_WR);
+  stranger.leaving = true;
+  stranger.end_ns = now_ns() + kFarewellNs;
+}
+
+void ControlListener::State::refuse(Pending& stranger, Refusal refusal) {
+  stranger.handshake.refuse(refusal);
+  leave(stranger);
+}
+
+bool ControlListener::State::advance(Pending& peer) {
+  while (true) {
+    std::array<std::byte, 512> bytes;
+    const size_t wanted = peer.leaving ? bytes.size() : peer.handshake.wanted_bytes();
+    const ssize_t got =
+        recv(peer.socket.get(), bytes.data(), std::min(wanted, bytes.size()), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (got <= 0) {
+      if (!peer.leaving) log_info("{}: {} left during the handshake", name, peer.peer);
+      peer.finished = true;
+      return false;
+    }
+    if (peer.leaving) {
+      peer.farewell_bytes += static_cast<size_t>(got);
+      peer.finished = peer.farewell_bytes >= kFarewellBytes;
+      if (peer.finished) return false;
+      continue;
+    }
+    peer.handshake.receive(std::span(bytes).first(static_cast<size_t>(got)));
+    if (peer.handshake.state() == Handshake::State::kRefused ||
+        peer.handshake.state() == Handshake::State::kRefusedByPeer) {
+      leave(peer);
+      continue;
+    }
+    // A listener's two messages fit every socket buffer: where they do not, this peer is gone.
+    if (!send_handshake(peer.socket.get(), peer.handshake) || !peer.handshake.output().empty()) {
+      log_info("{}: {} left during the handshake", name, peer.peer);
+      peer.finished = true;
+      return false;
+    }
+    if (peer.handshake.state() == Handshake::State::kDone) {
+      peer.finished = true;
+      return true;
+    }
+  }
+}
+
+void ControlListener::State::wait(const Deadline& deadline) {
+  descriptors.clear();
+  for (const Pending& peer : pending) descriptors.push_back({peer.socket.get(), POLLIN, 0});
+  const uint64_t at_ns = now_ns();
+  // Last, and a negative descriptor is passed over.
+  descriptors.push_back({room_for_more(at_ns) ? socket.get() : -1, POLLIN, 0});
+  poll_until(descriptors, deadline.earlier(Deadline::at(next_event_ns(at_ns))));
+}
+
+std::optional<ControlListener::State::Accepted> ControlListener::State::advance_all() {
+  std::optional<Accepted> accepted;
+  for (size_t i = 0; i < pending.size() && !accepted.has_value(); ++i) {
+    if (descriptors[i].revents == 0) continue;
+    if (advance(pending[i])) accepted = {std::move(pending[i].socket), pending[i].peer};
+  }
+  forget_finished();
+  return accepted;
+}
+
+Status ControlListener::State::take_new() {
+  if (descriptors.back().revents == 0) return Status::ok_status();
+  // As many at a time as there are places: a flood of strangers does not keep those inside waiting.
+  for (size_t i = 0; i < options.max_pending; ++i) {
+    const uint64_t at_ns = now_ns();
+    if (!room_for_more(at_ns)) return Status::ok_status();
+    SocketAddress peer;
+    peer.size_bytes = sizeof(peer.storage);
+    FileDescriptor accepted(
+        accept4(socket.get(), peer.get(), &peer.size_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!accepted.valid()) {
+      const int error = errno;
+      if (error == EAGAIN || error == EWOULDBLOCK) return Status::ok_status();
+      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        // Strangers must not use up what a genuine peer needs.
+        if (evict_one(UINT64_MAX)) continue;
+        return Status(StatusCode::kLimitExceeded,
+                      fmt::format("cannot accept a connection on {}: {}; raise the limit of open "
+                                  "files (ulimit -n)",
+                                  name, std::strerror(error)));
+      }
+      // Interrupted, or that one left before it was accepted.
+      continue;
+    }
+    if (crowded()) evict_one(at_ns);
+    set_connection_options(accepted.get());
+    pending.push_back({.socket = std::move(accepted),
+                       .peer = peer.name(),
+                       .handshake = Handshake(HandshakeRole::kListener, secret),
+                       .since_ns = at_ns,
+                       .end_ns = at_ns + static_cast<uint64_t>(options.handshake_timeout_ns)});
+  }
+  return Status::ok_status();
+}
+
+void ControlListener::State::end_overdue() {
+  const uint64_t at_ns = now_ns();
+  for (Pending& peer : pending) {
+    if (at_ns < peer.end_ns) continue;
+    if (peer.leaving) {
+      peer.finished = true;
+    } else {
+      refuse(peer, Refusal::kTooSlow);
+    }
+  }
+  forget_finished();
+}
+
+bool ControlListener::State::room_for_more(uint64_t at_ns) const {
+  return !crowded() || std::any_of(pending.begin(), pending.end(), [at_ns](const Pending& peer) {
+    return peer.evictable_ns() <= at_ns;
+  });
+}
+
+bool ControlListener::State::evict_one(uint64_t at_ns) {
+  const auto next = std::min_element(
+      pending.begin(), pending.end(),
+      [](const Pending& a, const Pending& b) { return a.evictable_ns() < b.evictable_ns(); });
+  if (next == pending.end() || next->evictable_ns() > at_ns) return false;
+  if (!next->leaving) refuse(*next, Refusal::kCrowded);
+  pending.erase(next);
+  return true;
+}
+
+// When something happens without a peer's doing: a time is up, or a place can be taken away.
+uint64_t ControlListener::State::next_event_ns(uint64_t at_ns) const {
+  uint64_t next_ns = UINT64_MAX;
+  for (const Pending& peer : pending) {
+    next_ns = std::min(next_ns, peer.end_ns);
+    if (crowded() && peer.evictable_ns() > at_ns) next_ns = std::min(next_ns, peer.evictable_ns());
+  }
+  return next_ns;
+}
+
+ControlListener::ControlListener(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ControlListener::ControlListener(ControlListener&&) noexcept = default;
+ControlListener& ControlListener::operator=(ControlListener&&) noexcept = default;
+ControlListener::~ControlListener() = default;
+
+uint16_t ControlListener::port() const { return state_->address.port(); }
+const std::string& ControlListener::name() const { return state_->name; }
+
+Result<ControlListener> ControlListener::listen(const std::string& address, uint16_t port,
+                                                const JobSecret& secret,
+                                                const ControlListenerOptions& options) {
+  constexpr size_t kMostPending = 4096;
+  constexpr int64_t kLongestHandshakeNs = 3'600'000'000'000;
+  if (options.max_pending < 1 || options.max_pending > kMostPending ||
+      options.handshake_timeout_ns < 1 || options.handshake_timeout_ns > kLongestHandshakeNs) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("a listener for {} pending handshakes of {} ns was asked for; there "
+                              "can be 1 to {}, each of 1 to {} ns",
+                              options.max_pending, options.handshake_timeout_ns, kMostPending,
+                              kLongestHandshakeNs));
+  }
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses,
+                           resolve(address, port, true));
+  Status failure;
+  for (const SocketAddress& candidate : addresses) {
+    Result<FileDescriptor> socket = listen_on(candidate);
+    if (socket.ok()) {
+      return ControlListener(std::make_unique<State>(std::move(socket).value(), secret, options));
+    }
+    // Of several reasons, the one about the first address is what the caller meant.
+    if (failure.ok()) failure = socket.status();
+  }
+  return failure;
+}
+
+Result<ControlConnection> ControlListener::accept(int64_t timeout_ns) {
+  State& state = *state_;
+  const Deadline deadline(timeout_ns);
+  while (true) {
+    state.wait(deadline);
+    std::optional<State::Accepted> accepted = state.advance_all();
+    if (accepted.has_value()) {
+      log_debug("{}: {} connected", state.name, accepted->peer);
+      return ControlConnection(std::make_unique<ControlConnection::State>(
+          std::move(accepted->socket), std::move(accepted->peer)));
+    }
+    VERBENA_RETURN_IF_ERROR(state.take_new());
+    // After what had arrived was looked at: this thread may have been away for long.
+    state.end_overdue();
+    if (deadline.expired()) {
+      return Status(StatusCode::kTimeout,
+                    fmt::format("no peer of this job connected to {} within {} ms; {} handshakes "
+                                "are under way",
+                                state.name, timeout_ns / 1'000'000, state.pending.size()));
+    }
+  }
+}
+
+}  // namespace verbena

@@ -1,0 +1,207 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "src/base/runtime.h"
+#include "src/device/explain.h"
+#include "src/device/port.h"
+#include "src/device/verbs_control.h"
+#include "verbena/device.h"
+
+namespace verbena {
+
+namespace {
+
+constexpr uint32_t kSequenceNumberMask = 0xffffff;  // 24 bits
+
+Status check(const ReliabilityOptions& options) {
+  struct Limit {
+    const char* name;
+    unsigned value;
+    unsigned max;
+  };
+  const Limit limits[] = {{"retry_count", options.retry_count, 7},
+                          {"rnr_retry_count", options.rnr_retry_count, 7},
+                          {"ack_timeout", options.ack_timeout, 31},
+                          {"min_rnr_timer", options.min_rnr_timer, 31}};
+  for (const Limit& limit : limits) {
+    if (limit.value > limit.max) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("{} is {}, its encoding ends at {}", limit.name, limit.value, limit.max)};
+    }
+  }
+  return {};
+}
+
+// The path to `peer` over `port`.
+Result<ibv_ah_attr> path_to(const QueuePairAddress& peer, const Port& port, const char* device) {
+  if (!port.active()) {
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("port {} of {} is {}; bring its link up", port.number, device,
+                              port_state_name(port.attributes.state)));
+  }
+  ibv_ah_attr path{};
+  path.port_num = port.number;
+  path.dlid = peer.lid;
+  if (!port.routed_by_gid()) {
+    if (port.attributes.link_layer == IBV_LINK_LAYER_ETHERNET) {
+      return Status(StatusCode::kUnavailable,
+                    fmt::format("port {} of {} has no usable GID; give its network interface an IP "
+                                "address",
+                                port.number, device));
+    }
+    if (peer.lid == 0) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("the peer has no LID, but {} is InfiniBand; both sides must use "
+                                "devices of one network",
+                                device));
+    }
+    return path;
+  }
+  if (peer.has_gid == 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("the peer has no GID, but {} needs one ({}); both sides must use "
+                              "devices of one network",
+                              device, link_layer_name(port.attributes.link_layer)));
+  }
+  path.is_global = 1;
+  path.grh.sgid_index = static_cast<uint8_t>(port.gid_index);
+  path.grh.hop_limit = 64;
+  std::memcpy(path.grh.dgid.raw, peer.gid, sizeof(peer.gid));
+  return path;
+}
+
+}  // namespace
+
+Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
+                                    const QueuePairOptions& options) {
+  if (options.send_cq == nullptr || options.recv_cq == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a queue pair needs a completion queue for sends and one for receives");
+  }
+  const VerbsControl& control = domain.control();
+  const bool own_receives = options.shared_receive_queue == nullptr;
+  ibv_qp_init_attr attributes{};
+  attributes.send_cq = options.send_cq->get();
+  attributes.recv_cq = options.recv_cq->get();
+  attributes.srq = own_receives ? nullptr : options.shared_receive_queue->get();
+  attributes.qp_type = IBV_QPT_RC;
+  attributes.sq_sig_all = options.signal_all ? 1 : 0;
+  attributes.cap = {.max_send_wr = options.send_depth_wrs,
+                    .max_recv_wr = own_receives ? options.recv_depth_wrs : 0,
+                    .max_send_sge = options.max_send_sges,
+                    .max_recv_sge = own_receives ? options.max_recv_sges : 0,
+                    .max_inline_data = options.max_inline_bytes};
+  VERBENA_ASSIGN_OR_RETURN(const Port port, choose_port(domain.get()->context, control));
+  ibv_qp* handle = control.create_qp(domain.get(), &attributes);
+  if (handle == nullptr) return explain_queue_pair_error(domain, options, errno);
+
+  QueuePair queue_pair({handle, control.destroy_qp}, &control);
+  queue_pair.max_inline_bytes_ = attributes.cap.max_inline_data;
+  queue_pair.port_ = port.number;
+  // Drawn, so that late packets of an earlier connection are not taken for this one's.
+  secure_random(&queue_pair.local_psn_, sizeof(queue_pair.local_psn_));
+  queue_pair.local_psn_ &= kSequenceNumberMask;
+  return queue_pair;
+}
+
+Result<QueuePairAddress> QueuePair::address() const {
+  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(get()->context, *control_, port_));
+  QueuePairAddress address;
+  address.queue_pair_number = number();
+  address.packet_sequence_number = local_psn_;
+  address.lid = port.attributes.lid;
+  address.mtu = static_cast<uint8_t>(port.attributes.active_mtu);
+  if (port.routed_by_gid()) {
+    std::memcpy(address.gid, port.gid.raw, sizeof(address.gid));
+    address.has_gid = 1;
+  }
+  return address;
+}
+
+Status QueuePair::init(unsigned remote_access) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.pkey_index = 0;
+  attributes.port_num = port_;
+  attributes.qp_access_flags = remote_access;
+  const int error = control_->modify_qp(
+      get(), &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  if (error != 0) {
+    return verbs_error(
+        *control_, fmt::format("cannot initialize queue pair {} (RESET to INIT)", number()), error);
+  }
+  return {};
+}
+
+Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions& options) {
+  VERBENA_RETURN_IF_ERROR(check(options));
+  ibv_context* context = get()->context;
+  const char* device = context->device->name;
+  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(context, *control_, port_));
+  VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path, path_to(peer, port, device));
+  if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096) {
+    return {StatusCode::kProtocolViolation,
+            fmt::format("the peer's MTU code is {}; there are {} to {}", peer.mtu,
+                        static_cast<int>(IBV_MTU_256), static_cast<int>(IBV_MTU_4096))};
+  }
+  ibv_device_attr limits{};
+  int error = control_->query_device(context, &limits);
+  if (error != 0) return verbs_error(*control_, fmt::format("cannot query {}", device), error);
+
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = std::min(port.attributes.active_mtu, static_cast<ibv_mtu>(peer.mtu));
+  attributes.dest_qp_num = peer.queue_pair_number;
+  attributes.rq_psn = peer.packet_sequence_number & kSequenceNumberMask;
+  attributes.max_dest_rd_atomic = static_cast<uint8_t>(
+      std::clamp<int>(options.max_outstanding_reads, 0, limits.max_qp_rd_atom));
+  attributes.min_rnr_timer = options.min_rnr_timer;
+  attributes.ah_attr = path;
+  error = control_->modify_qp(get(), &attributes,
+                              IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) {
+    std::string what = fmt::format("cannot connect queue pair {} to {} (INIT to RTR)", number(),
+                                   peer.queue_pair_number);
+    if (path.is_global != 0 &&
+        (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)) {
+      what += "; the peer's GID does not resolve: check the route between the two interfaces";
+    }
+    return verbs_error(*control_, what, error);
+  }
+
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.timeout = options.ack_timeout;
+  attributes.retry_cnt = options.retry_count;
+  attributes.rnr_retry = options.rnr_retry_count;
+  attributes.sq_psn = local_psn_;
+  attributes.max_rd_atomic = static_cast<uint8_t>(
+      std::clamp<int>(options.max_outstanding_reads, 0, limits.max_qp_init_rd_atom));
+  error = control_->modify_qp(get(), &attributes,
+                              IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (error != 0) {
+    return verbs_error(*control_,
+                       fmt::format("cannot connect queue pair {} to {} (RTR to RTS)", number(),
+                                   peer.queue_pair_number),
+                       error);
+  }
+  return {};
+}
+
+Status QueuePair::to_error() {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  const int error = control_->modify_qp(get(), &attributes, IBV_QP_STATE);
+  if (error != 0) {
+    return verbs_error(
+        *control_, fmt::format("cannot bring queue pair {} to the error state", number()), error);
+  }
+  return {};
+}
+
+}  // namespace verbena

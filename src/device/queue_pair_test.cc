@@ -1,0 +1,253 @@
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "src/base/runtime.h"
+#include "verbena/device.h"
+
+namespace verbena {
+namespace {
+
+constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr uint64_t kPatienceNs = 20'000'000'000;
+
+// One end of a connection with a buffer of its own.
+struct End {
+  Result<CompletionChannel> channel;
+  Result<CompletionQueue> cq;
+  Result<QueuePair> queue_pair;
+  alignas(64) std::array<char, 256> buffer{};
+  Result<MemoryRegion> region;
+
+  End(const Device& device, const ProtectionDomain& domain)
+      : channel(CompletionChannel::create(device)),
+        cq(CompletionQueue::create(device, {.depth_cqes = 16, .channel = &*channel})),
+        queue_pair(QueuePair::create(domain, {.send_cq = &*cq, .recv_cq = &*cq})),
+        region(MemoryRegion::create(domain, buffer.data(), buffer.size(), kAccess)) {}
+
+  ibv_sge sge(uint32_t length_bytes) const {
+    return {reinterpret_cast<uint64_t>(buffer.data()), length_bytes, region->lkey()};
+  }
+
+  int receive(uint64_t id) {
+    ibv_sge entry = sge(sizeof(buffer));
+    ibv_recv_wr request{};
+    request.wr_id = id;
+    request.sg_list = &entry;
+    request.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    return ibv_post_recv(queue_pair->get(), &request, &bad);
+  }
+
+  int send(uint64_t id, uint32_t length_bytes, ibv_wr_opcode opcode = IBV_WR_SEND,
+           const End* target = nullptr) {
+    ibv_sge entry = sge(length_bytes);
+    ibv_send_wr request{};
+    request.wr_id = id;
+    request.sg_list = &entry;
+    request.num_sge = 1;
+    request.opcode = opcode;
+    request.send_flags = IBV_SEND_SIGNALED;
+    if (target != nullptr) {
+      request.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(target->buffer.data());
+      request.wr.rdma.rkey = target->region->rkey();
+    }
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(queue_pair->get(), &request, &bad);
+  }
+
+  // The next completion; status IBV_WC_GENERAL_ERR with wr_id ~0 if there is none in time.
+  ibv_wc completion() {
+    ibv_wc found{};
+    const uint64_t start_ns = now_ns();
+    Waiter waiter;
+    while (ibv_poll_cq(cq->get(), 1, &found) == 0) {
+      if (now_ns() - start_ns > kPatienceNs) {
+        found.status = IBV_WC_GENERAL_ERR;
+        found.wr_id = ~uint64_t{0};
+        break;
+      }
+      waiter.idle();
+    }
+    return found;
+  }
+};
+
+class QueuePairTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(device_.ok()) << device_.status().message();
+    domain_ = std::make_unique<Result<ProtectionDomain>>(ProtectionDomain::create(*device_));
+    ASSERT_TRUE(domain_->ok()) << domain_->status().message();
+    for (auto& end : ends_) {
+      end = std::make_unique<End>(*device_, **domain_);
+      ASSERT_TRUE(end->queue_pair.ok()) << end->queue_pair.status().message();
+      ASSERT_TRUE(end->region.ok()) << end->region.status().message();
+    }
+  }
+  void connect(const ReliabilityOptions& options = {}) {
+    std::array<QueuePairAddress, 2> addresses;
+    for (size_t i = 0; i < 2; ++i) {
+      const Result<QueuePairAddress> address = ends_[i]->queue_pair->address();
+      ASSERT_TRUE(address.ok()) << address.status().message();
+      addresses[i] = *address;
+      const Status status = ends_[i]->queue_pair->init(kAccess);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      const Status status = ends_[i]->queue_pair->connect(addresses[1 - i], options);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+  }
+
+  Result<Device> device_ = Device::open("soft0");
+  std::unique_ptr<Result<ProtectionDomain>> domain_;
+  std::array<std::unique_ptr<End>, 2> ends_;
+};
+
+TEST_F(QueuePairTest, CarriesAMessage) {
+  connect();
+  End& sender = *ends_[0];
+  End& receiver = *ends_[1];
+  ASSERT_EQ(receiver.receive(7), 0);
+  std::strcpy(sender.buffer.data(), "over the software RNIC");
+  ASSERT_EQ(sender.send(8, 64), 0);
+  const ibv_wc sent = sender.completion();
+  EXPECT_EQ(sent.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(sent.wr_id, 8u);
+  const ibv_wc received = receiver.completion();
+  EXPECT_EQ(received.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(received.wr_id, 7u);
+  EXPECT_EQ(received.byte_len, 64u);
+  EXPECT_STREQ(receiver.buffer.data(), "over the software RNIC");
+}
+
+TEST_F(QueuePairTest, WritesRemotely) {
+  connect();
+  std::strcpy(ends_[0]->buffer.data(), "one-sided");
+  ASSERT_EQ(ends_[0]->send(1, 32, IBV_WR_RDMA_WRITE, ends_[1].get()), 0);
+  EXPECT_EQ(ends_[0]->completion().status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(ends_[1]->buffer.data(), "one-sided");
+}
+
+TEST_F(QueuePairTest, WithoutRemoteAccessTheErrorIsExplained) {
+  std::array<QueuePairAddress, 2> addresses = {*ends_[0]->queue_pair->address(),
+                                               *ends_[1]->queue_pair->address()};
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(ends_[i]->queue_pair->init(IBV_ACCESS_LOCAL_WRITE).ok());
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(ends_[i]->queue_pair->connect(addresses[1 - i]).ok());
+  }
+  ASSERT_EQ(ends_[0]->send(1, 32, IBV_WR_RDMA_WRITE, ends_[1].get()), 0);
+  const ibv_wc refused = ends_[0]->completion();
+  EXPECT_EQ(refused.status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_NE(explain_completion_error(refused.status).find("rkey"), std::string::npos);
+}
+
+TEST_F(QueuePairTest, ACompletionChannelWakesTheWaiter) {
+  connect();
+  EXPECT_EQ(ends_[1]->channel->wait(1'000'000).status().code(), StatusCode::kTimeout);
+  ASSERT_EQ(ends_[1]->receive(1), 0);
+  ASSERT_EQ(ibv_req_notify_cq(ends_[1]->cq->get(), 0), 0);
+  ASSERT_EQ(ends_[0]->send(2, 8), 0);
+  const Result<ibv_cq*> event = ends_[1]->channel->wait(kPatienceNs);
+  ASSERT_TRUE(event.ok()) << event.status().message();
+  EXPECT_EQ(*event, ends_[1]->cq->get());
+  EXPECT_EQ(ends_[1]->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ends_[1]->channel->wait(0).status().code(), StatusCode::kTimeout);
+}
+
+TEST_F(QueuePairTest, TheErrorStateFlushesReceives) {
+  connect();
+  ASSERT_EQ(ends_[1]->receive(5), 0);
+  const Status status = ends_[1]->queue_pair->to_error();
+  ASSERT_TRUE(status.ok()) << status.message();
+  const ibv_wc flushed = ends_[1]->completion();
+  EXPECT_EQ(flushed.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(flushed.wr_id, 5u);
+}
+
+TEST_F(QueuePairTest, ASharedReceiveQueueFeedsIt) {
+  Result<SharedReceiveQueue> shared =
+      SharedReceiveQueue::create(**domain_, {.depth_wrs = 4, .max_sges = 1});
+  ASSERT_TRUE(shared.ok()) << shared.status().message();
+  {
+    End& receiver = *ends_[1];
+    receiver.queue_pair = QueuePair::create(
+        **domain_,
+        {.send_cq = &*receiver.cq, .recv_cq = &*receiver.cq, .shared_receive_queue = &*shared});
+    ASSERT_TRUE(receiver.queue_pair.ok()) << receiver.queue_pair.status().message();
+    connect();
+    ibv_sge entry = receiver.sge(sizeof(receiver.buffer));
+    ibv_recv_wr request{};
+    request.wr_id = 77;
+    request.sg_list = &entry;
+    request.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_srq_recv(shared->get(), &request, &bad), 0);
+    ASSERT_EQ(ends_[0]->send(1, 16), 0);
+    const ibv_wc received = receiver.completion();
+    EXPECT_EQ(received.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(received.wr_id, 77u);
+    ends_[1].reset();  // before its shared receive queue
+  }
+}
+
+TEST_F(QueuePairTest, RefusesEncodingsThatDoNotExist) {
+  ASSERT_TRUE(ends_[0]->queue_pair->init(kAccess).ok());
+  const QueuePairAddress peer = *ends_[1]->queue_pair->address();
+  ReliabilityOptions options;
+  options.rnr_retry_count = 8;
+  const Status status = ends_[0]->queue_pair->connect(peer, options);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("rnr_retry_count is 8"), std::string::npos) << status.message();
+}
+
+TEST_F(QueuePairTest, RefusesAPeerOfAnotherNetwork) {
+  ASSERT_TRUE(ends_[0]->queue_pair->init(kAccess).ok());
+  QueuePairAddress peer = *ends_[1]->queue_pair->address();
+  peer.lid = 0;
+  EXPECT_EQ(ends_[0]->queue_pair->connect(peer).code(), StatusCode::kInvalidArgument);
+  peer = *ends_[1]->queue_pair->address();
+  peer.mtu = 9;
+  EXPECT_EQ(ends_[0]->queue_pair->connect(peer).code(), StatusCode::kProtocolViolation);
+}
+
+TEST_F(QueuePairTest, ConnectingBeforeInitNamesTheStep) {
+  const Status status = ends_[0]->queue_pair->connect(*ends_[1]->queue_pair->address());
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("INIT to RTR"), std::string::npos) << status.message();
+}
+
+TEST_F(QueuePairTest, TooDeepNamesTheLimit) {
+  const uint32_t asked = device_->info().max_queue_pair_wrs + 1;
+  const Result<QueuePair> queue_pair = QueuePair::create(
+      **domain_, {.send_cq = &*ends_[0]->cq, .recv_cq = &*ends_[0]->cq, .send_depth_wrs = asked});
+  ASSERT_FALSE(queue_pair.ok());
+  EXPECT_NE(queue_pair.status().message().find(std::to_string(asked)), std::string::npos)
+      << queue_pair.status().message();
+  EXPECT_NE(queue_pair.status().message().find(std::to_string(asked - 1)), std::string::npos)
+      << queue_pair.status().message();
+}
+
+TEST_F(QueuePairTest, CompletionQueueLimits) {
+  EXPECT_EQ(CompletionQueue::create(*device_, {.depth_cqes = 0}).status().code(),
+            StatusCode::kInvalidArgument);
+  const uint32_t asked = device_->info().max_cqes + 1;
+  const Result<CompletionQueue> queue = CompletionQueue::create(*device_, {.depth_cqes = asked});
+  ASSERT_FALSE(queue.ok());
+  EXPECT_NE(queue.status().message().find(std::to_string(asked - 1)), std::string::npos)
+      << queue.status().message();
+}
+
+TEST_F(QueuePairTest, NeedsCompletionQueues) {
+  EXPECT_EQ(QueuePair::create(**domain_, {}).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,152 @@
+// Completion channels and completion queues.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <unordered_map>
+
+#include "src/device/soft/control.h"
+#include "src/device/soft/objects.h"
+
+namespace verbena::soft {
+namespace {
+
+std::atomic<uint32_t> next_channel{0};
+std::atomic<uint32_t> next_queue{0};
+
+// Which queue an event's cookie means, so that a late event of a destroyed queue is dropped.
+std::mutex queues_mutex;
+std::unordered_map<uint64_t, Cq*>& live_queues() {
+  static auto* queues = new std::unordered_map<uint64_t, Cq*>;
+  return *queues;
+}
+
+}  // namespace
+
+void allow_peers_to_copy() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }
+
+ibv_comp_channel* create_comp_channel(ibv_context* context) {
+  int event_pipe[2];
+  if (pipe2(event_pipe, O_CLOEXEC) != 0) {
+    fail(errno, fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno)));
+    return nullptr;
+  }
+  fcntl(event_pipe[1], F_SETFL, O_NONBLOCK);
+  auto* channel = new Channel;
+  channel->verbs.context = context;
+  channel->verbs.fd = event_pipe[0];
+  channel->write_fd = event_pipe[1];
+  channel->id = next_channel.fetch_add(1, std::memory_order_relaxed) + 1;
+  return &channel->verbs;
+}
+
+int destroy_comp_channel(ibv_comp_channel* verbs) {
+  Channel& channel = as_channel(verbs);
+  if (channel.users.load() != 0) {
+    return fail(EBUSY, "soft0: the completion channel still has completion queues; destroy them first");
+  }
+  close(verbs->fd);
+  close(channel.write_fd);
+  delete &channel;
+  return 0;
+}
+
+ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
+  if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqes || comp_vector != 0) {
+    fail(EINVAL, fmt::format("soft0: a completion queue of {} entries on vector {}: wanted 1 to {} entries, vector 0",
+                             cqe, comp_vector, kMaxCqes));
+    return nullptr;
+  }
+  Rnic& rnic = *as_context(context).rnic;
+  Result<void*> memory = rnic.allocate_shared(sizeof(CqShared));
+  if (!memory.ok()) {
+    fail(memory.status());
+    return nullptr;
+  }
+  auto* cq = new Cq;
+  cq->verbs.context = context;
+  cq->verbs.channel = channel;
+  cq->verbs.cq_context = cq_context;
+  cq->verbs.cqe = cqe;
+  pthread_mutex_init(&cq->verbs.mutex, nullptr);
+  pthread_cond_init(&cq->verbs.cond, nullptr);
+  cq->rnic = &rnic;
+  cq->id = next_queue.fetch_add(1, std::memory_order_relaxed) + 1;
+  cq->verbs.handle = cq->id;
+  cq->capacity = static_cast<uint32_t>(cqe);
+  const uint32_t entries = std::bit_ceil(cq->capacity);
+  cq->mask = entries - 1;
+  cq->ring = std::make_unique<Completion[]>(entries);
+  cq->shared = static_cast<CqShared*>(*memory);
+  cq->shared->cookie = cq->id;
+  if (channel != nullptr) {
+    cq->channel = &as_channel(channel);
+    cq->channel->users.fetch_add(1);
+    cq->shared->has_channel = 1;
+    cq->shared->channel_fd = channel->fd;
+    cq->shared->channel_id = cq->channel->id;
+  }
+  std::lock_guard guard(queues_mutex);
+  live_queues()[cq->id] = cq;
+  return &cq->verbs;
+}
+
+int destroy_cq(ibv_cq* verbs) {
+  Cq& cq = as_cq(verbs);
+  if (cq.users.load() != 0) {
+    return fail(EBUSY, "soft0: the completion queue still has queue pairs; destroy them first");
+  }
+  {
+    std::lock_guard guard(queues_mutex);
+    live_queues().erase(cq.id);
+  }
+  pthread_mutex_lock(&verbs->mutex);
+  while (verbs->comp_events_completed != static_cast<uint32_t>(cq.events_delivered)) {
+    pthread_cond_wait(&verbs->cond, &verbs->mutex);
+  }
+  pthread_mutex_unlock(&verbs->mutex);
+  if (cq.channel != nullptr) cq.channel->users.fetch_sub(1);
+  drop_events_of(verbs->context, &cq);
+  cq.rnic->free_shared(cq.shared, sizeof(CqShared));
+  delete &cq;
+  return 0;
+}
+
+int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
+  for (;;) {
+    uint64_t cookie = 0;
+    const ssize_t got = read(channel->fd, &cookie, sizeof(cookie));
+    if (got != sizeof(cookie)) return -1;
+    std::lock_guard guard(queues_mutex);
+    auto found = live_queues().find(cookie);
+    if (found == live_queues().end() || found->second->verbs.channel != channel) {
+      // An event of a queue that is gone. Go on only if the next read may not block unasked.
+      pollfd more{.fd = channel->fd, .events = POLLIN, .revents = 0};
+      if ((fcntl(channel->fd, F_GETFL) & O_NONBLOCK) == 0 || poll(&more, 1, 0) > 0) continue;
+      errno = EAGAIN;
+      return -1;
+    }
+    Cq& cq = *found->second;
+    pthread_mutex_lock(&cq.verbs.mutex);
+    ++cq.events_delivered;
+    pthread_mutex_unlock(&cq.verbs.mutex);
+    *verbs = &cq.verbs;
+    *cq_context = cq.verbs.cq_context;
+    return 0;
+  }
+}
+
+void ack_cq_events(ibv_cq* verbs, unsigned count) {
+  if (count == 0) return;
+  pthread_mutex_lock(&verbs->mutex);
+  verbs->comp_events_completed += count;
+  pthread_cond_signal(&verbs->cond);
+  pthread_mutex_unlock(&verbs->mutex);
+}
+
+}  // namespace verbena::soft

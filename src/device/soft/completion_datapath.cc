@@ -1,0 +1,342 @@
+// Polling a completion queue: own completed sends, then what has arrived at its queue pairs.
+//
+// An arrival is a packet in the ring of a queue pair. The poll that finds it takes the receive it belongs to, puts an
+// inline payload into the receive buffer, and makes the completion; there is no second queue in between.
+#include <algorithm>
+#include <bit>
+
+#include "src/device/soft/copy.h"
+#include "src/device/soft/region_view.h"
+
+namespace verbena::soft {
+namespace {
+
+// Puts an inline payload into the buffers of a receive. False if one of them is not registered any more.
+bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload, uint32_t size_bytes) {
+  for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
+    const ibv_sge& sge = receive.sges[i];
+    const uint32_t part = std::min(sge.length, size_bytes);
+    if (part == 0) continue;
+    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->shared->domain : qp.domain, sge.addr,
+                                  part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    if (bytes == nullptr) return false;
+    copy_small(bytes, payload, part);
+    payload += part;
+    size_bytes -= part;
+  }
+  return size_bytes == 0;
+}
+
+// The receive that a packet says it took; null if that cannot be.
+PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
+  if (qp.srq == nullptr) {
+    const uint32_t consumed = qp.recv_consumed.load(std::memory_order_relaxed);
+    if (consumed == qp.recv_visible.load(std::memory_order_acquire)) return nullptr;
+    return &qp.receives[consumed & qp.recv_mask];
+  }
+  if (receive_index >= qp.srq->depth || !qp.srq->receives[receive_index].posted) return nullptr;
+  const auto& shown = *reinterpret_cast<const SharedReceive*>(
+      qp.srq->shared->receives + receive_index * size_t{qp.srq->shared->receive_stride_bytes});
+  const uint64_t taker = shown.claim.load(std::memory_order_acquire) & 0xffffff;
+  return taker == qp.peer.taker_number ? &qp.srq->receives[receive_index] : nullptr;
+}
+
+void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
+  if (qp.srq == nullptr) {
+    // Release: the poster may overwrite the receive only after we are done with it.
+    qp.recv_consumed.store(qp.recv_consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    return;
+  }
+  Srq& srq = *qp.srq;
+  {
+    const OwnerLock::Guard guard(srq.lock);
+    receive.posted = false;
+    srq.free.push_back(receive_index);
+  }
+  qp.shared->consumed.store(qp.next_packet, std::memory_order_release);
+  if (srq.limit != 0) [[unlikely]] {
+    const uint64_t left = srq.shared->tail.load(std::memory_order_relaxed) -
+                          srq.shared->head.load(std::memory_order_relaxed);
+    if (left < srq.limit) {
+      srq.limit = 0;
+      raise_event(srq.verbs.context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq);
+    }
+  }
+}
+
+void fill_completion(const Qp& qp, uint64_t wr_id, ibv_wc_status status, ibv_wc& wc) {
+  wc.wr_id = wr_id;
+  wc.status = status;
+  wc.opcode = IBV_WC_RECV;
+  wc.vendor_err = 0;
+  wc.byte_len = 0;
+  wc.imm_data = 0;
+  wc.qp_num = qp.verbs.qp_num;
+  wc.src_qp = qp.attributes.dest_qp_num;
+  wc.wc_flags = 0;
+  wc.pkey_index = 0;
+  wc.slid = 0;
+  wc.sl = 0;
+  wc.dlid_path_bits = 0;
+}
+
+// What a poll found wrong with queue pairs: acted on when no lock is held any more.
+struct Broken {
+  Qp* list[8];
+  uint32_t count = 0;
+  void add(Qp& qp) {
+    if (count < 8 && std::find(list, list + count, &qp) == list + count) list[count++] = &qp;
+  }
+};
+
+// Makes the completion of the next packet of `qp`, if there is one.
+bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
+  Packet& packet = qp.packets[qp.next_packet & qp.packet_mask];
+  // Acquire: behind the mark lie the packet, and the data that the sender placed before it.
+  if (packet.mark.load(std::memory_order_acquire) != qp.next_packet + 1) return false;
+  const uint8_t kind = packet.kind;
+  const uint32_t byte_count = packet.byte_count;
+  const uint32_t inline_bytes = packet.inline_bytes;
+  const uint16_t receive_index = packet.receive_index;
+
+  PostedReceive* receive = receive_of(qp, receive_index);
+  if (receive == nullptr) [[unlikely]] {
+    // The peer broke the rules of the ring: nothing from it can be trusted any more.
+    broken.add(qp);
+    return false;
+  }
+  fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
+  switch (kind & kPacketKindMask) {
+    case kPacketSend:
+      wc.byte_len = byte_count;
+      if (byte_count > receive->length_bytes || inline_bytes > kPacketInlineBytes ||
+          (inline_bytes != 0 && inline_bytes != byte_count)) [[unlikely]] {
+        wc.status = IBV_WC_LOC_LEN_ERR;
+      } else if (inline_bytes > 0 && !deliver_inline(qp, *receive, packet.payload, inline_bytes)) [[unlikely]] {
+        wc.status = IBV_WC_LOC_PROT_ERR;
+      }
+      break;
+    case kPacketWrite:
+      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      wc.byte_len = byte_count;
+      break;
+    case kPacketProtectionError:
+      wc.status = IBV_WC_LOC_PROT_ERR;
+      break;
+    default:
+      wc.status = IBV_WC_LOC_LEN_ERR;
+      break;
+  }
+  if ((kind & kPacketWithImmediate) != 0) {
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.imm_data = packet.immediate;
+  }
+  if (wc.status != IBV_WC_SUCCESS) [[unlikely]] broken.add(qp);
+  ++qp.next_packet;
+  release_receive(qp, *receive, receive_index);
+  return true;
+}
+
+int take_own(Cq& cq, int count, ibv_wc* wc) {
+  int taken = 0;
+  while (taken < count && cq.head != cq.tail) {
+    const Completion& completion = cq.ring[cq.head & cq.mask];
+    fill_completion(*completion.qp, completion.wr_id, completion.status, wc[taken]);
+    wc[taken].opcode = completion.opcode;
+    wc[taken].byte_len = completion.byte_count;
+    completion.qp->send_retired.store(completion.send_position, std::memory_order_release);
+    ++cq.head;
+    ++taken;
+  }
+  return taken;
+}
+
+// Flushed receives of queue pairs in error, once all that had arrived is taken.
+int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+  int taken = 0;
+  for (Qp* qp : cq.flushing) {
+    while (taken < count && take_packet(*qp, wc[taken], broken)) ++taken;
+    while (taken < count && qp->srq == nullptr &&
+           qp->recv_consumed.load(std::memory_order_relaxed) != qp->recv_visible.load(std::memory_order_acquire)) {
+      PostedReceive& receive = qp->receives[qp->recv_consumed.load(std::memory_order_relaxed) & qp->recv_mask];
+      fill_completion(*qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, wc[taken++]);
+      release_receive(*qp, receive, 0);
+    }
+  }
+  return taken;
+}
+
+int take_belled(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+  int taken = 0;
+  const auto words = static_cast<uint32_t>((cq.belled.size() + 63) / 64);
+  for (uint32_t step = 0; step < words && taken < count; ++step) {
+    const uint32_t word = cq.next_bell_word;
+    cq.next_bell_word = word + 1 == words ? 0 : word + 1;
+    std::atomic<uint64_t>& bells = cq.shared->bells[word];
+    if (bells.load(std::memory_order_relaxed) == 0) continue;
+    // Acquire: the packets behind the bells are visible. A packet that comes later rings again.
+    uint64_t rung = bells.exchange(0, std::memory_order_acq_rel);
+    while (rung != 0) {
+      const uint32_t bit = static_cast<uint32_t>(std::countr_zero(rung));
+      const uint32_t index = word * 64 + bit;
+      Qp* qp = index < cq.belled.size() ? cq.belled[index] : nullptr;
+      if (taken == count) {
+        bells.fetch_or(rung, std::memory_order_relaxed);  // for the next poll
+        break;
+      }
+      if (qp == nullptr || !take_packet(*qp, wc[taken], broken)) {
+        rung &= rung - 1;
+      } else {
+        ++taken;
+      }
+    }
+  }
+  return taken;
+}
+
+int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+  int taken = 0;
+  for (uint32_t step = 0; step < cq.scanned_count && taken < count; ++step) {
+    Qp& qp = *cq.scanned[cq.next_scanned];
+    while (taken < count && take_packet(qp, wc[taken], broken)) ++taken;
+    cq.next_scanned = cq.next_scanned + 1 == cq.scanned_count ? 0 : cq.next_scanned + 1;
+  }
+  if (taken < count && !cq.belled.empty()) taken += take_belled(cq, count - taken, wc + taken, broken);
+  if (taken < count && !cq.flushing.empty()) [[unlikely]] {
+    taken += take_flushed(cq, count - taken, wc + taken, broken);
+  }
+  return taken;
+}
+
+}  // namespace
+
+int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
+  Cq& cq = as_cq(verbs);
+  if (count <= 0) return 0;
+  if (cq.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]] retry_waiting_of(cq);
+  Broken broken;
+  int taken = 0;
+  {
+    const OwnerLock::Guard guard(cq.lock);
+    // One at a time, the two sources take turns, so that neither starves the other.
+    if (count == 1 && cq.served_own) taken = take_arrivals(cq, count, wc, broken);
+    const int arrivals = taken;
+    taken += take_own(cq, count - taken, wc + taken);
+    cq.served_own = taken > arrivals;
+    if (taken < count && arrivals == 0) taken += take_arrivals(cq, count - taken, wc + taken, broken);
+    if (cq.overrun && taken == 0) [[unlikely]] taken = -1;
+  }
+  for (uint32_t i = 0; i < broken.count; ++i) {
+    fail_queue_pair(*broken.list[i], IBV_WC_WR_FLUSH_ERR, taken == 0 ? IBV_EVENT_QP_FATAL : kNoEvent);
+  }
+  return taken;
+}
+
+int req_notify_cq(ibv_cq* verbs, int solicited_only) {
+  Cq& cq = as_cq(verbs);
+  const OwnerLock::Guard guard(cq.lock);
+  const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;
+  if (cq.shared->armed.load(std::memory_order_relaxed) < wanted) {
+    cq.shared->armed.store(wanted, std::memory_order_relaxed);
+  }
+  // Store-load: pairs with the sender's fence between its packet and its look at `armed`.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return 0;
+}
+
+bool push_completion(Cq& cq, const Completion& completion) {
+  {
+    const OwnerLock::Guard guard(cq.lock);
+    if (cq.tail - cq.head == cq.capacity) [[unlikely]] {
+      if (cq.overrun) return false;
+      cq.overrun = true;
+    } else {
+      cq.ring[cq.tail & cq.mask] = completion;
+      ++cq.tail;
+    }
+  }
+  if (cq.overrun) [[unlikely]] {
+    raise_event(cq.verbs.context, IBV_EVENT_CQ_ERR, &cq);
+    return false;
+  }
+  if (cq.channel != nullptr) ring_own_channel(cq, completion.status != IBV_WC_SUCCESS);
+  return true;
+}
+
+namespace {
+
+// Whether the queue was armed for this arrival; disarms it.
+bool disarm(CqShared& cq, bool solicited) {
+  uint32_t armed = cq.armed.load(std::memory_order_relaxed);
+  return armed != 0 && (armed == kArmedAny || solicited) && cq.armed.compare_exchange_strong(armed, 0);
+}
+
+}  // namespace
+
+void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
+  if (disarm(cq, solicited)) process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
+}
+
+void forget_completions(Cq& cq, const Qp& qp) {
+  const OwnerLock::Guard guard(cq.lock);
+  uint32_t kept = cq.head;
+  for (uint32_t at = cq.head; at != cq.tail; ++at) {
+    if (cq.ring[at & cq.mask].qp != &qp) cq.ring[kept++ & cq.mask] = cq.ring[at & cq.mask];
+  }
+  cq.tail = kept;
+}
+
+uint32_t attach_receiver(Cq& cq, Qp& qp) {
+  const OwnerLock::Guard guard(cq.lock);
+  if (cq.scanned_count < Cq::kScanned) {
+    cq.scanned[cq.scanned_count++] = &qp;
+    return kNoBell;
+  }
+  auto place = std::find(cq.belled.begin(), cq.belled.end(), nullptr);
+  if (place == cq.belled.end()) place = cq.belled.insert(place, nullptr);
+  *place = &qp;
+  return static_cast<uint32_t>(place - cq.belled.begin());
+}
+
+void detach_receiver(Cq& cq, Qp& qp) {
+  const OwnerLock::Guard guard(cq.lock);
+  if (auto end = cq.scanned + cq.scanned_count; std::find(cq.scanned, end, &qp) != end) {
+    std::remove(cq.scanned, end, &qp);
+    --cq.scanned_count;
+    cq.next_scanned = 0;
+  }
+  std::replace(cq.belled.begin(), cq.belled.end(), &qp, static_cast<Qp*>(nullptr));
+  std::erase(cq.flushing, &qp);
+}
+
+void start_flushing(Qp& qp) {
+  {
+    const OwnerLock::Guard guard(qp.recv_cq->lock);
+    if (std::find(qp.recv_cq->flushing.begin(), qp.recv_cq->flushing.end(), &qp) == qp.recv_cq->flushing.end()) {
+      qp.recv_cq->flushing.push_back(&qp);
+    }
+  }
+  ring_own_channel(*qp.recv_cq, true);
+}
+
+void reclaim_shared_receives(Qp& qp, bool all) {
+  const OwnerLock::Guard cq_guard(qp.recv_cq->lock);
+  Srq& srq = *qp.srq;
+  const OwnerLock::Guard srq_guard(srq.lock);
+  std::vector<bool> delivered(srq.depth, false);
+  for (uint32_t at = qp.next_packet; !all; ++at) {
+    const Packet& packet = qp.packets[at & qp.packet_mask];
+    if (packet.mark.load(std::memory_order_acquire) != at + 1) break;
+    if (packet.receive_index < srq.depth) delivered[packet.receive_index] = true;
+  }
+  for (uint32_t index = 0; index < srq.depth; ++index) {
+    const auto& shown = *reinterpret_cast<const SharedReceive*>(
+        srq.shared->receives + index * size_t{srq.shared->receive_stride_bytes});
+    const uint64_t taker = shown.claim.load(std::memory_order_acquire) & 0xffffff;
+    if (srq.receives[index].posted && !delivered[index] && taker != 0 && taker == qp.peer.taker_number) {
+      publish_shared_receive(srq, static_cast<uint16_t>(index));
+    }
+  }
+}
+
+}  // namespace verbena::soft

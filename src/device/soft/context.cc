@@ -1,0 +1,280 @@
+// The device and its contexts: discovery, opening, capabilities, asynchronous events.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "src/device/soft/control.h"
+#include "src/device/soft/objects.h"
+#include "src/device/soft/soft.h"
+
+namespace verbena::soft {
+namespace {
+
+thread_local std::string last_error_text;
+
+// Some libraries look behind the public part for fields of their own devices.
+struct PaddedDevice {
+  ibv_device device{};
+  std::byte zeros[1024]{};
+};
+
+// One per boot of this machine, so that two hosts differ.
+uint64_t node_guid() {
+  static const uint64_t guid = [] {
+    std::string boot_id;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+    return std::hash<std::string>{}("verbena-soft0-" + boot_id);
+  }();
+  return guid;
+}
+
+constexpr uint16_t kLid = 1;
+
+}  // namespace
+
+int fail(int error, std::string message) {
+  last_error_text = std::move(message);
+  errno = error;
+  return error;
+}
+
+int fail(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+      return fail(EINVAL, status.message());
+    case StatusCode::kLimitExceeded:
+      return fail(ENOMEM, status.message());
+    case StatusCode::kPermissionDenied:
+      return fail(EACCES, status.message());
+    case StatusCode::kUnsupported:
+      return fail(EOPNOTSUPP, status.message());
+    case StatusCode::kNotFound:
+    case StatusCode::kUnavailable:
+      return fail(ENOENT, status.message());
+    default:
+      return fail(EIO, status.message());
+  }
+}
+
+const char* last_error() { return last_error_text.c_str(); }
+
+ibv_device* device() {
+  static PaddedDevice* padded = [] {
+    auto* made = new PaddedDevice;
+    made->device.node_type = IBV_NODE_CA;
+    made->device.transport_type = IBV_TRANSPORT_IB;
+    strcpy(made->device.name, kDeviceName);
+    strcpy(made->device.dev_name, "uverbs-soft0");
+    strcpy(made->device.dev_path, "/sys/class/infiniband_verbs/uverbs-soft0");
+    strcpy(made->device.ibdev_path, "/sys/class/infiniband/soft0");
+    return made;
+  }();
+  return &padded->device;
+}
+
+ibv_context* open_device(ibv_device* opened) {
+  Result<Rnic*> rnic = Rnic::get();
+  if (!rnic.ok()) {
+    fail(rnic.status());
+    return nullptr;
+  }
+  int event_pipe[2];
+  if (pipe2(event_pipe, O_CLOEXEC) != 0) {
+    fail(errno, fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno)));
+    return nullptr;
+  }
+  fcntl(event_pipe[1], F_SETFL, O_NONBLOCK);
+  auto* context = new Context;
+  context->rnic = *rnic;
+  context->event_write_fd = event_pipe[1];
+  ibv_context& verbs = context->verbs;
+  verbs.device = opened;
+  verbs.cmd_fd = -1;
+  verbs.async_fd = event_pipe[0];
+  verbs.num_comp_vectors = 1;
+  pthread_mutex_init(&verbs.mutex, nullptr);
+  verbs.ops.poll_cq = poll_cq;
+  verbs.ops.req_notify_cq = req_notify_cq;
+  verbs.ops.post_send = post_send;
+  verbs.ops.post_recv = post_recv;
+  verbs.ops.post_srq_recv = post_srq_recv;
+  return &verbs;
+}
+
+int close_device(ibv_context* verbs) {
+  auto* context = &as_context(verbs);
+  close(verbs->async_fd);
+  close(context->event_write_fd);
+  pthread_mutex_destroy(&verbs->mutex);
+  delete context;
+  return 0;
+}
+
+bool owns(const ibv_context* context) { return context != nullptr && context->ops.post_send == post_send; }
+
+bool owns(const ibv_device* candidate) { return candidate == device(); }
+
+int query_device(ibv_context*, ibv_device_attr* attributes) {
+  *attributes = {};
+  strcpy(attributes->fw_ver, "verbena");
+  attributes->node_guid = node_guid();
+  attributes->sys_image_guid = node_guid();
+  attributes->max_mr_size = 1ull << 46;
+  attributes->page_size_cap = ~0xfffull;
+  attributes->max_qp = kMaxQueuePairs;
+  attributes->max_qp_wr = kMaxQueueWrs;
+  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+  attributes->max_sge = kMaxSges;
+  attributes->max_sge_rd = kMaxSges;
+  attributes->max_cq = 1 << 16;
+  attributes->max_cqe = kMaxCqes;
+  attributes->max_mr = kMaxMemoryRegions - 1;
+  attributes->max_pd = 1 << 16;
+  attributes->max_qp_rd_atom = 128;
+  attributes->max_res_rd_atom = 128 * kMaxQueuePairs;
+  attributes->max_qp_init_rd_atom = 128;
+  attributes->atomic_cap = IBV_ATOMIC_GLOB;
+  attributes->max_srq = 1 << 14;
+  attributes->max_srq_wr = kMaxQueueWrs;
+  attributes->max_srq_sge = kMaxSges;
+  attributes->max_pkeys = 1;
+  attributes->phys_port_cnt = 1;
+  return 0;
+}
+
+int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
+  if (port != 1) return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", port));
+  *attributes = {};
+  attributes->state = IBV_PORT_ACTIVE;
+  attributes->max_mtu = IBV_MTU_4096;
+  attributes->active_mtu = IBV_MTU_4096;
+  attributes->gid_tbl_len = 1;
+  attributes->pkey_tbl_len = 1;
+  attributes->max_msg_sz = kMaxMessageBytes;
+  attributes->lid = kLid;
+  attributes->sm_lid = kLid;
+  attributes->max_vl_num = 1;
+  attributes->active_width = 2;   // 4X
+  attributes->active_speed = 32;  // EDR
+  attributes->phys_state = 5;     // link up
+  attributes->link_layer = IBV_LINK_LAYER_INFINIBAND;
+  return 0;
+}
+
+int query_gid(ibv_context*, uint8_t port, int index, ibv_gid* gid) {
+  if (port != 1 || index != 0) return fail(EINVAL, "soft0: has one GID, index 0 of port 1");
+  gid->global.subnet_prefix = __builtin_bswap64(0xfe80000000000000);
+  gid->global.interface_id = node_guid();
+  return 0;
+}
+
+int get_async_event(ibv_context* context, ibv_async_event* event) {
+  AsyncEvent raised;
+  ssize_t got;
+  do {
+    got = read(context->async_fd, &raised, sizeof(raised));
+  } while (got < 0 && errno == EINTR);
+  if (got != sizeof(raised)) return -1;
+  event->event_type = raised.type;
+  auto count = [](pthread_mutex_t& mutex, uint64_t& delivered) {
+    pthread_mutex_lock(&mutex);
+    ++delivered;
+    pthread_mutex_unlock(&mutex);
+  };
+  switch (raised.type) {
+    case IBV_EVENT_CQ_ERR:
+      event->element.cq = static_cast<ibv_cq*>(raised.object);
+      count(event->element.cq->mutex, as_cq(event->element.cq).async_delivered);
+      break;
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      event->element.srq = static_cast<ibv_srq*>(raised.object);
+      count(event->element.srq->mutex, as_srq(event->element.srq).async_delivered);
+      break;
+    default:
+      event->element.qp = static_cast<ibv_qp*>(raised.object);
+      count(event->element.qp->mutex, as_qp(event->element.qp).async_delivered);
+      break;
+  }
+  return 0;
+}
+
+void ack_async_event(ibv_async_event* event) {
+  auto acknowledge = [](pthread_mutex_t& mutex, pthread_cond_t& condition, uint32_t& completed) {
+    pthread_mutex_lock(&mutex);
+    ++completed;
+    pthread_cond_signal(&condition);
+    pthread_mutex_unlock(&mutex);
+  };
+  switch (event->event_type) {
+    case IBV_EVENT_CQ_ERR: {
+      ibv_cq& cq = *event->element.cq;
+      acknowledge(cq.mutex, cq.cond, cq.async_events_completed);
+      break;
+    }
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED: {
+      ibv_srq& srq = *event->element.srq;
+      acknowledge(srq.mutex, srq.cond, srq.events_completed);
+      break;
+    }
+    default: {
+      ibv_qp& qp = *event->element.qp;
+      acknowledge(qp.mutex, qp.cond, qp.events_completed);
+      break;
+    }
+  }
+}
+
+void drop_events_of(ibv_context* context, const void* object) {
+  // Under the context's mutex nobody else rewrites the pipe; a reader that takes one meanwhile is harmless.
+  pthread_mutex_lock(&context->mutex);
+  const int flags = fcntl(context->async_fd, F_GETFL);
+  fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  std::vector<AsyncEvent> kept;
+  AsyncEvent raised;
+  while (read(context->async_fd, &raised, sizeof(raised)) == sizeof(raised)) {
+    if (raised.object != object) kept.push_back(raised);
+  }
+  for (const AsyncEvent& event : kept) raise_event(context, event.type, event.object);
+  fcntl(context->async_fd, F_SETFL, flags);
+  pthread_mutex_unlock(&context->mutex);
+}
+
+const VerbsControl& control() {
+  static const VerbsControl table = {
+      .query_device = query_device,
+      .query_port = query_port,
+      .query_gid = query_gid,
+      .alloc_pd = alloc_pd,
+      .dealloc_pd = dealloc_pd,
+      .reg_mr = reg_mr,
+      .dereg_mr = dereg_mr,
+      .create_comp_channel = create_comp_channel,
+      .destroy_comp_channel = destroy_comp_channel,
+      .create_cq = create_cq,
+      .destroy_cq = destroy_cq,
+      .get_cq_event = get_cq_event,
+      .ack_cq_events = ack_cq_events,
+      .create_srq = create_srq,
+      .modify_srq = modify_srq,
+      .query_srq = query_srq,
+      .destroy_srq = destroy_srq,
+      .create_qp = create_qp,
+      .modify_qp = modify_qp,
+      .query_qp = query_qp,
+      .destroy_qp = destroy_qp,
+      .get_async_event = get_async_event,
+      .ack_async_event = ack_async_event,
+      .last_error = last_error,
+  };
+  return table;
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,73 @@
+// Copies into memory that somebody may be polling: the last byte lands last.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "src/base/sanitizer.h"
+
+namespace verbena::soft {
+
+template <typename Word>
+inline void copy_word(std::byte* destination, const std::byte* source) {
+  Word word;
+  memcpy(&word, source, sizeof(word));
+  memcpy(destination, &word, sizeof(word));
+}
+
+// Up to one cache line or two without a call; sizes overlap instead of looping over bytes.
+inline void copy_small(std::byte* destination, const std::byte* source, size_t size_bytes) {
+  struct alignas(1) Block {
+    std::byte bytes[16];
+  };
+  if (size_bytes >= 16) {
+    size_t at = 0;
+    for (; at + 16 <= size_bytes; at += 16) copy_word<Block>(destination + at, source + at);
+    if (at < size_bytes) copy_word<Block>(destination + size_bytes - 16, source + size_bytes - 16);
+  } else if (size_bytes >= 8) {
+    copy_word<uint64_t>(destination, source);
+    copy_word<uint64_t>(destination + size_bytes - 8, source + size_bytes - 8);
+  } else if (size_bytes >= 4) {
+    copy_word<uint32_t>(destination, source);
+    copy_word<uint32_t>(destination + size_bytes - 4, source + size_bytes - 4);
+  } else {
+    for (size_t at = 0; at < size_bytes; ++at) destination[at] = source[at];
+  }
+}
+
+inline constexpr size_t kSmallCopyBytes = 128;
+
+inline void copy_bytes(std::byte* destination, const std::byte* source, size_t size_bytes) {
+  if (size_bytes <= kSmallCopyBytes) {
+    copy_small(destination, source, size_bytes);
+  } else {
+    memcpy(destination, source, size_bytes);
+  }
+}
+
+// A release store of the last byte, and of up to seven bytes before it where one store can carry them all at once: a
+// poller of the last byte then finds everything before it, and a poller of a whole small message never sees half.
+inline void copy_last_byte_last(std::byte* destination, const std::byte* source, size_t size_bytes) {
+  if (size_bytes == 0) return;
+#if !VERBENA_THREAD_SANITIZER
+  // Within a cache line, x86-64 stores are single even where they are not aligned; elsewhere only aligned ones are.
+  const auto last = reinterpret_cast<uintptr_t>(destination) + size_bytes - 8;
+#if defined(__x86_64__)
+  const bool single = (last & 63) <= 56;
+#else
+  const bool single = (last & 7) == 0;
+#endif
+  if (size_bytes >= 8 && single) {
+    copy_bytes(destination, source, size_bytes - 8);
+    std::atomic_thread_fence(std::memory_order_release);
+    copy_word<uint64_t>(destination + size_bytes - 8, source + size_bytes - 8);
+    return;
+  }
+#endif
+  copy_bytes(destination, source, size_bytes - 1);
+  __atomic_store_n(reinterpret_cast<unsigned char*>(destination) + size_bytes - 1,
+                   static_cast<unsigned char>(source[size_bytes - 1]), __ATOMIC_RELEASE);
+}
+
+}  // namespace verbena::soft

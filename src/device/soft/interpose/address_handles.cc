@@ -1,0 +1,41 @@
+// Address handles serve unreliable datagrams only, which soft0 does not have.
+#include "src/device/soft/interpose/installed.h"
+
+using namespace verbena::soft;             // NOLINT: definitions below are global
+using namespace verbena::soft::interpose;  // NOLINT
+
+VERBENA_EXPORT ibv_ah* ibv_create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
+  if (owns(domain->context)) {
+    not_supported();
+    return nullptr;
+  }
+  return VERBENA_INSTALLED(ibv_create_ah, "IBVERBS_1.1")(domain, attributes);
+}
+
+VERBENA_EXPORT int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* completion,
+                                       ibv_grh* grh, ibv_ah_attr* attributes) {
+  if (owns(context)) return not_supported();
+  return VERBENA_INSTALLED(ibv_init_ah_from_wc, "IBVERBS_1.1")(context, port, completion, grh,
+                                                               attributes);
+}
+
+VERBENA_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* domain, ibv_wc* completion, ibv_grh* grh,
+                                             uint8_t port) {
+  if (owns(domain->context)) {
+    not_supported();
+    return nullptr;
+  }
+  return VERBENA_INSTALLED(ibv_create_ah_from_wc, "IBVERBS_1.1")(domain, completion, grh, port);
+}
+
+VERBENA_EXPORT int ibv_destroy_ah(ibv_ah* handle) {
+  if (owns(handle->context)) return not_supported();
+  return VERBENA_INSTALLED(ibv_destroy_ah, "IBVERBS_1.1")(handle);
+}
+
+VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attributes,
+                                               uint8_t mac[ETHERNET_LL_SIZE], uint16_t* vid) {
+  if (owns(context)) return not_supported();
+  return VERBENA_INSTALLED(ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1")(context, attributes, mac,
+                                                                       vid);
+}

@@ -1,0 +1,106 @@
+// What a device, its port and its tables are.
+#include <cstddef>
+#include <cstring>
+
+#include "src/device/soft/interpose/installed.h"
+
+namespace verbena::soft::interpose {
+namespace {
+
+constexpr uint16_t kDefaultPartitionKey = 0xffff;  // full member of the default partition
+constexpr uint8_t kOnlyPort = 1;
+constexpr uint32_t kGidTableEntries = 1;
+
+int refuse(int error) {
+  errno = error;
+  return -1;
+}
+
+// The fields that a caller's structure has room for: newer versions append some.
+int fill_gid_entry(ibv_context* context, uint32_t port, uint32_t index, void* entry,
+                   size_t entry_size) {
+  if (port != kOnlyPort || index >= kGidTableEntries) return EINVAL;
+  ibv_gid_entry full{};
+  if (control().query_gid(context, static_cast<uint8_t>(port), static_cast<int>(index),
+                          &full.gid) != 0) {
+    return EINVAL;
+  }
+  full.gid_index = index;
+  full.port_num = port;
+  full.gid_type = IBV_GID_TYPE_IB;
+  std::memcpy(entry, &full, entry_size < sizeof(full) ? entry_size : sizeof(full));
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::soft::interpose
+
+using namespace verbena::soft;             // NOLINT: definitions below are global
+using namespace verbena::soft::interpose;  // NOLINT
+
+VERBENA_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
+  if (owns(context)) {
+    return reported(control().query_device(context, attributes), "ibv_query_device");
+  }
+  return VERBENA_INSTALLED(ibv_query_device, "IBVERBS_1.1")(context, attributes);
+}
+
+VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port,
+                                  _compat_ibv_port_attr* attributes) {
+  if (!owns(context)) {
+    return VERBENA_INSTALLED(ibv_query_port, "IBVERBS_1.1")(context, port, attributes);
+  }
+  // Callers of this symbol have the structure of old, which ends before port_cap_flags2.
+  ibv_port_attr full{};
+  const int error = control().query_port(context, port, &full);
+  if (error != 0) return reported(error, "ibv_query_port");
+  std::memcpy(static_cast<void*>(attributes), &full, offsetof(ibv_port_attr, port_cap_flags2));
+  return 0;
+}
+
+VERBENA_EXPORT int ibv_query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
+  if (owns(context))
+    return reported(control().query_gid(context, port, index, gid), "ibv_query_gid");
+  return VERBENA_INSTALLED(ibv_query_gid, "IBVERBS_1.1")(context, port, index, gid);
+}
+
+VERBENA_EXPORT int _ibv_query_gid_ex(ibv_context* context, uint32_t port, uint32_t index,
+                                     ibv_gid_entry* entry, uint32_t flags, size_t entry_size) {
+  if (!owns(context)) {
+    return VERBENA_INSTALLED(_ibv_query_gid_ex, "IBVERBS_1.11")(context, port, index, entry, flags,
+                                                                entry_size);
+  }
+  const int error =
+      flags != 0 ? EOPNOTSUPP : fill_gid_entry(context, port, index, entry, entry_size);
+  errno = error;
+  return error;
+}
+
+VERBENA_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entries,
+                                            size_t max_entries, uint32_t flags, size_t entry_size) {
+  if (!owns(context)) {
+    return VERBENA_INSTALLED(_ibv_query_gid_table, "IBVERBS_1.11")(context, entries, max_entries,
+                                                                   flags, entry_size);
+  }
+  if (flags != 0) return -EOPNOTSUPP;
+  if (max_entries < kGidTableEntries) return -EINVAL;
+  const int error = fill_gid_entry(context, kOnlyPort, 0, entries, entry_size);
+  return error != 0 ? -error : static_cast<ssize_t>(kGidTableEntries);
+}
+
+VERBENA_EXPORT int ibv_query_pkey(ibv_context* context, uint8_t port, int index, __be16* key) {
+  if (!owns(context)) {
+    return VERBENA_INSTALLED(ibv_query_pkey, "IBVERBS_1.1")(context, port, index, key);
+  }
+  if (port != kOnlyPort || index != 0) return refuse(EINVAL);
+  *key = kDefaultPartitionKey;  // the same in both byte orders
+  return 0;
+}
+
+VERBENA_EXPORT int ibv_get_pkey_index(ibv_context* context, uint8_t port, __be16 key) {
+  if (!owns(context)) {
+    return VERBENA_INSTALLED(ibv_get_pkey_index, "IBVERBS_1.5")(context, port, key);
+  }
+  if (port != kOnlyPort || key != kDefaultPartitionKey) return refuse(EINVAL);
+  return 0;
+}

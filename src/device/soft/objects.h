@@ -1,0 +1,298 @@
+// The private halves of soft0's verbs objects. Each begins with its public ibv_ part, so that a pointer to one is a
+// pointer to the other.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/device/soft/layout.h"
+#include "src/device/soft/owner_lock.h"
+#include "src/device/soft/peer.h"
+#include "src/device/soft/rnic.h"
+
+namespace verbena::soft {
+
+struct Context {
+  ibv_context verbs{};
+  Rnic* rnic = nullptr;
+  int event_write_fd = -1;  // async_fd is the read end
+};
+
+// What travels through a context's event pipe.
+struct AsyncEvent {
+  ibv_event_type type;
+  void* object;
+};
+
+struct Domain {
+  ibv_pd verbs{};
+  uint32_t id = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+struct Region {
+  ibv_mr verbs{};
+};
+
+struct Channel {
+  ibv_comp_channel verbs{};
+  int write_fd = -1;
+  uint32_t id = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+// A completed send, as it waits in the completion queue.
+struct Completion {
+  uint64_t wr_id;
+  Qp* qp;
+  ibv_wc_status status;
+  ibv_wc_opcode opcode;
+  uint32_t byte_count;
+  uint32_t send_position;  // send queue entries up to here are free once this is polled
+};
+
+struct Cq {
+  ibv_cq verbs{};
+  Rnic* rnic = nullptr;
+  CqShared* shared = nullptr;
+  Channel* channel = nullptr;
+  uint32_t id = 0;
+
+  // Completed sends; receive completions are made by the poll that finds their packet. Guarded by `lock`, like all
+  // below.
+  OwnerLock lock;
+  std::unique_ptr<Completion[]> ring;
+  uint32_t capacity = 0;
+  uint32_t mask = 0;
+  uint32_t head = 0;
+  uint32_t tail = 0;
+  bool overrun = false;
+  bool served_own = false;  // the last single poll took an own completion: look at arrivals first now
+
+  // Queue pairs whose arrivals end here. The first kScanned connected ones are looked at on every poll; the others
+  // ring a bell (one bit each) so that a poll costs no look at each of thousands.
+  static constexpr uint32_t kScanned = 8;
+  Qp* scanned[kScanned] = {};
+  uint32_t scanned_count = 0;
+  uint32_t next_scanned = 0;
+  std::vector<Qp*> belled;
+  uint32_t next_bell_word = 0;
+  std::vector<Qp*> flushing;  // queue pairs in error whose receives are still to be flushed
+
+  std::mutex senders_mutex;
+  std::vector<Qp*> senders;          // queue pairs whose sends complete here
+  std::atomic<uint32_t> waiting{0};  // how many of them wait for their peer
+  uint64_t events_delivered = 0;     // like async_delivered, under verbs.mutex
+  uint64_t async_delivered = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+struct PostedReceive {
+  uint64_t wr_id;
+  uint32_t length_bytes;
+  uint32_t sge_count;
+  ibv_sge* sges;
+  bool valid;   // all entries were registered when posted
+  bool posted;  // shared receive queues: not consumed yet
+};
+
+struct Srq {
+  ibv_srq verbs{};
+  Rnic* rnic = nullptr;
+  SrqShared* shared = nullptr;
+  size_t shared_bytes = 0;
+  uint32_t id = 0;
+  uint32_t depth = 0;
+  uint32_t max_sges = 0;
+
+  OwnerLock lock;
+  std::unique_ptr<PostedReceive[]> receives;
+  std::unique_ptr<ibv_sge[]> sges;
+  std::vector<uint16_t> free;  // indexes
+  uint64_t tail = 0;
+  uint32_t limit = 0;          // raise an event below this; 0: off
+  uint64_t async_delivered = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+// A work request that could not be carried out at once, with copies of what it points to.
+struct WaitingSend {
+  ibv_send_wr wr;
+  uint32_t position;
+  ibv_sge* sges;         // own array
+  std::byte* inline_data;
+};
+
+// What an initiator remembers of a remote (or local) region that it used, so that the next use is one load and a
+// compare. Valid as long as the entry's stamp is the same.
+struct RegionView {
+  uint64_t stamp = 0;
+  uint64_t iova = 0;
+  uint64_t length_bytes = 0;
+  std::byte* base = nullptr;  // where iova lies here; null for foreign memory
+  uint64_t address = 0;       // in the owner's process
+  uint32_t access = 0;
+  uint32_t domain = 0;
+};
+
+// The connected peer queue pair, mapped and checked at RTR.
+struct PeerQp {
+  std::shared_ptr<Peer> process;
+  uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
+  const RegionEntry* regions = nullptr;
+  QpShared* shared = nullptr;
+  uint64_t gate_ready = 0;    // the gate's value while the peer is RTR
+  uint64_t gate_sending = 0;  // ... RTS
+  Packet* packets = nullptr;
+  uint32_t packet_mask = 0;
+  std::byte* receives = nullptr;
+  uint32_t receive_mask = 0;
+  uint32_t receive_stride_bytes = 0;
+  CqShared* cq = nullptr;
+  SrqShared* srq = nullptr;
+  std::atomic<uint64_t>* srq_ring = nullptr;
+  std::byte* srq_receives = nullptr;
+  uint32_t srq_ring_mask = 0;
+  uint32_t srq_receive_count = 0;
+  uint32_t srq_receive_stride_bytes = 0;
+  uint32_t domain = 0;
+  uint32_t bell = kNoBell;
+  bool has_channel = false;
+
+  // What a sender knows of the peer's receive queue; refreshed from credits when used up.
+  uint32_t next_receive = 0;
+  uint32_t known_receives = 0;
+  uint32_t shortest_receive = 0;
+  uint32_t next_packet = 0;
+  uint32_t known_consumed = 0;
+};
+
+enum class Wait : uint8_t { kNothing, kReceiver, kPeer };
+
+struct Qp {
+  ibv_qp verbs{};
+  Rnic* rnic = nullptr;
+  const RegionEntry* regions = nullptr;  // of this process
+  uint32_t domain = 0;
+  Cq* send_cq = nullptr;
+  Cq* recv_cq = nullptr;
+  Srq* srq = nullptr;
+  QpShared* shared = nullptr;
+  size_t shared_bytes = 0;
+  uint32_t index = 0;
+  uint32_t life = 0;
+  ibv_qp_init_attr init{};
+  ibv_qp_attr attributes{};
+
+  // --- send side, under send_lock ---
+  alignas(kCacheLineBytes) OwnerLock send_lock;
+  std::atomic<ibv_qp_state> state{IBV_QPS_RESET};
+  uint64_t flight = 0;                  // private copy of shared->in_flight
+  uint32_t send_posted = 0;
+  std::atomic<uint32_t> send_retired{0};  // written where completions are polled
+  uint32_t send_depth = 0;
+  PeerQp peer;
+  static constexpr uint32_t kViews = 32;
+  RegionView remote_views[kViews];
+  std::unique_ptr<WaitingSend[]> waiting;  // ring of send_depth entries
+  std::unique_ptr<ibv_sge[]> waiting_sges;
+  std::unique_ptr<std::byte[]> waiting_inline;
+  uint32_t waiting_head = 0;
+  std::atomic<uint32_t> waiting_count{0};
+  Wait wait = Wait::kNothing;
+  uint64_t wait_deadline_ns = 0;           // 0: without end
+  std::atomic<uint64_t> last_retry_ns{0};
+
+  // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
+  alignas(kCacheLineBytes) OwnerLock recv_lock;
+  uint32_t recv_posted = 0;
+  uint32_t recv_depth = 0;
+  uint32_t recv_mask = 0;
+  uint32_t shortest_receive = ~0u;
+  std::unique_ptr<PostedReceive[]> receives;
+  std::unique_ptr<ibv_sge[]> recv_sges;
+  std::byte* shared_receives = nullptr;
+  uint32_t shared_receive_stride_bytes = 0;
+
+  alignas(kCacheLineBytes) Packet* packets = nullptr;
+  uint32_t packet_mask = 0;
+  uint32_t next_packet = 0;
+  std::atomic<uint32_t> recv_consumed{0};
+  std::atomic<uint32_t> recv_visible{0};   // recv_posted, for flushing under recv_cq->lock
+  bool attached = false;                   // in recv_cq's lists
+  bool flushing = false;
+
+  std::mutex control;                      // modify, destroy, error
+  uint64_t async_delivered = 0;
+};
+
+inline Context& as_context(ibv_context* verbs) { return *reinterpret_cast<Context*>(verbs); }
+inline Domain& as_domain(ibv_pd* verbs) { return *reinterpret_cast<Domain*>(verbs); }
+inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
+inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
+inline Cq& as_cq(ibv_cq* verbs) { return *reinterpret_cast<Cq*>(verbs); }
+inline Srq& as_srq(ibv_srq* verbs) { return *reinterpret_cast<Srq*>(verbs); }
+inline Qp& as_qp(ibv_qp* verbs) { return *reinterpret_cast<Qp*>(verbs); }
+
+// --- data path, one file each ---
+int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr** bad);             // send_datapath.cc
+int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr** bad);             // receive_datapath.cc
+int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr** bad);        // receive_datapath.cc
+int poll_cq(ibv_cq*, int count, ibv_wc*);                            // completion_datapath.cc
+int req_notify_cq(ibv_cq*, int solicited_only);                      // completion_datapath.cc
+
+// Adds a completion of own work. Returns false, and puts the queue into overrun, if there is no room.
+bool push_completion(Cq& cq, const Completion& completion);
+// Tells a sleeping owner that something arrived: of a peer's queue, of an own one.
+void ring_peer_channel(Peer& process, CqShared& cq, bool solicited);
+void ring_own_channel(Cq& cq, bool solicited);
+
+// Tries again what waits in send queues: of one queue pair (takes send_lock), of all that complete into `cq`.
+void retry_waiting(Qp& qp);
+void retry_waiting_of(Cq& cq);
+
+// Drops a queue pair's completions from a queue, as a reset and destruction require.
+void forget_completions(Cq& cq, const Qp& qp);
+// Makes `cq` look for the arrivals of `qp`, and says whether these must ring a bell (and which).
+uint32_t attach_receiver(Cq& cq, Qp& qp);
+void detach_receiver(Cq& cq, Qp& qp);
+// From now on the receives of `qp` complete as flushed, after what has arrived already.
+void start_flushing(Qp& qp);
+// Posts the shared receives again that the peer of `qp` took without delivering; with `all`, also those whose packet
+// nobody will poll any more. The peer touches nothing any more.
+void reclaim_shared_receives(Qp& qp, bool all);
+// Makes receive `index` of the shared queue available again. Holds srq.lock.
+void publish_shared_receive(Srq& srq, uint16_t index);
+
+// --- errors (recovery.cc) ---
+// To the error state: sends that wait complete with `first` and then as flushed, receives are flushed. An asynchronous
+// event is raised where `event` is one. The caller holds none of the queue pair's locks, or, for the second, send_lock.
+inline constexpr int kNoEvent = -1;
+void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
+void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
+void raise_event(ibv_context* context, ibv_event_type type, void* object);
+// Asks the peer's service thread to fail the connected queue pair with `event`.
+void blame_peer(Qp& qp, ibv_event_type event);
+// Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others. Holds send_lock.
+int enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Wait reason);
+void flush_waiting(Qp& qp, ibv_wc_status first);
+// Forgets the first waiting send.
+void drop_waiting(Qp& qp);
+// Stores state and gate together. Holds send_lock.
+void set_state(Qp& qp, ibv_qp_state state);
+
+// Maps and checks the queue pair that this one is being connected to (queue_pair_control.cc).
+Status connect_peer(Qp& qp, uint32_t number);
+
+// What each control call's last failure on this thread was.
+const char* last_error();
+// Remembers the message and sets errno to `error`, which it returns.
+int fail(int error, std::string message);
+int fail(const Status& status);
+
+}  // namespace verbena::soft

@@ -1,0 +1,180 @@
+// Makes ordinary memory of this process reachable for other processes, by plain loads and stores.
+//
+// Memory that an application registers is private: from malloc or mmap, a global, a stack. share()
+// replaces its pages, in place and with their contents, by pages of one memory file (memfd) per
+// process in which the file offset equals the address. A peer opens /proc/PID/fd/N and maps the
+// file at offset = remote address. Neighbouring pages end up in one mapping by construction.
+//
+// What this changes for the application:
+// - Pages stay shared until they are unmapped; deregistration does not undo it. They count as
+//   shared memory of the process, an mlock() on them is lost, and MADV_DONTNEED does not zero them
+//   (forget() does; the library in front of libibverbs calls it).
+// - fork() copies all of them, see page_share_fork.cc. A raw clone() without the C library's fork
+//   handlers leaves parent and child on the same pages.
+// - The kernel may hold the old pages while they move: direct I/O, io_uring or another RNIC with
+//   the same memory must not be at work on it during its first registration. A futex without the
+//   private flag in such memory must have no waiter then.
+// - Shared blocks of 128 KiB and more refuse to grow by mremap() (realloc() then copies): behind
+//   them in the file lie other pages.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/file_descriptor.h"
+#include "src/device/soft/vma_query.h"
+#include "verbena/status.h"
+
+namespace verbena::soft {
+
+class Reservation;
+struct ThreadPlace;
+
+// One per process, kept until the process ends: a second one cannot share what the first one has.
+// Thread-safe; all calls are control path.
+class PageShare {
+ public:
+  // How other threads are kept from writing to pages that move, best first.
+  enum class Writers {
+    kHeld,        // they wait, in user mode and in system calls (userfaultfd)
+    kHeldInUser,  // they wait; a system call that meets a moving page (below 1 ms) gives EFAULT
+    kNone,        // pages move only while no other thread runs
+  };
+  struct Options {
+    // Takes the best that the machine allows, but none better than this.
+    Writers best = Writers::kHeld;
+    VmaQuery::Source mappings = VmaQuery::Source::kBest;
+  };
+  // Fails without /proc, memfd or with a file size limit (ulimit -f).
+  static Result<std::unique_ptr<PageShare>> create();
+  static Result<std::unique_ptr<PageShare>> create(const Options& options);
+  ~PageShare();
+  PageShare(const PageShare&) = delete;
+  PageShare& operator=(const PageShare&) = delete;
+
+  // The memory file, for /proc/PID/fd/N. A forked child has another one under the same number.
+  int fd() const { return file_.get(); }
+  Writers writers() const { return writers_; }
+
+  enum class Sharing {
+    kShared,   // in the memory file at offset = address
+    kPrivate,  // left alone: peers must go through process_vm_readv() and process_vm_writev()
+  };
+  struct Outcome {
+    Sharing sharing = Sharing::kShared;
+    std::string reason;  // kPrivate: one line with cause, limit and remedy
+  };
+  // Shares the pages that hold [address, address + length). Repeating it is cheap (a system call
+  // or two). Fails with kInvalidArgument if something in the range is not mapped.
+  //
+  // After kPrivate the range stays private until release(): peers that write through the kernel
+  // must not be surprised by pages that move. kPrivate is the answer for MAP_SHARED, huge-page,
+  // device, executable and inaccessible memory, for the page at a thread's upper stack end (the
+  // kernel writes there), when the process runs out of mappings, and when other threads run and
+  // nothing holds them.
+  Result<Outcome> share(void* address, uint64_t length_bytes);
+  // The registration that got kPrivate for exactly this range has ended.
+  void release(void* address, uint64_t length_bytes);
+
+  // The calling thread declares that it never writes to memory of the application that is not yet
+  // shared, and thus does not count as another thread. For the RNIC's own service threads.
+  void exempt_this_thread();
+
+  // Zeroed shared memory at offset = address, whole pages, from 2 MiB on aligned to 2 MiB. Made for
+  // the RNIC's tables and for registered arenas. A forked child does not have it: touching it there
+  // is a segmentation fault.
+  Result<void*> map_new(uint64_t length_bytes);
+  void unmap_new(void* address, uint64_t length_bytes);
+
+  // The application is about to unmap or discard (MADV_DONTNEED) these whole pages: gives their
+  // memory back, they read as zero from now on. Waits for no lock and allocates nothing, so that a
+  // memory allocator may call it. Nothing happens to pages that are not shared, nor to those that
+  // mremap() moved (unshare() them before that).
+  void forget(void* address, uint64_t length_bytes);
+  // Makes the pages private again, with their contents; peers keep the old ones. For an interposed
+  // mremap() that lets them grow. Fails where share() would say kPrivate.
+  Status unshare(void* address, uint64_t length_bytes);
+
+ private:
+  friend class ForkHandlers;
+  using Range = std::pair<uint64_t, uint64_t>;  // begin, end
+  struct Workspace;
+  struct Piece {
+    Range range;
+    Vma vma;
+  };
+
+  PageShare();
+  Status open_files();
+  Status open_file();
+  void open_userfaultfd();
+  FileDescriptor new_userfaultfd(Writers writers, uint64_t features) const;
+  bool make_spare();
+
+  // Each returns the reason why not; empty if it is done.
+  std::string pieces_to_move(Range range, std::vector<Piece>* pieces) const;
+  std::string why_not_movable(const Piece& piece, const std::vector<ThreadPlace>& threads) const;
+  std::string why_not_beside_threads(const Piece& piece,
+                                     const std::vector<ThreadPlace>& threads) const;
+  std::string share_piece(Piece piece);
+  std::string share_chunk(const Piece& piece, Range chunk, std::byte* merge_snapshot);
+  std::string make_private(const Piece& piece, std::byte* snapshot);
+  std::string detach_from_file(const Piece& piece);
+  std::string run_move(Reservation& reservation);
+  void run_in_flight(void (*body)(void*), void* argument);
+
+  bool is_own(const Vma& vma) const;
+  bool is_in_place(const Vma& vma) const;
+  Status look(Range range, bool* in_place) const;
+  bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
+  Range whole_pages(const void* address, uint64_t length_bytes) const;
+
+  // The file as a resource: which offsets may hold pages.
+  std::string claim(Range range);
+  void collect_unmapped();
+  void punch(Range range) const;
+  void mark_used(Range range);
+  bool used(Range range) const;
+
+  // fork(), see page_share_fork.cc.
+  struct Fork;
+  void enter_fork_handlers();
+  void leave_fork_handlers();
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+  std::vector<Piece> own_stack() const;
+
+  uint64_t page_bytes_ = 0;
+  Writers writers_ = Writers::kNone;
+  Writers best_ = Writers::kHeld;
+  bool huge_pages_ = false;
+  FileDescriptor file_;
+  FileDescriptor userfaultfd_;
+  FileDescriptor pagemap_;
+  VmaQuery query_;
+  uint64_t inode_ = 0;
+  uint32_t device_major_ = 0;
+  uint32_t device_minor_ = 0;
+  Workspace* workspace_ = nullptr;
+
+  std::mutex mutex_;
+  // Offsets of the file that may hold pages; maximal, disjoint.
+  std::map<uint64_t, uint64_t> used_;
+  uint64_t shared_since_collection_bytes_ = 0;
+  std::map<uint64_t, uint64_t> new_mappings_;
+  // Ranges that share() left private, with the number of registrations.
+  std::map<Range, uint32_t> held_private_;
+  std::vector<pid_t> exempt_threads_;
+  std::unique_ptr<Fork> fork_;
+};
+
+}  // namespace verbena::soft

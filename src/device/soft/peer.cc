@@ -1,0 +1,159 @@
+#include "src/device/soft/peer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace verbena::soft {
+namespace {
+
+constexpr uint64_t kWindowBytes = 1ull << 30;
+constexpr uint64_t kAddressSpaceBytes = 1ull << 47;
+
+// By raw system calls: programs that hook mmap must not take these for their own.
+void* raw_mmap(uint64_t length_bytes, int fd, uint64_t offset) {
+  return reinterpret_cast<void*>(syscall(SYS_mmap, nullptr, length_bytes, PROT_READ | PROT_WRITE,
+                                         MAP_SHARED | MAP_NORESERVE, fd, offset));
+}
+
+void raw_munmap(void* address, uint64_t length_bytes) { syscall(SYS_munmap, address, length_bytes); }
+
+}  // namespace
+
+Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
+  std::shared_ptr<Peer> peer(new Peer);
+  peer->slot_ = record.slot;
+  peer->pid_ = record.pid;
+  peer->pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
+  const std::string path = fmt::format("/proc/{}/fd/{}", record.pid, record.memory_fd);
+  peer->memory_fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (peer->memory_fd_ < 0) {
+    return Status(errno == ENOENT ? StatusCode::kUnavailable : StatusCode::kPermissionDenied,
+                  fmt::format("soft0: cannot open the memory of process {} ({}): {}; it must run as the same user, and "
+                              "not be set-uid or undumpable", record.pid, path, strerror(errno)));
+  }
+  const uint64_t end = record.header_address + sizeof(Header);
+  if (end < record.header_address || end > kAddressSpaceBytes) {
+    return Status(StatusCode::kProtocolViolation,
+                  fmt::format("soft0: process {} gives an impossible table address", record.pid));
+  }
+  peer->header_ = reinterpret_cast<Header*>(peer->map(record.header_address, sizeof(Header)));
+  if (peer->header_ == nullptr) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("soft0: cannot map the tables of process {}: {}; raise vm.max_map_count or ulimit -v",
+                              record.pid, strerror(errno)));
+  }
+  if (peer->header_->magic != kLayoutMagic || peer->header_->version != kLayoutVersion ||
+      peer->header_->slot != record.slot) {
+    return Status(StatusCode::kProtocolViolation,
+                  fmt::format("soft0: the tables of process {} are not those of this version", record.pid));
+  }
+  return peer;
+}
+
+std::shared_ptr<Peer> Peer::self(uint32_t slot, Header* header) {
+  std::shared_ptr<Peer> peer(new Peer);
+  peer->slot_ = slot;
+  peer->pid_ = getpid();
+  peer->self_ = true;
+  peer->header_ = header;
+  return peer;
+}
+
+Peer::~Peer() {
+  for (const auto& [base, length_bytes] : mappings_) raw_munmap(base, length_bytes);
+  for (const auto& [key, fd] : pipes_) close(fd);
+  if (memory_fd_ >= 0) close(memory_fd_);
+  if (pid_fd_ >= 0) close(pid_fd_);
+}
+
+std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
+  if (self_) return reinterpret_cast<std::byte*>(address);
+  const uint64_t end = address + length_bytes;
+  if (end < address || end > kAddressSpaceBytes) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  std::lock_guard guard(mutex_);
+  if (auto it = windows_.upper_bound(address); it != windows_.begin()) {
+    --it;
+    if (end <= it->second.end) return it->second.base + (address - it->first);
+  }
+  // A window that starts like an older one but is longer replaces it in the index; the old mapping stays, because
+  // pointers into it are cached.
+  const uint64_t start = address / kWindowBytes * kWindowBytes;
+  const uint64_t stop = (end + kWindowBytes - 1) / kWindowBytes * kWindowBytes;
+  void* base = raw_mmap(stop - start, memory_fd_, start);
+  if (base == MAP_FAILED) return nullptr;
+  mappings_.emplace_back(base, stop - start);
+  windows_[start] = {stop, static_cast<std::byte*>(base)};
+  return static_cast<std::byte*>(base) + (address - start);
+}
+
+bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes) {
+  if (self_) {
+    memcpy(reinterpret_cast<void*>(address), source, size_bytes);
+    return true;
+  }
+  // The last byte in a call of its own: pollers of the last byte must see the rest.
+  const size_t parts[2] = {size_bytes - 1, 1};
+  size_t done = 0;
+  for (size_t part : parts) {
+    while (part > 0) {
+      iovec local{const_cast<char*>(static_cast<const char*>(source)) + done, part};
+      iovec remote{reinterpret_cast<void*>(address + done), part};
+      const ssize_t moved = process_vm_writev(pid_, &local, 1, &remote, 1, 0);
+      if (moved <= 0) return false;
+      done += static_cast<size_t>(moved);
+      part -= static_cast<size_t>(moved);
+    }
+  }
+  return true;
+}
+
+bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) {
+  if (self_) {
+    memcpy(destination, reinterpret_cast<const void*>(address), size_bytes);
+    return true;
+  }
+  size_t done = 0;
+  while (done < size_bytes) {
+    iovec local{static_cast<char*>(destination) + done, size_bytes - done};
+    iovec remote{reinterpret_cast<void*>(address + done), size_bytes - done};
+    const ssize_t moved = process_vm_readv(pid_, &local, 1, &remote, 1, 0);
+    if (moved <= 0) return false;
+    done += static_cast<size_t>(moved);
+  }
+  return true;
+}
+
+int Peer::pipe_of(int fd, uint32_t id) {
+  std::lock_guard guard(mutex_);
+  const uint64_t key = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(fd);
+  if (auto it = pipes_.find(key); it != pipes_.end()) return it->second;
+  // Opened for reading too, so that a write after the peer's end is no SIGPIPE.
+  const int opened = open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(),
+                          O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  struct stat status{};
+  if (opened < 0 || fstat(opened, &status) != 0 || !S_ISFIFO(status.st_mode)) {
+    if (opened >= 0) close(opened);
+    return -1;
+  }
+  pipes_.emplace(key, opened);
+  return opened;
+}
+
+void Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
+  const int pipe = pipe_of(fd, id);
+  // A full pipe already holds a wake-up; a closed one has nobody to wake.
+  if (pipe >= 0) [[maybe_unused]] const ssize_t written = write(pipe, message, size_bytes);
+}
+
+}  // namespace verbena::soft

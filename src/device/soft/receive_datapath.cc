@@ -1,0 +1,96 @@
+// Posting receives: kept privately, and shown to the peers that will place data into them.
+#include <algorithm>
+#include <cerrno>
+
+#include "src/device/soft/region_view.h"
+
+namespace verbena::soft {
+namespace {
+
+// Keeps a copy of a receive request and shows it to senders. Senders check each entry again when they use it; that it
+// is checked here too lets them skip reading it for small messages.
+void keep_receive(const RegionEntry* regions, uint32_t domain, const ibv_recv_wr& wr, PostedReceive& kept,
+                  SharedReceive& shown) {
+  uint64_t length_bytes = 0;
+  bool valid = true;
+  for (int i = 0; i < wr.num_sge; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    kept.sges[i] = sge;
+    shown.sges[i] = {sge.addr, sge.length, sge.lkey};
+    length_bytes += sge.length;
+    valid = valid && (sge.length == 0 || own_memory(regions, domain, sge.addr, sge.length, sge.lkey,
+                                                    IBV_ACCESS_LOCAL_WRITE) != nullptr);
+  }
+  kept.wr_id = wr.wr_id;
+  kept.sge_count = static_cast<uint32_t>(wr.num_sge);
+  kept.length_bytes = static_cast<uint32_t>(std::min(length_bytes, kMaxMessageBytes));
+  kept.posted = true;
+  shown.sge_count = kept.sge_count;
+  shown.length_bytes = valid ? kept.length_bytes : kReceiveInvalid;
+}
+
+}  // namespace
+
+int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  Qp& qp = as_qp(verbs);
+  const OwnerLock::Guard guard(qp.recv_lock);
+  const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  int error = 0;
+  for (; wr != nullptr; wr = wr->next) {
+    if (state == IBV_QPS_RESET || qp.srq != nullptr || wr->num_sge < 0 ||
+        static_cast<uint32_t>(wr->num_sge) > qp.init.cap.max_recv_sge) [[unlikely]] {
+      error = EINVAL;
+    } else if (qp.recv_posted - qp.recv_consumed.load(std::memory_order_acquire) >= qp.recv_depth) [[unlikely]] {
+      error = ENOMEM;
+    }
+    if (error != 0) [[unlikely]] {
+      *bad = wr;
+      break;
+    }
+    const uint32_t slot = qp.recv_posted & qp.recv_mask;
+    auto& shown = *reinterpret_cast<SharedReceive*>(qp.shared_receives +
+                                                    slot * size_t{qp.shared_receive_stride_bytes});
+    PostedReceive& kept = qp.receives[slot];
+    keep_receive(qp.regions, qp.domain, *wr, kept, shown);
+    const uint32_t usable_bytes = shown.length_bytes == kReceiveInvalid ? 0 : kept.length_bytes;
+    qp.shortest_receive = std::min(qp.shortest_receive, usable_bytes);
+    ++qp.recv_posted;
+  }
+  qp.recv_visible.store(qp.recv_posted, std::memory_order_release);
+  // Release: a sender that sees the credit sees the receive.
+  qp.shared->credits.store(static_cast<uint64_t>(qp.shortest_receive) << 32 | qp.recv_posted,
+                           std::memory_order_release);
+  if (state == IBV_QPS_ERR) [[unlikely]] ring_own_channel(*qp.recv_cq, true);
+  return error;
+}
+
+void publish_shared_receive(Srq& srq, uint16_t index) {
+  SrqShared& shared = *srq.shared;
+  auto& shown = *reinterpret_cast<SharedReceive*>(shared.receives + index * size_t{shared.receive_stride_bytes});
+  auto* ring = reinterpret_cast<std::atomic<uint64_t>*>(shared.ring);
+  shown.claim.store(make_claim(srq.tail, 0), std::memory_order_relaxed);
+  ring[srq.tail & (shared.ring_count - 1)].store(srq.tail << 16 | index, std::memory_order_release);
+  // Release: a sender that sees the new tail sees the receive.
+  shared.tail.store(++srq.tail, std::memory_order_release);
+}
+
+int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  Srq& srq = as_srq(verbs);
+  const OwnerLock::Guard guard(srq.lock);
+  for (; wr != nullptr; wr = wr->next) {
+    const bool malformed = wr->num_sge < 0 || static_cast<uint32_t>(wr->num_sge) > srq.max_sges;
+    if (malformed || srq.free.empty()) [[unlikely]] {
+      *bad = wr;
+      return malformed ? EINVAL : ENOMEM;
+    }
+    const uint16_t index = srq.free.back();
+    srq.free.pop_back();
+    auto& shown = *reinterpret_cast<SharedReceive*>(srq.shared->receives +
+                                                    index * size_t{srq.shared->receive_stride_bytes});
+    keep_receive(srq.rnic->header().regions, srq.shared->domain, *wr, srq.receives[index], shown);
+    publish_shared_receive(srq, index);
+  }
+  return 0;
+}
+
+}  // namespace verbena::soft

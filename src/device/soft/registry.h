@@ -1,0 +1,57 @@
+// Where the software RNICs of one user find each other: a private directory with one small file per process.
+//
+// The directory is /dev/shm/verbena-UID (VERBENA_RUNTIME_DIR replaces /dev/shm), mode 0700. A process takes a slot by
+// making its file and holding a lock on it. The kernel drops the lock when the process ends, however it ends,
+// and even while a killed process is still a zombie; so a file without a lock is a left-over, and whoever joins next
+// removes it. Nothing large lies here: tables and memory live in each process's own memory file.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "verbena/status.h"
+
+namespace verbena::soft {
+
+// What a process tells its peers about itself.
+struct ProcessRecord {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t slot;
+  int32_t pid;
+  int32_t memory_fd;          // the memory file, as a descriptor number of that process
+  uint64_t start_time_ticks;  // of the process: a reused pid has another
+  uint64_t pid_namespace;     // inode
+  uint64_t header_address;
+};
+
+class Registry {
+ public:
+  // Opens (makes) the directory of this user and removes what dead processes left.
+  static Result<Registry> open();
+  Registry(Registry&&) noexcept;
+  Registry& operator=(Registry&&) = delete;
+  ~Registry();  // leaves the slot
+
+  // Takes a free slot; `record` needs memory_fd and header_address, the rest is filled in. Slots rotate, so that a
+  // number is not reused soon.
+  Result<uint32_t> join(ProcessRecord record);
+  void leave();
+  // In a forked child: the slot stays the parent's.
+  void abandon();
+
+  Result<ProcessRecord> find(uint32_t slot) const;
+  bool alive(uint32_t slot) const;
+
+ private:
+  explicit Registry(int directory_fd, std::string path)
+      : directory_fd_(directory_fd), path_(std::move(path)) {}
+  int directory_fd_ = -1;
+  int slot_fd_ = -1;
+  uint32_t slot_ = 0;
+  std::string path_;
+};
+
+}  // namespace verbena::soft

@@ -1,0 +1,294 @@
+#include "src/device/soft/rnic.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "src/base/log.h"
+#include "src/device/soft/objects.h"
+#include "src/device/soft/soft.h"
+
+namespace verbena::soft {
+namespace {
+
+std::mutex instance_mutex;
+std::atomic<Rnic*> instance{nullptr};
+
+constexpr uint64_t kRetryTickNs = 1'000'000;
+constexpr uint64_t kStoppedPeerNs = 2'000'000'000;
+constexpr uint64_t kWakeTag = ~0ull;
+
+// The RNIC is the parent's: the child may neither use it nor, at exit, remove its traces.
+void forget_in_child() {
+  if (Rnic* rnic = instance.exchange(nullptr)) rnic->abandon();
+}
+
+// Leaves the registry at a normal exit. Memory and threads stay: contexts may be destroyed later than this.
+struct LeaveAtExit {
+  ~LeaveAtExit() {
+    if (Rnic* rnic = instance.load()) rnic->leave();
+  }
+};
+
+}  // namespace
+
+Result<Rnic*> Rnic::get() {
+  if (Rnic* rnic = instance.load(std::memory_order_acquire)) return rnic;
+  std::lock_guard guard(instance_mutex);
+  if (Rnic* rnic = instance.load(std::memory_order_relaxed)) return rnic;
+  VERBENA_ASSIGN_OR_RETURN(Rnic * rnic, make());
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_in_child);
+  (void)registered;
+  instance.store(rnic, std::memory_order_release);
+  static LeaveAtExit leave_at_exit;
+  return rnic;
+}
+
+Rnic* Rnic::existing() { return instance.load(std::memory_order_acquire); }
+
+Result<Rnic*> Rnic::make() {
+  VERBENA_ASSIGN_OR_RETURN(Registry registry, Registry::open());
+  std::unique_ptr<Rnic> rnic(new Rnic(std::move(registry)));
+  VERBENA_RETURN_IF_ERROR(rnic->start());
+  return rnic.release();
+}
+
+Status Rnic::start() {
+  VERBENA_ASSIGN_OR_RETURN(pages_, PageShare::create());
+  VERBENA_ASSIGN_OR_RETURN(void* tables, allocate_shared(sizeof(Header)));
+  header_ = static_cast<Header*>(tables);
+
+  int wake_pipe[2];
+  if (pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno))};
+  }
+  wake_read_fd_ = wake_pipe[0];
+  wake_write_fd_ = wake_pipe[1];
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeTag;
+  if (epoll_fd_ < 0 || epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_read_fd_, &event) != 0) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: cannot make an epoll descriptor: {}; raise ulimit -n", strerror(errno))};
+  }
+
+  header_->magic = kLayoutMagic;
+  header_->version = kLayoutVersion;
+  header_->pid = getpid();
+  header_->wake_fd = wake_read_fd_;
+  region_life_.assign(kMaxMemoryRegions, 0);
+
+  ProcessRecord record{};
+  record.memory_fd = pages_->fd();
+  record.header_address = reinterpret_cast<uint64_t>(header_);
+  VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
+  header_->slot = slot_;
+  service_ = start_thread("verbena-soft0", [this] { serve(); });
+  return {};
+}
+
+Rnic::~Rnic() {
+  if (service_.joinable()) {
+    stopping_.store(true);
+    wake();
+    service_.join();
+  }
+  for (int fd : {wake_read_fd_, wake_write_fd_, epoll_fd_}) {
+    if (fd >= 0) close(fd);
+  }
+  if (header_ != nullptr) free_shared(header_, sizeof(Header));
+}
+
+void Rnic::leave() { registry_.leave(); }
+
+void Rnic::abandon() { registry_.abandon(); }
+
+Result<void*> Rnic::allocate_shared(size_t size_bytes) { return pages_->map_new(size_bytes); }
+
+void Rnic::free_shared(void* address, size_t size_bytes) { pages_->unmap_new(address, size_bytes); }
+
+Result<uint32_t> Rnic::publish(Qp* qp) {
+  std::lock_guard guard(queue_pairs_mutex_);
+  for (uint32_t step = 0; step < kMaxQueuePairs; ++step) {
+    const uint32_t index = (next_qp_index_ + step) % kMaxQueuePairs;
+    if (index >= queue_pairs_.size()) queue_pairs_.resize(index + 1, nullptr);
+    if (queue_pairs_[index] != nullptr) continue;
+    queue_pairs_[index] = qp;
+    next_qp_index_ = index + 1;
+    header_->queue_pairs[index].store(reinterpret_cast<uint64_t>(qp->shared), std::memory_order_release);
+    return index;
+  }
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("soft0: all {} queue pairs of this process are in use; destroy some, or use another process",
+                            kMaxQueuePairs));
+}
+
+void Rnic::withdraw(uint32_t index) {
+  std::lock_guard guard(queue_pairs_mutex_);
+  header_->queue_pairs[index].store(0, std::memory_order_release);
+  queue_pairs_[index] = nullptr;
+}
+
+Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, uint64_t iova,
+                                       uint32_t access, uint32_t domain, Sharing sharing) {
+  std::lock_guard guard(regions_mutex_);
+  for (uint32_t step = 0; step < kMaxMemoryRegions; ++step) {
+    const uint32_t index = (next_region_ + step) % kMaxMemoryRegions;
+    RegionEntry& entry = header_->regions[index];
+    if (index == 0 || entry.stamp.load(std::memory_order_relaxed) != 0) continue;
+    next_region_ = index + 1;
+    if (++region_life_[index] == 0) region_life_[index] = 1;
+    const uint32_t key = index << 8 | region_life_[index];
+    entry.iova.store(iova, std::memory_order_relaxed);
+    entry.address.store(address, std::memory_order_relaxed);
+    entry.length_bytes.store(length_bytes, std::memory_order_relaxed);
+    entry.access.store(access, std::memory_order_relaxed);
+    entry.domain.store(domain, std::memory_order_relaxed);
+    entry.sharing.store(sharing, std::memory_order_relaxed);
+    // Release: a peer that sees the stamp sees the fields.
+    entry.stamp.store(static_cast<uint64_t>(++next_stamp_) << 32 | key, std::memory_order_release);
+    return key;
+  }
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("soft0: all {} memory regions of this process are in use; register fewer, larger ones",
+                            kMaxMemoryRegions - 1));
+}
+
+void Rnic::deregister_region(uint32_t key) {
+  {
+    std::lock_guard guard(regions_mutex_);
+    header_->regions[region_index(key)].stamp.store(0, std::memory_order_release);
+  }
+  quiesce_peers();
+}
+
+Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
+  std::lock_guard guard(peers_mutex_);
+  std::weak_ptr<Peer>& known = peers_[slot];
+  if (std::shared_ptr<Peer> peer = known.lock(); peer != nullptr && !peer->dead()) return peer;
+  if (slot == slot_) {
+    std::shared_ptr<Peer> self = Peer::self(slot, header_);
+    known = self;
+    return self;
+  }
+  VERBENA_ASSIGN_OR_RETURN(ProcessRecord record, registry_.find(slot));
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Peer::attach(record));
+  known = peer;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.u64 = slot;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, peer->pid_fd(), &event);
+  return peer;
+}
+
+void Rnic::quiesce_peers(const Qp* only) {
+  // Pairs with light_fence() after an initiator's store to in_flight: either it sees what was taken away, or we see it.
+  heavy_fence_all();
+  auto wait_for = [](const Qp& qp) {
+    if (qp.peer.shared == nullptr || qp.peer.process->dead()) return;
+    const std::atomic<uint64_t>& flight = qp.peer.shared->in_flight;
+    const uint64_t seen = flight.load(std::memory_order_acquire);
+    if (seen % 2 == 0) return;
+    const uint64_t start_ns = now_ns();
+    Waiter waiter;
+    while (flight.load(std::memory_order_acquire) == seen && !qp.peer.process->dead()) {
+      if (now_ns() - start_ns > kStoppedPeerNs) {
+        log_warning("soft0: process {} stands still in the middle of an operation on this one's memory",
+                    qp.peer.process->pid());
+        return;
+      }
+      waiter.idle();
+    }
+  };
+  if (only != nullptr) {
+    wait_for(*only);
+  } else {
+    for_each_queue_pair(wait_for);
+  }
+}
+
+void Rnic::wake() {
+  const char byte = 0;
+  [[maybe_unused]] const ssize_t written = write(wake_write_fd_, &byte, 1);
+}
+
+void Rnic::begin_waiting() {
+  if (waiting_.fetch_add(1, std::memory_order_relaxed) == 0) wake();
+}
+
+void Rnic::end_waiting() { waiting_.fetch_sub(1, std::memory_order_relaxed); }
+
+void Rnic::serve() {
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    epoll_event events[16];
+    const bool waiting = waiting_.load(std::memory_order_relaxed) > 0;
+    const int count = epoll_wait(epoll_fd_, events, 16, waiting ? kRetryTickNs / 1'000'000 : -1);
+    bool asked = false;
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 == kWakeTag) {
+        char bytes[256];
+        while (read(wake_read_fd_, bytes, sizeof(bytes)) > 0) {
+        }
+        asked = true;
+      } else {
+        mark_dead(static_cast<uint32_t>(events[i].data.u64));
+      }
+    }
+    if (asked) handle_faults();
+    if (waiting) retry_idle();
+  }
+}
+
+void Rnic::mark_dead(uint32_t slot) {
+  std::shared_ptr<Peer> peer;
+  {
+    std::lock_guard guard(peers_mutex_);
+    peer = peers_[slot].lock();
+  }
+  if (peer == nullptr) return;
+  peer->set_dead();
+  for_each_queue_pair([&](Qp& qp) {
+    if (qp.peer.process != peer) return;
+    // A peer that destroyed its queue pair before it ended has left in order.
+    const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+    const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
+    const bool left_in_order = (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.gate_ready >> 32;
+    if (!connected || (left_in_order && qp.waiting_count.load() == 0)) return;
+    log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num, peer->pid(),
+             qp.attributes.dest_qp_num);
+    fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
+  });
+}
+
+void Rnic::handle_faults() {
+  for_each_queue_pair([](Qp& qp) {
+    const uint32_t fault = qp.shared->fault.exchange(0, std::memory_order_acquire);
+    if (fault != 0 && fault <= IBV_EVENT_WQ_FATAL + 1) {
+      fail_queue_pair(qp, IBV_WC_WR_FLUSH_ERR, static_cast<int>(fault) - 1);
+    }
+  });
+}
+
+void Rnic::retry_idle() {
+  // Whoever polls retries by itself, and faster; this is for queue pairs whose owners sleep.
+  const uint64_t now = now_ns();
+  for_each_queue_pair([&](Qp& qp) {
+    if (qp.waiting_count.load(std::memory_order_relaxed) > 0 &&
+        now - qp.last_retry_ns.load(std::memory_order_relaxed) > kRetryTickNs) {
+      retry_waiting(qp);
+    }
+  });
+}
+
+void pages_released(void* address, size_t length_bytes) {
+  if (Rnic* rnic = Rnic::existing()) rnic->pages().forget(address, length_bytes);
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,113 @@
+// The software RNIC of this process: its published tables, its place among the user's processes, its service thread.
+//
+// One per process, made when the device is first opened and kept until the process ends: peers may still be reading
+// its memory after the last context is closed.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/soft/layout.h"
+#include "src/device/soft/page_share.h"
+#include "src/device/soft/registry.h"
+#include "verbena/status.h"
+
+namespace verbena::soft {
+
+class Peer;
+struct Qp;
+struct Cq;
+
+class Rnic {
+ public:
+  // The RNIC of this process; the first call makes it. An error is not remembered: the next call tries again.
+  static Result<Rnic*> get();
+  // The RNIC if there is one already.
+  static Rnic* existing();
+  ~Rnic();
+  // Removes this process from the registry.
+  void leave();
+  // In a forked child: the RNIC is the parent's.
+  void abandon();
+
+  uint32_t slot() const { return slot_; }
+  Header& header() { return *header_; }
+  PageShare& pages() { return *pages_; }
+  const Registry& registry() const { return registry_; }
+
+  // Zeroed memory that peers can map; whole pages.
+  Result<void*> allocate_shared(size_t size_bytes);
+  void free_shared(void* address, size_t size_bytes);
+
+  // Index allocation. Freed indexes are reused as late as possible.
+  Result<uint32_t> publish(Qp* qp);
+  void withdraw(uint32_t index);
+
+  // Enters a region and returns its key.
+  Result<uint32_t> register_region(uint64_t address, uint64_t length_bytes, uint64_t iova,
+                                   uint32_t access, uint32_t domain, Sharing sharing);
+  void deregister_region(uint32_t key);
+
+  // The process in a slot, mapped on first use and kept as long as anyone here uses it.
+  Result<std::shared_ptr<Peer>> attach(uint32_t slot);
+
+  // Waits until no connected peer is in the middle of an operation that it began before this call: what was taken
+  // away before is not touched after. A peer that is stopped in the middle is waited for a bounded time only.
+  void quiesce_peers(const Qp* only = nullptr);
+
+  // Service thread: something to do now, and while any queue pair waits.
+  void wake();
+  void begin_waiting();
+  void end_waiting();
+  // Runs `use` on every queue pair while none can be made or destroyed.
+  template <typename Use>
+  void for_each_queue_pair(Use&& use) {
+    std::lock_guard guard(queue_pairs_mutex_);
+    for (Qp* qp : queue_pairs_) {
+      if (qp != nullptr) use(*qp);
+    }
+  }
+
+  uint32_t next_life() { return next_life_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+ private:
+  explicit Rnic(Registry registry) : registry_(std::move(registry)) {}
+  static Result<Rnic*> make();
+  Status start();
+  void serve();
+  void mark_dead(uint32_t slot);
+  void handle_faults();
+  void retry_idle();
+
+  Registry registry_;
+  std::unique_ptr<PageShare> pages_;
+  Header* header_ = nullptr;
+  uint32_t slot_ = 0;
+  std::atomic<uint32_t> next_life_{0};
+
+  std::mutex queue_pairs_mutex_;
+  std::vector<Qp*> queue_pairs_;
+  uint32_t next_qp_index_ = 0;
+
+  std::mutex regions_mutex_;
+  uint32_t next_region_ = 0;
+  uint32_t next_stamp_ = 0;
+  std::vector<uint8_t> region_life_;
+
+  std::mutex peers_mutex_;
+  std::unordered_map<uint32_t, std::weak_ptr<Peer>> peers_;
+
+  std::atomic<uint32_t> waiting_{0};
+  std::atomic<bool> stopping_{false};
+  int wake_read_fd_ = -1;
+  int wake_write_fd_ = -1;
+  int epoll_fd_ = -1;
+  Thread service_;
+};
+
+}  // namespace verbena::soft

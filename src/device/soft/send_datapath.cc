@@ -1,0 +1,438 @@
+// Posting to the send queue: the initiator's thread carries the work out, here and now.
+//
+// A WRITE, READ or atomic is done on the peer's memory as mapped here. A SEND takes the peer's next receive: up to
+// kPacketInlineBytes the payload travels in the packet, and the receiver's poll puts it into the receive buffer (which
+// nobody may read before); more is placed there directly, and the packet only tells. What cannot be done yet (no
+// receive posted, peer not ready) waits at the head of the queue, see recovery.cc.
+#include <algorithm>
+#include <cerrno>
+
+#include "src/device/soft/copy.h"
+#include "src/device/soft/region_view.h"
+#include "src/device/soft/send_queue.h"
+
+namespace verbena::soft {
+namespace {
+
+struct Piece {
+  std::byte* bytes;
+  uint32_t size_bytes;
+};
+
+// The gather (or, for READ, scatter) list of a work request, checked.
+struct Pieces {
+  Piece list[kMaxSges];
+  uint32_t count = 0;
+  uint32_t size_bytes = 0;
+};
+
+constexpr Execution kDone{Outcome::kDone, IBV_WC_SUCCESS, 0};
+
+constexpr Execution failed(ibv_wc_status status) { return {Outcome::kError, status, 0}; }
+
+bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access, Pieces& pieces) {
+  for (int i = 0; i < wr.num_sge; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (sge.length == 0) continue;
+    std::byte* bytes = (wr.send_flags & IBV_SEND_INLINE) != 0
+                           ? reinterpret_cast<std::byte*>(sge.addr)
+                           : own_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, access);
+    if (bytes == nullptr) return false;
+    pieces.list[pieces.count++] = {bytes, sge.length};
+    pieces.size_bytes += sge.length;
+  }
+  return true;
+}
+
+// Writes all pieces to consecutive bytes of the peer, the last byte last.
+bool write_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& pieces) {
+  const uint64_t offset = address - view.iova;
+  if (view.base == nullptr) [[unlikely]] {
+    uint64_t at = view.address + offset;
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      if (!qp.peer.process->write_foreign(at, pieces.list[i].bytes, pieces.list[i].size_bytes)) return false;
+      at += pieces.list[i].size_bytes;
+    }
+    return true;
+  }
+  std::byte* at = view.base + offset;
+  for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
+    copy_bytes(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
+    at += pieces.list[i].size_bytes;
+  }
+  const Piece& last = pieces.list[pieces.count - 1];
+  copy_last_byte_last(at, last.bytes, last.size_bytes);
+  return true;
+}
+
+bool read_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& pieces) {
+  uint64_t offset = address - view.iova;
+  for (uint32_t i = 0; i < pieces.count; ++i) {
+    const Piece& piece = pieces.list[i];
+    if (view.base != nullptr) [[likely]] {
+      copy_bytes(piece.bytes, view.base + offset, piece.size_bytes);
+    } else if (!qp.peer.process->read_foreign(view.address + offset, piece.bytes, piece.size_bytes)) {
+      return false;
+    }
+    offset += piece.size_bytes;
+  }
+  return true;
+}
+
+// The peer's receive that this message meets.
+struct Taken {
+  const SharedReceive* receive;
+  uint16_t index;  // in a shared receive queue
+};
+
+// Takes the head of the peer's shared receive queue. False if it is empty.
+bool take_shared_receive(Qp& qp, Taken& taken) {
+  PeerQp& peer = qp.peer;
+  for (;;) {
+    uint64_t position = peer.srq->head.load(std::memory_order_acquire);
+    if (position == peer.srq->tail.load(std::memory_order_acquire)) return false;
+    const uint64_t entry = peer.srq_ring[position & peer.srq_ring_mask].load(std::memory_order_acquire);
+    const auto index = static_cast<uint16_t>(entry);
+    if (entry >> 16 != (position & ~0ull >> 16) || index >= peer.srq_receive_count) {
+      // Overwritten by a later lap, so the head has moved on; a head that stays means a broken peer: wait for it.
+      if (peer.srq->head.load(std::memory_order_acquire) == position) return false;
+      continue;
+    }
+    auto* receive =
+        reinterpret_cast<SharedReceive*>(peer.srq_receives + index * size_t{peer.srq_receive_stride_bytes});
+    uint64_t unclaimed = make_claim(position, 0);
+    const bool won = receive->claim.compare_exchange_strong(unclaimed, make_claim(position, qp.verbs.qp_num),
+                                                            std::memory_order_acq_rel);
+    // Whoever won, the entry is gone: help the head on, so that a winner that dies here holds nobody up.
+    peer.srq->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
+    if (won) {
+      taken = {receive, index};
+      return true;
+    }
+  }
+}
+
+// Whether the peer's next receive is there; refreshes what is known of its queue.
+bool have_credit(PeerQp& peer) {
+  if (peer.next_receive != peer.known_receives) [[likely]] return true;
+  const uint64_t credits = peer.shared->credits.load(std::memory_order_acquire);
+  peer.known_receives = static_cast<uint32_t>(credits);
+  peer.shortest_receive = static_cast<uint32_t>(credits >> 32);
+  return peer.next_receive != peer.known_receives;
+}
+
+// Only with a shared receive queue can a queue pair have more packets under way than it has room for.
+bool have_packet_room(PeerQp& peer) {
+  if (peer.next_packet - peer.known_consumed <= peer.packet_mask) [[likely]] return true;
+  peer.known_consumed = peer.shared->consumed.load(std::memory_order_acquire);
+  return peer.next_packet - peer.known_consumed <= peer.packet_mask;
+}
+
+void publish_packet(Qp& qp, Packet& packet, uint8_t kind, uint16_t receive_index, uint32_t byte_count,
+                    uint32_t immediate, uint32_t inline_bytes) {
+  PeerQp& peer = qp.peer;
+  packet.byte_count = byte_count;
+  packet.immediate = immediate;
+  packet.receive_index = receive_index;
+  packet.kind = kind;
+  packet.inline_bytes = static_cast<uint8_t>(inline_bytes);
+  // Release: a receiver that sees the mark sees the packet, and the data that was placed before it.
+  packet.mark.store(++peer.next_packet, std::memory_order_release);
+  ++peer.next_receive;
+  if (peer.bell != kNoBell) {
+    peer.cq->bells[peer.bell / 64].fetch_or(1ull << (peer.bell % 64), std::memory_order_acq_rel);
+  }
+  if (peer.has_channel) {
+    // Store-load: either we see the queue armed, or its owner, who arms and then polls, sees the packet.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (peer.cq->armed.load(std::memory_order_relaxed) != 0) {
+      ring_peer_channel(*peer.process, *peer.cq, (kind & kPacketSolicited) != 0);
+    }
+  }
+}
+
+uint8_t packet_kind(PacketKind kind, const ibv_send_wr& wr, bool with_immediate) {
+  return static_cast<uint8_t>(kind | (with_immediate ? kPacketWithImmediate : 0) |
+                              ((wr.send_flags & IBV_SEND_SOLICITED) != 0 ? kPacketSolicited : 0));
+}
+
+// Places a payload into the buffers of a taken receive.
+ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
+  PeerQp& peer = qp.peer;
+  const uint32_t stride =
+      peer.srq != nullptr ? peer.srq_receive_stride_bytes : peer.receive_stride_bytes;
+  const uint32_t sge_limit = static_cast<uint32_t>((stride - offsetof(SharedReceive, sges)) / sizeof(SharedSge));
+  const uint32_t sge_count = receive.sge_count;
+  uint32_t piece = 0;
+  uint32_t piece_offset = 0;
+  uint32_t left = pieces.size_bytes;
+  for (uint32_t i = 0; i < sge_count && i < sge_limit && left > 0; ++i) {
+    const SharedSge sge = receive.sges[i];
+    const uint32_t take = std::min(sge.length_bytes, left);
+    if (take == 0) continue;
+    const RegionView* view = peer_region(qp, sge.address, take, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    if (view == nullptr) return IBV_WC_REM_OP_ERR;
+    uint64_t offset = sge.address - view->iova;
+    for (uint32_t done = 0; done < take;) {
+      const Piece& source = pieces.list[piece];
+      const uint32_t part = std::min(take - done, source.size_bytes - piece_offset);
+      if (view->base != nullptr) {
+        copy_bytes(view->base + offset, source.bytes + piece_offset, part);
+      } else if (!peer.process->write_foreign(view->address + offset, source.bytes + piece_offset, part)) {
+        return IBV_WC_REM_OP_ERR;
+      }
+      offset += part;
+      done += part;
+      piece_offset += part;
+      if (piece_offset == source.size_bytes) {
+        ++piece;
+        piece_offset = 0;
+      }
+    }
+    left -= take;
+  }
+  return left == 0 ? IBV_WC_SUCCESS : IBV_WC_REM_INV_REQ_ERR;
+}
+
+Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  PeerQp& peer = qp.peer;
+  const uint32_t size_bytes = pieces.size_bytes;
+  const bool with_immediate = wr.opcode == IBV_WR_SEND_WITH_IMM;
+  uint8_t kind = packet_kind(kPacketSend, wr, with_immediate);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  Taken taken{nullptr, 0};
+  if (peer.srq != nullptr) {
+    if (!have_packet_room(peer) || !take_shared_receive(qp, taken)) return {Outcome::kWaitReceiver};
+  } else {
+    if (!have_credit(peer)) return {Outcome::kWaitReceiver};
+    if (size_bytes > peer.shortest_receive || size_bytes > kPacketInlineBytes) {
+      taken.receive = reinterpret_cast<const SharedReceive*>(
+          peer.receives + (peer.next_receive & peer.receive_mask) * size_t{peer.receive_stride_bytes});
+    }
+  }
+  uint32_t inline_bytes = size_bytes <= kPacketInlineBytes ? size_bytes : 0;
+  if (taken.receive != nullptr) {
+    if (taken.receive->length_bytes == kReceiveInvalid) {
+      status = IBV_WC_REM_OP_ERR;
+    } else if (size_bytes > taken.receive->length_bytes) {
+      status = IBV_WC_REM_INV_REQ_ERR;
+    } else if (inline_bytes == 0 && size_bytes > 0) {
+      status = scatter(qp, *taken.receive, pieces);
+    }
+    if (status != IBV_WC_SUCCESS) {
+      kind = status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError;
+      inline_bytes = 0;
+    }
+  }
+  Packet& packet = peer.packets[peer.next_packet & peer.packet_mask];
+  if (inline_bytes > 0) {
+    std::byte* at = packet.payload;
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      copy_small(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
+      at += pieces.list[i].size_bytes;
+    }
+  }
+  publish_packet(qp, packet, kind, taken.index, size_bytes, wr.imm_data, inline_bytes);
+  return status == IBV_WC_SUCCESS ? Execution{Outcome::kDone, status, size_bytes} : failed(status);
+}
+
+Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  PeerQp& peer = qp.peer;
+  const RegionView* view = nullptr;
+  const uint64_t address = wr.wr.rdma.remote_addr;
+  if ((peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_WRITE) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
+  if (pieces.size_bytes > 0) {
+    view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE);
+    if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
+  }
+  const bool with_immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  Taken taken{nullptr, 0};
+  if (with_immediate) {
+    const bool ready = peer.srq != nullptr ? have_packet_room(peer) && take_shared_receive(qp, taken)
+                                           : have_credit(peer);
+    if (!ready) return {Outcome::kWaitReceiver};
+  }
+  if (view != nullptr && !write_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
+  if (with_immediate) {
+    Packet& packet = peer.packets[peer.next_packet & peer.packet_mask];
+    publish_packet(qp, packet, packet_kind(kPacketWrite, wr, true), taken.index, pieces.size_bytes,
+                   wr.imm_data, 0);
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
+}
+
+Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_READ) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
+  if (pieces.size_bytes > 0) {
+    const uint64_t address = wr.wr.rdma.remote_addr;
+    const RegionView* view =
+        peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_READ);
+    if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
+    if (!read_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
+}
+
+Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if (pieces.size_bytes != sizeof(uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
+  const uint64_t address = wr.wr.atomic.remote_addr;
+  if (address % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_ATOMIC) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
+  const RegionView* view =
+      peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey, IBV_ACCESS_REMOTE_ATOMIC);
+  if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
+  // Memory that cannot be mapped is not registered with remote atomics.
+  if (view->base == nullptr) return failed(IBV_WC_REM_OP_ERR);
+  auto* target = reinterpret_cast<uint64_t*>(view->base + (address - view->iova));
+  if (reinterpret_cast<uintptr_t>(target) % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  uint64_t before;
+  if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    before = __atomic_fetch_add(target, wr.wr.atomic.compare_add, __ATOMIC_ACQ_REL);
+  } else {
+    before = wr.wr.atomic.compare_add;
+    __atomic_compare_exchange_n(target, &before, wr.wr.atomic.swap, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_ACQUIRE);
+  }
+  const auto* source = reinterpret_cast<const std::byte*>(&before);
+  for (uint32_t i = 0; i < pieces.count; ++i) {
+    copy_small(pieces.list[i].bytes, source, pieces.list[i].size_bytes);
+    source += pieces.list[i].size_bytes;
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, sizeof(uint64_t)};
+}
+
+ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ:
+      return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_WC_FETCH_ADD;
+    default:
+      return IBV_WC_SEND;
+  }
+}
+
+// What the responder's side learns of an initiator's error. A SEND that does not fit has told it by its packet.
+void blame_for(Qp& qp, const ibv_send_wr& wr, ibv_wc_status status) {
+  const bool send = completion_opcode(wr.opcode) == IBV_WC_SEND;
+  if (status == IBV_WC_REM_ACCESS_ERR) blame_peer(qp, IBV_EVENT_QP_ACCESS_ERR);
+  if (status == IBV_WC_REM_INV_REQ_ERR && !send) blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
+}
+
+bool acceptable(const Qp& qp, const ibv_send_wr& wr) {
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.init.cap.max_send_sge) return false;
+  uint64_t size_bytes = 0;
+  for (int i = 0; i < wr.num_sge; ++i) size_bytes += wr.sg_list[i].length;
+  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      break;
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      if (is_inline || qp.attributes.max_rd_atomic == 0) return false;
+      break;
+    default:
+      return false;
+  }
+  return size_bytes <= kMaxMessageBytes && !(is_inline && size_bytes > qp.init.cap.max_inline_data);
+}
+
+int post_one(Qp& qp, const ibv_send_wr& wr) {
+  const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) [[unlikely]] return EINVAL;
+  if (qp.send_posted - qp.send_retired.load(std::memory_order_acquire) >= qp.send_depth) [[unlikely]] {
+    return ENOMEM;
+  }
+  if (!acceptable(qp, wr)) [[unlikely]] return EINVAL;
+  const uint32_t position = ++qp.send_posted;
+  if (state == IBV_QPS_ERR) [[unlikely]] {
+    complete_send(qp, wr, position, failed(IBV_WC_WR_FLUSH_ERR));
+    return 0;
+  }
+  // Posting leads the retries of those that wait, so that one who only posts makes progress too.
+  if (qp.waiting_count.load(std::memory_order_relaxed) > 0) [[unlikely]] {
+    return enqueue_waiting(qp, wr, position, Wait::kNothing);
+  }
+  const Execution execution = execute(qp, wr);
+  if (execution.outcome == Outcome::kDone || execution.outcome == Outcome::kError) [[likely]] {
+    finish_send(qp, wr, position, execution);
+    return 0;
+  }
+  return enqueue_waiting(qp, wr, position,
+                         execution.outcome == Outcome::kWaitReceiver ? Wait::kReceiver : Wait::kPeer);
+}
+
+}  // namespace
+
+Execution execute(Qp& qp, const ibv_send_wr& wr) {
+  const Flight flight(qp);
+  if (qp.peer.shared == nullptr) [[unlikely]] return {Outcome::kWaitPeer};
+  const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
+  if (gate != qp.peer.gate_sending && gate != qp.peer.gate_ready) [[unlikely]] return {Outcome::kWaitPeer};
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      return execute_send(qp, wr);
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return execute_write(qp, wr);
+    case IBV_WR_RDMA_READ:
+      return execute_read(qp, wr);
+    default:
+      return execute_atomic(qp, wr);
+  }
+}
+
+void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution) {
+  const bool signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 || qp.init.sq_sig_all != 0 ||
+                        execution.status != IBV_WC_SUCCESS;
+  if (!signaled) return;
+  const bool kept = push_completion(*qp.send_cq, {.wr_id = wr.wr_id,
+                                                  .qp = &qp,
+                                                  .status = execution.status,
+                                                  .opcode = completion_opcode(wr.opcode),
+                                                  .byte_count = execution.size_bytes,
+                                                  .send_position = position});
+  if (!kept && qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTS) {
+    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, IBV_EVENT_QP_FATAL);
+  }
+}
+
+void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution) {
+  complete_send(qp, wr, position, execution);
+  if (execution.outcome == Outcome::kError) [[unlikely]] {
+    blame_for(qp, wr, execution.status);
+    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+  }
+}
+
+int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
+  Qp& qp = as_qp(verbs);
+  const OwnerLock::Guard guard(qp.send_lock);
+  for (; wr != nullptr; wr = wr->next) {
+    if (const int error = post_one(qp, *wr); error != 0) [[unlikely]] {
+      *bad = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,46 @@
+// The control path of a device as a table of verbs: what makes and destroys objects.
+//
+// Verbena has one fabric interface, verbs. Devices differ only in how objects are made; work
+// requests and completions go through the function table in ibv_context, as in rdma-core, so
+// posting and polling is the same code for every device. Each entry has the signature, ownership
+// and error convention (null with errno, or an errno value) of the ibv_ function it stands for.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <string>
+
+namespace verbena {
+
+struct VerbsControl {
+  int (*query_device)(ibv_context*, ibv_device_attr*);
+  int (*query_port)(ibv_context*, uint8_t port, ibv_port_attr*);
+  int (*query_gid)(ibv_context*, uint8_t port, int index, ibv_gid*);
+  ibv_pd* (*alloc_pd)(ibv_context*);
+  int (*dealloc_pd)(ibv_pd*);
+  ibv_mr* (*reg_mr)(ibv_pd*, void* address, size_t length_bytes, uint64_t iova, unsigned access);
+  int (*dereg_mr)(ibv_mr*);
+  ibv_comp_channel* (*create_comp_channel)(ibv_context*);
+  int (*destroy_comp_channel)(ibv_comp_channel*);
+  ibv_cq* (*create_cq)(ibv_context*, int cqe, void* cq_context, ibv_comp_channel*, int comp_vector);
+  int (*destroy_cq)(ibv_cq*);
+  int (*get_cq_event)(ibv_comp_channel*, ibv_cq**, void** cq_context);
+  void (*ack_cq_events)(ibv_cq*, unsigned count);
+  ibv_srq* (*create_srq)(ibv_pd*, ibv_srq_init_attr*);
+  int (*modify_srq)(ibv_srq*, ibv_srq_attr*, int mask);
+  int (*query_srq)(ibv_srq*, ibv_srq_attr*);
+  int (*destroy_srq)(ibv_srq*);
+  ibv_qp* (*create_qp)(ibv_pd*, ibv_qp_init_attr*);
+  int (*modify_qp)(ibv_qp*, ibv_qp_attr*, int mask);
+  int (*query_qp)(ibv_qp*, ibv_qp_attr*, int mask, ibv_qp_init_attr*);
+  int (*destroy_qp)(ibv_qp*);
+  int (*get_async_event)(ibv_context*, ibv_async_event*);
+  void (*ack_async_event)(ibv_async_event*);
+  // One line on why this thread's last failed call failed (cause, limit, remedy); "" where errno
+  // says it all.
+  const char* (*last_error)();
+};
+
+const VerbsControl& hardware_control();
+
+}  // namespace verbena

@@ -1,0 +1,165 @@
+// One side's end of a connection: an outgoing channel's sender and an incoming channel's receiver
+// on one queue pair. A requester sends requests and receives responses; a responder the other way
+// round. Its slots lie in one arena: those of the outgoing messages first, then those (or the
+// receive buffers) of the incoming ones ("msgproto" 4: R times L, then R times V).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "src/channel/channel.h"
+#include "src/channel/completion_receiver.h"
+#include "src/rpc/endpoint.h"
+#include "src/rpc/handshake.h"
+#include "src/rpc/sizing.h"
+#include "verbena/device.h"
+#include "verbena/status.h"
+
+namespace verbena::rpc {
+
+struct EndOptions {
+  uint32_t outgoing_max_bytes = 0;
+  uint32_t incoming_max_bytes = 0;
+  uint32_t pending = 0;
+  uint32_t inline_bytes = 0;
+  uint32_t signal_interval = 0;
+  uint32_t post_batch = 1;
+  uint32_t connection = 0;  // number of the connection on this side
+  // Where incoming messages consume receives that connections share.
+  const SharedReceiveQueue* shared_receives = nullptr;
+  const CompletionQueue* shared_completions = nullptr;
+};
+
+struct NoReceiver {};
+template <typename Channel, bool kHasReceiver>
+struct ReceiverOf {
+  using Type = typename Channel::Receiver;
+};
+template <typename Channel>
+struct ReceiverOf<Channel, false> {
+  using Type = NoReceiver;
+};
+
+inline Status receives_refused(int error) {
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("the device does not take the receives ({})", std::strerror(error)));
+}
+
+// kSharedReceives: messages that consume receives take them from a queue that connections share.
+// Its owner receives them; there is no receiver here.
+template <channel::MessageChannel Outgoing, channel::MessageChannel Incoming, bool kSharedReceives>
+class ConnectionEnd {
+ public:
+  static constexpr bool kHasReceiver = !(kSharedReceives && Incoming::kConsumesReceives);
+  using Sender = typename Outgoing::Sender;
+  using Receiver = typename ReceiverOf<Incoming, kHasReceiver>::Type;
+
+  // Makes everything on this side, up to posted receives.
+  Result<EndpointTerms> prepare(const Device& device, const ProtectionDomain& domain,
+                                const EndOptions& options) {
+    const DeviceInfo& info = device.info();
+    const channel::SlotShape outgoing_shape = Outgoing::shape(options.outgoing_max_bytes);
+    const channel::SlotShape incoming_shape = Incoming::shape(options.incoming_max_bytes);
+    constexpr bool kOwnReceives = kHasReceiver && Incoming::kConsumesReceives;
+    constexpr bool kOwnBuffers = kOwnReceives && !Incoming::kWritesSlots;
+
+    VERBENA_ASSIGN_OR_RETURN(
+        const channel::SendQueueSizes sizes,
+        size_send_queue(info, options.pending, options.signal_interval, options.post_batch));
+    channel::ReceivePoolSizes receives;
+    if (kOwnReceives) {
+      VERBENA_ASSIGN_OR_RETURN(receives, size_receive_queue(info.max_queue_pair_wrs,
+                                                            "receive queue", options.pending, 0));
+    }
+
+    EndpointPlan plan;
+    plan.arena_bytes = channel::SlotArray::size_bytes(outgoing_shape, options.pending);
+    if (Incoming::kWritesSlots) {
+      plan.arena_bytes += channel::SlotArray::size_bytes(incoming_shape, options.pending);
+    }
+    if (kOwnBuffers) {
+      plan.arena_bytes +=
+          channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, receives.receives);
+    }
+    plan.peer_writes = Incoming::kWritesSlots;
+    plan.send = sizes;
+    plan.inline_bytes = inline_limit_bytes(info, options.inline_bytes);
+    plan.own_receives = receives.receives;
+    plan.shared_receives = options.shared_receives;
+    plan.shared_completions = options.shared_completions;
+    VERBENA_ASSIGN_OR_RETURN(endpoint_, make_endpoint(device, domain, plan));
+
+    RegisteredArena& arena = endpoint_->arena;
+    send_sizes_ = sizes;
+    inline_limit_bytes_ = plan.inline_bytes;
+    outgoing_ = channel::SlotArray::carve(arena, outgoing_shape, options.pending);
+    incoming_ = {nullptr, incoming_shape, options.pending};
+    EndpointTerms mine;
+    mine.connection = options.connection;
+    if (Incoming::kWritesSlots) {
+      incoming_ = channel::SlotArray::carve(arena, incoming_shape, options.pending);
+      mine.slots_address = reinterpret_cast<uint64_t>(incoming_.base);
+      mine.slots_bytes = incoming_.size_bytes();
+      mine.slots_rkey = arena.rkey();
+    }
+    if constexpr (kHasReceiver) {
+      channel::ReceiverSetup setup;
+      setup.slots = incoming_;
+      setup.queue_pair = endpoint_->queue_pair.get();
+      setup.receives = receives;
+      if (kOwnReceives) setup.receive_completions = endpoint_->receive_completions->get();
+      if (kOwnBuffers) {
+        setup.buffers.buffer_bytes = options.incoming_max_bytes;
+        setup.buffers.lkey = arena.lkey();
+        setup.buffers.base = arena.carve(
+            channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, receives.receives));
+      }
+      receiver_ = Receiver(setup);
+      const int error = receiver_.post_receives();
+      if (error != 0) return receives_refused(error);
+    }
+    return mine;
+  }
+
+  // What the peer's endpoint must have for the outgoing messages.
+  EndpointNeeds needs() const {
+    EndpointNeeds needs;
+    if (Outgoing::kWritesSlots) needs.slots_bytes = outgoing_.size_bytes();
+    return needs;
+  }
+
+  // The peer's side is known: messages can be sent.
+  void start(const EndpointTerms& peer) {
+    channel::SenderSetup setup;
+    setup.slots = outgoing_;
+    setup.lkey = endpoint_->arena.lkey();
+    setup.remote = {peer.slots_address, peer.slots_rkey};
+    setup.connection = peer.connection;
+    setup.inline_limit_bytes = inline_limit_bytes_;
+    setup.queue_pair = endpoint_->queue_pair.get();
+    setup.send_completions = endpoint_->send_completions->get();
+    setup.sizes = send_sizes_;
+    sender_ = Sender(setup);
+  }
+
+  Sender& sender() { return sender_; }
+  Receiver& receiver() { return receiver_; }
+  const channel::SlotArray& incoming() const { return incoming_; }
+  Endpoint* endpoint() { return endpoint_ ? &*endpoint_ : nullptr; }
+  QueuePair& queue_pair() { return endpoint_->queue_pair; }
+
+ private:
+  Sender sender_;
+  Receiver receiver_;
+  channel::SlotArray outgoing_;
+  channel::SlotArray incoming_;
+  channel::SendQueueSizes send_sizes_;
+  uint32_t inline_limit_bytes_ = 0;
+  std::optional<Endpoint> endpoint_;
+};
+
+}  // namespace verbena::rpc

@@ -1,0 +1,13 @@
+#include "src/rpc/peer_watch.h"
+
+namespace verbena::rpc {
+
+bool PeerWatch::period_is_over() {
+  looks_ = 0;
+  const uint64_t now = now_ns();
+  if (now - last_ns_ < kPeriodNs) return false;
+  last_ns_ = now;
+  return true;
+}
+
+}  // namespace verbena::rpc

@@ -1,0 +1,236 @@
+// READ: the requester fetches the response from the responder's memory itself ("msgproto" 2.3, 3).
+//
+//   requester                                      responder
+//   ReadRequest{offset, bytes}, kept here
+//   response slots, R x V  <-----READ-----         readable memory, registered
+//     completion (wr_id = slot) -> user
+//
+// No message reaches the responder and no handler runs: the requester must know where the bytes
+// lie, and they must lie there already. Every READ is signaled, since its completion is the
+// arrival. The device carries out only so many READs of a queue pair at once
+// (DeviceInfo::max_outstanding_reads) and queues the rest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/channel/channel_error.h"
+#include "src/channel/message_cost.h"
+#include "src/channel/post_list.h"
+#include "src/channel/slot_array.h"
+#include "src/channel/work_request.h"
+#include "src/memory/arena.h"
+#include "src/rpc/cost_estimate.h"
+#include "src/rpc/endpoint.h"
+#include "src/rpc/handshake.h"
+#include "src/rpc/peer_watch.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+
+class ReadRequester final : public Requester {
+ public:
+  static Result<std::unique_ptr<ReadRequester>> create(const Device& device,
+                                                       const ProtectionDomain& domain,
+                                                       ControlConnection& control,
+                                                       const RequesterOptions& options);
+  // The part behind propose_design().
+  static Result<std::unique_ptr<ReadRequester>> connect(const Device& device,
+                                                        const ProtectionDomain& domain,
+                                                        ControlConnection& control,
+                                                        const RequesterOptions& options,
+                                                        const Terms& agreed);
+
+  char* request_buffer(uint32_t slot) override {
+    return reinterpret_cast<char*>(requests_.data()) + uint64_t{slot} * request_stride_bytes_;
+  }
+
+  PostResult try_post(uint32_t slot, uint32_t bytes) override {
+    if (slot >= states_.size() || bytes > request_max_bytes_ || bytes < sizeof(ReadRequest))
+        [[unlikely]] {
+      return misused(slot, bytes);
+    }
+    if (states_[slot] != SlotState::kFree) [[unlikely]] {
+      return states_[slot] == SlotState::kWaiting ? PostResult::kWouldBlock : PostResult::kFailed;
+    }
+    const auto& read = *reinterpret_cast<const ReadRequest*>(request_buffer(slot));
+    if (read.bytes > slots_.shape.capacity_bytes || read.bytes > readable_bytes_ ||
+        read.offset > readable_bytes_ - read.bytes) [[unlikely]] {
+      return misused_read(read);
+    }
+    channel::SlotRequest& request = work_[slot];
+    request.payload.length = read.bytes;
+    request.request.num_sge = read.bytes != 0 ? 1 : 0;
+    request.request.send_flags = IBV_SEND_SIGNALED;
+    request.request.wr.rdma.remote_addr = readable_address_ + read.offset;
+    states_[slot] = SlotState::kWaiting;
+    const int error = list_.push(request.request);
+    if (error != 0) [[unlikely]]
+      return fail(channel::ChannelError::post_failed(error));
+    return PostResult::kPosted;
+  }
+
+  uint32_t poll(std::span<Response> out) override {
+    uint32_t count = 0;
+    poll_at_most(static_cast<uint32_t>(out.size()),
+                 [&](uint32_t slot, std::span<const char> bytes) {
+                   out[count++] = {slot, bytes};
+                 });
+    return count;
+  }
+
+  template <typename OnResponse,
+            typename =
+                std::enable_if_t<std::is_invocable_v<OnResponse&, uint32_t, std::span<const char>>>>
+  uint32_t poll(OnResponse&& on_response) {
+    return poll_at_most(kPollBatch, on_response);
+  }
+
+  // Of the responder; ReadRequest::offset counts within.
+  uint64_t readable_bytes() const { return readable_bytes_; }
+
+  const Status& status() const override { return status_; }
+  void close() override;
+  MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
+  uint32_t pending() const override { return static_cast<uint32_t>(states_.size()); }
+  uint32_t request_max_bytes() const override { return request_max_bytes_; }
+  uint32_t response_max_bytes() const override { return slots_.shape.capacity_bytes; }
+
+ private:
+  enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
+  static constexpr uint32_t kPollBatch = 16;
+
+  ReadRequester(ControlConnection& control, const RequesterOptions& options);
+  Result<EndpointTerms> prepare(const Device& device, const ProtectionDomain& domain,
+                                const RequesterOptions& options);
+  void start(const EndpointTerms& peer, const RequesterOptions& options);
+
+  template <typename OnResponse>
+  uint32_t poll_at_most(uint32_t limit, OnResponse&& on_response) {
+    const int error = list_.flush();
+    if (error != 0) [[unlikely]]
+      fail(channel::ChannelError::post_failed(error));
+    ibv_wc completions[kPollBatch];
+    const int count = ibv_poll_cq(
+        completions_, static_cast<int>(limit < kPollBatch ? limit : kPollBatch), completions);
+    uint32_t found = 0;
+    for (int i = 0; i < count; ++i) {
+      const ibv_wc& completion = completions[i];
+      if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {
+        fail(channel::ChannelError::completed_with(completion.status));
+        break;
+      }
+      const auto slot = static_cast<uint32_t>(completion.wr_id);
+      if (states_[slot] != SlotState::kWaiting) [[unlikely]]
+        continue;  // failed meanwhile
+      states_[slot] = SlotState::kFree;
+      ++found;
+      on_response(slot, std::span<const char>(slots_.slot(slot), work_[slot].payload.length));
+    }
+    if (count < 0) [[unlikely]]
+      fail(channel::ChannelError::poll_failed());
+    responses_ += found;
+    if (watch_.due(found)) [[unlikely]]
+      look_after_peer();
+    return found;
+  }
+
+  PostResult misused(uint32_t slot, uint32_t bytes);
+  PostResult misused_read(const ReadRequest& read);
+  PostResult fail(const channel::ChannelError& error);
+  PostResult fail(Status status);
+  void look_after_peer();
+
+  struct alignas(kCacheLineBytes) RequestLine {
+    char bytes[kCacheLineBytes];
+  };
+  std::vector<RequestLine> requests_;
+  uint64_t request_stride_bytes_;
+  uint32_t request_max_bytes_;
+  std::vector<SlotState> states_;
+  channel::SlotRequests work_;
+  channel::PostList list_;
+  ibv_cq* completions_ = nullptr;
+  channel::SlotArray slots_;
+  uint64_t readable_address_ = 0;
+  uint64_t readable_bytes_ = 0;
+  PeerWatch watch_;
+  uint64_t responses_ = 0;
+
+  SilenceCheck silence_;
+  std::optional<Endpoint> endpoint_;
+  ControlConnection* control_;
+  std::string peer_;
+  Status status_;
+};
+
+class ReadResponder final : public Responder {
+ public:
+  static Result<std::unique_ptr<ReadResponder>> create(const Device& device,
+                                                       const ProtectionDomain& domain,
+                                                       const ResponderOptions& options);
+
+  Status connect(ControlConnection& control) override;
+  // Nothing to answer; looks whether the requesters still live.
+  uint32_t poll_with(RequestHandler /*handler*/) override {
+    if (watch_.due(0)) [[unlikely]]
+      look_after_peers();
+    return 0;
+  }
+  uint32_t connections() const override;
+  const Status& status() const override { return status_; }
+  const Status& status(uint32_t connection) const override;
+  MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
+
+ private:
+  struct Connection {
+    std::optional<Endpoint> endpoint;
+    Status status;
+    ControlConnection* control = nullptr;
+    SilenceCheck silence;
+    std::string peer;
+  };
+
+  ReadResponder(const Device& device, const ProtectionDomain& domain,
+                const ResponderOptions& options)
+      : device_(&device), domain_(&domain), options_(options) {}
+  Result<EndpointTerms> prepare(Connection& connection, uint32_t number);
+  void look_after_peers();
+
+  const Device* device_;
+  const ProtectionDomain* domain_;
+  ResponderOptions options_;
+  std::optional<RegisteredArena> own_memory_;
+  std::optional<MemoryRegion> readable_;
+  EndpointTerms terms_;  // what requesters learn of the readable memory
+  std::vector<std::unique_ptr<Connection>> connections_;
+  PeerWatch watch_;
+  Status status_;
+};
+
+struct Read {
+  static constexpr Protocol kProtocol = Protocol::kRead;
+  static constexpr MarkLayout kLayout = MarkLayout::kImmediate;  // no WRITE, no mark
+  using Requester = ReadRequester;
+  using Responder = ReadResponder;
+
+  // The request costs nothing but the READ itself.
+  static CostEstimate estimate(uint32_t /*request_bytes*/, uint32_t response_bytes,
+                               const channel::CostInputs& inputs) {
+    CostEstimate estimate;
+    estimate.requester.work_requests = 1;
+    estimate.requester.doorbells = 1.0 / inputs.post_batch;
+    estimate.requester.completions = 1;
+    estimate.requester.polled_lines = 1;
+    estimate.responder.device_reads = 1;
+    estimate.wire_messages = 2;
+    estimate.wire_bytes = response_bytes;
+    return estimate;
+  }
+};
+
+}  // namespace verbena::rpc

@@ -1,0 +1,174 @@
+// The requester of every protocol that is a request channel and a response channel.
+//
+// A request's way: the user fills the slot; try_post() makes room for the response (release),
+// sends, and gives the receive of the slot's last response back. poll() finds the response and
+// hands it out in place.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/rpc/connection_end.h"
+#include "src/rpc/design.h"
+#include "src/rpc/failure.h"
+#include "src/rpc/handshake.h"
+#include "src/rpc/peer_watch.h"
+#include "src/rpc/requester_control.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+
+template <typename Design>
+class ChannelRequester final : public Requester {
+  static_assert(ChannelPair<Design>);
+  using RequestChannel = typename Design::RequestChannel;
+  using ResponseChannel = typename Design::ResponseChannel;
+
+ public:
+  // The handshake and everything that it leads to.
+  static Result<std::unique_ptr<ChannelRequester>> create(const Device& device,
+                                                          const ProtectionDomain& domain,
+                                                          ControlConnection& control,
+                                                          const RequesterOptions& options) {
+    VERBENA_ASSIGN_OR_RETURN(const Terms agreed, propose_design(Design::kProtocol, Design::kLayout,
+                                                                device, control, options));
+    return connect(device, domain, control, options, agreed);
+  }
+
+  // The part behind propose_design().
+  static Result<std::unique_ptr<ChannelRequester>> connect(const Device& device,
+                                                           const ProtectionDomain& domain,
+                                                           ControlConnection& control,
+                                                           const RequesterOptions& options,
+                                                           const Terms& agreed) {
+    std::unique_ptr<ChannelRequester> requester(new ChannelRequester(control, options));
+    End& end = requester->end_;
+    Result<EndpointTerms> mine = [&]() -> Result<EndpointTerms> {
+      VERBENA_RETURN_IF_ERROR(check_layout(Design::kProtocol, Design::kLayout, agreed));
+      return end.prepare(device, domain, end_options(options));
+    }();
+    VERBENA_ASSIGN_OR_RETURN(
+        const EndpointTerms theirs,
+        join(control, end.endpoint(), std::move(mine), end.needs(), options.handshake_timeout_ns));
+    end.start(theirs);
+    return requester;
+  }
+
+  char* request_buffer(uint32_t slot) override { return end_.sender().payload(slot); }
+
+  PostResult try_post(uint32_t slot, uint32_t bytes) override {
+    if (slot >= slots_.size() || bytes > request_max_bytes_) [[unlikely]] {
+      return fail(misused_post(slot, bytes, pending(), request_max_bytes_));
+    }
+    if (slots_[slot] != SlotState::kFree) [[unlikely]] {
+      return slots_[slot] == SlotState::kWaiting ? PostResult::kWouldBlock : PostResult::kFailed;
+    }
+    auto& sender = end_.sender();
+    auto& receiver = end_.receiver();
+    if (!sender.queue().has_room()) [[unlikely]]
+      return no_room();
+    // First: once the request is out, the response may come.
+    receiver.release(slot);
+    slots_[slot] = SlotState::kWaiting;
+    if (!sender.post(slot, bytes)) [[unlikely]]
+      return no_room();
+    // Last: a spare receive is there for the response, so this one is in no hurry.
+    receiver.after_post(slot);
+    return PostResult::kPosted;
+  }
+
+  uint32_t poll(std::span<Response> out) override {
+    return poll_at_most(
+        static_cast<uint32_t>(out.size()),
+        [&out, count = uint32_t{0}](uint32_t slot, std::span<const char> bytes) mutable {
+          out[count++] = {slot, bytes};
+        });
+  }
+
+  template <typename OnResponse,
+            typename =
+                std::enable_if_t<std::is_invocable_v<OnResponse&, uint32_t, std::span<const char>>>>
+  uint32_t poll(OnResponse&& on_response) {
+    return poll_at_most(pending(), on_response);
+  }
+
+  const Status& status() const override { return status_; }
+  void close() override { fail(connection_closed(peer_)); }
+  MarkLayout mark_layout() const override { return Design::kLayout; }
+  uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
+  uint32_t request_max_bytes() const override { return request_max_bytes_; }
+  uint32_t response_max_bytes() const override { return response_max_bytes_; }
+
+ private:
+  using End = ConnectionEnd<RequestChannel, ResponseChannel, /*kSharedReceives=*/false>;
+  enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
+
+  ChannelRequester(ControlConnection& control, const RequesterOptions& options)
+      : request_max_bytes_(options.request_max_bytes),
+        response_max_bytes_(options.response_max_bytes),
+        slots_(options.pending, SlotState::kFree),
+        control_(&control),
+        peer_("the responder " + control.peer_name()) {}
+
+  template <typename OnResponse>
+  uint32_t poll_at_most(uint32_t limit, OnResponse&& on_response) {
+    end_.sender().queue().flush();
+    const uint32_t found = end_.receiver().poll(
+        limit, [this](uint32_t slot) { return slots_[slot] == SlotState::kWaiting; },
+        [&](uint32_t slot, const char* payload, uint32_t bytes) {
+          slots_[slot] = SlotState::kFree;
+          on_response(slot, std::span<const char>(payload, bytes));
+        });
+    responses_ += found;
+    if (watch_.due(found)) [[unlikely]]
+      look_after_peer();
+    return found;
+  }
+
+  PostResult no_room() {
+    const channel::ChannelError& error = end_.sender().queue().error();
+    return error ? fail(explain_failure(error, peer_)) : PostResult::kWouldBlock;
+  }
+
+  void look_after_peer() {
+    if (!status_.ok()) return;
+    channel::SendQueue& queue = end_.sender().queue();
+    queue.reap();
+    if (end_.receiver().error()) {
+      fail(explain_failure(end_.receiver().error(), peer_));
+    } else if (queue.error()) {
+      fail(explain_failure(queue.error(), peer_));
+    } else if (silence_.gone(responses_, [this] { return control_->peer_closed(); })) {
+      fail(peer_is_gone(peer_));
+    }
+  }
+
+  // The first failure is the one to tell.
+  PostResult fail(Status status) {
+    if (status_.ok()) {
+      status_ = std::move(status);
+      slots_.assign(slots_.size(), SlotState::kFailed);
+      // Nothing can be done about a queue pair that cannot even fail.
+      static_cast<void>(end_.queue_pair().to_error());
+    }
+    return PostResult::kFailed;
+  }
+
+  End end_;
+  uint32_t request_max_bytes_;
+  uint32_t response_max_bytes_;
+  std::vector<SlotState> slots_;
+  PeerWatch watch_;
+  uint64_t responses_ = 0;
+
+  SilenceCheck silence_;
+  ControlConnection* control_;
+  std::string peer_;
+  Status status_;
+};
+
+}  // namespace verbena::rpc

@@ -1,0 +1,49 @@
+#include "src/rpc/requester_control.h"
+
+#include <fmt/format.h>
+
+#include "src/rpc/sizing.h"
+
+namespace verbena::rpc {
+
+Result<Terms> propose_design(Protocol protocol, MarkLayout layout, const Device& device,
+                             ControlConnection& control, const RequesterOptions& options) {
+  VERBENA_RETURN_IF_ERROR(check_sizes(options.request_max_bytes, options.response_max_bytes,
+                                      options.pending, options.post_batch));
+  Terms wanted;
+  wanted.protocol = protocol;
+  wanted.writes_in_order = device.info().writes_in_order;
+  wanted.layout = usable_layout(layout, wanted.writes_in_order);
+  wanted.request_max_bytes = options.request_max_bytes;
+  wanted.response_max_bytes = options.response_max_bytes;
+  wanted.pending = options.pending;
+  return propose(control, wanted, options.handshake_timeout_ns);
+}
+
+Status check_layout(Protocol protocol, MarkLayout layout, const Terms& agreed) {
+  if (!uses_mark_layout(protocol) || layout == agreed.layout) return Status::ok_status();
+  return Status(StatusCode::kUnsupported,
+                fmt::format("a device of this connection does not place the bytes of a WRITE in "
+                            "order: the mark layout {} cannot be used, {} can",
+                            mark_layout_name(layout), mark_layout_name(agreed.layout)));
+}
+
+EndOptions end_options(const RequesterOptions& options) {
+  EndOptions end;
+  end.outgoing_max_bytes = options.request_max_bytes;
+  end.incoming_max_bytes = options.response_max_bytes;
+  end.pending = options.pending;
+  end.inline_bytes = options.inline_bytes;
+  end.signal_interval = options.signal_interval;
+  end.post_batch = options.post_batch;
+  return end;
+}
+
+Status misused_post(uint32_t slot, uint32_t bytes, uint32_t pending, uint32_t max_bytes) {
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("a request of {} bytes was posted in slot {}; this requester has {} "
+                            "slots of {} bytes",
+                            bytes, slot, pending, max_bytes));
+}
+
+}  // namespace verbena::rpc

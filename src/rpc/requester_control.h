@@ -1,0 +1,23 @@
+// What the requesters of all protocols do before and beside the messages.
+#pragma once
+
+#include <cstdint>
+
+#include "src/rpc/connection_end.h"
+#include "src/rpc/handshake.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+
+// Checks the options and agrees on the design with the responder.
+Result<Terms> propose_design(Protocol protocol, MarkLayout layout, const Device& device,
+                             ControlConnection& control, const RequesterOptions& options);
+
+// Whether what was agreed can be done with a requester that was built for `layout`.
+Status check_layout(Protocol protocol, MarkLayout layout, const Terms& agreed);
+
+EndOptions end_options(const RequesterOptions& options);
+
+Status misused_post(uint32_t slot, uint32_t bytes, uint32_t pending, uint32_t max_bytes);
+
+}  // namespace verbena::rpc

@@ -1,0 +1,293 @@
+// The responder of every protocol that is a request channel and a response channel, for one
+// connection or many.
+//
+// A request's way: found in a polled slot of its connection (WRITE), or in the shared inbox of all
+// connections (SEND, WRITE_WITH_IMM); the handler writes the response into the slot of the same
+// number; the request's slot is cleared; the response goes out; and only then, since nobody waits
+// for it, the receive goes back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/assert.h"
+#include "src/channel/completion_receiver.h"
+#include "src/rpc/connection_end.h"
+#include "src/rpc/design.h"
+#include "src/rpc/failure.h"
+#include "src/rpc/handshake.h"
+#include "src/rpc/peer_watch.h"
+#include "src/rpc/responder_control.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+
+template <typename Design>
+class ChannelResponder final : public Responder {
+  static_assert(ChannelPair<Design>);
+  using RequestChannel = typename Design::RequestChannel;
+  using ResponseChannel = typename Design::ResponseChannel;
+  static constexpr bool kInbox = RequestChannel::kConsumesReceives;
+
+ public:
+  static Result<std::unique_ptr<ChannelResponder>> create(const Device& device,
+                                                          const ProtectionDomain& domain,
+                                                          const ResponderOptions& options) {
+    VERBENA_RETURN_IF_ERROR(check_responder_options(options));
+    VERBENA_RETURN_IF_ERROR(check_device_layout(Design::kProtocol, Design::kLayout, device.info()));
+    std::unique_ptr<ChannelResponder> responder(new ChannelResponder(device, domain, options));
+    if constexpr (kInbox) {
+      VERBENA_ASSIGN_OR_RETURN(responder->inbox_,
+                               make_inbox(device, domain, options, !RequestChannel::kWritesSlots));
+    }
+    return responder;
+  }
+
+  Status connect(ControlConnection& control) override {
+    VERBENA_ASSIGN_OR_RETURN(
+        const Terms agreed,
+        consider(control, offered_terms(Design::kProtocol, Design::kLayout, *device_, options_),
+                 options_.handshake_timeout_ns));
+    auto connection = std::make_unique<Connection>(control, agreed);
+    Result<EndpointTerms> mine = [&]() -> Result<EndpointTerms> {
+      VERBENA_ASSIGN_OR_RETURN(connection->number, free_number(connections_, options_));
+      EndOptions end = end_options(options_, agreed);
+      end.connection = connection->number;
+      if constexpr (kInbox) {
+        end.shared_receives = &*inbox_->queue;
+        end.shared_completions = &*inbox_->completions;
+      }
+      return connection->end.prepare(*device_, *domain_, end);
+    }();
+    VERBENA_ASSIGN_OR_RETURN(const EndpointTerms theirs,
+                             join(control, connection->end.endpoint(), std::move(mine),
+                                  connection->end.needs(), options_.handshake_timeout_ns));
+    connection->end.start(theirs);
+    add(std::move(connection));
+    return Status::ok_status();
+  }
+
+  uint32_t poll_with(RequestHandler handler) override { return answer_all(handler); }
+
+  template <typename Handler>
+  uint32_t poll(Handler&& handler) {
+    return answer_all(handler);
+  }
+
+  uint32_t connections() const override { return static_cast<uint32_t>(alive_.size()); }
+  const Status& status() const override { return status_; }
+  const Status& status(uint32_t connection) const override {
+    VERBENA_ASSERT(connection < connections_.size());
+    return connections_[connection]->status;
+  }
+  MarkLayout mark_layout() const override { return Design::kLayout; }
+
+ private:
+  using End = ConnectionEnd<ResponseChannel, RequestChannel, /*kSharedReceives=*/true>;
+
+  struct Connection {
+    Connection(ControlConnection& control_connection, const Terms& agreed)
+        : pending(agreed.pending),
+          response_max_bytes(agreed.response_max_bytes),
+          control(&control_connection),
+          peer("the requester " + control_connection.peer_name()) {}
+
+    End end;
+    uint32_t number = 0;
+    uint32_t pending;
+    uint32_t response_max_bytes;
+    uint64_t answered = 0;
+    Status status;  // not ok: it has ended
+
+    SilenceCheck silence;
+    ControlConnection* control;
+    std::string peer;
+  };
+
+  ChannelResponder(const Device& device, const ProtectionDomain& domain,
+                   const ResponderOptions& options)
+      : device_(&device), domain_(&domain), options_(options) {}
+
+  // --- messages ---
+
+  template <typename Handler>
+  uint32_t answer_all(Handler& handler) {
+    uint32_t answered = 0;
+    if constexpr (kInbox) {
+      answered = answer_inbox(handler);
+    } else {
+      for (Connection* connection : alive_) answered += answer_slots(*connection, handler);
+    }
+    if (watch_.due(answered)) [[unlikely]]
+      look_after_peers();
+    return answered;
+  }
+
+  template <typename Handler>
+  uint32_t answer_slots(Connection& connection, Handler& handler) {
+    channel::SendQueue& queue = connection.end.sender().queue();
+    const uint32_t answered = connection.end.receiver().poll(
+        connection.pending, [&queue](uint32_t) { return queue.has_room(); },
+        [&](uint32_t slot, const char* payload, uint32_t bytes) {
+          answer(connection, slot, payload, bytes, handler);
+        });
+    queue.flush();
+    return answered;
+  }
+
+  template <typename Handler>
+  uint32_t answer_inbox(Handler& handler) {
+    channel::SharedInbox& inbox = inbox_->inbox;
+    uint32_t answered = 0;
+    while (answered < inbox_->receives) {
+      const ibv_wc* completion = inbox.next();
+      if (completion == nullptr) break;
+      const channel::MessageTag tag = channel::MessageTag::from_completion(*completion);
+      Connection* connection = sender_of(*completion, tag);
+      if (connection == nullptr) [[unlikely]] {
+        reject(*completion);
+        inbox.take();
+        continue;
+      }
+      // A response that cannot leave yet keeps its request: it stays the inbox's next one.
+      if (!connection->end.sender().queue().has_room()) [[unlikely]] {
+        look_after(*connection);
+        break;
+      }
+      const char* payload = RequestChannel::kWritesSlots ? connection->end.incoming().slot(tag.slot)
+                                                         : inbox.buffer(*completion);
+      answer(*connection, tag.slot, payload, completion->byte_len, handler);
+      inbox.take();
+      ++answered;
+    }
+    if (options_.post_batch > 1) {
+      for (Connection* connection : alive_) connection->end.sender().queue().flush();
+    }
+    return answered;
+  }
+
+  template <typename Handler>
+  void answer(Connection& connection, uint32_t slot, const char* payload, uint32_t bytes,
+              Handler& handler) {
+    auto& sender = connection.end.sender();
+    const std::span<char> response(sender.payload(slot), connection.response_max_bytes);
+    const uint32_t response_bytes =
+        handler(Request{connection.number, slot, std::span<const char>(payload, bytes)}, response);
+    if (response_bytes > response.size()) [[unlikely]] {
+      // The connection ends at the next look.
+      connection.status = misused_response(response_bytes, connection.response_max_bytes);
+      return;
+    }
+    // Before the response: it tells the requester that the slot is free.
+    if constexpr (!kInbox) connection.end.receiver().release(slot);
+    sender.post(slot, response_bytes);
+    ++connection.answered;
+  }
+
+  // The connection that a completion of the inbox belongs to; null if it is an error, from a
+  // connection that has ended, or breaks the protocol. The tag is the peer's word, the queue pair
+  // number is not.
+  Connection* sender_of(const ibv_wc& completion, const channel::MessageTag& tag) {
+    if (completion.status != IBV_WC_SUCCESS || tag.connection >= connections_.size())
+      return nullptr;
+    Connection* connection = connections_[tag.connection].get();
+    if (!connection->status.ok() || tag.slot >= connection->pending ||
+        completion.qp_num != connection->end.queue_pair().number() ||
+        request_violation(completion, connection->end.incoming().shape) != nullptr) {
+      return nullptr;
+    }
+    return connection;
+  }
+
+  static const char* request_violation(const ibv_wc& completion, const channel::SlotShape& shape) {
+    return channel::receive_violation(
+        completion, RequestChannel::kWritesSlots ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+        shape.capacity_bytes);
+  }
+
+  // --- beside the messages ---
+
+  void add(std::unique_ptr<Connection> connection) {
+    const uint32_t number = connection->number;
+    if (number == connections_.size()) {
+      connections_.push_back(std::move(connection));
+    } else {
+      connections_[number] = std::move(connection);
+    }
+    alive_.push_back(connections_[number].get());
+    status_ = Status::ok_status();
+  }
+
+  void reject(const ibv_wc& completion) {
+    for (Connection* connection : alive_) {
+      if (connection->end.queue_pair().number() != completion.qp_num) continue;
+      if (!connection->status.ok()) {
+        end_connection(*connection, connection->status);
+        return;
+      }
+      const char* violation = request_violation(completion, connection->end.incoming().shape);
+      if (violation == nullptr) violation = "its message names a slot that it does not have";
+      const auto error = completion.status != IBV_WC_SUCCESS
+                             ? channel::ChannelError::completed_with(completion.status)
+                             : channel::ChannelError::peer_violated(violation);
+      end_connection(*connection, explain_failure(error, connection->peer));
+      return;
+    }
+    // A late message of a connection that has ended.
+  }
+
+  void look_after_peers() {
+    // Ending one takes it out of the list.
+    const std::vector<Connection*> alive = alive_;
+    for (Connection* connection : alive) look_after(*connection);
+  }
+
+  void look_after(Connection& connection) {
+    channel::SendQueue& queue = connection.end.sender().queue();
+    queue.reap();
+    if (!connection.status.ok()) {
+      end_connection(connection, connection.status);
+    } else if (queue.error()) {
+      end_connection(connection, explain_failure(queue.error(), connection.peer));
+    } else if (const channel::ChannelError error = receive_error(connection); error) {
+      end_connection(connection, explain_failure(error, connection.peer));
+    } else if (connection.silence.gone(connection.answered, [&connection] {
+                 return connection.control->peer_closed();
+               })) {
+      end_connection(connection, peer_is_gone(connection.peer));
+    }
+  }
+
+  channel::ChannelError receive_error(Connection& connection) {
+    if constexpr (kInbox) {
+      return inbox_->inbox.error();
+    } else {
+      return connection.end.receiver().error();
+    }
+  }
+
+  void end_connection(Connection& connection, Status why) {
+    connection.status = why;
+    status_ = std::move(why);
+    std::erase(alive_, &connection);
+    if (!alive_.empty()) status_ = Status::ok_status();
+    // Nothing can be done about a queue pair that cannot even fail.
+    static_cast<void>(connection.end.queue_pair().to_error());
+  }
+
+  const Device* device_;
+  const ProtectionDomain* domain_;
+  ResponderOptions options_;
+  std::unique_ptr<RequestInbox> inbox_;                   // outlives the queue pairs that use it
+  std::vector<std::unique_ptr<Connection>> connections_;  // by number
+  std::vector<Connection*> alive_;
+  PeerWatch watch_;
+  Status status_;
+};
+
+}  // namespace verbena::rpc

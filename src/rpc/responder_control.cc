@@ -1,0 +1,107 @@
+#include "src/rpc/responder_control.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "src/rpc/sizing.h"
+
+namespace verbena::rpc {
+
+Status check_responder_options(const ResponderOptions& options) {
+  if (options.max_connections < 1 || options.max_connections > kMaxConnections) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("max_connections is {}; choose 1 to {}", options.max_connections,
+                              kMaxConnections));
+  }
+  return check_sizes(options.request_max_bytes, options.response_max_bytes, options.pending,
+                     options.post_batch);
+}
+
+Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInfo& device) {
+  if (!uses_mark_layout(protocol) || device.writes_in_order || layout == MarkLayout::kImmediate) {
+    return Status::ok_status();
+  }
+  return Status(
+      StatusCode::kUnsupported,
+      fmt::format("{} does not guarantee that the bytes of a WRITE land in order, so the "
+                  "mark layout {} cannot tell when a message is whole; use {}",
+                  device.name, mark_layout_name(layout), mark_layout_name(MarkLayout::kImmediate)));
+}
+
+Terms offered_terms(Protocol protocol, MarkLayout layout, const Device& device,
+                    const ResponderOptions& options) {
+  Terms offered;
+  offered.protocol = protocol;
+  offered.layout = layout;
+  offered.writes_in_order = device.info().writes_in_order;
+  offered.request_max_bytes = options.request_max_bytes;
+  offered.response_max_bytes = options.response_max_bytes;
+  offered.pending = options.pending;
+  return offered;
+}
+
+EndOptions end_options(const ResponderOptions& options, const Terms& agreed) {
+  EndOptions end;
+  end.outgoing_max_bytes = agreed.response_max_bytes;
+  end.incoming_max_bytes = agreed.request_max_bytes;
+  end.pending = agreed.pending;
+  end.inline_bytes = options.inline_bytes;
+  end.signal_interval = options.signal_interval;
+  end.post_batch = options.post_batch;
+  return end;
+}
+
+Status misused_response(uint32_t bytes, uint32_t max_bytes) {
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("the handler returned {} bytes, the response buffer has {}; the "
+                            "connection was ended",
+                            bytes, max_bytes));
+}
+
+Status too_many_connections(uint32_t max_connections) {
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("the responder serves {} connections already, as many as "
+                            "max_connections allows; raise it",
+                            max_connections));
+}
+
+Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
+                                                 const ProtectionDomain& domain,
+                                                 const ResponderOptions& options,
+                                                 bool with_buffers) {
+  const DeviceInfo& info = device.info();
+  const uint64_t messages = uint64_t{options.max_connections} * options.pending;
+  VERBENA_ASSIGN_OR_RETURN(
+      const channel::ReceivePoolSizes sizes,
+      size_receive_queue(info.max_shared_receive_queue_wrs, "shared receive queue",
+                         static_cast<uint32_t>(messages), options.receive_depth));
+
+  auto inbox = std::make_unique<RequestInbox>();
+  inbox->receives = sizes.receives;
+  channel::ReceiveBuffers buffers;
+  if (with_buffers) {
+    VERBENA_ASSIGN_OR_RETURN(
+        inbox->arena, RegisteredArena::create(domain,
+                                              channel::ReceiveBuffers::size_bytes(
+                                                  options.request_max_bytes, sizes.receives) +
+                                                  kCacheLineBytes,
+                                              IBV_ACCESS_LOCAL_WRITE));
+    buffers.base = inbox->arena->data();
+    buffers.buffer_bytes = options.request_max_bytes;
+    buffers.lkey = inbox->arena->lkey();
+  }
+  // A receive yields one completion; a queue pair that fails may yield one more.
+  VERBENA_ASSIGN_OR_RETURN(
+      inbox->completions,
+      CompletionQueue::create(device, {.depth_cqes = sizes.receives + options.max_connections}));
+  VERBENA_ASSIGN_OR_RETURN(inbox->queue,
+                           SharedReceiveQueue::create(domain, {.depth_wrs = sizes.receives}));
+  inbox->inbox =
+      channel::SharedInbox(inbox->queue->get(), inbox->completions->get(), buffers, sizes);
+  const int error = inbox->inbox.post_receives();
+  if (error != 0) return receives_refused(error);
+  return inbox;
+}
+
+}  // namespace verbena::rpc

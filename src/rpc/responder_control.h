@@ -1,0 +1,57 @@
+// What the responders of all protocols do before and beside the messages.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "src/channel/completion_receiver.h"
+#include "src/memory/arena.h"
+#include "src/rpc/connection_end.h"
+#include "src/rpc/handshake.h"
+#include "verbena/device.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+
+Status check_responder_options(const ResponderOptions& options);
+// Whether a responder that was built for `layout` can work on this device.
+Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInfo& device);
+
+// What a requester may ask for at most.
+Terms offered_terms(Protocol protocol, MarkLayout layout, const Device& device,
+                    const ResponderOptions& options);
+EndOptions end_options(const ResponderOptions& options, const Terms& agreed);
+
+Status misused_response(uint32_t bytes, uint32_t max_bytes);
+Status too_many_connections(uint32_t max_connections);
+
+// The number for one connection more: one that has ended, or a new one.
+template <typename Connection>
+Result<uint32_t> free_number(const std::vector<std::unique_ptr<Connection>>& connections,
+                             const ResponderOptions& options) {
+  for (uint32_t number = 0; number < connections.size(); ++number) {
+    if (!connections[number]->status.ok()) return number;
+  }
+  if (connections.size() >= options.max_connections) {
+    return too_many_connections(options.max_connections);
+  }
+  return static_cast<uint32_t>(connections.size());
+}
+
+// The receives that all connections of a responder share.
+struct RequestInbox {
+  std::optional<RegisteredArena> arena;  // the buffers, where messages land in them
+  std::optional<CompletionQueue> completions;
+  std::optional<SharedReceiveQueue> queue;
+  channel::SharedInbox inbox;
+  uint32_t receives = 0;
+};
+// `with_buffers`: receives for SENDs; else they only take immediates.
+Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
+                                                 const ProtectionDomain& domain,
+                                                 const ResponderOptions& options,
+                                                 bool with_buffers);
+
+}  // namespace verbena::rpc

@@ -1,0 +1,111 @@
+// The public interface: names, and requesters and responders made for a choice at run time.
+#include "verbena/rpc.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "src/rpc/designs.h"
+#include "src/rpc/handshake.h"
+#include "src/rpc/requester_control.h"
+
+namespace verbena {
+namespace {
+
+constexpr Protocol kProtocols[] = {Protocol::kSendSend, Protocol::kSendWrite, Protocol::kWriteSend,
+                                   Protocol::kWriteWrite, Protocol::kRead};
+constexpr MarkLayout kLayouts[] = {MarkLayout::kLastBit, MarkLayout::kLengthMarkers,
+                                   MarkLayout::kHeadTail, MarkLayout::kImmediate};
+
+template <typename T, size_t N, typename Name>
+Result<T> parse(std::string_view text, const char* what, const T (&values)[N], Name&& name) {
+  std::string names;
+  for (const T value : values) {
+    if (text == name(value)) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name(value));
+  }
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("no {} '{}'; there are {}", what, text, names));
+}
+
+}  // namespace
+
+std::span<const Protocol> all_protocols() { return kProtocols; }
+std::span<const MarkLayout> all_mark_layouts() { return kLayouts; }
+
+const char* protocol_name(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kSendSend:
+      return "send/send";
+    case Protocol::kSendWrite:
+      return "send/write";
+    case Protocol::kWriteSend:
+      return "write/send";
+    case Protocol::kWriteWrite:
+      return "write/write";
+    case Protocol::kRead:
+      return "read";
+  }
+  VERBENA_ASSERT(false && "not a protocol");
+  return "";
+}
+
+const char* mark_layout_name(MarkLayout layout) {
+  switch (layout) {
+    case MarkLayout::kLastBit:
+      return "last-bit";
+    case MarkLayout::kLengthMarkers:
+      return "length-markers";
+    case MarkLayout::kHeadTail:
+      return "head-tail";
+    case MarkLayout::kImmediate:
+      return "immediate";
+  }
+  VERBENA_ASSERT(false && "not a mark layout");
+  return "";
+}
+
+Result<Protocol> parse_protocol(std::string_view name) {
+  return parse(name, "protocol", kProtocols, protocol_name);
+}
+
+Result<MarkLayout> parse_mark_layout(std::string_view name) {
+  return parse(name, "mark layout", kLayouts, mark_layout_name);
+}
+
+bool uses_mark_layout(Protocol protocol) {
+  return protocol != Protocol::kSendSend && protocol != Protocol::kRead;
+}
+
+Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout layout,
+                                                  const Device& device,
+                                                  const ProtectionDomain& domain,
+                                                  ControlConnection& control,
+                                                  const RequesterOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(const rpc::Terms agreed,
+                           rpc::propose_design(protocol, layout, device, control, options));
+  return rpc::with_design_point(
+      protocol, agreed.layout, [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
+        VERBENA_ASSIGN_OR_RETURN(
+            std::unique_ptr<Requester> requester,
+            Design::Requester::connect(device, domain, control, options, agreed));
+        return requester;
+      });
+}
+
+Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout layout,
+                                                  const Device& device,
+                                                  const ProtectionDomain& domain,
+                                                  const ResponderOptions& options) {
+  return rpc::with_design_point(protocol, rpc::usable_layout(layout, device.info().writes_in_order),
+                                [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
+                                  VERBENA_ASSIGN_OR_RETURN(
+                                      std::unique_ptr<Responder> responder,
+                                      Design::Responder::create(device, domain, options));
+                                  return responder;
+                                });
+}
+
+}  // namespace verbena

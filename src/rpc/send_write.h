@@ -1,0 +1,36 @@
+// SEND/WRITE: request by SEND, response by WRITE.
+//
+//   requester                                      responder
+//   request slots, R x L  --SEND, imm = slot-->    shared receive queue -> buffer of L
+//                                                    completion -> handler
+//   response slots, R x V, polled  <--WRITE--      response slots, R x V, sealed
+//     mark -> user; cleared before the               then: receive reposted
+//     slot is posted again
+//
+// The responder looks at one completion queue for all its requesters; the requester, who knows for
+// what it waits, looks at the one slot where the next response lands. Only requests cost a receive.
+#pragma once
+
+#include "src/channel/send_channel.h"
+#include "src/rpc/design.h"
+#include "src/rpc/requester.h"
+#include "src/rpc/responder.h"
+
+namespace verbena::rpc {
+
+template <typename Mark>
+struct SendWrite {
+  static constexpr Protocol kProtocol = Protocol::kSendWrite;
+  static constexpr MarkLayout kLayout = kLayoutOf<Mark>;
+  using RequestChannel = channel::SendChannel;
+  using ResponseChannel = typename WriteHalf<Mark>::Channel;
+  using Requester = ChannelRequester<SendWrite>;
+  using Responder = ChannelResponder<SendWrite>;
+
+  static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,
+                               const channel::CostInputs& inputs) {
+    return estimate_pair<RequestChannel, ResponseChannel>(request_bytes, response_bytes, inputs);
+  }
+};
+
+}  // namespace verbena::rpc

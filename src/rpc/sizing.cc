@@ -1,0 +1,79 @@
+#include "src/rpc/sizing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace verbena::rpc {
+namespace {
+
+// Shallow queues of slow devices stall; deeper ones than this gain nothing.
+constexpr uint32_t kMinSendDepth = 64;
+constexpr uint32_t kMaxPostBatch = 256;
+
+Status out_of_range(const char* option, uint64_t asked, uint64_t least, uint64_t most) {
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{} is {}; choose {} to {}", option, asked, least, most));
+}
+
+}  // namespace
+
+Status check_sizes(uint32_t request_max_bytes, uint32_t response_max_bytes, uint32_t pending,
+                   uint32_t post_batch) {
+  if (request_max_bytes > kMaxMessageBytes) {
+    return out_of_range("request_max_bytes", request_max_bytes, 0, kMaxMessageBytes);
+  }
+  if (response_max_bytes > kMaxMessageBytes) {
+    return out_of_range("response_max_bytes", response_max_bytes, 0, kMaxMessageBytes);
+  }
+  if (pending < 1 || pending > kMaxPending) {
+    return out_of_range("pending", pending, 1, kMaxPending);
+  }
+  if (post_batch < 1 || post_batch > kMaxPostBatch) {
+    return out_of_range("post_batch", post_batch, 1, kMaxPostBatch);
+  }
+  return Status::ok_status();
+}
+
+Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32_t pending,
+                                                uint32_t signal_interval, uint32_t post_batch) {
+  const uint64_t interval = signal_interval == 0 ? 1 : signal_interval;
+  const uint64_t least = std::max<uint64_t>(pending + interval, post_batch);
+  if (least > device.max_queue_pair_wrs) {
+    return Status(
+        StatusCode::kLimitExceeded,
+        fmt::format("{} pending requests with every {}-th signaled need a send queue of {} "
+                    "work requests, {} has {}; lower pending or signal_interval",
+                    pending, interval, least, device.name, device.max_queue_pair_wrs));
+  }
+  const uint64_t comfortable = std::max({uint64_t{2} * pending, least, uint64_t{kMinSendDepth}});
+  const auto depth = static_cast<uint32_t>(
+      std::min<uint64_t>(std::bit_ceil(comfortable), device.max_queue_pair_wrs));
+  channel::SendQueueSizes sizes;
+  sizes.depth_wrs = depth;
+  sizes.signal_interval =
+      signal_interval == 0 ? std::clamp(depth / 4, 1u, depth - pending) : signal_interval;
+  sizes.post_batch = post_batch;
+  return sizes;
+}
+
+Result<channel::ReceivePoolSizes> size_receive_queue(uint32_t device_limit_wrs, const char* queue,
+                                                     uint32_t messages, uint32_t depth) {
+  const channel::ReceivePoolSizes sizes =
+      depth == 0 ? channel::ReceivePoolSizes::for_messages(messages)
+                 : channel::ReceivePoolSizes::of_depth(depth, messages);
+  if (sizes.receives > device_limit_wrs) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("{} messages at once need a {} of {} receives, the device has {}; "
+                              "lower pending or max_connections, or set receive_depth",
+                              messages, queue, sizes.receives, device_limit_wrs));
+  }
+  return sizes;
+}
+
+uint32_t inline_limit_bytes(const DeviceInfo& device, uint32_t wanted_bytes) {
+  return std::min(wanted_bytes, device.max_inline_bytes);
+}
+
+}  // namespace verbena::rpc

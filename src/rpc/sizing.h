@@ -1,0 +1,31 @@
+// How deep the queues of a connection are, from what the user wants and the device can; pure.
+#pragma once
+
+#include <cstdint>
+
+#include "src/channel/receive_pool.h"
+#include "src/channel/send_queue.h"
+#include "verbena/device.h"
+#include "verbena/rpc.h"
+#include "verbena/status.h"
+
+namespace verbena::rpc {
+
+// Checks what both kinds of options have in common.
+Status check_sizes(uint32_t request_max_bytes, uint32_t response_max_bytes, uint32_t pending,
+                   uint32_t post_batch);
+
+// A send queue for `pending` messages at once. Deep enough that posting never has to wait for a
+// completion of this interval: pending + signal_interval entries. `signal_interval` 0: a quarter of
+// the depth. kLimitExceeded if the device's queue pairs are not that deep.
+Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32_t pending,
+                                                uint32_t signal_interval, uint32_t post_batch);
+
+// A receive queue for `messages` on their way at once; `depth` 0: as many receives as they need.
+Result<channel::ReceivePoolSizes> size_receive_queue(uint32_t device_limit_wrs, const char* queue,
+                                                     uint32_t messages, uint32_t depth);
+
+// The inline limit to ask of a queue pair.
+uint32_t inline_limit_bytes(const DeviceInfo& device, uint32_t wanted_bytes);
+
+}  // namespace verbena::rpc

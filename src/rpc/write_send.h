@@ -1,0 +1,36 @@
+// WRITE/SEND: request by WRITE, response by SEND.
+//
+//   requester                                      responder
+//   request slots, R x L, sealed  --WRITE-->       request slots, R x L per requester, polled
+//                                                    mark -> handler; cleared
+//   own receive queue -> buffer of V  <--SEND--    response slots, R x V
+//     completion -> user;
+//     receive reposted with the next request
+//
+// The responder neither posts receives nor takes completions; it looks at one slot per requester
+// and poll, so empty ones cost it ("patterns" 7). The requester pays for the response's receive.
+#pragma once
+
+#include "src/channel/send_channel.h"
+#include "src/rpc/design.h"
+#include "src/rpc/requester.h"
+#include "src/rpc/responder.h"
+
+namespace verbena::rpc {
+
+template <typename Mark>
+struct WriteSend {
+  static constexpr Protocol kProtocol = Protocol::kWriteSend;
+  static constexpr MarkLayout kLayout = kLayoutOf<Mark>;
+  using RequestChannel = typename WriteHalf<Mark>::Channel;
+  using ResponseChannel = channel::SendChannel;
+  using Requester = ChannelRequester<WriteSend>;
+  using Responder = ChannelResponder<WriteSend>;
+
+  static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,
+                               const channel::CostInputs& inputs) {
+    return estimate_pair<RequestChannel, ResponseChannel>(request_bytes, response_bytes, inputs);
+  }
+};
+
+}  // namespace verbena::rpc

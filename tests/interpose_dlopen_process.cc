@@ -1,0 +1,71 @@
+// Takes libibverbs' functions with dlopen() and dlvsym(), as collective communication libraries do,
+// and checks that soft0 is among the devices, opens and makes objects. Other uses of dlvsym() must
+// work as ever.
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+
+#include <cstdio>
+#include <cstring>
+
+namespace {
+
+template <typename Function>
+Function* take(void* library, const char* name, const char* version) {
+  void* found = dlvsym(library, name, version);
+  if (found == nullptr) std::printf("no %s of version %s: %s\n", name, version, dlerror());
+  return reinterpret_cast<Function*>(found);
+}
+
+int failures = 0;
+
+void check(bool holds, const char* what) {
+  if (!holds) {
+    std::printf("FAILED: %s\n", what);
+    ++failures;
+  }
+}
+
+}  // namespace
+
+int main() {
+  void* library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  check(library != nullptr, "dlopen");
+  auto* get_list = take<ibv_device**(int*)>(library, "ibv_get_device_list", "IBVERBS_1.1");
+  auto* free_list = take<void(ibv_device**)>(library, "ibv_free_device_list", "IBVERBS_1.1");
+  auto* get_name = take<const char*(ibv_device*)>(library, "ibv_get_device_name", "IBVERBS_1.1");
+  auto* open = take<ibv_context*(ibv_device*)>(library, "ibv_open_device", "IBVERBS_1.1");
+  auto* close = take<int(ibv_context*)>(library, "ibv_close_device", "IBVERBS_1.1");
+  auto* make_channel =
+      take<ibv_comp_channel*(ibv_context*)>(library, "ibv_create_comp_channel", "IBVERBS_1.0");
+  auto* destroy_channel =
+      take<int(ibv_comp_channel*)>(library, "ibv_destroy_comp_channel", "IBVERBS_1.0");
+  // Only libibverbs has this one.
+  auto* status_text = take<const char*(ibv_wc_status)>(library, "ibv_wc_status_str", "IBVERBS_1.1");
+
+  int count = 0;
+  ibv_device** list = get_list(&count);
+  check(list != nullptr && count >= 1, "a device is listed");
+  ibv_device* soft = nullptr;
+  for (int i = 0; i < count; ++i) {
+    if (std::strcmp(get_name(list[i]), "soft0") == 0) soft = list[i];
+  }
+  check(soft != nullptr, "soft0 is listed");
+  check(list[count] == nullptr, "the list ends with null");
+  ibv_context* context = open(soft);
+  check(context != nullptr, "soft0 opens");
+  free_list(list);
+  ibv_comp_channel* channel = make_channel(context);
+  check(channel != nullptr && channel->context == context, "soft0 makes a completion channel");
+  check(destroy_channel(channel) == 0, "the channel is destroyed");
+  check(close(context) == 0, "soft0 closes");
+  check(std::strcmp(status_text(IBV_WC_SUCCESS), "success") == 0, "ibv_wc_status_str");
+
+  check(dlvsym(library, "ibv_no_such_function", "IBVERBS_1.1") == nullptr, "an unknown function");
+  check(dlerror() != nullptr, "dlerror tells of the unknown function");
+  check(dlvsym(library, "ibv_open_device", "IBVERBS_9.9") == nullptr, "an unknown version");
+  check(dlvsym(RTLD_NEXT, "ibv_open_device", "IBVERBS_1.1") != nullptr, "RTLD_NEXT");
+#if defined(__x86_64__)
+  check(dlvsym(RTLD_DEFAULT, "memcpy", "GLIBC_2.14") != nullptr, "a function of the C library");
+#endif
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,209 @@
+// What a program may expect of its own memory calls on pages that were registered with soft0: they
+// behave like the private memory that it asked for.
+#include <infiniband/verbs.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+constexpr size_t kPages = 8;
+
+int failures = 0;
+ibv_pd* domain = nullptr;
+size_t page_bytes = 0;
+
+void check_at(bool holds, const char* what, int line) {
+  if (!holds) {
+    std::printf("FAILED in line %d: %s (errno: %s)\n", line, what, std::strerror(errno));
+    ++failures;
+  }
+}
+
+#define CHECK(condition) check_at((condition), #condition, __LINE__)
+
+char* map_pages(void* address, size_t pages, int flags) {
+  void* mapped = mmap(address, pages * page_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  CHECK(mapped != MAP_FAILED);
+  return static_cast<char*>(mapped);
+}
+
+// Registers, which shares the pages, and deregisters, which leaves them shared.
+void share(void* address, size_t bytes) {
+  ibv_mr* region = ibv_reg_mr(domain, address, bytes, kAccess);
+  CHECK(region != nullptr);
+  if (region != nullptr) CHECK(ibv_dereg_mr(region) == 0);
+}
+
+bool all(const char* address, size_t bytes, char value) {
+  return std::all_of(address, address + bytes, [value](char byte) { return byte == value; });
+}
+
+void registration_keeps_the_contents() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'a', kPages * page_bytes);
+  share(pages + 100, 3 * page_bytes);
+  CHECK(all(pages, kPages * page_bytes, 'a'));
+  CHECK(munmap(pages, kPages * page_bytes) == 0);
+}
+
+void dont_need_gives_zeros() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'b', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  CHECK(madvise(pages + page_bytes, 2 * page_bytes, MADV_DONTNEED) == 0);
+  CHECK(all(pages, page_bytes, 'b'));
+  CHECK(all(pages + page_bytes, 2 * page_bytes, 0));
+  CHECK(all(pages + 3 * page_bytes, (kPages - 3) * page_bytes, 'b'));
+  // The pages are as usable as before.
+  std::memset(pages, 'c', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  CHECK(all(pages, kPages * page_bytes, 'c'));
+  CHECK(munmap(pages, kPages * page_bytes) == 0);
+}
+
+void free_is_allowed() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'd', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  CHECK(madvise(pages, page_bytes, MADV_FREE) == 0);
+  CHECK(all(pages, page_bytes, 'd') || all(pages, page_bytes, 0));
+  CHECK(all(pages + page_bytes, (kPages - 1) * page_bytes, 'd'));
+  errno = 0;
+  CHECK(madvise(pages + 1, page_bytes, MADV_FREE) == -1 && errno == EINVAL);
+  CHECK(munmap(pages, kPages * page_bytes) == 0);
+}
+
+void unmapped_pages_come_back_empty() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'e', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  CHECK(munmap(pages, kPages * page_bytes) == 0);
+  char* again = map_pages(pages, kPages, MAP_FIXED_NOREPLACE);
+  CHECK(again == pages);
+  share(again, kPages * page_bytes);
+  CHECK(all(again, kPages * page_bytes, 0));
+  CHECK(munmap(again, kPages * page_bytes) == 0);
+}
+
+void a_fixed_mapping_replaces_pages() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'f', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  CHECK(map_pages(pages + page_bytes, 1, MAP_FIXED) == pages + page_bytes);
+  CHECK(all(pages + page_bytes, page_bytes, 0));
+  share(pages, kPages * page_bytes);
+  CHECK(all(pages, page_bytes, 'f'));
+  CHECK(all(pages + page_bytes, page_bytes, 0));
+  CHECK(all(pages + 2 * page_bytes, (kPages - 2) * page_bytes, 'f'));
+  CHECK(munmap(pages, kPages * page_bytes) == 0);
+}
+
+void moved_pages_keep_their_contents() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'g', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  char* target = map_pages(nullptr, 2 * kPages, 0);
+  void* moved = mremap(pages, kPages * page_bytes, kPages * page_bytes,
+                       MREMAP_MAYMOVE | MREMAP_FIXED, target);
+  CHECK(moved == target);
+  CHECK(all(target, kPages * page_bytes, 'g'));
+  // Others at the old address, shared too, are other pages.
+  char* others = map_pages(pages, kPages, MAP_FIXED_NOREPLACE);
+  CHECK(others == pages);
+  std::memset(others, 'h', kPages * page_bytes);
+  share(others, kPages * page_bytes);
+  CHECK(all(target, kPages * page_bytes, 'g'));
+  share(target, kPages * page_bytes);
+  CHECK(all(target, kPages * page_bytes, 'g'));
+  CHECK(all(others, kPages * page_bytes, 'h'));
+  std::memset(target, 'i', kPages * page_bytes);
+  CHECK(all(others, kPages * page_bytes, 'h'));
+  CHECK(munmap(others, kPages * page_bytes) == 0);
+  CHECK(all(target, kPages * page_bytes, 'i'));
+  CHECK(munmap(target, 2 * kPages * page_bytes) == 0);
+}
+
+void a_shrunk_mapping_keeps_its_head() {
+  char* pages = map_pages(nullptr, kPages, 0);
+  std::memset(pages, 'j', kPages * page_bytes);
+  share(pages, kPages * page_bytes);
+  CHECK(mremap(pages, kPages * page_bytes, 2 * page_bytes, 0) == pages);
+  CHECK(all(pages, 2 * page_bytes, 'j'));
+  char* tail = map_pages(pages + 2 * page_bytes, kPages - 2, MAP_FIXED_NOREPLACE);
+  share(tail, (kPages - 2) * page_bytes);
+  CHECK(all(tail, (kPages - 2) * page_bytes, 0));
+  CHECK(munmap(pages, kPages * page_bytes) == 0);
+}
+
+// The C library maps large blocks, moves them in realloc() and unmaps them in free(), without the
+// program's functions.
+void large_blocks_of_malloc() {
+  constexpr size_t kBlockBytes = size_t{1} << 20;
+  for (int round = 0; round < 20; ++round) {
+    auto* block = static_cast<char*>(std::malloc(kBlockBytes));
+    std::memset(block, 'k', kBlockBytes);
+    share(block, kBlockBytes);
+    auto* grown = static_cast<char*>(std::realloc(block, 64 * kBlockBytes));
+    CHECK(all(grown, kBlockBytes, 'k'));
+    auto* other = static_cast<char*>(std::malloc(kBlockBytes));  // often where `block` was
+    std::memset(other, 'l', kBlockBytes);
+    share(other, kBlockBytes);
+    CHECK(all(grown, kBlockBytes, 'k'));
+    CHECK(all(other, kBlockBytes, 'l'));
+    std::memset(grown, 'm', 64 * kBlockBytes);
+    share(grown, 64 * kBlockBytes);
+    CHECK(all(grown, 64 * kBlockBytes, 'm'));
+    CHECK(all(other, kBlockBytes, 'l'));
+    std::free(other);
+    CHECK(all(grown, 64 * kBlockBytes, 'm'));
+    std::free(grown);
+    auto* zeroed = static_cast<char*>(std::calloc(1, kBlockBytes));
+    share(zeroed, kBlockBytes);
+    CHECK(all(zeroed, kBlockBytes, 0));
+    std::free(zeroed);
+  }
+}
+
+void calls_fail_as_ever() {
+  errno = 0;
+  CHECK(munmap(reinterpret_cast<void*>(1), page_bytes) == -1 && errno == EINVAL);
+  errno = 0;
+  CHECK(mmap(nullptr, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED &&
+        errno == EINVAL);
+  errno = 0;
+  CHECK(mremap(reinterpret_cast<void*>(1), page_bytes, page_bytes, 0) == MAP_FAILED &&
+        errno == EINVAL);
+}
+
+}  // namespace
+
+int main() {
+  page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  ibv_device** list = ibv_get_device_list(nullptr);
+  CHECK(list != nullptr && std::strcmp(list[0]->name, "soft0") == 0);
+  ibv_context* context = ibv_open_device(list[0]);
+  CHECK(context != nullptr);
+  if (context == nullptr) return 1;
+  domain = ibv_alloc_pd(context);
+  CHECK(domain != nullptr);
+
+  registration_keeps_the_contents();
+  dont_need_gives_zeros();
+  free_is_allowed();
+  unmapped_pages_come_back_empty();
+  a_fixed_mapping_replaces_pages();
+  moved_pages_keep_their_contents();
+  a_shrunk_mapping_keeps_its_head();
+  large_blocks_of_malloc();
+  calls_fail_as_ever();
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,345 @@
+// Unmodified verbs programs on soft0 through `verbena run`: those of ibverbs-utils and perftest,
+// and three of our own that check what those do not use.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+
+namespace verbena {
+namespace {
+
+constexpr uint64_t kNsPerSecond = 1'000'000'000;
+constexpr uint64_t kPatienceNs = 120 * kNsPerSecond;
+constexpr int kTimedOut = -1;
+
+// A child process in a process group of its own; what it prints is kept. Killed with its test.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& arguments)
+      : command_(arguments), output_fd_(memfd_create("output", MFD_CLOEXEC)) {
+    std::vector<char*> argv;
+    for (const std::string& argument : command_)
+      argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    const pid_t parent = getpid();
+    pid_ = fork();
+    if (pid_ == 0) {
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(125);
+      const int null = open("/dev/null", O_RDONLY);
+      dup2(null, STDIN_FILENO);
+      dup2(output_fd_, STDOUT_FILENO);
+      dup2(output_fd_, STDERR_FILENO);
+      execvp(argv[0], argv.data());
+      _exit(127);
+    }
+    pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    if (!ended_) {
+      kill(-pid_, SIGKILL);
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(pid_fd_);
+    close(output_fd_);
+  }
+
+  // The exit code; 128 + N after signal N; kTimedOut, and the program killed, if it does not end in
+  // time.
+  int exit_code() {
+    if (ended_) return exit_code_;
+    pollfd end{.fd = pid_fd_, .events = POLLIN, .revents = 0};
+    const bool in_time = poll(&end, 1, static_cast<int>(kPatienceNs / 1'000'000)) == 1;
+    if (!in_time) kill(-pid_, SIGKILL);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    ended_ = true;
+    exit_code_ = !in_time            ? kTimedOut
+                 : WIFEXITED(status) ? WEXITSTATUS(status)
+                                     : 128 + WTERMSIG(status);
+    return exit_code_;
+  }
+
+  bool running() {
+    pollfd end{.fd = pid_fd_, .events = POLLIN, .revents = 0};
+    return !ended_ && poll(&end, 1, 0) == 0;
+  }
+
+  std::string output() const {
+    std::string text(static_cast<size_t>(lseek(output_fd_, 0, SEEK_END)), '\0');
+    const ssize_t got = pread(output_fd_, text.data(), text.size(), 0);
+    text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+    return text;
+  }
+
+  std::string description() const {
+    std::string text = "$";
+    for (const std::string& argument : command_) text += " " + argument;
+    return text + "\n" + output();
+  }
+
+ private:
+  std::vector<std::string> command_;
+  int output_fd_;
+  pid_t pid_ = -1;
+  int pid_fd_ = -1;
+  bool ended_ = false;
+  int exit_code_ = 0;
+};
+
+std::vector<std::string> under_verbena(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {VERBENA_TOOL, "run", "--"});
+  return arguments;
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+bool installed(const std::string& program) {
+  std::istringstream path(std::getenv("PATH"));
+  for (std::string directory; std::getline(path, directory, ':');) {
+    if (access((directory + "/" + program).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+uint16_t free_port() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof(address);
+  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  close(listener);
+  return ntohs(address.sin_port);
+}
+
+// Asked of the kernel, since a connection to find out would be the server's one client.
+bool listening(uint16_t port) {
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream sockets(table);
+    std::string line;
+    std::getline(sockets, line);  // the heading
+    while (std::getline(sockets, line)) {
+      const std::vector<std::string> fields = words(line);
+      if (fields.size() < 4 || fields[3] != "0A") continue;
+      const std::string local_port = fields[1].substr(fields[1].rfind(':') + 1);
+      if (std::stoul(local_port, nullptr, 16) == port) return true;
+    }
+  }
+  return false;
+}
+
+class InterposeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string library = VERBENA_TEST_PROCESSES "/../lib/verbena/libverbena-verbs.so";
+    if (access(library.c_str(), R_OK) != 0) {
+      GTEST_SKIP() << "this build has no " << library << " (builds with sanitizers have none)";
+    }
+  }
+};
+
+// ---- the run command ----
+
+TEST_F(InterposeTest, RunFailsClearlyForAProgramThatIsNotThere) {
+  Program run(under_verbena({"no-such-program-anywhere"}));
+  EXPECT_EQ(run.exit_code(), 127) << run.description();
+  EXPECT_NE(run.output().find("no-such-program-anywhere"), std::string::npos) << run.description();
+}
+
+TEST_F(InterposeTest, RunPassesArgumentsAndTheExitCodeOn) {
+  Program run(under_verbena({"sh", "-c", "echo \"<$0> <$1>\"; exit 42", "a b", "--help"}));
+  EXPECT_EQ(run.exit_code(), 42) << run.description();
+  EXPECT_EQ(run.output(), "<a b> <--help>\n");
+}
+
+TEST_F(InterposeTest, RunKeepsOtherPreloads) {
+  setenv("LD_PRELOAD", "libm.so.6", 1);
+  Program run(under_verbena({"sh", "-c", "echo $LD_PRELOAD"}));
+  unsetenv("LD_PRELOAD");
+  EXPECT_EQ(run.exit_code(), 0) << run.description();
+  EXPECT_EQ(run.output().rfind("libm.so.6:/", 0), 0u) << run.description();
+  EXPECT_NE(run.output().find("/lib/verbena/libverbena-verbs.so\n"), std::string::npos);
+}
+
+// ---- programs of one process ----
+
+TEST_F(InterposeTest, ibv_devices) {
+  if (!installed("ibv_devices")) GTEST_SKIP() << "install ibverbs-utils";
+  Program devices(under_verbena({"ibv_devices"}));
+  EXPECT_EQ(devices.exit_code(), 0) << devices.description();
+  EXPECT_NE(devices.output().find("soft0"), std::string::npos) << devices.description();
+}
+
+TEST_F(InterposeTest, ibv_devinfo) {
+  if (!installed("ibv_devinfo")) GTEST_SKIP() << "install ibverbs-utils";
+  for (const char* arguments : {"ibv_devinfo", "ibv_devinfo -v -d soft0"}) {
+    Program info(under_verbena(words(arguments)));
+    EXPECT_EQ(info.exit_code(), 0) << info.description();
+    EXPECT_NE(info.output().find("soft0"), std::string::npos) << info.description();
+    EXPECT_NE(info.output().find("PORT_ACTIVE"), std::string::npos) << info.description();
+  }
+}
+
+TEST_F(InterposeTest, OwnProgramFindsEveryVerb) {
+  Program verbs(under_verbena({VERBENA_TEST_PROCESSES "/interpose_verbs_process"}));
+  EXPECT_EQ(verbs.exit_code(), 0) << verbs.description();
+}
+
+TEST_F(InterposeTest, OwnProgramKeepsItsMemory) {
+  Program memory(under_verbena({VERBENA_TEST_PROCESSES "/interpose_memory_process"}));
+  EXPECT_EQ(memory.exit_code(), 0) << memory.description();
+}
+
+TEST_F(InterposeTest, OwnProgramThatOpensTheLibraryItself) {
+  Program opener(under_verbena({VERBENA_TEST_PROCESSES "/interpose_dlopen_process"}));
+  EXPECT_EQ(opener.exit_code(), 0) << opener.description();
+}
+
+TEST_F(InterposeTest, WithoutRunThereIsNoSoftDevice) {
+  if (!installed("ibv_devices")) GTEST_SKIP() << "install ibverbs-utils";
+  Program devices({"ibv_devices"});
+  devices.exit_code();
+  EXPECT_EQ(devices.output().find("soft0"), std::string::npos) << devices.description();
+}
+
+// ---- servers and clients ----
+
+struct Pair {
+  const char* name;
+  const char* command;
+};
+
+class InterposePairTest : public InterposeTest, public ::testing::WithParamInterface<Pair> {
+ protected:
+  void SetUp() override {
+    InterposeTest::SetUp();
+    if (IsSkipped()) return;
+    const std::string program = words(GetParam().command)[0];
+    if (!installed(program)) GTEST_SKIP() << "install ibverbs-utils and perftest for " << program;
+  }
+
+  // Starts the server, and the client once the server listens.
+  void start() {
+    const uint16_t port = free_port();
+    std::vector<std::string> arguments = words(GetParam().command);
+    arguments.insert(arguments.end(), {"-d", "soft0", "-p", std::to_string(port)});
+    server_ = std::make_unique<Program>(under_verbena(arguments));
+    const uint64_t start_ns = now_ns();
+    while (!listening(port)) {
+      ASSERT_TRUE(server_->running() && now_ns() - start_ns < kPatienceNs)
+          << server_->description();
+      sleep_ns(2'000'000);
+    }
+    arguments.push_back("127.0.0.1");
+    client_ = std::make_unique<Program>(under_verbena(arguments));
+  }
+
+  std::unique_ptr<Program> server_;
+  std::unique_ptr<Program> client_;
+};
+
+std::string pair_name(const ::testing::TestParamInfo<Pair>& info) { return info.param.name; }
+
+TEST_P(InterposePairTest, Runs) {
+  start();
+  if (HasFatalFailure()) return;
+  EXPECT_EQ(client_->exit_code(), 0) << client_->description() << server_->description();
+  EXPECT_EQ(server_->exit_code(), 0) << server_->description();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Utilities, InterposePairTest,
+    ::testing::Values(Pair{"rc_pingpong", "ibv_rc_pingpong -c"},
+                      Pair{"rc_pingpong_events", "ibv_rc_pingpong -c -e"},
+                      Pair{"rc_pingpong_1_byte", "ibv_rc_pingpong -c -s 1"},
+                      Pair{"rc_pingpong_8_MiB", "ibv_rc_pingpong -c -s 8388608 -n 50"},
+                      Pair{"rc_pingpong_few_receives", "ibv_rc_pingpong -c -r 3 -s 65536"},
+                      Pair{"srq_pingpong", "ibv_srq_pingpong -c"},
+                      Pair{"srq_pingpong_events", "ibv_srq_pingpong -c -e"},
+                      Pair{"srq_pingpong_large", "ibv_srq_pingpong -c -s 1048576 -n 100 -q 4"}),
+    pair_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Perftest, InterposePairTest,
+    ::testing::Values(
+        Pair{"write_lat", "ib_write_lat"}, Pair{"write_lat_all_sizes", "ib_write_lat -a -n 50"},
+        Pair{"write_bw", "ib_write_bw"}, Pair{"write_bw_all_sizes", "ib_write_bw -a -n 100"},
+        Pair{"write_bw_both_ways", "ib_write_bw -b"},
+        Pair{"write_bw_both_ways_all_sizes", "ib_write_bw -b -a -n 100"},
+        Pair{"write_bw_4_queue_pairs", "ib_write_bw -q 4"},
+        Pair{"write_bw_events", "ib_write_bw -e"}, Pair{"read_lat", "ib_read_lat"},
+        Pair{"read_lat_all_sizes", "ib_read_lat -a -n 50"},
+        Pair{"read_lat_events", "ib_read_lat -e"}, Pair{"read_bw", "ib_read_bw"},
+        Pair{"read_bw_all_sizes", "ib_read_bw -a -n 100"},
+        Pair{"read_bw_both_ways", "ib_read_bw -b"},
+        Pair{"read_bw_4_queue_pairs", "ib_read_bw -q 4"}, Pair{"read_bw_events", "ib_read_bw -e"},
+        Pair{"send_lat", "ib_send_lat"}, Pair{"send_lat_all_sizes", "ib_send_lat -a -n 50"},
+        Pair{"send_lat_events", "ib_send_lat -e"},
+        Pair{"send_lat_shared_receives", "ib_send_lat --use-srq"}, Pair{"send_bw", "ib_send_bw"},
+        Pair{"send_bw_all_sizes", "ib_send_bw -a -n 100"},
+        Pair{"send_bw_both_ways", "ib_send_bw -b"},
+        Pair{"send_bw_both_ways_all_sizes", "ib_send_bw -b -a -n 100"},
+        Pair{"send_bw_4_queue_pairs", "ib_send_bw -q 4"}, Pair{"send_bw_events", "ib_send_bw -e"},
+        Pair{"send_bw_shared_receives", "ib_send_bw --use-srq"},
+        Pair{"send_bw_shared_receives_4_queue_pairs", "ib_send_bw --use-srq -q 4"},
+        Pair{"send_bw_shared_receives_all_sizes", "ib_send_bw --use-srq -a -n 100"},
+        Pair{"atomic_lat_fetch_and_add", "ib_atomic_lat -A FETCH_AND_ADD"},
+        Pair{"atomic_lat_compare_and_swap", "ib_atomic_lat -A CMP_AND_SWAP"},
+        Pair{"atomic_lat_events", "ib_atomic_lat -e"},
+        Pair{"atomic_bw_fetch_and_add", "ib_atomic_bw -A FETCH_AND_ADD"},
+        Pair{"atomic_bw_compare_and_swap", "ib_atomic_bw -A CMP_AND_SWAP"},
+        Pair{"atomic_bw_both_ways", "ib_atomic_bw -b"},
+        Pair{"atomic_bw_4_queue_pairs", "ib_atomic_bw -q 4"},
+        Pair{"atomic_bw_events", "ib_atomic_bw -e"}),
+    pair_name);
+
+// What soft0 does not have ends in the program's own error message, never in a crash.
+class InterposeRefusalTest : public InterposeTest, public ::testing::WithParamInterface<Pair> {};
+
+TEST_P(InterposeRefusalTest, Refuses) {
+  const std::vector<std::string> arguments = words(GetParam().command);
+  if (!installed(arguments[0])) GTEST_SKIP() << "install ibverbs-utils and perftest";
+  Program program(under_verbena(arguments));
+  EXPECT_GT(program.exit_code(), 0) << program.description();
+  EXPECT_LT(program.exit_code(), 127) << program.description();
+  EXPECT_NE(program.output(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Unsupported, InterposeRefusalTest,
+    ::testing::Values(Pair{"unreliable_connection", "ibv_uc_pingpong -d soft0"},
+                      Pair{"unreliable_datagram", "ibv_ud_pingpong -d soft0"},
+                      Pair{"extended_reliable_connection", "ibv_xsrq_pingpong -d soft0"},
+                      Pair{"on_demand_paging", "ibv_rc_pingpong -d soft0 -o"},
+                      Pair{"timestamps", "ibv_rc_pingpong -d soft0 -t"},
+                      Pair{"port_2", "ibv_rc_pingpong -d soft0 -i 2"}),
+    pair_name);
+
+}  // namespace
+}  // namespace verbena

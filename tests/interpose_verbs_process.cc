@@ -1,0 +1,225 @@
+// Calls every public verb that takes an object on objects of soft0: what it has works, and what it
+// does not have says so instead of looking behind structures that are not libibverbs' own.
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+constexpr int kLocalWrite = IBV_ACCESS_LOCAL_WRITE;
+
+int failures = 0;
+
+void check_at(bool holds, const char* what, int line) {
+  if (!holds) {
+    std::printf("FAILED in line %d: %s (errno: %s)\n", line, what, std::strerror(errno));
+    ++failures;
+  }
+}
+
+#define CHECK(condition) check_at((condition), #condition, __LINE__)
+
+// An expression that must yield null and EOPNOTSUPP.
+#define CHECK_NONE(expression)                                                       \
+  do {                                                                               \
+    errno = 0;                                                                       \
+    check_at((expression) == nullptr && errno == EOPNOTSUPP, #expression, __LINE__); \
+  } while (false)
+
+}  // namespace
+
+int main() {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  CHECK(list != nullptr && count >= 1);
+  ibv_device* device = list[0];
+  CHECK(std::strcmp(ibv_get_device_name(device), "soft0") == 0);
+  CHECK(ibv_get_device_guid(device) != 0);
+  CHECK(ibv_get_device_index(device) == -1);
+  CHECK(std::strcmp(ibv_node_type_str(device->node_type), "InfiniBand channel adapter") == 0);
+
+  // Lists nest, and null may be asked for no count.
+  ibv_device** second = ibv_get_device_list(nullptr);
+  CHECK(second != nullptr && second != list && second[0] == device);
+  ibv_free_device_list(second);
+
+  ibv_context* context = ibv_open_device(device);
+  CHECK(context != nullptr);
+  ibv_context* other = ibv_open_device(device);
+  CHECK(other != nullptr && other != context);
+  CHECK(ibv_close_device(other) == 0);
+  ibv_free_device_list(list);
+  if (context == nullptr) return 1;
+
+  ibv_device_attr attributes{};
+  CHECK(ibv_query_device(context, &attributes) == 0 && attributes.max_qp > 0);
+  ibv_device_attr_ex extended{};
+  CHECK(ibv_query_device_ex(context, nullptr, &extended) == 0);
+  CHECK(extended.orig_attr.max_qp == attributes.max_qp && extended.odp_caps.general_caps == 0);
+
+  // Programs of old have a structure that ends before port_cap_flags2.
+  struct {
+    ibv_port_attr attributes;
+    char guard[64];
+  } port;
+  std::memset(&port, 0x5a, sizeof(port));
+#undef ibv_query_port
+  CHECK(ibv_query_port(context, 1, reinterpret_cast<_compat_ibv_port_attr*>(&port.attributes)) ==
+        0);
+  CHECK(port.attributes.state == IBV_PORT_ACTIVE && port.attributes.lid != 0);
+  CHECK(port.attributes.port_cap_flags2 == 0x5a5a);
+  CHECK(port.guard[0] == 0x5a && port.guard[63] == 0x5a);
+  CHECK(ibv_query_port(context, 2, reinterpret_cast<_compat_ibv_port_attr*>(&port.attributes)) !=
+        0);
+
+  ibv_gid gid{};
+  CHECK(ibv_query_gid(context, 1, 0, &gid) == 0 && gid.global.interface_id != 0);
+  CHECK(ibv_query_gid(context, 1, 1, &gid) != 0);
+  ibv_gid_entry entry{};
+  CHECK(ibv_query_gid_ex(context, 1, 0, &entry, 0) == 0 && entry.port_num == 1);
+  CHECK(entry.gid_type == IBV_GID_TYPE_IB);
+  CHECK(ibv_query_gid_ex(context, 1, 1, &entry, 0) != 0);
+  ibv_gid_entry table[4]{};
+  CHECK(ibv_query_gid_table(context, table, 4, 0) == 1);
+  CHECK(std::memcmp(&table[0].gid, &entry.gid, sizeof(gid)) == 0);
+  // A newer program's entry is larger: what is not known stays.
+  struct {
+    ibv_gid_entry entry;
+    char newer[16];
+  } large;
+  std::memset(&large, 0x5a, sizeof(large));
+  CHECK(_ibv_query_gid_ex(context, 1, 0, &large.entry, 0, sizeof(large)) == 0);
+  CHECK(large.newer[0] == 0x5a);
+  __be16 key = 0;
+  CHECK(ibv_query_pkey(context, 1, 0, &key) == 0 && key == 0xffff);
+  CHECK(ibv_query_pkey(context, 1, 1, &key) == -1);
+  CHECK(ibv_get_pkey_index(context, 1, 0xffff) == 0);
+  CHECK(ibv_get_pkey_index(context, 1, 0x1234) == -1);
+
+  ibv_pd* domain = ibv_alloc_pd(context);
+  CHECK(domain != nullptr);
+  std::vector<char> buffer(8192);
+  ibv_mr* region = ibv_reg_mr(domain, buffer.data(), buffer.size(), kLocalWrite);
+  CHECK(region != nullptr && region->length == buffer.size());
+  CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, domain, nullptr, 0, 0) ==
+        IBV_REREG_MR_ERR_INPUT);
+  // A constant without optional flags takes another function than a variable one or relaxed
+  // ordering.
+  ibv_mr* relaxed = ibv_reg_mr(domain, buffer.data(), 4096,
+                               kLocalWrite | static_cast<int>(IBV_ACCESS_RELAXED_ORDERING));
+  CHECK(relaxed != nullptr && ibv_dereg_mr(relaxed) == 0);
+  ibv_mr* moved = ibv_reg_mr_iova(domain, buffer.data(), 4096, 0x1000, kLocalWrite);
+  CHECK(moved != nullptr && ibv_dereg_mr(moved) == 0);
+  CHECK_NONE(ibv_reg_dmabuf_mr(domain, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
+  CHECK_NONE(ibv_import_pd(context, 0));
+  CHECK_NONE(ibv_import_mr(domain, 0));
+  CHECK_NONE(ibv_import_dm(context, 0));
+  CHECK_NONE(ibv_alloc_mw(domain, IBV_MW_TYPE_1));
+  CHECK_NONE(ibv_alloc_null_mr(domain));
+  ibv_alloc_dm_attr device_memory{};
+  device_memory.length = 64;
+  CHECK_NONE(ibv_alloc_dm(context, &device_memory));
+  ibv_td_init_attr thread_domain{};
+  CHECK_NONE(ibv_alloc_td(context, &thread_domain));
+  ibv_parent_domain_init_attr parent{};
+  parent.pd = domain;
+  CHECK_NONE(ibv_alloc_parent_domain(context, &parent));
+  ibv_xrcd_init_attr xrcd{};
+  CHECK_NONE(ibv_open_xrcd(context, &xrcd));
+  ibv_values_ex values{};
+  CHECK(ibv_query_rt_values_ex(context, &values) == EOPNOTSUPP);
+
+  ibv_comp_channel* channel = ibv_create_comp_channel(context);
+  CHECK(channel != nullptr);
+  ibv_cq* cq = ibv_create_cq(context, 16, &failures, channel, 0);
+  CHECK(cq != nullptr && cq->cqe >= 16 && cq->cq_context == &failures);
+  CHECK(ibv_resize_cq(cq, 16) == 0);
+  CHECK(ibv_resize_cq(cq, cq->cqe + 1) == EOPNOTSUPP);
+  CHECK(ibv_resize_cq(cq, 0) == EINVAL);
+  CHECK(ibv_req_notify_cq(cq, 0) == 0);
+  ibv_cq_init_attr_ex cq_extended{};
+  cq_extended.cqe = 16;
+  CHECK_NONE(ibv_create_cq_ex(context, &cq_extended));
+  ibv_modify_cq_attr moderation{};
+  CHECK(ibv_modify_cq(cq, &moderation) == EOPNOTSUPP);
+
+  ibv_srq_init_attr srq_attributes{};
+  srq_attributes.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 0};
+  ibv_srq* srq = ibv_create_srq(domain, &srq_attributes);
+  CHECK(srq != nullptr);
+  ibv_srq_attr srq_now{};
+  CHECK(ibv_query_srq(srq, &srq_now) == 0 && srq_now.max_wr >= 8);
+  srq_now.srq_limit = 2;
+  CHECK(ibv_modify_srq(srq, &srq_now, IBV_SRQ_LIMIT) == 0);
+  uint32_t srq_number = 0;
+  CHECK(ibv_get_srq_num(srq, &srq_number) == EOPNOTSUPP);
+  ibv_srq_init_attr_ex srq_extended{};
+  srq_extended.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 0};
+  srq_extended.comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
+  srq_extended.srq_type = IBV_SRQT_BASIC;
+  srq_extended.pd = domain;
+  ibv_srq* srq_of_extended = ibv_create_srq_ex(context, &srq_extended);
+  CHECK(srq_of_extended != nullptr && ibv_destroy_srq(srq_of_extended) == 0);
+
+  ibv_qp_init_attr qp_attributes{};
+  qp_attributes.send_cq = cq;
+  qp_attributes.recv_cq = cq;
+  qp_attributes.qp_type = IBV_QPT_RC;
+  qp_attributes.cap = {.max_send_wr = 4,
+                       .max_recv_wr = 4,
+                       .max_send_sge = 1,
+                       .max_recv_sge = 1,
+                       .max_inline_data = 0};
+  ibv_qp* qp = ibv_create_qp(domain, &qp_attributes);
+  CHECK(qp != nullptr && qp->qp_num > 1);
+  ibv_qp_attr qp_now{};
+  ibv_qp_init_attr qp_made{};
+  CHECK(ibv_query_qp(qp, &qp_now, IBV_QP_STATE, &qp_made) == 0 && qp_now.qp_state == IBV_QPS_RESET);
+  qp_now = {};
+  qp_now.qp_state = IBV_QPS_INIT;
+  qp_now.port_num = 1;
+  CHECK(ibv_modify_qp(qp, &qp_now,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+  CHECK(ibv_qp_to_qp_ex(qp) == nullptr);
+  CHECK(ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0) == 0);
+  CHECK(ibv_attach_mcast(qp, &gid, 0) == EOPNOTSUPP);
+  CHECK(ibv_detach_mcast(qp, &gid, 0) == EOPNOTSUPP);
+  ibv_ece ece{};
+  ece.vendor_id = 1;
+  CHECK(ibv_set_ece(qp, &ece) == EOPNOTSUPP);
+  CHECK(ibv_query_ece(qp, &ece) == EOPNOTSUPP);
+  ibv_flow_attr flow{};
+  CHECK_NONE(ibv_create_flow(qp, &flow));
+  ibv_qp_init_attr_ex qp_extended{};
+  qp_extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  qp_extended.pd = domain;
+  CHECK_NONE(ibv_create_qp_ex(context, &qp_extended));
+  qp_attributes.qp_type = IBV_QPT_UD;
+  CHECK(ibv_create_qp(domain, &qp_attributes) == nullptr);
+
+  ibv_ah_attr path{};
+  path.port_num = 1;
+  CHECK_NONE(ibv_create_ah(domain, &path));
+  ibv_wc completion{};
+  ibv_grh header{};
+  CHECK(ibv_init_ah_from_wc(context, 1, &completion, &header, &path) != 0);
+  CHECK_NONE(ibv_create_ah_from_wc(domain, &completion, &header, 1));
+  uint8_t mac[ETHERNET_LL_SIZE];
+  uint16_t vlan = 0;
+  CHECK(ibv_resolve_eth_l2_from_gid(context, &path, mac, &vlan) != 0);
+
+  // Objects in use are kept.
+  CHECK(ibv_dealloc_pd(domain) == EBUSY);
+  CHECK(ibv_destroy_cq(cq) == EBUSY);
+  CHECK(ibv_destroy_qp(qp) == 0);
+  CHECK(ibv_destroy_srq(srq) == 0);
+  CHECK(ibv_destroy_cq(cq) == 0);
+  CHECK(ibv_destroy_comp_channel(channel) == 0);
+  CHECK(ibv_dereg_mr(region) == 0);
+  CHECK(ibv_dealloc_pd(domain) == 0);
+  CHECK(ibv_close_device(context) == 0);
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,247 @@
+"""The plain answer: who wins, by how much, and when the page must not claim a winner."""
+
+import unittest
+
+import support
+from support import synthetic
+from verbena_lab import advice, figures
+from verbena_lab.verdict import verdict
+
+
+def answers(rows):
+    return {answer.question.key: answer for answer in advice.answers(support.one_view(rows))}
+
+
+def sentences(rows):
+    return " ".join(verdict(advice.answers(support.one_view(rows))))
+
+
+def latency_row(protocol, p50_ns, spread=None, **changes):
+    """A row with this median; `spread` is the half width of its range as a share, None for no spread at all."""
+    rate = 1e9 / p50_ns
+    reach = None if spread is None else {"rate_min": rate * (1 - spread), "rate_max": rate * (1 + spread)}
+    numbers = {
+        "latency_ns": {"p50": p50_ns, "p99": p50_ns * 2, "p999": p50_ns * 3},
+        "rate_per_s": rate,
+        "spread": reach,
+    }
+    return synthetic.row(protocol, 64, 1, **(numbers | changes))
+
+
+def names(candidates):
+    return [candidate.series.name for candidate in candidates]
+
+
+class Winner(unittest.TestCase):
+    def test_the_lower_latency_wins_clearly_when_ranges_do_not_overlap(self):
+        answer = answers([latency_row("send/send", 1000, 0.02), latency_row("write/write", 800, 0.02)])["latency"]
+        self.assertEqual(names(answer.ranking), ["WRITE/WRITE", "SEND/SEND"])
+        self.assertEqual(names(answer.tied), ["WRITE/WRITE"])
+        self.assertEqual(answer.confidence, "clear")
+        self.assertEqual(answer.comparison, "20\u00a0% less than second-placed SEND/SEND (1.00\u00a0µs).")
+        self.assertIn("polls", answer.why)
+        self.assertIn("mailbox", answer.why)
+
+    def test_overlapping_ranges_are_a_tie_even_at_a_large_distance(self):
+        answer = answers([latency_row("send/send", 1000, 0.2), latency_row("write/write", 800, 0.2)])["latency"]
+        self.assertEqual(answer.confidence, "tie")
+        self.assertEqual(set(names(answer.tied)), {"WRITE/WRITE", "SEND/SEND"})
+        self.assertIn("Within the spread", answer.remark)
+
+    def test_a_measured_latency_range_goes_before_the_one_from_the_rate(self):
+        narrow = {"p50_min_ns": 795, "p50_max_ns": 805, "rate_min": 1e5, "rate_max": 9e6}
+        rows = [latency_row("send/send", 1000, 0.02), latency_row("write/write", 800, spread=None) | {"spread": narrow}]
+        self.assertEqual(answers(rows)["latency"].confidence, "clear")
+
+    def test_without_a_spread_small_differences_decide_nothing_and_larger_ones_are_hedged(self):
+        close = answers([latency_row("send/send", 1000), latency_row("write/write", 970)])["latency"]
+        self.assertEqual(close.confidence, "tie")
+        self.assertIn("Too close to call", close.remark)
+        apart = answers([latency_row("send/send", 1000), latency_row("write/write", 800)])["latency"]
+        self.assertEqual(apart.confidence, "single")
+        self.assertIn("spread is not known", apart.remark)
+        far = answers([latency_row("send/send", 2000), latency_row("write/write", 800)])["latency"]
+        self.assertEqual(far.confidence, "far")
+        self.assertTrue(far.comparison.startswith("40\u00a0% of second-placed"), far.comparison)
+
+    def test_exactly_equal_values_are_a_tie(self):
+        answer = answers([latency_row("send/send", 900, 0.0), latency_row("write/write", 900, 0.0)])["latency"]
+        self.assertEqual(answer.confidence, "tie")
+        self.assertTrue(answer.comparison.startswith("The same as"), answer.comparison)
+
+    def test_only_equal_configurations_are_compared(self):
+        rows = [latency_row("send/send", 1000), latency_row("write/write", 100, response_bytes=256)]
+        answer = answers(rows)["latency"]
+        self.assertEqual(names(answer.ranking), ["SEND/SEND"])
+        self.assertEqual(answer.confidence, "alone")
+        self.assertEqual(answer.absent, "Not measured in this configuration: WRITE/WRITE.")
+
+    def test_the_configuration_with_most_protocols_is_chosen(self):
+        rows = [latency_row("send/send", 1000), latency_row("send/send", 1010, response_bytes=256)]
+        rows.append(latency_row("write/write", 800, response_bytes=256))
+        self.assertEqual(answers(rows)["latency"].configuration, (64, 256, 1))
+
+    def test_throughput_takes_the_deepest_queue_and_bandwidth_the_largest_response(self):
+        found = answers(synthetic.full_sweep())
+        self.assertEqual(found["throughput"].configuration, (64, 64, 64))
+        self.assertEqual(found["bandwidth"].configuration[1], 4 << 20)
+        self.assertEqual(names(found["throughput"].ranking)[0], "WRITE/WRITE")
+
+
+class Missing(unittest.TestCase):
+    def test_questions_nobody_measured_say_what_to_run(self):
+        found = answers([latency_row("send/send", 1000, cpu=None)])
+        self.assertFalse(found["throughput"].answered)
+        self.assertIn("--pending", found["throughput"].missing)
+        self.assertIn("--response", found["bandwidth"].missing)
+        self.assertIn("CPU", found["responder_cpu"].missing)
+
+    def test_one_protocol_alone_is_no_winner(self):
+        rows = [latency_row("send/send", 1000)]
+        self.assertEqual(answers(rows)["latency"].confidence, "alone")
+        self.assertIn("Only SEND/SEND was measured", sentences(rows))
+
+    def test_rows_with_errors_count_nowhere_and_are_named(self):
+        rows = [
+            latency_row("send/send", 1000),
+            latency_row("write/send", 1500),
+            latency_row("write/write", 1, errors=7),
+        ]
+        view = support.one_view(rows)
+        answer = advice.answers(view)[0]
+        self.assertEqual(names(answer.ranking), ["SEND/SEND", "WRITE/SEND"])
+        self.assertEqual(answer.absent, "Left out because of errors: WRITE/WRITE.")
+        text = advice.excluded_text(view)
+        self.assertIn("1 of 3 measurements", text)
+        self.assertIn("WRITE/WRITE, 64\u00a0B request", text)
+        self.assertIn("7 errors", text)
+        drawn = {trace["name"] for plot in figures.figures(view) for v in plot["variants"] for trace in v["data"]}
+        self.assertNotIn("WRITE/WRITE", drawn)
+        self.assertIn("SEND/SEND", drawn)
+
+    def test_many_failed_rows_are_counted_not_listed(self):
+        rows = [latency_row("send/send", 1000, errors=1, response_bytes=size) for size in range(64, 84)]
+        view = support.one_view(rows + [latency_row("read", 500)])
+        self.assertIn("and 14 more", advice.excluded_text(view))
+
+    def test_nothing_but_errors(self):
+        rows = [latency_row("send/send", 1000, errors=1)]
+        found = answers(rows)
+        self.assertFalse(found["latency"].answered)
+        self.assertIn("had errors", found["latency"].missing)
+        self.assertIn("Nothing here can be compared", sentences(rows))
+        self.assertEqual(figures.figures(support.one_view(rows)), [])
+
+    def test_no_errors_no_remark(self):
+        self.assertEqual(advice.excluded_text(support.one_view([latency_row("read", 1)])), "")
+
+
+class Read(unittest.TestCase):
+    def test_a_win_of_read_names_the_best_protocol_that_runs_a_handler(self):
+        rows = [
+            latency_row("read", 500, 0.01),
+            latency_row("write/write", 700, 0.01),
+            latency_row("send/send", 900, 0.01),
+        ]
+        answer = answers(rows)["latency"]
+        self.assertEqual(names(answer.tied), ["READ"])
+        self.assertEqual(answer.alternative, "If the responder has to compute the answer: WRITE/WRITE, 700\u00a0ns.")
+        text = sentences(rows)
+        self.assertIn("Use WRITE/WRITE where the responder computes the answer: best in latency", text)
+        self.assertIn("Use READ where the answer already lies at an address the requester knows", text)
+
+    def test_a_tie_with_read_needs_no_alternative(self):
+        rows = [latency_row("read", 800, 0.05), latency_row("write/write", 800, 0.05)]
+        self.assertEqual(answers(rows)["latency"].alternative, "")
+
+    def test_the_top_sentences_with_read_and_one_other(self):
+        read, write = ("read", "write/write")
+        for ahead, behind, text in (
+            (read, write, "Use READ where the answer already lies at an address the requester knows: best in latency."),
+            (write, read, "Use WRITE/WRITE where the responder computes the answer: best in latency."),
+        ):
+            rows = [latency_row(ahead, 500, 0.01, cpu=None), latency_row(behind, 700, 0.01, cpu=None)]
+            self.assertEqual(sentences(rows), text)
+        rows = [latency_row(read, 500, 0.1, cpu=None), latency_row(write, 500, 0.1, cpu=None)]
+        self.assertEqual(sentences(rows), "In latency all are level.")
+
+    def test_the_top_sentences_where_only_read_differs(self):
+        for read_ns, text in ((900, "In latency all but READ are level."), (400, "In latency the others are level.")):
+            rows = [latency_row("read", read_ns, 0.01, cpu=None)]
+            rows += [latency_row(name, 600, 0.01, cpu=None) for name in ("write/write", "send/send")]
+            self.assertTrue(sentences(rows).endswith(text), sentences(rows))
+
+    def test_no_read_no_condition(self):
+        rows = [latency_row("write/write", 700, 0.01), latency_row("send/send", 900, 0.01)]
+        self.assertIn("Use WRITE/WRITE: best in latency", sentences(rows))
+
+
+class Cpu(unittest.TestCase):
+    @staticmethod
+    def row(protocol, responder):
+        return synthetic.row(
+            protocol, 64, 16, cpu={"requester": {"instructions_per_message": 400}, "responder": responder}
+        )
+
+    def test_nothing_at_all_is_said_as_such(self):
+        rows = [
+            self.row("read", {"instructions_per_message": 0}),
+            self.row("send/send", {"instructions_per_message": 600}),
+        ]
+        answer = answers(rows)["responder_cpu"]
+        self.assertEqual(names(answer.tied), ["READ"])
+        self.assertTrue(answer.comparison.startswith("Nothing at all, against second-placed SEND/SEND"))
+        self.assertIn("takes no part", answer.why)
+
+    def test_instructions_and_cycles_are_never_compared(self):
+        rows = [
+            self.row("read", {"cycles_per_message": 1}),
+            self.row("write/write", {"instructions_per_message": 500}),
+            self.row("send/send", {"instructions_per_message": 600}),
+        ]
+        answer = answers(rows)["responder_cpu"]
+        self.assertEqual(names(answer.ranking), ["WRITE/WRITE", "SEND/SEND"])
+
+
+class Verdict(unittest.TestCase):
+    def test_each_strength_is_named_where_it_depends(self):
+        rows = [
+            latency_row("write/write", 700, 0.01, cpu=None),
+            latency_row("send/send", 900, 0.01, cpu=None),
+            latency_row("write/write", 900, 0.01, pending=16, cpu=None),
+            latency_row("send/send", 600, 0.01, pending=16, cpu=None),
+        ]
+        text = sentences(rows)
+        self.assertIn("Use WRITE/WRITE: best in latency.", text)
+        self.assertIn("Prefer SEND/SEND for throughput.", text)
+
+    def test_all_level_everywhere_recommends_nobody(self):
+        rows = [latency_row("write/write", 900, 0.1, cpu=None), latency_row("send/send", 900, 0.1, cpu=None)]
+        self.assertEqual(sentences(rows), "In latency all are level.")
+
+    def test_level_mark_layouts_share_the_first_place_of_their_protocol(self):
+        rows = [
+            latency_row("write/write", 700, 0.01, cpu=None, mark_layout=layout) for layout in ("last-bit", "markers")
+        ]
+        rows.append(latency_row("send/send", 1000, 0.01, cpu=None))
+        answer = answers(rows)["latency"]
+        self.assertEqual(len(answer.tied), 2)
+        self.assertEqual(answer.comparison, "30\u00a0% less than second-placed SEND/SEND (1.00\u00a0µs).")
+        self.assertEqual(answer.remark, "Within the spread of the runs: take any of its mark layouts.")
+        self.assertEqual(sentences(rows), "Use WRITE/WRITE: best in latency.")
+
+    def test_writes_with_immediate_data_are_not_explained_by_polled_memory(self):
+        rows = [latency_row("write/write", 700, 0.01, mark_layout="immediate"), latency_row("send/send", 1000, 0.01)]
+        why = answers(rows)["latency"].why
+        self.assertIn("immediate data", why)
+        self.assertNotIn("memory it polls", why)
+
+    def test_unknown_protocols_are_ranked_without_an_invented_reason(self):
+        rows = [latency_row("teleport", 100, 0.01), latency_row("send/send", 900, 0.01)]
+        answer = answers(rows)["latency"]
+        self.assertEqual(names(answer.tied), ["TELEPORT"])
+        self.assertEqual(answer.why, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+// Tests with several processes: a test program starts itself again in the role of a child.
+//
+//   VERBENA_TEST_CHILD(echo) {                    // runs in the child; `link` leads to the test
+//     link.put(link.get<int>());
+//     return 0;                                   // the exit code
+//   }
+//   TEST(EchoTest, Answers) {
+//     Child child("echo");
+//     child.link().put(7);
+//     EXPECT_EQ(child.link().get<int>(), 7);
+//     EXPECT_EQ(child.wait(), 0);
+//   }
+//   int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }
+//
+// Each test program has a registry directory (VERBENA_RUNTIME_DIR) of its own, which its children
+// inherit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace verbena::soft_test {
+
+// One end of a stream between a test and its child. Every call ends the process with a message
+// where the other side is gone or silent for longer than any test takes.
+class Link {
+ public:
+  explicit Link(int socket) : socket_(socket) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  ~Link();
+
+  template <typename T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    put_bytes(&value, sizeof(value));
+  }
+  template <typename T>
+  T get() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    get_bytes(&value, sizeof(value));
+    return value;
+  }
+  void put_bytes(const void* bytes, size_t size_bytes);
+  void get_bytes(void* bytes, size_t size_bytes);
+  // Whether something can be read: bytes, or the end of the stream.
+  bool readable() const;
+
+ private:
+  int socket_;
+};
+
+// A child process in the role `name`; killed and reaped with its owner.
+class Child {
+ public:
+  explicit Child(const std::string& role, const std::vector<std::string>& arguments = {});
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&&) = delete;
+  ~Child();
+
+  Link& link() { return *link_; }
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  // Kills and reaps it.
+  void kill();
+  // Its exit code, or 128 + N after signal N. Killed, and 255, if it does not end in time.
+  int wait();
+
+ private:
+  pid_t pid_ = -1;
+  int exit_code_ = -1;
+  Link* link_ = nullptr;
+};
+
+using ChildMain = int (*)(Link& link, const std::vector<std::string>& arguments);
+struct ChildRole {
+  ChildRole(const char* name, ChildMain body);
+};
+
+#define VERBENA_TEST_CHILD(role)                                                            \
+  static int child_##role(::verbena::soft_test::Link& link,                                 \
+                          const std::vector<std::string>& arguments);                       \
+  static const ::verbena::soft_test::ChildRole child_role_##role(#role, child_##role);      \
+  static int child_##role([[maybe_unused]] ::verbena::soft_test::Link& link,                \
+                          [[maybe_unused]] const std::vector<std::string>& arguments)
+
+// What main() of a test program does: the tests, or the role that the arguments name.
+int run_main(int argc, char** argv);
+
+// How often to repeat what looks for rare interleavings: `usual`, many times that with
+// VERBENA_SOAK=1, less in a sanitizer build.
+size_t iterations(size_t usual);
+
+}  // namespace verbena::soft_test
