@@ -382,9 +382,12 @@ TEST_F(ConnectionTest, AnOversizeFrameIsRefusedBeforeItsBytesAreWaitedFor) {
 }
 
 TEST_F(ConnectionTest, BytesThatAreNoFrameAreRefused) {
-  RawPair pair = connect_raw();
-  pair.raw.say("HTTP/1.1 400 Bad Request\r\n");
-  EXPECT_EQ(pair.connection.receive(kLongNs).status().code(), StatusCode::kProtocolViolation);
+  for (const std::vector<std::byte>& bytes :
+       {bytes_of("HTTP/1.1 400 Bad Request\r\n"), frame_of(kMagic ^ 1, 3, "abc")}) {
+    RawPair pair = connect_raw();
+    pair.raw.say(bytes);
+    EXPECT_EQ(pair.connection.receive(kLongNs).status().code(), StatusCode::kProtocolViolation);
+  }
 }
 
 TEST_F(ConnectionTest, TheWrongSecretIsNamedOnBothSides) {

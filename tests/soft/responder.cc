@@ -40,14 +40,14 @@ struct Responder::Command {
     kReset,
     kDestroyQueuePair,
   };
-  Kind kind;
-  QueuePairAddress peer;
-  ReliabilityOptions reliability;
-  uint64_t value;  // size, seed, id, count
-  unsigned flags;
-  bool other_domain;
-  uint32_t part_count;
-  Part parts[kMaxParts];
+  Kind kind{};
+  QueuePairAddress peer{};
+  ReliabilityOptions reliability{};
+  uint64_t value = 0;  // size, seed, id, count
+  unsigned flags = 0;
+  bool other_domain = false;
+  uint32_t part_count = 0;
+  Part parts[kMaxParts] = {};
 };
 
 struct Responder::Reply {

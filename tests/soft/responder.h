@@ -28,9 +28,9 @@ struct ResponderOptions {
 
 // Part of a responder's buffer.
 struct Part {
-  uint32_t buffer;
-  uint32_t offset;
-  uint32_t length_bytes;
+  uint32_t buffer = 0;
+  uint32_t offset = 0;
+  uint32_t length_bytes = 0;
 };
 
 class Responder {

@@ -34,7 +34,7 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
     if (consumed == qp.recv_visible.load(std::memory_order_acquire)) return nullptr;
     return &qp.receives[consumed & qp.recv_mask];
   }
-  if (receive_index >= qp.srq->depth || !qp.srq->receives[receive_index].posted) return nullptr;
+  if (receive_index >= qp.srq->depth || !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) return nullptr;
   const auto& shown = *reinterpret_cast<const SharedReceive*>(
       qp.srq->shared->receives + receive_index * size_t{qp.srq->shared->receive_stride_bytes});
   const uint64_t taker = shown.claim.load(std::memory_order_acquire) & 0xffffff;
@@ -50,7 +50,7 @@ void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
   Srq& srq = *qp.srq;
   {
     const OwnerLock::Guard guard(srq.lock);
-    receive.posted = false;
+    receive.posted.store(false, std::memory_order_relaxed);
     srq.free.push_back(receive_index);
   }
   qp.shared->consumed.store(qp.next_packet, std::memory_order_release);
@@ -333,7 +333,7 @@ void reclaim_shared_receives(Qp& qp, bool all) {
     const auto& shown = *reinterpret_cast<const SharedReceive*>(
         srq.shared->receives + index * size_t{srq.shared->receive_stride_bytes});
     const uint64_t taker = shown.claim.load(std::memory_order_acquire) & 0xffffff;
-    if (srq.receives[index].posted && !delivered[index] && taker != 0 && taker == qp.peer.taker_number) {
+    if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] && taker != 0 && taker == qp.peer.taker_number) {
       publish_shared_receive(srq, static_cast<uint16_t>(index));
     }
   }

@@ -97,8 +97,7 @@ struct PostedReceive {
   uint32_t length_bytes;
   uint32_t sge_count;
   ibv_sge* sges;
-  bool valid;   // all entries were registered when posted
-  bool posted;  // shared receive queues: not consumed yet
+  std::atomic<bool> posted;  // shared receive queues: not consumed yet
 };
 
 struct Srq {

@@ -123,6 +123,7 @@ int reset(Qp& qp) {
   qp.rnic->quiesce_peers(&qp);
   if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);
   forget_completions(*qp.send_cq, qp);
+  const auto links = qp.rnic->lock_links();
   const OwnerLock::Guard send_guard(qp.send_lock);
   const OwnerLock::Guard recv_guard(qp.recv_lock);
   const OwnerLock::Guard cq_guard(qp.recv_cq->lock);
@@ -326,16 +327,17 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     return 0;
   }
 
-  const OwnerLock::Guard send_guard(qp.send_lock);
-  copy_attributes(qp.attributes, *attributes, mask);
-  qp.shared->access.store(qp.attributes.qp_access_flags, std::memory_order_relaxed);
-  qp.shared->min_rnr_timer.store(qp.attributes.min_rnr_timer, std::memory_order_relaxed);
   if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
-    Status connected = connect_peer(qp, qp.attributes.dest_qp_num);
+    const auto links = qp.rnic->lock_links();
+    Status connected = connect_peer(qp, attributes->dest_qp_num);
     // As on a network, a peer that is not there is no error yet: the first send will not get through.
     if (!connected.ok() && connected.code() != StatusCode::kUnavailable) return fail(connected);
     if (!connected.ok()) log_info("{}", connected.message());
   }
+  const OwnerLock::Guard send_guard(qp.send_lock);
+  copy_attributes(qp.attributes, *attributes, mask);
+  qp.shared->access.store(qp.attributes.qp_access_flags, std::memory_order_relaxed);
+  qp.shared->min_rnr_timer.store(qp.attributes.min_rnr_timer, std::memory_order_relaxed);
   if (to != from) set_state(qp, to);
   return 0;
 }
@@ -363,6 +365,12 @@ int destroy_qp(ibv_qp* verbs) {
     reset(*qp);
   }
   qp->rnic->withdraw(qp->index);
+  // Peers in other processes keep their mapping of what is freed below; peers in this one would touch nothing.
+  qp->rnic->for_each_queue_pair([qp](Qp& other) {
+    if (other.peer.shared != qp->shared) return;
+    const OwnerLock::Guard guard(other.send_lock);
+    other.peer.shared = nullptr;
+  });
   drop_events_of(verbs->context, qp);
   pthread_mutex_lock(&verbs->mutex);
   while (verbs->events_completed != static_cast<uint32_t>(qp->async_delivered)) {

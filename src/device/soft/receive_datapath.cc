@@ -24,7 +24,7 @@ void keep_receive(const RegionEntry* regions, uint32_t domain, const ibv_recv_wr
   kept.wr_id = wr.wr_id;
   kept.sge_count = static_cast<uint32_t>(wr.num_sge);
   kept.length_bytes = static_cast<uint32_t>(std::min(length_bytes, kMaxMessageBytes));
-  kept.posted = true;
+  kept.posted.store(true, std::memory_order_release);
   shown.sge_count = kept.sge_count;
   shown.length_bytes = valid ? kept.length_bytes : kReceiveInvalid;
 }

@@ -64,7 +64,10 @@ class Rnic {
   void wake();
   void begin_waiting();
   void end_waiting();
-  // Runs `use` on every queue pair while none can be made or destroyed.
+  // Held while a queue pair's link to its peer (Qp::peer) is changed, and by those who read links of others. Comes
+  // before the queue pair's own locks.
+  std::unique_lock<std::mutex> lock_links() { return std::unique_lock(queue_pairs_mutex_); }
+  // Runs `use` on every queue pair while none can be made, destroyed or linked.
   template <typename Use>
   void for_each_queue_pair(Use&& use) {
     std::lock_guard guard(queue_pairs_mutex_);

@@ -1,0 +1,1134 @@
+#include "src/device/soft/page_share.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
+#include "src/base/shared_memory.h"
+
+namespace verbena::soft {
+namespace {
+
+using Sharing = PageShare::Sharing;
+using Writers = PageShare::Writers;
+
+const auto kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+
+// Compilers must not know what is in memory that changes hands.
+template <typename T>
+T look_at(const T* address) {
+  return load_acquire(address);
+}
+
+char* map_private(size_t bytes, int protection = PROT_READ | PROT_WRITE, int flags = 0) {
+  void* memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  EXPECT_NE(memory, MAP_FAILED) << strerror(errno);
+  return static_cast<char*>(memory);
+}
+
+// Every page differs from every other, in all its words.
+void fill(char* memory, size_t bytes, uint64_t salt) {
+  for (size_t at = 0; at + 8 <= bytes; at += 8) {
+    const uint64_t word = (at + 1) * 0x9e3779b97f4a7c15u + salt;
+    memcpy(memory + at, &word, 8);
+  }
+}
+bool holds(const char* memory, size_t bytes, uint64_t salt) {
+  for (size_t at = 0; at + 8 <= bytes; at += 8) {
+    const uint64_t word = (at + 1) * 0x9e3779b97f4a7c15u + salt;
+    if (memcmp(memory + at, &word, 8) != 0) return false;
+  }
+  return true;
+}
+
+// What a peer sees: the file at offset = address.
+class View {
+ public:
+  View(const PageShare& share, const void* address, size_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(address) & ~(kPage - 1);
+    skip_ = reinterpret_cast<uintptr_t>(address) - begin;
+    bytes_ = (skip_ + bytes + kPage - 1) & ~(kPage - 1);
+    void* base = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, share.fd(),
+                      static_cast<off_t>(begin));
+    EXPECT_NE(base, MAP_FAILED) << strerror(errno);
+    base_ = static_cast<char*>(base);
+  }
+  ~View() { munmap(base_, bytes_); }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  char* get() const { return base_ + skip_; }
+
+ private:
+  char* base_;
+  size_t skip_;
+  size_t bytes_;
+};
+
+void expect_shared(PageShare& share, void* memory, size_t bytes) {
+  Result<PageShare::Outcome> outcome = share.share(memory, bytes);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_EQ(outcome->sharing, Sharing::kShared) << outcome->reason;
+  EXPECT_EQ(outcome->reason, "");
+}
+
+// A range that stays as it is, with a reason that contains `reason`.
+void expect_private(PageShare& share, void* memory, size_t bytes, const std::string& reason) {
+  Result<PageShare::Outcome> outcome = share.share(memory, bytes);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_EQ(outcome->sharing, Sharing::kPrivate);
+  EXPECT_NE(outcome->reason.find(reason), std::string::npos) << outcome->reason;
+  EXPECT_EQ(outcome->reason.find('\n'), std::string::npos);
+}
+
+void expect_same_both_ways(PageShare& share, char* memory, size_t bytes) {
+  View view(share, memory, bytes);
+  EXPECT_EQ(memcmp(view.get(), memory, bytes), 0);
+  for (const size_t at : {size_t{0}, bytes / 2, bytes - 1}) {
+    store_release(view.get() + at, 'v');
+    EXPECT_EQ(look_at(memory + at), 'v');
+    store_release(memory + at, 'm');
+    EXPECT_EQ(look_at(view.get() + at), 'm');
+  }
+}
+
+size_t count_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) ++count;
+  return count;
+}
+
+uint64_t file_bytes(const PageShare& share) {
+  struct stat status {};
+  EXPECT_EQ(fstat(share.fd(), &status), 0);
+  return static_cast<uint64_t>(status.st_blocks) * 512;
+}
+
+// Each test runs in a process of its own: a process has one PageShare.
+void run_alone(const std::function<void()>& body) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    body();
+    fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+}
+
+struct Setting {
+  const char* name;
+  PageShare::Options options;
+};
+
+class PageShareTest : public testing::TestWithParam<Setting> {
+ protected:
+  static std::unique_ptr<PageShare> make() {
+    Result<std::unique_ptr<PageShare>> share = PageShare::create(GetParam().options);
+    EXPECT_TRUE(share.ok()) << share.status().message();
+    return std::move(share).value();
+  }
+  // Whether pages can move while other threads run. (ThreadSanitizer runs one of its own.)
+  static bool holds_threads(const PageShare& share) { return share.writers() != Writers::kNone; }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, PageShareTest,
+    testing::Values(Setting{"best", {}},
+                    Setting{"older_kernel", {Writers::kHeld, VmaQuery::Source::kMapsFile}},
+                    Setting{"user_faults", {Writers::kHeldInUser, VmaQuery::Source::kBest}},
+                    Setting{"no_userfaultfd", {Writers::kNone, VmaQuery::Source::kBest}}),
+    [](const auto& info) { return info.param.name; });
+
+// Threads of the sanitizer count as the application's.
+#define SKIP_IF_ALWAYS_THREADED()                                               \
+  if (VERBENA_THREAD_SANITIZER && GetParam().options.best == Writers::kNone) {  \
+    GTEST_SKIP() << "ThreadSanitizer's thread runs, and nothing would hold it"; \
+  }                                                                             \
+  static_assert(true)
+
+// ---- contents ----
+
+TEST_P(PageShareTest, KeepsTheContentsOfTheHeap) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (size_t i = 0; i < 200; ++i) {
+      const size_t bytes = 16 + i * i * 8;
+      blocks.push_back(std::make_unique<char[]>(bytes));
+      fill(blocks.back().get(), bytes, i);
+    }
+    for (size_t i = 0; i < blocks.size(); i += 3) {
+      expect_shared(*share, blocks[i].get(), 16 + i * i * 8);
+    }
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_TRUE(holds(blocks[i].get(), 16 + i * i * 8, i)) << i;
+    }
+    for (size_t i = 0; i < blocks.size(); i += 3) {
+      expect_same_both_ways(*share, blocks[i].get(), 16 + i * i * 8);
+    }
+  });
+}
+
+TEST_P(PageShareTest, KeepsTheContentsOfLargeMappings) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    // More than one move, not at the boundaries of moves, and with untouched pages in between.
+    const size_t bytes = 11 << 20;
+    char* memory = map_private(bytes) + 3 * kPage;
+    const size_t length = bytes - 8 * kPage;
+    fill(memory, 5 << 20, 7);
+    fill(memory + (9 << 20), 1 << 20, 8);
+    expect_shared(*share, memory, length);
+    EXPECT_TRUE(holds(memory, 5 << 20, 7));
+    EXPECT_TRUE(holds(memory + (9 << 20), 1 << 20, 8));
+    EXPECT_LE(file_bytes(*share), (6u << 20) + 4 * kPage) << "untouched pages were copied";
+    for (size_t at = 5 << 20; at < (9 << 20); at += kPage) EXPECT_EQ(memory[at], 0);
+    expect_same_both_ways(*share, memory, length);
+  });
+}
+
+alignas(65536) char initialized[65536] = {"initialized"};
+alignas(65536) char zeroed[65536];
+alignas(65536) const char constant[65536] = {"constant"};
+char small_global[64] = {"small"};
+
+TEST_P(PageShareTest, KeepsTheContentsOfGlobals) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    fill(initialized + kPage, 2 * kPage, 1);
+    fill(zeroed + kPage, kPage, 2);
+    expect_shared(*share, initialized, sizeof(initialized));
+    expect_shared(*share, zeroed, sizeof(zeroed));
+    expect_shared(*share, small_global, sizeof(small_global));
+    EXPECT_STREQ(initialized, "initialized");
+    EXPECT_STREQ(small_global, "small");
+    EXPECT_TRUE(holds(initialized + kPage, 2 * kPage, 1));
+    EXPECT_EQ(initialized[3 * kPage], 0);
+    EXPECT_EQ(zeroed[0], 0);
+    EXPECT_TRUE(holds(zeroed + kPage, kPage, 2));
+    expect_same_both_ways(*share, initialized, sizeof(initialized));
+    expect_same_both_ways(*share, zeroed, sizeof(zeroed));
+    expect_same_both_ways(*share, small_global, sizeof(small_global));
+  });
+}
+
+TEST_P(PageShareTest, SharesGlobalsWhileThreadsRun) {
+  run_alone([] {
+    auto share = make();
+    if (!holds_threads(*share)) return;
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> written{0};
+    auto* counter = reinterpret_cast<uint64_t*>(initialized + 5 * kPage);
+    Thread writer = start_thread("writer", [&] {
+      for (uint64_t i = 1; !stop.load(); ++i) {
+        EXPECT_EQ(load_relaxed(counter), i - 1);
+        store_relaxed(counter, i);
+        written.store(i);
+      }
+    });
+    while (written.load() == 0) cpu_relax();
+    expect_shared(*share, initialized, sizeof(initialized));
+    const uint64_t before = written.load();
+    while (written.load() == before) cpu_relax();
+    stop.store(true);
+    writer.join();
+    EXPECT_EQ(*counter, written.load());
+    EXPECT_STREQ(initialized, "initialized");
+    expect_same_both_ways(*share, initialized, sizeof(initialized));
+  });
+}
+
+TEST_P(PageShareTest, KeepsTheContentsOfReadOnlyPagesAndTheirProtection) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(4 * kPage);
+    fill(memory, 4 * kPage, 3);
+    ASSERT_EQ(mprotect(memory + kPage, kPage, PROT_READ), 0);
+    expect_shared(*share, memory, 4 * kPage);
+    EXPECT_TRUE(holds(memory, 4 * kPage, 3));
+    expect_shared(*share, const_cast<char*>(constant), sizeof(constant));
+    EXPECT_STREQ(constant, "constant");
+
+    Result<VmaQuery> query = VmaQuery::open();
+    ASSERT_TRUE(query.ok());
+    for (const char* page : {memory, memory + kPage, constant + kPage}) {
+      const auto address = reinterpret_cast<uint64_t>(page);
+      VmaQuery::Scan scan(*query, address, address + 1);
+      Vma vma;
+      ASSERT_TRUE(scan.next(&vma));
+      EXPECT_EQ(vma.writable, page == memory);
+      EXPECT_TRUE(vma.readable && vma.shared);
+    }
+    View view(*share, memory, 4 * kPage);
+    store_release(view.get() + kPage, 'v');
+    EXPECT_EQ(look_at(memory + kPage), 'v');
+    ASSERT_EQ(mprotect(memory + kPage, kPage, PROT_READ | PROT_WRITE), 0);
+    memory[kPage] = 'm';
+    EXPECT_EQ(look_at(view.get() + kPage), 'm');
+  });
+}
+
+TEST_P(PageShareTest, KeepsTheContentsOfPrivateFileMappings) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char path[] = "/tmp/verbena-page-share-XXXXXX";
+    const int fd = mkstemp(path);
+    ASSERT_GE(fd, 0);
+    unlink(path);
+    std::vector<char> contents(6 * kPage);
+    fill(contents.data(), contents.size(), 4);
+    ASSERT_EQ(write(fd, contents.data(), contents.size()), static_cast<ssize_t>(contents.size()));
+    void* mapped = mmap(nullptr, 8 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    char* memory = static_cast<char*>(mapped);
+    memory[2 * kPage] = 'x';
+    expect_private(*share, memory, 8 * kPage, "");  // beyond the end of the file
+    share->release(memory, 8 * kPage);
+    expect_shared(*share, memory, 6 * kPage);
+    EXPECT_EQ(memory[2 * kPage], 'x');
+    EXPECT_TRUE(holds(memory, 2 * kPage, 4));
+    expect_same_both_ways(*share, memory, 6 * kPage);
+    char unchanged = 0;
+    ASSERT_EQ(pread(fd, &unchanged, 1, 0), 1);
+    EXPECT_EQ(unchanged, contents[0]) << "the application's file was written to";
+  });
+}
+
+TEST_P(PageShareTest, SharesTheStackOfTheCaller) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char buffer[5 * 4096];
+    fill(buffer, sizeof(buffer), 5);
+    expect_shared(*share, buffer, sizeof(buffer));
+    EXPECT_TRUE(holds(buffer, sizeof(buffer), 5));
+    expect_same_both_ways(*share, buffer, sizeof(buffer));
+    // The stack still grows.
+    const std::function<int(int)> descend = [&](int depth) -> int {
+      char frame[8192];
+      memset(frame, depth, sizeof(frame));
+      return depth == 0 ? 0 : descend(depth - 1) + frame[depth] - depth + 1;
+    };
+    EXPECT_EQ(descend(100), 100);
+  });
+}
+
+TEST_P(PageShareTest, SharesTheStackOfAThreadButNotItsControlBlock) {
+  run_alone([] {
+    auto share = make();
+    if (!holds_threads(*share)) return;
+    Thread thread = start_thread("worker", [&] {
+      char buffer[16 * 4096];
+      fill(buffer, sizeof(buffer), 6);
+      // The lower part, below the page that the thread's control block may be on.
+      expect_shared(*share, buffer, 8 * 4096);
+      EXPECT_TRUE(holds(buffer, sizeof(buffer), 6));
+      expect_same_both_ways(*share, buffer, 8 * 4096);
+      expect_private(*share, reinterpret_cast<void*>(pthread_self()), 64, "C library keeps");
+    });
+    thread.join();
+  });
+}
+
+// ---- repetition and parts ----
+
+TEST_P(PageShareTest, RepeatingChangesNothing) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(8 * kPage);
+    fill(memory, 8 * kPage, 9);
+    expect_shared(*share, memory, 8 * kPage);
+    const size_t mappings = count_mappings();
+    const uint64_t bytes = file_bytes(*share);
+    for (size_t i = 0; i < 8; ++i) expect_shared(*share, memory + i * kPage + 5, kPage - 5);
+    expect_shared(*share, memory, 0);
+    EXPECT_EQ(count_mappings(), mappings);
+    EXPECT_EQ(file_bytes(*share), bytes);
+    EXPECT_TRUE(holds(memory, 8 * kPage, 9));
+  });
+}
+
+TEST_P(PageShareTest, SharesWhatIsMissing) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(16 * kPage);
+    fill(memory, 16 * kPage, 10);
+    expect_shared(*share, memory + 3 * kPage + 100, 2 * kPage);
+    View view(*share, memory + 4 * kPage, kPage);
+    fill(view.get(), kPage, 11);
+    expect_shared(*share, memory, 16 * kPage);
+    EXPECT_TRUE(holds(memory, 4 * kPage, 10));
+    EXPECT_TRUE(holds(memory + 4 * kPage, kPage, 11));
+    expect_same_both_ways(*share, memory, 16 * kPage);
+  });
+}
+
+TEST_P(PageShareTest, NeighboursBecomeOneMapping) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(66 * kPage);
+    memset(memory, 1, 66 * kPage);
+    expect_shared(*share, memory + kPage, 1);
+    const size_t mappings = count_mappings();
+    for (size_t i = 64; i > 1; --i) expect_shared(*share, memory + i * kPage, 1);
+    EXPECT_LE(count_mappings(), mappings + 1);
+  });
+}
+
+// ---- what the application does to its memory ----
+
+TEST_P(PageShareTest, FindsMemoryThatMoved) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 4 * kPage;
+    char* memory = map_private(bytes);
+    fill(memory, bytes, 12);
+    expect_shared(*share, memory, bytes);
+    char* elsewhere = map_private(bytes, PROT_NONE);
+    ASSERT_EQ(mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere), elsewhere);
+    // New memory at the old address: it must not be what moved away.
+    void* again = mmap(memory, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    ASSERT_EQ(again, memory);
+    memory[0] = 'n';
+    expect_shared(*share, memory, bytes);
+    EXPECT_TRUE(holds(elsewhere, bytes, 12));
+    EXPECT_EQ(memory[0], 'n');
+    EXPECT_EQ(memory[kPage], 0);
+    expect_same_both_ways(*share, memory, bytes);
+    EXPECT_TRUE(holds(elsewhere, bytes, 12));
+    expect_shared(*share, elsewhere, bytes);
+    EXPECT_TRUE(holds(elsewhere, bytes, 12));
+    expect_same_both_ways(*share, elsewhere, bytes);
+  });
+}
+
+TEST_P(PageShareTest, FindsMemoryThatChangedPlaces) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 2 * kPage;
+    char* a = map_private(bytes);
+    char* b = map_private(bytes);
+    char* aside = map_private(bytes, PROT_NONE);
+    fill(a, bytes, 13);
+    fill(b, bytes, 14);
+    expect_shared(*share, a, bytes);
+    expect_shared(*share, b, bytes);
+    constexpr int kFlags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    ASSERT_EQ(mremap(a, bytes, bytes, kFlags, aside), aside);
+    ASSERT_EQ(mremap(b, bytes, bytes, kFlags, a), a);
+    ASSERT_EQ(mremap(aside, bytes, bytes, kFlags, b), b);
+    expect_shared(*share, a, bytes);
+    expect_shared(*share, b, bytes);
+    EXPECT_TRUE(holds(a, bytes, 14));
+    EXPECT_TRUE(holds(b, bytes, 13));
+    expect_same_both_ways(*share, a, bytes);
+    expect_same_both_ways(*share, b, bytes);
+  });
+}
+
+TEST_P(PageShareTest, FindsNewMemoryAtAnOldAddress) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 8 * kPage;
+    char* memory = map_private(bytes);
+    fill(memory, bytes, 15);
+    expect_shared(*share, memory, bytes);
+    ASSERT_EQ(munmap(memory, bytes), 0);
+    void* again = mmap(memory, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    ASSERT_EQ(again, memory);
+    fill(memory + kPage, kPage, 16);
+    expect_shared(*share, memory, bytes);
+    EXPECT_TRUE(holds(memory + kPage, kPage, 16));
+    View view(*share, memory, bytes);
+    for (size_t at = 2 * kPage; at < bytes; ++at) {
+      ASSERT_EQ(memory[at], 0) << "the old contents came back";
+      ASSERT_EQ(view.get()[at], 0);
+    }
+    expect_same_both_ways(*share, memory, bytes);
+  });
+}
+
+TEST_P(PageShareTest, ReallocDoesNotReachIntoNeighbours) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 32 * kPage;
+    char* pair = map_private(2 * bytes);
+    fill(pair, 2 * bytes, 17);
+    expect_shared(*share, pair, bytes);
+    expect_shared(*share, pair + bytes, bytes);
+    // What realloc() tries first. Growing would reach the neighbour's pages in the file.
+    EXPECT_EQ(mremap(pair, bytes, 2 * bytes, MREMAP_MAYMOVE), MAP_FAILED);
+    EXPECT_TRUE(holds(pair, 2 * bytes, 17));
+
+    char* block = static_cast<char*>(malloc(1 << 20));
+    fill(block, 1 << 20, 18);
+    expect_shared(*share, block, 1 << 20);
+    block = static_cast<char*>(realloc(block, 4 << 20));
+    EXPECT_TRUE(holds(block, 1 << 20, 18));
+    memset(block, 1, 4 << 20);
+    expect_shared(*share, block, 4 << 20);
+    expect_same_both_ways(*share, block, 4 << 20);
+    block = static_cast<char*>(realloc(block, 1 << 20));
+    expect_same_both_ways(*share, block, 1 << 20);
+    free(block);
+    // An interposed mremap() takes the pages back first.
+    ASSERT_TRUE(share->unshare(pair, bytes).ok());
+    EXPECT_TRUE(holds(pair, 2 * bytes, 17));
+    void* grown = mremap(pair, bytes, 2 * bytes, MREMAP_MAYMOVE);
+    ASSERT_NE(grown, MAP_FAILED) << strerror(errno);
+    EXPECT_EQ(static_cast<char*>(grown)[bytes], 0);
+    EXPECT_EQ(memcmp(grown, std::vector<char>(8, 0).data(), 0), 0);
+  });
+}
+
+TEST_P(PageShareTest, ForgetsWhatIsDiscarded) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(8 * kPage);
+    fill(memory, 8 * kPage, 19);
+    char* untouched = map_private(kPage);
+    untouched[0] = 'u';
+    expect_shared(*share, memory, 8 * kPage);
+    const uint64_t before = file_bytes(*share);
+    share->forget(memory + 2 * kPage, 3 * kPage);
+    share->forget(untouched, kPage);
+    EXPECT_EQ(untouched[0], 'u');
+    EXPECT_TRUE(holds(memory, 2 * kPage, 19));
+    EXPECT_EQ(file_bytes(*share), before - 3 * kPage);
+    for (size_t at = 2 * kPage; at < 5 * kPage; ++at) ASSERT_EQ(memory[at], 0);
+    EXPECT_NE(memory[5 * kPage + 1], 0);
+    expect_same_both_ways(*share, memory, 8 * kPage);
+    share->forget(memory, 8 * kPage);
+    ASSERT_EQ(munmap(memory, 8 * kPage), 0);
+    EXPECT_EQ(file_bytes(*share), 0u);
+  });
+}
+
+TEST_P(PageShareTest, CollectsWhatWasUnmappedInSilence) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 8 << 20;
+    char* kept = map_private(bytes);
+    fill(kept, bytes, 20);
+    expect_shared(*share, kept, bytes);
+    for (int i = 0; i < 20; ++i) {
+      // Never at the same address: it stays reserved.
+      char* memory = map_private(bytes);
+      memset(memory, 1, bytes);
+      expect_shared(*share, memory, bytes);
+      ASSERT_EQ(mmap(memory, bytes, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0),
+                memory);
+    }
+    EXPECT_LE(file_bytes(*share), (64u << 20) + 3 * bytes);
+    EXPECT_TRUE(holds(kept, bytes, 20));
+    expect_same_both_ways(*share, kept, bytes);
+  });
+}
+
+// ---- concurrent writers ----
+
+// Two threads write to their own words in the page that moves, and to one word both atomically.
+TEST_P(PageShareTest, LosesNothingThatOtherThreadsWrite) {
+  run_alone([] {
+    auto share = make();
+    if (!holds_threads(*share)) return;
+    constexpr size_t kRounds = 300;
+    char* memory = map_private(kRounds * kPage);
+    std::atomic<size_t> round{0};
+    std::atomic<uint64_t> failures{0};
+    std::atomic<uint64_t> written[2] = {};
+    auto word = [&](size_t page, size_t index) {
+      return reinterpret_cast<uint64_t*>(memory + page * kPage) + index;
+    };
+    std::vector<uint64_t> last[2] = {std::vector<uint64_t>(kRounds), std::vector<uint64_t>(kRounds)};
+    auto write = [&](size_t me) {
+      for (size_t page; (page = round.load()) < kRounds;) {
+        uint64_t& value = last[me][page];
+        if (load_relaxed(word(page, me)) != value) failures.fetch_add(1);
+        store_relaxed(word(page, me), ++value);
+        __atomic_fetch_add(word(page, 2), 1, __ATOMIC_RELAXED);
+        written[me].fetch_add(1);
+      }
+    };
+    Thread a = start_thread("writer", [&] { write(0); });
+    Thread b = start_thread("writer", [&] { write(1); });
+    for (size_t page = 0; page < kRounds; ++page) {
+      // Both are at work on this page before it moves, and after.
+      const auto wait = [&] {
+        for (auto& count : written) {
+          for (const uint64_t now = count.load(); count.load() < now + 2;) cpu_relax();
+        }
+      };
+      wait();
+      expect_shared(*share, memory + page * kPage + 128, 64);
+      wait();
+      round.store(page + 1);
+    }
+    a.join();
+    b.join();
+    EXPECT_EQ(failures.load(), 0u);
+    for (size_t page = 0; page < kRounds; ++page) {
+      EXPECT_EQ(*word(page, 0), last[0][page]);
+      EXPECT_EQ(*word(page, 1), last[1][page]);
+      EXPECT_EQ(*word(page, 2), last[0][page] + last[1][page]);
+    }
+    expect_same_both_ways(*share, memory, kRounds * kPage);
+  });
+}
+
+TEST_P(PageShareTest, SystemCallsOfOtherThreadsSucceedMeanwhile) {
+  run_alone([] {
+    auto share = make();
+    if (share->writers() != Writers::kHeld) return;
+    constexpr size_t kRounds = 300;
+    constexpr size_t kBlock = 8;
+    char* memory = map_private(kRounds * kBlock * kPage);
+    const int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(zero, 0);
+    ASSERT_GE(null, 0);
+    std::atomic<size_t> round{0};
+    std::atomic<uint64_t> calls{0};
+    std::atomic<int> failures{0};
+    Thread caller = start_thread("caller", [&] {
+      for (size_t at; (at = round.load()) < kRounds;) {
+        char* block = memory + at * kBlock * kPage;
+        if (read(zero, block + 8, kBlock * kPage - 8) != static_cast<ssize_t>(kBlock * kPage - 8) ||
+            write(null, block, kBlock * kPage) != static_cast<ssize_t>(kBlock * kPage)) {
+          failures.fetch_add(1);
+        }
+        calls.fetch_add(1);
+      }
+    });
+    for (size_t at = 0; at < kRounds; ++at) {
+      const uint64_t before = calls.load();
+      while (calls.load() == before) cpu_relax();
+      expect_shared(*share, memory + at * kBlock * kPage, kBlock * kPage);
+      round.store(at + 1);
+    }
+    caller.join();
+    EXPECT_EQ(failures.load(), 0);
+  });
+}
+
+uint64_t* signal_counter = nullptr;
+uint64_t signals_seen = 0;
+
+TEST_P(PageShareTest, SignalHandlersMayUseTheMemory) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    constexpr size_t kRounds = 300;
+    char* memory = map_private(kRounds * kPage);
+    memset(memory, 0, kRounds * kPage);
+    signal_counter = reinterpret_cast<uint64_t*>(memory);
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      ++*signal_counter;
+      ++signals_seen;
+    };
+    action.sa_flags = SA_RESTART;
+    ASSERT_EQ(sigaction(SIGALRM, &action, nullptr), 0);
+    const itimerval often{{0, 50}, {0, 50}};
+    ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+    uint64_t sum = 0;
+    for (size_t page = 0; page < kRounds; ++page) {
+      expect_shared(*share, memory + page * kPage, kPage);
+      sigset_t alarm, before;
+      sigemptyset(&alarm);
+      sigaddset(&alarm, SIGALRM);
+      sigprocmask(SIG_BLOCK, &alarm, &before);
+      sum += *signal_counter;
+      if (page + 1 < kRounds) signal_counter = reinterpret_cast<uint64_t*>(memory + (page + 1) * kPage);
+      sigprocmask(SIG_SETMASK, &before, nullptr);
+    }
+    const itimerval never{};
+    ASSERT_EQ(setitimer(ITIMER_REAL, &never, nullptr), 0);
+    // Those after the last look went to the last page.
+    EXPECT_LE(sum, signals_seen);
+    EXPECT_EQ(sum + *signal_counter - sum, *signal_counter);
+    uint64_t total = 0;
+    for (size_t page = 0; page < kRounds; ++page) {
+      total += *reinterpret_cast<uint64_t*>(memory + page * kPage);
+    }
+    EXPECT_EQ(total, signals_seen);
+    EXPECT_GT(total, 0u);
+  });
+}
+
+TEST_P(PageShareTest, WithoutUserfaultfdThreadsKeepMemoryPrivate) {
+  run_alone([] {
+    auto share = make();
+    if (holds_threads(*share)) return;
+    std::unique_ptr<char[]> block(new char[100]);
+    strcpy(block.get(), "contents");
+    std::atomic<bool> stop{false};
+    std::atomic<bool> runs{false};
+    Thread thread = start_thread("other", [&] {
+      runs.store(true);
+      while (!stop.load()) sleep_ns(1'000'000);
+    });
+    while (!runs.load()) sleep_ns(1'000'000);
+    expect_private(*share, block.get(), 100, "sysctl vm.unprivileged_userfaultfd=1");
+    EXPECT_STREQ(block.get(), "contents");
+    stop.store(true);
+    thread.join();
+    if (VERBENA_THREAD_SANITIZER) return;
+    // Peers may still write through the kernel, until the registration has ended.
+    expect_private(*share, block.get(), 100, "an earlier registration");
+    share->release(block.get(), 100);
+    expect_private(*share, block.get(), 100, "an earlier registration");
+    share->release(block.get(), 100);
+    share->release(block.get(), 100);
+    expect_shared(*share, block.get(), 100);
+    EXPECT_STREQ(block.get(), "contents");
+  });
+}
+
+TEST_P(PageShareTest, ServiceThreadsDoNotCount) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    std::atomic<bool> stop{false};
+    std::atomic<bool> runs{false};
+    Thread thread = start_thread("service", [&] {
+      share->exempt_this_thread();
+      runs.store(true);
+      while (!stop.load()) sleep_ns(1'000'000);
+    });
+    while (!runs.load()) sleep_ns(1'000'000);
+    char* memory = map_private(kPage);
+    strcpy(memory, "contents");
+    expect_shared(*share, memory, kPage);
+    expect_shared(*share, initialized, sizeof(initialized));
+    EXPECT_STREQ(memory, "contents");
+    EXPECT_STREQ(initialized, "initialized");
+    stop.store(true);
+    thread.join();
+  });
+}
+
+// ---- fork ----
+
+// Runs `body` in a child of the test's process; true if it returns true.
+bool in_child(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+         WEXITSTATUS(status) == 0;
+}
+
+TEST_P(PageShareTest, ForkSeparatesParentAndChild) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 300 * kPage;
+    char* memory = map_private(bytes);
+    fill(memory, bytes / 2, 21);
+    char stack[3 * 4096];
+    fill(stack, sizeof(stack), 22);
+    expect_shared(*share, memory, bytes);
+    expect_shared(*share, stack, sizeof(stack));
+    expect_shared(*share, initialized, sizeof(initialized));
+    char* moved = map_private(2 * kPage, PROT_NONE);
+    char* old = map_private(2 * kPage);
+    fill(old, 2 * kPage, 23);
+    expect_shared(*share, old, 2 * kPage);
+    ASSERT_EQ(mremap(old, 2 * kPage, 2 * kPage, MREMAP_MAYMOVE | MREMAP_FIXED, moved), moved);
+    struct stat parent {};
+    ASSERT_EQ(fstat(share->fd(), &parent), 0);
+
+    int to_child[2];
+    int to_parent[2];
+    ASSERT_EQ(pipe(to_child), 0);
+    ASSERT_EQ(pipe(to_parent), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    char byte = 0;
+    if (child == 0) {
+      fill(memory, bytes, 31);
+      fill(stack, sizeof(stack), 32);
+      fill(initialized, sizeof(initialized), 33);
+      fill(moved, 2 * kPage, 34);
+      bool good = write(to_parent[1], &byte, 1) == 1 && read(to_child[0], &byte, 1) == 1;
+      good = good && holds(memory, bytes, 31) && holds(stack, sizeof(stack), 32) &&
+             holds(initialized, sizeof(initialized), 33) && holds(moved, 2 * kPage, 34);
+      // The child can share in turn, with a file of its own under the same number.
+      struct stat own {};
+      good = good && fstat(share->fd(), &own) == 0 && own.st_ino != parent.st_ino;
+      Result<PageShare::Outcome> outcome = share->share(memory, bytes);
+      good = good && outcome.ok() && outcome->sharing == Sharing::kShared;
+      View view(*share, memory, bytes);
+      good = good && holds(view.get(), bytes, 31);
+      outcome = share->share(stack, sizeof(stack));
+      good = good && outcome.ok() && outcome->sharing == Sharing::kShared;
+      // And fork again.
+      good = good && in_child([&] {
+               memory[0] = 'g';
+               return holds(stack, sizeof(stack), 32);
+             }) &&
+             holds(memory, bytes, 31);
+      _exit(good ? 0 : 1);
+    }
+    ASSERT_EQ(read(to_parent[0], &byte, 1), 1);
+    EXPECT_TRUE(holds(memory, bytes / 2, 21));
+    EXPECT_EQ(memory[bytes - 1], 0);
+    EXPECT_TRUE(holds(stack, sizeof(stack), 22));
+    EXPECT_STREQ(initialized, "initialized");
+    EXPECT_TRUE(holds(moved, 2 * kPage, 23));
+    fill(memory, bytes, 41);
+    fill(stack, sizeof(stack), 42);
+    fill(initialized, sizeof(initialized), 43);
+    fill(moved, 2 * kPage, 44);
+    ASSERT_EQ(write(to_child[1], &byte, 1), 1);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+    expect_same_both_ways(*share, memory, bytes);
+    expect_same_both_ways(*share, stack, sizeof(stack));
+    expect_same_both_ways(*share, initialized, sizeof(initialized));
+  });
+}
+
+TEST_P(PageShareTest, ForkSeparatesTheHeapToo) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    std::vector<std::unique_ptr<std::string>> blocks;
+    for (int i = 0; i < 300; ++i) {
+      blocks.push_back(std::make_unique<std::string>(static_cast<size_t>(50 + i), 'p'));
+      expect_shared(*share, blocks.back()->data(), blocks.back()->size());
+    }
+    // Also the memory in which PageShare keeps its own records.
+    expect_shared(*share, share.get(), sizeof(PageShare));
+    for (int round = 0; round < 20; ++round) {
+      EXPECT_TRUE(in_child([&] {
+        std::vector<std::string> more;
+        for (int i = 0; i < 1000; ++i) more.emplace_back(static_cast<size_t>(i), 'c');
+        for (auto& block : blocks) block->assign(block->size() * 2, 'c');
+        blocks.clear();
+        return more[10] == "cccccccccc";
+      }));
+      for (auto& block : blocks) {
+        ASSERT_EQ(block->find_first_not_of('p'), std::string::npos);
+        block->push_back('p');
+      }
+    }
+  });
+}
+
+TEST_P(PageShareTest, ForkBesideThreadsLeavesTheParentIntact) {
+  if (VERBENA_THREAD_SANITIZER) GTEST_SKIP() << "ThreadSanitizer cannot fork with threads";
+  run_alone([] {
+    auto share = make();
+    if (!holds_threads(*share)) return;
+    char* memory = map_private(64 * kPage);
+    memset(memory, 0, 64 * kPage);
+    expect_shared(*share, memory, 64 * kPage);
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> failures{0};
+    auto write = [&](size_t me) {
+      char stack[2 * 4096] = {};
+      expect_shared(*share, stack, 4096);
+      auto* mine = reinterpret_cast<uint64_t*>(memory + me * 8);
+      uint64_t value = load_relaxed(mine);
+      while (!stop.load()) {
+        for (size_t page = 0; page < 64; ++page) {
+          auto* word = reinterpret_cast<uint64_t*>(memory + page * kPage) + me;
+          if (load_relaxed(word) != value) failures.fetch_add(1);
+          store_relaxed(word, value + 1);
+        }
+        ++value;
+        std::string allocation(static_cast<size_t>(value % 3000), 'x');
+        stack[value % 4096] = static_cast<char>(value);
+      }
+    };
+    Thread a = start_thread("writer", [&] { write(0); });
+    Thread b = start_thread("writer", [&] { write(1); });
+    for (int round = 0; round < 30; ++round) {
+      EXPECT_TRUE(in_child([&] {
+        memset(memory, 0xff, 64 * kPage);
+        return true;
+      }));
+    }
+    stop.store(true);
+    a.join();
+    b.join();
+    EXPECT_EQ(failures.load(), 0u);
+  });
+}
+
+// A peer writes to the forking thread's stack while its pages are private.
+char* peers_view = nullptr;
+char* own_byte = nullptr;
+void write_during_fork() {
+  if (peers_view == nullptr) return;
+  peers_view[100] = 'p';
+  own_byte[200] = 'o';
+}
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, write_during_fork, nullptr);
+
+TEST_P(PageShareTest, ForkKeepsWhatPeersWriteToTheStack) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    alignas(4096) char stack[2 * 4096];
+    memset(stack, 's', sizeof(stack));
+    expect_shared(*share, stack, sizeof(stack));
+    View view(*share, stack, sizeof(stack));
+    peers_view = view.get();
+    own_byte = stack;
+    EXPECT_TRUE(in_child([&] { return look_at(stack + 100) == 's'; }));
+    peers_view = nullptr;
+    EXPECT_EQ(look_at(stack + 100), 'p');
+    EXPECT_EQ(look_at(view.get() + 100), 'p');
+    EXPECT_EQ(look_at(stack + 200), 'o');
+    EXPECT_EQ(look_at(view.get() + 200), 'o');
+    expect_same_both_ways(*share, stack, sizeof(stack));
+  });
+}
+
+// ---- limits and refusals ----
+
+// Makes mappings until only `left` more are possible.
+class MappingLimit {
+ public:
+  MappingLimit() {
+    std::ifstream file("/proc/sys/vm/max_map_count");
+    file >> limit_;
+  }
+  size_t limit() const { return limit_; }
+  void leave(size_t left) {
+    pages_ = 2 * limit_;
+    base_ = map_private(pages_ * kPage, PROT_NONE, MAP_NORESERVE);
+    size_t used = count_mappings();
+    for (size_t page = 1; page < pages_ && used + 2 + left < limit_; page += 2, used += 2) {
+      ASSERT_EQ(mprotect(base_ + page * kPage, kPage, PROT_READ), 0) << used;
+    }
+  }
+  void release() { munmap(base_, pages_ * kPage); }
+
+ private:
+  size_t limit_ = 0;
+  size_t pages_ = 0;
+  char* base_ = nullptr;
+};
+
+TEST_P(PageShareTest, TooManyMappingsLeaveMemoryPrivate) {
+  SKIP_IF_ALWAYS_THREADED();
+  if (MappingLimit().limit() > 300'000) GTEST_SKIP() << "vm.max_map_count is too large to reach";
+  run_alone([] {
+    auto share = make();
+    MappingLimit limit;
+    // Every distance from the limit: whichever step fails, contents stay.
+    for (size_t left = 0; left < 24; ++left) {
+      char* memory = map_private(20 * kPage);
+      fill(memory, 20 * kPage, left);
+      char* readonly = memory + 8 * kPage;
+      ASSERT_EQ(mprotect(readonly, kPage, PROT_READ), 0);
+      limit.leave(left);
+      size_t shared = 0;
+      size_t kept = 0;
+      for (size_t page = 1; page < 20; page += 2) {
+        Result<PageShare::Outcome> outcome = share->share(memory + page * kPage, 1);
+        ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+        if (outcome->sharing == Sharing::kShared) {
+          ++shared;
+        } else {
+          ++kept;
+          EXPECT_NE(outcome->reason.find("vm.max_map_count"), std::string::npos) << outcome->reason;
+          share->release(memory + page * kPage, 1);
+        }
+      }
+      limit.release();
+      EXPECT_TRUE(holds(memory, 20 * kPage, left)) << left;
+      EXPECT_GT(kept, 0u) << left;
+      // With room again, everything can be shared.
+      expect_shared(*share, memory, 20 * kPage);
+      EXPECT_TRUE(holds(memory, 20 * kPage, left)) << left;
+      munmap(memory, 20 * kPage);
+    }
+  });
+}
+
+TEST_P(PageShareTest, ForkWorksAtTheLimitOfMappings) {
+  SKIP_IF_ALWAYS_THREADED();
+  if (MappingLimit().limit() > 300'000) GTEST_SKIP() << "vm.max_map_count is too large to reach";
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(20 * kPage);
+    fill(memory, 20 * kPage, 50);
+    expect_shared(*share, memory, 20 * kPage);
+    MappingLimit limit;
+    limit.leave(0);
+    EXPECT_TRUE(in_child([&] {
+      // Private or gone, but not the parent's.
+      int ends[2];
+      if (pipe(ends) != 0) return false;
+      if (write(ends[1], memory, 8) == 8) memset(memory, 1, 20 * kPage);
+      return true;
+    }));
+    limit.release();
+    EXPECT_TRUE(holds(memory, 20 * kPage, 50));
+  });
+}
+
+TEST_P(PageShareTest, LeavesAloneWhatCannotBeShared) {
+  run_alone([] {
+    auto share = make();
+    void* shared = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(shared, MAP_FAILED);
+    expect_private(*share, shared, 8, "shared mapping of the application");
+    expect_private(*share, map_private(kPage, PROT_NONE), kPage, "cannot be read");
+    expect_private(*share, map_private(kPage, PROT_READ | PROT_EXEC), kPage, "executable");
+    expect_private(*share, reinterpret_cast<void*>(&expect_private), 8, "executable");
+    expect_private(*share, reinterpret_cast<void*>(getauxval(AT_SYSINFO_EHDR)), 8, "");
+    void* huge = mmap(nullptr, 2 << 20, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+    if (huge != MAP_FAILED) expect_private(*share, huge, kPage, "huge pages");
+
+    // One page of many: nothing is shared, and nothing lost.
+    char* memory = map_private(4 * kPage);
+    fill(memory, 4 * kPage, 60);
+    ASSERT_EQ(mprotect(memory + 3 * kPage, kPage, PROT_NONE), 0);
+    expect_private(*share, memory, 4 * kPage, "cannot be read");
+    EXPECT_TRUE(holds(memory, 3 * kPage, 60));
+    EXPECT_EQ(file_bytes(*share), 0u);
+  });
+}
+
+TEST_P(PageShareTest, RefusesWhatIsNotMapped) {
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(3 * kPage);
+    memset(memory, 1, 3 * kPage);
+    ASSERT_EQ(munmap(memory + kPage, kPage), 0);
+    for (const auto& [address, bytes] :
+         {std::pair<char*, size_t>{memory, 3 * kPage}, {memory + kPage, 1}, {nullptr, 1},
+          {memory, ~size_t{0}}, {memory, ~size_t{0} - reinterpret_cast<uintptr_t>(memory)}}) {
+      Result<PageShare::Outcome> outcome = share->share(address, bytes);
+      ASSERT_FALSE(outcome.ok());
+      EXPECT_EQ(outcome.status().code(), StatusCode::kInvalidArgument);
+    }
+    EXPECT_EQ(file_bytes(*share), 0u);
+  });
+}
+
+TEST_P(PageShareTest, NeedsAFileOfUnlimitedSize) {
+  run_alone([] {
+    const rlimit limit{1 << 30, 1 << 30};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    Result<std::unique_ptr<PageShare>> share = PageShare::create();
+    ASSERT_FALSE(share.ok());
+    EXPECT_NE(share.status().message().find("ulimit -f"), std::string::npos);
+  });
+}
+
+// ---- new memory ----
+
+TEST_P(PageShareTest, MapsNewMemory) {
+  run_alone([] {
+    auto share = make();
+    for (const size_t bytes : {size_t{1}, 3 * kPage, size_t{5} << 20}) {
+      Result<void*> memory = share->map_new(bytes);
+      ASSERT_TRUE(memory.ok()) << memory.status().message();
+      char* address = static_cast<char*>(*memory);
+      for (size_t at = 0; at < bytes; at += 512) ASSERT_EQ(address[at], 0);
+      fill(address, bytes, 70);
+      expect_shared(*share, address, bytes);  // nothing to do
+      expect_same_both_ways(*share, address, bytes);
+      // Not the child's: the kernel finds no page there.
+      EXPECT_TRUE(in_child([&] {
+        int ends[2];
+        return pipe(ends) == 0 && write(ends[1], address, 1) == -1 && errno == EFAULT;
+      }));
+      const uint64_t before = file_bytes(*share);
+      share->unmap_new(address, bytes);
+      EXPECT_LT(file_bytes(*share), before);
+    }
+    EXPECT_EQ(file_bytes(*share), 0u);
+    EXPECT_FALSE(share->map_new(0).ok());
+    EXPECT_FALSE(share->map_new(~uint64_t{0}).ok());
+  });
+}
+
+// ---- questions to the kernel ----
+
+TEST(VmaQueryTest, BothWaysSeeTheSame) {
+  Result<VmaQuery> best = VmaQuery::open();
+  Result<VmaQuery> file = VmaQuery::open(VmaQuery::Source::kMapsFile);
+  ASSERT_TRUE(best.ok() && file.ok());
+  char* memory = map_private(8 * kPage);
+  ASSERT_EQ(mprotect(memory + 2 * kPage, kPage, PROT_READ), 0);
+  ASSERT_EQ(munmap(memory + 5 * kPage, kPage), 0);
+  const auto begin = reinterpret_cast<uint64_t>(memory);
+  const auto code = reinterpret_cast<uint64_t>(&map_private);
+  const auto stack = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
+  for (const auto& [from, to] :
+       {std::pair<uint64_t, uint64_t>{begin, begin + 8 * kPage}, {begin + kPage, begin + kPage + 1},
+        {code, code + 1}, {stack, stack + 1}, {begin + 5 * kPage, begin + 6 * kPage}, {0, 4096}}) {
+    for (const auto which : {VmaQuery::Which::kAll, VmaQuery::Which::kFileBacked}) {
+      VmaQuery::Scan one(*best, from, to, VmaQuery::Detail::kNamed, which);
+      VmaQuery::Scan other(*file, from, to, VmaQuery::Detail::kNamed, which);
+      for (;;) {
+        Vma a;
+        Vma b;
+        const bool more = one.next(&a);
+        ASSERT_EQ(other.next(&b), more);
+        if (!more) break;
+        EXPECT_EQ(a.start, b.start);
+        EXPECT_EQ(a.end, b.end);
+        EXPECT_EQ(a.offset_bytes, b.offset_bytes);
+        EXPECT_EQ(a.inode, b.inode);
+        EXPECT_EQ(a.device_major, b.device_major);
+        EXPECT_EQ(a.device_minor, b.device_minor);
+        EXPECT_EQ(a.protection(), b.protection());
+        EXPECT_EQ(a.shared, b.shared);
+        EXPECT_STREQ(a.name, b.name);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::soft
