@@ -15,9 +15,9 @@ namespace verbena::bench {
 struct PointResult {
   Point point;
   bool verify = false;  // was asked for
-  std::vector<RunResult> runs;
+  std::vector<RunResult> runs{};
   uint64_t errors = 0;
-  std::string error;  // the first one, in words
+  std::string error{};  // the first one, in words
 
   bool measured() const { return !runs.empty(); }
   // Every payload byte of every measured message was checked, and right.

@@ -520,6 +520,7 @@ TEST_F(ConnectionTest, ManyPeersConnectAtOnce) {
   options.handshake_timeout_ns = kHourNs;
   ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret(), options);
   std::vector<Thread> threads;
+  threads.reserve(kPeers);
   std::atomic<int> good{0};
   for (int i = 0; i < kPeers; ++i) {
     threads.push_back(start_thread("peer", [&, i] {

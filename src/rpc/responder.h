@@ -179,8 +179,8 @@ class ChannelResponder final : public Responder {
     const uint32_t response_bytes =
         handler(Request{connection.number, slot, std::span<const char>(payload, bytes)}, response);
     if (response_bytes > response.size()) [[unlikely]] {
-      // The connection ends at the next look.
       connection.status = misused_response(response_bytes, connection.response_max_bytes);
+      watch_.hurry();  // to end it; not from inside the loop over connections
       return;
     }
     // Before the response: it tells the requester that the slot is free.

@@ -398,19 +398,15 @@ std::string PageShare::why_not_beside_threads(const Piece& piece,
                                               const std::vector<ThreadPlace>& threads) const {
   const Vma& vma = piece.vma;
   const auto [begin, end] = piece.range;
-  // Where the C library keeps what the kernel writes for a thread, at its switches and at its end:
-  // struct pthread, of 2 to 3 KiB, around the address that we know.
-  constexpr uint64_t kBeforeBytes = 1024;
-  constexpr uint64_t kBehindBytes = 2560;
   const pid_t self = this_thread();
   const pid_t process = getpid();
   rlimit stack{};
   getrlimit(RLIMIT_STACK, &stack);
   const uint64_t stack_bytes = std::min<uint64_t>(stack.rlim_cur, 64u << 20);
   for (const ThreadPlace& thread : threads) {
-    const uint64_t block = thread.control_block;
+    const uint64_t block = thread.control_begin;
     if (block == 0) continue;
-    if (begin < block + kBehindBytes && block - kBeforeBytes < end) {
+    if (begin < thread.control_end && block < end) {
       return fmt::format(
           "[{:#x}, {:#x}) contains the page with what the C library keeps about thread {}; use "
           "memory from malloc() for direct access",
@@ -715,31 +711,14 @@ void PageShare::forget(void* address, uint64_t length_bytes) {
   }
 }
 
-Status PageShare::unshare(void* address, uint64_t length_bytes) {
+bool PageShare::shares_any(const void* address, uint64_t length_bytes) const {
   const Range range = whole_pages(address, length_bytes);
-  const std::lock_guard lock(mutex_);
-  std::vector<Piece> pieces;
-  VmaQuery::Scan scan(query_, range.first, range.second);
+  VmaQuery::Scan scan(query_, range.first, range.second, VmaQuery::Detail::kPlace,
+                      VmaQuery::Which::kFileBacked);
   for (Vma vma; scan.next(&vma);) {
-    if (!is_own(vma)) continue;
-    pieces.push_back({{std::max(range.first, vma.start), std::min(range.second, vma.end)}, vma});
+    if (is_own(vma)) return true;
   }
-  if (pieces.empty()) return {};
-  if (writers_ == Writers::kNone && other_threads_run(threads_of_process())) {
-    return {StatusCode::kPermissionDenied,
-            fmt::format("{} stays shared: other threads run, and userfaultfd, which holds them "
-                        "while pages move, is not allowed; allow it with sysctl "
-                        "vm.unprivileged_userfaultfd=1",
-                        describe(range.first, range.second))};
-  }
-  for (const Piece& piece : pieces) {
-    std::string reason = make_private(piece, nullptr);
-    if (!reason.empty()) {
-      return {StatusCode::kLimitExceeded,
-              fmt::format("{} stays shared: {}", describe(range.first, range.second), reason)};
-    }
-  }
-  return {};
+  return false;
 }
 
 // ---- new memory ----

@@ -150,10 +150,17 @@ void PageShare::before_fork() {
     const auto after = new_mappings_.upper_bound(vma.start);
     const bool not_inherited =
         after != new_mappings_.begin() && std::prev(after)->second > vma.start;
-    if (!not_inherited) {
-      fork.mappings.push_back(vma);
-      fork.copied_bytes += vma.end - vma.start;
+    if (not_inherited) continue;
+    fork.copied_bytes += vma.end - vma.start;
+    if (!fork.mappings.empty()) {
+      Vma& last = fork.mappings.back();
+      if (last.end == vma.start && last.protection() == vma.protection() &&
+          last.offset_bytes + (last.end - last.start) == vma.offset_bytes) {
+        last.end = vma.end;
+        continue;
+      }
     }
+    fork.mappings.push_back(vma);
   }
   int ends[2];
   if (!fork.mappings.empty() && pipe2(ends, O_CLOEXEC) == 0) {

@@ -10,9 +10,10 @@ namespace verbena::soft {
 
 struct ThreadPlace {
   pid_t id = 0;
-  // An address within what the C library keeps per thread (struct pthread), which lies at the upper
-  // end of the thread's stack; 0 if the kernel does not know one.
-  uint64_t control_block = 0;
+  // What the C library keeps per thread and the kernel writes to by itself (at a thread's end, at
+  // every switch): it lies at the upper end of the thread's stack. Empty if nobody knows.
+  uint64_t control_begin = 0;
+  uint64_t control_end = 0;
 };
 
 pid_t this_thread();

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "src/device/soft/interpose/c_library.h"
 #include "src/device/soft/interpose/installed.h"
+#include "src/device/soft/interpose/replace.h"
 
 // Programs built with glibc before 2.33 call these, which newer headers do not declare.
 extern "C" {

@@ -16,8 +16,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/device/soft/interpose/c_library.h"
 #include "src/device/soft/interpose/installed.h"
+#include "src/device/soft/interpose/replace.h"
 #include "src/device/soft/rnic.h"
 
 namespace verbena::soft::interpose {

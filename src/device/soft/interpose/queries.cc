@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "src/device/soft/interpose/installed.h"
+#include "src/device/soft/interpose/replace.h"
 
 namespace verbena::soft::interpose {
 namespace {
@@ -102,5 +103,19 @@ VERBENA_EXPORT int ibv_get_pkey_index(ibv_context* context, uint8_t port, __be16
     return VERBENA_INSTALLED(ibv_get_pkey_index, "IBVERBS_1.5")(context, port, key);
   }
   if (port != kOnlyPort || key != kDefaultPartitionKey) return refuse(EINVAL);
+  return 0;
+}
+
+// Private to libibverbs, of a version that changes with it (IBVERBS_PRIVATE_34, ...), but
+// ibv_devinfo uses it. `type` is 0 for InfiniBand and RoCE version 1, else 1.
+VERBENA_REPLACE(ibv_query_gid_type)
+int verbena_ibv_query_gid_type(ibv_context* context, uint8_t port, unsigned index, int* type) {
+  if (!owns(context)) {
+    using Query = int (*)(ibv_context*, uint8_t, unsigned, int*);
+    static const auto installed = reinterpret_cast<Query>(dlsym(RTLD_NEXT, "ibv_query_gid_type"));
+    return installed(context, port, index, type);
+  }
+  if (port != kOnlyPort || index >= kGidTableEntries) return refuse(EINVAL);
+  *type = 0;
   return 0;
 }

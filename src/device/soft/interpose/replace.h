@@ -1,4 +1,4 @@
-// Replacing functions of the C library.
+// Replacing functions of other libraries under any version: those of the C library mostly.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,0 +1,91 @@
+// `verbena demo`: the main job in one command. All protocols against each other on this machine,
+// the table, the plain answer and the page.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include "src/bench/result_file.h"
+#include "src/cli/commands.h"
+#include "src/cli/experiment.h"
+#include "src/cli/lab.h"
+#include "src/cli/tool.h"
+
+namespace verbena::cli {
+
+namespace {
+
+struct DemoOptions {
+  std::string output = "build/demo";
+  bool quick = false;
+};
+
+// About 100 s on two cores; the quick one some 10 s.
+bench::Plan demo_plan(bool quick) {
+  bench::Plan plan;
+  plan.protocols.assign(all_protocols().begin(), all_protocols().end());
+  plan.pending = {1, 16};
+  if (quick) {
+    plan.response_bytes = {64, 4096, 65536};
+    plan.runs = 2;
+    plan.run.length.duration_ns = 50'000'000;
+  } else {
+    plan.response_bytes = {64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304};
+    plan.runs = 3;
+    plan.run.length.duration_ns = 250'000'000;
+  }
+  return plan;
+}
+
+int run_demo(const Tool& tool, const DemoOptions& options) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(options.output, error);
+  std::filesystem::create_directories(folder, error);
+  if (!std::filesystem::is_directory(folder)) {
+    return report_usage_error(
+        fmt::format("cannot make the directory {}: {}; choose another one with --output",
+                    folder.string(), error ? error.message() : "something else has that name"));
+  }
+  const std::string results = folder / "results.json";
+  const std::string page = folder / "report.html";
+
+  Experiment experiment;
+  experiment.plan = demo_plan(options.quick);
+  experiment.command = bench::command_text(tool.argc, tool.argv);
+  experiment.json_path = results;
+  fmt::print("Five protocols on soft0, two processes, {}.\n",
+             options.quick ? "about 10 seconds" : "about two minutes");
+  std::fflush(stdout);
+  const int measured = run_experiment(experiment);
+  if (measured != 0 && measured != kExitFailure) return measured;
+  if (!std::filesystem::exists(results, error)) return measured;
+
+  fmt::print("\nWhich one should I use here?\n");
+  std::fflush(stdout);
+  const int answered = print_verdict({results});
+  if (answered != 0) return answered;
+  const int reported = write_report(page, {results});
+  if (reported != 0) return reported;
+  fmt::print("\nReport:  {}\nResults: {}\n", page, results);
+  const int written = finish_output();
+  return measured != 0 ? measured : written;
+}
+
+}  // namespace
+
+void add_demo_command(Tool& tool) {
+  CLI::App* command = tool.app.add_subcommand(
+      "demo", "Compare all protocols on this machine and say which one to use");
+  const auto options = std::make_shared<DemoOptions>();
+  CLI::Option* output = command->add_option("--output", options->output,
+                                            "Where results.json and report.html are written");
+  output->option_text("DIR (build/demo)");
+  tool.takes_path[output] = true;
+  command->add_flag("--quick", options->quick, "Fewer sizes and shorter runs: some 10 seconds");
+  command->footer(examples_text({"verbena demo --quick", "verbena demo --quick --output answers"}));
+  command->callback([&tool, options] { tool.exit_code = run_demo(tool, *options); });
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,39 @@
+// Measures a plan from start to finish, as `bench` and `demo` do it: starts or finds the responder,
+// shows progress, writes the result file after every run, prints the table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/bench/plan.h"
+#include "src/bench/point_result.h"
+
+namespace verbena::cli {
+
+struct Experiment {
+  bench::Plan plan;
+  std::string device = "soft0";
+  std::string command;    // for the result file
+  std::string json_path;  // none: no result file
+  uint16_t port = 0;      // of the control connection; 0: any, but not with `host`
+  std::string host;       // where the responder listens; empty: a process of our own on this host
+  std::string secret_file;
+};
+
+// Returns the exit code: 0, 1 if something failed (what was finished is kept), 2 if the plan cannot
+// be carried out, 130 after Ctrl-C.
+int run_experiment(const Experiment& experiment);
+
+// The responder's side on a host of its own: waits for one requester and serves it.
+struct Listening {
+  std::string device = "soft0";
+  std::string address = "0.0.0.0";
+  uint16_t port = 0;
+  std::string secret_file;
+};
+int listen_for_experiment(const Listening& listening);
+
+inline constexpr uint16_t kDefaultPort = 7471;
+
+}  // namespace verbena::cli

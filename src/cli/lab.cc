@@ -1,0 +1,66 @@
+#include "src/cli/lab.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "src/cli/subprocess.h"
+#include "src/cli/tool.h"
+
+namespace verbena::cli {
+
+namespace {
+
+// share/verbena/lab beside the directory of this executable; the build tree looks like an installed
+// one.
+Result<std::string> find_lab() {
+  std::error_code error;
+  const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return Status(
+        StatusCode::kInternal,
+        fmt::format("cannot read /proc/self/exe: {}; is /proc mounted?", error.message()));
+  }
+  const std::filesystem::path lab =
+      executable.parent_path().parent_path() / "share" / "verbena" / "lab";
+  if (!std::filesystem::exists(lab / "verbena_lab" / "__main__.py", error)) {
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("the report generator is missing: no {}; install verbena again",
+                              (lab / "verbena_lab").string()));
+  }
+  return lab.string();
+}
+
+int run_lab(const std::vector<std::string>& arguments) {
+  const Result<std::string> lab = find_lab();
+  if (!lab.ok()) return report_error(lab.status());
+  // The distribution's interpreter is the one that its plotting library belongs to.
+  const std::string python = access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
+  std::vector<std::string> command = {python, "-m"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const Result<int> exit_code =
+      run_and_wait(command, {{"PYTHONPATH", *lab}, {"PYTHONDONTWRITEBYTECODE", "1"}});
+  if (exit_code.ok()) return *exit_code;
+  if (exit_code.status().code() != StatusCode::kNotFound) return report_error(exit_code.status());
+  return report_error(Status(StatusCode::kUnavailable,
+                             "the report needs Python, and there is no python3; install the "
+                             "packages python3 and python3-plotly"));
+}
+
+}  // namespace
+
+int write_report(const std::string& out, const std::vector<std::string>& inputs) {
+  std::vector<std::string> arguments = {"verbena_lab", "report", "--", out};
+  arguments.insert(arguments.end(), inputs.begin(), inputs.end());
+  return run_lab(arguments);
+}
+
+int print_verdict(const std::vector<std::string>& inputs) {
+  std::vector<std::string> arguments = {"verbena_lab", "answer", "--"};
+  arguments.insert(arguments.end(), inputs.begin(), inputs.end());
+  return run_lab(arguments);
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,16 @@
+// The Python package that turns result files into a page and into the plain answer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace verbena::cli {
+
+// Writes the report page `out` from result files and directories. Returns the exit code; what is
+// wrong with an input is told on standard error.
+int write_report(const std::string& out, const std::vector<std::string>& inputs);
+
+// Prints which protocol to use, in a few sentences, to standard output.
+int print_verdict(const std::vector<std::string>& inputs);
+
+}  // namespace verbena::cli

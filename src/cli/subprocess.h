@@ -1,0 +1,17 @@
+// Programs that a subcommand starts and waits for.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "verbena/status.h"
+
+namespace verbena::cli {
+
+// Starts `arguments[0]` (searched for in PATH) with further environment variables and waits for its
+// end. Its exit code; 128 + the signal that killed it. kNotFound if there is no such program.
+Result<int> run_and_wait(const std::vector<std::string>& arguments,
+                         const std::map<std::string, std::string>& environment);
+
+}  // namespace verbena::cli

@@ -1,0 +1,113 @@
+#include "src/cli/tool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "src/base/build_info.h"
+#include "src/bench/responder_process.h"
+#include "src/cli/commands.h"
+#include "verbena/version.h"
+
+namespace verbena::cli {
+
+namespace {
+
+// The library's formatter, but footers stay as they were written: examples must not be wrapped.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_footer(const CLI::App* app) const override { return app->get_footer(); }
+};
+
+// The subcommand that was being parsed, as words: "verbena bench one-to-one".
+std::string command_path(const CLI::App& app) {
+  std::string path = app.get_name();
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().back();
+    path += " " + command->get_name();
+  }
+  return path;
+}
+
+std::string in_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+Tool::Tool()
+    : app("RDMA messaging: measure protocols side by side, and run verbs programs without an RNIC.",
+          "verbena") {
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", fmt::format("verbena {} (commit {}, {})", kVersion,
+                                                build_commit(), build_configuration()));
+  app.require_subcommand(1);
+  app.footer(examples_text({"verbena devices",
+                            "verbena bench one-to-one --protocol all --response 64,4KiB",
+                            "verbena demo --quick"}));
+  add_devices_command(*this);
+  add_bench_command(*this);
+  add_demo_command(*this);
+  add_report_command(*this);
+  add_run_command(*this);
+  add_completion_command(*this);
+}
+
+int run_tool(int argc, const char* const* argv) {
+  // Not for people, so not in the tree.
+  if (argc == 2 && std::string_view(argv[1]) == bench::kResponderCommand) {
+    return bench::responder_process_main();
+  }
+  Tool tool;
+  tool.argc = argc;
+  tool.argv = argv;
+  if (argc >= 2 && std::string_view(argv[1]) == "run" && !asks_for_help(argc, argv)) {
+    // Everything behind belongs to the program, whatever it looks like.
+    return run_program_command(argc, argv);
+  }
+  try {
+    tool.app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    tool.app.exit(success);
+    return finish_output();
+  } catch (const CLI::ParseError& error) {
+    return report_usage_error(
+        fmt::format("{}; see '{} --help'", in_one_line(error.what()), command_path(tool.app)));
+  }
+  return tool.exit_code != 0 ? tool.exit_code : finish_output();
+}
+
+std::string examples_text(const std::vector<std::string>& examples) {
+  std::string text = examples.size() == 1 ? "Example:\n" : "Examples:\n";
+  for (const std::string& example : examples) text += "  " + example + "\n";
+  return text;
+}
+
+int report_error(const Status& status) {
+  const bool usage =
+      status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound;
+  fmt::print(stderr, "verbena: error: {}\n", in_one_line(status.message()));
+  return usage ? kExitUsage : kExitFailure;
+}
+
+int report_usage_error(const std::string& message) {
+  return report_error(Status(StatusCode::kInvalidArgument, message));
+}
+
+int finish_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  return report_error(Status(StatusCode::kUnavailable,
+                             fmt::format("cannot write to standard output: {}; free space or "
+                                         "choose another file",
+                                         std::strerror(errno))));
+}
+
+}  // namespace verbena::cli

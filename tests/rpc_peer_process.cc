@@ -1,0 +1,52 @@
+// The other side of rpc_*_test: a responder or a requester in a process of its own, so that it can
+// be killed. Usage: rpc_peer_process PORT, with the job's secret in VERBENA_TEST_SECRET.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+#include "tests/rpc_support.h"
+
+namespace verbena::rpc_test {
+namespace {
+
+Result<int> run(uint16_t port, const JobSecret& secret) {
+  VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
+                           ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskTag, kTimeoutNs));
+  const Case& c = task.c;
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  if (task.role == Role::kRequester) {
+    VERBENA_ASSIGN_OR_RETURN(auto requester, make_requester(c.protocol, c.layout, device, domain,
+                                                            control, requester_options(c)));
+    const Outcome outcome = Client(c).run(*requester, [](uint64_t) {});
+    VERBENA_RETURN_IF_ERROR(outcome.status);
+    return outcome.wrong > 0 || outcome.stuck ? kExitBadResponses : 0;
+  }
+  std::vector<char> readable = readable_memory();
+  VERBENA_ASSIGN_OR_RETURN(auto responder, make_responder(c.protocol, c.layout, device, domain,
+                                                          responder_options(c, readable)));
+  VERBENA_RETURN_IF_ERROR(responder->connect(control));
+  Server server;
+  serve(*responder, server);
+  return server.bad_requests > 0 ? kExitBadRequests : 0;
+}
+
+}  // namespace
+}  // namespace verbena::rpc_test
+
+int main(int argc, char** argv) {
+  using namespace verbena::rpc_test;
+  const char* text = std::getenv(kSecretVariable);
+  if (argc != 2 || text == nullptr) return 2;
+  const auto secret = verbena::JobSecret::from_string(text);
+  if (!secret.ok()) return 2;
+  const auto result = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
+  if (!result.ok()) {
+    fmt::print(stderr, "{}\n", result.status().message());
+    return kExitFailed;
+  }
+  return *result;
+}

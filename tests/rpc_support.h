@@ -1,0 +1,297 @@
+// What the request/response tests share between their two sides, whichever process each is in: the
+// case to run, the payloads, and the two loops.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc_test {
+
+inline constexpr const char* kDevice = "soft0";
+inline constexpr int64_t kTimeoutNs = 60'000'000'000;
+inline constexpr uint32_t kReadableBytes = 1 << 20;
+
+// One design point and its sizes; plain data, so that it can be sent to the other process.
+struct Case {
+  Protocol protocol = Protocol::kWriteWrite;
+  MarkLayout layout = MarkLayout::kLastBit;
+  uint32_t pending = 1;
+  uint32_t request_max_bytes = 64;
+  uint32_t response_max_bytes = 256;
+  uint32_t inline_bytes = kDeviceInlineLimit;
+  uint32_t signal_interval = 0;
+  uint32_t post_batch = 1;
+  uint32_t receive_depth = 0;
+  uint32_t max_connections = 1;
+  bool in_turn = true;  // slots posted in order, or in any
+  uint64_t messages = 1000;
+  uint64_t seed = 1;
+};
+
+inline std::string name_of(const Case& c) {
+  std::string name = protocol_name(c.protocol);
+  if (uses_mark_layout(c.protocol)) name += std::string("/") + mark_layout_name(c.layout);
+  return name + " pending " + std::to_string(c.pending);
+}
+
+inline RequesterOptions requester_options(const Case& c) {
+  RequesterOptions options;
+  options.request_max_bytes = c.request_max_bytes;
+  options.response_max_bytes = c.response_max_bytes;
+  options.pending = c.pending;
+  options.inline_bytes = c.inline_bytes;
+  options.signal_interval = c.signal_interval;
+  options.post_batch = c.post_batch;
+  options.handshake_timeout_ns = kTimeoutNs;
+  return options;
+}
+
+inline ResponderOptions responder_options(const Case& c, std::span<char> readable) {
+  ResponderOptions options;
+  options.request_max_bytes = c.request_max_bytes;
+  options.response_max_bytes = c.response_max_bytes;
+  options.pending = c.pending;
+  options.max_connections = c.max_connections;
+  options.inline_bytes = c.inline_bytes;
+  options.signal_interval = c.signal_interval;
+  options.post_batch = c.post_batch;
+  options.receive_depth = c.receive_depth;
+  options.handshake_timeout_ns = kTimeoutNs;
+  if (c.protocol == Protocol::kRead) options.readable = readable;
+  return options;
+}
+
+// --- payloads: every byte follows from the message's nonce ---
+
+inline uint64_t pattern_word(uint64_t nonce, uint64_t index) {
+  uint64_t x = (nonce + index) * 0x9e3779b97f4a7c15;
+  return x ^ (x >> 29);
+}
+
+inline void fill_pattern(std::span<char> bytes, uint64_t nonce) {
+  for (size_t at = 0; at < bytes.size(); at += 8) {
+    const uint64_t word = pattern_word(nonce, at / 8);
+    std::memcpy(bytes.data() + at, &word, std::min<size_t>(8, bytes.size() - at));
+  }
+}
+
+inline bool has_pattern(std::span<const char> bytes, uint64_t nonce) {
+  for (size_t at = 0; at < bytes.size(); at += 8) {
+    const uint64_t word = pattern_word(nonce, at / 8);
+    if (std::memcmp(bytes.data() + at, &word, std::min<size_t>(8, bytes.size() - at)) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Requests of at least this size say what response they want; smaller ones are sent back inverted.
+struct Ask {
+  uint64_t nonce;
+  uint32_t response_bytes;
+  uint32_t request_bytes;
+};
+
+inline std::vector<char> readable_memory() {
+  std::vector<char> memory(kReadableBytes);
+  fill_pattern(memory, 77);
+  return memory;
+}
+
+// --- responder ---
+
+class Server {
+ public:
+  // Answers a request, or with three bytes that nobody asks for if anything is wrong with it.
+  uint32_t operator()(const Request& request, std::span<char> response) {
+    ++requests;
+    const std::span<const char> bytes = request.bytes;
+    if (bytes.size() < sizeof(Ask)) {
+      for (size_t i = 0; i < bytes.size(); ++i) response[i] = static_cast<char>(~bytes[i]);
+      return static_cast<uint32_t>(bytes.size());
+    }
+    Ask ask;
+    std::memcpy(&ask, bytes.data(), sizeof(ask));
+    if (ask.request_bytes != bytes.size() || ask.response_bytes > response.size() ||
+        !has_pattern(bytes.subspan(sizeof(ask)), ask.nonce)) {
+      ++bad_requests;
+      return 3;
+    }
+    fill_pattern(response.first(ask.response_bytes), ~ask.nonce);
+    return ask.response_bytes;
+  }
+
+  uint64_t requests = 0;
+  uint64_t bad_requests = 0;
+};
+
+// Serves until every requester has gone.
+inline void serve(Responder& responder, Server& server) {
+  Waiter waiter;
+  while (responder.status().ok()) {
+    if (responder.poll(server) > 0) {
+      waiter.progress();
+    } else {
+      waiter.idle();
+    }
+  }
+}
+
+// --- requester ---
+
+struct Outcome {
+  uint64_t responses = 0;
+  uint64_t wrong = 0;  // responses that are not what their request asked for
+  bool stuck = false;  // no response for kTimeoutNs
+  Status status;       // of the requester, at the end
+};
+
+class Client {
+ public:
+  explicit Client(const Case& c)
+      : case_(c), random_(c.seed), slots_(c.pending), readable_(readable_memory()) {}
+
+  // Posts and checks `case.messages` requests; fewer if the connection fails.
+  // `on_response(responses so far)` is called after each.
+  template <typename OnResponse>
+  Outcome run(Requester& requester, OnResponse&& on_response) {
+    Waiter waiter;
+    uint64_t posted = 0;
+    uint64_t last_progress_ns = now_ns();
+    while (outcome_.responses < case_.messages && requester.status().ok()) {
+      while (posted < case_.messages) {
+        const uint32_t slot = choose_slot(posted);
+        if (slots_[slot].waiting) break;
+        const uint32_t bytes = prepare(slot, requester.request_buffer(slot));
+        const PostResult result = requester.try_post(slot, bytes);
+        if (result != PostResult::kPosted) break;
+        slots_[slot].waiting = true;
+        ++posted;
+      }
+      const uint32_t found = requester.poll([&](uint32_t slot, std::span<const char> response) {
+        check(slot, response);
+        ++outcome_.responses;
+        on_response(outcome_.responses);
+      });
+      if (found > 0) {
+        waiter.progress();
+        last_progress_ns = now_ns();
+      } else {
+        waiter.idle();
+        if (now_ns() - last_progress_ns > kTimeoutNs) {
+          outcome_.stuck = true;
+          break;
+        }
+      }
+    }
+    outcome_.status = requester.status();
+    return outcome_;
+  }
+
+ private:
+  struct Slot {
+    bool waiting = false;
+    std::vector<char> small_request;
+    uint64_t nonce = 0;
+    uint32_t response_bytes = 0;
+    ReadRequest read{};
+  };
+
+  uint32_t choose_slot(uint64_t posted) {
+    return static_cast<uint32_t>(case_.in_turn ? posted % case_.pending
+                                               : random_.below(case_.pending));
+  }
+
+  // Small sizes are as likely as large ones, and the limits are hit.
+  uint32_t random_size(uint32_t max_bytes) {
+    switch (random_.below(4)) {
+      case 0:
+        return max_bytes;
+      case 1:
+        return static_cast<uint32_t>(random_.below(std::min<uint64_t>(max_bytes, 80) + 1));
+      default:
+        return static_cast<uint32_t>(random_.below(uint64_t{max_bytes} + 1));
+    }
+  }
+
+  uint32_t prepare(uint32_t slot, char* request) {
+    Slot& expected = slots_[slot];
+    if (case_.protocol == Protocol::kRead) {
+      expected.read.bytes = random_size(std::min(case_.response_max_bytes, kReadableBytes));
+      expected.read.offset = random_.below(kReadableBytes - expected.read.bytes + 1);
+      std::memcpy(request, &expected.read, sizeof(ReadRequest));
+      return sizeof(ReadRequest);
+    }
+    const uint32_t bytes = random_size(case_.request_max_bytes);
+    expected.small_request.clear();
+    expected.response_bytes = 0;
+    expected.nonce = random_.next();
+    if (bytes < sizeof(Ask)) {
+      fill_pattern({request, bytes}, expected.nonce);
+      expected.small_request.assign(request, request + bytes);
+      return bytes;
+    }
+    expected.response_bytes = random_size(case_.response_max_bytes);
+    const Ask ask = {expected.nonce, expected.response_bytes, bytes};
+    std::memcpy(request, &ask, sizeof(ask));
+    fill_pattern({request + sizeof(ask), bytes - sizeof(ask)}, ask.nonce);
+    return bytes;
+  }
+
+  void check(uint32_t slot, std::span<const char> response) {
+    if (slot >= slots_.size() || !slots_[slot].waiting) {
+      ++outcome_.wrong;
+      return;
+    }
+    Slot& expected = slots_[slot];
+    expected.waiting = false;
+    if (!is_expected(expected, response)) ++outcome_.wrong;
+  }
+
+  bool is_expected(const Slot& expected, std::span<const char> response) const {
+    if (case_.protocol == Protocol::kRead) {
+      return response.size() == expected.read.bytes &&
+             std::memcmp(response.data(), readable_.data() + expected.read.offset,
+                         response.size()) == 0;
+    }
+    if (expected.response_bytes == 0 || !expected.small_request.empty()) {
+      // Sent back inverted, unless it asked for nothing.
+      if (response.size() != expected.small_request.size()) return false;
+      for (size_t i = 0; i < response.size(); ++i) {
+        if (response[i] != static_cast<char>(~expected.small_request[i])) return false;
+      }
+      return true;
+    }
+    return response.size() == expected.response_bytes && has_pattern(response, ~expected.nonce);
+  }
+
+  Case case_;
+  Random random_;
+  std::vector<Slot> slots_;
+  std::vector<char> readable_;
+  Outcome outcome_;
+};
+
+// --- the other process ---
+
+// What rpc_peer_process is told over the control connection that it opens to the test.
+enum class Role : uint32_t { kResponder, kRequester };
+struct Task {
+  Role role = Role::kResponder;
+  Case c;
+};
+inline constexpr uint32_t kTaskTag = 0x7a51;
+inline constexpr const char* kSecretVariable = "VERBENA_TEST_SECRET";
+inline constexpr int kExitBadRequests = 3;
+inline constexpr int kExitBadResponses = 4;
+inline constexpr int kExitFailed = 5;
+
+}  // namespace verbena::rpc_test
