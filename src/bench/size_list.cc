@@ -46,11 +46,12 @@ const Unit* find_unit(const Unit (&units)[kCount], std::string_view name) {
 std::string_view quoted(std::string_view text) { return text.substr(0, 40); }
 
 Status not_a_number(std::string_view entry, const ListLimits& limits, bool sizes) {
+  const char* list =
+      sizes ? ", or a list such as 64,4KiB or 64,…,1MiB" : ", or a list such as 1,16 or 1,…,64";
   return Status(
       StatusCode::kInvalidArgument,
-      fmt::format("'{}' is no {}: give a whole number{}, or a list such as {}", quoted(entry),
-                  limits.what, sizes ? " with B, KiB, MiB or GiB behind it" : "",
-                  sizes ? "64,4KiB or 64,…,1MiB" : "1,16 or 1,…,64"));
+      fmt::format("'{}' is no {}: give a whole number{}{}", quoted(entry), limits.what,
+                  sizes ? " with B, KiB, MiB or GiB behind it" : "", limits.single ? "" : list));
 }
 
 template <size_t kCount>
@@ -116,7 +117,7 @@ Result<std::vector<uint64_t>> parse_list(std::string_view text, const ListLimits
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  if (range) return not_a_number(text, limits, sizes);
+  if (range || (limits.single && values.size() > 1)) return not_a_number(text, limits, sizes);
   return values;
 }
 

@@ -15,6 +15,7 @@ struct ListLimits {
   std::string_view what;
   uint64_t min = 0;
   uint64_t max = 0;
+  bool single = false;  // a list is refused
 };
 
 // More entries than anybody means to measure are a slip of the keyboard.

@@ -1,6 +1,7 @@
 #include "src/bench/size_list.h"
 
 #include <gmock/gmock.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace verbena::bench {
@@ -46,6 +47,16 @@ TEST(SizeList, RefusesWhatIsNoList) {
     EXPECT_THAT(refusal(parse_size_list(text, kSizes)), HasSubstr("request size")) << text;
   }
   EXPECT_THAT(refusal(parse_count_list("1KiB", kCounts)), HasSubstr("1,16"));
+}
+
+TEST(SizeList, CanBeASingleValue) {
+  constexpr ListLimits kPort{"port", 0, 65535, /*single=*/true};
+  EXPECT_THAT(parse_count_list("7471", kPort).value(), ElementsAre(7471));
+  for (const char* text : {"1,2", "x", "65536", ""}) {
+    const std::string message = refusal(parse_count_list(text, kPort));
+    EXPECT_THAT(message, HasSubstr("port"));
+    EXPECT_THAT(message, testing::Not(HasSubstr("list")));
+  }
 }
 
 TEST(SizeList, NamesTheLimits) {

@@ -72,7 +72,7 @@ class CompletionReceiver {
   template <EligibleFunction Eligible, DeliverFunction Deliver>
   bool take(const ibv_wc& completion, Eligible& eligible, Deliver& deliver) {
     if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {
-      error_ = ChannelError::completed_with(completion.status);
+      if (!error_) error_ = ChannelError::completed_with(completion.status);
       return false;
     }
     constexpr ibv_wc_opcode kExpected = kPayloadInSlots ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;

@@ -86,11 +86,10 @@ Result<std::vector<uint32_t>> narrow(Result<std::vector<uint64_t>> list) {
   return std::vector<uint32_t>(list->begin(), list->end());
 }
 
-Result<uint64_t> parse_one(const std::string& text, const bench::ListLimits& limits) {
+Result<uint64_t> parse_one(const std::string& text, bench::ListLimits limits) {
+  limits.single = true;
   VERBENA_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, bench::parse_count_list(text, limits));
-  if (list.size() == 1) return list[0];
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("'{}' is a list; give one {}", text, limits.what));
+  return list[0];
 }
 
 Result<uint16_t> parse_port(const std::string& text) {

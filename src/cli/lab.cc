@@ -58,7 +58,7 @@ int write_report(const std::string& out, const std::vector<std::string>& inputs)
 }
 
 int print_verdict(const std::vector<std::string>& inputs) {
-  std::vector<std::string> arguments = {"verbena_lab", "answer", "--"};
+  std::vector<std::string> arguments = {"verbena_lab.answer", "--"};
   arguments.insert(arguments.end(), inputs.begin(), inputs.end());
   return run_lab(arguments);
 }

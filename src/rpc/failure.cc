@@ -39,6 +39,17 @@ Status explain_failure(const ChannelError& error, const std::string& peer) {
   return Status(StatusCode::kInternal, "no error");
 }
 
+Status diagnose(const ChannelError& sending, const ChannelError& receiving,
+                const ControlConnection& control, const std::string& peer) {
+  VERBENA_ASSERT(sending || receiving);
+  if (receiving.kind == ChannelError::Kind::kViolation) return explain_failure(receiving, peer);
+  if (control.peer_closed()) return peer_is_gone(peer);
+  const bool sending_is_consequence =
+      !sending || (sending.kind == ChannelError::Kind::kCompletion &&
+                   sending.completion == IBV_WC_WR_FLUSH_ERR);
+  return explain_failure(sending_is_consequence && receiving ? receiving : sending, peer);
+}
+
 Status peer_is_gone(const std::string& peer) {
   return Status(StatusCode::kUnavailable,
                 fmt::format("{} is gone: it closed its connection or its process ended; start it "

@@ -104,7 +104,7 @@ PostResult ReadRequester::misused_read(const ReadRequest& read) {
 }
 
 PostResult ReadRequester::fail(const channel::ChannelError& error) {
-  return fail(explain_failure(error, peer_));
+  return fail(diagnose(error, {}, *control_, peer_));
 }
 
 // The first failure is the one to tell.

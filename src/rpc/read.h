@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,7 +58,8 @@ class ReadRequester final : public Requester {
     if (states_[slot] != SlotState::kFree) [[unlikely]] {
       return states_[slot] == SlotState::kWaiting ? PostResult::kWouldBlock : PostResult::kFailed;
     }
-    const auto& read = *reinterpret_cast<const ReadRequest*>(request_buffer(slot));
+    ReadRequest read;
+    std::memcpy(&read, request_buffer(slot), sizeof(read));
     if (read.bytes > slots_.shape.capacity_bytes || read.bytes > readable_bytes_ ||
         read.offset > readable_bytes_ - read.bytes) [[unlikely]] {
       return misused_read(read);

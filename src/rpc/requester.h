@@ -129,20 +129,21 @@ class ChannelRequester final : public Requester {
     return found;
   }
 
-  PostResult no_room() {
-    const channel::ChannelError& error = end_.sender().queue().error();
-    return error ? fail(explain_failure(error, peer_)) : PostResult::kWouldBlock;
+  PostResult no_room() { return fail_if_broken() ? PostResult::kFailed : PostResult::kWouldBlock; }
+
+  bool fail_if_broken() {
+    const channel::ChannelError& sending = end_.sender().queue().error();
+    const channel::ChannelError& receiving = end_.receiver().error();
+    if (!sending && !receiving) return false;
+    fail(diagnose(sending, receiving, *control_, peer_));
+    return true;
   }
 
   void look_after_peer() {
     if (!status_.ok()) return;
-    channel::SendQueue& queue = end_.sender().queue();
-    queue.reap();
-    if (end_.receiver().error()) {
-      fail(explain_failure(end_.receiver().error(), peer_));
-    } else if (queue.error()) {
-      fail(explain_failure(queue.error(), peer_));
-    } else if (silence_.gone(responses_, [this] { return control_->peer_closed(); })) {
+    end_.sender().queue().reap();
+    if (fail_if_broken()) return;
+    if (silence_.gone(responses_, [this] { return control_->peer_closed(); })) {
       fail(peer_is_gone(peer_));
     }
   }

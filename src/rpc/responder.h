@@ -217,7 +217,7 @@ class ChannelResponder final : public Responder {
     if (number == connections_.size()) {
       connections_.push_back(std::move(connection));
     } else {
-      connections_[number] = std::move(connection);
+      ended_.push_back(std::exchange(connections_[number], std::move(connection)));
     }
     alive_.push_back(connections_[number].get());
     status_ = Status::ok_status();
@@ -235,7 +235,8 @@ class ChannelResponder final : public Responder {
       const auto error = completion.status != IBV_WC_SUCCESS
                              ? channel::ChannelError::completed_with(completion.status)
                              : channel::ChannelError::peer_violated(violation);
-      end_connection(*connection, explain_failure(error, connection->peer));
+      end_connection(*connection, diagnose(connection->end.sender().queue().error(), error,
+                                           *connection->control, connection->peer));
       return;
     }
     // A late message of a connection that has ended.
@@ -245,17 +246,21 @@ class ChannelResponder final : public Responder {
     // Ending one takes it out of the list.
     const std::vector<Connection*> alive = alive_;
     for (Connection* connection : alive) look_after(*connection);
+    if constexpr (kInbox) {
+      if (inbox_->inbox.next() != nullptr) return;
+    }
+    ended_.clear();
   }
 
   void look_after(Connection& connection) {
     channel::SendQueue& queue = connection.end.sender().queue();
     queue.reap();
+    const channel::ChannelError& receiving = receive_error(connection);
     if (!connection.status.ok()) {
       end_connection(connection, connection.status);
-    } else if (queue.error()) {
-      end_connection(connection, explain_failure(queue.error(), connection.peer));
-    } else if (const channel::ChannelError error = receive_error(connection); error) {
-      end_connection(connection, explain_failure(error, connection.peer));
+    } else if (queue.error() || receiving) {
+      end_connection(connection,
+                     diagnose(queue.error(), receiving, *connection.control, connection.peer));
     } else if (connection.silence.gone(connection.answered, [&connection] {
                  return connection.control->peer_closed();
                })) {
@@ -263,7 +268,7 @@ class ChannelResponder final : public Responder {
     }
   }
 
-  channel::ChannelError receive_error(Connection& connection) {
+  const channel::ChannelError& receive_error(Connection& connection) {
     if constexpr (kInbox) {
       return inbox_->inbox.error();
     } else {
@@ -286,6 +291,9 @@ class ChannelResponder final : public Responder {
   std::unique_ptr<RequestInbox> inbox_;                   // outlives the queue pairs that use it
   std::vector<std::unique_ptr<Connection>> connections_;  // by number
   std::vector<Connection*> alive_;
+  // Replaced ones. A queue pair takes its completions along when it is destroyed, and with them the
+  // numbers of the shared receives that they consumed: so it stays until they have been taken.
+  std::vector<std::unique_ptr<Connection>> ended_;
   PeerWatch watch_;
   Status status_;
 };

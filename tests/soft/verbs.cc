@@ -30,6 +30,7 @@ Buffer::Buffer(const ProtectionDomain& domain, size_t size_bytes, unsigned acces
   }
   bytes_ = static_cast<std::byte*>(pages);
   region_ = must(MemoryRegion::create(domain, bytes_, size_bytes, access));
+  key_ = region_->rkey();
 }
 
 Buffer::~Buffer() {

@@ -53,6 +53,7 @@ class Buffer {
   Buffer(Buffer&& other) noexcept
       : bytes_(std::exchange(other.bytes_, nullptr)),
         size_bytes_(other.size_bytes_),
+        key_(other.key_),
         region_(std::move(other.region_)) {}
   Buffer& operator=(Buffer&&) = delete;
   ~Buffer();
@@ -61,7 +62,7 @@ class Buffer {
   const std::byte* data() const { return bytes_; }
   size_t size() const { return size_bytes_; }
   uint64_t address(size_t offset = 0) const { return reinterpret_cast<uint64_t>(bytes_) + offset; }
-  uint32_t key() const { return region_->rkey(); }
+  uint32_t key() const { return key_; }
   ibv_sge sge(size_t offset, size_t length_bytes) const {
     return {address(offset), static_cast<uint32_t>(length_bytes), key()};
   }
@@ -69,12 +70,13 @@ class Buffer {
   T& at(size_t offset) {
     return *reinterpret_cast<T*>(bytes_ + offset);
   }
-  // The memory stays, its key ends.
+  // The memory stays, and key() names nothing any more.
   void deregister() { region_.reset(); }
 
  private:
   std::byte* bytes_ = nullptr;
   size_t size_bytes_ = 0;
+  uint32_t key_ = 0;
   std::optional<MemoryRegion> region_;
 };
 
@@ -136,6 +138,7 @@ struct SendRequest {
   uint64_t compare_add = 0;
   uint64_t swap = 0;
 };
+inline unsigned signaled_if(bool signaled) { return signaled ? unsigned{IBV_SEND_SIGNALED} : 0; }
 ibv_send_wr to_wr(SendRequest& request);
 // What ibv_post_send, ibv_post_recv and ibv_post_srq_recv return.
 int post(ibv_qp* qp, SendRequest request);

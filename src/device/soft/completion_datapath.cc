@@ -17,8 +17,8 @@ bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte*
     const ibv_sge& sge = receive.sges[i];
     const uint32_t part = std::min(sge.length, size_bytes);
     if (part == 0) continue;
-    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->shared->domain : qp.domain, sge.addr,
-                                  part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain, sge.addr, part,
+                                  sge.lkey, IBV_ACCESS_LOCAL_WRITE);
     if (bytes == nullptr) return false;
     copy_small(bytes, payload, part);
     payload += part;
@@ -34,10 +34,10 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
     if (consumed == qp.recv_visible.load(std::memory_order_acquire)) return nullptr;
     return &qp.receives[consumed & qp.recv_mask];
   }
-  if (receive_index >= qp.srq->depth || !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) return nullptr;
-  const auto& shown = *reinterpret_cast<const SharedReceive*>(
-      qp.srq->shared->receives + receive_index * size_t{qp.srq->shared->receive_stride_bytes});
-  const uint64_t taker = shown.claim.load(std::memory_order_acquire) & 0xffffff;
+  if (receive_index >= qp.srq->depth || !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) {
+    return nullptr;
+  }
+  const uint64_t taker = qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire) & 0xffffff;
   return taker == qp.peer.taker_number ? &qp.srq->receives[receive_index] : nullptr;
 }
 
@@ -50,8 +50,8 @@ void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
   Srq& srq = *qp.srq;
   {
     const OwnerLock::Guard guard(srq.lock);
-    receive.posted.store(false, std::memory_order_relaxed);
-    srq.free.push_back(receive_index);
+    // Only a peer that breaks the rules makes two polls complete the same receive.
+    if (receive.posted.exchange(false, std::memory_order_relaxed)) srq.free.push_back(receive_index);
   }
   qp.shared->consumed.store(qp.next_packet, std::memory_order_release);
   if (srq.limit != 0) [[unlikely]] {
@@ -80,12 +80,15 @@ void fill_completion(const Qp& qp, uint64_t wr_id, ibv_wc_status status, ibv_wc&
   wc.dlid_path_bits = 0;
 }
 
-// What a poll found wrong with queue pairs: acted on when no lock is held any more.
+// The queue pair that a poll finds in need of the error state. The poll ends there, and brings it about when it holds
+// no lock any more.
 struct Broken {
-  Qp* list[8];
-  uint32_t count = 0;
-  void add(Qp& qp) {
-    if (count < 8 && std::find(list, list + count, &qp) == list + count) list[count++] = &qp;
+  Qp* qp = nullptr;
+  int event = kNoEvent;
+  void set(Qp& found, int raised) {
+    if (found.state.load(std::memory_order_relaxed) == IBV_QPS_ERR) return;
+    qp = &found;
+    event = raised;
   }
 };
 
@@ -102,7 +105,7 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
   PostedReceive* receive = receive_of(qp, receive_index);
   if (receive == nullptr) [[unlikely]] {
     // The peer broke the rules of the ring: nothing from it can be trusted any more.
-    broken.add(qp);
+    broken.set(qp, IBV_EVENT_QP_FATAL);
     return false;
   }
   fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
@@ -131,7 +134,7 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = packet.immediate;
   }
-  if (wc.status != IBV_WC_SUCCESS) [[unlikely]] broken.add(qp);
+  if (wc.status != IBV_WC_SUCCESS) [[unlikely]] broken.set(qp, kNoEvent);
   ++qp.next_packet;
   release_receive(qp, *receive, receive_index);
   return true;
@@ -166,44 +169,54 @@ int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   return taken;
 }
 
+int take_scanned(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+  int taken = 0;
+  for (uint32_t step = 0; step < cq.scanned_count && taken < count && broken.qp == nullptr; ++step) {
+    Qp& qp = *cq.scanned[cq.next_scanned];
+    while (taken < count && broken.qp == nullptr && take_packet(qp, wc[taken], broken)) ++taken;
+    cq.next_scanned = cq.next_scanned + 1 == cq.scanned_count ? 0 : cq.next_scanned + 1;
+  }
+  return taken;
+}
+
+// Goes once around all bells, from the one behind the last that was served: however busy one queue pair is, each gets
+// its turn. The word in which it begins comes last again, for its bells before that one.
 int take_belled(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
   const auto words = static_cast<uint32_t>((cq.belled.size() + 63) / 64);
-  for (uint32_t step = 0; step < words && taken < count; ++step) {
-    const uint32_t word = cq.next_bell_word;
-    cq.next_bell_word = word + 1 == words ? 0 : word + 1;
+  for (uint32_t step = 0; step <= words; ++step) {
+    const uint32_t word = cq.next_bell / 64;
+    const uint64_t looked_at = ~0ull << (cq.next_bell % 64);
     std::atomic<uint64_t>& bells = cq.shared->bells[word];
-    if (bells.load(std::memory_order_relaxed) == 0) continue;
+    uint64_t rung = bells.load(std::memory_order_relaxed) & looked_at;
     // Acquire: the packets behind the bells are visible. A packet that comes later rings again.
-    uint64_t rung = bells.exchange(0, std::memory_order_acq_rel);
-    while (rung != 0) {
-      const uint32_t bit = static_cast<uint32_t>(std::countr_zero(rung));
-      const uint32_t index = word * 64 + bit;
+    if (rung != 0) rung = bells.fetch_and(~looked_at, std::memory_order_acq_rel) & looked_at;
+    for (; rung != 0; rung &= rung - 1) {
+      const uint32_t index = word * 64 + static_cast<uint32_t>(std::countr_zero(rung));
       Qp* qp = index < cq.belled.size() ? cq.belled[index] : nullptr;
-      if (taken == count) {
-        bells.fetch_or(rung, std::memory_order_relaxed);  // for the next poll
-        break;
-      }
-      if (qp == nullptr || !take_packet(*qp, wc[taken], broken)) {
-        rung &= rung - 1;
-      } else {
-        ++taken;
+      while (qp != nullptr && taken < count && broken.qp == nullptr && take_packet(*qp, wc[taken], broken)) ++taken;
+      if (taken == count || broken.qp != nullptr) {
+        bells.fetch_or(rung, std::memory_order_relaxed);  // for the next poll; this one may have more too
+        cq.next_bell = (index + 1) % (words * 64);
+        return taken;
       }
     }
+    cq.next_bell = (word + 1) % words * 64;
   }
   return taken;
 }
 
 int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+  if (cq.belled.empty() && cq.flushing.empty()) [[likely]] return take_scanned(cq, count, wc, broken);
+  // The kinds take turns in being first.
+  using Take = int (*)(Cq&, int, ibv_wc*, Broken&);
+  constexpr Take kTakes[] = {take_scanned, take_belled, take_flushed};
+  cq.next_kind = (cq.next_kind + 1) % std::size(kTakes);
   int taken = 0;
-  for (uint32_t step = 0; step < cq.scanned_count && taken < count; ++step) {
-    Qp& qp = *cq.scanned[cq.next_scanned];
-    while (taken < count && take_packet(qp, wc[taken], broken)) ++taken;
-    cq.next_scanned = cq.next_scanned + 1 == cq.scanned_count ? 0 : cq.next_scanned + 1;
-  }
-  if (taken < count && !cq.belled.empty()) taken += take_belled(cq, count - taken, wc + taken, broken);
-  if (taken < count && !cq.flushing.empty()) [[unlikely]] {
-    taken += take_flushed(cq, count - taken, wc + taken, broken);
+  for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr; ++step) {
+    const uint32_t kind = (cq.next_kind + step) % std::size(kTakes);
+    if (kTakes[kind] == take_belled && cq.belled.empty()) continue;
+    taken += kTakes[kind](cq, count - taken, wc + taken, broken);
   }
   return taken;
 }
@@ -226,9 +239,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
     if (taken < count && arrivals == 0) taken += take_arrivals(cq, count - taken, wc + taken, broken);
     if (cq.overrun && taken == 0) [[unlikely]] taken = -1;
   }
-  for (uint32_t i = 0; i < broken.count; ++i) {
-    fail_queue_pair(*broken.list[i], IBV_WC_WR_FLUSH_ERR, taken == 0 ? IBV_EVENT_QP_FATAL : kNoEvent);
-  }
+  if (broken.qp != nullptr) [[unlikely]] fail_queue_pair(*broken.qp, IBV_WC_WR_FLUSH_ERR, broken.event);
   return taken;
 }
 
@@ -245,17 +256,19 @@ int req_notify_cq(ibv_cq* verbs, int solicited_only) {
 }
 
 bool push_completion(Cq& cq, const Completion& completion) {
+  bool kept = false;
   {
     const OwnerLock::Guard guard(cq.lock);
-    if (cq.tail - cq.head == cq.capacity) [[unlikely]] {
-      if (cq.overrun) return false;
-      cq.overrun = true;
-    } else {
+    if (cq.overrun) [[unlikely]] return false;
+    kept = cq.tail - cq.head != cq.capacity;
+    if (kept) [[likely]] {
       cq.ring[cq.tail & cq.mask] = completion;
       ++cq.tail;
+    } else {
+      cq.overrun = true;
     }
   }
-  if (cq.overrun) [[unlikely]] {
+  if (!kept) [[unlikely]] {
     raise_event(cq.verbs.context, IBV_EVENT_CQ_ERR, &cq);
     return false;
   }
@@ -324,16 +337,19 @@ void reclaim_shared_receives(Qp& qp, bool all) {
   Srq& srq = *qp.srq;
   const OwnerLock::Guard srq_guard(srq.lock);
   std::vector<bool> delivered(srq.depth, false);
-  for (uint32_t at = qp.next_packet; !all; ++at) {
+  for (uint32_t at = qp.next_packet; !all && at - qp.next_packet <= qp.packet_mask; ++at) {
     const Packet& packet = qp.packets[at & qp.packet_mask];
     if (packet.mark.load(std::memory_order_acquire) != at + 1) break;
     if (packet.receive_index < srq.depth) delivered[packet.receive_index] = true;
   }
   for (uint32_t index = 0; index < srq.depth; ++index) {
-    const auto& shown = *reinterpret_cast<const SharedReceive*>(
-        srq.shared->receives + index * size_t{srq.shared->receive_stride_bytes});
-    const uint64_t taker = shown.claim.load(std::memory_order_acquire) & 0xffffff;
-    if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] && taker != 0 && taker == qp.peer.taker_number) {
+    const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
+    const uint64_t taker = claim & 0xffffff;
+    if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] && taker != 0 &&
+        taker == qp.peer.taker_number) {
+      // A taker that died before it moved the head on: its entry of the ring is about to be reused.
+      uint64_t position = claim >> 24;
+      srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
       publish_shared_receive(srq, static_cast<uint16_t>(index));
     }
   }

@@ -134,15 +134,23 @@ struct QpShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> credits;
   // Packets consumed; only kept with a shared receive queue, where credits do not bound the packets.
   alignas(kCacheLineBytes) std::atomic<uint32_t> consumed;
+  // Which life of the peer sends here, 0 before its first operation. Another life, which would start anew in the
+  // middle of the packets, is not let in.
+  std::atomic<uint32_t> sender_life;
   // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away from peers waits
   // for it to move.
   alignas(kCacheLineBytes) std::atomic<uint64_t> in_flight;
-  // The peer asks for the error state because it broke a rule here: an ibv_event_type + 1.
-  alignas(kCacheLineBytes) std::atomic<uint32_t> fault;
+  // The peer asks for the error state because it broke a rule here: see make_fault().
+  alignas(kCacheLineBytes) std::atomic<uint64_t> fault;
 };
 
 inline uint64_t make_gate(uint32_t life, uint32_t peer_qp_number, ibv_qp_state state) {
   return static_cast<uint64_t>(life) << 32 | peer_qp_number << 8 | static_cast<uint32_t>(state);
+}
+
+// Which life of the queue pair is at fault (so that a later one is not), and the event to raise.
+inline uint64_t make_fault(uint32_t life, ibv_event_type event) {
+  return static_cast<uint64_t>(life) << 32 | static_cast<uint32_t>(event);
 }
 
 struct CqShared {

@@ -81,7 +81,8 @@ struct Cq {
   uint32_t scanned_count = 0;
   uint32_t next_scanned = 0;
   std::vector<Qp*> belled;
-  uint32_t next_bell_word = 0;
+  uint32_t next_bell = 0;
+  uint32_t next_kind = 0;     // of arrivals that is looked at first
   std::vector<Qp*> flushing;  // queue pairs in error whose receives are still to be flushed
 
   std::mutex senders_mutex;
@@ -108,6 +109,15 @@ struct Srq {
   uint32_t id = 0;
   uint32_t depth = 0;
   uint32_t max_sges = 0;
+  // Where things lie in the shared block, and how many: what stands there itself can be overwritten by peers.
+  uint32_t domain = 0;
+  std::atomic<uint64_t>* ring = nullptr;
+  uint32_t ring_mask = 0;
+  std::byte* shared_receives = nullptr;
+  uint32_t shared_receive_stride_bytes = 0;
+  SharedReceive& shared_receive(uint32_t index) const {
+    return *reinterpret_cast<SharedReceive*>(shared_receives + index * size_t{shared_receive_stride_bytes});
+  }
 
   OwnerLock lock;
   std::unique_ptr<PostedReceive[]> receives;
@@ -145,7 +155,8 @@ struct PeerQp {
   uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
   const RegionEntry* regions = nullptr;
   QpShared* shared = nullptr;
-  uint64_t gate_ready = 0;    // the gate's value while the peer is RTR
+  uint32_t life = 0;          // of the peer's queue pair when it was connected to
+  uint64_t gate_ready = 0;    // the gate's value while the peer is RTR; 0 before the first operation
   uint64_t gate_sending = 0;  // ... RTS
   Packet* packets = nullptr;
   uint32_t packet_mask = 0;
@@ -160,6 +171,7 @@ struct PeerQp {
   uint32_t srq_receive_count = 0;
   uint32_t srq_receive_stride_bytes = 0;
   uint32_t domain = 0;
+  uint32_t receive_domain = 0;  // of the receives' memory: a shared receive queue may have another one
   uint32_t bell = kNoBell;
   bool has_channel = false;
 
@@ -275,7 +287,7 @@ inline constexpr int kNoEvent = -1;
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
 void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
 void raise_event(ibv_context* context, ibv_event_type type, void* object);
-// Asks the peer's service thread to fail the connected queue pair with `event`.
+// Asks the peer's service thread to fail the connected queue pair with `event`. Holds send_lock, within a Flight.
 void blame_peer(Qp& qp, ibv_event_type event);
 // Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others. Holds send_lock.
 int enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Wait reason);

@@ -384,11 +384,11 @@ std::string PageShare::why_not_movable(const Piece& piece,
   if (begin < work + sizeof(Workspace) && work < end) {
     return "it contains memory that the sharing of pages itself needs";
   }
-  // The stack grows by faults below its lowest page, and a shared page does not grow.
+  // A stack grows by faults below its lowest page, and a shared page does not grow.
   const uint64_t frame = as_number(__builtin_frame_address(0));
-  const bool main_thread = this_thread() == getpid();
-  if (begin == vma.start &&
-      (vma.named("[stack]") || (main_thread && vma.start <= frame && frame < vma.end))) {
+  const bool stack = vma.named("[stack]") || (this_thread() == getpid() && vma.start <= frame && frame < vma.end);
+  Vma below;
+  if (stack && begin == vma.start && !VmaQuery::Scan(query_, begin - 1, begin).next(&below)) {
     return "it contains the lowest page of a stack that can still grow";
   }
   return why_not_beside_threads(piece, threads);

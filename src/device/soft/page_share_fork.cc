@@ -267,15 +267,14 @@ void PageShare::after_fork_in_child() {
   held_private_.clear();
   exempt_threads_.clear();
   shared_since_collection_bytes_ = 0;
-  const int number = file_.release();
   pagemap_.reset();
   userfaultfd_.reset();
-  close(number);
+  // The same number as before; where that fails, at least not the parent's file.
+  FileDescriptor parents = std::move(file_);
   Status status = query_.reopen();
   if (status.ok()) status = open_files();
-  // The same number as before; where that fails, at least not the parent's file.
-  if (file_.valid() && file_.get() != number) {
-    if (dup3(file_.get(), number, O_CLOEXEC) == number) file_ = FileDescriptor(number);
+  if (file_.valid() && dup3(file_.get(), parents.get(), O_CLOEXEC) == parents.get()) {
+    file_ = std::move(parents);
   }
   if (!status.ok()) log_error("after fork: {}", status.message());
   mutex_.unlock();

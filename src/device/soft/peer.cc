@@ -32,6 +32,12 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   peer->slot_ = record.slot;
   peer->pid_ = record.pid;
   peer->pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
+  if (peer->pid_fd_ < 0) {
+    const bool gone = errno == ESRCH;
+    return Status(gone ? StatusCode::kUnavailable : StatusCode::kLimitExceeded,
+                  fmt::format("soft0: cannot watch process {} (pidfd_open): {}{}", record.pid, strerror(errno),
+                              gone ? "" : "; raise ulimit -n"));
+  }
   const std::string path = fmt::format("/proc/{}/fd/{}", record.pid, record.memory_fd);
   peer->memory_fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (peer->memory_fd_ < 0) {
@@ -39,10 +45,16 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
                   fmt::format("soft0: cannot open the memory of process {} ({}): {}; it must run as the same user, and "
                               "not be set-uid or undumpable", record.pid, path, strerror(errno)));
   }
-  const uint64_t end = record.header_address + sizeof(Header);
-  if (end < record.header_address || end > kAddressSpaceBytes) {
+  // A file that is smaller than what is mapped of it would kill this process.
+  struct stat status{};
+  if (fstat(peer->memory_fd_, &status) != 0 || !S_ISREG(status.st_mode) ||
+      static_cast<uint64_t>(status.st_size) < kAddressSpaceBytes || record.header_address % kCacheLineBytes != 0 ||
+      record.header_address > kAddressSpaceBytes - sizeof(Header)) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("soft0: process {} gives an impossible table address", record.pid));
+                  fmt::format("soft0: what process {} tells of its memory cannot be", record.pid));
+  }
+  if (!peer->exists()) {
+    return Status(StatusCode::kUnavailable, fmt::format("soft0: process {} is gone", record.pid));
   }
   peer->header_ = reinterpret_cast<Header*>(peer->map(record.header_address, sizeof(Header)));
   if (peer->header_ == nullptr) {
@@ -134,23 +146,31 @@ bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) 
   return true;
 }
 
+bool Peer::exists() const {
+  return self_ || syscall(SYS_pidfd_send_signal, pid_fd_, 0, nullptr, 0) == 0 || errno == EPERM;
+}
+
 int Peer::pipe_of(int fd, uint32_t id) {
-  std::lock_guard guard(mutex_);
   const uint64_t key = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(fd);
   if (auto it = pipes_.find(key); it != pipes_.end()) return it->second;
   // Opened for reading too, so that a write after the peer's end is no SIGPIPE.
   const int opened = open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(),
                           O_RDWR | O_NONBLOCK | O_CLOEXEC);
   struct stat status{};
-  if (opened < 0 || fstat(opened, &status) != 0 || !S_ISFIFO(status.st_mode)) {
+  if (opened < 0 || fstat(opened, &status) != 0 || !S_ISFIFO(status.st_mode) || !exists()) {
     if (opened >= 0) close(opened);
     return -1;
+  }
+  if (pipes_.size() >= kMaxPipes) {
+    for (const auto& [old_key, old] : pipes_) close(old);
+    pipes_.clear();
   }
   pipes_.emplace(key, opened);
   return opened;
 }
 
 void Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
+  std::lock_guard guard(mutex_);
   const int pipe = pipe_of(fd, id);
   // A full pipe already holds a wake-up; a closed one has nobody to wake.
   if (pipe >= 0) [[maybe_unused]] const ssize_t written = write(pipe, message, size_bytes);

@@ -25,6 +25,7 @@ class Peer {
   uint32_t slot() const { return slot_; }
   pid_t pid() const { return pid_; }
   int pid_fd() const { return pid_fd_; }
+  bool is_self() const { return self_; }
   const Header& header() const { return *header_; }
 
   // Set once by the service thread when the process has ended.
@@ -48,6 +49,8 @@ class Peer {
 
  private:
   Peer() = default;
+  // Whether the process has not been waited for yet, so that its pid cannot be another's.
+  bool exists() const;
   int pipe_of(int fd, uint32_t id);
 
   uint32_t slot_ = 0;
@@ -65,7 +68,9 @@ class Peer {
   };
   std::map<uint64_t, Window> windows_;  // by first address
   std::vector<std::pair<void*, uint64_t>> mappings_;
-  std::map<uint64_t, int> pipes_;       // by (id << 32 | fd)
+  // By (id << 32 | fd). All are closed when there are too many: a peer's channels come and go.
+  static constexpr size_t kMaxPipes = 64;
+  std::map<uint64_t, int> pipes_;
 };
 
 }  // namespace verbena::soft

@@ -70,6 +70,9 @@ int check_values(const ibv_qp_attr& attributes, int mask) {
       (attributes.path_mtu < IBV_MTU_256 || attributes.path_mtu > IBV_MTU_4096)) {
     return fail(EINVAL, "soft0: the path MTU must be between 256 and 4096 bytes");
   }
+  if ((mask & IBV_QP_DEST_QPN) != 0 && attributes.dest_qp_num > 0xffffff) {
+    return fail(EINVAL, fmt::format("soft0: there is no queue pair {:#x}; numbers have 24 bits", attributes.dest_qp_num));
+  }
   if ((mask & IBV_QP_TIMEOUT) != 0 && attributes.timeout > 31) return fail(EINVAL, "soft0: timeout is 0 to 31");
   if ((mask & IBV_QP_RETRY_CNT) != 0 && attributes.retry_cnt > 7) return fail(EINVAL, "soft0: retry_cnt is 0 to 7");
   if ((mask & IBV_QP_RNR_RETRY) != 0 && attributes.rnr_retry > 7) return fail(EINVAL, "soft0: rnr_retry is 0 to 7");
@@ -140,6 +143,7 @@ int reset(Qp& qp) {
   for (uint32_t i = 0; i <= qp.packet_mask; ++i) qp.packets[i].mark.store(0, std::memory_order_relaxed);
   qp.shared->credits.store(~0ull << 32);
   qp.shared->consumed.store(0);
+  qp.shared->sender_life.store(0);
   qp.shared->fault.store(0);
   return 0;
 }
@@ -151,7 +155,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.taker_number = number;
   VERBENA_ASSIGN_OR_RETURN(peer.process, qp.rnic->attach(slot_of(number)));
   Peer& process = *peer.process;
-  peer.regions = process.header().regions;
+  peer.regions = process.is_self() ? qp.regions : process.header().regions;
   const uint64_t address = process.header().queue_pairs[index_of(number)].load(std::memory_order_acquire);
   if (address == 0) {
     return {StatusCode::kUnavailable, fmt::format("soft0: process {} has no queue pair {:#x}", process.pid(), number)};
@@ -161,10 +165,9 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
-  const auto life = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
-  peer.gate_ready = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTR);
-  peer.gate_sending = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTS);
+  peer.life = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
   peer.domain = shared.domain;
+  peer.receive_domain = shared.domain;
   peer.bell = shared.bell;
   const uint32_t packet_count = shared.packet_count;
   if (!std::has_single_bit(packet_count) || (peer.bell != kNoBell && peer.bell >= kMaxQueuePairs)) return broken;
@@ -181,7 +184,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
     peer.srq_receive_stride_bytes = peer.srq->receive_stride_bytes;
     if (!std::has_single_bit(ring_count) || !plausible_stride(peer.srq_receive_stride_bytes)) return broken;
     peer.srq_ring_mask = ring_count - 1;
-    peer.domain = peer.srq->domain;
+    peer.receive_domain = peer.srq->domain;
     peer.srq_ring = map_array<std::atomic<uint64_t>>(process, peer.srq->ring, ring_count, sizeof(uint64_t),
                                                      kMaxQueueWrs);
     peer.srq_receives = map_array<std::byte>(process, peer.srq->receives, peer.srq_receive_count,
@@ -233,7 +236,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   auto qp = std::make_unique<Qp>();
   qp->rnic = &rnic;
-  qp->regions = rnic.header().regions;
+  qp->regions = rnic.own_regions();
   qp->domain = as_domain(pd).id;
   qp->send_cq = &as_cq(init->send_cq);
   qp->recv_cq = &as_cq(init->recv_cq);
@@ -339,12 +342,17 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   qp.shared->access.store(qp.attributes.qp_access_flags, std::memory_order_relaxed);
   qp.shared->min_rnr_timer.store(qp.attributes.min_rnr_timer, std::memory_order_relaxed);
   if (to != from) set_state(qp, to);
+  // A peer that ended while this queue pair was being connected has found none to fail.
+  if (to == IBV_QPS_RTR && qp.peer.process != nullptr && qp.peer.process->dead()) {
+    fail_queue_pair_locked(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
+  }
   return 0;
 }
 
 int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) {
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
+  const OwnerLock::Guard send_guard(qp.send_lock);  // the service thread may fail it meanwhile
   *attributes = qp.attributes;
   attributes->qp_state = qp.state.load();
   attributes->cur_qp_state = attributes->qp_state;

@@ -65,13 +65,10 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
 }
 
 void publish_shared_receive(Srq& srq, uint16_t index) {
-  SrqShared& shared = *srq.shared;
-  auto& shown = *reinterpret_cast<SharedReceive*>(shared.receives + index * size_t{shared.receive_stride_bytes});
-  auto* ring = reinterpret_cast<std::atomic<uint64_t>*>(shared.ring);
-  shown.claim.store(make_claim(srq.tail, 0), std::memory_order_relaxed);
-  ring[srq.tail & (shared.ring_count - 1)].store(srq.tail << 16 | index, std::memory_order_release);
+  srq.shared_receive(index).claim.store(make_claim(srq.tail, 0), std::memory_order_relaxed);
+  srq.ring[srq.tail & srq.ring_mask].store(srq.tail << 16 | index, std::memory_order_release);
   // Release: a sender that sees the new tail sees the receive.
-  shared.tail.store(++srq.tail, std::memory_order_release);
+  srq.shared->tail.store(++srq.tail, std::memory_order_release);
 }
 
 int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
@@ -85,9 +82,7 @@ int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     }
     const uint16_t index = srq.free.back();
     srq.free.pop_back();
-    auto& shown = *reinterpret_cast<SharedReceive*>(srq.shared->receives +
-                                                    index * size_t{srq.shared->receive_stride_bytes});
-    keep_receive(srq.rnic->header().regions, srq.shared->domain, *wr, srq.receives[index], shown);
+    keep_receive(srq.rnic->own_regions(), srq.domain, *wr, srq.receives[index], srq.shared_receive(index));
     publish_shared_receive(srq, index);
   }
   return 0;

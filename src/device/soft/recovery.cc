@@ -20,13 +20,17 @@ constexpr uint32_t kRnrTimer10us[32] = {65536, 1,   2,   3,   4,    6,    8,    
                                         48,    64,  96,  128, 192,  256,  384,  512,  768,  1024, 1536,
                                         2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
 
+constexpr uint64_t kWithoutEnd = ~0ull;
+
+// Retries come one RNR timer after the other; without any, the first NAK is the last.
 uint64_t receiver_patience_ns(const Qp& qp) {
-  if (qp.attributes.rnr_retry == 7) return 0;
-  return uint64_t{kRnrTimer10us[qp.peer.shared->min_rnr_timer.load(std::memory_order_relaxed) & 31]} * 10'000 * (qp.attributes.rnr_retry + 1u);
+  if (qp.attributes.rnr_retry == 7) return kWithoutEnd;
+  const uint32_t timer = qp.peer.shared->min_rnr_timer.load(std::memory_order_relaxed) & 31;
+  return uint64_t{kRnrTimer10us[timer]} * 10'000 * qp.attributes.rnr_retry;
 }
 
 uint64_t peer_patience_ns(const Qp& qp) {
-  if (qp.attributes.timeout == 0) return 0;
+  if (qp.attributes.timeout == 0) return kWithoutEnd;
   return (4096ull << qp.attributes.timeout) * (qp.attributes.retry_cnt + 1u);
 }
 
@@ -34,7 +38,7 @@ void start_waiting(Qp& qp, Wait reason) {
   if (qp.wait == reason) return;
   qp.wait = reason;
   const uint64_t patience_ns = reason == Wait::kReceiver ? receiver_patience_ns(qp) : peer_patience_ns(qp);
-  qp.wait_deadline_ns = patience_ns == 0 ? 0 : now_ns() + patience_ns;
+  qp.wait_deadline_ns = patience_ns == kWithoutEnd ? 0 : now_ns() + patience_ns;
 }
 
 }  // namespace
@@ -137,18 +141,13 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
 }
 
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event) {
-  {
-    const OwnerLock::Guard guard(qp.send_lock);
-    fail_queue_pair_locked(qp, first, event);
-  }
-  if (qp.srq != nullptr && qp.peer.process != nullptr && qp.peer.process->dead()) {
-    reclaim_shared_receives(qp, false);
-  }
+  const OwnerLock::Guard guard(qp.send_lock);
+  fail_queue_pair_locked(qp, first, event);
 }
 
 void blame_peer(Qp& qp, ibv_event_type event) {
-  if (qp.peer.shared == nullptr) return;
-  qp.peer.shared->fault.store(static_cast<uint32_t>(event) + 1, std::memory_order_release);
+  const auto life = static_cast<uint32_t>(qp.peer.gate_ready >> 32);
+  qp.peer.shared->fault.store(make_fault(life, event), std::memory_order_release);
   qp.peer.process->wake_service();
 }
 

@@ -25,9 +25,9 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
 // Fills `view` from the peer's entry, mapping it on first use. Null if the entry changed meanwhile or cannot be mapped.
 const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp, RegionView& view);
 
-// A region of the connected peer that holds [address, address + length) with `access`. Holds send_lock.
+// A region of the connected peer that holds [address, address + length) with `access` in its `domain`. Holds send_lock.
 inline const RegionView* peer_region(Qp& qp, uint64_t address, uint64_t length_bytes, uint32_t key,
-                                     uint32_t access) {
+                                     uint32_t access, uint32_t domain) {
   const uint32_t index = region_index(key);
   if (index >= kMaxMemoryRegions) [[unlikely]] return nullptr;
   const RegionEntry& entry = qp.peer.regions[index];
@@ -41,7 +41,7 @@ inline const RegionView* peer_region(Qp& qp, uint64_t address, uint64_t length_b
   }
   const uint64_t offset = address - view->iova;
   if (offset > view->length_bytes || length_bytes > view->length_bytes - offset ||
-      (view->access & access) != access || view->domain != qp.peer.domain) [[unlikely]] {
+      (view->access & access) != access || view->domain != domain) [[unlikely]] {
     return nullptr;
   }
   return view;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -62,6 +63,14 @@ Status Rnic::start() {
   VERBENA_ASSIGN_OR_RETURN(pages_, PageShare::create());
   VERBENA_ASSIGN_OR_RETURN(void* tables, allocate_shared(sizeof(Header)));
   header_ = static_cast<Header*>(tables);
+  void* own_tables = mmap(nullptr, sizeof(Header::regions), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (own_tables == MAP_FAILED) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: cannot map {} bytes for tables: {}; raise ulimit -v", sizeof(Header::regions),
+                        strerror(errno))};
+  }
+  own_regions_ = static_cast<RegionEntry*>(own_tables);
 
   int wake_pipe[2];
   if (pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -91,6 +100,10 @@ Status Rnic::start() {
   VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
   header_->slot = slot_;
   service_ = start_thread("verbena-soft0", [this] { serve(); });
+  if (!service_.joinable()) {
+    return {StatusCode::kLimitExceeded,
+            "soft0: cannot start its service thread; raise the limit of processes (ulimit -u, pids.max)"};
+  }
   return {};
 }
 
@@ -104,6 +117,7 @@ Rnic::~Rnic() {
     if (fd >= 0) close(fd);
   }
   if (header_ != nullptr) free_shared(header_, sizeof(Header));
+  if (own_regions_ != nullptr) munmap(own_regions_, sizeof(Header::regions));
 }
 
 void Rnic::leave() { registry_.leave(); }
@@ -141,19 +155,22 @@ Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, 
   std::lock_guard guard(regions_mutex_);
   for (uint32_t step = 0; step < kMaxMemoryRegions; ++step) {
     const uint32_t index = (next_region_ + step) % kMaxMemoryRegions;
-    RegionEntry& entry = header_->regions[index];
-    if (index == 0 || entry.stamp.load(std::memory_order_relaxed) != 0) continue;
+    if (index == 0 || own_regions_[index].stamp.load(std::memory_order_relaxed) != 0) continue;
     next_region_ = index + 1;
     if (++region_life_[index] == 0) region_life_[index] = 1;
     const uint32_t key = index << 8 | region_life_[index];
-    entry.iova.store(iova, std::memory_order_relaxed);
-    entry.address.store(address, std::memory_order_relaxed);
-    entry.length_bytes.store(length_bytes, std::memory_order_relaxed);
-    entry.access.store(access, std::memory_order_relaxed);
-    entry.domain.store(domain, std::memory_order_relaxed);
-    entry.sharing.store(sharing, std::memory_order_relaxed);
-    // Release: a peer that sees the stamp sees the fields.
-    entry.stamp.store(static_cast<uint64_t>(++next_stamp_) << 32 | key, std::memory_order_release);
+    const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
+    for (RegionEntry* table : {own_regions_, header_->regions}) {
+      RegionEntry& entry = table[index];
+      entry.iova.store(iova, std::memory_order_relaxed);
+      entry.address.store(address, std::memory_order_relaxed);
+      entry.length_bytes.store(length_bytes, std::memory_order_relaxed);
+      entry.access.store(access, std::memory_order_relaxed);
+      entry.domain.store(domain, std::memory_order_relaxed);
+      entry.sharing.store(sharing, std::memory_order_relaxed);
+      // Release: whoever sees the stamp sees the fields.
+      entry.stamp.store(stamp, std::memory_order_release);
+    }
     return key;
   }
   return Status(StatusCode::kLimitExceeded,
@@ -164,7 +181,9 @@ Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, 
 void Rnic::deregister_region(uint32_t key) {
   {
     std::lock_guard guard(regions_mutex_);
-    header_->regions[region_index(key)].stamp.store(0, std::memory_order_release);
+    for (RegionEntry* table : {own_regions_, header_->regions}) {
+      table[region_index(key)].stamp.store(0, std::memory_order_release);
+    }
   }
   quiesce_peers();
 }
@@ -208,6 +227,7 @@ void Rnic::quiesce_peers(const Qp* only) {
     }
   };
   if (only != nullptr) {
+    const auto links = lock_links();
     wait_for(*only);
   } else {
     for_each_queue_pair(wait_for);
@@ -259,20 +279,28 @@ void Rnic::mark_dead(uint32_t slot) {
     // A peer that destroyed its queue pair before it ended has left in order.
     const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
     const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
-    const bool left_in_order = (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.gate_ready >> 32;
-    if (!connected || (left_in_order && qp.waiting_count.load() == 0)) return;
-    log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num, peer->pid(),
-             qp.attributes.dest_qp_num);
-    fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
+    const bool left_in_order = (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.life;
+    if (connected && (!left_in_order || qp.waiting_count.load() != 0)) {
+      log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num, peer->pid(),
+               qp.attributes.dest_qp_num);
+      fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
+    }
+    // Also of a queue pair that had failed before: the peer may have died with a receive in its hands.
+    if (qp.srq != nullptr) reclaim_shared_receives(qp, false);
   });
 }
 
 void Rnic::handle_faults() {
   for_each_queue_pair([](Qp& qp) {
-    const uint32_t fault = qp.shared->fault.exchange(0, std::memory_order_acquire);
-    if (fault != 0 && fault <= IBV_EVENT_WQ_FATAL + 1) {
-      fail_queue_pair(qp, IBV_WC_WR_FLUSH_ERR, static_cast<int>(fault) - 1);
-    }
+    if (qp.shared->fault.load(std::memory_order_relaxed) == 0) return;
+    const uint64_t fault = qp.shared->fault.exchange(0, std::memory_order_acquire);
+    // The peer's word decides between these events; any other, of another object even, would confuse the program.
+    const auto said = static_cast<uint32_t>(fault);
+    const ibv_event_type event = said == IBV_EVENT_QP_ACCESS_ERR || said == IBV_EVENT_QP_REQ_ERR
+                                     ? static_cast<ibv_event_type>(said)
+                                     : IBV_EVENT_QP_FATAL;
+    const OwnerLock::Guard guard(qp.send_lock);
+    if (fault >> 32 == qp.life) fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, event);
   });
 }
 

@@ -37,6 +37,8 @@ class Rnic {
 
   uint32_t slot() const { return slot_; }
   Header& header() { return *header_; }
+  // What the header's region table says, where no peer can write: for looking up own keys.
+  const RegionEntry* own_regions() const { return own_regions_; }
   PageShare& pages() { return *pages_; }
   const Registry& registry() const { return registry_; }
 
@@ -98,6 +100,7 @@ class Rnic {
   uint32_t next_qp_index_ = 0;
 
   std::mutex regions_mutex_;
+  RegionEntry* own_regions_ = nullptr;
   uint32_t next_region_ = 0;
   uint32_t next_stamp_ = 0;
   std::vector<uint8_t> region_life_;

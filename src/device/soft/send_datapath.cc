@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "src/base/shared_memory.h"
 #include "src/device/soft/copy.h"
 #include "src/device/soft/region_view.h"
 #include "src/device/soft/send_queue.h"
@@ -88,7 +89,8 @@ struct Taken {
 // Takes the head of the peer's shared receive queue. False if it is empty.
 bool take_shared_receive(Qp& qp, Taken& taken) {
   PeerQp& peer = qp.peer;
-  for (;;) {
+  // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer, tries again later.
+  for (uint32_t round = 0; round <= peer.srq_ring_mask + 16; ++round) {
     uint64_t position = peer.srq->head.load(std::memory_order_acquire);
     if (position == peer.srq->tail.load(std::memory_order_acquire)) return false;
     const uint64_t entry = peer.srq_ring[position & peer.srq_ring_mask].load(std::memory_order_acquire);
@@ -110,6 +112,7 @@ bool take_shared_receive(Qp& qp, Taken& taken) {
       return true;
     }
   }
+  return false;
 }
 
 // Whether the peer's next receive is there; refreshes what is known of its queue.
@@ -162,17 +165,19 @@ ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces
   const uint32_t stride =
       peer.srq != nullptr ? peer.srq_receive_stride_bytes : peer.receive_stride_bytes;
   const uint32_t sge_limit = static_cast<uint32_t>((stride - offsetof(SharedReceive, sges)) / sizeof(SharedSge));
-  const uint32_t sge_count = receive.sge_count;
+  const uint32_t sge_count = load_relaxed(&receive.sge_count);
   uint32_t piece = 0;
   uint32_t piece_offset = 0;
   uint32_t left = pieces.size_bytes;
   for (uint32_t i = 0; i < sge_count && i < sge_limit && left > 0; ++i) {
-    const SharedSge sge = receive.sges[i];
-    const uint32_t take = std::min(sge.length_bytes, left);
+    const SharedSge& sge = receive.sges[i];
+    const uint32_t take = std::min(load_relaxed(&sge.length_bytes), left);
     if (take == 0) continue;
-    const RegionView* view = peer_region(qp, sge.address, take, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    const uint64_t address = load_relaxed(&sge.address);
+    const RegionView* view =
+        peer_region(qp, address, take, load_relaxed(&sge.lkey), IBV_ACCESS_LOCAL_WRITE, peer.receive_domain);
     if (view == nullptr) return IBV_WC_REM_OP_ERR;
-    uint64_t offset = sge.address - view->iova;
+    uint64_t offset = address - view->iova;
     for (uint32_t done = 0; done < take;) {
       const Piece& source = pieces.list[piece];
       const uint32_t part = std::min(take - done, source.size_bytes - piece_offset);
@@ -214,15 +219,17 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
   }
   uint32_t inline_bytes = size_bytes <= kPacketInlineBytes ? size_bytes : 0;
   if (taken.receive != nullptr) {
-    if (taken.receive->length_bytes == kReceiveInvalid) {
+    const uint32_t length_bytes = load_relaxed(&taken.receive->length_bytes);
+    if (length_bytes == kReceiveInvalid) {
       status = IBV_WC_REM_OP_ERR;
-    } else if (size_bytes > taken.receive->length_bytes) {
+    } else if (size_bytes > length_bytes) {
       status = IBV_WC_REM_INV_REQ_ERR;
     } else if (inline_bytes == 0 && size_bytes > 0) {
       status = scatter(qp, *taken.receive, pieces);
     }
     if (status != IBV_WC_SUCCESS) {
-      kind = status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError;
+      // Errors wake those too who wait for solicited arrivals only.
+      kind = kPacketSolicited | (status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError);
       inline_bytes = 0;
     }
   }
@@ -246,7 +253,7 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   const uint64_t address = wr.wr.rdma.remote_addr;
   if ((peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_WRITE) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
   if (pieces.size_bytes > 0) {
-    view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE);
+    view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE, peer.domain);
     if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
   }
   const bool with_immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -272,7 +279,7 @@ Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
   if (pieces.size_bytes > 0) {
     const uint64_t address = wr.wr.rdma.remote_addr;
     const RegionView* view =
-        peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_READ);
+        peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_READ, qp.peer.domain);
     if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
     if (!read_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
   }
@@ -287,7 +294,7 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   if (address % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
   if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_ATOMIC) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
   const RegionView* view =
-      peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey, IBV_ACCESS_REMOTE_ATOMIC);
+      peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey, IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
   if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
   // Memory that cannot be mapped is not registered with remote atomics.
   if (view->base == nullptr) return failed(IBV_WC_REM_OP_ERR);
@@ -330,6 +337,38 @@ void blame_for(Qp& qp, const ibv_send_wr& wr, ibv_wc_status status) {
   const bool send = completion_opcode(wr.opcode) == IBV_WC_SEND;
   if (status == IBV_WC_REM_ACCESS_ERR) blame_peer(qp, IBV_EVENT_QP_ACCESS_ERR);
   if (status == IBV_WC_REM_INV_REQ_ERR && !send) blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
+}
+
+Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      return execute_send(qp, wr);
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return execute_write(qp, wr);
+    case IBV_WR_RDMA_READ:
+      return execute_read(qp, wr);
+    default:
+      return execute_atomic(qp, wr);
+  }
+}
+
+// Whether the peer accepts this queue pair, on the first operation: from then on the gate's two open values are known.
+// A peer that changes its life afterwards knows nothing of what was sent, and an own life after another one's
+// operations would go on in the middle of them; both stay shut.
+bool open_gate(Qp& qp, uint64_t gate) {
+  PeerQp& peer = qp.peer;
+  if (peer.gate_ready != 0) return false;
+  const auto life = static_cast<uint32_t>(gate >> 32);
+  const uint64_t ready = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTR);
+  const uint64_t sending = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTS);
+  if (gate != ready && gate != sending) return false;
+  uint32_t sender_life = 0;
+  if (!peer.shared->sender_life.compare_exchange_strong(sender_life, qp.life) && sender_life != qp.life) return false;
+  peer.gate_ready = ready;
+  peer.gate_sending = sending;
+  return true;
 }
 
 bool acceptable(const Qp& qp, const ibv_send_wr& wr) {
@@ -385,19 +424,13 @@ Execution execute(Qp& qp, const ibv_send_wr& wr) {
   const Flight flight(qp);
   if (qp.peer.shared == nullptr) [[unlikely]] return {Outcome::kWaitPeer};
   const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
-  if (gate != qp.peer.gate_sending && gate != qp.peer.gate_ready) [[unlikely]] return {Outcome::kWaitPeer};
-  switch (wr.opcode) {
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-      return execute_send(qp, wr);
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      return execute_write(qp, wr);
-    case IBV_WR_RDMA_READ:
-      return execute_read(qp, wr);
-    default:
-      return execute_atomic(qp, wr);
+  if (gate != qp.peer.gate_sending && gate != qp.peer.gate_ready && !open_gate(qp, gate)) [[unlikely]] {
+    return {Outcome::kWaitPeer};
   }
+  const Execution execution = execute_verb(qp, wr);
+  // While the flight lasts, the peer's queue pair is there to be told.
+  if (execution.outcome == Outcome::kError) [[unlikely]] blame_for(qp, wr, execution.status);
+  return execution;
 }
 
 void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution) {
@@ -418,7 +451,6 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execu
 void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution) {
   complete_send(qp, wr, position, execution);
   if (execution.outcome == Outcome::kError) [[unlikely]] {
-    blame_for(qp, wr, execution.status);
     fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
   }
 }

@@ -53,6 +53,11 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   srq->shared->receive_count = depth;
   srq->shared->receive_stride_bytes = static_cast<uint32_t>(stride_bytes);
   srq->shared->domain = as_domain(pd).id;
+  srq->domain = as_domain(pd).id;
+  srq->ring = reinterpret_cast<std::atomic<uint64_t>*>(srq->shared->ring);
+  srq->ring_mask = ring_count - 1;
+  srq->shared_receives = reinterpret_cast<std::byte*>(srq->shared->receives);
+  srq->shared_receive_stride_bytes = static_cast<uint32_t>(stride_bytes);
   as_domain(pd).users.fetch_add(1);
   return &srq->verbs;
 }

@@ -42,7 +42,7 @@ std::vector<ThreadPlace> threads_of_process() {
   uint64_t from = std::min(own_begin, own_list);
   uint64_t to = std::max(own_begin, own_list) + sizeof(robust_list_head);
   if (&__rseq_offset != nullptr) {
-    constexpr uint64_t kAreaBytes = 64;
+    constexpr uint64_t kAreaBytes = 32;  // what the kernel writes of it
     const uint64_t area = reinterpret_cast<uint64_t>(__builtin_thread_pointer()) +
                           static_cast<uint64_t>(__rseq_offset);
     from = std::min(from, area);

@@ -4,111 +4,105 @@
 // goes straight on, as __wrap_NAME below (the linker's --wrap). The C library does not come here
 // when malloc and free map and unmap large blocks; page sharing finds that out when such an address
 // is registered again.
+#include "src/device/soft/interpose/memory_calls.h"
+
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
-#include <cstring>
 
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/replace.h"
-#include "src/device/soft/rnic.h"
 
 namespace verbena::soft::interpose {
 namespace {
 
 // The definitions to call on: null until this library is initialized. Memory allocators call in
 // before, and finding them then would allocate; the kernel is called directly so long.
-std::atomic<decltype(&::munmap)> next_munmap;
-std::atomic<decltype(&::madvise)> next_madvise;
-std::atomic<decltype(&::mmap)> next_mmap;
-std::atomic<decltype(&::mremap)> next_mremap;
+std::atomic<decltype(&::munmap)> found_munmap;
+std::atomic<decltype(&::madvise)> found_madvise;
+std::atomic<decltype(&::mmap)> found_mmap;
+std::atomic<decltype(&::mremap)> found_mremap;
 
 __attribute__((constructor)) void find_next_functions() {
-  next_munmap.store(VERBENA_NEXT(munmap));
-  next_madvise.store(VERBENA_NEXT(madvise));
-  next_mmap.store(VERBENA_NEXT(mmap));
-  next_mremap.store(VERBENA_NEXT(mremap));
+  found_munmap.store(VERBENA_NEXT(munmap));
+  found_madvise.store(VERBENA_NEXT(madvise));
+  found_mmap.store(VERBENA_NEXT(mmap));
+  found_mremap.store(VERBENA_NEXT(mremap));
 }
 
-// The system calls return an address or an error below zero, as long.
 void* as_pointer(long result) { return reinterpret_cast<void*>(result); }
-
-int call_munmap(void* address, size_t length) {
-  if (auto* next = next_munmap.load(std::memory_order_relaxed)) return next(address, length);
-  return static_cast<int>(syscall(SYS_munmap, address, length));
-}
-
-int call_madvise(void* address, size_t length, int advice) {
-  if (auto* next = next_madvise.load(std::memory_order_relaxed)) {
-    return next(address, length, advice);
-  }
-  return static_cast<int>(syscall(SYS_madvise, address, length, advice));
-}
-
-void* call_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  if (auto* next = next_mmap.load(std::memory_order_relaxed)) {
-    return next(address, length, protection, flags, fd, offset);
-  }
-  return as_pointer(syscall(SYS_mmap, address, length, protection, flags, fd, offset));
-}
-
-void* call_mremap(void* address, size_t old_length, size_t length, int flags, void* new_address) {
-  if (auto* next = next_mremap.load(std::memory_order_relaxed)) {
-    return next(address, old_length, length, flags, new_address);
-  }
-  return as_pointer(syscall(SYS_mremap, address, old_length, length, flags, new_address));
-}
 
 // From memory, without a system call or a lock.
 size_t page_bytes() { return getauxval(AT_PAGESZ); }
 
+void* map(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
+  if ((flags & MAP_FIXED) != 0 && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE) {
+    release(address, length);
+  }
+  return next_mmap(address, length, protection, flags, fd, offset);
+}
+
+}  // namespace
+
+int next_munmap(void* address, size_t length) {
+  if (auto* found = found_munmap.load(std::memory_order_relaxed)) return found(address, length);
+  return static_cast<int>(syscall(SYS_munmap, address, length));
+}
+
+int next_madvise(void* address, size_t length, int advice) {
+  if (auto* found = found_madvise.load(std::memory_order_relaxed)) {
+    return found(address, length, advice);
+  }
+  return static_cast<int>(syscall(SYS_madvise, address, length, advice));
+}
+
+void* next_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
+  if (auto* found = found_mmap.load(std::memory_order_relaxed)) {
+    return found(address, length, protection, flags, fd, offset);
+  }
+  return as_pointer(syscall(SYS_mmap, address, length, protection, flags, fd, offset));
+}
+
+void* next_mremap(void* address, size_t old_length, size_t length, int flags, void* new_address) {
+  if (auto* found = found_mremap.load(std::memory_order_relaxed)) {
+    return found(address, old_length, length, flags, new_address);
+  }
+  return as_pointer(syscall(SYS_mremap, address, old_length, length, flags, new_address));
+}
+
 bool starts_a_page(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % page_bytes() == 0;
-}
-
-// Releases what the kernel is about to take as well. False, and nothing done, if it will refuse the
-// arguments.
-bool release(void* address, size_t length) {
-  if (length == 0 || !starts_a_page(address)) return false;
-  pages_released(address, length);
-  return true;
-}
-
-// Shared pages lie in a file at the offset of their address, and behind them lie other pages: they
-// become private again before they move or grow. Where that fails, the kernel refuses or moves them
-// as they are.
-void make_movable(void* address, size_t length) {
-  if (length == 0 || !starts_a_page(address)) return;
-  if (Rnic* rnic = Rnic::existing()) {
-    (void)rnic->pages().unshare(address, length);
-  }
 }
 
 size_t whole_pages(size_t length) {
   return (length + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-}  // namespace
+bool release(void* address, size_t length) {
+  if (length == 0 || !starts_a_page(address)) return false;
+  pages_released(address, length);
+  return true;
+}
+
 }  // namespace verbena::soft::interpose
 
 using namespace verbena::soft::interpose;  // NOLINT: definitions below are global
 
 VERBENA_REPLACE(munmap) int verbena_munmap(void* address, size_t length) noexcept {
   release(address, length);
-  return call_munmap(address, length);
+  return next_munmap(address, length);
 }
 
 VERBENA_REPLACE(madvise) int verbena_madvise(void* address, size_t length, int advice) noexcept {
   constexpr int kDontNeedLocked = 24;  // MADV_DONTNEED_LOCKED of newer headers
   if (advice == MADV_DONTNEED || advice == kDontNeedLocked) release(address, length);
-  const int result = call_madvise(address, length, advice);
+  const int result = next_madvise(address, length, advice);
   if (result != 0 && advice == MADV_FREE && errno == EINVAL && device_was_opened()) {
     // The kernel frees private pages only. It may do so at any time, so at once is right too.
     if (release(address, length)) return 0;
@@ -116,17 +110,6 @@ VERBENA_REPLACE(madvise) int verbena_madvise(void* address, size_t length, int a
   }
   return result;
 }
-
-namespace {
-
-void* map(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  if ((flags & MAP_FIXED) != 0 && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE) {
-    release(address, length);
-  }
-  return call_mmap(address, length, protection, flags, fd, offset);
-}
-
-}  // namespace
 
 VERBENA_REPLACE(mmap)
 void* verbena_mmap(void* address, size_t length, int protection, int flags, int fd,
@@ -140,35 +123,16 @@ void* verbena_mmap64(void* address, size_t length, int protection, int flags, in
   return map(address, length, protection, flags, fd, offset);
 }
 
-VERBENA_REPLACE(mremap)
-void* verbena_mremap(void* address, size_t old_length, size_t length, int flags, ...) noexcept {
-  void* new_address = nullptr;
-  if ((flags & MREMAP_FIXED) != 0) {
-    va_list arguments;
-    va_start(arguments, flags);
-    new_address = va_arg(arguments, void*);
-    va_end(arguments);
-    release(new_address, length);
-  }
-  const size_t kept = whole_pages(length);
-  const size_t had = whole_pages(old_length);
-  if (length != 0 && kept < had) release(static_cast<char*>(address) + kept, had - kept);
-  if (kept > had || (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) != 0) {
-    make_movable(address, std::min(had, kept));
-  }
-  return call_mremap(address, old_length, length, flags, new_address);
-}
-
 extern "C" {
 
-int __wrap_munmap(void* address, size_t length) { return call_munmap(address, length); }
+int __wrap_munmap(void* address, size_t length) { return next_munmap(address, length); }
 
 int __wrap_madvise(void* address, size_t length, int advice) {
-  return call_madvise(address, length, advice);
+  return next_madvise(address, length, advice);
 }
 
 void* __wrap_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  return call_mmap(address, length, protection, flags, fd, offset);
+  return next_mmap(address, length, protection, flags, fd, offset);
 }
 
 void* __wrap_mremap(void* address, size_t old_length, size_t length, int flags, ...) {
@@ -179,7 +143,7 @@ void* __wrap_mremap(void* address, size_t old_length, size_t length, int flags, 
     new_address = va_arg(arguments, void*);
     va_end(arguments);
   }
-  return call_mremap(address, old_length, length, flags, new_address);
+  return next_mremap(address, old_length, length, flags, new_address);
 }
 
 }  // extern "C"

@@ -1,0 +1,23 @@
+// The C library's memory calls that this library replaces, as they were before: what a replacement
+// calls on.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+namespace verbena::soft::interpose {
+
+int next_munmap(void* address, size_t length);
+int next_madvise(void* address, size_t length, int advice);
+void* next_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset);
+void* next_mremap(void* address, size_t old_length, size_t length, int flags, void* new_address);
+
+bool starts_a_page(const void* address);
+size_t whole_pages(size_t length);
+
+// Tells the software RNIC that the kernel is about to take these pages. False, and nothing done, if
+// the kernel will refuse the arguments.
+bool release(void* address, size_t length);
+
+}  // namespace verbena::soft::interpose
