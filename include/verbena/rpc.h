@@ -27,10 +27,11 @@
 // be posted again. The response's bytes stay valid until then. Posting the slots in turn (0, 1, ...
 // pending - 1, 0, ...) costs the responder one look per request; any other order works too.
 //
-// Threading: one requester or responder belongs to one thread at a time. Device, protection domain
-// and control connection must outlive it. Cost: after connect, nothing here allocates, locks or
-// enters the kernel for a message. About every 10 ms without traffic, a poll looks whether the peer
-// still lives (one system call). Polling never blocks and never sleeps.
+// Threading: one requester or responder belongs to one thread at a time. Device and protection
+// domain must outlive it, a control connection the RDMA connection that it made; whoever closes it
+// ends that too. Cost: after connect, nothing here allocates, locks or enters the kernel for a
+// message. About every 10 ms without traffic, a poll looks whether the peer still lives (one system
+// call). Polling never blocks and never sleeps.
 #pragma once
 
 #include <cstddef>

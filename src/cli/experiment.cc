@@ -95,13 +95,16 @@ std::string point_text(const bench::Point& point) {
 }
 
 // One line about everything that failed; the table has the rest.
-int report_failures(const std::vector<bench::PointResult>& results) {
+int report_failures(const std::vector<bench::PointResult>& results, uint64_t points) {
   const auto failed = [](const bench::PointResult& result) { return result.errors > 0; };
   const auto first = std::find_if(results.begin(), results.end(), failed);
   if (first == results.end()) return 0;
   const auto count = std::count_if(results.begin(), results.end(), failed);
   report_error(Status(StatusCode::kUnavailable,
-                      fmt::format("{} of {} points failed: {}: {}", count, results.size(),
+                      fmt::format("{} of {} points failed{}: {}: {}", count, points,
+                                  results.size() < points ? fmt::format(" and {} were not reached",
+                                                                        points - results.size())
+                                                          : "",
                                   point_text(first->point), first->error)));
   return kExitFailure;
 }
@@ -162,7 +165,7 @@ int run_experiment(const Experiment& experiment) {
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);
-  const int failures = report_failures(results);
+  const int failures = report_failures(results, bench::count_runs(plan) / plan.runs);
   return failures != 0 ? failures : output;
 }
 

@@ -41,6 +41,32 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
+// The first word that should be a subcommand and is none; the library would only say that one is
+// missing. Returns the whole line, or nothing.
+std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {
+  const CLI::App* command = &app;
+  std::string path = app.get_name();
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const std::vector<const CLI::App*> children =
+        command->get_subcommands([](const CLI::App*) { return true; });
+    if (children.empty()) break;
+    const auto found = std::find_if(children.begin(), children.end(), [&](const CLI::App* child) {
+      return child->get_name() == argv[i];
+    });
+    if (found == children.end()) {
+      std::string names;
+      for (const CLI::App* child : children) {
+        names += (names.empty() ? "" : ", ") + child->get_name();
+      }
+      return fmt::format("'{}' has no command '{}'; there are {}; see '{} --help'", path, argv[i],
+                         names, path);
+    }
+    command = *found;
+    path += " " + command->get_name();
+  }
+  return "";
+}
+
 }  // namespace
 
 Tool::Tool()
@@ -72,6 +98,9 @@ int run_tool(int argc, const char* const* argv) {
   if (argc >= 2 && std::string_view(argv[1]) == "run" && !asks_for_help(argc, argv)) {
     // Everything behind belongs to the program, whatever it looks like.
     return run_program_command(argc, argv);
+  }
+  if (const std::string unknown = unknown_command(tool.app, argc, argv); !unknown.empty()) {
+    return report_usage_error(unknown);
   }
   try {
     tool.app.parse(argc, argv);

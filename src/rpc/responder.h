@@ -243,9 +243,8 @@ class ChannelResponder final : public Responder {
   }
 
   void look_after_peers() {
-    // Ending one takes it out of the list.
-    const std::vector<Connection*> alive = alive_;
-    for (Connection* connection : alive) look_after(*connection);
+    // Backwards: ending one takes it out of the list.
+    for (size_t i = alive_.size(); i-- > 0;) look_after(*alive_[i]);
     if constexpr (kInbox) {
       if (inbox_->inbox.next() != nullptr) return;
     }

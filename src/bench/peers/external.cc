@@ -147,11 +147,12 @@ Result<std::string> run_both(const CpuPair& cpus, const std::string& name,
   return client_program.wait(name);
 }
 
+// The last one that begins with a number.
 std::string last_line(const std::string& text) {
   std::string last;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.find_first_of("0123456789") != std::string::npos) last = line;
+    if (!line.empty() && line.front() >= '0' && line.front() <= '9') last = line;
   }
   return last;
 }

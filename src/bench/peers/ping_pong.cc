@@ -75,7 +75,8 @@ class InlineSender {
     constexpr uint32_t kSignalInterval = VerbsEnd::kSendDepth / 2;
     payload_ = payload;
     const bool signaled = ++posted_ % kSignalInterval == 0;
-    request_.send_flags = IBV_SEND_INLINE | (signaled ? IBV_SEND_SIGNALED : 0u);
+    request_.send_flags = IBV_SEND_INLINE;
+    if (signaled) request_.send_flags |= IBV_SEND_SIGNALED;
     ibv_send_wr* bad = nullptr;
     if (ibv_post_send(end_.queue_pair(), &request_, &bad) != 0) return false;
     return !signaled || wait_for_completion(end_.send_completions()).ok();

@@ -48,7 +48,8 @@ ibv_comp_channel* create_comp_channel(ibv_context* context) {
 int destroy_comp_channel(ibv_comp_channel* verbs) {
   Channel& channel = as_channel(verbs);
   if (channel.users.load() != 0) {
-    return fail(EBUSY, "soft0: the completion channel still has completion queues; destroy them first");
+    return fail(EBUSY,
+                "soft0: the completion channel still has completion queues; destroy them first");
   }
   close(verbs->fd);
   close(channel.write_fd);
@@ -56,9 +57,11 @@ int destroy_comp_channel(ibv_comp_channel* verbs) {
   return 0;
 }
 
-ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
+ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
+                  int comp_vector) {
   if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqes || comp_vector != 0) {
-    fail(EINVAL, fmt::format("soft0: a completion queue of {} entries on vector {}: wanted 1 to {} entries, vector 0",
+    fail(EINVAL, fmt::format("soft0: a completion queue of {} entries on vector {}: wanted 1 to {} "
+                             "entries, vector 0",
                              cqe, comp_vector, kMaxCqes));
     return nullptr;
   }

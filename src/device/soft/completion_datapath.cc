@@ -1,7 +1,8 @@
 // Polling a completion queue: own completed sends, then what has arrived at its queue pairs.
 //
-// An arrival is a packet in the ring of a queue pair. The poll that finds it takes the receive it belongs to, puts an
-// inline payload into the receive buffer, and makes the completion; there is no second queue in between.
+// An arrival is a packet in the ring of a queue pair. The poll that finds it takes the receive it
+// belongs to, puts an inline payload into the receive buffer, and makes the completion; there is no
+// second queue in between.
 #include <algorithm>
 #include <bit>
 
@@ -11,14 +12,16 @@
 namespace verbena::soft {
 namespace {
 
-// Puts an inline payload into the buffers of a receive. False if one of them is not registered any more.
-bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload, uint32_t size_bytes) {
+// Puts an inline payload into the buffers of a receive. False if one of them is not registered any
+// more.
+bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload,
+                    uint32_t size_bytes) {
   for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
     const ibv_sge& sge = receive.sges[i];
     const uint32_t part = std::min(sge.length, size_bytes);
     if (part == 0) continue;
-    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain, sge.addr, part,
-                                  sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain,
+                                  sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
     if (bytes == nullptr) return false;
     copy_small(bytes, payload, part);
     payload += part;
@@ -34,24 +37,28 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
     if (consumed == qp.recv_visible.load(std::memory_order_acquire)) return nullptr;
     return &qp.receives[consumed & qp.recv_mask];
   }
-  if (receive_index >= qp.srq->depth || !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) {
+  if (receive_index >= qp.srq->depth ||
+      !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) {
     return nullptr;
   }
-  const uint64_t taker = qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire) & 0xffffff;
+  const uint64_t taker =
+      qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire) & 0xffffff;
   return taker == qp.peer.taker_number ? &qp.srq->receives[receive_index] : nullptr;
 }
 
 void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
   if (qp.srq == nullptr) {
     // Release: the poster may overwrite the receive only after we are done with it.
-    qp.recv_consumed.store(qp.recv_consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    qp.recv_consumed.store(qp.recv_consumed.load(std::memory_order_relaxed) + 1,
+                           std::memory_order_release);
     return;
   }
   Srq& srq = *qp.srq;
   {
     const OwnerLock::Guard guard(srq.lock);
     // Only a peer that breaks the rules makes two polls complete the same receive.
-    if (receive.posted.exchange(false, std::memory_order_relaxed)) srq.free.push_back(receive_index);
+    if (receive.posted.exchange(false, std::memory_order_relaxed))
+      srq.free.push_back(receive_index);
   }
   qp.shared->consumed.store(qp.next_packet, std::memory_order_release);
   if (srq.limit != 0) [[unlikely]] {
@@ -80,8 +87,8 @@ void fill_completion(const Qp& qp, uint64_t wr_id, ibv_wc_status status, ibv_wc&
   wc.dlid_path_bits = 0;
 }
 
-// The queue pair that a poll finds in need of the error state. The poll ends there, and brings it about when it holds
-// no lock any more.
+// The queue pair that a poll finds in need of the error state. The poll ends there, and brings it
+// about when it holds no lock any more.
 struct Broken {
   Qp* qp = nullptr;
   int event = kNoEvent;
@@ -115,7 +122,8 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
       if (byte_count > receive->length_bytes || inline_bytes > kPacketInlineBytes ||
           (inline_bytes != 0 && inline_bytes != byte_count)) [[unlikely]] {
         wc.status = IBV_WC_LOC_LEN_ERR;
-      } else if (inline_bytes > 0 && !deliver_inline(qp, *receive, packet.payload, inline_bytes)) [[unlikely]] {
+      } else if (inline_bytes > 0 && !deliver_inline(qp, *receive, packet.payload, inline_bytes))
+          [[unlikely]] {
         wc.status = IBV_WC_LOC_PROT_ERR;
       }
       break;
@@ -134,7 +142,8 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = packet.immediate;
   }
-  if (wc.status != IBV_WC_SUCCESS) [[unlikely]] broken.set(qp, kNoEvent);
+  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+    broken.set(qp, kNoEvent);
   ++qp.next_packet;
   release_receive(qp, *receive, receive_index);
   return true;
@@ -160,8 +169,10 @@ int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   for (Qp* qp : cq.flushing) {
     while (taken < count && take_packet(*qp, wc[taken], broken)) ++taken;
     while (taken < count && qp->srq == nullptr &&
-           qp->recv_consumed.load(std::memory_order_relaxed) != qp->recv_visible.load(std::memory_order_acquire)) {
-      PostedReceive& receive = qp->receives[qp->recv_consumed.load(std::memory_order_relaxed) & qp->recv_mask];
+           qp->recv_consumed.load(std::memory_order_relaxed) !=
+               qp->recv_visible.load(std::memory_order_acquire)) {
+      PostedReceive& receive =
+          qp->receives[qp->recv_consumed.load(std::memory_order_relaxed) & qp->recv_mask];
       fill_completion(*qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, wc[taken++]);
       release_receive(*qp, receive, 0);
     }
@@ -171,7 +182,8 @@ int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
 
 int take_scanned(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
-  for (uint32_t step = 0; step < cq.scanned_count && taken < count && broken.qp == nullptr; ++step) {
+  for (uint32_t step = 0; step < cq.scanned_count && taken < count && broken.qp == nullptr;
+       ++step) {
     Qp& qp = *cq.scanned[cq.next_scanned];
     while (taken < count && broken.qp == nullptr && take_packet(qp, wc[taken], broken)) ++taken;
     cq.next_scanned = cq.next_scanned + 1 == cq.scanned_count ? 0 : cq.next_scanned + 1;
@@ -179,8 +191,9 @@ int take_scanned(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   return taken;
 }
 
-// Goes once around all bells, from the one behind the last that was served: however busy one queue pair is, each gets
-// its turn. The word in which it begins comes last again, for its bells before that one.
+// Goes once around all bells, from the one behind the last that was served: however busy one queue
+// pair is, each gets its turn. The word in which it begins comes last again, for its bells before
+// that one.
 int take_belled(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
   const auto words = static_cast<uint32_t>((cq.belled.size() + 63) / 64);
@@ -194,9 +207,12 @@ int take_belled(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
     for (; rung != 0; rung &= rung - 1) {
       const uint32_t index = word * 64 + static_cast<uint32_t>(std::countr_zero(rung));
       Qp* qp = index < cq.belled.size() ? cq.belled[index] : nullptr;
-      while (qp != nullptr && taken < count && broken.qp == nullptr && take_packet(*qp, wc[taken], broken)) ++taken;
+      while (qp != nullptr && taken < count && broken.qp == nullptr &&
+             take_packet(*qp, wc[taken], broken))
+        ++taken;
       if (taken == count || broken.qp != nullptr) {
-        bells.fetch_or(rung, std::memory_order_relaxed);  // for the next poll; this one may have more too
+        bells.fetch_or(rung,
+                       std::memory_order_relaxed);  // for the next poll; this one may have more too
         cq.next_bell = (index + 1) % (words * 64);
         return taken;
       }
@@ -207,13 +223,15 @@ int take_belled(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
 }
 
 int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
-  if (cq.belled.empty() && cq.flushing.empty()) [[likely]] return take_scanned(cq, count, wc, broken);
+  if (cq.belled.empty() && cq.flushing.empty()) [[likely]]
+    return take_scanned(cq, count, wc, broken);
   // The kinds take turns in being first.
   using Take = int (*)(Cq&, int, ibv_wc*, Broken&);
   constexpr Take kTakes[] = {take_scanned, take_belled, take_flushed};
   cq.next_kind = (cq.next_kind + 1) % std::size(kTakes);
   int taken = 0;
-  for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr; ++step) {
+  for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr;
+       ++step) {
     const uint32_t kind = (cq.next_kind + step) % std::size(kTakes);
     if (kTakes[kind] == take_belled && cq.belled.empty()) continue;
     taken += kTakes[kind](cq, count - taken, wc + taken, broken);
@@ -226,7 +244,8 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
 int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
   Cq& cq = as_cq(verbs);
   if (count <= 0) return 0;
-  if (cq.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]] retry_waiting_of(cq);
+  if (cq.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    retry_waiting_of(cq);
   Broken broken;
   int taken = 0;
   {
@@ -236,10 +255,13 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
     const int arrivals = taken;
     taken += take_own(cq, count - taken, wc + taken);
     cq.served_own = taken > arrivals;
-    if (taken < count && arrivals == 0) taken += take_arrivals(cq, count - taken, wc + taken, broken);
-    if (cq.overrun && taken == 0) [[unlikely]] taken = -1;
+    if (taken < count && arrivals == 0)
+      taken += take_arrivals(cq, count - taken, wc + taken, broken);
+    if (cq.overrun && taken == 0) [[unlikely]]
+      taken = -1;
   }
-  if (broken.qp != nullptr) [[unlikely]] fail_queue_pair(*broken.qp, IBV_WC_WR_FLUSH_ERR, broken.event);
+  if (broken.qp != nullptr) [[unlikely]]
+    fail_queue_pair(*broken.qp, IBV_WC_WR_FLUSH_ERR, broken.event);
   return taken;
 }
 
@@ -259,7 +281,8 @@ bool push_completion(Cq& cq, const Completion& completion) {
   bool kept = false;
   {
     const OwnerLock::Guard guard(cq.lock);
-    if (cq.overrun) [[unlikely]] return false;
+    if (cq.overrun) [[unlikely]]
+      return false;
     kept = cq.tail - cq.head != cq.capacity;
     if (kept) [[likely]] {
       cq.ring[cq.tail & cq.mask] = completion;
@@ -281,13 +304,15 @@ namespace {
 // Whether the queue was armed for this arrival; disarms it.
 bool disarm(CqShared& cq, bool solicited) {
   uint32_t armed = cq.armed.load(std::memory_order_relaxed);
-  return armed != 0 && (armed == kArmedAny || solicited) && cq.armed.compare_exchange_strong(armed, 0);
+  return armed != 0 && (armed == kArmedAny || solicited) &&
+         cq.armed.compare_exchange_strong(armed, 0);
 }
 
 }  // namespace
 
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
-  if (disarm(cq, solicited)) process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
+  if (disarm(cq, solicited))
+    process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
 }
 
 void forget_completions(Cq& cq, const Qp& qp) {
@@ -313,11 +338,9 @@ uint32_t attach_receiver(Cq& cq, Qp& qp) {
 
 void detach_receiver(Cq& cq, Qp& qp) {
   const OwnerLock::Guard guard(cq.lock);
-  if (auto end = cq.scanned + cq.scanned_count; std::find(cq.scanned, end, &qp) != end) {
-    std::remove(cq.scanned, end, &qp);
-    --cq.scanned_count;
-    cq.next_scanned = 0;
-  }
+  cq.scanned_count = static_cast<uint32_t>(
+      std::remove(cq.scanned, cq.scanned + cq.scanned_count, &qp) - cq.scanned);
+  cq.next_scanned = 0;
   std::replace(cq.belled.begin(), cq.belled.end(), &qp, static_cast<Qp*>(nullptr));
   std::erase(cq.flushing, &qp);
 }
@@ -325,7 +348,8 @@ void detach_receiver(Cq& cq, Qp& qp) {
 void start_flushing(Qp& qp) {
   {
     const OwnerLock::Guard guard(qp.recv_cq->lock);
-    if (std::find(qp.recv_cq->flushing.begin(), qp.recv_cq->flushing.end(), &qp) == qp.recv_cq->flushing.end()) {
+    if (std::find(qp.recv_cq->flushing.begin(), qp.recv_cq->flushing.end(), &qp) ==
+        qp.recv_cq->flushing.end()) {
       qp.recv_cq->flushing.push_back(&qp);
     }
   }
@@ -345,8 +369,8 @@ void reclaim_shared_receives(Qp& qp, bool all) {
   for (uint32_t index = 0; index < srq.depth; ++index) {
     const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
     const uint64_t taker = claim & 0xffffff;
-    if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] && taker != 0 &&
-        taker == qp.peer.taker_number) {
+    if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] &&
+        taker != 0 && taker == qp.peer.taker_number) {
       // A taker that died before it moved the head on: its entry of the ring is about to be reused.
       uint64_t position = claim >> 24;
       srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);

@@ -1,6 +1,7 @@
 // The device and its contexts: discovery, opening, capabilities, asynchronous events.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -90,9 +91,21 @@ ibv_context* open_device(ibv_device* opened) {
     return nullptr;
   }
   fcntl(event_pipe[1], F_SETFL, O_NONBLOCK);
+  // Another open file, since O_NONBLOCK of async_fd is the program's to set.
+  const int take_fd = open(fmt::format("/proc/self/fd/{}", event_pipe[0]).c_str(),
+                           O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (take_fd < 0) {
+    fail(errno, fmt::format(
+                    "soft0: cannot open a pipe: {}; raise ulimit -n, and see that /proc is mounted",
+                    strerror(errno)));
+    close(event_pipe[0]);
+    close(event_pipe[1]);
+    return nullptr;
+  }
   auto* context = new Context;
   context->rnic = *rnic;
   context->event_write_fd = event_pipe[1];
+  context->event_take_fd = take_fd;
   ibv_context& verbs = context->verbs;
   verbs.device = opened;
   verbs.cmd_fd = -1;
@@ -111,12 +124,15 @@ int close_device(ibv_context* verbs) {
   auto* context = &as_context(verbs);
   close(verbs->async_fd);
   close(context->event_write_fd);
+  close(context->event_take_fd);
   pthread_mutex_destroy(&verbs->mutex);
   delete context;
   return 0;
 }
 
-bool owns(const ibv_context* context) { return context != nullptr && context->ops.post_send == post_send; }
+bool owns(const ibv_context* context) {
+  return context != nullptr && context->ops.post_send == post_send;
+}
 
 bool owns(const ibv_device* candidate) { return candidate == device(); }
 
@@ -149,7 +165,8 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
 }
 
 int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
-  if (port != 1) return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", port));
+  if (port != 1)
+    return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", port));
   *attributes = {};
   attributes->state = IBV_PORT_ACTIVE;
   attributes->max_mtu = IBV_MTU_4096;
@@ -174,35 +191,52 @@ int query_gid(ibv_context*, uint8_t port, int index, ibv_gid* gid) {
   return 0;
 }
 
-int get_async_event(ibv_context* context, ibv_async_event* event) {
-  AsyncEvent raised;
-  ssize_t got;
-  do {
-    got = read(context->async_fd, &raised, sizeof(raised));
-  } while (got < 0 && errno == EINTR);
-  if (got != sizeof(raised)) return -1;
-  event->event_type = raised.type;
+namespace {
+
+// Hands `raised` out: counts it at its object, whose destruction waits until it is acknowledged.
+void deliver(const AsyncEvent& raised, ibv_async_event& event) {
   auto count = [](pthread_mutex_t& mutex, uint64_t& delivered) {
     pthread_mutex_lock(&mutex);
     ++delivered;
     pthread_mutex_unlock(&mutex);
   };
+  event.event_type = raised.type;
   switch (raised.type) {
     case IBV_EVENT_CQ_ERR:
-      event->element.cq = static_cast<ibv_cq*>(raised.object);
-      count(event->element.cq->mutex, as_cq(event->element.cq).async_delivered);
+      event.element.cq = static_cast<ibv_cq*>(raised.object);
+      count(event.element.cq->mutex, as_cq(event.element.cq).async_delivered);
       break;
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED:
-      event->element.srq = static_cast<ibv_srq*>(raised.object);
-      count(event->element.srq->mutex, as_srq(event->element.srq).async_delivered);
+      event.element.srq = static_cast<ibv_srq*>(raised.object);
+      count(event.element.srq->mutex, as_srq(event.element.srq).async_delivered);
       break;
     default:
-      event->element.qp = static_cast<ibv_qp*>(raised.object);
-      count(event->element.qp->mutex, as_qp(event->element.qp).async_delivered);
+      event.element.qp = static_cast<ibv_qp*>(raised.object);
+      count(event.element.qp->mutex, as_qp(event.element.qp).async_delivered);
       break;
   }
-  return 0;
+}
+
+}  // namespace
+
+int get_async_event(ibv_context* context, ibv_async_event* event) {
+  const bool may_wait = (fcntl(context->async_fd, F_GETFL) & O_NONBLOCK) == 0;
+  for (;;) {
+    pollfd readable{.fd = context->async_fd, .events = POLLIN, .revents = 0};
+    if (may_wait && poll(&readable, 1, -1) < 0 && errno != EINTR) return -1;
+    // Taken and counted in one step for those who destroy the object, see drop_events_of().
+    pthread_mutex_lock(&context->mutex);
+    AsyncEvent raised;
+    const ssize_t got = read(as_context(context).event_take_fd, &raised, sizeof(raised));
+    const int error = got < 0 ? errno : EIO;
+    if (got == sizeof(raised)) deliver(raised, *event);
+    pthread_mutex_unlock(&context->mutex);
+    if (got == sizeof(raised)) return 0;
+    if (may_wait && (error == EAGAIN || error == EINTR)) continue;  // somebody else took it
+    errno = error;
+    return -1;
+  }
 }
 
 void ack_async_event(ibv_async_event* event) {
@@ -233,17 +267,15 @@ void ack_async_event(ibv_async_event* event) {
 }
 
 void drop_events_of(ibv_context* context, const void* object) {
-  // Under the context's mutex nobody else rewrites the pipe; a reader that takes one meanwhile is harmless.
+  // Under the context's mutex nobody else takes events: each is either dropped here or was
+  // delivered and counted.
   pthread_mutex_lock(&context->mutex);
-  const int flags = fcntl(context->async_fd, F_GETFL);
-  fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK);
   std::vector<AsyncEvent> kept;
   AsyncEvent raised;
-  while (read(context->async_fd, &raised, sizeof(raised)) == sizeof(raised)) {
+  while (read(as_context(context).event_take_fd, &raised, sizeof(raised)) == sizeof(raised)) {
     if (raised.object != object) kept.push_back(raised);
   }
   for (const AsyncEvent& event : kept) raise_event(context, event.type, event.object);
-  fcntl(context->async_fd, F_SETFL, flags);
   pthread_mutex_unlock(&context->mutex);
 }
 

@@ -33,7 +33,8 @@ int modify_qp(ibv_qp*, ibv_qp_attr*, int mask);
 int query_qp(ibv_qp*, ibv_qp_attr*, int mask, ibv_qp_init_attr*);
 int destroy_qp(ibv_qp*);
 
-// Lets the user's other processes copy to and from this one's memory where the kernel's Yama module restricts that.
+// Lets the user's other processes copy to and from this one's memory where the kernel's Yama module
+// restricts that.
 void allow_peers_to_copy();
 // Takes the events of a destroyed object out of the context's queue.
 void drop_events_of(ibv_context*, const void* object);

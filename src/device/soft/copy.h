@@ -46,12 +46,15 @@ inline void copy_bytes(std::byte* destination, const std::byte* source, size_t s
   }
 }
 
-// A release store of the last byte, and of up to seven bytes before it where one store can carry them all at once: a
-// poller of the last byte then finds everything before it, and a poller of a whole small message never sees half.
-inline void copy_last_byte_last(std::byte* destination, const std::byte* source, size_t size_bytes) {
+// A release store of the last byte, and of up to seven bytes before it where one store can carry
+// them all at once: a poller of the last byte then finds everything before it, and a poller of a
+// whole small message never sees half.
+inline void copy_last_byte_last(std::byte* destination, const std::byte* source,
+                                size_t size_bytes) {
   if (size_bytes == 0) return;
 #if !VERBENA_THREAD_SANITIZER
-  // Within a cache line, x86-64 stores are single even where they are not aligned; elsewhere only aligned ones are.
+  // Within a cache line, x86-64 stores are single even where they are not aligned; elsewhere only
+  // aligned ones are.
   const auto last = reinterpret_cast<uintptr_t>(destination) + size_bytes - 8;
 #if defined(__x86_64__)
   const bool single = (last & 63) <= 56;

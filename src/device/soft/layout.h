@@ -1,11 +1,14 @@
-// What the processes of one user share: the tables of a software RNIC, as they lie in its process's memory.
+// What the processes of one user share: the tables of a software RNIC, as they lie in its process's
+// memory.
 //
-// Every process is an own RNIC. It publishes one Header, and one block per queue pair, completion queue and shared
-// receive queue, all in its one memory file, where they lie at the offset of their address. A peer maps them and
-// moves data and receive work itself. No lock lives here: each word has one writer, or is changed by one atomic
-// step, so a process that dies at any instruction leaves nothing half done that others wait for.
+// Every process is an own RNIC. It publishes one Header, and one block per queue pair, completion
+// queue and shared receive queue, all in its one memory file, where they lie at the offset of their
+// address. A peer maps them and moves data and receive work itself. No lock lives here: each word
+// has one writer, or is changed by one atomic step, so a process that dies at any instruction
+// leaves nothing half done that others wait for.
 //
-// Whatever is read from here was written by another process: indexes, lengths and keys are checked before use.
+// Whatever is read from here was written by another process: indexes, lengths and keys are checked
+// before use.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -20,8 +23,8 @@ inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", lit
 inline constexpr uint32_t kLayoutVersion = 1;
 inline constexpr size_t kCacheLineBytes = 64;
 
-// A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays unused, so that
-// no queue pair has the reserved numbers 0 and 1.
+// A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
+// unused, so that no queue pair has the reserved numbers 0 and 1.
 inline constexpr uint32_t kQpIndexBits = 14;
 inline constexpr uint32_t kMaxQueuePairs = 1u << kQpIndexBits;
 inline constexpr uint32_t kMaxProcesses = 1u << (24 - kQpIndexBits);
@@ -32,20 +35,25 @@ inline constexpr uint32_t kMaxCqes = 1u << 20;
 inline constexpr uint32_t kMaxInlineBytes = 512;
 inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
 
-inline uint32_t make_qp_number(uint32_t slot, uint32_t index) { return slot << kQpIndexBits | index; }
+inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
+  return slot << kQpIndexBits | index;
+}
 inline uint32_t slot_of(uint32_t qp_number) { return qp_number >> kQpIndexBits; }
 inline uint32_t index_of(uint32_t qp_number) { return qp_number & (kMaxQueuePairs - 1); }
 
-// A key names an entry of the region table and, in its low byte, which of the entry's lives is meant.
+// A key names an entry of the region table and, in its low byte, which of the entry's lives is
+// meant.
 inline uint32_t region_index(uint32_t key) { return key >> 8; }
 
 enum class Sharing : uint32_t {
-  kMapped = 1,   // peers map the pages
-  kForeign = 2,  // pages that cannot be shared: peers go through the kernel (process_vm_writev and readv)
+  kMapped = 1,  // peers map the pages
+  kForeign =
+      2,  // pages that cannot be shared: peers go through the kernel (process_vm_writev and readv)
 };
 
 struct alignas(kCacheLineBytes) RegionEntry {
-  // (unique count << 32) | key while registered, else 0. Written last at registration and first at deregistration.
+  // (unique count << 32) | key while registered, else 0. Written last at registration and first at
+  // deregistration.
   std::atomic<uint64_t> stamp;
   std::atomic<uint64_t> iova;
   std::atomic<uint64_t> address;
@@ -61,7 +69,8 @@ struct Header {
   uint32_t slot;
   int32_t pid;
   int32_t wake_fd;  // pipe of the service thread: one byte asks it to look at all faults
-  alignas(kCacheLineBytes) std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
+  alignas(kCacheLineBytes)
+      std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
   RegionEntry regions[kMaxMemoryRegions];
 };
 
@@ -73,10 +82,12 @@ struct SharedSge {
 
 // A posted receive, as senders see it. The first line holds three gather entries, enough for most.
 struct alignas(kCacheLineBytes) SharedReceive {
-  // Shared receive queues only: (position << 24) | queue pair number of the taker, 0 while free to take.
+  // Shared receive queues only: (position << 24) | queue pair number of the taker, 0 while free to
+  // take.
   std::atomic<uint64_t> claim;
   uint32_t sge_count;
-  uint32_t length_bytes;  // of all entries; kReceiveInvalid if the owner found an entry that is not registered
+  uint32_t length_bytes;  // of all entries; kReceiveInvalid if the owner found an entry that is not
+                          // registered
   SharedSge sges[3];
 };
 static_assert(sizeof(SharedReceive) == kCacheLineBytes);
@@ -87,14 +98,15 @@ inline size_t shared_receive_stride_bytes(uint32_t max_sges) {
   return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 }
 
-// One arrival at a queue pair: SEND, or the immediate of a WRITE. Written by the one connected peer.
+// One arrival at a queue pair: SEND, or the immediate of a WRITE. Written by the one connected
+// peer.
 inline constexpr uint32_t kPacketInlineBytes = 112;
 struct alignas(kCacheLineBytes) Packet {
   uint32_t byte_count;
   uint32_t immediate;
-  uint16_t receive_index;  // which entry of the shared receive queue the sender took
-  uint8_t kind;            // PacketKind | kPacketSolicited | kPacketWithImmediate
-  uint8_t inline_bytes;    // payload here, not yet in the receive buffer
+  uint16_t receive_index;      // which entry of the shared receive queue the sender took
+  uint8_t kind;                // PacketKind | kPacketSolicited | kPacketWithImmediate
+  uint8_t inline_bytes;        // payload here, not yet in the receive buffer
   std::atomic<uint32_t> mark;  // position + 1: this packet is complete
   std::byte payload[kPacketInlineBytes];
 };
@@ -102,8 +114,8 @@ static_assert(sizeof(Packet) == 2 * kCacheLineBytes);
 
 enum PacketKind : uint8_t {
   kPacketSend = 1,
-  kPacketWrite = 2,         // WRITE_WITH_IMM: the data is in place already
-  kPacketLengthError = 3,   // the message is longer than the receive it met
+  kPacketWrite = 2,            // WRITE_WITH_IMM: the data is in place already
+  kPacketLengthError = 3,      // the message is longer than the receive it met
   kPacketProtectionError = 4,  // the receive's memory is not registered (any more)
   kPacketKindMask = 0x0f,
   kPacketWithImmediate = 0x40,
@@ -114,36 +126,40 @@ inline constexpr uint32_t kNoBell = ~0u;
 
 // A queue pair as its peer sees it.
 struct QpShared {
-  // Which life of the queue pair, which peer it accepts and whether it accepts: see make_gate(). One load tells a
-  // sender everything that may have changed.
+  // Which life of the queue pair, which peer it accepts and whether it accepts: see make_gate().
+  // One load tells a sender everything that may have changed.
   alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
   std::atomic<uint32_t> access;  // ibv_access_flags for the peer
   std::atomic<uint32_t> min_rnr_timer;
   uint32_t domain;
-  uint32_t bell;             // bit to set in the completion queue after an arrival, or kNoBell
-  uint64_t packets;          // address of Packet[packet_count]
-  uint64_t receives;         // address of SharedReceive[receive_count] with receive_stride_bytes; 0 with a shared queue
-  uint64_t completion_queue; // address of CqShared
+  uint32_t bell;      // bit to set in the completion queue after an arrival, or kNoBell
+  uint64_t packets;   // address of Packet[packet_count]
+  uint64_t receives;  // address of SharedReceive[receive_count] with receive_stride_bytes; 0 with a
+                      // shared queue
+  uint64_t completion_queue;      // address of CqShared
   uint64_t shared_receive_queue;  // address of SrqShared, or 0
   alignas(kCacheLineBytes) uint32_t packet_count;
   uint32_t receive_count;
   uint32_t receive_stride_bytes;
 
-  // Receives posted so far (low half) and the shortest of them ever (high half), so that one load answers a sender
-  // both "is there a receive" and "does this surely fit".
+  // Receives posted so far (low half) and the shortest of them ever (high half), so that one load
+  // answers a sender both "is there a receive" and "does this surely fit".
   alignas(kCacheLineBytes) std::atomic<uint64_t> credits;
-  // Packets consumed; only kept with a shared receive queue, where credits do not bound the packets.
+  // Packets consumed; only kept with a shared receive queue, where credits do not bound the
+  // packets.
   alignas(kCacheLineBytes) std::atomic<uint32_t> consumed;
-  // Which life of the peer sends here, 0 before its first operation. Another life, which would start anew in the
-  // middle of the packets, is not let in.
+  // Which life of the peer sends here, 0 before its first operation. Another life, which would
+  // start anew in the middle of the packets, is not let in.
   std::atomic<uint32_t> sender_life;
-  // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away from peers waits
-  // for it to move.
+  // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away
+  // from peers waits for it to move.
   alignas(kCacheLineBytes) std::atomic<uint64_t> in_flight;
   // The peer asks for the error state because it broke a rule here: see make_fault().
   alignas(kCacheLineBytes) std::atomic<uint64_t> fault;
 };
 
+// No gate's value, not even that of memory that is gone and reads as zero.
+inline constexpr uint64_t kNoGate = ~0ull;
 inline uint64_t make_gate(uint32_t life, uint32_t peer_qp_number, ibv_qp_state state) {
   return static_cast<uint64_t>(life) << 32 | peer_qp_number << 8 | static_cast<uint32_t>(state);
 }
@@ -156,21 +172,22 @@ inline uint64_t make_fault(uint32_t life, ibv_event_type event) {
 struct CqShared {
   alignas(kCacheLineBytes) std::atomic<uint32_t> armed;  // 0, kArmedSolicited or kArmedAny
   uint32_t has_channel;
-  int32_t channel_fd;       // of the owner's process
-  uint32_t channel_id;      // unique in the process, so that a reused descriptor is not mistaken
-  uint64_t cookie;          // what an event carries
+  int32_t channel_fd;   // of the owner's process
+  uint32_t channel_id;  // unique in the process, so that a reused descriptor is not mistaken
+  uint64_t cookie;      // what an event carries
   alignas(kCacheLineBytes) std::atomic<uint64_t> bells[kMaxQueuePairs / 64];
 };
 inline constexpr uint32_t kArmedSolicited = 1;
 inline constexpr uint32_t kArmedAny = 2;
 
-// A shared receive queue: a ring of entry indexes in posting order. A sender takes the entry at `head` by marking the
-// entry itself with its queue pair number; anyone may then move `head` on. So an entry whose taker died is found.
+// A shared receive queue: a ring of entry indexes in posting order. A sender takes the entry at
+// `head` by marking the entry itself with its queue pair number; anyone may then move `head` on. So
+// an entry whose taker died is found.
 struct SrqShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> head;
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;
-  uint64_t ring;       // address of atomic<uint64_t>[ring_count]: (position << 16) | index
-  uint64_t receives;   // address of SharedReceive[receive_count]
+  uint64_t ring;      // address of atomic<uint64_t>[ring_count]: (position << 16) | index
+  uint64_t receives;  // address of SharedReceive[receive_count]
   uint32_t ring_count;
   uint32_t receive_count;
   uint32_t receive_stride_bytes;
@@ -178,6 +195,8 @@ struct SrqShared {
 };
 static_assert(kMaxQueueWrs <= 1u << 16);
 
-inline uint64_t make_claim(uint64_t position, uint32_t qp_number) { return position << 24 | qp_number; }
+inline uint64_t make_claim(uint64_t position, uint32_t qp_number) {
+  return position << 24 | qp_number;
+}
 
 }  // namespace verbena::soft

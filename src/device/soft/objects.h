@@ -1,5 +1,5 @@
-// The private halves of soft0's verbs objects. Each begins with its public ibv_ part, so that a pointer to one is a
-// pointer to the other.
+// The private halves of soft0's verbs objects. Each begins with its public ibv_ part, so that a
+// pointer to one is a pointer to the other.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,6 +21,7 @@ struct Context {
   ibv_context verbs{};
   Rnic* rnic = nullptr;
   int event_write_fd = -1;  // async_fd is the read end
+  int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
 };
 
 // What travels through a context's event pipe.
@@ -63,8 +64,8 @@ struct Cq {
   Channel* channel = nullptr;
   uint32_t id = 0;
 
-  // Completed sends; receive completions are made by the poll that finds their packet. Guarded by `lock`, like all
-  // below.
+  // Completed sends; receive completions are made by the poll that finds their packet. Guarded by
+  // `lock`, like all below.
   OwnerLock lock;
   std::unique_ptr<Completion[]> ring;
   uint32_t capacity = 0;
@@ -72,10 +73,11 @@ struct Cq {
   uint32_t head = 0;
   uint32_t tail = 0;
   bool overrun = false;
-  bool served_own = false;  // the last single poll took an own completion: look at arrivals first now
+  bool served_own =
+      false;  // the last single poll took an own completion: look at arrivals first now
 
-  // Queue pairs whose arrivals end here. The first kScanned connected ones are looked at on every poll; the others
-  // ring a bell (one bit each) so that a poll costs no look at each of thousands.
+  // Queue pairs whose arrivals end here. The first kScanned connected ones are looked at on every
+  // poll; the others ring a bell (one bit each) so that a poll costs no look at each of thousands.
   static constexpr uint32_t kScanned = 8;
   Qp* scanned[kScanned] = {};
   uint32_t scanned_count = 0;
@@ -109,14 +111,16 @@ struct Srq {
   uint32_t id = 0;
   uint32_t depth = 0;
   uint32_t max_sges = 0;
-  // Where things lie in the shared block, and how many: what stands there itself can be overwritten by peers.
+  // Where things lie in the shared block, and how many: what stands there itself can be overwritten
+  // by peers.
   uint32_t domain = 0;
   std::atomic<uint64_t>* ring = nullptr;
   uint32_t ring_mask = 0;
   std::byte* shared_receives = nullptr;
   uint32_t shared_receive_stride_bytes = 0;
   SharedReceive& shared_receive(uint32_t index) const {
-    return *reinterpret_cast<SharedReceive*>(shared_receives + index * size_t{shared_receive_stride_bytes});
+    return *reinterpret_cast<SharedReceive*>(shared_receives +
+                                             index * size_t{shared_receive_stride_bytes});
   }
 
   OwnerLock lock;
@@ -124,7 +128,7 @@ struct Srq {
   std::unique_ptr<ibv_sge[]> sges;
   std::vector<uint16_t> free;  // indexes
   uint64_t tail = 0;
-  uint32_t limit = 0;          // raise an event below this; 0: off
+  uint32_t limit = 0;  // raise an event below this; 0: off
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
 };
@@ -133,12 +137,12 @@ struct Srq {
 struct WaitingSend {
   ibv_send_wr wr;
   uint32_t position;
-  ibv_sge* sges;         // own array
+  ibv_sge* sges;  // own array
   std::byte* inline_data;
 };
 
-// What an initiator remembers of a remote (or local) region that it used, so that the next use is one load and a
-// compare. Valid as long as the entry's stamp is the same.
+// What an initiator remembers of a remote (or local) region that it used, so that the next use is
+// one load and a compare. Valid as long as the entry's stamp is the same.
 struct RegionView {
   uint64_t stamp = 0;
   uint64_t iova = 0;
@@ -155,9 +159,10 @@ struct PeerQp {
   uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
   const RegionEntry* regions = nullptr;
   QpShared* shared = nullptr;
-  uint32_t life = 0;          // of the peer's queue pair when it was connected to
-  uint64_t gate_ready = 0;    // the gate's value while the peer is RTR; 0 before the first operation
-  uint64_t gate_sending = 0;  // ... RTS
+  uint32_t life = 0;  // of the peer's queue pair when it was connected to
+  uint64_t gate_ready =
+      kNoGate;  // the gate's value while the peer is RTR; known from the first operation on
+  uint64_t gate_sending = kNoGate;  // ... RTS
   Packet* packets = nullptr;
   uint32_t packet_mask = 0;
   std::byte* receives = nullptr;
@@ -171,7 +176,8 @@ struct PeerQp {
   uint32_t srq_receive_count = 0;
   uint32_t srq_receive_stride_bytes = 0;
   uint32_t domain = 0;
-  uint32_t receive_domain = 0;  // of the receives' memory: a shared receive queue may have another one
+  uint32_t receive_domain =
+      0;  // of the receives' memory: a shared receive queue may have another one
   uint32_t bell = kNoBell;
   bool has_channel = false;
 
@@ -203,7 +209,7 @@ struct Qp {
   // --- send side, under send_lock ---
   alignas(kCacheLineBytes) OwnerLock send_lock;
   std::atomic<ibv_qp_state> state{IBV_QPS_RESET};
-  uint64_t flight = 0;                  // private copy of shared->in_flight
+  uint64_t flight = 0;  // private copy of shared->in_flight
   uint32_t send_posted = 0;
   std::atomic<uint32_t> send_retired{0};  // written where completions are polled
   uint32_t send_depth = 0;
@@ -216,7 +222,7 @@ struct Qp {
   uint32_t waiting_head = 0;
   std::atomic<uint32_t> waiting_count{0};
   Wait wait = Wait::kNothing;
-  uint64_t wait_deadline_ns = 0;           // 0: without end
+  uint64_t wait_deadline_ns = 0;  // 0: without end
   std::atomic<uint64_t> last_retry_ns{0};
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
@@ -234,11 +240,11 @@ struct Qp {
   uint32_t packet_mask = 0;
   uint32_t next_packet = 0;
   std::atomic<uint32_t> recv_consumed{0};
-  std::atomic<uint32_t> recv_visible{0};   // recv_posted, for flushing under recv_cq->lock
-  bool attached = false;                   // in recv_cq's lists
+  std::atomic<uint32_t> recv_visible{0};  // recv_posted, for flushing under recv_cq->lock
+  bool attached = false;                  // in recv_cq's lists
   bool flushing = false;
 
-  std::mutex control;                      // modify, destroy, error
+  std::mutex control;  // modify, destroy, error
   uint64_t async_delivered = 0;
 };
 
@@ -251,19 +257,21 @@ inline Srq& as_srq(ibv_srq* verbs) { return *reinterpret_cast<Srq*>(verbs); }
 inline Qp& as_qp(ibv_qp* verbs) { return *reinterpret_cast<Qp*>(verbs); }
 
 // --- data path, one file each ---
-int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr** bad);             // send_datapath.cc
-int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr** bad);             // receive_datapath.cc
-int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr** bad);        // receive_datapath.cc
-int poll_cq(ibv_cq*, int count, ibv_wc*);                            // completion_datapath.cc
-int req_notify_cq(ibv_cq*, int solicited_only);                      // completion_datapath.cc
+int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr** bad);       // send_datapath.cc
+int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr** bad);       // receive_datapath.cc
+int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr** bad);  // receive_datapath.cc
+int poll_cq(ibv_cq*, int count, ibv_wc*);                      // completion_datapath.cc
+int req_notify_cq(ibv_cq*, int solicited_only);                // completion_datapath.cc
 
-// Adds a completion of own work. Returns false, and puts the queue into overrun, if there is no room.
+// Adds a completion of own work. Returns false, and puts the queue into overrun, if there is no
+// room.
 bool push_completion(Cq& cq, const Completion& completion);
 // Tells a sleeping owner that something arrived: of a peer's queue, of an own one.
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited);
 void ring_own_channel(Cq& cq, bool solicited);
 
-// Tries again what waits in send queues: of one queue pair (takes send_lock), of all that complete into `cq`.
+// Tries again what waits in send queues: of one queue pair (takes send_lock), of all that complete
+// into `cq`.
 void retry_waiting(Qp& qp);
 void retry_waiting_of(Cq& cq);
 
@@ -274,22 +282,25 @@ uint32_t attach_receiver(Cq& cq, Qp& qp);
 void detach_receiver(Cq& cq, Qp& qp);
 // From now on the receives of `qp` complete as flushed, after what has arrived already.
 void start_flushing(Qp& qp);
-// Posts the shared receives again that the peer of `qp` took without delivering; with `all`, also those whose packet
-// nobody will poll any more. The peer touches nothing any more.
+// Posts the shared receives again that the peer of `qp` took without delivering; with `all`, also
+// those whose packet nobody will poll any more. The peer touches nothing any more.
 void reclaim_shared_receives(Qp& qp, bool all);
 // Makes receive `index` of the shared queue available again. Holds srq.lock.
 void publish_shared_receive(Srq& srq, uint16_t index);
 
 // --- errors (recovery.cc) ---
-// To the error state: sends that wait complete with `first` and then as flushed, receives are flushed. An asynchronous
-// event is raised where `event` is one. The caller holds none of the queue pair's locks, or, for the second, send_lock.
+// To the error state: sends that wait complete with `first` and then as flushed, receives are
+// flushed. An asynchronous event is raised where `event` is one. The caller holds none of the queue
+// pair's locks, or, for the second, send_lock.
 inline constexpr int kNoEvent = -1;
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
 void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
 void raise_event(ibv_context* context, ibv_event_type type, void* object);
-// Asks the peer's service thread to fail the connected queue pair with `event`. Holds send_lock, within a Flight.
+// Asks the peer's service thread to fail the connected queue pair with `event`. Holds send_lock,
+// within a Flight.
 void blame_peer(Qp& qp, ibv_event_type event);
-// Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others. Holds send_lock.
+// Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others.
+// Holds send_lock.
 int enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Wait reason);
 void flush_waiting(Qp& qp, ibv_wc_status first);
 // Forgets the first waiting send.

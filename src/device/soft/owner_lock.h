@@ -1,9 +1,10 @@
 // A lock that costs its usual user two plain stores.
 //
-// Verbs objects may be used from any thread, but nearly always one thread uses each. The first thread to lock becomes
-// the owner; it enters without an atomic instruction. Any other thread revokes the ownership for good, after which the
-// lock is an ordinary spin lock. The owner's "store busy, load owner" and the revoker's "store owner, load busy" need a
-// store-load fence on both sides; membarrier(2) lets the revoker pay for both.
+// Verbs objects may be used from any thread, but nearly always one thread uses each. The first
+// thread to lock becomes the owner; it enters without an atomic instruction. Any other thread
+// revokes the ownership for good, after which the lock is an ordinary spin lock. The owner's "store
+// busy, load owner" and the revoker's "store owner, load busy" need a store-load fence on both
+// sides; membarrier(2) lets the revoker pay for both.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@
 
 namespace verbena::soft {
 
-// A full fence on all threads of this process that are running (`heavy_fence`) or of all processes that use the
-// software RNIC (`heavy_fence_all`); pairs with light_fence() on the other side.
+// A full fence on all threads of this process that are running (`heavy_fence`) or of all processes
+// that use the software RNIC (`heavy_fence_all`); pairs with light_fence() on the other side.
 void heavy_fence();
 void heavy_fence_all();
 // False where the kernel lacks membarrier: then light_fence() is a full fence.
@@ -64,7 +65,8 @@ class OwnerLock {
     const uint64_t me = this_thread_token();
     if (owner_.load(std::memory_order_relaxed) == me) [[likely]] {
       busy_.store(true, std::memory_order_relaxed);
-      light_fence();  // pairs with heavy_fence() in lock_slowly(): either we see the revocation or it sees busy_
+      light_fence();  // pairs with heavy_fence() in lock_slowly(): either we see the revocation or
+                      // it sees busy_
       if (owner_.load(std::memory_order_relaxed) == me) [[likely]] {
         return true;
       }

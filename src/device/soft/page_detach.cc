@@ -30,9 +30,8 @@ VERBENA_IN_FLIGHT bool fail(PageDetach& detach, long result, const char* call) {
 }
 
 VERBENA_IN_FLIGHT bool populate(PageDetach& detach, std::byte* pages) {
-  const long result =
-      raw_syscall(SYS_madvise, as_argument(pages), static_cast<long>(detach.length_bytes),
-                  MADV_POPULATE_WRITE);
+  const long result = raw_syscall(SYS_madvise, as_argument(pages),
+                                  static_cast<long>(detach.length_bytes), MADV_POPULATE_WRITE);
   return !is_error(result) || fail(detach, result, "madvise(MADV_POPULATE_WRITE)");
 }
 
@@ -42,8 +41,8 @@ VERBENA_IN_FLIGHT bool hold_old_pages(PageDetach& detach) {
     iovec piece;
     piece.iov_base = detach.address + done;
     piece.iov_len = detach.length_bytes - done;
-    const long result = raw_syscall(SYS_vmsplice, detach.pipe_write, as_argument(&piece), 1,
-                                    SPLICE_F_NONBLOCK);
+    const long result =
+        raw_syscall(SYS_vmsplice, detach.pipe_write, as_argument(&piece), 1, SPLICE_F_NONBLOCK);
     if (result == -EINTR) continue;
     if (is_error(result)) return fail(detach, result, "vmsplice");
     done += static_cast<uint64_t>(result);

@@ -128,9 +128,9 @@ VERBENA_IN_FLIGHT bool prepare_staging(PageMove& move) {
     size_t end = page;
     while (end < count && move.touched[end] && !move.ready[end]) ++end;
     mark_all(move.ready + page, end - page, 1);
-    const long result = raw_syscall(
-        SYS_madvise, as_argument(move.staging + page * move.page_bytes),
-        static_cast<long>((end - page) * move.page_bytes), MADV_POPULATE_WRITE);
+    const long result =
+        raw_syscall(SYS_madvise, as_argument(move.staging + page * move.page_bytes),
+                    static_cast<long>((end - page) * move.page_bytes), MADV_POPULATE_WRITE);
     if (is_error(result)) return fail(move, result, "madvise(MADV_POPULATE_WRITE)");
     page = end;
   }
@@ -181,8 +181,7 @@ VERBENA_IN_FLIGHT bool fly(PageMove& move) {
   uffdio_register request;
   request.range.start = reinterpret_cast<uintptr_t>(move.address);
   request.range.len = move.length_bytes;
-  request.mode =
-      UFFDIO_REGISTER_MODE_MISSING | (move.file_backed ? UFFDIO_REGISTER_MODE_MINOR : 0);
+  request.mode = UFFDIO_REGISTER_MODE_MISSING | (move.file_backed ? UFFDIO_REGISTER_MODE_MINOR : 0);
   request.ioctls = 0;
   long result = raw_syscall(SYS_ioctl, move.userfaultfd, static_cast<long>(UFFDIO_REGISTER),
                             as_argument(&request));

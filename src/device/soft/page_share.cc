@@ -70,7 +70,8 @@ bool huge_pages_on_request() {
 std::string explain_failure(int error, std::string_view call) {
   if (error == ENOMEM && call != "madvise(MADV_POPULATE_WRITE)") {
     return fmt::format(
-        "{}: {}; the process has reached vm.max_map_count={} mappings or its memory limit: register "
+        "{}: {}; the process has reached vm.max_map_count={} mappings or its memory limit: "
+        "register "
         "fewer and larger blocks, or raise it with sysctl vm.max_map_count=1000000",
         call, strerror(error), read_word("/proc/sys/vm/max_map_count"));
   }
@@ -105,8 +106,8 @@ void raw_unmap(uint64_t address, uint64_t length_bytes) {
 Reservation::Reservation(uint64_t address, uint64_t length_bytes) : length_bytes_(length_bytes) {
   const bool aligned = length_bytes >= kHugePageBytes;
   bytes_ = 2 * length_bytes + (aligned ? kHugePageBytes : 0);
-  base_ = as_number(
-      raw_map(0, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  base_ =
+      as_number(raw_map(0, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   staging_ = base_ + (aligned ? (address - base_) % kHugePageBytes : 0);
 }
 
@@ -182,11 +183,11 @@ Status PageShare::open_file() {
       fstat(fd, &status) != 0) {
     const int error = errno;
     file_.reset();
-    return {error == EMFILE || error == ENFILE ? StatusCode::kLimitExceeded
-                                               : StatusCode::kUnsupported,
-            fmt::format("cannot make the file for shared memory (memfd of {} bytes, sparse): {}; "
-                        "needed are Linux 5.14 or newer and a free descriptor (ulimit -n)",
-                        kSpanBytes, strerror(error))};
+    return {
+        error == EMFILE || error == ENFILE ? StatusCode::kLimitExceeded : StatusCode::kUnsupported,
+        fmt::format("cannot make the file for shared memory (memfd of {} bytes, sparse): {}; "
+                    "needed are Linux 5.14 or newer and a free descriptor (ulimit -n)",
+                    kSpanBytes, strerror(error))};
   }
   inode_ = status.st_ino;
   device_major_ = major(status.st_dev);
@@ -208,12 +209,12 @@ FileDescriptor PageShare::new_userfaultfd(Writers writers, uint64_t features) co
   constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
   FileDescriptor descriptor;
   if (writers == Writers::kHeldInUser) {
-    descriptor = FileDescriptor(
-        static_cast<int>(syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY)));
+    descriptor =
+        FileDescriptor(static_cast<int>(syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY)));
   } else {
     descriptor = FileDescriptor(static_cast<int>(syscall(SYS_userfaultfd, kFlags)));
-    const FileDescriptor device(
-        descriptor.valid() ? -1 : open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+    const FileDescriptor device(descriptor.valid() ? -1
+                                                   : open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
     if (device.valid()) {
       descriptor = FileDescriptor(ioctl(device.get(), USERFAULTFD_IOC_NEW, kFlags));
     }
@@ -229,8 +230,8 @@ bool PageShare::make_spare() {
   SpareMappings& spare = workspace_->spare;
   if (spare.address != nullptr && !spare.used) return true;
   spare = {nullptr, 2 * kSpareMappings * page_bytes_, false};
-  std::byte* address = raw_map(0, spare.length_bytes, PROT_NONE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  std::byte* address =
+      raw_map(0, spare.length_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == nullptr) return false;
   // Every second page differs from its neighbours, so that none of them merge.
   for (uint64_t i = 0; i < kSpareMappings; ++i) {
@@ -305,15 +306,14 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
   if (reason.empty()) return Outcome{};
   ++held_private_[Range(begin, begin + length_bytes)];
-  return Outcome{Sharing::kPrivate,
-                 fmt::format("{} stays private memory: {}", describe(range.first, range.second),
-                             reason)};
+  return Outcome{Sharing::kPrivate, fmt::format("{} stays private memory: {}",
+                                                describe(range.first, range.second), reason)};
 }
 
 void PageShare::release(void* address, uint64_t length_bytes) {
   const std::lock_guard lock(mutex_);
-  const auto found = held_private_.find(
-      Range(as_number(address), as_number(address) + length_bytes));
+  const auto found =
+      held_private_.find(Range(as_number(address), as_number(address) + length_bytes));
   if (found != held_private_.end() && --found->second == 0) held_private_.erase(found);
 }
 
@@ -375,7 +375,8 @@ std::string PageShare::why_not_movable(const Piece& piece,
         "madvise(MADV_HUGEPAGE), for direct access",
         begin, end);
   }
-  if ((vma.name[0] == '[' && !vma.named("[heap]") && !vma.named("[stack]") && !vma.named("[anon:")) ||
+  if ((vma.name[0] == '[' && !vma.named("[heap]") && !vma.named("[stack]") &&
+       !vma.named("[anon:")) ||
       (vma.named("/dev/") && !vma.named("/dev/zero")) || vma.named("anon_inode:")) {
     return fmt::format("[{:#x}, {:#x}) belongs to the kernel or a device ({})", begin, end,
                        vma.name);
@@ -386,7 +387,8 @@ std::string PageShare::why_not_movable(const Piece& piece,
   }
   // A stack grows by faults below its lowest page, and a shared page does not grow.
   const uint64_t frame = as_number(__builtin_frame_address(0));
-  const bool stack = vma.named("[stack]") || (this_thread() == getpid() && vma.start <= frame && frame < vma.end);
+  const bool stack =
+      vma.named("[stack]") || (this_thread() == getpid() && vma.start <= frame && frame < vma.end);
   Vma below;
   if (stack && begin == vma.start && !VmaQuery::Scan(query_, begin - 1, begin).next(&below)) {
     return "it contains the lowest page of a stack that can still grow";
@@ -474,9 +476,8 @@ std::string PageShare::share_chunk(const Piece& piece, Range chunk, std::byte* m
     return fmt::format("not all of it can be read; it goes beyond the end of {}", piece.vma.name);
   }
   Reservation reservation(begin, end - begin);
-  if (!reservation.valid() ||
-      raw_map(reservation.staging(), end - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-              file_.get(), begin) == nullptr) {
+  if (!reservation.valid() || raw_map(reservation.staging(), end - begin, PROT_READ | PROT_WRITE,
+                                      MAP_SHARED | MAP_FIXED, file_.get(), begin) == nullptr) {
     return explain_failure(errno, "mmap");
   }
   PageMove& move = workspace_->move;
@@ -494,8 +495,7 @@ std::string PageShare::share_chunk(const Piece& piece, Range chunk, std::byte* m
 
 std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) {
   for (uint64_t at = piece.range.first; at < piece.range.second;) {
-    const uint64_t end =
-        std::min(piece.range.second, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
+    const uint64_t end = std::min(piece.range.second, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
     Reservation reservation(at, end - at);
     if (!reservation.valid() ||
         raw_map(reservation.staging(), end - at, PROT_READ | PROT_WRITE,
@@ -627,10 +627,9 @@ void PageShare::mark_used(Range range) {
 }
 
 void PageShare::punch(Range range) const {
-  const long result = raw_syscall(SYS_fallocate, file_.get(),
-                                  FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                  static_cast<long>(range.first),
-                                  static_cast<long>(range.second - range.first));
+  const long result =
+      raw_syscall(SYS_fallocate, file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<long>(range.first), static_cast<long>(range.second - range.first));
   VERBENA_ASSERT(!is_error(result));
 }
 
@@ -732,8 +731,8 @@ Result<void*> PageShare::map_new(uint64_t length_bytes) {
   const uint64_t bytes = (length_bytes + page_bytes_ - 1) & ~(page_bytes_ - 1);
   const uint64_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   const std::lock_guard lock(mutex_);
-  const uint64_t base = as_number(raw_map(0, bytes + slack, PROT_NONE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  const uint64_t base = as_number(
+      raw_map(0, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   const auto failed = [&](const std::string& reason) {
     if (base != 0) raw_unmap(base, bytes + slack);
     return Status(StatusCode::kLimitExceeded,
@@ -743,8 +742,8 @@ Result<void*> PageShare::map_new(uint64_t length_bytes) {
   const uint64_t begin = slack == 0 ? base : (base + slack - 1) & ~(slack - 1);
   const std::string reason = claim(Range(begin, begin + bytes));
   if (!reason.empty()) return failed(reason);
-  std::byte* memory = raw_map(begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                              file_.get(), begin);
+  std::byte* memory =
+      raw_map(begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_.get(), begin);
   if (memory == nullptr || is_error(raw_syscall(SYS_madvise, as_argument(memory),
                                                 static_cast<long>(bytes), MADV_DONTFORK))) {
     return failed(explain_failure(errno, "mmap"));

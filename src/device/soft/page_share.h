@@ -96,8 +96,8 @@ class PageShare {
 
   // The application is about to unmap or discard (MADV_DONTNEED) these whole pages: gives their
   // memory back, they read as zero from now on. Waits for no lock and allocates nothing, so that a
-  // memory allocator may call it. Nothing happens to pages that are not shared, nor perhaps to those
-  // that mremap() moved.
+  // memory allocator may call it. Nothing happens to pages that are not shared, nor perhaps to
+  // those that mremap() moved.
   void forget(void* address, uint64_t length_bytes);
   // Whether some page of the range is shared. An interposed mremap() that lets pages grow has to
   // copy them to new memory then. No lock, no allocation.

@@ -198,7 +198,8 @@ void PageShare::after_fork_in_parent() {
     const uint64_t limit_ns = now_ns() + kLongestNs + fork.copied_bytes * 20;
     for (uint64_t now = now_ns(); now < limit_ns; now = now_ns()) {
       pollfd done{fork.done_read.get(), POLLIN, 0};
-      const int wait_ms = static_cast<int>(std::min<uint64_t>((limit_ns - now) / 1'000'000 + 1, 60'000));
+      const int wait_ms =
+          static_cast<int>(std::min<uint64_t>((limit_ns - now) / 1'000'000 + 1, 60'000));
       if (poll(&done, 1, wait_ms) > 0) break;
     }
     fork.done_read.reset();

@@ -72,10 +72,10 @@ struct PageShare::Fork {
     std::byte* snapshot;
   };
   std::vector<StackPiece> stack;
-  std::vector<Range> withheld;   // from the child, for want of anything better
-  std::vector<Vma> mappings;     // what the child copies
+  std::vector<Range> withheld;  // from the child, for want of anything better
+  std::vector<Vma> mappings;    // what the child copies
   uint64_t copied_bytes = 0;
-  FileDescriptor done_read;      // the child is done when it writes, or is no more
+  FileDescriptor done_read;  // the child is done when it writes, or is no more
   FileDescriptor done_write;
 };
 

@@ -23,7 +23,9 @@ void* raw_mmap(uint64_t length_bytes, int fd, uint64_t offset) {
                                          MAP_SHARED | MAP_NORESERVE, fd, offset));
 }
 
-void raw_munmap(void* address, uint64_t length_bytes) { syscall(SYS_munmap, address, length_bytes); }
+void raw_munmap(void* address, uint64_t length_bytes) {
+  syscall(SYS_munmap, address, length_bytes);
+}
 
 }  // namespace
 
@@ -35,20 +37,23 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   if (peer->pid_fd_ < 0) {
     const bool gone = errno == ESRCH;
     return Status(gone ? StatusCode::kUnavailable : StatusCode::kLimitExceeded,
-                  fmt::format("soft0: cannot watch process {} (pidfd_open): {}{}", record.pid, strerror(errno),
-                              gone ? "" : "; raise ulimit -n"));
+                  fmt::format("soft0: cannot watch process {} (pidfd_open): {}{}", record.pid,
+                              strerror(errno), gone ? "" : "; raise ulimit -n"));
   }
   const std::string path = fmt::format("/proc/{}/fd/{}", record.pid, record.memory_fd);
   peer->memory_fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (peer->memory_fd_ < 0) {
     return Status(errno == ENOENT ? StatusCode::kUnavailable : StatusCode::kPermissionDenied,
-                  fmt::format("soft0: cannot open the memory of process {} ({}): {}; it must run as the same user, and "
-                              "not be set-uid or undumpable", record.pid, path, strerror(errno)));
+                  fmt::format("soft0: cannot open the memory of process {} ({}): {}; it must run "
+                              "as the same user, and "
+                              "not be set-uid or undumpable",
+                              record.pid, path, strerror(errno)));
   }
   // A file that is smaller than what is mapped of it would kill this process.
-  struct stat status{};
+  struct stat status {};
   if (fstat(peer->memory_fd_, &status) != 0 || !S_ISREG(status.st_mode) ||
-      static_cast<uint64_t>(status.st_size) < kAddressSpaceBytes || record.header_address % kCacheLineBytes != 0 ||
+      static_cast<uint64_t>(status.st_size) < kAddressSpaceBytes ||
+      record.header_address % kCacheLineBytes != 0 ||
       record.header_address > kAddressSpaceBytes - sizeof(Header)) {
     return Status(StatusCode::kProtocolViolation,
                   fmt::format("soft0: what process {} tells of its memory cannot be", record.pid));
@@ -58,14 +63,17 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   }
   peer->header_ = reinterpret_cast<Header*>(peer->map(record.header_address, sizeof(Header)));
   if (peer->header_ == nullptr) {
-    return Status(StatusCode::kLimitExceeded,
-                  fmt::format("soft0: cannot map the tables of process {}: {}; raise vm.max_map_count or ulimit -v",
-                              record.pid, strerror(errno)));
+    return Status(
+        StatusCode::kLimitExceeded,
+        fmt::format(
+            "soft0: cannot map the tables of process {}: {}; raise vm.max_map_count or ulimit -v",
+            record.pid, strerror(errno)));
   }
   if (peer->header_->magic != kLayoutMagic || peer->header_->version != kLayoutVersion ||
       peer->header_->slot != record.slot) {
-    return Status(StatusCode::kProtocolViolation,
-                  fmt::format("soft0: the tables of process {} are not those of this version", record.pid));
+    return Status(
+        StatusCode::kProtocolViolation,
+        fmt::format("soft0: the tables of process {} are not those of this version", record.pid));
   }
   return peer;
 }
@@ -98,8 +106,8 @@ std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
     --it;
     if (end <= it->second.end) return it->second.base + (address - it->first);
   }
-  // A window that starts like an older one but is longer replaces it in the index; the old mapping stays, because
-  // pointers into it are cached.
+  // A window that starts like an older one but is longer replaces it in the index; the old mapping
+  // stays, because pointers into it are cached.
   const uint64_t start = address / kWindowBytes * kWindowBytes;
   const uint64_t stop = (end + kWindowBytes - 1) / kWindowBytes * kWindowBytes;
   void* base = raw_mmap(stop - start, memory_fd_, start);
@@ -154,9 +162,9 @@ int Peer::pipe_of(int fd, uint32_t id) {
   const uint64_t key = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(fd);
   if (auto it = pipes_.find(key); it != pipes_.end()) return it->second;
   // Opened for reading too, so that a write after the peer's end is no SIGPIPE.
-  const int opened = open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(),
-                          O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  struct stat status{};
+  const int opened =
+      open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  struct stat status {};
   if (opened < 0 || fstat(opened, &status) != 0 || !S_ISFIFO(status.st_mode) || !exists()) {
     if (opened >= 0) close(opened);
     return -1;
@@ -173,7 +181,8 @@ void Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
   std::lock_guard guard(mutex_);
   const int pipe = pipe_of(fd, id);
   // A full pipe already holds a wake-up; a closed one has nobody to wake.
-  if (pipe >= 0) [[maybe_unused]] const ssize_t written = write(pipe, message, size_bytes);
+  if (pipe >= 0) [[maybe_unused]]
+    const ssize_t written = write(pipe, message, size_bytes);
 }
 
 }  // namespace verbena::soft

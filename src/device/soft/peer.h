@@ -32,11 +32,13 @@ class Peer {
   bool dead() const { return dead_.load(std::memory_order_acquire); }
   void set_dead() { dead_.store(true, std::memory_order_release); }
 
-  // Where [address, address + length) of the peer lies here; null if it cannot be mapped. Maps on first use, in
-  // windows of at least 1 GiB so that a peer takes few mappings. Cost: a map look-up, or a system call.
+  // Where [address, address + length) of the peer lies here; null if it cannot be mapped. Maps on
+  // first use, in windows of at least 1 GiB so that a peer takes few mappings. Cost: a map look-up,
+  // or a system call.
   std::byte* map(uint64_t address, uint64_t length_bytes);
 
-  // Copies between this process and memory of the peer that cannot be mapped. False if the kernel refuses.
+  // Copies between this process and memory of the peer that cannot be mapped. False if the kernel
+  // refuses.
   bool write_foreign(uint64_t address, const void* source, size_t size_bytes);
   bool read_foreign(uint64_t address, void* destination, size_t size_bytes);
 

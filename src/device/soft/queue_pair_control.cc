@@ -32,9 +32,11 @@ constexpr Transition kTransitions[] = {
      IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH},
     {IBV_QPS_RTR, IBV_QPS_RTS,
      IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
-     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE},
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH |
+         IBV_QP_PATH_MIG_STATE},
     {IBV_QPS_RTS, IBV_QPS_RTS, 0,
-     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE},
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH |
+         IBV_QP_PATH_MIG_STATE},
 };
 
 const char* state_name(ibv_qp_state state) {
@@ -45,23 +47,30 @@ const char* state_name(ibv_qp_state state) {
 int check_transition(ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
-    return mask == 0 ? 0 : fail(EINVAL, fmt::format("soft0: the step to {} takes no attributes", state_name(to)));
+    return mask == 0 ? 0
+                     : fail(EINVAL, fmt::format("soft0: the step to {} takes no attributes",
+                                                state_name(to)));
   }
   for (const Transition& step : kTransitions) {
     if (step.from != from || step.to != to) continue;
     if ((mask & step.required) != step.required || (mask & ~(step.required | step.optional)) != 0) {
-      return fail(EINVAL, fmt::format("soft0: the step from {} to {} needs the attributes {:#x} and may have {:#x}, "
-                                      "given were {:#x} (ibv_qp_attr_mask)",
-                                      state_name(from), state_name(to), step.required, step.optional, mask));
+      return fail(
+          EINVAL,
+          fmt::format(
+              "soft0: the step from {} to {} needs the attributes {:#x} and may have {:#x}, "
+              "given were {:#x} (ibv_qp_attr_mask)",
+              state_name(from), state_name(to), step.required, step.optional, mask));
     }
     return 0;
   }
-  return fail(EINVAL, fmt::format("soft0: a queue pair does not go from {} to {}", state_name(from), state_name(to)));
+  return fail(EINVAL, fmt::format("soft0: a queue pair does not go from {} to {}", state_name(from),
+                                  state_name(to)));
 }
 
 int check_values(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_PORT) != 0 && attributes.port_num != 1) {
-    return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", attributes.port_num));
+    return fail(EINVAL,
+                fmt::format("soft0: has port 1 only, asked for port {}", attributes.port_num));
   }
   if ((mask & IBV_QP_PKEY_INDEX) != 0 && attributes.pkey_index != 0) {
     return fail(EINVAL, "soft0: has one partition key, index 0");
@@ -71,11 +80,15 @@ int check_values(const ibv_qp_attr& attributes, int mask) {
     return fail(EINVAL, "soft0: the path MTU must be between 256 and 4096 bytes");
   }
   if ((mask & IBV_QP_DEST_QPN) != 0 && attributes.dest_qp_num > 0xffffff) {
-    return fail(EINVAL, fmt::format("soft0: there is no queue pair {:#x}; numbers have 24 bits", attributes.dest_qp_num));
+    return fail(EINVAL, fmt::format("soft0: there is no queue pair {:#x}; numbers have 24 bits",
+                                    attributes.dest_qp_num));
   }
-  if ((mask & IBV_QP_TIMEOUT) != 0 && attributes.timeout > 31) return fail(EINVAL, "soft0: timeout is 0 to 31");
-  if ((mask & IBV_QP_RETRY_CNT) != 0 && attributes.retry_cnt > 7) return fail(EINVAL, "soft0: retry_cnt is 0 to 7");
-  if ((mask & IBV_QP_RNR_RETRY) != 0 && attributes.rnr_retry > 7) return fail(EINVAL, "soft0: rnr_retry is 0 to 7");
+  if ((mask & IBV_QP_TIMEOUT) != 0 && attributes.timeout > 31)
+    return fail(EINVAL, "soft0: timeout is 0 to 31");
+  if ((mask & IBV_QP_RETRY_CNT) != 0 && attributes.retry_cnt > 7)
+    return fail(EINVAL, "soft0: retry_cnt is 0 to 7");
+  if ((mask & IBV_QP_RNR_RETRY) != 0 && attributes.rnr_retry > 7)
+    return fail(EINVAL, "soft0: rnr_retry is 0 to 7");
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attributes.min_rnr_timer > 31) {
     return fail(EINVAL, "soft0: min_rnr_timer is 0 to 31");
   }
@@ -103,14 +116,17 @@ void copy_attributes(ibv_qp_attr& kept, const ibv_qp_attr& given, int mask) {
 }
 
 bool plausible_stride(uint32_t stride_bytes) {
-  return stride_bytes >= sizeof(SharedReceive) && stride_bytes <= shared_receive_stride_bytes(kMaxSges) &&
+  return stride_bytes >= sizeof(SharedReceive) &&
+         stride_bytes <= shared_receive_stride_bytes(kMaxSges) &&
          stride_bytes % kCacheLineBytes == 0;
 }
 
 // Maps an array of the peer. Counts come from the peer, so they are bounded here.
 template <typename T>
-T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_bytes, uint64_t max_count) {
-  if (address == 0 || address % kCacheLineBytes != 0 || count == 0 || count > max_count) return nullptr;
+T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_bytes,
+             uint64_t max_count) {
+  if (address == 0 || address % kCacheLineBytes != 0 || count == 0 || count > max_count)
+    return nullptr;
   return reinterpret_cast<T*>(process.map(address, count * stride_bytes));
 }
 
@@ -140,7 +156,8 @@ int reset(Qp& qp) {
   qp.recv_consumed.store(0);
   qp.recv_visible.store(0);
   qp.next_packet = 0;
-  for (uint32_t i = 0; i <= qp.packet_mask; ++i) qp.packets[i].mark.store(0, std::memory_order_relaxed);
+  for (uint32_t i = 0; i <= qp.packet_mask; ++i)
+    qp.packets[i].mark.store(0, std::memory_order_relaxed);
   qp.shared->credits.store(~0ull << 32);
   qp.shared->consumed.store(0);
   qp.shared->sender_life.store(0);
@@ -156,12 +173,15 @@ Status connect_peer(Qp& qp, uint32_t number) {
   VERBENA_ASSIGN_OR_RETURN(peer.process, qp.rnic->attach(slot_of(number)));
   Peer& process = *peer.process;
   peer.regions = process.is_self() ? qp.regions : process.header().regions;
-  const uint64_t address = process.header().queue_pairs[index_of(number)].load(std::memory_order_acquire);
+  const uint64_t address =
+      process.header().queue_pairs[index_of(number)].load(std::memory_order_acquire);
   if (address == 0) {
-    return {StatusCode::kUnavailable, fmt::format("soft0: process {} has no queue pair {:#x}", process.pid(), number)};
+    return {StatusCode::kUnavailable,
+            fmt::format("soft0: process {} has no queue pair {:#x}", process.pid(), number)};
   }
   const Status broken{StatusCode::kProtocolViolation,
-                      fmt::format("soft0: process {} describes its queue pair {:#x} wrongly", process.pid(), number)};
+                      fmt::format("soft0: process {} describes its queue pair {:#x} wrongly",
+                                  process.pid(), number)};
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
@@ -170,9 +190,11 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.receive_domain = shared.domain;
   peer.bell = shared.bell;
   const uint32_t packet_count = shared.packet_count;
-  if (!std::has_single_bit(packet_count) || (peer.bell != kNoBell && peer.bell >= kMaxQueuePairs)) return broken;
+  if (!std::has_single_bit(packet_count) || (peer.bell != kNoBell && peer.bell >= kMaxQueuePairs))
+    return broken;
   peer.packet_mask = packet_count - 1;
-  peer.packets = map_array<Packet>(process, shared.packets, packet_count, sizeof(Packet), kMaxQueueWrs);
+  peer.packets =
+      map_array<Packet>(process, shared.packets, packet_count, sizeof(Packet), kMaxQueueWrs);
   peer.cq = map_array<CqShared>(process, shared.completion_queue, 1, sizeof(CqShared), 1);
   if (peer.packets == nullptr || peer.cq == nullptr) return broken;
   peer.has_channel = peer.cq->has_channel != 0;
@@ -182,21 +204,23 @@ Status connect_peer(Qp& qp, uint32_t number) {
     const uint32_t ring_count = peer.srq->ring_count;
     peer.srq_receive_count = peer.srq->receive_count;
     peer.srq_receive_stride_bytes = peer.srq->receive_stride_bytes;
-    if (!std::has_single_bit(ring_count) || !plausible_stride(peer.srq_receive_stride_bytes)) return broken;
+    if (!std::has_single_bit(ring_count) || !plausible_stride(peer.srq_receive_stride_bytes))
+      return broken;
     peer.srq_ring_mask = ring_count - 1;
     peer.receive_domain = peer.srq->domain;
-    peer.srq_ring = map_array<std::atomic<uint64_t>>(process, peer.srq->ring, ring_count, sizeof(uint64_t),
-                                                     kMaxQueueWrs);
+    peer.srq_ring = map_array<std::atomic<uint64_t>>(process, peer.srq->ring, ring_count,
+                                                     sizeof(uint64_t), kMaxQueueWrs);
     peer.srq_receives = map_array<std::byte>(process, peer.srq->receives, peer.srq_receive_count,
                                              peer.srq_receive_stride_bytes, kMaxQueueWrs);
     if (peer.srq_ring == nullptr || peer.srq_receives == nullptr) return broken;
   } else {
     const uint32_t receive_count = shared.receive_count;
     peer.receive_stride_bytes = shared.receive_stride_bytes;
-    if (!std::has_single_bit(receive_count) || !plausible_stride(peer.receive_stride_bytes)) return broken;
+    if (!std::has_single_bit(receive_count) || !plausible_stride(peer.receive_stride_bytes))
+      return broken;
     peer.receive_mask = receive_count - 1;
-    peer.receives = map_array<std::byte>(process, shared.receives, receive_count, peer.receive_stride_bytes,
-                                         kMaxQueueWrs);
+    peer.receives = map_array<std::byte>(process, shared.receives, receive_count,
+                                         peer.receive_stride_bytes, kMaxQueueWrs);
     if (peer.receives == nullptr) return broken;
   }
   qp.peer = std::move(peer);
@@ -206,29 +230,36 @@ Status connect_peer(Qp& qp, uint32_t number) {
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   const ibv_qp_cap& cap = init->cap;
   if (init->qp_type != IBV_QPT_RC) {
-    fail(EOPNOTSUPP, fmt::format("soft0: offers reliable connected (RC) queue pairs, asked for type {}",
-                                 static_cast<int>(init->qp_type)));
+    fail(EOPNOTSUPP,
+         fmt::format("soft0: offers reliable connected (RC) queue pairs, asked for type {}",
+                     static_cast<int>(init->qp_type)));
     return nullptr;
   }
   if (init->send_cq == nullptr || init->recv_cq == nullptr) {
     fail(EINVAL, "soft0: a queue pair needs a send and a receive completion queue");
     return nullptr;
   }
-  if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs || cap.max_send_sge > kMaxSges ||
-      cap.max_recv_sge > kMaxSges || cap.max_inline_data > kMaxInlineBytes) {
-    fail(EINVAL, fmt::format("soft0: a queue pair with {}/{} send/receive requests, {}/{} entries, {} B inline; the "
-                             "limits are {} requests, {} entries, {} B inline",
-                             cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
-                             cap.max_inline_data, kMaxQueueWrs, kMaxSges, kMaxInlineBytes));
+  if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
+      cap.max_send_sge > kMaxSges || cap.max_recv_sge > kMaxSges ||
+      cap.max_inline_data > kMaxInlineBytes) {
+    fail(
+        EINVAL,
+        fmt::format(
+            "soft0: a queue pair with {}/{} send/receive requests, {}/{} entries, {} B inline; the "
+            "limits are {} requests, {} entries, {} B inline",
+            cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
+            cap.max_inline_data, kMaxQueueWrs, kMaxSges, kMaxInlineBytes));
     return nullptr;
   }
   Rnic& rnic = *as_context(pd->context).rnic;
   Srq* srq = init->srq == nullptr ? nullptr : &as_srq(init->srq);
   const uint32_t recv_depth = srq != nullptr ? 0 : std::max(cap.max_recv_wr, 1u);
   const uint32_t recv_count = srq != nullptr ? 0 : std::bit_ceil(recv_depth);
-  const uint32_t packet_count = srq != nullptr ? std::bit_ceil(std::min(srq->depth, kMaxSharedPackets)) : recv_count;
+  const uint32_t packet_count =
+      srq != nullptr ? std::bit_ceil(std::min(srq->depth, kMaxSharedPackets)) : recv_count;
   const size_t stride_bytes = shared_receive_stride_bytes(cap.max_recv_sge);
-  const size_t shared_bytes = sizeof(QpShared) + packet_count * sizeof(Packet) + recv_count * stride_bytes;
+  const size_t shared_bytes =
+      sizeof(QpShared) + packet_count * sizeof(Packet) + recv_count * stride_bytes;
   Result<void*> memory = rnic.allocate_shared(shared_bytes);
   if (!memory.ok()) {
     fail(memory.status());
@@ -318,14 +349,15 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   const ibv_qp_state from = qp.state.load();
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes->qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) != 0 && attributes->cur_qp_state != from) {
-    return fail(EINVAL, fmt::format("soft0: the queue pair is in state {}, not {}", state_name(from),
-                                    state_name(attributes->cur_qp_state)));
+    return fail(EINVAL, fmt::format("soft0: the queue pair is in state {}, not {}",
+                                    state_name(from), state_name(attributes->cur_qp_state)));
   }
   if (const int error = check_transition(from, to, mask); error != 0) return error;
   if (const int error = check_values(*attributes, mask); error != 0) return error;
   if (to == IBV_QPS_RESET) return reset(qp);
   if (to == IBV_QPS_ERR) {
-    if (from == IBV_QPS_RESET) return fail(EINVAL, "soft0: a queue pair does not go from RESET to ERR");
+    if (from == IBV_QPS_RESET)
+      return fail(EINVAL, "soft0: a queue pair does not go from RESET to ERR");
     fail_queue_pair(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
     return 0;
   }
@@ -333,7 +365,8 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
     const auto links = qp.rnic->lock_links();
     Status connected = connect_peer(qp, attributes->dest_qp_num);
-    // As on a network, a peer that is not there is no error yet: the first send will not get through.
+    // As on a network, a peer that is not there is no error yet: the first send will not get
+    // through.
     if (!connected.ok() && connected.code() != StatusCode::kUnavailable) return fail(connected);
     if (!connected.ok()) log_info("{}", connected.message());
   }
@@ -373,7 +406,8 @@ int destroy_qp(ibv_qp* verbs) {
     reset(*qp);
   }
   qp->rnic->withdraw(qp->index);
-  // Peers in other processes keep their mapping of what is freed below; peers in this one would touch nothing.
+  // Peers in other processes keep their mapping of what is freed below; peers in this one would
+  // touch nothing.
   qp->rnic->for_each_queue_pair([qp](Qp& other) {
     if (other.peer.shared != qp->shared) return;
     const OwnerLock::Guard guard(other.send_lock);

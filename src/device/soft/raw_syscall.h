@@ -1,4 +1,5 @@
-// System calls and a stack of their own for code that runs while pages of the process are in flight.
+// System calls and a stack of their own for code that runs while pages of the process are in
+// flight.
 //
 // Such code may touch nothing but its registers, its own stack and memory set aside for it: not
 // errno (thread-local memory), no procedure linkage table (it lies in writable data), no hook of a

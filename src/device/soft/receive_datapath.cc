@@ -7,10 +7,10 @@
 namespace verbena::soft {
 namespace {
 
-// Keeps a copy of a receive request and shows it to senders. Senders check each entry again when they use it; that it
-// is checked here too lets them skip reading it for small messages.
-void keep_receive(const RegionEntry* regions, uint32_t domain, const ibv_recv_wr& wr, PostedReceive& kept,
-                  SharedReceive& shown) {
+// Keeps a copy of a receive request and shows it to senders. Senders check each entry again when
+// they use it; that it is checked here too lets them skip reading it for small messages.
+void keep_receive(const RegionEntry* regions, uint32_t domain, const ibv_recv_wr& wr,
+                  PostedReceive& kept, SharedReceive& shown) {
   uint64_t length_bytes = 0;
   bool valid = true;
   for (int i = 0; i < wr.num_sge; ++i) {
@@ -40,7 +40,8 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     if (state == IBV_QPS_RESET || qp.srq != nullptr || wr->num_sge < 0 ||
         static_cast<uint32_t>(wr->num_sge) > qp.init.cap.max_recv_sge) [[unlikely]] {
       error = EINVAL;
-    } else if (qp.recv_posted - qp.recv_consumed.load(std::memory_order_acquire) >= qp.recv_depth) [[unlikely]] {
+    } else if (qp.recv_posted - qp.recv_consumed.load(std::memory_order_acquire) >= qp.recv_depth)
+        [[unlikely]] {
       error = ENOMEM;
     }
     if (error != 0) [[unlikely]] {
@@ -60,7 +61,8 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   // Release: a sender that sees the credit sees the receive.
   qp.shared->credits.store(static_cast<uint64_t>(qp.shortest_receive) << 32 | qp.recv_posted,
                            std::memory_order_release);
-  if (state == IBV_QPS_ERR) [[unlikely]] ring_own_channel(*qp.recv_cq, true);
+  if (state == IBV_QPS_ERR) [[unlikely]]
+    ring_own_channel(*qp.recv_cq, true);
   return error;
 }
 
@@ -82,7 +84,8 @@ int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     }
     const uint16_t index = srq.free.back();
     srq.free.pop_back();
-    keep_receive(srq.rnic->own_regions(), srq.domain, *wr, srq.receives[index], srq.shared_receive(index));
+    keep_receive(srq.rnic->own_regions(), srq.domain, *wr, srq.receives[index],
+                 srq.shared_receive(index));
     publish_shared_receive(srq, index);
   }
   return 0;

@@ -1,8 +1,10 @@
-// When something cannot go on: sends that wait for their peer, queue pairs that fail, and what follows from it.
+// When something cannot go on: sends that wait for their peer, queue pairs that fail, and what
+// follows from it.
 //
-// A send that finds no receive waits as after an RNR NAK, one that finds its peer not ready as after a lost packet; the
-// limits are those of the InfiniBand specification (9.7.5.2.8, 9.9.2.1). It is tried again by every poll of its
-// completion queue, and by the service thread for owners that sleep.
+// A send that finds no receive waits as after an RNR NAK, one that finds its peer not ready as
+// after a lost packet; the limits are those of the InfiniBand specification (9.7.5.2.8, 9.9.2.1).
+// It is tried again by every poll of its completion queue, and by the service thread for owners
+// that sleep.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,9 +18,10 @@ namespace verbena::soft {
 namespace {
 
 // InfiniBand specification, table 45 (RNR NAK timer field), in units of 10 us.
-constexpr uint32_t kRnrTimer10us[32] = {65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,
-                                        48,    64,  96,  128, 192,  256,  384,  512,  768,  1024, 1536,
-                                        2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+constexpr uint32_t kRnrTimer10us[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                        16,    24,   32,   48,    64,    96,    128,   192,
+                                        256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                        4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
 
 constexpr uint64_t kWithoutEnd = ~0ull;
 
@@ -37,7 +40,8 @@ uint64_t peer_patience_ns(const Qp& qp) {
 void start_waiting(Qp& qp, Wait reason) {
   if (qp.wait == reason) return;
   qp.wait = reason;
-  const uint64_t patience_ns = reason == Wait::kReceiver ? receiver_patience_ns(qp) : peer_patience_ns(qp);
+  const uint64_t patience_ns =
+      reason == Wait::kReceiver ? receiver_patience_ns(qp) : peer_patience_ns(qp);
   qp.wait_deadline_ns = patience_ns == kWithoutEnd ? 0 : now_ns() + patience_ns;
 }
 
@@ -57,7 +61,8 @@ void set_state(Qp& qp, ibv_qp_state state) {
   qp.verbs.state = state;
   qp.attributes.qp_state = state;
   // Release: a peer that finds the gate open finds everything that was set up before.
-  qp.shared->gate.store(make_gate(qp.life, qp.attributes.dest_qp_num, state), std::memory_order_release);
+  qp.shared->gate.store(make_gate(qp.life, qp.attributes.dest_qp_num, state),
+                        std::memory_order_release);
 }
 
 int enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Wait reason) {
@@ -96,14 +101,15 @@ void retry_waiting(Qp& qp) {
     const WaitingSend& first = qp.waiting[qp.waiting_head];
     Execution execution = execute(qp, first.wr);
     if (execution.outcome == Outcome::kWaitReceiver || execution.outcome == Outcome::kWaitPeer) {
-      const Wait reason = execution.outcome == Outcome::kWaitReceiver ? Wait::kReceiver : Wait::kPeer;
+      const Wait reason =
+          execution.outcome == Outcome::kWaitReceiver ? Wait::kReceiver : Wait::kPeer;
       start_waiting(qp, reason);
       const uint64_t now = now_ns();
       qp.last_retry_ns.store(now, std::memory_order_relaxed);
       const bool dead = qp.peer.process != nullptr && qp.peer.process->dead();
       if (!dead && (qp.wait_deadline_ns == 0 || now < qp.wait_deadline_ns)) return;
-      execution = {Outcome::kError,
-                   reason == Wait::kReceiver && !dead ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR};
+      execution = {Outcome::kError, reason == Wait::kReceiver && !dead ? IBV_WC_RNR_RETRY_EXC_ERR
+                                                                       : IBV_WC_RETRY_EXC_ERR};
     }
     const ibv_send_wr wr = first.wr;
     const uint32_t position = first.position;
@@ -154,7 +160,8 @@ void blame_peer(Qp& qp, ibv_event_type event) {
 void raise_event(ibv_context* context, ibv_event_type type, void* object) {
   const AsyncEvent event{type, object};
   // A full pipe drops the event, as a real device's bounded event queue would.
-  [[maybe_unused]] const ssize_t written = write(as_context(context).event_write_fd, &event, sizeof(event));
+  [[maybe_unused]] const ssize_t written =
+      write(as_context(context).event_write_fd, &event, sizeof(event));
 }
 
 void ring_own_channel(Cq& cq, bool solicited) {

@@ -12,9 +12,9 @@ namespace {
 std::atomic<uint32_t> next_domain{0};
 
 constexpr unsigned kWritable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB |
-                            IBV_ACCESS_OPTIONAL_RANGE;
+constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                            IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
 
 }  // namespace
 
@@ -29,7 +29,9 @@ ibv_pd* alloc_pd(ibv_context* context) {
 int dealloc_pd(ibv_pd* verbs) {
   Domain& domain = as_domain(verbs);
   if (const uint32_t users = domain.users.load(); users != 0) {
-    return fail(EBUSY, fmt::format("soft0: the protection domain still has {} objects; destroy them first", users));
+    return fail(EBUSY,
+                fmt::format("soft0: the protection domain still has {} objects; destroy them first",
+                            users));
   }
   delete &domain;
   return 0;
@@ -41,7 +43,8 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
   const auto start = reinterpret_cast<uint64_t>(address);
   if (length_bytes == 0 || start + length_bytes < start || (access & ~kKnown) != 0) {
     fail((access & ~kKnown) != 0 ? EOPNOTSUPP : EINVAL,
-         fmt::format("soft0: cannot register {} bytes at {} with access {:#x}; the length must be positive and the "
+         fmt::format("soft0: cannot register {} bytes at {} with access {:#x}; the length must be "
+                     "positive and the "
                      "access within {:#x} (no on-demand paging, no memory windows)",
                      length_bytes, address, access, kKnown));
     return nullptr;
@@ -50,7 +53,8 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
     fail(EINVAL, "soft0: remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE too");
     return nullptr;
   }
-  // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay as it is.
+  // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
+  // as it is.
   Sharing sharing = Sharing::kForeign;
   if ((access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) != 0) {
     Result<PageShare::Outcome> shared = rnic.pages().share(address, length_bytes);
@@ -62,13 +66,15 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
     if (shared->sharing == PageShare::Sharing::kShared) {
       sharing = Sharing::kMapped;
     } else if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0) {
-      fail(EOPNOTSUPP, fmt::format("soft0: remote atomics need memory that peers can map: {}", shared->reason));
+      fail(EOPNOTSUPP,
+           fmt::format("soft0: remote atomics need memory that peers can map: {}", shared->reason));
       return nullptr;
     } else {
       allow_peers_to_copy();
     }
   }
-  Result<uint32_t> key = rnic.register_region(start, length_bytes, iova, access, domain.id, sharing);
+  Result<uint32_t> key =
+      rnic.register_region(start, length_bytes, iova, access, domain.id, sharing);
   if (!key.ok()) {
     fail(key.status());
     return nullptr;

@@ -5,7 +5,8 @@
 
 namespace verbena::soft {
 
-// A region of this process; null if `key` names none that holds [address, address + length) with `access` in `domain`.
+// A region of this process; null if `key` names none that holds [address, address + length) with
+// `access` in `domain`.
 inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64_t address,
                              uint32_t length_bytes, uint32_t key, uint32_t access) {
   const uint32_t index = region_index(key);
@@ -14,7 +15,8 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
   const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
   const uint64_t offset = address - entry.iova.load(std::memory_order_relaxed);
   const uint64_t size = entry.length_bytes.load(std::memory_order_relaxed);
-  if (static_cast<uint32_t>(stamp) != key || stamp == 0 || offset > size || length_bytes > size - offset ||
+  if (static_cast<uint32_t>(stamp) != key || stamp == 0 || offset > size ||
+      length_bytes > size - offset ||
       (entry.access.load(std::memory_order_relaxed) & access) != access ||
       entry.domain.load(std::memory_order_relaxed) != domain) [[unlikely]] {
     return nullptr;
@@ -22,17 +24,21 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
   return reinterpret_cast<std::byte*>(entry.address.load(std::memory_order_relaxed) + offset);
 }
 
-// Fills `view` from the peer's entry, mapping it on first use. Null if the entry changed meanwhile or cannot be mapped.
+// Fills `view` from the peer's entry, mapping it on first use. Null if the entry changed meanwhile
+// or cannot be mapped.
 const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp, RegionView& view);
 
-// A region of the connected peer that holds [address, address + length) with `access` in its `domain`. Holds send_lock.
+// A region of the connected peer that holds [address, address + length) with `access` in its
+// `domain`. Holds send_lock.
 inline const RegionView* peer_region(Qp& qp, uint64_t address, uint64_t length_bytes, uint32_t key,
                                      uint32_t access, uint32_t domain) {
   const uint32_t index = region_index(key);
-  if (index >= kMaxMemoryRegions) [[unlikely]] return nullptr;
+  if (index >= kMaxMemoryRegions) [[unlikely]]
+    return nullptr;
   const RegionEntry& entry = qp.peer.regions[index];
   const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
-  if (static_cast<uint32_t>(stamp) != key || stamp == 0) [[unlikely]] return nullptr;
+  if (static_cast<uint32_t>(stamp) != key || stamp == 0) [[unlikely]]
+    return nullptr;
   RegionView& slot = qp.remote_views[index % Qp::kViews];
   const RegionView* view = &slot;
   if (slot.stamp != stamp) [[unlikely]] {

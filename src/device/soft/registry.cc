@@ -17,7 +17,11 @@
 namespace verbena::soft {
 namespace {
 
-std::string slot_name(uint32_t slot) { return fmt::format("soft0.{}", slot); }
+constexpr const char* kSlotPrefix = "soft0.";
+// Whatever lies there under a slot's name, looking at it neither waits nor leads elsewhere.
+constexpr int kLookFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+std::string slot_name(uint32_t slot) { return fmt::format("{}{}", kSlotPrefix, slot); }
 
 class FileDescriptor {
  public:
@@ -49,14 +53,14 @@ uint64_t start_time_of(pid_t pid) {
 }
 
 uint64_t pid_namespace_of_self() {
-  struct stat status{};
+  struct stat status {};
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-// Whether a living process holds the lock of a slot's file. The lock belongs to the open file, so that neither
-// another part of the same process nor a look at the file can drop it.
+// Whether a living process holds the lock of a slot's file. The lock belongs to the open file, so
+// that neither another part of the same process nor a look at the file can drop it.
 bool locked(int fd) {
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -81,15 +85,17 @@ Result<Registry> Registry::open() {
     return cannot("make", path, kElsewhere);
   }
   FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat status{};
+  struct stat status {};
   if (directory.get() < 0 || fstat(directory.get(), &status) != 0) {
     return cannot("open", path, "remove it, or set VERBENA_RUNTIME_DIR to another directory");
   }
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
-    return Status(StatusCode::kPermissionDenied,
-                  fmt::format("soft0: {} is not private: it belongs to user {} with mode {:o}, wanted user {} with "
-                              "mode 700; have it removed, or set VERBENA_RUNTIME_DIR to another directory",
-                              path, status.st_uid, status.st_mode & 0777, geteuid()));
+    return Status(
+        StatusCode::kPermissionDenied,
+        fmt::format(
+            "soft0: {} is not private: it belongs to user {} with mode {:o}, wanted user {} with "
+            "mode 700; have it removed, or set VERBENA_RUNTIME_DIR to another directory",
+            path, status.st_uid, status.st_mode & 0777, geteuid()));
   }
   return Registry(directory.release(), path);
 }
@@ -115,25 +121,36 @@ void Registry::abandon() {
   if (slot_fd_ >= 0) close(std::exchange(slot_fd_, -1));
 }
 
-Result<uint32_t> Registry::join(ProcessRecord record) {
-  // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot given out.
-  FileDescriptor gate(openat(directory_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (gate.get() < 0 || flock(gate.get(), LOCK_EX) != 0) {
-    return cannot("lock", path_ + "/lock", kElsewhere);
+void Registry::remove_leftovers() const {
+  DIR* entries = fdopendir(openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    if (strncmp(entry->d_name, kSlotPrefix, strlen(kSlotPrefix)) != 0) continue;
+    FileDescriptor file(openat(directory_fd_, entry->d_name, kLookFlags));
+    if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) break;
+    if (file.get() < 0 || !locked(file.get())) unlinkat(directory_fd_, entry->d_name, 0);
   }
+  closedir(entries);
+}
+
+Result<uint32_t> Registry::join(ProcessRecord record) {
+  // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot
+  // given out.
+  FileDescriptor gate(openat(directory_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  int locked_gate = -1;
+  while (gate.get() >= 0 && (locked_gate = flock(gate.get(), LOCK_EX)) != 0 && errno == EINTR) {
+  }
+  if (locked_gate != 0) return cannot("lock", path_ + "/lock", kElsewhere);
+  remove_leftovers();
   uint32_t last = 0;
   if (pread(gate.get(), &last, sizeof(last), 0) != sizeof(last)) last = 0;
 
   for (uint32_t step = 1; step < kMaxProcesses; ++step) {
     const uint32_t slot = 1 + (last + step - 1) % (kMaxProcesses - 1);
     const std::string name = slot_name(slot);
-    {
-      FileDescriptor old(openat(directory_fd_, name.c_str(), O_RDWR | O_CLOEXEC));
-      if (old.get() >= 0 && locked(old.get())) continue;
-      if (old.get() >= 0) unlinkat(directory_fd_, name.c_str(), 0);
-    }
     FileDescriptor file(
         openat(directory_fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (file.get() < 0 && errno == EEXIST) continue;  // in use
     if (file.get() < 0) return cannot("make", path_ + "/" + name, kElsewhere);
 
     record.magic = kLayoutMagic;
@@ -142,7 +159,7 @@ Result<uint32_t> Registry::join(ProcessRecord record) {
     record.pid = getpid();
     record.start_time_ticks = start_time_of(record.pid);
     record.pid_namespace = pid_namespace_of_self();
-    struct flock lock{};
+    struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     if (pwrite(file.get(), &record, sizeof(record), 0) != sizeof(record) ||
@@ -156,13 +173,15 @@ Result<uint32_t> Registry::join(ProcessRecord record) {
     slot_ = slot;
     return slot;
   }
-  return Status(StatusCode::kLimitExceeded,
-                fmt::format("soft0: {} processes of this user have the device open, which is the limit; close some",
-                            kMaxProcesses - 1));
+  return Status(
+      StatusCode::kLimitExceeded,
+      fmt::format(
+          "soft0: {} processes of this user have the device open, which is the limit; close some",
+          kMaxProcesses - 1));
 }
 
 Result<ProcessRecord> Registry::find(uint32_t slot) const {
-  FileDescriptor file(openat(directory_fd_, slot_name(slot).c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor file(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
   ProcessRecord record{};
   if (file.get() < 0 || pread(file.get(), &record, sizeof(record), 0) != sizeof(record) ||
       !locked(file.get())) {
@@ -171,13 +190,16 @@ Result<ProcessRecord> Registry::find(uint32_t slot) const {
   }
   if (record.magic != kLayoutMagic || record.slot != slot || record.version != kLayoutVersion) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("soft0: the process in slot {} uses layout {}, this one {}; use one build of Verbena for both",
+                  fmt::format("soft0: the process in slot {} uses layout {}, this one {}; use one "
+                              "build of Verbena for both",
                               slot, record.version, kLayoutVersion));
   }
   if (record.pid_namespace != pid_namespace_of_self()) {
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("soft0: the process in slot {} lives in another PID namespace (container); "
-                              "run both in one, or share it (--pid)", slot));
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("soft0: the process in slot {} lives in another PID namespace (container); "
+                    "run both in one, or share it (--pid)",
+                    slot));
   }
   if (record.start_time_ticks != start_time_of(record.pid)) {
     return Status(StatusCode::kUnavailable,

@@ -1,9 +1,11 @@
-// Where the software RNICs of one user find each other: a private directory with one small file per process.
+// Where the software RNICs of one user find each other: a private directory with one small file per
+// process.
 //
-// The directory is /dev/shm/verbena-UID (VERBENA_RUNTIME_DIR replaces /dev/shm), mode 0700. A process takes a slot by
-// making its file and holding a lock on it. The kernel drops the lock when the process ends, however it ends,
-// and even while a killed process is still a zombie; so a file without a lock is a left-over, and whoever joins next
-// removes it. Nothing large lies here: tables and memory live in each process's own memory file.
+// The directory is /dev/shm/verbena-UID (VERBENA_RUNTIME_DIR replaces /dev/shm), mode 0700. A
+// process takes a slot by making its file and holding a lock on it. The kernel drops the lock when
+// the process ends, however it ends, and even while a killed process is still a zombie; so a file
+// without a lock is a left-over, and whoever joins next removes it. Nothing large lies here: tables
+// and memory live in each process's own memory file.
 #pragma once
 
 #include <sys/types.h>
@@ -29,14 +31,14 @@ struct ProcessRecord {
 
 class Registry {
  public:
-  // Opens (makes) the directory of this user and removes what dead processes left.
+  // Opens (makes) the directory of this user.
   static Result<Registry> open();
   Registry(Registry&&) noexcept;
   Registry& operator=(Registry&&) = delete;
   ~Registry();  // leaves the slot
 
-  // Takes a free slot; `record` needs memory_fd and header_address, the rest is filled in. Slots rotate, so that a
-  // number is not reused soon.
+  // Removes what dead processes left and takes a free slot; `record` needs memory_fd and
+  // header_address, the rest is filled in. Slots rotate, so that a number is not reused soon.
   Result<uint32_t> join(ProcessRecord record);
   void leave();
   // In a forked child: the slot stays the parent's.
@@ -48,6 +50,8 @@ class Registry {
  private:
   explicit Registry(int directory_fd, std::string path)
       : directory_fd_(directory_fd), path_(std::move(path)) {}
+  void remove_leftovers() const;
+
   int directory_fd_ = -1;
   int slot_fd_ = -1;
   uint32_t slot_ = 0;

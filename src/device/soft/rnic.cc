@@ -29,7 +29,8 @@ void forget_in_child() {
   if (Rnic* rnic = instance.exchange(nullptr)) rnic->abandon();
 }
 
-// Leaves the registry at a normal exit. Memory and threads stay: contexts may be destroyed later than this.
+// Leaves the registry at a normal exit. Memory and threads stay: contexts may be destroyed later
+// than this.
 struct LeaveAtExit {
   ~LeaveAtExit() {
     if (Rnic* rnic = instance.load()) rnic->leave();
@@ -67,8 +68,8 @@ Status Rnic::start() {
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (own_tables == MAP_FAILED) {
     return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot map {} bytes for tables: {}; raise ulimit -v", sizeof(Header::regions),
-                        strerror(errno))};
+            fmt::format("soft0: cannot map {} bytes for tables: {}; raise ulimit -v",
+                        sizeof(Header::regions), strerror(errno))};
   }
   own_regions_ = static_cast<RegionEntry*>(own_tables);
 
@@ -85,7 +86,8 @@ Status Rnic::start() {
   event.data.u64 = kWakeTag;
   if (epoll_fd_ < 0 || epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_read_fd_, &event) != 0) {
     return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot make an epoll descriptor: {}; raise ulimit -n", strerror(errno))};
+            fmt::format("soft0: cannot make an epoll descriptor: {}; raise ulimit -n",
+                        strerror(errno))};
   }
 
   header_->magic = kLayoutMagic;
@@ -102,7 +104,8 @@ Status Rnic::start() {
   service_ = start_thread("verbena-soft0", [this] { serve(); });
   if (!service_.joinable()) {
     return {StatusCode::kLimitExceeded,
-            "soft0: cannot start its service thread; raise the limit of processes (ulimit -u, pids.max)"};
+            "soft0: cannot start its service thread; raise the limit of processes (ulimit -u, "
+            "pids.max)"};
   }
   return {};
 }
@@ -136,11 +139,13 @@ Result<uint32_t> Rnic::publish(Qp* qp) {
     if (queue_pairs_[index] != nullptr) continue;
     queue_pairs_[index] = qp;
     next_qp_index_ = index + 1;
-    header_->queue_pairs[index].store(reinterpret_cast<uint64_t>(qp->shared), std::memory_order_release);
+    header_->queue_pairs[index].store(reinterpret_cast<uint64_t>(qp->shared),
+                                      std::memory_order_release);
     return index;
   }
   return Status(StatusCode::kLimitExceeded,
-                fmt::format("soft0: all {} queue pairs of this process are in use; destroy some, or use another process",
+                fmt::format("soft0: all {} queue pairs of this process are in use; destroy some, "
+                            "or use another process",
                             kMaxQueuePairs));
 }
 
@@ -173,9 +178,11 @@ Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, 
     }
     return key;
   }
-  return Status(StatusCode::kLimitExceeded,
-                fmt::format("soft0: all {} memory regions of this process are in use; register fewer, larger ones",
-                            kMaxMemoryRegions - 1));
+  return Status(
+      StatusCode::kLimitExceeded,
+      fmt::format(
+          "soft0: all {} memory regions of this process are in use; register fewer, larger ones",
+          kMaxMemoryRegions - 1));
 }
 
 void Rnic::deregister_region(uint32_t key) {
@@ -208,7 +215,8 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
 }
 
 void Rnic::quiesce_peers(const Qp* only) {
-  // Pairs with light_fence() after an initiator's store to in_flight: either it sees what was taken away, or we see it.
+  // Pairs with light_fence() after an initiator's store to in_flight: either it sees what was taken
+  // away, or we see it.
   heavy_fence_all();
   auto wait_for = [](const Qp& qp) {
     if (qp.peer.shared == nullptr || qp.peer.process->dead()) return;
@@ -219,8 +227,9 @@ void Rnic::quiesce_peers(const Qp* only) {
     Waiter waiter;
     while (flight.load(std::memory_order_acquire) == seen && !qp.peer.process->dead()) {
       if (now_ns() - start_ns > kStoppedPeerNs) {
-        log_warning("soft0: process {} stands still in the middle of an operation on this one's memory",
-                    qp.peer.process->pid());
+        log_warning(
+            "soft0: process {} stands still in the middle of an operation on this one's memory",
+            qp.peer.process->pid());
         return;
       }
       waiter.idle();
@@ -279,13 +288,15 @@ void Rnic::mark_dead(uint32_t slot) {
     // A peer that destroyed its queue pair before it ended has left in order.
     const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
     const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
-    const bool left_in_order = (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.life;
+    const bool left_in_order =
+        (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.life;
     if (connected && (!left_in_order || qp.waiting_count.load() != 0)) {
-      log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num, peer->pid(),
-               qp.attributes.dest_qp_num);
+      log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num,
+               peer->pid(), qp.attributes.dest_qp_num);
       fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
     }
-    // Also of a queue pair that had failed before: the peer may have died with a receive in its hands.
+    // Also of a queue pair that had failed before: the peer may have died with a receive in its
+    // hands.
     if (qp.srq != nullptr) reclaim_shared_receives(qp, false);
   });
 }
@@ -294,7 +305,8 @@ void Rnic::handle_faults() {
   for_each_queue_pair([](Qp& qp) {
     if (qp.shared->fault.load(std::memory_order_relaxed) == 0) return;
     const uint64_t fault = qp.shared->fault.exchange(0, std::memory_order_acquire);
-    // The peer's word decides between these events; any other, of another object even, would confuse the program.
+    // The peer's word decides between these events; any other, of another object even, would
+    // confuse the program.
     const auto said = static_cast<uint32_t>(fault);
     const ibv_event_type event = said == IBV_EVENT_QP_ACCESS_ERR || said == IBV_EVENT_QP_REQ_ERR
                                      ? static_cast<ibv_event_type>(said)

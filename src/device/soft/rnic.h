@@ -1,7 +1,8 @@
-// The software RNIC of this process: its published tables, its place among the user's processes, its service thread.
+// The software RNIC of this process: its published tables, its place among the user's processes,
+// its service thread.
 //
-// One per process, made when the device is first opened and kept until the process ends: peers may still be reading
-// its memory after the last context is closed.
+// One per process, made when the device is first opened and kept until the process ends: peers may
+// still be reading its memory after the last context is closed.
 #pragma once
 
 #include <atomic>
@@ -25,7 +26,8 @@ struct Cq;
 
 class Rnic {
  public:
-  // The RNIC of this process; the first call makes it. An error is not remembered: the next call tries again.
+  // The RNIC of this process; the first call makes it. An error is not remembered: the next call
+  // tries again.
   static Result<Rnic*> get();
   // The RNIC if there is one already.
   static Rnic* existing();
@@ -58,16 +60,17 @@ class Rnic {
   // The process in a slot, mapped on first use and kept as long as anyone here uses it.
   Result<std::shared_ptr<Peer>> attach(uint32_t slot);
 
-  // Waits until no connected peer is in the middle of an operation that it began before this call: what was taken
-  // away before is not touched after. A peer that is stopped in the middle is waited for a bounded time only.
+  // Waits until no connected peer is in the middle of an operation that it began before this call:
+  // what was taken away before is not touched after. A peer that is stopped in the middle is waited
+  // for a bounded time only.
   void quiesce_peers(const Qp* only = nullptr);
 
   // Service thread: something to do now, and while any queue pair waits.
   void wake();
   void begin_waiting();
   void end_waiting();
-  // Held while a queue pair's link to its peer (Qp::peer) is changed, and by those who read links of others. Comes
-  // before the queue pair's own locks.
+  // Held while a queue pair's link to its peer (Qp::peer) is changed, and by those who read links
+  // of others. Comes before the queue pair's own locks.
   std::unique_lock<std::mutex> lock_links() { return std::unique_lock(queue_pairs_mutex_); }
   // Runs `use` on every queue pair while none can be made, destroyed or linked.
   template <typename Use>

@@ -1,9 +1,10 @@
 // Posting to the send queue: the initiator's thread carries the work out, here and now.
 //
-// A WRITE, READ or atomic is done on the peer's memory as mapped here. A SEND takes the peer's next receive: up to
-// kPacketInlineBytes the payload travels in the packet, and the receiver's poll puts it into the receive buffer (which
-// nobody may read before); more is placed there directly, and the packet only tells. What cannot be done yet (no
-// receive posted, peer not ready) waits at the head of the queue, see recovery.cc.
+// A WRITE, READ or atomic is done on the peer's memory as mapped here. A SEND takes the peer's next
+// receive: up to kPacketInlineBytes the payload travels in the packet, and the receiver's poll puts
+// it into the receive buffer (which nobody may read before); more is placed there directly, and the
+// packet only tells. What cannot be done yet (no receive posted, peer not ready) waits at the head
+// of the queue, see recovery.cc.
 #include <algorithm>
 #include <cerrno>
 
@@ -27,17 +28,16 @@ struct Pieces {
   uint32_t size_bytes = 0;
 };
 
-constexpr Execution kDone{Outcome::kDone, IBV_WC_SUCCESS, 0};
-
 constexpr Execution failed(ibv_wc_status status) { return {Outcome::kError, status, 0}; }
 
 bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access, Pieces& pieces) {
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
     if (sge.length == 0) continue;
-    std::byte* bytes = (wr.send_flags & IBV_SEND_INLINE) != 0
-                           ? reinterpret_cast<std::byte*>(sge.addr)
-                           : own_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, access);
+    std::byte* bytes =
+        (wr.send_flags & IBV_SEND_INLINE) != 0
+            ? reinterpret_cast<std::byte*>(sge.addr)
+            : own_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, access);
     if (bytes == nullptr) return false;
     pieces.list[pieces.count++] = {bytes, sge.length};
     pieces.size_bytes += sge.length;
@@ -51,7 +51,8 @@ bool write_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& 
   if (view.base == nullptr) [[unlikely]] {
     uint64_t at = view.address + offset;
     for (uint32_t i = 0; i < pieces.count; ++i) {
-      if (!qp.peer.process->write_foreign(at, pieces.list[i].bytes, pieces.list[i].size_bytes)) return false;
+      if (!qp.peer.process->write_foreign(at, pieces.list[i].bytes, pieces.list[i].size_bytes))
+        return false;
       at += pieces.list[i].size_bytes;
     }
     return true;
@@ -72,7 +73,8 @@ bool read_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& p
     const Piece& piece = pieces.list[i];
     if (view.base != nullptr) [[likely]] {
       copy_bytes(piece.bytes, view.base + offset, piece.size_bytes);
-    } else if (!qp.peer.process->read_foreign(view.address + offset, piece.bytes, piece.size_bytes)) {
+    } else if (!qp.peer.process->read_foreign(view.address + offset, piece.bytes,
+                                              piece.size_bytes)) {
       return false;
     }
     offset += piece.size_bytes;
@@ -89,23 +91,27 @@ struct Taken {
 // Takes the head of the peer's shared receive queue. False if it is empty.
 bool take_shared_receive(Qp& qp, Taken& taken) {
   PeerQp& peer = qp.peer;
-  // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer, tries again later.
+  // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer,
+  // tries again later.
   for (uint32_t round = 0; round <= peer.srq_ring_mask + 16; ++round) {
     uint64_t position = peer.srq->head.load(std::memory_order_acquire);
     if (position == peer.srq->tail.load(std::memory_order_acquire)) return false;
-    const uint64_t entry = peer.srq_ring[position & peer.srq_ring_mask].load(std::memory_order_acquire);
+    const uint64_t entry =
+        peer.srq_ring[position & peer.srq_ring_mask].load(std::memory_order_acquire);
     const auto index = static_cast<uint16_t>(entry);
     if (entry >> 16 != (position & ~0ull >> 16) || index >= peer.srq_receive_count) {
-      // Overwritten by a later lap, so the head has moved on; a head that stays means a broken peer: wait for it.
+      // Overwritten by a later lap, so the head has moved on; a head that stays means a broken
+      // peer: wait for it.
       if (peer.srq->head.load(std::memory_order_acquire) == position) return false;
       continue;
     }
-    auto* receive =
-        reinterpret_cast<SharedReceive*>(peer.srq_receives + index * size_t{peer.srq_receive_stride_bytes});
+    auto* receive = reinterpret_cast<SharedReceive*>(peer.srq_receives +
+                                                     index * size_t{peer.srq_receive_stride_bytes});
     uint64_t unclaimed = make_claim(position, 0);
-    const bool won = receive->claim.compare_exchange_strong(unclaimed, make_claim(position, qp.verbs.qp_num),
-                                                            std::memory_order_acq_rel);
-    // Whoever won, the entry is gone: help the head on, so that a winner that dies here holds nobody up.
+    const bool won = receive->claim.compare_exchange_strong(
+        unclaimed, make_claim(position, qp.verbs.qp_num), std::memory_order_acq_rel);
+    // Whoever won, the entry is gone: help the head on, so that a winner that dies here holds
+    // nobody up.
     peer.srq->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
     if (won) {
       taken = {receive, index};
@@ -117,22 +123,25 @@ bool take_shared_receive(Qp& qp, Taken& taken) {
 
 // Whether the peer's next receive is there; refreshes what is known of its queue.
 bool have_credit(PeerQp& peer) {
-  if (peer.next_receive != peer.known_receives) [[likely]] return true;
+  if (peer.next_receive != peer.known_receives) [[likely]]
+    return true;
   const uint64_t credits = peer.shared->credits.load(std::memory_order_acquire);
   peer.known_receives = static_cast<uint32_t>(credits);
   peer.shortest_receive = static_cast<uint32_t>(credits >> 32);
   return peer.next_receive != peer.known_receives;
 }
 
-// Only with a shared receive queue can a queue pair have more packets under way than it has room for.
+// Only with a shared receive queue can a queue pair have more packets under way than it has room
+// for.
 bool have_packet_room(PeerQp& peer) {
-  if (peer.next_packet - peer.known_consumed <= peer.packet_mask) [[likely]] return true;
+  if (peer.next_packet - peer.known_consumed <= peer.packet_mask) [[likely]]
+    return true;
   peer.known_consumed = peer.shared->consumed.load(std::memory_order_acquire);
   return peer.next_packet - peer.known_consumed <= peer.packet_mask;
 }
 
-void publish_packet(Qp& qp, Packet& packet, uint8_t kind, uint16_t receive_index, uint32_t byte_count,
-                    uint32_t immediate, uint32_t inline_bytes) {
+void publish_packet(Qp& qp, Packet& packet, uint8_t kind, uint16_t receive_index,
+                    uint32_t byte_count, uint32_t immediate, uint32_t inline_bytes) {
   PeerQp& peer = qp.peer;
   packet.byte_count = byte_count;
   packet.immediate = immediate;
@@ -146,7 +155,8 @@ void publish_packet(Qp& qp, Packet& packet, uint8_t kind, uint16_t receive_index
     peer.cq->bells[peer.bell / 64].fetch_or(1ull << (peer.bell % 64), std::memory_order_acq_rel);
   }
   if (peer.has_channel) {
-    // Store-load: either we see the queue armed, or its owner, who arms and then polls, sees the packet.
+    // Store-load: either we see the queue armed, or its owner, who arms and then polls, sees the
+    // packet.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (peer.cq->armed.load(std::memory_order_relaxed) != 0) {
       ring_peer_channel(*peer.process, *peer.cq, (kind & kPacketSolicited) != 0);
@@ -164,7 +174,8 @@ ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces
   PeerQp& peer = qp.peer;
   const uint32_t stride =
       peer.srq != nullptr ? peer.srq_receive_stride_bytes : peer.receive_stride_bytes;
-  const uint32_t sge_limit = static_cast<uint32_t>((stride - offsetof(SharedReceive, sges)) / sizeof(SharedSge));
+  const uint32_t sge_limit =
+      static_cast<uint32_t>((stride - offsetof(SharedReceive, sges)) / sizeof(SharedSge));
   const uint32_t sge_count = load_relaxed(&receive.sge_count);
   uint32_t piece = 0;
   uint32_t piece_offset = 0;
@@ -174,8 +185,8 @@ ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces
     const uint32_t take = std::min(load_relaxed(&sge.length_bytes), left);
     if (take == 0) continue;
     const uint64_t address = load_relaxed(&sge.address);
-    const RegionView* view =
-        peer_region(qp, address, take, load_relaxed(&sge.lkey), IBV_ACCESS_LOCAL_WRITE, peer.receive_domain);
+    const RegionView* view = peer_region(qp, address, take, load_relaxed(&sge.lkey),
+                                         IBV_ACCESS_LOCAL_WRITE, peer.receive_domain);
     if (view == nullptr) return IBV_WC_REM_OP_ERR;
     uint64_t offset = address - view->iova;
     for (uint32_t done = 0; done < take;) {
@@ -183,7 +194,8 @@ ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces
       const uint32_t part = std::min(take - done, source.size_bytes - piece_offset);
       if (view->base != nullptr) {
         copy_bytes(view->base + offset, source.bytes + piece_offset, part);
-      } else if (!peer.process->write_foreign(view->address + offset, source.bytes + piece_offset, part)) {
+      } else if (!peer.process->write_foreign(view->address + offset, source.bytes + piece_offset,
+                                              part)) {
         return IBV_WC_REM_OP_ERR;
       }
       offset += part;
@@ -214,7 +226,8 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
     if (!have_credit(peer)) return {Outcome::kWaitReceiver};
     if (size_bytes > peer.shortest_receive || size_bytes > kPacketInlineBytes) {
       taken.receive = reinterpret_cast<const SharedReceive*>(
-          peer.receives + (peer.next_receive & peer.receive_mask) * size_t{peer.receive_stride_bytes});
+          peer.receives +
+          (peer.next_receive & peer.receive_mask) * size_t{peer.receive_stride_bytes});
     }
   }
   uint32_t inline_bytes = size_bytes <= kPacketInlineBytes ? size_bytes : 0;
@@ -229,7 +242,8 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
     }
     if (status != IBV_WC_SUCCESS) {
       // Errors wake those too who wait for solicited arrivals only.
-      kind = kPacketSolicited | (status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError);
+      kind = kPacketSolicited |
+             (status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError);
       inline_bytes = 0;
     }
   }
@@ -251,16 +265,19 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   PeerQp& peer = qp.peer;
   const RegionView* view = nullptr;
   const uint64_t address = wr.wr.rdma.remote_addr;
-  if ((peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_WRITE) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
+  if ((peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_WRITE) == 0)
+    return failed(IBV_WC_REM_ACCESS_ERR);
   if (pieces.size_bytes > 0) {
-    view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE, peer.domain);
+    view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE,
+                       peer.domain);
     if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
   }
   const bool with_immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   Taken taken{nullptr, 0};
   if (with_immediate) {
-    const bool ready = peer.srq != nullptr ? have_packet_room(peer) && take_shared_receive(qp, taken)
-                                           : have_credit(peer);
+    const bool ready = peer.srq != nullptr
+                           ? have_packet_room(peer) && take_shared_receive(qp, taken)
+                           : have_credit(peer);
     if (!ready) return {Outcome::kWaitReceiver};
   }
   if (view != nullptr && !write_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
@@ -275,11 +292,12 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
 Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
   Pieces pieces;
   if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
-  if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_READ) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
+  if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_READ) == 0)
+    return failed(IBV_WC_REM_ACCESS_ERR);
   if (pieces.size_bytes > 0) {
     const uint64_t address = wr.wr.rdma.remote_addr;
-    const RegionView* view =
-        peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_READ, qp.peer.domain);
+    const RegionView* view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey,
+                                         IBV_ACCESS_REMOTE_READ, qp.peer.domain);
     if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
     if (!read_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
   }
@@ -292,14 +310,16 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   if (pieces.size_bytes != sizeof(uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
   const uint64_t address = wr.wr.atomic.remote_addr;
   if (address % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
-  if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_ATOMIC) == 0) return failed(IBV_WC_REM_ACCESS_ERR);
-  const RegionView* view =
-      peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey, IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
+  if ((qp.peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_ATOMIC) == 0)
+    return failed(IBV_WC_REM_ACCESS_ERR);
+  const RegionView* view = peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey,
+                                       IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
   if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
   // Memory that cannot be mapped is not registered with remote atomics.
   if (view->base == nullptr) return failed(IBV_WC_REM_OP_ERR);
   auto* target = reinterpret_cast<uint64_t*>(view->base + (address - view->iova));
-  if (reinterpret_cast<uintptr_t>(target) % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  if (reinterpret_cast<uintptr_t>(target) % sizeof(uint64_t) != 0)
+    return failed(IBV_WC_REM_INV_REQ_ERR);
   uint64_t before;
   if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     before = __atomic_fetch_add(target, wr.wr.atomic.compare_add, __ATOMIC_ACQ_REL);
@@ -332,7 +352,8 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
   }
 }
 
-// What the responder's side learns of an initiator's error. A SEND that does not fit has told it by its packet.
+// What the responder's side learns of an initiator's error. A SEND that does not fit has told it by
+// its packet.
 void blame_for(Qp& qp, const ibv_send_wr& wr, ibv_wc_status status) {
   const bool send = completion_opcode(wr.opcode) == IBV_WC_SEND;
   if (status == IBV_WC_REM_ACCESS_ERR) blame_peer(qp, IBV_EVENT_QP_ACCESS_ERR);
@@ -354,18 +375,20 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
   }
 }
 
-// Whether the peer accepts this queue pair, on the first operation: from then on the gate's two open values are known.
-// A peer that changes its life afterwards knows nothing of what was sent, and an own life after another one's
-// operations would go on in the middle of them; both stay shut.
+// Whether the peer accepts this queue pair, on the first operation: from then on the gate's two
+// open values are known. A peer that changes its life afterwards knows nothing of what was sent,
+// and an own life after another one's operations would go on in the middle of them; both stay shut.
 bool open_gate(Qp& qp, uint64_t gate) {
   PeerQp& peer = qp.peer;
-  if (peer.gate_ready != 0) return false;
+  if (peer.gate_ready != kNoGate) return false;
   const auto life = static_cast<uint32_t>(gate >> 32);
   const uint64_t ready = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTR);
   const uint64_t sending = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTS);
   if (gate != ready && gate != sending) return false;
   uint32_t sender_life = 0;
-  if (!peer.shared->sender_life.compare_exchange_strong(sender_life, qp.life) && sender_life != qp.life) return false;
+  if (!peer.shared->sender_life.compare_exchange_strong(sender_life, qp.life) &&
+      sender_life != qp.life)
+    return false;
   peer.gate_ready = ready;
   peer.gate_sending = sending;
   return true;
@@ -395,11 +418,14 @@ bool acceptable(const Qp& qp, const ibv_send_wr& wr) {
 
 int post_one(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
-  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) [[unlikely]] return EINVAL;
-  if (qp.send_posted - qp.send_retired.load(std::memory_order_acquire) >= qp.send_depth) [[unlikely]] {
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) [[unlikely]]
+    return EINVAL;
+  if (qp.send_posted - qp.send_retired.load(std::memory_order_acquire) >= qp.send_depth)
+      [[unlikely]] {
     return ENOMEM;
   }
-  if (!acceptable(qp, wr)) [[unlikely]] return EINVAL;
+  if (!acceptable(qp, wr)) [[unlikely]]
+    return EINVAL;
   const uint32_t position = ++qp.send_posted;
   if (state == IBV_QPS_ERR) [[unlikely]] {
     complete_send(qp, wr, position, failed(IBV_WC_WR_FLUSH_ERR));
@@ -414,22 +440,26 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
     finish_send(qp, wr, position, execution);
     return 0;
   }
-  return enqueue_waiting(qp, wr, position,
-                         execution.outcome == Outcome::kWaitReceiver ? Wait::kReceiver : Wait::kPeer);
+  return enqueue_waiting(
+      qp, wr, position,
+      execution.outcome == Outcome::kWaitReceiver ? Wait::kReceiver : Wait::kPeer);
 }
 
 }  // namespace
 
 Execution execute(Qp& qp, const ibv_send_wr& wr) {
   const Flight flight(qp);
-  if (qp.peer.shared == nullptr) [[unlikely]] return {Outcome::kWaitPeer};
+  if (qp.peer.shared == nullptr) [[unlikely]]
+    return {Outcome::kWaitPeer};
   const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
-  if (gate != qp.peer.gate_sending && gate != qp.peer.gate_ready && !open_gate(qp, gate)) [[unlikely]] {
+  if (gate != qp.peer.gate_sending && gate != qp.peer.gate_ready && !open_gate(qp, gate))
+      [[unlikely]] {
     return {Outcome::kWaitPeer};
   }
   const Execution execution = execute_verb(qp, wr);
   // While the flight lasts, the peer's queue pair is there to be told.
-  if (execution.outcome == Outcome::kError) [[unlikely]] blame_for(qp, wr, execution.status);
+  if (execution.outcome == Outcome::kError) [[unlikely]]
+    blame_for(qp, wr, execution.status);
   return execution;
 }
 

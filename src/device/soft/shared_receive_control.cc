@@ -13,14 +13,18 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   const uint32_t depth = init->attr.max_wr;
   const uint32_t max_sges = init->attr.max_sge;
   if (depth < 1 || depth > kMaxQueueWrs || max_sges > kMaxSges) {
-    fail(EINVAL, fmt::format("soft0: a shared receive queue of {} requests with {} entries each: wanted 1 to {} "
-                             "requests, at most {} entries", depth, max_sges, kMaxQueueWrs, kMaxSges));
+    fail(EINVAL,
+         fmt::format(
+             "soft0: a shared receive queue of {} requests with {} entries each: wanted 1 to {} "
+             "requests, at most {} entries",
+             depth, max_sges, kMaxQueueWrs, kMaxSges));
     return nullptr;
   }
   Rnic& rnic = *as_context(pd->context).rnic;
   const uint32_t ring_count = std::bit_ceil(depth);
   const size_t stride_bytes = shared_receive_stride_bytes(max_sges);
-  const size_t receives_offset = sizeof(SrqShared) + ring_count * sizeof(std::atomic<uint64_t>) + kCacheLineBytes;
+  const size_t receives_offset =
+      sizeof(SrqShared) + ring_count * sizeof(std::atomic<uint64_t>) + kCacheLineBytes;
   const size_t receives_start = receives_offset / kCacheLineBytes * kCacheLineBytes;
   const size_t shared_bytes = receives_start + depth * stride_bytes;
   Result<void*> memory = rnic.allocate_shared(shared_bytes);
@@ -64,13 +68,15 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
 
 int modify_srq(ibv_srq* verbs, ibv_srq_attr* attributes, int mask) {
   if ((mask & IBV_SRQ_MAX_WR) != 0) {
-    return fail(EOPNOTSUPP, "soft0: a shared receive queue cannot be resized; create it with its final depth");
+    return fail(EOPNOTSUPP,
+                "soft0: a shared receive queue cannot be resized; create it with its final depth");
   }
   Srq& srq = as_srq(verbs);
   if ((mask & IBV_SRQ_LIMIT) != 0) {
     if (attributes->srq_limit > srq.depth) {
-      return fail(EINVAL, fmt::format("soft0: a limit of {} on a shared receive queue of {} requests",
-                                      attributes->srq_limit, srq.depth));
+      return fail(EINVAL,
+                  fmt::format("soft0: a limit of {} on a shared receive queue of {} requests",
+                              attributes->srq_limit, srq.depth));
     }
     const OwnerLock::Guard guard(srq.lock);
     srq.limit = attributes->srq_limit;

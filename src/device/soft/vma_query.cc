@@ -46,7 +46,7 @@ constexpr uint64_t kFileBacked = 0x20;
 
 void set_name(Vma* vma, std::string_view name) {
   const size_t size = std::min(name.size(), sizeof(vma->name) - 1);
-  memcpy(vma->name, name.data(), size);
+  if (size > 0) memcpy(vma->name, name.data(), size);
   vma->name[size] = 0;
 }
 
@@ -93,18 +93,18 @@ Result<VmaQuery> VmaQuery::open(Source source) {
   ProcmapQuery probe{};
   probe.size = sizeof(probe);
   probe.query_flags = kCoveringOrNext;
-  query.by_query_ =
-      source == Source::kBest && ioctl(query.maps_.get(), kProcmapQuery, &probe) == 0;
+  query.by_query_ = source == Source::kBest && ioctl(query.maps_.get(), kProcmapQuery, &probe) == 0;
   return query;
 }
 
 Status VmaQuery::reopen() {
   maps_ = FileDescriptor(::open(kMapsPath, O_RDONLY | O_CLOEXEC));
   if (maps_.valid()) return {};
-  return {StatusCode::kUnsupported,
-          fmt::format("cannot open {}: {}; sharing memory with peers needs /proc mounted and a free "
-                      "file descriptor (ulimit -n)",
-                      kMapsPath, strerror(errno))};
+  return {
+      StatusCode::kUnsupported,
+      fmt::format("cannot open {}: {}; sharing memory with peers needs /proc mounted and a free "
+                  "file descriptor (ulimit -n)",
+                  kMapsPath, strerror(errno))};
 }
 
 VmaQuery::Scan::Scan(const VmaQuery& query, uint64_t begin, uint64_t end, Detail detail,
@@ -174,8 +174,8 @@ bool VmaQuery::Scan::next_line(Vma* vma) {
     buffered_ = kept;
     ssize_t count;
     do {
-      count = pread(query_.maps_.get(), buffer_ + buffered_, sizeof(buffer_) - buffered_,
-                    position_);
+      count =
+          pread(query_.maps_.get(), buffer_ + buffered_, sizeof(buffer_) - buffered_, position_);
     } while (count < 0 && errno == EINTR);
     if (count <= 0) return false;
     position_ += count;

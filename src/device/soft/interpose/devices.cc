@@ -1,8 +1,8 @@
 // Lists soft0 beside the real devices, opens and closes it.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 #include "src/device/soft/interpose/installed.h"
@@ -46,7 +46,7 @@ VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   ibv_device** installed = VERBENA_INSTALLED(ibv_get_device_list, "IBVERBS_1.1")(&installed_count);
   if (installed == nullptr) installed_count = 0;  // a kernel without RDMA
   const auto count = static_cast<size_t>(installed_count) + 1;
-  auto* list = static_cast<ibv_device**>(std::calloc(count + 1, sizeof(ibv_device*)));
+  auto** list = new (std::nothrow) ibv_device* [count + 1] {};
   if (list == nullptr) {
     if (installed != nullptr) {
       VERBENA_INSTALLED(ibv_free_device_list, "IBVERBS_1.1")(installed);
@@ -74,7 +74,7 @@ VERBENA_EXPORT void ibv_free_device_list(ibv_device** list) {
     if (entry != lists.installed_list_of.end()) {
       installed = entry->second;
       lists.installed_list_of.erase(entry);
-      std::free(list);
+      delete[] list;
     }
   }
   if (installed != nullptr) VERBENA_INSTALLED(ibv_free_device_list, "IBVERBS_1.1")(installed);

@@ -1,0 +1,279 @@
+// `verbena bench`: two real processes, result files, and what remains when something ends early.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/tool_process.h"
+#include "verbena/rpc.h"
+
+namespace verbena::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> bench(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"bench", "one-to-one", "--device", "soft0"});
+  return arguments;
+}
+
+// The keys that others read, and their types.
+void check_schema(const json& document) {
+  ASSERT_TRUE(document.is_object());
+  EXPECT_EQ(document.at("device"), "soft0");
+  EXPECT_TRUE(document.at("machine").at("cpu").is_string());
+  EXPECT_FALSE(document.at("commit").get<std::string>().empty());
+  EXPECT_THAT(document.at("command").get<std::string>(), testing::StartsWith("verbena bench"));
+  for (const json& row : document.at("results")) {
+    EXPECT_EQ(row.at("topology"), "one-to-one");
+    EXPECT_EQ(row.at("device"), "soft0");
+    EXPECT_TRUE(parse_protocol(row.at("protocol").get<std::string>()).ok());
+    for (const char* key :
+         {"request_bytes", "response_bytes", "pending", "nodes", "threads", "errors", "runs"}) {
+      EXPECT_TRUE(row.at(key).is_number_unsigned()) << key;
+    }
+    EXPECT_TRUE(row.at("verified").is_boolean());
+    EXPECT_TRUE(row.at("mark_layout").is_string());
+    if (row.at("errors") != 0) continue;
+    EXPECT_GT(row.at("rate_per_s").get<double>(), 0);
+    EXPECT_GT(row.at("bandwidth_bytes_per_s").get<double>(), 0);
+    const json& latency = row.at("latency_ns");
+    EXPECT_GT(latency.at("p50").get<double>(), 0);
+    EXPECT_LE(latency.at("p50"), latency.at("p99"));
+    EXPECT_LE(latency.at("p99"), latency.at("p999"));
+    EXPECT_LE(row.at("spread").at("rate_min"), row.at("rate_per_s"));
+    EXPECT_GE(row.at("spread").at("rate_max"), row.at("rate_per_s"));
+    EXPECT_LE(row.at("spread").at("p50_min_ns"), latency.at("p50"));
+    EXPECT_GE(row.at("spread").at("p50_max_ns"), latency.at("p50"));
+    for (const char* side : {"requester", "responder"}) {
+      const json& cost = row.at("cpu").at(side);
+      EXPECT_TRUE(cost.contains("cycles_per_message") || cost.contains("instructions_per_message"))
+          << side << " " << row;
+    }
+  }
+}
+
+class BenchOfMark : public testing::TestWithParam<MarkLayout> {};
+
+TEST_P(BenchOfMark, MovesEveryByteInEveryProtocol) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  const Outcome outcome =
+      run_tool(bench({"--protocol", "all", "--mark", mark_layout_name(GetParam()), "--request",
+                      "1,64,5000", "--response", "7,64,9000", "--pending", "1,5", "--requests",
+                      "300", "--runs", "1", "--verify", "--json", file}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const json document = json::parse(read_file(file));
+  check_schema(document);
+  EXPECT_EQ(document["results"].size(), 5u * 3u * 3u * 2u);
+  for (const json& row : document["results"]) {
+    EXPECT_EQ(row["verified"], true) << row;
+    EXPECT_EQ(row["errors"], 0) << row;
+    EXPECT_EQ(row["requests_measured"], 300) << row;
+    const Protocol protocol = parse_protocol(row["protocol"].get<std::string>()).value();
+    EXPECT_EQ(row["mark_layout"],
+              uses_mark_layout(protocol) ? mark_layout_name(GetParam()) : "none");
+  }
+  // Nothing is left beside the file.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
+}
+
+std::string mark_test_name(const testing::TestParamInfo<MarkLayout>& layout) {
+  std::string name = mark_layout_name(layout.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Marks, BenchOfMark,
+                         testing::Values(MarkLayout::kLastBit, MarkLayout::kLengthMarkers,
+                                         MarkLayout::kHeadTail, MarkLayout::kImmediate),
+                         mark_test_name);
+
+TEST(Bench, LargeMessagesAndRepeatedRuns) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  const Outcome outcome =
+      run_tool(bench({"--protocol", "all", "--response", "4MiB", "--pending", "3", "--requests",
+                      "9", "--runs", "3", "--verify", "--json", file}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json document = json::parse(read_file(file));
+  check_schema(document);
+  ASSERT_EQ(document["results"].size(), 5u);
+  for (const json& row : document["results"]) {
+    EXPECT_EQ(row["runs"], 3);
+    EXPECT_EQ(row["verified"], true);
+    EXPECT_EQ(row["requests_measured"], 27);
+  }
+  EXPECT_EQ(document["settings"]["verify"], true);
+}
+
+TEST(Bench, SaysOnlyWhatWasVerified) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  const Outcome outcome = run_tool(bench(
+      {"--protocol", "write/write,read", "--requests", "100", "--runs", "1", "--json", file}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const json& row : json::parse(read_file(file))["results"]) EXPECT_EQ(row["verified"], false);
+  EXPECT_THAT(outcome.out, HasSubstr("write/write"));
+  EXPECT_THAT(outcome.out, HasSubstr("read"));
+}
+
+TEST(Bench, ReplacesAnOldFileWholeAndThroughALink) {
+  const ScratchDirectory scratch;
+  write_file(scratch.file("old.json"), "old");
+  chmod(scratch.file("old.json").c_str(), 0600);
+  std::filesystem::create_symlink("old.json", scratch.file("link.json"));
+  const Outcome outcome = run_tool(bench({"--protocol", "read", "--requests", "10", "--runs", "1",
+                                          "--json", scratch.file("link.json")}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::is_symlink(scratch.file("link.json")));
+  check_schema(json::parse(read_file(scratch.file("old.json"))));
+}
+
+// A bench that will not end by itself, caught after its first result.
+class LongBench : public testing::Test {
+ protected:
+  void start() {
+    process_ = std::make_unique<ToolProcess>(std::vector<std::string>{
+        VERBENA_TOOL, "bench", "one-to-one", "--protocol", "write/write,send/send,read",
+        "--duration", "200ms", "--runs", "1000", "--json", file()});
+    ASSERT_TRUE(eventually(
+        [this] { return std::filesystem::exists(file()) || !is_alive(process_->pid()); }));
+    ASSERT_TRUE(std::filesystem::exists(file())) << process_->err();
+    ASSERT_EQ(process_->children().size(), 1u);
+    responder_ = process_->children()[0];
+  }
+  std::string file() const { return scratch_.file("results.json"); }
+  json kept() const { return json::parse(read_file(file())); }
+
+  ScratchDirectory scratch_;
+  std::unique_ptr<ToolProcess> process_;
+  pid_t responder_ = 0;
+};
+
+TEST_F(LongBench, CtrlCKeepsWhatWasMeasured) {
+  start();
+  process_->signal(SIGINT);
+  const Outcome outcome = process_->wait();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("interrupted"));
+  EXPECT_THAT(outcome.err, HasSubstr(file()));
+  EXPECT_THAT(outcome.out, HasSubstr("write/write"));
+  check_schema(kept());
+  EXPECT_GE(kept()["results"].size(), 1u);
+  for (const json& row : kept()["results"]) EXPECT_EQ(row["errors"], 0);
+  EXPECT_FALSE(is_alive(responder_));
+}
+
+TEST_F(LongBench, TheRequesterReportsAKilledResponder) {
+  start();
+  kill(responder_, SIGKILL);
+  const Outcome outcome = process_->wait();
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("killed by signal 9"));
+  check_schema(kept());
+  const json results = kept()["results"];
+  EXPECT_TRUE(std::any_of(results.begin(), results.end(), [](const json& row) {
+    return row["errors"] > 0 && !row["error"].get<std::string>().empty();
+  }));
+}
+
+TEST_F(LongBench, TheResponderReportsAKilledRequester) {
+  start();
+  process_->signal(SIGKILL);
+  EXPECT_EQ(process_->wait().exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(eventually([this] { return !is_alive(responder_); }));
+  EXPECT_THAT(process_->err(), HasSubstr("is gone"));
+  check_schema(kept());
+}
+
+TEST_F(LongBench, TheSecretIsOnNoCommandLineAndInNoEnvironment) {
+  start();
+  const std::string process = "/proc/" + std::to_string(responder_);
+  // The secret is 64 hexadecimal digits in a row.
+  for (const char* place : {"/cmdline", "/environ"}) {
+    size_t digits = 0;
+    for (const char letter : read_file(process + place)) {
+      digits = std::isxdigit(static_cast<unsigned char>(letter)) != 0 ? digits + 1 : 0;
+      EXPECT_LT(digits, 64u) << place;
+    }
+  }
+}
+
+// --- two hosts, played by one ---
+
+class TwoHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_secret("secret", "0123456789abcdef0123456789abcdef");
+    listener_ = std::make_unique<ToolProcess>(
+        std::vector<std::string>{VERBENA_TOOL, "bench", "one-to-one", "--listen", "127.0.0.1",
+                                 "--port", "0", "--secret-file", scratch_.file("secret")});
+    const std::string marker = "--port ";
+    ASSERT_TRUE(eventually([&] {
+      const std::string err = listener_->err();
+      return err.find(marker) != std::string::npos && err.back() == '\n';
+    })) << listener_->err();
+    const std::string err = listener_->err();
+    port_ = err.substr(err.find(marker) + marker.size());
+    port_.pop_back();
+  }
+  void write_secret(const std::string& name, const std::string& text) {
+    write_file(scratch_.file(name), text + "\n");
+    chmod(scratch_.file(name).c_str(), 0600);
+  }
+  Outcome connect(const std::string& secret) {
+    return run_tool(bench({"--protocol", "all", "--connect", "127.0.0.1", "--port", port_,
+                           "--secret-file", scratch_.file(secret), "--requests", "100", "--runs",
+                           "1", "--verify", "--json", scratch_.file("results.json")}));
+  }
+
+  ScratchDirectory scratch_;
+  std::unique_ptr<ToolProcess> listener_;
+  std::string port_;
+};
+
+TEST_F(TwoHosts, ListenerServesOneRequesterAndEnds) {
+  const Outcome outcome = connect("secret");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(listener_->wait().exit_code, 0);
+  const json document = json::parse(read_file(scratch_.file("results.json")));
+  check_schema(document);
+  EXPECT_EQ(document["results"].size(), 5u);
+  for (const json& row : document["results"]) EXPECT_EQ(row["verified"], true);
+}
+
+TEST_F(TwoHosts, AWrongSecretIsRefusedAndTheListenerWaitsOn) {
+  write_secret("other", "fedcba9876543210fedcba9876543210");
+  const Outcome refused = connect("other");
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("secret"));
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+  EXPECT_EQ(connect("secret").exit_code, 0);
+  EXPECT_EQ(listener_->wait().exit_code, 0);
+}
+
+TEST_F(TwoHosts, CtrlCEndsAListener) {
+  listener_->signal(SIGINT);
+  EXPECT_EQ(listener_->wait().exit_code, 130);
+}
+
+TEST_F(TwoHosts, APortInUseIsNamed) {
+  const Outcome outcome = run_tool(bench({"--protocol", "read", "--port", port_}));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, testing::AllOf(HasSubstr("in use"), HasSubstr(port_)));
+  EXPECT_EQ(outcome.out, "");
+}
+
+}  // namespace
+}  // namespace verbena::test
