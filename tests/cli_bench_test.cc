@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 #include "verbena/rpc.h"
 

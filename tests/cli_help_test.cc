@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/sanitizer.h"
+#include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 #include "verbena/version.h"
 

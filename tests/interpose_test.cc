@@ -95,8 +95,8 @@ class Program {
 
   std::string description() const {
     std::string text = "$";
-    for (const std::string& argument : command_) text += " " + argument;
-    return text + "\n" + output();
+    for (const std::string& argument : command_) text.append(" ").append(argument);
+    return text.append("\n").append(output());
   }
 
  private:
@@ -119,7 +119,8 @@ std::vector<std::string> words(const std::string& text) {
 }
 
 bool installed(const std::string& program) {
-  std::istringstream path(std::getenv("PATH"));
+  const char* directories = std::getenv("PATH");
+  std::istringstream path(directories != nullptr ? directories : "");
   for (std::string directory; std::getline(path, directory, ':');) {
     if (access((directory + "/" + program).c_str(), X_OK) == 0) return true;
   }
@@ -132,7 +133,7 @@ uint16_t free_port() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t size = sizeof(address);
-  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
   getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
   close(listener);
   return ntohs(address.sin_port);
@@ -235,7 +236,7 @@ struct Pair {
   const char* command;
 };
 
-void PrintTo(const Pair& pair, std::ostream* stream) { *stream << pair.command; }
+std::ostream& operator<<(std::ostream& stream, const Pair& pair) { return stream << pair.command; }
 
 class InterposePairTest : public InterposeTest, public ::testing::WithParamInterface<Pair> {
  protected:

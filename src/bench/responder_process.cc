@@ -28,7 +28,7 @@ namespace verbena::bench {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-constexpr uint64_t kStartTimeoutNs = 20'000'000'000;
+constexpr int64_t kStartTimeoutNs = 20'000'000'000;
 constexpr int64_t kAcceptLookNs = 50'000'000;
 constexpr uint64_t kFarewellNs = 1'000'000'000;
 constexpr uint64_t kDeathLookNs = 2'000'000;
@@ -106,11 +106,13 @@ Result<std::unique_ptr<ResponderProcess>> ResponderProcess::start(const std::str
   const nlohmann::json orders = {
       {"port", listener.port()}, {"secret", secret.text()}, {"device", device}, {"cpu", cpu}};
   bool lost = !send_orders(ours.get(), orders.dump());
-  const uint64_t start_ns = now_ns();
-  while (!lost && now_ns() - start_ns < kStartTimeoutNs && !interrupted()) {
+  const uint64_t deadline_ns = now_ns() + uint64_t{kStartTimeoutNs};
+  while (!lost && now_ns() < deadline_ns && !interrupted()) {
     Result<ControlConnection> connection = listener.accept(kAcceptLookNs);
     if (connection.ok()) {
       responder->control_ = std::make_unique<ControlConnection>(std::move(*connection));
+      VERBENA_RETURN_IF_ERROR(
+          expect_message(responder->control(), MessageKind::kReady, kStartTimeoutNs).status());
       return responder;
     }
     if (connection.status().code() != StatusCode::kTimeout) return connection.status();
@@ -167,7 +169,7 @@ int responder_process_main() {
   const Result<JobSecret> secret = JobSecret::from_string(orders.value("secret", std::string()));
   if (!secret.ok()) return fail(secret.status());
   Result<ControlConnection> control = ControlConnection::connect(
-      kLoopback, orders.value("port", uint16_t{0}), *secret, static_cast<int64_t>(kStartTimeoutNs));
+      kLoopback, orders.value("port", uint16_t{0}), *secret, kStartTimeoutNs);
   if (!control.ok()) return fail(control.status());
 
   const int cpu = orders.value("cpu", -1);
@@ -181,7 +183,8 @@ int responder_process_main() {
   if (!device.ok()) return refuse(device.status());
   const Result<ProtectionDomain> domain = ProtectionDomain::create(*device);
   if (!domain.ok()) return refuse(domain.status());
-  const Status status = serve_requester(*device, *domain, *control);
+  const Status ready = send_message(*control, {.kind = MessageKind::kReady});
+  const Status status = ready.ok() ? serve_requester(*device, *domain, *control) : ready;
   return status.ok() ? 0 : fail(status);
 }
 

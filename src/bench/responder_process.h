@@ -17,9 +17,9 @@ inline constexpr const char* kResponderCommand = "bench-responder";
 
 class ResponderProcess {
  public:
-  // Starts the process and waits until it has connected. The job's secret travels over an inherited
-  // socket, so that no other process sees it. `cpu` is where it pins itself; -1: nowhere. `port` 0
-  // takes any; another one is kUnavailable if it is in use.
+  // Starts the process and waits until it has connected and opened the device. The job's secret
+  // travels over an inherited socket, so that no other process sees it. `cpu` is where it pins
+  // itself; -1: nowhere. `port` 0 takes any; another one is kUnavailable if it is in use.
   static Result<std::unique_ptr<ResponderProcess>> start(const std::string& device, int cpu,
                                                          uint16_t port);
   // Ends the process: it has a second to do so by itself.

@@ -41,15 +41,19 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
-// The first word that should be a subcommand and is none; the library would only say that one is
-// missing. Returns the whole line, or nothing.
-std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {
+// The first word that should be a subcommand or an option in front of one, and is none; the library
+// would only say that a subcommand is missing. Returns the whole line, or nothing.
+std::string unknown_word(const CLI::App& app, int argc, const char* const* argv) {
   const CLI::App* command = &app;
   std::string path = app.get_name();
-  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+  for (int i = 1; i < argc; ++i) {
     const std::vector<const CLI::App*> children =
         command->get_subcommands([](const CLI::App*) { return true; });
     if (children.empty()) break;
+    if (argv[i][0] == '-') {
+      if (command->get_option_no_throw(argv[i]) != nullptr) break;
+      return fmt::format("'{}' has no option '{}'; see '{} --help'", path, argv[i], path);
+    }
     const auto found = std::find_if(children.begin(), children.end(), [&](const CLI::App* child) {
       return child->get_name() == argv[i];
     });
@@ -99,7 +103,7 @@ int run_tool(int argc, const char* const* argv) {
     // Everything behind belongs to the program, whatever it looks like.
     return run_program_command(argc, argv);
   }
-  if (const std::string unknown = unknown_command(tool.app, argc, argv); !unknown.empty()) {
+  if (const std::string unknown = unknown_word(tool.app, argc, argv); !unknown.empty()) {
     return report_usage_error(unknown);
   }
   try {

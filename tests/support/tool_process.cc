@@ -74,7 +74,9 @@ void ToolProcess::signal(int number) const { kill(pid_, number); }
 std::string ToolProcess::out() const { return read_file(scratch_.file("out")); }
 std::string ToolProcess::err() const { return read_file(scratch_.file("err")); }
 
-bool ToolProcess::ended(int* wait_status) const { return waitpid(pid_, wait_status, WNOHANG) == pid_; }
+bool ToolProcess::ended(int* wait_status) const {
+  return waitpid(pid_, wait_status, WNOHANG) == pid_;
+}
 
 Outcome ToolProcess::wait() {
   bool finished = false;

@@ -64,14 +64,6 @@ class ToolProcess {
   int wait_status_ = 0;
 };
 
-// `verbena` with these arguments, to its end.
-inline Outcome run_tool(const std::vector<std::string>& arguments,
-                        const std::string& directory = "") {
-  std::vector<std::string> command = {VERBENA_TOOL};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return ToolProcess(command, {}, directory).wait();
-}
-
 // Looks every few milliseconds until it is true; false after a generous time.
 void pause_between_looks();
 

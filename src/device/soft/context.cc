@@ -275,7 +275,10 @@ void drop_events_of(ibv_context* context, const void* object) {
   while (read(as_context(context).event_take_fd, &raised, sizeof(raised)) == sizeof(raised)) {
     if (raised.object != object) kept.push_back(raised);
   }
-  for (const AsyncEvent& event : kept) raise_event(context, event.type, event.object);
+  for (const AsyncEvent& event : kept) {
+    [[maybe_unused]] const ssize_t written =
+        write(as_context(context).event_write_fd, &event, sizeof(event));
+  }
   pthread_mutex_unlock(&context->mutex);
 }
 

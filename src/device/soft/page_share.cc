@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -44,6 +46,9 @@ constexpr uint64_t kHugePageBytes = 2u << 20;
 constexpr uint64_t kSeamFromBytes = 128u << 10;
 constexpr uint64_t kCollectAfterBytes = 64u << 20;
 constexpr uint64_t kSpareMappings = 8;
+// Large pieces are moved by several threads: most of the time goes into making new pages.
+constexpr uint64_t kParallelFromBytes = 32u << 20;
+constexpr size_t kMovers = 4;
 
 std::string describe(uint64_t begin, uint64_t end) {
   return fmt::format("[{:#x}, {:#x})", begin, end);
@@ -132,15 +137,18 @@ Result<std::unique_ptr<PageShare>> PageShare::create(const Options& options) {
   VERBENA_ASSIGN_OR_RETURN(share->query_, VmaQuery::open(options.mappings));
   VERBENA_RETURN_IF_ERROR(share->open_files());
 
-  std::byte* workspace = raw_map(0, sizeof(Workspace), PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (workspace == nullptr) {
+  std::byte* workspaces = raw_map(0, kMovers * sizeof(Workspace), PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (workspaces == nullptr) {
     return Status(StatusCode::kLimitExceeded, fmt::format("cannot prepare to share memory: {}",
                                                           explain_failure(errno, "mmap")));
   }
-  share->workspace_ = reinterpret_cast<Workspace*>(workspace);
-  // Below the stack, so that an overflow shows.
-  raw_syscall(SYS_mprotect, as_argument(workspace), sizeof(Workspace::guard), PROT_NONE);
+  share->workspaces_ = reinterpret_cast<Workspace*>(workspaces);
+  for (size_t i = 0; i < kMovers; ++i) {
+    // Below the stack, so that an overflow shows.
+    raw_syscall(SYS_mprotect, as_argument(share->workspaces_[i].guard), sizeof(Workspace::guard),
+                PROT_NONE);
+  }
   share->enter_fork_handlers();
   return share;
 }
@@ -148,12 +156,16 @@ Result<std::unique_ptr<PageShare>> PageShare::create(const Options& options) {
 PageShare::PageShare() = default;
 
 PageShare::~PageShare() {
-  if (workspace_ == nullptr) return;
+  if (workspaces_ == nullptr) return;
   leave_fork_handlers();
   for (const auto& [begin, end] : new_mappings_) raw_unmap(begin, end - begin);
-  const SpareMappings& spare = workspace_->spare;
-  if (spare.address != nullptr) raw_unmap(as_number(spare.address), spare.length_bytes);
-  raw_unmap(as_number(workspace_), sizeof(Workspace));
+  for (size_t i = 0; i < kMovers; ++i) {
+    const SpareMappings& spare = workspaces_[i].spare;
+    if (spare.address != nullptr && !spare.used) {
+      raw_unmap(as_number(spare.address), spare.length_bytes);
+    }
+  }
+  raw_unmap(as_number(workspaces_), kMovers * sizeof(Workspace));
 }
 
 Status PageShare::open_files() {
@@ -226,8 +238,7 @@ FileDescriptor PageShare::new_userfaultfd(Writers writers, uint64_t features) co
   return descriptor;
 }
 
-bool PageShare::make_spare() {
-  SpareMappings& spare = workspace_->spare;
+bool PageShare::make_spare(SpareMappings& spare) const {
   if (spare.address != nullptr && !spare.used) return true;
   spare = {nullptr, 2 * kSpareMappings * page_bytes_, false};
   std::byte* address =
@@ -381,8 +392,8 @@ std::string PageShare::why_not_movable(const Piece& piece,
     return fmt::format("[{:#x}, {:#x}) belongs to the kernel or a device ({})", begin, end,
                        vma.name);
   }
-  const uint64_t work = as_number(workspace_);
-  if (begin < work + sizeof(Workspace) && work < end) {
+  const uint64_t work = as_number(workspaces_);
+  if (begin < work + kMovers * sizeof(Workspace) && work < end) {
     return "it contains memory that the sharing of pages itself needs";
   }
   // A stack grows by faults below its lowest page, and a shared page does not grow.
@@ -451,14 +462,10 @@ std::string PageShare::share_piece(Piece piece) {
   if (reason.empty()) reason = claim(piece.range);
   if (!reason.empty()) return reason;
   const auto [begin, end] = piece.range;
-  for (uint64_t at = begin; at < end;) {
-    const uint64_t chunk_end = std::min(end, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
-    reason = share_chunk(piece, Range(at, chunk_end), nullptr);
-    if (!reason.empty()) return reason;
-    mark_used(Range(at, chunk_end));
-    shared_since_collection_bytes_ += chunk_end - at;
-    at = chunk_end;
-  }
+  mark_used(piece.range);
+  shared_since_collection_bytes_ += end - begin;
+  reason = share_chunks(piece);
+  if (!reason.empty()) return reason;
   if (end - begin >= kSeamFromBytes) {
     // Grown by mremap(), the block would reach the file's pages behind it, which belong to other
     // addresses. The kernel refuses to grow what is more than one mapping, and the C library's
@@ -468,7 +475,42 @@ std::string PageShare::share_piece(Piece piece) {
   return {};
 }
 
-std::string PageShare::share_chunk(const Piece& piece, Range chunk, std::byte* merge_snapshot) {
+std::string PageShare::share_chunks(const Piece& piece) const {
+  const auto [begin, end] = piece.range;
+  std::atomic<uint64_t> next{begin / kMaxMoveBytes};
+  std::atomic<bool> failed{false};
+  const auto move = [&](Workspace& workspace, std::string* reason) {
+    while (!failed.load()) {
+      const uint64_t chunk = next.fetch_add(1) * kMaxMoveBytes;
+      if (chunk >= end) return;
+      const Range range(std::max(begin, chunk), std::min(end, chunk + kMaxMoveBytes));
+      *reason = share_chunk(workspace, piece, range, nullptr);
+      if (!reason->empty()) failed.store(true);
+    }
+  };
+  std::string reasons[kMovers];
+  Thread helpers[kMovers];
+  cpu_set_t cpus;
+  // Without userfaultfd a helper would be one of those other threads that must not run.
+  if (end - begin >= kParallelFromBytes && userfaultfd_.valid() &&
+      sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {
+    const size_t movers = std::min<size_t>(kMovers, static_cast<size_t>(CPU_COUNT(&cpus)));
+    for (size_t i = 1; i < movers; ++i) {
+      helpers[i] = start_thread("verbena-pages", [&, i] { move(workspaces_[i], &reasons[i]); });
+    }
+  }
+  move(workspaces_[0], &reasons[0]);
+  for (size_t i = 1; i < kMovers; ++i) {
+    if (helpers[i].joinable()) helpers[i].join();
+  }
+  for (std::string& reason : reasons) {
+    if (!reason.empty()) return std::move(reason);
+  }
+  return {};
+}
+
+std::string PageShare::share_chunk(Workspace& workspace, const Piece& piece, Range chunk,
+                                   std::byte* merge_snapshot) const {
   const auto [begin, end] = chunk;
   const bool from_file = piece.vma.inode != 0 && !piece.vma.named("/dev/zero");
   if (from_file && is_error(raw_syscall(SYS_madvise, static_cast<long>(begin),
@@ -480,7 +522,7 @@ std::string PageShare::share_chunk(const Piece& piece, Range chunk, std::byte* m
                                       MAP_SHARED | MAP_FIXED, file_.get(), begin) == nullptr) {
     return explain_failure(errno, "mmap");
   }
-  PageMove& move = workspace_->move;
+  PageMove& move = workspace.move;
   move.address = as_pointer(begin);
   move.length_bytes = end - begin;
   move.protection = piece.vma.protection();
@@ -490,10 +532,11 @@ std::string PageShare::share_chunk(const Piece& piece, Range chunk, std::byte* m
   move.file_backed = false;
   move.userfaultfd = from_file ? -1 : userfaultfd_.get();
   move.huge_if_dense = end - begin >= kHugePageBytes && huge_pages_;
-  return run_move(reservation);
+  return run_move(workspace, reservation);
 }
 
-std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) {
+std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) const {
+  Workspace& workspace = workspaces_[0];
   for (uint64_t at = piece.range.first; at < piece.range.second;) {
     const uint64_t end = std::min(piece.range.second, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
     Reservation reservation(at, end - at);
@@ -502,7 +545,7 @@ std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) {
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == nullptr) {
       return explain_failure(errno, "mmap");
     }
-    PageMove& move = workspace_->move;
+    PageMove& move = workspace.move;
     move.address = as_pointer(at);
     move.length_bytes = end - at;
     move.protection = piece.vma.protection();
@@ -513,29 +556,29 @@ std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) {
     move.file_backed = true;
     move.userfaultfd = userfaultfd_.get();
     move.huge_if_dense = false;
-    std::string reason = run_move(reservation);
+    std::string reason = run_move(workspace, reservation);
     if (!reason.empty()) return reason;
     at = end;
   }
   return {};
 }
 
-std::string PageShare::run_move(Reservation& reservation) {
-  if (!make_spare()) return explain_failure(ENOMEM, "mmap");
-  PageMove& move = workspace_->move;
+std::string PageShare::run_move(Workspace& workspace, Reservation& reservation) const {
+  if (!make_spare(workspace.spare)) return explain_failure(ENOMEM, "mmap");
+  PageMove& move = workspace.move;
   move.page_bytes = page_bytes_;
   move.pagemap = pagemap_.get();
   move.file = file_.get();
   move.staging = as_pointer(reservation.staging());
   move.aside = as_pointer(reservation.aside());
-  move.spare = &workspace_->spare;
+  move.spare = &workspace.spare;
   move.error = 0;
   move.failed_call = "";
   move.lost = false;
   move.staging_gone = false;
   move.aside_gone = false;
 
-  run_in_flight(move_pages, &move);
+  run_in_flight(workspace, move_pages, &move);
 
   VERBENA_ASSERT(!move.lost);
   if (move.staging_gone) reservation.give_up_staging();
@@ -543,16 +586,17 @@ std::string PageShare::run_move(Reservation& reservation) {
   return move.error == 0 ? std::string() : explain_failure(move.error, move.failed_call);
 }
 
-void PageShare::run_in_flight(void (*body)(void*), void* argument) {
+void PageShare::run_in_flight(Workspace& workspace, void (*body)(void*), void* argument) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  call_on_stack(body, argument, workspace_->stack + sizeof(workspace_->stack));
+  call_on_stack(body, argument, workspace.stack + sizeof(workspace.stack));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-std::string PageShare::detach_from_file(const Piece& piece) {
+std::string PageShare::detach_from_file(const Piece& piece) const {
+  Workspace& workspace = workspaces_[0];
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return explain_failure(errno, "pipe");
   const FileDescriptor pipe_read(ends[0]);
@@ -564,7 +608,7 @@ std::string PageShare::detach_from_file(const Piece& piece) {
   fcntl(pipe_write.get(), F_SETPIPE_SZ, 1 << 20);
   const auto capacity = static_cast<uint64_t>(fcntl(pipe_write.get(), F_GETPIPE_SZ));
 
-  PageDetach& detach = workspace_->detach;
+  PageDetach& detach = workspace.detach;
   detach.reader_runs.store(0);
   detach.userfaultfd = userfaultfd.get();
   detach.stop_reader = stop.get();
@@ -578,7 +622,7 @@ std::string PageShare::detach_from_file(const Piece& piece) {
     step = std::min(capacity, end - at);
     Reservation reservation(at, step);
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    if (!make_spare() || !reservation.valid() ||
+    if (!make_spare(workspace.spare) || !reservation.valid() ||
         raw_map(reservation.staging(), 2 * step, PROT_READ | PROT_WRITE, kFlags, -1, 0) ==
             nullptr) {
       reason = explain_failure(errno, "mmap");
@@ -591,13 +635,13 @@ std::string PageShare::detach_from_file(const Piece& piece) {
     detach.pipe_write = pipe_write.get();
     detach.barrier = as_pointer(reservation.aside());
     detach.staging = as_pointer(reservation.staging());
-    detach.spare = &workspace_->spare;
+    detach.spare = &workspace.spare;
     detach.error = 0;
     detach.failed_call = "";
     detach.lost = false;
     detach.barrier_gone = false;
     detach.staging_gone = false;
-    run_in_flight(detach_pages, &detach);
+    run_in_flight(workspace, detach_pages, &detach);
     VERBENA_ASSERT(!detach.lost);
     if (detach.staging_gone) reservation.give_up_staging();
     if (detach.barrier_gone) reservation.give_up_aside();

@@ -56,7 +56,7 @@ class Reservation {
   bool aside_gone_ = false;
 };
 
-// Memory of its own, so that it is never among the pages that move.
+// What one thread needs to move pages. Memory of its own, so that it is never among those pages.
 struct PageShare::Workspace {
   alignas(4096) std::byte guard[65536];  // room for a whole page of any size
   std::byte stack[65536];

@@ -1093,6 +1093,7 @@ TEST_P(PageShareTest, ForkWorksAtTheLimitOfMappings) {
 }
 
 TEST_P(PageShareTest, LeavesAloneWhatCannotBeShared) {
+  SKIP_IF_ALWAYS_THREADED();
   run_alone([] {
     auto share = make();
     void* shared = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -159,9 +159,11 @@ void blame_peer(Qp& qp, ibv_event_type event) {
 
 void raise_event(ibv_context* context, ibv_event_type type, void* object) {
   const AsyncEvent event{type, object};
+  pthread_mutex_lock(&context->mutex);
   // A full pipe drops the event, as a real device's bounded event queue would.
   [[maybe_unused]] const ssize_t written =
       write(as_context(context).event_write_fd, &event, sizeof(event));
+  pthread_mutex_unlock(&context->mutex);
 }
 
 void ring_own_channel(Cq& cq, bool solicited) {
