@@ -156,8 +156,7 @@ constexpr ibv_wr_opcode kOneSided[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
                                        IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_ATOMIC_CMP_AND_SWP,
                                        IBV_WR_ATOMIC_FETCH_AND_ADD};
 
-class OneSidedTest
-    : public testing::TestWithParam<std::tuple<Place, ibv_wr_opcode>> {
+class OneSidedTest : public testing::TestWithParam<std::tuple<Place, ibv_wr_opcode>> {
  protected:
   // Each case needs queue pairs of its own.
   void expect_no_access(const std::function<void(SendRequest&, Responder&)>& spoil,
@@ -196,8 +195,8 @@ class OneSidedTest
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Place, ibv_wr_opcode>>& info) {
   const auto [place, opcode] = info.param;
-  const char* const names[] = {
-      "Write", "WriteWithImmediate", "", "", "Read", "CompareAndSwap", "FetchAndAdd"};
+  const char* const names[] = {"Write", "WriteWithImmediate", "",           "",
+                               "Read",  "CompareAndSwap",     "FetchAndAdd"};
   return std::string(names[opcode]) +
          (place == Place::kThisProcess ? "InThisProcess" : "InOtherProcess");
 }
@@ -487,8 +486,7 @@ TEST(KeyTest, AddressesMayBeginElsewhere) {
   Buffer buffer(node.domain, 4096);
   const VerbsControl& control = node.control();
   for (const uint64_t start : {uint64_t{0}, uint64_t{1} << 60}) {
-    ibv_mr* region =
-        control.reg_mr(node.domain.get(), buffer.data(), 4096, start, kAllAccess);
+    ibv_mr* region = control.reg_mr(node.domain.get(), buffer.data(), 4096, start, kAllAccess);
     ASSERT_NE(region, nullptr);
     fill_pattern(buffer.data(), 2048, start + 1);
     ASSERT_EQ(post(a.qp(), {.opcode = IBV_WR_RDMA_WRITE,

@@ -1,7 +1,7 @@
 // Completion channels: an event comes when the queue is armed for what arrives, and only then.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
-#include <fcntl.h>
 #include <poll.h>
 
 #include <cstdint>

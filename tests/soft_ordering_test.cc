@@ -130,8 +130,7 @@ TEST(OrderingTest, DataOfAWriteIsThereWhenTheFollowingReceiveCompletes) {
   const auto address = child.link().get<QueuePairAddress>();
   end.connect(address);
   const uint64_t rounds = iterations(3000);
-  child.link().put(
-      Target{end.address(), buffer.address(), buffer.key(), rounds, run_seed()});
+  child.link().put(Target{end.address(), buffer.address(), buffer.key(), rounds, run_seed()});
   child.link().get<bool>();
   for (uint64_t round = 1; round <= rounds; ++round) {
     ASSERT_EQ(post_receive(end.qp(), round, {buffer.sge(128 * 1024, 64)}), 0);
@@ -193,8 +192,7 @@ TEST(OrderingTest, TheLastByteOfAWriteLandsLast) {
   const auto address = child.link().get<QueuePairAddress>();
   end.connect(address);
   const uint64_t rounds = iterations(30'000);
-  child.link().put(
-      Target{end.address(), buffer.address(), buffer.key(), rounds, run_seed()});
+  child.link().put(Target{end.address(), buffer.address(), buffer.key(), rounds, run_seed()});
   const auto answer = child.link().get<Responder::Memory>();
   child.link().put(true);
   Random random(run_seed());

@@ -336,8 +336,7 @@ TEST_F(PostTest, ReadsNeedAnOutstandingReadAllowed) {
   attributes.ah_attr.dlid = 1;
   ASSERT_EQ(control.modify_qp(a_->qp(), &attributes,
                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                  IBV_QP_MIN_RNR_TIMER),
+                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
             0);
   attributes.qp_state = IBV_QPS_RTS;
   attributes.max_rd_atomic = 0;
@@ -377,8 +376,7 @@ TEST_F(PostTest, PostingInEachState) {
   attributes.ah_attr.dlid = 1;
   ASSERT_EQ(control.modify_qp(a_->qp(), &attributes,
                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                  IBV_QP_MIN_RNR_TIMER),
+                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
             0);
   EXPECT_EQ(post(a_->qp(), send), EINVAL);
   EXPECT_EQ(post_receive(a_->qp(), 0, in), 0);

@@ -1,8 +1,8 @@
 // Queue pairs that are reset and connected again, or destroyed, while their peers are at work.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
-#include <fcntl.h>
 
 #include <cstdint>
 #include <fstream>
@@ -32,15 +32,16 @@ class ResetTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {
   Buffer buffer_{node_.domain, 8192};
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Places, ResetTest,
-    testing::Combine(testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                     testing::Values(0u, 8u)),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param) == Place::kThisProcess ? "ThisProcess"
-                                                                        : "OtherProcess") +
-             (std::get<1>(info.param) != 0 ? "SharedReceiveQueue" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(Places, ResetTest,
+                         testing::Combine(testing::Values(Place::kThisProcess,
+                                                          Place::kOtherProcess),
+                                          testing::Values(0u, 8u)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == Place::kThisProcess
+                                                  ? "ThisProcess"
+                                                  : "OtherProcess") +
+                                  (std::get<1>(info.param) != 0 ? "SharedReceiveQueue" : "");
+                         });
 
 // Each life leaves something behind: arrivals not polled, sends that wait, receives not used.
 TEST_P(ResetTest, ManyLivesDoNotMix) {

@@ -32,15 +32,16 @@ class RnrTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {
   std::optional<Responder> responder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Places, RnrTest,
-    testing::Combine(testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                     testing::Values(0u, 8u)),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param) == Place::kThisProcess ? "ThisProcess"
-                                                                        : "OtherProcess") +
-             (std::get<1>(info.param) != 0 ? "SharedReceiveQueue" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(Places, RnrTest,
+                         testing::Combine(testing::Values(Place::kThisProcess,
+                                                          Place::kOtherProcess),
+                                          testing::Values(0u, 8u)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == Place::kThisProcess
+                                                  ? "ThisProcess"
+                                                  : "OtherProcess") +
+                                  (std::get<1>(info.param) != 0 ? "SharedReceiveQueue" : "");
+                         });
 
 TEST_P(RnrTest, ASendWaitsUntilAReceiveIsPosted) {
   start();

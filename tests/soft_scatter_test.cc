@@ -183,9 +183,8 @@ TEST_P(ScatterTest, ListsAreCopiedWhenPosted) {
     ibv_sge in[2] = {buffer.sge(4096, size / 2), buffer.sge(6144, size / 2)};
     ibv_recv_wr wr{.wr_id = 1, .next = nullptr, .sg_list = in, .num_sge = 2};
     ibv_recv_wr* bad = nullptr;
-    ASSERT_EQ(GetParam() ? ibv_post_srq_recv(srq.get(), &wr, &bad)
-                         : ibv_post_recv(b.qp(), &wr, &bad),
-              0);
+    ASSERT_EQ(
+        GetParam() ? ibv_post_srq_recv(srq.get(), &wr, &bad) : ibv_post_recv(b.qp(), &wr, &bad), 0);
     memset(in, 0, sizeof(in));
     ASSERT_EQ(post(a.qp(), {.sges = {buffer.sge(0, size)}}), 0);
     ASSERT_EQ(wait_for_one(a.cq()).status, IBV_WC_SUCCESS);

@@ -170,8 +170,8 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
       const auto sender = static_cast<uint64_t>(end - ends.begin());
       ASSERT_EQ(posted.erase(wc.wr_id), 1u) << "receive " << wc.wr_id << " came twice";
       ASSERT_EQ(wc.byte_len, size_of(run_seed(), sender, next[sender]));
-      ASSERT_TRUE(is_message(slots.data() + wc.wr_id * kSlotBytes, wc.byte_len, sender,
-                             next[sender]))
+      ASSERT_TRUE(
+          is_message(slots.data() + wc.wr_id * kSlotBytes, wc.byte_len, sender, next[sender]))
           << "sender " << sender << " message " << next[sender] << " VERBENA_SEED=" << run_seed();
       ++next[sender];
       ++received;

@@ -94,8 +94,8 @@ class StateTest : public testing::Test {
   ibv_qp* qp_ = nullptr;
 };
 
-constexpr ibv_qp_state kStates[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR,
-                                    IBV_QPS_RTS,   IBV_QPS_SQD,  IBV_QPS_SQE, IBV_QPS_ERR};
+constexpr ibv_qp_state kStates[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+                                    IBV_QPS_SQD,   IBV_QPS_SQE,  IBV_QPS_ERR};
 
 TEST_F(StateTest, EveryStepIsAllowedOrRefusedAsTheSpecificationSays) {
   const auto allowed = [](ibv_qp_state from, ibv_qp_state to) {
@@ -351,7 +351,7 @@ TEST_F(CreationTest, RegionsThatCannotBeAreRefused) {
   refused(memory.data(), 0, kAllAccess);
   refused(memory.data(), ~size_t{0}, kAllAccess);
   refused(nullptr, 4096, kAllAccess);
-  refused(memory.data(), 4096, IBV_ACCESS_REMOTE_WRITE);   // remote without local write
+  refused(memory.data(), 4096, IBV_ACCESS_REMOTE_WRITE);  // remote without local write
   refused(memory.data(), 4096, IBV_ACCESS_REMOTE_ATOMIC);
   refused(memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
   refused(memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);

@@ -45,15 +45,13 @@ INSTANTIATE_TEST_SUITE_P(Places, TransferTest,
 
 class SizeTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {};
 
-INSTANTIATE_TEST_SUITE_P(Sizes, SizeTest,
-                         testing::Combine(testing::Values(Place::kThisProcess,
-                                                          Place::kOtherProcess),
-                                          testing::Values(0, 1, 7, 8, 48, 111, 112, 113, 4096,
-                                                          kMiB, 8 * kMiB)),
-                         [](const auto& info) {
-                           return name_of(std::get<0>(info.param)) + "_" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, SizeTest,
+    testing::Combine(testing::Values(Place::kThisProcess, Place::kOtherProcess),
+                     testing::Values(0, 1, 7, 8, 48, 111, 112, 113, 4096, kMiB, 8 * kMiB)),
+    [](const auto& info) {
+      return name_of(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
+    });
 
 TEST_P(SizeTest, SendsWritesAndReadsTheSameBytes) {
   const auto [place, size] = GetParam();

@@ -21,6 +21,11 @@ std::string spread_text(const Summary& summary) {
                      (summary.max / summary.median - 1) * 100);
 }
 
+bool same_sizes(const Point& a, const Point& b) {
+  return a.request_bytes == b.request_bytes && a.response_bytes == b.response_bytes &&
+         a.pending == b.pending;
+}
+
 }  // namespace
 
 std::string results_table(const std::vector<PointResult>& results) {
@@ -31,8 +36,12 @@ std::string results_table(const std::vector<PointResult>& results) {
        "bandwidth", "CPU req.", "CPU resp.", "runs", "spread"}};
   if (verified) rows.front().push_back("verified");
   const char* unit = "cycles";
+  const Point* previous = nullptr;
   for (const PointResult& result : results) {
     const Point& point = result.point;
+    // What is compared stands together.
+    if (previous != nullptr && !same_sizes(*previous, point)) rows.emplace_back();
+    previous = &point;
     std::vector<std::string> row = {protocol_name(point.protocol),
                                     uses_mark_layout(point.protocol) ? layout_text(point) : "-",
                                     size_text(point.request_bytes), size_text(point.response_bytes),

@@ -1,7 +1,7 @@
 #include "src/bench/size_list.h"
 
-#include <gmock/gmock.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace verbena::bench {

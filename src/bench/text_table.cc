@@ -39,6 +39,7 @@ std::string scaled(double value, std::span<const char* const> units) {
 std::string text_table(const std::vector<std::vector<std::string>>& rows, size_t left) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
+    if (row.empty()) continue;
     widths.resize(std::max(widths.size(), row.size()));
     // A row with fewer cells is a remark in its last one, which may be long.
     const size_t cells = row.size() < rows.front().size() ? row.size() - 1 : row.size();

@@ -20,6 +20,10 @@ TEST(TextTable, RemarksDoNotWidenColumns) {
             "2  3  4\n");
 }
 
+TEST(TextTable, EmptyRowsSeparate) {
+  EXPECT_EQ(text_table({{"a", "b"}, {"1", "2"}, {}, {"3", "4"}}, 0), "a  b\n1  2\n\n3  4\n");
+}
+
 TEST(TextTable, CountsCharactersNotBytes) {
   EXPECT_EQ(text_table({{"µ", "x"}, {"ab", "y"}}, 2), "µ   x\nab  y\n");
 }

@@ -19,6 +19,8 @@
 #include <concepts>
 #include <cstdint>
 
+#include "src/base/sanitizer.h"
+#include "src/base/shared_memory.h"
 #include "src/memory/arena.h"
 
 namespace verbena::channel {
@@ -48,6 +50,25 @@ struct Probe {
   uint32_t bytes = 0;
   const char* payload = nullptr;  // aligned to 8 bytes
 };
+
+// The byte that decides: the last one of the message. Everything before it is there once it is.
+inline uint8_t load_mark(const char* last_byte) {
+  return load_acquire(reinterpret_cast<const uint8_t*>(last_byte));
+}
+
+// The word at a slot's start, for layouts that find the last byte by it. It is polled while the
+// device writes it, and nothing but where to look is concluded from it. So this race is meant; only
+// ThreadSanitizer has to be told.
+#if VERBENA_THREAD_SANITIZER
+__attribute__((noinline, no_sanitize("thread"))) inline uint64_t load_header(const char* slot) {
+  asm volatile("" ::: "memory");
+  return *reinterpret_cast<const uint64_t*>(slot);
+}
+#else
+inline uint64_t load_header(const char* slot) {
+  return load_acquire(reinterpret_cast<const uint64_t*>(slot));
+}
+#endif
 
 // clang-format off
 template <typename Mark>

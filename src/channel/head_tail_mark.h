@@ -47,7 +47,7 @@ struct HeadTailMark {
   }
 
   static Probe probe(const char* slot, const SlotShape& shape) {
-    const auto head = load_acquire(reinterpret_cast<const uint64_t*>(slot));
+    const uint64_t head = load_header(slot);
     const uint64_t flag = head >> 56;
     if (flag == 0) return {};
     const uint64_t bytes = head & ~(uint64_t{0xff} << 56);
@@ -55,8 +55,7 @@ struct HeadTailMark {
       return {.arrival = Arrival::kViolation};
     }
     const auto size = static_cast<uint32_t>(bytes);
-    const char* last_word = slot + message_bytes(size) - kWordBytes;
-    if (load_acquire(reinterpret_cast<const uint64_t*>(last_word)) >> 56 != flag) return {};
+    if (load_mark(slot + message_bytes(size) - 1) != flag) return {};
     return {Arrival::kMessage, size, slot + kPayloadOffset};
   }
 

@@ -41,8 +41,9 @@ struct LastBitMark {
 
   static Probe probe(const char* slot, const SlotShape& shape) {
     const char* end = slot + shape.slot_bytes - kWordBytes;
-    const auto mark = load_acquire(reinterpret_cast<const uint64_t*>(end));
-    if ((mark & kFlag) == 0) return {};
+    if ((load_mark(end + kWordBytes - 1) & kFlagInLastByte) == 0) return {};
+    uint64_t mark;
+    std::memcpy(&mark, end, sizeof(mark));
     const uint64_t bytes = mark & ~kFlag;
     if (bytes > shape.capacity_bytes) return {.arrival = Arrival::kViolation};
     const auto size = static_cast<uint32_t>(bytes);
@@ -55,6 +56,7 @@ struct LastBitMark {
 
  private:
   static constexpr uint64_t kFlag = uint64_t{1} << 63;
+  static constexpr uint8_t kFlagInLastByte = kFlag >> 56;
   static constexpr uint32_t padded(uint32_t bytes) { return round_up(bytes, kWordBytes); }
 };
 static_assert(CompletionMark<LastBitMark>);

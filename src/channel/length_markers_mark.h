@@ -42,15 +42,14 @@ struct LengthMarkersMark {
   }
 
   static Probe probe(const char* slot, const SlotShape& shape) {
-    const auto head = load_acquire(reinterpret_cast<const uint64_t*>(slot));
+    const uint64_t head = load_header(slot);
     const uint64_t marker = head >> 56;
     if (marker == 0) return {};
     const auto bytes = static_cast<uint32_t>(head >> 24);
     if (marker != kMarker || bytes > shape.capacity_bytes) {
       return {.arrival = Arrival::kViolation};
     }
-    const char* last_word = slot + message_bytes(bytes) - kWordBytes;
-    const uint64_t last = load_acquire(reinterpret_cast<const uint64_t*>(last_word)) >> 56;
+    const uint8_t last = load_mark(slot + message_bytes(bytes) - 1);
     if (last == kMarker) return {Arrival::kMessage, bytes, slot + kPayloadOffset};
     return {.arrival = last == 0 ? Arrival::kNone : Arrival::kViolation};
   }

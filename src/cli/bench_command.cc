@@ -176,7 +176,8 @@ std::vector<std::string> names_and_all(std::span<const T> values, Name&& name) {
 void add_bench_command(Tool& tool) {
   CLI::App* bench = tool.app.add_subcommand("bench", "Measure protocols side by side");
   bench->require_subcommand(1);
-  bench->footer(examples_text({"verbena bench one-to-one --protocol all"}));
+  bench->footer("'verbena bench one-to-one --help' says what each number includes.\n\n" +
+                examples_text({"verbena bench one-to-one --protocol all"}));
 
   CLI::App* command = bench->add_subcommand(
       "one-to-one", "One requester and one responder: latency, rate, bandwidth and CPU cost");
@@ -209,6 +210,7 @@ void add_bench_command(Tool& tool) {
       "--verify", options->verify,
       "Check every byte of the measured requests and responses; slower. Without it "
       "only the warm-up is checked");
+  verify->option_text(" ");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the results there, after every run; 'verbena report' reads them");
   tool.takes_path[json] = true;

@@ -17,10 +17,13 @@ Result<int> run_and_wait(const std::vector<std::string>& arguments,
     const std::string text = *variable;
     if (!environment.contains(text.substr(0, text.find('=')))) variables.push_back(text);
   }
-  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : environment) {
+    variables.push_back(fmt::format("{}={}", name, value));
+  }
 
   const auto pointers = [](const std::vector<std::string>& texts) {
     std::vector<char*> list;
+    list.reserve(texts.size() + 1);
     for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
     list.push_back(nullptr);
     return list;

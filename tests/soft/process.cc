@@ -159,9 +159,7 @@ int Child::wait() {
   if (!in_time) signal(SIGKILL);
   int status = 0;
   waitpid(std::exchange(pid_, -1), &status, 0);
-  exit_code_ = !in_time            ? 255
-               : WIFEXITED(status) ? WEXITSTATUS(status)
-                                   : 128 + WTERMSIG(status);
+  exit_code_ = !in_time ? 255 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return exit_code_;
 }
 

@@ -82,11 +82,11 @@ struct ChildRole {
   ChildRole(const char* name, ChildMain body);
 };
 
-#define VERBENA_TEST_CHILD(role)                                                            \
-  static int child_##role(::verbena::soft_test::Link& link,                                 \
-                          const std::vector<std::string>& arguments);                       \
-  static const ::verbena::soft_test::ChildRole child_role_##role(#role, child_##role);      \
-  static int child_##role([[maybe_unused]] ::verbena::soft_test::Link& link,                \
+#define VERBENA_TEST_CHILD(role)                                                       \
+  static int child_##role(::verbena::soft_test::Link& link,                            \
+                          const std::vector<std::string>& arguments);                  \
+  static const ::verbena::soft_test::ChildRole child_role_##role(#role, child_##role); \
+  static int child_##role([[maybe_unused]] ::verbena::soft_test::Link& link,           \
                           [[maybe_unused]] const std::vector<std::string>& arguments)
 
 // What main() of a test program does: the tests, or the role that the arguments name.

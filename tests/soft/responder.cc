@@ -68,20 +68,19 @@ class Responder::Actor {
       srq_ = must(SharedReceiveQueue::create(
           node_.domain, {.depth_wrs = options.srq_depth, .max_sges = kMaxParts}));
     }
-    end_ = std::make_unique<End>(node_,
-                                 EndOptions{.with_channel = options.with_channel,
-                                            .shared_receive_queue = srq_ ? &*srq_ : nullptr,
-                                            .recv_depth = options.recv_depth,
-                                            .max_sges = kMaxParts,
-                                            .access = options.access});
+    end_ = std::make_unique<End>(node_, EndOptions{.with_channel = options.with_channel,
+                                                   .shared_receive_queue = srq_ ? &*srq_ : nullptr,
+                                                   .recv_depth = options.recv_depth,
+                                                   .max_sges = kMaxParts,
+                                                   .access = options.access});
   }
 
   Reply run(const Command& command) {
     using Kind = Command::Kind;
     Reply reply{};
     const Part part = command.parts[0];
-    std::byte* at = part.buffer < buffers_.size() ? buffers_[part.buffer]->data() + part.offset
-                                                  : nullptr;
+    std::byte* at =
+        part.buffer < buffers_.size() ? buffers_[part.buffer]->data() + part.offset : nullptr;
     switch (command.kind) {
       case Kind::kAddress:
         reply.address = end_->address();
@@ -123,8 +122,8 @@ class Responder::Actor {
         reply.value = soft_test::is_empty(end_->cq()) ? 1 : 0;
         break;
       case Kind::kSend:
-        reply.status = post(end_->qp(),
-                            {.id = command.value, .sges = sges(command), .flags = command.flags});
+        reply.status =
+            post(end_->qp(), {.id = command.value, .sges = sges(command), .flags = command.flags});
         break;
       case Kind::kState:
         reply.value = state_of(node_, end_->qp());
@@ -294,9 +293,8 @@ void Responder::end(int signal) {
   if (signal != 0) {
     child_->signal(signal);
   } else {
-    child_->link().put(
-        Command{.kind = static_cast<Command::Kind>(static_cast<int>(
-                    Command::Kind::kDestroyQueuePair) + 1)});
+    child_->link().put(Command{.kind = static_cast<Command::Kind>(
+                                   static_cast<int>(Command::Kind::kDestroyQueuePair) + 1)});
   }
   child_->wait();
 }

@@ -71,16 +71,16 @@ End::End(const Device& device, const ProtectionDomain& domain, const EndOptions&
     cq_ = must(CompletionQueue::create(
         device, {.depth_cqes = options.cq_depth, .channel = channel_ ? &*channel_ : nullptr}));
   }
-  queue_pair_ = must(QueuePair::create(
-      domain, {.send_cq = options.send_cq != nullptr ? options.send_cq : &*cq_,
-               .recv_cq = options.recv_cq != nullptr ? options.recv_cq : &*cq_,
-               .shared_receive_queue = options.shared_receive_queue,
-               .send_depth_wrs = options.send_depth,
-               .recv_depth_wrs = options.recv_depth,
-               .max_send_sges = options.max_sges,
-               .max_recv_sges = options.max_sges,
-               .max_inline_bytes = options.max_inline_bytes,
-               .signal_all = options.signal_all}));
+  queue_pair_ = must(
+      QueuePair::create(domain, {.send_cq = options.send_cq != nullptr ? options.send_cq : &*cq_,
+                                 .recv_cq = options.recv_cq != nullptr ? options.recv_cq : &*cq_,
+                                 .shared_receive_queue = options.shared_receive_queue,
+                                 .send_depth_wrs = options.send_depth,
+                                 .recv_depth_wrs = options.recv_depth,
+                                 .max_send_sges = options.max_sges,
+                                 .max_recv_sges = options.max_sges,
+                                 .max_inline_bytes = options.max_inline_bytes,
+                                 .signal_all = options.signal_all}));
   must(queue_pair_->init(options.access));
 }
 

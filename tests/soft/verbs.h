@@ -1,5 +1,5 @@
-// Short ways to make, post and poll verbs objects of soft0 in tests. What cannot fail in a test ends
-// the process with its message.
+// Short ways to make, post and poll verbs objects of soft0 in tests. What cannot fail in a test
+// ends the process with its message.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -157,7 +157,8 @@ template <typename Done>
 bool wait_until(Done&& done);
 
 ibv_qp_state state_of(const Node& node, ibv_qp* qp);
-// The type of the context's next asynchronous event, acknowledged; nothing where none comes in time.
+// The type of the context's next asynchronous event, acknowledged; nothing where none comes in
+// time.
 std::optional<ibv_event_type> wait_for_event(const Node& node);
 bool has_event(const Node& node);
 

@@ -39,6 +39,7 @@ class Program {
     output_ = FileDescriptor(pipe_ends[0]);
     const FileDescriptor input(pipe_ends[1]);
     std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
     for (const std::string& argument : arguments)
       argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);

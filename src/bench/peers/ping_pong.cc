@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "src/base/histogram.h"
 #include "src/base/runtime.h"
@@ -19,27 +20,30 @@ namespace verbena::bench::peers {
 
 namespace {
 
-// Side 0 serves: it calls throw_ball() and then catch_ball(); side 1 the other way round. Both are
-// called with the number of the round trip, from 1.
+// Side 0 serves and measures: it calls throw_ball() and then catch_ball(); side 1 the other way
+// round. Both are called with the number of the round trip, from 1.
 template <typename Throw, typename Catch>
 Status play(Side& side, uint64_t round_trips, Throw&& throw_ball, Catch&& catch_ball) {
-  const auto round_trip = std::make_unique<Histogram>();
   const uint64_t warm_up = round_trips / 10;
-  const bool serves = side.number() == 0;
-  uint64_t last = read_tsc();
-  for (uint64_t i = 1; i <= warm_up + round_trips; ++i) {
-    if (!serves && !catch_ball(i)) break;
-    if (!throw_ball(i))
-      return Status(StatusCode::kUnavailable, "a work request could not be posted");
-    if (serves && !catch_ball(i)) break;
-    const uint64_t now = read_tsc();
-    if (i > warm_up) round_trip->record(now - last);
-    last = now;
+  const uint64_t all = warm_up + round_trips;
+  uint64_t played = 0;
+  if (side.number() == 1) {
+    while (played < all && catch_ball(played + 1) && throw_ball(played + 1)) ++played;
+  } else {
+    // One store per round trip; the arithmetic comes afterwards.
+    std::vector<uint64_t> stamps(all + 1);
+    stamps[0] = read_tsc();
+    while (played < all && throw_ball(played + 1) && catch_ball(played + 1)) {
+      stamps[++played] = read_tsc();
+    }
+    const auto round_trip = std::make_unique<Histogram>();
+    for (uint64_t i = warm_up; i < played; ++i) round_trip->record(stamps[i + 1] - stamps[i]);
+    side.set_result(tsc_to_ns(round_trip->quantile(0.5)) / 2);
   }
-  if (round_trip->count() != round_trips) {
-    return Status(StatusCode::kUnavailable, "the ping-pong ended early: the other process failed");
+  if (played < all) {
+    return Status(StatusCode::kUnavailable,
+                  "the ping-pong ended early: a work request or the other process failed");
   }
-  side.set_result(tsc_to_ns(round_trip->quantile(0.5)) / 2);
   return side.meet();
 }
 
@@ -47,15 +51,11 @@ Status play(Side& side, uint64_t round_trips, Throw&& throw_ball, Catch&& catch_
 template <typename Arrived>
 bool poll_for(const Side& side, Arrived&& arrived) {
   const std::atomic<uint64_t>& failed = side.board().failed[1 - side.number()].value;
-  // As tight as the other contenders poll, as long as the answer can be near.
-  constexpr uint32_t kTightPolls = 4096;
-  for (uint32_t polls = 0; polls < kTightPolls; ++polls) {
-    if (arrived()) return true;
-  }
+  constexpr uint32_t kPollsPerLook = 1u << 16;
   Waiter waiter;
-  while (!arrived()) {
+  for (uint32_t polls = 1; !arrived(); ++polls) {
     waiter.idle();
-    if (failed.load(std::memory_order_relaxed) != 0) return false;
+    if (polls % kPollsPerLook == 0 && failed.load(std::memory_order_relaxed) != 0) return false;
   }
   return true;
 }

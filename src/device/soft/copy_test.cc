@@ -13,7 +13,8 @@ namespace {
 using Copy = void (*)(std::byte*, const std::byte*, size_t);
 
 class CopyTest : public testing::TestWithParam<Copy> {};
-INSTANTIATE_TEST_SUITE_P(Ways, CopyTest, testing::Values(copy_small, copy_bytes, copy_last_byte_last));
+INSTANTIATE_TEST_SUITE_P(Ways, CopyTest,
+                         testing::Values(copy_small, copy_bytes, copy_last_byte_last));
 
 TEST_P(CopyTest, CopiesExactlyTheBytes) {
   constexpr size_t kRoom = 512;

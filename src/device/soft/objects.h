@@ -241,8 +241,7 @@ struct Qp {
   uint32_t next_packet = 0;
   std::atomic<uint32_t> recv_consumed{0};
   std::atomic<uint32_t> recv_visible{0};  // recv_posted, for flushing under recv_cq->lock
-  bool attached = false;                  // in recv_cq's lists
-  bool flushing = false;
+  uint32_t bell = kNoBell;
 
   std::mutex control;  // modify, destroy, error
   uint64_t async_delivered = 0;

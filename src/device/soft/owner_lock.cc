@@ -43,8 +43,9 @@ bool OwnerLock::lock_slowly() {
   if (owner != kEverybody && owner != me) {
     owner_.store(kEverybody, std::memory_order_relaxed);
     heavy_fence();
+    Waiter waiter;  // the owner may have lost its CPU in there
     while (busy_.load(std::memory_order_acquire)) {
-      cpu_relax();
+      waiter.idle();
     }
   }
   return false;

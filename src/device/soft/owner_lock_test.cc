@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -37,7 +38,7 @@ TEST(OwnerLockTest, ThreadsExcludeEachOther) {
 
 // The moment that matters is the one when the owner loses its privilege.
 TEST(OwnerLockTest, TakingTheLockFromItsOwnerAtAnyMoment) {
-  constexpr int kRounds = 2000;
+  constexpr int kRounds = 1000;
   constexpr uint64_t kAdditions = 200;
   for (int round = 0; round < kRounds; ++round) {
     OwnerLock lock;
@@ -50,7 +51,8 @@ TEST(OwnerLockTest, TakingTheLockFromItsOwnerAtAnyMoment) {
         begun.store(true, std::memory_order_relaxed);
       }
     });
-    while (!begun.load(std::memory_order_relaxed)) cpu_relax();
+    Waiter waiter;
+    while (!begun.load(std::memory_order_relaxed)) waiter.idle();
     for (uint64_t i = 0; i < kAdditions; ++i) {
       const OwnerLock::Guard guard(lock);
       count = count + 1;

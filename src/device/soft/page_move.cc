@@ -43,7 +43,9 @@ VERBENA_IN_FLIGHT void merge_page(std::byte* to, const std::byte* from, const st
       continue;
     }
     for (uint64_t i = word; i < word + 8; ++i) {
-      if (from[i] != base[i]) *reinterpret_cast<volatile std::byte*>(to + i) = from[i];
+      if (from[i] == base[i]) continue;
+      __atomic_store_n(reinterpret_cast<uint8_t*>(to + i), static_cast<uint8_t>(from[i]),
+                       __ATOMIC_RELAXED);
     }
   }
 }

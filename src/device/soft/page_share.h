@@ -36,7 +36,6 @@
 namespace verbena::soft {
 
 class Reservation;
-struct SpareMappings;
 struct ThreadPlace;
 
 // One per process, kept until the process ends: a second one cannot share what the first one has.
@@ -118,7 +117,7 @@ class PageShare {
   Status open_file();
   void open_userfaultfd();
   FileDescriptor new_userfaultfd(Writers writers, uint64_t features) const;
-  bool make_spare(SpareMappings& spare) const;
+  bool make_spare();
 
   // Each returns the reason why not; empty if it is done.
   std::string pieces_to_move(Range range, std::vector<Piece>* pieces) const;
@@ -126,13 +125,11 @@ class PageShare {
   std::string why_not_beside_threads(const Piece& piece,
                                      const std::vector<ThreadPlace>& threads) const;
   std::string share_piece(Piece piece);
-  std::string share_chunks(const Piece& piece) const;
-  std::string share_chunk(Workspace& workspace, const Piece& piece, Range chunk,
-                          std::byte* merge_snapshot) const;
-  std::string make_private(const Piece& piece, std::byte* snapshot) const;
-  std::string detach_from_file(const Piece& piece) const;
-  std::string run_move(Workspace& workspace, Reservation& reservation) const;
-  static void run_in_flight(Workspace& workspace, void (*body)(void*), void* argument);
+  std::string share_chunk(const Piece& piece, Range chunk, std::byte* merge_snapshot);
+  std::string make_private(const Piece& piece, std::byte* snapshot);
+  std::string detach_from_file(const Piece& piece);
+  std::string run_move(Reservation& reservation);
+  void run_in_flight(void (*body)(void*), void* argument);
 
   bool is_own(const Vma& vma) const;
   bool is_in_place(const Vma& vma) const;
@@ -167,7 +164,7 @@ class PageShare {
   uint64_t inode_ = 0;
   uint32_t device_major_ = 0;
   uint32_t device_minor_ = 0;
-  Workspace* workspaces_ = nullptr;  // an array, one for each thread that may move pages
+  Workspace* workspace_ = nullptr;
 
   std::mutex mutex_;
   // Offsets of the file that may hold pages; maximal, disjoint.

@@ -178,8 +178,7 @@ void PageShare::after_fork_in_parent() {
     std::string reason;
     for (uint64_t at = begin; at < end && reason.empty();) {
       const uint64_t chunk_end = std::min(end, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
-      reason = share_chunk(workspaces_[0], piece, Range(at, chunk_end),
-                           shared.snapshot + (at - begin));
+      reason = share_chunk(piece, Range(at, chunk_end), shared.snapshot + (at - begin));
       at = chunk_end;
     }
     if (!reason.empty()) {

@@ -20,6 +20,8 @@ inline constexpr uint64_t kSpanBytes = 1ull << 47;
 inline constexpr uint64_t kSpanBytes = 1ull << 48;
 #endif
 
+inline constexpr uint64_t kHugePageBytes = 2u << 20;
+
 inline uint64_t as_number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 inline std::byte* as_pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -27,6 +29,9 @@ inline std::byte* as_pointer(uint64_t address) { return reinterpret_cast<std::by
 std::byte* raw_map(uint64_t address, uint64_t length_bytes, int protection, int flags, int fd,
                    uint64_t offset_bytes);
 void raw_unmap(uint64_t address, uint64_t length_bytes);
+
+// "[begin, end)" for messages.
+std::string describe(uint64_t begin, uint64_t end);
 
 // One line on why a call failed: cause, limit and remedy.
 std::string explain_failure(int error, std::string_view call);
@@ -56,7 +61,7 @@ class Reservation {
   bool aside_gone_ = false;
 };
 
-// What one thread needs to move pages. Memory of its own, so that it is never among those pages.
+// What moving pages needs: memory of its own, so that it is never among those pages.
 struct PageShare::Workspace {
   alignas(4096) std::byte guard[65536];  // room for a whole page of any size
   std::byte stack[65536];

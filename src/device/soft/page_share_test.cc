@@ -160,7 +160,10 @@ void run_alone(const std::function<void()>& body) {
 struct Setting {
   const char* name;
   PageShare::Options options;
-  friend void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+  friend void PrintTo(  // NOLINT(readability-identifier-naming): GoogleTest's name
+      const Setting& setting, std::ostream* out) {
+    *out << setting.name;
+  }
 };
 
 class PageShareTest : public testing::TestWithParam<Setting> {
@@ -226,7 +229,8 @@ TEST_P(PageShareTest, KeepsTheContentsOfLargeMappings) {
     expect_shared(*share, memory, length);
     EXPECT_TRUE(holds(memory, 5 << 20, 7));
     EXPECT_TRUE(holds(memory + (9 << 20), 1 << 20, 8));
-    EXPECT_LE(file_bytes(*share), (6u << 20) + 4 * kPage) << "untouched pages were copied";
+    // Of 11 MiB 6 are touched; where the machine always takes huge pages, it takes some more.
+    EXPECT_LE(file_bytes(*share), 10u << 20) << "untouched pages were copied";
     for (size_t at = 5 << 20; at < (9 << 20); at += kPage) EXPECT_EQ(memory[at], 0);
     expect_same_both_ways(*share, memory, length);
   });
@@ -657,6 +661,61 @@ TEST_P(PageShareTest, LosesNothingThatOtherThreadsWrite) {
   });
 }
 
+// Threads share, move and free their own blocks, which share pages with those of other threads.
+TEST_P(PageShareTest, ThreadsShareTheHeapAtTheSameTime) {
+  const uint64_t seed = run_seed();
+  RecordProperty("seed", std::to_string(seed));
+  run_alone([seed] {
+    auto share = make();
+    if (!holds_threads(*share)) return;
+    constexpr size_t kThreads = 4;
+    std::atomic<uint64_t> wrong{0};
+    std::vector<Thread> threads;
+    for (size_t me = 0; me < kThreads; ++me) {
+      threads.push_back(start_thread("sharer", [&, me] {
+        Random random(seed + me);
+        struct Block {
+          char* memory = nullptr;
+          size_t bytes = 0;
+          uint64_t salt = 0;
+        };
+        std::vector<Block> blocks(16);
+        for (int step = 0; step < 300; ++step) {
+          Block& block = blocks[random.below(blocks.size())];
+          if (block.memory == nullptr) {
+            block.bytes = 16 + random.below(random.below(8) == 0 ? 300'000 : 3000);
+            block.memory = static_cast<char*>(malloc(block.bytes));
+            block.salt = random.next();
+            fill(block.memory, block.bytes, block.salt);
+          }
+          if (!holds(block.memory, block.bytes, block.salt)) wrong.fetch_add(1);
+          switch (random.below(4)) {
+            case 0:
+            case 1:
+              expect_shared(*share, block.memory, block.bytes);
+              break;
+            case 2: {
+              const size_t bytes = block.bytes + random.below(100'000);
+              block.memory = static_cast<char*>(realloc(block.memory, bytes));
+              if (!holds(block.memory, block.bytes, block.salt)) wrong.fetch_add(1);
+              block.bytes = bytes;
+              fill(block.memory, block.bytes, block.salt);
+              break;
+            }
+            default:
+              free(block.memory);
+              block.memory = nullptr;
+              continue;
+          }
+          if (!holds(block.memory, block.bytes, block.salt)) wrong.fetch_add(1);
+        }
+      }));
+    }
+    for (Thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong.load(), 0u) << "VERBENA_SEED=" << seed;
+  });
+}
+
 TEST_P(PageShareTest, SystemCallsOfOtherThreadsSucceedMeanwhile) {
   run_alone([] {
     auto share = make();
@@ -898,6 +957,7 @@ TEST_P(PageShareTest, ForkSeparatesTheHeapToo) {
     for (int round = 0; round < 20; ++round) {
       EXPECT_TRUE(in_child([&] {
         std::vector<std::string> more;
+        more.reserve(1000);
         for (int i = 0; i < 1000; ++i) more.emplace_back(static_cast<size_t>(i), 'c');
         for (auto& block : blocks) block->assign(block->size() * 2, 'c');
         blocks.clear();
@@ -1039,7 +1099,7 @@ TEST_P(PageShareTest, TooManyMappingsLeaveMemoryPrivate) {
     ASSERT_EQ(mprotect(readonly, kPages * kPage, PROT_READ), 0);
     expect_shared(*share, memory, 1);
     MappingLimit limit;
-    size_t kept = 0;
+    std::vector<size_t> kept;  // pages of `memory`
     size_t shared = 0;
     for (size_t left = kFarthest; left-- > 0;) {
       limit.leave(left);
@@ -1051,21 +1111,27 @@ TEST_P(PageShareTest, TooManyMappingsLeaveMemoryPrivate) {
             ++shared;
             continue;
           }
-          ++kept;
+          if (base == memory) kept.push_back(page);
           EXPECT_NE(outcome->reason.find("vm.max_map_count"), std::string::npos) << outcome->reason;
           share->release(base + page * kPage, 1);
         }
       }
     }
-    EXPECT_GT(kept, 0u);
+    EXPECT_FALSE(kept.empty());
     EXPECT_GT(shared, 0u);
     EXPECT_TRUE(holds(memory, kPages * kPage, 51));
     EXPECT_TRUE(holds(readonly, kPages * kPage, 52));
-    // With room again, everything can be shared.
+    // With room again, everything can be shared, and nothing is left of what failed.
     limit.release();
+    for (const size_t page : kept) {
+      ASSERT_EQ(madvise(memory + page * kPage, kPage, MADV_DONTNEED), 0);
+    }
     expect_shared(*share, memory, kPages * kPage);
     expect_shared(*share, readonly, kPages * kPage);
-    EXPECT_TRUE(holds(memory, kPages * kPage, 51));
+    for (const size_t page : kept) {
+      for (size_t at = 0; at < kPage; ++at) ASSERT_EQ(memory[page * kPage + at], 0);
+    }
+    fill(memory, kPages * kPage, 51);
     EXPECT_TRUE(holds(readonly, kPages * kPage, 52));
     expect_same_both_ways(*share, memory, kPages * kPage);
   });

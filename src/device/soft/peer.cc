@@ -16,6 +16,8 @@ namespace {
 
 constexpr uint64_t kWindowBytes = 1ull << 30;
 constexpr uint64_t kAddressSpaceBytes = 1ull << 47;
+// A peer can tell of regions of any size; it must not use up this process's addresses.
+constexpr uint64_t kMaxMappedBytes = 1ull << 44;
 
 // By raw system calls: programs that hook mmap must not take these for their own.
 void* raw_mmap(uint64_t length_bytes, int fd, uint64_t offset) {
@@ -110,9 +112,14 @@ std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
   // stays, because pointers into it are cached.
   const uint64_t start = address / kWindowBytes * kWindowBytes;
   const uint64_t stop = (end + kWindowBytes - 1) / kWindowBytes * kWindowBytes;
+  if (mapped_bytes_ + (stop - start) > kMaxMappedBytes) {
+    errno = ENOMEM;
+    return nullptr;
+  }
   void* base = raw_mmap(stop - start, memory_fd_, start);
   if (base == MAP_FAILED) return nullptr;
   mappings_.emplace_back(base, stop - start);
+  mapped_bytes_ += stop - start;
   windows_[start] = {stop, static_cast<std::byte*>(base)};
   return static_cast<std::byte*>(base) + (address - start);
 }

@@ -70,6 +70,7 @@ class Peer {
   };
   std::map<uint64_t, Window> windows_;  // by first address
   std::vector<std::pair<void*, uint64_t>> mappings_;
+  uint64_t mapped_bytes_ = 0;
   // By (id << 32 | fd). All are closed when there are too many: a peer's channels come and go.
   static constexpr size_t kMaxPipes = 64;
   std::map<uint64_t, int> pipes_;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "src/base/log.h"
+#include "src/base/shared_memory.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/objects.h"
 
@@ -130,6 +131,34 @@ T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_by
   return reinterpret_cast<T*>(process.map(address, count * stride_bytes));
 }
 
+// A peer of this process is described by its private half. What stands in shared memory, where
+// other peers can write, is not even looked at.
+void link_within_process(const Qp& other, PeerQp& peer) {
+  peer.regions = other.regions;
+  peer.shared = other.shared;
+  peer.life = static_cast<uint32_t>(other.shared->gate.load(std::memory_order_acquire) >> 32);
+  peer.domain = other.domain;
+  peer.receive_domain = other.domain;
+  peer.bell = other.bell;
+  peer.packets = other.packets;
+  peer.packet_mask = other.packet_mask;
+  peer.cq = other.recv_cq->shared;
+  peer.has_channel = other.recv_cq->channel != nullptr;
+  if (const Srq* srq = other.srq; srq != nullptr) {
+    peer.srq = srq->shared;
+    peer.receive_domain = srq->domain;
+    peer.srq_ring = srq->ring;
+    peer.srq_ring_mask = srq->ring_mask;
+    peer.srq_receives = srq->shared_receives;
+    peer.srq_receive_count = srq->depth;
+    peer.srq_receive_stride_bytes = srq->shared_receive_stride_bytes;
+  } else {
+    peer.receives = other.shared_receives;
+    peer.receive_mask = other.recv_mask;
+    peer.receive_stride_bytes = other.shared_receive_stride_bytes;
+  }
+}
+
 int reset(Qp& qp) {
   {
     const OwnerLock::Guard guard(qp.send_lock);
@@ -172,7 +201,16 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.taker_number = number;
   VERBENA_ASSIGN_OR_RETURN(peer.process, qp.rnic->attach(slot_of(number)));
   Peer& process = *peer.process;
-  peer.regions = process.is_self() ? qp.regions : process.header().regions;
+  if (process.is_self()) {
+    const Qp* other = qp.rnic->queue_pair(index_of(number));
+    if (other == nullptr) {
+      return {StatusCode::kUnavailable, fmt::format("soft0: there is no queue pair {:#x}", number)};
+    }
+    link_within_process(*other, peer);
+    qp.peer = std::move(peer);
+    return {};
+  }
+  peer.regions = process.header().regions;
   const uint64_t address =
       process.header().queue_pairs[index_of(number)].load(std::memory_order_acquire);
   if (address == 0) {
@@ -186,10 +224,10 @@ Status connect_peer(Qp& qp, uint32_t number) {
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
   peer.life = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
-  peer.domain = shared.domain;
-  peer.receive_domain = shared.domain;
-  peer.bell = shared.bell;
-  const uint32_t packet_count = shared.packet_count;
+  peer.domain = load_relaxed(&shared.domain);
+  peer.receive_domain = peer.domain;
+  peer.bell = load_relaxed(&shared.bell);
+  const uint32_t packet_count = load_relaxed(&shared.packet_count);
   if (!std::has_single_bit(packet_count) || (peer.bell != kNoBell && peer.bell >= kMaxQueuePairs))
     return broken;
   peer.packet_mask = packet_count - 1;
@@ -198,12 +236,12 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.cq = map_array<CqShared>(process, shared.completion_queue, 1, sizeof(CqShared), 1);
   if (peer.packets == nullptr || peer.cq == nullptr) return broken;
   peer.has_channel = peer.cq->has_channel != 0;
-  if (const uint64_t srq_address = shared.shared_receive_queue; srq_address != 0) {
+  if (const uint64_t srq_address = load_relaxed(&shared.shared_receive_queue); srq_address != 0) {
     peer.srq = map_array<SrqShared>(process, srq_address, 1, sizeof(SrqShared), 1);
     if (peer.srq == nullptr) return broken;
-    const uint32_t ring_count = peer.srq->ring_count;
-    peer.srq_receive_count = peer.srq->receive_count;
-    peer.srq_receive_stride_bytes = peer.srq->receive_stride_bytes;
+    const uint32_t ring_count = load_relaxed(&peer.srq->ring_count);
+    peer.srq_receive_count = load_relaxed(&peer.srq->receive_count);
+    peer.srq_receive_stride_bytes = load_relaxed(&peer.srq->receive_stride_bytes);
     if (!std::has_single_bit(ring_count) || !plausible_stride(peer.srq_receive_stride_bytes))
       return broken;
     peer.srq_ring_mask = ring_count - 1;
@@ -214,8 +252,8 @@ Status connect_peer(Qp& qp, uint32_t number) {
                                              peer.srq_receive_stride_bytes, kMaxQueueWrs);
     if (peer.srq_ring == nullptr || peer.srq_receives == nullptr) return broken;
   } else {
-    const uint32_t receive_count = shared.receive_count;
-    peer.receive_stride_bytes = shared.receive_stride_bytes;
+    const uint32_t receive_count = load_relaxed(&shared.receive_count);
+    peer.receive_stride_bytes = load_relaxed(&shared.receive_stride_bytes);
     if (!std::has_single_bit(receive_count) || !plausible_stride(peer.receive_stride_bytes))
       return broken;
     peer.receive_mask = receive_count - 1;
@@ -339,7 +377,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     qp->send_cq->senders.push_back(qp.get());
   }
-  qp->shared->bell = attach_receiver(*qp->recv_cq, *qp);
+  qp->bell = attach_receiver(*qp->recv_cq, *qp);
+  qp->shared->bell = qp->bell;
   return &qp.release()->verbs;
 }
 

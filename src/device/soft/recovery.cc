@@ -171,7 +171,7 @@ void ring_own_channel(Cq& cq, bool solicited) {
   uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
   if (armed == 0 || (armed == kArmedSolicited && !solicited)) return;
   if (!cq.shared->armed.compare_exchange_strong(armed, 0)) return;
-  const uint64_t cookie = cq.shared->cookie;
+  const uint64_t cookie = cq.id;
   [[maybe_unused]] const ssize_t written = write(cq.channel->write_fd, &cookie, sizeof(cookie));
 }
 

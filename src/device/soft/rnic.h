@@ -72,6 +72,10 @@ class Rnic {
   // Held while a queue pair's link to its peer (Qp::peer) is changed, and by those who read links
   // of others. Comes before the queue pair's own locks.
   std::unique_lock<std::mutex> lock_links() { return std::unique_lock(queue_pairs_mutex_); }
+  // The queue pair of this process at `index`, or null. Holds lock_links().
+  Qp* queue_pair(uint32_t index) const {
+    return index < queue_pairs_.size() ? queue_pairs_[index] : nullptr;
+  }
   // Runs `use` on every queue pair while none can be made, destroyed or linked.
   template <typename Use>
   void for_each_queue_pair(Use&& use) {

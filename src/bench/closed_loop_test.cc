@@ -1,0 +1,227 @@
+#include "src/bench/closed_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "src/bench/request_work.h"
+
+namespace verbena::bench {
+namespace {
+
+constexpr int64_t kTimeoutNs = 10'000'000'000;
+
+// Answers by itself: what it is asked for, unless it is told to misbehave.
+class FakeRequester {
+ public:
+  explicit FakeRequester(const Point& point) : point_(point) {
+    buffers_.resize(point.pending, std::vector<char>(point.request_bytes));
+  }
+  char* request_buffer(uint32_t slot) { return buffers_[slot].data(); }
+
+  PostResult try_post(uint32_t slot, uint32_t bytes) {
+    EXPECT_EQ(bytes, point_.request_bytes);
+    EXPECT_FALSE(waiting_.contains(slot)) << "posted twice";
+    if (fail_after_ == 0) {
+      status_ = Status(StatusCode::kUnavailable, "broken");
+      return PostResult::kFailed;
+    }
+    if (refuse_every_ != 0 && ++attempts_ % refuse_every_ == 0) return PostResult::kWouldBlock;
+    --fail_after_;
+    ++posted_;
+    waiting_.insert(slot);
+    order_.push_back(slot);
+    deepest_ = std::max(deepest_, waiting_.size());
+    return PostResult::kPosted;
+  }
+
+  template <typename OnResponse>
+  uint32_t poll(OnResponse&& on_response) {
+    if (++polls_ % 3 != 0 || order_.empty()) return 0;
+    const uint32_t slot = order_.front();
+    order_.pop_front();
+    waiting_.erase(slot);
+    const std::vector<char> response(point_.response_bytes - (++answered_ == wrong_at_ ? 1 : 0));
+    on_response(slot, std::span<const char>(response));
+    return 1;
+  }
+  const Status& status() const { return status_; }
+
+  Point point_;
+  uint64_t fail_after_ = UINT64_MAX;
+  uint64_t refuse_every_ = 0;
+  uint64_t wrong_at_ = 0;
+  uint64_t posted_ = 0;
+  size_t deepest_ = 0;
+
+ private:
+  std::vector<std::vector<char>> buffers_;
+  std::set<uint32_t> waiting_;
+  std::deque<uint32_t> order_;
+  uint64_t attempts_ = 0;
+  uint64_t polls_ = 0;
+  uint64_t answered_ = 0;
+  Status status_;
+};
+
+// Answers nothing.
+class SilentRequester : public FakeRequester {
+ public:
+  using FakeRequester::FakeRequester;
+  template <typename OnResponse>
+  uint32_t poll(OnResponse&&) {
+    return 0;
+  }
+};
+
+class ClosedLoopTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const JobSecret secret = JobSecret::random();
+    Result<ControlListener> listener = ControlListener::listen("127.0.0.1", 0, secret);
+    ASSERT_TRUE(listener.ok());
+    Thread thread = start_thread("peer", [&] {
+      Result<ControlConnection> control =
+          ControlConnection::connect("127.0.0.1", listener->port(), secret, kTimeoutNs);
+      if (control.ok()) peer_.emplace(std::move(*control));
+    });
+    Result<ControlConnection> control = listener->accept(kTimeoutNs);
+    thread.join();
+    ASSERT_TRUE(control.ok() && peer_.has_value());
+    control_.emplace(std::move(*control));
+  }
+
+  LoopOutcome run(FakeRequester& requester, const RunLength& length) {
+    MessageWork<false> work(requester.point_, 0);
+    ClosedLoop loop(requester, *control_, work, requester.point_, length);
+    return loop.run_timed(*latency_);
+  }
+
+  std::optional<ControlConnection> control_;
+  std::optional<ControlConnection> peer_;
+  std::unique_ptr<Histogram> latency_ = std::make_unique<Histogram>();
+};
+
+TEST_F(ClosedLoopTest, KeepsSoManyPendingAndCountsEachOnce) {
+  FakeRequester requester({.pending = 7});
+  const LoopOutcome outcome = run(requester, {.requests = 1000});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.completed, 1000u);
+  EXPECT_EQ(outcome.unanswered, 0u);
+  EXPECT_EQ(outcome.mismatches, 0u);
+  EXPECT_EQ(requester.posted_, 1000u);
+  EXPECT_EQ(requester.deepest_, 7u);
+  EXPECT_EQ(latency_->count(), 1000u);
+  EXPECT_GT(outcome.elapsed_ns, 0);
+}
+
+TEST_F(ClosedLoopTest, FewerRequestsThanSlots) {
+  FakeRequester requester({.pending = 16});
+  EXPECT_EQ(run(requester, {.requests = 3}).completed, 3u);
+}
+
+TEST_F(ClosedLoopTest, EndsByTime) {
+  FakeRequester requester({.pending = 4});
+  const LoopOutcome outcome = run(requester, {.duration_ns = 5'000'000});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_GE(outcome.elapsed_ns, 5e6);
+  EXPECT_EQ(outcome.completed, requester.posted_);
+}
+
+TEST_F(ClosedLoopTest, PostsAgainWhatWasRefused) {
+  FakeRequester requester({.pending = 5});
+  requester.refuse_every_ = 3;
+  const LoopOutcome outcome = run(requester, {.requests = 500});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.completed, 500u);
+  EXPECT_EQ(requester.posted_, 500u);
+}
+
+TEST_F(ClosedLoopTest, CountsWrongResponses) {
+  FakeRequester requester({.pending = 2});
+  requester.wrong_at_ = 17;
+  EXPECT_EQ(run(requester, {.requests = 100}).mismatches, 1u);
+}
+
+TEST_F(ClosedLoopTest, EndsWhereTheConnectionBreaks) {
+  FakeRequester requester({.pending = 4});
+  requester.fail_after_ = 50;
+  const LoopOutcome outcome = run(requester, {.requests = 100});
+  EXPECT_EQ(outcome.status.message(), "broken");
+  EXPECT_GT(outcome.unanswered, 0u);
+}
+
+TEST_F(ClosedLoopTest, EndsWhereTheResponderSaysThatItFailed) {
+  SilentRequester requester({.pending = 1});
+  ASSERT_TRUE(send_failure(*peer_, Status(StatusCode::kLimitExceeded, "no memory")).ok());
+  MessageWork<false> work(requester.point_, 0);
+  ClosedLoop loop(requester, *control_, work, requester.point_, {.requests = 10});
+  const LoopOutcome outcome = loop.run_timed(*latency_);
+  EXPECT_EQ(outcome.status.message(), "no memory");
+  EXPECT_EQ(outcome.unanswered, 1u);
+}
+
+TEST_F(ClosedLoopTest, CostIsCountedPerMessage) {
+  FakeRequester requester({.pending = 3});
+  MessageWork<false> work(requester.point_, 0);
+  ClosedLoop loop(requester, *control_, work, requester.point_, {.requests = 1000});
+  PollCost cost;
+  EXPECT_EQ(loop.run_costed(cost).completed, 1000u);
+  ASSERT_TRUE(cost.per_message().has_value());
+  EXPECT_GT(cost.per_message()->per_message, 0);
+}
+
+TEST(PollCost, HasNothingToSayWithoutMessages) {
+  PollCost cost;
+  EXPECT_EQ(cost.measure([] { return 0u; }), 0u);
+  EXPECT_FALSE(cost.per_message().has_value());
+}
+
+// --- payloads of the requester's side ---
+
+TEST(RequestWork, EveryByteOfAMessageIsFilledAndChecked) {
+  const Point point{.request_bytes = 40, .response_bytes = 24, .pending = 2};
+  MessageWork<true> work(point, 5);
+  std::vector<char> request(40);
+  for (uint64_t sequence = 0; sequence < 3; ++sequence) {
+    EXPECT_EQ(work.prepare(1, request.data()), 40u);
+    EXPECT_TRUE(PayloadPattern(5, Direction::kRequest, 1, sequence).matches(request));
+    std::vector<char> response(24);
+    PayloadPattern(5, Direction::kResponse, 1, sequence).fill(response);
+    if (sequence == 2) response[23] = static_cast<char>(~response[23]);
+    EXPECT_EQ(work.check(1, response), sequence != 2);
+  }
+  EXPECT_FALSE(work.check(0, std::vector<char>(23)));
+}
+
+TEST(RequestWork, ReadsFetchShiftedPlacesInsideTheMemory) {
+  const Point point{.protocol = Protocol::kRead, .response_bytes = 100, .pending = 3};
+  const ReadableMemory memory(point, 9);
+  ASSERT_EQ(memory.bytes().size(), ReadableLayout(point).size_bytes());
+  ReadWork<true> work(point, 9);
+  std::set<uint64_t> offsets;
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    for (int i = 0; i < 20; ++i) {
+      alignas(8) char request[64];
+      ASSERT_EQ(work.prepare(slot, request), sizeof(ReadRequest));
+      ReadRequest read;
+      std::memcpy(&read, request, sizeof(read));
+      EXPECT_EQ(read.bytes, 100u);
+      ASSERT_LE(read.offset + read.bytes, memory.bytes().size());
+      offsets.insert(read.offset);
+      EXPECT_TRUE(work.check(slot, memory.bytes().subspan(read.offset, read.bytes)));
+    }
+  }
+  EXPECT_EQ(offsets.size(), 3u * 8u);
+  // What a stale response would bring.
+  EXPECT_FALSE(work.check(0, memory.bytes().subspan(0, 100)) &&
+               work.check(0, memory.bytes().subspan(0, 100)));
+}
+
+}  // namespace
+}  // namespace verbena::bench

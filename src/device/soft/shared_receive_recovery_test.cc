@@ -1,0 +1,197 @@
+// A peer may die between any two stores of its taking a shared receive. Each place is staged here
+// by doing the stores up to there by hand; then the queue must have its full depth again.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/soft/objects.h"
+#include "verbena/device.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+constexpr uint64_t kPatienceNs = 30'000'000'000;
+constexpr size_t kSlotBytes = 64;
+
+enum class Death { kBeforeClaim, kClaimed, kHeadMoved, kPacketWritten, kPacketMarked };
+
+class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death, uint32_t>> {
+ protected:
+  struct End {
+    CompletionQueue cq;
+    QueuePair queue_pair;
+    Qp& qp() const { return as_qp(queue_pair.get()); }
+  };
+
+  template <typename T>
+  static T must(Result<T> result) {
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return std::move(*result);
+  }
+
+  std::unique_ptr<End> make_end(const SharedReceiveQueue* srq) {
+    CompletionQueue cq = must(CompletionQueue::create(device_, {.depth_cqes = 64}));
+    QueuePair queue_pair = must(
+        QueuePair::create(domain_, {.send_cq = &cq, .recv_cq = &cq, .shared_receive_queue = srq}));
+    EXPECT_TRUE(queue_pair.init(kAccess).ok());
+    return std::make_unique<End>(End{std::move(cq), std::move(queue_pair)});
+  }
+  static void connect(End& a, End& b) {
+    ASSERT_TRUE(a.queue_pair.connect(must(b.queue_pair.address())).ok());
+    ASSERT_TRUE(b.queue_pair.connect(must(a.queue_pair.address())).ok());
+  }
+  ibv_sge sge(uint64_t slot, uint32_t length_bytes) const {
+    return {reinterpret_cast<uint64_t>(memory_.data()) + slot * kSlotBytes, length_bytes,
+            region_.lkey()};
+  }
+  int post(uint64_t slot) {
+    ibv_sge entry = sge(slot, kSlotBytes);
+    ibv_recv_wr wr{.wr_id = slot, .next = nullptr, .sg_list = &entry, .num_sge = 1};
+    ibv_recv_wr* bad = nullptr;
+    return ibv_post_srq_recv(srq_.get(), &wr, &bad);
+  }
+  void send(End& end) {
+    ibv_sge entry = sge(depth(), 8);
+    ibv_send_wr wr{};
+    wr.sg_list = &entry;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_send(end.queue_pair.get(), &wr, &bad), 0);
+    ASSERT_EQ(take(end).status, IBV_WC_SUCCESS);
+  }
+  static ibv_wc take(End& end) {
+    const uint64_t start_ns = now_ns();
+    ibv_wc wc{};
+    Waiter waiter;
+    while (ibv_poll_cq(end.cq.get(), 1, &wc) == 0) {
+      if (now_ns() - start_ns > kPatienceNs) {
+        ADD_FAILURE() << "no completion";
+        wc.status = IBV_WC_GENERAL_ERR;
+        return wc;
+      }
+      waiter.idle();
+    }
+    return wc;
+  }
+
+  Death death() const { return std::get<0>(GetParam()); }
+  uint32_t depth() const { return std::get<1>(GetParam()); }
+
+  // What take_shared_receive() and publish_packet() do, up to the death.
+  void die_while_sending(const Qp& sender, Qp& receiver) {
+    Srq& srq = as_srq(srq_.get());
+    const uint64_t position = srq.shared->head.load();
+    ASSERT_NE(position, srq.shared->tail.load());
+    const auto index = static_cast<uint16_t>(srq.ring[position & srq.ring_mask].load());
+    if (death() == Death::kBeforeClaim) return;
+    srq.shared_receive(index).claim.store(make_claim(position, sender.verbs.qp_num));
+    if (death() == Death::kClaimed) return;
+    srq.shared->head.store(position + 1);
+    if (death() == Death::kHeadMoved) return;
+    Packet& packet = receiver.packets[receiver.next_packet & receiver.packet_mask];
+    packet.byte_count = 0;
+    packet.receive_index = index;
+    packet.kind = kPacketSend;
+    packet.inline_bytes = 0;
+    if (death() == Death::kPacketWritten) return;
+    packet.mark.store(receiver.next_packet + 1);
+  }
+
+  Device device_ = must(Device::open("soft0"));
+  ProtectionDomain domain_ = must(ProtectionDomain::create(device_));
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kSlotBytes * (depth() + 1));
+  MemoryRegion region_ =
+      must(MemoryRegion::create(domain_, memory_.data(), memory_.size(), kAccess));
+  SharedReceiveQueue srq_ =
+      must(SharedReceiveQueue::create(domain_, {.depth_wrs = depth(), .max_sges = 1}));
+};
+
+std::string name_of(const testing::TestParamInfo<std::tuple<Death, uint32_t>>& info) {
+  const auto [death, depth] = info.param;
+  const char* const names[] = {"BeforeClaim", "Claimed", "HeadMoved", "PacketWritten",
+                               "PacketMarked"};
+  return std::string(names[static_cast<int>(death)]) + "Depth" + std::to_string(depth);
+}
+
+INSTANTIATE_TEST_SUITE_P(Deaths, SharedReceiveRecoveryTest,
+                         testing::Combine(testing::Values(Death::kBeforeClaim, Death::kClaimed,
+                                                          Death::kHeadMoved, Death::kPacketWritten,
+                                                          Death::kPacketMarked),
+                                          testing::Values(1u, 2u, 3u, 4u, 8u)),
+                         name_of);
+
+TEST_P(SharedReceiveRecoveryTest, TheQueueKeepsItsFullDepth) {
+  const auto sender = make_end(nullptr);
+  const auto receiver = make_end(&srq_);
+  const auto other_sender = make_end(nullptr);
+  const auto other_receiver = make_end(&srq_);
+  connect(*sender, *receiver);
+  connect(*other_sender, *other_receiver);
+  std::set<uint64_t> posted;
+  for (uint64_t slot = 0; slot < depth(); ++slot) {
+    ASSERT_EQ(post(slot), 0);
+    posted.insert(slot);
+  }
+  for (int round = 0; round < 5; ++round) {
+    die_while_sending(sender->qp(), receiver->qp());
+    reclaim_shared_receives(receiver->qp(), false);
+    if (death() == Death::kPacketMarked) {
+      // It got as far as to deliver, so this is delivered.
+      const ibv_wc wc = take(*receiver);
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      ASSERT_EQ(posted.erase(wc.wr_id), 1u);
+      ASSERT_EQ(post(wc.wr_id), 0);
+      posted.insert(wc.wr_id);
+    }
+    // The owner thinks that all are posted, and all can be used, each once.
+    ASSERT_EQ(posted.size(), depth());
+    ASSERT_EQ(post(depth()), ENOMEM);
+    for (uint32_t i = 0; i < depth(); ++i) {
+      send(*other_sender);
+      const ibv_wc wc = take(*other_receiver);
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      ASSERT_EQ(posted.erase(wc.wr_id), 1u) << "receive " << wc.wr_id;
+    }
+    for (uint64_t slot = 0; slot < depth(); ++slot) {
+      ASSERT_EQ(post(slot), 0);
+      posted.insert(slot);
+    }
+    // The next round's victim stands at the same place as if nothing had been.
+    if (death() == Death::kPacketWritten) {
+      ibv_wc wc;
+      ASSERT_EQ(ibv_poll_cq(receiver->cq.get(), 1, &wc), 0);
+    }
+  }
+}
+
+// The one that helps may be another sender that finds the claimed entry at the head.
+TEST_P(SharedReceiveRecoveryTest, OtherSendersPassADeadOne) {
+  const auto sender = make_end(nullptr);
+  const auto receiver = make_end(&srq_);
+  const auto other_sender = make_end(nullptr);
+  const auto other_receiver = make_end(&srq_);
+  connect(*sender, *receiver);
+  connect(*other_sender, *other_receiver);
+  for (uint64_t slot = 0; slot < depth(); ++slot) ASSERT_EQ(post(slot), 0);
+  die_while_sending(sender->qp(), receiver->qp());
+  const uint32_t free = death() == Death::kBeforeClaim ? depth() : depth() - 1;
+  for (uint32_t i = 0; i < free; ++i) {
+    send(*other_sender);
+    ASSERT_EQ(take(*other_receiver).status, IBV_WC_SUCCESS);
+  }
+  reclaim_shared_receives(receiver->qp(), false);
+  if (death() == Death::kBeforeClaim) return;
+  if (death() != Death::kPacketMarked) send(*other_sender);
+  EXPECT_EQ(take(death() == Death::kPacketMarked ? *receiver : *other_receiver).status,
+            IBV_WC_SUCCESS);
+}
+
+}  // namespace
+}  // namespace verbena::soft
