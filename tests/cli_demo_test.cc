@@ -75,7 +75,7 @@ TEST(Report, ReadsFilesAndDirectoriesAndNamesItsPage) {
 
 TEST(Report, AHalfWrittenFileIsNamedAndThePageStays) {
   const ScratchDirectory scratch;
-  write_file(scratch.file("half.json"), R"({"device": "soft0", "resul)");
+  write_file(scratch.file("half.json"), R"({"device": "soft0", "results": [)");
   write_file(scratch.file("report.html"), "the old page");
   const Outcome outcome = run_tool({"report", "half.json"}, scratch.path());
   EXPECT_NE(outcome.exit_code, 0);

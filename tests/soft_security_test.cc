@@ -212,8 +212,7 @@ std::string name_of(const testing::TestParamInfo<std::tuple<Attack, bool>>& info
 
 INSTANTIATE_TEST_SUITE_P(Attacks, AttackTest,
                          testing::Combine(testing::Values(Attack::kVictimsQueues,
-                                                          Attack::kVictimsTables,
-                                                          Attack::kOwnQueues, Attack::kPackets),
+                                                          Attack::kVictimsTables, Attack::kPackets),
                                           testing::Bool()),
                          name_of);
 
