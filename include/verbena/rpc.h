@@ -8,19 +8,23 @@
 //   send/send, send/write, write/send, write/write    request verb / response verb
 //   read          the requester fetches the bytes from the responder's memory itself
 //
-//   // Requester (after ControlConnection::connect)    // Responder (after ControlListener::accept)
-//   auto requester = make_requester(                   auto responder = make_responder(
-//       Protocol::kWriteWrite, MarkLayout::kLastBit,       Protocol::kWriteWrite,
-//       *device, *pd, control, {});                        MarkLayout::kLastBit, *device, *pd, {});
-//   char* request = (*requester)->request_buffer(0);   (*responder)->connect(control);
-//   memcpy(request, "ping", 4);                        Waiter waiter;
-//   (*requester)->try_post(0, 4);                      while ((*responder)->status().ok()) {
-//   while ((*requester)->poll(on_response) == 0) {       (*responder)->poll(
-//   }                                                        [](const Request& request,
-//                                                               std::span<char> response) {
-//                                                              return answer(request, response);
-//                                                            });
-//                                                      }
+//   // The requester, after ControlConnection::connect():
+//   auto requester = make_requester(Protocol::kWriteWrite, MarkLayout::kLastBit, *device, *domain,
+//                                   control, {});
+//   memcpy((*requester)->request_buffer(0), "ping", 4);
+//   (*requester)->try_post(0, 4);
+//   while ((*requester)->poll(on_response) == 0 && (*requester)->status().ok()) {
+//   }
+//
+//   // The responder, after ControlListener::accept():
+//   auto responder = make_responder(Protocol::kWriteWrite, MarkLayout::kLastBit, *device, *domain,
+//                                   {});
+//   (*responder)->connect(control);
+//   while ((*responder)->status().ok()) {
+//     (*responder)->poll([](const Request& request, std::span<char> response) {
+//       return answer(request.bytes, response);  // the size of the response
+//     });
+//   }
 //
 // Slots. A requester has `pending` slots, numbered from 0. Each holds one request at a time: fill
 // request_buffer(slot), try_post(slot, bytes), and once poll() delivered its response, the slot may

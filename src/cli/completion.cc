@@ -85,10 +85,10 @@ std::string bash_completion(const Tool& tool) {
       if (!takes_value(*option)) continue;
       std::string reply = "COMPREPLY=()";
       if (choices != tool.choices.end()) {
-        reply = fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$word\"))",
+        reply = fmt::format("mapfile -t COMPREPLY < <(compgen -W '{}' -- \"$word\")",
                             joined(choices->second, " "));
       } else if (tool.takes_path.contains(option)) {
-        reply = "compopt -o filenames; COMPREPLY=($(compgen -f -- \"$word\"))";
+        reply = "compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- \"$word\")";
       }
       for (const std::string& name : names) {
         values += fmt::format("    '{} {}') {}; return ;;\n", path, name, reply);
@@ -107,16 +107,16 @@ _verbena() {{
   done
   COMPREPLY=()
   case $path in
-    'verbena run') COMPREPLY=($(compgen -c -- "$word")); return ;;
+    'verbena run') mapfile -t COMPREPLY < <(compgen -c -- "$word"); return ;;
   esac
   case "$path $previous" in
 {}  esac
   case $path in
 {}  esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   if [ "$paths" = 1 ]; then
     compopt -o filenames
-    COMPREPLY+=($(compgen -f -- "$word"))
+    mapfile -t -O ${{#COMPREPLY[@]}} COMPREPLY < <(compgen -f -- "$word")
   fi
 }}
 complete -F _verbena verbena

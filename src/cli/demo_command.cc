@@ -84,7 +84,7 @@ void add_demo_command(Tool& tool) {
   output->option_text("DIR (build/demo)");
   tool.takes_path[output] = true;
   command->add_flag("--quick", options->quick, "Fewer sizes and shorter runs: some 10 seconds");
-  command->footer(examples_text({"verbena demo --quick", "verbena demo --quick --output answers"}));
+  command->footer(examples_text({"verbena demo --quick --output answers"}));
   command->callback([&tool, options] { tool.exit_code = run_demo(tool, *options); });
 }
 

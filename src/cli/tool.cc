@@ -80,9 +80,10 @@ Tool::Tool()
   app.set_version_flag("--version", fmt::format("verbena {} (commit {}, {})", kVersion,
                                                 build_commit(), build_configuration()));
   app.require_subcommand(1);
-  app.footer(examples_text({"verbena devices",
-                            "verbena bench one-to-one --protocol all --response 64,4KiB",
-                            "verbena demo --quick"}));
+  app.footer(examples_text(
+      {"verbena devices",
+       "verbena bench one-to-one --protocol all --response 64,4KiB --json results.json",
+       "verbena report results.json"}));
   add_devices_command(*this);
   add_bench_command(*this);
   add_demo_command(*this);

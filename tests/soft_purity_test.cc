@@ -1,0 +1,346 @@
+// After connecting and a warm-up, no verb of the data path enters the kernel or allocates memory.
+//
+// A child runs each verb in a loop under a seccomp filter that traps every system call of its
+// thread, with an allocator that counts. That the net holds is tested too: a loop with one system
+// call, or with one allocation, must be found out.
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
+#include "tests/soft/process.h"
+#include "tests/soft/responder.h"
+#include "tests/soft/verbs.h"
+
+#if defined(__SANITIZE_ADDRESS__) || VERBENA_THREAD_SANITIZER
+#define VERBENA_COUNTS_ALLOCATIONS 0
+#else
+#define VERBENA_COUNTS_ALLOCATIONS 1
+#endif
+
+namespace {
+thread_local bool counting = false;
+thread_local uint64_t allocations = 0;
+}  // namespace
+
+#if VERBENA_COUNTS_ALLOCATIONS
+// The C library's allocator, with a count; operator new comes here too.
+extern "C" {
+void* __libc_malloc(size_t);            // NOLINT(bugprone-reserved-identifier)
+void* __libc_calloc(size_t, size_t);    // NOLINT(bugprone-reserved-identifier)
+void* __libc_realloc(void*, size_t);    // NOLINT(bugprone-reserved-identifier)
+void* __libc_memalign(size_t, size_t);  // NOLINT(bugprone-reserved-identifier)
+
+void* malloc(size_t size) {
+  if (counting) ++allocations;
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) {
+  if (counting) ++allocations;
+  return __libc_calloc(count, size);
+}
+void* realloc(void* before, size_t size) {
+  if (counting) ++allocations;
+  return __libc_realloc(before, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) {
+  if (counting) ++allocations;
+  return __libc_memalign(alignment, size);
+}
+int posix_memalign(void** result, size_t alignment, size_t size) {
+  if (counting) ++allocations;
+  *result = __libc_memalign(alignment, size);
+  return *result == nullptr ? ENOMEM : 0;
+}
+}
+#endif
+
+namespace verbena::soft_test {
+namespace {
+
+// How the measured process ends.
+enum Verdict { kPure = 0, kSystemCall = 10, kAllocation = 11, kVerbFailed = 12 };
+constexpr int kReport = 777;  // a descriptor that may be written to
+// Few, since with fewer cores than processes each answer may take a time slice.
+constexpr uint64_t kRounds = 300;
+constexpr uint64_t kWarmUpRounds = 50;
+constexpr size_t kBufferBytes = 64 * 1024;
+
+std::atomic<int> trapped{-1};
+
+void on_trap(int, siginfo_t* info, void* context) {
+  int none = -1;
+  trapped.compare_exchange_strong(none, info->si_syscall);
+#if defined(__x86_64__)
+  static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RAX] = -ENOSYS;
+#elif defined(__aarch64__)
+  static_cast<ucontext_t*>(context)->uc_mcontext.regs[0] = static_cast<uint64_t>(-ENOSYS);
+#endif
+}
+
+bool trap_system_calls() {
+  struct sigaction action {};
+  action.sa_sigaction = on_trap;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSYS, &action, nullptr);
+  const auto number = static_cast<uint32_t>(offsetof(seccomp_data, nr));
+  const auto first = static_cast<uint32_t>(offsetof(seccomp_data, args));
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, number),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 5, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 4, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 0, 2),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, first),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kReport, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = sizeof(program) / sizeof(program[0]), .filter = program};
+  // For this thread only: the device's service thread may do what it likes.
+  return dup2(STDERR_FILENO, kReport) == kReport && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+[[noreturn]] void end(Verdict verdict, const char* what) {
+  counting = false;
+  char line[160];
+  const int length = snprintf(line, sizeof(line), "%s: system call %d, allocations %llu\n", what,
+                              trapped.load(), static_cast<unsigned long long>(allocations));
+  if (verdict != kPure && length > 0) {
+    [[maybe_unused]] const ssize_t written = write(kReport, line, static_cast<size_t>(length));
+  }
+  _exit(verdict);
+}
+
+// A queue pair for each way in which arrivals are found and receives are kept.
+struct Plan {
+  bool shared_receives;
+  bool belled;  // so many other queue pairs on the queue that this one rings a bell
+  bool with_channel;
+};
+
+struct Peer {
+  QueuePairAddress address;
+  Responder::Memory memory;
+};
+
+// ibv_post_send and ibv_post_recv without the conveniences that allocate.
+struct Poster {
+  ibv_qp* qp;
+  ibv_srq* srq;
+  ibv_cq* cq;
+  ibv_sge sge;
+  ibv_send_wr wr{};
+  ibv_recv_wr receive{};
+
+  bool post(ibv_wr_opcode opcode, size_t size_bytes, unsigned flags) {
+    sge.length = static_cast<uint32_t>(size_bytes);
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(qp, &wr, &bad) == 0;
+  }
+  bool post_receive(ibv_sge* into) {
+    receive.sg_list = into;
+    receive.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    return (srq != nullptr ? ibv_post_srq_recv(srq, &receive, &bad)
+                           : ibv_post_recv(qp, &receive, &bad)) == 0;
+  }
+  // No waiting but by looking: every other way is a system call.
+  bool take(ibv_wc_opcode wanted) {
+    ibv_wc wc;
+    int got = 0;
+    while ((got = ibv_poll_cq(cq, 1, &wc)) == 0) cpu_relax();
+    return got == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == wanted;
+  }
+};
+
+VERBENA_TEST_CHILD(measured) {
+  const std::string verb = arguments[0];
+  const std::string impurity = arguments[1];
+  const auto plan = link.get<Plan>();
+  Node node;
+  CompletionChannel channel = must(CompletionChannel::create(node.device));
+  CompletionQueue cq = must(CompletionQueue::create(
+      node.device, {.depth_cqes = 256, .channel = plan.with_channel ? &channel : nullptr}));
+  SharedReceiveQueue srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 64}));
+  std::vector<std::unique_ptr<End>> others;
+  for (int i = 0; plan.belled && i < 20; ++i) {
+    others.push_back(std::make_unique<End>(node, EndOptions{.send_cq = &cq, .recv_cq = &cq}));
+  }
+  End end(node, {.send_cq = &cq,
+                 .recv_cq = &cq,
+                 .shared_receive_queue = plan.shared_receives ? &srq : nullptr});
+  Buffer buffer(node.domain, kBufferBytes);
+  link.put(Peer{end.address(), {buffer.address(), buffer.key()}});
+  const auto peer = link.get<Peer>();
+  end.connect(peer.address);
+  Poster poster{.qp = end.qp(),
+                .srq = plan.shared_receives ? srq.get() : nullptr,
+                .cq = cq.get(),
+                .sge = buffer.sge(0, 8)};
+  ibv_sge landing = buffer.sge(kBufferBytes / 2, kBufferBytes / 2);
+  for (int i = 0; i < 16; ++i) {
+    if (!poster.post_receive(&landing)) return kVerbFailed;
+  }
+  link.put(true);
+  link.get<bool>();
+
+  const bool atomic = verb == "fetch_and_add" || verb == "compare_and_swap";
+  if (atomic) {
+    poster.wr.wr.atomic = {
+        .remote_addr = peer.memory.address, .compare_add = 1, .swap = 2, .rkey = peer.memory.key};
+  } else {
+    poster.wr.wr.rdma = {.remote_addr = peer.memory.address, .rkey = peer.memory.key};
+  }
+  const auto round = [&](uint64_t number) -> bool {
+    const size_t sizes[] = {8, 100, 1000, 16 * 1024};
+    const size_t size = atomic ? 8 : sizes[number % 4];
+    const unsigned inlined = size <= 100 && number % 3 == 0 ? unsigned{IBV_SEND_INLINE} : 0u;
+    if (impurity == "system_call" && number == kRounds / 2) syscall(SYS_getppid);
+    if (impurity == "allocation" && number == kRounds / 2) {
+      void* volatile wasted = malloc(1);
+      free(wasted);
+    }
+    if (verb == "write") {
+      // Most of them silent.
+      const bool signaled = number % 16 == 15;
+      return poster.post(IBV_WR_RDMA_WRITE, size, inlined | signaled_if(signaled)) &&
+             (!signaled || poster.take(IBV_WC_RDMA_WRITE));
+    }
+    if (verb == "read") {
+      return poster.post(IBV_WR_RDMA_READ, size, IBV_SEND_SIGNALED) &&
+             poster.take(IBV_WC_RDMA_READ);
+    }
+    if (verb == "fetch_and_add") {
+      return poster.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, IBV_SEND_SIGNALED) &&
+             poster.take(IBV_WC_FETCH_ADD);
+    }
+    if (verb == "compare_and_swap") {
+      return poster.post(IBV_WR_ATOMIC_CMP_AND_SWP, 8, IBV_SEND_SIGNALED) &&
+             poster.take(IBV_WC_COMP_SWAP);
+    }
+    // There and back again; the peer answers in kind.
+    const bool with_write = verb == "write_with_immediate";
+    const bool sent = poster.post(with_write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND, size,
+                                  inlined | IBV_SEND_SIGNALED);
+    return sent && poster.take(with_write ? IBV_WC_RDMA_WRITE : IBV_WC_SEND) &&
+           poster.take(with_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV) &&
+           poster.post_receive(&landing);
+  };
+  for (uint64_t number = 0; number < kWarmUpRounds; ++number) {
+    if (!round(number)) return kVerbFailed;
+  }
+  if (!trap_system_calls()) return kVerbFailed;
+  counting = true;
+  for (uint64_t number = 0; number < kRounds; ++number) {
+    if (!round(number)) soft_test::end(kVerbFailed, verb.c_str());
+  }
+  counting = false;
+  soft_test::end(trapped >= 0 ? kSystemCall : allocations > 0 ? kAllocation : kPure, verb.c_str());
+}
+
+// Answers what arrives until the child has ended; returns how it ended.
+int measure(const std::string& verb, const Plan& plan, const std::string& impurity) {
+  Node node;
+  End end(node, {.recv_depth = 32});
+  Buffer buffer(node.domain, kBufferBytes);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(post_receive(end.qp(), 0, {buffer.sge(kBufferBytes / 2, kBufferBytes / 2)}), 0);
+  }
+  Child child("measured", {verb, impurity});
+  child.link().put(plan);
+  const auto peer = child.link().get<Peer>();
+  end.connect(peer.address);
+  child.link().put(Peer{end.address(), {buffer.address(), buffer.key()}});
+  child.link().get<bool>();
+  child.link().put(true);
+  const bool with_write = verb == "write_with_immediate";
+  Deadline deadline;
+  while (!child.link().readable()) {
+    ibv_wc wc;
+    const int got = ibv_poll_cq(end.cq(), 1, &wc);
+    if (got == 0) {
+      if (!deadline.wait()) break;
+      continue;
+    }
+    if (wc.status != IBV_WC_SUCCESS) break;
+    if (wc.opcode != IBV_WC_RECV && wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM) continue;
+    EXPECT_EQ(post_receive(end.qp(), 0, {buffer.sge(kBufferBytes / 2, kBufferBytes / 2)}), 0);
+    EXPECT_EQ(post(end.qp(), {.opcode = with_write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND,
+                              .sges = {buffer.sge(0, wc.byte_len)},
+                              .remote_address = peer.memory.address,
+                              .rkey = peer.memory.key}),
+              0);
+  }
+  return child.wait();
+}
+
+struct Case {
+  const char* verb;
+  Plan plan;
+};
+
+class PurityTest : public testing::TestWithParam<Case> {};
+
+constexpr Case kCases[] = {
+    {"write", {false, false, false}},
+    {"read", {false, false, false}},
+    {"fetch_and_add", {false, false, false}},
+    {"compare_and_swap", {false, false, false}},
+    {"send", {false, false, false}},
+    {"send", {true, false, false}},
+    {"send", {false, true, false}},
+    {"send", {true, true, true}},
+    {"write_with_immediate", {false, false, false}},
+    {"write_with_immediate", {true, false, true}},
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return std::string(info.param.verb) + (info.param.plan.shared_receives ? "_shared" : "") +
+         (info.param.plan.belled ? "_belled" : "") +
+         (info.param.plan.with_channel ? "_with_channel" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Verbs, PurityTest, testing::ValuesIn(kCases), name_of);
+
+TEST_P(PurityTest, NeitherSystemCallsNorAllocations) {
+  EXPECT_EQ(measure(GetParam().verb, GetParam().plan, "none"), kPure);
+}
+
+TEST(PurityNetTest, OneSystemCallIsFound) {
+  EXPECT_EQ(measure("write", {}, "system_call"), kSystemCall);
+}
+
+TEST(PurityNetTest, OneAllocationIsFound) {
+  if (!VERBENA_COUNTS_ALLOCATIONS) GTEST_SKIP() << "a sanitizer has the allocator";
+  EXPECT_EQ(measure("send", {}, "allocation"), kAllocation);
+}
+
+}  // namespace
+}  // namespace verbena::soft_test
+
+int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }
