@@ -197,16 +197,16 @@ TEST_F(RpcHostileTest, GarbageInPolledSlots) {
 
 TEST_F(RpcHostileTest, SendsThatNameNothing) {
   const std::vector<char> text(10, 'x');
-  expect_ended<rpc::SendSend>("another verb than agreed",
-                              [&](auto& requester) { requester.send_without_immediate(text); });
-  expect_ended<rpc::SendSend>("a slot that it does not have", [&](auto& requester) {
+  expect_ended<rpc::SendSend<>>("another verb than agreed",
+                                [&](auto& requester) { requester.send_without_immediate(text); });
+  expect_ended<rpc::SendSend<>>("a slot that it does not have", [&](auto& requester) {
     requester.send(text, MessageTag{requester.peer().connection, 2}.immediate());
   });
-  expect_ended<rpc::SendSend>("a slot that it does not have", [&](auto& requester) {
+  expect_ended<rpc::SendSend<>>("a slot that it does not have", [&](auto& requester) {
     requester.send(text, MessageTag{0, 0}.immediate());  // the good one's connection
   });
-  expect_ended<rpc::SendSend>("a slot that it does not have",
-                              [&](auto& requester) { requester.send(text, ~0u); });
+  expect_ended<rpc::SendSend<>>("a slot that it does not have",
+                                [&](auto& requester) { requester.send(text, ~0u); });
 }
 
 TEST_F(RpcHostileTest, SendsThatAreLargerThanAgreed) {
@@ -260,7 +260,7 @@ TEST_F(RpcHostileTest, ResponsesWithoutARequest) {
     waiter.idle();
   }
   EXPECT_EQ((*requester)->status().code(), StatusCode::kProtocolViolation);
-  EXPECT_THAT((*requester)->status().message(), HasSubstr("a request that was not made"));
+  EXPECT_THAT((*requester)->status().message(), HasSubstr("a slot that waits for none"));
   seen = true;
   hostile.join();
 }

@@ -181,6 +181,12 @@ class RpcOneToOneTest : public testing::Test {
         c.layout = layout;
         c.seed = run_seed();
         cases.push_back(c);
+        const bool request_consumes_receive =
+            protocol == Protocol::kSendSend || protocol == Protocol::kSendWrite ||
+            (protocol != Protocol::kRead && layout == MarkLayout::kImmediate);
+        if (!request_consumes_receive) continue;
+        c.receive_queues = ReceiveQueues::kPerConnection;
+        cases.push_back(c);
       }
     }
     return cases;
@@ -230,6 +236,16 @@ TEST_F(RpcOneToOneTest, TwoThreadsWithEveryQueueOption) {
     c.post_batch = 1;
     c.signal_interval = 100;
     c.inline_bytes = 0;
+    run_in_two_threads(c);
+  }
+}
+
+TEST_F(RpcOneToOneTest, TwoThreadsThatSleep) {
+  for (Case c : design_points()) {
+    c.blocking = true;
+    c.huge_pages = true;
+    c.pending = 3;
+    c.messages = 300;
     run_in_two_threads(c);
   }
 }

@@ -30,6 +30,9 @@ struct Case {
   uint32_t signal_interval = 0;
   uint32_t post_batch = 1;
   uint32_t receive_depth = 0;
+  ReceiveQueues receive_queues = ReceiveQueues::kShared;
+  bool blocking = false;  // wait for events where that is possible
+  bool huge_pages = false;
   uint32_t max_connections = 1;
   bool in_turn = true;  // slots posted in order, or in any
   uint64_t messages = 1000;
@@ -39,6 +42,8 @@ struct Case {
 inline std::string name_of(const Case& c) {
   std::string name = protocol_name(c.protocol);
   if (uses_mark_layout(c.protocol)) name += std::string("/") + mark_layout_name(c.layout);
+  if (c.receive_queues != ReceiveQueues::kShared) name += " own receives";
+  if (c.blocking) name += " blocking";
   return name + " pending " + std::to_string(c.pending);
 }
 
@@ -50,6 +55,8 @@ inline RequesterOptions requester_options(const Case& c) {
   options.inline_bytes = c.inline_bytes;
   options.signal_interval = c.signal_interval;
   options.post_batch = c.post_batch;
+  options.blocking = c.blocking;
+  options.huge_pages = c.huge_pages;
   options.handshake_timeout_ns = kTimeoutNs;
   return options;
 }
@@ -64,6 +71,9 @@ inline ResponderOptions responder_options(const Case& c, std::span<char> readabl
   options.signal_interval = c.signal_interval;
   options.post_batch = c.post_batch;
   options.receive_depth = c.receive_depth;
+  options.receive_queues = c.receive_queues;
+  options.blocking = c.blocking;
+  options.huge_pages = c.huge_pages;
   options.handshake_timeout_ns = kTimeoutNs;
   if (c.protocol == Protocol::kRead) options.readable = readable;
   return options;
@@ -139,7 +149,7 @@ inline void serve(Responder& responder, Server& server) {
   while (responder.status().ok()) {
     if (responder.poll(server) > 0) {
       waiter.progress();
-    } else {
+    } else if (!responder.wait(-1)) {
       waiter.idle();
     }
   }
@@ -185,7 +195,7 @@ class Client {
         waiter.progress();
         last_progress_ns = now_ns();
       } else {
-        waiter.idle();
+        if (!requester.wait(-1)) waiter.idle();
         if (now_ns() - last_progress_ns > kTimeoutNs) {
           outcome_.stuck = true;
           break;

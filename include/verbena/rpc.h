@@ -62,6 +62,17 @@ enum class MarkLayout : uint8_t {
   kHeadTail,       // flag and length at the head, alternating flag at the tail ("mpiiba" 4.2)
   kImmediate,      // no mark: WRITE_WITH_IMM, and its completion tells. For devices that do not
                    // place the bytes of a WRITE in order (DeviceInfo::writes_in_order).
+  kDense,          // a second WRITE sets a byte of a dense array, which alone is polled ("patterns"
+                   // 8, L5): for responders with many requesters of which few are active. Rests on
+                   // the order of WRITEs, not of the bytes within one.
+};
+
+// Where requests that consume a receive (SEND, MarkLayout::kImmediate) find one.
+enum class ReceiveQueues : uint8_t {
+  kShared,         // one shared receive queue and one completion queue for all connections
+                   // ("patterns" 4.1): one look for all, as many receives as are pending in all
+  kPerConnection,  // each queue pair has its own of both: a look per connection, and no requester
+                   // can use up another one's receives
 };
 
 std::span<const Protocol> all_protocols();
@@ -69,11 +80,20 @@ std::span<const MarkLayout> all_mark_layouts();
 // "write/write" and so on; "last-bit", "length-markers", "head-tail", "immediate".
 const char* protocol_name(Protocol protocol);
 const char* mark_layout_name(MarkLayout layout);
+// "shared", "per-connection".
+std::span<const ReceiveQueues> all_receive_queues();
+const char* receive_queues_name(ReceiveQueues queues);
 // The inverse; kInvalidArgument names what there is.
 Result<Protocol> parse_protocol(std::string_view name);
 Result<MarkLayout> parse_mark_layout(std::string_view name);
+Result<ReceiveQueues> parse_receive_queues(std::string_view name);
 // Whether a protocol has a WRITE half, so that the mark layout makes a difference.
 bool uses_mark_layout(Protocol protocol);
+// Whether a layout can only be trusted where DeviceInfo::writes_in_order.
+constexpr bool needs_writes_in_order(MarkLayout layout) {
+  return layout != MarkLayout::kImmediate && layout != MarkLayout::kDense;
+}
+inline constexpr MarkLayout kLastMarkLayout = MarkLayout::kDense;
 
 // Bounds of the options below.
 inline constexpr uint32_t kMaxMessageBytes = 1u << 29;
@@ -97,6 +117,12 @@ struct RequesterOptions {
   // Work requests that are posted as one list (one doorbell). 1: each at once. Above: when that
   // many are there, and at each poll.
   uint32_t post_batch = 1;
+  // Makes wait() possible where responses raise completions (the response verb SEND,
+  // MarkLayout::kImmediate, READ). Costs the device a look per message.
+  bool blocking = false;
+  // Slots in 2 MiB pages, so that the device needs fewer translations ("patterns" 8). Where the
+  // system has none to give, in usual ones.
+  bool huge_pages = false;
   // For each step of the handshake with the peer.
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
@@ -115,6 +141,9 @@ struct ResponderOptions {
   // come by SEND ("patterns" 4.1). 0: enough for max_connections * pending, so that no sender ever
   // meets an empty queue. Fewer save memory and cost a retry (RNR) when they run out.
   uint32_t receive_depth = 0;
+  ReceiveQueues receive_queues = ReceiveQueues::kShared;
+  bool blocking = false;    // as above, for requests
+  bool huge_pages = false;  // as above
   // READ only: the memory that requesters may read, registered by the responder while it lives.
   // Empty: response_max_bytes of zeros.
   std::span<char> readable;
@@ -125,6 +154,15 @@ enum class PostResult : uint8_t {
   kPosted,
   kWouldBlock,  // the slot still waits for its response, or the send queue is full: poll, try again
   kFailed,      // see status()
+};
+
+// What has passed a connection so far; seen from either side.
+struct ConnectionStatistics {
+  uint64_t requests = 0;
+  uint64_t responses = 0;
+  uint64_t request_bytes = 0;
+  uint64_t response_bytes = 0;
+  uint64_t would_block = 0;  // posts that met a full send queue
 };
 
 struct Response {
@@ -179,6 +217,11 @@ class Requester {
     return count;
   }
 
+  // Sleeps until a response may have arrived, at most for `timeout_ns` (negative: no limit) and
+  // 10 ms; then poll again. False at once where nothing can wake it: RequesterOptions::blocking is
+  // off, or responses are found by polling memory. Enters the kernel.
+  virtual bool wait(int64_t timeout_ns) = 0;
+
   // Ok while the connection works. kUnavailable, naming the peer and the cause, once it is gone;
   // kProtocolViolation if the peer broke the protocol. Requests that wait then get no response.
   virtual const Status& status() const = 0;
@@ -186,6 +229,7 @@ class Requester {
   // Ends the connection: outstanding requests get no response, later posts fail.
   virtual void close() = 0;
 
+  virtual const ConnectionStatistics& statistics() const = 0;
   // What the connection uses; kImmediate where one of the devices does not write in order.
   virtual MarkLayout mark_layout() const = 0;
   virtual uint32_t pending() const = 0;
@@ -240,6 +284,9 @@ class Responder {
   }
   virtual uint32_t poll_with(RequestHandler handler) = 0;
 
+  // Sleeps until a request may have arrived, as Requester::wait().
+  virtual bool wait(int64_t timeout_ns) = 0;
+
   // Connections that are alive.
   virtual uint32_t connections() const = 0;
   // Ok until every connection has ended; then why the last one did (kUnavailable if its requester
@@ -247,6 +294,8 @@ class Responder {
   virtual const Status& status() const = 0;
   // Why a connection ended; ok while it is alive.
   virtual const Status& status(uint32_t connection) const = 0;
+  // Of a connection, also after its end. READs leave no trace at the responder: all zero.
+  virtual const ConnectionStatistics& statistics(uint32_t connection) const = 0;
 
   // What all connections use; kImmediate where the device does not write in order.
   virtual MarkLayout mark_layout() const = 0;

@@ -27,7 +27,7 @@ Status check(const Message& message) {
   const Point& point = message.setup.point;
   if (message.kind == MessageKind::kSetup) {
     if (point.protocol > Protocol::kRead) return wrong("protocol");
-    if (point.layout > MarkLayout::kImmediate) return wrong("mark layout");
+    if (point.layout > kLastMarkLayout) return wrong("mark layout");
     if (point.request_bytes > kMaxMessageBytes || point.response_bytes > kMaxMessageBytes) {
       return wrong("message size");
     }

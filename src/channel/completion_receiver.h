@@ -3,17 +3,15 @@
 
 #include <infiniband/verbs.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "src/channel/channel.h"
+#include "src/channel/completion_batch.h"
 #include "src/channel/receive_pool.h"
 
 namespace verbena::channel {
-
-inline constexpr uint32_t kPollBatch = 16;
 
 // Checks a receive's completion against what a well-behaved peer causes. Null, or what it did.
 inline const char* receive_violation(const ibv_wc& completion, ibv_wc_opcode expected,
@@ -33,7 +31,7 @@ class CompletionReceiver {
   CompletionReceiver() = default;
   explicit CompletionReceiver(const ReceiverSetup& setup)
       : slots_(setup.slots),
-        completions_(setup.receive_completions),
+        batch_(setup.receive_completions),
         pool_({setup.queue_pair}, setup.buffers, setup.receives),
         held_(kPayloadInSlots ? 0 : setup.slots.count, kNone) {}
 
@@ -41,19 +39,24 @@ class CompletionReceiver {
 
   template <EligibleFunction Eligible, DeliverFunction Deliver>
   uint32_t poll(uint32_t limit, Eligible&& eligible, Deliver&& deliver) {
-    ibv_wc completions[kPollBatch];
-    const int count =
-        ibv_poll_cq(completions_, static_cast<int>(std::min(limit, kPollBatch)), completions);
-    if (count <= 0) {
-      if (count < 0) error_ = ChannelError::poll_failed();
-      return 0;
+    uint32_t found = 0;
+    while (found < limit) {
+      const ibv_wc* completion = batch_.next();
+      if (completion == nullptr) break;
+      const bool taken = take(*completion, eligible, deliver);
+      batch_.take();
+      if (!taken) [[unlikely]]
+        break;
+      ++found;
     }
-    for (int i = 0; i < count; ++i) {
-      if (!take(completions[i], eligible, deliver)) [[unlikely]]
-        return static_cast<uint32_t>(i);
-    }
-    return static_cast<uint32_t>(count);
+    if (batch_.failed() && !error_) [[unlikely]]
+      error_ = ChannelError::poll_failed();
+    return found;
   }
+
+  // The completion queue where arrivals can be waited for, and whether one is there already.
+  ibv_cq* completions() const { return batch_.queue(); }
+  bool has_arrival() { return batch_.next() != nullptr; }
 
   void release(uint32_t /*slot*/) {}
   // The response in `slot` was used and the next request is on its way: time to repost its receive.
@@ -79,7 +82,7 @@ class CompletionReceiver {
     const char* violation = receive_violation(completion, kExpected, slots_.shape.capacity_bytes);
     const MessageTag tag = MessageTag::from_completion(completion);
     if (violation == nullptr && (tag.slot >= slots_.count || !eligible(tag.slot))) {
-      violation = "it answered a request that was not made";
+      violation = "its message names a slot that waits for none";
     }
     if (violation != nullptr) [[unlikely]] {
       error_ = ChannelError::peer_violated(violation);
@@ -98,7 +101,7 @@ class CompletionReceiver {
   }
 
   SlotArray slots_;
-  ibv_cq* completions_ = nullptr;
+  CompletionBatch batch_;
   ReceivePool<OwnReceiveQueue> pool_;
   std::vector<uint32_t> held_;  // per slot: the receive whose buffer holds its message
   ChannelError error_;
@@ -112,38 +115,28 @@ class SharedInbox {
   SharedInbox() = default;
   SharedInbox(ibv_srq* queue, ibv_cq* completions, const ReceiveBuffers& buffers,
               const ReceivePoolSizes& sizes)
-      : completions_(completions), pool_({queue}, buffers, sizes) {}
+      : batch_(completions), pool_({queue}, buffers, sizes) {}
 
   int post_receives() { return pool_.post_all(); }
 
   // The next completion that was not taken, or null. It stays the next one until take().
-  const ibv_wc* next() {
-    if (next_ == count_) {
-      next_ = 0;
-      const int count = ibv_poll_cq(completions_, kPollBatch, batch_);
-      count_ = count > 0 ? static_cast<uint32_t>(count) : 0;
-      if (count < 0) [[unlikely]]
-        error_ = ChannelError::poll_failed();
-      if (count_ == 0) return nullptr;
-    }
-    return &batch_[next_];
-  }
+  const ibv_wc* next() { return batch_.next(); }
   // Its message was used: the receive goes back.
   void take() {
-    VERBENA_DEBUG_ASSERT(next_ < count_);
-    pool_.give_back(batch_[next_++].wr_id);
+    const uint64_t receive = batch_.next()->wr_id;
+    batch_.take();
+    pool_.give_back(receive);
   }
+  ibv_cq* completions() const { return batch_.queue(); }
 
   const char* buffer(const ibv_wc& completion) const { return pool_.buffer(completion.wr_id); }
-  const ChannelError& error() const { return error_ ? error_ : pool_.error(); }
+  ChannelError error() const {
+    return batch_.failed() ? ChannelError::poll_failed() : pool_.error();
+  }
 
  private:
-  ibv_cq* completions_ = nullptr;
+  CompletionBatch batch_;
   ReceivePool<SharedReceiveQueueRef> pool_;
-  ibv_wc batch_[kPollBatch];
-  uint32_t next_ = 0;
-  uint32_t count_ = 0;
-  ChannelError error_;
 };
 
 }  // namespace verbena::channel

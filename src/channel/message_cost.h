@@ -44,6 +44,7 @@ struct MessageCost {
   SideCost sender;
   SideCost receiver;
   double wire_bytes = 0;  // payload, padding and mark; without the link's headers
+  double wire_messages = 1;
 };
 
 // What every channel's sender does for `wire_bytes` of one message.

@@ -30,6 +30,17 @@ class PostList {
     return ++count_ < batch_ ? 0 : flush();
   }
 
+  // The same for two that go out together.
+  int push(ibv_send_wr& first, ibv_send_wr& second) {
+    if (batch_ == 1) {
+      first.next = &second;
+      second.next = nullptr;
+      return post(&first);
+    }
+    const int error = push(first);
+    return error != 0 ? error : push(second);
+  }
+
   // Posts what there is. 0, or an errno value.
   int flush() {
     if (first_ == nullptr) return 0;

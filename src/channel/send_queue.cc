@@ -24,7 +24,7 @@ void SendQueue::reap() {
 bool SendQueue::make_room() {
   if (!flush()) return false;
   reap();
-  return posted_ - retired_ < depth_wrs_ && !error_;
+  return free_wrs() >= requests_per_message_ && !error_;
 }
 
 }  // namespace verbena::channel

@@ -20,6 +20,7 @@ struct SendQueueSizes {
   uint32_t depth_wrs = 1;
   uint32_t signal_interval = 1;  // at most depth_wrs, so that a full queue holds a signaled request
   uint32_t post_batch = 1;       // at most depth_wrs
+  uint32_t requests_per_message = 1;
 };
 
 class SendQueue {
@@ -31,28 +32,33 @@ class SendQueue {
         completions_(completions),
         depth_wrs_(sizes.depth_wrs),
         signal_interval_(sizes.signal_interval),
+        requests_per_message_(sizes.requests_per_message),
         next_signaled_(sizes.signal_interval) {
     VERBENA_ASSERT(sizes.signal_interval >= 1 && sizes.signal_interval <= sizes.depth_wrs);
     VERBENA_ASSERT(sizes.post_batch >= 1 && sizes.post_batch <= sizes.depth_wrs);
+    VERBENA_ASSERT(sizes.requests_per_message <= sizes.depth_wrs);
   }
 
-  // Whether one more work request fits. False is "would block", or an error: see error().
+  // Whether one more message fits. False is "would block", or an error: see error().
   bool has_room() {
-    if (posted_ - retired_ < depth_wrs_) [[likely]]
+    if (free_wrs() >= requests_per_message_) [[likely]]
       return true;
     return make_room();
   }
+  // How many more messages fit.
+  uint32_t room() { return has_room() ? free_wrs() / requests_per_message_ : 0; }
 
   // Posts `request`, or keeps it until the batch is full or flush() is called. Needs has_room().
   // The request and its gather list must stay as they are until then. False: see error().
   bool push(ibv_send_wr& request) {
-    VERBENA_DEBUG_ASSERT(posted_ - retired_ < depth_wrs_);
-    if (++posted_ == next_signaled_) {
-      request.send_flags |= IBV_SEND_SIGNALED;
-      request.wr_id = posted_;
-      next_signaled_ += signal_interval_;
-    }
+    count(request);
     return note(list_.push(request));
+  }
+  // The same for a message of two.
+  bool push(ibv_send_wr& first, ibv_send_wr& second) {
+    count(first);
+    count(second);
+    return note(list_.push(first, second));
   }
 
   // Posts what push() kept. False: see error().
@@ -64,7 +70,17 @@ class SendQueue {
   const ChannelError& error() const { return error_; }
 
  private:
+  uint32_t free_wrs() const { return depth_wrs_ - static_cast<uint32_t>(posted_ - retired_); }
   bool make_room();
+
+  void count(ibv_send_wr& request) {
+    VERBENA_DEBUG_ASSERT(free_wrs() > 0);
+    if (++posted_ == next_signaled_) {
+      request.send_flags |= IBV_SEND_SIGNALED;
+      request.wr_id = posted_;
+      next_signaled_ += signal_interval_;
+    }
+  }
 
   bool note(int post_error) {
     if (post_error == 0) [[likely]]
@@ -77,6 +93,7 @@ class SendQueue {
   ibv_cq* completions_ = nullptr;
   uint32_t depth_wrs_ = 0;
   uint32_t signal_interval_ = 1;
+  uint32_t requests_per_message_ = 1;
   uint64_t posted_ = 0;   // work requests so far
   uint64_t retired_ = 0;  // of these, known to be done
   uint64_t next_signaled_ = 0;

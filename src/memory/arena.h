@@ -29,9 +29,10 @@ class RegisteredArena {
  public:
   // `size_bytes` (rounded up to whole pages) of zeros, page-aligned, registered with the given
   // ibv_access_flags. Relaxed ordering is refused: the memory is polled.
+  // `huge_pages`: in 2 MiB pages where the system has some to give.
   //   kLimitExceeded  the machine has not that much memory, or the locked-memory limit is lower
   static Result<RegisteredArena> create(const ProtectionDomain& domain, uint64_t size_bytes,
-                                        unsigned access);
+                                        unsigned access, bool huge_pages = false);
 
   char* data() const { return memory_.get(); }
   uint64_t size_bytes() const { return memory_.get_deleter().size_bytes; }

@@ -13,6 +13,7 @@
 
 #include "src/channel/channel.h"
 #include "src/channel/completion_receiver.h"
+#include "src/channel/dense_channel.h"
 #include "src/rpc/endpoint.h"
 #include "src/rpc/handshake.h"
 #include "src/rpc/sizing.h"
@@ -32,6 +33,11 @@ struct EndOptions {
   // Where incoming messages consume receives that connections share.
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;
+  // Where incoming messages signal in an array that connections share: this connection's part.
+  char* shared_signals = nullptr;
+  uint32_t shared_signals_rkey = 0;
+  const CompletionChannel* events = nullptr;
+  bool huge_pages = false;
 };
 
 struct NoReceiver {};
@@ -67,9 +73,9 @@ class ConnectionEnd {
     constexpr bool kOwnReceives = kHasReceiver && Incoming::kConsumesReceives;
     constexpr bool kOwnBuffers = kOwnReceives && !Incoming::kWritesSlots;
 
-    VERBENA_ASSIGN_OR_RETURN(
-        const channel::SendQueueSizes sizes,
-        size_send_queue(info, options.pending, options.signal_interval, options.post_batch));
+    VERBENA_ASSIGN_OR_RETURN(const channel::SendQueueSizes sizes,
+                             size_send_queue(info, options.pending, options.signal_interval,
+                                             options.post_batch, Outgoing::kRequestsPerMessage));
     channel::ReceivePoolSizes receives;
     if (kOwnReceives) {
       VERBENA_ASSIGN_OR_RETURN(receives, size_receive_queue(info.max_queue_pair_wrs,
@@ -85,12 +91,17 @@ class ConnectionEnd {
       plan.arena_bytes +=
           channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, receives.receives);
     }
+    const uint32_t signals_bytes =
+        Incoming::kSignals ? channel::SignalArray::stride_bytes(options.pending) : 0;
+    plan.arena_bytes += round_up<uint64_t>(signals_bytes, kCacheLineBytes);
     plan.peer_writes = Incoming::kWritesSlots;
     plan.send = sizes;
     plan.inline_bytes = inline_limit_bytes(info, options.inline_bytes);
     plan.own_receives = receives.receives;
     plan.shared_receives = options.shared_receives;
     plan.shared_completions = options.shared_completions;
+    plan.events = options.events;
+    plan.huge_pages = options.huge_pages;
     VERBENA_ASSIGN_OR_RETURN(endpoint_, make_endpoint(device, domain, plan));
 
     RegisteredArena& arena = endpoint_->arena;
@@ -106,9 +117,20 @@ class ConnectionEnd {
       mine.slots_bytes = incoming_.size_bytes();
       mine.slots_rkey = arena.rkey();
     }
+    char* signals = options.shared_signals;
+    if constexpr (Incoming::kSignals) {
+      mine.signals_rkey = options.shared_signals_rkey;
+      if (signals == nullptr) {
+        signals = arena.carve(signals_bytes);
+        mine.signals_rkey = arena.rkey();
+      }
+      mine.signals_address = reinterpret_cast<uint64_t>(signals);
+      mine.signals_bytes = options.pending;
+    }
     if constexpr (kHasReceiver) {
       channel::ReceiverSetup setup;
       setup.slots = incoming_;
+      setup.signals = signals;
       setup.queue_pair = endpoint_->queue_pair.get();
       setup.receives = receives;
       if (kOwnReceives) setup.receive_completions = endpoint_->receive_completions->get();
@@ -129,6 +151,7 @@ class ConnectionEnd {
   EndpointNeeds needs() const {
     EndpointNeeds needs;
     if (Outgoing::kWritesSlots) needs.slots_bytes = outgoing_.size_bytes();
+    if (Outgoing::kSignals) needs.signals_bytes = outgoing_.count;
     return needs;
   }
 
@@ -138,6 +161,7 @@ class ConnectionEnd {
     setup.slots = outgoing_;
     setup.lkey = endpoint_->arena.lkey();
     setup.remote = {peer.slots_address, peer.slots_rkey};
+    setup.remote_signals = {peer.signals_address, peer.signals_rkey};
     setup.connection = peer.connection;
     setup.inline_limit_bytes = inline_limit_bytes_;
     setup.queue_pair = endpoint_->queue_pair.get();

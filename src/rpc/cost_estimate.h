@@ -27,7 +27,7 @@ CostEstimate estimate_pair(uint32_t request_bytes, uint32_t response_bytes,
   estimate.requester += response.receiver;
   estimate.responder = request.receiver;
   estimate.responder += response.sender;
-  estimate.wire_messages = 2;
+  estimate.wire_messages = request.wire_messages + response.wire_messages;
   estimate.wire_bytes = request.wire_bytes + response.wire_bytes;
   return estimate;
 }

@@ -9,6 +9,7 @@
 
 #include "src/channel/channel.h"
 #include "src/channel/completion_mark.h"
+#include "src/channel/dense_channel.h"
 #include "src/channel/head_tail_mark.h"
 #include "src/channel/last_bit_mark.h"
 #include "src/channel/length_markers_mark.h"
@@ -22,6 +23,9 @@ namespace verbena::rpc {
 // Stands where a completion mark would: the completion of a WRITE_WITH_IMM tells instead.
 struct ImmediateMark {};
 
+// Stands where a completion mark would: a byte per slot in an array of its own tells instead.
+struct DenseMark {};
+
 // The channel that carries a WRITE half, and how the layout is called.
 template <typename Mark>
 struct WriteHalf {
@@ -30,6 +34,10 @@ struct WriteHalf {
 template <>
 struct WriteHalf<ImmediateMark> {
   using Channel = channel::WriteImmediateChannel;
+};
+template <>
+struct WriteHalf<DenseMark> {
+  using Channel = channel::DenseChannel;
 };
 
 template <typename Mark>
@@ -40,12 +48,15 @@ template <>
 inline constexpr MarkLayout kLayoutOf<channel::LengthMarkersMark> = MarkLayout::kLengthMarkers;
 template <>
 inline constexpr MarkLayout kLayoutOf<channel::HeadTailMark> = MarkLayout::kHeadTail;
+template <>
+inline constexpr MarkLayout kLayoutOf<DenseMark> = MarkLayout::kDense;
 
 // A protocol with a request channel and a response channel; READ is not one.
 template <typename Design>
 concept ChannelPair = channel::MessageChannel<typename Design::RequestChannel> &&
     channel::MessageChannel<typename Design::ResponseChannel> &&
     std::same_as<std::remove_cv_t<decltype(Design::kProtocol)>, Protocol> &&
-    std::same_as<std::remove_cv_t<decltype(Design::kLayout)>, MarkLayout>;
+    std::same_as<std::remove_cv_t<decltype(Design::kLayout)>, MarkLayout> &&
+    std::same_as<std::remove_cv_t<decltype(Design::kReceiveQueues)>, ReceiveQueues>;
 
 }  // namespace verbena::rpc

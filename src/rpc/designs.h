@@ -23,38 +23,59 @@
 
 namespace verbena::rpc {
 
-template <template <typename Mark> typename Design, typename Function>
+// Where requests consume no receives, it makes no difference which queue they would come from.
+template <template <typename Mark, ReceiveQueues> typename Design, typename Mark,
+          ReceiveQueues kReceives>
+using DesignFor = Design<Mark, Design<Mark, kReceives>::RequestChannel::kConsumesReceives
+                                   ? kReceives
+                                   : ReceiveQueues::kShared>;
+
+template <template <typename Mark, ReceiveQueues> typename Design,
+          ReceiveQueues kReceives = ReceiveQueues::kShared, typename Function>
 decltype(auto) with_mark_layout(MarkLayout layout, Function&& function) {
   switch (layout) {
     case MarkLayout::kLastBit:
-      return function.template operator()<Design<channel::LastBitMark>>();
+      return function.template operator()<DesignFor<Design, channel::LastBitMark, kReceives>>();
     case MarkLayout::kLengthMarkers:
-      return function.template operator()<Design<channel::LengthMarkersMark>>();
+      return function
+          .template operator()<DesignFor<Design, channel::LengthMarkersMark, kReceives>>();
     case MarkLayout::kHeadTail:
-      return function.template operator()<Design<channel::HeadTailMark>>();
+      return function.template operator()<DesignFor<Design, channel::HeadTailMark, kReceives>>();
+    case MarkLayout::kDense:
+      return function.template operator()<DesignFor<Design, DenseMark, kReceives>>();
     case MarkLayout::kImmediate:
       break;
   }
   VERBENA_ASSERT(layout == MarkLayout::kImmediate);
-  return function.template operator()<Design<ImmediateMark>>();
+  return function.template operator()<DesignFor<Design, ImmediateMark, kReceives>>();
 }
 
-template <typename Function>
+template <ReceiveQueues kReceives = ReceiveQueues::kShared, typename Function>
 decltype(auto) with_design_point(Protocol protocol, MarkLayout layout, Function&& function) {
   switch (protocol) {
     case Protocol::kSendSend:
-      return function.template operator()<SendSend>();
+      return function.template operator()<SendSend<kReceives>>();
     case Protocol::kSendWrite:
-      return with_mark_layout<SendWrite>(layout, function);
+      return with_mark_layout<SendWrite, kReceives>(layout, function);
     case Protocol::kWriteSend:
-      return with_mark_layout<WriteSend>(layout, function);
+      return with_mark_layout<WriteSend, kReceives>(layout, function);
     case Protocol::kWriteWrite:
-      return with_mark_layout<WriteWrite>(layout, function);
+      return with_mark_layout<WriteWrite, kReceives>(layout, function);
     case Protocol::kRead:
       break;
   }
   VERBENA_ASSERT(protocol == Protocol::kRead);
   return function.template operator()<Read>();
+}
+
+// The same for the responder's side, which has one choice more.
+template <typename Function>
+decltype(auto) with_design_point(Protocol protocol, MarkLayout layout, ReceiveQueues receives,
+                                 Function&& function) {
+  if (receives == ReceiveQueues::kPerConnection) {
+    return with_design_point<ReceiveQueues::kPerConnection>(protocol, layout, function);
+  }
+  return with_design_point<ReceiveQueues::kShared>(protocol, layout, function);
 }
 
 }  // namespace verbena::rpc

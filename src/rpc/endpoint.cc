@@ -9,27 +9,35 @@ namespace verbena::rpc {
 namespace {
 
 Result<std::unique_ptr<CompletionQueue>> make_completion_queue(const Device& device,
-                                                               uint32_t depth_cqes) {
-  VERBENA_ASSIGN_OR_RETURN(CompletionQueue queue,
-                           CompletionQueue::create(device, {.depth_cqes = depth_cqes}));
+                                                               uint32_t depth_cqes,
+                                                               const CompletionChannel* events) {
+  VERBENA_ASSIGN_OR_RETURN(
+      CompletionQueue queue,
+      CompletionQueue::create(device, {.depth_cqes = depth_cqes, .channel = events}));
   return std::make_unique<CompletionQueue>(std::move(queue));
 }
 
 }  // namespace
+
+bool wants_huge_pages(const Device& device, bool asked) {
+  return asked && device.info().kind == DeviceKind::kHardware;
+}
 
 Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& domain,
                                const EndpointPlan& plan) {
   unsigned arena_access = IBV_ACCESS_LOCAL_WRITE;
   if (plan.peer_writes) arena_access |= IBV_ACCESS_REMOTE_WRITE;
   VERBENA_ASSIGN_OR_RETURN(RegisteredArena arena,
-                           RegisteredArena::create(domain, plan.arena_bytes, arena_access));
+                           RegisteredArena::create(domain, plan.arena_bytes, arena_access,
+                                                   wants_huge_pages(device, plan.huge_pages)));
 
   // An error flushes every work request, signaled or not: there must be room for all of them.
   VERBENA_ASSIGN_OR_RETURN(auto send_completions,
-                           make_completion_queue(device, plan.send.depth_wrs));
+                           make_completion_queue(device, plan.send.depth_wrs, plan.send_events));
   std::unique_ptr<CompletionQueue> receive_completions;
   if (plan.own_receives > 0) {
-    VERBENA_ASSIGN_OR_RETURN(receive_completions, make_completion_queue(device, plan.own_receives));
+    VERBENA_ASSIGN_OR_RETURN(receive_completions,
+                             make_completion_queue(device, plan.own_receives, plan.events));
   }
 
   QueuePairOptions options;

@@ -22,6 +22,10 @@ struct EndpointPlan {
   uint32_t own_receives = 0;
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;
+  // Where its own receives' completions raise events; null: polling only.
+  const CompletionChannel* events = nullptr;
+  const CompletionChannel* send_events = nullptr;  // the same for the send queue's
+  bool huge_pages = false;
 };
 
 struct Endpoint {
@@ -30,6 +34,9 @@ struct Endpoint {
   std::unique_ptr<CompletionQueue> receive_completions;  // only with receives of its own
   QueuePair queue_pair;                                  // destroyed first
 };
+
+// The software RNIC moves registered memory into pages of its own, and asks for huge ones itself.
+bool wants_huge_pages(const Device& device, bool asked);
 
 // Makes the objects and brings the queue pair to INIT, where receives may be posted.
 Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& domain,

@@ -104,6 +104,9 @@ void put_endpoint(WireWriter& writer, const EndpointTerms& terms) {
   writer.u64(terms.slots_address);
   writer.u64(terms.slots_bytes);
   writer.u32(terms.slots_rkey);
+  writer.u64(terms.signals_address);
+  writer.u64(terms.signals_bytes);
+  writer.u32(terms.signals_rkey);
   writer.u64(terms.readable_address);
   writer.u64(terms.readable_bytes);
   writer.u32(terms.readable_rkey);
@@ -123,6 +126,9 @@ EndpointTerms get_endpoint(WireReader& reader) {
   terms.slots_address = reader.u64();
   terms.slots_bytes = reader.u64();
   terms.slots_rkey = reader.u32();
+  terms.signals_address = reader.u64();
+  terms.signals_bytes = reader.u64();
+  terms.signals_rkey = reader.u32();
   terms.readable_address = reader.u64();
   terms.readable_bytes = reader.u64();
   terms.readable_rkey = reader.u32();
@@ -144,8 +150,8 @@ std::string name_of(Protocol protocol) {
 }
 
 std::string name_of(MarkLayout layout) {
-  return layout <= MarkLayout::kImmediate ? mark_layout_name(layout)
-                                          : fmt::format("layout {}", static_cast<int>(layout));
+  return layout <= kLastMarkLayout ? mark_layout_name(layout)
+                                   : fmt::format("layout {}", static_cast<int>(layout));
 }
 
 bool lies_in_address_space(uint64_t address, uint64_t size_bytes) {
@@ -164,7 +170,7 @@ Result<Terms> agree(const Terms& wanted, const Terms& offered) {
   }
   Terms agreed = wanted;
   if (uses_mark_layout(offered.protocol) && wanted.layout != offered.layout) {
-    if (offered.layout == MarkLayout::kImmediate && wanted.layout <= MarkLayout::kImmediate) {
+    if (offered.layout == MarkLayout::kImmediate && wanted.layout <= kLastMarkLayout) {
       // The responder's device does not write in order; every requester can do without marks.
     } else if (wanted.layout == MarkLayout::kImmediate && !wanted.writes_in_order) {
       return Status(StatusCode::kUnsupported,
@@ -239,6 +245,11 @@ Status check_endpoint(const EndpointTerms& terms, const EndpointNeeds& needs) {
   if (needs.slots_bytes > 0 && (terms.slots_bytes < needs.slots_bytes ||
                                 !lies_in_address_space(terms.slots_address, terms.slots_bytes))) {
     return wrong("slots are smaller than agreed or lie at an impossible address");
+  }
+  if (needs.signals_bytes > 0 &&
+      (terms.signals_bytes < needs.signals_bytes ||
+       !lies_in_address_space(terms.signals_address, terms.signals_bytes))) {
+    return wrong("signals are fewer than agreed or lie at an impossible address");
   }
   if (needs.readable && !lies_in_address_space(terms.readable_address, terms.readable_bytes)) {
     return wrong("readable memory lies at an impossible address");

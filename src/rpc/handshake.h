@@ -22,7 +22,7 @@
 
 namespace verbena::rpc {
 
-inline constexpr uint16_t kRpcVersion = 1;
+inline constexpr uint16_t kRpcVersion = 2;
 
 // What one side wants, or offers at most.
 struct Terms {
@@ -36,7 +36,7 @@ struct Terms {
 
 // The layout that a side can use where it was asked for `layout`.
 inline MarkLayout usable_layout(MarkLayout layout, bool writes_in_order) {
-  return writes_in_order ? layout : MarkLayout::kImmediate;
+  return writes_in_order || !needs_writes_in_order(layout) ? layout : MarkLayout::kImmediate;
 }
 
 // What the connection uses if `wanted` meets `offered`; pure. The requester's sizes, the
@@ -55,6 +55,9 @@ struct EndpointTerms {
   uint64_t slots_address = 0;  // where the peer may write its messages; 0 bytes: nowhere
   uint64_t slots_bytes = 0;
   uint32_t slots_rkey = 0;
+  uint64_t signals_address = 0;  // and where it may announce them
+  uint64_t signals_bytes = 0;
+  uint32_t signals_rkey = 0;
   uint64_t readable_address = 0;  // READ
   uint64_t readable_bytes = 0;
   uint32_t readable_rkey = 0;
@@ -64,6 +67,7 @@ struct EndpointTerms {
 // What this side needs of the peer's endpoint.
 struct EndpointNeeds {
   uint64_t slots_bytes = 0;
+  uint64_t signals_bytes = 0;
   bool readable = false;
 };
 // Whether a peer's numbers can be true and suffice; pure.

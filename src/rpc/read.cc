@@ -65,6 +65,11 @@ Result<EndpointTerms> ReadRequester::prepare(const Device& device, const Protect
                                              const RequesterOptions& options) {
   const channel::SlotShape shape = channel::unmarked_shape(options.response_max_bytes);
   EndpointPlan plan;
+  plan.huge_pages = options.huge_pages;
+  if (options.blocking) {
+    VERBENA_RETURN_IF_ERROR(events_.enable(device));
+    plan.send_events = events_.channel();
+  }
   plan.arena_bytes = channel::SlotArray::size_bytes(shape, options.pending);
   VERBENA_ASSIGN_OR_RETURN(plan.send, size_send_queue(device.info(), options.pending,
                                                       /*signal_interval=*/1, options.post_batch));
@@ -78,7 +83,7 @@ Result<EndpointTerms> ReadRequester::prepare(const Device& device, const Protect
 void ReadRequester::start(const EndpointTerms& peer, const RequesterOptions& options) {
   readable_address_ = peer.readable_address;
   readable_bytes_ = peer.readable_bytes;
-  completions_ = endpoint_->send_completions->get();
+  completions_ = channel::CompletionBatch(endpoint_->send_completions->get());
   list_ = channel::PostList(endpoint_->queue_pair.get(), options.post_batch);
   for (uint32_t slot = 0; slot < work_.size(); ++slot) {
     channel::set_read(work_[slot], reinterpret_cast<uint64_t>(slots_.slot(slot)),
@@ -117,11 +122,20 @@ PostResult ReadRequester::fail(Status status) {
   return PostResult::kFailed;
 }
 
+bool ReadRequester::wait(int64_t timeout_ns) {
+  if (events_.channel() == nullptr || list_.flush() != 0 || !EventWait::arm(completions_.queue())) {
+    return false;
+  }
+  if (completions_.next() == nullptr) events_.sleep(timeout_ns);
+  watch_.hurry();
+  return true;
+}
+
 void ReadRequester::close() { fail(connection_closed(peer_)); }
 
 void ReadRequester::look_after_peer() {
   if (!status_.ok()) return;
-  if (silence_.gone(responses_, [this] { return control_->peer_closed(); })) {
+  if (silence_.gone(statistics_.responses, [this] { return control_->peer_closed(); })) {
     fail(peer_is_gone(peer_));
   }
 }
@@ -196,6 +210,11 @@ uint32_t ReadResponder::connections() const {
 const Status& ReadResponder::status(uint32_t connection) const {
   VERBENA_ASSERT(connection < connections_.size());
   return connections_[connection]->status;
+}
+
+const ConnectionStatistics& ReadResponder::statistics(uint32_t connection) const {
+  VERBENA_ASSERT(connection < connections_.size());
+  return connections_[connection]->statistics;
 }
 
 void ReadResponder::look_after_peers() {

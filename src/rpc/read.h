@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "src/channel/channel_error.h"
+#include "src/channel/completion_batch.h"
 #include "src/channel/message_cost.h"
 #include "src/channel/post_list.h"
 #include "src/channel/slot_array.h"
@@ -27,6 +28,7 @@
 #include "src/memory/arena.h"
 #include "src/rpc/cost_estimate.h"
 #include "src/rpc/endpoint.h"
+#include "src/rpc/event_wait.h"
 #include "src/rpc/handshake.h"
 #include "src/rpc/peer_watch.h"
 #include "verbena/rpc.h"
@@ -70,6 +72,7 @@ class ReadRequester final : public Requester {
     request.request.send_flags = IBV_SEND_SIGNALED;
     request.request.wr.rdma.remote_addr = readable_address_ + read.offset;
     states_[slot] = SlotState::kWaiting;
+    ++statistics_.requests;
     const int error = list_.push(request.request);
     if (error != 0) [[unlikely]]
       return fail(channel::ChannelError::post_failed(error));
@@ -95,7 +98,9 @@ class ReadRequester final : public Requester {
   // Of the responder; ReadRequest::offset counts within.
   uint64_t readable_bytes() const { return readable_bytes_; }
 
+  bool wait(int64_t timeout_ns) override;
   const Status& status() const override { return status_; }
+  const ConnectionStatistics& statistics() const override { return statistics_; }
   void close() override;
   MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
   uint32_t pending() const override { return static_cast<uint32_t>(states_.size()); }
@@ -116,12 +121,12 @@ class ReadRequester final : public Requester {
     const int error = list_.flush();
     if (error != 0) [[unlikely]]
       fail(channel::ChannelError::post_failed(error));
-    ibv_wc completions[kPollBatch];
-    const int count = ibv_poll_cq(
-        completions_, static_cast<int>(limit < kPollBatch ? limit : kPollBatch), completions);
     uint32_t found = 0;
-    for (int i = 0; i < count; ++i) {
-      const ibv_wc& completion = completions[i];
+    while (found < limit) {
+      const ibv_wc* next = completions_.next();
+      if (next == nullptr) break;
+      const ibv_wc completion = *next;
+      completions_.take();
       if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {
         fail(channel::ChannelError::completed_with(completion.status));
         break;
@@ -131,11 +136,12 @@ class ReadRequester final : public Requester {
         continue;  // failed meanwhile
       states_[slot] = SlotState::kFree;
       ++found;
+      statistics_.response_bytes += work_[slot].payload.length;
       on_response(slot, std::span<const char>(slots_.slot(slot), work_[slot].payload.length));
     }
-    if (count < 0) [[unlikely]]
+    if (completions_.failed()) [[unlikely]]
       fail(channel::ChannelError::poll_failed());
-    responses_ += found;
+    statistics_.responses += found;
     if (watch_.due(found)) [[unlikely]]
       look_after_peer();
     return found;
@@ -156,14 +162,15 @@ class ReadRequester final : public Requester {
   std::vector<SlotState> states_;
   channel::SlotRequests work_;
   channel::PostList list_;
-  ibv_cq* completions_ = nullptr;
+  channel::CompletionBatch completions_;
   channel::SlotArray slots_;
   uint64_t readable_address_ = 0;
   uint64_t readable_bytes_ = 0;
   PeerWatch watch_;
-  uint64_t responses_ = 0;
+  ConnectionStatistics statistics_;
 
   SilenceCheck silence_;
+  EventWait events_;  // outlives the queue that reports to it
   std::optional<Endpoint> endpoint_;
   ControlConnection* control_;
   std::string peer_;
@@ -178,6 +185,7 @@ class ReadResponder final : public Responder {
 
   Status connect(ControlConnection& control) override;
   // Nothing to answer; looks whether the requesters still live.
+  bool wait(int64_t /*timeout_ns*/) override { return false; }
   uint32_t poll_with(RequestHandler /*handler*/) override {
     if (watch_.due(0)) [[unlikely]]
       look_after_peers();
@@ -186,6 +194,7 @@ class ReadResponder final : public Responder {
   uint32_t connections() const override;
   const Status& status() const override { return status_; }
   const Status& status(uint32_t connection) const override;
+  const ConnectionStatistics& statistics(uint32_t connection) const override;
   MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
 
  private:
@@ -193,6 +202,7 @@ class ReadResponder final : public Responder {
     std::optional<Endpoint> endpoint;
     Status status;
     ControlConnection* control = nullptr;
+    ConnectionStatistics statistics;  // READs leave no trace
     SilenceCheck silence;
     std::string peer;
   };

@@ -14,6 +14,7 @@
 
 #include "src/rpc/connection_end.h"
 #include "src/rpc/design.h"
+#include "src/rpc/event_wait.h"
 #include "src/rpc/failure.h"
 #include "src/rpc/handshake.h"
 #include "src/rpc/peer_watch.h"
@@ -49,7 +50,12 @@ class ChannelRequester final : public Requester {
     End& end = requester->end_;
     Result<EndpointTerms> mine = [&]() -> Result<EndpointTerms> {
       VERBENA_RETURN_IF_ERROR(check_layout(Design::kProtocol, Design::kLayout, agreed));
-      return end.prepare(device, domain, end_options(options));
+      EndOptions ends = end_options(options);
+      if (ResponseChannel::kConsumesReceives && options.blocking) {
+        VERBENA_RETURN_IF_ERROR(requester->events_.enable(device));
+        ends.events = requester->events_.channel();
+      }
+      return end.prepare(device, domain, ends);
     }();
     VERBENA_ASSIGN_OR_RETURN(
         const EndpointTerms theirs,
@@ -69,8 +75,10 @@ class ChannelRequester final : public Requester {
     }
     auto& sender = end_.sender();
     auto& receiver = end_.receiver();
-    if (!sender.queue().has_room()) [[unlikely]]
+    if (!sender.queue().has_room()) [[unlikely]] {
+      ++statistics_.would_block;
       return no_room();
+    }
     // First: once the request is out, the response may come.
     receiver.release(slot);
     slots_[slot] = SlotState::kWaiting;
@@ -78,6 +86,8 @@ class ChannelRequester final : public Requester {
       return no_room();
     // Last: a spare receive is there for the response, so this one is in no hurry.
     receiver.after_post(slot);
+    ++statistics_.requests;
+    statistics_.request_bytes += bytes;
     return PostResult::kPosted;
   }
 
@@ -96,7 +106,20 @@ class ChannelRequester final : public Requester {
     return poll_at_most(pending(), on_response);
   }
 
+  bool wait(int64_t timeout_ns) override {
+    if constexpr (ResponseChannel::kConsumesReceives) {
+      if (events_.channel() == nullptr) return false;
+      end_.sender().queue().flush();
+      if (!EventWait::arm(end_.receiver().completions())) return false;
+      if (!end_.receiver().has_arrival()) events_.sleep(timeout_ns);
+      watch_.hurry();
+      return true;
+    }
+    return false;
+  }
+
   const Status& status() const override { return status_; }
+  const ConnectionStatistics& statistics() const override { return statistics_; }
   void close() override { fail(connection_closed(peer_)); }
   MarkLayout mark_layout() const override { return Design::kLayout; }
   uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
@@ -121,9 +144,10 @@ class ChannelRequester final : public Requester {
         limit, [this](uint32_t slot) { return slots_[slot] == SlotState::kWaiting; },
         [&](uint32_t slot, const char* payload, uint32_t bytes) {
           slots_[slot] = SlotState::kFree;
+          ++statistics_.responses;
+          statistics_.response_bytes += bytes;
           on_response(slot, std::span<const char>(payload, bytes));
         });
-    responses_ += found;
     if (watch_.due(found)) [[unlikely]]
       look_after_peer();
     return found;
@@ -143,7 +167,7 @@ class ChannelRequester final : public Requester {
     if (!status_.ok()) return;
     end_.sender().queue().reap();
     if (fail_if_broken()) return;
-    if (silence_.gone(responses_, [this] { return control_->peer_closed(); })) {
+    if (silence_.gone(statistics_.responses, [this] { return control_->peer_closed(); })) {
       fail(peer_is_gone(peer_));
     }
   }
@@ -159,12 +183,13 @@ class ChannelRequester final : public Requester {
     return PostResult::kFailed;
   }
 
+  EventWait events_;  // outlives the queues that report to it
   End end_;
   uint32_t request_max_bytes_;
   uint32_t response_max_bytes_;
   std::vector<SlotState> slots_;
   PeerWatch watch_;
-  uint64_t responses_ = 0;
+  ConnectionStatistics statistics_;
 
   SilenceCheck silence_;
   ControlConnection* control_;

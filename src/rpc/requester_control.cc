@@ -36,6 +36,7 @@ EndOptions end_options(const RequesterOptions& options) {
   end.inline_bytes = options.inline_bytes;
   end.signal_interval = options.signal_interval;
   end.post_batch = options.post_batch;
+  end.huge_pages = options.huge_pages;
   return end;
 }
 

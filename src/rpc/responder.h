@@ -7,6 +7,7 @@
 // for it, the receive goes back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,10 +20,12 @@
 #include "src/channel/completion_receiver.h"
 #include "src/rpc/connection_end.h"
 #include "src/rpc/design.h"
+#include "src/rpc/event_wait.h"
 #include "src/rpc/failure.h"
 #include "src/rpc/handshake.h"
 #include "src/rpc/peer_watch.h"
 #include "src/rpc/responder_control.h"
+#include "src/rpc/signal_board.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {
@@ -32,7 +35,9 @@ class ChannelResponder final : public Responder {
   static_assert(ChannelPair<Design>);
   using RequestChannel = typename Design::RequestChannel;
   using ResponseChannel = typename Design::ResponseChannel;
-  static constexpr bool kInbox = RequestChannel::kConsumesReceives;
+  static constexpr bool kInbox =
+      RequestChannel::kConsumesReceives && Design::kReceiveQueues == ReceiveQueues::kShared;
+  static constexpr bool kBoard = RequestChannel::kSignals;
 
  public:
   static Result<std::unique_ptr<ChannelResponder>> create(const Device& device,
@@ -41,9 +46,17 @@ class ChannelResponder final : public Responder {
     VERBENA_RETURN_IF_ERROR(check_responder_options(options));
     VERBENA_RETURN_IF_ERROR(check_device_layout(Design::kProtocol, Design::kLayout, device.info()));
     std::unique_ptr<ChannelResponder> responder(new ChannelResponder(device, domain, options));
+    if (RequestChannel::kConsumesReceives && options.blocking) {
+      VERBENA_RETURN_IF_ERROR(responder->events_.enable(device));
+    }
     if constexpr (kInbox) {
       VERBENA_ASSIGN_OR_RETURN(responder->inbox_,
-                               make_inbox(device, domain, options, !RequestChannel::kWritesSlots));
+                               make_inbox(device, domain, options, !RequestChannel::kWritesSlots,
+                                          responder->events_.channel()));
+    }
+    if constexpr (kBoard) {
+      VERBENA_ASSIGN_OR_RETURN(responder->board_,
+                               SignalBoard::create(options.max_connections, options.pending));
     }
     return responder;
   }
@@ -61,6 +74,14 @@ class ChannelResponder final : public Responder {
       if constexpr (kInbox) {
         end.shared_receives = &*inbox_->queue;
         end.shared_completions = &*inbox_->completions;
+      } else {
+        end.events = events_.channel();
+      }
+      if constexpr (kBoard) {
+        VERBENA_ASSIGN_OR_RETURN(connection->signals,
+                                 board_.offer(*domain_, connection->number, agreed.pending));
+        end.shared_signals = board_.signals(connection->number);
+        end.shared_signals_rkey = connection->signals->rkey();
       }
       return connection->end.prepare(*device_, *domain_, end);
     }();
@@ -79,16 +100,38 @@ class ChannelResponder final : public Responder {
     return answer_all(handler);
   }
 
+  bool wait(int64_t timeout_ns) override {
+    if (events_.channel() == nullptr) return false;
+    if constexpr (kInbox) {
+      if (!EventWait::arm(inbox_->inbox.completions())) return false;
+      if (inbox_->inbox.next() != nullptr) return true;
+    } else if constexpr (RequestChannel::kConsumesReceives) {
+      for (Connection* connection : alive_) {
+        if (!EventWait::arm(connection->end.receiver().completions())) return false;
+      }
+      for (Connection* connection : alive_) {
+        if (connection->end.receiver().has_arrival()) return true;
+      }
+    }
+    events_.sleep(timeout_ns);
+    watch_.hurry();
+    return true;
+  }
+
   uint32_t connections() const override { return static_cast<uint32_t>(alive_.size()); }
   const Status& status() const override { return status_; }
   const Status& status(uint32_t connection) const override {
     VERBENA_ASSERT(connection < connections_.size());
     return connections_[connection]->status;
   }
+  const ConnectionStatistics& statistics(uint32_t connection) const override {
+    VERBENA_ASSERT(connection < connections_.size());
+    return connections_[connection]->statistics;
+  }
   MarkLayout mark_layout() const override { return Design::kLayout; }
 
  private:
-  using End = ConnectionEnd<ResponseChannel, RequestChannel, /*kSharedReceives=*/true>;
+  using End = ConnectionEnd<ResponseChannel, RequestChannel, /*kSharedReceives=*/kInbox>;
 
   struct Connection {
     Connection(ControlConnection& control_connection, const Terms& agreed)
@@ -97,11 +140,12 @@ class ChannelResponder final : public Responder {
           control(&control_connection),
           peer("the requester " + control_connection.peer_name()) {}
 
+    std::optional<MemoryRegion> signals;  // its part of the board
     End end;
     uint32_t number = 0;
     uint32_t pending;
     uint32_t response_max_bytes;
-    uint64_t answered = 0;
+    ConnectionStatistics statistics;
     Status status;  // not ok: it has ended
 
     SilenceCheck silence;
@@ -120,6 +164,11 @@ class ChannelResponder final : public Responder {
     uint32_t answered = 0;
     if constexpr (kInbox) {
       answered = answer_inbox(handler);
+    } else if constexpr (kBoard) {
+      board_.for_each_signaled(static_cast<uint32_t>(connections_.size()), [&](uint32_t number) {
+        Connection& connection = *connections_[number];
+        if (connection.status.ok()) answered += answer_slots(connection, handler);
+      });
     } else {
       for (Connection* connection : alive_) answered += answer_slots(*connection, handler);
     }
@@ -131,8 +180,10 @@ class ChannelResponder final : public Responder {
   template <typename Handler>
   uint32_t answer_slots(Connection& connection, Handler& handler) {
     channel::SendQueue& queue = connection.end.sender().queue();
+    // A request whose response could not leave stays where it is.
+    const uint32_t room = std::min(connection.pending, queue.room());
     const uint32_t answered = connection.end.receiver().poll(
-        connection.pending, [&queue](uint32_t) { return queue.has_room(); },
+        room, [](uint32_t) { return true; },
         [&](uint32_t slot, const char* payload, uint32_t bytes) {
           answer(connection, slot, payload, bytes, handler);
         });
@@ -186,7 +237,12 @@ class ChannelResponder final : public Responder {
     // Before the response: it tells the requester that the slot is free.
     if constexpr (!kInbox) connection.end.receiver().release(slot);
     sender.post(slot, response_bytes);
-    ++connection.answered;
+    if constexpr (!kInbox) connection.end.receiver().after_post(slot);
+    ConnectionStatistics& statistics = connection.statistics;
+    ++statistics.requests;
+    ++statistics.responses;
+    statistics.request_bytes += bytes;
+    statistics.response_bytes += response_bytes;
   }
 
   // The connection that a completion of the inbox belongs to; null if it is an error, from a
@@ -254,20 +310,20 @@ class ChannelResponder final : public Responder {
   void look_after(Connection& connection) {
     channel::SendQueue& queue = connection.end.sender().queue();
     queue.reap();
-    const channel::ChannelError& receiving = receive_error(connection);
+    const channel::ChannelError receiving = receive_error(connection);
     if (!connection.status.ok()) {
       end_connection(connection, connection.status);
     } else if (queue.error() || receiving) {
       end_connection(connection,
                      diagnose(queue.error(), receiving, *connection.control, connection.peer));
-    } else if (connection.silence.gone(connection.answered, [&connection] {
+    } else if (connection.silence.gone(connection.statistics.requests, [&connection] {
                  return connection.control->peer_closed();
                })) {
       end_connection(connection, peer_is_gone(connection.peer));
     }
   }
 
-  const channel::ChannelError& receive_error(Connection& connection) {
+  channel::ChannelError receive_error(Connection& connection) {
     if constexpr (kInbox) {
       return inbox_->inbox.error();
     } else {
@@ -287,7 +343,9 @@ class ChannelResponder final : public Responder {
   const Device* device_;
   const ProtectionDomain* domain_;
   ResponderOptions options_;
-  std::unique_ptr<RequestInbox> inbox_;                   // outlives the queue pairs that use it
+  EventWait events_;                     // outlives the queues that report to it
+  SignalBoard board_;                    // outlives the queue pairs that are written through
+  std::unique_ptr<RequestInbox> inbox_;  // outlives the queue pairs that use it
   std::vector<std::unique_ptr<Connection>> connections_;  // by number
   std::vector<Connection*> alive_;
   // Replaced ones. A queue pair takes its completions along when it is destroyed, and with them the

@@ -19,7 +19,7 @@ Status check_responder_options(const ResponderOptions& options) {
 }
 
 Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInfo& device) {
-  if (!uses_mark_layout(protocol) || device.writes_in_order || layout == MarkLayout::kImmediate) {
+  if (!uses_mark_layout(protocol) || device.writes_in_order || !needs_writes_in_order(layout)) {
     return Status::ok_status();
   }
   return Status(
@@ -49,6 +49,7 @@ EndOptions end_options(const ResponderOptions& options, const Terms& agreed) {
   end.inline_bytes = options.inline_bytes;
   end.signal_interval = options.signal_interval;
   end.post_batch = options.post_batch;
+  end.huge_pages = options.huge_pages;
   return end;
 }
 
@@ -68,8 +69,8 @@ Status too_many_connections(uint32_t max_connections) {
 
 Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
                                                  const ProtectionDomain& domain,
-                                                 const ResponderOptions& options,
-                                                 bool with_buffers) {
+                                                 const ResponderOptions& options, bool with_buffers,
+                                                 const CompletionChannel* events) {
   const DeviceInfo& info = device.info();
   const uint64_t messages = uint64_t{options.max_connections} * options.pending;
   VERBENA_ASSIGN_OR_RETURN(
@@ -82,11 +83,12 @@ Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
   channel::ReceiveBuffers buffers;
   if (with_buffers) {
     VERBENA_ASSIGN_OR_RETURN(
-        inbox->arena, RegisteredArena::create(domain,
-                                              channel::ReceiveBuffers::size_bytes(
-                                                  options.request_max_bytes, sizes.receives) +
-                                                  kCacheLineBytes,
-                                              IBV_ACCESS_LOCAL_WRITE));
+        inbox->arena,
+        RegisteredArena::create(
+            domain,
+            channel::ReceiveBuffers::size_bytes(options.request_max_bytes, sizes.receives) +
+                kCacheLineBytes,
+            IBV_ACCESS_LOCAL_WRITE, wants_huge_pages(device, options.huge_pages)));
     buffers.base = inbox->arena->data();
     buffers.buffer_bytes = options.request_max_bytes;
     buffers.lkey = inbox->arena->lkey();
@@ -94,7 +96,8 @@ Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
   // A receive yields one completion; a queue pair that fails may yield one more.
   VERBENA_ASSIGN_OR_RETURN(
       inbox->completions,
-      CompletionQueue::create(device, {.depth_cqes = sizes.receives + options.max_connections}));
+      CompletionQueue::create(
+          device, {.depth_cqes = sizes.receives + options.max_connections, .channel = events}));
   VERBENA_ASSIGN_OR_RETURN(inbox->queue,
                            SharedReceiveQueue::create(domain, {.depth_wrs = sizes.receives}));
   inbox->inbox =

@@ -51,7 +51,7 @@ struct RequestInbox {
 // `with_buffers`: receives for SENDs; else they only take immediates.
 Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
                                                  const ProtectionDomain& domain,
-                                                 const ResponderOptions& options,
-                                                 bool with_buffers);
+                                                 const ResponderOptions& options, bool with_buffers,
+                                                 const CompletionChannel* events);
 
 }  // namespace verbena::rpc

@@ -17,7 +17,9 @@ namespace {
 constexpr Protocol kProtocols[] = {Protocol::kSendSend, Protocol::kSendWrite, Protocol::kWriteSend,
                                    Protocol::kWriteWrite, Protocol::kRead};
 constexpr MarkLayout kLayouts[] = {MarkLayout::kLastBit, MarkLayout::kLengthMarkers,
-                                   MarkLayout::kHeadTail, MarkLayout::kImmediate};
+                                   MarkLayout::kHeadTail, MarkLayout::kImmediate,
+                                   MarkLayout::kDense};
+constexpr ReceiveQueues kReceiveQueues[] = {ReceiveQueues::kShared, ReceiveQueues::kPerConnection};
 
 template <typename T, size_t N, typename Name>
 Result<T> parse(std::string_view text, const char* what, const T (&values)[N], Name&& name) {
@@ -62,9 +64,21 @@ const char* mark_layout_name(MarkLayout layout) {
       return "head-tail";
     case MarkLayout::kImmediate:
       return "immediate";
+    case MarkLayout::kDense:
+      return "dense";
   }
   VERBENA_ASSERT(false && "not a mark layout");
   return "";
+}
+
+std::span<const ReceiveQueues> all_receive_queues() { return kReceiveQueues; }
+
+const char* receive_queues_name(ReceiveQueues queues) {
+  return queues == ReceiveQueues::kShared ? "shared" : "per-connection";
+}
+
+Result<ReceiveQueues> parse_receive_queues(std::string_view name) {
+  return parse(name, "kind of receive queues", kReceiveQueues, receive_queues_name);
 }
 
 Result<Protocol> parse_protocol(std::string_view name) {
@@ -99,13 +113,13 @@ Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout 
                                                   const Device& device,
                                                   const ProtectionDomain& domain,
                                                   const ResponderOptions& options) {
-  return rpc::with_design_point(protocol, rpc::usable_layout(layout, device.info().writes_in_order),
-                                [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
-                                  VERBENA_ASSIGN_OR_RETURN(
-                                      std::unique_ptr<Responder> responder,
-                                      Design::Responder::create(device, domain, options));
-                                  return responder;
-                                });
+  return rpc::with_design_point(
+      protocol, rpc::usable_layout(layout, device.info().writes_in_order), options.receive_queues,
+      [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
+        VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Responder> responder,
+                                 Design::Responder::create(device, domain, options));
+        return responder;
+      });
 }
 
 }  // namespace verbena

@@ -18,12 +18,14 @@
 
 namespace verbena::rpc {
 
+template <ReceiveQueues kReceives = ReceiveQueues::kShared>
 struct SendSend {
   static constexpr Protocol kProtocol = Protocol::kSendSend;
   static constexpr MarkLayout kLayout = MarkLayout::kImmediate;  // no WRITE, no mark
+  static constexpr ReceiveQueues kReceiveQueues = kReceives;
   using RequestChannel = channel::SendChannel;
   using ResponseChannel = channel::SendChannel;
-  using Requester = ChannelRequester<SendSend>;
+  using Requester = ChannelRequester<SendSend<>>;
   using Responder = ChannelResponder<SendSend>;
 
   static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,

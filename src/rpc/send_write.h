@@ -18,13 +18,14 @@
 
 namespace verbena::rpc {
 
-template <typename Mark>
+template <typename Mark, ReceiveQueues kReceives = ReceiveQueues::kShared>
 struct SendWrite {
   static constexpr Protocol kProtocol = Protocol::kSendWrite;
   static constexpr MarkLayout kLayout = kLayoutOf<Mark>;
+  static constexpr ReceiveQueues kReceiveQueues = kReceives;
   using RequestChannel = channel::SendChannel;
   using ResponseChannel = typename WriteHalf<Mark>::Channel;
-  using Requester = ChannelRequester<SendWrite>;
+  using Requester = ChannelRequester<SendWrite<Mark>>;
   using Responder = ChannelResponder<SendWrite>;
 
   static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,

@@ -37,9 +37,11 @@ Status check_sizes(uint32_t request_max_bytes, uint32_t response_max_bytes, uint
 }
 
 Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32_t pending,
-                                                uint32_t signal_interval, uint32_t post_batch) {
+                                                uint32_t signal_interval, uint32_t post_batch,
+                                                uint32_t requests_per_message) {
   const uint64_t interval = signal_interval == 0 ? 1 : signal_interval;
-  const uint64_t least = std::max<uint64_t>(pending + interval, post_batch);
+  const uint64_t at_once = uint64_t{pending} * requests_per_message;
+  const uint64_t least = std::max<uint64_t>(at_once + interval, post_batch);
   if (least > device.max_queue_pair_wrs) {
     return Status(
         StatusCode::kLimitExceeded,
@@ -47,14 +49,16 @@ Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32
                     "work requests, {} has {}; lower pending or signal_interval",
                     pending, interval, least, device.name, device.max_queue_pair_wrs));
   }
-  const uint64_t comfortable = std::max({uint64_t{2} * pending, least, uint64_t{kMinSendDepth}});
+  const uint64_t comfortable = std::max({2 * at_once, least, uint64_t{kMinSendDepth}});
   const auto depth = static_cast<uint32_t>(
       std::min<uint64_t>(std::bit_ceil(comfortable), device.max_queue_pair_wrs));
   channel::SendQueueSizes sizes;
   sizes.depth_wrs = depth;
-  sizes.signal_interval =
-      signal_interval == 0 ? std::clamp(depth / 4, 1u, depth - pending) : signal_interval;
+  sizes.signal_interval = signal_interval == 0
+                              ? std::clamp(depth / 4, 1u, depth - static_cast<uint32_t>(at_once))
+                              : signal_interval;
   sizes.post_batch = post_batch;
+  sizes.requests_per_message = requests_per_message;
   return sizes;
 }
 

@@ -15,11 +15,13 @@ namespace verbena::rpc {
 Status check_sizes(uint32_t request_max_bytes, uint32_t response_max_bytes, uint32_t pending,
                    uint32_t post_batch);
 
-// A send queue for `pending` messages at once. Deep enough that posting never has to wait for a
-// completion of this interval: pending + signal_interval entries. `signal_interval` 0: a quarter of
-// the depth. kLimitExceeded if the device's queue pairs are not that deep.
+// A send queue for `pending` messages of so many work requests at once. Deep enough that posting
+// never has to wait for a completion of this interval: pending + signal_interval entries.
+// `signal_interval` 0: a quarter of the depth. kLimitExceeded if the device's queue pairs are not
+// that deep.
 Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32_t pending,
-                                                uint32_t signal_interval, uint32_t post_batch);
+                                                uint32_t signal_interval, uint32_t post_batch,
+                                                uint32_t requests_per_message = 1);
 
 // A receive queue for `messages` on their way at once; `depth` 0: as many receives as they need.
 Result<channel::ReceivePoolSizes> size_receive_queue(uint32_t device_limit_wrs, const char* queue,

@@ -87,9 +87,9 @@ TEST(DeviceLayoutTest, MarksNeedADeviceThatWritesInOrder) {
   DeviceInfo device = device_with(1);
   device.writes_in_order = false;
   for (MarkLayout layout : all_mark_layouts()) {
-    EXPECT_EQ(usable_layout(layout, false), MarkLayout::kImmediate);
+    const bool marked = layout != MarkLayout::kImmediate && layout != MarkLayout::kDense;
+    EXPECT_EQ(usable_layout(layout, false), marked ? MarkLayout::kImmediate : layout);
     EXPECT_EQ(usable_layout(layout, true), layout);
-    const bool marked = layout != MarkLayout::kImmediate;
     EXPECT_EQ(check_device_layout(Protocol::kWriteWrite, layout, device).ok(), !marked);
     EXPECT_TRUE(check_device_layout(Protocol::kSendSend, layout, device).ok());
   }

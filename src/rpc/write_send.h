@@ -18,13 +18,14 @@
 
 namespace verbena::rpc {
 
-template <typename Mark>
+template <typename Mark, ReceiveQueues kReceives = ReceiveQueues::kShared>
 struct WriteSend {
   static constexpr Protocol kProtocol = Protocol::kWriteSend;
   static constexpr MarkLayout kLayout = kLayoutOf<Mark>;
+  static constexpr ReceiveQueues kReceiveQueues = kReceives;
   using RequestChannel = typename WriteHalf<Mark>::Channel;
   using ResponseChannel = channel::SendChannel;
-  using Requester = ChannelRequester<WriteSend>;
+  using Requester = ChannelRequester<WriteSend<Mark>>;
   using Responder = ChannelResponder<WriteSend>;
 
   static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,

@@ -18,13 +18,14 @@
 
 namespace verbena::rpc {
 
-template <typename Mark>
+template <typename Mark, ReceiveQueues kReceives = ReceiveQueues::kShared>
 struct WriteWrite {
   static constexpr Protocol kProtocol = Protocol::kWriteWrite;
   static constexpr MarkLayout kLayout = kLayoutOf<Mark>;
+  static constexpr ReceiveQueues kReceiveQueues = kReceives;
   using RequestChannel = typename WriteHalf<Mark>::Channel;
   using ResponseChannel = typename WriteHalf<Mark>::Channel;
-  using Requester = ChannelRequester<WriteWrite>;
+  using Requester = ChannelRequester<WriteWrite<Mark>>;
   using Responder = ChannelResponder<WriteWrite>;
 
   static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,

@@ -1,0 +1,21 @@
+#include "src/rpc/event_wait.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::rpc {
+
+Status EventWait::enable(const Device& device) {
+  VERBENA_ASSIGN_OR_RETURN(CompletionChannel channel, CompletionChannel::create(device));
+  channel_.emplace(std::move(channel));
+  return Status::ok_status();
+}
+
+void EventWait::sleep(int64_t timeout_ns) {
+  constexpr int64_t kLookNs = 10'000'000;
+  const int64_t slice_ns = timeout_ns < 0 ? kLookNs : std::min(timeout_ns, kLookNs);
+  // A time-out, or a queue that is armed no longer: both mean to look again.
+  static_cast<void>(channel_->wait(slice_ns));
+}
+
+}  // namespace verbena::rpc
