@@ -1,0 +1,242 @@
+// A dispatcher: one thread that owns a node's connections and carries the requests of all workers.
+//
+// With a private connection per thread, a node with W workers has W queue pairs to every responder.
+// A dispatcher has one, so the number of queue pairs no longer grows with the workers, at the price
+// of a hand-over between two cores for each request and each response ("patterns" 4.1, design 2).
+//
+//   worker                                        dispatcher's thread
+//   writes the request where it will be sent
+//   from: a slot in registered memory
+//   sets the last bit of its mailbox       --->   finds it, posts the slot as it is: nothing is
+//   copied finds the last bit of its answer       <---   the response came: notes where it lies
+//   reads the response where it landed
+//
+// The dispatcher never waits for a message before it takes the next one ("patterns" 6).
+//
+//   Dispatcher dispatcher(requesters, {.workers = 8});      // requesters: one per responder
+//   // one thread:                                          // each worker's thread:
+//   while (running) dispatcher.poll();                      auto& worker = dispatcher.worker(w);
+//                                                           char* to = worker.request_buffer(j, 0);
+//                                                           memcpy(to, "ping", 4);
+//                                                           worker.hand_over(j, 0, 4);
+//                                                           while (worker.poll(on_response) == 0)
+//                                                           {}
+//
+// Threading: poll(), requesters() and their connections belong to the dispatcher's thread,
+// worker(w) to the thread of worker w. Nothing here allocates, locks or enters the kernel after
+// construction.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "verbena/rpc.h"
+
+namespace verbena {
+
+struct DispatcherOptions {
+  uint32_t workers = 1;
+  // Requests of one worker to one responder that may wait at once. Each requester needs
+  // workers * pending slots.
+  uint32_t pending = 1;
+};
+
+// `R` is Requester, or the requester of a compiled design point (verbena/design.h).
+template <typename R = Requester>
+class Dispatcher {
+ public:
+  class Worker;
+
+  // The requesters must have (at least) workers * pending slots each, and outlive the dispatcher.
+  Dispatcher(std::vector<R*> requesters, const DispatcherOptions& options)
+      : requesters_(std::move(requesters)), options_(options) {
+    const size_t mailboxes = requesters_.size() * options.pending;
+    workers_.reserve(options.workers);
+    for (uint32_t number = 0; number < options.workers; ++number) {
+      workers_.push_back(std::unique_ptr<Worker>(new Worker(*this, number, mailboxes)));
+    }
+    failed_.resize(requesters_.size());
+  }
+
+  Worker& worker(uint32_t number) { return *workers_[number]; }
+  const std::vector<R*>& requesters() const { return requesters_; }
+
+  // Posts what the workers handed over and hands out the responses that came; returns how many of
+  // both. Never blocks. Looks at every mailbox.
+  uint32_t poll() {
+    uint32_t moved = 0;
+    for (const auto& worker : workers_) moved += take_requests(*worker);
+    for (uint32_t responder = 0; responder < requesters_.size(); ++responder) {
+      R& requester = *requesters_[responder];
+      moved += requester.poll([&](uint32_t slot, std::span<const char> response) {
+        Worker& worker = *workers_[slot / options_.pending];
+        const size_t at = mailbox(responder, slot % options_.pending);
+        worker.posted_[at] = false;
+        worker.answer(at, response);
+      });
+      if (!requester.status().ok() && !failed_[responder]) [[unlikely]]
+        fail(responder);
+    }
+    return moved;
+  }
+
+ private:
+  static constexpr uint64_t kFlag = uint64_t{1} << 63;    // the last bit: something is there
+  static constexpr uint64_t kFailed = uint64_t{1} << 62;  // of an answer: there will be none
+  static constexpr size_t kCacheLineBytes = 64;
+
+  size_t mailbox(uint32_t responder, uint32_t slot) const {
+    return size_t{responder} * options_.pending + slot;
+  }
+
+  uint32_t take_requests(Worker& worker) {
+    uint32_t taken = 0;
+    for (uint32_t responder = 0; responder < requesters_.size(); ++responder) {
+      for (uint32_t slot = 0; slot < options_.pending; ++slot) {
+        const size_t at = mailbox(responder, slot);
+        // Pairs with hand_over(): the request's bytes are there.
+        const uint64_t request = worker.requests_[at].load(std::memory_order_acquire);
+        if (request == 0) continue;
+        if (failed_[responder]) [[unlikely]] {
+          worker.requests_[at].store(0, std::memory_order_relaxed);
+          worker.answer_failed(at);
+          continue;
+        }
+        const PostResult result = requesters_[responder]->try_post(
+            worker.number_ * options_.pending + slot, static_cast<uint32_t>(request & ~kFlag));
+        if (result == PostResult::kWouldBlock) continue;  // the send queue is full: next time
+        worker.requests_[at].store(0, std::memory_order_relaxed);
+        if (result == PostResult::kPosted) [[likely]] {
+          worker.posted_[at] = true;
+          ++taken;
+        } else {
+          worker.answer_failed(at);
+        }
+      }
+    }
+    return taken;
+  }
+
+  // The connection broke: whoever waits for it is told.
+  void fail(uint32_t responder) {
+    failed_[responder] = true;
+    for (const auto& worker : workers_) {
+      for (uint32_t slot = 0; slot < options_.pending; ++slot) {
+        const size_t at = mailbox(responder, slot);
+        if (worker->posted_[at]) worker->answer_failed(at);
+      }
+    }
+  }
+
+  std::vector<R*> requesters_;
+  DispatcherOptions options_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<bool> failed_;
+};
+
+template <typename R>
+class Dispatcher<R>::Worker {
+ public:
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  uint32_t number() const { return number_; }
+
+  // Where the next request to `responder` in `slot` (below DispatcherOptions::pending) is written:
+  // registered memory, the same address each time; the requester's rules for it apply.
+  char* request_buffer(uint32_t responder, uint32_t slot) {
+    return dispatcher_.requesters_[responder]->request_buffer(
+        number_ * dispatcher_.options_.pending + slot);
+  }
+
+  // Hands the first `bytes` of the buffer to the dispatcher. False: the slot still waits for its
+  // response. `bytes` above the requester's request_max_bytes breaks that connection.
+  bool hand_over(uint32_t responder, uint32_t slot, uint32_t bytes) {
+    const size_t at = dispatcher_.mailbox(responder, slot);
+    if (waits_[at]) return false;
+    waits_[at] = true;
+    waiting_.push_back(static_cast<uint32_t>(at));
+    // Publishes the request's bytes to the dispatcher's thread.
+    requests_[at].store(kFlag | bytes, std::memory_order_release);
+    return true;
+  }
+
+  // Takes the responses that have come: `on_response(uint32_t responder, uint32_t slot,
+  // std::span<const char> response)`. Their bytes stay valid until the slot is handed over again,
+  // which `on_response` may do. A request whose connection broke gets no call; see failed().
+  template <typename OnResponse>
+  uint32_t poll(OnResponse&& on_response) {
+    uint32_t found = 0;
+    for (size_t i = waiting_.size(); i-- > 0;) {
+      const size_t at = waiting_[i];
+      Answer& answer = answers_[at];
+      // Pairs with answer(): where the response lies, and the response itself.
+      const uint64_t mark = answer.mark.load(std::memory_order_acquire);
+      if (mark == 0) continue;
+      answer.mark.store(0, std::memory_order_relaxed);
+      waiting_[i] = waiting_.back();
+      waiting_.pop_back();
+      waits_[at] = false;
+      if ((mark & kFailed) != 0) [[unlikely]] {
+        ++failed_;
+        continue;
+      }
+      ++found;
+      on_response(static_cast<uint32_t>(at / dispatcher_.options_.pending),
+                  static_cast<uint32_t>(at % dispatcher_.options_.pending),
+                  std::span<const char>(answer.bytes, mark & ~kFlag));
+    }
+    return found;
+  }
+
+  // Whether the slot waits for its response: its request buffer belongs to the dispatcher.
+  bool waits(uint32_t responder, uint32_t slot) const {
+    return waits_[dispatcher_.mailbox(responder, slot)];
+  }
+  // Requests that were handed over and not answered yet.
+  uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
+  // Requests whose connection broke, so far.
+  uint64_t failed() const { return failed_; }
+
+ private:
+  friend class Dispatcher;
+  struct Answer {
+    std::atomic<uint64_t> mark{0};
+    const char* bytes = nullptr;
+  };
+
+  Worker(Dispatcher& dispatcher, uint32_t number, size_t mailboxes)
+      : dispatcher_(dispatcher),
+        number_(number),
+        requests_(mailboxes),
+        answers_(mailboxes),
+        posted_(mailboxes),
+        waits_(mailboxes) {
+    waiting_.reserve(mailboxes);
+  }
+
+  void answer(size_t at, std::span<const char> response) {
+    answers_[at].bytes = response.data();
+    answers_[at].mark.store(kFlag | response.size(), std::memory_order_release);
+  }
+  void answer_failed(size_t at) {
+    answers_[at].mark.store(kFlag | kFailed, std::memory_order_release);
+  }
+
+  Dispatcher& dispatcher_;
+  uint32_t number_;
+  std::vector<std::atomic<uint64_t>> requests_;  // written here, cleared by the dispatcher
+  std::vector<Answer> answers_;                  // written by the dispatcher, cleared here
+  std::vector<char> posted_;                     // the dispatcher's own
+  // The worker's own.
+  alignas(kCacheLineBytes) std::vector<char> waits_;
+  std::vector<uint32_t> waiting_;
+  uint64_t failed_ = 0;
+};
+
+}  // namespace verbena
