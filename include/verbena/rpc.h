@@ -170,6 +170,10 @@ struct Response {
   std::span<const char> bytes;
 };
 
+// What a handler returns instead of a size to end the connection of a request that makes no sense:
+// its status then is kProtocolViolation.
+inline constexpr uint32_t kBreakConnection = ~0u;
+
 struct Request {
   uint32_t connection;  // in order of connect(), from 0; numbers of dead connections are reused
   uint32_t slot;
@@ -289,6 +293,8 @@ class Responder {
 
   // Connections that are alive.
   virtual uint32_t connections() const = 0;
+  // The number of the connection that the last successful connect() made.
+  virtual uint32_t latest_connection() const = 0;
   // Ok until every connection has ended; then why the last one did (kUnavailable if its requester
   // left or died). A further connect() makes it ok again.
   virtual const Status& status() const = 0;

@@ -186,6 +186,7 @@ Status ReadResponder::connect(ControlConnection& control) {
       join(control, endpoint, std::move(mine), {}, options_.handshake_timeout_ns));
   if (*number == connections_.size()) connections_.emplace_back();
   connections_[*number] = std::move(connection);
+  latest_ = *number;
   status_ = Status::ok_status();
   return Status::ok_status();
 }

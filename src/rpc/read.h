@@ -192,6 +192,7 @@ class ReadResponder final : public Responder {
     return 0;
   }
   uint32_t connections() const override;
+  uint32_t latest_connection() const override { return latest_; }
   const Status& status() const override { return status_; }
   const Status& status(uint32_t connection) const override;
   const ConnectionStatistics& statistics(uint32_t connection) const override;
@@ -220,6 +221,7 @@ class ReadResponder final : public Responder {
   std::optional<MemoryRegion> readable_;
   EndpointTerms terms_;  // what requesters learn of the readable memory
   std::vector<std::unique_ptr<Connection>> connections_;
+  uint32_t latest_ = 0;
   PeerWatch watch_;
   Status status_;
 };

@@ -118,6 +118,7 @@ class ChannelResponder final : public Responder {
     return true;
   }
 
+  uint32_t latest_connection() const override { return latest_; }
   uint32_t connections() const override { return static_cast<uint32_t>(alive_.size()); }
   const Status& status() const override { return status_; }
   const Status& status(uint32_t connection) const override {
@@ -230,7 +231,8 @@ class ChannelResponder final : public Responder {
     const uint32_t response_bytes =
         handler(Request{connection.number, slot, std::span<const char>(payload, bytes)}, response);
     if (response_bytes > response.size()) [[unlikely]] {
-      connection.status = misused_response(response_bytes, connection.response_max_bytes);
+      connection.status =
+          bad_answer(response_bytes, connection.response_max_bytes, connection.peer);
       watch_.hurry();  // to end it; not from inside the loop over connections
       return;
     }
@@ -270,6 +272,7 @@ class ChannelResponder final : public Responder {
 
   void add(std::unique_ptr<Connection> connection) {
     const uint32_t number = connection->number;
+    latest_ = number;
     if (number == connections_.size()) {
       connections_.push_back(std::move(connection));
     } else {
@@ -351,6 +354,7 @@ class ChannelResponder final : public Responder {
   // Replaced ones. A queue pair takes its completions along when it is destroyed, and with them the
   // numbers of the shared receives that they consumed: so it stays until they have been taken.
   std::vector<std::unique_ptr<Connection>> ended_;
+  uint32_t latest_ = 0;
   PeerWatch watch_;
   Status status_;
 };

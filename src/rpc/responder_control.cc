@@ -53,7 +53,13 @@ EndOptions end_options(const ResponderOptions& options, const Terms& agreed) {
   return end;
 }
 
-Status misused_response(uint32_t bytes, uint32_t max_bytes) {
+Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer) {
+  if (bytes == kBreakConnection) {
+    return Status(StatusCode::kProtocolViolation,
+                  fmt::format("{} sent a request that makes no sense here; do both sides run the "
+                              "same release?",
+                              peer));
+  }
   return Status(StatusCode::kInvalidArgument,
                 fmt::format("the handler returned {} bytes, the response buffer has {}; the "
                             "connection was ended",

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "src/channel/completion_receiver.h"
@@ -24,7 +25,8 @@ Terms offered_terms(Protocol protocol, MarkLayout layout, const Device& device,
                     const ResponderOptions& options);
 EndOptions end_options(const ResponderOptions& options, const Terms& agreed);
 
-Status misused_response(uint32_t bytes, uint32_t max_bytes);
+// A handler returned more than fits, or kBreakConnection.
+Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer);
 Status too_many_connections(uint32_t max_connections);
 
 // The number for one connection more: one that has ended, or a new one.

@@ -1,0 +1,150 @@
+// The parts of a service that are not on the data path.
+#include "verbena/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "src/base/runtime.h"
+#include "verbena/client.h"
+#include "verbena/server.h"
+
+namespace verbena {
+namespace {
+
+Status check_slots(Protocol protocol, uint32_t request_slot_bytes, uint32_t response_slot_bytes) {
+  if (protocol == Protocol::kRead) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a service needs a protocol whose responder takes part; READ reads memory only");
+  }
+  constexpr uint32_t kLeastSlotBytes = 8;
+  constexpr uint32_t kMostSlotBytes = kMaxMessageBytes - kServiceHeaderBytes;
+  for (const uint32_t bytes : {request_slot_bytes, response_slot_bytes}) {
+    if (bytes < kLeastSlotBytes || bytes > kMostSlotBytes) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("request_slot_bytes is {} and response_slot_bytes {}; choose {} to "
+                      "{} each",
+                      request_slot_bytes, response_slot_bytes, kLeastSlotBytes, kMostSlotBytes));
+    }
+  }
+  return Status::ok_status();
+}
+
+Status check_large(const char* option, uint32_t bytes) {
+  if (bytes <= kMaxServiceMessageBytes) return Status::ok_status();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{} is {}; choose at most {}", option, bytes, kMaxServiceMessageBytes));
+}
+
+}  // namespace
+
+const char* call_result_name(CallResult result) {
+  switch (result) {
+    case CallResult::kOk:
+      return "ok";
+    case CallResult::kFailed:
+      return "failed";
+    case CallResult::kUnknownType:
+      return "unknown type";
+    case CallResult::kTooLarge:
+      return "too large";
+    case CallResult::kShuttingDown:
+      return "shutting down";
+    case CallResult::kTimedOut:
+      return "timed out";
+    case CallResult::kDisconnected:
+      return "disconnected";
+  }
+  VERBENA_ASSERT(false && "not a call result");
+  return "";
+}
+
+namespace internal {
+
+Result<ResponderOptions> ServerMemory::responder_options(const ServerOptions& options) {
+  VERBENA_RETURN_IF_ERROR(
+      check_slots(options.protocol, options.request_slot_bytes, options.response_slot_bytes));
+  VERBENA_RETURN_IF_ERROR(check_large("request_max_bytes", options.request_max_bytes));
+  VERBENA_RETURN_IF_ERROR(check_large("response_max_bytes", options.response_max_bytes));
+  ResponderOptions responder;
+  responder.request_max_bytes = options.request_slot_bytes + kServiceHeaderBytes;
+  responder.response_max_bytes = options.response_slot_bytes + kServiceHeaderBytes;
+  responder.pending = options.pending;
+  responder.max_connections = options.max_connections;
+  responder.receive_queues = options.receive_queues;
+  responder.blocking = options.blocking;
+  responder.huge_pages = options.huge_pages;
+  responder.handshake_timeout_ns = options.handshake_timeout_ns;
+  return responder;
+}
+
+ServerMemory::ServerMemory(const ServerOptions& options)
+    : pending(options.pending), calls(size_t{options.max_connections} * options.pending) {
+  // Not touched before it is used, so the system gives no pages for what is never needed.
+  if (options.request_max_bytes > options.request_slot_bytes) {
+    request_stride_bytes = options.request_max_bytes;
+    requests.reset(new char[calls.size() * request_stride_bytes]);
+  }
+  if (options.response_max_bytes > options.response_slot_bytes) {
+    response_stride_bytes = options.response_max_bytes;
+    responses.reset(new char[calls.size() * response_stride_bytes]);
+  }
+}
+
+uint64_t service_clock_ns() { return now_ns(); }
+
+std::shared_ptr<Waiter> make_waiter() { return std::make_shared<Waiter>(); }
+void note_progress(Waiter& waiter) { waiter.progress(); }
+void note_idle(Waiter& waiter) { waiter.idle(); }
+
+Result<RequesterOptions> requester_options(const ClientOptions& options) {
+  VERBENA_RETURN_IF_ERROR(
+      check_slots(options.protocol, options.request_slot_bytes, options.response_slot_bytes));
+  VERBENA_RETURN_IF_ERROR(check_large("response_max_bytes", options.response_max_bytes));
+  RequesterOptions requester;
+  requester.request_max_bytes = options.request_slot_bytes + kServiceHeaderBytes;
+  requester.response_max_bytes = options.response_slot_bytes + kServiceHeaderBytes;
+  requester.pending = options.pending;
+  requester.blocking = options.blocking;
+  requester.huge_pages = options.huge_pages;
+  requester.handshake_timeout_ns = options.handshake_timeout_ns;
+  return requester;
+}
+
+Status malformed_response() {
+  return Status(StatusCode::kProtocolViolation,
+                "the server's response is none that this client asked for; do both sides run the "
+                "same release?");
+}
+
+}  // namespace internal
+
+template <>
+Result<std::unique_ptr<Server>> Server::create(const Device& device, const ProtectionDomain& domain,
+                                               const ServerOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(const ResponderOptions responder_options,
+                           internal::ServerMemory::responder_options(options));
+  VERBENA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Responder> responder,
+      make_responder(options.protocol, options.layout, device, domain, responder_options));
+  return std::make_unique<Server>(std::move(responder), options);
+}
+
+template <>
+Result<std::unique_ptr<Client>> Client::connect(const Device& device,
+                                                const ProtectionDomain& domain,
+                                                ControlConnection& control,
+                                                const ClientOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(const RequesterOptions requester_options,
+                           internal::requester_options(options));
+  VERBENA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Requester> requester,
+      make_requester(options.protocol, options.layout, device, domain, control, requester_options));
+  return std::make_unique<Client>(std::move(requester), options);
+}
+
+}  // namespace verbena
