@@ -30,6 +30,7 @@
 
 namespace verbena {
 
+struct FaultPlan;
 struct VerbsControl;
 
 enum class DeviceKind { kHardware, kSoft };
@@ -67,8 +68,11 @@ class Device {
   // reason.
   static std::vector<DeviceInfo> list();
 
-  // Opens a device by name. kNotFound names the devices there are.
+  // Opens a device by name. kNotFound names the devices there are. Where VERBENA_FAULTS is set, the
+  // device has its faults (fault.h); kInvalidArgument if it makes no sense.
   static Result<Device> open(std::string_view name);
+  // The same with faults of the caller's choice, whatever the environment says.
+  static Result<Device> open(std::string_view name, const FaultPlan& faults);
 
   const DeviceInfo& info() const { return info_; }
   ibv_context* get() const { return context_.get(); }
@@ -78,6 +82,8 @@ class Device {
   using Close = int (*)(ibv_context*);
   Device(ibv_context* context, Close close, const VerbsControl* control)
       : context_(context, close), control_(control) {}
+  static Result<Device> open_without_faults(std::string_view name);
+  Status inject(const FaultPlan& faults);
   // Takes over `context` and asks the device for its DeviceInfo.
   static Result<Device> from_context(ibv_context* context, Close close, const VerbsControl* control,
                                      std::string_view name, DeviceKind kind);

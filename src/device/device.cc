@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
+#include "src/base/log.h"
 #include "src/device/explain.h"
+#include "src/device/fault/injector.h"
 #include "src/device/port.h"
 #include "src/device/probe.h"
 #include "src/device/soft/soft.h"
 #include "src/device/verbs_control.h"
+#include "verbena/fault.h"
 
 namespace verbena {
 
@@ -100,6 +104,41 @@ Result<Device> Device::from_context(ibv_context* context, Close close, const Ver
 }
 
 Result<Device> Device::open(std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const std::optional<FaultPlan> faults, FaultPlan::from_environment());
+  if (!faults) return open_without_faults(name);
+  static const bool told = [&faults] {
+    log_warning("faults are injected into this process's RDMA devices: {}", faults->text());
+    return true;
+  }();
+  static_cast<void>(told);
+  return open(name, *faults);
+}
+
+Result<Device> Device::open(std::string_view name, const FaultPlan& faults) {
+  VERBENA_ASSIGN_OR_RETURN(Device device, open_without_faults(name));
+  VERBENA_RETURN_IF_ERROR(device.inject(faults));
+  return device;
+}
+
+// After the probes of from_context(): they are not what is to be tested.
+Status Device::inject(const FaultPlan& faults) {
+  const auto close = [](ibv_context* context) {
+    fault::Injector::uninstall(context);
+    return soft::owns(context) ? soft::close_device(context) : ibv_close_device(context);
+  };
+  VERBENA_ASSIGN_OR_RETURN(const fault::Injector* injector,
+                           fault::Injector::install(context_.get(), *control_, faults));
+  context_ = {context_.release(), close};
+  control_ = &injector->control();
+  return {};
+}
+
+FaultCounts injected_faults(const Device& device) {
+  const fault::Injector* injector = fault::Injector::of(device.get());
+  return injector != nullptr ? injector->counts() : FaultCounts();
+}
+
+Result<Device> Device::open_without_faults(std::string_view name) {
   if (name == soft::kDeviceName) {
     ibv_context* context = soft::open_device(soft::device());
     if (context == nullptr) {
@@ -127,7 +166,7 @@ std::vector<DeviceInfo> Device::list() {
 
   std::vector<DeviceInfo> infos;
   for (const auto& [name, kind] : names) {
-    const Result<Device> device = open(name);
+    const Result<Device> device = open_without_faults(name);
     if (device.ok()) {
       infos.push_back(device->info());
     } else {

@@ -1,0 +1,176 @@
+// A send or receive queue, of which some work requests are held back before the device gets them.
+//
+// While one is held, all that come later queue behind it, so that the order is kept. What is held
+// counts towards the queue's depth: the caller is refused (ENOMEM) where the device would have
+// refused it had nothing been held.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/fault/dice.h"
+#include "src/device/fault/held_request.h"
+#include "verbena/fault.h"
+
+namespace verbena::fault {
+
+template <typename Request>
+class HoldQueue {
+ public:
+  struct Device {
+    // Posts to the device.
+    std::function<int(Request*, Request**)> post;
+    // What the device checks of a request before it takes it: 0, or an errno value.
+    std::function<int(const Request&)> check;
+    // Whether the completion of a request tells that it, and all before it, are done.
+    std::function<bool(const Request&)> signaled;
+    // Asks for a call of release() at a time.
+    std::function<void(uint64_t due_ns)> release_at;
+  };
+
+  HoldQueue(Fault fault, Dice dice, uint32_t depth_wrs, Device device)
+      : fault_(fault), dice_(dice), depth_wrs_(depth_wrs), device_(std::move(device)) {}
+
+  // As ibv_post_send() and ibv_post_recv(); adds to `held_count` those that it holds back.
+  int post(Request* list, Request** rejected, uint64_t& held_count) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<Request*> requests;
+    size_t passing = 0;  // leading requests that go to the device at once
+    std::vector<uint64_t> due_ns;
+    for (Request* request = list; request != nullptr; request = request->next) {
+      const bool hold = holding_ && dice_.hit(fault_.probability);
+      requests.push_back(request);
+      due_ns.push_back(hold ? now_ns() + fault_.duration_ns : 0);
+      held_count += hold ? 1 : 0;
+      if (held_.empty() && passing + 1 == requests.size() && !hold) ++passing;
+    }
+    if (const int error = pass(requests, passing, rejected); error != 0) return error;
+    for (size_t i = passing; i < requests.size(); ++i) {
+      if (const int error = hold(*requests[i], due_ns[i]); error != 0) {
+        *rejected = requests[i];
+        return error;
+      }
+    }
+    return 0;
+  }
+
+  // Gives the device what is due, or everything. Returns the numbers (wr_id) of those that it does
+  // not take: too late for the caller of post().
+  std::vector<uint64_t> release(bool everything = false) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<uint64_t> lost;
+    while (!held_.empty()) {
+      HeldRequest<Request>& first = held_.front();
+      if (!everything && first.due_ns() > now_ns()) {
+        device_.release_at(first.due_ns());
+        break;
+      }
+      Request* rejected = nullptr;
+      const int error = device_.post(first.request(), &rejected);
+      if (error == ENOMEM) {
+        // Work before it is not polled yet.
+        first.postpone(now_ns() + kRetryNs);
+        device_.release_at(first.due_ns());
+        break;
+      }
+      if (error != 0) lost.push_back(first.request()->wr_id);
+      held_.pop_front();
+    }
+    return lost;
+  }
+
+  // A completion was polled.
+  void retire() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (signaled_.empty()) return;
+    retired_ = signaled_.front();
+    signaled_.pop_front();
+  }
+  // What of the work so far completes cannot be counted: to watch its depth is left to the device.
+  void stop_counting() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    forget();
+  }
+  // Whether work requests meet faults. Not from the beginning, nor in the error state.
+  void set_holding(bool holding) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    holding_ = holding;
+  }
+  // The device forgets its work, and so does this.
+  void drop() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    held_.clear();
+    forget();
+    holding_ = false;
+  }
+
+ private:
+  static constexpr uint64_t kRetryNs = 20'000;
+
+  // Posts the first `count` requests of a list.
+  int pass(const std::vector<Request*>& requests, size_t count, Request** rejected) {
+    if (count == 0) return 0;
+    if (count == requests.size()) {
+      const int error = device_.post(requests.front(), rejected);
+      for (Request* request : requests) {
+        if (error != 0 && request == *rejected) break;
+        note(*request);
+      }
+      return error;
+    }
+    // Copies, since the list is the caller's and must not be cut.
+    std::vector<Request> copies;
+    copies.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      copies.push_back(*requests[i]);
+      copies[i].next = nullptr;
+      if (i > 0) copies[i - 1].next = &copies[i];
+    }
+    Request* rejected_copy = nullptr;
+    const int error = device_.post(copies.data(), &rejected_copy);
+    const size_t taken = error == 0 ? count : static_cast<size_t>(rejected_copy - copies.data());
+    for (size_t i = 0; i < taken; ++i) note(*requests[i]);
+    if (error != 0) *rejected = requests[taken];
+    return error;
+  }
+
+  int hold(const Request& request, uint64_t due_ns) {
+    if (const int error = device_.check(request); error != 0) return error;
+    if (accepted_ - retired_ >= depth_wrs_ || held_.size() >= depth_wrs_) return ENOMEM;
+    note(request);
+    held_.emplace_back(request, due_ns);
+    if (held_.size() == 1) device_.release_at(due_ns);
+    return 0;
+  }
+
+  void note(const Request& request) {
+    ++accepted_;
+    if (device_.signaled(request)) signaled_.push_back(accepted_);
+  }
+
+  void forget() {
+    retired_ = accepted_;
+    signaled_.clear();
+  }
+
+  std::mutex mutex_;
+  Fault fault_;
+  Dice dice_;
+  uint32_t depth_wrs_;
+  Device device_;
+  bool holding_ = false;
+  std::deque<HeldRequest<Request>> held_;
+  // Work requests so far, of these known to be done, and which ones' completions will tell.
+  uint64_t accepted_ = 0;
+  uint64_t retired_ = 0;
+  std::deque<uint64_t> signaled_;
+};
+
+}  // namespace verbena::fault
