@@ -112,6 +112,10 @@ class ControlConnection {
   //   kProtocolViolation  the peer sent what is not a frame, or one beyond the limit
   Result<std::vector<std::byte>> receive(int64_t timeout_ns);
 
+  // Ends the connection for both sides without waiting: the peer's peer_closed() becomes true,
+  // later calls on either side fail, but frames sent before can still be received. One system call.
+  void hang_up();
+
   // Whether the peer is gone: it closed the connection, its process died, or its host did not
   // answer keep-alives for about half a minute. Frames that it sent before can still be received.
   // One system call, never blocks: for a polling loop to call now and then.

@@ -284,6 +284,8 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
   }
 }
 
+void ControlConnection::hang_up() { shutdown(state_->socket.get(), SHUT_RDWR); }
+
 bool ControlConnection::peer_closed() const {
   if (state_->receive_broken.code() == StatusCode::kUnavailable ||
       state_->send_broken.code() == StatusCode::kUnavailable) {

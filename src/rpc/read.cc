@@ -118,6 +118,7 @@ PostResult ReadRequester::fail(Status status) {
     status_ = std::move(status);
     states_.assign(states_.size(), SlotState::kFailed);
     static_cast<void>(endpoint_->queue_pair.to_error());
+    control_->hang_up();
   }
   return PostResult::kFailed;
 }

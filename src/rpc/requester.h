@@ -179,6 +179,7 @@ class ChannelRequester final : public Requester {
       slots_.assign(slots_.size(), SlotState::kFailed);
       // Nothing can be done about a queue pair that cannot even fail.
       static_cast<void>(end_.queue_pair().to_error());
+      control_->hang_up();
     }
     return PostResult::kFailed;
   }

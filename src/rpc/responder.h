@@ -341,6 +341,8 @@ class ChannelResponder final : public Responder {
     if (!alive_.empty()) status_ = Status::ok_status();
     // Nothing can be done about a queue pair that cannot even fail.
     static_cast<void>(connection.end.queue_pair().to_error());
+    // A requester that waits for a response has nothing on its way, whose failure would tell it.
+    connection.control->hang_up();
   }
 
   const Device* device_;
