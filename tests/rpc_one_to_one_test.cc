@@ -2,9 +2,6 @@
 // mark layout, sizes at random, every byte checked; and what each side says when the other dies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 
 #include <atomic>
 #include <optional>
@@ -12,59 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc_peer.h"
 #include "tests/rpc_support.h"
-
-extern char** environ;
 
 namespace verbena::rpc_test {
 namespace {
 
 using testing::HasSubstr;
-
-// A process that plays the other side. Killed, if it still runs, and waited for when destroyed.
-class PeerProcess {
- public:
-  PeerProcess(uint16_t port, const JobSecret& secret) {
-    const std::string program = VERBENA_TEST_PROCESSES "/rpc_peer_process";
-    const std::string port_text = std::to_string(port);
-    const std::string secret_text = std::string(kSecretVariable) + "=" + secret.text();
-    std::vector<char*> environment;
-    for (char** variable = environ; *variable != nullptr; ++variable) {
-      environment.push_back(*variable);
-    }
-    environment.push_back(const_cast<char*>(secret_text.c_str()));
-    environment.push_back(nullptr);
-    char* arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(port_text.c_str()),
-                         nullptr};
-    const int error =
-        posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments, environment.data());
-    EXPECT_EQ(error, 0) << program << ": " << std::strerror(error);
-    if (error != 0) pid_ = -1;
-  }
-  ~PeerProcess() {
-    kill_now();
-    wait_exit_code();
-  }
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
-
-  void kill_now() {
-    if (pid_ > 0) kill(pid_, SIGKILL);
-  }
-  // -1 for one that was killed.
-  int wait_exit_code() {
-    if (pid_ <= 0) return exit_code_;
-    int state = 0;
-    waitpid(pid_, &state, 0);
-    pid_ = -1;
-    exit_code_ = WIFEXITED(state) ? WEXITSTATUS(state) : -1;
-    return exit_code_;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int exit_code_ = -1;
-};
 
 // This process's side of a connection, on a device of its own.
 struct Side {
@@ -96,7 +47,7 @@ class RpcOneToOneTest : public testing::Test {
 
   // Starts a process and tells it what to do.
   ControlConnection start(std::optional<PeerProcess>& process, const Task& task) {
-    process.emplace(listener_->port(), secret_);
+    process.emplace("rpc_peer_process", listener_->port(), secret_);
     ControlConnection control = accept();
     EXPECT_TRUE(control.send_value(kTaskTag, task).ok());
     return control;

@@ -174,23 +174,9 @@ class Client {
   template <typename OnResponse>
   Outcome run(Requester& requester, OnResponse&& on_response) {
     Waiter waiter;
-    uint64_t posted = 0;
     uint64_t last_progress_ns = now_ns();
-    while (outcome_.responses < case_.messages && requester.status().ok()) {
-      while (posted < case_.messages) {
-        const uint32_t slot = choose_slot(posted);
-        if (slots_[slot].waiting) break;
-        const uint32_t bytes = prepare(slot, requester.request_buffer(slot));
-        const PostResult result = requester.try_post(slot, bytes);
-        if (result != PostResult::kPosted) break;
-        slots_[slot].waiting = true;
-        ++posted;
-      }
-      const uint32_t found = requester.poll([&](uint32_t slot, std::span<const char> response) {
-        check(slot, response);
-        ++outcome_.responses;
-        on_response(outcome_.responses);
-      });
+    while (!finished(requester)) {
+      const uint32_t found = step(requester, on_response);
       if (found > 0) {
         waiter.progress();
         last_progress_ns = now_ns();
@@ -205,6 +191,30 @@ class Client {
     outcome_.status = requester.status();
     return outcome_;
   }
+
+  // One round of run(), for threads with several connections: posts what may be posted, takes what
+  // came, and returns how many responses that were.
+  template <typename OnResponse>
+  uint32_t step(Requester& requester, OnResponse&& on_response) {
+    while (posted_ < case_.messages) {
+      const uint32_t slot = choose_slot(posted_);
+      if (slots_[slot].waiting) break;
+      const uint32_t bytes = prepare(slot, requester.request_buffer(slot));
+      const PostResult result = requester.try_post(slot, bytes);
+      if (result != PostResult::kPosted) break;
+      slots_[slot].waiting = true;
+      ++posted_;
+    }
+    return requester.poll([&](uint32_t slot, std::span<const char> response) {
+      check(slot, response);
+      ++outcome_.responses;
+      on_response(outcome_.responses);
+    });
+  }
+  bool finished(const Requester& requester) const {
+    return outcome_.responses >= case_.messages || !requester.status().ok();
+  }
+  const Outcome& outcome() const { return outcome_; }
 
  private:
   struct Slot {
@@ -287,6 +297,7 @@ class Client {
   Random random_;
   std::vector<Slot> slots_;
   std::vector<char> readable_;
+  uint64_t posted_ = 0;
   Outcome outcome_;
 };
 
