@@ -1,0 +1,56 @@
+// Compiled design points: the choice of protocol, mark layout and receive queues as a template
+// argument, so that a message passes no branch and no virtual call for it ("patterns" 4).
+//
+//   // The design is known when the program is built:
+//   using Design = rpc::WriteWrite<channel::LastBitMark>;
+//   auto requester = Design::Requester::create(device, domain, control, options);
+//
+//   // It is chosen when the program starts: once, outside of every loop.
+//   rpc::with_design_point(protocol, layout, [&]<typename Design>() {
+//     auto client = connect_client<Design>(device, domain, control, options);
+//     run(**client);                                // compiled for each design point
+//   });
+//
+// Requester and responder have the members of verbena/rpc.h; only the virtual calls are gone. This
+// header shows the library's inside, which changes between releases; verbena/rpc.h alone is stable.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "src/rpc/designs.h"
+#include "verbena/client.h"
+#include "verbena/dispatcher.h"
+#include "verbena/server.h"
+
+namespace verbena {
+
+// Client::connect() for a compiled design point, which decides the protocol and the layout whatever
+// the options say.
+template <typename Design>
+Result<std::unique_ptr<BasicClient<typename Design::Requester>>> connect_client(
+    const Device& device, const ProtectionDomain& domain, ControlConnection& control,
+    ClientOptions options) {
+  options.protocol = Design::kProtocol;
+  options.layout = Design::kLayout;
+  VERBENA_ASSIGN_OR_RETURN(const RequesterOptions requester_options,
+                           internal::requester_options(options));
+  VERBENA_ASSIGN_OR_RETURN(auto requester,
+                           Design::Requester::create(device, domain, control, requester_options));
+  return std::make_unique<BasicClient<typename Design::Requester>>(std::move(requester), options);
+}
+
+// Server::create() for a compiled design point.
+template <typename Design>
+Result<std::unique_ptr<BasicServer<typename Design::Responder>>> create_server(
+    const Device& device, const ProtectionDomain& domain, ServerOptions options) {
+  options.protocol = Design::kProtocol;
+  options.layout = Design::kLayout;
+  VERBENA_ASSIGN_OR_RETURN(const ResponderOptions responder_options,
+                           internal::ServerMemory::responder_options(options));
+  VERBENA_ASSIGN_OR_RETURN(auto responder,
+                           Design::Responder::create(device, domain, responder_options));
+  return std::make_unique<BasicServer<typename Design::Responder>>(std::move(responder), options);
+}
+
+}  // namespace verbena
