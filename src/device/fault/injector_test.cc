@@ -74,8 +74,9 @@ struct End {
     ibv_send_wr* rejected = nullptr;
     return ibv_post_send(queue_pair.get(), &request, &rejected);
   }
-  int write(const End& to, uint32_t index, uint64_t value, unsigned flags) {
-    ibv_sge entry = {reinterpret_cast<uint64_t>(&value), 8, 0};
+  // Writes one byte to the start of a word.
+  int write(const End& to, uint32_t index, uint8_t value, unsigned flags) {
+    ibv_sge entry = {reinterpret_cast<uint64_t>(&value), 1, 0};
     ibv_send_wr request{};
     request.wr_id = value;
     request.sg_list = &entry;
@@ -148,15 +149,18 @@ TEST_F(InjectorTest, DelayedWritesArriveInOrder) {
   FaultPlan plan;
   plan.delay = {.probability = 0.5, .duration_ns = 200'000};
   connect(plan);
-  for (uint64_t value = 1; value <= kDepth; ++value) {
+  for (uint8_t value = 1; value <= kDepth; ++value) {
     ASSERT_EQ(faulty_->write(*plain_, value % 2, value, value == kDepth ? IBV_SEND_SIGNALED : 0),
               0);
   }
   uint64_t seen = 0;
   const uint64_t start_ns = now_ns();
   while (seen < kDepth && now_ns() - start_ns < kPatienceNs) {
-    const uint64_t odd = load_acquire(&(*plain_->words)[1]);
-    const uint64_t even = load_acquire(&(*plain_->words)[0]);
+    const auto byte_of = [this](uint32_t word) {
+      return load_acquire(reinterpret_cast<const uint8_t*>(plain_->word(word).addr));
+    };
+    const uint64_t odd = byte_of(1);
+    const uint64_t even = byte_of(0);
     ASSERT_GE(even + 1, odd) << "an odd value comes behind the even one before it";
     ASSERT_GE(std::max(odd, even), seen);
     seen = std::max(odd, even);
