@@ -1,4 +1,5 @@
 // The queue pair's state machine, the limits at creation, and what may not be destroyed yet.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
@@ -124,8 +125,8 @@ TEST_F(StateTest, EveryStepIsAllowedOrRefusedAsTheSpecificationSays) {
         EXPECT_EQ(qp_->state, to);
       } else {
         EXPECT_EQ(step(to), EINVAL);
-        EXPECT_EQ(state(), from);
         const std::string reason = control_.last_error();
+        EXPECT_EQ(state(), from);
         EXPECT_NE(reason, "");
         EXPECT_EQ(reason.find('\n'), std::string::npos);
       }
@@ -355,6 +356,29 @@ TEST_F(CreationTest, RegionsThatCannotBeAreRefused) {
   refused(memory.data(), 4096, IBV_ACCESS_REMOTE_ATOMIC);
   refused(memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
   refused(memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+}
+
+// ---- what last_error() tells ----
+
+TEST_F(StateTest, TheLastErrorIsThatOfTheLatestCall) {
+  CompletionChannel channel = must(CompletionChannel::create(node_.device));
+  fcntl(channel.get()->fd, F_SETFL, O_NONBLOCK);
+  const auto refuse_something = [&] {
+    ibv_qp_init_attr init = init_attributes();
+    init.qp_type = IBV_QPT_UD;
+    ASSERT_EQ(control_.create_qp(node_.domain.get(), &init), nullptr);
+    ASSERT_NE(std::string(control_.last_error()), "");
+  };
+  refuse_something();
+  go_to(IBV_QPS_RTS);
+  EXPECT_STREQ(control_.last_error(), "");
+  // A failure of which errno says it all.
+  refuse_something();
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  ASSERT_EQ(control_.get_cq_event(channel.get(), &cq, &context), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_STREQ(control_.last_error(), "");
 }
 
 // ---- destruction ----

@@ -36,8 +36,8 @@ struct VerbsControl {
   int (*destroy_qp)(ibv_qp*);
   int (*get_async_event)(ibv_context*, ibv_async_event*);
   void (*ack_async_event)(ibv_async_event*);
-  // One line on why this thread's last failed call failed (cause, limit, remedy); "" where errno
-  // says it all.
+  // One line on why this thread's latest call failed (cause, limit, remedy); "" where it did not,
+  // or where errno says it all.
   const char* (*last_error)();
 };
 

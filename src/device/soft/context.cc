@@ -282,31 +282,43 @@ void drop_events_of(ibv_context* context, const void* object) {
   pthread_mutex_unlock(&context->mutex);
 }
 
+namespace {
+
+// last_error() is about the latest call: one that succeeds, or fails without a line of its own,
+// must not leave an older call's line for whoever asks next.
+template <auto kCall>
+constexpr auto kForgetting = [](auto... arguments) {
+  last_error_text.clear();
+  return kCall(arguments...);
+};
+
+}  // namespace
+
 const VerbsControl& control() {
   static const VerbsControl table = {
-      .query_device = query_device,
-      .query_port = query_port,
-      .query_gid = query_gid,
-      .alloc_pd = alloc_pd,
-      .dealloc_pd = dealloc_pd,
-      .reg_mr = reg_mr,
-      .dereg_mr = dereg_mr,
-      .create_comp_channel = create_comp_channel,
-      .destroy_comp_channel = destroy_comp_channel,
-      .create_cq = create_cq,
-      .destroy_cq = destroy_cq,
-      .get_cq_event = get_cq_event,
-      .ack_cq_events = ack_cq_events,
-      .create_srq = create_srq,
-      .modify_srq = modify_srq,
-      .query_srq = query_srq,
-      .destroy_srq = destroy_srq,
-      .create_qp = create_qp,
-      .modify_qp = modify_qp,
-      .query_qp = query_qp,
-      .destroy_qp = destroy_qp,
-      .get_async_event = get_async_event,
-      .ack_async_event = ack_async_event,
+      .query_device = kForgetting<query_device>,
+      .query_port = kForgetting<query_port>,
+      .query_gid = kForgetting<query_gid>,
+      .alloc_pd = kForgetting<alloc_pd>,
+      .dealloc_pd = kForgetting<dealloc_pd>,
+      .reg_mr = kForgetting<reg_mr>,
+      .dereg_mr = kForgetting<dereg_mr>,
+      .create_comp_channel = kForgetting<create_comp_channel>,
+      .destroy_comp_channel = kForgetting<destroy_comp_channel>,
+      .create_cq = kForgetting<create_cq>,
+      .destroy_cq = kForgetting<destroy_cq>,
+      .get_cq_event = kForgetting<get_cq_event>,
+      .ack_cq_events = kForgetting<ack_cq_events>,
+      .create_srq = kForgetting<create_srq>,
+      .modify_srq = kForgetting<modify_srq>,
+      .query_srq = kForgetting<query_srq>,
+      .destroy_srq = kForgetting<destroy_srq>,
+      .create_qp = kForgetting<create_qp>,
+      .modify_qp = kForgetting<modify_qp>,
+      .query_qp = kForgetting<query_qp>,
+      .destroy_qp = kForgetting<destroy_qp>,
+      .get_async_event = kForgetting<get_async_event>,
+      .ack_async_event = kForgetting<ack_async_event>,
       .last_error = last_error,
   };
   return table;

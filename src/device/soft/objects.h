@@ -310,7 +310,7 @@ void set_state(Qp& qp, ibv_qp_state state);
 // Maps and checks the queue pair that this one is being connected to (queue_pair_control.cc).
 Status connect_peer(Qp& qp, uint32_t number);
 
-// What each control call's last failure on this thread was.
+// What was wrong with this thread's latest call through control(); empty if nothing was.
 const char* last_error();
 // Remembers the message and sets errno to `error`, which it returns.
 int fail(int error, std::string message);
