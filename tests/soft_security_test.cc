@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -164,12 +167,13 @@ VERBENA_TEST_CHILD(attacker) {
     Qp& qp = soft::as_qp(end.qp());
     Random random(target.seed);
     const std::vector<Area> areas = areas_of(target.attack, qp, with_srq ? &qp : nullptr);
-    // Tables are for all connections; what is wrong in them must not end the attacker's next one.
+    // Tables are for all connections; what is wrong in them must not end the attacker's next one,
+    // nor what is wrong in its own blocks their destruction.
     std::vector<std::vector<std::byte>> saved;
-    if (target.attack == Attack::kVictimsTables) {
+    if (target.attack == Attack::kVictimsTables || target.attack == Attack::kOwnQueues) {
       for (const Area& area : areas) saved.emplace_back(area.begin, area.begin + area.size_bytes);
     }
-    link.put(true);
+    link.get<bool>();
     while (!link.readable()) {
       for (int i = 0; i < 8; ++i) {
         if (target.attack == Attack::kPackets && random.below(2) == 0) {
@@ -201,6 +205,19 @@ VERBENA_TEST_CHILD(attacker) {
   }
 }
 
+// Connects to the attacker, who may be at it already. False if what it tells of its own queue pair
+// cannot be, which is said so and leaves this queue pair as it was: unconnected.
+bool connect_to_attacker(const Node& node, End& end, const QueuePairAddress& attacker,
+                         Attack attack) {
+  const Status status = end.queue_pair().connect(attacker, kImpatient);
+  if (status.ok()) return true;
+  EXPECT_EQ(attack, Attack::kOwnQueues) << status.message();
+  EXPECT_NE(status.message().find("describes its queue pair"), std::string::npos)
+      << status.message();
+  EXPECT_EQ(state_of(node, end.qp()), IBV_QPS_INIT);
+  return false;
+}
+
 class AttackTest : public testing::TestWithParam<std::tuple<Attack, bool>> {};
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Attack, bool>>& info) {
@@ -212,7 +229,8 @@ std::string name_of(const testing::TestParamInfo<std::tuple<Attack, bool>>& info
 
 INSTANTIATE_TEST_SUITE_P(Attacks, AttackTest,
                          testing::Combine(testing::Values(Attack::kVictimsQueues,
-                                                          Attack::kVictimsTables, Attack::kPackets),
+                                                          Attack::kVictimsTables,
+                                                          Attack::kOwnQueues, Attack::kPackets),
                                           testing::Bool()),
                          name_of);
 
@@ -230,6 +248,7 @@ TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
   End safe_b(node);
   connect(safe_a, safe_b);
   uint64_t failed = 0;
+  uint64_t refused = 0;
   const size_t rounds = iterations(24);
   for (size_t round = 0; round < rounds; ++round) {
     SCOPED_TRACE(testing::Message() << "VERBENA_SEED=" << run_seed() << " round " << round);
@@ -244,8 +263,13 @@ TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
     const auto peer = child->link().get<QueuePairAddress>();
     const auto remote = child->link().get<Responder::Memory>();
     child->link().put(Target{end.address(), target.address(), target.key(), random.next(), attack});
-    end.connect(peer, kImpatient);
-    child->link().get<bool>();
+    // Every second time the attack has begun before.
+    const bool first = round % 2 == 0;
+    if (first) {
+      ASSERT_TRUE(connect_to_attacker(node, end, peer, attack));
+    }
+    child->link().put(true);
+    if (!first && !connect_to_attacker(node, end, peer, attack)) ++refused;
 
     for (int step = 0; step < 400; ++step) {
       const uint64_t slot = random.below(kReceives);
@@ -289,7 +313,7 @@ TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
         attributes.qp_state = IBV_QPS_RESET;
         ASSERT_EQ(node.control().modify_qp(end.qp(), &attributes, IBV_QP_STATE), 0);
         must(end.queue_pair().init(kAllAccess));
-        end.connect(peer, kImpatient);
+        if (!connect_to_attacker(node, end, peer, attack)) ++refused;
       }
       // The other connection works all the time.
       if (step % 20 != 0) continue;
@@ -309,6 +333,7 @@ TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
   }
   child->wait();
   RecordProperty("failed_connections", static_cast<int>(failed));
+  RecordProperty("refused_connections", static_cast<int>(refused));
 
   // New objects work as ever.
   Buffer fresh(node.domain, 8192);
