@@ -19,7 +19,6 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-using testing::Not;
 
 std::vector<std::string> bench(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"bench", "one-to-one", "--device", "soft0"});

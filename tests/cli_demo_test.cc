@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 // Lines that were wrapped for the terminal, as one.
-std::string joined(std::string text) {
+std::string joined(const std::string& text) {
   std::string result;
   for (const char letter : text) {
     const bool blank = letter == ' ' || letter == '\n';

@@ -34,14 +34,10 @@ Result<int> run(uint16_t port, const JobSecret& secret) {
   return server.bad_requests > 0 ? kExitBadRequests : 0;
 }
 
-}  // namespace
-}  // namespace verbena::rpc_test
-
-int main(int argc, char** argv) {
-  using namespace verbena::rpc_test;
+int run_main(int argc, char** argv) {
   const char* text = std::getenv(kSecretVariable);
   if (argc != 2 || text == nullptr) return 2;
-  const auto secret = verbena::JobSecret::from_string(text);
+  const auto secret = JobSecret::from_string(text);
   if (!secret.ok()) return 2;
   const auto result = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
   if (!result.ok()) {
@@ -50,3 +46,8 @@ int main(int argc, char** argv) {
   }
   return *result;
 }
+
+}  // namespace
+}  // namespace verbena::rpc_test
+
+int main(int argc, char** argv) { return verbena::rpc_test::run_main(argc, argv); }

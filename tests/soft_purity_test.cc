@@ -179,8 +179,8 @@ struct Poster {
 };
 
 VERBENA_TEST_CHILD(measured) {
-  const std::string verb = arguments[0];
-  const std::string impurity = arguments[1];
+  const std::string& verb = arguments[0];
+  const std::string& impurity = arguments[1];
   const auto plan = link.get<Plan>();
   Node node;
   CompletionChannel channel = must(CompletionChannel::create(node.device));

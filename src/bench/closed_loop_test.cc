@@ -19,24 +19,24 @@ constexpr int64_t kTimeoutNs = 10'000'000'000;
 // Answers by itself: what it is asked for, unless it is told to misbehave.
 class FakeRequester {
  public:
-  explicit FakeRequester(const Point& point) : point_(point) {
+  explicit FakeRequester(const Point& measured) : point(measured) {
     buffers_.resize(point.pending, std::vector<char>(point.request_bytes));
   }
   char* request_buffer(uint32_t slot) { return buffers_[slot].data(); }
 
   PostResult try_post(uint32_t slot, uint32_t bytes) {
-    EXPECT_EQ(bytes, point_.request_bytes);
+    EXPECT_EQ(bytes, point.request_bytes);
     EXPECT_FALSE(waiting_.contains(slot)) << "posted twice";
-    if (fail_after_ == 0) {
+    if (fail_after == 0) {
       status_ = Status(StatusCode::kUnavailable, "broken");
       return PostResult::kFailed;
     }
-    if (refuse_every_ != 0 && ++attempts_ % refuse_every_ == 0) return PostResult::kWouldBlock;
-    --fail_after_;
-    ++posted_;
+    if (refuse_every != 0 && ++attempts_ % refuse_every == 0) return PostResult::kWouldBlock;
+    --fail_after;
+    ++posted;
     waiting_.insert(slot);
     order_.push_back(slot);
-    deepest_ = std::max(deepest_, waiting_.size());
+    deepest = std::max(deepest, waiting_.size());
     return PostResult::kPosted;
   }
 
@@ -46,18 +46,18 @@ class FakeRequester {
     const uint32_t slot = order_.front();
     order_.pop_front();
     waiting_.erase(slot);
-    const std::vector<char> response(point_.response_bytes - (++answered_ == wrong_at_ ? 1 : 0));
+    const std::vector<char> response(point.response_bytes - (++answered_ == wrong_at ? 1 : 0));
     on_response(slot, std::span<const char>(response));
     return 1;
   }
   const Status& status() const { return status_; }
 
-  Point point_;
-  uint64_t fail_after_ = UINT64_MAX;
-  uint64_t refuse_every_ = 0;
-  uint64_t wrong_at_ = 0;
-  uint64_t posted_ = 0;
-  size_t deepest_ = 0;
+  Point point;
+  uint64_t fail_after = UINT64_MAX;
+  uint64_t refuse_every = 0;
+  uint64_t wrong_at = 0;
+  uint64_t posted = 0;
+  size_t deepest = 0;
 
  private:
   std::vector<std::vector<char>> buffers_;
@@ -97,8 +97,8 @@ class ClosedLoopTest : public testing::Test {
   }
 
   LoopOutcome run(FakeRequester& requester, const RunLength& length) {
-    MessageWork<false> work(requester.point_, 0);
-    ClosedLoop loop(requester, *control_, work, requester.point_, length);
+    MessageWork<false> work(requester.point, 0);
+    ClosedLoop loop(requester, *control_, work, requester.point, length);
     return loop.run_timed(*latency_);
   }
 
@@ -114,8 +114,8 @@ TEST_F(ClosedLoopTest, KeepsSoManyPendingAndCountsEachOnce) {
   EXPECT_EQ(outcome.completed, 1000u);
   EXPECT_EQ(outcome.unanswered, 0u);
   EXPECT_EQ(outcome.mismatches, 0u);
-  EXPECT_EQ(requester.posted_, 1000u);
-  EXPECT_EQ(requester.deepest_, 7u);
+  EXPECT_EQ(requester.posted, 1000u);
+  EXPECT_EQ(requester.deepest, 7u);
   EXPECT_EQ(latency_->count(), 1000u);
   EXPECT_GT(outcome.elapsed_ns, 0);
 }
@@ -130,27 +130,27 @@ TEST_F(ClosedLoopTest, EndsByTime) {
   const LoopOutcome outcome = run(requester, {.duration_ns = 5'000'000});
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_GE(outcome.elapsed_ns, 5e6);
-  EXPECT_EQ(outcome.completed, requester.posted_);
+  EXPECT_EQ(outcome.completed, requester.posted);
 }
 
 TEST_F(ClosedLoopTest, PostsAgainWhatWasRefused) {
   FakeRequester requester({.pending = 5});
-  requester.refuse_every_ = 3;
+  requester.refuse_every = 3;
   const LoopOutcome outcome = run(requester, {.requests = 500});
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_EQ(outcome.completed, 500u);
-  EXPECT_EQ(requester.posted_, 500u);
+  EXPECT_EQ(requester.posted, 500u);
 }
 
 TEST_F(ClosedLoopTest, CountsWrongResponses) {
   FakeRequester requester({.pending = 2});
-  requester.wrong_at_ = 17;
+  requester.wrong_at = 17;
   EXPECT_EQ(run(requester, {.requests = 100}).mismatches, 1u);
 }
 
 TEST_F(ClosedLoopTest, EndsWhereTheConnectionBreaks) {
   FakeRequester requester({.pending = 4});
-  requester.fail_after_ = 50;
+  requester.fail_after = 50;
   const LoopOutcome outcome = run(requester, {.requests = 100});
   EXPECT_EQ(outcome.status.message(), "broken");
   EXPECT_GT(outcome.unanswered, 0u);
@@ -159,8 +159,8 @@ TEST_F(ClosedLoopTest, EndsWhereTheConnectionBreaks) {
 TEST_F(ClosedLoopTest, EndsWhereTheResponderSaysThatItFailed) {
   SilentRequester requester({.pending = 1});
   ASSERT_TRUE(send_failure(*peer_, Status(StatusCode::kLimitExceeded, "no memory")).ok());
-  MessageWork<false> work(requester.point_, 0);
-  ClosedLoop loop(requester, *control_, work, requester.point_, {.requests = 10});
+  MessageWork<false> work(requester.point, 0);
+  ClosedLoop loop(requester, *control_, work, requester.point, {.requests = 10});
   const LoopOutcome outcome = loop.run_timed(*latency_);
   EXPECT_EQ(outcome.status.message(), "no memory");
   EXPECT_EQ(outcome.unanswered, 1u);
@@ -168,8 +168,8 @@ TEST_F(ClosedLoopTest, EndsWhereTheResponderSaysThatItFailed) {
 
 TEST_F(ClosedLoopTest, CostIsCountedPerMessage) {
   FakeRequester requester({.pending = 3});
-  MessageWork<false> work(requester.point_, 0);
-  ClosedLoop loop(requester, *control_, work, requester.point_, {.requests = 1000});
+  MessageWork<false> work(requester.point, 0);
+  ClosedLoop loop(requester, *control_, work, requester.point, {.requests = 1000});
   PollCost cost;
   EXPECT_EQ(loop.run_costed(cost).completed, 1000u);
   ASSERT_TRUE(cost.per_message().has_value());
