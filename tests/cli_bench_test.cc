@@ -1,4 +1,4 @@
-// `verbena bench`: two real processes, result files, and what remains when something ends early.
+// `verbena bench`: real processes, result files, and what remains when something ends early.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,14 +26,14 @@ std::vector<std::string> bench(std::vector<std::string> arguments) {
 }
 
 // The keys that others read, and their types.
-void check_schema(const json& document) {
+void check_schema(const json& document, const std::string& topology = "one-to-one") {
   ASSERT_TRUE(document.is_object());
   EXPECT_EQ(document.at("device"), "soft0");
   EXPECT_TRUE(document.at("machine").at("cpu").is_string());
   EXPECT_FALSE(document.at("commit").get<std::string>().empty());
   EXPECT_THAT(document.at("command").get<std::string>(), testing::StartsWith("verbena bench"));
   for (const json& row : document.at("results")) {
-    EXPECT_EQ(row.at("topology"), "one-to-one");
+    EXPECT_EQ(row.at("topology"), topology);
     EXPECT_EQ(row.at("device"), "soft0");
     EXPECT_TRUE(parse_protocol(row.at("protocol").get<std::string>()).ok());
     for (const char* key :
@@ -95,7 +95,8 @@ std::string mark_test_name(const testing::TestParamInfo<MarkLayout>& layout) {
 
 INSTANTIATE_TEST_SUITE_P(Marks, BenchOfMark,
                          testing::Values(MarkLayout::kLastBit, MarkLayout::kLengthMarkers,
-                                         MarkLayout::kHeadTail, MarkLayout::kImmediate),
+                                         MarkLayout::kHeadTail, MarkLayout::kImmediate,
+                                         MarkLayout::kDense),
                          mark_test_name);
 
 TEST(Bench, LargeMessagesAndRepeatedRuns) {
@@ -149,15 +150,15 @@ class LongBench : public testing::Test {
     ASSERT_TRUE(eventually(
         [this] { return std::filesystem::exists(file()) || !is_alive(process_->pid()); }));
     ASSERT_TRUE(std::filesystem::exists(file())) << process_->err();
-    ASSERT_EQ(process_->children().size(), 1u);
-    responder_ = process_->children()[0];
+    nodes_ = process_->children();
+    ASSERT_EQ(nodes_.size(), 2u);
   }
   std::string file() const { return scratch_.file("results.json"); }
   json kept() const { return json::parse(read_file(file())); }
 
   ScratchDirectory scratch_;
   std::unique_ptr<ToolProcess> process_;
-  pid_t responder_ = 0;
+  std::vector<pid_t> nodes_;
 };
 
 TEST_F(LongBench, CtrlCKeepsWhatWasMeasured) {
@@ -171,43 +172,131 @@ TEST_F(LongBench, CtrlCKeepsWhatWasMeasured) {
   check_schema(kept());
   EXPECT_GE(kept()["results"].size(), 1u);
   for (const json& row : kept()["results"]) EXPECT_EQ(row["errors"], 0);
-  EXPECT_FALSE(is_alive(responder_));
+  for (const pid_t node : nodes_) EXPECT_FALSE(is_alive(node));
 }
 
-TEST_F(LongBench, TheRequesterReportsAKilledResponder) {
-  start();
-  kill(responder_, SIGKILL);
-  const Outcome outcome = process_->wait();
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("killed by signal 9"));
-  check_schema(kept());
-  const json results = kept()["results"];
-  EXPECT_TRUE(std::any_of(results.begin(), results.end(), [](const json& row) {
-    return row["errors"] > 0 && !row["error"].get<std::string>().empty();
-  }));
+TEST_F(LongBench, AKilledNodeIsNamedAndTheOthersEnd) {
+  for (const size_t victim : {0u, 1u}) {
+    start();
+    kill(nodes_[victim], SIGKILL);
+    const Outcome outcome = process_->wait();
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("killed by signal 9"));
+    EXPECT_THAT(outcome.err, HasSubstr("process " + std::to_string(nodes_[victim])));
+    EXPECT_FALSE(is_alive(nodes_[1 - victim]));
+    check_schema(kept());
+    const json results = kept()["results"];
+    EXPECT_TRUE(std::any_of(results.begin(), results.end(), [](const json& row) {
+      return row["errors"] > 0 && !row["error"].get<std::string>().empty();
+    }));
+    std::filesystem::remove(file());
+  }
 }
 
-TEST_F(LongBench, TheResponderReportsAKilledRequester) {
+TEST_F(LongBench, TheNodesReportAKilledCoordinator) {
   start();
   process_->signal(SIGKILL);
   EXPECT_EQ(process_->wait().exit_code, 128 + SIGKILL);
-  EXPECT_TRUE(eventually([this] { return !is_alive(responder_); }));
+  for (const pid_t node : nodes_) EXPECT_TRUE(eventually([&] { return !is_alive(node); }));
   EXPECT_THAT(process_->err(), HasSubstr("is gone"));
   check_schema(kept());
 }
 
 TEST_F(LongBench, TheSecretIsOnNoCommandLineAndInNoEnvironment) {
   start();
-  const std::string process = "/proc/" + std::to_string(responder_);
   // The secret is 64 hexadecimal digits in a row.
-  for (const char* place : {"/cmdline", "/environ"}) {
-    size_t digits = 0;
-    for (const char letter : read_file(process + place)) {
-      digits = std::isxdigit(static_cast<unsigned char>(letter)) != 0 ? digits + 1 : 0;
-      EXPECT_LT(digits, 64u) << place;
+  for (const pid_t node : nodes_) {
+    for (const char* place : {"/cmdline", "/environ"}) {
+      size_t digits = 0;
+      for (const char letter : read_file("/proc/" + std::to_string(node) + place)) {
+        digits = std::isxdigit(static_cast<unsigned char>(letter)) != 0 ? digits + 1 : 0;
+        EXPECT_LT(digits, 64u) << place;
+      }
     }
   }
+}
+
+// --- topologies ---
+
+struct Shape {
+  const char* topology;  // as typed
+  const char* name;      // as written in results
+  std::vector<std::string> options;
+  unsigned nodes;
+  unsigned threads;
+  unsigned queue_pairs;
+};
+
+class BenchOfTopology : public testing::TestWithParam<Shape> {};
+
+TEST_P(BenchOfTopology, MovesEveryByteInEveryProtocol) {
+  const Shape& shape = GetParam();
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  std::vector<std::string> arguments = {"bench", shape.topology};
+  arguments.insert(arguments.end(), shape.options.begin(), shape.options.end());
+  for (const char* argument :
+       {"--protocol", "all", "--request", "36", "--value", "365", "--pending", "1,5", "--requests",
+        "100", "--runs", "1", "--verify", "--json"}) {
+    arguments.emplace_back(argument);
+  }
+  arguments.push_back(file);
+  const Outcome outcome = run_tool(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const json document = json::parse(read_file(file));
+  check_schema(document, shape.name);
+  ASSERT_EQ(document["results"].size(), 10u);
+  for (const json& row : document["results"]) {
+    EXPECT_EQ(row["verified"], true) << row;
+    EXPECT_EQ(row["nodes"], shape.nodes);
+    EXPECT_EQ(row["threads"], shape.threads);
+    EXPECT_EQ(row["queue_pairs"]["all"], shape.queue_pairs);
+    EXPECT_EQ(row["request_bytes"], 36);
+    EXPECT_EQ(row["response_bytes"], 365);
+    const unsigned requesters =
+        row["requester_nodes"].get<unsigned>() * row["threads"].get<unsigned>();
+    EXPECT_EQ(row["requests_measured"], 100 * requesters) << row;
+    EXPECT_EQ(row.contains("empty_look_share"), row["protocol"] != "read");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, BenchOfTopology,
+    testing::Values(
+        Shape{"M:1", "M:1", {"--nodes", "3", "--threads", "2"}, 4, 2, 6},
+        Shape{"n-to-1", "M:1", {"--nodes", "2", "--threads", "2"}, 3, 2, 4},
+        Shape{"1:M", "1:M", {"--responders", "3", "--threads", "2"}, 4, 2, 6},
+        Shape{"N-to-M",
+              "N-to-M",
+              {"--nodes", "2", "--threads", "2", "--responders", "2", "--responder-threads", "2"},
+              4,
+              2,
+              16},
+        Shape{"M:M", "M:M", {"--nodes", "3", "--threads", "2"}, 3, 2, 12},
+        Shape{"M:1", "M:1", {"--nodes", "3", "--active", "0.3", "--think", "20us"}, 4, 1, 3}),
+    [](const testing::TestParamInfo<Shape>& shape) {
+      return "case_" + std::to_string(shape.index);
+    });
+
+TEST(BenchTopology, AKilledNodeOfManyIsNamedAndTheOthersEnd) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  ToolProcess process({VERBENA_TOOL, "bench", "M:M", "--nodes", "4", "--protocol",
+                       "write/write,send/send", "--duration", "100ms", "--runs", "1000", "--json",
+                       file});
+  ASSERT_TRUE(
+      eventually([&] { return std::filesystem::exists(file) || !is_alive(process.pid()); }));
+  const std::vector<pid_t> nodes = process.children();
+  ASSERT_EQ(nodes.size(), 4u) << process.err();
+  kill(nodes[2], SIGKILL);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("(process " + std::to_string(nodes[2]) + ") was killed"));
+  for (const pid_t node : nodes) EXPECT_FALSE(is_alive(node));
+  check_schema(json::parse(read_file(file)), "M:M");
 }
 
 // --- two hosts, played by one ---

@@ -1,20 +1,16 @@
-// The responder's loop: answers requests until the requester says something on the control
-// connection.
+// The responding thread's loop: answers requests until it is told to stop.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "src/base/runtime.h"
-#include "src/bench/interrupt.h"
-#include "src/bench/messages.h"
 #include "src/bench/payload_pattern.h"
 #include "src/bench/point.h"
-#include "src/bench/poll_cost.h"
-#include "verbena/connection.h"
 #include "verbena/rpc.h"
+#include "verbena/status.h"
 
 namespace verbena::bench {
 
@@ -23,21 +19,24 @@ namespace verbena::bench {
 template <bool kVerify>
 class AnswerWork {
  public:
-  AnswerWork(const Point& point, uint64_t key)
+  // `keys`: of the payloads, by connection.
+  AnswerWork(const Point& point, std::vector<uint64_t> keys)
       : request_bytes_(point.request_bytes),
         response_bytes_(point.response_bytes),
-        key_(key),
-        sequence_(kVerify ? point.pending : 0) {}
+        pending_(point.pending),
+        keys_(std::move(keys)),
+        sequence_(kVerify ? keys_.size() * point.pending : 0) {}
 
   uint32_t operator()(const Request& request, std::span<char> response) {
     ++requests_;
     bool right = request.bytes.size() == request_bytes_;
     if constexpr (kVerify) {
-      const uint64_t sequence = sequence_[request.slot]++;
+      const uint64_t key = keys_[request.connection];
+      const uint64_t sequence = sequence_[uint64_t{request.connection} * pending_ + request.slot]++;
       right =
           right &&
-          PayloadPattern(key_, Direction::kRequest, request.slot, sequence).matches(request.bytes);
-      PayloadPattern(key_, Direction::kResponse, request.slot, sequence)
+          PayloadPattern(key, Direction::kRequest, request.slot, sequence).matches(request.bytes);
+      PayloadPattern(key, Direction::kResponse, request.slot, sequence)
           .fill(response.first(response_bytes_));
     }
     if (!right) [[unlikely]]
@@ -51,57 +50,69 @@ class AnswerWork {
  private:
   uint32_t request_bytes_;
   uint32_t response_bytes_;
-  uint64_t key_;
-  std::vector<uint64_t> sequence_;
+  uint32_t pending_;
+  std::vector<uint64_t> keys_;
+  std::vector<uint64_t> sequence_;  // by connection and slot
   uint64_t requests_ = 0;
   uint64_t mismatches_ = 0;
 };
 
-// `poll()` answers what has come and returns how many. Ends with the next message of the requester,
-// or with the reason why there will be none.
+// How often a responder looked for requests: what it costs to have many mailboxes that are empty
+// ("patterns" 7). Counted from the first poll that found a request to the last one.
+class LookCount {
+ public:
+  void count(uint32_t found) {
+    ++polls_;
+    if (found == 0) return;
+    if (first_ == 0) first_ = polls_;
+    last_ = polls_;
+  }
+
+  uint64_t polls() const { return first_ == 0 ? 0 : last_ - first_ + 1; }
+
+ private:
+  uint64_t polls_ = 0;
+  uint64_t first_ = 0;
+  uint64_t last_ = 0;
+};
+
+struct Looks {
+  uint64_t all = 0;
+  uint64_t empty = 0;
+};
+
+// What `polls` with `requests` found requests mean in looks. With mailboxes, a poll looks at each
+// of `connections`, and where a request was and a connection may have more, at the next one too;
+// with receives, a poll takes completions until there is none.
+inline Looks looks_of(uint64_t polls, uint64_t requests, uint64_t connections, bool mailboxes,
+                      uint32_t pending) {
+  if (!mailboxes) return {.all = polls + requests, .empty = polls};
+  const uint64_t mailbox_polls = polls * connections;
+  if (pending > 1) return {.all = mailbox_polls + requests, .empty = mailbox_polls};
+  return {.all = mailbox_polls, .empty = mailbox_polls > requests ? mailbox_polls - requests : 0};
+}
+
+// `poll()` answers what has come and returns how many. Returns when told to halt, or why nothing
+// will come any more.
 template <typename Responder, typename Poll>
-Result<Message> answer_until_message(Responder& responder, ControlConnection& control,
-                                     Poll&& poll) {
-  // Looking at the control connection is a system call: only where nothing came for a while.
-  constexpr uint64_t kSilenceNs = 1'000'000;
-  constexpr uint32_t kIdlePollsPerClock = 4096;
+Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, LookCount& looks,
+                         Poll&& poll) {
+  constexpr uint32_t kIdlePollsPerLook = 4096;
   Waiter waiter;
   uint32_t idle_polls = 0;
-  uint64_t silent_since_ns = 0;
-  for (;;) {
-    if (poll() > 0) {
-      idle_polls = 0;
-      silent_since_ns = 0;
+  while (!halt.load(std::memory_order_relaxed)) {
+    const uint32_t found = poll();
+    looks.count(found);
+    if (found > 0) {
       waiter.progress();
       continue;
     }
     waiter.idle();
-    // Beyond some thousand looks the waiter yields the CPU each time, which costs more than a
-    // clock.
-    if (++idle_polls < kIdlePollsPerClock) continue;
-    const uint64_t now = now_ns();
-    if (silent_since_ns == 0) silent_since_ns = now;
-    if (now - silent_since_ns < kSilenceNs) continue;
-    silent_since_ns = now;
-    Result<Message> message = receive_message(control, 0);
-    if (message.ok() || message.status().code() != StatusCode::kTimeout) return message;
-    if (!responder.status().ok()) return responder.status();
-    if (interrupted()) return Status(StatusCode::kUnavailable, "interrupted");
+    if (++idle_polls % kIdlePollsPerLook == 0 && !responder.status().ok()) {
+      return responder.status();
+    }
   }
-}
-
-// READ needs no responder: its process sleeps until the requester says something.
-template <typename Responder>
-Result<Message> sleep_until_message(Responder& responder, ControlConnection& control) {
-  constexpr int64_t kLookNs = 100'000'000;
-  for (;;) {
-    Result<Message> message = receive_message(control, kLookNs);
-    if (message.ok() || message.status().code() != StatusCode::kTimeout) return message;
-    const auto nothing = [](const Request&, std::span<char>) { return 0u; };
-    responder.poll(nothing);
-    if (!responder.status().ok()) return responder.status();
-    if (interrupted()) return Status(StatusCode::kUnavailable, "interrupted");
-  }
+  return Status::ok_status();
 }
 
 }  // namespace verbena::bench

@@ -1,25 +1,28 @@
-// The requester's loop: keeps a fixed number of requests pending until the run is over.
+// The requesting thread's loop: keeps a fixed number of requests pending until the run is over.
 //
-// It is closed: a request is posted as soon as the response of the one before it in its slot was
-// taken. A latency counts from just before the post to just after the response was found, so the
-// wait behind other pending requests is part of it. What a closed loop cannot show is the queue of
-// an application that goes on sending while the system is slow (coordinated omission): it offers
-// load only as fast as responses come.
+// It is closed: a request is posted as soon as the response of the one before it was taken. A
+// latency counts from just before the post to just after the response was found, so the wait behind
+// other pending requests is part of it. What a closed loop cannot show is the queue of an
+// application that goes on sending while the system is slow (coordinated omission): it offers load
+// only as fast as responses come.
+//
+// A thread has one requester per responding thread that it is wired to (its targets). Usually each
+// keeps its own requests pending. A steered loop draws instead: the target of each request, where
+// the wiring says so, and whether to send at all or to rest.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/base/histogram.h"
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
-#include "src/bench/interrupt.h"
-#include "src/bench/messages.h"
 #include "src/bench/point.h"
 #include "src/bench/poll_cost.h"
-#include "verbena/connection.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -41,35 +44,55 @@ class LoopClock {
   double per_ns_;
 };
 
+// What a loop is to do.
+struct LoopOrders {
+  uint32_t pending = 1;  // per target, or with a random one in all
+  RunLength length;
+  uint64_t begin_ns = 0;  // from when on the duration counts, by now_ns(); 0: from the start
+  bool random_target = false;
+  uint32_t active_ppm = Point::kAlwaysActive;
+  uint64_t think_ns = 0;
+  uint64_t seed = 0;
+
+  bool steered() const { return random_target || active_ppm != Point::kAlwaysActive; }
+};
+
 struct LoopOutcome {
   uint64_t completed = 0;
   uint64_t unanswered = 0;  // posted, but the loop ended before the response came
   uint64_t mismatches = 0;  // responses that were not what the responder sent
-  double elapsed_ns = 0;    // first post to last response
-  Status status;            // why it ended early
+  uint64_t first_ns = 0;    // first post, by now_ns()
+  uint64_t last_ns = 0;     // last response
+  Status status{};          // why it ended early
+
+  double elapsed_ns() const { return static_cast<double>(last_ns - first_ns); }
 };
 
-template <typename Requester, typename Work>
+template <typename Requester, typename Work, bool kSteered>
 class ClosedLoop {
  public:
-  ClosedLoop(Requester& requester, ControlConnection& control, Work& work, const Point& point,
-             const RunLength& length)
-      : requester_(requester),
-        control_(control),
-        work_(work),
-        pending_(point.pending),
-        length_(length),
-        started_(point.pending) {
-    refused_.reserve(point.pending);
-    retried_.reserve(point.pending);
+  // One work per target. Everything must outlive the loop; setting `halt` ends it.
+  ClosedLoop(std::span<Requester* const> targets, std::span<Work> works, const LoopOrders& orders,
+             const std::atomic<bool>& halt)
+      : targets_(targets),
+        works_(works),
+        orders_(orders),
+        halt_(halt),
+        random_(orders.seed),
+        started_(targets.size() * orders.pending),
+        waiting_(targets.size()) {
+    refused_.reserve(started_.size());
+    retried_.reserve(started_.size());
+    resting_.reserve(started_.size());
   }
 
   // Each latency goes into `latency`, in ticks of clock().
   LoopOutcome run_timed(Histogram& latency) {
-    return run([this](auto& take) { return requester_.poll(take); }, &latency);
+    return run([](Requester& target, auto& take) { return target.poll(take); }, &latency);
   }
   LoopOutcome run_costed(PollCost& cost) {
-    return run([&](auto& take) { return cost.measure([&] { return requester_.poll(take); }); },
+    return run([&](Requester& target,
+                   auto& take) { return cost.measure([&] { return target.poll(take); }); },
                nullptr);
   }
 
@@ -78,67 +101,154 @@ class ClosedLoop {
  private:
   // A responder that neither answers nor is gone: stopped, or stuck.
   static constexpr uint64_t kStallNs = 30'000'000'000;
-  static constexpr uint64_t kLookNs = 20'000'000;
-  static constexpr uint32_t kIdlePollsPerClock = 4096;
+  static constexpr uint32_t kIdlePollsPerLook = 4096;
+
+  struct Place {
+    uint32_t target;
+    uint32_t slot;
+  };
+  struct Refused {
+    Place place;
+    uint32_t bytes;
+  };
+  struct Resting {
+    Place place;
+    uint64_t until;
+  };
 
   template <typename Poll>
   LoopOutcome run(Poll&& poll, Histogram* latency) {
-    const uint64_t start = clock_.now();
-    const uint64_t deadline = start + clock_.from_ns(length_.duration_ns);
-    uint64_t last = start;
     LoopOutcome outcome;
+    outcome.first_ns = now_ns();
+    const uint64_t begin_ns = orders_.begin_ns == 0 ? outcome.first_ns : orders_.begin_ns;
+    const uint64_t late_ns = outcome.first_ns > begin_ns ? outcome.first_ns - begin_ns : 0;
+    const uint64_t start = clock_.now();
+    const uint64_t deadline = start + clock_.from_ns(orders_.length.duration_ns -
+                                                     std::min(late_ns, orders_.length.duration_ns));
+    uint64_t last = start;
+    uint32_t target = 0;
     const auto take = [&](uint32_t slot, std::span<const char> response) {
       last = clock_.now();
-      if (latency != nullptr) latency->record(last - started_[slot]);
+      if (latency != nullptr) latency->record(last - started_[index_of({target, slot})]);
       ++outcome.completed;
-      if (!work_.check(slot, response)) [[unlikely]]
+      --waiting_[target];
+      if (!works_[target].check(slot, response)) [[unlikely]]
         ++outcome.mismatches;
-      if (posted_ < length_.requests && last < deadline && !interrupted()) [[likely]] {
-        post(slot, last);
+      if (last < deadline && may_post()) [[likely]] {
+        go_on({target, slot}, last);
       }
     };
 
-    for (uint32_t slot = 0; slot < pending_ && posted_ < length_.requests; ++slot) {
-      post(slot, clock_.now());
-    }
+    start_lanes();
     Waiter waiter;
     uint32_t idle_polls = 0;
-    uint64_t last_look_ns = now_ns();
-    while (outcome.completed < posted_) {
-      if (poll(take) > 0) {
+    while (outcome.completed < posted_ || has_rest(deadline)) {
+      uint32_t found = 0;
+      for (target = 0; target < targets_.size(); ++target) {
+        if (waiting_[target] != 0) found += poll(*targets_[target], take);
+      }
+      if (found > 0) {
         idle_polls = 0;
         waiter.progress();
-      } else if (++idle_polls % kIdlePollsPerClock != 0) {
-        waiter.idle();
       } else {
-        waiter.idle();
-        if (!look(last, &last_look_ns, &outcome.status)) break;
+        if (halt_.load(std::memory_order_relaxed)) [[unlikely]]
+          break;
+        if (++idle_polls % kIdlePollsPerLook == 0 && !look(last, &outcome.status)) break;
+        if (wake_rested()) {
+          waiter.progress();
+        } else {
+          waiter.idle();
+        }
       }
       if (!refused_.empty()) [[unlikely]]
         post_refused();
       if (failed_) [[unlikely]]
         break;
     }
-    if (outcome.completed < posted_ && outcome.status.ok()) outcome.status = requester_.status();
+    if (outcome.completed < posted_ && outcome.status.ok()) outcome.status = first_failure();
     outcome.unanswered = posted_ - outcome.completed;
-    outcome.elapsed_ns = clock_.to_ns(last - start);
+    outcome.last_ns = outcome.first_ns + static_cast<uint64_t>(clock_.to_ns(last - start));
     return outcome;
   }
 
-  void post(uint32_t slot, uint64_t now) {
-    const uint32_t bytes = work_.prepare(slot, requester_.request_buffer(slot));
-    // Writing and checking payloads belongs to the application, not to the message.
-    started_[slot] = Work::kTakesTime ? clock_.now() : now;
-    ++posted_;
-    try_post(slot, bytes);
+  size_t index_of(Place place) const { return size_t{place.target} * orders_.pending + place.slot; }
+  bool may_post() const {
+    return posted_ < orders_.length.requests && !halt_.load(std::memory_order_relaxed);
   }
 
-  void try_post(uint32_t slot, uint32_t bytes) {
-    const PostResult result = requester_.try_post(slot, bytes);
+  // Each lane is one pending request; in a steered loop with random targets a lane is a slot, which
+  // it uses at whatever target it drew, so that no two lanes want the same place.
+  void start_lanes() {
+    const auto targets =
+        static_cast<uint32_t>(kSteered && orders_.random_target ? 1 : targets_.size());
+    for (uint32_t slot = 0; slot < orders_.pending; ++slot) {
+      for (uint32_t target = 0; target < targets && posted_ < orders_.length.requests; ++target) {
+        if constexpr (kSteered) {
+          go_on({target, slot}, clock_.now());
+        } else {
+          post({target, slot}, clock_.now());
+        }
+      }
+    }
+  }
+
+  void go_on(Place place, uint64_t now) {
+    if constexpr (kSteered) {
+      if (orders_.active_ppm != Point::kAlwaysActive &&
+          random_.below(Point::kAlwaysActive) >= orders_.active_ppm) {
+        resting_.push_back({place, now + clock_.from_ns(orders_.think_ns)});
+        return;
+      }
+      if (orders_.random_target) {
+        place.target = static_cast<uint32_t>(random_.below(targets_.size()));
+      }
+    }
+    post(place, now);
+  }
+
+  // Whether a lane that rests will still send. Those that rest at the end of the run do not.
+  bool has_rest(uint64_t deadline) {
+    if constexpr (kSteered) {
+      if (!resting_.empty() && (clock_.now() >= deadline || !may_post())) resting_.clear();
+      return !resting_.empty();
+    }
+    return false;
+  }
+
+  // True if one has rested enough.
+  bool wake_rested() {
+    bool woken = false;
+    if constexpr (kSteered) {
+      const uint64_t now = clock_.now();
+      for (size_t i = resting_.size(); i-- > 0;) {
+        if (resting_[i].until > now) continue;
+        const Place place = resting_[i].place;
+        resting_[i] = resting_.back();
+        resting_.pop_back();
+        woken = true;
+        if (may_post()) go_on(place, now);
+      }
+    }
+    return woken;
+  }
+
+  void post(Place place, uint64_t now) {
+    Requester& target = *targets_[place.target];
+    const uint32_t bytes =
+        works_[place.target].prepare(place.slot, target.request_buffer(place.slot));
+    // Writing and checking payloads belongs to the application, not to the message.
+    started_[index_of(place)] = Work::kTakesTime ? clock_.now() : now;
+    ++posted_;
+    ++waiting_[place.target];
+    try_post(place, bytes);
+  }
+
+  void try_post(Place place, uint32_t bytes) {
+    const PostResult result = targets_[place.target]->try_post(place.slot, bytes);
     if (result == PostResult::kPosted) [[likely]]
       return;
     if (result == PostResult::kWouldBlock) {
-      refused_.push_back({slot, bytes});
+      refused_.push_back({place, bytes});
     } else {
       failed_ = true;
     }
@@ -147,56 +257,40 @@ class ClosedLoop {
   // The send queue was full; by now completions may have freed it. The wait counts as latency.
   void post_refused() {
     retried_.swap(refused_);
-    for (const Refused& one : retried_) try_post(one.slot, one.bytes);
+    for (const Refused& one : retried_) try_post(one.place, one.bytes);
     retried_.clear();
   }
 
-  // Rarely, and only while nothing comes: whether it still makes sense to wait.
-  bool look(uint64_t last, uint64_t* last_look_ns, Status* status) {
-    if (!requester_.status().ok()) return false;
-    const uint64_t now = now_ns();
-    if (now - *last_look_ns < kLookNs) return true;
-    *last_look_ns = now;
-    if (interrupted()) {
-      *status = Status(StatusCode::kUnavailable, "interrupted");
-      return false;
+  Status first_failure() const {
+    for (const Requester* target : targets_) {
+      if (!target->status().ok()) return target->status();
     }
-    if (clock_.to_ns(clock_.now() - last) > static_cast<double>(kStallNs)) {
-      *status =
-          Status(StatusCode::kTimeout,
-                 fmt::format("no response for {} s although the responder lives; is its process "
-                             "stopped, or its machine overloaded?",
-                             kStallNs / 1'000'000'000));
-      return false;
-    }
-    // During a phase the responder says something only if it failed.
-    const Result<Message> message = receive_message(control_, 0);
-    if (message.ok()) {
-      *status = message->kind == MessageKind::kFailed
-                    ? Status(message->code, message->cause)
-                    : Status(StatusCode::kProtocolViolation,
-                             "the responder sent a message in the middle of a run");
-      return false;
-    }
-    return message.status().code() == StatusCode::kTimeout ||
-           message.status().code() ==
-               StatusCode::kUnavailable;  // the requester notices that itself
+    return Status::ok_status();
   }
 
-  struct Refused {
-    uint32_t slot;
-    uint32_t bytes;
-  };
+  // Rarely, and only while nothing comes: whether it still makes sense to wait.
+  bool look(uint64_t last, Status* status) {
+    *status = first_failure();
+    if (!status->ok()) return false;
+    if (clock_.to_ns(clock_.now() - last) <= static_cast<double>(kStallNs)) return true;
+    *status = Status(StatusCode::kTimeout,
+                     fmt::format("no response for {} s although the responder lives; is its "
+                                 "process stopped, or its machine overloaded?",
+                                 kStallNs / 1'000'000'000));
+    return false;
+  }
 
-  Requester& requester_;
-  ControlConnection& control_;
-  Work& work_;
-  uint32_t pending_;
-  RunLength length_;
+  std::span<Requester* const> targets_;
+  std::span<Work> works_;
+  LoopOrders orders_;
+  const std::atomic<bool>& halt_;
   LoopClock clock_;
-  std::vector<uint64_t> started_;  // by slot
+  Random random_;
+  std::vector<uint64_t> started_;  // by target and slot
+  std::vector<uint32_t> waiting_;  // by target: requests without a response
   std::vector<Refused> refused_;   // to be posted again
   std::vector<Refused> retried_;
+  std::vector<Resting> resting_;
   uint64_t posted_ = 0;
   bool failed_ = false;
 };

@@ -3,18 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <set>
-#include <utility>
+#include <vector>
 
+#include "src/bench/answer_loop.h"
 #include "src/bench/request_work.h"
 
 namespace verbena::bench {
 namespace {
-
-constexpr int64_t kTimeoutNs = 10'000'000'000;
 
 // Answers by itself: what it is asked for, unless it is told to misbehave.
 class FakeRequester {
@@ -81,29 +81,19 @@ class SilentRequester : public FakeRequester {
 
 class ClosedLoopTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const JobSecret secret = JobSecret::random();
-    Result<ControlListener> listener = ControlListener::listen("127.0.0.1", 0, secret);
-    ASSERT_TRUE(listener.ok());
-    Thread thread = start_thread("peer", [&] {
-      Result<ControlConnection> control =
-          ControlConnection::connect("127.0.0.1", listener->port(), secret, kTimeoutNs);
-      if (control.ok()) peer_.emplace(std::move(*control));
-    });
-    Result<ControlConnection> control = listener->accept(kTimeoutNs);
-    thread.join();
-    ASSERT_TRUE(control.ok() && peer_.has_value());
-    control_.emplace(std::move(*control));
-  }
-
-  LoopOutcome run(FakeRequester& requester, const RunLength& length) {
-    MessageWork<false> work(requester.point, 0);
-    ClosedLoop loop(requester, *control_, work, requester.point, length);
+  template <bool kSteered = false, typename Requester>
+  LoopOutcome run(const std::vector<Requester*>& targets, LoopOrders orders) {
+    const Point& point = targets.front()->point;
+    orders.pending = point.pending;
+    std::vector<MessageWork<false>> works(targets.size(), MessageWork<false>(point, 0));
+    ClosedLoop<Requester, MessageWork<false>, kSteered> loop(targets, works, orders, halt_);
     return loop.run_timed(*latency_);
   }
+  LoopOutcome run(FakeRequester& requester, const RunLength& length) {
+    return run(std::vector<FakeRequester*>{&requester}, {.length = length});
+  }
 
-  std::optional<ControlConnection> control_;
-  std::optional<ControlConnection> peer_;
+  std::atomic<bool> halt_{false};
   std::unique_ptr<Histogram> latency_ = std::make_unique<Histogram>();
 };
 
@@ -117,7 +107,7 @@ TEST_F(ClosedLoopTest, KeepsSoManyPendingAndCountsEachOnce) {
   EXPECT_EQ(requester.posted, 1000u);
   EXPECT_EQ(requester.deepest, 7u);
   EXPECT_EQ(latency_->count(), 1000u);
-  EXPECT_GT(outcome.elapsed_ns, 0);
+  EXPECT_GT(outcome.elapsed_ns(), 0);
 }
 
 TEST_F(ClosedLoopTest, FewerRequestsThanSlots) {
@@ -129,7 +119,7 @@ TEST_F(ClosedLoopTest, EndsByTime) {
   FakeRequester requester({.pending = 4});
   const LoopOutcome outcome = run(requester, {.duration_ns = 5'000'000});
   EXPECT_TRUE(outcome.status.ok());
-  EXPECT_GE(outcome.elapsed_ns, 5e6);
+  EXPECT_GE(outcome.elapsed_ns(), 5e6);
   EXPECT_EQ(outcome.completed, requester.posted);
 }
 
@@ -156,24 +146,121 @@ TEST_F(ClosedLoopTest, EndsWhereTheConnectionBreaks) {
   EXPECT_GT(outcome.unanswered, 0u);
 }
 
-TEST_F(ClosedLoopTest, EndsWhereTheResponderSaysThatItFailed) {
+TEST_F(ClosedLoopTest, EndsWhenTold) {
   SilentRequester requester({.pending = 1});
-  ASSERT_TRUE(send_failure(*peer_, Status(StatusCode::kLimitExceeded, "no memory")).ok());
-  MessageWork<false> work(requester.point, 0);
-  ClosedLoop loop(requester, *control_, work, requester.point, {.requests = 10});
-  const LoopOutcome outcome = loop.run_timed(*latency_);
-  EXPECT_EQ(outcome.status.message(), "no memory");
+  Thread stopper = start_thread("stopper", [this] {
+    sleep_ns(5'000'000);
+    halt_ = true;
+  });
+  const LoopOutcome outcome =
+      run(std::vector<SilentRequester*>{&requester}, {.length = {.requests = 10}});
   EXPECT_EQ(outcome.unanswered, 1u);
+}
+
+TEST_F(ClosedLoopTest, TheDurationCountsFromTheCommonBeginning) {
+  FakeRequester requester({.pending = 2});
+  LoopOrders orders;
+  orders.length.duration_ns = 1'000'000'000;
+  orders.begin_ns = now_ns() - 2'000'000'000;
+  // Over before it began: what is pending goes out once.
+  EXPECT_EQ(run(std::vector<FakeRequester*>{&requester}, orders).completed, 2u);
+}
+
+TEST_F(ClosedLoopTest, KeepsEveryTargetBusy) {
+  FakeRequester first({.pending = 3});
+  FakeRequester second({.pending = 3});
+  const LoopOutcome outcome =
+      run(std::vector<FakeRequester*>{&first, &second}, {.length = {.requests = 600}});
+  EXPECT_EQ(outcome.completed, 600u);
+  EXPECT_EQ(first.deepest, 3u);
+  EXPECT_EQ(second.deepest, 3u);
+  EXPECT_EQ(first.posted + second.posted, 600u);
+  EXPECT_GT(first.posted, 200u);
+  EXPECT_GT(second.posted, 200u);
+}
+
+TEST_F(ClosedLoopTest, DrawsATargetForEachRequest) {
+  std::vector<std::unique_ptr<FakeRequester>> owners;
+  std::vector<FakeRequester*> targets;
+  for (int i = 0; i < 4; ++i) {
+    owners.push_back(std::make_unique<FakeRequester>(Point{.pending = 2}));
+    targets.push_back(owners.back().get());
+  }
+  const LoopOrders orders{.length = {.requests = 4000}, .random_target = true, .seed = 5};
+  const LoopOutcome outcome = run<true>(targets, orders);
+  EXPECT_EQ(outcome.completed, 4000u);
+  size_t deepest = 0;
+  for (const FakeRequester* target : targets) {
+    EXPECT_NEAR(static_cast<double>(target->posted), 1000, 150);
+    deepest += target->deepest;
+  }
+  EXPECT_GE(deepest, 5u);  // two at once somewhere, but two in all
+  EXPECT_LE(deepest, 8u);
+}
+
+TEST_F(ClosedLoopTest, RestsInsteadOfARequest) {
+  FakeRequester requester({.pending = 1});
+  const LoopOrders orders{.length = {.requests = 1000},
+                          .active_ppm = Point::kAlwaysActive / 4,
+                          .think_ns = 10'000,
+                          .seed = 7};
+  const LoopOutcome outcome = run<true>(std::vector<FakeRequester*>{&requester}, orders);
+  EXPECT_EQ(outcome.completed, 1000u);
+  // Three rests for each request, on average.
+  EXPECT_GE(outcome.elapsed_ns(), 2000 * 10'000.0);
+}
+
+TEST_F(ClosedLoopTest, ARunEndsWhileAllRest) {
+  FakeRequester requester({.pending = 3});
+  const LoopOrders orders{
+      .length = {.duration_ns = 3'000'000}, .active_ppm = 1, .think_ns = 1'000'000'000, .seed = 3};
+  const LoopOutcome outcome = run<true>(std::vector<FakeRequester*>{&requester}, orders);
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.unanswered, 0u);
 }
 
 TEST_F(ClosedLoopTest, CostIsCountedPerMessage) {
   FakeRequester requester({.pending = 3});
-  MessageWork<false> work(requester.point, 0);
-  ClosedLoop loop(requester, *control_, work, requester.point, {.requests = 1000});
+  FakeRequester* const targets[] = {&requester};
+  MessageWork<false> works[] = {MessageWork<false>(requester.point, 0)};
+  ClosedLoop<FakeRequester, MessageWork<false>, false> loop(
+      targets, works, {.pending = 3, .length = {.requests = 1000}}, halt_);
   PollCost cost;
   EXPECT_EQ(loop.run_costed(cost).completed, 1000u);
   ASSERT_TRUE(cost.per_message().has_value());
   EXPECT_GT(cost.per_message()->per_message, 0);
+  EXPECT_EQ(cost.messages(), 1000u);
+}
+
+TEST(PollCost, TheMeanOverThreadsCountsEachMessage) {
+  const auto cost = [](double per_message, uint64_t messages) {
+    return WeighedCost{{CpuUnit::kCycles, per_message}, messages};
+  };
+  EXPECT_FALSE(mean_cost({}).has_value());
+  EXPECT_DOUBLE_EQ(mean_cost({cost(100, 30), cost(200, 10)})->per_message, 125);
+  EXPECT_DOUBLE_EQ(mean_cost({cost(0, 0)})->per_message, 0);
+  EXPECT_FALSE(
+      mean_cost({cost(100, 1), WeighedCost{{CpuUnit::kInstructions, 100}, 1}}).has_value());
+}
+
+TEST(LookCount, CountsFromTheFirstRequestToTheLast) {
+  LookCount looks;
+  for (const uint32_t found : {0u, 0u, 1u, 0u, 2u, 0u, 0u}) looks.count(found);
+  EXPECT_EQ(looks.polls(), 3u);
+  EXPECT_EQ(LookCount().polls(), 0u);
+}
+
+TEST(LookCount, EmptyMailboxesAndEmptyQueues) {
+  // 90 mailboxes, on average 15 requests at a look through them ("patterns" table 2).
+  const Looks mailboxes = looks_of(100, 1500, 90, /*mailboxes=*/true, /*pending=*/1);
+  EXPECT_EQ(mailboxes.all, 9000u);
+  EXPECT_EQ(mailboxes.empty, 7500u);
+  const Looks deep = looks_of(100, 1500, 90, /*mailboxes=*/true, /*pending=*/8);
+  EXPECT_EQ(deep.all, 10500u);
+  EXPECT_EQ(deep.empty, 9000u);
+  const Looks queue = looks_of(100, 1500, 90, /*mailboxes=*/false, /*pending=*/1);
+  EXPECT_EQ(queue.all, 1600u);
+  EXPECT_EQ(queue.empty, 100u);
 }
 
 TEST(PollCost, HasNothingToSayWithoutMessages) {

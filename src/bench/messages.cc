@@ -7,41 +7,170 @@
 
 #include "src/base/runtime.h"
 #include "src/base/wire.h"
+#include "src/bench/axis.h"
 #include "src/bench/interrupt.h"
 
 namespace verbena::bench {
 
 namespace {
 
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
+constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxCauseBytes = 4096;
+// Of the largest list: a node's CPUs or threads, a job's responding threads.
+constexpr uint32_t kMaxListEntries = 1u << 16;
 // How often a wait looks whether the user pressed Ctrl-C.
 constexpr int64_t kInterruptLookNs = 50'000'000;
 
-Status check(const Message& message) {
-  const auto wrong = [](const char* what) {
-    return Status(
-        StatusCode::kProtocolViolation,
-        fmt::format("the peer's {} is impossible; do both sides run the same release?", what));
-  };
-  const Point& point = message.setup.point;
-  if (message.kind == MessageKind::kSetup) {
-    if (point.protocol > Protocol::kRead) return wrong("protocol");
-    if (point.layout > kLastMarkLayout) return wrong("mark layout");
-    if (point.request_bytes > kMaxMessageBytes || point.response_bytes > kMaxMessageBytes) {
-      return wrong("message size");
-    }
-    if (point.pending < 1 || point.pending > kMaxPending)
-      return wrong("number of pending requests");
+// --- writing ---
+
+void write_double(WireWriter& writer, double value) { writer.u64(std::bit_cast<uint64_t>(value)); }
+
+void write_cpus(WireWriter& writer, const std::vector<int>& cpus) {
+  writer.u32(static_cast<uint32_t>(cpus.size()));
+  for (const int cpu : cpus) writer.u32(static_cast<uint32_t>(cpu));
+}
+
+void write_point(WireWriter& writer, const Point& point) {
+  writer.u8(static_cast<uint8_t>(point.topology));
+  writer.u8(static_cast<uint8_t>(axes().size()));
+  for (const Axis& axis : axes()) writer.u64(axis.get(point));
+}
+
+void write_report(WireWriter& writer, const Report& report) {
+  writer.u64(report.requests);
+  writer.u64(report.unanswered);
+  writer.u64(report.mismatches);
+  writer.u64(report.first_ns);
+  writer.u64(report.last_ns);
+  writer.u64(report.looks);
+  writer.u64(report.empty_looks);
+  writer.u8(static_cast<uint8_t>(report.layout));
+  writer.u32(static_cast<uint32_t>(report.costs.size()));
+  for (const WeighedCost& cost : report.costs) {
+    writer.u8(static_cast<uint8_t>(cost.cost.unit));
+    write_double(writer, cost.cost.per_message);
+    writer.u64(cost.messages);
   }
-  if (message.phase.kind > PhaseKind::kTimed) return wrong("phase");
-  if (message.report.cost && message.report.cost->unit > CpuUnit::kInstructions) {
-    return wrong("unit of CPU cost");
+  writer.u32(static_cast<uint32_t>(report.latencies.size()));
+  for (const LatencyCount& latency : report.latencies) {
+    writer.u64(latency.ns);
+    writer.u64(latency.count);
   }
-  if (message.code == StatusCode::kOk || message.code > StatusCode::kInternal) {
-    return wrong("status code");
+}
+
+// --- reading; a reader that ran out yields zeros, so every loop ends ---
+
+double read_double(WireReader& reader) { return std::bit_cast<double>(reader.u64()); }
+
+uint32_t read_count(WireReader& reader) {
+  return std::min(reader.u32(), static_cast<uint32_t>(reader.rest_bytes()));
+}
+
+std::vector<int> read_cpus(WireReader& reader) {
+  std::vector<int> cpus(std::min(read_count(reader), kMaxListEntries));
+  for (int& cpu : cpus) cpu = static_cast<int>(reader.u32());
+  return cpus;
+}
+
+Status wrong(const char* what) {
+  return Status(
+      StatusCode::kProtocolViolation,
+      fmt::format("the peer's {} is impossible; do both sides run the same release?", what));
+}
+
+Status read_point(WireReader& reader, Point* point) {
+  const uint8_t topology = reader.u8();
+  if (topology >= rpc::all_topologies().size()) return wrong("topology");
+  point->topology = static_cast<rpc::Topology>(topology);
+  if (reader.u8() != axes().size()) return wrong("number of axes");
+  for (const Axis& axis : axes()) {
+    const uint64_t value = reader.u64();
+    if (!axis.possible(value)) return wrong(std::string(axis.what).c_str());
+    axis.set(*point, value);
   }
   return Status::ok_status();
+}
+
+Status read_report(WireReader& reader, Report* report) {
+  report->requests = reader.u64();
+  report->unanswered = reader.u64();
+  report->mismatches = reader.u64();
+  report->first_ns = reader.u64();
+  report->last_ns = reader.u64();
+  report->looks = reader.u64();
+  report->empty_looks = reader.u64();
+  report->layout = static_cast<MarkLayout>(reader.u8());
+  if (report->layout > kLastMarkLayout) return wrong("mark layout");
+  report->costs.resize(std::min(read_count(reader), kMaxListEntries));
+  for (WeighedCost& cost : report->costs) {
+    cost.cost.unit = static_cast<CpuUnit>(reader.u8());
+    if (cost.cost.unit > CpuUnit::kInstructions) return wrong("unit of CPU cost");
+    cost.cost.per_message = read_double(reader);
+    cost.messages = reader.u64();
+  }
+  report->latencies.resize(std::min(read_count(reader), kMaxListEntries));
+  for (LatencyCount& latency : report->latencies) {
+    latency.ns = reader.u64();
+    latency.count = reader.u64();
+  }
+  return Status::ok_status();
+}
+
+Status read_body(WireReader& reader, Message* message) {
+  switch (message->kind) {
+    case MessageKind::kHello:
+      message->hello.host = reader.string(kMaxTextBytes);
+      message->hello.cpus = read_cpus(reader);
+      message->hello.token = reader.u64();
+      return Status::ok_status();
+    case MessageKind::kSetup: {
+      Setup& setup = message->setup;
+      VERBENA_RETURN_IF_ERROR(read_point(reader, &setup.point));
+      setup.node = reader.u32();
+      setup.run_key = reader.u64();
+      setup.seed = reader.u64();
+      setup.cpus = read_cpus(reader);
+      return Status::ok_status();
+    }
+    case MessageKind::kListening:
+    case MessageKind::kConnect:
+      message->addresses.resize(std::min(read_count(reader), kMaxListEntries));
+      for (ThreadAddress& address : message->addresses) {
+        address.host = reader.string(kMaxTextBytes);
+        address.port = reader.u16();
+      }
+      return Status::ok_status();
+    case MessageKind::kPhase:
+      message->phase.kind = static_cast<PhaseKind>(reader.u8());
+      message->phase.verify = reader.u8() != 0;
+      message->phase.number = reader.u64();
+      message->phase.length.requests = reader.u64();
+      message->phase.length.duration_ns = reader.u64();
+      return message->phase.kind > PhaseKind::kTimed ? wrong("phase") : Status::ok_status();
+    case MessageKind::kGo:
+      message->go.host = reader.string(kMaxTextBytes);
+      message->go.now_ns = reader.u64();
+      return Status::ok_status();
+    case MessageKind::kFinished:
+    case MessageKind::kReport:
+      return read_report(reader, &message->report);
+    case MessageKind::kFailed:
+      message->code = static_cast<StatusCode>(reader.u8());
+      message->cause = reader.string(kMaxCauseBytes);
+      return message->code == StatusCode::kOk || message->code > StatusCode::kInternal
+                 ? wrong("status code")
+                 : Status::ok_status();
+    case MessageKind::kConnected:
+    case MessageKind::kBegun:
+    case MessageKind::kEndOfPhase:
+    case MessageKind::kTearDown:
+    case MessageKind::kDone:
+    case MessageKind::kBye:
+      return Status::ok_status();
+  }
+  return Status(StatusCode::kProtocolViolation,
+                "the peer sent no message of a benchmark; run the same release on both sides");
 }
 
 }  // namespace
@@ -51,30 +180,41 @@ Status send_message(ControlConnection& control, const Message& message) {
   writer.u16(kVersion);
   writer.u8(static_cast<uint8_t>(message.kind));
   switch (message.kind) {
-    case MessageKind::kSetup: {
-      const Point& point = message.setup.point;
-      writer.u8(static_cast<uint8_t>(point.protocol));
-      writer.u8(static_cast<uint8_t>(point.layout));
-      writer.u32(point.request_bytes);
-      writer.u32(point.response_bytes);
-      writer.u32(point.pending);
-      writer.u64(message.setup.run_key);
+    case MessageKind::kHello:
+      writer.string(std::string_view(message.hello.host).substr(0, kMaxTextBytes));
+      write_cpus(writer, message.hello.cpus);
+      writer.u64(message.hello.token);
       break;
-    }
+    case MessageKind::kSetup:
+      write_point(writer, message.setup.point);
+      writer.u32(message.setup.node);
+      writer.u64(message.setup.run_key);
+      writer.u64(message.setup.seed);
+      write_cpus(writer, message.setup.cpus);
+      break;
+    case MessageKind::kListening:
+    case MessageKind::kConnect:
+      writer.u32(static_cast<uint32_t>(message.addresses.size()));
+      for (const ThreadAddress& address : message.addresses) {
+        writer.string(address.host);
+        writer.u16(address.port);
+      }
+      break;
     case MessageKind::kPhase:
       writer.u8(static_cast<uint8_t>(message.phase.kind));
       writer.u8(message.phase.verify ? 1 : 0);
       writer.u64(message.phase.number);
+      writer.u64(message.phase.length.requests);
+      writer.u64(message.phase.length.duration_ns);
       break;
-    case MessageKind::kReport: {
-      const Report& report = message.report;
-      writer.u64(report.requests);
-      writer.u64(report.mismatches);
-      writer.u8(report.cost ? 1 : 0);
-      writer.u8(static_cast<uint8_t>(report.cost ? report.cost->unit : CpuUnit::kCycles));
-      writer.u64(std::bit_cast<uint64_t>(report.cost ? report.cost->per_message : 0.0));
+    case MessageKind::kGo:
+      writer.string(std::string_view(message.go.host).substr(0, kMaxTextBytes));
+      writer.u64(message.go.now_ns);
       break;
-    }
+    case MessageKind::kFinished:
+    case MessageKind::kReport:
+      write_report(writer, message.report);
+      break;
     case MessageKind::kFailed:
       writer.u8(static_cast<uint8_t>(message.code));
       writer.string(std::string_view(message.cause).substr(0, kMaxCauseBytes));
@@ -103,49 +243,8 @@ Result<Message> receive_message(ControlConnection& control, int64_t timeout_ns) 
   }
   Message message;
   message.kind = static_cast<MessageKind>(reader.u8());
-  switch (message.kind) {
-    case MessageKind::kSetup: {
-      Point& point = message.setup.point;
-      point.protocol = static_cast<Protocol>(reader.u8());
-      point.layout = static_cast<MarkLayout>(reader.u8());
-      point.request_bytes = reader.u32();
-      point.response_bytes = reader.u32();
-      point.pending = reader.u32();
-      message.setup.run_key = reader.u64();
-      break;
-    }
-    case MessageKind::kPhase:
-      message.phase.kind = static_cast<PhaseKind>(reader.u8());
-      message.phase.verify = reader.u8() != 0;
-      message.phase.number = reader.u64();
-      break;
-    case MessageKind::kReport: {
-      Report& report = message.report;
-      report.requests = reader.u64();
-      report.mismatches = reader.u64();
-      const bool has_cost = reader.u8() != 0;
-      const auto unit = static_cast<CpuUnit>(reader.u8());
-      const auto per_message = std::bit_cast<double>(reader.u64());
-      if (has_cost) report.cost = CpuCost{unit, per_message};
-      break;
-    }
-    case MessageKind::kFailed:
-      message.code = static_cast<StatusCode>(reader.u8());
-      message.cause = reader.string(kMaxCauseBytes);
-      break;
-    case MessageKind::kReady:
-    case MessageKind::kBegun:
-    case MessageKind::kEndOfPhase:
-    case MessageKind::kTearDown:
-    case MessageKind::kDone:
-    case MessageKind::kBye:
-      break;
-    default:
-      return Status(StatusCode::kProtocolViolation,
-                    "the peer sent no message of a benchmark; run the same release on both sides");
-  }
+  VERBENA_RETURN_IF_ERROR(read_body(reader, &message));
   VERBENA_RETURN_IF_ERROR(reader.finish("benchmark's message"));
-  VERBENA_RETURN_IF_ERROR(check(message));
   return message;
 }
 

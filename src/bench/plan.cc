@@ -3,39 +3,168 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "src/bench/size_list.h"
 
 namespace verbena::bench {
 
-std::vector<PointGroup> point_groups(const Plan& plan) {
-  std::vector<PointGroup> groups;
-  for (uint32_t request_bytes : plan.request_bytes) {
-    for (uint32_t response_bytes : plan.response_bytes) {
-      for (uint32_t pending : plan.pending) {
-        PointGroup group;
-        for (Protocol protocol : plan.protocols) {
-          const size_t layouts = uses_mark_layout(protocol) ? plan.layouts.size() : 1;
-          for (size_t i = 0; i < layouts; ++i) {
-            group.push_back({.protocol = protocol,
-                             .layout = plan.layouts[i],
-                             .request_bytes = request_bytes,
-                             .response_bytes = response_bytes,
-                             .pending = pending});
-          }
-        }
-        groups.push_back(std::move(group));
-      }
-    }
+namespace {
+
+constexpr size_t kMaxPoints = 100'000;
+
+size_t index_of(const Axis& axis) { return static_cast<size_t>(&axis - axes().data()); }
+
+// What a topology has where nobody says how much.
+uint32_t usual_nodes(rpc::Topology topology) {
+  return topology == rpc::Topology::kOneToOne || topology == rpc::Topology::kOneToMany ? 1 : 2;
+}
+uint32_t usual_responders(rpc::Topology topology) {
+  return topology == rpc::Topology::kOneToMany || topology == rpc::Topology::kManyToMany ? 2 : 1;
+}
+
+// The point of one combination; `given` tells which axes were set.
+Result<Point> make_point(const Sweep& sweep, const std::vector<uint64_t>& values) {
+  Point point;
+  point.topology = sweep.topology();
+  point.nodes = usual_nodes(point.topology);
+  point.responder_nodes = usual_responders(point.topology);
+  bool has_responders = false;
+  bool has_responder_threads = false;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Axis& axis = axes()[i];
+    if (sweep.values(axis).empty()) continue;
+    axis.set(point, values[i]);
+    has_responders = has_responders || axis.name == "responders";
+    has_responder_threads = has_responder_threads || axis.name == "responder-threads";
   }
-  return groups;
+  if (!has_responder_threads) {
+    point.responder_threads = point.topology == rpc::Topology::kManyToOne ? point.threads : 1;
+  }
+  VERBENA_ASSIGN_OR_RETURN(const rpc::TopologyShape shape, rpc::fitted(shape_of(point)));
+  // M:1 needs no more responding threads than there are queue pairs; the others have their number.
+  const bool contradicts = (has_responders && point.responder_nodes != shape.responder_nodes) ||
+                           (has_responder_threads && point.topology != rpc::Topology::kManyToOne &&
+                            point.responder_threads != shape.responder_threads);
+  if (contradicts) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} with {} nodes of {} threads has {} responder nodes of {} "
+                              "threads; leave --responders and --responder-threads out",
+                              rpc::topology_name(point.topology), point.nodes, point.threads,
+                              shape.responder_nodes, shape.responder_threads));
+  }
+  point.responder_nodes = shape.responder_nodes;
+  point.responder_threads = shape.responder_threads;
+  if (!uses_mark_layout(point.protocol)) point.layout = MarkLayout::kLastBit;
+  return point;
+}
+
+std::vector<uint64_t> key_of(const Point& point) {
+  std::vector<uint64_t> key = {static_cast<uint64_t>(point.topology)};
+  for (const Axis& axis : axes()) key.push_back(axis.get(point));
+  return key;
+}
+
+class GroupMaker {
+ public:
+  Status add(const Sweep& sweep) {
+    std::vector<uint64_t> values(axes().size());
+    return combine(sweep, 0, values);
+  }
+  std::vector<PointGroup> groups() {
+    std::erase_if(groups_, [](const PointGroup& group) { return group.empty(); });
+    return std::move(groups_);
+  }
+
+ private:
+  // All values of this axis and of those behind it; compared axes are the last ones.
+  Status combine(const Sweep& sweep, size_t index, std::vector<uint64_t>& values) {
+    if (index < axes().size() && axes()[index].compared &&
+        (index == 0 || !axes()[index - 1].compared)) {
+      groups_.emplace_back();
+    }
+    if (index == axes().size()) {
+      VERBENA_ASSIGN_OR_RETURN(const Point point, make_point(sweep, values));
+      if (!seen_.insert(key_of(point)).second) return Status::ok_status();
+      groups_.back().push_back(point);
+      if (seen_.size() <= kMaxPoints) return Status::ok_status();
+      return Status(
+          StatusCode::kLimitExceeded,
+          fmt::format("more than {} points are too many for one run; split it", kMaxPoints));
+    }
+    const std::vector<uint64_t>& list = sweep.values(axes()[index]);
+    if (list.empty()) return combine(sweep, index + 1, values);
+    for (const uint64_t value : list) {
+      values[index] = value;
+      VERBENA_RETURN_IF_ERROR(combine(sweep, index + 1, values));
+    }
+    return Status::ok_status();
+  }
+
+  std::vector<PointGroup> groups_;
+  std::set<std::vector<uint64_t>> seen_;
+};
+
+}  // namespace
+
+// --- sweeps ---
+
+Result<Sweep> Sweep::in(std::string_view topology) {
+  Sweep sweep;
+  VERBENA_ASSIGN_OR_RETURN(sweep.topology_, rpc::parse_topology(topology));
+  sweep.values_.resize(axes().size());
+  for (const Axis& axis : axes()) {
+    if (!axis.standard.empty()) VERBENA_RETURN_IF_ERROR(sweep.set(axis, axis.standard));
+  }
+  const bool named_by_letters =
+      topology.size() > 3 && sweep.topology_ == rpc::Topology::kManyToOne;  // N-to-1
+  if (named_by_letters) VERBENA_RETURN_IF_ERROR(sweep.set("responder-threads", "1"));
+  return sweep;
+}
+
+Status Sweep::set(const Axis& axis, std::string_view text) {
+  VERBENA_ASSIGN_OR_RETURN(values(axis), axis.parse(text));
+  return Status::ok_status();
+}
+
+Status Sweep::set(std::string_view axis_name, std::string_view text) {
+  const Axis* axis = find_axis(axis_name);
+  if (axis == nullptr) {
+    return Status(StatusCode::kInvalidArgument, fmt::format("there is no axis '{}'", axis_name));
+  }
+  return set(*axis, text);
+}
+
+const std::vector<uint64_t>& Sweep::values(const Axis& axis) const {
+  return values_[index_of(axis)];
+}
+std::vector<uint64_t>& Sweep::values(const Axis& axis) { return values_[index_of(axis)]; }
+
+void Sweep::limit(const Axis& axis, uint64_t most) {
+  std::vector<uint64_t> limited;
+  for (const uint64_t value : values(axis)) {
+    const uint64_t kept = std::min(value, most);
+    if (std::find(limited.begin(), limited.end(), kept) == limited.end()) limited.push_back(kept);
+  }
+  values(axis) = std::move(limited);
+}
+
+// --- plans ---
+
+Result<std::vector<PointGroup>> point_groups(const Plan& plan) {
+  GroupMaker maker;
+  for (const Sweep& sweep : plan.sweeps) VERBENA_RETURN_IF_ERROR(maker.add(sweep));
+  return maker.groups();
 }
 
 uint64_t memory_bytes(const Point& point) {
+  const Result<rpc::Wiring> wiring = rpc::wire(shape_of(point));
+  const uint64_t queue_pairs = wiring.ok() ? wiring->queue_pairs() : 1;
   // Each side has a slot of its own for what it sends and for what it receives.
-  return uint64_t{2} * point.pending *
+  return queue_pairs * 2 * point.pending *
          (uint64_t{point.request_bytes} + uint64_t{point.response_bytes});
 }
 
@@ -56,9 +185,9 @@ uint64_t available_memory_bytes() {
   return available;
 }
 
-Status check_plan(const Plan& plan, const DeviceInfo& device) {
+Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& device) {
   const uint64_t available_bytes = available_memory_bytes();
-  for (const PointGroup& group : point_groups(plan)) {
+  for (const PointGroup& group : groups) {
     for (const Point& point : group) {
       if (point.pending + 1 > device.max_queue_pair_wrs) {
         return Status(
@@ -72,8 +201,8 @@ Status check_plan(const Plan& plan, const DeviceInfo& device) {
         return Status(
             StatusCode::kLimitExceeded,
             fmt::format("{} pending requests of {} with responses of {} need {} of memory "
-                        "on both sides together, {} are available; lower --request, "
-                        "--response or --pending",
+                        "on all sides together, {} are available; lower --request, "
+                        "--response, --pending or the number of threads",
                         point.pending, size_text(point.request_bytes),
                         size_text(point.response_bytes), size_text(needed_bytes),
                         size_text(available_bytes)));
@@ -81,6 +210,28 @@ Status check_plan(const Plan& plan, const DeviceInfo& device) {
     }
   }
   return Status::ok_status();
+}
+
+nlohmann::json plan_json(const Plan& plan) {
+  nlohmann::json sweeps = nlohmann::json::array();
+  for (const Sweep& sweep : plan.sweeps) {
+    nlohmann::json one = {{"topology", rpc::topology_name(sweep.topology())}};
+    for (const Axis& axis : axes()) {
+      nlohmann::json values = nlohmann::json::array();
+      for (const uint64_t value : sweep.values(axis)) values.push_back(axis.text(value));
+      if (!values.empty()) one[std::string(axis.name)] = std::move(values);
+    }
+    sweeps.push_back(std::move(one));
+  }
+  nlohmann::json json = {
+      {"sweeps", std::move(sweeps)}, {"runs", plan.runs}, {"verify", plan.run.verify}};
+  const RunLength& length = plan.run.length;
+  if (length.requests == UINT64_MAX) {
+    json["run_duration_ns"] = length.duration_ns;
+  } else {
+    json["run_requests"] = length.requests;
+  }
+  return json;
 }
 
 }  // namespace verbena::bench

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "src/bench/axis.h"
 #include "src/bench/point.h"
 #include "src/bench/run.h"
 #include "verbena/device.h"
@@ -12,26 +15,53 @@
 
 namespace verbena::bench {
 
-struct Plan {
-  std::vector<Protocol> protocols;
-  std::vector<MarkLayout> layouts = {MarkLayout::kLastBit};
-  std::vector<uint32_t> request_bytes = {64};
-  std::vector<uint32_t> response_bytes = {64};
-  std::vector<uint32_t> pending = {1};
-  uint32_t runs = 3;
-  RunOptions run;
+// All combinations of some values on each axis, in one topology.
+class Sweep {
+ public:
+  // A single point, on every axis what Axis::standard says. `topology` as people write it: N-to-1
+  // is M:1 with a single responding thread where nothing else is said.
+  static Result<Sweep> in(std::string_view topology);
+
+  // kInvalidArgument says what the axis takes, or that the topology fixes it.
+  Status set(const Axis& axis, std::string_view text);
+  Status set(std::string_view axis_name, std::string_view text);
+
+  rpc::Topology topology() const { return topology_; }
+  // Empty where the topology decides.
+  const std::vector<uint64_t>& values(const Axis& axis) const;
+  // Replaces what is above `most` by it.
+  void limit(const Axis& axis, uint64_t most);
+
+ private:
+  std::vector<uint64_t>& values(const Axis& axis);
+
+  rpc::Topology topology_ = rpc::Topology::kOneToOne;
+  std::vector<std::vector<uint64_t>> values_;  // by axis
 };
 
-// Points that differ in protocol and mark layout only. Their runs take turns, since machines change
-// their speed from minute to minute: what is compared must be measured side by side.
+struct Plan {
+  std::vector<Sweep> sweeps;
+  uint32_t runs = 3;
+  RunOptions run;
+  nlohmann::json about;  // of an experiment file: title, paper, figure, machine
+};
+
+// Points that differ only in what is compared (Axis::compared). Their runs take turns, since
+// machines change their speed from minute to minute: what is compared must be measured side by
+// side.
 using PointGroup = std::vector<Point>;
-std::vector<PointGroup> point_groups(const Plan& plan);
+// Each point once, with what its topology decides filled in. kInvalidArgument where a combination
+// contradicts its topology, kLimitExceeded where there are too many.
+Result<std::vector<PointGroup>> point_groups(const Plan& plan);
 
-// Whether the plan can be carried out on this device and machine, before anything starts.
+// Whether the points can be carried out on this device and machine, before anything starts.
 //   kLimitExceeded  too many pending requests for a queue pair, or more memory than there is
-Status check_plan(const Plan& plan, const DeviceInfo& device);
+Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& device);
 
-// Memory of both sides' slots.
+// What is planned, for the result file: two plans with equal ones measure the same.
+nlohmann::json plan_json(const Plan& plan);
+
+// Memory of both sides' slots, over all nodes.
 uint64_t memory_bytes(const Point& point);
 // Memory that this process could still get, by the machine and by the limit of its control group;
 // UINT64_MAX if that cannot be found out.

@@ -1,23 +1,55 @@
-// What is measured: one protocol with one set of sizes, and how long.
+// What is measured: one design in one topology with one set of sizes, and how long.
+//
+// axis.h has the table of what can be varied; a member here belongs to an entry there.
 #pragma once
 
 #include <cstdint>
 
+#include "src/rpc/topology.h"
 #include "verbena/rpc.h"
 
 namespace verbena::bench {
+
+// Who owns the queue pairs ("patterns" 4.1).
+enum class ConnectionModel : uint8_t {
+  kPrivate,  // each requesting thread has its own ("design 1")
+};
 
 struct Point {
   Protocol protocol = Protocol::kWriteWrite;
   MarkLayout layout = MarkLayout::kLastBit;  // means something only where uses_mark_layout()
   uint32_t request_bytes = 64;
   uint32_t response_bytes = 64;
-  uint32_t pending = 1;
+  uint32_t pending = 1;  // per queue pair; with a random responder, per requesting thread
+
+  rpc::Topology topology = rpc::Topology::kOneToOne;
+  uint32_t nodes = 1;
+  uint32_t threads = 1;
+  uint32_t responder_nodes = 1;
+  uint32_t responder_threads = 1;
+  ConnectionModel model = ConnectionModel::kPrivate;
+
+  // The share of requests that are sent, in millionths: before each, a requester draws, and instead
+  // of the others it rests for `think_ns` ("patterns" 7, figure 9b).
+  uint32_t active_ppm = kAlwaysActive;
+  uint64_t think_ns = 8'000;
+
+  static constexpr uint32_t kAlwaysActive = 1'000'000;
+
+  bool operator==(const Point&) const = default;
 };
+
+inline rpc::TopologyShape shape_of(const Point& point) {
+  return {.topology = point.topology,
+          .nodes = point.nodes,
+          .threads = point.threads,
+          .responder_nodes = point.responder_nodes,
+          .responder_threads = point.responder_threads};
+}
 
 // How long one run of a point lasts: until either limit is reached.
 struct RunLength {
-  uint64_t requests = UINT64_MAX;
+  uint64_t requests = UINT64_MAX;  // of each requesting thread
   uint64_t duration_ns = 300'000'000;
 };
 

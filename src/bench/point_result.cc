@@ -13,6 +13,19 @@ double PointResult::bandwidth_bytes_per_s() const {
   return rate_per_s().median * static_cast<double>(request_bytes + point.response_bytes);
 }
 
+double PointResult::value_bandwidth_bytes_per_s() const {
+  return rate_per_s().median * static_cast<double>(point.response_bytes);
+}
+
+std::optional<double> PointResult::empty_look_share() const {
+  std::vector<double> values;
+  for (const RunResult& run : runs) {
+    if (run.empty_look_share) values.push_back(*run.empty_look_share);
+  }
+  if (values.empty()) return std::nullopt;
+  return median(values);
+}
+
 uint64_t PointResult::requests() const {
   uint64_t sum = 0;
   for (const RunResult& run : runs) sum += run.requests;

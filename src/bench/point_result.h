@@ -14,6 +14,7 @@ namespace verbena::bench {
 
 struct PointResult {
   Point point;
+  uint64_t number = 0;  // in the plan
   bool verify = false;  // was asked for
   std::vector<RunResult> runs{};
   uint64_t errors = 0;
@@ -30,6 +31,10 @@ struct PointResult {
   Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
   // Of the payload that travels, both ways; a READ has no request that does.
   double bandwidth_bytes_per_s() const;
+  // Of the responses alone, as the papers count: messages per time x V.
+  double value_bandwidth_bytes_per_s() const;
+  // Of the responders' looks for a request, how many found none; nothing where nobody looks.
+  std::optional<double> empty_look_share() const;
   uint64_t requests() const;
   std::optional<CpuCost> requester_cost() const { return cost(&RunResult::requester_cost); }
   std::optional<CpuCost> responder_cost() const { return cost(&RunResult::responder_cost); }

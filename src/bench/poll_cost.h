@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "src/base/histogram.h"
 #include "src/base/instruction_count.h"
@@ -26,6 +27,16 @@ struct CpuCost {
   CpuUnit unit = CpuUnit::kCycles;
   double per_message = 0;
 };
+
+// The cost that one thread found, and over how many messages.
+struct WeighedCost {
+  CpuCost cost;
+  uint64_t messages = 0;
+};
+
+// What all threads of a side say together: the mean, each by its messages. Nothing if there is
+// none; costs of 0 are those of a side that does nothing (READ).
+std::optional<CpuCost> mean_cost(const std::vector<WeighedCost>& costs);
 
 class PollCost {
  public:
@@ -47,6 +58,7 @@ class PollCost {
 
   // Nothing if no message was seen.
   std::optional<CpuCost> per_message() const;
+  uint64_t messages() const { return cost_.count(); }
 
  private:
   uint64_t read() const { return instructions_ ? instructions_->read() : read_tsc_ordered(); }

@@ -13,6 +13,8 @@
 #include "src/base/build_info.h"
 #include "src/base/file_descriptor.h"
 #include "src/base/machine.h"
+#include "src/bench/axis.h"
+#include "src/rpc/topology.h"
 
 namespace verbena::bench {
 
@@ -20,11 +22,34 @@ namespace {
 
 using nlohmann::json;
 
+const char* cost_key(CpuUnit unit) {
+  return unit == CpuUnit::kInstructions ? "instructions_per_message" : "cycles_per_message";
+}
+
 json cost_json(const std::optional<CpuCost>& cost) {
   if (!cost) return nullptr;
-  const char* key =
-      cost->unit == CpuUnit::kInstructions ? "instructions_per_message" : "cycles_per_message";
-  return {{key, cost->per_message}};
+  return {{cost_key(cost->unit), cost->per_message}};
+}
+
+// Per byte of the response too, as "patterns" 5 counts.
+json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
+  json sides = cost_json(cost);
+  if (cost) {
+    sides[cost->unit == CpuUnit::kInstructions ? "instructions_per_byte" : "cycles_per_byte"] =
+        cost->per_message / point.response_bytes;
+  }
+  return sides;
+}
+
+// What a single run found, so that a later session can go on from it.
+json run_json(const RunResult& run) {
+  json row = {{"requests", run.requests}, {"rate_per_s", run.rate_per_s},
+              {"p50_ns", run.p50_ns},     {"p99_ns", run.p99_ns},
+              {"p999_ns", run.p999_ns},   {"mark_layout", mark_layout_name(run.layout)}};
+  row["cpu"] = {{"requester", cost_json(run.requester_cost)},
+                {"responder", cost_json(run.responder_cost)}};
+  if (run.empty_look_share) row["empty_look_share"] = *run.empty_look_share;
+  return row;
 }
 
 json machine_json() {
@@ -95,17 +120,18 @@ bool write_all(int file, const std::string& text) {
 
 json to_json(const PointResult& result) {
   const Point& point = result.point;
-  json row = {{"topology", "one-to-one"},
-              {"protocol", protocol_name(point.protocol)},
-              {"mark_layout", layout_text(point)},
-              {"request_bytes", point.request_bytes},
-              {"response_bytes", point.response_bytes},
-              {"pending", point.pending},
-              {"nodes", 2},
-              {"threads", 1},
+  json row = {{"topology", rpc::topology_name(point.topology)},
+              {"plan_number", result.number},
               {"verified", result.verified()},
               {"errors", result.errors},
               {"runs", result.runs.size()}};
+  for (const Axis& axis : axes()) row[std::string(axis.json)] = axis.to_json(point);
+  const Result<rpc::Wiring> wiring = rpc::wire(shape_of(point));
+  if (wiring.ok()) {
+    row["nodes"] = wiring->nodes.size();
+    row["queue_pairs"] = {{"all", wiring->queue_pairs()},
+                          {"most_per_node", wiring->max_queue_pairs()}};
+  }
   if (!result.error.empty()) row["error"] = result.error;
   if (!result.measured()) {
     row["rate_per_s"] = nullptr;
@@ -120,13 +146,23 @@ json to_json(const PointResult& result) {
   row["bandwidth_bytes_per_s"] = result.bandwidth_bytes_per_s();
   row["latency_ns"] = {
       {"p50", p50.median}, {"p99", result.p99_ns().median}, {"p999", result.p999_ns().median}};
+  row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
   row["requests_measured"] = result.requests();
+  row["mean"] = {{"rate_per_s", rate.mean},
+                 {"rate_deviation_per_s", rate.deviation},
+                 {"p50_ns", p50.mean},
+                 {"p50_deviation_ns", p50.deviation}};
   row["spread"] = {{"rate_min", rate.min},
                    {"rate_max", rate.max},
                    {"p50_min_ns", p50.min},
                    {"p50_max_ns", p50.max}};
-  row["cpu"] = {{"requester", cost_json(result.requester_cost())},
-                {"responder", cost_json(result.responder_cost())}};
+  row["cpu"] = {{"requester", cost_json(result.requester_cost(), point)},
+                {"responder", cost_json(result.responder_cost(), point)}};
+  if (const std::optional<double> share = result.empty_look_share()) {
+    row["empty_look_share"] = *share;
+  }
+  row["run_results"] = json::array();
+  for (const RunResult& run : result.runs) row["run_results"].push_back(run_json(run));
   return row;
 }
 
@@ -137,6 +173,8 @@ json result_document(const ResultOrigin& origin, const std::vector<PointResult>&
                    {"command", origin.command},
                    {"results", json::array()}};
   if (!origin.settings.is_null()) document["settings"] = origin.settings;
+  if (!origin.plan.is_null()) document["plan"] = origin.plan;
+  if (!origin.about.is_null()) document["experiment"] = origin.about;
   for (const PointResult& result : results) {
     json row = to_json(result);
     row["device"] = origin.device;

@@ -1,5 +1,5 @@
 // Result files: what `verbena bench --json` writes and `verbena report` reads. Described in
-// docs/result-files.md.
+// lab/README.md.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,8 +14,10 @@ namespace verbena::bench {
 // Where the numbers come from.
 struct ResultOrigin {
   std::string device;
-  std::string command;      // as typed, quoted for a shell
-  nlohmann::json settings;  // further things worth knowing
+  std::string command;        // as typed, quoted for a shell
+  nlohmann::json settings{};  // further things worth knowing
+  nlohmann::json plan{};      // plan_json()
+  nlohmann::json about{};     // Plan::about
 };
 
 nlohmann::json to_json(const PointResult& result);

@@ -69,6 +69,12 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
   EXPECT_EQ(row["pending"], 4);
   EXPECT_EQ(row["nodes"], 2);
   EXPECT_EQ(row["threads"], 1);
+  EXPECT_EQ(row["requester_nodes"], 1);
+  EXPECT_EQ(row["responder_nodes"], 1);
+  EXPECT_EQ(row["queue_pairs"], json({{"all", 1}, {"most_per_node", 1}}));
+  EXPECT_EQ(row["value_bandwidth_bytes_per_s"], 936 * 2e6);
+  EXPECT_DOUBLE_EQ(row["mean"]["rate_per_s"].get<double>(), 7e6 / 3);
+  EXPECT_EQ(row["run_results"].size(), 3u);
   EXPECT_EQ(row["rate_per_s"], 2e6);
   EXPECT_EQ(row["bandwidth_bytes_per_s"], 2e9);
   EXPECT_EQ(row["latency_ns"], json({{"p50", 2000.0}, {"p99", 2500.0}, {"p999", 3000.0}}));
@@ -79,7 +85,8 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
   EXPECT_EQ(
       row["spread"],
       json({{"rate_min", 1e6}, {"rate_max", 4e6}, {"p50_min_ns", 1000.0}, {"p50_max_ns", 4000.0}}));
-  EXPECT_EQ(row["cpu"]["requester"], json({{"cycles_per_message", 200.0}}));
+  EXPECT_EQ(row["cpu"]["requester"],
+            json({{"cycles_per_message", 200.0}, {"cycles_per_byte", 200.0 / 936}}));
   EXPECT_TRUE(row["cpu"]["responder"].is_null());
   EXPECT_FALSE(row.contains("error"));
 }

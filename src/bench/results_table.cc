@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/bench/axis.h"
 #include "src/bench/size_list.h"
 #include "src/bench/text_table.h"
 
@@ -21,31 +22,52 @@ std::string spread_text(const Summary& summary) {
                      (summary.max / summary.median - 1) * 100);
 }
 
-bool same_sizes(const Point& a, const Point& b) {
-  return a.request_bytes == b.request_bytes && a.response_bytes == b.response_bytes &&
-         a.pending == b.pending;
+// Whether two points differ only in what is compared.
+bool same_group(const Point& a, const Point& b) {
+  return a.topology == b.topology &&
+         std::all_of(axes().begin(), axes().end(),
+                     [&](const Axis& axis) { return axis.compared || axis.get(a) == axis.get(b); });
+}
+
+// "M:1 4 x 2 -> 1 x 2": nodes x threads of both sides.
+std::string shape_text(const Point& point) {
+  if (point.topology == rpc::Topology::kOneToOne) return rpc::topology_name(point.topology);
+  if (point.topology == rpc::Topology::kAllToAll) {
+    return fmt::format("{} {}x{}", rpc::topology_name(point.topology), point.nodes, point.threads);
+  }
+  return fmt::format("{} {}x{}:{}x{}", rpc::topology_name(point.topology), point.nodes,
+                     point.threads, point.responder_nodes, point.responder_threads);
 }
 
 }  // namespace
 
 std::string results_table(const std::vector<PointResult>& results) {
+  const bool shapes = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
+    return result.point.topology != rpc::Topology::kOneToOne;
+  });
   const bool verified = std::any_of(results.begin(), results.end(),
                                     [](const PointResult& result) { return result.verify; });
   std::vector<std::vector<std::string>> rows = {
       {"protocol", "mark", "request", "response", "pending", "median", "p99", "p99.9", "rate",
        "bandwidth", "CPU req.", "CPU resp.", "runs", "spread"}};
+  if (shapes) {
+    rows.front().insert(rows.front().begin() + 2, "nodes x threads");
+    rows.front().push_back("empty");
+  }
   if (verified) rows.front().push_back("verified");
   const char* unit = "cycles";
   const Point* previous = nullptr;
   for (const PointResult& result : results) {
     const Point& point = result.point;
     // What is compared stands together.
-    if (previous != nullptr && !same_sizes(*previous, point)) rows.emplace_back();
+    if (previous != nullptr && !same_group(*previous, point)) rows.emplace_back();
     previous = &point;
     std::vector<std::string> row = {protocol_name(point.protocol),
                                     uses_mark_layout(point.protocol) ? layout_text(point) : "-",
                                     size_text(point.request_bytes), size_text(point.response_bytes),
                                     fmt::format("{}", point.pending)};
+    if (shapes) row.insert(row.begin() + 2, shape_text(point));
+    const size_t labels = row.size();
     if (result.measured()) {
       const std::optional<CpuCost> cost = result.requester_cost();
       if (cost && cost->unit == CpuUnit::kInstructions) unit = "instructions";
@@ -55,23 +77,27 @@ std::string results_table(const std::vector<PointResult>& results) {
                              bandwidth_text(result.bandwidth_bytes_per_s()),
                              cost_text(result.requester_cost()), cost_text(result.responder_cost()),
                              fmt::format("{}", result.runs.size()), spread_text(rate)});
+      if (shapes) {
+        const std::optional<double> empty = result.empty_look_share();
+        row.push_back(empty ? fmt::format("{:.0f} %", *empty * 100) : "-");
+      }
       if (verified) row.push_back(result.verified() ? "yes" : "NO");
     }
     const bool failed = result.errors > 0;
     if (!failed || result.measured()) rows.push_back(row);
     if (failed) {
-      row.resize(5);
+      row.resize(labels);
       row.push_back(fmt::format("FAILED: {}", result.error));
       rows.push_back(std::move(row));
     }
   }
-  return text_table(rows, 2) +
+  return text_table(rows, shapes ? 3 : 2) +
          fmt::format(
              "latency: post to response of one request, waiting behind other pending ones "
              "included; "
              "CPU: {} per message\nat requester and responder, polls that found nothing left out; "
-             "numbers are medians over the runs, spread is that of the rate\n",
-             unit);
+             "numbers are medians over the runs, spread is that of the rate\n{}",
+             unit, shapes ? "empty: share of the responders' looks that found no request\n" : "");
 }
 
 }  // namespace verbena::bench

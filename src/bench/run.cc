@@ -8,69 +8,130 @@
 
 #include "src/base/histogram.h"
 #include "src/base/runtime.h"
-#include "src/bench/closed_loop.h"
-#include "src/bench/messages.h"
-#include "src/bench/request_work.h"
-#include "src/rpc/designs.h"
-#include "src/rpc/requester_control.h"
+#include "src/bench/interrupt.h"
+#include "src/bench/node_group.h"
+#include "src/bench/placement.h"
+#include "src/rpc/topology.h"
 
 namespace verbena::bench {
 
 namespace {
 
-constexpr int64_t kAnswerTimeoutNs = 10'000'000'000;
 // Long enough for caches, page tables and the processor's clock; short beside a run.
 constexpr uint64_t kWarmUpNs = 20'000'000;
 constexpr uint64_t kCostNs = 10'000'000;
+// For what takes no time by itself, on a machine that is busy with something else.
+constexpr int64_t kStepTimeoutNs = 60'000'000'000;
+// Each further queue pair, on a core that many share.
+constexpr int64_t kConnectNs = 100'000'000;
 
+// What both sides saw in one phase.
 struct PhaseOutcome {
-  LoopOutcome loop;
-  Report responder;
+  Report requesters;
+  Report responders;
 };
 
-// What went wrong, as one line with both sides' view of it.
-Status with_number_of_wrong_payloads(const PhaseOutcome& outcome) {
-  return Status(StatusCode::kProtocolViolation,
-                fmt::format("{} requests and {} responses arrived with other bytes than were sent",
-                            outcome.responder.mismatches, outcome.loop.mismatches));
+void add(Report& sum, const Report& one) {
+  if (one.requests + one.unanswered > 0) {
+    const bool first = sum.requests + sum.unanswered == 0;
+    sum.first_ns = first ? one.first_ns : std::min(sum.first_ns, one.first_ns);
+    sum.last_ns = std::max(sum.last_ns, one.last_ns);
+    sum.layout = one.layout;
+  }
+  sum.requests += one.requests;
+  sum.unanswered += one.unanswered;
+  sum.mismatches += one.mismatches;
+  sum.looks += one.looks;
+  sum.empty_looks += one.empty_looks;
+  sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
+  sum.latencies.insert(sum.latencies.end(), one.latencies.begin(), one.latencies.end());
 }
 
-template <typename Requester>
-class PhaseRunner {
+class PointRunner {
  public:
-  PhaseRunner(Requester& requester, ControlConnection& control, const Point& point,
-              uint64_t run_key)
-      : requester_(requester), control_(control), point_(point), run_key_(run_key) {}
+  PointRunner(NodeGroup& group, const rpc::Wiring& wiring, const Point& point,
+              const RunOptions& options)
+      : group_(group), wiring_(wiring), point_(point), options_(options) {}
+
+  Result<RunResult> run() {
+    VERBENA_RETURN_IF_ERROR(connect());
+    RunResult result;
+    VERBENA_RETURN_IF_ERROR(warm_up());
+    VERBENA_RETURN_IF_ERROR(measure_cost(&result));
+    VERBENA_RETURN_IF_ERROR(measure(&result));
+    return result;
+  }
+
+  uint64_t lost() const { return lost_; }
+
+ private:
+  Status connect() {
+    uint64_t run_key = 0;
+    secure_random(&run_key, sizeof(run_key));
+    std::vector<NodePlace> places;
+    for (uint32_t number = 0; number < group_.size(); ++number) {
+      const Hello& hello = group_.node(number).hello();
+      const rpc::WiredNode& node = wiring_.nodes[number];
+      places.push_back(
+          {.host = hello.host, .cpus = hello.cpus, .threads = node.requesting + node.responding});
+    }
+    const std::vector<std::vector<int>> cpus = place_threads(places);
+    for (uint32_t number = 0; number < group_.size(); ++number) {
+      VERBENA_RETURN_IF_ERROR(group_.tell(number, {.kind = MessageKind::kSetup,
+                                                   .setup = {.point = point_,
+                                                             .node = number,
+                                                             .run_key = run_key,
+                                                             .seed = run_seed(),
+                                                             .cpus = cpus[number]}}));
+    }
+    Message connect{.kind = MessageKind::kConnect};
+    connect.addresses.resize(wiring_.responding.size());
+    Status fits;
+    VERBENA_RETURN_IF_ERROR(group_.collect(
+        MessageKind::kListening, kSetupTimeoutNs, [&](uint32_t number, const Message& message) {
+          const rpc::WiredNode& node = wiring_.nodes[number];
+          if (message.addresses.size() != node.responding) {
+            fits = Status(StatusCode::kProtocolViolation,
+                          "a node listens with another number of threads than it was told");
+            return;
+          }
+          std::copy(message.addresses.begin(), message.addresses.end(),
+                    connect.addresses.begin() + node.first_responding);
+        }));
+    VERBENA_RETURN_IF_ERROR(fits);
+    VERBENA_RETURN_IF_ERROR(group_.tell_all(connect));
+    return group_.collect(MessageKind::kConnected,
+                          2 * kSetupTimeoutNs + kConnectNs * wiring_.queue_pairs(),
+                          [](uint32_t, const Message&) {});
+  }
 
   // Every byte is checked, whatever the user asked for: numbers of messages that do not arrive
   // whole mean nothing. Each slot is used at least twice, so that all memory was touched.
-  Status warm_up(const RunLength& measured) {
+  Status warm_up() {
+    const RunLength& measured = options_.length;
+    const uint64_t slots = uint64_t{point_.pending} * wiring_.requesting.front().peers.size();
     RunLength length;
     length.duration_ns = std::min(kWarmUpNs, measured.duration_ns);
-    length.requests = std::max<uint64_t>(std::min<uint64_t>(measured.requests, 10'000),
-                                         uint64_t{2} * point_.pending);
-    auto unused = std::make_unique<Histogram>();
+    length.requests = std::max<uint64_t>(std::min<uint64_t>(measured.requests, 10'000), 2 * slots);
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
-                             run(PhaseKind::kWarmUp, /*verify=*/true, length,
-                                 [&](auto& loop) { return loop.run_timed(*unused); }));
-    VERBENA_RETURN_IF_ERROR(outcome.loop.status);
-    if (outcome.loop.mismatches > 0 || outcome.responder.mismatches > 0) {
-      return with_number_of_wrong_payloads(outcome);
+                             run_phase(PhaseKind::kWarmUp, /*verify=*/true, length));
+    if (outcome.requesters.mismatches > 0 || outcome.responders.mismatches > 0) {
+      return Status(StatusCode::kProtocolViolation,
+                    fmt::format("{} requests and {} responses arrived with other bytes than were "
+                                "sent",
+                                outcome.responders.mismatches, outcome.requesters.mismatches));
     }
     return Status::ok_status();
   }
 
-  Status measure_cost(const RunLength& measured, RunResult* result) {
+  Status measure_cost(RunResult* result) {
     RunLength length;
-    length.duration_ns = std::min(kCostNs, measured.duration_ns);
-    length.requests = std::max<uint64_t>(measured.requests, point_.pending);
-    auto cost = std::make_unique<PollCost>();
+    length.duration_ns = std::min(kCostNs, options_.length.duration_ns);
+    length.requests = std::max<uint64_t>(options_.length.requests, point_.pending);
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
-                             run(PhaseKind::kCost, /*verify=*/false, length,
-                                 [&](auto& loop) { return loop.run_costed(*cost); }));
-    VERBENA_RETURN_IF_ERROR(outcome.loop.status);
-    result->requester_cost = cost->per_message();
-    result->responder_cost = outcome.responder.cost;
+                             run_phase(PhaseKind::kCost, /*verify=*/false, length));
+    result->requester_cost = mean_cost(outcome.requesters.costs);
+    result->responder_cost = mean_cost(outcome.responders.costs);
     if (result->responder_cost && result->requester_cost &&
         result->responder_cost->per_message == 0) {
       result->responder_cost->unit = result->requester_cost->unit;  // nothing, in any unit
@@ -78,146 +139,85 @@ class PhaseRunner {
     return Status::ok_status();
   }
 
-  Status measure(const RunOptions& options, RunResult* result) {
-    auto latency = std::make_unique<Histogram>();
+  Status measure(RunResult* result) {
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
-                             run(PhaseKind::kTimed, options.verify, options.length,
-                                 [&](auto& loop) { return loop.run_timed(*latency); }));
-    const LoopClock clock;
-    const LoopOutcome& loop = outcome.loop;
-    lost_ = loop.unanswered;
-    VERBENA_RETURN_IF_ERROR(loop.status);
-    result->requests = loop.completed;
-    result->errors = loop.mismatches + outcome.responder.mismatches;
-    result->rate_per_s = static_cast<double>(loop.completed) / loop.elapsed_ns * 1e9;
-    result->p50_ns = clock.to_ns(latency->quantile(0.5));
-    result->p99_ns = clock.to_ns(latency->quantile(0.99));
-    result->p999_ns = clock.to_ns(latency->quantile(0.999));
+                             run_phase(PhaseKind::kTimed, options_.verify, options_.length));
+    const Report& requesters = outcome.requesters;
+    const auto latency_ns = std::make_unique<Histogram>();
+    for (const LatencyCount& latency : requesters.latencies) {
+      latency_ns->record(latency.ns, latency.count);
+    }
+    result->requests = requesters.requests;
+    result->errors = requesters.mismatches + outcome.responders.mismatches;
+    // First post to last response of all threads: where they do not run all the time, that counts.
+    const uint64_t elapsed_ns = std::max<uint64_t>(requesters.last_ns - requesters.first_ns, 1);
+    result->rate_per_s =
+        static_cast<double>(requesters.requests) / static_cast<double>(elapsed_ns) * 1e9;
+    result->p50_ns = static_cast<double>(latency_ns->quantile(0.5));
+    result->p99_ns = static_cast<double>(latency_ns->quantile(0.99));
+    result->p999_ns = static_cast<double>(latency_ns->quantile(0.999));
+    result->layout = requesters.layout;
+    if (outcome.responders.looks > 0) {
+      result->empty_look_share = static_cast<double>(outcome.responders.empty_looks) /
+                                 static_cast<double>(outcome.responders.looks);
+    }
     return Status::ok_status();
   }
 
-  uint64_t lost() const { return lost_; }
-
- private:
-  template <typename RunLoop>
-  Result<PhaseOutcome> run(PhaseKind kind, bool verify, const RunLength& length,
-                           RunLoop&& run_loop) {
-    const uint64_t number = ++phases_;
-    VERBENA_RETURN_IF_ERROR(
-        send_message(control_, {.kind = MessageKind::kPhase,
-                                .phase = {.kind = kind, .verify = verify, .number = number}}));
-    VERBENA_RETURN_IF_ERROR(
-        expect_message(control_, MessageKind::kBegun, kAnswerTimeoutNs).status());
+  Result<PhaseOutcome> run_phase(PhaseKind kind, bool verify, const RunLength& length) {
+    const auto nothing = [](uint32_t, const Message&) {};
     PhaseOutcome outcome;
-    outcome.loop = verify ? run_checked<true>(number, length, run_loop)
-                          : run_checked<false>(number, length, run_loop);
-    lost_ = outcome.loop.unanswered;
-    if (!outcome.loop.status.ok()) return outcome;
-    VERBENA_RETURN_IF_ERROR(send_message(control_, {.kind = MessageKind::kEndOfPhase}));
-    VERBENA_ASSIGN_OR_RETURN(const Message message,
-                             expect_message(control_, MessageKind::kReport, kAnswerTimeoutNs));
-    outcome.responder = message.report;
+    VERBENA_RETURN_IF_ERROR(group_.tell_all(
+        {.kind = MessageKind::kPhase,
+         .phase = {.kind = kind, .verify = verify, .number = ++phases_, .length = length}}));
+    VERBENA_RETURN_IF_ERROR(group_.collect(MessageKind::kBegun, kStepTimeoutNs, nothing));
+    VERBENA_RETURN_IF_ERROR(group_.tell_all(
+        {.kind = MessageKind::kGo, .go = {.host = host_identity(), .now_ns = now_ns()}}));
+    // The nodes themselves notice where nothing moves any more.
+    const int64_t patience_ns = length.duration_ns > static_cast<uint64_t>(INT64_MAX) / 2
+                                    ? INT64_MAX
+                                    : static_cast<int64_t>(length.duration_ns) + kStepTimeoutNs;
+    lost_ = 1;  // unless all have been counted
+    VERBENA_RETURN_IF_ERROR(group_.collect(
+        MessageKind::kFinished, patience_ns,
+        [&](uint32_t, const Message& message) { add(outcome.requesters, message.report); }));
+    lost_ = outcome.requesters.unanswered;
+    VERBENA_RETURN_IF_ERROR(group_.tell_all({.kind = MessageKind::kEndOfPhase}));
+    VERBENA_RETURN_IF_ERROR(group_.collect(
+        MessageKind::kReport, kStepTimeoutNs,
+        [&](uint32_t, const Message& message) { add(outcome.responders, message.report); }));
     return outcome;
   }
 
-  template <bool kVerify, typename RunLoop>
-  LoopOutcome run_checked(uint64_t number, const RunLength& length, RunLoop&& run_loop) {
-    if constexpr (std::is_same_v<Requester, rpc::ReadRequester>) {
-      return run_work(ReadWork<kVerify>(point_, run_key_), length, run_loop);
-    } else {
-      return run_work(MessageWork<kVerify>(point_, run_key_ + number), length, run_loop);
-    }
-  }
-
-  template <typename Work, typename RunLoop>
-  LoopOutcome run_work(Work work, const RunLength& length, RunLoop&& run_loop) {
-    ClosedLoop<Requester, Work> loop(requester_, control_, work, point_, length);
-    return run_loop(loop);
-  }
-
-  Requester& requester_;
-  ControlConnection& control_;
+  NodeGroup& group_;
+  const rpc::Wiring& wiring_;
   const Point& point_;
-  uint64_t run_key_;
+  const RunOptions& options_;
   uint64_t phases_ = 0;
   uint64_t lost_ = 0;
 };
 
-template <typename Design>
-Result<RunResult> run_design(const Device& device, const ProtectionDomain& domain,
-                             ControlConnection& control, const Point& point,
-                             const RunOptions& options, uint64_t run_key,
-                             const RequesterOptions& requester_options, const rpc::Terms& agreed,
-                             uint64_t* lost) {
-  VERBENA_ASSIGN_OR_RETURN(auto requester, Design::Requester::connect(device, domain, control,
-                                                                      requester_options, agreed));
-  RunResult result;
-  result.layout = requester->mark_layout();
-  PhaseRunner runner(*requester, control, point, run_key);
-  const Status status = [&]() -> Status {
-    VERBENA_RETURN_IF_ERROR(runner.warm_up(options.length));
-    VERBENA_RETURN_IF_ERROR(runner.measure_cost(options.length, &result));
-    return runner.measure(options, &result);
-  }();
-  *lost = runner.lost();
-  VERBENA_RETURN_IF_ERROR(status);
-  return result;
-}
-
-Result<RunResult> set_up_and_run(const Device& device, const ProtectionDomain& domain,
-                                 ControlConnection& control, const Point& point,
-                                 const RunOptions& options, uint64_t* lost) {
-  uint64_t run_key = 0;
-  secure_random(&run_key, sizeof(run_key));
-  VERBENA_RETURN_IF_ERROR(send_message(
-      control, {.kind = MessageKind::kSetup, .setup = {.point = point, .run_key = run_key}}));
-  VERBENA_RETURN_IF_ERROR(expect_message(control, MessageKind::kReady, kSetupTimeoutNs).status());
-
-  RequesterOptions requester_options;
-  requester_options.request_max_bytes = point.request_bytes;
-  requester_options.response_max_bytes = point.response_bytes;
-  requester_options.pending = point.pending;
-  requester_options.handshake_timeout_ns = kSetupTimeoutNs;
-  VERBENA_ASSIGN_OR_RETURN(
-      const rpc::Terms agreed,
-      rpc::propose_design(point.protocol, point.layout, device, control, requester_options));
-  return rpc::with_design_point(point.protocol, agreed.layout, [&]<typename Design>() {
-    return run_design<Design>(device, domain, control, point, options, run_key, requester_options,
-                              agreed, lost);
-  });
-}
-
-// Ends the point on the responder's side. What it has to say about a failure is in `theirs`.
-Status tear_down(ControlConnection& control, Status* theirs) {
-  VERBENA_RETURN_IF_ERROR(send_message(control, {.kind = MessageKind::kTearDown}));
-  for (;;) {
-    VERBENA_ASSIGN_OR_RETURN(Message message, receive_message(control, kAnswerTimeoutNs));
-    if (message.kind == MessageKind::kDone) return Status::ok_status();
-    // Else it was on its way when this side failed.
-    if (message.kind == MessageKind::kFailed) *theirs = Status(message.code, message.cause);
-  }
-}
-
 }  // namespace
 
-Result<RunResult> run_point(const Device& device, const ProtectionDomain& domain,
-                            ControlConnection& control, const Point& point,
-                            const RunOptions& options, uint64_t* lost) {
-  *lost = 0;
-  Result<RunResult> result = set_up_and_run(device, domain, control, point, options, lost);
-  Status theirs;
-  const Status torn_down = tear_down(control, &theirs);
-  if (result.ok() && !torn_down.ok()) return torn_down;
-  if (!result.ok() && !theirs.ok() && theirs.message() != result.status().message()) {
-    return Status(result.status().code(), fmt::format("{}; the responder says: {}",
-                                                      result.status().message(), theirs.message()));
+Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
+                            RunFailure* failure) {
+  *failure = {};
+  VERBENA_ASSIGN_OR_RETURN(const rpc::Wiring wiring, rpc::wire(shape_of(point)));
+  Result<std::vector<NodeLink*>> nodes = pool.take(static_cast<uint32_t>(wiring.nodes.size()));
+  if (!nodes.ok()) {
+    failure->nodes_remain = false;
+    return nodes.status();
   }
-  return result;
-}
-
-void end_session(ControlConnection& control) {
-  // If it does not get there, the responder notices the end of the connection.
-  static_cast<void>(send_message(control, {.kind = MessageKind::kBye}));
+  NodeGroup group(std::move(*nodes), wiring);
+  PointRunner runner(group, wiring, point, options);
+  Result<RunResult> result = runner.run();
+  failure->lost = runner.lost();
+  group.tear_down();
+  failure->nodes_remain = group.nodes_remain();
+  if (interrupted()) return Status(StatusCode::kUnavailable, "interrupted");
+  const Status why = group.failure();
+  if (result.ok()) return why.ok() ? std::move(result) : why;
+  return why.ok() ? std::move(result) : why;
 }
 
 }  // namespace verbena::bench

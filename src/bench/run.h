@@ -1,14 +1,14 @@
-// One run of one point, on the requester's side: set-up, warm-up, CPU cost, measurement.
+// One run of one point, as its coordinator leads it: set-up, warm-up, CPU cost, measurement.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "src/bench/node_pool.h"
 #include "src/bench/point.h"
 #include "src/bench/poll_cost.h"
-#include "verbena/connection.h"
-#include "verbena/device.h"
 #include "verbena/status.h"
 
 namespace verbena::bench {
@@ -21,23 +21,27 @@ struct RunOptions {
 struct RunResult {
   uint64_t requests = 0;  // measured ones that were answered
   uint64_t errors = 0;    // requests without an answer, and payloads that were not what was sent
-  double rate_per_s = 0;
+  double rate_per_s = 0;  // of all requesting threads together
   double p50_ns = 0;
   double p99_ns = 0;
   double p999_ns = 0;
-  std::optional<CpuCost> requester_cost;
-  std::optional<CpuCost> responder_cost;
-  MarkLayout layout = MarkLayout::kLastBit;  // what the connection really used
+  std::optional<CpuCost> requester_cost{};
+  std::optional<CpuCost> responder_cost{};
+  // Of the responding threads' looks for a request, the share that found none; nothing for READ.
+  std::optional<double> empty_look_share{};
+  MarkLayout layout = MarkLayout::kLastBit;  // what the connections really used
+};
+
+// What a failed run leaves to tell.
+struct RunFailure {
+  uint64_t lost = 0;         // requests without an answer
+  bool nodes_remain = true;  // all are ready for the next point
 };
 
 // Each run makes its queue pairs and memory anew, so that the spread over the runs shows what their
-// placement does. On failure the responder is ready for the next point, unless it is gone
-// (kUnavailable); `lost` is how many requests were left without an answer.
-Result<RunResult> run_point(const Device& device, const ProtectionDomain& domain,
-                            ControlConnection& control, const Point& point,
-                            const RunOptions& options, uint64_t* lost);
-
-// Says good-bye: the responder's side then ends without complaint.
-void end_session(ControlConnection& control);
+// placement does. The calling thread sleeps while the nodes work. On failure the status names the
+// node and the cause; where a node has died, that is the cause.
+Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
+                            RunFailure* failure);
 
 }  // namespace verbena::bench

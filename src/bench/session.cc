@@ -11,24 +11,40 @@ namespace verbena::bench {
 
 namespace {
 
+// What an earlier session has found out about the point; null if nothing that holds.
+const PointResult* find_before(const std::vector<PointResult>& before, uint64_t number) {
+  const auto found = std::find_if(before.begin(), before.end(), [&](const PointResult& result) {
+    return result.number == number && result.errors == 0;
+  });
+  return found == before.end() ? nullptr : &*found;
+}
+
 class Session {
  public:
-  Session(const Plan& plan, const Device& device, const ProtectionDomain& domain,
-          ControlConnection& control, const SessionHooks& hooks)
-      : plan_(plan), device_(device), domain_(domain), control_(control), hooks_(hooks) {}
+  Session(uint32_t runs, const RunOptions& options, NodePool& pool, const SessionHooks& hooks,
+          const std::vector<PointResult>& before)
+      : runs_(runs), options_(options), pool_(pool), hooks_(hooks), before_(before) {}
 
-  std::vector<PointResult> measure() {
-    for (const PointGroup& group : point_groups(plan_)) {
+  std::vector<PointResult> measure(const std::vector<PointGroup>& groups) {
+    uint64_t number = 0;
+    for (const PointGroup& group : groups) {
       std::vector<PointResult> results;
-      for (const Point& point : group)
-        results.push_back({.point = point, .verify = plan_.run.verify});
-      for (uint32_t run = 0; run < plan_.runs && !ended_; ++run) {
+      for (const Point& point : group) {
+        const PointResult* done = find_before(before_, number);
+        results.push_back(
+            done != nullptr
+                ? *done
+                : PointResult{.point = point, .number = number, .verify = options_.verify});
+        ++number;
+      }
+      for (uint32_t run = 0; run < runs_ && !ended_; ++run) {
         for (PointResult& result : results) {
-          if (result.errors == 0 && !ended_) measure_run(result, run, results);
+          if (result.errors == 0 && result.runs.size() <= run && !ended_) {
+            measure_run(result, run, results);
+          }
         }
       }
       finished_ = with(results);
-      if (ended_) break;
     }
     return std::move(finished_);
   }
@@ -36,9 +52,8 @@ class Session {
  private:
   void measure_run(PointResult& result, uint32_t run, const std::vector<PointResult>& group) {
     hooks_.begins(result.point, run);
-    uint64_t lost = 0;
-    const Result<RunResult> measured =
-        run_point(device_, domain_, control_, result.point, plan_.run, &lost);
+    RunFailure failure;
+    const Result<RunResult> measured = run_point(pool_, result.point, options_, &failure);
     ended_ = interrupted();
     if (measured.ok()) {
       result.runs.push_back(*measured);
@@ -49,13 +64,9 @@ class Session {
                                    measured->errors, 2 * measured->requests);
       }
     } else if (!ended_) {
-      result.errors = std::max<uint64_t>(lost, 1);
+      result.errors = std::max<uint64_t>(failure.lost, 1);
       result.error = measured.status().message();
-      if (control_.peer_closed()) {
-        ended_ = true;
-        const std::string reason = hooks_.reason_of_death();
-        if (!reason.empty()) result.error = reason;
-      }
+      ended_ = !failure.nodes_remain;
     }
     hooks_.ended(with(group));
   }
@@ -68,27 +79,34 @@ class Session {
     return all;
   }
 
-  const Plan& plan_;
-  const Device& device_;
-  const ProtectionDomain& domain_;
-  ControlConnection& control_;
+  uint32_t runs_;
+  const RunOptions& options_;
+  NodePool& pool_;
   const SessionHooks& hooks_;
+  const std::vector<PointResult>& before_;
   std::vector<PointResult> finished_;
   bool ended_ = false;
 };
 
 }  // namespace
 
-uint64_t count_runs(const Plan& plan) {
+uint64_t count_runs(const std::vector<PointGroup>& groups, uint32_t runs,
+                    const std::vector<PointResult>& before) {
   uint64_t points = 0;
-  for (const PointGroup& group : point_groups(plan)) points += group.size();
-  return points * plan.runs;
+  for (const PointGroup& group : groups) points += group.size();
+  uint64_t count = points * runs;
+  for (uint64_t number = 0; number < points; ++number) {
+    const PointResult* done = find_before(before, number);
+    if (done != nullptr) count -= std::min<uint64_t>(done->runs.size(), runs);
+  }
+  return count;
 }
 
-std::vector<PointResult> measure_plan(const Plan& plan, const Device& device,
-                                      const ProtectionDomain& domain, ControlConnection& control,
-                                      const SessionHooks& hooks) {
-  return Session(plan, device, domain, control, hooks).measure();
+std::vector<PointResult> measure_points(const std::vector<PointGroup>& groups, uint32_t runs,
+                                        const RunOptions& options, NodePool& pool,
+                                        const SessionHooks& hooks,
+                                        const std::vector<PointResult>& before) {
+  return Session(runs, options, pool, hooks, before).measure(groups);
 }
 
 }  // namespace verbena::bench

@@ -1,6 +1,8 @@
 #include "src/bench/statistics.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "src/base/assert.h"
@@ -14,7 +16,12 @@ Summary summarize(std::span<const double> values) {
   const size_t middle = sorted.size() / 2;
   const double median =
       sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  return {median, sorted.front(), sorted.back()};
+  const auto count = static_cast<double>(sorted.size());
+  const double mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : sorted) squares += (value - mean) * (value - mean);
+  const double deviation = sorted.size() > 1 ? std::sqrt(squares / (count - 1)) : 0;
+  return {median, sorted.front(), sorted.back(), mean, deviation};
 }
 
 }  // namespace verbena::bench

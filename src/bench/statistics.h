@@ -10,6 +10,8 @@ struct Summary {
   double median = 0;
   double min = 0;
   double max = 0;
+  double mean = 0;
+  double deviation = 0;  // standard deviation of the sample; 0 for a single value
 };
 
 // Of at least one value; for an even number of them, the median is the mean of the two in the

@@ -1,18 +1,21 @@
-// `verbena bench one-to-one`: protocols measured against each other between two processes.
+// `verbena bench`: protocols measured against each other, in any topology, between processes.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "src/bench/axis.h"
+#include "src/bench/plan.h"
 #include "src/bench/result_file.h"
 #include "src/bench/size_list.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
 #include "src/cli/tool.h"
-#include "verbena/rpc.h"
+#include "src/rpc/topology.h"
 
 namespace verbena::cli {
 
@@ -24,6 +27,13 @@ constexpr uint64_t kMaxRequests = 1'000'000'000'000;
 constexpr uint64_t kDayNs = 86'400'000'000'000;
 
 constexpr const char* kHelp =
+    "Topologies; a node is a process, its threads have a core each while there are enough:\n"
+    "  one-to-one     a requester and a responder\n"
+    "  N-to-1, M:1    --nodes x --threads request, one node responds with --responder-threads\n"
+    "  1:M            one node requests; each of its threads from a thread of every responder "
+    "node\n"
+    "  N-to-M         each request goes to a random thread of --responders nodes\n"
+    "  M:M            every node requests from all others, and responds\n\n"
     "Sizes: a number, B, KiB, MiB or GiB behind it; lists with commas; \"64,…,4MiB\" (or \"...\") "
     "takes\n"
     "every power of two between. A bench measures all combinations; protocols take turns, run by "
@@ -47,12 +57,9 @@ constexpr const char* kHelp =
     "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
 
 struct BenchOptions {
+  std::string topology;
+  std::map<std::string_view, std::string> axes;  // as typed, by name
   std::string device = "soft0";
-  std::string protocols = "all";
-  std::string marks = "last-bit";
-  std::string request = "64";
-  std::string response = "64";
-  std::string pending = "1";
   std::string runs = "3";
   std::string requests;
   std::string duration = "300ms";
@@ -63,28 +70,6 @@ struct BenchOptions {
   std::string connect;
   std::string secret_file;
 };
-
-// "a,b" or "all".
-template <typename T, typename Parse>
-Result<std::vector<T>> parse_names(std::string_view text, std::span<const T> all, Parse&& parse) {
-  if (text == "all") return std::vector<T>(all.begin(), all.end());
-  std::vector<T> values;
-  for (std::string_view rest = text;;) {
-    const size_t comma = rest.find(',');
-    Result<T> value = parse(rest.substr(0, comma));
-    if (!value.ok()) {
-      return Status(value.status().code(), value.status().message() + " and all");
-    }
-    if (std::find(values.begin(), values.end(), *value) == values.end()) values.push_back(*value);
-    if (comma == std::string_view::npos) return values;
-    rest.remove_prefix(comma + 1);
-  }
-}
-
-Result<std::vector<uint32_t>> narrow(Result<std::vector<uint64_t>> list) {
-  VERBENA_RETURN_IF_ERROR(list.status());
-  return std::vector<uint32_t>(list->begin(), list->end());
-}
 
 Result<uint64_t> parse_one(const std::string& text, bench::ListLimits limits) {
   limits.single = true;
@@ -99,23 +84,17 @@ Result<uint16_t> parse_port(const std::string& text) {
 }
 
 Result<bench::Plan> parse_plan(const BenchOptions& options) {
+  if (options.topology.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "which topology? there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M; see "
+                  "'verbena bench --help'");
+  }
   bench::Plan plan;
-  VERBENA_ASSIGN_OR_RETURN(plan.protocols,
-                           parse_names(options.protocols, all_protocols(), parse_protocol));
-  VERBENA_ASSIGN_OR_RETURN(plan.layouts,
-                           parse_names(options.marks, all_mark_layouts(), parse_mark_layout));
-  VERBENA_ASSIGN_OR_RETURN(
-      plan.request_bytes,
-      narrow(bench::parse_size_list(options.request,
-                                    {.what = "request size", .min = 1, .max = kMaxMessageBytes})));
-  VERBENA_ASSIGN_OR_RETURN(
-      plan.response_bytes,
-      narrow(bench::parse_size_list(options.response,
-                                    {.what = "response size", .min = 1, .max = kMaxMessageBytes})));
-  VERBENA_ASSIGN_OR_RETURN(
-      plan.pending,
-      narrow(bench::parse_count_list(
-          options.pending, {.what = "number of pending requests", .min = 1, .max = kMaxPending})));
+  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology));
+  for (const auto& [name, text] : options.axes) {
+    VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
+  }
+  plan.sweeps.push_back(std::move(sweep));
   VERBENA_ASSIGN_OR_RETURN(
       const uint64_t runs,
       parse_one(options.runs, {.what = "number of runs", .min = 1, .max = kMaxRuns}));
@@ -163,48 +142,40 @@ int measure(const Tool& tool, const BenchOptions& options) {
   return run_experiment(experiment);
 }
 
-template <typename T, typename Name>
-std::vector<std::string> names_and_all(std::span<const T> values, Name&& name) {
-  std::vector<std::string> names;
-  for (const T value : values) names.emplace_back(name(value));
-  names.emplace_back("all");
-  return names;
-}
-
 }  // namespace
 
 void add_bench_command(Tool& tool) {
-  CLI::App* bench = tool.app.add_subcommand("bench", "Measure protocols side by side");
-  bench->require_subcommand(1);
-  bench->footer("'verbena bench one-to-one --help' says what each number includes.\n\n" +
-                examples_text({"verbena bench one-to-one --protocol all"}));
-
-  CLI::App* command = bench->add_subcommand(
-      "one-to-one", "One requester and one responder: latency, rate, bandwidth and CPU cost");
+  CLI::App* command =
+      tool.app.add_subcommand("bench", "Measure protocols side by side, in any topology");
   const auto options = std::make_shared<BenchOptions>();
   const auto add = [&](const std::string& name, std::string& value, const std::string& text,
                        const std::string& help) {
     return command->add_option(name, value, help)->option_text(text);
   };
+  CLI::Option* topology =
+      add("TOPOLOGY", options->topology, "", "one-to-one, N-to-1 (or M:1), 1:M, N-to-M or M:M");
+  tool.choices[topology] = {"one-to-one", "N-to-1", "M:1", "1:M", "N-to-M", "M:M"};
   CLI::Option* device =
       add("--device", options->device, "NAME (soft0)", "The device; 'verbena devices' lists them");
   tool.choices[device] = {"soft0"};
-  CLI::Option* protocol = add("--protocol", options->protocols, "LIST (all)",
-                              "send/send, send/write, write/send, write/write, read, or all");
-  tool.choices[protocol] = names_and_all(all_protocols(), protocol_name);
-  CLI::Option* request = add("--request", options->request, "SIZES (64)", "Bytes per request");
-  CLI::Option* response = add("--response", options->response, "SIZES (64)", "Bytes per response");
-  CLI::Option* pending =
-      add("--pending", options->pending, "COUNTS (1)", "Requests that wait for a response at once");
-  CLI::Option* mark = add("--mark", options->marks, "LIST (last-bit)",
-                          "How the receiver of a WRITE recognizes a message: last-bit, "
-                          "length-markers, head-tail, immediate, or all");
-  tool.choices[mark] = names_and_all(all_mark_layouts(), mark_layout_name);
+  std::vector<CLI::Option*> not_for_listeners;
+  for (const bench::Axis& axis : bench::axes()) {
+    std::string names = fmt::format("--{}", axis.name);
+    if (!axis.alias.empty()) names += fmt::format(",--{}", axis.alias);
+    CLI::Option* option = command->add_option_function<std::string>(
+        names, [options, &axis](const std::string& text) { options->axes[axis.name] = text; },
+        std::string(axis.help));
+    option->option_text(axis.standard.empty() ? std::string(axis.shape)
+                                              : fmt::format("{} ({})", axis.shape, axis.standard));
+    if (const auto choices = axis.choices(); !choices.empty()) tool.choices[option] = choices;
+    not_for_listeners.push_back(option);
+  }
   CLI::Option* runs = add("--runs", options->runs, "N (3)", "How often each point is measured");
   CLI::Option* duration =
       add("--duration", options->duration, "TIME (300ms)", "How long each run lasts");
-  CLI::Option* requests = add("--requests", options->requests, "N",
-                              "How many requests each run has, instead of a time");
+  CLI::Option* requests =
+      add("--requests", options->requests, "N",
+          "How many requests each requesting thread sends in a run, instead of a time");
   requests->excludes(duration);
   CLI::Option* verify = command->add_flag(
       "--verify", options->verify,
@@ -224,10 +195,9 @@ void add_bench_command(Tool& tool) {
   CLI::Option* secret = add("--secret-file", options->secret_file, "FILE",
                             "Two hosts: what both sides know and nobody else, mode 0600");
   tool.takes_path[secret] = true;
-  for (CLI::Option* other : {connect, protocol, request, response, pending, mark, runs, duration,
-                             requests, verify, json}) {
-    listen_option->excludes(other);
-  }
+  not_for_listeners.insert(not_for_listeners.end(),
+                           {connect, runs, duration, requests, verify, json});
+  for (CLI::Option* other : not_for_listeners) listen_option->excludes(other);
   listen_option->needs(secret);
   connect->needs(secret);
   command->footer(
@@ -236,7 +206,8 @@ void add_bench_command(Tool& tool) {
           {"verbena bench one-to-one --device soft0 --protocol write/write --request 64 --response "
            "64,...,4KiB --verify",
            "verbena bench one-to-one --protocol all --pending 1,16 --duration 100ms --json "
-           "results.json"}));
+           "results.json",
+           "verbena bench M:1 --nodes 2 --threads 2 --pending 16 --value 365 --duration 50ms"}));
   command->callback([&tool, options, listen_option] {
     tool.exit_code = listen_option->count() > 0 ? listen(*options) : measure(tool, *options);
   });

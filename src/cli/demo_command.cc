@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "src/bench/result_file.h"
 #include "src/cli/commands.h"
@@ -23,19 +24,20 @@ struct DemoOptions {
 };
 
 // About 100 s on two cores; the quick one some 10 s.
-bench::Plan demo_plan(bool quick) {
+Result<bench::Plan> demo_plan(bool quick) {
   bench::Plan plan;
-  plan.protocols.assign(all_protocols().begin(), all_protocols().end());
-  plan.pending = {1, 16};
+  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in("one-to-one"));
+  VERBENA_RETURN_IF_ERROR(sweep.set("pending", "1,16"));
   if (quick) {
-    plan.response_bytes = {64, 4096, 65536};
+    VERBENA_RETURN_IF_ERROR(sweep.set("response", "64,4KiB,64KiB"));
     plan.runs = 2;
     plan.run.length.duration_ns = 50'000'000;
   } else {
-    plan.response_bytes = {64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304};
+    VERBENA_RETURN_IF_ERROR(sweep.set("response", "64,256,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB"));
     plan.runs = 3;
     plan.run.length.duration_ns = 250'000'000;
   }
+  plan.sweeps.push_back(std::move(sweep));
   return plan;
 }
 
@@ -52,7 +54,9 @@ int run_demo(const Tool& tool, const DemoOptions& options) {
   const std::string page = folder / "report.html";
 
   Experiment experiment;
-  experiment.plan = demo_plan(options.quick);
+  Result<bench::Plan> plan = demo_plan(options.quick);
+  if (!plan.ok()) return report_error(plan.status());
+  experiment.plan = std::move(*plan);
   experiment.command = bench::command_text(tool.argc, tool.argv);
   experiment.json_path = results;
   fmt::print("Five protocols on soft0, two processes, {}.\n",

@@ -12,9 +12,10 @@
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/bench/interrupt.h"
+#include "src/bench/node.h"
+#include "src/bench/node_pool.h"
+#include "src/bench/plan.h"
 #include "src/bench/progress.h"
-#include "src/bench/responder_process.h"
-#include "src/bench/responder_service.h"
 #include "src/bench/result_file.h"
 #include "src/bench/results_table.h"
 #include "src/bench/session.h"
@@ -30,68 +31,53 @@ namespace {
 constexpr int64_t kConnectTimeoutNs = 10'000'000'000;
 constexpr int64_t kAcceptLookNs = 100'000'000;
 
-struct Cpus {
-  int requester = -1;
-  int responder = -1;
-};
-
-// A core of its own for each side, where there are two.
-Cpus choose_cpus(bool both_here) {
-  const std::vector<int> cpus = usable_cpus();
-  if (!both_here) return {.requester = cpus[0], .responder = -1};
-  if (cpus.size() < 2) {
-    log_warning("there is one CPU for two processes that poll: they take turns, which is slow");
-    return {};
-  }
-  return {.requester = cpus[0], .responder = cpus[1]};
-}
-
-void pin(int cpu) {
-  if (cpu >= 0 && !pin_this_thread(cpu)) {
-    log_warning("the system does not let this process stay on CPU {}; results will vary more", cpu);
-  }
-}
-
-// The other side: a process of ours, or a listener somewhere.
-struct Peer {
-  std::unique_ptr<bench::ResponderProcess> process;
-  std::optional<ControlConnection> connection;
-  ControlConnection& control() { return process != nullptr ? process->control() : *connection; }
-};
-
-Result<Peer> reach_peer(const Experiment& experiment, const Cpus& cpus) {
-  Peer peer;
+// Where the nodes come from: processes of ours, and with --connect a responder that listens
+// somewhere.
+Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment) {
   if (experiment.host.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(peer.process, bench::ResponderProcess::start(
-                                               experiment.device, cpus.responder, experiment.port));
-    return peer;
+    return bench::NodePool::on_this_host(experiment.device, JobSecret::random(), experiment.port);
   }
   VERBENA_ASSIGN_OR_RETURN(const JobSecret secret, JobSecret::from_file(experiment.secret_file));
   VERBENA_ASSIGN_OR_RETURN(
-      peer.connection,
+      ControlConnection control,
       ControlConnection::connect(experiment.host, experiment.port, secret, kConnectTimeoutNs));
-  return peer;
+  VERBENA_ASSIGN_OR_RETURN(auto responder, bench::NodeLink::join(std::move(control)));
+  VERBENA_ASSIGN_OR_RETURN(auto pool, bench::NodePool::on_this_host(experiment.device, secret, 0));
+  pool->set_last(std::move(responder));
+  return pool;
 }
 
-nlohmann::json settings_json(const Experiment& experiment, const Cpus& cpus) {
-  const bench::Plan& plan = experiment.plan;
-  const bench::RunLength& length = plan.run.length;
-  nlohmann::json settings = {{"runs", plan.runs}, {"verify", plan.run.verify}};
-  if (length.requests == UINT64_MAX) {
-    settings["run_duration_ns"] = length.duration_ns;
-  } else {
-    settings["run_requests"] = length.requests;
+// --connect brings one responder node.
+Status check_hosts(const Experiment& experiment, const std::vector<bench::PointGroup>& groups) {
+  if (experiment.host.empty()) return Status::ok_status();
+  for (const bench::PointGroup& group : groups) {
+    const bench::Point& point = group.front();
+    if (point.responder_nodes == 1 && point.topology != rpc::Topology::kAllToAll) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("--connect brings one responder node, {} with {} of them cannot be "
+                              "measured so; choose one-to-one or M:1",
+                              rpc::topology_name(point.topology), point.responder_nodes));
   }
-  if (cpus.requester >= 0) settings["requester_cpu"] = cpus.requester;
-  if (cpus.responder >= 0) settings["responder_cpu"] = cpus.responder;
+  return Status::ok_status();
+}
+
+nlohmann::json settings_json(const Experiment& experiment) {
+  nlohmann::json settings = bench::plan_json(experiment.plan);
+  settings.erase("sweeps");
+  settings["seed"] = run_seed();
   if (!experiment.host.empty()) settings["responder_host"] = experiment.host;
   return settings;
 }
 
 std::string point_text(const bench::Point& point) {
-  return fmt::format("{}, {} request, {} response, {} pending", protocol_name(point.protocol),
-                     bench::size_text(point.request_bytes), bench::size_text(point.response_bytes),
-                     point.pending);
+  std::string shape;
+  if (point.topology != rpc::Topology::kOneToOne) {
+    shape =
+        fmt::format("{} {}x{}, ", rpc::topology_name(point.topology), point.nodes, point.threads);
+  }
+  return fmt::format("{}{}, {} request, {} response, {} pending", shape,
+                     protocol_name(point.protocol), bench::size_text(point.request_bytes),
+                     bench::size_text(point.response_bytes), point.pending);
 }
 
 // One line about everything that failed; the table has the rest.
@@ -109,36 +95,39 @@ int report_failures(const std::vector<bench::PointResult>& results, uint64_t poi
   return kExitFailure;
 }
 
+// Whether all of it can be done here, before anything starts.
+Status check_here(const Experiment& experiment, const std::vector<bench::PointGroup>& groups) {
+  VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open(experiment.device));
+  VERBENA_RETURN_IF_ERROR(bench::check_points(groups, device.info()));
+  VERBENA_RETURN_IF_ERROR(check_hosts(experiment, groups));
+  return experiment.json_path.empty() ? Status::ok_status()
+                                      : bench::check_writable(experiment.json_path);
+}
+
 }  // namespace
 
 int run_experiment(const Experiment& experiment) {
   const bench::Plan& plan = experiment.plan;
-  const Result<Device> device = Device::open(experiment.device);
-  if (!device.ok()) return report_error(device.status());
-  const Status possible = bench::check_plan(plan, device->info());
+  const Result<std::vector<bench::PointGroup>> groups = bench::point_groups(plan);
+  if (!groups.ok()) return report_error(groups.status());
+  const Status possible = check_here(experiment, *groups);
   if (!possible.ok()) return report_error(possible);
-  const Result<ProtectionDomain> domain = ProtectionDomain::create(*device);
-  if (!domain.ok()) return report_error(domain.status());
-  if (!experiment.json_path.empty()) {
-    const Status writable = bench::check_writable(experiment.json_path);
-    if (!writable.ok()) return report_error(writable);
-  }
   if (!tsc_is_steady()) {
     log_warning("this machine's cycle counter is not steady: latencies come from a slower clock");
   }
+  if (usable_cpus().size() < 2) {
+    log_warning("there is one CPU for processes that poll: they take turns, which is slow");
+  }
 
   bench::catch_interrupts();
-  // Before this process pins itself: a pinned one starts pinned ones.
-  const Cpus cpus = choose_cpus(experiment.host.empty());
-  Result<Peer> peer = reach_peer(experiment, cpus);
+  Result<std::unique_ptr<bench::NodePool>> pool = find_nodes(experiment);
   if (bench::interrupted()) return bench::interrupt_exit_code();
-  if (!peer.ok()) return report_error(peer.status());
-  pin(cpus.requester);
+  if (!pool.ok()) return report_error(pool.status());
 
-  const bench::ResultOrigin origin{experiment.device, experiment.command,
-                                   settings_json(experiment, cpus)};
+  const bench::ResultOrigin origin{experiment.device, experiment.command, settings_json(experiment),
+                                   bench::plan_json(plan), plan.about};
   Status written;
-  bench::Progress progress(bench::count_runs(plan));
+  bench::Progress progress(bench::count_runs(*groups, plan.runs, {}));
   bench::SessionHooks hooks;
   hooks.begins = [&](const bench::Point& point, uint32_t run) {
     progress.step(fmt::format("{}, run {}", point_text(point), run + 1));
@@ -147,13 +136,9 @@ int run_experiment(const Experiment& experiment) {
     if (experiment.json_path.empty() || !written.ok()) return;
     written = bench::write_json_file(experiment.json_path, bench::result_document(origin, results));
   };
-  if (peer->process != nullptr) {
-    hooks.reason_of_death = [&] { return peer->process->reason_of_death(); };
-  }
   const std::vector<bench::PointResult> results =
-      bench::measure_plan(plan, *device, *domain, peer->control(), hooks);
+      bench::measure_points(*groups, plan.runs, plan.run, **pool, hooks);
   progress.clear();
-  bench::end_session(peer->control());
 
   if (!results.empty()) fmt::print("{}", bench::results_table(results));
   const int output = finish_output();
@@ -165,7 +150,7 @@ int run_experiment(const Experiment& experiment) {
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);
-  const int failures = report_failures(results, bench::count_runs(plan) / plan.runs);
+  const int failures = report_failures(results, bench::count_runs(*groups, 1, {}));
   return failures != 0 ? failures : output;
 }
 
@@ -190,9 +175,7 @@ int listen_for_experiment(const Listening& listening) {
   }
   if (bench::interrupted()) return bench::interrupt_exit_code();
   if (!control.ok()) return report_error(control.status());
-  // The last CPU: where both sides are tried out on one host, the requester has the first.
-  pin(usable_cpus().back());
-  const Status status = bench::serve_requester(*device, *domain, *control);
+  const Status status = bench::serve_coordinator(*device, *domain, *secret, *control, 0);
   if (bench::interrupted()) return bench::interrupt_exit_code();
   return status.ok() ? 0 : report_error(status);
 }

@@ -1,4 +1,4 @@
-// Measures a plan from start to finish, as `bench` and `demo` do it: starts or finds the responder,
+// Measures a plan from start to finish, as `bench` and `demo` do it: starts or finds the nodes,
 // shows progress, writes the result file after every run, prints the table.
 #pragma once
 
@@ -16,8 +16,8 @@ struct Experiment {
   std::string device = "soft0";
   std::string command;    // for the result file
   std::string json_path;  // none: no result file
-  uint16_t port = 0;      // of the control connection; 0: any, but not with `host`
-  std::string host;       // where the responder listens; empty: a process of our own on this host
+  uint16_t port = 0;      // of the control connections; 0: any, but not with `host`
+  std::string host;       // where a responder node listens; empty: all nodes are started here
   std::string secret_file;
 };
 
@@ -25,7 +25,7 @@ struct Experiment {
 // be carried out, 130 after Ctrl-C.
 int run_experiment(const Experiment& experiment);
 
-// The responder's side on a host of its own: waits for one requester and serves it.
+// A node on a host of its own: waits for one coordinator and serves it.
 struct Listening {
   std::string device = "soft0";
   std::string address = "0.0.0.0";

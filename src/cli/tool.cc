@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "src/base/build_info.h"
-#include "src/bench/responder_process.h"
+#include "src/bench/node_pool.h"
 #include "src/cli/commands.h"
 #include "verbena/version.h"
 
@@ -94,8 +94,8 @@ Tool::Tool()
 
 int run_tool(int argc, const char* const* argv) {
   // Not for people, so not in the tree.
-  if (argc == 2 && std::string_view(argv[1]) == bench::kResponderCommand) {
-    return bench::responder_process_main();
+  if (argc == 2 && std::string_view(argv[1]) == bench::kNodeCommand) {
+    return bench::node_process_main();
   }
   Tool tool;
   tool.argc = argc;

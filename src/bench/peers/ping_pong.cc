@@ -2,6 +2,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -11,9 +12,11 @@
 #include "src/base/runtime.h"
 #include "src/base/shared_memory.h"
 #include "src/base/tsc.h"
+#include "src/bench/answer_loop.h"
+#include "src/bench/closed_loop.h"
 #include "src/bench/peers/verbs_end.h"
-#include "src/bench/responder_service.h"
-#include "src/bench/run.h"
+#include "src/bench/request_work.h"
+#include "src/rpc/designs.h"
 #include "verbena/connection.h"
 
 namespace verbena::bench::peers {
@@ -197,16 +200,38 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
             : listener.accept(kTimeoutNs));
     VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open("soft0"));
     VERBENA_ASSIGN_OR_RETURN(const ProtectionDomain domain, ProtectionDomain::create(device));
-    if (side.number() == 1) return serve_requester(device, domain, control);
+    const std::atomic<bool> never{false};
     const Point point{.protocol = Protocol::kWriteWrite, .request_bytes = 64, .response_bytes = 64};
-    RunOptions options;
-    options.length.requests = round_trips;
-    options.length.duration_ns = static_cast<uint64_t>(kTimeoutNs);
-    uint64_t lost = 0;
-    VERBENA_ASSIGN_OR_RETURN(const RunResult result,
-                             run_point(device, domain, control, point, options, &lost));
-    end_session(control);
-    side.set_result(result.p50_ns);
+    using Design = rpc::WriteWrite<channel::LastBitMark>;
+    if (side.number() == 1) {
+      ResponderOptions options;
+      options.response_max_bytes = point.response_bytes;
+      VERBENA_ASSIGN_OR_RETURN(auto responder, Design::Responder::create(device, domain, options));
+      VERBENA_RETURN_IF_ERROR(responder->connect(control));
+      AnswerWork<false> work(point, {0});
+      LookCount looks;
+      // Ends when the requester leaves.
+      static_cast<void>(
+          answer_until_halt(*responder, never, looks, [&] { return responder->poll(work); }));
+      return Status::ok_status();
+    }
+    RequesterOptions options;
+    options.response_max_bytes = point.response_bytes;
+    VERBENA_ASSIGN_OR_RETURN(auto requester,
+                             Design::Requester::create(device, domain, control, options));
+    Design::Requester* const targets[] = {requester.get()};
+    MessageWork<false> works[] = {MessageWork<false>(point, 0)};
+    const auto latency = std::make_unique<Histogram>();
+    LoopOrders orders;
+    orders.length.duration_ns = static_cast<uint64_t>(kTimeoutNs);
+    for (const uint64_t requests : {round_trips / 10, round_trips}) {  // the first to warm up
+      orders.length.requests = requests;
+      latency->clear();
+      ClosedLoop<Design::Requester, MessageWork<false>, false> loop(targets, works, orders, never);
+      const LoopOutcome outcome = loop.run_timed(*latency);
+      VERBENA_RETURN_IF_ERROR(outcome.status);
+    }
+    side.set_result(LoopClock().to_ns(latency->quantile(0.5)));
     return Status::ok_status();
   });
 }

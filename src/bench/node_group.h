@@ -1,0 +1,51 @@
+// The nodes of one point, seen from their coordinator: tells all of them something, and waits for
+// the answers of all without a core of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "src/bench/messages.h"
+#include "src/bench/node_pool.h"
+#include "src/rpc/topology.h"
+#include "verbena/status.h"
+
+namespace verbena::bench {
+
+class NodeGroup {
+ public:
+  NodeGroup(std::vector<NodeLink*> nodes, const rpc::Wiring& wiring)
+      : nodes_(std::move(nodes)), wiring_(wiring), done_(nodes_.size()) {}
+
+  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
+  NodeLink& node(uint32_t number) { return *nodes_[number]; }
+
+  Status tell_all(const Message& message);
+  Status tell(uint32_t number, const Message& message);
+  // Waits for this answer of every node; `take` sees each. The first failure ends it.
+  Status collect(MessageKind kind, int64_t timeout_ns,
+                 const std::function<void(uint32_t number, const Message& message)>& take);
+  // Ends the point at all nodes that live. Afterwards failure() knows what they had to say.
+  void tear_down();
+
+  // The best explanation of what went wrong: the death of a node before what others saw of it.
+  Status failure();
+  // Whether every node answered the tear-down.
+  bool nodes_remain() const { return nodes_remain_; }
+
+ private:
+  // "requester node 3 of 4 (process 4711)".
+  std::string name_of(uint32_t number) const;
+  void note_failure(uint32_t number, const Status& status);
+
+  std::vector<NodeLink*> nodes_;
+  const rpc::Wiring& wiring_;
+  std::vector<bool> done_;
+  Status first_failure_;
+  Status first_cause_;  // other than that a peer is gone
+  bool nodes_remain_ = true;
+};
+
+}  // namespace verbena::bench

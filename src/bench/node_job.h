@@ -1,0 +1,49 @@
+// What the threads of a node know of the point that they carry out together.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/bench/messages.h"
+#include "src/bench/thread_team.h"
+#include "src/rpc/topology.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+
+namespace verbena::bench {
+
+struct NodeJob {
+  const Device& device;
+  const ProtectionDomain& domain;
+  const JobSecret& secret;
+  Setup setup;
+  rpc::Wiring wiring;
+  std::string address;  // where this node's threads listen
+  ThreadTeam team{};
+  // From StepKind::kConnect on: of all responding threads of the job.
+  std::vector<ThreadAddress> addresses{};
+
+  const rpc::WiredNode& node() const { return wiring.nodes[setup.node]; }
+};
+
+// What a requesting thread tells the responding thread that it connects to.
+struct PairHello {
+  uint32_t requesting = 0;
+};
+inline constexpr uint32_t kPairHelloTag = 0x70616972;  // "pair"
+
+// The key of the payloads between two threads in one phase: whatever strays between pairs, phases
+// or runs is noticed.
+inline uint64_t pair_key(uint64_t run_key, uint64_t phase, uint32_t requesting,
+                         uint32_t responding) {
+  return run_key + phase + (uint64_t{requesting} << 40) + (uint64_t{responding} << 20);
+}
+
+// What one thread has to report when its step is over; read by the main thread then.
+struct ThreadReport {
+  Report report;
+  ThreadAddress address;  // kListen
+};
+
+}  // namespace verbena::bench
