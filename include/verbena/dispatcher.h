@@ -160,7 +160,8 @@ class Dispatcher<R>::Worker {
     const size_t at = dispatcher_.mailbox(responder, slot);
     if (waits_[at]) return false;
     waits_[at] = true;
-    waiting_.push_back(static_cast<uint32_t>(at));
+    waiting_[responder].push_back(static_cast<uint32_t>(at));
+    ++waiting_count_;
     // Publishes the request's bytes to the dispatcher's thread.
     requests_[at].store(kFlag | bytes, std::memory_order_release);
     return true;
@@ -172,23 +173,35 @@ class Dispatcher<R>::Worker {
   template <typename OnResponse>
   uint32_t poll(OnResponse&& on_response) {
     uint32_t found = 0;
-    for (size_t i = waiting_.size(); i-- > 0;) {
-      const size_t at = waiting_[i];
+    for (uint32_t responder = 0; responder < waiting_.size(); ++responder) {
+      found += poll_from(responder, [&](uint32_t slot, std::span<const char> response) {
+        on_response(responder, slot, response);
+      });
+    }
+    return found;
+  }
+  // The same for one responder: `on_response(uint32_t slot, std::span<const char> response)`.
+  template <typename OnResponse>
+  uint32_t poll_from(uint32_t responder, OnResponse&& on_response) {
+    std::vector<uint32_t>& waiting = waiting_[responder];
+    uint32_t found = 0;
+    for (size_t i = waiting.size(); i-- > 0;) {
+      const size_t at = waiting[i];
       Answer& answer = answers_[at];
       // Pairs with answer(): where the response lies, and the response itself.
       const uint64_t mark = answer.mark.load(std::memory_order_acquire);
       if (mark == 0) continue;
       answer.mark.store(0, std::memory_order_relaxed);
-      waiting_[i] = waiting_.back();
-      waiting_.pop_back();
+      waiting[i] = waiting.back();
+      waiting.pop_back();
       waits_[at] = false;
+      --waiting_count_;
       if ((mark & kFailed) != 0) [[unlikely]] {
         ++failed_;
         continue;
       }
       ++found;
-      on_response(static_cast<uint32_t>(at / dispatcher_.options_.pending),
-                  static_cast<uint32_t>(at % dispatcher_.options_.pending),
+      on_response(static_cast<uint32_t>(at % dispatcher_.options_.pending),
                   std::span<const char>(answer.bytes, mark & ~kFlag));
     }
     return found;
@@ -199,7 +212,7 @@ class Dispatcher<R>::Worker {
     return waits_[dispatcher_.mailbox(responder, slot)];
   }
   // Requests that were handed over and not answered yet.
-  uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
+  uint32_t waiting() const { return waiting_count_; }
   // Requests whose connection broke, so far.
   uint64_t failed() const { return failed_; }
 
@@ -216,8 +229,9 @@ class Dispatcher<R>::Worker {
         requests_(mailboxes),
         answers_(mailboxes),
         posted_(mailboxes),
-        waits_(mailboxes) {
-    waiting_.reserve(mailboxes);
+        waits_(mailboxes),
+        waiting_(dispatcher.requesters_.size()) {
+    for (std::vector<uint32_t>& waiting : waiting_) waiting.reserve(dispatcher.options_.pending);
   }
 
   void answer(size_t at, std::span<const char> response) {
@@ -235,7 +249,8 @@ class Dispatcher<R>::Worker {
   std::vector<char> posted_;                     // the dispatcher's own
   // The worker's own.
   alignas(kCacheLineBytes) std::vector<char> waits_;
-  std::vector<uint32_t> waiting_;
+  std::vector<std::vector<uint32_t>> waiting_;  // mailboxes, by responder
+  uint32_t waiting_count_ = 0;
   uint64_t failed_ = 0;
 };
 

@@ -23,9 +23,9 @@ class AnswerWork {
   AnswerWork(const Point& point, std::vector<uint64_t> keys)
       : request_bytes_(point.request_bytes),
         response_bytes_(point.response_bytes),
-        pending_(point.pending),
+        pending_(pending_per_queue_pair(point)),
         keys_(std::move(keys)),
-        sequence_(kVerify ? keys_.size() * point.pending : 0) {}
+        sequence_(kVerify ? keys_.size() * pending_per_queue_pair(point) : 0) {}
 
   uint32_t operator()(const Request& request, std::span<char> response) {
     ++requests_;
@@ -92,11 +92,15 @@ inline Looks looks_of(uint64_t polls, uint64_t requests, uint64_t connections, b
   return {.all = mailbox_polls, .empty = mailbox_polls > requests ? mailbox_polls - requests : 0};
 }
 
+// So long a thread polls before it sleeps, where it may: a sleep costs a system call, and the other
+// side more for every message while this one is awake only by an event.
+inline constexpr uint32_t kIdlePollsBeforeSleep = 256;
+
 // `poll()` answers what has come and returns how many. Returns when told to halt, or why nothing
 // will come any more.
 template <typename Responder, typename Poll>
 Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, LookCount& looks,
-                         Poll&& poll) {
+                         bool block, Poll&& poll) {
   constexpr uint32_t kIdlePollsPerLook = 4096;
   Waiter waiter;
   uint32_t idle_polls = 0;
@@ -104,10 +108,12 @@ Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, Lo
     const uint32_t found = poll();
     looks.count(found);
     if (found > 0) {
+      idle_polls = 0;
       waiter.progress();
       continue;
     }
-    waiter.idle();
+    // Asleep it is woken often enough to see `halt`.
+    if (!block || idle_polls < kIdlePollsBeforeSleep || !responder.wait(-1)) waiter.idle();
     if (++idle_polls % kIdlePollsPerLook == 0 && !responder.status().ok()) {
       return responder.status();
     }

@@ -155,6 +155,17 @@ constexpr Axis name_axis(std::string_view name, std::string_view json_key, std::
           .choices = name_choices<Names>};
 }
 
+template <typename Names>
+Result<typename Names::Value> parse_one(const char* what, std::string_view text) {
+  std::string names;
+  for (const auto value : Names::all()) {
+    if (text == Names::name(value)) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", Names::name(value));
+  }
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("no {} '{}'; there are {}", what, text, names));
+}
+
 struct ProtocolNames {
   using Value = Protocol;
   static std::span<const Protocol> all() { return all_protocols(); }
@@ -171,14 +182,31 @@ struct LayoutNames {
 
 struct ModelNames {
   using Value = ConnectionModel;
-  static constexpr std::array kAll = {ConnectionModel::kPrivate};
+  static constexpr std::array kAll = {ConnectionModel::kPrivate, ConnectionModel::kDispatcher};
   static std::span<const ConnectionModel> all() { return kAll; }
-  static const char* name(ConnectionModel /*model*/) { return "private"; }
-  static Result<ConnectionModel> parse(std::string_view text) {
-    if (text == "private") return ConnectionModel::kPrivate;
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("there is no connection model '{}'; there are private", text));
+  static const char* name(ConnectionModel model) {
+    return model == ConnectionModel::kPrivate ? "private" : "dispatcher";
   }
+  static Result<ConnectionModel> parse(std::string_view text) {
+    return parse_one<ModelNames>("connection model", text);
+  }
+};
+
+struct WaitNames {
+  using Value = WaitMode;
+  static constexpr std::array kAll = {WaitMode::kPoll, WaitMode::kBlock};
+  static std::span<const WaitMode> all() { return kAll; }
+  static const char* name(WaitMode wait) { return wait == WaitMode::kPoll ? "poll" : "block"; }
+  static Result<WaitMode> parse(std::string_view text) {
+    return parse_one<WaitNames>("way to wait", text);
+  }
+};
+
+struct ReceiveQueueNames {
+  using Value = ReceiveQueues;
+  static std::span<const ReceiveQueues> all() { return all_receive_queues(); }
+  static const char* name(ReceiveQueues queues) { return receive_queues_name(queues); }
+  static Result<ReceiveQueues> parse(std::string_view text) { return parse_receive_queues(text); }
 };
 
 json layout_json(const Point& point) { return layout_text(point); }
@@ -237,6 +265,27 @@ Values parse_think(std::string_view text) {
 std::string nanoseconds_text(uint64_t value) { return fmt::format("{}ns", value); }
 bool is_think(uint64_t value) { return value >= 1 && value <= kMaxThinkNs; }
 
+// --- the inline limit: a size, or what the device takes ---
+
+constexpr ListLimits kInlineLimits{.what = "inline limit", .min = 0, .max = 4096};
+
+Values parse_inline(std::string_view text) {
+  if (text == "device") return std::vector<uint64_t>{kDeviceInlineLimit};
+  return parse_size_list(text, kInlineLimits);
+}
+std::string inline_text(uint64_t value) {
+  return value == kDeviceInlineLimit ? "device" : number_text(value);
+}
+json inline_json(const Point& point) {
+  if (point.inline_bytes == kDeviceInlineLimit) return "device";
+  return point.inline_bytes;
+}
+bool is_inline(uint64_t value) { return value == kDeviceInlineLimit || value <= kInlineLimits.max; }
+
+constexpr ListLimits kSignalLimits{.what = "signal interval", .min = 0, .max = 4096};
+constexpr ListLimits kBatchLimits{.what = "post batch", .min = 1, .max = 256};
+constexpr ListLimits kHugePagesLimits{.what = "use of huge pages", .min = 0, .max = 1};
+
 constexpr std::array kAxes = {
     count_axis<kNodesLimits, &Point::nodes>(
         "nodes", "requester_nodes", "",
@@ -286,8 +335,39 @@ constexpr std::array kAxes = {
         "pending", "pending", "1",
         "Requests that wait for a response at once, per queue pair (R); N-to-M: per requesting "
         "thread"),
-    name_axis<ModelNames, &Point::model>("model", "model", "connection model", "private",
-                                         "Who owns the queue pairs: private, or all"),
+    count_axis<kSignalLimits, &Point::signal_interval>(
+        "signal-interval", "signal_interval", "0",
+        "Every n-th work request asks for a completion; 0: a quarter of the send queue"),
+    count_axis<kBatchLimits, &Point::post_batch>("post-batch", "post_batch", "1",
+                                                 "Work requests per doorbell"),
+    Axis{.name = "inline",
+         .alias = "",
+         .json = "inline_bytes",
+         .what = kInlineLimits.what,
+         .shape = "SIZES",
+         .standard = "device",
+         .help = "Messages up to this size travel in the work request",
+         .compared = false,
+         .parse = parse_inline,
+         .text = inline_text,
+         .get = get_number<&Point::inline_bytes>,
+         .set = set_number<&Point::inline_bytes>,
+         .to_json = inline_json,
+         .possible = is_inline,
+         .choices = no_choices},
+    count_axis<kHugePagesLimits, &Point::huge_pages>("huge-pages", "huge_pages", "0",
+                                                     "1: slots in 2 MiB pages"),
+    name_axis<WaitNames, &Point::wait>(
+        "wait", "wait", "way to wait", "poll",
+        "Of a thread that finds nothing: poll (spin, yield), block (then sleep until a completion "
+        "comes, where the protocol has one), or all"),
+    name_axis<ReceiveQueueNames, &Point::receive_queues>(
+        "receive-queues", "receive_queues", "kind of receive queues", "shared",
+        "Where requests that need a receive find one: shared, per-connection, or all"),
+    name_axis<ModelNames, &Point::model>(
+        "model", "model", "connection model", "private",
+        "Who owns the queue pairs: private (each thread), dispatcher (one thread per node), or "
+        "all"),
     name_axis<ProtocolNames, &Point::protocol>(
         "protocol", "protocol", "protocol", "all",
         "send/send, send/write, write/send, write/write, read, or all"),

@@ -50,6 +50,7 @@ struct LoopOrders {
   RunLength length;
   uint64_t begin_ns = 0;  // from when on the duration counts, by now_ns(); 0: from the start
   bool random_target = false;
+  bool block = false;  // sleep where the target can wake this thread
   uint32_t active_ppm = Point::kAlwaysActive;
   uint64_t think_ns = 0;
   uint64_t seed = 0;
@@ -102,6 +103,7 @@ class ClosedLoop {
   // A responder that neither answers nor is gone: stopped, or stuck.
   static constexpr uint64_t kStallNs = 30'000'000'000;
   static constexpr uint32_t kIdlePollsPerLook = 4096;
+  static constexpr uint32_t kIdlePollsBeforeSleep = 256;
 
   struct Place {
     uint32_t target;
@@ -156,7 +158,8 @@ class ClosedLoop {
         if (++idle_polls % kIdlePollsPerLook == 0 && !look(last, &outcome.status)) break;
         if (wake_rested()) {
           waiter.progress();
-        } else {
+        } else if (!orders_.block || idle_polls < kIdlePollsBeforeSleep || targets_.size() > 1 ||
+                   !targets_[0]->wait(-1)) {
           waiter.idle();
         }
       }

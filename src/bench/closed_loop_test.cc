@@ -50,6 +50,7 @@ class FakeRequester {
     on_response(slot, std::span<const char>(response));
     return 1;
   }
+  bool wait(int64_t /*timeout_ns*/) { return false; }
   const Status& status() const { return status_; }
 
   Point point;

@@ -72,7 +72,7 @@ struct Setup {
   uint32_t node = 0;     // in the wiring
   uint64_t run_key = 0;  // of the payloads, see payload_pattern.h
   uint64_t seed = 0;     // of random choices
-  // Of the node's threads, requesting ones first; -1: not pinned.
+  // Of the node's threads: requesting ones, responding ones, dispatcher; -1: not pinned.
   std::vector<int> cpus;
 };
 

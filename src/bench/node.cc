@@ -13,6 +13,7 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
+#include "src/bench/dispatched_threads.h"
 #include "src/bench/interrupt.h"
 #include "src/bench/messages.h"
 #include "src/bench/node_job.h"
@@ -51,7 +52,12 @@ class PointServer {
              .secret = secret,
              .setup = std::move(setup),
              .wiring = std::move(wiring),
-             .address = own_address(control)} {}
+             .connections = {},
+             .address = own_address(control)} {
+    job_.connections = job_.setup.point.model == ConnectionModel::kDispatcher
+                           ? rpc::with_dispatchers(job_.wiring)
+                           : job_.wiring;
+  }
 
   // Returns the message that ended the point, normally the request to tear down; all threads have
   // ended then.
@@ -74,31 +80,39 @@ class PointServer {
   }
 
   const rpc::WiredNode& node() const { return job_.node(); }
+  uint32_t all_threads() const { return static_cast<uint32_t>(reports_.size()); }
   static bool left(MessageKind kind) {
     return kind == MessageKind::kTearDown || kind == MessageKind::kBye;
   }
 
   Status start_threads() {
-    const uint32_t count = node().requesting + node().responding;
+    const uint32_t count = threads_of(node(), job_.setup.point);
     reports_.resize(count);
     for (uint32_t i = 0; i < count; ++i) {
-      const bool requesting = i < node().requesting;
-      const uint32_t thread = requesting ? i : i - node().requesting;
-      const uint32_t number =
-          thread + (requesting ? node().first_requesting : node().first_responding);
+      const char* role = "request";
+      uint32_t thread = i;
+      void (*run)(NodeJob&, uint32_t, ThreadReport&) =
+          job_.has_dispatcher() ? run_worker_thread : run_requesting_thread;
+      uint32_t number = node().first_requesting + thread;
+      if (i >= node().requesting + node().responding) {
+        role = "dispatch";
+        thread = 0;
+        run = run_dispatcher_thread;
+        number = job_.connections.nodes[job_.setup.node].first_requesting;
+      } else if (i >= node().requesting) {
+        role = "respond";
+        thread = i - node().requesting;
+        run = run_responding_thread;
+        number = node().first_responding + thread;
+      }
       const int cpu = i < job_.setup.cpus.size() ? job_.setup.cpus[i] : -1;
-      threads_.push_back(start_thread(
-          fmt::format("{}-{}", requesting ? "request" : "respond", thread),
-          [this, i, requesting, number, cpu] {
+      threads_.push_back(
+          start_thread(fmt::format("{}-{}", role, thread), [this, i, run, number, cpu] {
             if (cpu >= 0 && !pin_this_thread(cpu)) {
               log_warning("the system does not let a thread stay on CPU {}; results will vary more",
                           cpu);
             }
-            if (requesting) {
-              run_requesting_thread(job_, number, reports_[i]);
-            } else {
-              run_responding_thread(job_, number, reports_[i]);
-            }
+            run(job_, number, reports_[i]);
           }));
       if (!threads_.back().joinable()) {
         return Status(StatusCode::kLimitExceeded,
@@ -119,10 +133,9 @@ class PointServer {
                         "the coordinator's list of responding threads does not fit the point");
         }
         job_.addresses = message.addresses;
-        return take_step({.kind = StepKind::kConnect}, node().requesting + node().responding);
+        return take_step({.kind = StepKind::kConnect}, all_threads());
       case MessageKind::kPhase:
-        return take_step({.kind = StepKind::kPrepare, .phase = message.phase},
-                         node().requesting + node().responding);
+        return take_step({.kind = StepKind::kPrepare, .phase = message.phase}, all_threads());
       case MessageKind::kGo: {
         const bool same_clock = message.go.host == host_identity();
         return take_step(
@@ -130,7 +143,7 @@ class PointServer {
             node().requesting);
       }
       case MessageKind::kEndOfPhase:
-        return take_step({.kind = StepKind::kEnd}, node().responding);
+        return take_step({.kind = StepKind::kEnd}, all_threads() - node().requesting);
       default:
         return Status(StatusCode::kProtocolViolation,
                       "the coordinator's messages are out of order");
@@ -162,7 +175,7 @@ class PointServer {
     switch (step) {
       case StepKind::kListen:
         message.kind = MessageKind::kListening;
-        for (uint32_t i = node().requesting; i < reports_.size(); ++i) {
+        for (uint32_t i = node().requesting; i < node().requesting + node().responding; ++i) {
           message.addresses.push_back(reports_[i].address);
         }
         break;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,19 @@ struct NodeJob {
   const ProtectionDomain& domain;
   const JobSecret& secret;
   Setup setup;
-  rpc::Wiring wiring;
-  std::string address;  // where this node's threads listen
+  rpc::Wiring wiring;       // who requests from whom
+  rpc::Wiring connections;  // who connects to whom; the same without dispatchers
+  std::string address;      // where this node's threads listen
   ThreadTeam team{};
   // From StepKind::kConnect on: of all responding threads of the job.
   std::vector<ThreadAddress> addresses{};
+  // From the end of that step on, with a dispatcher: see dispatched_threads.cc.
+  std::shared_ptr<void> dispatch{};
 
   const rpc::WiredNode& node() const { return wiring.nodes[setup.node]; }
+  bool has_dispatcher() const {
+    return setup.point.model == ConnectionModel::kDispatcher && node().requesting > 0;
+  }
 };
 
 // What a requesting thread tells the responding thread that it connects to.

@@ -161,10 +161,10 @@ Result<std::vector<PointGroup>> point_groups(const Plan& plan) {
 }
 
 uint64_t memory_bytes(const Point& point) {
-  const Result<rpc::Wiring> wiring = rpc::wire(shape_of(point));
+  const Result<rpc::Wiring> wiring = wire_connections(point);
   const uint64_t queue_pairs = wiring.ok() ? wiring->queue_pairs() : 1;
   // Each side has a slot of its own for what it sends and for what it receives.
-  return queue_pairs * 2 * point.pending *
+  return queue_pairs * 2 * pending_per_queue_pair(point) *
          (uint64_t{point.request_bytes} + uint64_t{point.response_bytes});
 }
 
@@ -189,12 +189,12 @@ Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& dev
   const uint64_t available_bytes = available_memory_bytes();
   for (const PointGroup& group : groups) {
     for (const Point& point : group) {
-      if (point.pending + 1 > device.max_queue_pair_wrs) {
+      if (pending_per_queue_pair(point) + 1 > device.max_queue_pair_wrs) {
         return Status(
             StatusCode::kLimitExceeded,
             fmt::format("{} pending requests are too many: a queue pair of {} takes {} work "
                         "requests; lower --pending",
-                        point.pending, device.name, device.max_queue_pair_wrs));
+                        pending_per_queue_pair(point), device.name, device.max_queue_pair_wrs));
       }
       const uint64_t needed_bytes = memory_bytes(point);
       if (needed_bytes > available_bytes) {

@@ -12,7 +12,14 @@ namespace verbena::bench {
 
 // Who owns the queue pairs ("patterns" 4.1).
 enum class ConnectionModel : uint8_t {
-  kPrivate,  // each requesting thread has its own ("design 1")
+  kPrivate,     // each requesting thread has its own ("design 1")
+  kDispatcher,  // one more thread per requesting node has them all ("design 2")
+};
+
+// What a thread does that finds nothing.
+enum class WaitMode : uint8_t {
+  kPoll,   // spins, then yields
+  kBlock,  // then sleeps until a completion comes, where the protocol has one
 };
 
 struct Point {
@@ -28,6 +35,13 @@ struct Point {
   uint32_t responder_nodes = 1;
   uint32_t responder_threads = 1;
   ConnectionModel model = ConnectionModel::kPrivate;
+
+  ReceiveQueues receive_queues = ReceiveQueues::kShared;
+  WaitMode wait = WaitMode::kPoll;
+  uint32_t inline_bytes = kDeviceInlineLimit;
+  uint32_t signal_interval = 0;  // 0: a quarter of the send queue
+  uint32_t post_batch = 1;
+  uint32_t huge_pages = 0;
 
   // The share of requests that are sent, in millionths: before each, a requester draws, and instead
   // of the others it rests for `think_ns` ("patterns" 7, figure 9b).
@@ -45,6 +59,25 @@ inline rpc::TopologyShape shape_of(const Point& point) {
           .threads = point.threads,
           .responder_nodes = point.responder_nodes,
           .responder_threads = point.responder_threads};
+}
+
+// The slots of one queue pair: a dispatcher's carries the requests of all its workers.
+inline uint32_t pending_per_queue_pair(const Point& point) {
+  return point.model == ConnectionModel::kDispatcher ? point.pending * point.threads
+                                                     : point.pending;
+}
+
+// Who connects to whom: as the topology says, or the dispatchers in their threads' stead.
+inline Result<rpc::Wiring> wire_connections(const Point& point) {
+  VERBENA_ASSIGN_OR_RETURN(rpc::Wiring wiring, rpc::wire(shape_of(point)));
+  if (point.model == ConnectionModel::kDispatcher) wiring = rpc::with_dispatchers(wiring);
+  return wiring;
+}
+
+// Threads of a node: those that request, those that respond, and the dispatcher.
+inline uint32_t threads_of(const rpc::WiredNode& node, const Point& point) {
+  const bool dispatched = point.model == ConnectionModel::kDispatcher && node.requesting > 0;
+  return node.requesting + node.responding + (dispatched ? 1 : 0);
 }
 
 // How long one run of a point lasts: until either limit is reached.

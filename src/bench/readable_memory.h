@@ -17,7 +17,7 @@ class ReadableLayout {
       : stride_bytes_((uint64_t{point.response_bytes} + kShiftBytes - 1) / kShiftBytes *
                           kShiftBytes +
                       kShifts * kShiftBytes),
-        size_bytes_(stride_bytes_ * point.pending) {}
+        size_bytes_(stride_bytes_ * pending_per_queue_pair(point)) {}
 
   uint64_t size_bytes() const { return size_bytes_; }
   // A multiple of a cache line.

@@ -35,8 +35,14 @@ class RespondingThread {
     ResponderOptions options;
     options.request_max_bytes = point.request_bytes;
     options.response_max_bytes = point.response_bytes;
-    options.pending = point.pending;
+    options.pending = pending_per_queue_pair(point);
     options.max_connections = connections();
+    options.inline_bytes = point.inline_bytes;
+    options.signal_interval = point.signal_interval;
+    options.post_batch = point.post_batch;
+    options.receive_queues = point.receive_queues;
+    options.blocking = point.wait == WaitMode::kBlock;
+    options.huge_pages = point.huge_pages != 0;
     options.handshake_timeout_ns = kSetupTimeoutNs;
     if constexpr (kReads) {
       readable_ =
@@ -102,7 +108,7 @@ class RespondingThread {
 
  private:
   uint32_t connections() const {
-    return static_cast<uint32_t>(job_.wiring.responding[number_].peers.size());
+    return static_cast<uint32_t>(job_.connections.responding[number_].peers.size());
   }
   bool halted() const { return job_.team.halt().load(std::memory_order_relaxed); }
 
@@ -127,24 +133,25 @@ class RespondingThread {
       keys.push_back(pair_key(job_.setup.run_key, phase.number, requesting, number_));
     }
     AnswerWork<kVerify> work(point, std::move(keys));
+    const bool block = point.wait == WaitMode::kBlock;
     LookCount looks;
     std::unique_ptr<PollCost> cost;
     if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>();
     job_.team.finished();
     const Status status =
         cost != nullptr ? answer_until_halt(
-                              *responder_, job_.team.halt(), looks,
+                              *responder_, job_.team.halt(), looks, block,
                               [&] { return cost->measure([&] { return responder_->poll(work); }); })
-                        : answer_until_halt(*responder_, job_.team.halt(), looks,
+                        : answer_until_halt(*responder_, job_.team.halt(), looks, block,
                                             [&] { return responder_->poll(work); });
     Report& report = report_.report;
     report.requests = work.requests();
     report.mismatches = work.mismatches();
     const bool mailboxes =
         point.protocol == Protocol::kWriteSend || point.protocol == Protocol::kWriteWrite;
-    const Looks found =
-        looks_of(looks.polls(), work.requests(), connections(),
-                 mailboxes && Design::kLayout != MarkLayout::kImmediate, point.pending);
+    const Looks found = looks_of(looks.polls(), work.requests(), connections(),
+                                 mailboxes && Design::kLayout != MarkLayout::kImmediate,
+                                 pending_per_queue_pair(point));
     report.looks = found.all;
     report.empty_looks = found.empty;
     if (cost != nullptr && cost->per_message()) {
@@ -199,7 +206,7 @@ void run_responding_thread(NodeJob& job, uint32_t number, ThreadReport& report) 
   const MarkLayout layout =
       rpc::usable_layout(job.setup.point.layout, job.device.info().writes_in_order);
   const Status status = rpc::with_design_point(
-      job.setup.point.protocol, layout,
+      job.setup.point.protocol, layout, job.setup.point.receive_queues,
       [&]<typename Design>() { return run_design<Design>(job, number, report); });
   if (status.ok()) return;
   job.team.failed(status);

@@ -126,7 +126,7 @@ json to_json(const PointResult& result) {
               {"errors", result.errors},
               {"runs", result.runs.size()}};
   for (const Axis& axis : axes()) row[std::string(axis.json)] = axis.to_json(point);
-  const Result<rpc::Wiring> wiring = rpc::wire(shape_of(point));
+  const Result<rpc::Wiring> wiring = wire_connections(point);
   if (wiring.ok()) {
     row["nodes"] = wiring->nodes.size();
     row["queue_pairs"] = {{"all", wiring->queue_pairs()},

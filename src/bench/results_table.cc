@@ -39,6 +39,27 @@ std::string shape_text(const Point& point) {
                      point.threads, point.responder_nodes, point.responder_threads);
 }
 
+// The axes that have no column of their own but do not stand at their usual values.
+std::vector<const Axis*> unusual_axes(const std::vector<PointResult>& results) {
+  constexpr std::string_view kOwnColumns[] = {
+      "nodes",   "threads",  "responders", "responder-threads", "request", "response",
+      "pending", "protocol", "mark"};
+  const Point usual;
+  std::vector<const Axis*> unusual;
+  for (const Axis& axis : axes()) {
+    if (std::find(std::begin(kOwnColumns), std::end(kOwnColumns), axis.name) !=
+        std::end(kOwnColumns)) {
+      continue;
+    }
+    if (std::any_of(results.begin(), results.end(), [&](const PointResult& result) {
+          return axis.get(result.point) != axis.get(usual);
+        })) {
+      unusual.push_back(&axis);
+    }
+  }
+  return unusual;
+}
+
 }  // namespace
 
 std::string results_table(const std::vector<PointResult>& results) {
@@ -55,6 +76,12 @@ std::string results_table(const std::vector<PointResult>& results) {
     rows.front().push_back("empty");
   }
   if (verified) rows.front().push_back("verified");
+  const std::vector<const Axis*> unusual = unusual_axes(results);
+  const size_t labels_left = (shapes ? 3 : 2) + unusual.size();
+  for (size_t i = 0; i < unusual.size(); ++i) {
+    rows.front().insert(rows.front().begin() + static_cast<std::ptrdiff_t>(2 + i),
+                        std::string(unusual[i]->name));
+  }
   const char* unit = "cycles";
   const Point* previous = nullptr;
   for (const PointResult& result : results) {
@@ -67,6 +94,10 @@ std::string results_table(const std::vector<PointResult>& results) {
                                     size_text(point.request_bytes), size_text(point.response_bytes),
                                     fmt::format("{}", point.pending)};
     if (shapes) row.insert(row.begin() + 2, shape_text(point));
+    for (size_t i = 0; i < unusual.size(); ++i) {
+      row.insert(row.begin() + static_cast<std::ptrdiff_t>(2 + i),
+                 unusual[i]->text(unusual[i]->get(point)));
+    }
     const size_t labels = row.size();
     if (result.measured()) {
       const std::optional<CpuCost> cost = result.requester_cost();
@@ -91,7 +122,7 @@ std::string results_table(const std::vector<PointResult>& results) {
       rows.push_back(std::move(row));
     }
   }
-  return text_table(rows, shapes ? 3 : 2) +
+  return text_table(rows, labels_left) +
          fmt::format(
              "latency: post to response of one request, waiting behind other pending ones "
              "included; "

@@ -71,9 +71,9 @@ class PointRunner {
     std::vector<NodePlace> places;
     for (uint32_t number = 0; number < group_.size(); ++number) {
       const Hello& hello = group_.node(number).hello();
-      const rpc::WiredNode& node = wiring_.nodes[number];
-      places.push_back(
-          {.host = hello.host, .cpus = hello.cpus, .threads = node.requesting + node.responding});
+      places.push_back({.host = hello.host,
+                        .cpus = hello.cpus,
+                        .threads = threads_of(wiring_.nodes[number], point_)});
     }
     const std::vector<std::vector<int>> cpus = place_threads(places);
     for (uint32_t number = 0; number < group_.size(); ++number) {

@@ -179,6 +179,37 @@ uint32_t Wiring::max_queue_pairs() const {
   return most;
 }
 
+Wiring with_dispatchers(const Wiring& wiring) {
+  Wiring dispatched = wiring;
+  dispatched.requesting.clear();
+  for (WiredThread& responder : dispatched.responding) responder.peers.clear();
+  for (WiredNode& node : dispatched.nodes) node.queue_pairs = 0;
+  for (uint32_t number = 0; number < dispatched.nodes.size(); ++number) {
+    WiredNode& node = dispatched.nodes[number];
+    const uint32_t first = node.first_requesting;
+    const uint32_t workers = node.requesting;
+    const auto dispatcher = static_cast<uint32_t>(dispatched.requesting.size());
+    node.first_requesting = dispatcher;
+    node.requesting = workers > 0 ? 1 : 0;
+    if (workers == 0) continue;
+    WiredThread& thread = dispatched.requesting.emplace_back();
+    thread.node = number;
+    for (uint32_t worker = first; worker < first + workers; ++worker) {
+      for (const uint32_t peer : wiring.requesting[worker].peers) {
+        if (std::find(thread.peers.begin(), thread.peers.end(), peer) != thread.peers.end()) {
+          continue;
+        }
+        thread.peers.push_back(peer);
+        WiredThread& responder = dispatched.responding[peer];
+        responder.peers.push_back(dispatcher);
+        ++node.queue_pairs;
+        ++dispatched.nodes[responder.node].queue_pairs;
+      }
+    }
+  }
+  return dispatched;
+}
+
 Result<Wiring> wire(const TopologyShape& shape) {
   VERBENA_ASSIGN_OR_RETURN(const TopologyShape fits, fitted(shape));
   return Wirer(fits).wire();

@@ -82,4 +82,9 @@ struct Wiring {
 // so that all connect at once and nobody waits for a popular one. Same errors as fitted().
 Result<Wiring> wire(const TopologyShape& shape);
 
+// Who connects where each node's requesting threads leave that to a dispatcher ("patterns" 4.1,
+// design 2): a single requesting thread per node, with one queue pair to each responding thread
+// that any of them talks to.
+Wiring with_dispatchers(const Wiring& wiring);
+
 }  // namespace verbena::rpc

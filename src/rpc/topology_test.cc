@@ -220,5 +220,33 @@ TEST(Topology, RefusesWhatDoesNotFit) {
               HasSubstr("1 to 256"));
 }
 
+// "patterns" 6: 5 connections instead of 40 at full scale.
+TEST(Dispatchers, OneQueuePairPerNodeAndRespondingThread) {
+  const Wiring wiring = with_dispatchers(
+      wired({.topology = Topology::kManyToOne, .nodes = 5, .threads = 8, .responder_threads = 1}));
+  EXPECT_EQ(wiring.queue_pairs(), 5u);
+  EXPECT_EQ(wiring.requesting.size(), 5u);
+  EXPECT_THAT(wiring.responding[0].peers, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_EQ(wiring.nodes[5].queue_pairs, 5u);
+}
+
+TEST(Dispatchers, ReachEveryThreadThatAWorkerTalksTo) {
+  const Wiring private_wiring = wired({.topology = Topology::kAllToAll, .nodes = 3, .threads = 2});
+  const Wiring wiring = with_dispatchers(private_wiring);
+  ASSERT_EQ(wiring.requesting.size(), 3u);
+  for (uint32_t node = 0; node < 3; ++node) {
+    EXPECT_EQ(wiring.nodes[node].first_requesting, node);
+    EXPECT_EQ(wiring.nodes[node].requesting, 1u);
+    EXPECT_EQ(wiring.requesting[node].node, node);
+    EXPECT_EQ(wiring.requesting[node].peers.size(), 4u);
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      for (const uint32_t peer : private_wiring.requesting[node * 2 + worker].peers) {
+        EXPECT_THAT(wiring.requesting[node].peers, testing::Contains(peer));
+        EXPECT_THAT(wiring.responding[peer].peers, testing::Contains(node));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace verbena::rpc

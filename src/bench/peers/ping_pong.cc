@@ -211,8 +211,8 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
       AnswerWork<false> work(point, {0});
       LookCount looks;
       // Ends when the requester leaves.
-      static_cast<void>(
-          answer_until_halt(*responder, never, looks, [&] { return responder->poll(work); }));
+      static_cast<void>(answer_until_halt(*responder, never, looks, /*block=*/false,
+                                          [&] { return responder->poll(work); }));
       return Status::ok_status();
     }
     RequesterOptions options;
