@@ -171,7 +171,8 @@ TEST_F(LongBench, CtrlCKeepsWhatWasMeasured) {
   EXPECT_THAT(outcome.out, HasSubstr("write/write"));
   check_schema(kept());
   EXPECT_GE(kept()["results"].size(), 1u);
-  for (const json& row : kept()["results"]) EXPECT_EQ(row["errors"], 0);
+  const json document = kept();
+  for (const json& row : document["results"]) EXPECT_EQ(row["errors"], 0);
   for (const pid_t node : nodes_) EXPECT_FALSE(is_alive(node));
 }
 

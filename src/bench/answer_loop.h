@@ -101,7 +101,8 @@ inline constexpr uint32_t kIdlePollsBeforeSleep = 256;
 template <typename Responder, typename Poll>
 Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, LookCount& looks,
                          bool block, Poll&& poll) {
-  constexpr uint32_t kIdlePollsPerLook = 4096;
+  // Few: where others want this CPU, each look may cost their time slices.
+  constexpr uint32_t kIdlePollsPerLook = 64;
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!halt.load(std::memory_order_relaxed)) {

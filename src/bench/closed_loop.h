@@ -102,7 +102,8 @@ class ClosedLoop {
  private:
   // A responder that neither answers nor is gone: stopped, or stuck.
   static constexpr uint64_t kStallNs = 30'000'000'000;
-  static constexpr uint32_t kIdlePollsPerLook = 4096;
+  // Few: where others want this CPU, each look may cost their time slices.
+  static constexpr uint32_t kIdlePollsPerLook = 64;
   static constexpr uint32_t kIdlePollsBeforeSleep = 256;
 
   struct Place {

@@ -74,7 +74,7 @@ void end_with(NodeJob& job, Step& step, const Status& status) {
 // Carries requests until the phase ends.
 template <typename Requester>
 Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher) {
-  constexpr uint32_t kIdlePollsPerLook = 4096;
+  constexpr uint32_t kIdlePollsPerLook = 64;
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!job.team.halt().load(std::memory_order_relaxed)) {

@@ -233,6 +233,13 @@ Result<Message> receive_message(ControlConnection& control, int64_t timeout_ns) 
     if (waited_ns >= timeout_ns) break;
     frame = control.receive(std::min(timeout_ns - waited_ns, kInterruptLookNs));
   }
+  if (!frame.ok() && frame.status().code() == StatusCode::kTimeout && !interrupted()) {
+    // Not the limit of the last look, which is all that the connection knows of.
+    return Status(StatusCode::kTimeout,
+                  fmt::format("the other side said nothing for {} ms; is its process stopped, or "
+                              "its machine overloaded?",
+                              timeout_ns / 1'000'000));
+  }
   VERBENA_RETURN_IF_ERROR(frame.status());
 
   WireReader reader(*frame);
