@@ -7,8 +7,10 @@ namespace {
 
 TEST(AssertDeathTest, NamesConditionAndPlace) {
   const int queue_depth = 3;
-  EXPECT_DEATH(VERBENA_ASSERT(queue_depth > 4),
-               "verbena: src/base/assert_test\\.cc:[0-9]+: assertion failed: queue_depth > 4");
+  // ccache, where it is told a base_dir, compiles by a name relative to the build folder.
+  EXPECT_DEATH(
+      VERBENA_ASSERT(queue_depth > 4),
+      "verbena: (\\.\\./)*src/base/assert_test\\.cc:[0-9]+: assertion failed: queue_depth > 4");
 }
 
 TEST(AssertTest, EvaluatesItsConditionOnce) {
