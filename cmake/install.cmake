@@ -6,6 +6,7 @@
 #   lib/pkgconfig/verbena.pc    pkg-config --cflags --libs verbena
 #   bin/verbena, lib/verbena/   the tool and the libraries it starts programs with (installed where they are built)
 #   share/verbena/lab/          the Python package that writes the report pages
+#   share/bash-completion/, share/zsh/   what completes the tool's commands in a shell
 # The tool finds lib/verbena and share/verbena beside its own folder; the build tree looks the same.
 include(CMakePackageConfigHelpers)
 
@@ -33,6 +34,21 @@ install(DIRECTORY lab DESTINATION share/verbena FILES_MATCHING PATTERN *.py PATT
   PATTERN __pycache__ EXCLUDE)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/verbena)
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/lab ${PROJECT_BINARY_DIR}/share/verbena/lab SYMBOLIC)
+
+# The tool knows its commands, so it writes these itself; bash and zsh look for them below /usr/local too.
+set(bash_completion share/bash-completion/completions/verbena)
+set(zsh_completion share/zsh/site-functions/_verbena)
+foreach(shell bash zsh)
+  set(file ${PROJECT_BINARY_DIR}/${${shell}_completion})
+  cmake_path(GET file PARENT_PATH folder)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(OUTPUT ${file} COMMAND verbena completion ${shell} > ${file} DEPENDS verbena VERBATIM)
+  list(APPEND completions ${file})
+  cmake_path(GET ${shell}_completion PARENT_PATH folder)
+  install(FILES ${file} DESTINATION ${folder})
+endforeach()
+add_custom_target(completions ALL DEPENDS ${completions})
+add_dependencies(product completions)
 
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/verbena)
 install(DIRECTORY include/verbena DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.h)

@@ -18,9 +18,8 @@ void add_completion_command(Tool& tool) {
   option->required()->option_text(" ");
   tool.choices[option] = {"bash", "zsh"};
   command->footer(
-      "To have it in every shell: add the first line to ~/.bashrc; for zsh write the output to a "
-      "file\n"
-      "named _verbena in a directory of $fpath.\n\n" +
+      "'make install' puts both where the shells look for them. Without it: add the first line to\n"
+      "~/.bashrc; for zsh write the output to a file named _verbena in a directory of $fpath.\n\n" +
       examples_text({"source <(verbena completion bash)", "verbena completion zsh > _verbena"}));
   command->callback([&tool, shell] {
     if (*shell == "bash") {
