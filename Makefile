@@ -40,7 +40,7 @@ tsan:  ## Build and test with ThreadSanitizer
 	@scripts/build tsan
 	@scripts/test tsan
 
-bench-peers: build  ## Measure side by side with UCX and memcpy; writes build/bench-peers.json
+bench-peers: build  ## Measure side by side with UCX, gRPC and others; writes build/bench-peers.json
 	@scripts/setup bench
 	@scripts/build release
 	@scripts/bench-peers

@@ -42,7 +42,8 @@ Verdict Comparison::judge(const Target& target) const {
     VERBENA_ASSERT(peer.values.size() == ours.values.size());
     std::vector<double> ratios;
     for (size_t i = 0; i < ours.values.size(); ++i) {
-      ratios.push_back(ours.values[i] / peer.values[i]);
+      const double ratio = ours.values[i] / peer.values[i];
+      ratios.push_back(target.times_faster ? 1 / ratio : ratio);
     }
     verdict.peer = median(peer.values);
     verdict.ratio = median(ratios);

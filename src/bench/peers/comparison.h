@@ -25,6 +25,8 @@ struct Target {
   std::string peer;  // empty: the median of `ours` itself is what is limited
   double limit = 0;
   bool at_least = false;  // else at most
+  // The ratio is how many times as fast `ours` is: the peer's time to ours.
+  bool times_faster = false;
 };
 
 struct Verdict {

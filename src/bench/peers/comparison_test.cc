@@ -37,6 +37,14 @@ TEST(Comparison, RatiosAreThoseOfRoundsNotOfMedians) {
       comparison
           .judge({.name = "x", .ours = "ours", .peer = "theirs", .limit = 1.0, .at_least = true})
           .holds);
+  const Verdict faster = comparison.judge({.name = "x",
+                                           .ours = "ours",
+                                           .peer = "theirs",
+                                           .limit = 0.9,
+                                           .at_least = true,
+                                           .times_faster = true});
+  EXPECT_NEAR(faster.ratio, 1 / 1.1, 1e-3) << "the peer's time to ours";
+  EXPECT_TRUE(faster.holds);
 }
 
 TEST(Comparison, LimitsOfOneNumberAndJson) {

@@ -193,7 +193,8 @@ Result<double> parse_perftest_typical(const std::string& output) {
   return Status(StatusCode::kProtocolViolation, "ib_write_lat printed no t_typical");
 }
 
-Result<double> ucx_one_way_ns(const CpuPair& cpus, const std::string& test, uint64_t round_trips) {
+Result<double> ucx_one_way_ns(const CpuPair& cpus, const std::string& test, uint32_t bytes,
+                              uint64_t round_trips) {
   const uint16_t port = free_port();
   const std::vector<std::string> server = {"ucx_perftest",
                                            "-t",
@@ -203,7 +204,7 @@ Result<double> ucx_one_way_ns(const CpuPair& cpus, const std::string& test, uint
                                            "-d",
                                            "memory",
                                            "-s",
-                                           "8",
+                                           fmt::format("{}", bytes),
                                            "-n",
                                            fmt::format("{}", round_trips),
                                            "-w",

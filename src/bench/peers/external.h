@@ -9,9 +9,10 @@
 
 namespace verbena::bench::peers {
 
-// ucx_perftest over shared memory (posix), 8 bytes: the median one-way time of "put_lat" (a remote
+// ucx_perftest over shared memory (posix): the median one-way time of "put_lat" (a remote
 // store, polled) or "am_lat" (an active message).
-Result<double> ucx_one_way_ns(const CpuPair& cpus, const std::string& test, uint64_t round_trips);
+Result<double> ucx_one_way_ns(const CpuPair& cpus, const std::string& test, uint32_t bytes,
+                              uint64_t round_trips);
 
 // `verbena run -- ib_write_lat -s 8`: perftest's typical (median) one-way time. `tool` is the path
 // of verbena.
