@@ -281,6 +281,77 @@ INSTANTIATE_TEST_SUITE_P(
       return "case_" + std::to_string(shape.index);
     });
 
+// --- experiments ---
+
+TEST(Experiment, EveryFileOfThePapersIsAPlan) {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(VERBENA_SOURCE_DIR "/experiments")) {
+    SCOPED_TRACE(entry.path().string());
+    ++files;
+    // A file that cannot be written ends it after everything was read and checked.
+    const Outcome outcome =
+        run_tool({"bench", "--experiment", entry.path(), "--limit-nodes", "2", "--limit-threads",
+                  "2", "--json", "/nonexistent/results.json"});
+    // Its model is not among the axes yet.
+    const bool dispatcher = read_file(entry.path()).find("\"dispatcher\"") != std::string::npos;
+    EXPECT_EQ(outcome.exit_code, dispatcher ? 2 : 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(dispatcher ? "model 'dispatcher'" : "cannot write"));
+  }
+  EXPECT_GE(files, 28u);
+}
+
+TEST(Experiment, GoesOnWhereItWasInterrupted) {
+  const ScratchDirectory scratch;
+  write_file(scratch.file("x.toml"),
+             "title = \"two sizes\"\ntopology = \"N-to-1\"\nruns = 3\nduration = \"100ms\"\n"
+             "[axes]\nprotocol = [\"write/write\", \"read\"]\nnodes = [1, 2]\n"
+             "response = [64, 256]\n");
+  const std::vector<std::string> arguments = {
+      "bench",   "--experiment", scratch.file("x.toml"), "--json", scratch.file("results.json"),
+      "--resume"};
+  std::vector<std::string> command = arguments;
+  command.insert(command.begin(), VERBENA_TOOL);
+  const auto results = [&] {
+    return std::filesystem::exists(scratch.file("results.json"))
+               ? json::parse(read_file(scratch.file("results.json")))["results"]
+               : json::array();
+  };
+  const auto finished = [&] {
+    size_t count = 0;
+    for (const json& row : results()) count += row["runs"] == 3 ? 1 : 0;
+    return count;
+  };
+  ToolProcess first(command);
+  ASSERT_TRUE(eventually([&] { return finished() >= 2 || !is_alive(first.pid()); }));
+  first.signal(SIGINT);
+  const Outcome interrupted = first.wait();
+  ASSERT_EQ(interrupted.exit_code, 130) << interrupted.err;
+  EXPECT_THAT(interrupted.err, HasSubstr("--resume"));
+  const json before = results();
+  ASSERT_LT(finished(), 8u);
+
+  const Outcome second = run_tool(arguments);
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  const json after = results();
+  ASSERT_EQ(after.size(), 8u);
+  EXPECT_EQ(finished(), 8u);
+  for (size_t i = 0; i < before.size(); ++i) {
+    // Runs that were there are there still, unrepeated.
+    for (size_t run = 0; run < before[i]["run_results"].size(); ++run) {
+      EXPECT_EQ(before[i]["run_results"][run], after[i]["run_results"][run]);
+    }
+  }
+  const json document = json::parse(read_file(scratch.file("results.json")));
+  check_schema(document, "M:1");
+  EXPECT_EQ(document["experiment"]["title"], "two sizes");
+
+  std::vector<std::string> other = arguments;
+  other.insert(other.end(), {"--runs", "4"});
+  const Outcome refused = run_tool(other);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("another plan"), HasSubstr("--resume")));
+}
+
 TEST(BenchTopology, AKilledNodeOfManyIsNamedAndTheOthersEnd) {
   const ScratchDirectory scratch;
   const std::string file = scratch.file("results.json");

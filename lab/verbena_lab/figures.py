@@ -46,14 +46,14 @@ _BANDWIDTH = {
     "axis": "bandwidth",
     "tick": units.bandwidth_text,
     "value": lambda one: one.bandwidth_bytes_per_s,
-    "above": lambda one: _scaled_reach(one, one.bandwidth_bytes_per_s)[0],
-    "below": lambda one: _scaled_reach(one, one.bandwidth_bytes_per_s)[1],
+    "above": lambda one: scaled_reach(one, one.bandwidth_bytes_per_s)[0],
+    "below": lambda one: scaled_reach(one, one.bandwidth_bytes_per_s)[1],
     "text": lambda one: f"{units.bandwidth_text(one.bandwidth_bytes_per_s)} · {units.rate_text(one.rate_per_s)}",
     "first_pending": max,
 }
 
 
-def _scaled_reach(one, value):
+def scaled_reach(one, value):
     """How far the runs reach above and below `value`, which moves with the rate."""
     if not one.rate_range or not one.rate_per_s:
         return 0.0, 0.0
@@ -84,14 +84,14 @@ def _by_response_size(view, by_series, kind):
                 if points:
                     sizes.update(one.response_bytes for one in points)
                     traces.append(
-                        _line(
+                        line(
                             series,
                             [one.response_bytes for one in points],
                             [kind["value"](one) for one in points],
                             [kind["above"](one) for one in points],
                             [kind["below"](one) for one in points],
                             [
-                                _hover(series, f"{units.size_text(one.response_bytes)} response", kind["text"](one))
+                                hover(series, f"{units.size_text(one.response_bytes)} response", kind["text"](one))
                                 for one in points
                             ],
                         )
@@ -99,7 +99,7 @@ def _by_response_size(view, by_series, kind):
             if traces:
                 label = f"{pending:,} pending" + (f", {units.size_text(request)} request" if len(requests) > 1 else "")
                 layout = {
-                    "xaxis": _measured_axis("response size", sizes, units.size_text),
+                    "xaxis": measured_axis("response size", sizes, units.size_text),
                     "yaxis": _decade_axis(kind["axis"], traces, kind["tick"]),
                 }
                 variants.append({"label": label, "data": traces, "layout": layout})
@@ -121,14 +121,14 @@ def _rate_by_pending(view, by_series):
             if points:
                 depths.update(one.pending for one in points)
                 traces.append(
-                    _line(
+                    line(
                         series,
                         [one.pending for one in points],
                         [one.rate_per_s for one in points],
-                        [_scaled_reach(one, one.rate_per_s)[0] for one in points],
-                        [_scaled_reach(one, one.rate_per_s)[1] for one in points],
+                        [scaled_reach(one, one.rate_per_s)[0] for one in points],
+                        [scaled_reach(one, one.rate_per_s)[1] for one in points],
                         [
-                            _hover(
+                            hover(
                                 series,
                                 f"{one.pending:,} pending",
                                 f"{units.rate_text(one.rate_per_s)} · median {units.time_text(one.p50_ns)}",
@@ -141,7 +141,7 @@ def _rate_by_pending(view, by_series):
         if several_requests:
             label += f", {units.size_text(request)} request"
         layout = {
-            "xaxis": _measured_axis("pending requests per queue pair", depths, str),
+            "xaxis": measured_axis("pending requests per queue pair", depths, str),
             "yaxis": {"title": {"text": "responses per second"}, "rangemode": "tozero", "tickformat": "~s"},
         }
         variants.append({"label": label, "data": traces, "layout": layout, "points": len(depths)})
@@ -187,7 +187,7 @@ def _cpu_by_protocol(view, by_series):
                     "textposition": "outside",
                     "cliponaxis": False,
                     "customdata": [
-                        _hover(series, f"{side}", f"{units.count_text(cost)} {unit} per message")
+                        hover(series, f"{side}", f"{units.count_text(cost)} {unit} per message")
                         for series, cost in points
                     ],
                     "hovertemplate": "%{customdata}<extra></extra>",
@@ -225,11 +225,11 @@ def _values(view, get):
     return sorted({get(one) for one in view.valid})
 
 
-def _hover(series, condition, text):
+def hover(series, condition, text):
     return f"<b>{html.escape(series.name)}</b> · {html.escape(condition)}<br>{html.escape(text)}"
 
 
-def _line(series, x, y, above, below, hover):
+def line(series, x, y, above, below, hover):
     trace = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -247,7 +247,7 @@ def _line(series, x, y, above, below, hover):
     return trace
 
 
-def _measured_axis(title, values, text):
+def measured_axis(title, values, text):
     """Ticks only where something was measured, evenly thinned."""
     ticks = sorted(values)
     if len(ticks) > _MAX_TICKS:

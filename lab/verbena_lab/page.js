@@ -66,9 +66,9 @@
     };
   }
 
-  // Names of series (as in the traces) that the legend of this plot's view has switched off.
+  // Names of series (as in the traces) that the legend beside this plot has switched off.
   function hiddenNames(element) {
-    const off = element.closest(".view").querySelectorAll(".legend button[aria-pressed=false]");
+    const off = element.closest(".evidence").querySelectorAll(".legend button[aria-pressed=false]");
     return new Set([...off].map((button) => button.dataset.series));
   }
 

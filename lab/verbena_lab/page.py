@@ -12,6 +12,7 @@ from .errors import ReportError
 from .markup import escaped, swatch
 from .plotly_js import plotly_js
 from .results import load
+from .scaling import scaling_plots
 from .tables import peers_section, provenance_section, results_section
 from .verdict import verdict
 from .views import make_views, series_of
@@ -68,6 +69,7 @@ def render(results, plotly_source):
         _header(results, views, devices)
         + _view_choice(views)
         + sections
+        + _scaling_section(views, plots)
         + peers_section(results.peers)
         + results_section(results.measurements)
         + provenance_section(results)
@@ -153,7 +155,7 @@ def _view_section(view, index, several, plots):
     if drawn:
         parts.append("<h2>The measurements behind it</h2>")
         parts.append('<div class="evidence">')
-        parts.append(_legend(view))
+        parts.append(_legend(series_of(view)))
         parts.append(
             "<noscript><p class=notice>The plots need JavaScript; the answers above and the table below do not."
             "</p></noscript>"
@@ -164,6 +166,22 @@ def _view_section(view, index, several, plots):
             plots.append({"element": f"v{index}-{plot['id']}", "name": plot["title"], "variants": plot["variants"]})
         parts.append("</div></div>")
     parts.append("</section>\n")
+    return "\n".join(parts)
+
+
+def _scaling_section(views, plots):
+    """What moves with nodes and threads, over all views."""
+    drawn = scaling_plots(views)
+    if not drawn:
+        return ""
+    by_series = {series for view in views for series in series_of(view)}
+    parts = ['<section><h2>How it scales</h2><div class="evidence">']
+    parts.append(_legend(sorted(by_series, key=lambda series: (series.slot, series.key))))
+    parts.append('<div class="plots">')
+    for plot in drawn:
+        parts.append(_plot_figure(plot, plot["id"]))
+        plots.append({"element": plot["id"], "name": plot["title"], "variants": plot["variants"]})
+    parts.append("</div></div></section>\n")
     return "\n".join(parts)
 
 
@@ -191,9 +209,8 @@ def _limits(view):
     )
 
 
-def _legend(view):
-    """One legend for all plots of the view; a press hides a series on all of them."""
-    by_series = series_of(view)
+def _legend(by_series):
+    """One legend for the plots beside it; a press hides a series on all of them."""
     chips = "".join(
         f'<button type="button" aria-pressed="true" data-series="{escaped(html.escape(series.name))}">'
         f"{swatch(series)}{escaped(series.name)}</button>"

@@ -9,6 +9,15 @@ from typing import Any, Optional
 from .errors import ReportError
 from .protocols import protocol_key
 
+# Further axes of a benchmark, which older files lack: key, default, how a value reads in a label. Measurements that differ
+# here are never compared or merged. An axis more is a line here.
+SETTINGS = (
+    ("requester_nodes", None, "{} requester nodes"),
+    ("responder_nodes", None, "{} responder nodes"),
+    ("responder_threads", None, "{} responder threads"),
+    ("model", "", "{} connections"),
+    ("active_share", None, "{:.0%} of requests sent"),
+)
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000
 MAX_WHOLE = 1 << 62
@@ -76,6 +85,12 @@ class Measurement:
     requester_cpu: Optional[Cpu]
     responder_cpu: Optional[Cpu]
     mark_layout: str
+    settings: tuple  # the values of SETTINGS
+    empty_look_share: Optional[float]  # of the responders' looks for a request
+    queue_pairs_per_node: Optional[int]  # of the node that has most
+
+    def setting(self, key):
+        return self.settings[[name for name, _, _ in SETTINGS].index(key)]
 
 
 @dataclass(frozen=True)
@@ -252,6 +267,12 @@ class _Row:
             self.fail(key, f"a number from 0 to {MAX_NUMBER:g}")
         return float(value)
 
+    def setting(self, key, default):
+        """A text or a number, as the default is."""
+        if self._row.get(key) is None:
+            return default
+        return self.text(key) if isinstance(default, str) else self.number(key, False)
+
     def flag(self, key):
         value = self._row.get(key)
         if not isinstance(value, bool):
@@ -305,7 +326,14 @@ def _measurement(row, source):
         requester_cpu=_cpu(cpu.get("requester")),
         responder_cpu=_cpu(cpu.get("responder")),
         mark_layout=row.text("mark_layout", ""),
+        settings=tuple(row.setting(key, default) for key, default, _ in SETTINGS),
+        empty_look_share=row.number("empty_look_share", True),
+        queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),
     )
+
+
+def _whole_or_none(value):
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _range(spread, *key_pairs):

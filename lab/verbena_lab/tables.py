@@ -42,6 +42,14 @@ def _optional(value, text):
     return (value, "" if value is None else escaped(value))
 
 
+def _count_cell(value):
+    return _optional(value, lambda count: f"{count:,.0f}")
+
+
+def _share_cell(value):
+    return (None, "") if value is None else (value, units.percent_text(value))
+
+
 def _spread_cell(one):
     if not one.rate_range or not one.rate_per_s:
         return (None, "")
@@ -57,6 +65,11 @@ _COLUMNS = (
     ("Topology", lambda one: (one.topology, one.topology), False, True),
     ("Nodes", lambda one: (one.nodes, f"{one.nodes:,}"), True, True),
     ("Threads", lambda one: (one.threads, f"{one.threads:,}"), True, True),
+    ("Responder nodes", lambda one: _count_cell(one.setting("responder_nodes")), True, True),
+    ("Responder threads", lambda one: _count_cell(one.setting("responder_threads")), True, True),
+    ("Connections", lambda one: (one.setting("model"), one.setting("model")), False, True),
+    ("Active", lambda one: _share_cell(one.setting("active_share")), True, True),
+    ("Queue pairs per node", lambda one: _count_cell(one.queue_pairs_per_node), True, True),
     ("Request", lambda one: (one.request_bytes, units.size_text(one.request_bytes)), True, True),
     ("Response", lambda one: (one.response_bytes, units.size_text(one.response_bytes)), True, True),
     ("Pending", lambda one: (one.pending, f"{one.pending:,}"), True, True),
@@ -69,6 +82,7 @@ _COLUMNS = (
     ("Runs", lambda one: (one.runs, f"{one.runs:,}"), True, True),
     ("Requester CPU", lambda one: _cpu_cell(one.requester_cpu), True, True),
     ("Responder CPU", lambda one: _cpu_cell(one.responder_cpu), True, True),
+    ("Empty looks", lambda one: _share_cell(one.empty_look_share), True, True),
     ("Verified", lambda one: (int(one.verified), "yes" if one.verified else "no"), False, False),
     ("Errors", lambda one: (one.errors, f"{one.errors:,}"), True, False),
     ("File", lambda one: (one.source.file, pathlib.Path(one.source.file).name), False, True),

@@ -4,12 +4,13 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .protocols import LONGEST_NAME, find_protocol
-from .results import Range
+from .results import SETTINGS, Range
 
 
 @dataclass(frozen=True)
 class View:
-    """Measurements of one device, machine, commit, topology, node and thread count. Nothing is compared across views."""
+    """Measurements of one device, machine, commit, topology, node and thread count, and further settings. Nothing is
+    compared across views."""
 
     device: str
     machine: str
@@ -17,6 +18,7 @@ class View:
     topology: str
     nodes: int
     threads: int
+    settings: tuple  # as in Measurement
     label: str  # tells it apart from the other views of the report
     valid: list  # one measurement per series and configuration, without errors
     failed: list  # those with errors > 0, as they were read
@@ -62,6 +64,7 @@ def make_views(measurements):
             measurement.topology,
             measurement.nodes,
             measurement.threads,
+            measurement.settings,
         )
         groups.setdefault(key, []).append(measurement)
     labels = _labels(list(groups))
@@ -96,10 +99,18 @@ def _labels(keys):
     """The device always, and whatever else differs between the views."""
     texts = [
         [device, machine, f"commit {commit[:12]}", topology, f"{nodes} nodes", f"{threads} threads"]
-        for device, machine, commit, topology, nodes, threads in keys
+        + ["" if value in (None, "") else text.format(_plain(value)) for value, (_, _, text) in zip(settings, SETTINGS)]
+        for device, machine, commit, topology, nodes, threads, settings in keys
     ]
-    varying = [len({text[part] for text in texts}) > 1 for part in range(6)]
-    return [" · ".join(part for index, part in enumerate(text) if index == 0 or varying[index]) for text in texts]
+    varying = [len({text[part] for text in texts}) > 1 for part in range(len(texts[0]))] if texts else []
+    return [
+        " · ".join(part for index, part in enumerate(text) if part and (index == 0 or varying[index])) for text in texts
+    ]
+
+
+def _plain(value):
+    """4.0 nodes are 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _merge_repeats(measurements):

@@ -15,6 +15,11 @@
 
 namespace verbena::bench {
 
+inline constexpr uint64_t kMaxRuns = 1000;
+inline constexpr uint64_t kMaxRequests = 1'000'000'000'000;
+// A run that is limited by its requests ends after a day all the same.
+inline constexpr uint64_t kUnlimitedRunNs = 86'400'000'000'000;
+
 // All combinations of some values on each axis, in one topology.
 class Sweep {
  public:

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "src/base/build_info.h"
 #include "src/base/file_descriptor.h"
@@ -72,6 +73,35 @@ json machine_json() {
           {"counts_instructions", machine.counts_instructions},
           {"tsc_cycles_per_ns", machine.tsc_cycles_per_ns},
           {"build", machine.build}};
+}
+
+std::optional<CpuCost> cost_from(const json& cost) {
+  for (const CpuUnit unit : {CpuUnit::kCycles, CpuUnit::kInstructions}) {
+    if (cost.contains(cost_key(unit))) return CpuCost{unit, cost.at(cost_key(unit)).get<double>()};
+  }
+  return std::nullopt;
+}
+
+// The inverse of run_json(); throws json::exception where something is missing.
+RunResult run_from(const json& row) {
+  RunResult run;
+  run.requests = row.at("requests").get<uint64_t>();
+  run.rate_per_s = row.at("rate_per_s").get<double>();
+  run.p50_ns = row.at("p50_ns").get<double>();
+  run.p99_ns = row.at("p99_ns").get<double>();
+  run.p999_ns = row.at("p999_ns").get<double>();
+  run.layout = parse_mark_layout(row.at("mark_layout").get<std::string>()).value();
+  run.requester_cost = cost_from(row.at("cpu").at("requester"));
+  run.responder_cost = cost_from(row.at("cpu").at("responder"));
+  if (row.contains("empty_look_share")) run.empty_look_share = row.at("empty_look_share");
+  return run;
+}
+
+Status cannot_go_on(const std::string& path, std::string_view why) {
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("cannot go on from {}: {}; name another file, or leave --resume out to "
+                            "begin anew",
+                            path, why));
 }
 
 Status cannot_write(const std::string& path, int error) {
@@ -202,6 +232,39 @@ Status check_writable(const std::string& path) {
   VERBENA_RETURN_IF_ERROR(open_temporary(final_path(path), &temporary).status());
   unlink(temporary.c_str());
   return Status::ok_status();
+}
+
+Result<std::vector<PointResult>> read_results(const std::string& path, const ResultOrigin& origin,
+                                              const std::vector<PointGroup>& groups) {
+  std::ifstream file(path);
+  if (!file) return std::vector<PointResult>{};
+  const json document = json::parse(file, nullptr, false);
+  if (!document.is_object() || !document.contains("plan") || !document.contains("results")) {
+    return cannot_go_on(path, "it is no result file that has a plan");
+  }
+  if (document["plan"] != origin.plan) return cannot_go_on(path, "it is of another plan");
+  if (document.value("device", "") != origin.device) {
+    return cannot_go_on(path, "it is of another device");
+  }
+  std::vector<Point> points;
+  for (const PointGroup& group : groups) points.insert(points.end(), group.begin(), group.end());
+  std::vector<PointResult> results;
+  try {
+    for (const json& row : document["results"]) {
+      if (row.at("errors") != 0) continue;
+      PointResult result;
+      result.number = row.at("plan_number").get<uint64_t>();
+      result.point = points.at(result.number);
+      result.verify = origin.plan.value("verify", false);
+      for (const json& run : row.at("run_results")) result.runs.push_back(run_from(run));
+      if (!result.measured()) continue;
+      result.point.layout = result.runs.back().layout;
+      results.push_back(std::move(result));
+    }
+  } catch (const std::exception& damaged) {
+    return cannot_go_on(path, fmt::format("it is damaged ({})", damaged.what()));
+  }
+  return results;
 }
 
 std::string command_text(int argc, const char* const* argv) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/bench/plan.h"
 #include "src/bench/point_result.h"
 #include "verbena/status.h"
 
@@ -28,6 +29,12 @@ nlohmann::json result_document(const ResultOrigin& origin, const std::vector<Poi
 Status write_json_file(const std::string& path, const nlohmann::json& document);
 // Whether write_json_file() will be able to; to be asked before measuring for an hour.
 Status check_writable(const std::string& path);
+
+// What an interrupted session left in its result file: the points of `groups` that have at least
+// one run and no error, to go on from (session.h). Nothing if there is no such file yet.
+//   kInvalidArgument  the file is none of this plan and device; another file, or none to go on from
+Result<std::vector<PointResult>> read_results(const std::string& path, const ResultOrigin& origin,
+                                              const std::vector<PointGroup>& groups);
 
 // The command line, quoted where a shell needs it.
 std::string command_text(int argc, const char* const* argv);

@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "src/base/build_info.h"
+#include "src/bench/plan.h"
+#include "src/bench/session.h"
 
 namespace verbena::bench {
 namespace {
@@ -113,6 +115,43 @@ TEST_F(ResultFile, OnlyResponsesCountForTheBandwidthOfReads) {
   PointResult result = measured();
   result.point.protocol = Protocol::kRead;
   EXPECT_EQ(to_json(result)["bandwidth_bytes_per_s"], 936 * 2e6);
+}
+
+TEST_F(ResultFile, CanBeGoneOnFrom) {
+  Plan plan;
+  plan.sweeps.push_back(Sweep::in("M:1").value());
+  ASSERT_TRUE(plan.sweeps[0].set("protocol", "write/send,read").ok());
+  const std::vector<PointGroup> groups = point_groups(plan).value();
+  ResultOrigin origin{.device = "soft0", .command = "x", .plan = plan_json(plan)};
+  const std::string path = folder_ / "x.json";
+  EXPECT_TRUE(read_results(path, origin, groups)->empty());
+
+  PointResult first = measured();
+  first.point = groups[0][0];
+  first.runs[0].empty_look_share = 0.25;
+  PointResult failed{.point = groups[0][1], .number = 1, .errors = 1};
+  ASSERT_TRUE(write_json_file(path, result_document(origin, {first, failed})).ok());
+  const Result<std::vector<PointResult>> results = read_results(path, origin, groups);
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  ASSERT_EQ(results->size(), 1u);
+  first.verify = false;  // the plan does not ask for it
+  EXPECT_EQ(to_json((*results)[0]), to_json(first));
+  EXPECT_EQ(count_runs(groups, 3, *results), 3u);
+  EXPECT_EQ(count_runs(groups, 5, *results), 7u);
+
+  const auto refusal = [&] { return read_results(path, origin, groups).status().message(); };
+  origin.plan["runs"] = 4;
+  EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("plan")));
+  origin.plan["runs"] = 3;
+  origin.device = "mlx5_0";
+  EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
+  std::ofstream(path) << "{";
+  EXPECT_THAT(refusal(), testing::HasSubstr("no result file"));
+  json damaged =
+      result_document({.device = "mlx5_0", .command = "x", .plan = origin.plan}, {first});
+  damaged["results"][0]["plan_number"] = 99;
+  ASSERT_TRUE(write_json_file(path, damaged).ok());
+  EXPECT_THAT(refusal(), testing::HasSubstr("damaged"));
 }
 
 TEST_F(ResultFile, IsReplacedWhole) {

@@ -68,7 +68,7 @@ class Session {
       result.error = measured.status().message();
       ended_ = !failure.nodes_remain;
     }
-    hooks_.ended(with(group));
+    hooks_.ended(with_later(group));
   }
 
   // All results so far and those of `group`, without the points that did not come to anything yet.
@@ -76,6 +76,16 @@ class Session {
     std::vector<PointResult> all = finished_;
     std::copy_if(group.begin(), group.end(), std::back_inserter(all),
                  [](const PointResult& result) { return result.measured() || result.errors > 0; });
+    return all;
+  }
+
+  // And what an earlier session has of later points, so that no file ever has less than before.
+  std::vector<PointResult> with_later(const std::vector<PointResult>& group) const {
+    std::vector<PointResult> all = with(group);
+    std::copy_if(before_.begin(), before_.end(), std::back_inserter(all),
+                 [&](const PointResult& result) {
+                   return result.number > group.back().number && result.errors == 0;
+                 });
     return all;
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/bench/axis.h"
+#include "src/bench/experiment_file.h"
 #include "src/bench/plan.h"
 #include "src/bench/result_file.h"
 #include "src/bench/size_list.h"
@@ -20,11 +21,6 @@
 namespace verbena::cli {
 
 namespace {
-
-constexpr uint64_t kMaxRuns = 1000;
-constexpr uint64_t kMaxRequests = 1'000'000'000'000;
-// A run that is limited by its requests ends after a day all the same.
-constexpr uint64_t kDayNs = 86'400'000'000'000;
 
 constexpr const char* kHelp =
     "Topologies; a node is a process, its threads have a core each while there are enough:\n"
@@ -52,17 +48,25 @@ constexpr const char* kHelp =
     "that\n"
     "found a message; handler, posting and on soft0 the copying are included, idle polling is "
     "not.\n\n"
+    "Experiments: a TOML file names a topology and lists on axes, which are the options above "
+    "without\n"
+    "their dashes; those of the papers are in experiments/, with the papers' numbers.\n\n"
     "Two hosts: --listen on one, --connect HOST on the other, with the same --secret-file, which\n"
     "'(umask 077; openssl rand -hex 32 > job.secret)' makes.\n\n"
     "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
 
 struct BenchOptions {
   std::string topology;
+  std::string experiment;
+  std::string limit_nodes;
+  std::string limit_threads;
+  bool resume = false;
   std::map<std::string_view, std::string> axes;  // as typed, by name
   std::string device = "soft0";
-  std::string runs = "3";
+  // What is empty is as the experiment has it, or the standard.
+  std::string runs;
   std::string requests;
-  std::string duration = "300ms";
+  std::string duration;
   std::string json;
   bool verify = false;
   std::string port;
@@ -83,32 +87,64 @@ Result<uint16_t> parse_port(const std::string& text) {
   return static_cast<uint16_t>(port);
 }
 
+// What the command line says replaces what the experiment says.
+Status apply_options(const BenchOptions& options, bench::Plan* plan) {
+  for (bench::Sweep& sweep : plan->sweeps) {
+    for (const auto& [name, text] : options.axes) {
+      VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
+    }
+  }
+  if (!options.runs.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(
+        const uint64_t runs,
+        parse_one(options.runs, {.what = "number of runs", .min = 1, .max = bench::kMaxRuns}));
+    plan->runs = static_cast<uint32_t>(runs);
+  }
+  plan->run.verify = plan->run.verify || options.verify;
+  bench::RunLength& length = plan->run.length;
+  if (!options.duration.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(length.duration_ns, bench::parse_duration_ns(options.duration));
+    length.requests = UINT64_MAX;
+  }
+  if (!options.requests.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(
+        length.requests,
+        parse_one(options.requests,
+                  {.what = "number of requests", .min = 1, .max = bench::kMaxRequests}));
+    length.duration_ns = bench::kUnlimitedRunNs;
+  }
+  return Status::ok_status();
+}
+
+// Makes the papers' experiments fit a smaller machine.
+Status limit(const std::string& text, const char* what,
+             std::initializer_list<std::string_view> axes, bench::Plan* plan) {
+  if (text.empty()) return Status::ok_status();
+  VERBENA_ASSIGN_OR_RETURN(const uint64_t most,
+                           parse_one(text, {.what = what, .min = 1, .max = rpc::kMaxNodes}));
+  for (bench::Sweep& sweep : plan->sweeps) {
+    for (const std::string_view axis : axes) sweep.limit(*bench::find_axis(axis), most);
+  }
+  return Status::ok_status();
+}
+
 Result<bench::Plan> parse_plan(const BenchOptions& options) {
-  if (options.topology.empty()) {
+  bench::Plan plan;
+  if (!options.experiment.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(plan, bench::read_experiment_file(options.experiment));
+  } else if (options.topology.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "which topology? there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M; see "
                   "'verbena bench --help'");
-  }
-  bench::Plan plan;
-  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology));
-  for (const auto& [name, text] : options.axes) {
-    VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
-  }
-  plan.sweeps.push_back(std::move(sweep));
-  VERBENA_ASSIGN_OR_RETURN(
-      const uint64_t runs,
-      parse_one(options.runs, {.what = "number of runs", .min = 1, .max = kMaxRuns}));
-  plan.runs = static_cast<uint32_t>(runs);
-  plan.run.verify = options.verify;
-  if (options.requests.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(plan.run.length.duration_ns,
-                             bench::parse_duration_ns(options.duration));
   } else {
-    VERBENA_ASSIGN_OR_RETURN(
-        plan.run.length.requests,
-        parse_one(options.requests, {.what = "number of requests", .min = 1, .max = kMaxRequests}));
-    plan.run.length.duration_ns = kDayNs;
+    VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology));
+    plan.sweeps.push_back(std::move(sweep));
   }
+  VERBENA_RETURN_IF_ERROR(apply_options(options, &plan));
+  VERBENA_RETURN_IF_ERROR(
+      limit(options.limit_nodes, "limit of nodes", {"nodes", "responders"}, &plan));
+  VERBENA_RETURN_IF_ERROR(
+      limit(options.limit_threads, "limit of threads", {"threads", "responder-threads"}, &plan));
   return plan;
 }
 
@@ -136,6 +172,7 @@ int measure(const Tool& tool, const BenchOptions& options) {
   experiment.device = options.device;
   experiment.command = bench::command_text(tool.argc, tool.argv);
   experiment.json_path = options.json;
+  experiment.resume = options.resume;
   experiment.port = *port;
   experiment.host = options.connect;
   experiment.secret_file = options.secret_file;
@@ -185,6 +222,18 @@ void add_bench_command(Tool& tool) {
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the results there, after every run; 'verbena report' reads them");
   tool.takes_path[json] = true;
+  CLI::Option* resume = command->add_flag(
+      "--resume", options->resume,
+      "Go on from what the --json file has of this very plan, after an interruption");
+  resume->option_text(" ")->needs(json);
+  CLI::Option* experiment = add("--experiment", options->experiment, "FILE.toml",
+                                "Measure what this file says; other options replace what is in it");
+  experiment->excludes(topology);
+  tool.takes_path[experiment] = true;
+  CLI::Option* limit_nodes = add("--limit-nodes", options->limit_nodes, "N",
+                                 "Take N where a list has more nodes of either role");
+  CLI::Option* limit_threads = add("--limit-threads", options->limit_threads, "N",
+                                   "Take N where a list has more threads of either role");
   add("--port", options->port, "N",
       fmt::format("TCP port of the control connection (two hosts: {}; else any)", kDefaultPort));
   CLI::Option* listen_option = add("--listen", options->listen, "[ADDRESS]",
@@ -196,7 +245,8 @@ void add_bench_command(Tool& tool) {
                             "Two hosts: what both sides know and nobody else, mode 0600");
   tool.takes_path[secret] = true;
   not_for_listeners.insert(not_for_listeners.end(),
-                           {connect, runs, duration, requests, verify, json});
+                           {connect, runs, duration, requests, verify, json, resume, experiment,
+                            limit_nodes, limit_threads});
   for (CLI::Option* other : not_for_listeners) listen_option->excludes(other);
   listen_option->needs(secret);
   connect->needs(secret);

@@ -119,15 +119,24 @@ int run_experiment(const Experiment& experiment) {
     log_warning("there is one CPU for processes that poll: they take turns, which is slow");
   }
 
+  const bench::ResultOrigin origin{experiment.device, experiment.command, settings_json(experiment),
+                                   bench::plan_json(plan), plan.about};
+  std::vector<bench::PointResult> before;
+  if (experiment.resume) {
+    Result<std::vector<bench::PointResult>> read =
+        bench::read_results(experiment.json_path, origin, *groups);
+    if (!read.ok()) return report_error(read.status());
+    before = std::move(*read);
+  }
+  const uint64_t steps = bench::count_runs(*groups, plan.runs, before);
+
   bench::catch_interrupts();
   Result<std::unique_ptr<bench::NodePool>> pool = find_nodes(experiment);
   if (bench::interrupted()) return bench::interrupt_exit_code();
   if (!pool.ok()) return report_error(pool.status());
 
-  const bench::ResultOrigin origin{experiment.device, experiment.command, settings_json(experiment),
-                                   bench::plan_json(plan), plan.about};
   Status written;
-  bench::Progress progress(bench::count_runs(*groups, plan.runs, {}));
+  bench::Progress progress(steps);
   bench::SessionHooks hooks;
   hooks.begins = [&](const bench::Point& point, uint32_t run) {
     progress.step(fmt::format("{}, run {}", point_text(point), run + 1));
@@ -137,7 +146,7 @@ int run_experiment(const Experiment& experiment) {
     written = bench::write_json_file(experiment.json_path, bench::result_document(origin, results));
   };
   const std::vector<bench::PointResult> results =
-      bench::measure_points(*groups, plan.runs, plan.run, **pool, hooks);
+      bench::measure_points(*groups, plan.runs, plan.run, **pool, hooks, before);
   progress.clear();
 
   if (!results.empty()) fmt::print("{}", bench::results_table(results));
@@ -146,7 +155,7 @@ int run_experiment(const Experiment& experiment) {
     fmt::print(stderr, "verbena: interrupted; {} points were finished{}\n", results.size(),
                experiment.json_path.empty() || results.empty()
                    ? ""
-                   : fmt::format(" and are in {}", experiment.json_path));
+                   : fmt::format(" and are in {}; --resume goes on", experiment.json_path));
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);

@@ -16,6 +16,7 @@ struct Experiment {
   std::string device = "soft0";
   std::string command;    // for the result file
   std::string json_path;  // none: no result file
+  bool resume = false;    // go on from what json_path has
   uint16_t port = 0;      // of the control connections; 0: any, but not with `host`
   std::string host;       // where a responder node listens; empty: all nodes are started here
   std::string secret_file;
