@@ -123,7 +123,8 @@ TEST(Bench, SaysOnlyWhatWasVerified) {
   const Outcome outcome = run_tool(bench(
       {"--protocol", "write/write,read", "--requests", "100", "--runs", "1", "--json", file}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const json& row : json::parse(read_file(file))["results"]) EXPECT_EQ(row["verified"], false);
+  const json document = json::parse(read_file(file));
+  for (const json& row : document["results"]) EXPECT_EQ(row["verified"], false);
   EXPECT_THAT(outcome.out, HasSubstr("write/write"));
   EXPECT_THAT(outcome.out, HasSubstr("read"));
 }

@@ -46,118 +46,24 @@ struct DispatcherOptions {
   uint32_t pending = 1;
 };
 
-// `R` is Requester, or the requester of a compiled design point (verbena/design.h).
-template <typename R = Requester>
-class Dispatcher {
+// A thread that hands its requests to a dispatcher.
+class DispatchWorker {
  public:
-  class Worker;
-
-  // The requesters must have (at least) workers * pending slots each, and outlive the dispatcher.
-  Dispatcher(std::vector<R*> requesters, const DispatcherOptions& options)
-      : requesters_(std::move(requesters)), options_(options) {
-    const size_t mailboxes = requesters_.size() * options.pending;
-    workers_.reserve(options.workers);
-    for (uint32_t number = 0; number < options.workers; ++number) {
-      workers_.push_back(std::unique_ptr<Worker>(new Worker(*this, number, mailboxes)));
-    }
-    failed_.resize(requesters_.size());
-  }
-
-  Worker& worker(uint32_t number) { return *workers_[number]; }
-  const std::vector<R*>& requesters() const { return requesters_; }
-
-  // Posts what the workers handed over and hands out the responses that came; returns how many of
-  // both. Never blocks. Looks at every mailbox.
-  uint32_t poll() {
-    uint32_t moved = 0;
-    for (const auto& worker : workers_) moved += take_requests(*worker);
-    for (uint32_t responder = 0; responder < requesters_.size(); ++responder) {
-      R& requester = *requesters_[responder];
-      moved += requester.poll([&](uint32_t slot, std::span<const char> response) {
-        Worker& worker = *workers_[slot / options_.pending];
-        const size_t at = mailbox(responder, slot % options_.pending);
-        worker.posted_[at] = false;
-        worker.answer(at, response);
-      });
-      if (!requester.status().ok() && !failed_[responder]) [[unlikely]]
-        fail(responder);
-    }
-    return moved;
-  }
-
- private:
-  static constexpr uint64_t kFlag = uint64_t{1} << 63;    // the last bit: something is there
-  static constexpr uint64_t kFailed = uint64_t{1} << 62;  // of an answer: there will be none
-  static constexpr size_t kCacheLineBytes = 64;
-
-  size_t mailbox(uint32_t responder, uint32_t slot) const {
-    return size_t{responder} * options_.pending + slot;
-  }
-
-  uint32_t take_requests(Worker& worker) {
-    uint32_t taken = 0;
-    for (uint32_t responder = 0; responder < requesters_.size(); ++responder) {
-      for (uint32_t slot = 0; slot < options_.pending; ++slot) {
-        const size_t at = mailbox(responder, slot);
-        // Pairs with hand_over(): the request's bytes are there.
-        const uint64_t request = worker.requests_[at].load(std::memory_order_acquire);
-        if (request == 0) continue;
-        if (failed_[responder]) [[unlikely]] {
-          worker.requests_[at].store(0, std::memory_order_relaxed);
-          worker.answer_failed(at);
-          continue;
-        }
-        const PostResult result = requesters_[responder]->try_post(
-            worker.number_ * options_.pending + slot, static_cast<uint32_t>(request & ~kFlag));
-        if (result == PostResult::kWouldBlock) continue;  // the send queue is full: next time
-        worker.requests_[at].store(0, std::memory_order_relaxed);
-        if (result == PostResult::kPosted) [[likely]] {
-          worker.posted_[at] = true;
-          ++taken;
-        } else {
-          worker.answer_failed(at);
-        }
-      }
-    }
-    return taken;
-  }
-
-  // The connection broke: whoever waits for it is told.
-  void fail(uint32_t responder) {
-    failed_[responder] = true;
-    for (const auto& worker : workers_) {
-      for (uint32_t slot = 0; slot < options_.pending; ++slot) {
-        const size_t at = mailbox(responder, slot);
-        if (worker->posted_[at]) worker->answer_failed(at);
-      }
-    }
-  }
-
-  std::vector<R*> requesters_;
-  DispatcherOptions options_;
-  std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<bool> failed_;
-};
-
-template <typename R>
-class Dispatcher<R>::Worker {
- public:
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
+  DispatchWorker(const DispatchWorker&) = delete;
+  DispatchWorker& operator=(const DispatchWorker&) = delete;
 
   uint32_t number() const { return number_; }
 
   // Where the next request to `responder` in `slot` (below DispatcherOptions::pending) is written:
   // registered memory, the same address each time; the requester's rules for it apply.
   char* request_buffer(uint32_t responder, uint32_t slot) {
-    return dispatcher_.requesters_[responder]->request_buffer(
-        number_ * dispatcher_.options_.pending + slot);
+    return buffers_[mailbox(responder, slot)];
   }
 
   // Hands the first `bytes` of the buffer to the dispatcher. False: the slot still waits for its
   // response. `bytes` above the requester's request_max_bytes breaks that connection.
   bool hand_over(uint32_t responder, uint32_t slot, uint32_t bytes) {
-    const size_t at = dispatcher_.mailbox(responder, slot);
+    const size_t at = mailbox(responder, slot);
     if (waits_[at]) return false;
     waits_[at] = true;
     waiting_[responder].push_back(static_cast<uint32_t>(at));
@@ -201,37 +107,47 @@ class Dispatcher<R>::Worker {
         continue;
       }
       ++found;
-      on_response(static_cast<uint32_t>(at % dispatcher_.options_.pending),
+      on_response(static_cast<uint32_t>(at % pending_),
                   std::span<const char>(answer.bytes, mark & ~kFlag));
     }
     return found;
   }
 
   // Whether the slot waits for its response: its request buffer belongs to the dispatcher.
-  bool waits(uint32_t responder, uint32_t slot) const {
-    return waits_[dispatcher_.mailbox(responder, slot)];
-  }
+  bool waits(uint32_t responder, uint32_t slot) const { return waits_[mailbox(responder, slot)]; }
   // Requests that were handed over and not answered yet.
   uint32_t waiting() const { return waiting_count_; }
   // Requests whose connection broke, so far.
   uint64_t failed() const { return failed_; }
 
  private:
+  template <typename R>
   friend class Dispatcher;
+
+  static constexpr uint64_t kFlag = uint64_t{1} << 63;    // the last bit: something is there
+  static constexpr uint64_t kFailed = uint64_t{1} << 62;  // of an answer: there will be none
+  static constexpr size_t kCacheLineBytes = 64;
+
   struct Answer {
     std::atomic<uint64_t> mark{0};
     const char* bytes = nullptr;
   };
 
-  Worker(Dispatcher& dispatcher, uint32_t number, size_t mailboxes)
-      : dispatcher_(dispatcher),
-        number_(number),
-        requests_(mailboxes),
-        answers_(mailboxes),
-        posted_(mailboxes),
-        waits_(mailboxes),
-        waiting_(dispatcher.requesters_.size()) {
-    for (std::vector<uint32_t>& waiting : waiting_) waiting.reserve(dispatcher.options_.pending);
+  // `buffers`: of its mailboxes, by responder and slot.
+  DispatchWorker(uint32_t number, uint32_t pending, std::vector<char*> buffers)
+      : number_(number),
+        pending_(pending),
+        buffers_(std::move(buffers)),
+        requests_(buffers_.size()),
+        answers_(buffers_.size()),
+        posted_(buffers_.size()),
+        waits_(buffers_.size()),
+        waiting_(buffers_.size() / pending) {
+    for (std::vector<uint32_t>& waiting : waiting_) waiting.reserve(pending);
+  }
+
+  size_t mailbox(uint32_t responder, uint32_t slot) const {
+    return size_t{responder} * pending_ + slot;
   }
 
   void answer(size_t at, std::span<const char> response) {
@@ -242,8 +158,9 @@ class Dispatcher<R>::Worker {
     answers_[at].mark.store(kFlag | kFailed, std::memory_order_release);
   }
 
-  Dispatcher& dispatcher_;
   uint32_t number_;
+  uint32_t pending_;
+  std::vector<char*> buffers_;
   std::vector<std::atomic<uint64_t>> requests_;  // written here, cleared by the dispatcher
   std::vector<Answer> answers_;                  // written by the dispatcher, cleared here
   std::vector<char> posted_;                     // the dispatcher's own
@@ -252,6 +169,102 @@ class Dispatcher<R>::Worker {
   std::vector<std::vector<uint32_t>> waiting_;  // mailboxes, by responder
   uint32_t waiting_count_ = 0;
   uint64_t failed_ = 0;
+};
+
+// `R` is Requester, or the requester of a compiled design point (verbena/design.h).
+template <typename R = Requester>
+class Dispatcher {
+ public:
+  using Worker = DispatchWorker;
+
+  // The requesters must have (at least) workers * pending slots each, and outlive the dispatcher.
+  Dispatcher(std::vector<R*> requesters, const DispatcherOptions& options)
+      : requesters_(std::move(requesters)), options_(options) {
+    workers_.reserve(options.workers);
+    for (uint32_t number = 0; number < options.workers; ++number) {
+      std::vector<char*> buffers;
+      for (R* requester : requesters_) {
+        for (uint32_t slot = 0; slot < options.pending; ++slot) {
+          buffers.push_back(requester->request_buffer(number * options.pending + slot));
+        }
+      }
+      workers_.push_back(
+          std::unique_ptr<Worker>(new Worker(number, options.pending, std::move(buffers))));
+    }
+    failed_.resize(requesters_.size());
+  }
+
+  Worker& worker(uint32_t number) { return *workers_[number]; }
+  const std::vector<R*>& requesters() const { return requesters_; }
+
+  // Posts what the workers handed over and hands out the responses that came; returns how many of
+  // both. Never blocks. Looks at every mailbox.
+  uint32_t poll() {
+    uint32_t moved = 0;
+    for (const auto& worker : workers_) moved += take_requests(*worker);
+    for (uint32_t responder = 0; responder < requesters_.size(); ++responder) {
+      R& requester = *requesters_[responder];
+      moved += requester.poll([&](uint32_t slot, std::span<const char> response) {
+        Worker& worker = *workers_[slot / options_.pending];
+        const size_t at = mailbox(responder, slot % options_.pending);
+        worker.posted_[at] = false;
+        worker.answer(at, response);
+      });
+      if (!requester.status().ok() && !failed_[responder]) [[unlikely]]
+        fail(responder);
+    }
+    return moved;
+  }
+
+ private:
+  size_t mailbox(uint32_t responder, uint32_t slot) const {
+    return size_t{responder} * options_.pending + slot;
+  }
+
+  uint32_t take_requests(Worker& worker) {
+    uint32_t taken = 0;
+    for (uint32_t responder = 0; responder < requesters_.size(); ++responder) {
+      for (uint32_t slot = 0; slot < options_.pending; ++slot) {
+        const size_t at = mailbox(responder, slot);
+        // Pairs with hand_over(): the request's bytes are there.
+        const uint64_t request = worker.requests_[at].load(std::memory_order_acquire);
+        if (request == 0) continue;
+        if (failed_[responder]) [[unlikely]] {
+          worker.requests_[at].store(0, std::memory_order_relaxed);
+          worker.answer_failed(at);
+          continue;
+        }
+        const PostResult result =
+            requesters_[responder]->try_post(worker.number_ * options_.pending + slot,
+                                             static_cast<uint32_t>(request & ~Worker::kFlag));
+        if (result == PostResult::kWouldBlock) continue;  // the send queue is full: next time
+        worker.requests_[at].store(0, std::memory_order_relaxed);
+        if (result == PostResult::kPosted) [[likely]] {
+          worker.posted_[at] = true;
+          ++taken;
+        } else {
+          worker.answer_failed(at);
+        }
+      }
+    }
+    return taken;
+  }
+
+  // The connection broke: whoever waits for it is told.
+  void fail(uint32_t responder) {
+    failed_[responder] = true;
+    for (const auto& worker : workers_) {
+      for (uint32_t slot = 0; slot < options_.pending; ++slot) {
+        const size_t at = mailbox(responder, slot);
+        if (worker->posted_[at]) worker->answer_failed(at);
+      }
+    }
+  }
+
+  std::vector<R*> requesters_;
+  DispatcherOptions options_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<bool> failed_;
 };
 
 }  // namespace verbena

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,7 +17,8 @@ namespace {
 
 // NodeJob::dispatch: made by the dispatcher's thread while all connect, used by the workers' later.
 struct DispatchBase {
-  MarkLayout layout;  // decides, with the protocol, which Dispatch it is
+  MarkLayout layout = MarkLayout::kLastBit;  // what the connections use
+  std::vector<DispatchWorker*> workers;
 };
 template <typename Design>
 struct Dispatch : DispatchBase {
@@ -27,12 +27,9 @@ struct Dispatch : DispatchBase {
 };
 
 // One worker's view of one responding thread: what a requester is to a thread that has its own.
-template <typename Requester>
 class DispatchedTarget {
  public:
-  using Worker = typename Dispatcher<Requester>::Worker;
-
-  DispatchedTarget(Worker& worker, uint32_t responder, MarkLayout layout)
+  DispatchedTarget(DispatchWorker& worker, uint32_t responder, MarkLayout layout)
       : worker_(worker), responder_(responder), layout_(layout) {}
 
   char* request_buffer(uint32_t slot) { return worker_.request_buffer(responder_, slot); }
@@ -52,7 +49,7 @@ class DispatchedTarget {
   MarkLayout mark_layout() const { return layout_; }
 
  private:
-  Worker& worker_;
+  DispatchWorker& worker_;
   uint32_t responder_;
   MarkLayout layout_;
 };
@@ -117,6 +114,9 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, const Step& step) {
         dispatch->connections.targets(),
         DispatcherOptions{.workers = job.node().requesting, .pending = point.pending});
     auto& dispatcher = *dispatch->dispatcher;
+    for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
+      dispatch->workers.push_back(&dispatcher.worker(worker));
+    }
     job.dispatch = std::static_pointer_cast<DispatchBase>(dispatch);
     job.team.finished();
     return serve_workers(job, dispatcher, step);
@@ -124,29 +124,26 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, const Step& step) {
 }
 
 // From the first phase on: all have connected then.
-template <typename Design>
+template <bool kReads>
 void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
-  using Requester = typename Design::Requester;
-  auto& dispatch = *static_cast<Dispatch<Design>*>(static_cast<DispatchBase*>(job.dispatch.get()));
+  const DispatchBase& dispatch = *static_cast<DispatchBase*>(job.dispatch.get());
   const uint32_t worker = number - job.node().first_requesting;
   const uint32_t dispatcher = job.connections.nodes[job.setup.node].first_requesting;
   const std::vector<uint32_t>& reached = job.connections.requesting[dispatcher].peers;
   const std::vector<uint32_t>& wanted = job.wiring.requesting[number].peers;
-  std::vector<DispatchedTarget<Requester>> views;
+  std::vector<DispatchedTarget> views;
   views.reserve(wanted.size());
-  std::vector<DispatchedTarget<Requester>*> targets;
+  std::vector<DispatchedTarget*> targets;
   for (const uint32_t peer : wanted) {
     const auto at = std::find(reached.begin(), reached.end(), peer) - reached.begin();
-    views.emplace_back(dispatch.dispatcher->worker(worker), static_cast<uint32_t>(at),
-                       dispatch.layout);
+    views.emplace_back(*dispatch.workers[worker], static_cast<uint32_t>(at), dispatch.layout);
     targets.push_back(&views.back());
   }
-  RequestPhases<DispatchedTarget<Requester>, std::is_same_v<Requester, rpc::ReadRequester>> phases(
-      job, number, std::move(targets),
-      {.connection = dispatcher,
-       .responding = wanted,
-       .first_slot = worker * job.setup.point.pending},
-      report.report);
+  RequestPhases<DispatchedTarget, kReads> phases(job, number, std::move(targets),
+                                                 {.connection = dispatcher,
+                                                  .responding = wanted,
+                                                  .first_slot = worker * job.setup.point.pending},
+                                                 report.report);
   phases.serve(step);
 }
 
@@ -164,12 +161,13 @@ void run_worker_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   job.team.finished();
   step = job.team.next(step.number);
   if (step.kind == StepKind::kLeave) return;
-  const MarkLayout layout = static_cast<DispatchBase*>(job.dispatch.get())->layout;
   // The loop takes the step that was waited for as its first.
   step.number = connect_number;
-  rpc::with_design_point(job.setup.point.protocol, layout, [&]<typename Design>() {
-    serve_worker<Design>(job, number, report, step);
-  });
+  if (job.setup.point.protocol == Protocol::kRead) {
+    serve_worker<true>(job, number, report, step);
+  } else {
+    serve_worker<false>(job, number, report, step);
+  }
 }
 
 }  // namespace verbena::bench

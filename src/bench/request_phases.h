@@ -109,10 +109,16 @@ class RequestPhases {
     }
   }
 
+  // Each loop is compiled for each design: only those that measure are without what they need not.
   template <typename Work>
   LoopOutcome run_works(std::vector<Work>& works, const LoopOrders& orders) {
-    return orders.steered() ? run_loop<Work, true>(works, orders)
-                            : run_loop<Work, false>(works, orders);
+    if constexpr (Work::kTakesTime) {
+      return ClosedLoop<Target, Work, /*kSteered=*/true>(targets_, works, orders, job_.team.halt())
+          .run_timed(*latency_);
+    } else {
+      return orders.steered() ? run_loop<Work, true>(works, orders)
+                              : run_loop<Work, false>(works, orders);
+    }
   }
 
   template <typename Work, bool kSteered>
