@@ -282,6 +282,32 @@ INSTANTIATE_TEST_SUITE_P(
       return "case_" + std::to_string(shape.index);
     });
 
+TEST(BenchProfile, SaysWhereTheTimeGoesOrWhyNot) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  const Outcome outcome =
+      run_tool({"bench", "M:1", "--nodes", "2", "--protocol", "send/send", "--duration", "300ms",
+                "--runs", "1", "--profile", "--json", file});
+  if (outcome.exit_code != 0) {
+    // No perf, or not allowed: one line, before anything was measured.
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("perf"));
+    EXPECT_FALSE(std::filesystem::exists(file));
+    GTEST_SKIP() << outcome.err;
+  }
+  const json row = json::parse(read_file(file))["results"][0];
+  for (const char* side : {"requester", "responder"}) {
+    double sum = 0;
+    for (const json& one : row["profile"][side]) {
+      EXPECT_FALSE(one["function"].get<std::string>().empty());
+      sum += one["share"].get<double>();
+    }
+    EXPECT_GT(sum, 0.5) << row["profile"];
+    EXPECT_LT(sum, 1.0001);
+  }
+  EXPECT_THAT(outcome.out, HasSubstr("where the time goes"));
+}
+
 // --- experiments ---
 
 TEST(Experiment, EveryFileOfThePapersIsAPlan) {

@@ -48,6 +48,7 @@ struct Plan {
   std::vector<Sweep> sweeps;
   uint32_t runs = 3;
   RunOptions run;
+  bool profile = false;  // profile.h, once per point
   nlohmann::json about;  // of an experiment file: title, paper, figure, machine
 };
 

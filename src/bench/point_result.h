@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct PointResult {
   std::vector<RunResult> runs{};
   uint64_t errors = 0;
   std::string error{};  // the first one, in words
+  // Where the time goes, as the result file has it; null where nobody asked.
+  nlohmann::json profile{};
 
   bool measured() const { return !runs.empty(); }
   // Every payload byte of every measured message was checked, and right.

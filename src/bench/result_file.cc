@@ -191,9 +191,23 @@ json to_json(const PointResult& result) {
   if (const std::optional<double> share = result.empty_look_share()) {
     row["empty_look_share"] = *share;
   }
+  if (!result.profile.is_null()) row["profile"] = result.profile;
   row["run_results"] = json::array();
   for (const RunResult& run : result.runs) row["run_results"].push_back(run_json(run));
   return row;
+}
+
+json to_json(const Profile& profile) {
+  const auto shares = [](const std::vector<FunctionShare>& functions) {
+    json list = json::array();
+    for (const FunctionShare& one : functions) {
+      list.push_back({{"function", one.function}, {"share", one.share}});
+    }
+    return list;
+  };
+  return {{"event", profile.event},
+          {"requester", shares(profile.requester)},
+          {"responder", shares(profile.responder)}};
 }
 
 json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results) {
@@ -258,6 +272,7 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
       result.verify = origin.plan.value("verify", false);
       for (const json& run : row.at("run_results")) result.runs.push_back(run_from(run));
       if (!result.measured()) continue;
+      if (row.contains("profile")) result.profile = row["profile"];
       result.point.layout = result.runs.back().layout;
       results.push_back(std::move(result));
     }

@@ -8,6 +8,7 @@
 
 #include "src/bench/plan.h"
 #include "src/bench/point_result.h"
+#include "src/bench/profile.h"
 #include "verbena/status.h"
 
 namespace verbena::bench {
@@ -22,6 +23,7 @@ struct ResultOrigin {
 };
 
 nlohmann::json to_json(const PointResult& result);
+nlohmann::json to_json(const Profile& profile);
 // The whole file.
 nlohmann::json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results);
 

@@ -131,4 +131,23 @@ std::string results_table(const std::vector<PointResult>& results) {
              unit, shapes ? "empty: share of the responders' looks that found no request\n" : "");
 }
 
+std::string profiles_table(const std::vector<PointResult>& results) {
+  std::string text;
+  for (const PointResult& result : results) {
+    if (result.profile.is_null()) continue;
+    const Point& point = result.point;
+    text += fmt::format("\nwhere the time goes: {} {}, {} response, {} pending (samples of {})\n",
+                        protocol_name(point.protocol), shape_text(point),
+                        size_text(point.response_bytes), point.pending,
+                        result.profile.value("event", ""));
+    for (const char* side : {"requester", "responder"}) {
+      for (const nlohmann::json& one : result.profile.value(side, nlohmann::json::array())) {
+        text += fmt::format("  {}  {:>5.1f} %  {}\n", side, one.value("share", 0.0) * 100,
+                            one.value("function", ""));
+      }
+    }
+  }
+  return text;
+}
+
 }  // namespace verbena::bench

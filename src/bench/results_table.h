@@ -10,5 +10,7 @@ namespace verbena::bench {
 
 // One line per point, and a legend below.
 std::string results_table(const std::vector<PointResult>& results);
+// The functions of each point that was profiled; empty if none was.
+std::string profiles_table(const std::vector<PointResult>& results);
 
 }  // namespace verbena::bench

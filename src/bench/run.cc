@@ -171,6 +171,8 @@ class PointRunner {
         {.kind = MessageKind::kPhase,
          .phase = {.kind = kind, .verify = verify, .number = ++phases_, .length = length}}));
     VERBENA_RETURN_IF_ERROR(group_.collect(MessageKind::kBegun, kStepTimeoutNs, nothing));
+    const bool watched = kind == PhaseKind::kTimed && options_.before_timed;
+    if (watched) VERBENA_RETURN_IF_ERROR(options_.before_timed(processes()));
     VERBENA_RETURN_IF_ERROR(group_.tell_all(
         {.kind = MessageKind::kGo, .go = {.host = host_identity(), .now_ns = now_ns()}}));
     // The nodes themselves notice where nothing moves any more.
@@ -182,11 +184,20 @@ class PointRunner {
         MessageKind::kFinished, patience_ns,
         [&](uint32_t, const Message& message) { add(outcome.requesters, message.report); }));
     lost_ = outcome.requesters.unanswered;
+    if (watched) options_.after_timed();
     VERBENA_RETURN_IF_ERROR(group_.tell_all({.kind = MessageKind::kEndOfPhase}));
     VERBENA_RETURN_IF_ERROR(group_.collect(
         MessageKind::kReport, kStepTimeoutNs,
         [&](uint32_t, const Message& message) { add(outcome.responders, message.report); }));
     return outcome;
+  }
+
+  std::vector<pid_t> processes() {
+    std::vector<pid_t> list;
+    for (uint32_t number = 0; number < group_.size(); ++number) {
+      if (group_.node(number).has_process()) list.push_back(group_.node(number).process());
+    }
+    return list;
   }
 
   NodeGroup& group_;

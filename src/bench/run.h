@@ -1,7 +1,10 @@
 // One run of one point, as its coordinator leads it: set-up, warm-up, CPU cost, measurement.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +19,10 @@ namespace verbena::bench {
 struct RunOptions {
   RunLength length;
   bool verify = false;  // every payload byte of the measured requests and responses
+  // Just before and after the timed phase, while the threads of all nodes are there; `processes`:
+  // the nodes that were started on this host. An error of the first ends the run.
+  std::function<Status(const std::vector<pid_t>& processes)> before_timed{};
+  std::function<void()> after_timed{};
 };
 
 struct RunResult {

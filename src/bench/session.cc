@@ -68,6 +68,7 @@ class Session {
       result.error = measured.status().message();
       ended_ = !failure.nodes_remain;
     }
+    if (result.errors == 0 && result.runs.size() == runs_ && !ended_) hooks_.finishes(result);
     hooks_.ended(with_later(group));
   }
 

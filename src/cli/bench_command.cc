@@ -47,7 +47,9 @@ constexpr const char* kHelp =
     "CPU: instructions per message where the machine counts them, else TSC cycles, of the polls "
     "that\n"
     "found a message; handler, posting and on soft0 the copying are included, idle polling is "
-    "not.\n\n"
+    "not.\n"
+    "--profile samples user space; it needs a --duration of seconds where only the clock can "
+    "sample.\n\n"
     "Experiments: a TOML file names a topology and lists on axes, which are the options above "
     "without\n"
     "their dashes; those of the papers are in experiments/, with the papers' numbers.\n\n"
@@ -69,6 +71,7 @@ struct BenchOptions {
   std::string duration;
   std::string json;
   bool verify = false;
+  bool profile = false;
   std::string port;
   std::string listen;
   std::string connect;
@@ -101,6 +104,7 @@ Status apply_options(const BenchOptions& options, bench::Plan* plan) {
     plan->runs = static_cast<uint32_t>(runs);
   }
   plan->run.verify = plan->run.verify || options.verify;
+  plan->profile = options.profile;
   bench::RunLength& length = plan->run.length;
   if (!options.duration.empty()) {
     VERBENA_ASSIGN_OR_RETURN(length.duration_ns, bench::parse_duration_ns(options.duration));
@@ -219,6 +223,10 @@ void add_bench_command(Tool& tool) {
       "Check every byte of the measured requests and responses; slower. Without it "
       "only the warm-up is checked");
   verify->option_text(" ");
+  CLI::Option* profile = command->add_flag(
+      "--profile", options->profile,
+      "Show where the time goes: the share of each function on each side, by perf");
+  profile->option_text(" ");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the results there, after every run; 'verbena report' reads them");
   tool.takes_path[json] = true;
@@ -245,8 +253,8 @@ void add_bench_command(Tool& tool) {
                             "Two hosts: what both sides know and nobody else, mode 0600");
   tool.takes_path[secret] = true;
   not_for_listeners.insert(not_for_listeners.end(),
-                           {connect, runs, duration, requests, verify, json, resume, experiment,
-                            limit_nodes, limit_threads});
+                           {connect, runs, duration, requests, verify, profile, json, resume,
+                            experiment, limit_nodes, limit_threads});
   for (CLI::Option* other : not_for_listeners) listen_option->excludes(other);
   listen_option->needs(secret);
   connect->needs(secret);

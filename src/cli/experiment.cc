@@ -15,6 +15,7 @@
 #include "src/bench/node.h"
 #include "src/bench/node_pool.h"
 #include "src/bench/plan.h"
+#include "src/bench/profile.h"
 #include "src/bench/progress.h"
 #include "src/bench/result_file.h"
 #include "src/bench/results_table.h"
@@ -100,6 +101,7 @@ Status check_here(const Experiment& experiment, const std::vector<bench::PointGr
   VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open(experiment.device));
   VERBENA_RETURN_IF_ERROR(bench::check_points(groups, device.info()));
   VERBENA_RETURN_IF_ERROR(check_hosts(experiment, groups));
+  if (experiment.plan.profile) VERBENA_RETURN_IF_ERROR(bench::check_profiler());
   return experiment.json_path.empty() ? Status::ok_status()
                                       : bench::check_writable(experiment.json_path);
 }
@@ -145,11 +147,24 @@ int run_experiment(const Experiment& experiment) {
     if (experiment.json_path.empty() || !written.ok()) return;
     written = bench::write_json_file(experiment.json_path, bench::result_document(origin, results));
   };
+  if (plan.profile) {
+    hooks.finishes = [&](bench::PointResult& result) {
+      const Result<bench::Profile> profile = bench::profile_point(**pool, result.point, plan.run);
+      if (profile.ok()) {
+        result.profile = bench::to_json(*profile);
+      } else if (!bench::interrupted()) {
+        progress.clear();
+        log_warning("no profile: {}", profile.status().message());
+      }
+    };
+  }
   const std::vector<bench::PointResult> results =
       bench::measure_points(*groups, plan.runs, plan.run, **pool, hooks, before);
   progress.clear();
 
-  if (!results.empty()) fmt::print("{}", bench::results_table(results));
+  if (!results.empty()) {
+    fmt::print("{}{}", bench::results_table(results), bench::profiles_table(results));
+  }
   const int output = finish_output();
   if (bench::interrupted()) {
     fmt::print(stderr, "verbena: interrupted; {} points were finished{}\n", results.size(),
