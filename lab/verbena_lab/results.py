@@ -9,14 +9,21 @@ from typing import Any, Optional
 from .errors import ReportError
 from .protocols import protocol_key
 
-# Further axes of a benchmark, which older files lack: key, default, how a value reads in a label. Measurements that differ
-# here are never compared or merged. An axis more is a line here.
+# Further axes of a benchmark, which older files lack: key, and how a value reads in a label. Measurements that differ here
+# are never compared or merged. An axis more is a line here.
 SETTINGS = (
-    ("requester_nodes", None, "{} requester nodes"),
-    ("responder_nodes", None, "{} responder nodes"),
-    ("responder_threads", None, "{} responder threads"),
-    ("model", "", "{} connections"),
-    ("active_share", None, "{:.0%} of requests sent"),
+    ("requester_nodes", "{} requester nodes"),
+    ("responder_nodes", "{} responder nodes"),
+    ("responder_threads", "{} responder threads"),
+    ("active_share", "{:.0%} of requests sent"),
+    ("think_ns", "rests of {} ns"),
+    ("model", "{} connections"),
+    ("receive_queues", "{} receive queues"),
+    ("wait", "waiting by {}"),
+    ("inline_bytes", "inline up to {}"),
+    ("signal_interval", "signal interval {}"),
+    ("post_batch", "{} per doorbell"),
+    ("huge_pages", "huge pages {}"),
 )
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000
@@ -88,9 +95,11 @@ class Measurement:
     settings: tuple  # the values of SETTINGS
     empty_look_share: Optional[float]  # of the responders' looks for a request
     queue_pairs_per_node: Optional[int]  # of the node that has most
+    rate_mean_per_s: Optional[float]  # over the runs, beside the median
+    rate_deviation_per_s: Optional[float]
 
     def setting(self, key):
-        return self.settings[[name for name, _, _ in SETTINGS].index(key)]
+        return self.settings[[name for name, _ in SETTINGS].index(key)]
 
 
 @dataclass(frozen=True)
@@ -267,11 +276,12 @@ class _Row:
             self.fail(key, f"a number from 0 to {MAX_NUMBER:g}")
         return float(value)
 
-    def setting(self, key, default):
-        """A text or a number, as the default is."""
-        if self._row.get(key) is None:
-            return default
-        return self.text(key) if isinstance(default, str) else self.number(key, False)
+    def setting(self, key):
+        """A text or a number, or None."""
+        value = self._row.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        return self.number(key, False)
 
     def flag(self, key):
         value = self._row.get(key)
@@ -303,6 +313,7 @@ def _measurement(row, source):
             row.fail("latency_ns", "an object with the numbers p50, p99 and p999")
     spread = row.part("spread", True)
     cpu = row.part("cpu", True)
+    mean = row.part("mean", True)
     return Measurement(
         source=source,
         topology=row.text("topology"),
@@ -326,10 +337,16 @@ def _measurement(row, source):
         requester_cpu=_cpu(cpu.get("requester")),
         responder_cpu=_cpu(cpu.get("responder")),
         mark_layout=row.text("mark_layout", ""),
-        settings=tuple(row.setting(key, default) for key, default, _ in SETTINGS),
+        settings=tuple(row.setting(key) for key, _ in SETTINGS),
         empty_look_share=row.number("empty_look_share", True),
+        rate_mean_per_s=_number_or_none(mean.get("rate_per_s")),
+        rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),
     )
+
+
+def _number_or_none(value):
+    return float(value) if _is_number(value) else None
 
 
 def _whole_or_none(value):

@@ -9,7 +9,7 @@ from typing import Callable
 
 from . import figures, units
 from .results import SETTINGS
-from .views import configuration, series_of
+from .views import configuration, plain, series_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Axis:
 
 
 def _setting(key):
-    index = [name for name, _, _ in SETTINGS].index(key)
+    index = [name for name, _ in SETTINGS].index(key)
     return lambda view: view.settings[index]
 
 
@@ -85,7 +85,7 @@ def _variants(topology, axis, views):
         # An axis that only follows another one has its plot there.
         if any(_varies(views, leader) for leader in _FOLLOWS.get((topology, axis.key), ())):
             continue
-        groups.setdefault((rest, _setting("model")(view)), []).append(view)
+        groups.setdefault((rest, _further(view)), []).append(view)
     variants = []
     for members in groups.values():
         if len({axis.value(view) for view in members}) < 2:
@@ -95,6 +95,12 @@ def _variants(topology, axis, views):
             if variant:
                 variants.append(variant)
     return variants
+
+
+def _further(view):
+    """The settings that are no axis of these plots: they do not vary within one."""
+    drawn = {axis.key for axis in AXES}
+    return tuple(value for value, (key, _) in zip(view.settings, SETTINGS) if key not in drawn)
 
 
 def _varies(views, key):
@@ -109,6 +115,11 @@ def _fixed_text(axis, view, views):
         values = {other.value(one) for one in views}
         if other.key != axis.key and len(values) > 1 and other.value(view) is not None:
             parts.append(f"{other.text(other.value(view))} {other.title}")
+    drawn = {one.key for one in AXES}
+    for index, (key, text) in enumerate(SETTINGS):
+        values = {one.settings[index] for one in views}
+        if key not in drawn and len(values) > 1 and view.settings[index] is not None:
+            parts.append(text.format(plain(view.settings[index])))
     return parts
 
 

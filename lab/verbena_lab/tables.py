@@ -6,6 +6,7 @@ import pathlib
 from . import units
 from .markup import escaped
 from .protocols import find_protocol
+from .views import plain
 
 
 def peers_section(peers):
@@ -46,8 +47,23 @@ def _count_cell(value):
     return _optional(value, lambda count: f"{count:,.0f}")
 
 
+def _setting_cell(key):
+    def cell(one):
+        value = one.setting(key)
+        return (value, "" if value is None else str(plain(value)))
+
+    return cell
+
+
 def _share_cell(value):
     return (None, "") if value is None else (value, units.percent_text(value))
+
+
+def _mean_cell(one):
+    if one.rate_mean_per_s is None or one.rate_deviation_per_s is None:
+        return (None, "")
+    text = f"{units.rate_text(one.rate_mean_per_s)} ± {units.rate_text(one.rate_deviation_per_s)}"
+    return (one.rate_mean_per_s, text)
 
 
 def _spread_cell(one):
@@ -67,7 +83,13 @@ _COLUMNS = (
     ("Threads", lambda one: (one.threads, f"{one.threads:,}"), True, True),
     ("Responder nodes", lambda one: _count_cell(one.setting("responder_nodes")), True, True),
     ("Responder threads", lambda one: _count_cell(one.setting("responder_threads")), True, True),
-    ("Connections", lambda one: (one.setting("model"), one.setting("model")), False, True),
+    ("Connections", _setting_cell("model"), False, True),
+    ("Receive queues", _setting_cell("receive_queues"), False, True),
+    ("Waiting", _setting_cell("wait"), False, True),
+    ("Inline", _setting_cell("inline_bytes"), False, True),
+    ("Signal interval", _setting_cell("signal_interval"), True, True),
+    ("Per doorbell", _setting_cell("post_batch"), True, True),
+    ("Huge pages", _setting_cell("huge_pages"), True, True),
     ("Active", lambda one: _share_cell(one.setting("active_share")), True, True),
     ("Queue pairs per node", lambda one: _count_cell(one.queue_pairs_per_node), True, True),
     ("Request", lambda one: (one.request_bytes, units.size_text(one.request_bytes)), True, True),
@@ -78,6 +100,7 @@ _COLUMNS = (
     ("p99.9", lambda one: _optional(one.p999_ns, units.time_text), True, False),
     ("Rate", lambda one: _optional(one.rate_per_s, units.rate_text), True, False),
     ("Bandwidth", lambda one: _optional(one.bandwidth_bytes_per_s, units.bandwidth_text), True, False),
+    ("Mean ± deviation", _mean_cell, True, True),
     ("Spread", _spread_cell, True, True),
     ("Runs", lambda one: (one.runs, f"{one.runs:,}"), True, True),
     ("Requester CPU", lambda one: _cpu_cell(one.requester_cpu), True, True),

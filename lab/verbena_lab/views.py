@@ -99,7 +99,7 @@ def _labels(keys):
     """The device always, and whatever else differs between the views."""
     texts = [
         [device, machine, f"commit {commit[:12]}", topology, f"{nodes} nodes", f"{threads} threads"]
-        + ["" if value in (None, "") else text.format(_plain(value)) for value, (_, _, text) in zip(settings, SETTINGS)]
+        + ["" if value is None else text.format(plain(value)) for value, (_, text) in zip(settings, SETTINGS)]
         for device, machine, commit, topology, nodes, threads, settings in keys
     ]
     varying = [len({text[part] for text in texts}) > 1 for part in range(len(texts[0]))] if texts else []
@@ -108,7 +108,7 @@ def _labels(keys):
     ]
 
 
-def _plain(value):
+def plain(value):
     """4.0 nodes are 4."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -153,4 +153,8 @@ def _merge(members):
         p50_range=reach("p50_ns", "p50_range"),
         requester_cpu=cpu("requester_cpu"),
         responder_cpu=cpu("responder_cpu"),
+        # Of one measurement's runs; there is none over several.
+        rate_mean_per_s=None,
+        rate_deviation_per_s=None,
+        empty_look_share=None,
     )

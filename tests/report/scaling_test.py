@@ -27,15 +27,18 @@ class Shapes(unittest.TestCase):
             shaped("read", 4, responder_threads=2),
             shaped("read", 4, active_share=0.1),
             shaped("read", 4, model="dispatcher"),
+            shaped("read", 4, inline_bytes="device"),
+            shaped("read", 4, post_batch=4),
         ]
         found = views_of(rows)
-        self.assertEqual(len(found), 4)
+        self.assertEqual(len(found), 6)
         self.assertEqual(sum(view.merged for view in found), 0)
         labels = [view.label for view in found]
-        self.assertEqual(len(set(labels)), 4)
+        self.assertEqual(len(set(labels)), 6)
         self.assertIn("2 responder threads", labels[1])
         self.assertIn("10% of requests sent", labels[2])
         self.assertIn("dispatcher connections", labels[3])
+        self.assertIn("4 per doorbell", labels[5])
 
     def test_files_without_these_keys_are_read_as_before(self):
         view = support.one_view([synthetic.row("read", 64, 1)])
@@ -65,6 +68,13 @@ class Scaling(unittest.TestCase):
         labels = [variant["label"] for variant in plots[0]["variants"]]
         self.assertTrue(any("10" in label and "sent" in label for label in labels), labels)
 
+    def test_other_settings_are_variants_not_points_of_a_line(self):
+        rows = [shaped("read", n, model=model) for n in (1, 2) for model in ("private", "dispatcher")]
+        (plot,) = scaling.scaling_plots(views_of(rows))
+        labels = [variant["label"] for variant in plot["variants"]]
+        self.assertEqual([label.rsplit(", ", 1)[1] for label in labels], ["private connections", "dispatcher connections"])
+        self.assertEqual([variant["data"][0]["x"] for variant in plot["variants"]], [[1, 2], [1, 2]])
+
     def test_failed_points_are_left_out(self):
         rows = [shaped("read", 1), shaped("read", 2), shaped("read", 4, errors=1)]
         (plot,) = scaling.scaling_plots(views_of(rows))
@@ -72,10 +82,12 @@ class Scaling(unittest.TestCase):
 
     def test_the_page_has_the_section_and_the_table_the_columns(self):
         rows = [shaped("read", n, empty_look_share=0.25 * n, queue_pairs={"most_per_node": n}) for n in (1, 2)]
+        rows[0]["mean"] = {"rate_per_s": 2000, "rate_deviation_per_s": 100}
         text = page.render(support.load(synthetic.document(rows)), "")
         self.assertIn("How it scales", text)
         self.assertIn("Empty looks", text)
         self.assertIn("Queue pairs per node", text)
+        self.assertIn("2.00 k/s ± 100 /s", text.replace("\u00a0", " ").replace("&nbsp;", " "))
 
 
 if __name__ == "__main__":
