@@ -104,6 +104,13 @@ struct WriteChannel {
    private:
     static constexpr uint32_t kUnused = ~0u;
 
+    // On its way while the message before it is delivered: a line that another core wrote takes
+    // longer to come than a small message to handle. The next look goes there in any case.
+    void fetch(const char* slot) const {
+      __builtin_prefetch(slot);
+      __builtin_prefetch(slot + slots_.shape.slot_bytes - 1);
+    }
+
     uint32_t next(uint32_t slot) const { return slot + 1 == slots_.count ? 0 : slot + 1; }
 
     template <DeliverFunction Deliver>
@@ -122,6 +129,7 @@ struct WriteChannel {
         used_bytes_[slot] = probe.bytes;
       }
       expected_ = next(slot);
+      fetch(slots_.slot(expected_));
       deliver(slot, probe.payload, probe.bytes);
       return true;
     }
