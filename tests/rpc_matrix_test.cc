@@ -95,6 +95,9 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
     job.c.messages = 100 + random.below(100);
     // Too few shared receives now and then: senders must wait.
     job.c.receive_depth = random.below(3) == 0 ? 2 : 0;
+    const auto queues = all_receive_queues();
+    job.c.receive_queues = queues[random.below(queues.size())];
+    job.c.blocking = random.below(4) == 0;
     job.seed = random.next();
     const auto draw = [&random](uint64_t max_ns) {
       return Fault{.probability = 0.001 * static_cast<double>(random.below(50)),
