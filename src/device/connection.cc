@@ -23,6 +23,28 @@ constexpr uint64_t kLastRetryNs = 200'000'000;
 // With several addresses of a host, none may use up the time of the others.
 constexpr int64_t kOneOfManyTimeoutNs = 3'000'000'000;
 
+// While a send waits for a peer that does not read, the peer's host answers, but does not take the
+// data: without this the system would take that for death. Ends with the send.
+class PatientSend {
+ public:
+  explicit PatientSend(int socket) : socket_(socket) {}
+  PatientSend(const PatientSend&) = delete;
+  PatientSend& operator=(const PatientSend&) = delete;
+  ~PatientSend() {
+    if (begun_) set_silence_limit(socket_, kHostSilenceLimitNs);
+  }
+  void begin(const Deadline& deadline) {
+    if (begun_) return;
+    begun_ = true;
+    constexpr int64_t kDayNs = 86'400'000'000'000;
+    set_silence_limit(socket_, std::min(deadline.remaining_ns(), kDayNs) + kHostSilenceLimitNs);
+  }
+
+ private:
+  int socket_;
+  bool begun_ = false;
+};
+
 // What became of one try to connect to one address.
 struct Attempt {
   std::optional<FileDescriptor> socket;
@@ -181,6 +203,7 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
   store_little_endian(header.data() + 4, static_cast<uint32_t>(frame.size()));
 
   const Deadline deadline(timeout_ns);
+  PatientSend patience(state.socket.get());
   const size_t total = header.size() + frame.size();
   size_t done = 0;
   while (done < total) {
@@ -208,6 +231,7 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
                  Status(StatusCode::kUnavailable,
                         fmt::format("peer {} is gone: {}", state.peer_name, std::strerror(errno)));
     }
+    patience.begin(deadline);
     pollfd descriptor{state.socket.get(), POLLOUT, 0};
     if (poll_until({&descriptor, 1}, deadline) == 0) {
       return state.send_broken = Status(

@@ -127,10 +127,15 @@ void set_connection_options(int socket) {
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_silence_limit(socket, kHostSilenceLimitNs);
+}
+
+void set_silence_limit(int socket, int64_t limit_ns) {
+  // Takes the place of TCP_KEEPCNT, and also holds while data is on its way.
+  const int limit_ms = static_cast<int>(limit_ns / 1'000'000);
+  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
 int poll_until(std::span<pollfd> descriptors, const Deadline& deadline) {

@@ -53,8 +53,13 @@ Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t por
 SocketAddress local_address(int socket);
 SocketAddress peer_address(int socket);
 
-// Small frames leave at once; a peer whose host died is noticed within about half a minute.
+// How long a peer's host may leave the system's packets unanswered before it counts as dead. Every
+// living host answers, whatever the peer's process does.
+inline constexpr int64_t kHostSilenceLimitNs = 8'000'000'000;
+
+// Small frames leave at once; a peer whose host died is noticed within kHostSilenceLimitNs.
 void set_connection_options(int socket);
+void set_silence_limit(int socket, int64_t limit_ns);
 
 // poll() that goes on after signals. The number of descriptors with events; 0 when the deadline
 // passed.

@@ -284,6 +284,25 @@ TEST_F(ConnectionTest, ASenderWhosePeerDoesNotReadTimesOut) {
   EXPECT_EQ(pair.connection.send({}).code(), StatusCode::kTimeout);
 }
 
+TEST_F(ConnectionTest, APeerThatReadsLateIsNotTakenForADeadHost) {
+  Pair pair = connect_pair();
+  const std::vector<std::byte> frame(kMaxControlFrameBytes);
+  constexpr int kFrames = 16;  // more than the buffers of both sockets
+  Status sent;
+  Thread sender = start_thread("sender", [&] {
+    for (int i = 0; i < kFrames && sent.ok(); ++i) sent = pair.here.send(frame);
+  });
+  sleep_ns(kHostSilenceLimitNs + 2'000'000'000);
+  EXPECT_FALSE(pair.there.peer_closed());
+  for (int i = 0; i < kFrames; ++i) {
+    const Result<std::vector<std::byte>> received = pair.there.receive(kLongNs);
+    ASSERT_TRUE(received.ok()) << received.status().message();
+    EXPECT_EQ(received->size(), frame.size());
+  }
+  sender.join();
+  EXPECT_TRUE(sent.ok()) << sent.message();
+}
+
 TEST_F(ConnectionTest, ExchangesValuesOfBothSides) {
   struct Endpoint {
     uint32_t queue_pair_number;
