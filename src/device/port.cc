@@ -7,6 +7,7 @@
 
 #include "src/device/explain.h"
 #include "src/device/hardware/gid_choice.h"
+#include "src/device/path_settings.h"
 
 namespace verbena {
 
@@ -18,7 +19,24 @@ bool needs_gid(const ibv_port_attr& attributes) {
          (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
 }
 
+// The entry that the user asked for.
+Status take_port_gid(ibv_context* context, const VerbsControl& control, uint8_t index, Port* port) {
+  if (index >= port->attributes.gid_tbl_len ||
+      control.query_gid(context, port->number, index, &port->gid) != 0 || is_zero(port->gid)) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("VERBENA_GID_INDEX is {}, but port {} of {} has no such GID; 'ibv_devinfo "
+                        "-v' lists those there are",
+                        index, port->number, context->device->name)};
+  }
+  port->gid_index = index;
+  return {};
+}
+
 Status choose_port_gid(ibv_context* context, const VerbsControl& control, Port* port) {
+  if (&control == &hardware_control()) {
+    VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, path_settings());
+    if (settings.gid_index) return take_port_gid(context, control, *settings.gid_index, port);
+  }
   if (&control == &hardware_control() && port->attributes.link_layer == IBV_LINK_LAYER_ETHERNET) {
     std::optional<ibv_gid_entry> entry = choose_hardware_gid(context, port->number);
     if (entry.has_value()) {

@@ -6,6 +6,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/explain.h"
+#include "src/device/path_settings.h"
 #include "src/device/port.h"
 #include "src/device/verbs_control.h"
 #include "verbena/device.h"
@@ -35,8 +36,13 @@ Status check(const ReliabilityOptions& options) {
   return {};
 }
 
+Result<PathSettings> settings_for(const VerbsControl& control) {
+  return &control == &hardware_control() ? path_settings() : PathSettings{};
+}
+
 // The path to `peer` over `port`.
-Result<ibv_ah_attr> path_to(const QueuePairAddress& peer, const Port& port, const char* device) {
+Result<ibv_ah_attr> path_to(const QueuePairAddress& peer, const Port& port, const char* device,
+                            const PathSettings& settings) {
   if (!port.active()) {
     return Status(StatusCode::kUnavailable,
                   fmt::format("port {} of {} is {}; bring its link up", port.number, device,
@@ -45,6 +51,7 @@ Result<ibv_ah_attr> path_to(const QueuePairAddress& peer, const Port& port, cons
   ibv_ah_attr path{};
   path.port_num = port.number;
   path.dlid = peer.lid;
+  path.sl = settings.service_level;
   if (!port.routed_by_gid()) {
     if (port.attributes.link_layer == IBV_LINK_LAYER_ETHERNET) {
       return Status(StatusCode::kUnavailable,
@@ -69,6 +76,7 @@ Result<ibv_ah_attr> path_to(const QueuePairAddress& peer, const Port& port, cons
   path.is_global = 1;
   path.grh.sgid_index = static_cast<uint8_t>(port.gid_index);
   path.grh.hop_limit = 64;
+  path.grh.traffic_class = settings.traffic_class;
   std::memcpy(path.grh.dgid.raw, peer.gid, sizeof(peer.gid));
   return path;
 }
@@ -122,9 +130,10 @@ Result<QueuePairAddress> QueuePair::address() const {
 }
 
 Status QueuePair::init(unsigned remote_access) {
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = 0;
+  attributes.pkey_index = settings.pkey_index;
   attributes.port_num = port_;
   attributes.qp_access_flags = remote_access;
   const int error = control_->modify_qp(
@@ -141,7 +150,8 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
   ibv_context* context = get()->context;
   const char* device = context->device->name;
   VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(context, *control_, port_));
-  VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path, path_to(peer, port, device));
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
+  VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path, path_to(peer, port, device, settings));
   if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096) {
     return {StatusCode::kProtocolViolation,
             fmt::format("the peer's MTU code is {}; there are {} to {}", peer.mtu,
@@ -175,7 +185,8 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
 
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
-  attributes.timeout = options.ack_timeout;
+  attributes.timeout = settings.ack_timeout.value_or(
+      ack_timeout_for(options.ack_timeout, limits.local_ca_ack_delay));
   attributes.retry_cnt = options.retry_count;
   attributes.rnr_retry = options.rnr_retry_count;
   attributes.sq_psn = local_psn_;

@@ -8,12 +8,12 @@
 
 namespace verbena {
 
-namespace {
-
 bool is_zero(const ibv_gid& gid) {
   return std::all_of(std::begin(gid.raw), std::end(gid.raw),
                      [](uint8_t byte) { return byte == 0; });
 }
+
+namespace {
 
 bool is_ipv4_mapped(const ibv_gid& gid) {
   static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -46,17 +46,23 @@ std::optional<ibv_gid_entry> choose_gid(std::span<const ibv_gid_entry> table) {
 }
 
 std::optional<ibv_gid_entry> choose_hardware_gid(ibv_context* context, uint8_t port) {
-  ibv_port_attr attributes;
-  if (ibv_query_port(context, port, &attributes) != 0 || attributes.gid_tbl_len <= 0) return {};
-  std::vector<ibv_gid_entry> table;
-  // An address vector holds an 8-bit index.
-  const int entries = std::min(attributes.gid_tbl_len, UINT8_MAX + 1);
-  for (int index = 0; index < entries; ++index) {
-    ibv_gid_entry entry{};
-    if (ibv_query_gid_ex(context, port, static_cast<uint32_t>(index), &entry, 0) == 0) {
-      table.push_back(entry);
-    }
+  // The table may have a thousand places of which a few are taken: one call lists those.
+  ibv_device_attr device{};
+  ibv_port_attr attributes{};
+  if (ibv_query_device(context, &device) != 0 || ibv_query_port(context, port, &attributes) != 0) {
+    return {};
   }
+  const size_t places = static_cast<size_t>(std::max(attributes.gid_tbl_len, 0)) *
+                        std::max<size_t>(device.phys_port_cnt, 1);
+  std::vector<ibv_gid_entry> table(places);
+  const ssize_t found = ibv_query_gid_table(context, table.data(), table.size(), 0);
+  table.resize(found > 0 ? static_cast<size_t>(found) : 0);
+  // An address vector holds an 8-bit index.
+  table.erase(std::remove_if(table.begin(), table.end(),
+                             [port](const ibv_gid_entry& entry) {
+                               return entry.port_num != port || entry.gid_index > UINT8_MAX;
+                             }),
+              table.end());
   return choose_gid(table);
 }
 

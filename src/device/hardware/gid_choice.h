@@ -8,6 +8,9 @@
 
 namespace verbena {
 
+// An empty place in the table.
+bool is_zero(const ibv_gid& gid);
+
 // RoCE: the entry that routers and switches handle best. RoCE v2 over IPv4 first, then v2 over a
 // global IPv6 address, v2 link-local, then RoCE v1; entries that are zero are never taken. Among
 // equals the lowest index, which is the interface's own and not that of a VLAN on it. Nothing if
