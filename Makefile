@@ -4,10 +4,10 @@ PREFIX ?= /usr/local
 TOOL := build/release/bin/verbena
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check format asan tsan bench-peers install clean
+.PHONY: help build demo test test-kernel test-hardware check format asan tsan bench-peers install clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: JOBS=N (parallel jobs), PREFIX=DIR (of install; default $(PREFIX))"
 
 build:  ## Install what is missing, compile; the tool is build/release/bin/verbena
@@ -21,6 +21,17 @@ test:  ## Build, then run all tests
 	@scripts/setup build run test
 	@scripts/build release
 	@scripts/test release
+
+test-kernel:  ## Test on the kernel's RDMA stack: soft-RoCE in emulated guests that a network joins
+	@scripts/setup build run test kernel
+	@scripts/build release product kernel_test_programs
+	@scripts/test release -C kernel -L kernel
+
+test-hardware:  ## The same tests on a device of this machine: DEVICE=mlx5_0
+	@test -n "$(DEVICE)" || { echo "name a device: make test-hardware DEVICE=mlx5_0 (see 'verbena devices')"; exit 1; }
+	@scripts/setup build run test
+	@scripts/build release product kernel_test_programs
+	@VERBENA_TEST_DEVICE="$(DEVICE)" scripts/test release -C hardware -L hardware
 
 check:  ## Format, spelling, conventions, self-contained headers, clang-tidy
 	@scripts/setup build check

@@ -31,7 +31,7 @@ class RpcBrokenTest : public testing::TestWithParam<Protocol> {
   // One request is made; both sides must say that its connection broke.
   void run(const FaultPlan& requester_faults, const FaultPlan& responder_faults) {
     Thread thread = start_thread("requester", [&] { request(requester_faults); });
-    auto device = Device::open(kDevice, responder_faults);
+    auto device = Device::open(test_device(), responder_faults);
     ASSERT_TRUE(device.ok()) << device.status().message();
     auto domain = ProtectionDomain::create(*device);
     ASSERT_TRUE(domain.ok());
@@ -59,7 +59,7 @@ class RpcBrokenTest : public testing::TestWithParam<Protocol> {
 
  private:
   void request(const FaultPlan& faults) {
-    auto device = Device::open(kDevice, faults);
+    auto device = Device::open(test_device(), faults);
     ASSERT_TRUE(device.ok()) << device.status().message();
     auto domain = ProtectionDomain::create(*device);
     ASSERT_TRUE(domain.ok());

@@ -162,7 +162,7 @@ void request(Requester& requester, const Case& c, uint64_t messages, Counted& co
 Status run_requester(const Case& c, uint16_t port, const JobSecret& secret, Counts& counts) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
-  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
   VERBENA_ASSIGN_OR_RETURN(auto requester, make_requester(c.protocol, c.layout, device, domain,
                                                           control, requester_options(c)));
@@ -176,7 +176,7 @@ Status run_requester(const Case& c, uint16_t port, const JobSecret& secret, Coun
 
 Status run_responder(const Case& c, ControlListener& listener, Counts& counts) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control, listener.accept(kTimeoutNs));
-  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
   std::vector<char> readable = readable_memory();
   VERBENA_ASSIGN_OR_RETURN(auto responder, make_responder(c.protocol, c.layout, device, domain,

@@ -29,7 +29,7 @@ class RpcDispatcherTest : public testing::Test {
   };
 
   Result<Side> open_side() {
-    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
     return Side{std::move(device), std::move(domain)};
   }

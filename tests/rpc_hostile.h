@@ -24,7 +24,7 @@ struct Side {
 };
 
 inline Result<Side> open_side() {
-  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
   return Side{std::move(device), std::move(domain)};
 }
@@ -99,7 +99,7 @@ class RpcHostileTest : public testing::Test {
  protected:
   void SetUp() override {
     auto side = open_side();
-    if (!side.ok()) GTEST_SKIP() << "no soft0 here: " << side.status().message();
+    if (!side.ok()) GTEST_SKIP() << "no " << test_device() << " here: " << side.status().message();
     side_.emplace(std::move(*side));
     auto listener = ControlListener::listen("127.0.0.1", 0, secret_);
     ASSERT_TRUE(listener.ok()) << listener.status().message();
@@ -142,7 +142,7 @@ class RpcHostileTest : public testing::Test {
                                       requester_options(c));
       ASSERT_TRUE(requester.ok()) << requester.status().message();
       Case endless = c;
-      endless.messages = 200;
+      endless.messages = thinned(200);
       do {
         const Outcome outcome = Client(endless).run(**requester, [](uint64_t) {});
         ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();

@@ -28,7 +28,7 @@ constexpr uint32_t kKills = 20;
 
 struct Side {
   static Result<std::unique_ptr<Side>> open() {
-    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
     return std::unique_ptr<Side>(new Side{std::move(device), std::move(domain)});
   }
@@ -40,7 +40,7 @@ class RpcKillTest : public testing::TestWithParam<Protocol> {
  protected:
   void SetUp() override {
     auto side = Side::open();
-    if (!side.ok()) GTEST_SKIP() << "no soft0 here: " << side.status().message();
+    if (!side.ok()) GTEST_SKIP() << "no " << test_device() << " here: " << side.status().message();
     side_ = std::move(*side);
     auto listener = ControlListener::listen("127.0.0.1", 0, secret_);
     ASSERT_TRUE(listener.ok()) << listener.status().message();

@@ -87,7 +87,7 @@ class Member {
   Status connect_all(ControlConnection& test, const JobSecret& secret) {
     FaultPlan faults = job_.faults;
     faults.seed = random_.next();
-    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice, faults));
+    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device(), faults));
     device_.emplace(std::move(device));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(*device_));
     domain_.emplace(std::move(domain));

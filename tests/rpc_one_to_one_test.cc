@@ -1,5 +1,6 @@
-// Requester and responder on soft0, in two threads and in two processes: every protocol with every
-// mark layout, sizes at random, every byte checked; and what each side says when the other dies.
+// Requester and responder on one device (soft0, or VERBENA_TEST_DEVICE), in two threads and in two
+// processes: every protocol with every mark layout, sizes at random, every byte checked; and what
+// each side says when the other dies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ using testing::HasSubstr;
 // This process's side of a connection, on a device of its own.
 struct Side {
   static Result<Side> open() {
-    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+    VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
     return Side{std::move(device), std::move(domain)};
   }
@@ -32,7 +33,7 @@ class RpcOneToOneTest : public testing::Test {
  protected:
   void SetUp() override {
     auto side = Side::open();
-    if (!side.ok()) GTEST_SKIP() << "no soft0 here: " << side.status().message();
+    if (!side.ok()) GTEST_SKIP() << "no " << test_device() << " here: " << side.status().message();
     side_.emplace(std::move(*side));
     auto listener = ControlListener::listen("127.0.0.1", 0, secret_);
     ASSERT_TRUE(listener.ok()) << listener.status().message();
@@ -81,7 +82,8 @@ class RpcOneToOneTest : public testing::Test {
     });
   }
 
-  void run_in_two_threads(const Case& c) {
+  void run_in_two_threads(Case c) {
+    c.messages = thinned(c.messages);
     SCOPED_TRACE(name_of(c) + ", VERBENA_SEED=" + std::to_string(c.seed));
     Server server;
     Thread thread = start_server(c, server);
@@ -102,7 +104,8 @@ class RpcOneToOneTest : public testing::Test {
     EXPECT_EQ(server.requests, c.protocol == Protocol::kRead ? 0 : c.messages);
   }
 
-  void run_in_two_processes(const Case& c) {
+  void run_in_two_processes(Case c) {
+    c.messages = thinned(c.messages);
     SCOPED_TRACE(name_of(c) + ", VERBENA_SEED=" + std::to_string(c.seed));
     std::optional<PeerProcess> process;
     std::optional<ControlConnection> control(start(process, {Role::kResponder, c}));
@@ -246,7 +249,7 @@ TEST_F(RpcOneToOneTest, RequesterReportsAKilledResponder) {
     const std::unique_ptr<Requester> requester = this->requester(c, control);
     ASSERT_NE(requester, nullptr);
     const Outcome outcome = Client(c).run(*requester, [&](uint64_t responses) {
-      if (responses == 500) process->kill_now();
+      if (responses == thinned(500)) process->kill_now();
     });
     EXPECT_FALSE(outcome.stuck);
     EXPECT_EQ(outcome.wrong, 0u);
@@ -280,7 +283,8 @@ TEST_F(RpcOneToOneTest, ResponderReportsAKilledRequester) {
       while ((*responder)->status().ok()) {
         (*responder)->poll(server) > 0 ? waiter.progress() : waiter.idle();
         ++looks;
-        if (server.requests >= 500 || (c.protocol == Protocol::kRead && looks > 100'000)) {
+        if (server.requests >= thinned(500) ||
+            (c.protocol == Protocol::kRead && looks > thinned(100'000))) {
           process->kill_now();
         }
       }
@@ -316,7 +320,7 @@ TEST_F(RpcOneToOneTest, ResponderServesSeveralConnections) {
         ASSERT_TRUE(control.ok()) << control.status().message();
         Case mine = c;
         mine.seed += i;
-        mine.messages = i == 0 ? 100 : 2000;
+        mine.messages = thinned(i == 0 ? 100 : 2000);
         auto requester = make_requester(c.protocol, c.layout, side->device, side->domain, *control,
                                         requester_options(mine));
         ASSERT_TRUE(requester.ok()) << requester.status().message();
@@ -330,7 +334,8 @@ TEST_F(RpcOneToOneTest, ResponderServesSeveralConnections) {
     serve(**responder, server);
     for (Thread& thread : threads) thread.join();
     EXPECT_EQ(server.bad_requests, 0u);
-    EXPECT_EQ(server.requests, c.protocol == Protocol::kRead ? 0u : 100u + 2 * 2000u);
+    EXPECT_EQ(server.requests,
+              c.protocol == Protocol::kRead ? 0u : thinned(100) + 2 * thinned(2000));
   }
 }
 

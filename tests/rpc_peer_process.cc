@@ -16,7 +16,7 @@ Result<int> run(uint16_t port, const JobSecret& secret) {
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskTag, kTimeoutNs));
   const Case& c = task.c;
-  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(kDevice));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
   if (task.role == Role::kRequester) {
     VERBENA_ASSIGN_OR_RETURN(auto requester, make_requester(c.protocol, c.layout, device, domain,

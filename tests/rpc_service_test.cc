@@ -21,7 +21,7 @@ namespace {
 
 using rpc_test::fill_pattern;
 using rpc_test::has_pattern;
-using rpc_test::kDevice;
+using rpc_test::test_device;
 using rpc_test::kTimeoutNs;
 
 using testing::HasSubstr;
@@ -39,7 +39,7 @@ class RpcServiceTest : public testing::Test {
     server_.reset();
     controls_.clear();
     if (!device_) {
-      Result<Device> device = Device::open(kDevice);
+      Result<Device> device = Device::open(test_device());
       ASSERT_TRUE(device.ok()) << device.status().message();
       device_.emplace(std::move(*device));
       domain_.emplace(std::move(*ProtectionDomain::create(*device_)));

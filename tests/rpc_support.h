@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
@@ -15,7 +16,18 @@
 
 namespace verbena::rpc_test {
 
-inline constexpr const char* kDevice = "soft0";
+// Which device the tests run on: VERBENA_TEST_DEVICE, else the software RNIC.
+inline const char* test_device() {
+  const char* name = std::getenv("VERBENA_TEST_DEVICE");
+  return name != nullptr && *name != '\0' ? name : "soft0";
+}
+// Of so many messages, the part that this run exchanges: all, or one in VERBENA_TEST_THINNING where
+// the machine is slow because it is emulated.
+inline uint64_t thinned(uint64_t messages) {
+  const char* text = std::getenv("VERBENA_TEST_THINNING");
+  const uint64_t thinning = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+  return thinning > 1 ? messages / thinning + 1 : messages;
+}
 inline constexpr int64_t kTimeoutNs = 60'000'000'000;
 inline constexpr uint32_t kReadableBytes = 1 << 20;
 
