@@ -1,0 +1,221 @@
+// Ranks as threads of this process: what they agree on, and what each says when they do not.
+#include "verbena/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+
+namespace verbena {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return {bytes, bytes + text.size()};
+}
+
+class JobTest : public testing::Test {
+ protected:
+  // A port that was free a moment ago.
+  static std::string free_coordinator() {
+    auto listener = ControlListener::listen("127.0.0.1", 0, JobSecret::random());
+    EXPECT_TRUE(listener.ok()) << listener.status().message();
+    return "127.0.0.1:" + std::to_string(listener->port());
+  }
+
+  JobOptions options(int rank, int size) const {
+    JobOptions options;
+    options.rank = rank;
+    options.size = size;
+    options.coordinator = coordinator_;
+    options.secret = secret_;
+    return options;
+  }
+
+  // Each rank in a thread of its own.
+  static void run(const std::vector<JobOptions>& ranks,
+                  const std::function<void(size_t index, Result<Job> job)>& body) {
+    std::vector<Thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      threads.push_back(start_thread("rank", [&, i] { body(i, Job::join(ranks[i])); }));
+    }
+    for (Thread& thread : threads) thread.join();
+  }
+  void run_all(int size, const std::function<void(Job& job)>& body) {
+    std::vector<JobOptions> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(options(rank, size));
+    run(ranks, [&](size_t, Result<Job> job) {
+      ASSERT_TRUE(job.ok()) << job.status().message();
+      body(*job);
+    });
+  }
+
+  JobSecret secret_ = JobSecret::random();
+  std::string coordinator_ = free_coordinator();
+};
+
+TEST_F(JobTest, EachIsConnectedWithEach) {
+  static constexpr int kSize = 5;
+  run_all(kSize, [](Job& job) {
+    EXPECT_EQ(job.size(), kSize);
+    for (int peer = 0; peer < kSize; ++peer) {
+      EXPECT_FALSE(job.host(peer).empty());
+      if (peer == job.rank()) continue;
+      const Result<uint32_t> theirs =
+          job.peer(peer).exchange<uint32_t>(1, static_cast<uint32_t>(job.rank()), Job::kTimeoutNs);
+      ASSERT_TRUE(theirs.ok()) << theirs.status().message();
+      EXPECT_EQ(*theirs, static_cast<uint32_t>(peer));
+    }
+    EXPECT_TRUE(job.barrier().ok());
+  });
+}
+
+TEST_F(JobTest, GathersAndBroadcastsFromAnyRoot) {
+  run_all(4, [](Job& job) {
+    for (int root = 0; root < 4; ++root) {
+      const auto all = job.gather(bytes_of("from " + std::to_string(job.rank())), root);
+      ASSERT_TRUE(all.ok()) << all.status().message();
+      ASSERT_EQ(all->size(), job.rank() == root ? 4u : 0u);
+      for (size_t rank = 0; rank < all->size(); ++rank) {
+        EXPECT_EQ((*all)[rank], bytes_of("from " + std::to_string(rank)));
+      }
+      const auto said = job.broadcast(bytes_of("by " + std::to_string(job.rank())), root);
+      ASSERT_TRUE(said.ok()) << said.status().message();
+      EXPECT_EQ(*said, bytes_of("by " + std::to_string(root)));
+    }
+  });
+}
+
+TEST_F(JobTest, ABarrierHoldsUntilTheLastOneCame) {
+  std::atomic<int> arrived{0};
+  run_all(3, [&](Job& job) {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      ASSERT_TRUE(job.barrier().ok());
+      EXPECT_GE(arrived.load(), 3 * round);
+      ASSERT_TRUE(job.barrier().ok());
+    }
+  });
+}
+
+TEST_F(JobTest, OneRankAloneNeedsNobody) {
+  JobOptions alone = options(0, 1);
+  alone.coordinator.clear();
+  Result<Job> job = Job::join(alone);
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_TRUE(job->barrier().ok());
+  EXPECT_EQ(job->gather(bytes_of("x"))->size(), 1u);
+}
+
+TEST_F(JobTest, ALateRankIsNamed) {
+  std::vector<JobOptions> ranks = {options(0, 4), options(2, 4)};
+  for (JobOptions& rank : ranks) rank.timeout_ns = 1'000'000'000;
+  run(ranks, [](size_t index, const Result<Job>& job) {
+    ASSERT_FALSE(job.ok());
+    if (index == 0) {
+      EXPECT_EQ(job.status().code(), StatusCode::kTimeout);
+      EXPECT_THAT(job.status().message(), HasSubstr("2 of 4 ranks joined"));
+      EXPECT_THAT(job.status().message(), HasSubstr("rank 1, 3 did not"));
+    }
+  });
+}
+
+TEST_F(JobTest, ARankWithoutACoordinatorSaysSo) {
+  JobOptions lonely = options(1, 2);
+  lonely.timeout_ns = 300'000'000;
+  const Result<Job> job = Job::join(lonely);
+  ASSERT_FALSE(job.ok());
+  EXPECT_THAT(job.status().message(), HasSubstr("rank 0 was not found"));
+  EXPECT_THAT(job.status().message(), HasSubstr(coordinator_));
+}
+
+TEST_F(JobTest, AnotherSecretIsRefused) {
+  std::vector<JobOptions> ranks = {options(0, 2), options(1, 2)};
+  ranks[0].timeout_ns = 1'000'000'000;
+  ranks[1].secret = JobSecret::random();
+  run(ranks, [](size_t index, const Result<Job>& job) {
+    ASSERT_FALSE(job.ok());
+    if (index == 1) {
+      EXPECT_EQ(job.status().code(), StatusCode::kPermissionDenied);
+      EXPECT_THAT(job.status().message(), HasSubstr("secret"));
+    }
+  });
+}
+
+TEST_F(JobTest, ContradictionsAreNamedToBoth) {
+  const auto expect_both = [&](const JobOptions& other, const char* text) {
+    coordinator_ = free_coordinator();
+    JobOptions first = options(0, 3);
+    JobOptions second = other;
+    second.coordinator = coordinator_;
+    run({first, second}, [&](size_t, const Result<Job>& job) {
+      ASSERT_FALSE(job.ok());
+      EXPECT_EQ(job.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(job.status().message(), HasSubstr(text));
+    });
+  };
+  expect_both(options(1, 2), "counts 2 ranks, rank 0 counts 3");
+}
+
+TEST_F(JobTest, ARankThatStartsTwiceIsNamed) {
+  std::vector<JobOptions> ranks = {options(0, 3), options(1, 3), options(1, 3)};
+  std::atomic<int> named{0};
+  run(ranks, [&](size_t, const Result<Job>& job) {
+    ASSERT_FALSE(job.ok());
+    EXPECT_THAT(job.status().message(), HasSubstr("rank 1 was started twice"));
+    ++named;
+  });
+  EXPECT_EQ(named, 3);
+}
+
+TEST_F(JobTest, ADeadRankIsNamed) {
+  run_all(3, [](Job& job) {
+    if (job.rank() == 2) return;  // its connections close
+    const Status status = job.barrier();
+    if (job.rank() == 0) {
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+      EXPECT_THAT(status.message(), HasSubstr("rank 2 on "));
+    } else {
+      EXPECT_FALSE(status.ok());
+    }
+  });
+}
+
+TEST_F(JobTest, DifferentCallsAreNoticed) {
+  run_all(2, [](Job& job) {
+    if (job.rank() == 1) {
+      ASSERT_TRUE(job.gather(bytes_of("x")).ok());
+      EXPECT_FALSE(job.barrier().ok());
+    } else {
+      EXPECT_EQ(job.barrier().code(), StatusCode::kProtocolViolation);
+    }
+  });
+}
+
+TEST_F(JobTest, WhatIsMissingIsNamed) {
+  JobOptions missing = options(0, 2);
+  missing.coordinator.clear();
+  EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("--coordinator"));
+  missing = options(2, 2);
+  EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("rank 2 of 2"));
+  missing = options(0, 2);
+  missing.coordinator = "host:port";
+  EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("'host:port' is no HOST:PORT"));
+  missing = options(0, 2);
+  missing.secret.reset();
+  EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("VERBENA_JOB_SECRET_FILE"));
+  missing = options(-1, -1);
+  EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("mpiexec or srun"));
+}
+
+}  // namespace
+}  // namespace verbena

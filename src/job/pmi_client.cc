@@ -1,0 +1,107 @@
+#include "src/job/pmi_client.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "src/base/runtime.h"
+#include "src/device/connection_socket.h"
+
+namespace verbena::job {
+
+namespace {
+
+constexpr size_t kMaxLineBytes = 65536;
+
+Status failed(std::string_view what) {
+  return Status(StatusCode::kUnavailable,
+                fmt::format("the launcher's PMI server {}; give rank 0's address with "
+                            "--coordinator or VERBENA_COORDINATOR instead",
+                            what));
+}
+
+}  // namespace
+
+std::string pmi_value(std::string_view line, std::string_view key) {
+  while (!line.empty()) {
+    const size_t end = std::min(line.find(' '), line.size());
+    const std::string_view word = line.substr(0, end);
+    if (word.size() > key.size() && word.substr(0, key.size()) == key && word[key.size()] == '=') {
+      return std::string(word.substr(key.size() + 1));
+    }
+    line.remove_prefix(std::min(end + 1, line.size()));
+  }
+  return {};
+}
+
+Result<PmiClient> PmiClient::start(int descriptor, int64_t timeout_ns) {
+  PmiClient client(descriptor, now_ns() + static_cast<uint64_t>(timeout_ns));
+  VERBENA_ASSIGN_OR_RETURN(
+      const std::string hello,
+      client.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init"));
+  if (pmi_value(hello, "rc") != "0" || pmi_value(hello, "pmi_version") != "1") {
+    return failed("does not speak version 1");
+  }
+  VERBENA_ASSIGN_OR_RETURN(const std::string name, client.ask("cmd=get_my_kvsname", "my_kvsname"));
+  client.space_ = pmi_value(name, "kvsname");
+  if (client.space_.empty()) return failed("has no key-value space");
+  return client;
+}
+
+Status PmiClient::put(const std::string& key, const std::string& value) {
+  VERBENA_ASSIGN_OR_RETURN(
+      const std::string answer,
+      ask(fmt::format("cmd=put kvsname={} key={} value={}", space_, key, value), "put_result"));
+  return pmi_value(answer, "rc") == "0" ? Status::ok_status() : failed("did not take a value");
+}
+
+Status PmiClient::barrier() { return ask("cmd=barrier_in", "barrier_out").status(); }
+
+Result<std::string> PmiClient::get(const std::string& key) {
+  VERBENA_ASSIGN_OR_RETURN(
+      const std::string answer,
+      ask(fmt::format("cmd=get kvsname={} key={}", space_, key), "get_result"));
+  std::string value = pmi_value(answer, "value");
+  if (pmi_value(answer, "rc") != "0" || value.empty()) return failed("lost a value");
+  return value;
+}
+
+Result<std::string> PmiClient::ask(const std::string& line, std::string_view answer) {
+  const std::string text = line + "\n";
+  for (size_t sent = 0; sent < text.size();) {
+    const ssize_t count = ::send(descriptor_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return failed(fmt::format("is gone: {}", std::strerror(errno)));
+    sent += static_cast<size_t>(count);
+  }
+  VERBENA_ASSIGN_OR_RETURN(std::string found, read_line());
+  if (pmi_value(found, "cmd") != answer) {
+    return failed(fmt::format("answered '{}' where {} was due", found, answer));
+  }
+  return found;
+}
+
+Result<std::string> PmiClient::read_line() {
+  for (;;) {
+    const size_t end = unread_.find('\n');
+    if (end != std::string::npos) {
+      std::string line = unread_.substr(0, end);
+      unread_.erase(0, end + 1);
+      return line;
+    }
+    if (unread_.size() > kMaxLineBytes) return failed("sends no line");
+    pollfd waiting{descriptor_, POLLIN, 0};
+    if (poll_until({&waiting, 1}, Deadline::at(end_ns_)) == 0) return failed("did not answer");
+    char bytes[1024];
+    const ssize_t count = ::recv(descriptor_, bytes, sizeof(bytes), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return failed("is gone");
+    unread_.append(bytes, static_cast<size_t>(count));
+  }
+}
+
+}  // namespace verbena::job

@@ -1,0 +1,40 @@
+// PMI version 1: how processes that mpiexec of MPICH or Intel MPI (Hydra) started find each other.
+// The launcher leaves a socket open in each, over which lines of "cmd=... key=value" go back and
+// forth; its server has a key-value space for the job and a barrier after which all see it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "verbena/status.h"
+
+namespace verbena::job {
+
+class PmiClient {
+ public:
+  // `descriptor` is that of PMI_FD; it stays the launcher's. Says hello.
+  static Result<PmiClient> start(int descriptor, int64_t timeout_ns);
+
+  Status put(const std::string& key, const std::string& value);
+  // Returns when all ranks have called it.
+  Status barrier();
+  Result<std::string> get(const std::string& key);
+
+ private:
+  PmiClient(int descriptor, uint64_t end_ns) : descriptor_(descriptor), end_ns_(end_ns) {}
+  // Sends a line and returns the answer, which must be of this command.
+  Result<std::string> ask(const std::string& line, std::string_view answer);
+  Result<std::string> read_line();
+
+  int descriptor_;
+  uint64_t end_ns_;  // of now_ns(), for all calls together
+  std::string space_;
+  std::string unread_;
+};
+
+// The value of `key` in "cmd=get_result rc=0 value=abc"; empty if it is not there. Exposed for
+// tests.
+std::string pmi_value(std::string_view line, std::string_view key);
+
+}  // namespace verbena::job

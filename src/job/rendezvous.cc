@@ -1,0 +1,201 @@
+#include "src/job/rendezvous.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/job/member.h"
+#include "verbena/job.h"
+
+namespace verbena::job {
+
+namespace {
+
+// One of several addresses of rank 0 must not use up the time of the others.
+constexpr int64_t kOneOfManyTimeoutNs = 1'500'000'000;
+constexpr size_t kMissingNamed = 8;
+
+std::string missing_ranks(const Mesh& mesh) {
+  std::string names;
+  size_t count = 0;
+  for (size_t rank = 1; rank < mesh.peers.size(); ++rank) {
+    if (mesh.peers[rank].has_value()) continue;
+    if (++count <= kMissingNamed) names += fmt::format("{}{}", count > 1 ? ", " : "", rank);
+  }
+  return count > kMissingNamed ? fmt::format("{} and {} more", names, count - kMissingNamed)
+                               : names;
+}
+
+// Takes the newcomer in, if it fits.
+Status seat_newcomer(const Seat& seat, const JoinRequest& request, ControlConnection& connection,
+                     Mesh* mesh, std::vector<Member>* members) {
+  const std::string peer = connection.peer_name();
+  if (request.size != static_cast<uint32_t>(seat.size)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} on {} ({}) counts {} ranks, rank 0 counts {}; give all the "
+                              "same size",
+                              request.rank, request.host, peer, request.size, seat.size));
+  }
+  if (request.rank == 0 || request.rank >= request.size) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} ({}) also joins as rank {} of {}; each rank is needed once",
+                              request.host, peer, request.rank, request.size));
+  }
+  if (mesh->peers[request.rank].has_value()) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} was started twice: on {} and on {} ({})", request.rank,
+                              mesh->hosts[request.rank], request.host, peer));
+  }
+  const std::string address = address_of(peer);
+  (*members)[request.rank] = {is_loopback(address) ? "" : address, request.port, request.host};
+  mesh->hosts[request.rank] = request.host;
+  mesh->peers[request.rank] = std::move(connection);
+  return {};
+}
+
+Result<ControlConnection> reach_coordinator(const std::vector<std::string>& coordinators,
+                                            const JobSecret& secret, const Deadline& deadline) {
+  Status last;
+  for (;;) {
+    for (const std::string& coordinator : coordinators) {
+      VERBENA_ASSIGN_OR_RETURN(const HostAndPort parts, split_address(coordinator));
+      const int64_t left_ns = deadline.remaining_ns();
+      Result<ControlConnection> connection = ControlConnection::connect(
+          parts.host, parts.port, secret,
+          coordinators.size() == 1 ? left_ns : std::min(left_ns, kOneOfManyTimeoutNs));
+      if (connection.ok()) return connection;
+      last = connection.status();
+      if (last.code() == StatusCode::kPermissionDenied) return last;
+    }
+    if (deadline.expired() || coordinators.size() <= 1) {
+      return Status(last.code(),
+                    fmt::format("rank 0 was not found: {}; is it started, and can this host ({}) "
+                                "reach the coordinator's port?",
+                                last.message(), host_name()));
+    }
+  }
+}
+
+// From here to each rank before this one, and from each behind it to here.
+Status connect_all(const Seat& seat, const std::vector<Member>& members,
+                   const std::string& coordinator_address, ControlListener& listener,
+                   const JobSecret& secret, const Deadline& deadline, Mesh* mesh) {
+  for (int rank = 1; rank < seat.rank; ++rank) {
+    const Member& member = members[static_cast<size_t>(rank)];
+    const std::string& address = member.address.empty() ? coordinator_address : member.address;
+    Result<ControlConnection> connection =
+        ControlConnection::connect(address, member.port, secret, deadline.remaining_ns());
+    if (!connection.ok()) {
+      return Status(connection.status().code(),
+                    fmt::format("rank {} cannot reach rank {} on {}: {}", seat.rank, rank,
+                                member.host, connection.status().message()));
+    }
+    VERBENA_RETURN_IF_ERROR(connection->send(encode(
+        JoinRequest{static_cast<uint32_t>(seat.rank), static_cast<uint32_t>(seat.size), 0, {}})));
+    mesh->peers[static_cast<size_t>(rank)] = std::move(*connection);
+  }
+  for (int missing = seat.size - 1 - seat.rank; missing > 0; --missing) {
+    Result<ControlConnection> connection = listener.accept(deadline.remaining_ns());
+    if (!connection.ok()) {
+      return Status(connection.status().code(),
+                    fmt::format("{} ranks did not connect to rank {} on {}: {}; can they reach "
+                                "it, or does a firewall stand between?",
+                                missing, seat.rank, host_name(), connection.status().message()));
+    }
+    VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
+                             connection->receive(deadline.remaining_ns()));
+    VERBENA_ASSIGN_OR_RETURN(const JoinRequest request,
+                             decode_request(frame, connection->peer_name()));
+    if (request.rank <= static_cast<uint32_t>(seat.rank) ||
+        request.rank >= static_cast<uint32_t>(seat.size) || mesh->peers[request.rank].has_value()) {
+      return Status(StatusCode::kProtocolViolation,
+                    fmt::format("{} connected as rank {} where that cannot be",
+                                connection->peer_name(), request.rank));
+    }
+    mesh->peers[request.rank] = std::move(*connection);
+  }
+  return {};
+}
+
+Mesh empty_mesh(const Seat& seat) {
+  Mesh mesh;
+  mesh.peers.resize(static_cast<size_t>(seat.size));
+  mesh.hosts.resize(static_cast<size_t>(seat.size));
+  mesh.hosts[static_cast<size_t>(seat.rank)] = host_name();
+  return mesh;
+}
+
+}  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
+}
+
+Result<Mesh> gather_ranks(const Seat& seat, ControlListener& listener, const Deadline& deadline) {
+  Mesh mesh = empty_mesh(seat);
+  std::vector<Member> members(static_cast<size_t>(seat.size));
+  members[0].host = host_name();
+  const auto collect = [&]() -> Status {
+    for (int joined = 1; joined < seat.size; ++joined) {
+      Result<ControlConnection> connection = listener.accept(deadline.remaining_ns());
+      if (!connection.ok() && connection.status().code() == StatusCode::kTimeout) {
+        return Status(
+            StatusCode::kTimeout,
+            fmt::format("{} of {} ranks joined in time; rank {} did not: is it started, "
+                        "and can its host reach {} on {}?",
+                        joined, seat.size, missing_ranks(mesh), listener.name(), host_name()));
+      }
+      VERBENA_RETURN_IF_ERROR(connection.status());
+      VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
+                               connection->receive(deadline.remaining_ns()));
+      VERBENA_ASSIGN_OR_RETURN(const JoinRequest request,
+                               decode_request(frame, connection->peer_name()));
+      const Status seated = seat_newcomer(seat, request, *connection, &mesh, &members);
+      if (!seated.ok()) {
+        static_cast<void>(connection->send(encode(Result<std::vector<Member>>(seated))));
+      }
+      VERBENA_RETURN_IF_ERROR(seated);
+    }
+    return {};
+  };
+  const Status collected = collect();
+  const std::vector<std::byte> answer =
+      encode(collected.ok() ? Result<std::vector<Member>>(members)
+                            : Result<std::vector<Member>>(collected));
+  for (std::optional<ControlConnection>& peer : mesh.peers) {
+    if (!peer) continue;
+    const Status sent = peer->send(answer);
+    if (collected.ok()) VERBENA_RETURN_IF_ERROR(sent);
+  }
+  VERBENA_RETURN_IF_ERROR(collected);
+  return mesh;
+}
+
+Result<Mesh> join_ranks(const Seat& seat, const std::vector<std::string>& coordinators,
+                        const JobSecret& secret, const Deadline& deadline) {
+  Mesh mesh = empty_mesh(seat);
+  VERBENA_ASSIGN_OR_RETURN(ControlConnection coordinator,
+                           reach_coordinator(coordinators, secret, deadline));
+  const std::string peer = coordinator.peer_name();
+  const std::string address = address_of(peer);
+  VERBENA_ASSIGN_OR_RETURN(
+      ControlListener listener,
+      ControlListener::listen(address.find(':') != std::string::npos ? "::" : "0.0.0.0", 0,
+                              secret));
+  VERBENA_RETURN_IF_ERROR(coordinator.send(
+      encode(JoinRequest{static_cast<uint32_t>(seat.rank), static_cast<uint32_t>(seat.size),
+                         listener.port(), host_name()})));
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
+                           coordinator.receive(deadline.remaining_ns()));
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<Member> members,
+                           decode_members(frame, static_cast<uint32_t>(seat.size), peer));
+  for (size_t rank = 0; rank < members.size(); ++rank) mesh.hosts[rank] = members[rank].host;
+  mesh.peers[0] = std::move(coordinator);
+  VERBENA_RETURN_IF_ERROR(connect_all(seat, members, address, listener, secret, deadline, &mesh));
+  return mesh;
+}
+
+}  // namespace verbena::job
