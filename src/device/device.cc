@@ -149,6 +149,7 @@ Result<Device> Device::open_without_faults(std::string_view name) {
   const HardwareDevices hardware;
   ibv_device* device = hardware.find(name);
   if (device == nullptr) return not_found(name, hardware);
+  VERBENA_RETURN_IF_ERROR(check_transport(*device));
   ibv_context* context = ibv_open_device(device);
   if (context == nullptr) return explain_open_error(*device, errno);
   return from_context(context, ibv_close_device, &hardware_control(), name, DeviceKind::kHardware);

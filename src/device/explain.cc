@@ -116,6 +116,15 @@ Status explain_open_error(const ibv_device& device, int error) {
           fmt::format("cannot open {}: {}", device.name, std::strerror(error))};
 }
 
+Status check_transport(const ibv_device& device) {
+  if (device.transport_type != IBV_TRANSPORT_IWARP) return {};
+  return {StatusCode::kUnsupported,
+          fmt::format("{} is an iWARP device: those have no immediate data, and connect queue "
+                      "pairs by the RDMA connection manager only; use InfiniBand, RoCE or "
+                      "soft-RoCE (rdma link add rxe0 type rxe netdev ...)",
+                      device.name)};
+}
+
 LockedMemory locked_memory() {
   LockedMemory memory;
   rlimit limit{};

@@ -21,6 +21,8 @@ StatusCode status_code_of_errno(int error);
 Status verbs_error(const VerbsControl& control, std::string_view what, int error);
 
 Status explain_open_error(const ibv_device& device, int error);
+// Ok if queue pairs of this device can be connected and carry immediate data.
+Status check_transport(const ibv_device& device);
 Status explain_registration_error(const ProtectionDomain& domain, uint64_t length_bytes,
                                   unsigned access, int error);
 Status explain_completion_queue_error(const Device& device, const CompletionQueueOptions& options,

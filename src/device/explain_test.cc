@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 
 namespace verbena {
@@ -37,6 +38,17 @@ TEST(ExplainTest, TheLockedMemoryLimitIsBlamedOnlyWhereItBinds) {
   EXPECT_NE(explain_locked_memory(memory, 1), "");
   memory.unlimited = true;
   EXPECT_EQ(explain_locked_memory(memory, uint64_t{1} << 40), "");
+}
+
+TEST(ExplainTest, IwarpDevicesAreRefusedWithTheReason) {
+  ibv_device device{};
+  std::strcpy(device.name, "siw0");
+  device.transport_type = IBV_TRANSPORT_IWARP;
+  const Status refused = check_transport(device);
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_NE(refused.message().find("siw0 is an iWARP device"), std::string::npos);
+  device.transport_type = IBV_TRANSPORT_IB;
+  EXPECT_TRUE(check_transport(device).ok());
 }
 
 TEST(ExplainTest, ADeviceFileThatIsMissingIsNamed) {
