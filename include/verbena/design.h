@@ -18,7 +18,7 @@
 #include <memory>
 #include <utility>
 
-#include "src/rpc/designs.h"
+#include "src/rpc/designs.h"  // NOLINT(conventions): shows the inside, see above
 #include "verbena/client.h"
 #include "verbena/dispatcher.h"
 #include "verbena/server.h"

@@ -11,7 +11,7 @@ Status EventWait::enable(const Device& device) {
   return Status::ok_status();
 }
 
-void EventWait::sleep(int64_t timeout_ns) {
+void EventWait::sleep_for(int64_t timeout_ns) {
   constexpr int64_t kLookNs = 10'000'000;
   const int64_t slice_ns = timeout_ns < 0 ? kLookNs : std::min(timeout_ns, kLookNs);
   // A time-out, or a queue that is armed no longer: both mean to look again.

@@ -23,7 +23,7 @@ class EventWait {
   static bool arm(ibv_cq* queue) { return ibv_req_notify_cq(queue, /*solicited_only=*/0) == 0; }
   // Sleeps until an event, for at most `timeout_ns` (negative: no limit), and never for long: peers
   // are to be looked after.
-  void sleep(int64_t timeout_ns);
+  void sleep_for(int64_t timeout_ns);
 
  private:
   std::optional<CompletionChannel> channel_;

@@ -127,7 +127,7 @@ bool ReadRequester::wait(int64_t timeout_ns) {
   if (events_.channel() == nullptr || list_.flush() != 0 || !EventWait::arm(completions_.queue())) {
     return false;
   }
-  if (completions_.next() == nullptr) events_.sleep(timeout_ns);
+  if (completions_.next() == nullptr) events_.sleep_for(timeout_ns);
   watch_.hurry();
   return true;
 }

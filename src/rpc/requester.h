@@ -111,7 +111,7 @@ class ChannelRequester final : public Requester {
       if (events_.channel() == nullptr) return false;
       end_.sender().queue().flush();
       if (!EventWait::arm(end_.receiver().completions())) return false;
-      if (!end_.receiver().has_arrival()) events_.sleep(timeout_ns);
+      if (!end_.receiver().has_arrival()) events_.sleep_for(timeout_ns);
       watch_.hurry();
       return true;
     }

@@ -113,7 +113,7 @@ class ChannelResponder final : public Responder {
         if (connection->end.receiver().has_arrival()) return true;
       }
     }
-    events_.sleep(timeout_ns);
+    events_.sleep_for(timeout_ns);
     watch_.hurry();
     return true;
   }

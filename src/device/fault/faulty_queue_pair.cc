@@ -71,7 +71,6 @@ FaultyQueuePair::FaultyQueuePair(DeviceParts& parts, ibv_qp* verbs, const ibv_qp
       verbs_(verbs),
       number_(verbs->qp_num),
       queues_(std::move(queues)),
-      same_completion_queue_(granted.send_cq == granted.recv_cq),
       error_dice_(parts.plan.seed, Stream::kError, number) {
   SendHoldQueue::Device sends;
   sends.post = [this](ibv_send_wr* list, ibv_send_wr** rejected) {

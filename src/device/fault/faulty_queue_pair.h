@@ -74,7 +74,6 @@ class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
   ibv_qp* verbs_;
   uint32_t number_;
   Queues queues_;
-  bool same_completion_queue_;
   std::unique_ptr<SendHoldQueue> sends_;
   std::unique_ptr<ReceiveHoldQueue> receives_;  // null with a shared receive queue
 

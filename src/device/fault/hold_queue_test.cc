@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -97,7 +97,7 @@ TEST_F(HoldQueueTest, WhatIsHeldIsCopiedWithGatherListAndInlineBytes) {
     ibv_send_wr gathered = request(2, entries, 2);
     EXPECT_EQ(post(queue, &gathered), 0);
   }
-  std::memcpy(first, "xyz", 3);  // inline bytes are free at once, others are read when posted
+  std::copy_n("xyz", 3, first);  // inline bytes are free at once, others are read when posted
   entries[1].length = 0;         // the list is free at once
   EXPECT_TRUE(queue.release(true).empty());
   ASSERT_EQ(posted_.size(), 2u);

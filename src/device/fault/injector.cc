@@ -169,7 +169,7 @@ struct Injector::Verbs {
 };
 
 Injector::Injector(ibv_context* context, const VerbsControl& control, const FaultPlan& plan)
-    : context_(context), control_(control) {
+    : control_(control) {
   parts_.plan = plan;
   parts_.control = &control;
   parts_.ops = context->ops;

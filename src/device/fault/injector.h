@@ -63,7 +63,6 @@ class Injector {
 
   std::shared_ptr<FaultyQueuePair> queue_pair_of(const ibv_wc& completion) const;
 
-  ibv_context* context_;
   VerbsControl control_;
   Known<ibv_cq, FaultyCompletionQueue> completion_queues_;
   Known<ibv_srq, ReceiveHoldQueue> shared_receives_;
