@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,8 +81,21 @@ class HostileEnd {
     channel::SlotRequest request;
     prepare(request, reinterpret_cast<uint64_t>(endpoint.arena.data()), endpoint.arena.lkey());
     channel::set_size_or_empty(request, static_cast<uint32_t>(bytes.size()), 0);
+    request.request.send_flags |= IBV_SEND_SIGNALED;
     ibv_send_wr* rejected = nullptr;
-    ASSERT_EQ(ibv_post_send(endpoint.queue_pair.get(), &request.request, &rejected), 0);
+    int error = ENOMEM;
+    // Where many are sent, they have to wait for room, unless the peer has ended it.
+    const uint64_t start_ns = now_ns();
+    while ((error = ibv_post_send(endpoint.queue_pair.get(), &request.request, &rejected)) ==
+               ENOMEM &&
+           now_ns() - start_ns < uint64_t{kTimeoutNs}) {
+      ibv_wc completion;
+      if (ibv_poll_cq(endpoint.send_completions->get(), 1, &completion) == 1 &&
+          completion.status != IBV_WC_SUCCESS) {
+        return;
+      }
+    }
+    ASSERT_EQ(error, 0);
   }
 
   rpc::ConnectionEnd<Outgoing, Incoming, false> end_;

@@ -36,6 +36,16 @@ TEST_F(RpcHostileTest, SendsThatNameNothing) {
                                 [&](auto& requester) { requester.send(text, ~0u); });
 }
 
+// Its responses cannot leave: that is its problem alone.
+TEST_F(RpcHostileTest, RequestsWithoutEndWhoseResponsesNobodyTakes) {
+  expect_ended<rpc::SendSend<>>("without taking responses", [&](auto& requester) {
+    for (int i = 0; i < 200; ++i) {
+      requester.send(std::vector<char>(10, 'x'),
+                     MessageTag{requester.peer().connection, 0}.immediate());
+    }
+  });
+}
+
 TEST_F(RpcHostileTest, SendsThatAreLargerThanAgreed) {
   // They fit the shared buffers, which are made for larger requesters, but not this one's terms.
   expect_ended<rpc::SendWrite<channel::LastBitMark>>("larger than agreed", [](auto& requester) {

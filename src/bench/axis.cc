@@ -359,8 +359,7 @@ constexpr std::array kAxes = {
                                                      "1: slots in 2 MiB pages"),
     name_axis<WaitNames, &Point::wait>(
         "wait", "wait", "way to wait", "poll",
-        "Of a thread that finds nothing: poll (spin, yield), block (then sleep until a completion "
-        "comes, where the protocol has one), or all"),
+        "Of idle threads: poll (spin, then yield), block (then sleep on completions), or all"),
     name_axis<ReceiveQueueNames, &Point::receive_queues>(
         "receive-queues", "receive_queues", "kind of receive queues", "shared",
         "Where requests that need a receive find one: shared, per-connection, or all"),

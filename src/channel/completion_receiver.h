@@ -127,6 +127,9 @@ class SharedInbox {
     batch_.take();
     pool_.give_back(receive);
   }
+  // It stays where it is for now; give_back() follows.
+  void take_and_keep() { batch_.take(); }
+  void give_back(const ibv_wc& completion) { pool_.give_back(completion.wr_id); }
   ibv_cq* completions() const { return batch_.queue(); }
 
   const char* buffer(const ibv_wc& completion) const { return pool_.buffer(completion.wr_id); }

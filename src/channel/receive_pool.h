@@ -49,7 +49,10 @@ struct ReceivePoolSizes {
 
   // So many that `messages` may be on their way at once and none ever finds the queue empty,
   // although up to a batch of receives waits to go back.
-  static ReceivePoolSizes for_messages(uint32_t messages) {
+  // Where buffers are small there are some more: whoever reposts seldom disturbs the sender, who
+  // has to look at the queue's end, less.
+  static ReceivePoolSizes for_messages(uint32_t messages, uint32_t buffer_bytes) {
+    if (buffer_bytes <= kSmallBufferBytes) return {messages + kSpareReceives, kMaxRepostBatch};
     const uint32_t batch = std::clamp(messages / 2, 1u, kMaxRepostBatch);
     return {messages + batch, batch};
   }
@@ -60,6 +63,8 @@ struct ReceivePoolSizes {
   }
 
   static constexpr uint32_t kMaxRepostBatch = 8;
+  static constexpr uint32_t kSpareReceives = 2 * kMaxRepostBatch;
+  static constexpr uint32_t kSmallBufferBytes = 4096;
 };
 
 template <typename Queue>

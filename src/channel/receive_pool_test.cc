@@ -39,9 +39,14 @@ TEST(ReceivePoolTest, ConsumedReceivesGoBackAsLists) {
 
 TEST(ReceivePoolTest, SizesLeaveAReceiveForEveryMessageWhileABatchWaits) {
   for (uint32_t messages = 1; messages < 200; ++messages) {
-    const ReceivePoolSizes sizes = ReceivePoolSizes::for_messages(messages);
-    EXPECT_GE(sizes.receives - (sizes.repost_batch - 1), messages);
-    EXPECT_LE(sizes.receives, messages + ReceivePoolSizes::kMaxRepostBatch);
+    for (const uint32_t buffer_bytes : {64u, 1u << 20}) {
+      const ReceivePoolSizes sizes = ReceivePoolSizes::for_messages(messages, buffer_bytes);
+      EXPECT_GE(sizes.receives - (sizes.repost_batch - 1), messages);
+      EXPECT_LE(sizes.receives, messages + ReceivePoolSizes::kSpareReceives);
+    }
+    EXPECT_LE(ReceivePoolSizes::for_messages(messages, 1u << 20).receives,
+              messages + ReceivePoolSizes::kMaxRepostBatch)
+        << "large buffers are not made to spare";
     for (uint32_t depth : {1u, 2u, messages, messages + 1, 2 * messages, 1000u}) {
       const ReceivePoolSizes fixed = ReceivePoolSizes::of_depth(depth, messages);
       EXPECT_EQ(fixed.receives, depth);

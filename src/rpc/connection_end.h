@@ -78,8 +78,9 @@ class ConnectionEnd {
                                              options.post_batch, Outgoing::kRequestsPerMessage));
     channel::ReceivePoolSizes receives;
     if (kOwnReceives) {
-      VERBENA_ASSIGN_OR_RETURN(receives, size_receive_queue(info.max_queue_pair_wrs,
-                                                            "receive queue", options.pending, 0));
+      VERBENA_ASSIGN_OR_RETURN(
+          receives, size_receive_queue(info.max_queue_pair_wrs, "receive queue", options.pending, 0,
+                                       options.incoming_max_bytes));
     }
 
     EndpointPlan plan;

@@ -139,7 +139,9 @@ class ChannelResponder final : public Responder {
         : pending(agreed.pending),
           response_max_bytes(agreed.response_max_bytes),
           control(&control_connection),
-          peer("the requester " + control_connection.peer_name()) {}
+          peer("the requester " + control_connection.peer_name()) {
+      if (kInbox) parked.reserve(pending);
+    }
 
     std::optional<MemoryRegion> signals;  // its part of the board
     End end;
@@ -147,7 +149,8 @@ class ChannelResponder final : public Responder {
     uint32_t pending;
     uint32_t response_max_bytes;
     ConnectionStatistics statistics;
-    Status status;  // not ok: it has ended
+    std::vector<ibv_wc> parked;  // requests of the inbox whose responses met a full send queue
+    Status status;               // not ok: it has ended
 
     SilenceCheck silence;
     ControlConnection* control;
@@ -195,7 +198,7 @@ class ChannelResponder final : public Responder {
   template <typename Handler>
   uint32_t answer_inbox(Handler& handler) {
     channel::SharedInbox& inbox = inbox_->inbox;
-    uint32_t answered = 0;
+    uint32_t answered = parked_ > 0 ? answer_parked(handler) : 0;
     while (answered < inbox_->receives) {
       const ibv_wc* completion = inbox.next();
       if (completion == nullptr) break;
@@ -206,19 +209,56 @@ class ChannelResponder final : public Responder {
         inbox.take();
         continue;
       }
-      // A response that cannot leave yet keeps its request: it stays the inbox's next one.
+      // A request whose response cannot leave yet waits, and nobody else with it.
       if (!connection->end.sender().queue().has_room()) [[unlikely]] {
-        look_after(*connection);
-        break;
+        park(*connection, *completion);
+        inbox.take_and_keep();
+        continue;
       }
-      const char* payload = RequestChannel::kWritesSlots ? connection->end.incoming().slot(tag.slot)
-                                                         : inbox.buffer(*completion);
-      answer(*connection, tag.slot, payload, completion->byte_len, handler);
+      answer_message(*connection, *completion, handler);
       inbox.take();
       ++answered;
     }
     if (options_.post_batch > 1) {
       for (Connection* connection : alive_) connection->end.sender().queue().flush();
+    }
+    return answered;
+  }
+
+  template <typename Handler>
+  void answer_message(Connection& connection, const ibv_wc& completion, Handler& handler) {
+    const uint32_t slot = channel::MessageTag::from_completion(completion).slot;
+    const char* payload = RequestChannel::kWritesSlots ? connection.end.incoming().slot(slot)
+                                                       : inbox_->inbox.buffer(completion);
+    answer(connection, slot, payload, completion.byte_len, handler);
+  }
+
+  // Keeps a request of the inbox for later. Who has more requests on the way than were agreed never
+  // takes the responses.
+  void park(Connection& connection, const ibv_wc& completion) {
+    if (connection.parked.size() == connection.pending) [[unlikely]] {
+      inbox_->inbox.give_back(completion);
+      connection.status = too_many_requests(connection.pending, connection.peer);
+      watch_.hurry();
+      return;
+    }
+    connection.parked.push_back(completion);
+    ++parked_;
+  }
+
+  template <typename Handler>
+  uint32_t answer_parked(Handler& handler) {
+    uint32_t answered = 0;
+    for (Connection* connection : alive_) {
+      channel::SendQueue& queue = connection->end.sender().queue();
+      while (!connection->parked.empty() && connection->status.ok() && queue.has_room()) {
+        const ibv_wc completion = connection->parked.front();
+        connection->parked.erase(connection->parked.begin());
+        --parked_;
+        answer_message(*connection, completion, handler);
+        inbox_->inbox.give_back(completion);
+        ++answered;
+      }
     }
     return answered;
   }
@@ -337,6 +377,9 @@ class ChannelResponder final : public Responder {
   void end_connection(Connection& connection, Status why) {
     connection.status = why;
     status_ = std::move(why);
+    for (const ibv_wc& completion : connection.parked) inbox_->inbox.give_back(completion);
+    parked_ -= static_cast<uint32_t>(connection.parked.size());
+    connection.parked.clear();
     std::erase(alive_, &connection);
     if (!alive_.empty()) status_ = Status::ok_status();
     // Nothing can be done about a queue pair that cannot even fail.
@@ -357,6 +400,7 @@ class ChannelResponder final : public Responder {
   // numbers of the shared receives that they consumed: so it stays until they have been taken.
   std::vector<std::unique_ptr<Connection>> ended_;
   uint32_t latest_ = 0;
+  uint32_t parked_ = 0;  // of all connections
   PeerWatch watch_;
   Status status_;
 };

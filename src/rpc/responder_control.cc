@@ -66,6 +66,13 @@ Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer) {
                             bytes, max_bytes));
 }
 
+Status too_many_requests(uint32_t pending, const std::string& peer) {
+  return Status(StatusCode::kProtocolViolation,
+                fmt::format("{} goes on sending requests without taking responses; {} pending ones "
+                            "were agreed",
+                            peer, pending));
+}
+
 Status too_many_connections(uint32_t max_connections) {
   return Status(StatusCode::kLimitExceeded,
                 fmt::format("the responder serves {} connections already, as many as "
@@ -82,7 +89,8 @@ Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
   VERBENA_ASSIGN_OR_RETURN(
       const channel::ReceivePoolSizes sizes,
       size_receive_queue(info.max_shared_receive_queue_wrs, "shared receive queue",
-                         static_cast<uint32_t>(messages), options.receive_depth));
+                         static_cast<uint32_t>(messages), options.receive_depth,
+                         with_buffers ? options.request_max_bytes : 0));
 
   auto inbox = std::make_unique<RequestInbox>();
   inbox->receives = sizes.receives;

@@ -27,6 +27,7 @@ EndOptions end_options(const ResponderOptions& options, const Terms& agreed);
 
 // A handler returned more than fits, or kBreakConnection.
 Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer);
+Status too_many_requests(uint32_t pending, const std::string& peer);
 Status too_many_connections(uint32_t max_connections);
 
 // The number for one connection more: one that has ended, or a new one.

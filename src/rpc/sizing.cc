@@ -63,10 +63,14 @@ Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32
 }
 
 Result<channel::ReceivePoolSizes> size_receive_queue(uint32_t device_limit_wrs, const char* queue,
-                                                     uint32_t messages, uint32_t depth) {
-  const channel::ReceivePoolSizes sizes =
-      depth == 0 ? channel::ReceivePoolSizes::for_messages(messages)
-                 : channel::ReceivePoolSizes::of_depth(depth, messages);
+                                                     uint32_t messages, uint32_t depth,
+                                                     uint32_t buffer_bytes) {
+  using channel::ReceivePoolSizes;
+  ReceivePoolSizes sizes = depth == 0 ? ReceivePoolSizes::for_messages(messages, buffer_bytes)
+                                      : ReceivePoolSizes::of_depth(depth, messages);
+  if (depth == 0 && sizes.receives > device_limit_wrs) {
+    sizes = ReceivePoolSizes::for_messages(messages, ReceivePoolSizes::kSmallBufferBytes + 1);
+  }
   if (sizes.receives > device_limit_wrs) {
     return Status(StatusCode::kLimitExceeded,
                   fmt::format("{} messages at once need a {} of {} receives, the device has {}; "

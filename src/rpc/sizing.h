@@ -25,7 +25,8 @@ Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32
 
 // A receive queue for `messages` on their way at once; `depth` 0: as many receives as they need.
 Result<channel::ReceivePoolSizes> size_receive_queue(uint32_t device_limit_wrs, const char* queue,
-                                                     uint32_t messages, uint32_t depth);
+                                                     uint32_t messages, uint32_t depth,
+                                                     uint32_t buffer_bytes);
 
 // The inline limit to ask of a queue pair.
 uint32_t inline_limit_bytes(const DeviceInfo& device, uint32_t wanted_bytes);

@@ -54,10 +54,10 @@ TEST(SizingTest, BatchFitsTheQueue) {
 }
 
 TEST(SizingTest, ReceiveQueueBeyondTheDeviceNamesBothNumbers) {
-  EXPECT_TRUE(size_receive_queue(100, "receive queue", 64, 0).ok());
-  EXPECT_TRUE(size_receive_queue(100, "receive queue", 1000, 100).ok())
+  EXPECT_TRUE(size_receive_queue(100, "receive queue", 64, 0, 64).ok());
+  EXPECT_TRUE(size_receive_queue(100, "receive queue", 1000, 100, 64).ok())
       << "fewer is the user's wish";
-  const auto sizes = size_receive_queue(100, "shared receive queue", 100, 0);
+  const auto sizes = size_receive_queue(100, "shared receive queue", 100, 0, 64);
   ASSERT_FALSE(sizes.ok());
   EXPECT_EQ(sizes.status().code(), StatusCode::kLimitExceeded);
   EXPECT_THAT(sizes.status().message(), HasSubstr("shared receive queue of 108"));
