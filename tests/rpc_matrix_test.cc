@@ -79,7 +79,8 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
  protected:
   void SetUp() override {
     const auto device = Device::open(test_device());
-    if (!device.ok()) GTEST_SKIP() << "no " << test_device() << " here: " << device.status().message();
+    if (!device.ok())
+      GTEST_SKIP() << "no " << test_device() << " here: " << device.status().message();
     auto listener = ControlListener::listen("127.0.0.1", 0, secret_);
     ASSERT_TRUE(listener.ok()) << listener.status().message();
     listener_.emplace(std::move(*listener));

@@ -21,8 +21,8 @@ namespace {
 
 using rpc_test::fill_pattern;
 using rpc_test::has_pattern;
-using rpc_test::test_device;
 using rpc_test::kTimeoutNs;
+using rpc_test::test_device;
 
 using testing::HasSubstr;
 
