@@ -63,6 +63,8 @@ class NodePool {
   // Only the nodes that have joined, such as the ranks of a job; their order is that of the wiring.
   static std::unique_ptr<NodePool> of_joined(std::vector<std::unique_ptr<NodeLink>> nodes);
 
+  // A joined node behind those there are.
+  void add(std::unique_ptr<NodeLink> node) { nodes_.push_back(std::move(node)); }
   // A joined node that is always the last one: the responder of --connect.
   void set_last(std::unique_ptr<NodeLink> node) { last_ = std::move(node); }
 

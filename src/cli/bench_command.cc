@@ -15,6 +15,7 @@
 #include "src/bench/size_list.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
+#include "src/cli/job_experiment.h"
 #include "src/cli/tool.h"
 #include "src/rpc/topology.h"
 
@@ -54,7 +55,9 @@ constexpr const char* kHelp =
     "without\n"
     "their dashes; those of the papers are in experiments/, with the papers' numbers.\n\n"
     "Two hosts: --listen on one, --connect HOST on the other, with the same --secret-file, which\n"
-    "'(umask 077; openssl rand -hex 32 > job.secret)' makes.\n\n"
+    "'(umask 077; openssl rand -hex 32 > job.secret)' makes. More hosts, or a launcher:\n"
+    "'mpiexec verbena bench ... --job' or srun, one rank per host; see "
+    "docs/running-on-a-cluster.md.\n\n"
     "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
 
 struct BenchOptions {
@@ -76,6 +79,7 @@ struct BenchOptions {
   std::string listen;
   std::string connect;
   std::string secret_file;
+  JobFlags job;
 };
 
 Result<uint64_t> parse_one(const std::string& text, bench::ListLimits limits) {
@@ -180,6 +184,7 @@ int measure(const Tool& tool, const BenchOptions& options) {
   experiment.port = *port;
   experiment.host = options.connect;
   experiment.secret_file = options.secret_file;
+  if (options.job.any()) return run_experiment_in_job(options.job, std::move(experiment));
   return run_experiment(experiment);
 }
 
@@ -250,11 +255,15 @@ void add_bench_command(Tool& tool) {
   CLI::Option* connect = add("--connect", options->connect, "HOST",
                              "Two hosts: be the requester; the other side listens there");
   CLI::Option* secret = add("--secret-file", options->secret_file, "FILE",
-                            "Two hosts: what both sides know and nobody else, mode 0600");
+                            "Several hosts: what all sides know and nobody else, mode 0600");
   tool.takes_path[secret] = true;
   not_for_listeners.insert(not_for_listeners.end(),
                            {connect, runs, duration, requests, verify, profile, json, resume,
                             experiment, limit_nodes, limit_threads});
+  for (CLI::Option* flag : add_job_flags(*command, options->job)) {
+    flag->excludes(connect);
+    not_for_listeners.push_back(flag);
+  }
   for (CLI::Option* other : not_for_listeners) listen_option->excludes(other);
   listen_option->needs(secret);
   connect->needs(secret);

@@ -32,9 +32,25 @@ namespace {
 constexpr int64_t kConnectTimeoutNs = 10'000'000'000;
 constexpr int64_t kAcceptLookNs = 100'000'000;
 
-// Where the nodes come from: processes of ours, and with --connect a responder that listens
-// somewhere.
+// One node per rank, in their order; that of this rank is a process of ours.
+Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device, Job& job) {
+  VERBENA_ASSIGN_OR_RETURN(auto pool, bench::NodePool::on_this_host(device, job.secret(), 0));
+  VERBENA_RETURN_IF_ERROR(pool->take(1).status());
+  for (int rank = 1; rank < job.size(); ++rank) {
+    Result<std::unique_ptr<bench::NodeLink>> node = bench::NodeLink::join(job.take_peer(rank));
+    if (!node.ok()) {
+      return Status(node.status().code(), fmt::format("rank {} on {}: {}", rank, job.host(rank),
+                                                      node.status().message()));
+    }
+    pool->add(std::move(*node));
+  }
+  return pool;
+}
+
+// Where the nodes come from: the ranks of a job, or processes of ours, and with --connect a
+// responder that listens somewhere.
 Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment) {
+  if (experiment.job != nullptr) return nodes_of_job(experiment.device, *experiment.job);
   if (experiment.host.empty()) {
     return bench::NodePool::on_this_host(experiment.device, JobSecret::random(), experiment.port);
   }
@@ -48,8 +64,30 @@ Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment
   return pool;
 }
 
+// A job has so many nodes as ranks. Its first one responds to nobody on another host: it listens on
+// the loopback interface, over which it was started.
+Status check_ranks(const Job& job, const std::vector<bench::PointGroup>& groups) {
+  for (const bench::PointGroup& group : groups) {
+    const bench::Point& point = group.front();
+    if (point.topology == rpc::Topology::kAllToAll) {
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("{} cannot be measured between hosts yet; choose another topology",
+                                rpc::topology_name(point.topology)));
+    }
+    const uint32_t needed = point.nodes + point.responder_nodes;
+    if (needed <= static_cast<uint32_t>(job.size())) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} with {} requester and {} responder nodes needs {} ranks, the job "
+                              "has {}; start more, or lower --nodes or --responders",
+                              rpc::topology_name(point.topology), point.nodes,
+                              point.responder_nodes, needed, job.size()));
+  }
+  return Status::ok_status();
+}
+
 // --connect brings one responder node.
 Status check_hosts(const Experiment& experiment, const std::vector<bench::PointGroup>& groups) {
+  if (experiment.job != nullptr) return check_ranks(*experiment.job, groups);
   if (experiment.host.empty()) return Status::ok_status();
   for (const bench::PointGroup& group : groups) {
     const bench::Point& point = group.front();
@@ -67,6 +105,11 @@ nlohmann::json settings_json(const Experiment& experiment) {
   settings.erase("sweeps");
   settings["seed"] = run_seed();
   if (!experiment.host.empty()) settings["responder_host"] = experiment.host;
+  if (experiment.job != nullptr) {
+    for (int rank = 0; rank < experiment.job->size(); ++rank) {
+      settings["hosts"].push_back(experiment.job->host(rank));
+    }
+  }
   return settings;
 }
 

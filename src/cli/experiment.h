@@ -8,6 +8,7 @@
 
 #include "src/bench/plan.h"
 #include "src/bench/point_result.h"
+#include "verbena/job.h"
 
 namespace verbena::cli {
 
@@ -20,6 +21,7 @@ struct Experiment {
   uint16_t port = 0;      // of the control connections; 0: any, but not with `host`
   std::string host;       // where a responder node listens; empty: all nodes are started here
   std::string secret_file;
+  Job* job = nullptr;  // whose ranks are the nodes, this one, rank 0, the first; null: none
 };
 
 // Returns the exit code: 0, 1 if something failed (what was finished is kept), 2 if the plan cannot

@@ -4,16 +4,16 @@ CASES = {}
 
 
 class Case:
-    def __init__(self, name, function, machines, limit_s, crashes):
+    def __init__(self, name, function, machines, limit_s, alters):
         self.name = name
         self.function = function
         self.machines = machines
         self.limit_s = limit_s
-        self.crashes = crashes  # needs machines that can be switched off
+        self.alters = alters  # changes the machine, or switches it off: for guests only
 
 
-def add(name, function, *, machines, limit_s=120, crashes=False):
-    CASES[name] = Case(name, function, machines, limit_s, crashes)
+def add(name, function, *, machines, limit_s=120, alters=False):
+    CASES[name] = Case(name, function, machines, limit_s, alters)
 
 
 def case(**properties):

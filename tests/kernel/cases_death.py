@@ -44,7 +44,7 @@ def _expect_report(command, peer):
         raise TestFailure(f"the death was reported after {took:.1f} s; {LIMIT_S} s are allowed")
 
 
-@case(machines=2, crashes=True, limit_s=300)
+@case(machines=2, alters=True, limit_s=300)
 def requester_reports_a_dead_host(requester, responder):
     for protocol in ("write/write", "read"):
         server = listen(responder)
@@ -57,7 +57,7 @@ def requester_reports_a_dead_host(requester, responder):
         responder.revive()
 
 
-@case(machines=2, crashes=True, limit_s=300)
+@case(machines=2, alters=True, limit_s=300)
 def responder_reports_a_dead_host(responder, requester):
     server = listen(responder)
     _endless(requester, responder, "send/send")
