@@ -59,8 +59,7 @@ Status not_found(std::string_view name, const HardwareDevices& hardware) {
   std::string known;
   for (const ibv_device* device : hardware) known += std::string(device->name) + ", ";
   known += soft::kDeviceName;
-  return {StatusCode::kNotFound,
-          fmt::format("there is no RDMA device '{}'; this machine has: {}", name, known)};
+  return explain_unlisted_device(name, known);
 }
 
 }  // namespace

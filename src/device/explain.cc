@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -114,6 +115,34 @@ Status explain_open_error(const ibv_device& device, int error) {
   }
   return {status_code_of_errno(error),
           fmt::format("cannot open {}: {}", device.name, std::strerror(error))};
+}
+
+Status explain_unlisted_device(std::string_view name, std::string_view known,
+                               const std::string& sysfs) {
+  std::string what = fmt::format("there is no RDMA device '{}'; this machine has: {}", name, known);
+  std::error_code none;
+  const bool plain = !name.empty() && name.find('/') == std::string_view::npos;
+  if (!plain ||
+      !std::filesystem::exists(fmt::format("{}/class/infiniband/{}", sysfs, name), none)) {
+    return {StatusCode::kNotFound, std::move(what)};
+  }
+  // libibverbs leaves out what it cannot open.
+  what = fmt::format("the kernel has the RDMA device {}, but programs cannot use it: ", name);
+  const std::string verbs = sysfs + "/class/infiniband_verbs";
+  for (const auto& entry : std::filesystem::directory_iterator(verbs, none)) {
+    std::string device;
+    std::ifstream(entry.path() / "ibdev") >> device;
+    if (device != name) continue;
+    const std::string node = "/dev/infiniband/" + entry.path().filename().string();
+    if (access(node.c_str(), F_OK) != 0) {
+      return {StatusCode::kNotFound,
+              fmt::format("{}{} is missing; pass the device into the container (--device {})", what,
+                          node, node)};
+    }
+    return {StatusCode::kNotFound,
+            what + "libibverbs has no driver for it; install the package ibverbs-providers"};
+  }
+  return {StatusCode::kNotFound, what + "load the module ib_uverbs"};
 }
 
 Status check_transport(const ibv_device& device) {

@@ -21,6 +21,10 @@ StatusCode status_code_of_errno(int error);
 Status verbs_error(const VerbsControl& control, std::string_view what, int error);
 
 Status explain_open_error(const ibv_device& device, int error);
+// A device that libibverbs does not list, although the kernel may have it. `known` are those it
+// lists. `sysfs` is /sys, but for tests.
+Status explain_unlisted_device(std::string_view name, std::string_view known,
+                               const std::string& sysfs = "/sys");
 // Ok if queue pairs of this device can be connected and carry immediate data.
 Status check_transport(const ibv_device& device);
 Status explain_registration_error(const ProtectionDomain& domain, uint64_t length_bytes,

@@ -1,9 +1,12 @@
 #include "src/device/explain.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace verbena {
@@ -38,6 +41,22 @@ TEST(ExplainTest, TheLockedMemoryLimitIsBlamedOnlyWhereItBinds) {
   EXPECT_NE(explain_locked_memory(memory, 1), "");
   memory.unlimited = true;
   EXPECT_EQ(explain_locked_memory(memory, uint64_t{1} << 40), "");
+}
+
+TEST(ExplainTest, ADeviceThatOnlyTheKernelHasIsExplained) {
+  namespace fs = std::filesystem;
+  const fs::path sysfs = fs::path(testing::TempDir()) / ("verbena-sys-" + std::to_string(getpid()));
+  const auto explained = [&] {
+    return explain_unlisted_device("test0", "soft0", sysfs.string()).message();
+  };
+  EXPECT_EQ(explained(), "there is no RDMA device 'test0'; this machine has: soft0");
+  fs::create_directories(sysfs / "class/infiniband/test0");
+  EXPECT_NE(explained().find("load the module ib_uverbs"), std::string::npos) << explained();
+  fs::create_directories(sysfs / "class/infiniband_verbs/no_such_uverbs");
+  std::ofstream(sysfs / "class/infiniband_verbs/no_such_uverbs/ibdev") << "test0\n";
+  EXPECT_NE(explained().find("/dev/infiniband/no_such_uverbs is missing"), std::string::npos)
+      << explained();
+  fs::remove_all(sysfs);
 }
 
 TEST(ExplainTest, IwarpDevicesAreRefusedWithTheReason) {
