@@ -117,8 +117,8 @@ class ControlConnection {
   void hang_up();
 
   // Whether the peer is gone: it closed the connection, its process died, or its host did not
-  // answer keep-alives for about ten seconds. Frames that it sent before can still be received.
-  // One system call, never blocks: for a polling loop to call now and then.
+  // answer keep-alives for more than five seconds. Frames that it sent before can still be
+  // received. One system call, never blocks: for a polling loop to call now and then.
   bool peer_closed() const;
 
   // Sends `value` under `tag`, a number that names its type in this exchange.

@@ -55,7 +55,7 @@ SocketAddress peer_address(int socket);
 
 // How long a peer's host may leave the system's packets unanswered before it counts as dead. Every
 // living host answers, whatever the peer's process does.
-inline constexpr int64_t kHostSilenceLimitNs = 8'000'000'000;
+inline constexpr int64_t kHostSilenceLimitNs = 5'000'000'000;
 
 // Small frames leave at once; a peer whose host died is noticed within kHostSilenceLimitNs.
 void set_connection_options(int socket);

@@ -7,7 +7,8 @@ from machine import TestFailure
 from programs import TOOL, listen, secret_file
 
 # A side that sends knows when the transport has given up, after 8 tries; a side that only waits, or has a long time-out
-# set, when the system's keep-alives stayed unanswered for 8 s. The rest is for hosts that are emulated.
+# set, when the system's keep-alives stayed unanswered for 5 s. What is said to the
+# dead host after that may take as long again; the rest is for hosts that are emulated.
 LIMIT_S = 15
 
 
