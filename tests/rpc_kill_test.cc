@@ -30,7 +30,7 @@ struct Side {
   static Result<std::unique_ptr<Side>> open() {
     VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
-    return std::unique_ptr<Side>(new Side{std::move(device), std::move(domain)});
+    return std::make_unique<Side>(Side{std::move(device), std::move(domain)});
   }
   Device device;
   ProtectionDomain domain;
