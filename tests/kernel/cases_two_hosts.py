@@ -42,7 +42,7 @@ def wrong_secret_is_refused(requester, responder):
 @case(machines=2)
 def wrong_version_is_refused(requester, responder):
     server = listen(responder)
-    requester.shell(f"printf '{HELLO_OF_VERSION_9}' | nc -w 5 {responder.address} {PORT}",
+    requester.shell(f"printf '{HELLO_OF_VERSION_9}' | busybox nc -w 5 {responder.address} {PORT}",
                     holds=["wrong protocol version"])
     requester.run(*_connect(requester, responder), holds=["write/write"])
     server.expect(holds=["version 9"])
@@ -51,7 +51,7 @@ def wrong_version_is_refused(requester, responder):
 @case(machines=2)
 def listener_of_another_version_is_refused(requester, responder):
     # It stays connected, so that the requester's answer is to what it said.
-    responder.start("sh", "-c", f"{{ printf '{HELLO_OF_VERSION_9}'; sleep 5; }} | nc -l -p {PORT}")
+    responder.start("sh", "-c", f"{{ printf '{HELLO_OF_VERSION_9}'; sleep 5; }} | busybox nc -l -p {PORT}")
     time.sleep(1)
     requester.run(*_connect(requester, responder), code=1, holds=["version 9", responder.address])
 
@@ -59,10 +59,10 @@ def listener_of_another_version_is_refused(requester, responder):
 @case(machines=2)
 def strangers_are_refused(requester, responder):
     server = listen(responder)
-    requester.shell(f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {responder.address} {PORT}",
+    requester.shell(f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 5 {responder.address} {PORT}",
                     holds=["not a Verbena peer"])
     # One that says nothing costs nobody anything.
-    silent = requester.start("sh", "-c", f"sleep 60 | nc {responder.address} {PORT}")
+    silent = requester.start("sh", "-c", f"sleep 60 | busybox nc {responder.address} {PORT}")
     requester.run(*_connect(requester, responder), holds=["write/write"])
     server.expect(holds=[requester.address])
     silent.kill()
