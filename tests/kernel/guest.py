@@ -59,7 +59,7 @@ class Guest(Machine):
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
             return None
-        return pid if str(self._path("agent")).encode() in command else None
+        return pid if str(self._path("commands")).encode() in command else None
 
     def runs(self):
         return self._pid() is not None
@@ -70,7 +70,7 @@ class Guest(Machine):
             return
         kernel, _ = find_kernel()
         qemu = find_program("qemu-system-x86_64")
-        for kind in ("agent", "console", "pid"):
+        for kind in ("commands", "console", "pid"):
             self._path(kind).unlink(missing_ok=True)
         # A Unix stream: nothing is lost between the guests, and nothing waits for more to send. The first guest
         # listens, also again after the other one has gone; who restarts the first one must restart both.
@@ -85,8 +85,9 @@ class Guest(Machine):
             "-append", f"{KERNEL_OPTIONS} rdinit=/init verbena.address={self.address} "
                        f"verbena.name={self.name}",
             "-serial", f"file:{self.console}",
-            "-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,path={self._path('agent')},server=on,wait=off",
-            "-device", "virtserialport,chardev=agent,name=agent",
+            "-device", "virtio-serial-pci",
+            "-chardev", f"socket,id=commands,path={self._path('commands')},server=on,wait=off",
+            "-device", "virtserialport,chardev=commands,name=commands",
             "-netdev", ",".join(network),
             "-device", f"virtio-net-pci,netdev=net,host_mtu=9000,mac=52:54:00:77:00:{self._index + 1:02x},romfile=",
         ]
@@ -134,7 +135,7 @@ class Guest(Machine):
     def connect(self):
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.connect(str(self._path("agent")))
+            self._socket.connect(str(self._path("commands")))
         except OSError as error:
             raise MissingPart(f"guest {self.name} does not run ({error}): boot it first") from None
         threading.Thread(target=self._pump, args=(self._socket.makefile("r", errors="replace", newline="\n"),),
@@ -162,7 +163,7 @@ class Guest(Machine):
 
     def launch(self, command):
         if "\n" in command.text:
-            raise ValueError("the agent takes one line")
+            raise ValueError("the guest takes one line")
         with self._lock:
             self._commands[self._identify(command)] = command
         self._send(f"run {self._identify(command)} {command.text}")

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# crc32_generic: rdma_rxe needs it and does not say so. virtio_console: the agent's way to the host.
+# crc32_generic: rdma_rxe needs it and does not say so. virtio_console: the host's way into the guest.
 MODULES = ["virtio_pci", "virtio_console", "virtio_net", "crc32_generic", "rdma_rxe", "rdma_ucm"]
 SYSTEM_PROGRAMS = ["ip", "rdma", "ibv_devinfo", "ibv_rc_pingpong"]
 HERE = Path(__file__).resolve().parent
@@ -91,7 +91,7 @@ def build(folder, programs):
 
     shutil.copy(find_program("busybox"), root / "bin/busybox")
     (root / "bin/sh").symlink_to("busybox")
-    for name in ("init", "agent"):
+    for name in ("init", "serve"):
         shutil.copy(HERE / "guest" / name, root / name)
         (root / name).chmod(0o755)
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n")
