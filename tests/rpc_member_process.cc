@@ -8,12 +8,14 @@
 #include "tests/rpc_member.h"
 
 int main(int argc, char** argv) {
-  using namespace verbena::rpc_test;
+  using verbena::rpc_test::kExitFailed;
+  using verbena::rpc_test::kSecretVariable;
   const char* text = std::getenv(kSecretVariable);
   if (argc != 2 || text == nullptr) return 2;
   const auto secret = verbena::JobSecret::from_string(text);
   if (!secret.ok()) return 2;
-  const verbena::Status status = live(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
+  const verbena::Status status =
+      verbena::rpc_test::live(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}\n", status.message());
   return kExitFailed;

@@ -139,7 +139,7 @@ Result<Job> Job::join(const JobOptions& options) {
     mesh.hosts = {job::host_name()};
   }
   Job job(
-      std::unique_ptr<State>(new State{{placement.rank, placement.size}, std::move(mesh), secret}));
+      std::make_unique<State>(State{{placement.rank, placement.size}, std::move(mesh), secret}));
   // Nobody goes on before all can be reached by all.
   VERBENA_RETURN_IF_ERROR(job.barrier(options.timeout_ns));
   return job;

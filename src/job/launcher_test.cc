@@ -12,8 +12,8 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using Variables = std::map<std::string, std::string>;
 
-Result<Placement> placement_in(Variables variables) {
-  return find_placement([variables](const char* name) {
+Result<Placement> placement_in(const Variables& variables) {
+  return find_placement([&variables](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? std::string() : found->second;
   });
