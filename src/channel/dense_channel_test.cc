@@ -25,6 +25,7 @@ class DenseChannelTest : public testing::Test {
   using Found = std::vector<std::pair<uint32_t, std::string>>;
 
   void connect(uint32_t count, uint32_t post_batch = 1) {
+    fake_.arrivals.clear();  // of an earlier connection
     local_ = make_slots(count);
     remote_ = make_slots(count);
     signals_ = allocate(kCacheLineBytes * 8);
