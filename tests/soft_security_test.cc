@@ -305,7 +305,9 @@ TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
         ASSERT_EQ(event_cq, end.cq());
         node.control().ack_cq_events(event_cq, 1);
       }
-      while (has_event(node)) ASSERT_TRUE(wait_for_event(node));
+      // Whoever may open this process's descriptors can write there what is no event: it is
+      // refused, and taken.
+      while (has_event(node)) static_cast<void>(wait_for_event(node));
       if (step % 50 == 49 && state_of(node, end.qp()) == IBV_QPS_ERR) {
         ++failed;
         // The next life begins under fire, and has no peer.
