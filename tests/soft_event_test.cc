@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <vector>
 
@@ -356,6 +358,38 @@ TEST(SleepTest, ChannelsOfAPeerThatAreGoneLeaveFewDescriptors) {
   }
   EXPECT_LT(open_descriptors(), before + 300);
   EXPECT_EQ(child.wait(), 0);
+}
+
+// Whoever may open this process's descriptors can write into them.
+TEST(AsyncEventTest, WhatIsNoEventOnlyWakes) {
+  Node node;
+  const int read_end = node.device.get()->async_fd;
+  fcntl(read_end, F_SETFL, O_NONBLOCK);
+  const std::string path = "/proc/self/fd/" + std::to_string(read_end);
+  const int write_end = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(write_end, 0);
+  ibv_async_event event{};
+  for (const size_t bytes : {1u, 8u, 16u, 33u}) {
+    const std::string garbage(bytes, '\x42');
+    ASSERT_EQ(write(write_end, garbage.data(), bytes), static_cast<ssize_t>(bytes));
+    EXPECT_TRUE(has_event(node));
+    errno = 0;
+    EXPECT_EQ(node.control().get_async_event(node.device.get(), &event), -1);
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_FALSE(has_event(node));
+  }
+  // Events that come after it, or before, are not lost.
+  SharedReceiveQueue srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 4}));
+  End receiver(node, {.shared_receive_queue = &srq});
+  ASSERT_EQ(write(write_end, "abc", 3), 3);
+  must(receiver.queue_pair().to_error());
+  ASSERT_EQ(write(write_end, "abc", 3), 3);
+  ASSERT_EQ(node.control().get_async_event(node.device.get(), &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+  EXPECT_EQ(event.element.qp, receiver.qp());
+  node.control().ack_async_event(&event);
+  EXPECT_FALSE(has_event(node));
+  close(write_end);
 }
 
 }  // namespace

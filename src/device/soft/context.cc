@@ -218,6 +218,13 @@ void deliver(const AsyncEvent& raised, ibv_async_event& event) {
   }
 }
 
+// No event is left: nobody is to be woken.
+void drain(const Context& context) {
+  char bytes[64];
+  while (read(context.event_take_fd, bytes, sizeof(bytes)) > 0) {
+  }
+}
+
 }  // namespace
 
 int get_async_event(ibv_context* context, ibv_async_event* event) {
@@ -227,14 +234,17 @@ int get_async_event(ibv_context* context, ibv_async_event* event) {
     if (may_wait && poll(&readable, 1, -1) < 0 && errno != EINTR) return -1;
     // Taken and counted in one step for those who destroy the object, see drop_events_of().
     pthread_mutex_lock(&context->mutex);
-    AsyncEvent raised;
-    const ssize_t got = read(as_context(context).event_take_fd, &raised, sizeof(raised));
-    const int error = got < 0 ? errno : EIO;
-    if (got == sizeof(raised)) deliver(raised, *event);
+    std::deque<AsyncEvent>& events = as_context(context).events;
+    const bool got = !events.empty();
+    if (got) {
+      deliver(events.front(), *event);
+      events.pop_front();
+    }
+    if (events.empty()) drain(as_context(context));
     pthread_mutex_unlock(&context->mutex);
-    if (got == sizeof(raised)) return 0;
-    if (may_wait && (error == EAGAIN || error == EINTR)) continue;  // somebody else took it
-    errno = error;
+    if (got) return 0;
+    if (may_wait) continue;  // somebody else took it, or it was none
+    errno = EAGAIN;
     return -1;
   }
 }
@@ -270,15 +280,9 @@ void drop_events_of(ibv_context* context, const void* object) {
   // Under the context's mutex nobody else takes events: each is either dropped here or was
   // delivered and counted.
   pthread_mutex_lock(&context->mutex);
-  std::vector<AsyncEvent> kept;
-  AsyncEvent raised;
-  while (read(as_context(context).event_take_fd, &raised, sizeof(raised)) == sizeof(raised)) {
-    if (raised.object != object) kept.push_back(raised);
-  }
-  for (const AsyncEvent& event : kept) {
-    [[maybe_unused]] const ssize_t written =
-        write(as_context(context).event_write_fd, &event, sizeof(event));
-  }
+  std::deque<AsyncEvent>& events = as_context(context).events;
+  std::erase_if(events, [object](const AsyncEvent& event) { return event.object == object; });
+  if (events.empty()) drain(as_context(context));
   pthread_mutex_unlock(&context->mutex);
 }
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -17,17 +18,19 @@
 
 namespace verbena::soft {
 
+struct AsyncEvent {
+  ibv_event_type type;
+  void* object;
+};
+
 struct Context {
   ibv_context verbs{};
   Rnic* rnic = nullptr;
   int event_write_fd = -1;  // async_fd is the read end
   int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
-};
-
-// What travels through a context's event pipe.
-struct AsyncEvent {
-  ibv_event_type type;
-  void* object;
+  // Under verbs.mutex. The pipe only wakes: whoever may open this process's descriptors can write
+  // into it, so nothing in it is believed.
+  std::deque<AsyncEvent> events;
 };
 
 struct Domain {
