@@ -6,6 +6,7 @@
 #   lib/pkgconfig/verbena.pc    pkg-config --cflags --libs verbena
 #   bin/verbena, lib/verbena/   the tool and the libraries it starts programs with (installed where they are built)
 #   share/verbena/lab/          the Python package that writes the report pages
+#   share/verbena/profiles/     the RNICs that can be simulated
 #   share/bash-completion/, share/zsh/   what completes the tool's commands in a shell
 # The tool finds lib/verbena and share/verbena beside its own folder; the build tree looks the same.
 include(CMakePackageConfigHelpers)
@@ -34,6 +35,9 @@ install(DIRECTORY lab DESTINATION share/verbena FILES_MATCHING PATTERN *.py PATT
   PATTERN __pycache__ EXCLUDE)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/verbena)
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/lab ${PROJECT_BINARY_DIR}/share/verbena/lab SYMBOLIC)
+
+install(DIRECTORY profiles DESTINATION share/verbena FILES_MATCHING PATTERN *.toml)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/profiles ${PROJECT_BINARY_DIR}/share/verbena/profiles SYMBOLIC)
 
 # The tool knows its commands, so it writes these itself; bash and zsh look for them below /usr/local too.
 set(bash_completion share/bash-completion/completions/verbena)

@@ -33,7 +33,7 @@ namespace verbena {
 struct FaultPlan;
 struct VerbsControl;
 
-enum class DeviceKind { kHardware, kSoft };
+enum class DeviceKind { kHardware, kSoft, kSimulated };
 
 // What a device can do, as far as it decides between designs. All limits are asked of the device,
 // none is assumed.
@@ -167,6 +167,7 @@ class CompletionChannel {
   Result<ibv_cq*> wait(int64_t timeout_ns);
 
  private:
+  Result<ibv_cq*> take_event();
   CompletionChannel(internal::VerbsHandle<ibv_comp_channel> handle, const VerbsControl* control)
       : handle_(std::move(handle)), control_(control) {}
   internal::VerbsHandle<ibv_comp_channel> handle_;

@@ -33,12 +33,18 @@ timespec to_timespec(uint64_t ns) {
 }  // namespace
 
 uint64_t now_ns() {
+  if (VirtualTime* const time = VirtualTime::current()) return time->now_ns();
+  return machine_now_ns();
+}
+
+uint64_t machine_now_ns() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
 void sleep_ns(uint64_t duration_ns) {
+  if (VirtualTime* const time = VirtualTime::current()) return time->sleep_ns(duration_ns);
   // An absolute deadline: interrupting signals do not stretch the sleep.
   const timespec deadline = to_timespec(now_ns() + duration_ns);
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, nullptr) == EINTR) {
@@ -51,6 +57,8 @@ struct Thread::State {
   pthread_t handle{};
   std::string name;
   std::function<void()> body;
+  VirtualTime* time = nullptr;  // where it is a thread of a simulation
+  void* fiber = nullptr;
 };
 
 Thread::Thread() = default;
@@ -70,7 +78,11 @@ bool Thread::joinable() const { return state_ != nullptr; }
 
 void Thread::join() {
   if (state_ == nullptr) return;
-  pthread_join(state_->handle, nullptr);
+  if (state_->time != nullptr) {
+    state_->time->join_thread(state_->fiber);
+  } else {
+    pthread_join(state_->handle, nullptr);
+  }
   state_.reset();
 }
 
@@ -82,6 +94,11 @@ Thread start_thread(std::string name, std::function<void()> body) {
   thread.state_->name = std::move(name);
   thread.state_->body = std::move(body);
 
+  if (VirtualTime* const time = VirtualTime::current()) {
+    thread.state_->time = time;
+    thread.state_->fiber = time->start_thread(thread.state_->name, std::move(thread.state_->body));
+    return thread;
+  }
   // The new thread inherits a mask that blocks everything: signals stay with the application's
   // threads.
   sigset_t all;
@@ -212,7 +229,8 @@ uint64_t context_switches() {
 
 }  // namespace
 
-void Waiter::back_off() {
+void Waiter::back_off(uint64_t due_ns) {
+  if (VirtualTime* const time = VirtualTime::current()) return time->idle(due_ns);
   uint64_t before_ns = now_ns();
   if (first_yield_ns_ == 0) {
     first_yield_ns_ = before_ns;
@@ -271,6 +289,10 @@ uint64_t run_seed() {
 
 void secure_random(void* bytes, size_t size_bytes) {
   auto* at = static_cast<unsigned char*>(bytes);
+  if (VirtualTime* const time = VirtualTime::current()) {
+    // The same in every run; nobody outside of the simulation ever sees it.
+    for (; size_bytes > 0; --size_bytes) *at++ = static_cast<unsigned char>(time->random());
+  }
   while (size_bytes > 0) {
     const ssize_t got = getrandom(at, size_bytes, 0);
     if (got < 0) {

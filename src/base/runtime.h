@@ -5,17 +5,25 @@
 // virtual time underneath.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "src/base/virtual_time.h"
+
 namespace verbena {
 
-// Monotonic time.
+// Monotonic time; in a simulation, virtual time.
 uint64_t now_ns();
+// Of the machine, also in a simulation: for what is told about the run itself.
+uint64_t machine_now_ns();
 
 // A pause between two looks at memory that another core will write.
 inline void cpu_relax() {
@@ -49,6 +57,53 @@ class Thread {
 // joinable().
 Thread start_thread(std::string name, std::function<void()> body);
 
+// Where threads wait for each other off the data path: std::condition_variable, and in a simulation
+// its like in virtual time.
+class Condition {
+ public:
+  template <typename Predicate>
+  void wait(std::unique_lock<std::mutex>& lock, Predicate&& ready) {
+    wait_until(lock, UINT64_MAX, ready);
+  }
+  // False if it is not ready() after `timeout_ns`.
+  template <typename Predicate>
+  bool wait_for(std::unique_lock<std::mutex>& lock, uint64_t timeout_ns, Predicate&& ready) {
+    const uint64_t start_ns = now_ns();
+    return wait_until(lock, start_ns + std::min(timeout_ns, UINT64_MAX - start_ns), ready);
+  }
+  void notify_all() {
+    if (VirtualTime* const time = VirtualTime::current()) {
+      time->wake_all_at(this);
+    } else {
+      condition_.notify_all();
+    }
+  }
+
+ private:
+  template <typename Predicate>
+  bool wait_until(std::unique_lock<std::mutex>& lock, uint64_t deadline_ns, Predicate& ready) {
+    VirtualTime* const time = VirtualTime::current();
+    while (!ready()) {
+      if (time != nullptr) {
+        // Whoever else runs must find the lock free; nobody runs before the wait has begun.
+        lock.unlock();
+        const bool woken = time->wait_at(this, deadline_ns);
+        lock.lock();
+        if (!woken) return ready();
+      } else if (deadline_ns == UINT64_MAX) {
+        condition_.wait(lock);
+      } else {
+        const uint64_t at_ns = now_ns();
+        if (at_ns >= deadline_ns) return false;
+        condition_.wait_for(lock, std::chrono::nanoseconds(deadline_ns - at_ns));
+      }
+    }
+    return true;
+  }
+
+  std::condition_variable condition_;
+};
+
 // Pins the calling thread to one logical CPU; false where the kernel refuses.
 bool pin_this_thread(int cpu);
 // The CPUs that this process was started with, in the order in which to hand them out: one per
@@ -66,15 +121,19 @@ std::vector<int> usable_cpus();
 // millisecond sleeps between looks until yields come back at once again.
 class Waiter {
  public:
+  // In a simulation the first look that finds nothing already waits: time passes only there.
+  Waiter() : spins_(VirtualTime::current() == nullptr ? kSpins : 0) {}
+
   void progress() {
     idle_looks_ = 0;
     first_yield_ns_ = 0;
   }
-  void idle() {
+  // `due_ns`: when the caller will have something to do even if nothing comes, by now_ns().
+  void idle(uint64_t due_ns = UINT64_MAX) {
     if (++idle_looks_ < spins_) [[likely]] {
       cpu_relax();
     } else {
-      back_off();
+      back_off(due_ns);
     }
   }
 
@@ -89,10 +148,10 @@ class Waiter {
   static constexpr uint64_t kSleepAfterNs = 1'000'000;
   static constexpr uint64_t kSleepNs = 20'000;
 
-  void back_off();
+  void back_off(uint64_t due_ns);
 
   uint32_t idle_looks_ = 0;
-  uint32_t spins_ = kSpins;
+  uint32_t spins_;
   uint32_t crowded_ = 0;
   uint64_t first_yield_ns_ = 0;
   uint64_t switches_ = 0;

@@ -28,10 +28,11 @@
 
 namespace verbena::bench {
 
-// The time stamp counter where it can be trusted, else the slower clock.
+// The time stamp counter where it can be trusted, else the slower clock; in a simulation its own.
 class LoopClock {
  public:
-  LoopClock() : per_ns_(tsc_is_steady() ? tsc_cycles_per_ns() : 0) {}
+  LoopClock()
+      : per_ns_(VirtualTime::current() == nullptr && tsc_is_steady() ? tsc_cycles_per_ns() : 0) {}
   uint64_t now() const { return per_ns_ > 0 ? read_tsc() : now_ns(); }
   double to_ns(uint64_t ticks) const {
     return static_cast<double>(ticks) / (per_ns_ > 0 ? per_ns_ : 1);
@@ -161,7 +162,7 @@ class ClosedLoop {
           waiter.progress();
         } else if (!orders_.block || idle_polls < kIdlePollsBeforeSleep || targets_.size() > 1 ||
                    !targets_[0]->wait(-1)) {
-          waiter.idle();
+          waiter.idle(next_due_ns());
         }
       }
       if (!refused_.empty()) [[unlikely]]
@@ -217,6 +218,16 @@ class ClosedLoop {
       return !resting_.empty();
     }
     return false;
+  }
+
+  // When the next lane has rested enough, where only virtual time will tell.
+  uint64_t next_due_ns() const {
+    uint64_t due = UINT64_MAX;
+    if constexpr (kSteered) {
+      if (VirtualTime::current() == nullptr) return due;
+      for (const Resting& one : resting_) due = std::min(due, one.until);
+    }
+    return due;
   }
 
   // True if one has rested enough.

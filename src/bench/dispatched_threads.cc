@@ -34,6 +34,7 @@ class DispatchedTarget {
 
   char* request_buffer(uint32_t slot) { return worker_.request_buffer(responder_, slot); }
   PostResult try_post(uint32_t slot, uint32_t bytes) {
+    note_hand_over();
     return worker_.hand_over(responder_, slot, bytes) ? PostResult::kPosted
                                                       : PostResult::kWouldBlock;
   }
@@ -72,10 +73,14 @@ void end_with(NodeJob& job, Step& step, const Status& status) {
 template <typename Requester>
 Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher) {
   constexpr uint32_t kIdlePollsPerLook = 64;
+  const uint64_t mailboxes =
+      uint64_t{job.node().requesting} * job.setup.point.pending * dispatcher.requesters().size();
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!job.team.halt().load(std::memory_order_relaxed)) {
+    note_looks(mailboxes);
     if (dispatcher.poll() > 0) {
+      note_hand_over();
       waiter.progress();
       continue;
     }
@@ -117,6 +122,7 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, const Step& step) {
     for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
       dispatch->workers.push_back(&dispatcher.worker(worker));
     }
+    if (VirtualTime* const time = VirtualTime::current()) time->announce_hand_overs();
     job.dispatch = std::static_pointer_cast<DispatchBase>(dispatch);
     job.team.finished();
     return serve_workers(job, dispatcher, step);

@@ -48,16 +48,22 @@ Status NodeGroup::tell(uint32_t number, const Message& message) {
   return sent;
 }
 
-Status NodeGroup::tell_all(const Message& message) {
+std::vector<pid_t> NodeGroup::processes() const {
+  std::vector<pid_t> list;
+  for (const NodeLink* node : nodes_) {
+    if (node->has_process()) list.push_back(node->process());
+  }
+  return list;
+}
+
+Status PointNodes::tell_all(const Message& message) {
   for (uint32_t number = 0; number < size(); ++number) {
     VERBENA_RETURN_IF_ERROR(tell(number, message));
   }
   return Status::ok_status();
 }
 
-Status NodeGroup::collect(
-    MessageKind kind, int64_t timeout_ns,
-    const std::function<void(uint32_t number, const Message& message)>& take) {
+Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, const Take& take) {
   const uint64_t start_ns = now_ns();
   std::vector<bool> answered(size());
   for (uint32_t missing = size(); missing > 0;) {

@@ -2,6 +2,8 @@
 // the answers of all without a core of its own.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -14,19 +16,34 @@
 
 namespace verbena::bench {
 
-class NodeGroup {
+// What the coordinator of a point needs of its nodes, wherever they are.
+class PointNodes {
+ public:
+  using Take = std::function<void(uint32_t number, const Message& message)>;
+
+  virtual ~PointNodes() = default;
+  virtual uint32_t size() const = 0;
+  virtual const Hello& hello(uint32_t number) const = 0;
+  // The nodes' processes on this host.
+  virtual std::vector<pid_t> processes() const = 0;
+
+  virtual Status tell(uint32_t number, const Message& message) = 0;
+  Status tell_all(const Message& message);
+  // Waits for this answer of every node; `take` sees each. The first failure ends it.
+  virtual Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) = 0;
+};
+
+class NodeGroup final : public PointNodes {
  public:
   NodeGroup(std::vector<NodeLink*> nodes, const rpc::Wiring& wiring)
       : nodes_(std::move(nodes)), wiring_(wiring), done_(nodes_.size()) {}
 
-  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
-  NodeLink& node(uint32_t number) { return *nodes_[number]; }
+  uint32_t size() const override { return static_cast<uint32_t>(nodes_.size()); }
+  const Hello& hello(uint32_t number) const override { return nodes_[number]->hello(); }
+  std::vector<pid_t> processes() const override;
 
-  Status tell_all(const Message& message);
-  Status tell(uint32_t number, const Message& message);
-  // Waits for this answer of every node; `take` sees each. The first failure ends it.
-  Status collect(MessageKind kind, int64_t timeout_ns,
-                 const std::function<void(uint32_t number, const Message& message)>& take);
+  Status tell(uint32_t number, const Message& message) override;
+  Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) override;
   // Ends the point at all nodes that live. Afterwards failure() knows what they had to say.
   void tear_down();
 

@@ -135,6 +135,12 @@ Result<std::unique_ptr<NodePool>> NodePool::on_this_host(const std::string& devi
   return pool;
 }
 
+std::unique_ptr<NodePool> NodePool::simulated(const std::string& device) {
+  std::unique_ptr<NodePool> pool(new NodePool);
+  pool->simulated_device_ = device;
+  return pool;
+}
+
 std::unique_ptr<NodePool> NodePool::of_joined(std::vector<std::unique_ptr<NodeLink>> nodes) {
   std::unique_ptr<NodePool> pool(new NodePool());
   pool->nodes_ = std::move(nodes);

@@ -63,6 +63,11 @@ class NodePool {
   // Only the nodes that have joined, such as the ranks of a job; their order is that of the wiring.
   static std::unique_ptr<NodePool> of_joined(std::vector<std::unique_ptr<NodeLink>> nodes);
 
+  // Nodes in virtual time, all with this RNIC ("sim:PROFILE"); each point makes its own.
+  static std::unique_ptr<NodePool> simulated(const std::string& device);
+  // Empty where nodes are processes.
+  const std::string& simulated_device() const { return simulated_device_; }
+
   // A joined node behind those there are.
   void add(std::unique_ptr<NodeLink> node) { nodes_.push_back(std::move(node)); }
   // A joined node that is always the last one: the responder of --connect.
@@ -77,6 +82,7 @@ class NodePool {
   Status start(uint32_t count);
   Result<std::unique_ptr<NodeLink>> spawn(uint64_t token);
 
+  std::string simulated_device_;
   bool may_start_ = false;
   std::string device_;
   std::optional<JobSecret> secret_;

@@ -5,6 +5,7 @@
 namespace verbena::bench {
 
 PollCost::PollCost() {
+  if (VirtualTime::current() != nullptr) return;
   if (InstructionCounter::available()) {
     Result<InstructionCounter> counter = InstructionCounter::open();
     if (counter.ok()) instructions_ = std::move(*counter);

@@ -61,7 +61,10 @@ class PollCost {
   uint64_t messages() const { return cost_.count(); }
 
  private:
-  uint64_t read() const { return instructions_ ? instructions_->read() : read_tsc_ordered(); }
+  uint64_t read() const {
+    if (VirtualTime* const time = VirtualTime::current()) return time->cycles();
+    return instructions_ ? instructions_->read() : read_tsc_ordered();
+  }
 
   std::optional<InstructionCounter> instructions_;
   uint64_t overhead_ = 0;  // of reading twice with nothing in between

@@ -247,7 +247,7 @@ Result<Profile> profile_point(NodePool& pool, const Point& point, const RunOptio
   };
   watched.after_timed = [&] { recorder.stop(); };
   RunFailure failure;
-  VERBENA_RETURN_IF_ERROR(run_point(pool, point, watched, &failure).status());
+  VERBENA_RETURN_IF_ERROR(run_point(pool, point, watched, 0, &failure).status());
   VERBENA_ASSIGN_OR_RETURN(
       const std::string report,
       output_of({"perf", "report", "-i", folder.file("perf.data"), "--stdio", "--no-children", "-F",

@@ -11,6 +11,7 @@
 #include "src/bench/interrupt.h"
 #include "src/bench/node_group.h"
 #include "src/bench/placement.h"
+#include "src/bench/simulated_nodes.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::bench {
@@ -49,9 +50,9 @@ void add(Report& sum, const Report& one) {
 
 class PointRunner {
  public:
-  PointRunner(NodeGroup& group, const rpc::Wiring& wiring, const Point& point,
-              const RunOptions& options)
-      : group_(group), wiring_(wiring), point_(point), options_(options) {}
+  PointRunner(PointNodes& group, const rpc::Wiring& wiring, const Point& point,
+              const RunOptions& options, uint64_t seed)
+      : group_(group), wiring_(wiring), point_(point), options_(options), seed_(seed) {}
 
   Result<RunResult> run() {
     VERBENA_RETURN_IF_ERROR(connect());
@@ -70,7 +71,7 @@ class PointRunner {
     secure_random(&run_key, sizeof(run_key));
     std::vector<NodePlace> places;
     for (uint32_t number = 0; number < group_.size(); ++number) {
-      const Hello& hello = group_.node(number).hello();
+      const Hello& hello = group_.hello(number);
       places.push_back({.host = hello.host,
                         .cpus = hello.cpus,
                         .threads = threads_of(wiring_.nodes[number], point_)});
@@ -81,7 +82,7 @@ class PointRunner {
                                                    .setup = {.point = point_,
                                                              .node = number,
                                                              .run_key = run_key,
-                                                             .seed = run_seed(),
+                                                             .seed = seed_,
                                                              .cpus = cpus[number]}}));
     }
     Message connect{.kind = MessageKind::kConnect};
@@ -172,7 +173,7 @@ class PointRunner {
          .phase = {.kind = kind, .verify = verify, .number = ++phases_, .length = length}}));
     VERBENA_RETURN_IF_ERROR(group_.collect(MessageKind::kBegun, kStepTimeoutNs, nothing));
     const bool watched = kind == PhaseKind::kTimed && options_.before_timed;
-    if (watched) VERBENA_RETURN_IF_ERROR(options_.before_timed(processes()));
+    if (watched) VERBENA_RETURN_IF_ERROR(options_.before_timed(group_.processes()));
     VERBENA_RETURN_IF_ERROR(group_.tell_all(
         {.kind = MessageKind::kGo, .go = {.host = host_identity(), .now_ns = now_ns()}}));
     // The nodes themselves notice where nothing moves any more.
@@ -192,35 +193,45 @@ class PointRunner {
     return outcome;
   }
 
-  std::vector<pid_t> processes() {
-    std::vector<pid_t> list;
-    for (uint32_t number = 0; number < group_.size(); ++number) {
-      if (group_.node(number).has_process()) list.push_back(group_.node(number).process());
-    }
-    return list;
-  }
-
-  NodeGroup& group_;
+  PointNodes& group_;
   const rpc::Wiring& wiring_;
   const Point& point_;
   const RunOptions& options_;
+  uint64_t seed_;
   uint64_t phases_ = 0;
   uint64_t lost_ = 0;
 };
 
+// The nodes exist for this run only, and so does their time.
+Result<RunResult> run_simulated_point(const std::string& device, const Point& point,
+                                      const RunOptions& options, uint32_t run,
+                                      const rpc::Wiring& wiring, RunFailure* failure) {
+  const uint64_t seed = simulation_seed() + run;
+  SimulatedNodes nodes(seed);
+  VERBENA_RETURN_IF_ERROR(nodes.add(device, static_cast<uint32_t>(wiring.nodes.size())));
+  PointRunner runner(nodes, wiring, point, options, seed);
+  Result<RunResult> result = runner.run();
+  failure->lost = runner.lost();
+  if (result.ok()) result->simulated = nodes.counts();
+  return result;
+}
+
 }  // namespace
 
 Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
-                            RunFailure* failure) {
+                            uint32_t run, RunFailure* failure) {
   *failure = {};
   VERBENA_ASSIGN_OR_RETURN(const rpc::Wiring wiring, rpc::wire(shape_of(point)));
+  if (!pool.simulated_device().empty()) {
+    return run_simulated_point(pool.simulated_device(), point, options, run, wiring, failure);
+  }
   Result<std::vector<NodeLink*>> nodes = pool.take(static_cast<uint32_t>(wiring.nodes.size()));
   if (!nodes.ok()) {
     failure->nodes_remain = false;
     return nodes.status();
   }
   NodeGroup group(std::move(*nodes), wiring);
-  PointRunner runner(group, wiring, point, options);
+  PointRunner runner(group, wiring, point, options, run_seed());
   Result<RunResult> result = runner.run();
   failure->lost = runner.lost();
   group.tear_down();

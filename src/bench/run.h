@@ -25,6 +25,13 @@ struct RunOptions {
   std::function<void()> after_timed{};
 };
 
+// What a simulation had to do for a run.
+struct SimulationCounts {
+  uint64_t events = 0;
+  uint64_t virtual_ns = 0;
+  double wall_s = 0;
+};
+
 struct RunResult {
   uint64_t requests = 0;  // measured ones that were answered
   uint64_t errors = 0;    // requests without an answer, and payloads that were not what was sent
@@ -37,6 +44,7 @@ struct RunResult {
   // Of the responding threads' looks for a request, the share that found none; nothing for READ.
   std::optional<double> empty_look_share{};
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really used
+  std::optional<SimulationCounts> simulated{};
 };
 
 // What a failed run leaves to tell.
@@ -48,7 +56,10 @@ struct RunFailure {
 // Each run makes its queue pairs and memory anew, so that the spread over the runs shows what their
 // placement does. The calling thread sleeps while the nodes work. On failure the status names the
 // node and the cause; where a node has died, that is the cause.
+//
+// On simulated nodes a run is the same wherever and whenever it is repeated; `run`, the number
+// among the runs of this point, gives each its own seed.
 Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
-                            RunFailure* failure);
+                            uint32_t run, RunFailure* failure);
 
 }  // namespace verbena::bench

@@ -53,7 +53,7 @@ class Session {
   void measure_run(PointResult& result, uint32_t run, const std::vector<PointResult>& group) {
     hooks_.begins(result.point, run);
     RunFailure failure;
-    const Result<RunResult> measured = run_point(pool_, result.point, options_, &failure);
+    const Result<RunResult> measured = run_point(pool_, result.point, options_, run, &failure);
     ended_ = interrupted();
     if (measured.ok()) {
       result.runs.push_back(*measured);

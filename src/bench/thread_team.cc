@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 namespace verbena::bench {
 
 Status ThreadTeam::open() {
+  if (VirtualTime::current() != nullptr) return Status::ok_status();
   event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (event_.valid()) return Status::ok_status();
   return Status(StatusCode::kLimitExceeded,
@@ -32,6 +32,7 @@ void ThreadTeam::begin(Step step, uint32_t participants) {
     }
   }
   begun_.notify_all();
+  if (VirtualTime* const time = VirtualTime::current()) time->wake_pollers();
 }
 
 bool ThreadTeam::settled() {
@@ -57,8 +58,7 @@ Step ThreadTeam::next(uint64_t number) {
 
 Step ThreadTeam::next_within(uint64_t number, int64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  begun_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                  [&] { return step_.number > number; });
+  begun_.wait_for(lock, static_cast<uint64_t>(timeout_ns), [&] { return step_.number > number; });
   return step_;
 }
 
@@ -79,6 +79,7 @@ void ThreadTeam::failed(Status why) {
 }
 
 void ThreadTeam::wake() {
+  if (VirtualTime* const time = VirtualTime::current()) return time->wake_all_at(&event_);
   const uint64_t one = 1;
   static_cast<void>(!write(event_.get(), &one, sizeof(one)));
 }

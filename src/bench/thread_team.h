@@ -6,11 +6,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/runtime.h"
 #include "src/bench/messages.h"
 #include "verbena/status.h"
 
@@ -65,7 +65,7 @@ class ThreadTeam {
   void wake();
 
   std::mutex mutex_;
-  std::condition_variable begun_;
+  Condition begun_;
   Step step_;
   uint32_t outstanding_ = 0;
   Status failure_;

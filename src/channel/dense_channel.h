@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "src/base/shared_memory.h"
+#include "src/base/virtual_time.h"
 #include "src/channel/channel.h"
 #include "src/channel/completion_mark.h"
 
@@ -144,6 +145,7 @@ struct DenseChannel {
     uint32_t poll(uint32_t limit, Eligible&& eligible, Deliver&& deliver) {
       uint32_t found = 0;
       for (uint32_t first = 0; first < slots_.count; first += kWordBytes) {
+        note_look();
         uint64_t set = SignalArray::load(signals_, stride_bytes_, first);
         while (set != 0) {
           const uint32_t byte = static_cast<uint32_t>(std::countr_zero(set)) / 8;
@@ -175,6 +177,8 @@ struct DenseChannel {
                                                  : "its message is larger than agreed");
         return false;
       }
+      note_message();
+      note_further_write();
       // Before the answer, which invites the next message into this slot.
       store_relaxed(reinterpret_cast<uint8_t*>(signals_ + slot), uint8_t{0});
       deliver(slot, message + kPayloadOffset, bytes);

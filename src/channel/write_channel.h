@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/base/virtual_time.h"
 #include "src/channel/channel.h"
 #include "src/channel/completion_mark.h"
 
@@ -92,6 +93,7 @@ struct WriteChannel {
     void release(uint32_t slot) {
       if constexpr (!Mark::kClearKeepsPayload) {
         if (used_bytes_[slot] == kUnused) return;
+        note_bytes(used_bytes_[slot]);
         Mark::clear(slots_.slot(slot), slots_.shape, used_bytes_[slot]);
         used_bytes_[slot] = kUnused;
       }
@@ -116,6 +118,7 @@ struct WriteChannel {
     template <DeliverFunction Deliver>
     bool take(uint32_t slot, Deliver& deliver) {
       char* bytes = slots_.slot(slot);
+      note_look();
       const Probe probe = Mark::probe(bytes, slots_.shape);
       if (probe.arrival != Arrival::kMessage) {
         if (probe.arrival == Arrival::kViolation) [[unlikely]] {
@@ -123,6 +126,7 @@ struct WriteChannel {
         }
         return false;
       }
+      note_message();
       if constexpr (Mark::kClearKeepsPayload) {
         Mark::clear(bytes, slots_.shape, probe.bytes);
       } else {

@@ -12,11 +12,13 @@
 #include "src/bench/experiment_file.h"
 #include "src/bench/plan.h"
 #include "src/bench/result_file.h"
+#include "src/bench/simulated_nodes.h"
 #include "src/bench/size_list.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
 #include "src/cli/job_experiment.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/profile.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::cli {
@@ -184,6 +186,7 @@ int measure(const Tool& tool, const BenchOptions& options) {
   experiment.port = *port;
   experiment.host = options.connect;
   experiment.secret_file = options.secret_file;
+  bench::fit_to_simulation(experiment.device, !options.duration.empty(), &experiment.plan);
   if (options.job.any()) return run_experiment_in_job(options.job, std::move(experiment));
   return run_experiment(experiment);
 }
@@ -204,6 +207,9 @@ void add_bench_command(Tool& tool) {
   CLI::Option* device =
       add("--device", options->device, "NAME (soft0)", "The device; 'verbena devices' lists them");
   tool.choices[device] = {"soft0"};
+  for (const std::string& name : sim::profile_names()) {
+    tool.choices[device].push_back(std::string(sim::kDevicePrefix) + name);
+  }
   std::vector<CLI::Option*> not_for_listeners;
   for (const bench::Axis& axis : bench::axes()) {
     std::string names = fmt::format("--{}", axis.name);

@@ -17,6 +17,7 @@ namespace verbena::cli {
 namespace {
 
 const char* kind_name(DeviceKind kind) {
+  if (kind == DeviceKind::kSimulated) return "simulated";
   return kind == DeviceKind::kSoft ? "software" : "hardware";
 }
 

@@ -20,8 +20,10 @@
 #include "src/bench/result_file.h"
 #include "src/bench/results_table.h"
 #include "src/bench/session.h"
+#include "src/bench/simulated_nodes.h"
 #include "src/bench/size_list.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/profile.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 
@@ -31,6 +33,10 @@ namespace {
 
 constexpr int64_t kConnectTimeoutNs = 10'000'000'000;
 constexpr int64_t kAcceptLookNs = 100'000'000;
+
+bool simulated(const Experiment& experiment) {
+  return experiment.device.starts_with(sim::kDevicePrefix);
+}
 
 // One node per rank, in their order; that of this rank is a process of ours.
 Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device, Job& job) {
@@ -50,6 +56,7 @@ Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device,
 // Where the nodes come from: the ranks of a job, or processes of ours, and with --connect a
 // responder that listens somewhere.
 Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment) {
+  if (simulated(experiment)) return bench::NodePool::simulated(experiment.device);
   if (experiment.job != nullptr) return nodes_of_job(experiment.device, *experiment.job);
   if (experiment.host.empty()) {
     return bench::NodePool::on_this_host(experiment.device, JobSecret::random(), experiment.port);
@@ -139,10 +146,27 @@ int report_failures(const std::vector<bench::PointResult>& results, uint64_t poi
   return kExitFailure;
 }
 
+// Simulated nodes are in no job and on no other host, and no profiler sees their time.
+Status check_simulated(const Experiment& experiment, const std::vector<bench::PointGroup>& groups) {
+  if (experiment.job != nullptr || !experiment.host.empty() || experiment.plan.profile) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("{} simulates all nodes in this process: --connect, --job and --profile "
+                        "are for real devices; leave them out",
+                        experiment.device)};
+  }
+  bench::SimulatedNodes nodes(bench::simulation_seed());
+  VERBENA_RETURN_IF_ERROR(nodes.add(experiment.device, 1));
+  return bench::check_points(groups, nodes.info());
+}
+
 // Whether all of it can be done here, before anything starts.
 Status check_here(const Experiment& experiment, const std::vector<bench::PointGroup>& groups) {
-  VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open(experiment.device));
-  VERBENA_RETURN_IF_ERROR(bench::check_points(groups, device.info()));
+  if (simulated(experiment)) {
+    VERBENA_RETURN_IF_ERROR(check_simulated(experiment, groups));
+  } else {
+    VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open(experiment.device));
+    VERBENA_RETURN_IF_ERROR(bench::check_points(groups, device.info()));
+  }
   VERBENA_RETURN_IF_ERROR(check_hosts(experiment, groups));
   if (experiment.plan.profile) VERBENA_RETURN_IF_ERROR(bench::check_profiler());
   return experiment.json_path.empty() ? Status::ok_status()

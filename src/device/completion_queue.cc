@@ -8,6 +8,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/explain.h"
+#include "src/device/sim/control.h"
 #include "src/device/verbs_control.h"
 #include "verbena/device.h"
 
@@ -24,6 +25,11 @@ Result<CompletionChannel> CompletionChannel::create(const Device& device) {
 }
 
 Result<ibv_cq*> CompletionChannel::wait(int64_t timeout_ns) {
+  if (control_ == &sim::control()) {
+    if (sim::wait_for_event(get(), timeout_ns)) return take_event();
+    return Status(StatusCode::kTimeout,
+                  fmt::format("no completion event within {} ns", timeout_ns));
+  }
   constexpr uint64_t kNsPerMs = 1'000'000;
   const uint64_t start_ns = now_ns();
   pollfd readable{.fd = get()->fd, .events = POLLIN, .revents = 0};
@@ -47,6 +53,10 @@ Result<ibv_cq*> CompletionChannel::wait(int64_t timeout_ns) {
                     fmt::format("no completion event within {} ns", timeout_ns));
     }
   }
+  return take_event();
+}
+
+Result<ibv_cq*> CompletionChannel::take_event() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   if (control_->get_cq_event(get(), &cq, &context) != 0) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "src/base/runtime.h"
+#include "src/base/virtual_time.h"
 #include "src/base/wire.h"
 #include "src/device/connection_socket.h"
 #include "src/device/connection_state.h"
@@ -138,6 +139,8 @@ Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSec
 // In front of a value's bytes.
 constexpr size_t kTagBytes = 4;
 
+std::string simulated_name(uint16_t port) { return fmt::format("simulated:{}", port); }
+
 }  // namespace
 
 ControlConnection::ControlConnection(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -153,6 +156,15 @@ Result<ControlConnection> ControlConnection::connect(const std::string& host, ui
   if (port == 0) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("cannot connect to {}: nobody listens on port 0", host));
+  }
+  if (VirtualTime::current() != nullptr) {
+    std::unique_ptr<VirtualLink::End> link = VirtualPort::connect(port, timeout_ns);
+    if (link != nullptr) {
+      return ControlConnection(std::make_unique<State>(std::move(link), simulated_name(port)));
+    }
+    return Status(StatusCode::kTimeout, fmt::format("nobody listened on port {} of the simulation "
+                                                    "within {} ms",
+                                                    port, timeout_ns / 1'000'000));
   }
   const Deadline deadline(timeout_ns);
   VERBENA_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, resolve(host, port, false));
@@ -197,6 +209,11 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
         StatusCode::kLimitExceeded,
         fmt::format("a control frame of {} bytes was asked for, the limit is {}; split it",
                     frame.size(), kMaxControlFrameBytes));
+  }
+  if (state.link != nullptr) {
+    if (state.link->send(frame)) return Status::ok_status();
+    return state.send_broken =
+               Status(StatusCode::kUnavailable, fmt::format("peer {} is gone", state.peer_name));
   }
   std::array<std::byte, kFrameHeaderBytes> header;
   store_little_endian(header.data(), kFrameMagic);
@@ -247,6 +264,17 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
 Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
   State& state = *state_;
   if (!state.receive_broken.ok()) return state.receive_broken;
+  if (state.link != nullptr) {
+    std::vector<std::byte> frame;
+    const StatusCode code = state.link->receive(timeout_ns, &frame);
+    if (code == StatusCode::kOk) return frame;
+    if (code == StatusCode::kTimeout) {
+      return Status(code, fmt::format("peer {} sent no whole frame within {} ms", state.peer_name,
+                                      timeout_ns / 1'000'000));
+    }
+    return state.receive_broken =
+               Status(code, fmt::format("peer {} closed the connection", state.peer_name));
+  }
   const Deadline deadline(timeout_ns);
   while (true) {
     const bool in_header = state.header_bytes < kFrameHeaderBytes;
@@ -308,13 +336,17 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
   }
 }
 
-void ControlConnection::hang_up() { shutdown(state_->socket.get(), SHUT_RDWR); }
+void ControlConnection::hang_up() {
+  if (state_->link != nullptr) return state_->link->close();
+  shutdown(state_->socket.get(), SHUT_RDWR);
+}
 
 bool ControlConnection::peer_closed() const {
   if (state_->receive_broken.code() == StatusCode::kUnavailable ||
       state_->send_broken.code() == StatusCode::kUnavailable) {
     return true;
   }
+  if (state_->link != nullptr) return state_->link->peer_closed();
   pollfd descriptor{state_->socket.get(), POLLRDHUP, 0};
   return poll(&descriptor, 1, 0) == 1 &&
          (descriptor.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;

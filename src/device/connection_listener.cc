@@ -9,6 +9,7 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
+#include "src/base/virtual_time.h"
 #include "src/device/connection_socket.h"
 #include "src/device/connection_state.h"
 #include "src/device/handshake.h"
@@ -104,6 +105,12 @@ struct ControlListener::State {
     descriptors.reserve(options.max_pending + 1);
   }
 
+  // Inside a simulation there are neither sockets nor strangers.
+  State(std::unique_ptr<VirtualPort> port_in, const JobSecret& secret_in)
+      : virtual_port(std::move(port_in)),
+        name(fmt::format("simulated:{}", virtual_port->port())),
+        secret(secret_in) {}
+
   // One poll() over all pending handshakes and the listening socket, at most until `deadline`.
   void wait(const Deadline& deadline);
   // Takes what the peers sent. The socket and name of the first that has proved itself.
@@ -133,6 +140,7 @@ struct ControlListener::State {
 
   FileDescriptor socket;
   SocketAddress address;
+  std::unique_ptr<VirtualPort> virtual_port;
   std::string name;
   JobSecret secret;
   ControlListenerOptions options;
@@ -303,7 +311,9 @@ ControlListener::ControlListener(ControlListener&&) noexcept = default;
 ControlListener& ControlListener::operator=(ControlListener&&) noexcept = default;
 ControlListener::~ControlListener() = default;
 
-uint16_t ControlListener::port() const { return state_->address.port(); }
+uint16_t ControlListener::port() const {
+  return state_->virtual_port != nullptr ? state_->virtual_port->port() : state_->address.port();
+}
 const std::string& ControlListener::name() const { return state_->name; }
 
 Result<ControlListener> ControlListener::listen(const std::string& address, uint16_t port,
@@ -318,6 +328,14 @@ Result<ControlListener> ControlListener::listen(const std::string& address, uint
                               "can be 1 to {}, each of 1 to {} ns",
                               options.max_pending, options.handshake_timeout_ns, kMostPending,
                               kLongestHandshakeNs));
+  }
+  if (VirtualTime::current() != nullptr) {
+    std::unique_ptr<VirtualPort> virtual_port = VirtualPort::listen(port);
+    if (virtual_port != nullptr) {
+      return ControlListener(std::make_unique<State>(std::move(virtual_port), secret));
+    }
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("port {} of the simulation is in use, or none is left", port));
   }
   VERBENA_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses,
                            resolve(address, port, true));
@@ -335,6 +353,15 @@ Result<ControlListener> ControlListener::listen(const std::string& address, uint
 
 Result<ControlConnection> ControlListener::accept(int64_t timeout_ns) {
   State& state = *state_;
+  if (state.virtual_port != nullptr) {
+    std::unique_ptr<VirtualLink::End> link = state.virtual_port->accept(timeout_ns);
+    if (link != nullptr) {
+      return ControlConnection(
+          std::make_unique<ControlConnection::State>(std::move(link), state.name));
+    }
+    return Status(StatusCode::kTimeout, fmt::format("nobody connected to {} within {} ms",
+                                                    state.name, timeout_ns / 1'000'000));
+  }
   const Deadline deadline(timeout_ns);
   while (true) {
     state.wait(deadline);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/device/virtual_link.h"
 #include "verbena/connection.h"
 #include "verbena/status.h"
 
@@ -21,8 +22,11 @@ inline constexpr size_t kFrameHeaderBytes = 8;
 struct ControlConnection::State {
   State(FileDescriptor socket_in, std::string peer_name_in)
       : socket(std::move(socket_in)), peer_name(std::move(peer_name_in)) {}
+  State(std::unique_ptr<VirtualLink::End> link_in, std::string peer_name_in)
+      : link(std::move(link_in)), peer_name(std::move(peer_name_in)) {}
 
   FileDescriptor socket;
+  std::unique_ptr<VirtualLink::End> link;  // instead of the socket, inside a simulation
   std::string peer_name;
   Status send_broken;
   Status receive_broken;

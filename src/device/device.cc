@@ -12,6 +12,8 @@
 #include "src/device/fault/injector.h"
 #include "src/device/port.h"
 #include "src/device/probe.h"
+#include "src/device/sim/control.h"
+#include "src/device/sim/profile.h"
 #include "src/device/soft/soft.h"
 #include "src/device/verbs_control.h"
 #include "verbena/fault.h"
@@ -121,8 +123,14 @@ Result<Device> Device::open(std::string_view name, const FaultPlan& faults) {
 
 // After the probes of from_context(): they are not what is to be tested.
 Status Device::inject(const FaultPlan& faults) {
+  if (info_.kind == DeviceKind::kSimulated) {
+    return {
+        StatusCode::kUnsupported,
+        fmt::format("{} takes its faults from the simulation, not from a fault plan", info_.name)};
+  }
   const auto close = [](ibv_context* context) {
     fault::Injector::uninstall(context);
+    if (sim::owns(context)) return sim::close_device(context);
     return soft::owns(context) ? soft::close_device(context) : ibv_close_device(context);
   };
   VERBENA_ASSIGN_OR_RETURN(const fault::Injector* injector,
@@ -144,6 +152,10 @@ Result<Device> Device::open_without_faults(std::string_view name) {
       return verbs_error(soft::control(), fmt::format("cannot open {}", name), errno);
     }
     return from_context(context, soft::close_device, &soft::control(), name, DeviceKind::kSoft);
+  }
+  if (name.starts_with(sim::kDevicePrefix)) {
+    VERBENA_ASSIGN_OR_RETURN(ibv_context * context, sim::open_device(name));
+    return from_context(context, sim::close_device, &sim::control(), name, DeviceKind::kSimulated);
   }
   const HardwareDevices hardware;
   ibv_device* device = hardware.find(name);

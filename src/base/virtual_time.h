@@ -1,0 +1,89 @@
+// What takes the machine's place while a thread runs in a simulation: its clock, its waits, its
+// threads and its random numbers. runtime.h asks here first; device/sim implements it.
+//
+// A simulation and all its threads (fibers) run on one thread of the system, and other simulations
+// may run on others, so what is current belongs to the thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace verbena {
+
+class VirtualTime {
+ public:
+  // Of the calling thread of the system; null on a real machine.
+  static VirtualTime* current() { return current_; }
+
+  virtual uint64_t now_ns() = 0;
+  // The CPU cycles that the running thread has used, in steps of what the simulation charges.
+  virtual uint64_t cycles() = 0;
+  virtual void sleep_ns(uint64_t duration_ns) = 0;
+  // A polling loop found nothing: returns when a device wrote what this thread may look at, or
+  // somebody woke the pollers, or at `due_ns`.
+  virtual void idle(uint64_t due_ns) = 0;
+  // Lets every polling loop look again: something changed that no device wrote.
+  virtual void wake_pollers() = 0;
+  // From now on the polling loops of this node wait for each other, too (note_hand_over()).
+  virtual void announce_hand_overs() = 0;
+
+  // Threads waiting for each other off the data path. False: `deadline_ns` came first.
+  virtual bool wait_at(const void* place, uint64_t deadline_ns) = 0;
+  virtual void wake_all_at(const void* place) = 0;
+
+  virtual void* start_thread(const std::string& name, std::function<void()> body) = 0;
+  virtual void join_thread(void* thread) = 0;
+
+  virtual uint64_t random() = 0;
+
+  // What the control connections of the simulation keep; theirs alone.
+  std::shared_ptr<void>& control_network() { return control_network_; }
+
+ protected:
+  VirtualTime() = default;
+  ~VirtualTime() = default;
+  static void set_current(VirtualTime* time) { current_ = time; }
+
+ private:
+  std::shared_ptr<void> control_network_;
+#if defined(__GNUC__)
+  __attribute__((tls_model("initial-exec")))
+#endif
+  static inline constinit thread_local VirtualTime* current_ = nullptr;
+};
+
+// What a thread did with memory, for a simulation to charge: two instructions each, and all there
+// is on the data path that a real device does not need. With VERBENA_NO_SIMULATION_HOOKS they
+// are nothing; only their cost is measured that way.
+struct CpuWork {
+  uint64_t looks = 0;       // at memory that a device writes, such as a slot's mark
+  uint64_t messages = 0;    // that such a look found
+  uint64_t further = 0;     // writes that were part of these messages besides their marks
+  uint64_t bytes = 0;       // cleared or copied
+  uint64_t hand_overs = 0;  // to another thread of the node
+};
+
+#if defined(__GNUC__)
+__attribute__((tls_model("initial-exec")))
+#endif
+inline constinit thread_local CpuWork cpu_work;
+
+#ifndef VERBENA_NO_SIMULATION_HOOKS
+inline void note_look() { ++cpu_work.looks; }
+inline void note_looks(uint64_t count) { cpu_work.looks += count; }
+inline void note_message() { ++cpu_work.messages; }
+inline void note_further_write() { ++cpu_work.further; }
+inline void note_bytes(uint64_t bytes) { cpu_work.bytes += bytes; }
+inline void note_hand_over() { ++cpu_work.hand_overs; }
+#else
+inline void note_look() {}
+inline void note_looks(uint64_t) {}
+inline void note_message() {}
+inline void note_further_write() {}
+inline void note_bytes(uint64_t) {}
+inline void note_hand_over() {}
+#endif
+
+}  // namespace verbena

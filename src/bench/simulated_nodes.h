@@ -1,0 +1,64 @@
+// The nodes of one run of one point, in virtual time: the same threads as those of processes, as
+// fibers of simulated nodes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/bench/node_group.h"
+#include "src/bench/plan.h"
+#include "src/bench/point_node.h"
+#include "src/bench/run.h"
+#include "src/device/sim/simulation.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+
+namespace verbena::bench {
+
+// VERBENA_SEED, or 1: what is simulated does not change by itself.
+uint64_t simulation_seed();
+
+// The standard durations are those of real devices. In virtual time a millisecond says as much, and
+// a second would take minutes: where `device` is a simulated one and the user named no duration
+// (`chosen`), shortens the plan's.
+void fit_to_simulation(const std::string& device, bool chosen, Plan* plan);
+
+class SimulatedNodes final : public PointNodes {
+ public:
+  // The calling thread is in virtual time from now on until these are gone.
+  explicit SimulatedNodes(uint64_t seed);
+  ~SimulatedNodes() override;
+
+  // Nodes with the RNIC `device`, "sim:PROFILE".
+  Status add(const std::string& device, uint32_t count);
+  SimulationCounts counts() const;
+  // Of the first node's device.
+  const DeviceInfo& info() const { return nodes_.front()->device.info(); }
+  sim::Simulation& simulation() { return simulation_; }
+
+  uint32_t size() const override { return static_cast<uint32_t>(nodes_.size()); }
+  const Hello& hello(uint32_t) const override { return hello_; }
+  std::vector<pid_t> processes() const override { return {}; }
+  Status tell(uint32_t number, const Message& message) override;
+  Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) override;
+
+ private:
+  struct Node {
+    Device device;
+    ProtectionDomain domain;
+    std::unique_ptr<PointNode> point;
+  };
+
+  Status failure();
+  bool all_settled();
+
+  uint64_t begun_ns_;
+  sim::Simulation simulation_;
+  JobSecret secret_;
+  Hello hello_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+}  // namespace verbena::bench

@@ -1,0 +1,76 @@
+// Completion queues: what the RNIC adds, and what threads take.
+#include <algorithm>
+
+#include "src/device/sim/node.h"
+#include "src/device/sim/objects.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+void push_completion(Cq& cq, const Cq::Entry& entry) {
+  if (cq.count == cq.capacity) {
+    cq.overrun = true;
+    return;
+  }
+  cq.ring[(cq.first + cq.count) % cq.capacity] = entry;
+  ++cq.count;
+  Simulation& simulation = cq.node->simulation;
+  if (cq.poller != nullptr) simulation.wake(*cq.poller, simulation.now());
+  if (cq.armed && cq.channel != nullptr) {
+    cq.armed = false;
+    cq.channel->events.push_back(&cq);
+    simulation.wake_all_at(cq.channel);
+  }
+}
+
+void forget_completions(Cq& cq, const QueuePair& qp) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < cq.count; ++i) {
+    const Cq::Entry entry = cq.ring[(cq.first + i) % cq.capacity];
+    if (entry.completion.qp_num == qp.verbs.qp_num) continue;
+    cq.ring[(cq.first + kept++) % cq.capacity] = entry;
+  }
+  cq.count = kept;
+}
+
+int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
+  Cq& cq = as_cq(verbs);
+  Simulation& simulation = cq.node->simulation;
+  const Profile& profile = cq.node->profile;
+  Fiber* const thread = simulation.running();
+  if (thread != nullptr) cq.poller = thread;
+  simulation.charge(profile.poll_empty);
+  simulation.catch_up();
+  if (cq.overrun) return -1;
+  const int found = std::min(count, static_cast<int>(cq.count));
+  for (int i = 0; i < found; ++i) {
+    const Cq::Entry& entry = cq.ring[cq.first];
+    completions[i] = entry.completion;
+    if (entry.sender != nullptr) {
+      entry.sender->reclaimed = std::max(entry.sender->reclaimed, entry.message);
+    }
+    cq.first = (cq.first + 1) % cq.capacity;
+    --cq.count;
+  }
+  if (found > 0 && thread != nullptr) {
+    Time each = profile.poll_completion + profile.cpu_device_line;
+    if (cq.node->remote(*thread)) each += profile.cpu_remote_line;
+    for (int i = 0; i < found; ++i) {
+      // A receive's message is touched next; a send's completion is only counted.
+      if ((completions[i].opcode & IBV_WC_RECV) != 0) {
+        each += profile.cpu_message / static_cast<Time>(found);
+      }
+    }
+    simulation.charge(static_cast<Time>(found) * each);
+  }
+  return found;
+}
+
+int req_notify_cq(ibv_cq* verbs, int /*solicited_only*/) {
+  Cq& cq = as_cq(verbs);
+  cq.node->simulation.charge(cq.node->profile.post_doorbell);
+  cq.armed = true;
+  return 0;
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,457 @@
+#include "src/device/sim/control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "src/device/sim/node.h"
+#include "src/device/sim/objects.h"
+#include "src/device/sim/profile.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+namespace {
+
+constexpr uint32_t kMaxQueuePairs = 1 << 24;
+constexpr uint32_t kMaxQueueWrs = 16384;
+constexpr uint32_t kMaxSges = 30;
+constexpr uint32_t kMaxCqes = 1 << 22;
+constexpr uint64_t kPageBytes = 4096;
+
+thread_local std::string last_error_text;
+
+int refuse(int error, std::string text) {
+  last_error_text = std::move(text);
+  errno = error;
+  return error;
+}
+
+const char* last_error() { return last_error_text.c_str(); }
+
+Node& node_of(ibv_context* verbs) { return *as_context(verbs).node; }
+
+int query_device(ibv_context* verbs, ibv_device_attr* attributes) {
+  const Profile& profile = node_of(verbs).profile;
+  *attributes = {};
+  std::strcpy(attributes->fw_ver, "sim");
+  attributes->node_guid = node_of(verbs).number + 1;
+  attributes->sys_image_guid = attributes->node_guid;
+  attributes->max_mr_size = uint64_t{1} << 46;
+  attributes->page_size_cap = ~uint64_t{kPageBytes - 1};
+  attributes->max_qp = kMaxQueuePairs;
+  attributes->max_qp_wr = kMaxQueueWrs;
+  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN;
+  attributes->max_sge = kMaxSges;
+  attributes->max_sge_rd = kMaxSges;
+  attributes->max_cq = kMaxQueuePairs;
+  attributes->max_cqe = kMaxCqes;
+  attributes->max_mr = kMaxQueuePairs - 1;
+  attributes->max_pd = kMaxQueuePairs;
+  attributes->max_qp_rd_atom = static_cast<int>(profile.max_outstanding_reads);
+  attributes->max_qp_init_rd_atom = attributes->max_qp_rd_atom;
+  attributes->atomic_cap = IBV_ATOMIC_HCA;
+  attributes->max_srq = kMaxQueuePairs;
+  attributes->max_srq_wr = kMaxQueueWrs;
+  attributes->max_srq_sge = kMaxSges;
+  attributes->max_pkeys = 1;
+  attributes->phys_port_cnt = 1;
+  return 0;
+}
+
+int query_port(ibv_context* verbs, uint8_t port, ibv_port_attr* attributes) {
+  if (port != 1) return refuse(EINVAL, "a simulated RNIC has one port, number 1");
+  const Node& node = node_of(verbs);
+  *attributes = {};
+  attributes->state = IBV_PORT_ACTIVE;
+  attributes->max_mtu = IBV_MTU_4096;
+  int mtu = IBV_MTU_256;
+  while ((128u << mtu) < node.profile.mtu_bytes) ++mtu;
+  attributes->active_mtu = static_cast<ibv_mtu>(mtu);
+  attributes->gid_tbl_len = 1;
+  attributes->max_msg_sz = 1u << 31;
+  attributes->pkey_tbl_len = 1;
+  // LIDs are the nodes' numbers, from 1.
+  attributes->lid = static_cast<uint16_t>(node.number + 1);
+  attributes->sm_lid = 1;
+  attributes->active_width = 2;
+  attributes->active_speed = 16;
+  attributes->phys_state = 5;
+  attributes->link_layer = IBV_LINK_LAYER_INFINIBAND;
+  return 0;
+}
+
+int query_gid(ibv_context* verbs, uint8_t, int index, ibv_gid* gid) {
+  if (index != 0) return refuse(EINVAL, "a simulated RNIC has one GID, index 0");
+  *gid = {};
+  gid->raw[0] = 0xfe;
+  gid->raw[1] = 0x80;
+  const uint32_t number = node_of(verbs).number + 1;
+  std::memcpy(&gid->raw[12], &number, sizeof(number));
+  return 0;
+}
+
+ibv_pd* alloc_pd(ibv_context* context) {
+  auto* pd = new ibv_pd{};
+  pd->context = context;
+  return pd;
+}
+int dealloc_pd(ibv_pd* pd) {
+  delete pd;
+  return 0;
+}
+
+ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+  Node& node = node_of(pd->context);
+  Simulation& simulation = node.simulation;
+  auto region = std::make_unique<Region>();
+  region->verbs.context = pd->context;
+  region->verbs.pd = pd;
+  region->verbs.addr = address;
+  region->verbs.length = length_bytes;
+  region->node = &node;
+  region->owner = simulation.running();
+  region->iova = iova;
+  region->length_bytes = length_bytes;
+  region->base = static_cast<std::byte*>(address);
+  region->access = access;
+  if (length_bytes > 0) {
+    const uint64_t page_bytes = node.profile.page_bytes;
+    const uint64_t pages = (iova + length_bytes - 1) / page_bytes - iova / page_bytes + 1;
+    region->pages = std::make_unique<CacheStamp[]>(pages);
+  }
+  Region* const made = region.get();
+  node.rnic.add_region(std::move(region));
+  const Profile& profile = node.profile;
+  simulation.charge(profile.registration +
+                    (length_bytes + kPageBytes - 1) / kPageBytes * profile.registration_page);
+  return &made->verbs;
+}
+
+int dereg_mr(ibv_mr* verbs) {
+  Region& region = as_region(verbs);
+  region.node->rnic.remove_region(verbs->rkey);
+  return 0;
+}
+
+ibv_comp_channel* create_comp_channel(ibv_context* context) {
+  auto* channel = new Channel;
+  channel->verbs.context = context;
+  channel->verbs.fd = -1;
+  return &channel->verbs;
+}
+int destroy_comp_channel(ibv_comp_channel* verbs) {
+  delete &as_channel(verbs);
+  return 0;
+}
+
+ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_channel* channel,
+                  int) {
+  if (cqes <= 0 || static_cast<uint32_t>(cqes) > kMaxCqes) {
+    refuse(EINVAL, fmt::format("a completion queue has 1 to {} entries, not {}", kMaxCqes, cqes));
+    return nullptr;
+  }
+  auto* cq = new Cq;
+  cq->verbs.context = context;
+  cq->verbs.channel = channel;
+  cq->verbs.cq_context = cq_context;
+  cq->verbs.cqe = cqes;
+  cq->node = &node_of(context);
+  cq->poller = cq->node->simulation.running();
+  cq->channel = channel != nullptr ? &as_channel(channel) : nullptr;
+  cq->capacity = static_cast<uint32_t>(cqes);
+  cq->ring = std::make_unique<Cq::Entry[]>(cq->capacity);
+  return &cq->verbs;
+}
+
+int destroy_cq(ibv_cq* verbs) {
+  Cq& cq = as_cq(verbs);
+  if (cq.users != 0) return refuse(EBUSY, "the completion queue still has queue pairs");
+  if (cq.channel != nullptr) std::erase(cq.channel->events, &cq);
+  delete &cq;
+  return 0;
+}
+
+int get_cq_event(ibv_comp_channel* verbs, ibv_cq** cq, void** cq_context) {
+  Channel& channel = as_channel(verbs);
+  wait_for_event(verbs, -1);
+  Cq& first = *channel.events.front();
+  channel.events.pop_front();
+  *cq = &first.verbs;
+  *cq_context = first.verbs.cq_context;
+  return 0;
+}
+
+void ack_cq_events(ibv_cq*, unsigned) {}
+
+int init_receives(ReceiveQueue& queue, Node& node, uint32_t depth, uint32_t max_sges) {
+  queue.node = &node;
+  queue.depth = std::max(depth, 1u);
+  queue.max_sges = std::max(max_sges, 1u);
+  queue.receives = std::make_unique<PostedReceive[]>(queue.depth);
+  queue.sges = std::make_unique<ibv_sge[]>(size_t{queue.depth} * queue.max_sges);
+  return 0;
+}
+
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) {
+  if (attributes->attr.max_wr == 0 || attributes->attr.max_wr > kMaxQueueWrs ||
+      attributes->attr.max_sge > kMaxSges) {
+    refuse(EINVAL, fmt::format("a shared receive queue has 1 to {} entries of up to {} segments",
+                               kMaxQueueWrs, kMaxSges));
+    return nullptr;
+  }
+  auto* srq = new Srq;
+  srq->verbs.context = pd->context;
+  srq->verbs.pd = pd;
+  init_receives(srq->queue, node_of(pd->context), attributes->attr.max_wr,
+                attributes->attr.max_sge);
+  return &srq->verbs;
+}
+int modify_srq(ibv_srq*, ibv_srq_attr*, int) {
+  return refuse(EOPNOTSUPP, "a simulated shared receive queue keeps its size and has no limit");
+}
+int query_srq(ibv_srq* verbs, ibv_srq_attr* attributes) {
+  const ReceiveQueue& queue = as_srq(verbs).queue;
+  *attributes = {.max_wr = queue.depth, .max_sge = queue.max_sges, .srq_limit = 0};
+  return 0;
+}
+int destroy_srq(ibv_srq* verbs) {
+  Srq& srq = as_srq(verbs);
+  if (srq.users != 0) return refuse(EBUSY, "the shared receive queue still has queue pairs");
+  // What is under way to it may still come: it is given up with the simulation.
+  srq.queue.node->rnic.keep(&srq);
+  return 0;
+}
+
+ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  Node& node = node_of(pd->context);
+  const ibv_qp_cap& cap = init->cap;
+  if (init->qp_type != IBV_QPT_RC || init->send_cq == nullptr || init->recv_cq == nullptr) {
+    refuse(EINVAL, "a simulated queue pair is reliable-connected and has two completion queues");
+    return nullptr;
+  }
+  if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
+      cap.max_send_sge > kMaxSges || cap.max_recv_sge > kMaxSges ||
+      cap.max_inline_data > node.profile.max_inline_bytes) {
+    refuse(EINVAL,
+           fmt::format("{} work requests of {} segments and {} bytes inline were asked for; {} "
+                       "has up to {}, {} and {}",
+                       std::max(cap.max_send_wr, cap.max_recv_wr),
+                       std::max(cap.max_send_sge, cap.max_recv_sge), cap.max_inline_data,
+                       node.profile.name, kMaxQueueWrs, kMaxSges, node.profile.max_inline_bytes));
+    return nullptr;
+  }
+  QueuePair& qp = node.rnic.add_queue_pair();
+  qp.verbs.context = pd->context;
+  qp.verbs.pd = pd;
+  qp.verbs.send_cq = init->send_cq;
+  qp.verbs.recv_cq = init->recv_cq;
+  qp.verbs.srq = init->srq;
+  qp.verbs.qp_type = IBV_QPT_RC;
+  qp.verbs.state = IBV_QPS_RESET;
+  qp.init = *init;
+  qp.send_cq = &as_cq(init->send_cq);
+  qp.recv_cq = &as_cq(init->recv_cq);
+  ++qp.send_cq->users;
+  ++qp.recv_cq->users;
+  if (init->srq != nullptr) {
+    qp.srq = &as_srq(init->srq);
+    ++qp.srq->users;
+  } else if (cap.max_recv_wr > 0) {
+    init_receives(qp.own_receives, node, cap.max_recv_wr, cap.max_recv_sge);
+  } else {
+    init_receives(qp.own_receives, node, 1, 1);
+  }
+  qp.depth = std::max(cap.max_send_wr, 1u);
+  qp.max_sges = std::max(cap.max_send_sge, 1u);
+  qp.max_inline_bytes = cap.max_inline_data;
+  qp.wqes = std::make_unique<Wqe[]>(qp.depth);
+  qp.sges = std::make_unique<ibv_sge[]>(size_t{qp.depth} * qp.max_sges);
+  if (qp.max_inline_bytes > 0) {
+    qp.inline_data = std::make_unique<std::byte[]>(size_t{qp.depth} * qp.max_inline_bytes);
+  }
+  qp.attributes.cap = cap;
+  return &qp.verbs;
+}
+
+void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
+  Simulation& simulation = qp.node->simulation;
+  const size_t number = attributes.ah_attr.dlid - size_t{1};
+  if (number < simulation.nodes()) qp.peer_node = &simulation.node(number);
+  qp.mtu_bytes = 128u << attributes.path_mtu;
+  qp.attributes.path_mtu = attributes.path_mtu;
+  qp.attributes.dest_qp_num = attributes.dest_qp_num;
+  qp.attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+  qp.attributes.min_rnr_timer = attributes.min_rnr_timer;
+  qp.atomics.resize(attributes.max_dest_rd_atomic);
+}
+
+int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
+  QueuePair& qp = as_qp(verbs);
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) {
+    qp.attributes.qp_access_flags = attributes->qp_access_flags;
+  }
+  if ((mask & IBV_QP_STATE) == 0) return 0;
+  const ibv_qp_state from = qp.state;
+  switch (attributes->qp_state) {
+    case IBV_QPS_RESET:
+      qp.node->rnic.reset(qp);
+      break;
+    case IBV_QPS_INIT:
+      if (from != IBV_QPS_RESET) return refuse(EINVAL, "INIT comes after RESET");
+      break;
+    case IBV_QPS_RTR:
+      if (from != IBV_QPS_INIT) return refuse(EINVAL, "RTR comes after INIT");
+      take_path(qp, *attributes);
+      if (qp.peer_node == nullptr) {
+        return refuse(EINVAL,
+                      fmt::format("there is no node with LID {}", attributes->ah_attr.dlid));
+      }
+      break;
+    case IBV_QPS_RTS:
+      if (from != IBV_QPS_RTR) return refuse(EINVAL, "RTS comes after RTR");
+      qp.attributes.timeout = attributes->timeout;
+      qp.attributes.retry_cnt = attributes->retry_cnt;
+      qp.attributes.rnr_retry = attributes->rnr_retry;
+      qp.attributes.max_rd_atomic = static_cast<uint8_t>(
+          std::min<uint64_t>(attributes->max_rd_atomic, qp.node->profile.max_outstanding_reads));
+      break;
+    case IBV_QPS_ERR:
+      if (from == IBV_QPS_RESET) return refuse(EINVAL, "a queue pair in RESET has nothing to fail");
+      qp.node->rnic.fail(qp, IBV_WC_WR_FLUSH_ERR);
+      break;
+    default:
+      return refuse(EINVAL, "a simulated queue pair knows RESET, INIT, RTR, RTS and ERR");
+  }
+  qp.state = attributes->qp_state;
+  verbs->state = qp.state;
+  return 0;
+}
+
+int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) {
+  const QueuePair& qp = as_qp(verbs);
+  *attributes = qp.attributes;
+  attributes->qp_state = qp.state;
+  attributes->cur_qp_state = qp.state;
+  *init = qp.init;
+  return 0;
+}
+
+int destroy_qp(ibv_qp* verbs) {
+  QueuePair& qp = as_qp(verbs);
+  qp.node->rnic.remove_queue_pair(qp);
+  --qp.send_cq->users;
+  --qp.recv_cq->users;
+  if (qp.srq != nullptr) --qp.srq->users;
+  qp.send_cq = nullptr;
+  qp.recv_cq = nullptr;
+  return 0;
+}
+
+int get_async_event(ibv_context*, ibv_async_event*) {
+  errno = EAGAIN;
+  return -1;
+}
+void ack_async_event(ibv_async_event*) {}
+
+ibv_device* device_of(const std::string& name) {
+  // One for each profile, for ever: contexts point to it.
+  static thread_local std::vector<std::unique_ptr<ibv_device>> devices;
+  for (const auto& device : devices) {
+    if (name == device->name) return device.get();
+  }
+  auto device = std::make_unique<ibv_device>();
+  device->node_type = IBV_NODE_CA;
+  device->transport_type = IBV_TRANSPORT_IB;
+  std::strncpy(device->name, name.c_str(), sizeof(device->name) - 1);
+  devices.push_back(std::move(device));
+  return devices.back().get();
+}
+
+}  // namespace
+
+const VerbsControl& control() {
+  static constexpr VerbsControl kControl = {
+      .query_device = query_device,
+      .query_port = query_port,
+      .query_gid = query_gid,
+      .alloc_pd = alloc_pd,
+      .dealloc_pd = dealloc_pd,
+      .reg_mr = reg_mr,
+      .dereg_mr = dereg_mr,
+      .create_comp_channel = create_comp_channel,
+      .destroy_comp_channel = destroy_comp_channel,
+      .create_cq = create_cq,
+      .destroy_cq = destroy_cq,
+      .get_cq_event = get_cq_event,
+      .ack_cq_events = ack_cq_events,
+      .create_srq = create_srq,
+      .modify_srq = modify_srq,
+      .query_srq = query_srq,
+      .destroy_srq = destroy_srq,
+      .create_qp = create_qp,
+      .modify_qp = modify_qp,
+      .query_qp = query_qp,
+      .destroy_qp = destroy_qp,
+      .get_async_event = get_async_event,
+      .ack_async_event = ack_async_event,
+      .last_error = last_error,
+  };
+  return kControl;
+}
+
+bool owns(const ibv_context* context) {
+  return context != nullptr && context->ops.post_send == post_send;
+}
+
+Result<ibv_context*> open_device(std::string_view name) {
+  Simulation* const simulation = Simulation::current();
+  if (simulation == nullptr || simulation->here() == nullptr) {
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("{} exists inside a simulation only; 'verbena bench --device {}' "
+                              "makes one",
+                              name, name));
+  }
+  Node& node = *simulation->here();
+  if (name.substr(kDevicePrefix.size()) != node.profile.name) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("this simulated node has the RNIC {}{}, not {}", kDevicePrefix,
+                              node.profile.name, name));
+  }
+  auto* context = new Context;
+  context->node = &node;
+  ibv_context& verbs = context->verbs;
+  verbs.device = device_of(std::string(name));
+  verbs.cmd_fd = -1;
+  verbs.async_fd = -1;
+  verbs.num_comp_vectors = 1;
+  verbs.ops.poll_cq = poll_cq;
+  verbs.ops.req_notify_cq = req_notify_cq;
+  verbs.ops.post_send = post_send;
+  verbs.ops.post_recv = post_recv;
+  verbs.ops.post_srq_recv = post_srq_recv;
+  return &verbs;
+}
+
+bool wait_for_event(ibv_comp_channel* verbs, int64_t timeout_ns) {
+  Channel& channel = as_channel(verbs);
+  Simulation& simulation = *Simulation::current();
+  const uint64_t deadline_ns =
+      timeout_ns < 0 ? UINT64_MAX : simulation.now_ns() + static_cast<uint64_t>(timeout_ns);
+  while (channel.events.empty()) {
+    if (!simulation.wait_at(&channel, deadline_ns)) return !channel.events.empty();
+  }
+  return true;
+}
+
+int close_device(ibv_context* context) {
+  delete &as_context(context);
+  return 0;
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,213 @@
+#include "src/device/sim/fabric.h"
+
+#include <algorithm>
+
+#include "src/device/sim/node.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+namespace {
+
+// InfiniBand transport headers (IBTA volume 1, chapter 9).
+constexpr uint64_t kBaseHeaderBytes = 12;
+constexpr uint64_t kRdmaHeaderBytes = 16;
+constexpr uint64_t kAckHeaderBytes = 4;
+constexpr uint64_t kAtomicHeaderBytes = 28;
+constexpr uint64_t kAtomicAckBytes = 8;
+constexpr uint64_t kImmediateBytes = 4;
+constexpr uint64_t kPadBytes = 4;
+
+uint64_t request_header_bytes(const Packet& packet) {
+  uint64_t bytes = kBaseHeaderBytes;
+  switch (packet.opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      if (packet.index == 0) bytes += kRdmaHeaderBytes;
+      break;
+    case IBV_WR_RDMA_READ:
+      return bytes + kRdmaHeaderBytes;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return bytes + kAtomicHeaderBytes;
+    default:
+      break;
+  }
+  const bool immediate =
+      packet.opcode == IBV_WR_SEND_WITH_IMM || packet.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (packet.last && immediate) bytes += kImmediateBytes;
+  return bytes;
+}
+
+uint64_t header_bytes(const Packet& packet) {
+  switch (packet.kind) {
+    case PacketKind::kRequest:
+      return request_header_bytes(packet);
+    case PacketKind::kAtomicResponse:
+      return kBaseHeaderBytes + kAckHeaderBytes + kAtomicAckBytes;
+    default:
+      return kBaseHeaderBytes + kAckHeaderBytes;
+  }
+}
+
+}  // namespace
+
+void Fabric::add_port(Node& node) {
+  ports_.emplace_back();
+  ports_.back().node = &node;
+}
+
+void Fabric::set_link(Node& node, bool up) { ports_[node.number].up = up; }
+
+Packet* Fabric::allocate() {
+  constexpr size_t kBlock = 256;
+  if (free_ == nullptr) {
+    blocks_.push_back(std::make_unique<Packet[]>(kBlock));
+    for (size_t i = 0; i < kBlock; ++i) {
+      blocks_.back()[i].next_free = free_;
+      free_ = &blocks_.back()[i];
+    }
+  }
+  Packet* const packet = free_;
+  free_ = packet->next_free;
+  *packet = Packet{};
+  return packet;
+}
+
+void Fabric::hold_payload(Packet& packet) {
+  constexpr size_t kLargestMtuBytes = 4096;
+  if (free_payloads_.empty()) {
+    payloads_.push_back(std::make_unique<std::byte[]>(kLargestMtuBytes));
+    free_payloads_.push_back(payloads_.back().get());
+  }
+  packet.bytes = free_payloads_.back();
+  free_payloads_.pop_back();
+}
+
+void Fabric::free(Packet* packet) {
+  if (packet->bytes != nullptr) free_payloads_.push_back(packet->bytes);
+  packet->next_free = free_;
+  free_ = packet;
+}
+
+Time Fabric::wire_time(const Node& node, const Packet& packet) const {
+  const uint64_t payload = (packet.payload_bytes + kPadBytes - 1) / kPadBytes * kPadBytes;
+  return node.profile.link_time(payload + header_bytes(packet) +
+                                node.profile.packet_overhead_bytes);
+}
+
+bool Fabric::lose(const Packet& packet) {
+  if (!ports_[packet.from->number].up || !ports_[packet.to->number].up) return true;
+  return faults_.loss_ppm != 0 && dice_.below(1'000'000) < faults_.loss_ppm;
+}
+
+void Fabric::send(Packet* packet) {
+  const Time now = simulation_.now();
+  if (lose(*packet)) {
+    ++lost_;
+    free(packet);
+    return;
+  }
+  Port& port = ports_[packet->from->number];
+  const Time took = wire_time(*packet->from, *packet);
+  const Time begun = port.to_switch.serve(now, took) - took;
+  // Cut-through: the switch begins with the first bytes.
+  simulation_.at(begun + packet->from->profile.cable, at_switch, packet);
+}
+
+void Fabric::at_switch(void* object, uint64_t) {
+  auto* const packet = static_cast<Packet*>(object);
+  Fabric& fabric = Simulation::current()->fabric();
+  const uint32_t number = packet->from->number;
+  Port& input = fabric.ports_[number];
+  if (packet->from->profile.switch_input_queues == 0) {
+    fabric.cross(packet, input, fabric.ports_[packet->to->number]);
+    return;
+  }
+  input.input.push_back(packet);
+  if (!input.input_waits) fabric.forward_head(number);
+}
+
+// Moves the heads of an input on for as long as they can go.
+void Fabric::forward_head(uint32_t number) {
+  Port& input = ports_[number];
+  input.input_waits = false;
+  if (input.input.empty()) return;
+  const Time now = simulation_.now();
+  input.input_waits = true;
+  if (input.input_free_at > now) {
+    simulation_.at(input.input_free_at, at_input, this, number);
+    return;
+  }
+  Packet* const packet = input.input.front();
+  const uint32_t to = packet->to->number;
+  Port& output = ports_[to];
+  if (output.from_switch.free_at() > now || !output.contenders.empty()) {
+    output.contenders.push_back(number);
+    if (!output.output_event) {
+      output.output_event = true;
+      simulation_.at(std::max(now, output.from_switch.free_at()), at_output, this, to);
+    }
+    return;
+  }
+  input.input.pop_front();
+  cross(packet, input, output);
+  if (input.input.empty()) {
+    input.input_waits = false;
+  } else {
+    simulation_.at(input.input_free_at, at_input, this, number);
+  }
+}
+
+void Fabric::at_input(void* object, uint64_t port) {
+  static_cast<Fabric*>(object)->forward_head(static_cast<uint32_t>(port));
+}
+
+void Fabric::at_output(void* object, uint64_t port) {
+  auto& fabric = *static_cast<Fabric*>(object);
+  Port& output = fabric.ports_[port];
+  output.output_event = false;
+  if (output.contenders.empty()) return;
+  const uint32_t number = output.contenders.front();
+  output.contenders.pop_front();
+  Port& input = fabric.ports_[number];
+  Packet* const packet = input.input.front();
+  input.input.pop_front();
+  fabric.cross(packet, input, output);
+  if (!output.contenders.empty()) {
+    output.output_event = true;
+    fabric.simulation_.at(output.from_switch.free_at(), at_output, &fabric, port);
+  }
+  if (input.input.empty()) {
+    input.input_waits = false;
+  } else {
+    fabric.simulation_.at(input.input_free_at, at_input, &fabric, number);
+  }
+}
+
+void Fabric::cross(Packet* packet, Port& input, Port& output) {
+  const Profile& profile = packet->to->profile;
+  const Time now = simulation_.now();
+  const Time took = std::max(wire_time(*packet->from, *packet), wire_time(*packet->to, *packet));
+  const Time sent = output.from_switch.serve(now, took);
+  input.input_free_at = sent;
+  Time arrival = sent + profile.switch_latency + profile.cable;
+  if (faults_.delay_ppm != 0 && dice_.below(1'000'000) < faults_.delay_ppm) {
+    arrival += dice_.below(faults_.delay_most + 1);
+  }
+  simulation_.at(arrival, arrive, packet);
+}
+
+void Fabric::arrive(void* object, uint64_t) {
+  auto* const packet = static_cast<Packet*>(object);
+  Fabric& fabric = Simulation::current()->fabric();
+  if (packet->to->crashed) {
+    ++fabric.lost_;
+    fabric.free(packet);
+    return;
+  }
+  ++fabric.delivered_;
+  packet->to->rnic.packet_arrived(packet);
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,44 @@
+// A simulated node: its threads, and its RNIC.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+class Node {
+ public:
+  Node(Simulation& simulation_in, const Profile& profile_in, uint32_t number_in, uint64_t seed)
+      : simulation(simulation_in),
+        profile(profile_in),
+        number(number_in),
+        rnic(simulation_in, *this, seed) {}
+
+  // From now on its threads stand still and its RNIC is silent.
+  void crash() { crashed = true; }
+  // Of the thread's socket; the RNIC hangs on the first.
+  bool remote(const Fiber& fiber) const {
+    return fiber.number / profile.cores % profile.sockets != 0;
+  }
+  // What takes `alone` on a core of its own takes so long with this many threads.
+  Time slowed(Time alone) const {
+    const bool shared = threads.size() > profile.cores * profile.sockets;
+    return shared ? alone * profile.hyperthread_percent / 100 : alone;
+  }
+
+  Simulation& simulation;
+  const Profile profile;
+  const uint32_t number;
+  bool crashed = false;
+  bool hand_overs = false;
+  Time blueflame_lock_free_at = 0;
+  std::vector<Fiber*> threads;
+  Rnic rnic;
+};
+
+}  // namespace verbena::sim

@@ -1,0 +1,239 @@
+// The simulated RNIC's objects, each behind the public part that verbs shows.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "src/device/sim/event_queue.h"
+#include "src/device/sim/state_cache.h"
+
+namespace verbena::sim {
+
+class Node;
+struct Fiber;
+struct Packet;
+struct QueuePair;
+
+enum class NakCode : uint8_t { kNone, kRnr, kSequence, kAccess, kInvalid, kOperation };
+
+struct Context {
+  ibv_context verbs{};
+  Node* node = nullptr;
+  std::deque<ibv_async_event> events;
+};
+
+struct Region {
+  ibv_mr verbs{};
+  Node* node = nullptr;
+  Fiber* owner = nullptr;  // the thread that looks at what devices write there
+  uint64_t iova = 0;
+  uint64_t length_bytes = 0;
+  std::byte* base = nullptr;
+  unsigned access = 0;
+  std::unique_ptr<CacheStamp[]> pages;
+
+  bool covers(uint64_t address, uint64_t bytes) const {
+    return address >= iova && bytes <= length_bytes && address - iova <= length_bytes - bytes;
+  }
+  std::byte* at(uint64_t address) const { return base + (address - iova); }
+};
+
+struct Channel {
+  ibv_comp_channel verbs{};
+  std::deque<struct Cq*> events;
+};
+
+struct Cq {
+  ibv_cq verbs{};
+  Node* node = nullptr;
+  Fiber* poller = nullptr;  // who looked last
+  Channel* channel = nullptr;
+  bool armed = false;
+  bool overrun = false;
+  uint32_t capacity = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+  struct Entry {
+    ibv_wc completion;
+    QueuePair* sender;  // of a send: the queue pair whose entries below `message` it frees
+    uint64_t message;
+  };
+  std::unique_ptr<Entry[]> ring;
+  uint32_t users = 0;
+};
+
+struct PostedReceive {
+  uint64_t wr_id = 0;
+  uint32_t sges = 0;
+  uint32_t length_bytes = 0;
+};
+
+// Of a queue pair, or shared by several.
+struct ReceiveQueue {
+  Node* node = nullptr;
+  uint32_t depth = 0;
+  uint32_t max_sges = 0;
+  uint64_t posted = 0;
+  uint64_t visible = 0;  // of these, the RNIC knows
+  uint64_t fetched = 0;  // of these, the RNIC has
+  uint64_t consumed = 0;
+  bool fetching = false;
+  std::unique_ptr<PostedReceive[]> receives;
+  std::unique_ptr<ibv_sge[]> sges;
+  std::deque<Packet*> starving;  // arrived, while what they need is being fetched
+
+  PostedReceive& receive(uint64_t number) { return receives[number % depth]; }
+  ibv_sge* sges_of(uint64_t number) { return &sges[number % depth * max_sges]; }
+};
+
+struct Srq {
+  ibv_srq verbs{};
+  ReceiveQueue queue;
+  uint32_t users = 0;
+};
+
+// An entry of a send queue. Messages of a queue pair are numbered like their entries.
+struct Wqe {
+  uint64_t wr_id = 0;
+  uint64_t remote_address = 0;
+  uint64_t compare = 0;
+  uint64_t swap = 0;
+  uint32_t rkey = 0;
+  uint32_t length_bytes = 0;
+  uint32_t packets = 1;  // of the request or, for READ, of the response
+  uint32_t arrived = 0;  // packets of the response
+  uint32_t imm_data = 0;
+  ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
+  uint8_t sges = 0;
+  bool inlined = false;
+  bool signaled = false;
+  bool fence = false;
+  bool done = false;  // READ, atomic: the response is there
+};
+
+// What a responder still has to send.
+struct PendingResponse {
+  uint64_t message = 0;
+  uint64_t address = 0;   // here
+  uint64_t original = 0;  // atomics
+  uint32_t rkey = 0;
+  uint32_t length_bytes = 0;
+  uint32_t packets = 1;
+  uint32_t next_packet = 0;  // to be sent
+  uint32_t fetched = 0;      // packets whose payload is there
+  uint32_t fetching = 0;     // and on their way
+  bool atomic = false;
+};
+
+struct QueuePair {
+  ibv_qp verbs{};
+  Node* node = nullptr;
+  ibv_qp_init_attr init{};
+  ibv_qp_attr attributes{};
+  ibv_qp_state state = IBV_QPS_RESET;
+  uint32_t life = 0;  // grows when it is reset or destroyed: what is under way means nothing then
+  Cq* send_cq = nullptr;
+  Cq* recv_cq = nullptr;
+  Srq* srq = nullptr;
+  Node* peer_node = nullptr;
+  uint32_t mtu_bytes = 0;
+  CacheStamp context;
+  CacheStamp read_state;
+  // What takes longer for one packet must not let the next one overtake it.
+  Time emit_at = 0;
+  Time receive_at = 0;
+  Time place_at = 0;
+  bool receives = false;  // has consumed receives: more state
+
+  // --- requester ---
+  uint32_t depth = 0;
+  uint32_t max_sges = 0;
+  uint32_t max_inline_bytes = 0;
+  std::unique_ptr<Wqe[]> wqes;
+  std::unique_ptr<ibv_sge[]> sges;
+  std::unique_ptr<std::byte[]> inline_data;
+  uint64_t posted = 0;
+  uint64_t reclaimed = 0;  // entries whose place is free again: after the poll of a completion
+  uint64_t rung = 0;       // the RNIC knows of so many
+  uint64_t fetched = 0;    // and has so many
+  uint64_t retired = 0;    // completed in order
+  uint64_t acked = 0;      // messages that the responder has acknowledged
+  // Payload: what is being fetched, and what lies ready to be sent.
+  uint64_t payload_message = 0;
+  uint32_t payload_packet = 0;
+  uint32_t payload_outstanding = 0;
+  uint32_t payload_ready = 0;
+  // What is sent next.
+  uint64_t send_message = 0;
+  uint32_t send_packet = 0;
+  uint64_t sent_ever = 0;  // messages whose first packet was sent at least once
+  uint32_t reads_outstanding = 0;
+  bool refetch = false;  // the READ at the head waited at its limit and lost its place on chip
+  Time send_after = 0;
+  bool pacing = false;       // an event will come at send_after
+  uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
+  bool queued = false;       // in the sending side's ring
+  bool paused = false;       // until an RNR timer ends
+  bool timer_running = false;
+  Time progress_at = 0;
+  uint32_t retries = 0;
+  uint32_t rnr_retries = 0;
+
+  // --- responder ---
+  ReceiveQueue own_receives;
+  uint64_t expected_message = 0;
+  uint32_t expected_packet = 0;
+  uint64_t current_receive = 0;  // of a SEND of several packets
+  bool starved = false;          // its packets wait for a receive that is being fetched
+  bool nak_sent = false;
+  bool ack_queued = false;
+  NakCode nak = NakCode::kNone;  // what the next acknowledgement says
+  std::deque<PendingResponse> responses;
+  bool response_queued = false;
+  struct Replay {
+    uint64_t message = UINT64_MAX;
+    uint64_t original = 0;
+  };
+  std::vector<Replay> atomics;  // the last ones, for repeated requests
+
+  Wqe& wqe(uint64_t number) { return wqes[number % depth]; }
+  ibv_sge* sges_of(uint64_t number) { return &sges[number % depth * max_sges]; }
+  std::byte* inline_of(uint64_t number) { return &inline_data[number % depth * max_inline_bytes]; }
+  ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
+};
+
+inline Context& as_context(ibv_context* verbs) { return *reinterpret_cast<Context*>(verbs); }
+inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
+inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
+inline Cq& as_cq(ibv_cq* verbs) { return *reinterpret_cast<Cq*>(verbs); }
+inline Srq& as_srq(ibv_srq* verbs) { return *reinterpret_cast<Srq*>(verbs); }
+inline QueuePair& as_qp(ibv_qp* verbs) { return *reinterpret_cast<QueuePair*>(verbs); }
+
+inline ibv_wc make_completion(uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode,
+                              uint32_t queue_pair_number, uint32_t bytes) {
+  ibv_wc completion{};
+  completion.wr_id = wr_id;
+  completion.status = status;
+  completion.opcode = opcode;
+  completion.qp_num = queue_pair_number;
+  completion.byte_len = bytes;
+  return completion;
+}
+
+// --- data path ---
+int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr** bad);       // post.cc
+int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr** bad);       // post.cc
+int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr** bad);  // post.cc
+int poll_cq(ibv_cq*, int count, ibv_wc*);                      // completion.cc
+int req_notify_cq(ibv_cq*, int solicited_only);                // completion.cc
+// Adds a completion now, and tells who waits for it.
+void push_completion(Cq& cq, const Cq::Entry& entry);
+// Drops a queue pair's completions.
+void forget_completions(Cq& cq, const QueuePair& qp);
+
+}  // namespace verbena::sim

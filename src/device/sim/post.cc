@@ -1,0 +1,237 @@
+// The processor's side of posting: entries, doorbells, and what they cost the calling thread.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "src/device/sim/node.h"
+#include "src/device/sim/objects.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+namespace {
+
+// Of a send queue entry (findings of rdma-core's mlx4 and mlx5: control, address, data segments).
+constexpr uint64_t kControlBytes = 16;
+constexpr uint64_t kAddressBytes = 16;
+constexpr uint64_t kSegmentBytes = 16;
+constexpr uint64_t kInlineHeaderBytes = 4;
+constexpr uint64_t kBurstBytes = 64;
+
+bool is_rdma(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
+         opcode == IBV_WR_RDMA_READ;
+}
+bool is_atomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+uint64_t entry_bytes(const Wqe& wqe) {
+  uint64_t bytes = kControlBytes;
+  if (is_rdma(wqe.opcode)) bytes += kAddressBytes;
+  if (is_atomic(wqe.opcode)) bytes += 2 * kAddressBytes;
+  return bytes + (wqe.inlined ? kInlineHeaderBytes + wqe.length_bytes : wqe.sges * kSegmentBytes);
+}
+
+// 0, or an errno value.
+int make_entry(QueuePair& qp, const ibv_send_wr& request) {
+  if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > qp.max_sges) return EINVAL;
+  if (qp.posted - qp.reclaimed == qp.depth) return ENOMEM;
+  const uint64_t number = qp.posted;
+  uint64_t length = 0;
+  for (int i = 0; i < request.num_sge; ++i) length += request.sg_list[i].length;
+  if (length > (uint64_t{1} << 31)) return EINVAL;
+  Wqe wqe;
+  wqe.wr_id = request.wr_id;
+  wqe.opcode = request.opcode;
+  wqe.length_bytes = static_cast<uint32_t>(length);
+  wqe.imm_data = request.imm_data;
+  wqe.sges = static_cast<uint8_t>(request.num_sge);
+  wqe.signaled = qp.init.sq_sig_all != 0 || (request.send_flags & IBV_SEND_SIGNALED) != 0;
+  wqe.fence = (request.send_flags & IBV_SEND_FENCE) != 0;
+  switch (request.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      break;
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_RDMA_READ:
+      wqe.remote_address = request.wr.rdma.remote_addr;
+      wqe.rkey = request.wr.rdma.rkey;
+      break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      if (length != sizeof(uint64_t)) return EINVAL;
+      wqe.remote_address = request.wr.atomic.remote_addr;
+      wqe.rkey = request.wr.atomic.rkey;
+      wqe.compare = request.wr.atomic.compare_add;
+      wqe.swap = request.wr.atomic.swap;
+      break;
+    default:
+      return EOPNOTSUPP;
+  }
+  wqe.packets = std::max(1u, (wqe.length_bytes + qp.mtu_bytes - 1) / std::max(qp.mtu_bytes, 1u));
+  std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
+  if ((request.send_flags & IBV_SEND_INLINE) != 0 && request.opcode != IBV_WR_RDMA_READ &&
+      !is_atomic(request.opcode)) {
+    if (length > qp.max_inline_bytes) return ENOMEM;
+    wqe.inlined = true;
+    std::byte* to = qp.max_inline_bytes > 0 ? qp.inline_of(number) : nullptr;
+    for (int i = 0; i < request.num_sge; ++i) {
+      const ibv_sge& sge = request.sg_list[i];
+      if (sge.length == 0) continue;
+      std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
+      to += sge.length;
+    }
+  }
+  qp.wqe(number) = wqe;
+  ++qp.posted;
+  return 0;
+}
+
+// Where the gather list is memory that the queue pair may not use.
+bool local_memory_fails(QueuePair& qp, uint64_t number) {
+  const Wqe& wqe = qp.wqe(number);
+  if (wqe.inlined) return false;
+  const bool written = wqe.opcode == IBV_WR_RDMA_READ || is_atomic(wqe.opcode);
+  for (uint32_t i = 0; i < wqe.sges; ++i) {
+    const ibv_sge& sge = qp.sges_of(number)[i];
+    if (sge.length == 0) continue;
+    const Region* const region = qp.node->rnic.find_region(sge.lkey);
+    if (region == nullptr || region->verbs.pd != qp.verbs.pd ||
+        !region->covers(sge.addr, sge.length) ||
+        (written && (region->access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+struct Doorbell {
+  QueuePair* qp;
+  uint64_t count;
+};
+
+void ring(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  constexpr uint64_t kWithEntries = uint64_t{1} << 63;
+  qp.node->rnic.doorbell(qp, argument & ~kWithEntries, (argument & kWithEntries) != 0);
+}
+
+// The processor's time for the doorbell of `entries` new ones, of which the last is `wqe`.
+bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
+  Simulation& simulation = qp.node->simulation;
+  const Profile& profile = qp.node->profile;
+  const uint64_t bytes = entry_bytes(wqe);
+  const bool lone = entries == 1 && (profile.blueflame_single_only == 0 || wqe.inlined ||
+                                     wqe.opcode == IBV_WR_RDMA_READ);
+  const bool with_entries = entries == 1 && lone && bytes <= profile.blueflame_max_bytes;
+  Time cost = with_entries ? (bytes + kBurstBytes - 1) / kBurstBytes * profile.post_blueflame_64
+                           : profile.post_doorbell;
+  const Fiber* const thread = simulation.running();
+  if (thread == nullptr) return with_entries;
+  if (qp.node->remote(*thread)) cost += profile.cpu_remote_mmio;
+  // A plain doorbell is one store; an entry is several, which threads must not mix.
+  if (profile.blueflame_lock_alone == 0 || !with_entries) {
+    simulation.charge(cost);
+    simulation.catch_up();
+    return with_entries;
+  }
+  Node& node = *qp.node;
+  const bool contended = node.blueflame_lock_free_at > simulation.now();
+  const Time hold =
+      std::max(cost, contended ? profile.blueflame_lock_contended : profile.blueflame_lock_alone);
+  node.blueflame_lock_free_at = std::max(node.blueflame_lock_free_at, simulation.now()) + hold;
+  simulation.advance_to(node.blueflame_lock_free_at);
+  return with_entries;
+}
+
+}  // namespace
+
+int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
+  QueuePair& qp = as_qp(verbs);
+  Simulation& simulation = qp.node->simulation;
+  const Profile& profile = qp.node->profile;
+  const uint64_t before = qp.posted;
+  int error = 0;
+  for (; request != nullptr; request = request->next) {
+    if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_ERR) error = EINVAL;
+    if (error == 0) error = make_entry(qp, *request);
+    if (error != 0) {
+      *bad = request;
+      break;
+    }
+  }
+  const uint64_t entries = qp.posted - before;
+  if (entries == 0) return error;
+  uint64_t copied = 0;
+  for (uint64_t number = before; number < qp.posted; ++number) {
+    if (qp.wqe(number).inlined) copied += qp.wqe(number).length_bytes;
+  }
+  simulation.charge(entries * profile.post_wqe + copied * profile.cpu_copy_kib / 1024);
+  simulation.catch_up();
+  if (qp.state == IBV_QPS_ERR) {
+    qp.node->rnic.flush_sends(qp);
+    return error;
+  }
+  for (uint64_t number = before; number < qp.posted; ++number) {
+    if (!local_memory_fails(qp, number)) continue;
+    qp.node->rnic.fail_at(qp, number, IBV_WC_LOC_PROT_ERR);
+    return error;
+  }
+  constexpr uint64_t kWithEntries = uint64_t{1} << 63;
+  const uint64_t count = qp.posted;
+  const bool with_entries = charge_doorbell(qp, entries, qp.wqe(count - 1));
+  simulation.at(simulation.now() + profile.pcie_one_way, ring, &qp,
+                count | (with_entries ? kWithEntries : 0));
+  return error;
+}
+
+namespace {
+
+int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad, Time each) {
+  Simulation& simulation = queue.node->simulation;
+  int error = 0;
+  uint64_t count = 0;
+  for (; request != nullptr; request = request->next, ++count) {
+    const bool fits =
+        request->num_sge >= 0 && static_cast<uint32_t>(request->num_sge) <= queue.max_sges;
+    if (!fits) error = EINVAL;
+    if (queue.posted - queue.consumed == queue.depth) error = ENOMEM;
+    if (error != 0) {
+      *bad = request;
+      break;
+    }
+    PostedReceive& receive = queue.receive(queue.posted);
+    receive = {.wr_id = request->wr_id, .sges = static_cast<uint32_t>(request->num_sge)};
+    for (int i = 0; i < request->num_sge; ++i) {
+      queue.sges_of(queue.posted)[i] = request->sg_list[i];
+      receive.length_bytes += request->sg_list[i].length;
+    }
+    ++queue.posted;
+  }
+  simulation.charge(count * each);
+  simulation.catch_up();
+  queue.node->rnic.receives_posted(queue, queue.posted);
+  return error;
+}
+
+}  // namespace
+
+int post_recv(ibv_qp* verbs, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  QueuePair& qp = as_qp(verbs);
+  if (qp.state == IBV_QPS_RESET || qp.srq != nullptr) {
+    *bad = request;
+    return EINVAL;
+  }
+  const int error = post_receives(qp.own_receives, request, bad, qp.node->profile.post_receive);
+  if (qp.state == IBV_QPS_ERR) qp.node->rnic.flush_receives(qp);
+  return error;
+}
+
+int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  Srq& srq = as_srq(verbs);
+  return post_receives(srq.queue, request, bad, srq.queue.node->profile.post_shared_receive);
+}
+
+}  // namespace verbena::sim

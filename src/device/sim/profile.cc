@@ -1,0 +1,284 @@
+#include "src/device/sim/profile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace verbena::sim {
+
+namespace {
+
+enum class Unit { kNs, kGbPerS, kGigabitPerS, kGhz, kMPerS, kCount, kBytes, kPercent, kYesNo };
+
+const char* text_of(Unit unit) {
+  switch (unit) {
+    case Unit::kNs:
+      return "ns";
+    case Unit::kGbPerS:
+      return "GB/s";
+    case Unit::kGigabitPerS:
+      return "Gb/s";
+    case Unit::kGhz:
+      return "GHz";
+    case Unit::kMPerS:
+      return "M/s";
+    case Unit::kCount:
+      return "count";
+    case Unit::kBytes:
+      return "B";
+    case Unit::kPercent:
+      return "%";
+    case Unit::kYesNo:
+      return "yes/no";
+  }
+  return "";
+}
+
+struct Parameter {
+  const char* name;
+  Unit unit;
+  uint64_t Profile::*member;
+  const char* meaning;
+};
+
+// clang-format off
+constexpr Parameter kParameters[] = {
+    {"cpu_clock", Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
+    {"cores", Unit::kCount, &Profile::cores, "cores per socket"},
+    {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC hangs on the first"},
+    {"hyperthread_slowdown", Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
+    {"cpu_look", Unit::kNs, &Profile::cpu_look, "a look at a slot that nothing has come to, loop included"},
+    {"cpu_device_line", Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
+    {"cpu_message", Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
+    {"cpu_copy", Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
+    {"cpu_line_transfer", Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
+    {"cpu_remote_mmio", Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
+    {"cpu_remote_line", Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket"},
+    {"post_wqe", Unit::kNs, &Profile::post_wqe, "building one work queue entry"},
+    {"post_doorbell", Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
+    {"post_blueflame_64", Unit::kNs, &Profile::post_blueflame_64, "each 64 B of an entry that goes with its doorbell"},
+    {"blueflame_max", Unit::kBytes, &Profile::blueflame_max_bytes, "largest entry that goes with its doorbell; 0: none does"},
+    {"blueflame_single_only", Unit::kYesNo, &Profile::blueflame_single_only, "only a lone inline or READ entry goes with its doorbell"},
+    {"blueflame_lock_alone", Unit::kNs, &Profile::blueflame_lock_alone, "holding the context's lock for an entry that goes with its doorbell, uncontended; 0: no lock"},
+    {"blueflame_lock_contended", Unit::kNs, &Profile::blueflame_lock_contended, "the same with other threads waiting"},
+    {"poll_empty", Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
+    {"poll_completion", Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
+    {"post_receive", Unit::kNs, &Profile::post_receive, "ibv_post_recv, for each"},
+    {"post_shared_receive", Unit::kNs, &Profile::post_shared_receive, "ibv_post_srq_recv, for each"},
+    {"pcie_down", Unit::kGbPerS, &Profile::pcie_down_kib, "host bus towards the RNIC, raw"},
+    {"pcie_up", Unit::kGbPerS, &Profile::pcie_up_kib, "host bus from the RNIC, raw"},
+    {"pcie_shared", Unit::kYesNo, &Profile::pcie_shared, "both directions share one bus"},
+    {"pcie_one_way", Unit::kNs, &Profile::pcie_one_way, "a write from processor to RNIC, or from RNIC to visible memory"},
+    {"pcie_read", Unit::kNs, &Profile::pcie_read, "a DMA read, from request to first data"},
+    {"pcie_payload", Unit::kBytes, &Profile::pcie_payload_bytes, "payload of a bus packet"},
+    {"pcie_header", Unit::kBytes, &Profile::pcie_header_bytes, "everything else of a bus packet"},
+    {"dma_rate", Unit::kGbPerS, &Profile::dma_kib, "payload that the RNIC moves to or from memory"},
+    {"tx_message", Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
+    {"tx_64", Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
+    {"tx_ack", Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
+    {"rx_packet", Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
+    {"rx_64", Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
+    {"rx_ack", Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
+    {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two entries of one queue pair"},
+    {"queue_pair_read_gap", Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
+    {"atomic_operation", Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
+    {"max_outstanding_reads", Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
+    {"completion_entry", Unit::kBytes, &Profile::completion_bytes, "entry of a completion queue"},
+    {"wqe_prefetch", Unit::kCount, &Profile::wqe_prefetch, "entries that one fetch of a queue brings"},
+    {"max_inline", Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
+    {"context_cache", Unit::kBytes, &Profile::context_cache_bytes, "on-chip cache of queue pair state"},
+    {"context", Unit::kBytes, &Profile::context_bytes, "state of a queue pair"},
+    {"context_send", Unit::kBytes, &Profile::context_send_bytes, "further state of one that sends"},
+    {"context_receive", Unit::kBytes, &Profile::context_receive_bytes, "further state of one that consumes receives"},
+    {"context_window", Unit::kCount, &Profile::context_window, "queue pairs used last, whose state is there whatever else"},
+    {"context_miss", Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
+    {"context_misses_at_once", Unit::kCount, &Profile::context_misses_at_once, "misses that overlap"},
+    {"read_state_queue_pairs", Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
+    {"read_state_miss", Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
+    {"translation_cache", Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
+    {"translation_miss", Unit::kNs, &Profile::translation_miss, "fetching a translation"},
+    {"page", Unit::kBytes, &Profile::page_bytes, "memory that one translation covers"},
+    {"registration", Unit::kNs, &Profile::registration, "registering memory, besides its pages"},
+    {"registration_page", Unit::kNs, &Profile::registration_page, "registering memory, each 4 KiB"},
+    {"link_rate", Unit::kGigabitPerS, &Profile::link_kib, "link, after encoding"},
+    {"mtu", Unit::kBytes, &Profile::mtu_bytes, "path MTU"},
+    {"packet_overhead", Unit::kBytes, &Profile::packet_overhead_bytes, "of a packet on the wire besides transport headers and payload"},
+    {"switch_latency", Unit::kNs, &Profile::switch_latency, "port to port"},
+    {"cable", Unit::kNs, &Profile::cable, "one way between RNIC and switch"},
+    {"switch_input_queues", Unit::kYesNo, &Profile::switch_input_queues, "one FIFO per switch input: its head can block what is behind"},
+};
+// clang-format on
+
+const Parameter* find_parameter(std::string_view name) {
+  const auto found = std::find_if(std::begin(kParameters), std::end(kParameters),
+                                  [name](const Parameter& one) { return one.name == name; });
+  return found == std::end(kParameters) ? nullptr : found;
+}
+
+// To what the model computes with: picoseconds, picoseconds per KiB, whole numbers.
+uint64_t to_internal(Unit unit, double value) {
+  switch (unit) {
+    case Unit::kNs:
+      return static_cast<uint64_t>(std::llround(value * 1e3));
+    case Unit::kGbPerS:
+      return static_cast<uint64_t>(std::llround(1024e3 / value));
+    case Unit::kGigabitPerS:
+      return static_cast<uint64_t>(std::llround(1024e3 * 8 / value));
+    case Unit::kGhz:
+      return static_cast<uint64_t>(std::llround(1e3 / value));
+    case Unit::kMPerS:
+      return static_cast<uint64_t>(std::llround(1e6 / value));
+    default:
+      return static_cast<uint64_t>(std::llround(value));
+  }
+}
+
+bool divides(Unit unit) {
+  return unit == Unit::kGbPerS || unit == Unit::kGigabitPerS || unit == Unit::kGhz ||
+         unit == Unit::kMPerS;
+}
+
+Status bad(std::string_view file, const std::string& what) {
+  return {StatusCode::kInvalidArgument, fmt::format("profile {}: {}", file, what)};
+}
+
+Result<double> check_entry(std::string_view file, const Parameter& parameter,
+                           const toml::table& entry) {
+  const auto value = entry["value"].value<double>();
+  if (!value || !(*value >= 0) || *value > 1e12 || (divides(parameter.unit) && *value <= 0)) {
+    return bad(file, fmt::format("{} needs a value of 0 or more", parameter.name));
+  }
+  const auto unit = entry["unit"].value<std::string>();
+  if (unit != text_of(parameter.unit)) {
+    return bad(file, fmt::format("{} is in {}, not {}", parameter.name, text_of(parameter.unit),
+                                 unit.value_or("nothing")));
+  }
+  const std::string evidence = entry["evidence"].value_or(std::string());
+  if (evidence != "documented" && evidence != "calibrated" && evidence != "assumed") {
+    return bad(file, fmt::format("the evidence of {} is documented, calibrated or assumed",
+                                 parameter.name));
+  }
+  if (entry["source"].value_or(std::string()).empty()) {
+    return bad(file, fmt::format("{} has no source", parameter.name));
+  }
+  return *value;
+}
+
+Result<toml::table> parse(std::string_view text, std::string_view name) {
+  try {
+    return toml::parse(text, std::string(name));
+  } catch (const toml::parse_error& error) {
+    return bad(name, fmt::format("{} (line {})", error.description(), error.source().begin.line));
+  }
+}
+
+// In the source tree's place or the installed one, both beside the running program; or where
+// VERBENA_PROFILES says.
+std::filesystem::path profile_directory() {
+  if (const char* chosen = std::getenv("VERBENA_PROFILES")) return chosen;
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return program.parent_path().parent_path() / "share/verbena/profiles";
+}
+
+Result<std::string> read_profile(std::string_view name) {
+  const bool plain = !name.empty() && name.find('/') == std::string_view::npos;
+  std::ifstream file(profile_directory() / fmt::format("{}.toml", name));
+  if (!plain || !file) {
+    return Status(StatusCode::kNotFound,
+                  fmt::format("there is no profile of an RNIC '{}' in {}; there are {}", name,
+                              profile_directory().string(), fmt::join(profile_names(), ", ")));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+Result<Profile> parse_profile(std::string_view text, std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const toml::table table, parse(text, name));
+  Profile profile;
+  profile.name = name;
+  std::set<std::string_view> seen;
+  for (const auto& [key, node] : table) {
+    if (key.str() == "title") {
+      profile.title = node.value_or(std::string());
+      continue;
+    }
+    const Parameter* parameter = find_parameter(key.str());
+    if (parameter == nullptr || !node.is_table()) {
+      return bad(name, fmt::format("there is no parameter '{}'", key.str()));
+    }
+    VERBENA_ASSIGN_OR_RETURN(const double value, check_entry(name, *parameter, *node.as_table()));
+    profile.*parameter->member = to_internal(parameter->unit, value);
+    seen.insert(parameter->name);
+  }
+  for (const Parameter& parameter : kParameters) {
+    if (!seen.contains(parameter.name)) {
+      return bad(name, fmt::format("{} is missing: {}", parameter.name, parameter.meaning));
+    }
+  }
+  for (const char* positive :
+       {"cores", "sockets", "hyperthread_slowdown", "pcie_payload", "mtu", "max_outstanding_reads",
+        "context_misses_at_once", "page", "wqe_prefetch"}) {
+    if (profile.*find_parameter(positive)->member == 0) {
+      return bad(name, fmt::format("{} must be above 0", positive));
+    }
+  }
+  if (profile.mtu_bytes < 256 || profile.mtu_bytes > 4096 ||
+      (profile.mtu_bytes & (profile.mtu_bytes - 1)) != 0) {
+    return bad(name, "mtu is a power of two from 256 to 4096");
+  }
+  return profile;
+}
+
+Result<Profile> load_profile(std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(name));
+  return parse_profile(text, name);
+}
+
+Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(name));
+  VERBENA_RETURN_IF_ERROR(parse_profile(text, name).status());
+  VERBENA_ASSIGN_OR_RETURN(const toml::table table, parse(text, name));
+  std::vector<ParameterText> list;
+  for (const Parameter& parameter : kParameters) {
+    const toml::table& entry = *table[parameter.name].as_table();
+    ParameterText one{.name = parameter.name,
+                      .value = fmt::format("{:g}", entry["value"].value_or(0.0)),
+                      .unit = text_of(parameter.unit),
+                      .evidence = entry["evidence"].value_or(std::string()),
+                      .source = entry["source"].value_or(std::string()),
+                      .meaning = parameter.meaning,
+                      .claims = {}};
+    if (const toml::array* claims = entry["claims"].as_array()) {
+      for (const toml::node& claim : *claims) {
+        one.claims.push_back(claim.value_or(std::string()));
+      }
+    }
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+std::vector<std::string> profile_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(profile_directory(), error)) {
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,119 @@
+// The hardware of one simulated node: RNIC, host bus, processor, link. A profile is a file,
+// profiles/NAME.toml; every parameter in it has a unit, a source and an evidence class.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/device/sim/event_queue.h"
+#include "verbena/status.h"
+
+namespace verbena::sim {
+
+// Devices are named "sim:PROFILE".
+inline constexpr std::string_view kDevicePrefix = "sim:";
+
+// Times are per operation unless their name says otherwise. The table in profile.cc has each with
+// its unit and meaning.
+struct Profile {
+  std::string name;
+  std::string title;
+
+  // --- processor ---
+  Time cpu_cycle = 0;
+  uint64_t cores = 0;  // per socket
+  uint64_t sockets = 0;
+  uint64_t hyperthread_percent = 0;
+  Time cpu_look = 0;
+  Time cpu_device_line = 0;
+  Time cpu_message = 0;
+  Time cpu_copy_kib = 0;
+  Time cpu_line_transfer = 0;
+  Time cpu_remote_mmio = 0;
+  Time cpu_remote_line = 0;
+
+  // --- the verbs library on it ---
+  Time post_wqe = 0;
+  Time post_doorbell = 0;
+  Time post_blueflame_64 = 0;
+  uint64_t blueflame_max_bytes = 0;
+  uint64_t blueflame_single_only = 0;
+  Time blueflame_lock_alone = 0;
+  Time blueflame_lock_contended = 0;
+  Time poll_empty = 0;
+  Time poll_completion = 0;
+  Time post_receive = 0;
+  Time post_shared_receive = 0;
+
+  // --- host bus ---
+  Time pcie_down_kib = 0;  // to the RNIC
+  Time pcie_up_kib = 0;
+  uint64_t pcie_shared = 0;
+  Time pcie_one_way = 0;
+  Time pcie_read = 0;
+  uint64_t pcie_payload_bytes = 0;
+  uint64_t pcie_header_bytes = 0;
+  Time dma_kib = 0;  // what the RNIC itself can move, in each direction
+
+  // --- RNIC ---
+  Time tx_message = 0;
+  Time tx_64 = 0;
+  Time tx_ack = 0;
+  Time rx_packet = 0;
+  Time rx_64 = 0;
+  Time rx_ack = 0;
+  Time queue_pair_write_gap = 0;
+  Time queue_pair_read_gap = 0;
+  Time atomic_operation = 0;
+  uint64_t max_outstanding_reads = 0;
+  uint64_t completion_bytes = 0;
+  uint64_t wqe_prefetch = 0;
+  uint64_t max_inline_bytes = 0;
+  uint64_t context_cache_bytes = 0;
+  uint64_t context_bytes = 0;
+  uint64_t context_send_bytes = 0;
+  uint64_t context_receive_bytes = 0;
+  uint64_t context_window = 0;
+  Time context_miss = 0;
+  uint64_t context_misses_at_once = 0;
+  uint64_t read_state_queue_pairs = 0;
+  Time read_state_miss = 0;
+  uint64_t translation_entries = 0;
+  Time translation_miss = 0;
+  uint64_t page_bytes = 0;
+  Time registration = 0;
+  Time registration_page = 0;
+
+  // --- network ---
+  Time link_kib = 0;
+  uint64_t mtu_bytes = 0;
+  uint64_t packet_overhead_bytes = 0;
+  Time switch_latency = 0;
+  Time cable = 0;
+  uint64_t switch_input_queues = 0;
+
+  Time link_time(uint64_t bytes) const { return bytes * link_kib / 1024; }
+};
+
+// One parameter as its file has it.
+struct ParameterText {
+  std::string name;
+  std::string value;
+  std::string unit;
+  std::string evidence;
+  std::string source;
+  std::string meaning;
+  std::vector<std::string> claims;  // that it was calibrated by
+};
+
+// Reads a profile. kNotFound names those there are; kInvalidArgument names the parameter that is
+// missing, unknown, in another unit, or without a source.
+Result<Profile> load_profile(std::string_view name);
+Result<Profile> parse_profile(std::string_view text, std::string_view name);
+Result<std::vector<ParameterText>> profile_parameters(std::string_view name);
+// The names of all profiles that are installed.
+std::vector<std::string> profile_names();
+
+}  // namespace verbena::sim

@@ -1,0 +1,155 @@
+#include "src/device/sim/rnic.h"
+
+#include <algorithm>
+
+#include "src/base/assert.h"
+#include "src/device/sim/node.h"
+
+namespace verbena::sim {
+
+namespace {
+
+// A key: the region's place, and how often that place was used, so that a key outlives nothing.
+constexpr uint32_t kGenerationBits = 8;
+constexpr uint64_t kTranslationBytes = 8;
+
+}  // namespace
+
+Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
+    : simulation_(simulation), node_(node), dice_(seed) {
+  const Profile& profile = node.profile;
+  contexts_.configure(profile.context_cache_bytes, profile.context_window);
+  read_states_.configure(profile.read_state_queue_pairs, 0);
+  translations_.configure(profile.translation_entries, 2);
+  queue_pairs_.emplace_back();  // number 0 is that of subnet management
+}
+
+// ---- objects ----
+
+Region* Rnic::find_region(uint32_t key) {
+  const uint32_t place = key >> kGenerationBits;
+  if (place >= regions_.size()) return nullptr;
+  Region* const region = regions_[place].get();
+  return region != nullptr && region->verbs.rkey == key ? region : nullptr;
+}
+
+uint32_t Rnic::add_region(std::unique_ptr<Region> region) {
+  uint32_t place = static_cast<uint32_t>(regions_.size());
+  if (free_regions_.empty()) {
+    regions_.emplace_back();
+  } else {
+    place = free_regions_.back();
+    free_regions_.pop_back();
+  }
+  const uint32_t generation = static_cast<uint32_t>(dice_.below(1 << kGenerationBits));
+  const uint32_t key = place << kGenerationBits | generation;
+  region->verbs.lkey = key;
+  region->verbs.rkey = key;
+  regions_[place] = std::move(region);
+  return key;
+}
+
+void Rnic::remove_region(uint32_t key) {
+  const uint32_t place = key >> kGenerationBits;
+  regions_[place].reset();
+  free_regions_.push_back(place);
+}
+
+QueuePair* Rnic::find_queue_pair(uint32_t number) {
+  return number < queue_pairs_.size() ? queue_pairs_[number].get() : nullptr;
+}
+
+QueuePair& Rnic::add_queue_pair() {
+  queue_pairs_.push_back(std::make_unique<QueuePair>());
+  QueuePair& qp = *queue_pairs_.back();
+  qp.node = &node_;
+  qp.verbs.qp_num = static_cast<uint32_t>(queue_pairs_.size() - 1);
+  return qp;
+}
+
+void Rnic::remove_queue_pair(QueuePair& qp) {
+  reset(qp);
+  // The object stays, since packets on their way may name it; what it held goes.
+  qp.wqes.reset();
+  qp.sges.reset();
+  qp.inline_data.reset();
+  qp.own_receives = ReceiveQueue();
+  qp.responses.clear();
+  qp.atomics = {};
+}
+
+void Rnic::reset(QueuePair& qp) {
+  ++qp.life;
+  qp.state = IBV_QPS_RESET;
+  qp.posted = qp.reclaimed = qp.rung = qp.fetched = qp.retired = qp.acked = 0;
+  qp.payload_message = qp.send_message = qp.sent_ever = 0;
+  qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
+  qp.reads_outstanding = 0;
+  qp.refetch = qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
+  ++qp.fetch_epoch;
+  qp.retries = qp.rnr_retries = 0;
+  qp.expected_message = 0;
+  qp.expected_packet = 0;
+  qp.starved = qp.nak_sent = qp.ack_queued = qp.response_queued = false;
+  qp.nak = NakCode::kNone;
+  qp.responses.clear();
+  for (QueuePair::Replay& replay : qp.atomics) replay = {};
+  ReceiveQueue& receives = qp.own_receives;
+  receives.posted = receives.visible = receives.fetched = receives.consumed = 0;
+  for (Packet* packet : receives.starving) simulation_.fabric().free(packet);
+  receives.starving.clear();
+  if (qp.send_cq != nullptr) forget_completions(*qp.send_cq, qp);
+  if (qp.recv_cq != nullptr) forget_completions(*qp.recv_cq, qp);
+}
+
+// ---- what work costs ----
+
+Time Rnic::context_cost(QueuePair& qp, Time* delay) {
+  const Profile& profile = node_.profile;
+  uint64_t bytes = profile.context_bytes;
+  if (qp.sent_ever > 0) bytes += profile.context_send_bytes;
+  if (qp.receives) bytes += profile.context_receive_bytes;
+  if (contexts_.touch(qp.context, bytes, dice_)) return 0;
+  *delay += profile.context_miss;
+  return profile.context_miss / profile.context_misses_at_once;
+}
+
+Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
+  const Profile& profile = node_.profile;
+  if (region.pages == nullptr || bytes == 0) return 0;
+  const uint64_t origin = region.iova / profile.page_bytes;
+  Time delay = 0;
+  for (uint64_t page = address / profile.page_bytes;
+       page <= (address + bytes - 1) / profile.page_bytes; ++page) {
+    if (!translations_.touch(region.pages[page - origin], 1, dice_)) {
+      delay += profile.translation_miss;
+      bus_read(kTranslationBytes);
+    }
+  }
+  return delay;
+}
+
+namespace {
+
+Time bus_time(const Profile& profile, uint64_t bytes, Time kib) {
+  const uint64_t packets = (bytes + profile.pcie_payload_bytes - 1) / profile.pcie_payload_bytes;
+  return std::max((bytes + packets * profile.pcie_header_bytes) * kib, bytes * profile.dma_kib) /
+         1024;
+}
+
+}  // namespace
+
+Time Rnic::bus_read(uint64_t bytes) {
+  const Profile& profile = node_.profile;
+  return bus_down_.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_down_kib)) +
+         profile.pcie_read;
+}
+
+Time Rnic::bus_write(uint64_t bytes) {
+  const Profile& profile = node_.profile;
+  Server& bus = profile.pcie_shared != 0 ? bus_down_ : bus_up_;
+  return bus.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_up_kib)) +
+         profile.pcie_one_way;
+}
+
+}  // namespace verbena::sim

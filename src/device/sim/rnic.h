@@ -1,0 +1,168 @@
+// A simulated RNIC: reliable connections with SEND, WRITE, READ and atomics.
+//
+// A message's way, each step an event: doorbell over the bus; fetch of the entry, unless it came
+// with its doorbell; fetch of the payload, unless it is inline; the sending side, one packet after
+// the other, taking turns between queue pairs; link and switch (fabric.h); the receiving side;
+// payload and completion over the bus into memory; the acknowledgement back the same way.
+//
+//   transmit.cc  doorbells, fetches, the sending side
+//   receive.cc   the receiving side: requests, responses, placement
+//   recovery.cc  acknowledgements, retries, time-outs, errors
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/sim/fabric.h"
+#include "src/device/sim/objects.h"
+#include "src/device/sim/server.h"
+#include "src/device/sim/state_cache.h"
+
+namespace verbena::sim {
+
+class Node;
+class Simulation;
+
+class Rnic {
+ public:
+  Rnic(Simulation& simulation, Node& node, uint64_t seed);
+
+  // --- from the processor, at the time when it reaches the RNIC ---
+  // Entries below `count` may be sent; `with_entries`: they came along.
+  void doorbell(QueuePair& qp, uint64_t count, bool with_entries);
+  void receives_posted(ReceiveQueue& queue, uint64_t count);
+
+  // --- from the network ---
+  void packet_arrived(Packet* packet);
+
+  // --- control ---
+  Region* find_region(uint32_t key);
+  uint32_t add_region(std::unique_ptr<Region> region);
+  void remove_region(uint32_t key);
+  QueuePair* find_queue_pair(uint32_t number);
+  QueuePair& add_queue_pair();
+  void remove_queue_pair(QueuePair& qp);
+  // RESET: forgets everything that is under way.
+  void reset(QueuePair& qp);
+  // To the error state; what waits completes with `first` and then as flushed.
+  void fail(QueuePair& qp, ibv_wc_status first);
+
+  // What is posted to a queue pair in the error state.
+  void flush_sends(QueuePair& qp);
+  void flush_receives(QueuePair& qp);
+  // To the error state because of the entry `message`, which cannot be carried out.
+  void fail_at(QueuePair& qp, uint64_t message, ibv_wc_status status);
+  // Keeps what was destroyed while packets may still name it.
+  void keep(Srq* srq) { kept_.emplace_back(srq); }
+
+  const StateCache& context_cache() const { return contexts_; }
+  const StateCache& read_state_cache() const { return read_states_; }
+  const StateCache& translation_cache() const { return translations_; }
+
+ private:
+  // What the sending side does next.
+  struct Job {
+    enum class Kind : uint8_t { kRequest, kResponse, kAck } kind;
+    QueuePair* qp;
+    uint32_t life;
+  };
+  // A packet to send, the time that making it takes, and how much longer it is on its way.
+  struct Made {
+    Packet* packet = nullptr;
+    Time cost = 0;
+    Time delay = 0;
+  };
+
+  // --- transmit.cc ---
+  static void doorbell_entries(void* qp, uint64_t argument);
+  static void payload_fetched(void* qp, uint64_t stamp);
+  static void response_fetched(void* qp, uint64_t stamp);
+  static void sent(void* rnic, uint64_t);
+  static void paced(void* qp, uint64_t life);
+  static void emit(void* packet, uint64_t);
+  void fetch_payloads(QueuePair& qp);
+  void fetch_responses(QueuePair& qp);
+  // Give the queue pair a turn if it has something to send.
+  void schedule_requests(QueuePair& qp);
+  void schedule_responses(QueuePair& qp);
+  void schedule_ack(QueuePair& qp);
+  bool may_send(QueuePair& qp);
+  void start_next();
+  Made make_request(QueuePair& qp);
+  Made make_response(QueuePair& qp);
+  Made make_ack(QueuePair& qp);
+  Packet* make_packet(QueuePair& qp, PacketKind kind);
+
+  // --- receive.cc ---
+  static void received(void* packet, uint64_t);
+  static void place(void* packet, uint64_t);
+  static void receives_fetched(void* queue, uint64_t count);
+  static void atomic_done(void* packet, uint64_t);
+  void request_received(Packet* packet);
+  // True: the packet was taken over.
+  bool take_request(Packet* packet);
+  bool take_write(QueuePair& qp, Packet* packet);
+  bool take_send(QueuePair& qp, Packet* packet);
+  void take_read(QueuePair& qp, const Packet& packet);
+  bool take_atomic(QueuePair& qp, Packet* packet);
+  void repeat(QueuePair& qp, const Packet& packet);
+  enum class Receive : uint8_t { kReady, kFetching, kNone };
+  Receive next_receive(QueuePair& qp);
+  void consume_receive(QueuePair& qp, Packet& packet);
+  void advance(QueuePair& qp, const Packet& packet);
+  void land(QueuePair& qp, Packet* packet, Region* region);
+  void response_received(Packet* packet);
+  void fetch_receives(ReceiveQueue& queue);
+  void refuse(QueuePair& qp, NakCode code);
+  // Copies between a gather list and bytes; false: memory that is not registered so.
+  bool gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes, uint64_t length);
+  bool scatter(const ibv_sge* sges, uint32_t count, uint64_t offset, const std::byte* bytes,
+               uint64_t length, Fiber** owner);
+
+  // --- recovery.cc ---
+  static void timer(void* qp, uint64_t life);
+  static void rnr_over(void* qp, uint64_t life);
+  static void completion_visible(void* packet, uint64_t);
+  void ack_received(const Packet& packet);
+  void acknowledge(QueuePair& qp, uint64_t messages);
+  void retire(QueuePair& qp);
+  void complete(QueuePair& qp, uint64_t message, ibv_wc_status status);
+  void begin_at(QueuePair& qp, uint64_t message);
+  void go_back(QueuePair& qp);
+  void start_timer(QueuePair& qp);
+
+  // --- shared by all (rnic.cc) ---
+  Time context_cost(QueuePair& qp, Time* delay);
+  Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
+  Time bus_read(uint64_t bytes);   // when data that is asked for now is there
+  Time bus_write(uint64_t bytes);  // when data that is sent now is visible
+
+  Simulation& simulation_;
+  Node& node_;
+  Random dice_;
+  Server bus_down_;
+  Server bus_up_;
+  Server receiving_;
+  Server atomics_;
+  StateCache contexts_;
+  StateCache read_states_;
+  StateCache translations_;
+
+  bool sending_ = false;
+  Made made_;  // what is being sent
+  bool responses_turn_ = false;
+  std::deque<Job> requests_;
+  std::deque<Job> responses_;
+
+  std::vector<std::unique_ptr<Region>> regions_;  // by the key's upper bits
+  std::vector<uint32_t> free_regions_;
+  std::vector<std::unique_ptr<QueuePair>> queue_pairs_;  // by number
+  std::vector<std::unique_ptr<Srq>> kept_;
+};
+
+}  // namespace verbena::sim

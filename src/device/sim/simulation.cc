@@ -1,0 +1,296 @@
+#include "src/device/sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "src/base/log.h"
+#include "src/device/sim/fabric.h"
+#include "src/device/sim/node.h"
+
+namespace verbena::sim {
+
+namespace {
+
+constexpr uint64_t kFabricSeed = 0x66616272;
+// A polling loop that nothing comes to looks again after that long: peers may have gone.
+// Writes that nobody polls for do not keep a polling loop busy for longer.
+constexpr uint32_t kMostRounds = 4096;
+constexpr Time kLongestIdle = 1'000'000 * kPsPerNs;
+
+Time to_time(uint64_t ns) { return ns > kNever / kPsPerNs ? kNever : ns * kPsPerNs; }
+
+}  // namespace
+
+Simulation::Simulation(const Options& options) : options_(options), random_(options.seed) {
+  VERBENA_ASSERT(VirtualTime::current() == nullptr);
+  set_current(this);
+  fabric_ = std::make_unique<Fabric>(*this, options.seed ^ kFabricSeed);
+}
+
+Simulation::~Simulation() {
+  for (const auto& fiber : fibers_) {
+    if (fiber->state == Fiber::State::kEnded || !fiber->context) continue;
+    // It is stuck, or its node crashed: unwinding its stack would run code that cannot go on.
+    static_cast<void>(new boost::context::fiber(std::move(fiber->context)));
+  }
+  set_current(nullptr);
+}
+
+Simulation* Simulation::current() { return static_cast<Simulation*>(VirtualTime::current()); }
+
+Node& Simulation::add_node(const Profile& profile) {
+  const auto number = static_cast<uint32_t>(nodes_.size());
+  nodes_.push_back(std::make_unique<Node>(*this, profile, number, random_.next()));
+  fabric_->add_port(*nodes_.back());
+  return *nodes_.back();
+}
+
+// ---- the order of things ----
+
+bool Simulation::step(Time limit) {
+  if (events_.next_at() > limit || events_.empty()) return false;
+  const Event event = events_.pop();
+  VERBENA_DEBUG_ASSERT(event.at >= now_);
+  now_ = event.at;
+  ++events_done_;
+  event.act(event.object, event.argument);
+  return true;
+}
+
+bool Simulation::run_until(const std::function<bool()>& done, uint64_t deadline_ns) {
+  VERBENA_ASSERT(running_ == nullptr);
+  const Time limit = to_time(deadline_ns);
+  while (!done()) {
+    attention_ = false;
+    while (!attention_) {
+      if (!step(limit)) return done();
+    }
+  }
+  return true;
+}
+
+void Simulation::resume_event(void* object, uint64_t generation) {
+  auto& fiber = *static_cast<Fiber*>(object);
+  if (fiber.generation != generation || fiber.node->crashed) return;
+  static_cast<Simulation&>(*Simulation::current()).resume(fiber);
+}
+
+void Simulation::resume(Fiber& fiber) {
+  VERBENA_DEBUG_ASSERT(running_ == nullptr);
+  if (fiber.state == Fiber::State::kWaiting && fiber.place != nullptr) {
+    std::vector<Fiber*>& others = waiting_[fiber.place];
+    std::erase(others, &fiber);
+    fiber.place = nullptr;
+    fiber.timed_out = true;
+  }
+  ++fiber.generation;
+  fiber.wake_at = kNever;
+  fiber.state = Fiber::State::kRunning;
+  fiber.local = std::max(fiber.local, now_);
+  running_ = &fiber;
+  cpu_work = CpuWork{};
+  fiber.context = std::move(fiber.context).resume();
+  running_ = nullptr;
+  if (fiber.state == Fiber::State::kEnded) {
+    attention_ = true;
+    std::erase(fiber.node->threads, &fiber);
+    wake_all_at(&fiber);
+  }
+}
+
+void Simulation::leave(Fiber::State state) {
+  Fiber& fiber = *running_;
+  fiber.state = state;
+  main_ = std::move(main_).resume();
+}
+
+void Simulation::schedule(Fiber& fiber, Time when) {
+  fiber.wake_at = when;
+  events_.push(when, resume_event, &fiber, fiber.generation);
+}
+
+void Simulation::wake(Fiber& fiber, Time when) {
+  if (fiber.state != Fiber::State::kPolling) {
+    // It looks again before it waits: see idle().
+    fiber.called = true;
+    return;
+  }
+  if (when < fiber.wake_at) schedule(fiber, when);
+}
+
+// ---- CPU time ----
+
+void Simulation::flush_work(Fiber& fiber) {
+  const CpuWork work = std::exchange(cpu_work, CpuWork{});
+  const Profile& profile = fiber.node->profile;
+  Time spent = work.looks * profile.cpu_look + work.bytes * profile.cpu_copy_kib / 1024;
+  if (work.messages > 0) {
+    fiber.unseen -= std::min(fiber.unseen, work.messages + work.further);
+    fiber.rounds = 0;
+    Time line = profile.cpu_device_line;
+    if (fiber.node->remote(fiber)) line += profile.cpu_remote_line;
+    spent += work.messages * (profile.cpu_message + line);
+  }
+  spent = fiber.node->slowed(spent);
+  fiber.local += spent;
+  fiber.busy += spent;
+  if (work.hand_overs > 0 && fiber.node->hand_overs) {
+    const Time seen = fiber.local + profile.cpu_line_transfer;
+    fiber.local += work.hand_overs * profile.cpu_line_transfer;
+    fiber.busy += work.hand_overs * profile.cpu_line_transfer;
+    for (Fiber* other : fiber.node->threads) {
+      if (other != &fiber) wake(*other, seen);
+    }
+  }
+}
+
+void Simulation::charge(Time cpu) {
+  if (running_ == nullptr) return;
+  flush_work(*running_);
+  cpu = running_->node->slowed(cpu);
+  running_->local += cpu;
+  running_->busy += cpu;
+}
+
+void Simulation::catch_up() {
+  if (running_ == nullptr) return;
+  Fiber& fiber = *running_;
+  flush_work(fiber);
+  while (events_.next_at() <= fiber.local) {
+    if (events_.next_act() == resume_event) {
+      // Another thread's turn: it needs this one's place on the processor.
+      ++fiber.generation;
+      schedule(fiber, fiber.local);
+      leave(Fiber::State::kReady);
+      return;
+    }
+    running_ = nullptr;
+    step(fiber.local);
+    running_ = &fiber;
+  }
+  now_ = fiber.local;
+}
+
+void Simulation::advance_to(Time when) {
+  if (running_ == nullptr) return;
+  if (when > running_->local) {
+    running_->busy += when - running_->local;
+    running_->local = when;
+  }
+  catch_up();
+}
+
+// ---- VirtualTime ----
+
+uint64_t Simulation::now_ns() {
+  if (running_ == nullptr) return now_ / kPsPerNs;
+  flush_work(*running_);
+  return running_->local / kPsPerNs;
+}
+
+uint64_t Simulation::cycles() {
+  if (running_ == nullptr) return 0;
+  flush_work(*running_);
+  return running_->busy / running_->node->profile.cpu_cycle;
+}
+
+void Simulation::sleep_ns(uint64_t duration_ns) {
+  VERBENA_ASSERT(running_ != nullptr);
+  Fiber& fiber = *running_;
+  flush_work(fiber);
+  ++fiber.generation;
+  schedule(fiber, fiber.local + to_time(duration_ns));
+  leave(Fiber::State::kReady);
+}
+
+void Simulation::idle(uint64_t due_ns) {
+  VERBENA_ASSERT(running_ != nullptr);
+  Fiber& fiber = *running_;
+  if (cpu_work.looks == 0 && cpu_work.messages == 0) ++cpu_work.looks;
+  catch_up();
+  // Something came since this thread looked there: it looks again at once.
+  if (std::exchange(fiber.called, false)) return;
+  if (fiber.unseen > 0 && ++fiber.rounds < kMostRounds) return;
+  fiber.unseen = 0;
+  fiber.rounds = 0;
+  const Time due = std::min(std::max(to_time(due_ns), fiber.local), fiber.local + kLongestIdle);
+  ++fiber.generation;
+  schedule(fiber, due);
+  leave(Fiber::State::kPolling);
+  fiber.called = false;
+}
+
+void Simulation::wake_pollers() {
+  for (const auto& fiber : fibers_) wake(*fiber, now_);
+}
+
+void Simulation::announce_hand_overs() {
+  VERBENA_ASSERT(here() != nullptr);
+  here()->hand_overs = true;
+}
+
+bool Simulation::wait_at(const void* place, uint64_t deadline_ns) {
+  VERBENA_ASSERT(running_ != nullptr);
+  Fiber& fiber = *running_;
+  flush_work(fiber);
+  waiting_[place].push_back(&fiber);
+  fiber.place = place;
+  fiber.timed_out = false;
+  ++fiber.generation;
+  if (deadline_ns != UINT64_MAX) schedule(fiber, std::max(to_time(deadline_ns), fiber.local));
+  leave(Fiber::State::kWaiting);
+  return !fiber.timed_out;
+}
+
+void Simulation::wake_all_at(const void* place) {
+  attention_ = true;
+  const auto found = waiting_.find(place);
+  if (found == waiting_.end()) return;
+  const Time when = running_ != nullptr ? std::max(now_, running_->local) : now_;
+  for (Fiber* fiber : found->second) {
+    fiber->place = nullptr;
+    ++fiber->generation;
+    schedule(*fiber, when);
+  }
+  waiting_.erase(found);
+}
+
+void* Simulation::start_thread(const std::string& name, std::function<void()> body) {
+  Node* const node = here();
+  VERBENA_ASSERT(node != nullptr);
+  fibers_.push_back(std::make_unique<Fiber>());
+  Fiber& fiber = *fibers_.back();
+  fiber.node = node;
+  fiber.number = static_cast<uint32_t>(node->threads.size());
+  fiber.name = name;
+  fiber.body = std::move(body);
+  fiber.local = running_ != nullptr ? running_->local : now_;
+  fiber.context = boost::context::fiber(std::allocator_arg,
+                                        boost::context::fixedsize_stack(options_.stack_bytes),
+                                        [this, &fiber](boost::context::fiber&& main) {
+                                          main_ = std::move(main);
+                                          fiber.body();
+                                          fiber.body = nullptr;
+                                          flush_work(fiber);
+                                          fiber.state = Fiber::State::kEnded;
+                                          return std::move(main_);
+                                        });
+  node->threads.push_back(&fiber);
+  schedule(fiber, fiber.local);
+  return &fiber;
+}
+
+void Simulation::join_thread(void* thread) {
+  auto& fiber = *static_cast<Fiber*>(thread);
+  if (running_ != nullptr) {
+    while (fiber.state != Fiber::State::kEnded) wait_at(&fiber, UINT64_MAX);
+    return;
+  }
+  if (!run_until([&fiber] { return fiber.state == Fiber::State::kEnded || fiber.node->crashed; })) {
+    log_error("the simulated thread '{}' of node {} waits for ever", fiber.name,
+              fiber.node->number);
+  }
+}
+
+}  // namespace verbena::sim

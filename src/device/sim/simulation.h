@@ -1,0 +1,161 @@
+// A cluster in virtual time: nodes with threads, whose devices are simulated RNICs.
+//
+//   Simulation simulation({.seed = 7});
+//   Node& node = simulation.add_node(profile);
+//   { OnNode here(simulation, node); device = Device::open("sim:connectx5-edr"); }
+//   simulation.run_until([&] { return done; });
+//
+// While a Simulation exists, the thread of the system that made it lives in virtual time
+// (virtual_time.h). Threads that are started there become fibers of the current node. A fiber runs
+// without time passing; the device and the polling loops charge it the CPU time of what it does,
+// which puts its own clock ahead. Before it sees anything that others may have changed, everything
+// that happens until then is made to happen (catch_up()), so all see each other in order.
+#pragma once
+
+#include <boost/context/fiber.hpp>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/base/virtual_time.h"
+#include "src/device/sim/event_queue.h"
+
+namespace verbena::sim {
+
+class Node;
+class Fabric;
+struct Profile;
+struct FaultRates;
+
+// A thread of a simulated node.
+struct Fiber {
+  enum class State : uint8_t { kRunning, kReady, kPolling, kWaiting, kEnded };
+
+  boost::context::fiber context;
+  Node* node = nullptr;
+  uint32_t number = 0;  // on its node
+  std::string name;
+  std::function<void()> body;
+  State state = State::kReady;
+  Time local = 0;  // its own clock, at or ahead of the simulation's
+  Time busy = 0;   // CPU time it was charged
+  Time wake_at = kNever;
+  uint64_t generation = 0;      // of its wake-up: earlier ones mean nothing
+  bool timed_out = false;       // its wait
+  bool called = false;          // something came that its polling loop has perhaps not seen
+  const void* place = nullptr;  // where it waits
+  // Writes into its memory that it has not come across: while there are any, its polling loop goes
+  // on, since one round need not look everywhere.
+  uint64_t unseen = 0;
+  uint32_t rounds = 0;
+};
+
+class Simulation final : public VirtualTime {
+ public:
+  struct Options {
+    uint64_t seed = 1;
+    size_t stack_bytes = 256 << 10;
+  };
+
+  explicit Simulation(const Options& options);
+  // All threads of its nodes must have ended, unless it is stuck: then they are given up.
+  ~Simulation();
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  // The one that the calling thread of the system is in; null outside.
+  static Simulation* current();
+
+  Node& add_node(const Profile& profile);
+  size_t nodes() const { return nodes_.size(); }
+  Node& node(size_t number) { return *nodes_[number]; }
+  Fabric& fabric() { return *fabric_; }
+
+  // Lets things happen until `done`, which is asked whenever a thread has told others something
+  // (wake_all_at()) or ended. False: nothing will ever happen any more, or virtual time passed
+  // `deadline_ns`.
+  bool run_until(const std::function<bool()>& done, uint64_t deadline_ns = UINT64_MAX);
+
+  // --- for nodes and devices ---
+
+  Time now() const { return now_; }
+  void at(Time when, Event::Act act, void* object, uint64_t argument = 0) {
+    VERBENA_DEBUG_ASSERT(when >= now_);
+    events_.push(when, act, object, argument);
+  }
+  uint64_t events() const { return events_done_; }
+  // The thread that runs now; null outside of all.
+  Fiber* running() const { return running_; }
+  // Where Device::open() and start_thread() take effect.
+  Node* here() const { return running_ != nullptr ? running_->node : here_; }
+
+  // Charges the running thread CPU time, with what it noted in cpu_work; nothing outside of all.
+  void charge(Time cpu);
+  // Makes everything happen that comes before the running thread's clock.
+  void catch_up();
+  // The running thread waits for a resource of its node until then.
+  void advance_to(Time when);
+  // The fiber's polling loop looks again at `when`, if it waits.
+  void wake(Fiber& fiber, Time when);
+
+  // --- VirtualTime ---
+
+  uint64_t now_ns() override;
+  uint64_t cycles() override;
+  void sleep_ns(uint64_t duration_ns) override;
+  void idle(uint64_t due_ns) override;
+  void wake_pollers() override;
+  void announce_hand_overs() override;
+  bool wait_at(const void* place, uint64_t deadline_ns) override;
+  void wake_all_at(const void* place) override;
+  void* start_thread(const std::string& name, std::function<void()> body) override;
+  void join_thread(void* thread) override;
+  uint64_t random() override { return random_.next(); }
+
+ private:
+  friend class OnNode;
+
+  static void resume_event(void* fiber, uint64_t generation);
+  void resume(Fiber& fiber);
+  // Leaves the running fiber until it is resumed.
+  void leave(Fiber::State state);
+  void flush_work(Fiber& fiber);
+  void schedule(Fiber& fiber, Time when);
+  bool step(Time limit);
+
+  Options options_;
+  Random random_;
+  EventQueue events_;
+  Time now_ = 0;
+  uint64_t events_done_ = 0;
+  bool attention_ = false;
+  Fiber* running_ = nullptr;
+  Node* here_ = nullptr;
+  boost::context::fiber main_;
+  std::unique_ptr<Fabric> fabric_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::unordered_map<const void*, std::vector<Fiber*>> waiting_;  // by place
+};
+
+// While it exists, what the calling code does outside of all threads is done on this node.
+class OnNode {
+ public:
+  OnNode(Simulation& simulation, Node& node) : simulation_(simulation), before_(simulation.here_) {
+    simulation.here_ = &node;
+  }
+  ~OnNode() { simulation_.here_ = before_; }
+  OnNode(const OnNode&) = delete;
+  OnNode& operator=(const OnNode&) = delete;
+
+ private:
+  Simulation& simulation_;
+  Node* before_;
+};
+
+}  // namespace verbena::sim

@@ -1,0 +1,351 @@
+// The sending side: doorbells, fetches of entries and payloads, and the ring in which queue pairs
+// take turns, a packet each.
+#include <algorithm>
+
+#include "src/base/assert.h"
+#include "src/device/sim/node.h"
+#include "src/device/sim/rnic.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+namespace {
+
+// A queue pair may have so much payload fetched ahead of what it sends.
+constexpr uint64_t kFetchAheadBytes = 16 << 10;
+constexpr uint32_t kFetchAheadLeast = 2;
+constexpr uint64_t kEntryBytes = 64;
+
+uint64_t stamp(uint32_t life, uint32_t epoch) { return uint64_t{life} << 32 | epoch; }
+
+bool asks_for_data(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+         opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+bool needs_payload(const Wqe& wqe) {
+  return !wqe.inlined && wqe.length_bytes > 0 && !asks_for_data(wqe.opcode);
+}
+
+uint32_t fetch_ahead(const QueuePair& qp) {
+  return std::max(kFetchAheadLeast, static_cast<uint32_t>(kFetchAheadBytes / qp.mtu_bytes));
+}
+
+// The payload of packet `index` of a message.
+uint32_t payload_of(uint32_t length_bytes, uint32_t mtu_bytes, uint32_t index) {
+  const uint64_t offset = uint64_t{index} * mtu_bytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(mtu_bytes, length_bytes - offset));
+}
+
+Time payload_cost(const Profile& profile, uint32_t bytes) {
+  return (bytes + 63) / 64 * profile.tx_64;
+}
+
+}  // namespace
+
+// ---- doorbells and fetches ----
+
+void Rnic::doorbell(QueuePair& qp, uint64_t count, bool with_entries) {
+  if (qp.state != IBV_QPS_RTS || count <= qp.rung) return;
+  const uint64_t entries = count - qp.rung;
+  qp.rung = count;
+  if (with_entries && qp.fetched + entries == count) {
+    qp.fetched = count;
+    fetch_payloads(qp);
+    schedule_requests(qp);
+    return;
+  }
+  simulation_.at(bus_read(entries * kEntryBytes), doorbell_entries, &qp,
+                 stamp(qp.life, static_cast<uint32_t>(count)));
+}
+
+// The entries that a doorbell announced have been fetched.
+void Rnic::doorbell_entries(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  if (qp.life != argument >> 32 || qp.state != IBV_QPS_RTS) return;
+  // The count's lower half: no two that are under way are so far apart.
+  qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
+  Rnic& rnic = qp.node->rnic;
+  rnic.fetch_payloads(qp);
+  rnic.schedule_requests(qp);
+}
+
+void Rnic::fetch_payloads(QueuePair& qp) {
+  while (qp.payload_message < qp.fetched) {
+    const Wqe& wqe = qp.wqe(qp.payload_message);
+    if (!needs_payload(wqe)) {
+      ++qp.payload_message;
+      qp.payload_packet = 0;
+      continue;
+    }
+    if (qp.payload_outstanding + qp.payload_ready >= fetch_ahead(qp)) return;
+    const uint32_t bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.payload_packet);
+    Time there = bus_read(bytes);
+    const ibv_sge& sge = qp.sges_of(qp.payload_message)[0];
+    if (Region* const region = find_region(sge.lkey)) {
+      const uint64_t address = sge.addr + uint64_t{qp.payload_packet} * qp.mtu_bytes;
+      if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
+    }
+    ++qp.payload_outstanding;
+    simulation_.at(there, payload_fetched, &qp, stamp(qp.life, qp.fetch_epoch));
+    if (++qp.payload_packet == wqe.packets) {
+      ++qp.payload_message;
+      qp.payload_packet = 0;
+    }
+  }
+}
+
+void Rnic::payload_fetched(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  if (stamp(qp.life, qp.fetch_epoch) != argument) return;
+  --qp.payload_outstanding;
+  ++qp.payload_ready;
+  qp.node->rnic.schedule_requests(qp);
+}
+
+void Rnic::fetch_responses(QueuePair& qp) {
+  for (PendingResponse& response : qp.responses) {
+    if (response.atomic) continue;
+    while (response.fetched + response.fetching < response.packets &&
+           response.fetching < kFetchAheadLeast) {
+      const uint32_t index = response.fetched + response.fetching;
+      const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
+      Time there = bus_read(bytes);
+      const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
+      if (Region* const region = find_region(response.rkey)) {
+        if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
+      }
+      ++response.fetching;
+      simulation_.at(there, response_fetched, &qp,
+                     stamp(qp.life, static_cast<uint32_t>(response.message)));
+    }
+    if (response.fetched + response.fetching < response.packets) return;
+  }
+}
+
+void Rnic::response_fetched(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  if (qp.life != argument >> 32) return;
+  for (PendingResponse& response : qp.responses) {
+    if (static_cast<uint32_t>(response.message) != static_cast<uint32_t>(argument)) continue;
+    if (response.fetching == 0) continue;
+    --response.fetching;
+    ++response.fetched;
+    break;
+  }
+  Rnic& rnic = qp.node->rnic;
+  rnic.fetch_responses(qp);
+  rnic.schedule_responses(qp);
+}
+
+// ---- the ring ----
+
+bool Rnic::may_send(QueuePair& qp) {
+  if (qp.state != IBV_QPS_RTS || qp.paused) return false;
+  // A READ that was answered before the queue pair had to go back.
+  while (qp.send_message < qp.fetched && qp.wqe(qp.send_message).done) ++qp.send_message;
+  if (qp.send_message >= qp.fetched) return false;
+  const Wqe& wqe = qp.wqe(qp.send_message);
+  if (needs_payload(wqe) && qp.payload_ready == 0) return false;
+  if (qp.send_packet > 0) return true;
+  if (wqe.fence && qp.reads_outstanding > 0) return false;
+  if (asks_for_data(wqe.opcode) && qp.reads_outstanding >= qp.attributes.max_rd_atomic) {
+    qp.refetch = true;
+    return false;
+  }
+  if (simulation_.now() < qp.send_after) {
+    if (!qp.pacing) {
+      qp.pacing = true;
+      simulation_.at(qp.send_after, paced, &qp, qp.life);
+    }
+    return false;
+  }
+  return true;
+}
+
+void Rnic::paced(void* object, uint64_t life) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  if (qp.life != life) return;
+  qp.pacing = false;
+  qp.node->rnic.schedule_requests(qp);
+}
+
+void Rnic::schedule_requests(QueuePair& qp) {
+  if (qp.queued || !may_send(qp)) return;
+  qp.queued = true;
+  requests_.push_back({Job::Kind::kRequest, &qp, qp.life});
+  start_next();
+}
+
+void Rnic::schedule_responses(QueuePair& qp) {
+  if (qp.response_queued || qp.responses.empty()) return;
+  const PendingResponse& response = qp.responses.front();
+  if (!response.atomic && response.next_packet >= response.fetched) return;
+  qp.response_queued = true;
+  responses_.push_back({Job::Kind::kResponse, &qp, qp.life});
+  start_next();
+}
+
+void Rnic::schedule_ack(QueuePair& qp) {
+  if (qp.ack_queued) return;
+  qp.ack_queued = true;
+  responses_.push_back({Job::Kind::kAck, &qp, qp.life});
+  start_next();
+}
+
+void Rnic::start_next() {
+  if (sending_) return;
+  while (!requests_.empty() || !responses_.empty()) {
+    responses_turn_ = !responses_turn_;
+    std::deque<Job>& ring =
+        requests_.empty() || (responses_turn_ && !responses_.empty()) ? responses_ : requests_;
+    const Job job = ring.front();
+    ring.pop_front();
+    QueuePair& qp = *job.qp;
+    if (qp.life != job.life) continue;
+    switch (job.kind) {
+      case Job::Kind::kRequest:
+        qp.queued = false;
+        if (!may_send(qp)) continue;
+        made_ = make_request(qp);
+        break;
+      case Job::Kind::kResponse:
+        qp.response_queued = false;
+        if (qp.responses.empty()) continue;
+        made_ = make_response(qp);
+        break;
+      case Job::Kind::kAck:
+        qp.ack_queued = false;
+        made_ = make_ack(qp);
+        break;
+    }
+    sending_ = true;
+    simulation_.at(simulation_.now() + made_.cost, sent, this);
+    return;
+  }
+}
+
+void Rnic::sent(void* object, uint64_t) {
+  auto& rnic = *static_cast<Rnic*>(object);
+  const Made made = rnic.made_;
+  rnic.sending_ = false;
+  if (made.packet != nullptr && !rnic.node_.crashed) {
+    QueuePair& qp = *made.packet->source;
+    const Time now = rnic.simulation_.now();
+    const Time when = std::max(now + made.delay, qp.emit_at);
+    qp.emit_at = when;
+    if (when == now) {
+      rnic.simulation_.fabric().send(made.packet);
+    } else {
+      rnic.simulation_.at(when, emit, made.packet);
+    }
+    if (made.packet->kind == PacketKind::kRequest) {
+      rnic.fetch_payloads(qp);
+      rnic.schedule_requests(qp);
+    } else {
+      rnic.schedule_responses(qp);
+    }
+  }
+  rnic.start_next();
+}
+
+void Rnic::emit(void* packet, uint64_t) {
+  Simulation::current()->fabric().send(static_cast<Packet*>(packet));
+}
+
+// ---- packets ----
+
+Packet* Rnic::make_packet(QueuePair& qp, PacketKind kind) {
+  Packet* const packet = simulation_.fabric().allocate();
+  packet->kind = kind;
+  packet->from = &node_;
+  packet->to = qp.peer_node;
+  packet->source = &qp;
+  packet->source_life = qp.life;
+  packet->target = qp.peer_node->rnic.find_queue_pair(qp.attributes.dest_qp_num);
+  packet->target_life = packet->target != nullptr ? packet->target->life : 0;
+  return packet;
+}
+
+Rnic::Made Rnic::make_request(QueuePair& qp) {
+  const Profile& profile = node_.profile;
+  Wqe& wqe = qp.wqe(qp.send_message);
+  const bool asks = asks_for_data(wqe.opcode);
+  Made made;
+  if (qp.send_packet == 0) qp.sent_ever = std::max(qp.sent_ever, qp.send_message + 1);
+  made.cost = profile.tx_message + context_cost(qp, &made.delay);
+
+  Packet* const packet = made.packet = make_packet(qp, PacketKind::kRequest);
+  packet->message = qp.send_message;
+  packet->opcode = wqe.opcode;
+  packet->rkey = wqe.rkey;
+  packet->address = wqe.remote_address;
+  packet->length_bytes = wqe.length_bytes;
+  packet->imm_data = wqe.imm_data;
+  packet->compare = wqe.compare;
+  packet->swap = wqe.swap;
+  if (asks) {
+    // After a loss it asks for what is missing only.
+    packet->index = wqe.arrived;
+    packet->last = true;
+    if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
+    if (qp.refetch) {
+      qp.refetch = false;
+      made.delay += profile.pcie_read;
+      if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
+    }
+    ++qp.reads_outstanding;
+  } else {
+    packet->index = qp.send_packet;
+    packet->offset = uint64_t{qp.send_packet} * qp.mtu_bytes;
+    packet->last = qp.send_packet + 1 == wqe.packets;
+    packet->payload_bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.send_packet);
+    made.cost += payload_cost(profile, packet->payload_bytes);
+    if (needs_payload(wqe)) --qp.payload_ready;
+  }
+  if (asks || ++qp.send_packet == wqe.packets) {
+    ++qp.send_message;
+    qp.send_packet = 0;
+    qp.send_after =
+        simulation_.now() + (asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap);
+  }
+  start_timer(qp);
+  return made;
+}
+
+Rnic::Made Rnic::make_response(QueuePair& qp) {
+  const Profile& profile = node_.profile;
+  PendingResponse& response = qp.responses.front();
+  Made made;
+  made.cost = profile.tx_message + context_cost(qp, &made.delay);
+  const PacketKind kind = response.atomic ? PacketKind::kAtomicResponse : PacketKind::kReadResponse;
+  Packet* const packet = made.packet = make_packet(qp, kind);
+  packet->message = response.message;
+  packet->index = response.next_packet;
+  packet->original = response.original;
+  if (!response.atomic) {
+    packet->rkey = response.rkey;
+    packet->offset = uint64_t{response.next_packet} * qp.mtu_bytes;
+    packet->address = response.address + packet->offset;
+    packet->payload_bytes = payload_of(response.length_bytes, qp.mtu_bytes, response.next_packet);
+    made.cost += payload_cost(profile, packet->payload_bytes);
+  }
+  packet->last = ++response.next_packet >= response.packets;
+  if (packet->last) qp.responses.pop_front();
+  fetch_responses(qp);
+  return made;
+}
+
+Rnic::Made Rnic::make_ack(QueuePair& qp) {
+  Made made;
+  made.cost = node_.profile.tx_ack + context_cost(qp, &made.delay);
+  const NakCode nak = qp.nak;
+  qp.nak = NakCode::kNone;
+  Packet* const packet = made.packet =
+      make_packet(qp, nak == NakCode::kNone ? PacketKind::kAck : PacketKind::kNak);
+  packet->nak = nak;
+  packet->message = qp.expected_message;
+  return made;
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,67 @@
+// Control connections between the threads of a simulation: frames in memory, in virtual time.
+//
+// Inside a simulation (virtual_time.h) ControlListener and ControlConnection use these instead of
+// sockets. There are no strangers, so there is nothing to prove; a frame takes no time, since
+// nothing that is measured waits for one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "verbena/status.h"
+
+namespace verbena {
+
+class VirtualLink {
+ public:
+  // One of the two ends. Movable by pointer only; closed when destroyed.
+  class End {
+   public:
+    End(std::shared_ptr<VirtualLink> link, int side) : link_(std::move(link)), side_(side) {}
+    ~End() { close(); }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+    // False: the peer is gone.
+    bool send(std::span<const std::byte> frame);
+    // kTimeout or kUnavailable, with no message: the caller knows the names.
+    StatusCode receive(int64_t timeout_ns, std::vector<std::byte>* frame);
+    bool peer_closed() const { return link_->closed_[1 - side_] || link_->closed_[side_]; }
+    void close();
+
+   private:
+    std::shared_ptr<VirtualLink> link_;
+    int side_;
+  };
+
+ private:
+  std::deque<std::vector<std::byte>> frames_[2];  // by the side that receives them
+  bool closed_[2] = {false, false};
+};
+
+// Where connections arrive; its port is its name in the simulation.
+class VirtualPort {
+ public:
+  // Port 0: the next free one. Null if the port is taken, or none is left.
+  static std::unique_ptr<VirtualPort> listen(uint16_t port);
+  ~VirtualPort();
+  VirtualPort(const VirtualPort&) = delete;
+  VirtualPort& operator=(const VirtualPort&) = delete;
+
+  uint16_t port() const { return port_; }
+  // Null after `timeout_ns`.
+  std::unique_ptr<VirtualLink::End> accept(int64_t timeout_ns);
+  // Null if nobody listens there within `timeout_ns`.
+  static std::unique_ptr<VirtualLink::End> connect(uint16_t port, int64_t timeout_ns);
+
+ private:
+  explicit VirtualPort(uint16_t port) : port_(port) {}
+  uint16_t port_;
+  std::deque<std::unique_ptr<VirtualLink::End>> arrived_;
+};
+
+}  // namespace verbena
