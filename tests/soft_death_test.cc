@@ -3,10 +3,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -105,6 +111,66 @@ VERBENA_TEST_CHILD(victim) {
       if (wc[k].status != IBV_WC_SUCCESS) return 1;
     }
   }
+}
+
+// As on systems without pidfd_open(), and under valgrind.
+bool refuse_pidfds() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, nr))),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_send_signal, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = sizeof(program) / sizeof(program[0]), .filter = program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 &&
+         syscall(SYS_pidfd_open, getpid(), 0) == -1 && errno == ENOSYS;
+}
+
+// Gets one message, and then the end of its peer.
+VERBENA_TEST_CHILD(survivor_without_pidfds) {
+  if (!refuse_pidfds()) return 2;
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node, {});
+  link.put(end.address());
+  end.connect(link.get<QueuePairAddress>());
+  if (post_receive(end.qp(), 1, {buffer.sge(0, 32)}) != 0) return 3;
+  if (post_receive(end.qp(), 2, {buffer.sge(32, 32)}) != 0) return 3;
+  link.put(true);
+  for (const ibv_wc_status expected : {IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR}) {
+    ibv_wc wc{};
+    if (!wait_until([&] { return ibv_poll_cq(end.cq(), 1, &wc) == 1; })) return 4;
+    if (wc.status != expected) return 5;
+    link.put(true);
+  }
+  return wait_until([&] { return state_of(node, end.qp()) == IBV_QPS_ERR; }) ? 0 : 6;
+}
+
+VERBENA_TEST_CHILD(sender) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node, {});
+  link.put(end.address());
+  end.connect(link.get<QueuePairAddress>());
+  link.get<bool>();
+  post(end.qp(), {.sges = {buffer.sge(0, 8)}});
+  link.get<bool>();
+  return 0;
+}
+
+TEST(DeathTestWithoutPidfds, ASurvivorNoticesAllTheSame) {
+  Child survivor("survivor_without_pidfds");
+  Child sender("sender");
+  sender.link().put(survivor.link().get<QueuePairAddress>());
+  survivor.link().put(sender.link().get<QueuePairAddress>());
+  survivor.link().get<bool>();
+  sender.link().put(true);
+  survivor.link().get<bool>();  // has the message
+  sender.kill();
+  survivor.link().get<bool>();
+  EXPECT_EQ(survivor.wait(), 0);
 }
 
 enum class Way { kKill, kStopAndKill, kKillUnreaped };

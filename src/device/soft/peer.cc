@@ -36,7 +36,8 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   peer->slot_ = record.slot;
   peer->pid_ = record.pid;
   peer->pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
-  if (peer->pid_fd_ < 0) {
+  peer->start_time_ticks_ = record.start_time_ticks;
+  if (peer->pid_fd_ < 0 && errno != ENOSYS) {
     const bool gone = errno == ESRCH;
     return Status(gone ? StatusCode::kUnavailable : StatusCode::kLimitExceeded,
                   fmt::format("soft0: cannot watch process {} (pidfd_open): {}{}", record.pid,
@@ -162,7 +163,9 @@ bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) 
 }
 
 bool Peer::exists() const {
-  return self_ || syscall(SYS_pidfd_send_signal, pid_fd_, 0, nullptr, 0) == 0 || errno == EPERM;
+  if (self_) return true;
+  if (pid_fd_ < 0) return process_start_time_ticks(pid_) == start_time_ticks_;
+  return syscall(SYS_pidfd_send_signal, pid_fd_, 0, nullptr, 0) == 0 || errno == EPERM;
 }
 
 int Peer::pipe_of(int fd, uint32_t id) {

@@ -24,6 +24,8 @@ class Peer {
 
   uint32_t slot() const { return slot_; }
   pid_t pid() const { return pid_; }
+  // Becomes readable when the process ends; -1 where there is no such thing (Linux before 5.3,
+  // valgrind before 3.22, some sandboxes).
   int pid_fd() const { return pid_fd_; }
   bool is_self() const { return self_; }
   const Header& header() const { return *header_; }
@@ -57,6 +59,7 @@ class Peer {
 
   uint32_t slot_ = 0;
   pid_t pid_ = 0;
+  uint64_t start_time_ticks_ = 0;
   int pid_fd_ = -1;
   int memory_fd_ = -1;
   bool self_ = false;

@@ -38,20 +38,6 @@ class FileDescriptor {
   int fd_;
 };
 
-// Field 22 of /proc/PID/stat, counted behind the parenthesized name, which may hold anything.
-uint64_t start_time_of(pid_t pid) {
-  FileDescriptor file(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  char text[1024];
-  const ssize_t length = read(file.get(), text, sizeof(text) - 1);
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  const char* at = strrchr(text, ')');
-  for (int field = 2; at != nullptr && field < 22; ++field) {
-    at = strchr(at + 1, ' ');
-  }
-  return at == nullptr ? 0 : strtoull(at, nullptr, 10);
-}
-
 uint64_t pid_namespace_of_self() {
   struct stat status {};
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
@@ -76,6 +62,20 @@ constexpr const char* kElsewhere =
     "free some space there or set VERBENA_RUNTIME_DIR to another directory in memory";
 
 }  // namespace
+
+// Field 22 of /proc/PID/stat, counted behind the parenthesized name, which may hold anything.
+uint64_t process_start_time_ticks(pid_t pid) {
+  FileDescriptor file(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[1024];
+  const ssize_t length = read(file.get(), text, sizeof(text) - 1);
+  if (length <= 0) return 0;
+  text[length] = '\0';
+  const char* at = strrchr(text, ')');
+  for (int field = 2; at != nullptr && field < 22; ++field) {
+    at = strchr(at + 1, ' ');
+  }
+  return at == nullptr ? 0 : strtoull(at, nullptr, 10);
+}
 
 Result<Registry> Registry::open() {
   const char* base = getenv("VERBENA_RUNTIME_DIR");
@@ -157,7 +157,7 @@ Result<uint32_t> Registry::join(ProcessRecord record) {
     record.version = kLayoutVersion;
     record.slot = slot;
     record.pid = getpid();
-    record.start_time_ticks = start_time_of(record.pid);
+    record.start_time_ticks = process_start_time_ticks(record.pid);
     record.pid_namespace = pid_namespace_of_self();
     struct flock lock {};
     lock.l_type = F_WRLCK;
@@ -201,7 +201,7 @@ Result<ProcessRecord> Registry::find(uint32_t slot) const {
                     "run both in one, or share it (--pid)",
                     slot));
   }
-  if (record.start_time_ticks != start_time_of(record.pid)) {
+  if (record.start_time_ticks != process_start_time_ticks(record.pid)) {
     return Status(StatusCode::kUnavailable,
                   fmt::format("soft0: process {} of slot {} is gone", record.pid, slot));
   }

@@ -29,6 +29,9 @@ struct ProcessRecord {
   uint64_t header_address;
 };
 
+// Tells a process from a later one with the same pid; 0 if there is none.
+uint64_t process_start_time_ticks(pid_t pid);
+
 class Registry {
  public:
   // Opens (makes) the directory of this user.

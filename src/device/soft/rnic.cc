@@ -21,6 +21,8 @@ std::mutex instance_mutex;
 std::atomic<Rnic*> instance{nullptr};
 
 constexpr uint64_t kRetryTickNs = 1'000'000;
+// Where the system does not tell of the end of a process.
+constexpr uint64_t kLookTickNs = 100'000'000;
 constexpr uint64_t kStoppedPeerNs = 2'000'000'000;
 constexpr uint64_t kWakeTag = ~0ull;
 
@@ -207,6 +209,10 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   VERBENA_ASSIGN_OR_RETURN(ProcessRecord record, registry_.find(slot));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Peer::attach(record));
   known = peer;
+  if (peer->pid_fd() < 0) {
+    if (!unwatched_.exchange(true)) wake();
+    return peer;
+  }
   epoll_event event{};
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u64 = slot;
@@ -258,7 +264,10 @@ void Rnic::serve() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     epoll_event events[16];
     const bool waiting = waiting_.load(std::memory_order_relaxed) > 0;
-    const int count = epoll_wait(epoll_fd_, events, 16, waiting ? kRetryTickNs / 1'000'000 : -1);
+    const bool unwatched = unwatched_.load(std::memory_order_relaxed);
+    const uint64_t tick_ns = waiting ? kRetryTickNs : kLookTickNs;
+    const int count = epoll_wait(epoll_fd_, events, 16,
+                                 waiting || unwatched ? static_cast<int>(tick_ns / 1'000'000) : -1);
     bool asked = false;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeTag) {
@@ -272,7 +281,22 @@ void Rnic::serve() {
     }
     if (asked) handle_faults();
     if (waiting) retry_idle();
+    if (unwatched) look_for_dead();
   }
+}
+
+void Rnic::look_for_dead() {
+  std::vector<uint32_t> ended;
+  {
+    std::lock_guard guard(peers_mutex_);
+    for (const auto& [slot, known] : peers_) {
+      const std::shared_ptr<Peer> peer = known.lock();
+      if (peer == nullptr || peer->is_self() || peer->dead() || peer->pid_fd() >= 0) continue;
+      const Result<ProcessRecord> record = registry_.find(slot);
+      if (!record.ok() || record->pid != peer->pid()) ended.push_back(slot);
+    }
+  }
+  for (const uint32_t slot : ended) mark_dead(slot);
 }
 
 void Rnic::mark_dead(uint32_t slot) {
