@@ -13,8 +13,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 
 #include "src/device/soft/page_share_internal.h"
 #include "src/device/soft/raw_syscall.h"
@@ -41,12 +43,17 @@ bool huge_pages_on_request() {
 
 }  // namespace
 
-Result<std::unique_ptr<PageShare>> PageShare::create() { return create(Options()); }
+Result<std::unique_ptr<PageShare>> PageShare::create() {
+  const char* quiet = std::getenv("VERBENA_QUIET_REGISTRATION");
+  if (quiet == nullptr || std::string_view(quiet) != "1") return create(Options());
+  return create({.best = Writers::kNone, .quiet = true});
+}
 
 Result<std::unique_ptr<PageShare>> PageShare::create(const Options& options) {
   std::unique_ptr<PageShare> share(new PageShare);
   share->page_bytes_ = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   share->best_ = options.best;
+  share->quiet_ = options.quiet;
   share->huge_pages_ = huge_pages_on_request();
   VERBENA_ASSIGN_OR_RETURN(share->query_, VmaQuery::open(options.mappings));
   VERBENA_RETURN_IF_ERROR(share->open_files());

@@ -52,8 +52,12 @@ class PageShare {
     // Takes the best that the machine allows, but none better than this.
     Writers best = Writers::kHeld;
     VmaQuery::Source mappings = VmaQuery::Source::kBest;
+    // The application's word that no other thread writes to pages while they move: with kNone they
+    // move beside other threads, too.
+    bool quiet = false;
   };
-  // Fails without /proc, memfd or with a file size limit (ulimit -f).
+  // Takes `quiet` from the environment (VERBENA_QUIET_REGISTRATION). Fails without /proc, memfd or
+  // with a file size limit (ulimit -f).
   static Result<std::unique_ptr<PageShare>> create();
   static Result<std::unique_ptr<PageShare>> create(const Options& options);
   ~PageShare();
@@ -156,6 +160,7 @@ class PageShare {
   uint64_t page_bytes_ = 0;
   Writers writers_ = Writers::kNone;
   Writers best_ = Writers::kHeld;
+  bool quiet_ = false;
   bool huge_pages_ = false;
   FileDescriptor file_;
   FileDescriptor userfaultfd_;

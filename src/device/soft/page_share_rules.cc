@@ -36,6 +36,7 @@ std::string PageShare::pieces_to_move(Range range, std::vector<Piece>* pieces) c
 }
 
 bool PageShare::other_threads_run(const std::vector<ThreadPlace>& threads) const {
+  if (quiet_ && writers_ == Writers::kNone) return false;
   const pid_t self = this_thread();
   return threads.empty() ||
          std::any_of(threads.begin(), threads.end(), [&](const ThreadPlace& thread) {
@@ -128,7 +129,8 @@ std::string PageShare::why_not_beside_threads(const Piece& piece,
   if (writers_ == Writers::kNone && vma.writable) {
     return "other threads run, and userfaultfd, which holds them while pages move, is not allowed; "
            "allow it with sysctl vm.unprivileged_userfaultfd=1, or in a container by its seccomp "
-           "profile, or register before starting threads";
+           "profile, or register before starting threads, or, where no other thread writes to it "
+           "meanwhile, set VERBENA_QUIET_REGISTRATION=1";
   }
   return {};
 }

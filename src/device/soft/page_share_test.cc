@@ -797,6 +797,26 @@ TEST_P(PageShareTest, SignalHandlersMayUseTheMemory) {
   });
 }
 
+TEST(PageShareQuietTest, SharesBesideThreadsThatDoNotWrite) {
+  run_alone([] {
+    auto share = PageShare::create({.best = PageShare::Writers::kNone, .quiet = true}).value();
+    char* memory = map_private(3 * kPage);
+    fill(memory, 3 * kPage, 5);
+    std::atomic<bool> stop{false};
+    std::atomic<bool> runs{false};
+    Thread thread = start_thread("other", [&] {
+      runs.store(true);
+      wait_until([&] { return stop.load(); });
+    });
+    wait_until([&] { return runs.load(); });
+    expect_shared(*share, memory, 3 * kPage);
+    EXPECT_TRUE(holds(memory, 3 * kPage, 5));
+    expect_same_both_ways(*share, memory, 3 * kPage);
+    stop.store(true);
+    thread.join();
+  });
+}
+
 TEST_P(PageShareTest, WithoutUserfaultfdThreadsKeepMemoryPrivate) {
   run_alone([] {
     auto share = make();

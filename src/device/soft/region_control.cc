@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "src/base/log.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/objects.h"
 
@@ -70,6 +71,8 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
            fmt::format("soft0: remote atomics need memory that peers can map: {}", shared->reason));
       return nullptr;
     } else {
+      log_info("soft0: peers reach {} bytes at {} through the kernel: {}", length_bytes, address,
+               shared->reason);
       allow_peers_to_copy();
     }
   }
