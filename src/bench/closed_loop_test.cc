@@ -226,7 +226,7 @@ TEST_F(ClosedLoopTest, CostIsCountedPerMessage) {
   MessageWork<false> works[] = {MessageWork<false>(requester.point, 0)};
   ClosedLoop<FakeRequester, MessageWork<false>, false> loop(
       targets, works, {.pending = 3, .length = {.requests = 1000}}, halt_);
-  PollCost cost;
+  PollCost cost(Side::kRequester);
   EXPECT_EQ(loop.run_costed(cost).completed, 1000u);
   ASSERT_TRUE(cost.per_message().has_value());
   EXPECT_GT(cost.per_message()->per_message, 0);
@@ -265,7 +265,7 @@ TEST(LookCount, EmptyMailboxesAndEmptyQueues) {
 }
 
 TEST(PollCost, HasNothingToSayWithoutMessages) {
-  PollCost cost;
+  PollCost cost(Side::kRequester);
   EXPECT_EQ(cost.measure([] { return 0u; }), 0u);
   EXPECT_FALSE(cost.per_message().has_value());
 }

@@ -33,17 +33,22 @@ constexpr uint64_t kFarewellNs = 1'000'000'000;
 constexpr uint64_t kDeathLookNs = 2'000'000;
 constexpr size_t kMaxOrdersBytes = 16384;
 
-Result<pid_t> spawn_self(int orders) {
+Result<pid_t> spawn_self(int orders, std::vector<std::string> launcher) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, orders, STDIN_FILENO);
   // Standard output is for results.
   posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  std::string name = "verbena";
-  std::string command = kNodeCommand;
-  char* argv[] = {name.data(), command.data(), nullptr};
+  // A launcher has a /proc/self/exe of its own.
+  std::string self = launcher.empty() ? "/proc/self/exe" : fmt::format("/proc/{}/exe", getpid());
+  const std::string program = launcher.empty() ? self : launcher.front();
+  launcher.insert(launcher.end(), {launcher.empty() ? "verbena" : self, kNodeCommand});
+  std::vector<char*> argv;
+  for (std::string& argument : launcher) argv.push_back(argument.data());
+  argv.push_back(nullptr);
   pid_t process = -1;
-  const int error = posix_spawn(&process, "/proc/self/exe", &actions, nullptr, argv, environ);
+  const int error =
+      posix_spawnp(&process, program.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     return Status(StatusCode::kLimitExceeded,
@@ -126,11 +131,13 @@ std::string NodeLink::reason_of_death(uint64_t patience_ns) {
 // --- all nodes ---
 
 Result<std::unique_ptr<NodePool>> NodePool::on_this_host(const std::string& device,
-                                                         const JobSecret& secret, uint16_t port) {
+                                                         const JobSecret& secret, uint16_t port,
+                                                         std::vector<std::string> launcher) {
   std::unique_ptr<NodePool> pool(new NodePool());
   VERBENA_ASSIGN_OR_RETURN(pool->listener_, ControlListener::listen(kLoopback, port, secret));
   pool->may_start_ = true;
   pool->device_ = device;
+  pool->launcher_ = std::move(launcher);
   pool->secret_ = secret;
   return pool;
 }
@@ -218,7 +225,7 @@ Result<std::unique_ptr<NodeLink>> NodePool::spawn(uint64_t token) {
   const FileDescriptor ours(sockets[0]);
   FileDescriptor theirs(sockets[1]);
   std::unique_ptr<NodeLink> node(new NodeLink());
-  VERBENA_ASSIGN_OR_RETURN(node->process_, spawn_self(theirs.get()));
+  VERBENA_ASSIGN_OR_RETURN(node->process_, spawn_self(theirs.get(), launcher_));
   theirs.reset();
   const nlohmann::json orders = {{"port", listener_->port()},
                                  {"secret", secret_->text()},

@@ -57,9 +57,10 @@ class NodePool {
  public:
   // Starts processes on this host; each opens `device`. The job's secret travels over an inherited
   // socket, so that no other process sees it. `port` is where they reach the coordinator, 0: any;
-  // kUnavailable if it is in use.
+  // kUnavailable if it is in use. `launcher`: a program and its arguments that runs each.
   static Result<std::unique_ptr<NodePool>> on_this_host(const std::string& device,
-                                                        const JobSecret& secret, uint16_t port);
+                                                        const JobSecret& secret, uint16_t port,
+                                                        std::vector<std::string> launcher = {});
   // Only the nodes that have joined, such as the ranks of a job; their order is that of the wiring.
   static std::unique_ptr<NodePool> of_joined(std::vector<std::unique_ptr<NodeLink>> nodes);
 
@@ -85,6 +86,7 @@ class NodePool {
   std::string simulated_device_;
   bool may_start_ = false;
   std::string device_;
+  std::vector<std::string> launcher_;
   std::optional<JobSecret> secret_;
   std::optional<ControlListener> listener_;
   std::vector<std::unique_ptr<NodeLink>> nodes_;

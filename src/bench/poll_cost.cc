@@ -4,8 +4,12 @@
 
 namespace verbena::bench {
 
-PollCost::PollCost() {
+PollCost::PollCost(Side side) {
   if (VirtualTime::current() != nullptr) return;
+  if (CallgrindCounter::running()) {
+    callgrind_.emplace(side);
+    return;
+  }
   if (InstructionCounter::available()) {
     Result<InstructionCounter> counter = InstructionCounter::open();
     if (counter.ok()) instructions_ = std::move(*counter);

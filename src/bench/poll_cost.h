@@ -8,7 +8,7 @@
 // in which the system took the CPU away do not count.
 //
 // Reading a counter twice per poll slows the poll, so this is a phase of its own, in which no
-// latency is measured.
+// latency is measured. In a node that callgrind runs, it counts instead (callgrind_counter.h).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include "src/base/histogram.h"
 #include "src/base/instruction_count.h"
 #include "src/base/tsc.h"
+#include "src/bench/callgrind_counter.h"
 
 namespace verbena::bench {
 
@@ -41,18 +42,14 @@ std::optional<CpuCost> mean_cost(const std::vector<WeighedCost>& costs);
 class PollCost {
  public:
   // Instructions where the machine counts them, else cycles. Belongs to the calling thread.
-  PollCost();
+  explicit PollCost(Side side);
 
   // Calls poll(), which returns how many messages it took, and notes what it cost.
   template <typename Poll>
   uint32_t measure(Poll&& poll) {
-    const uint64_t start = read();
+    const uint64_t start = begin();
     const uint32_t messages = poll();
-    const uint64_t cost = read() - start;
-    if (messages > 0) {
-      // The histogram keeps whole numbers.
-      cost_.record((cost > overhead_ ? cost - overhead_ : 0) / messages, messages);
-    }
+    end(start, messages);
     return messages;
   }
 
@@ -61,11 +58,30 @@ class PollCost {
   uint64_t messages() const { return cost_.count(); }
 
  private:
+  uint64_t begin() {
+    if (callgrind_) [[unlikely]] {
+      CallgrindCounter::begin();
+      return 0;
+    }
+    return read();
+  }
+  void end(uint64_t start, uint32_t messages) {
+    if (callgrind_) [[unlikely]] {
+      callgrind_->end(messages);
+      return;
+    }
+    const uint64_t cost = read() - start;
+    if (messages > 0) {
+      // The histogram keeps whole numbers.
+      cost_.record((cost > overhead_ ? cost - overhead_ : 0) / messages, messages);
+    }
+  }
   uint64_t read() const {
     if (VirtualTime* const time = VirtualTime::current()) return time->cycles();
     return instructions_ ? instructions_->read() : read_tsc_ordered();
   }
 
+  std::optional<CallgrindCounter> callgrind_;
   std::optional<InstructionCounter> instructions_;
   uint64_t overhead_ = 0;  // of reading twice with nothing in between
   Histogram cost_;

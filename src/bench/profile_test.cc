@@ -6,17 +6,8 @@
 namespace verbena::bench {
 namespace {
 
-TEST(Profile, NamesAreShort) {
-  EXPECT_EQ(short_function_name("memcpy"), "memcpy");
-  EXPECT_EQ(short_function_name("verbena::poll(int, ibv_wc*)"), "verbena::poll");
-  EXPECT_EQ(short_function_name("A::B<C<int>, (D)1>::run<E>(F<G> const&) const"), "A::B::run");
-  EXPECT_EQ(short_function_name("verbena::(anonymous namespace)::copy(char*)"),
-            "verbena::(anonymous namespace)::copy");
-  EXPECT_EQ(short_function_name("A<B>::operator()(int) const"), "A::operator()");
-}
-
 TEST(Profile, SharesAreOfEachSide) {
-  const Profile profile = parse_profile(
+  const SampleProfile profile = parse_profile(
       "  30.00%;respond-0;[.] poll(int)\n"
       "  10.00%;respond-1;[.] poll(int)\n"
       "  10.00%;respond-0;[.] copy<8>(char*)\n"

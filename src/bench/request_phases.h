@@ -41,7 +41,8 @@ class RequestPhases {
       if (step.kind == StepKind::kLeave) return;
       if (step.kind == StepKind::kPrepare) {
         phase_ = step.phase;
-        cost_ = phase_.kind == PhaseKind::kCost ? std::make_unique<PollCost>() : nullptr;
+        cost_ = phase_.kind == PhaseKind::kCost ? std::make_unique<PollCost>(Side::kRequester)
+                                                : nullptr;
         latency_ = std::make_unique<Histogram>();
         report_ = Report{};
         job_.team.finished();

@@ -136,7 +136,7 @@ class RespondingThread {
     const bool block = point.wait == WaitMode::kBlock;
     LookCount looks;
     std::unique_ptr<PollCost> cost;
-    if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>();
+    if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
     job_.team.finished();
     const Status status =
         cost != nullptr ? answer_until_halt(

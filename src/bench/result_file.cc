@@ -197,7 +197,7 @@ json to_json(const PointResult& result) {
   return row;
 }
 
-json to_json(const Profile& profile) {
+json to_json(const Profile& profile, const Point& point) {
   const auto shares = [](const std::vector<FunctionShare>& functions) {
     json list = json::array();
     for (const FunctionShare& one : functions) {
@@ -205,9 +205,24 @@ json to_json(const Profile& profile) {
     }
     return list;
   };
-  return {{"event", profile.event},
-          {"requester", shares(profile.requester)},
-          {"responder", shares(profile.responder)}};
+  const auto cost = [&](const std::optional<InstructionCost>& side) -> json {
+    if (!side) return nullptr;
+    return {{"per_message", side->per_message},
+            {"per_byte", side->per_message / point.response_bytes},
+            {"messages_per_poll", side->messages_per_poll},
+            {"functions", shares(side->functions)}};
+  };
+  json row = json::object();
+  if (profile.samples) {
+    row = {{"event", profile.samples->event},
+           {"requester", shares(profile.samples->requester)},
+           {"responder", shares(profile.samples->responder)}};
+  }
+  if (profile.instructions) {
+    row["instructions"] = {{"requester", cost(profile.instructions->requester)},
+                           {"responder", cost(profile.instructions->responder)}};
+  }
+  return row;
 }
 
 json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results) {

@@ -23,7 +23,7 @@ struct ResultOrigin {
 };
 
 nlohmann::json to_json(const PointResult& result);
-nlohmann::json to_json(const Profile& profile);
+nlohmann::json to_json(const Profile& profile, const Point& point);
 // The whole file.
 nlohmann::json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results);
 

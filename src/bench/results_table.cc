@@ -12,14 +12,25 @@ namespace verbena::bench {
 
 namespace {
 
+std::string number_text(double count) { return count == 0 ? "0" : count_text(count); }
+
 std::string cost_text(const std::optional<CpuCost>& cost) {
   if (!cost) return "-";
-  return cost->per_message == 0 ? "0" : count_text(cost->per_message);
+  return number_text(cost->per_message);
 }
 
 std::string spread_text(const Summary& summary) {
   return fmt::format("{:+.0f}/{:+.0f} %", (summary.min / summary.median - 1) * 100,
                      (summary.max / summary.median - 1) * 100);
+}
+
+std::string shares_text(const char* side, const nlohmann::json& functions) {
+  std::string text;
+  for (const nlohmann::json& one : functions) {
+    text += fmt::format("  {}  {:>5.1f} %  {}\n", side, one.value("share", 0.0) * 100,
+                        one.value("function", ""));
+  }
+  return text;
 }
 
 // Whether two points differ only in what is compared.
@@ -136,15 +147,28 @@ std::string profiles_table(const std::vector<PointResult>& results) {
   for (const PointResult& result : results) {
     if (result.profile.is_null()) continue;
     const Point& point = result.point;
-    text += fmt::format("\nwhere the time goes: {} {}, {} response, {} pending (samples of {})\n",
-                        protocol_name(point.protocol), shape_text(point),
-                        size_text(point.response_bytes), point.pending,
-                        result.profile.value("event", ""));
-    for (const char* side : {"requester", "responder"}) {
-      for (const nlohmann::json& one : result.profile.value(side, nlohmann::json::array())) {
-        text += fmt::format("  {}  {:>5.1f} %  {}\n", side, one.value("share", 0.0) * 100,
-                            one.value("function", ""));
+    const std::string what =
+        fmt::format("{} {}, {} response, {} pending", protocol_name(point.protocol),
+                    shape_text(point), size_text(point.response_bytes), point.pending);
+    if (result.profile.contains("event")) {
+      text += fmt::format("\nwhere the time goes: {} (samples of {})\n", what,
+                          result.profile.value("event", ""));
+      for (const char* side : {"requester", "responder"}) {
+        text += shares_text(side, result.profile.value(side, nlohmann::json::array()));
       }
+    }
+    if (!result.profile.contains("instructions")) continue;
+    text += fmt::format(
+        "\nwhere the instructions go: {} (valgrind, a short run; polls that found messages)\n",
+        what);
+    for (const char* side : {"requester", "responder"}) {
+      const nlohmann::json& cost = result.profile["instructions"][side];
+      text += fmt::format(
+          "  {}  {} per message, {:.3g} per byte of the response, {:.3g} messages "
+          "a poll\n",
+          side, number_text(cost.value("per_message", 0.0)), cost.value("per_byte", 0.0),
+          cost.value("messages_per_poll", 0.0));
+      text += shares_text(side, cost.value("functions", nlohmann::json::array()));
     }
   }
   return text;

@@ -59,7 +59,7 @@ class PointRunner {
     RunResult result;
     VERBENA_RETURN_IF_ERROR(warm_up());
     VERBENA_RETURN_IF_ERROR(measure_cost(&result));
-    VERBENA_RETURN_IF_ERROR(measure(&result));
+    if (!options_.cost_only) VERBENA_RETURN_IF_ERROR(measure(&result));
     return result;
   }
 
@@ -127,7 +127,8 @@ class PointRunner {
 
   Status measure_cost(RunResult* result) {
     RunLength length;
-    length.duration_ns = std::min(kCostNs, options_.length.duration_ns);
+    length.duration_ns = options_.length.duration_ns;
+    if (!options_.cost_only) length.duration_ns = std::min(kCostNs, length.duration_ns);
     length.requests = std::max<uint64_t>(options_.length.requests, point_.pending);
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
                              run_phase(PhaseKind::kCost, /*verify=*/false, length));

@@ -19,6 +19,8 @@ namespace verbena::bench {
 struct RunOptions {
   RunLength length;
   bool verify = false;  // every payload byte of the measured requests and responses
+  // Of the phases, warm-up and CPU cost alone; the latter takes all of `length`.
+  bool cost_only = false;
   // Just before and after the timed phase, while the threads of all nodes are there; `processes`:
   // the nodes that were started on this host. An error of the first ends the run.
   std::function<Status(const std::vector<pid_t>& processes)> before_timed{};

@@ -51,8 +51,16 @@ constexpr const char* kHelp =
     "that\n"
     "found a message; handler, posting and on soft0 the copying are included, idle polling is "
     "not.\n"
-    "--profile samples user space; it needs a --duration of seconds where only the clock can "
-    "sample.\n\n"
+    "--profile samples user space with perf; it needs a --duration of seconds where only the clock "
+    "can\n"
+    "sample. Where the machine counts no instructions, it counts them with valgrind (callgrind), "
+    "in "
+    "a short\n"
+    "run of each point with nodes of their own on this host: per message, per byte of the "
+    "response, "
+    "by\n"
+    "function, and again without idle polling. Threads are slow there, so a poll may find more "
+    "messages.\n\n"
     "Experiments: a TOML file names a topology and lists on axes, which are the options above "
     "without\n"
     "their dashes; those of the papers are in experiments/, with the papers' numbers.\n\n"
@@ -236,7 +244,8 @@ void add_bench_command(Tool& tool) {
   verify->option_text(" ");
   CLI::Option* profile = command->add_flag(
       "--profile", options->profile,
-      "Show where the time goes: the share of each function on each side, by perf");
+      "Show where the time goes: the share of each function on each side, by perf; and the "
+      "instructions of a message, by valgrind where the machine does not count them");
   profile->option_text(" ");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the results there, after every run; 'verbena report' reads them");

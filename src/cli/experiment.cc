@@ -168,7 +168,6 @@ Status check_here(const Experiment& experiment, const std::vector<bench::PointGr
     VERBENA_RETURN_IF_ERROR(bench::check_points(groups, device.info()));
   }
   VERBENA_RETURN_IF_ERROR(check_hosts(experiment, groups));
-  if (experiment.plan.profile) VERBENA_RETURN_IF_ERROR(bench::check_profiler());
   return experiment.json_path.empty() ? Status::ok_status()
                                       : bench::check_writable(experiment.json_path);
 }
@@ -181,6 +180,16 @@ int run_experiment(const Experiment& experiment) {
   if (!groups.ok()) return report_error(groups.status());
   const Status possible = check_here(experiment, *groups);
   if (!possible.ok()) return report_error(possible);
+  std::optional<bench::Profiler> profiler;
+  if (plan.profile) {
+    const bool nodes_here = experiment.job == nullptr && experiment.host.empty();
+    Result<bench::Profiler> found = bench::Profiler::create(experiment.device, nodes_here);
+    if (!found.ok()) return report_error(found.status());
+    profiler = std::move(*found);
+    if (!profiler->without_instructions().empty()) {
+      log_warning("nothing counts instructions here: {}", profiler->without_instructions());
+    }
+  }
   if (!tsc_is_steady()) {
     log_warning("this machine's cycle counter is not steady: latencies come from a slower clock");
   }
@@ -214,11 +223,11 @@ int run_experiment(const Experiment& experiment) {
     if (experiment.json_path.empty() || !written.ok()) return;
     written = bench::write_json_file(experiment.json_path, bench::result_document(origin, results));
   };
-  if (plan.profile) {
+  if (profiler) {
     hooks.finishes = [&](bench::PointResult& result) {
-      const Result<bench::Profile> profile = bench::profile_point(**pool, result.point, plan.run);
+      const Result<bench::Profile> profile = profiler->profile(**pool, result.point, plan.run);
       if (profile.ok()) {
-        result.profile = bench::to_json(*profile);
+        result.profile = bench::to_json(*profile, result.point);
       } else if (!bench::interrupted()) {
         progress.clear();
         log_warning("no profile: {}", profile.status().message());
