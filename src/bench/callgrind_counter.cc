@@ -17,7 +17,7 @@ constexpr uint32_t kKeptPolls = 64;
 void write_dump(Side side, uint32_t messages) {
   char label[64];
   *fmt::format_to_n(label, sizeof(label) - 1, "{} {} {}", kDumpLabel,
-                    side == Side::kRequester ? "requester" : "responder", messages)
+                    kDumpSides[static_cast<size_t>(side)], messages)
        .out = '\0';
   CALLGRIND_DUMP_STATS_AT(label);
 }

@@ -20,7 +20,8 @@
 
 namespace verbena::bench {
 
-enum class Side : uint8_t { kRequester, kResponder };
+// Whose polls are counted. A dispatcher works for the requesters of its node.
+enum class Side : uint8_t { kRequester, kResponder, kDispatcher };
 
 class CallgrindCounter {
  public:

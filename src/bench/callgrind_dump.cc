@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <iterator>
 
 namespace verbena::bench {
 
@@ -27,8 +28,10 @@ bool take_trigger(std::string_view line, CallgrindDump& dump) {
   if (label == std::string_view::npos) return false;
   line.remove_prefix(std::min(label + kDumpLabel.size() + 1, line.size()));
   const std::string_view side = take_part(line, ' ');
-  dump.side = side == "requester" ? Side::kRequester : Side::kResponder;
-  return (side == "requester" || side == "responder") && take_number(line, dump.messages);
+  const auto found = std::find(std::begin(kDumpSides), std::end(kDumpSides), side);
+  if (found == std::end(kDumpSides)) return false;
+  dump.side = static_cast<Side>(found - std::begin(kDumpSides));
+  return take_number(line, dump.messages);
 }
 
 }  // namespace

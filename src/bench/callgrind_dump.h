@@ -13,6 +13,7 @@ namespace verbena::bench {
 
 // Begins the reason that a file names, before the side and the number of messages.
 inline constexpr std::string_view kDumpLabel = "verbena-poll";
+inline constexpr std::string_view kDumpSides[] = {"requester", "responder", "dispatcher"};
 
 struct CallgrindDump {
   Side side = Side::kRequester;

@@ -229,19 +229,18 @@ TEST_F(ClosedLoopTest, CostIsCountedPerMessage) {
   PollCost cost(Side::kRequester);
   EXPECT_EQ(loop.run_costed(cost).completed, 1000u);
   ASSERT_TRUE(cost.per_message().has_value());
-  EXPECT_GT(cost.per_message()->per_message, 0);
+  EXPECT_GT(cost.per_message()->cycles, 0);
   EXPECT_EQ(cost.messages(), 1000u);
 }
 
 TEST(PollCost, TheMeanOverThreadsCountsEachMessage) {
-  const auto cost = [](double per_message, uint64_t messages) {
-    return WeighedCost{{CpuUnit::kCycles, per_message}, messages};
-  };
+  const WeighedCost many{{.cycles = 100, .instructions = 300}, 30};
+  const WeighedCost few{{.cycles = 200, .instructions = 700}, 10};
+  const WeighedCost uncounted{{.cycles = 200}, 10};
   EXPECT_FALSE(mean_cost({}).has_value());
-  EXPECT_DOUBLE_EQ(mean_cost({cost(100, 30), cost(200, 10)})->per_message, 125);
-  EXPECT_DOUBLE_EQ(mean_cost({cost(0, 0)})->per_message, 0);
-  EXPECT_FALSE(
-      mean_cost({cost(100, 1), WeighedCost{{CpuUnit::kInstructions, 100}, 1}}).has_value());
+  EXPECT_EQ(mean_cost({many, few}), (CpuCost{.cycles = 125, .instructions = 400}));
+  EXPECT_EQ(mean_cost({many, uncounted}), CpuCost{.cycles = 125});
+  EXPECT_EQ(mean_cost({{CpuCost{}, 0}}), CpuCost{});
 }
 
 TEST(LookCount, CountsFromTheFirstRequestToTheLast) {

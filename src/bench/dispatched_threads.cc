@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -69,9 +70,9 @@ void end_with(NodeJob& job, Step& step, const Status& status) {
   while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
 }
 
-// Carries requests until the phase ends.
-template <typename Requester>
-Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher) {
+// Carries requests until the phase ends. `poll()` returns how often a message was moved.
+template <typename Requester, typename Poll>
+Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
   constexpr uint32_t kIdlePollsPerLook = 64;
   const uint64_t mailboxes =
       uint64_t{job.node().requesting} * job.setup.point.pending * dispatcher.requesters().size();
@@ -79,7 +80,7 @@ Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher) {
   uint32_t idle_polls = 0;
   while (!job.team.halt().load(std::memory_order_relaxed)) {
     note_looks(mailboxes);
-    if (dispatcher.poll() > 0) {
+    if (poll() > 0) {
       note_hand_over();
       waiter.progress();
       continue;
@@ -93,21 +94,42 @@ Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher) {
   return Status::ok_status();
 }
 
+// The same, and what it costs.
 template <typename Requester>
-Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Step step) {
+Status carry_costed(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report) {
+  const auto cost = std::make_unique<PollCost>(Side::kDispatcher);
+  job.team.finished();
+  VERBENA_RETURN_IF_ERROR(
+      carry(job, dispatcher, [&] { return cost->measure([&] { return dispatcher.poll(); }); }));
+  if (std::optional<CpuCost> moved = cost->per_message()) {
+    // Each message is moved twice, as a request and as a response.
+    moved->cycles *= 2;
+    if (moved->instructions) *moved->instructions *= 2;
+    report.dispatcher_costs = {{*moved, cost->messages() / 2}};
+  }
+  return Status::ok_status();
+}
+
+template <typename Requester>
+Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report, Step step) {
   for (;;) {
     step = job.team.next(step.number);
     if (step.kind == StepKind::kLeave) return Status::ok_status();
     if (step.kind == StepKind::kPrepare) {
+      report = Report{};
+      if (step.phase.kind == PhaseKind::kCost) {
+        VERBENA_RETURN_IF_ERROR(carry_costed(job, dispatcher, report));
+        continue;
+      }
       job.team.finished();
-      VERBENA_RETURN_IF_ERROR(carry(job, dispatcher));
+      VERBENA_RETURN_IF_ERROR(carry(job, dispatcher, [&] { return dispatcher.poll(); }));
     } else if (step.kind == StepKind::kEnd) {
       job.team.finished();
     }
   }
 }
 
-Status connect_and_dispatch(NodeJob& job, uint32_t number, const Step& step) {
+Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   const Point& point = job.setup.point;
   VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
   const MarkLayout layout = first.agreed.layout;
@@ -125,7 +147,7 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, const Step& step) {
     if (VirtualTime* const time = VirtualTime::current()) time->announce_hand_overs();
     job.dispatch = std::static_pointer_cast<DispatchBase>(dispatch);
     job.team.finished();
-    return serve_workers(job, dispatcher, step);
+    return serve_workers(job, dispatcher, report.report, step);
   });
 }
 
@@ -155,9 +177,10 @@ void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Ste
 
 }  // namespace
 
-void run_dispatcher_thread(NodeJob& job, uint32_t number, ThreadReport& /*report*/) {
+void run_dispatcher_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   Step step;
-  if (await_connect(job, step)) end_with(job, step, connect_and_dispatch(job, number, step));
+  if (await_connect(job, step))
+    end_with(job, step, connect_and_dispatch(job, number, report, step));
 }
 
 void run_worker_thread(NodeJob& job, uint32_t number, ThreadReport& report) {

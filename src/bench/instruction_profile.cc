@@ -21,31 +21,48 @@ constexpr uint64_t kRequests = 400;
 constexpr uint64_t kRoundsOfSlots = 100;
 constexpr uint64_t kMostNs = 60'000'000'000;
 
-std::optional<InstructionCost> cost_of(std::span<const CallgrindDump> dumps, Side side) {
+struct SideSum {
   uint64_t polls = 0;
   uint64_t messages = 0;
+  double instructions = 0;  // of all of them, without the counting itself
+  std::map<std::string, double> functions{};
+};
+
+SideSum sum_of(std::span<const CallgrindDump> dumps, Side side) {
+  SideSum sum;
   uint64_t counting = UINT64_MAX;  // what one pair of begin and end costs
-  uint64_t instructions = 0;
-  std::map<std::string, double> functions;
   for (const CallgrindDump& dump : dumps) {
-    if (dump.side != side) continue;
-    if (dump.messages == 0) {
-      counting = std::min(counting, dump.instructions());
-      continue;
-    }
-    ++polls;
-    messages += dump.messages;
-    instructions += dump.instructions();
+    if (dump.side == side && dump.messages == 0) counting = std::min(counting, dump.instructions());
+  }
+  if (counting == UINT64_MAX) counting = 0;
+  for (const CallgrindDump& dump : dumps) {
+    if (dump.side != side || dump.messages == 0) continue;
+    ++sum.polls;
+    sum.messages += dump.messages;
+    sum.instructions +=
+        static_cast<double>(dump.instructions() - std::min(counting, dump.instructions()));
     for (const auto& [function, count] : dump.instructions_by_function) {
-      functions[short_function_name(function)] += static_cast<double>(count);
+      sum.functions[short_function_name(function)] += static_cast<double>(count);
     }
   }
-  if (polls == 0) return std::nullopt;
-  if (counting == UINT64_MAX) counting = 0;
+  return sum;
+}
+
+// `dispatchers`: what carries the side's messages, and moves each of them twice.
+std::optional<InstructionCost> cost_of(const SideSum& side, const SideSum& dispatchers) {
+  if (side.polls == 0) return std::nullopt;
+  const auto messages = static_cast<double>(side.messages);
   InstructionCost cost;
-  cost.per_message = static_cast<double>(instructions - std::min(polls * counting, instructions)) /
-                     static_cast<double>(messages);
-  cost.messages_per_poll = static_cast<double>(messages) / static_cast<double>(polls);
+  cost.per_message = side.instructions / messages;
+  cost.messages_per_poll = messages / static_cast<double>(side.polls);
+  std::map<std::string, double> functions = side.functions;
+  if (dispatchers.messages > 0) {
+    const double moved = static_cast<double>(dispatchers.messages) / 2;
+    cost.per_message += dispatchers.instructions / moved;
+    for (const auto& [function, count] : dispatchers.functions) {
+      functions[function] += count * messages / moved;
+    }
+  }
   cost.functions = largest_shares(functions);
   return cost;
 }
@@ -68,8 +85,8 @@ std::vector<CallgrindDump> take_dumps(const std::string& folder) {
 }  // namespace
 
 InstructionProfile instruction_profile(std::span<const CallgrindDump> dumps) {
-  return {.requester = cost_of(dumps, Side::kRequester),
-          .responder = cost_of(dumps, Side::kResponder)};
+  return {.requester = cost_of(sum_of(dumps, Side::kRequester), sum_of(dumps, Side::kDispatcher)),
+          .responder = cost_of(sum_of(dumps, Side::kResponder), {})};
 }
 
 Status InstructionProfiler::check() {

@@ -24,7 +24,7 @@
 namespace verbena::bench {
 
 struct InstructionCost {
-  double per_message = 0;
+  double per_message = 0;  // the requesters' with those of their dispatchers
   double messages_per_poll = 0;
   std::vector<FunctionShare> functions{};  // the largest first
 };

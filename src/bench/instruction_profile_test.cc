@@ -29,6 +29,15 @@ TEST(InstructionProfile, IsOfAllPollsOfASideWithoutTheCountingItself) {
   EXPECT_DOUBLE_EQ(profile.responder->functions[0].share, 0.75);
 }
 
+TEST(InstructionProfile, DispatchersMoveEachMessageOfTheRequestersTwice) {
+  const CallgrindDump dumps[] = {poll(Side::kRequester, 1, 80, 20),
+                                 poll(Side::kDispatcher, 4, 500, 100)};
+  const InstructionProfile profile = instruction_profile(dumps);
+  EXPECT_DOUBLE_EQ(profile.requester->per_message, 100 + 300);
+  EXPECT_DOUBLE_EQ(profile.requester->functions[0].share, (80.0 + 250) / 400);
+  EXPECT_FALSE(profile.responder);
+}
+
 TEST(InstructionProfile, HasNothingWhereNoPollWasSeen) {
   const CallgrindDump only_counting[] = {{.side = Side::kRequester, .messages = 0}};
   EXPECT_FALSE(instruction_profile(only_counting).requester);

@@ -37,6 +37,16 @@ void write_point(WireWriter& writer, const Point& point) {
   for (const Axis& axis : axes()) writer.u64(axis.get(point));
 }
 
+void write_costs(WireWriter& writer, const std::vector<WeighedCost>& costs) {
+  writer.u32(static_cast<uint32_t>(costs.size()));
+  for (const WeighedCost& cost : costs) {
+    write_double(writer, cost.cost.cycles);
+    writer.u8(cost.cost.instructions ? 1 : 0);
+    write_double(writer, cost.cost.instructions.value_or(0));
+    writer.u64(cost.messages);
+  }
+}
+
 void write_report(WireWriter& writer, const Report& report) {
   writer.u64(report.requests);
   writer.u64(report.unanswered);
@@ -46,12 +56,8 @@ void write_report(WireWriter& writer, const Report& report) {
   writer.u64(report.looks);
   writer.u64(report.empty_looks);
   writer.u8(static_cast<uint8_t>(report.layout));
-  writer.u32(static_cast<uint32_t>(report.costs.size()));
-  for (const WeighedCost& cost : report.costs) {
-    writer.u8(static_cast<uint8_t>(cost.cost.unit));
-    write_double(writer, cost.cost.per_message);
-    writer.u64(cost.messages);
-  }
+  write_costs(writer, report.costs);
+  write_costs(writer, report.dispatcher_costs);
   writer.u32(static_cast<uint32_t>(report.latencies.size()));
   for (const LatencyCount& latency : report.latencies) {
     writer.u64(latency.ns);
@@ -92,6 +98,17 @@ Status read_point(WireReader& reader, Point* point) {
   return Status::ok_status();
 }
 
+void read_costs(WireReader& reader, std::vector<WeighedCost>* costs) {
+  costs->resize(std::min(read_count(reader), kMaxListEntries));
+  for (WeighedCost& cost : *costs) {
+    cost.cost.cycles = read_double(reader);
+    const bool counted = reader.u8() != 0;
+    const double instructions = read_double(reader);
+    if (counted) cost.cost.instructions = instructions;
+    cost.messages = reader.u64();
+  }
+}
+
 Status read_report(WireReader& reader, Report* report) {
   report->requests = reader.u64();
   report->unanswered = reader.u64();
@@ -102,13 +119,8 @@ Status read_report(WireReader& reader, Report* report) {
   report->empty_looks = reader.u64();
   report->layout = static_cast<MarkLayout>(reader.u8());
   if (report->layout > kLastMarkLayout) return wrong("mark layout");
-  report->costs.resize(std::min(read_count(reader), kMaxListEntries));
-  for (WeighedCost& cost : report->costs) {
-    cost.cost.unit = static_cast<CpuUnit>(reader.u8());
-    if (cost.cost.unit > CpuUnit::kInstructions) return wrong("unit of CPU cost");
-    cost.cost.per_message = read_double(reader);
-    cost.messages = reader.u64();
-  }
+  read_costs(reader, &report->costs);
+  read_costs(reader, &report->dispatcher_costs);
   report->latencies.resize(std::min(read_count(reader), kMaxListEntries));
   for (LatencyCount& latency : report->latencies) {
     latency.ns = reader.u64();

@@ -115,7 +115,10 @@ struct Report {
   uint64_t empty_looks = 0;
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really use
   std::vector<WeighedCost> costs{};          // one per thread that saw messages
-  std::vector<LatencyCount> latencies{};     // requesting
+  // Of dispatchers, beside what their workers cost: part of the requesters', in the report of the
+  // responding threads, since both end with the phase.
+  std::vector<WeighedCost> dispatcher_costs{};
+  std::vector<LatencyCount> latencies{};  // requesting
 };
 
 // One frame; which part is meaningful depends on `kind`.

@@ -108,7 +108,8 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
                                .looks = 4,
                                .empty_looks = 5,
                                .layout = MarkLayout::kImmediate,
-                               .costs = {{CpuCost{CpuUnit::kInstructions, 12.5}, 6}},
+                               .costs = {{CpuCost{.cycles = 12.5, .instructions = 30.5}, 6}},
+                               .dispatcher_costs = {{CpuCost{.cycles = 7}, 5}},
                                .latencies = {{100, 1}, {200, 2}}}});
     ASSERT_TRUE(message.ok()) << message.status().message();
     const Report& report = message->report;
@@ -121,9 +122,11 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
     EXPECT_EQ(report.empty_looks, 5u);
     EXPECT_EQ(report.layout, MarkLayout::kImmediate);
     ASSERT_EQ(report.costs.size(), 1u);
-    EXPECT_EQ(report.costs[0].cost.unit, CpuUnit::kInstructions);
-    EXPECT_EQ(report.costs[0].cost.per_message, 12.5);
+    EXPECT_EQ(report.costs[0].cost, (CpuCost{.cycles = 12.5, .instructions = 30.5}));
     EXPECT_EQ(report.costs[0].messages, 6u);
+    ASSERT_EQ(report.dispatcher_costs.size(), 1u);
+    EXPECT_EQ(report.dispatcher_costs[0].cost, CpuCost{.cycles = 7});
+    EXPECT_EQ(report.dispatcher_costs[0].messages, 5u);
     ASSERT_EQ(report.latencies.size(), 2u);
     EXPECT_EQ(report.latencies[1].ns, 200u);
     EXPECT_EQ(report.latencies[1].count, 2u);

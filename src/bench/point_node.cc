@@ -131,6 +131,9 @@ Message PointNode::answer() {
     default:
       message.kind = MessageKind::kReport;
       message.report = merged(node().requesting, node().responding);
+      if (job_.has_dispatcher()) {
+        message.report.dispatcher_costs = reports_.back().report.dispatcher_costs;
+      }
       break;
   }
   return message;

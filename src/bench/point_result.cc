@@ -33,15 +33,17 @@ uint64_t PointResult::requests() const {
 }
 
 std::optional<CpuCost> PointResult::cost(std::optional<CpuCost> RunResult::*side) const {
-  std::vector<double> values;
-  CpuUnit unit = CpuUnit::kCycles;
+  std::vector<double> cycles;
+  std::vector<double> instructions;
   for (const RunResult& run : runs) {
     if (!(run.*side)) continue;
-    unit = (run.*side)->unit;
-    values.push_back((run.*side)->per_message);
+    cycles.push_back((run.*side)->cycles);
+    if ((run.*side)->instructions) instructions.push_back(*(run.*side)->instructions);
   }
-  if (values.empty()) return std::nullopt;
-  return CpuCost{unit, median(values)};
+  if (cycles.empty()) return std::nullopt;
+  CpuCost cost{.cycles = median(cycles)};
+  if (!instructions.empty()) cost.instructions = median(instructions);
+  return cost;
 }
 
 }  // namespace verbena::bench

@@ -15,32 +15,34 @@ PollCost::PollCost(Side side) {
     if (counter.ok()) instructions_ = std::move(*counter);
   }
   constexpr int kTries = 1000;
-  Histogram empty;
-  for (int i = 0; i < kTries; ++i) {
-    const uint64_t start = read();
-    empty.record(read() - start);
-  }
-  overhead_ = empty.quantile(0.5);
+  for (int i = 0; i < kTries; ++i) measure([] { return 1u; });
+  overhead_ = {.instructions = counted_.quantile(0.5), .cycles = cycles_.quantile(0.5)};
+  cycles_.clear();
+  counted_.clear();
 }
 
 std::optional<CpuCost> mean_cost(const std::vector<WeighedCost>& costs) {
   if (costs.empty()) return std::nullopt;
-  CpuCost mean{costs.front().cost.unit, 0};
+  CpuCost sum{.cycles = 0, .instructions = 0};
   double messages = 0;
   for (const WeighedCost& cost : costs) {
-    // Of two kinds of machine: there is no mean of instructions and cycles.
-    if (cost.cost.unit != mean.unit) return std::nullopt;
-    mean.per_message += cost.cost.per_message * static_cast<double>(cost.messages);
-    messages += static_cast<double>(cost.messages);
+    const auto weight = static_cast<double>(cost.messages);
+    sum.cycles += cost.cost.cycles * weight;
+    if (!cost.cost.instructions) sum.instructions.reset();
+    if (sum.instructions) *sum.instructions += *cost.cost.instructions * weight;
+    messages += weight;
   }
-  mean.per_message = messages > 0 ? mean.per_message / messages : 0;
-  return mean;
+  messages = std::max(messages, 1.0);
+  sum.cycles /= messages;
+  if (sum.instructions) *sum.instructions /= messages;
+  return sum;
 }
 
 std::optional<CpuCost> PollCost::per_message() const {
-  if (cost_.count() == 0) return std::nullopt;
-  return CpuCost{instructions_ ? CpuUnit::kInstructions : CpuUnit::kCycles,
-                 static_cast<double>(cost_.quantile(0.5))};
+  if (messages() == 0) return std::nullopt;
+  CpuCost cost{.cycles = static_cast<double>(cycles_.quantile(0.5))};
+  if (instructions_) cost.instructions = static_cast<double>(counted_.quantile(0.5));
+  return cost;
 }
 
 }  // namespace verbena::bench

@@ -1,6 +1,6 @@
-// What a message costs the CPU of one side: the instructions, or where the machine does not count
-// them the cycles of the time stamp counter, that a poll takes which found messages, divided by how
-// many it found.
+// What a message costs the CPU of one side: the cycles of the time stamp counter, and where the
+// machine counts them the instructions, that a poll takes which found messages, divided by how many
+// it found.
 //
 // That covers finding the message, the handler, and posting the answer (or the next request), and
 // on the software RNIC moving the bytes too. It leaves out the polls that found nothing: they are
@@ -11,6 +11,7 @@
 // latency is measured. In a node that callgrind runs, it counts instead (callgrind_counter.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -22,11 +23,11 @@
 
 namespace verbena::bench {
 
-enum class CpuUnit : uint8_t { kCycles, kInstructions };
-
+// Of a message.
 struct CpuCost {
-  CpuUnit unit = CpuUnit::kCycles;
-  double per_message = 0;
+  double cycles = 0;
+  std::optional<double> instructions{};  // where the machine counts them
+  bool operator==(const CpuCost&) const = default;
 };
 
 // The cost that one thread found, and over how many messages.
@@ -35,19 +36,19 @@ struct WeighedCost {
   uint64_t messages = 0;
 };
 
-// What all threads of a side say together: the mean, each by its messages. Nothing if there is
-// none; costs of 0 are those of a side that does nothing (READ).
+// What all threads of a side say together: the mean, each by its messages; instructions where all
+// count them. Nothing if there is none; costs of 0 are those of a side that does nothing (READ).
 std::optional<CpuCost> mean_cost(const std::vector<WeighedCost>& costs);
 
 class PollCost {
  public:
-  // Instructions where the machine counts them, else cycles. Belongs to the calling thread.
+  // Belongs to the calling thread.
   explicit PollCost(Side side);
 
   // Calls poll(), which returns how many messages it took, and notes what it cost.
   template <typename Poll>
   uint32_t measure(Poll&& poll) {
-    const uint64_t start = begin();
+    const Reading start = begin();
     const uint32_t messages = poll();
     end(start, messages);
     return messages;
@@ -55,36 +56,49 @@ class PollCost {
 
   // Nothing if no message was seen.
   std::optional<CpuCost> per_message() const;
-  uint64_t messages() const { return cost_.count(); }
+  uint64_t messages() const { return cycles_.count(); }
 
  private:
-  uint64_t begin() {
+  struct Reading {
+    uint64_t instructions = 0;
+    uint64_t cycles = 0;
+  };
+
+  // The counter of instructions is the slower one, so it is read outside.
+  Reading begin() {
     if (callgrind_) [[unlikely]] {
       CallgrindCounter::begin();
-      return 0;
+      return {};
     }
-    return read();
+    Reading start;
+    if (instructions_) start.instructions = instructions_->read();
+    start.cycles = cycles_now();
+    return start;
   }
-  void end(uint64_t start, uint32_t messages) {
+  void end(const Reading& start, uint32_t messages) {
     if (callgrind_) [[unlikely]] {
       callgrind_->end(messages);
       return;
     }
-    const uint64_t cost = read() - start;
-    if (messages > 0) {
-      // The histogram keeps whole numbers.
-      cost_.record((cost > overhead_ ? cost - overhead_ : 0) / messages, messages);
-    }
+    const uint64_t cycles = cycles_now() - start.cycles;
+    const uint64_t instructions = instructions_ ? instructions_->read() - start.instructions : 0;
+    if (messages == 0) return;
+    // The histograms keep whole numbers.
+    cycles_.record((cycles - std::min(overhead_.cycles, cycles)) / messages, messages);
+    counted_.record((instructions - std::min(overhead_.instructions, instructions)) / messages,
+                    messages);
   }
-  uint64_t read() const {
-    if (VirtualTime* const time = VirtualTime::current()) return time->cycles();
-    return instructions_ ? instructions_->read() : read_tsc_ordered();
+
+  static uint64_t cycles_now() {
+    VirtualTime* const time = VirtualTime::current();
+    return time != nullptr ? time->cycles() : read_tsc_ordered();
   }
 
   std::optional<CallgrindCounter> callgrind_;
   std::optional<InstructionCounter> instructions_;
-  uint64_t overhead_ = 0;  // of reading twice with nothing in between
-  Histogram cost_;
+  Reading overhead_;  // of measuring nothing
+  Histogram cycles_;
+  Histogram counted_;
 };
 
 }  // namespace verbena::bench

@@ -123,7 +123,10 @@ SampleProfile parse_profile(std::string_view report) {
     std::string_view symbol = line.substr(second + 1);
     if (symbol.size() > 4 && symbol.front() == '[') symbol.remove_prefix(4);  // "[.] "
     const std::string function = short_function_name(symbol);
-    if (thread.find("request-") != std::string_view::npos) requester[function] += percent;
+    if (thread.find("request-") != std::string_view::npos ||
+        thread.find("dispatch-") != std::string_view::npos) {
+      requester[function] += percent;
+    }
     if (thread.find("respond-") != std::string_view::npos) responder[function] += percent;
   }
   profile.requester = largest_shares(requester);

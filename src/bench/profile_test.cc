@@ -12,7 +12,8 @@ TEST(Profile, SharesAreOfEachSide) {
       "  10.00%;respond-1;[.] poll(int)\n"
       "  10.00%;respond-0;[.] copy<8>(char*)\n"
       "\n"
-      "  20.00%;request-0;[.] post\n"
+      "  15.00%;request-0;[.] post\n"
+      "   5.00%;dispatch-0;[.] post\n"
       "  30.00%;verbena-node;[.] main\n");
   ASSERT_EQ(profile.responder.size(), 2u);
   EXPECT_EQ(profile.responder[0].function, "poll");

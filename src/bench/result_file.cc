@@ -23,21 +23,24 @@ namespace {
 
 using nlohmann::json;
 
-const char* cost_key(CpuUnit unit) {
-  return unit == CpuUnit::kInstructions ? "instructions_per_message" : "cycles_per_message";
-}
+constexpr const char* kCycles = "cycles_per_message";
+constexpr const char* kInstructions = "instructions_per_message";
 
 json cost_json(const std::optional<CpuCost>& cost) {
   if (!cost) return nullptr;
-  return {{cost_key(cost->unit), cost->per_message}};
+  json row = {{kCycles, cost->cycles}};
+  if (cost->instructions) row[kInstructions] = *cost->instructions;
+  return row;
 }
 
 // Per byte of the response too, as "patterns" 5 counts.
 json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
   json sides = cost_json(cost);
   if (cost) {
-    sides[cost->unit == CpuUnit::kInstructions ? "instructions_per_byte" : "cycles_per_byte"] =
-        cost->per_message / point.response_bytes;
+    sides["cycles_per_byte"] = cost->cycles / point.response_bytes;
+    if (cost->instructions) {
+      sides["instructions_per_byte"] = *cost->instructions / point.response_bytes;
+    }
   }
   return sides;
 }
@@ -76,10 +79,10 @@ json machine_json() {
 }
 
 std::optional<CpuCost> cost_from(const json& cost) {
-  for (const CpuUnit unit : {CpuUnit::kCycles, CpuUnit::kInstructions}) {
-    if (cost.contains(cost_key(unit))) return CpuCost{unit, cost.at(cost_key(unit)).get<double>()};
-  }
-  return std::nullopt;
+  if (!cost.is_object()) return std::nullopt;
+  CpuCost read{.cycles = cost.at(kCycles).get<double>()};
+  if (cost.contains(kInstructions)) read.instructions = cost.at(kInstructions).get<double>();
+  return read;
 }
 
 // The inverse of run_json(); throws json::exception where something is missing.

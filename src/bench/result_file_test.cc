@@ -42,13 +42,14 @@ PointResult measured() {
                                .pending = 4},
                      .verify = true};
   for (double rate : {1e6, 2e6, 4e6}) {
-    result.runs.push_back({.requests = 1000,
-                           .rate_per_s = rate,
-                           .p50_ns = 4e9 / rate,
-                           .p99_ns = 5e9 / rate,
-                           .p999_ns = 6e9 / rate,
-                           .requester_cost = CpuCost{CpuUnit::kCycles, rate / 1e4},
-                           .responder_cost = std::nullopt});
+    result.runs.push_back(
+        {.requests = 1000,
+         .rate_per_s = rate,
+         .p50_ns = 4e9 / rate,
+         .p99_ns = 5e9 / rate,
+         .p999_ns = 6e9 / rate,
+         .requester_cost = CpuCost{.cycles = rate / 1e4, .instructions = rate / 1e3},
+         .responder_cost = std::nullopt});
   }
   return result;
 }
@@ -87,8 +88,10 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
   EXPECT_EQ(
       row["spread"],
       json({{"rate_min", 1e6}, {"rate_max", 4e6}, {"p50_min_ns", 1000.0}, {"p50_max_ns", 4000.0}}));
-  EXPECT_EQ(row["cpu"]["requester"],
-            json({{"cycles_per_message", 200.0}, {"cycles_per_byte", 200.0 / 936}}));
+  EXPECT_EQ(row["cpu"]["requester"], json({{"cycles_per_message", 200.0},
+                                           {"cycles_per_byte", 200.0 / 936},
+                                           {"instructions_per_message", 2000.0},
+                                           {"instructions_per_byte", 2000.0 / 936}}));
   EXPECT_TRUE(row["cpu"]["responder"].is_null());
   EXPECT_FALSE(row.contains("error"));
 }

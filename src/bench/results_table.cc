@@ -16,7 +16,7 @@ std::string number_text(double count) { return count == 0 ? "0" : count_text(cou
 
 std::string cost_text(const std::optional<CpuCost>& cost) {
   if (!cost) return "-";
-  return number_text(cost->per_message);
+  return number_text(cost->instructions.value_or(cost->cycles));
 }
 
 std::string spread_text(const Summary& summary) {
@@ -112,7 +112,7 @@ std::string results_table(const std::vector<PointResult>& results) {
     const size_t labels = row.size();
     if (result.measured()) {
       const std::optional<CpuCost> cost = result.requester_cost();
-      if (cost && cost->unit == CpuUnit::kInstructions) unit = "instructions";
+      if (cost && cost->instructions) unit = "instructions";
       const Summary rate = result.rate_per_s();
       row.insert(row.end(), {time_text(result.p50_ns().median), time_text(result.p99_ns().median),
                              time_text(result.p999_ns().median), rate_text(rate.median),

@@ -45,7 +45,15 @@ void add(Report& sum, const Report& one) {
   sum.looks += one.looks;
   sum.empty_looks += one.empty_looks;
   sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
+  sum.dispatcher_costs.insert(sum.dispatcher_costs.end(), one.dispatcher_costs.begin(),
+                              one.dispatcher_costs.end());
   sum.latencies.insert(sum.latencies.end(), one.latencies.begin(), one.latencies.end());
+}
+
+void add(CpuCost& sum, const CpuCost& one) {
+  sum.cycles += one.cycles;
+  if (!one.instructions) sum.instructions.reset();
+  if (sum.instructions) *sum.instructions += *one.instructions;
 }
 
 class PointRunner {
@@ -133,10 +141,13 @@ class PointRunner {
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
                              run_phase(PhaseKind::kCost, /*verify=*/false, length));
     result->requester_cost = mean_cost(outcome.requesters.costs);
+    if (const auto dispatchers = mean_cost(outcome.responders.dispatcher_costs)) {
+      if (result->requester_cost) add(*result->requester_cost, *dispatchers);
+    }
     result->responder_cost = mean_cost(outcome.responders.costs);
-    if (result->responder_cost && result->requester_cost &&
-        result->responder_cost->per_message == 0) {
-      result->responder_cost->unit = result->requester_cost->unit;  // nothing, in any unit
+    if (result->responder_cost && result->responder_cost->cycles == 0 && result->requester_cost &&
+        result->requester_cost->instructions) {
+      result->responder_cost->instructions = 0;
     }
     return Status::ok_status();
   }
