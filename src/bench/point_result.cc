@@ -17,6 +17,11 @@ double PointResult::value_bandwidth_bytes_per_s() const {
   return rate_per_s().median * static_cast<double>(point.response_bytes);
 }
 
+std::optional<double> PointResult::value_bandwidth_per_node_bytes_per_s() const {
+  if (point.topology != rpc::Topology::kAllToAll) return std::nullopt;
+  return value_bandwidth_bytes_per_s() / point.nodes;
+}
+
 std::optional<double> PointResult::empty_look_share() const {
   std::vector<double> values;
   for (const RunResult& run : runs) {

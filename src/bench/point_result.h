@@ -36,6 +36,8 @@ struct PointResult {
   double bandwidth_bytes_per_s() const;
   // Of the responses alone, as the papers count: messages per time x V.
   double value_bandwidth_bytes_per_s() const;
+  // The same where every node requests, as the mean of a node ("msgproto" 4); else nothing.
+  std::optional<double> value_bandwidth_per_node_bytes_per_s() const;
   // Of the responders' looks for a request, how many found none; nothing where nobody looks.
   std::optional<double> empty_look_share() const;
   uint64_t requests() const;

@@ -180,6 +180,9 @@ json to_json(const PointResult& result) {
   row["latency_ns"] = {
       {"p50", p50.median}, {"p99", result.p99_ns().median}, {"p999", result.p999_ns().median}};
   row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
+  if (const std::optional<double> per_node = result.value_bandwidth_per_node_bytes_per_s()) {
+    row["value_bandwidth_per_node_bytes_per_s"] = *per_node;
+  }
   row["requests_measured"] = result.requests();
   row["mean"] = {{"rate_per_s", rate.mean},
                  {"rate_deviation_per_s", rate.deviation},

@@ -96,6 +96,14 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
   EXPECT_FALSE(row.contains("error"));
 }
 
+TEST_F(ResultFile, WhereEveryNodeRequestsEachHasItsShare) {
+  PointResult result = measured();
+  EXPECT_FALSE(to_json(result).contains("value_bandwidth_per_node_bytes_per_s"));
+  result.point.topology = rpc::Topology::kAllToAll;
+  result.point.nodes = 4;
+  EXPECT_EQ(to_json(result)["value_bandwidth_per_node_bytes_per_s"], 936 * 2e6 / 4);
+}
+
 TEST_F(ResultFile, AFailedPointHasNoNumbersAndIsNotVerified) {
   PointResult result{.point = {.protocol = Protocol::kRead}, .verify = true, .errors = 3};
   result.error = "the responder is gone";
