@@ -63,22 +63,33 @@ const char* call_result_name(CallResult result) {
   return "";
 }
 
+namespace {
+
+// What clients and servers say of their slots in the same words.
+template <typename Ends, typename Options>
+Result<Ends> with_slots_of(const Options& options) {
+  VERBENA_RETURN_IF_ERROR(
+      check_slots(options.protocol, options.request_slot_bytes, options.response_slot_bytes));
+  VERBENA_RETURN_IF_ERROR(check_large("response_max_bytes", options.response_max_bytes));
+  Ends ends;
+  ends.request_max_bytes = options.request_slot_bytes + kServiceHeaderBytes;
+  ends.response_max_bytes = options.response_slot_bytes + kServiceHeaderBytes;
+  ends.pending = options.pending;
+  ends.blocking = options.blocking;
+  ends.huge_pages = options.huge_pages;
+  ends.handshake_timeout_ns = options.handshake_timeout_ns;
+  return ends;
+}
+
+}  // namespace
+
 namespace internal {
 
 Result<ResponderOptions> ServerMemory::responder_options(const ServerOptions& options) {
-  VERBENA_RETURN_IF_ERROR(
-      check_slots(options.protocol, options.request_slot_bytes, options.response_slot_bytes));
+  VERBENA_ASSIGN_OR_RETURN(ResponderOptions responder, with_slots_of<ResponderOptions>(options));
   VERBENA_RETURN_IF_ERROR(check_large("request_max_bytes", options.request_max_bytes));
-  VERBENA_RETURN_IF_ERROR(check_large("response_max_bytes", options.response_max_bytes));
-  ResponderOptions responder;
-  responder.request_max_bytes = options.request_slot_bytes + kServiceHeaderBytes;
-  responder.response_max_bytes = options.response_slot_bytes + kServiceHeaderBytes;
-  responder.pending = options.pending;
   responder.max_connections = options.max_connections;
   responder.receive_queues = options.receive_queues;
-  responder.blocking = options.blocking;
-  responder.huge_pages = options.huge_pages;
-  responder.handshake_timeout_ns = options.handshake_timeout_ns;
   return responder;
 }
 
@@ -102,17 +113,7 @@ void note_progress(Waiter& waiter) { waiter.progress(); }
 void note_idle(Waiter& waiter) { waiter.idle(); }
 
 Result<RequesterOptions> requester_options(const ClientOptions& options) {
-  VERBENA_RETURN_IF_ERROR(
-      check_slots(options.protocol, options.request_slot_bytes, options.response_slot_bytes));
-  VERBENA_RETURN_IF_ERROR(check_large("response_max_bytes", options.response_max_bytes));
-  RequesterOptions requester;
-  requester.request_max_bytes = options.request_slot_bytes + kServiceHeaderBytes;
-  requester.response_max_bytes = options.response_slot_bytes + kServiceHeaderBytes;
-  requester.pending = options.pending;
-  requester.blocking = options.blocking;
-  requester.huge_pages = options.huge_pages;
-  requester.handshake_timeout_ns = options.handshake_timeout_ns;
-  return requester;
+  return with_slots_of<RequesterOptions>(options);
 }
 
 Status malformed_response() {
