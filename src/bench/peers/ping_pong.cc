@@ -188,26 +188,16 @@ Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips) {
 }
 
 Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_trips) {
-  const JobSecret secret = JobSecret::random();
-  VERBENA_ASSIGN_OR_RETURN(ControlListener listener,
-                           ControlListener::listen("127.0.0.1", 0, secret));
-  constexpr int64_t kTimeoutNs = 20'000'000'000;
-  return run_pair(cpus, [&](Side& side) -> Status {
-    VERBENA_ASSIGN_OR_RETURN(
-        ControlConnection control,
-        side.number() == 0
-            ? ControlConnection::connect("127.0.0.1", listener.port(), secret, kTimeoutNs)
-            : listener.accept(kTimeoutNs));
-    VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open("soft0"));
-    VERBENA_ASSIGN_OR_RETURN(const ProtectionDomain domain, ProtectionDomain::create(device));
+  return run_connected_pair(cpus, [&](const ConnectedSide& own) -> Status {
     const std::atomic<bool> never{false};
     const Point point{.protocol = Protocol::kWriteWrite, .request_bytes = 64, .response_bytes = 64};
     using Design = rpc::WriteWrite<channel::LastBitMark>;
-    if (side.number() == 1) {
+    if (own.side.number() == 1) {
       ResponderOptions options;
       options.response_max_bytes = point.response_bytes;
-      VERBENA_ASSIGN_OR_RETURN(auto responder, Design::Responder::create(device, domain, options));
-      VERBENA_RETURN_IF_ERROR(responder->connect(control));
+      VERBENA_ASSIGN_OR_RETURN(auto responder,
+                               Design::Responder::create(own.device, own.domain, options));
+      VERBENA_RETURN_IF_ERROR(responder->connect(own.control));
       AnswerWork<false> work(point, {0});
       LookCount looks;
       // Ends when the requester leaves.
@@ -217,13 +207,13 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
     }
     RequesterOptions options;
     options.response_max_bytes = point.response_bytes;
-    VERBENA_ASSIGN_OR_RETURN(auto requester,
-                             Design::Requester::create(device, domain, control, options));
+    VERBENA_ASSIGN_OR_RETURN(
+        auto requester, Design::Requester::create(own.device, own.domain, own.control, options));
     Design::Requester* const targets[] = {requester.get()};
     MessageWork<false> works[] = {MessageWork<false>(point, 0)};
     const auto latency = std::make_unique<Histogram>();
     LoopOrders orders;
-    orders.length.duration_ns = static_cast<uint64_t>(kTimeoutNs);
+    orders.length.duration_ns = 20'000'000'000;
     for (const uint64_t requests : {round_trips / 10, round_trips}) {  // the first to warm up
       orders.length.requests = requests;
       latency->clear();
@@ -231,7 +221,7 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
       const LoopOutcome outcome = loop.run_timed(*latency);
       VERBENA_RETURN_IF_ERROR(outcome.status);
     }
-    side.set_result(LoopClock().to_ns(latency->quantile(0.5)));
+    own.side.set_result(LoopClock().to_ns(latency->quantile(0.5)));
     return Status::ok_status();
   });
 }

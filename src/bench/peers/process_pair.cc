@@ -86,4 +86,22 @@ Result<double> run_pair(const CpuPair& cpus, const std::function<Status(Side&)>&
                 *error != '\0' ? error : "a measuring process could not start or was killed");
 }
 
+Result<double> run_connected_pair(const CpuPair& cpus,
+                                  const std::function<Status(const ConnectedSide&)>& body) {
+  constexpr int64_t kTimeoutNs = 20'000'000'000;
+  const JobSecret secret = JobSecret::random();
+  VERBENA_ASSIGN_OR_RETURN(ControlListener listener,
+                           ControlListener::listen("127.0.0.1", 0, secret));
+  return run_pair(cpus, [&](Side& side) -> Status {
+    VERBENA_ASSIGN_OR_RETURN(
+        ControlConnection control,
+        side.number() == 0
+            ? ControlConnection::connect("127.0.0.1", listener.port(), secret, kTimeoutNs)
+            : listener.accept(kTimeoutNs));
+    VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open("soft0"));
+    VERBENA_ASSIGN_OR_RETURN(const ProtectionDomain domain, ProtectionDomain::create(device));
+    return body({side, device, domain, control});
+  });
+}
+
 }  // namespace verbena::bench::peers

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/status.h"
 
@@ -56,5 +57,15 @@ class Side {
 // Forks two processes that each call `body`, and returns what side 0 measured. Fails if either
 // does.
 Result<double> run_pair(const CpuPair& cpus, const std::function<Status(Side&)>& body);
+
+// What a side has that is connected to the other one and has the software device.
+struct ConnectedSide {
+  Side& side;
+  const Device& device;
+  const ProtectionDomain& domain;
+  ControlConnection& control;
+};
+Result<double> run_connected_pair(const CpuPair& cpus,
+                                  const std::function<Status(const ConnectedSide&)>& body);
 
 }  // namespace verbena::bench::peers

@@ -15,8 +15,6 @@ namespace verbena::bench::peers {
 
 namespace {
 
-constexpr int64_t kTimeoutNs = 20'000'000'000;
-
 template <typename Design>
 Status serve(const Device& device, const ProtectionDomain& domain, ControlConnection& control,
              const EchoPlan& plan) {
@@ -76,21 +74,12 @@ Status request(Side& side, const Device& device, const ProtectionDomain& domain,
 }  // namespace
 
 Result<double> rpc_echo(const CpuPair& cpus, Protocol protocol, const EchoPlan& plan) {
-  const JobSecret secret = JobSecret::random();
-  VERBENA_ASSIGN_OR_RETURN(ControlListener listener,
-                           ControlListener::listen("127.0.0.1", 0, secret));
-  return run_pair(cpus, [&](Side& side) -> Status {
-    VERBENA_ASSIGN_OR_RETURN(
-        ControlConnection control,
-        side.number() == 0
-            ? ControlConnection::connect("127.0.0.1", listener.port(), secret, kTimeoutNs)
-            : listener.accept(kTimeoutNs));
-    VERBENA_ASSIGN_OR_RETURN(const Device device, Device::open("soft0"));
-    VERBENA_ASSIGN_OR_RETURN(const ProtectionDomain domain, ProtectionDomain::create(device));
+  return run_connected_pair(cpus, [&](const ConnectedSide& own) -> Status {
     return rpc::with_design_point(protocol, MarkLayout::kLastBit, [&]<typename Design>() -> Status {
       if constexpr (rpc::ChannelPair<Design>) {
-        return side.number() == 0 ? request<Design>(side, device, domain, control, plan)
-                                  : serve<Design>(device, domain, control, plan);
+        return own.side.number() == 0
+                   ? request<Design>(own.side, own.device, own.domain, own.control, plan)
+                   : serve<Design>(own.device, own.domain, own.control, plan);
       }
       return Status(StatusCode::kInvalidArgument, "READ has no responder that could echo");
     });
