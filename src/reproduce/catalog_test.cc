@@ -1,0 +1,133 @@
+#include "src/reproduce/catalog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "src/reproduce/finding.h"
+
+namespace verbena::reproduce {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kRepository = VERBENA_SOURCE_DIR;
+
+// A folder like reproduce/ with one paper.
+class SmallCatalog : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/catalog-" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(folder_ + "/checks");
+    write("claims.csv",
+          "id,paper,section,figure_or_table,experiment,setup,metric,subject,value,unit,relation,"
+          "kind\np.one,p,1,Fig. 1,e,s,m,x,5,Gbps,=,result\np.two,p,1,,e,s,m,x,,,ordering,setup\n");
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
+  Result<Catalog> read_with(const std::string& checks) {
+    write("checks/p.toml", "paper = \"p\"\ndevice = \"d\"\nduration = \"1ms\"\n" + checks);
+    return read_catalog(folder_);
+  }
+  std::string folder_;
+};
+
+constexpr const char* kTwo = R"(
+[[unchecked]]
+reason = "set"
+ids = ["p.two"]
+)";
+constexpr const char* kOne = R"(
+[[check]]
+id = "p.one"
+in = "e"
+of = { pending = 4 }
+)";
+
+TEST_F(SmallCatalog, BringsClaimsAndChecksTogether) {
+  const auto catalog = read_with(std::string(kOne) + kTwo);
+  ASSERT_TRUE(catalog.ok()) << catalog.status().message();
+  ASSERT_EQ(catalog->claims.size(), 2U);
+  EXPECT_EQ(catalog->check_of(catalog->claims[0]).parts.size(), 1U);
+  EXPECT_EQ(catalog->check_of(catalog->claims[1]).unchecked, "set");
+  EXPECT_EQ(catalog->paper_of(catalog->claims[1]).device, "d");
+  EXPECT_THAT(select_claims(*catalog, "e").value(), testing::ElementsAre("p.one"));
+  EXPECT_THAT(select_claims(*catalog, "p").value(), testing::ElementsAre("p.one", "p.two"));
+  EXPECT_EQ(select_claims(*catalog, "q").status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(SmallCatalog, RefusesAClaimWithoutACheck) {
+  EXPECT_THAT(read_with(kTwo).status().message(), HasSubstr("'p.one' has no check"));
+}
+
+TEST_F(SmallCatalog, RefusesASecondCheck) {
+  EXPECT_THAT(read_with(std::string(kOne) + kOne + kTwo).status().message(),
+              HasSubstr("a second check of 'p.one'"));
+}
+
+TEST_F(SmallCatalog, RefusesACheckOfNothing) {
+  EXPECT_THAT(read_with("[[unchecked]]\nreason = \"r\"\nids = [\"p.none\"]\n").status().message(),
+              HasSubstr("there is no claim 'p.none'"));
+}
+
+TEST_F(SmallCatalog, SaysWhatIsWrongInACheck) {
+  const auto error_of = [&](const std::string& line) {
+    return read_with(kOne + line + "\n" + kTwo).status().message();
+  };
+  EXPECT_THAT(error_of("seems = 3"), HasSubstr("there is no key 'seems'"));
+  EXPECT_THAT(error_of("metric = \"luck\""), HasSubstr("there is no metric 'luck'"));
+  EXPECT_THAT(error_of("is = \"rises\""), HasSubstr("no 'along'"));
+  EXPECT_THAT(error_of("is = \"ordered\""), HasSubstr("two 'groups' or more"));
+  EXPECT_THAT(error_of("over = { pendant = 3 }"), HasSubstr("there is no axis 'pendant'"));
+  EXPECT_THAT(error_of("than = { pending = 3 }"), HasSubstr("'overtakes' has 'than'"));
+}
+
+// A row that has every metric.
+nlohmann::json full_row(const bench::Point& point) {
+  const nlohmann::json cost = {
+      {"cycles_per_message", 1000}, {"instructions_per_byte", 10}, {"cycles_per_byte", 15}};
+  return {{"topology", rpc::topology_name(point.topology)},
+          {"requester_nodes", point.nodes},
+          {"responder_nodes", point.responder_nodes},
+          {"responder_threads", point.responder_threads},
+          {"value_bandwidth_bytes_per_s", 1e9},
+          {"rate_per_s", 1e6},
+          {"latency_ns", {{"p50", 1000}, {"p99", 2000}}},
+          {"cpu", {{"requester", cost}, {"responder", cost}}},
+          {"queue_pairs", {{"most_per_node", 4}}},
+          {"empty_look_share", 0.5}};
+}
+
+// The files of the project: each claim has one check, and each check finds what it speaks of.
+TEST(Catalog, TheProjectsChecksAreWhole) {
+  const auto catalog = read_catalog(kRepository + "/reproduce");
+  ASSERT_TRUE(catalog.ok()) << catalog.status().message();
+  EXPECT_EQ(catalog->claims.size(), 589U);
+  const std::set<std::string> all = select_claims(*catalog, "all").value();
+  EXPECT_EQ(all.size(), 589U);
+  Experiments experiments(kRepository + "/experiments");
+  Measurements measurements;
+  for (const PaperChecks& paper : catalog->papers) {
+    const auto wanted = wanted_points(*catalog, paper, all, experiments);
+    ASSERT_TRUE(wanted.ok()) << wanted.status().message();
+    for (const WantedPoint& one : *wanted) {
+      measurements.add(one.point, {.row = full_row(one.point)});
+    }
+  }
+  for (const Claim& claim : catalog->claims) {
+    const Check& check = catalog->check_of(claim);
+    EXPECT_EQ(check.parts.empty(), !check.unchecked.empty()) << claim.id;
+    for (const Part& part : check.parts) {
+      const Source source{&experiments, &catalog->paper_of(claim).uses, &measurements};
+      const auto finding = find(part, claim, 0.25, source);
+      EXPECT_TRUE(finding.ok()) << claim.id << ": " << finding.status().message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::reproduce

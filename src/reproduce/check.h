@@ -1,0 +1,102 @@
+// How a claim is checked: which points of which experiment, which quantity of them, and what has to
+// hold. Checks are data (check_file.h); this is what they say.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/bench/axis.h"
+#include "src/bench/point.h"
+#include "src/reproduce/abscissa.h"
+#include "src/reproduce/claim.h"
+#include "src/reproduce/metric.h"
+
+namespace verbena::reproduce {
+
+// Points of an experiment: those that have one of the values on each axis.
+struct Selection {
+  std::string experiment;  // "msgproto-fig10a"
+  std::optional<rpc::Topology> topology{};
+  std::map<const bench::Axis*, std::vector<uint64_t>> axes{};
+  // What this selection says itself, beside what the whole check says: in that, two quantities that
+  // are put together differ on purpose.
+  std::set<const bench::Axis*> own{};
+  bool own_topology = false;
+
+  bool contains(const bench::Point& point) const;
+};
+
+// What has to hold of a quantity. "Lines" are those of a figure: points that differ only in what is
+// on the horizontal axis, Part::along.
+enum class Shape {
+  kStated,  // every value is the claim's, as its relation says
+  kRises,   // every line
+  kFalls,
+  kFlat,       // every line: its values differ by no more than `within`
+  kSimilar,    // all values with the same `at` differ by no more than `within`
+  kOrdered,    // every value of a group is above every value of the next one with the same `at`
+  kReaches,    // every line: from which x on it has `share` of its maximum is the claim's value
+  kHolds,      // every line: to which x it has `share` of its first value is the claim's value
+  kOvertakes,  // from which x on all lines have at least `share` of those of `than`
+  kConverges,  // from which x on all values differ by no more than `within`
+};
+
+// What the quotient of two quantities is told as.
+enum class QuotientUnit { kRatio, kPercent, kChange };  // 1.4; 140 %; 40 % more
+
+struct Part {
+  Shape shape = Shape::kStated;
+  const Metric* metric = nullptr;
+  Selection of;
+  // The quantity is `of` divided by `over`, or `of` less `minus`, for all points that agree on
+  // every axis that neither selection sets itself, and on `along` and `at`. Of kOrdered, each group
+  // takes the place of `of`, and of what `over` or `minus` do not set.
+  std::optional<Selection> over{};
+  std::optional<Selection> minus{};
+  QuotientUnit quotient_unit = QuotientUnit::kRatio;
+  std::optional<Selection> than{};
+  std::vector<Selection> groups{};         // of kOrdered, the highest first; `of` is empty
+  bool ascending = false;                  // the lowest first
+  std::vector<const bench::Axis*> best{};  // only the highest value over these axes counts
+  bool mean = false;                       // the mean of all values with the same `at` counts
+  std::vector<const Abscissa*> at{};
+  const Abscissa* along = nullptr;
+  double scale = 1;  // the quantity is multiplied by it
+  double within = 0.15;
+  double share = 0.95;
+  double slack = 0.05;  // a step against a trend that is none yet
+  bool mostly = false;  // most steps of a trend go its way
+  // In place of the claim's, where that is said in words.
+  std::optional<Range> value{};
+  std::string comparison{};
+  std::string unit{};
+};
+
+struct Check {
+  std::string id;
+  std::string unchecked{};  // why there are no parts
+  std::vector<Part> parts{};
+  std::string note{};   // how an unclear claim is read
+  std::string lacks{};  // what the model is known to lack, told where the claim fails
+};
+
+// What is measured of an experiment, and how long: the standard is all of it.
+struct Use {
+  std::map<const bench::Axis*, std::vector<uint64_t>> only{};
+  uint64_t duration_ns = 0;  // 0: PaperChecks::duration_ns
+};
+
+struct PaperChecks {
+  std::string paper;
+  std::string device;
+  uint64_t duration_ns = 0;
+  std::map<std::string, Use> uses{};
+  std::vector<Check> checks{};
+};
+
+}  // namespace verbena::reproduce

@@ -1,0 +1,139 @@
+#include "src/reproduce/metric.h"
+
+#include <array>
+
+namespace verbena::reproduce {
+
+namespace {
+
+using nlohmann::json;
+
+// row[first][second]…, where there is such a number.
+template <typename... Keys>
+std::optional<double> number_at(const json& row, const char* key, Keys... further) {
+  if (!row.is_object() || !row.contains(key)) return std::nullopt;
+  if constexpr (sizeof...(further) == 0) {
+    if (!row[key].is_number()) return std::nullopt;
+    return row[key].template get<double>();
+  } else {
+    return number_at(row[key], further...);
+  }
+}
+
+// The papers count the responses: messages per time x V.
+std::optional<double> bandwidth(const json& row) {
+  return number_at(row, "value_bandwidth_bytes_per_s");
+}
+// Of M:M the mean of the nodes; of the others that of the one node through which everything goes.
+std::optional<double> bandwidth_per_node(const json& row) {
+  const auto all = bandwidth(row);
+  if (row.value("topology", "") != "M:M") return all;
+  const auto nodes = number_at(row, "requester_nodes");
+  if (!all || !nodes || *nodes == 0) return std::nullopt;
+  return *all / *nodes;
+}
+std::optional<double> bandwidth_per_responder(const json& row) {
+  const auto all = bandwidth(row);
+  const auto nodes = number_at(row, "responder_nodes");
+  const auto threads = number_at(row, "responder_threads");
+  if (!all || !nodes || !threads || *nodes * *threads == 0) return std::nullopt;
+  return *all / (*nodes * *threads);
+}
+std::optional<double> rate(const json& row) { return number_at(row, "rate_per_s"); }
+std::optional<double> latency(const json& row) { return number_at(row, "latency_ns", "p50"); }
+std::optional<double> tail_latency(const json& row) { return number_at(row, "latency_ns", "p99"); }
+
+template <char kSide>
+const char* side() {
+  return kSide == 'q' ? "requester" : "responder";
+}
+template <char kSide>
+std::optional<double> cycles(const json& row) {
+  return number_at(row, "cpu", side<kSide>(), "cycles_per_message");
+}
+template <char kSide>
+std::optional<double> instructions_per_byte(const json& row) {
+  return number_at(row, "cpu", side<kSide>(), "instructions_per_byte");
+}
+// Either, whichever the run counted: their trends are the same.
+template <char kSide>
+std::optional<double> cost_per_byte(const json& row) {
+  const auto counted = instructions_per_byte<kSide>(row);
+  return counted ? counted : number_at(row, "cpu", side<kSide>(), "cycles_per_byte");
+}
+// Of one responding thread: what a thread that never rests spends on a message.
+std::optional<double> responder_nanoseconds(const json& row) {
+  const auto per_s = rate(row);
+  const auto nodes = number_at(row, "responder_nodes");
+  const auto threads = number_at(row, "responder_threads");
+  if (!per_s || !nodes || !threads || *per_s == 0) return std::nullopt;
+  return 1e9 * *nodes * *threads / *per_s;
+}
+std::optional<double> empty_looks_percent(const json& row) {
+  const auto share = number_at(row, "empty_look_share");
+  if (!share) return std::nullopt;
+  return 100 * *share;
+}
+std::optional<double> queue_pairs(const json& row) {
+  return number_at(row, "queue_pairs", "most_per_node");
+}
+
+constexpr std::array kMetrics = {
+    Metric{"bandwidth", Dimension::kBandwidth, bandwidth},
+    Metric{"bandwidth-per-node", Dimension::kBandwidth, bandwidth_per_node},
+    Metric{"bandwidth-per-responder", Dimension::kBandwidth, bandwidth_per_responder},
+    Metric{"rate", Dimension::kRate, rate},
+    Metric{"latency", Dimension::kTime, latency},
+    Metric{"tail-latency", Dimension::kTime, tail_latency},
+    Metric{"requester-cycles", Dimension::kPlain, cycles<'q'>},
+    Metric{"responder-cycles", Dimension::kPlain, cycles<'s'>},
+    Metric{"responder-nanoseconds", Dimension::kPlain, responder_nanoseconds},
+    Metric{"requester-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'q'>},
+    Metric{"responder-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'s'>},
+    Metric{"requester-cost-per-byte", Dimension::kPlain, cost_per_byte<'q'>},
+    Metric{"responder-cost-per-byte", Dimension::kPlain, cost_per_byte<'s'>},
+    Metric{"empty-looks-percent", Dimension::kPlain, empty_looks_percent},
+    Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
+};
+
+struct Unit {
+  std::string_view name;
+  Dimension dimension;
+  double factor;
+};
+constexpr std::array kUnits = {
+    Unit{"Gbps", Dimension::kBandwidth, 8e-9}, Unit{"GB/s", Dimension::kBandwidth, 1e-9},
+    Unit{"MB/s", Dimension::kBandwidth, 1e-6}, Unit{"ns", Dimension::kTime, 1},
+    Unit{"us", Dimension::kTime, 1e-3},        Unit{"s", Dimension::kTime, 1e-9},
+    Unit{"MOPS", Dimension::kRate, 1e-6},
+};
+
+}  // namespace
+
+std::span<const Metric> metrics() { return kMetrics; }
+
+const Metric* find_metric(std::string_view name) {
+  for (const Metric& metric : kMetrics) {
+    if (metric.name == name) return &metric;
+  }
+  return nullptr;
+}
+
+std::optional<double> in_unit(Dimension dimension, std::string_view unit) {
+  for (const Unit& one : kUnits) {
+    if (one.name != unit) continue;
+    if (one.dimension != dimension) return std::nullopt;
+    return one.factor;
+  }
+  if (dimension == Dimension::kPlain) return 1;
+  return std::nullopt;
+}
+
+std::string_view usual_unit(Dimension dimension) {
+  for (const Unit& one : kUnits) {
+    if (one.dimension == dimension && one.name != "ns") return one.name;
+  }
+  return "";
+}
+
+}  // namespace verbena::reproduce

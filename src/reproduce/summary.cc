@@ -1,0 +1,94 @@
+#include "src/reproduce/summary.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "src/bench/text_table.h"
+
+namespace verbena::reproduce {
+
+namespace {
+
+std::string error_text(const Verdict& verdict) {
+  return verdict.error ? fmt::format("{:+.0f} %", 100 * *verdict.error) : "";
+}
+
+std::string outcome_text(const Verdict& verdict) {
+  std::string text = outcome_name(verdict.outcome);
+  // Orders and trends have no tolerance.
+  if (verdict.error) text += fmt::format(" (within {:.0f} %)", 100 * verdict.tolerance);
+  return text;
+}
+
+}  // namespace
+
+Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper) {
+  Tally tally;
+  for (const Verdict& verdict : verdicts) {
+    const Claim& claim = *verdict.claim;
+    if (claim.paper != paper || claim.kind == "setup") continue;
+    const bool checked = verdict.outcome != Outcome::kUnchecked;
+    const bool held = verdict.outcome == Outcome::kPass;
+    if (claim.kind == "calibration") {
+      tally.calibration_rows += checked ? 1 : 0;
+      tally.calibration_held += held ? 1 : 0;
+    } else if (!verdict.spent_on.empty()) {
+      ++tally.spent;
+      tally.spent_held += held ? 1 : 0;
+    } else {
+      tally.checked += checked ? 1 : 0;
+      tally.passed += held ? 1 : 0;
+      tally.failed += checked && !held ? 1 : 0;
+      tally.unchecked += checked ? 0 : 1;
+    }
+  }
+  return tally;
+}
+
+std::string summary_line(const std::string& paper, const Tally& tally) {
+  const double share = tally.checked == 0 ? 0
+                                          : 100 * static_cast<double>(tally.passed) /
+                                                static_cast<double>(tally.checked);
+  return fmt::format(
+      "{}: {} of {} calibration rows within {:.0f} %; result rows: {} checked, {} passed, {} "
+      "failed, {} unchecked, {} spent on calibration ({} within {:.0f} %); {:.0f} % of those "
+      "checked and not spent passed\n",
+      paper, tally.calibration_held, tally.calibration_rows, 100 * kCalibrationTolerance,
+      tally.checked, tally.passed, tally.failed, tally.unchecked, tally.spent, tally.spent_held,
+      100 * kCalibrationTolerance, share);
+}
+
+std::string verdicts_text(const std::vector<Verdict>& verdicts, const std::string& paper) {
+  std::vector<std::vector<std::string>> rows = {
+      {"claim", "stated", "verdict", "error", "simulated"}};
+  std::string failures;
+  std::map<std::string, std::vector<std::string>> unchecked;  // ids by reason
+  for (const Verdict& verdict : verdicts) {
+    const Claim& claim = *verdict.claim;
+    if (claim.paper != paper || verdict.reason == "not selected") continue;
+    if (verdict.outcome == Outcome::kUnchecked) {
+      unchecked[verdict.reason].push_back(claim.id);
+      continue;
+    }
+    std::string outcome = outcome_text(verdict);
+    if (!verdict.spent_on.empty()) outcome += ", spent";
+    rows.push_back({claim.id, claim.text(), outcome, error_text(verdict), verdict.simulated});
+    if (verdict.outcome == Outcome::kFail) {
+      failures += fmt::format("  {}: {}\n", claim.id, verdict.reason);
+    }
+  }
+  std::string text;
+  if (rows.size() > 1) text += bench::text_table(rows, rows[0].size());
+  if (!failures.empty()) text += "\nWhat fails, and why as far as it is known:\n" + failures;
+  if (!unchecked.empty()) text += "\nNot checked:\n";
+  for (const auto& [reason, ids] : unchecked) {
+    text += fmt::format("  {} ({}):", reason, ids.size());
+    for (const std::string& id : ids) text += " " + id.substr(paper.size() + 1);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace verbena::reproduce

@@ -1,0 +1,49 @@
+// What became of each claim.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "src/reproduce/catalog.h"
+#include "src/reproduce/measurements.h"
+
+namespace verbena::reproduce {
+
+enum class Outcome { kPass, kFail, kUnchecked };
+const char* outcome_name(Outcome outcome);
+
+struct Verdict {
+  const Claim* claim = nullptr;
+  Outcome outcome = Outcome::kUnchecked;
+  std::string simulated{};  // empty where nothing was
+  std::optional<double> number{};
+  std::optional<double> error{};  // a share of what is stated
+  double tolerance = 0;
+  std::string reason{};
+  std::string spent_on{};  // parameters of the profile that the claim was used for
+};
+
+// Numbers may be off by this share; those of calibration rows, and of rows that a profile was
+// calibrated with, by less.
+inline constexpr double kTolerance = 0.25;
+inline constexpr double kCalibrationTolerance = 0.15;
+
+// What was measured for one paper.
+struct PaperData {
+  Measurements measurements{};
+  std::map<std::string, std::string> spent{};  // spent.h
+};
+
+// One per claim, in their order. What is not chosen is unchecked.
+std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& chosen,
+                           const std::map<std::string, PaperData>& papers,
+                           Experiments& experiments);
+
+// A list with an object per claim: id, stated, simulated, verdict, reason, and what they rest on.
+nlohmann::json to_json(const std::vector<Verdict>& verdicts);
+
+}  // namespace verbena::reproduce

@@ -1,0 +1,122 @@
+#include "src/reproduce/verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "src/reproduce/spent.h"
+#include "src/reproduce/summary.h"
+
+namespace verbena::reproduce {
+namespace {
+
+using testing::HasSubstr;
+
+// Four claims about one point: 10 Gbps, 8 Gbps (20 % beside it), one of hardware at 8, one that
+// cannot be checked.
+class Verdicts : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/verdicts-" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(folder_ + "/checks");
+    std::ofstream(folder_ + "/e.toml")
+        << "topology = \"one-to-one\"\n[axes]\nprotocol = \"read\"\n";
+    std::ofstream(folder_ + "/claims.csv")
+        << "id,paper,section,figure_or_table,experiment,setup,metric,subject,value,unit,relation,"
+           "kind\np.ten,p,1,,e,s,m,x,10,Gbps,=,result\np.eight,p,1,,e,s,m,x,8,Gbps,~,result\n"
+           "p.link,p,1,,e,s,m,x,8,Gbps,=,calibration\np.app,p,1,,e,s,m,x,,,ordering a>b,result\n";
+    std::ofstream checks(folder_ + "/checks/p.toml");
+    checks << "paper = \"p\"\ndevice = \"d\"\nduration = \"1ms\"\n"
+              "[[unchecked]]\nreason = \"not built\"\nids = [\"p.app\"]\n";
+    for (const char* id : {"p.ten", "p.eight", "p.link"}) {
+      checks << "[[check]]\nin = \"e\"\nlacks = \"a cache\"\nid = \"" << id << "\"\n";
+    }
+  }
+
+  std::vector<Verdict> judge_ten(const std::set<std::string>& chosen,
+                                 const std::map<std::string, std::string>& spent = {}) {
+    catalog_ = read_catalog(folder_);
+    EXPECT_TRUE(catalog_->ok()) << catalog_->status().message();
+    Experiments experiments(folder_);
+    std::map<std::string, PaperData> papers;
+    papers["p"].spent = spent;
+    const auto points = experiments.points("e");
+    EXPECT_TRUE(points.ok());
+    papers["p"].measurements.add(points->at(0),
+                                 {.row = {{"value_bandwidth_bytes_per_s", 10 / 8e-9}}});
+    return judge(**catalog_, chosen, papers, experiments);
+  }
+
+  std::string folder_;
+  std::optional<Result<Catalog>> catalog_;
+};
+
+const std::set<std::string> kAll = {"p.ten", "p.eight", "p.link", "p.app"};
+
+TEST_F(Verdicts, HardwareHasTheNarrowerTolerance) {
+  const auto verdicts = judge_ten(kAll);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kPass);
+  EXPECT_EQ(verdicts[1].outcome, Outcome::kPass);
+  EXPECT_EQ(verdicts[2].outcome, Outcome::kFail);
+  EXPECT_EQ(verdicts[2].reason, "a cache");
+  EXPECT_EQ(verdicts[3].outcome, Outcome::kUnchecked);
+  EXPECT_EQ(verdicts[3].reason, "not built");
+}
+
+TEST_F(Verdicts, WhatTheProfileWasCalibratedWithDoesNotCount) {
+  const auto verdicts = judge_ten(kAll, {{"p.ten", "tx_base"}});
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kPass);
+  EXPECT_THAT(verdicts[0].reason, HasSubstr("spent on calibration (tx_base)"));
+  const Tally count = tally(verdicts, "p");
+  EXPECT_EQ(count.spent, 1U);
+  EXPECT_EQ(count.spent_held, 1U);
+  EXPECT_EQ(count.checked, 1U);
+  EXPECT_EQ(count.passed, 1U);
+  EXPECT_EQ(count.unchecked, 1U);
+  EXPECT_EQ(count.calibration_rows, 1U);
+  EXPECT_EQ(count.calibration_held, 0U);
+  EXPECT_THAT(summary_line("p", count), HasSubstr("100 % of those checked"));
+}
+
+TEST_F(Verdicts, SpentRowsHaveTheNarrowerTolerance) {
+  EXPECT_EQ(judge_ten(kAll, {{"p.eight", "tx_base"}})[1].outcome, Outcome::kFail);
+}
+
+TEST_F(Verdicts, EveryClaimHasAnObject) {
+  const nlohmann::json list = to_json(judge_ten({"p.ten"}));
+  ASSERT_EQ(list.size(), 4U);
+  EXPECT_EQ(list[0]["id"], "p.ten");
+  EXPECT_EQ(list[0]["stated"], 10.0);
+  EXPECT_NEAR(list[0]["simulated"].get<double>(), 10, 1e-9);
+  EXPECT_EQ(list[0]["verdict"], "pass");
+  EXPECT_EQ(list[1]["verdict"], "unchecked");
+  EXPECT_EQ(list[1]["reason"], "not selected");
+  EXPECT_TRUE(list[1]["simulated"].is_null());
+  EXPECT_EQ(list[3]["stated"], "ordering a>b");
+}
+
+TEST_F(Verdicts, NothingIsHidden) {
+  const auto verdicts = judge_ten(kAll);
+  const std::string text = verdicts_text(verdicts, "p");
+  for (const char* part : {"p.ten", "p.eight", "p.link: a cache", "not built (1): app"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(SpentClaims, AreThoseThatAProfileNames) {
+  const std::string path = testing::TempDir() + "/profile.toml";
+  std::ofstream(path) << "name = \"x\"\n[tx_base]\nvalue = 38\nclaims = [\"a.b\", \"c.d\"]\n"
+                         "[tx_ack]\nvalue = 25\nclaims = [\"a.b\"]\n[link]\nvalue = 1\n";
+  const auto spent = read_spent_claims(path);
+  ASSERT_TRUE(spent.ok());
+  EXPECT_EQ(spent->at("a.b"), "tx_ack, tx_base");
+  EXPECT_EQ(spent->at("c.d"), "tx_base");
+  EXPECT_EQ(spent->size(), 2U);
+  EXPECT_EQ(read_spent_claims(path + "x").status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace verbena::reproduce
