@@ -7,6 +7,7 @@
 #   bin/verbena, lib/verbena/   the tool and the libraries it starts programs with (installed where they are built)
 #   share/verbena/lab/          the Python package that writes the report pages
 #   share/verbena/profiles/     the RNICs that can be simulated
+#   share/verbena/reproduce/, share/verbena/experiments/   the papers' claims, their checks, and what they measure
 #   share/bash-completion/, share/zsh/   what completes the tool's commands in a shell
 # The tool finds lib/verbena and share/verbena beside its own folder; the build tree looks the same.
 include(CMakePackageConfigHelpers)
@@ -33,11 +34,11 @@ add_dependencies(product verbena_library)
 
 install(DIRECTORY lab DESTINATION share/verbena FILES_MATCHING PATTERN *.py PATTERN *.js PATTERN *.css
   PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY reproduce experiments profiles DESTINATION share/verbena FILES_MATCHING PATTERN *.csv PATTERN *.toml)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/verbena)
-file(CREATE_LINK ${PROJECT_SOURCE_DIR}/lab ${PROJECT_BINARY_DIR}/share/verbena/lab SYMBOLIC)
-
-install(DIRECTORY profiles DESTINATION share/verbena FILES_MATCHING PATTERN *.toml)
-file(CREATE_LINK ${PROJECT_SOURCE_DIR}/profiles ${PROJECT_BINARY_DIR}/share/verbena/profiles SYMBOLIC)
+foreach(folder lab reproduce experiments profiles)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${PROJECT_BINARY_DIR}/share/verbena/${folder} SYMBOLIC)
+endforeach()
 
 # The tool knows its commands, so it writes these itself; bash and zsh look for them below /usr/local too.
 set(bash_completion share/bash-completion/completions/verbena)

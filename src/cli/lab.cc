@@ -1,11 +1,8 @@
 #include "src/cli/lab.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <system_error>
-
+#include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
 
@@ -13,28 +10,8 @@ namespace verbena::cli {
 
 namespace {
 
-// share/verbena/lab beside the directory of this executable; the build tree looks like an installed
-// one.
-Result<std::string> find_lab() {
-  std::error_code error;
-  const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    return Status(
-        StatusCode::kInternal,
-        fmt::format("cannot read /proc/self/exe: {}; is /proc mounted?", error.message()));
-  }
-  const std::filesystem::path lab =
-      executable.parent_path().parent_path() / "share" / "verbena" / "lab";
-  if (!std::filesystem::exists(lab / "verbena_lab" / "__main__.py", error)) {
-    return Status(StatusCode::kUnavailable,
-                  fmt::format("the report generator is missing: no {}; install verbena again",
-                              (lab / "verbena_lab").string()));
-  }
-  return lab.string();
-}
-
 int run_lab(const std::vector<std::string>& arguments) {
-  const Result<std::string> lab = find_lab();
+  const Result<std::string> lab = find_share("lab", "verbena_lab/__main__.py");
   if (!lab.ok()) return report_error(lab.status());
   // The distribution's interpreter is the one that its plotting library belongs to.
   const std::string python = access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";

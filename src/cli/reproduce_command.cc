@@ -1,0 +1,225 @@
+// `verbena reproduce`: the papers' experiments on simulated devices, compared with what the papers
+// state, claim by claim.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/bench/interrupt.h"
+#include "src/bench/result_file.h"
+#include "src/bench/size_list.h"
+#include "src/cli/commands.h"
+#include "src/cli/reproduce_points.h"
+#include "src/cli/share.h"
+#include "src/cli/tool.h"
+#include "src/reproduce/catalog.h"
+#include "src/reproduce/spent.h"
+#include "src/reproduce/summary.h"
+#include "src/reproduce/verdict.h"
+
+namespace verbena::cli {
+
+namespace {
+
+constexpr std::string_view kSimulated = "sim:";
+constexpr uint64_t kMaxJobs = 1024;
+
+constexpr const char* kHelp =
+    "Every claim is a row of share/verbena/reproduce/claims.csv, and its check an entry of\n"
+    "share/verbena/reproduce/checks/PAPER.toml: the points that are measured and what has to "
+    "hold.\n"
+    "Numbers hold within 25 %; rows about hardware, and rows that the profile of the device was\n"
+    "calibrated with, within 15 %. The latter do not count as reproduced. Orders, plateaus and\n"
+    "crossovers hold as they are stated, a crossover between two measured places at the second.\n"
+    "What cannot be checked is listed with the reason.\n\n"
+    "Exit code: 0 when everything was measured, whatever holds; 1 if something failed; 2 wrong\n"
+    "usage; 130 Ctrl-C.\n\n";
+
+struct ReproduceOptions {
+  std::string what = "all";
+  std::string device;
+  std::string duration;
+  std::string jobs;
+  std::string json;
+  std::string results;
+};
+
+// What is to be done, from the command line.
+struct Reproduction {
+  reproduce::Catalog catalog;
+  std::set<std::string> chosen;
+  uint32_t jobs = 0;         // 0: as suits the devices
+  uint64_t duration_ns = 0;  // 0: what the checks say
+};
+
+Result<Reproduction> read_options(const ReproduceOptions& options, const std::string& data) {
+  Reproduction todo;
+  VERBENA_ASSIGN_OR_RETURN(todo.catalog, reproduce::read_catalog(data));
+  VERBENA_ASSIGN_OR_RETURN(todo.chosen, reproduce::select_claims(todo.catalog, options.what));
+  if (!options.duration.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(todo.duration_ns, bench::parse_duration_ns(options.duration));
+  }
+  if (!options.jobs.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(
+        const std::vector<uint64_t> jobs,
+        bench::parse_count_list(
+            options.jobs, {.what = "number of jobs", .min = 1, .max = kMaxJobs, .single = true}));
+    todo.jobs = static_cast<uint32_t>(jobs[0]);
+  }
+  for (const std::string& path : {options.json, options.results}) {
+    if (!path.empty()) VERBENA_RETURN_IF_ERROR(bench::check_writable(path));
+  }
+  return todo;
+}
+
+bool is_simulated(const std::string& device) { return device.starts_with(kSimulated); }
+
+// What the profile of a simulated device was calibrated with; nothing for other devices.
+Result<std::map<std::string, std::string>> spent_on(const std::string& device) {
+  if (!is_simulated(device)) return std::map<std::string, std::string>{};
+  const std::string file = device.substr(kSimulated.size()) + ".toml";
+  const Result<std::string> folder = find_share("profiles", file);
+  // A profile that there is not has no claims; who tries to use it says so.
+  if (!folder.ok()) return std::map<std::string, std::string>{};
+  return reproduce::read_spent_claims(*folder + "/" + file);
+}
+
+// Points of a real device would take the machine from each other.
+uint32_t usual_jobs(const std::vector<PointList>& lists) {
+  const bool simulated = std::all_of(
+      lists.begin(), lists.end(), [](const PointList& list) { return is_simulated(list.device); });
+  return simulated ? static_cast<uint32_t>(usable_cpus().size()) : 1;
+}
+
+// One line about what could not be measured; the verdicts have the rest.
+int report_unmeasured(const std::vector<PointList>& lists) {
+  size_t points = 0;
+  size_t failed = 0;
+  std::string first;
+  for (const PointList& list : lists) {
+    for (const reproduce::WantedPoint& wanted : list.points) {
+      ++points;
+      const reproduce::Measurement* one = list.measurements->find(wanted.point);
+      if (one == nullptr || one->error.empty()) continue;
+      if (failed++ == 0) first = one->error;
+    }
+  }
+  if (failed == 0) return 0;
+  return report_error(
+      Status(StatusCode::kUnavailable,
+             fmt::format("{} of {} points could not be measured: {}", failed, points, first)));
+}
+
+nlohmann::json results_json(const std::vector<PointList>& lists, const std::string& command) {
+  nlohmann::json document =
+      bench::result_document({lists.empty() ? "" : lists[0].device, command}, {});
+  for (const PointList& list : lists) {
+    for (const reproduce::WantedPoint& wanted : list.points) {
+      const reproduce::Measurement* one = list.measurements->find(wanted.point);
+      if (one != nullptr && one->error.empty()) document["results"].push_back(one->row);
+    }
+  }
+  return document;
+}
+
+int print_verdicts(const reproduce::Catalog& catalog,
+                   const std::vector<reproduce::Verdict>& verdicts,
+                   const std::map<std::string, reproduce::PaperData>& papers) {
+  std::string summary;
+  for (const reproduce::PaperChecks& paper : catalog.papers) {
+    if (!papers.contains(paper.paper)) continue;
+    fmt::print("{}\n\n{}\n", paper.paper, reproduce::verdicts_text(verdicts, paper.paper));
+    summary += reproduce::summary_line(paper.paper, reproduce::tally(verdicts, paper.paper));
+  }
+  fmt::print("{}", summary);
+  return finish_output();
+}
+
+int reproduce_claims(const Tool& tool, const ReproduceOptions& options) {
+  const Result<std::string> data = find_share("reproduce", "claims.csv");
+  if (!data.ok()) return report_error(data.status());
+  const Result<std::string> experiment_folder = find_share("experiments", "msgproto-fig10a.toml");
+  if (!experiment_folder.ok()) return report_error(experiment_folder.status());
+  const Result<Reproduction> todo = read_options(options, *data);
+  if (!todo.ok()) return report_error(todo.status());
+
+  reproduce::Experiments experiments(*experiment_folder);
+  std::map<std::string, reproduce::PaperData> papers;
+  std::vector<PointList> lists;
+  for (const reproduce::PaperChecks& paper : todo->catalog.papers) {
+    const bool chosen = std::any_of(
+        todo->catalog.claims.begin(), todo->catalog.claims.end(), [&](const auto& claim) {
+          return claim.paper == paper.paper && todo->chosen.contains(claim.id);
+        });
+    if (!chosen) continue;
+    reproduce::PaperData& data_of_paper = papers[paper.paper];
+    auto points = reproduce::wanted_points(todo->catalog, paper, todo->chosen, experiments);
+    if (!points.ok()) return report_error(points.status());
+    if (points->empty()) continue;
+    for (reproduce::WantedPoint& one : *points) {
+      if (todo->duration_ns != 0) one.duration_ns = todo->duration_ns;
+    }
+    const std::string device = options.device.empty() ? paper.device : options.device;
+    const auto spent = spent_on(device);
+    if (!spent.ok()) return report_error(spent.status());
+    data_of_paper.spent = *spent;
+    lists.push_back({device, std::move(*points), &data_of_paper.measurements});
+  }
+  const Status measured = measure_points(lists, todo->jobs != 0 ? todo->jobs : usual_jobs(lists));
+  if (bench::interrupted()) return bench::interrupt_exit_code();
+  if (!measured.ok()) return report_error(measured);
+
+  const std::vector<reproduce::Verdict> verdicts =
+      reproduce::judge(todo->catalog, todo->chosen, papers, experiments);
+  const int printed = print_verdicts(todo->catalog, verdicts, papers);
+  if (!options.json.empty()) {
+    const Status written = bench::write_json_file(options.json, reproduce::to_json(verdicts));
+    if (!written.ok()) return report_error(written);
+  }
+  if (!options.results.empty()) {
+    const Status written = bench::write_json_file(
+        options.results, results_json(lists, bench::command_text(tool.argc, tool.argv)));
+    if (!written.ok()) return report_error(written);
+  }
+  const int unmeasured = report_unmeasured(lists);
+  return unmeasured != 0 ? unmeasured : printed;
+}
+
+}  // namespace
+
+void add_reproduce_command(Tool& tool) {
+  CLI::App* command = tool.app.add_subcommand(
+      "reproduce", "Run the papers' experiments on simulated devices and compare claim by claim");
+  const auto options = std::make_shared<ReproduceOptions>();
+  const auto add = [&](const std::string& name, std::string& value, const std::string& text,
+                       const std::string& help) {
+    return command->add_option(name, value, help)->option_text(text);
+  };
+  CLI::Option* what =
+      add("WHAT", options->what, "(all)",
+          "all, a paper (patterns, msgproto, memsem, bufreuse, mpiiba) or a figure, by the name of "
+          "its file in experiments/, such as msgproto-fig10a");
+  tool.choices[what] = {"all", "patterns", "msgproto", "memsem", "bufreuse", "mpiiba"};
+  add("--device", options->device, "NAME", "Another device than the one of the paper's RNIC");
+  add("--duration", options->duration, "TIME",
+      "How long each point is measured (in virtual time, where it is simulated)");
+  add("--jobs", options->jobs, "N",
+      "How many points are measured at once (simulated ones: one per core, others: 1)");
+  CLI::Option* json = add("--json", options->json, "FILE",
+                          "Write the verdicts there: a list with one object per claim");
+  CLI::Option* results = add("--results", options->results, "FILE",
+                             "Write what was measured there, for 'verbena report'");
+  tool.takes_path[json] = tool.takes_path[results] = true;
+  command->footer(kHelp + examples_text({"verbena reproduce msgproto-fig10a",
+                                         "verbena reproduce patterns --json verdicts.json"}));
+  command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
+}
+
+}  // namespace verbena::cli

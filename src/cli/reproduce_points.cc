@@ -1,0 +1,202 @@
+#include "src/cli/reproduce_points.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "src/base/runtime.h"
+#include "src/bench/axis.h"
+#include "src/bench/interrupt.h"
+#include "src/bench/plan.h"
+#include "src/bench/progress.h"
+#include "src/cli/share.h"
+#include "src/cli/subprocess.h"
+#include "src/cli/tool.h"
+
+namespace verbena::cli {
+
+namespace {
+
+using reproduce::Measurement;
+using reproduce::WantedPoint;
+
+// A folder for the results of the processes, gone with its owner.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::error_code error;
+    std::string name = std::filesystem::temp_directory_path(error) / "verbena-reproduce-XXXXXX";
+    if (!error && mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }  // empty: there is none
+
+ private:
+  std::string path_;
+};
+
+// One point with everything spelled out, so that no file and no standard has a say.
+std::vector<std::string> bench_command(const std::string& tool, const std::string& device,
+                                       const WantedPoint& wanted, const std::string& json) {
+  const bench::Point& point = wanted.point;
+  std::vector<std::string> command = {tool, "bench", rpc::topology_name(point.topology)};
+  const auto add = [&](std::string name, std::string value) {
+    command.push_back(std::move(name));
+    command.push_back(std::move(value));
+  };
+  for (const bench::Axis& axis : bench::axes()) {
+    add(fmt::format("--{}", axis.name), axis.text(axis.get(point)));
+  }
+  add("--device", device);
+  add("--runs", "1");
+  add("--duration", fmt::format("{}ns", wanted.duration_ns));
+  add("--json", json);
+  return command;
+}
+
+// What a process wrote about its failure.
+std::string last_line(const std::string& path) {
+  constexpr std::string_view kPrefix = "verbena: error: ";
+  std::ifstream file(path);
+  std::string last;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) last = line;
+  }
+  return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
+}
+
+class Measurer {
+ public:
+  Measurer(std::vector<std::pair<const PointList*, const WantedPoint*>> work, std::string tool,
+           std::string folder)
+      : work_(std::move(work)),
+        tool_(std::move(tool)),
+        folder_(std::move(folder)),
+        progress_(work_.size()),
+        free_bytes_(bench::available_memory_bytes()) {}
+
+  void run_worker() {
+    while (const std::optional<size_t> index = take()) {
+      int exit_code = 0;
+      Measurement measurement = measure(*index, &exit_code);
+      give_back(*index, std::move(measurement), exit_code);
+    }
+  }
+
+  const std::string& hopeless() const { return hopeless_; }
+
+ private:
+  std::optional<size_t> take() {
+    std::unique_lock lock(mutex_);
+    const auto fits = [&] {
+      return done() || running_ == 0 ||
+             bench::memory_bytes(work_[next_].second->point) <= free_bytes_;
+    };
+    changed_.wait(lock, fits);
+    if (done()) return std::nullopt;
+    const bench::Point& point = work_[next_].second->point;
+    free_bytes_ -= std::min(free_bytes_, bench::memory_bytes(point));
+    ++running_;
+    progress_.step(fmt::format("{} {} on {}", rpc::topology_name(point.topology),
+                               protocol_name(point.protocol), work_[next_].first->device));
+    return next_++;
+  }
+
+  bool done() const { return next_ == work_.size() || !hopeless_.empty() || bench::interrupted(); }
+
+  Measurement measure(size_t index, int* exit_code) {
+    const auto [list, wanted] = work_[index];
+    const std::string json = fmt::format("{}/{}.json", folder_, index);
+    const std::string errors = fmt::format("{}/{}.errors", folder_, index);
+    const Result<int> ended =
+        run_and_wait(bench_command(tool_, list->device, *wanted, json), {}, {"/dev/null", errors});
+    if (!ended.ok()) return {.error = ended.status().message()};
+    *exit_code = *ended;
+    if (*ended != 0) {
+      const std::string line = last_line(errors);
+      return {.error = line.empty() ? fmt::format("'verbena bench' ended with {}", *ended) : line};
+    }
+    std::ifstream file(json);
+    const nlohmann::json document = nlohmann::json::parse(file, nullptr, false);
+    if (!document.is_object() || document.value("results", nlohmann::json::array()).empty()) {
+      return {.error = "'verbena bench' left no result"};
+    }
+    return {.row = document["results"][0]};
+  }
+
+  void give_back(size_t index, Measurement measurement, int exit_code) {
+    const std::unique_lock lock(mutex_);
+    const auto [list, wanted] = work_[index];
+    // What one point is refused for may be its own; what the first is refused for is everybody's.
+    if (measurement.error.empty()) any_ = true;
+    if (!any_ && exit_code == kExitUsage) hopeless_ = measurement.error;
+    if (!bench::interrupted()) list->measurements->add(wanted->point, std::move(measurement));
+    free_bytes_ += bench::memory_bytes(wanted->point);
+    --running_;
+    changed_.notify_all();
+  }
+
+  const std::vector<std::pair<const PointList*, const WantedPoint*>> work_;
+  const std::string tool_;
+  const std::string folder_;
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  bench::Progress progress_;
+  uint64_t free_bytes_;
+  size_t next_ = 0;
+  size_t running_ = 0;
+  bool any_ = false;
+  std::string hopeless_;
+};
+
+}  // namespace
+
+Status measure_points(const std::vector<PointList>& lists, uint32_t jobs) {
+  std::vector<std::pair<const PointList*, const WantedPoint*>> work;
+  for (const PointList& list : lists) {
+    for (const WantedPoint& wanted : list.points) work.emplace_back(&list, &wanted);
+  }
+  if (work.empty()) return Status::ok_status();
+  // The largest first, so that none of them is left when the others are done.
+  std::stable_sort(work.begin(), work.end(), [](const auto& a, const auto& b) {
+    return bench::memory_bytes(a.second->point) > bench::memory_bytes(b.second->point);
+  });
+  VERBENA_ASSIGN_OR_RETURN(const std::string tool, own_path());
+  const ScratchFolder folder;
+  if (folder.path().empty()) {
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("cannot make a temporary directory: {}; let TMPDIR name one that "
+                              "you may write to",
+                              std::strerror(errno)));
+  }
+  Measurer measurer(std::move(work), tool, folder.path());
+  bench::catch_interrupts();
+  {
+    std::vector<Thread> workers;
+    for (uint32_t i = 1; i < jobs; ++i) {
+      workers.push_back(start_thread("reproduce", [&] { measurer.run_worker(); }));
+    }
+    measurer.run_worker();
+  }
+  if (measurer.hopeless().empty()) return Status::ok_status();
+  return Status(StatusCode::kInvalidArgument, measurer.hopeless());
+}
+
+}  // namespace verbena::cli

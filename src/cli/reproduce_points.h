@@ -1,0 +1,27 @@
+// Measures many points independently of each other, each by `verbena bench` in a process of its
+// own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/reproduce/catalog.h"
+#include "src/reproduce/measurements.h"
+#include "verbena/status.h"
+
+namespace verbena::cli {
+
+// Of one device.
+struct PointList {
+  std::string device;
+  std::vector<reproduce::WantedPoint> points;
+  reproduce::Measurements* measurements = nullptr;  // what is found, or why not, goes there
+};
+
+// Up to `jobs` at a time, fewer where their memory would not suffice, with progress on standard
+// error. An error: nothing can be measured at all, such as with a device that there is not.
+// Ctrl-C ends it early; bench::interrupted() tells.
+Status measure_points(const std::vector<PointList>& lists, uint32_t jobs);
+
+}  // namespace verbena::cli
