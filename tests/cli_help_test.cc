@@ -35,8 +35,8 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 const std::vector<std::string>& all_commands() {
-  static const std::vector<std::string> commands = {"",       "devices", "bench",     "demo",
-                                                    "report", "run",     "completion"};
+  static const std::vector<std::string> commands = {"",       "devices",   "bench", "demo",
+                                                    "report", "reproduce", "run",   "completion"};
   return commands;
 }
 
@@ -166,8 +166,8 @@ TEST(Completion, BashKnowsCommandsOptionsAndValues) {
   using testing::Contains;
   using testing::ElementsAre;
   using testing::IsSupersetOf;
-  EXPECT_THAT(bash_offers({"verbena", ""}),
-              IsSupersetOf({"devices", "bench", "demo", "report", "run", "completion"}));
+  EXPECT_THAT(bash_offers({"verbena", ""}), IsSupersetOf({"devices", "bench", "demo", "report",
+                                                          "reproduce", "run", "completion"}));
   EXPECT_THAT(bash_offers({"verbena", ""}), testing::Not(Contains("bench-node")));
   EXPECT_THAT(bash_offers({"verbena", "be"}), ElementsAre("bench"));
   EXPECT_THAT(bash_offers({"verbena", "bench", ""}), IsSupersetOf({"one-to-one", "N-to-M"}));

@@ -204,8 +204,7 @@ void add_reproduce_command(Tool& tool) {
   };
   CLI::Option* what =
       add("WHAT", options->what, "(all)",
-          "all, a paper (patterns, msgproto, memsem, bufreuse, mpiiba) or a figure, by the name of "
-          "its file in experiments/, such as msgproto-fig10a");
+          "all, a paper, or a figure: the name of a file in experiments/, such as msgproto-fig10a");
   tool.choices[what] = {"all", "patterns", "msgproto", "memsem", "bufreuse", "mpiiba"};
   add("--device", options->device, "NAME", "Another device than the one of the paper's RNIC");
   add("--duration", options->duration, "TIME",
@@ -217,8 +216,9 @@ void add_reproduce_command(Tool& tool) {
   CLI::Option* results = add("--results", options->results, "FILE",
                              "Write what was measured there, for 'verbena report'");
   tool.takes_path[json] = tool.takes_path[results] = true;
-  command->footer(kHelp + examples_text({"verbena reproduce msgproto-fig10a",
-                                         "verbena reproduce patterns --json verdicts.json"}));
+  command->footer(
+      kHelp + examples_text({"verbena reproduce memsem --json verdicts.json",
+                             "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
   command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
 }
 

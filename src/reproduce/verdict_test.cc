@@ -32,7 +32,7 @@ class Verdicts : public testing::Test {
     checks << "paper = \"p\"\ndevice = \"d\"\nduration = \"1ms\"\n"
               "[[unchecked]]\nreason = \"not built\"\nids = [\"p.app\"]\n";
     for (const char* id : {"p.ten", "p.eight", "p.link"}) {
-      checks << "[[check]]\nin = \"e\"\nlacks = \"a cache\"\nid = \"" << id << "\"\n";
+      checks << "[[check]]\n in = \"e\"\nlacks = \"a cache\"\nid = \"" << id << "\"\n";
     }
   }
 

@@ -1,0 +1,82 @@
+// `verbena reproduce`: points are measured by processes, and every claim gets a verdict. On soft0,
+// where hardly any holds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/run_tool.h"
+#include "tests/support/tool_process.h"
+
+namespace verbena::test {
+namespace {
+
+using nlohmann::json;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+constexpr size_t kClaims = 589;
+
+std::map<std::string, json> by_id(const json& verdicts) {
+  std::map<std::string, json> rows;
+  for (const json& row : verdicts) rows[row.at("id").get<std::string>()] = row;
+  return rows;
+}
+
+TEST(Reproduce, GivesEveryClaimAVerdict) {
+  const ScratchDirectory scratch;
+  const Outcome outcome = run_tool(
+      {"reproduce", "patterns-fig4a", "--device", "soft0", "--duration", "2ms", "--jobs", "2",
+       "--json", scratch.file("verdicts.json"), "--results", scratch.file("all.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("patterns.f4.amortized"));
+  EXPECT_THAT(outcome.out, HasSubstr("patterns: 0 of 0 calibration rows"));
+
+  const json verdicts = json::parse(read_file(scratch.file("verdicts.json")));
+  ASSERT_EQ(verdicts.size(), kClaims);
+  const std::map<std::string, json> rows = by_id(verdicts);
+  ASSERT_EQ(rows.size(), kClaims);
+  for (const auto& [id, row] : rows) {
+    EXPECT_TRUE(row.contains("stated") && row.contains("simulated") && row.contains("reason"));
+    const std::string verdict = row.at("verdict");
+    EXPECT_THAT(verdict, AnyOf("pass", "fail", "unchecked")) << id;
+    EXPECT_TRUE(verdict == "pass" || row.at("reason") != "") << id;
+  }
+  // The only two claims of the figure; whether soft0 counts instructions depends on the machine.
+  EXPECT_NE(rows.at("patterns.f4.amortized").at("verdict"), "unchecked");
+  EXPECT_TRUE(rows.at("patterns.f4.amortized").at("simulated").is_string());
+  EXPECT_NE(rows.at("patterns.f4.req_64b").at("reason"), "not selected");
+  EXPECT_EQ(rows.at("msgproto.f10a.ss").at("reason"), "not selected");
+
+  const json results = json::parse(read_file(scratch.file("all.json")));
+  EXPECT_EQ(results.at("results").size(), 4u * 5u);
+}
+
+TEST(Reproduce, PapersWithoutChecksSayWhy) {
+  const Outcome outcome = run_tool({"reproduce", "memsem"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              HasSubstr("an application, which is not built yet (34): head.hashtable"));
+}
+
+TEST(Reproduce, WhatCannotBeDoneIsOneLine) {
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& why) {
+    std::vector<std::string> command = {"reproduce"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Outcome outcome = run_tool(command);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  };
+  refused({"msgproto-fig99"}, "the papers patterns, bufreuse, memsem, msgproto, mpiiba");
+  refused({"--jobs", "0"}, "number of jobs 0");
+  refused({"--duration", "soon"}, "soon");
+  refused({"patterns-fig4a", "--device", "nosuch0"}, "nosuch0");
+}
+
+}  // namespace
+}  // namespace verbena::test
