@@ -217,7 +217,7 @@ void add_reproduce_command(Tool& tool) {
                              "Write what was measured there, for 'verbena report'");
   tool.takes_path[json] = tool.takes_path[results] = true;
   command->footer(
-      kHelp + examples_text({"verbena reproduce memsem --json verdicts.json",
+      kHelp + examples_text({"verbena reproduce bufreuse --json verdicts.json",
                              "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
   command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
 }

@@ -30,7 +30,7 @@ class Findings : public testing::Test {
 
   using Gbps = std::function<double(const bench::Point&)>;
 
-  Result<Finding> find_in(const std::string& check, const Gbps& gbps, Claim claim = {}) {
+  Result<Finding> find_in(const std::string& check, const Gbps& gbps, const Claim& claim = {}) {
     std::ofstream(folder_ + "/checks.toml")
         << "paper = \"p\"\ndevice = \"d\"\nduration = \"1ms\"\n[[check]]\n"
         << "in = \"e\"\nid = \"c\"\n"
