@@ -156,21 +156,24 @@ void FaultyQueuePair::draw_error(const ibv_send_wr* list) {
   if (!hit) return;
   breakable_ = false;
   parts_.timer.call_at(now_ns() + error_dice_.below(kErrorWithinNs), [weak = weak_from_this()] {
-    const auto alive = weak.lock();
-    if (alive != nullptr && alive->to_error()) ++alive->parts_.queue_pair_errors;
+    if (const auto alive = weak.lock()) alive->to_error();
   });
 }
 
-bool FaultyQueuePair::to_error() {
+void FaultyQueuePair::to_error() {
   {
     const std::lock_guard<std::mutex> guard(error_mutex_);
-    if (destroyed_) return false;
+    if (destroyed_) return;
+    // First, so that whoever meets the error finds it counted.
+    ++parts_.queue_pair_errors;
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
-    if (parts_.control->modify_qp(verbs_, &attributes, IBV_QP_STATE) != 0) return false;
+    if (parts_.control->modify_qp(verbs_, &attributes, IBV_QP_STATE) != 0) {
+      --parts_.queue_pair_errors;
+      return;
+    }
   }
   after_state(IBV_QPS_ERR);
-  return true;
 }
 
 void FaultyQueuePair::before_reset() {

@@ -64,7 +64,7 @@ class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
                   uint64_t number);
 
   void draw_error(const ibv_send_wr* list);
-  bool to_error();
+  void to_error();
   void release_sends(bool everything);
   void release_receives(bool everything);
   void drop();
