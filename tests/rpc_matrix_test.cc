@@ -1,11 +1,13 @@
 // Every protocol with every mark layout, in every topology, between threads of one process and
-// between processes, with sizes, depths and faults at random: every byte is right, whatever is
-// delayed; a connection whose queue pair breaks says so and ends; all others finish; none hangs.
+// between processes, with connections of their own or through a dispatcher, with sizes, depths and
+// faults at random: every byte is right, whatever is delayed; a connection whose queue pair breaks
+// says so and ends; all others finish; none hangs.
 //
 // VERBENA_SEED=N replays a run. VERBENA_SOAK=1 goes on for about fifty times as long.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,12 +38,21 @@ void wire(const Topology& topology, Job& job) {
 }
 
 enum class Members { kThreads, kProcesses };
+enum class ConnectionModel { kPrivate, kDispatcher };
 
 struct DesignPoint {
   Protocol protocol;
   MarkLayout layout;
   Members members;
+  ConnectionModel model;
 };
+
+// Whether wait() is possible on either side: somewhere a message raises a completion.
+bool can_sleep(const DesignPoint& point) {
+  return point.protocol == Protocol::kRead || point.protocol == Protocol::kSendSend ||
+         point.protocol == Protocol::kSendWrite || point.protocol == Protocol::kWriteSend ||
+         point.layout == MarkLayout::kImmediate;
+}
 
 // One test each. Further axes of the design belong here.
 std::vector<DesignPoint> design_points() {
@@ -50,7 +61,10 @@ std::vector<DesignPoint> design_points() {
     for (const Protocol protocol : all_protocols()) {
       for (const MarkLayout layout : all_mark_layouts()) {
         if (!uses_mark_layout(protocol) && layout != MarkLayout::kLastBit) continue;
-        points.push_back({protocol, layout, members});
+        for (const ConnectionModel model :
+             {ConnectionModel::kPrivate, ConnectionModel::kDispatcher}) {
+          points.push_back({protocol, layout, members, model});
+        }
       }
     }
   }
@@ -59,6 +73,7 @@ std::vector<DesignPoint> design_points() {
 
 std::string test_name(const testing::TestParamInfo<DesignPoint>& info) {
   std::string name = info.param.members == Members::kThreads ? "Threads" : "Processes";
+  if (info.param.model == ConnectionModel::kDispatcher) name += "_Dispatcher";
   name += std::string("_") + protocol_name(info.param.protocol);
   if (uses_mark_layout(info.param.protocol)) {
     name += std::string("_") + mark_layout_name(info.param.layout);
@@ -72,6 +87,7 @@ struct Sum {
   uint32_t connections = 0;
   uint32_t complete = 0;
   uint32_t ended = 0;
+  uint64_t waits = 0;
   FaultCounts faults;
 };
 
@@ -93,12 +109,15 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
     job.c.request_max_bytes = 600;
     job.c.response_max_bytes = 3000;
     job.c.pending = 1u << random.below(6);
+    if (GetParam().model == ConnectionModel::kDispatcher) {
+      job.workers = static_cast<uint32_t>(1 + random.below(3));
+      job.c.pending *= job.workers;
+    }
     job.c.messages = 100 + random.below(100);
     // Too few shared receives now and then: senders must wait.
     job.c.receive_depth = random.below(3) == 0 ? 2 : 0;
     const auto queues = all_receive_queues();
     job.c.receive_queues = queues[random.below(queues.size())];
-    job.c.blocking = random.below(4) == 0;
     job.seed = random.next();
     const auto draw = [&random](uint64_t max_ns) {
       return Fault{.probability = 0.001 * static_cast<double>(random.below(50)),
@@ -167,6 +186,7 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
     EXPECT_EQ(report.other, 0u);
     sum.complete += report.complete;
     sum.ended += report.ended;
+    sum.waits += report.waits;
     sum.faults.delays += report.faults.delays;
     sum.faults.held_receives += report.faults.held_receives;
     sum.faults.delayed_completions += report.faults.delayed_completions;
@@ -181,22 +201,30 @@ TEST_P(RpcMatrixTest, EveryTopologyTakesRandomFaults) {
   const int rounds = std::getenv("VERBENA_SOAK") != nullptr ? 50 : 1;
   const DesignPoint& point = GetParam();
   Random random(run_seed() + static_cast<uint64_t>(point.protocol) * 100 +
-                static_cast<uint64_t>(point.layout) * 10 + static_cast<uint64_t>(point.members));
+                static_cast<uint64_t>(point.layout) * 10 + static_cast<uint64_t>(point.model) * 2 +
+                static_cast<uint64_t>(point.members));
   Sum all;
   for (int round = 0; round < rounds; ++round) {
+    // In each round at least one topology's members sleep.
+    const Topology& sleeping = kTopologies[random.below(std::size(kTopologies))];
     for (const Topology& topology : kTopologies) {
-      const Job job = draw_job(topology, random);
-      SCOPED_TRACE(std::string(topology.name) + " with " + job.faults.text() + ", round " +
-                   std::to_string(round) + " of VERBENA_SEED=" + std::to_string(run_seed()));
+      Job job = draw_job(topology, random);
+      job.c.blocking = &topology == &sleeping || random.below(4) == 0;
+      SCOPED_TRACE(std::string(topology.name) + (job.c.blocking ? ", sleeping," : "") + " with " +
+                   job.faults.text() + ", round " + std::to_string(round) +
+                   " of VERBENA_SEED=" + std::to_string(run_seed()));
       const Sum sum = run(job);
       EXPECT_EQ(sum.complete + sum.ended, sum.connections) << "each finished or said why not";
       // An error ends the connection of the queue pair that it hit, and no other.
       EXPECT_LE(sum.ended, sum.faults.queue_pair_errors);
       all.faults.delays += sum.faults.delays + sum.faults.held_receives;
+      all.waits += sum.waits;
+      EXPECT_TRUE(job.c.blocking || sum.waits == 0);
       if (HasFailure()) return;
     }
   }
   EXPECT_GT(all.faults.delays, 0u) << "or nothing was tested";
+  EXPECT_EQ(all.waits > 0, can_sleep(point)) << all.waits << " waits";
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, RpcMatrixTest, testing::ValuesIn(design_points()), test_name);

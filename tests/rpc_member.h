@@ -1,5 +1,6 @@
 // One member of a job of requesters and responders: a thread or a process that is told by the test
-// which others it connects to, and what goes wrong with its device meanwhile.
+// which others it connects to, and what goes wrong with its device meanwhile. It polls what it has,
+// or sleeps; or workers of its own request, and it is their dispatcher.
 //
 //   member                         test
 //     <- Job
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc_member_workers.h"
 #include "tests/rpc_support.h"
 #include "verbena/fault.h"
 
@@ -29,6 +31,7 @@ struct Job {
   uint64_t seed = 1;
   uint32_t members = 0;
   uint32_t self = 0;
+  uint32_t workers = 0;  // of each member that requests, behind a dispatcher; 0: it has none
   std::array<std::array<bool, kMaxMembers>, kMaxMembers> requests{};  // [from][to]
 
   bool serves(uint32_t member) const {
@@ -48,6 +51,7 @@ struct Report {
   uint32_t other = 0;     // as requester or responder: ended for any other reason; see message
   uint64_t wrong = 0;     // responses, and requests
   bool stuck = false;
+  uint64_t waits = 0;  // times that it slept, or would have if nothing had come meanwhile
   FaultCounts faults;
   char message[400] = {};
 };
@@ -117,7 +121,14 @@ class Member {
                              ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
     Case c = job_.c;
     c.seed = random_.next();
-    c.pending = static_cast<uint32_t>(1 + random_.below(c.pending));
+    if (job_.workers == 0) {
+      c.pending = static_cast<uint32_t>(1 + random_.below(c.pending));
+    } else {
+      if (worker_pending_ == 0) {
+        worker_pending_ = static_cast<uint32_t>(1 + random_.below(c.pending / job_.workers));
+      }
+      c.pending = job_.workers * worker_pending_;
+    }
     c.request_max_bytes = static_cast<uint32_t>(
         sizeof(ReadRequest) + random_.below(c.request_max_bytes - sizeof(ReadRequest) + 1));
     c.response_max_bytes = static_cast<uint32_t>(
@@ -140,24 +151,19 @@ class Member {
   }
 
   void work() {
+    std::optional<MemberWorkers> workers;
+    if (job_.workers > 0 && !connections_.empty()) start_workers(workers);
     Waiter waiter;
     uint64_t last_progress_ns = now_ns();
     while (!connections_.empty() || serving()) {
       uint32_t found = serving() ? responder_->poll(server_) : 0;
-      for (size_t i = connections_.size(); i-- > 0;) {
-        Connection& connection = *connections_[i];
-        found += connection.client.step(*connection.requester, [](uint64_t) {});
-        if (!connection.client.finished(*connection.requester)) continue;
-        judge(connection);
-        connections_.erase(connections_.begin() + static_cast<ptrdiff_t>(i));
-        ++found;
-      }
+      found += workers ? carry(workers) : request();
       if (found > 0) {
         waiter.progress();
         last_progress_ns = now_ns();
         continue;
       }
-      waiter.idle();
+      if (!job_.c.blocking || !sleep()) waiter.idle();
       if (now_ns() - last_progress_ns > kTimeoutNs / 2) {
         report_.stuck = true;
         return;
@@ -165,13 +171,67 @@ class Member {
     }
   }
 
+  // Without workers: posts and takes what there is, and returns how much that was.
+  uint32_t request() {
+    uint32_t found = 0;
+    for (size_t i = connections_.size(); i-- > 0;) {
+      Connection& connection = *connections_[i];
+      found += connection.client.step(*connection.requester, [](uint64_t) {});
+      if (!connection.client.finished(*connection.requester)) continue;
+      const Outcome& outcome = connection.client.outcome();
+      report_.wrong += outcome.wrong;
+      judge(outcome.responses == connection.c.messages, *connection.requester);
+      connections_.erase(connections_.begin() + static_cast<ptrdiff_t>(i));
+      ++found;
+    }
+    return found;
+  }
+
+  void start_workers(std::optional<MemberWorkers>& workers) {
+    std::vector<Requester*> requesters;
+    std::vector<Case> cases;
+    for (const auto& connection : connections_) {
+      requesters.push_back(connection->requester.get());
+      cases.push_back(connection->c);
+    }
+    workers.emplace(requesters, cases, job_.workers, worker_pending_);
+  }
+
+  // With workers: carries what they and the responders have. All connections end when the last
+  // worker needs none any more.
+  uint32_t carry(std::optional<MemberWorkers>& workers) {
+    const bool finished = workers->finished();
+    const uint32_t found = workers->poll();
+    if (!finished) return found;
+    report_.stuck = report_.stuck || workers->stuck();
+    report_.wrong += workers->wrong();
+    for (uint32_t responder = 0; responder < connections_.size(); ++responder) {
+      judge(workers->complete(responder), *connections_[responder]->requester);
+    }
+    workers.reset();
+    connections_.clear();
+    return 1;
+  }
+
+  // Sleeps where something can wake it; false if nothing can.
+  bool sleep() {
+    // Whoever has one thing to wait for sleeps until it comes. Of several, only the one that is
+    // waited for wakes the sleeper; nor does a worker wake its dispatcher.
+    const bool alone = connections_.size() + (serving() ? 1 : 0) == 1 && job_.workers == 0;
+    const int64_t timeout_ns = alone ? -1 : 1'000'000;
+    uint64_t waits = serving() && responder_->wait(timeout_ns) ? 1 : 0;
+    for (const auto& connection : connections_) {
+      if (connection->requester->wait(timeout_ns)) ++waits;
+    }
+    report_.waits += waits;
+    return waits > 0;
+  }
+
   bool serving() const { return responder_ != nullptr && responder_->connections() > 0; }
 
-  void judge(const Connection& connection) {
-    const Outcome& outcome = connection.client.outcome();
-    const Status& status = connection.requester->status();
-    report_.wrong += outcome.wrong;
-    if (outcome.responses == connection.c.messages) {
+  void judge(bool complete, const Requester& requester) {
+    const Status& status = requester.status();
+    if (complete) {
       ++report_.complete;
     } else if (status.code() == StatusCode::kUnavailable) {
       ++report_.ended;
@@ -203,6 +263,7 @@ class Member {
   std::vector<char> readable_;
   Server server_;
   Report report_;
+  uint32_t worker_pending_ = 0;  // slots of one worker at each responder
   std::optional<Device> device_;
   std::optional<ProtectionDomain> domain_;
   std::vector<std::unique_ptr<ControlConnection>> served_;

@@ -205,9 +205,10 @@ class Client {
   }
 
   // One round of run(), for threads with several connections: posts what may be posted, takes what
-  // came, and returns how many responses that were.
-  template <typename OnResponse>
-  uint32_t step(Requester& requester, OnResponse&& on_response) {
+  // came, and returns how many responses that were. `requester` is one, or offers the three calls
+  // that this uses.
+  template <typename RequesterLike, typename OnResponse>
+  uint32_t step(RequesterLike& requester, OnResponse&& on_response) {
     while (posted_ < case_.messages) {
       const uint32_t slot = choose_slot(posted_);
       if (slots_[slot].waiting) break;
@@ -223,9 +224,8 @@ class Client {
       on_response(outcome_.responses);
     });
   }
-  bool finished(const Requester& requester) const {
-    return outcome_.responses >= case_.messages || !requester.status().ok();
-  }
+  bool complete() const { return outcome_.responses >= case_.messages; }
+  bool finished(const Requester& requester) const { return complete() || !requester.status().ok(); }
   const Outcome& outcome() const { return outcome_; }
 
  private:
