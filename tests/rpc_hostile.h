@@ -5,109 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cerrno>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "src/channel/work_request.h"
-#include "src/rpc/connection_end.h"
-#include "src/rpc/designs.h"
-#include "src/rpc/handshake.h"
-#include "src/rpc/requester_control.h"
-#include "tests/rpc_support.h"
+#include "tests/rpc_hostile_end.h"
+#include "tests/rpc_peer.h"
 
 namespace verbena::rpc_test {
-struct Side {
-  Device device;
-  ProtectionDomain domain;
-};
-
-inline Result<Side> open_side() {
-  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
-  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
-  return Side{std::move(device), std::move(domain)};
-}
-
-// A side of a connection by its handshake, and after that whatever a test wants to send.
-template <typename Outgoing, typename Incoming>
-class HostileEnd {
- public:
-  // Joins the peer at the other end of `control`, with which the design is agreed.
-  static Result<std::unique_ptr<HostileEnd>> join(Side& side, ControlConnection& control,
-                                                  const rpc::EndOptions& options) {
-    auto hostile = std::make_unique<HostileEnd>();
-    auto mine = hostile->end_.prepare(side.device, side.domain, options);
-    VERBENA_ASSIGN_OR_RETURN(hostile->peer_,
-                             rpc::join(control, hostile->end_.endpoint(), std::move(mine),
-                                       hostile->end_.needs(), kTimeoutNs));
-    hostile->end_.start(hostile->peer_);
-    return hostile;
-  }
-
-  const rpc::EndpointTerms& peer() const { return peer_; }
-
-  // Overwrites the peer's slots with `bytes`, from their start on.
-  void write(const std::vector<char>& bytes) {
-    post(bytes, [this](channel::SlotRequest& request, uint64_t address, uint32_t lkey) {
-      channel::set_write(request, address, lkey, peer_.slots_address, peer_.slots_rkey);
-    });
-  }
-  void write_with_immediate(const std::vector<char>& bytes, uint32_t immediate) {
-    post(bytes, [&](channel::SlotRequest& request, uint64_t address, uint32_t lkey) {
-      channel::set_write_with_immediate(request, address, lkey, peer_.slots_address,
-                                        peer_.slots_rkey, immediate);
-    });
-  }
-  void send(const std::vector<char>& bytes, uint32_t immediate) {
-    post(bytes, [immediate](channel::SlotRequest& request, uint64_t address, uint32_t lkey) {
-      channel::set_send(request, address, lkey, immediate);
-    });
-  }
-  void send_without_immediate(const std::vector<char>& bytes) {
-    post(bytes, [](channel::SlotRequest& request, uint64_t address, uint32_t lkey) {
-      channel::set_send(request, address, lkey, 0);
-      request.request.opcode = IBV_WR_SEND;
-    });
-  }
-
- private:
-  template <typename Prepare>
-  void post(const std::vector<char>& bytes, Prepare&& prepare) {
-    rpc::Endpoint& endpoint = *end_.endpoint();
-    ASSERT_LE(bytes.size(), endpoint.arena.size_bytes());
-    std::memcpy(endpoint.arena.data(), bytes.data(), bytes.size());
-    channel::SlotRequest request;
-    prepare(request, reinterpret_cast<uint64_t>(endpoint.arena.data()), endpoint.arena.lkey());
-    channel::set_size_or_empty(request, static_cast<uint32_t>(bytes.size()), 0);
-    request.request.send_flags |= IBV_SEND_SIGNALED;
-    ibv_send_wr* rejected = nullptr;
-    int error = ENOMEM;
-    // Where many are sent, they have to wait for room, unless the peer has ended it.
-    const uint64_t start_ns = now_ns();
-    while ((error = ibv_post_send(endpoint.queue_pair.get(), &request.request, &rejected)) ==
-               ENOMEM &&
-           now_ns() - start_ns < uint64_t{kTimeoutNs}) {
-      ibv_wc completion;
-      if (ibv_poll_cq(endpoint.send_completions->get(), 1, &completion) == 1 &&
-          completion.status != IBV_WC_SUCCESS) {
-        return;
-      }
-    }
-    ASSERT_EQ(error, 0);
-  }
-
-  rpc::ConnectionEnd<Outgoing, Incoming, false> end_;
-  rpc::EndpointTerms peer_;
-};
-
-template <typename Design>
-using HostileRequester =
-    HostileEnd<typename Design::RequestChannel, typename Design::ResponseChannel>;
-template <typename Design>
-using HostileResponder =
-    HostileEnd<typename Design::ResponseChannel, typename Design::RequestChannel>;
 
 class RpcHostileTest : public testing::Test {
  protected:
@@ -131,23 +38,71 @@ class RpcHostileTest : public testing::Test {
     return std::move(*control);
   }
 
-  // A responder with two requesters: a good one, that works all the time, and a hostile one that
-  // does `attack`. The responder ends the hostile one's connection for `reason`, and only that.
-  template <typename Design, typename Attack>
-  void expect_ended(const char* reason, Attack&& attack) {
-    SCOPED_TRACE(std::string(protocol_name(Design::kProtocol)) + " " +
-                 mark_layout_name(Design::kLayout));
+  template <typename Design>
+  static Case case_of() {
     Case c;
     c.protocol = Design::kProtocol;
     c.layout = Design::kLayout;
     c.pending = 2;
+    return c;
+  }
+  // What the hostile requester asks for.
+  template <typename Design>
+  static Case hostile_case_of() {
+    Case c = case_of<Design>();
+    c.request_max_bytes = 64;
+    return c;
+  }
+
+  // A responder with two requesters: a good one, that works all the time, and a hostile one, a
+  // thread of this process that does `attack`. The responder ends the hostile one's connection for
+  // `reason`, and only that.
+  template <typename Design, typename Attack>
+  void expect_ended(const char* reason, Attack&& attack) {
+    std::atomic<bool> attack_seen{false};
+    Thread hostile;
+    expect_one_ended(case_of<Design>(), reason, attack_seen, [&] {
+      hostile = start_thread("hostile", [&] {
+        auto side = open_side();
+        ASSERT_TRUE(side.ok()) << side.status().message();
+        ControlConnection control = connect();
+        auto requester = join_hostile_requester<Design>(*side, control, hostile_case_of<Design>());
+        ASSERT_TRUE(requester.ok()) << requester.status().message();
+        attack(**requester);
+        Waiter waiter;
+        while (!attack_seen) waiter.idle();
+      });
+      return accept();
+    });
+    hostile.join();
+  }
+
+  // The same with a hostile one in another process.
+  template <typename Design>
+  void expect_other_process_ended(const char* reason, const HostileTask& task) {
+    std::atomic<bool> attack_seen{false};
+    std::optional<PeerProcess> hostile;
+    expect_one_ended(case_of<Design>(), reason, attack_seen, [&] {
+      hostile.emplace("rpc_hostile_process", listener_->port(), secret_);
+      ControlConnection control = accept();
+      EXPECT_TRUE(control.send_value(kHostileTaskTag, task).ok());
+      return control;
+    });
+    EXPECT_EQ(hostile->wait_exit_code(), 0);
+  }
+
+  // What both rest on. `start_hostile()` returns the responder's control connection to the hostile
+  // one.
+  template <typename StartHostile>
+  void expect_one_ended(Case c, const char* reason, std::atomic<bool>& attack_seen,
+                        StartHostile&& start_hostile) {
+    SCOPED_TRACE(name_of(c));
     c.request_max_bytes = 256;
     c.max_connections = 2;
     auto responder = make_responder(c.protocol, c.layout, side_->device, side_->domain,
                                     responder_options(c, {}));
     ASSERT_TRUE(responder.ok()) << responder.status().message();
 
-    std::atomic<bool> attack_seen{false};
     Thread good = start_thread("good", [&] {
       auto side = open_side();
       ASSERT_TRUE(side.ok()) << side.status().message();
@@ -165,23 +120,7 @@ class RpcHostileTest : public testing::Test {
     });
     ControlConnection good_control = accept();
     ASSERT_TRUE((*responder)->connect(good_control).ok());
-
-    Thread hostile = start_thread("hostile", [&] {
-      auto side = open_side();
-      ASSERT_TRUE(side.ok()) << side.status().message();
-      ControlConnection control = connect();
-      RequesterOptions options = requester_options(c);
-      options.request_max_bytes = 64;
-      const auto agreed =
-          rpc::propose_design(Design::kProtocol, Design::kLayout, side->device, control, options);
-      ASSERT_TRUE(agreed.ok()) << agreed.status().message();
-      auto requester = HostileRequester<Design>::join(*side, control, rpc::end_options(options));
-      ASSERT_TRUE(requester.ok()) << requester.status().message();
-      attack(**requester);
-      Waiter waiter;
-      while (!attack_seen) waiter.idle();
-    });
-    ControlConnection hostile_control = accept();
+    ControlConnection hostile_control = start_hostile();
     ASSERT_TRUE((*responder)->connect(hostile_control).ok());
 
     Server server;
@@ -199,19 +138,14 @@ class RpcHostileTest : public testing::Test {
     attack_seen = true;
     serve(**responder, server);
     good.join();
-    hostile.join();
   }
 
   // A requester whose responder, once a request is out in slot 0, does `attack`. The requester ends
   // the connection for `reason`, and delivers nothing.
   template <typename Design, typename Attack>
   void expect_reported(const char* reason, Attack&& attack) {
-    SCOPED_TRACE(std::string(protocol_name(Design::kProtocol)) + " " +
-                 mark_layout_name(Design::kLayout));
-    Case c;
-    c.protocol = Design::kProtocol;
-    c.layout = Design::kLayout;
-    c.pending = 2;
+    const Case c = case_of<Design>();
+    SCOPED_TRACE(name_of(c));
     std::atomic<bool> posted{false};
     std::atomic<bool> seen{false};
     Thread hostile = start_thread("hostile", [&] {

@@ -1,6 +1,8 @@
 // Malformed lengths, marks, slots and immediates, one by one, for every design: in requests, which
 // the responder punishes by ending that connection only, and in responses, which the requester
 // reports.
+#include <algorithm>
+
 #include "tests/rpc_hostile.h"
 
 namespace verbena::rpc_test {
@@ -19,15 +21,27 @@ void put(Bytes& slot, size_t offset, uint64_t word) {
   std::memcpy(slot.data() + offset, &word, sizeof(word));
 }
 
-// Slots that no sender makes, for the layouts whose receivers poll memory. A new layout's belong
-// here.
-std::vector<Bytes> malformed_slots(MarkLayout layout, const channel::SlotShape& shape) {
+// What no sender makes: a slot, the signal that announces it where the layout has signals, and what
+// is wrong with it.
+struct Malformed {
+  Bytes slot;
+  uint8_t signal = 0;
+  const char* reason = "completion mark";
+};
+
+// For the layouts whose receivers poll memory. A new layout's belong here.
+std::vector<Malformed> malformed_slots(MarkLayout layout, const channel::SlotShape& shape) {
   const uint64_t too_long = shape.capacity_bytes + 1;
-  std::vector<Bytes> slots;
+  std::vector<Malformed> slots;
   const auto add = [&](size_t offset, uint64_t word) -> Bytes& {
-    slots.emplace_back(shape.slot_bytes);
-    put(slots.back(), offset, word);
-    return slots.back();
+    slots.push_back({Bytes(shape.slot_bytes)});
+    put(slots.back().slot, offset, word);
+    return slots.back().slot;
+  };
+  const auto add_signaled = [&](uint8_t signal, uint64_t length, const char* reason) {
+    add(0, length);
+    slots.back().signal = signal;
+    slots.back().reason = reason;
   };
   switch (layout) {
     case MarkLayout::kLastBit: {
@@ -48,10 +62,35 @@ std::vector<Bytes> malformed_slots(MarkLayout layout, const channel::SlotShape& 
       add(0, uint64_t{0xc3} << 56 | uint64_t{1} << 55);
       add(0, uint64_t{0x5b} << 56 | 8);  // a flag that is none of the two
       break;
-    default:
+    case MarkLayout::kDense:
+      add_signaled(1, too_long, "larger than agreed");
+      add_signaled(1, 0xffffffff, "larger than agreed");
+      add_signaled(1, 0x80000000, "larger than agreed");  // below 0 if it had a sign
+      // Announced by another number than the one, with a length that would do.
+      add_signaled(2, 8, "completion mark");
+      add_signaled(0x81, 8, "completion mark");
+      add_signaled(0xff, 8, "completion mark");
+      break;
+    case MarkLayout::kImmediate:
       break;
   }
   return slots;
+}
+
+// How many there are for the requests, or the responses, of all designs: each layout's for each of
+// two protocols.
+constexpr uint32_t kAttacks = 2 * (3 + 4 + 3 + 6);
+
+// The first slot is empty: the second is found although the first is expected next.
+HostileTask in_second_slot(const Case& c, const Malformed& malformed) {
+  HostileTask task;
+  task.c = c;
+  task.slots_bytes = static_cast<uint32_t>(2 * malformed.slot.size());
+  std::copy(malformed.slot.begin(), malformed.slot.end(),
+            task.slots.begin() + static_cast<ptrdiff_t>(malformed.slot.size()));
+  task.signaled_slot = 1;
+  task.signal = malformed.signal;
+  return task;
 }
 
 TEST_F(RpcHostileTest, MalformedSlotsOfRequests) {
@@ -62,15 +101,14 @@ TEST_F(RpcHostileTest, MalformedSlotsOfRequests) {
       },
       [&]<typename Design>() {
         const channel::SlotShape shape = Design::RequestChannel::shape(kRequestBytes);
-        for (const Bytes& slot : malformed_slots(Design::kLayout, shape)) {
-          // In the second slot: found although the first one is expected next.
-          Bytes both(shape.slot_bytes);
-          both.insert(both.end(), slot.begin(), slot.end());
-          expect_ended<Design>("completion mark", [&](auto& hostile) { hostile.write(both); });
+        for (const Malformed& malformed : malformed_slots(Design::kLayout, shape)) {
+          const HostileTask task = in_second_slot(hostile_case_of<Design>(), malformed);
+          expect_ended<Design>(malformed.reason, [&](auto& hostile) { carry_out(task, hostile); });
+          expect_other_process_ended<Design>(malformed.reason, task);
           ++attacks;
         }
       });
-  EXPECT_GE(attacks, 20u) << "ten for each of two protocols";
+  EXPECT_EQ(attacks, kAttacks);
 }
 
 TEST_F(RpcHostileTest, MalformedSlotsOfResponses) {
@@ -81,12 +119,15 @@ TEST_F(RpcHostileTest, MalformedSlotsOfResponses) {
       },
       [&]<typename Design>() {
         const channel::SlotShape shape = Design::ResponseChannel::shape(kResponseBytes);
-        for (const Bytes& slot : malformed_slots(Design::kLayout, shape)) {
-          expect_reported<Design>("completion mark", [&](auto& hostile) { hostile.write(slot); });
+        for (const Malformed& malformed : malformed_slots(Design::kLayout, shape)) {
+          expect_reported<Design>(malformed.reason, [&](auto& hostile) {
+            hostile.write(malformed.slot);
+            if (malformed.signal != 0) hostile.signal(0, malformed.signal);
+          });
           ++attacks;
         }
       });
-  EXPECT_GE(attacks, 20u) << "ten for each of two protocols";
+  EXPECT_EQ(attacks, kAttacks);
 }
 
 // Immediates that name a slot or a connection that is not the sender's.
