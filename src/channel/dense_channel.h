@@ -149,13 +149,12 @@ struct DenseChannel {
         uint64_t set = SignalArray::load(signals_, stride_bytes_, first);
         while (set != 0) {
           const uint32_t byte = static_cast<uint32_t>(std::countr_zero(set)) / 8;
-          const auto signal = static_cast<uint8_t>(set >> byte * 8);
           set &= ~(uint64_t{0xff} << byte * 8);
           if (found == limit || error_) return found;
           const uint32_t slot = first + byte;
           // A signal for a slot that waits for nothing is no message: it is seen when one is due.
           if (slot >= slots_.count || !eligible(slot)) continue;
-          if (take(slot, signal, deliver)) ++found;
+          if (take(slot, deliver)) ++found;
         }
       }
       return found;
@@ -168,7 +167,10 @@ struct DenseChannel {
 
    private:
     template <DeliverFunction Deliver>
-    bool take(uint32_t slot, uint8_t signal, Deliver& deliver) {
+    bool take(uint32_t slot, Deliver& deliver) {
+      // The sender's device stored one byte: only a load of that byte is sure to acquire what came
+      // before it. The word said no more than where to look.
+      const uint8_t signal = load_mark(signals_ + slot);
       const char* message = slots_.slot(slot);
       const uint32_t bytes = load_relaxed(reinterpret_cast<const uint32_t*>(message));
       if (signal != kSignal || bytes > slots_.shape.capacity_bytes) [[unlikely]] {
