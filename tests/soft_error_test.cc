@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/device/verbs_control.h"
+#include "tests/soft/places.h"
 #include "tests/soft/process.h"
 #include "tests/soft/responder.h"
 #include "tests/soft/verbs.h"
@@ -66,12 +67,7 @@ class ErrorTest : public testing::TestWithParam<Place> {
   Responder::Memory remote_{};
 };
 
-INSTANTIATE_TEST_SUITE_P(Places, ErrorTest,
-                         testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                         [](const auto& info) {
-                           return info.param == Place::kThisProcess ? "ThisProcess"
-                                                                    : "OtherProcess";
-                         });
+INSTANTIATE_TEST_SUITE_P(Places, ErrorTest, all_places(), name_by_place);
 
 // ---- local ----
 

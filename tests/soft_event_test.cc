@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/device/verbs_control.h"
+#include "tests/soft/places.h"
 #include "tests/soft/process.h"
 #include "tests/soft/responder.h"
 #include "tests/soft/verbs.h"
@@ -54,12 +55,7 @@ class EventTest : public testing::TestWithParam<Place> {
   std::optional<Responder> responder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Places, EventTest,
-                         testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                         [](const auto& info) {
-                           return info.param == Place::kThisProcess ? "ThisProcess"
-                                                                    : "OtherProcess";
-                         });
+INSTANTIATE_TEST_SUITE_P(Places, EventTest, all_places(), name_by_place);
 
 TEST_P(EventTest, NoneUnlessArmed) {
   arrival();

@@ -10,6 +10,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/verbs_control.h"
+#include "tests/soft/places.h"
 #include "tests/soft/process.h"
 #include "tests/soft/responder.h"
 #include "tests/soft/verbs.h"
@@ -23,7 +24,7 @@ void reset(const Node& node, ibv_qp* qp) {
   ASSERT_EQ(node.control().modify_qp(qp, &attributes, IBV_QP_STATE), 0);
 }
 
-class ResetTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {
+class ResetTest : public testing::TestWithParam<PlaceAndDepth> {
  protected:
   Place place() const { return std::get<0>(GetParam()); }
   ResponderOptions options() const { return {.srq_depth = std::get<1>(GetParam())}; }
@@ -32,16 +33,7 @@ class ResetTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {
   Buffer buffer_{node_.domain, 8192};
 };
 
-INSTANTIATE_TEST_SUITE_P(Places, ResetTest,
-                         testing::Combine(testing::Values(Place::kThisProcess,
-                                                          Place::kOtherProcess),
-                                          testing::Values(0u, 8u)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param) == Place::kThisProcess
-                                                  ? "ThisProcess"
-                                                  : "OtherProcess") +
-                                  (std::get<1>(info.param) != 0 ? "SharedReceiveQueue" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(Places, ResetTest, all_places_and_receives(), name_by_place_and_receives);
 
 // Each life leaves something behind: arrivals not polled, sends that wait, receives not used.
 TEST_P(ResetTest, ManyLivesDoNotMix) {

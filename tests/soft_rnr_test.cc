@@ -9,6 +9,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/verbs_control.h"
+#include "tests/soft/places.h"
 #include "tests/soft/process.h"
 #include "tests/soft/responder.h"
 #include "tests/soft/verbs.h"
@@ -16,7 +17,7 @@
 namespace verbena::soft_test {
 namespace {
 
-class RnrTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {
+class RnrTest : public testing::TestWithParam<PlaceAndDepth> {
  protected:
   void start(const ReliabilityOptions& options = {}) {
     const auto [place, srq_depth] = GetParam();
@@ -32,16 +33,7 @@ class RnrTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {
   std::optional<Responder> responder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Places, RnrTest,
-                         testing::Combine(testing::Values(Place::kThisProcess,
-                                                          Place::kOtherProcess),
-                                          testing::Values(0u, 8u)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param) == Place::kThisProcess
-                                                  ? "ThisProcess"
-                                                  : "OtherProcess") +
-                                  (std::get<1>(info.param) != 0 ? "SharedReceiveQueue" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(Places, RnrTest, all_places_and_receives(), name_by_place_and_receives);
 
 TEST_P(RnrTest, ASendWaitsUntilAReceiveIsPosted) {
   start();
@@ -145,12 +137,7 @@ class NotReadyTest : public testing::TestWithParam<Place> {
   End end_{node_};
 };
 
-INSTANTIATE_TEST_SUITE_P(Places, NotReadyTest,
-                         testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                         [](const auto& info) {
-                           return info.param == Place::kThisProcess ? "ThisProcess"
-                                                                    : "OtherProcess";
-                         });
+INSTANTIATE_TEST_SUITE_P(Places, NotReadyTest, all_places(), name_by_place);
 
 TEST_P(NotReadyTest, APeerThatConnectsLaterGetsWhatWasSentBefore) {
   Responder responder(GetParam());

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/soft/places.h"
 #include "tests/soft/process.h"
 #include "tests/soft/responder.h"
 #include "tests/soft/verbs.h"
@@ -35,23 +36,17 @@ class TransferTest : public testing::TestWithParam<Place> {
   std::optional<Responder> responder_;
 };
 
-std::string name_of(Place place) {
-  return place == Place::kThisProcess ? "ThisProcess" : "OtherProcess";
-}
-
-INSTANTIATE_TEST_SUITE_P(Places, TransferTest,
-                         testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Places, TransferTest, all_places(), name_by_place);
 
 class SizeTest : public testing::TestWithParam<std::tuple<Place, uint32_t>> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, SizeTest,
-    testing::Combine(testing::Values(Place::kThisProcess, Place::kOtherProcess),
-                     testing::Values(0, 1, 7, 8, 48, 111, 112, 113, 4096, kMiB, 8 * kMiB)),
-    [](const auto& info) {
-      return name_of(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, SizeTest,
+                         testing::Combine(all_places(), testing::Values(0, 1, 7, 8, 48, 111, 112,
+                                                                        113, 4096, kMiB, 8 * kMiB)),
+                         [](const auto& info) {
+                           return place_name(std::get<0>(info.param)) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 TEST_P(SizeTest, SendsWritesAndReadsTheSameBytes) {
   const auto [place, size] = GetParam();
