@@ -1,10 +1,10 @@
 // A side of a connection that finishes the handshake and then sends whatever it likes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -88,7 +88,7 @@ class HostileEnd {
     if (next_byte_ + bytes.size() > endpoint.arena.size_bytes()) next_byte_ = 0;
     char* local = endpoint.arena.data() + next_byte_;
     next_byte_ += bytes.size();
-    std::memcpy(local, bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), local);
     channel::SlotRequest request;
     prepare(request, reinterpret_cast<uint64_t>(local), endpoint.arena.lkey());
     channel::set_size_or_empty(request, static_cast<uint32_t>(bytes.size()), 0);

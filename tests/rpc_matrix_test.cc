@@ -113,7 +113,7 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
       job.workers = static_cast<uint32_t>(1 + random.below(3));
       job.c.pending *= job.workers;
     }
-    job.c.messages = 100 + random.below(100);
+    job.c.messages = thinned(100 + random.below(100));
     // Too few shared receives now and then: senders must wait.
     job.c.receive_depth = random.below(3) == 0 ? 2 : 0;
     const auto queues = all_receive_queues();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/rpc.h"
@@ -21,11 +22,16 @@ inline const char* test_device() {
   const char* name = std::getenv("VERBENA_TEST_DEVICE");
   return name != nullptr && *name != '\0' ? name : "soft0";
 }
-// Of so many messages, the part that this run exchanges: all, or one in VERBENA_TEST_THINNING where
-// the machine is slow because it is emulated.
+// Of so many messages, the part that this run exchanges: all, fewer in a sanitizer build, or one in
+// VERBENA_TEST_THINNING where the machine is slow because it is emulated.
 inline uint64_t thinned(uint64_t messages) {
+#if VERBENA_THREAD_SANITIZER || defined(__SANITIZE_ADDRESS__)
+  constexpr uint64_t kUsual = 4;
+#else
+  constexpr uint64_t kUsual = 1;
+#endif
   const char* text = std::getenv("VERBENA_TEST_THINNING");
-  const uint64_t thinning = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+  const uint64_t thinning = text != nullptr ? std::strtoull(text, nullptr, 10) : kUsual;
   return thinning > 1 ? messages / thinning + 1 : messages;
 }
 inline constexpr int64_t kTimeoutNs = 60'000'000'000;
