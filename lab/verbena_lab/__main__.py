@@ -1,10 +1,11 @@
-"""Command line: python3 -m verbena_lab report OUT.html FILE|DIR..."""
+"""Command line: python3 -m verbena_lab report OUT.html FILE|DIR..., or reproduction OUT.html FILE."""
 
 import argparse
 import sys
 
 from .errors import ReportError
 from .page import write_report
+from .reproduction import write_reproduction
 
 USAGE_ERROR = 2
 
@@ -15,7 +16,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments=None):
-    parser = _Parser(prog="verbena_lab", description="Report pages from result files of verbena bench.")
+    parser = _Parser(prog="verbena_lab", description="Report pages from what verbena measured.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser, metavar="COMMAND")
     report = commands.add_parser(
         "report",
@@ -25,9 +26,20 @@ def main(arguments=None):
     )
     report.add_argument("out", metavar="OUT.html", help="the page to write; replaced only when the report is complete")
     report.add_argument("inputs", metavar="FILE|DIR", nargs="+", help="result files, or directories with *.json")
+    reproduction = commands.add_parser(
+        "reproduction",
+        help="write the page about a reproduction of the papers",
+        description="Writes one self-contained HTML page from what verbena reproduce --report hands over.",
+        epilog="example: python3 -m verbena_lab reproduction figures.html data.json",
+    )
+    reproduction.add_argument("out", metavar="OUT.html", help="the page to write")
+    reproduction.add_argument("data", metavar="FILE", help="figures and verdicts")
     given = parser.parse_args(arguments)
     try:
-        write_report(given.out, given.inputs)
+        if given.command == "reproduction":
+            write_reproduction(given.out, given.data)
+        else:
+            write_report(given.out, given.inputs)
     except ReportError as error:
         print(f"verbena report: {' '.join(str(error).split())}", file=sys.stderr)
         return USAGE_ERROR

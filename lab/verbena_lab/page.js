@@ -166,7 +166,7 @@
   for (const header of document.querySelectorAll(".sortable thead th")) {
     header.firstElementChild.addEventListener("click", () => sortBy(header));
   }
-  document.getElementById("filter").addEventListener("input", filterRows);
+  document.getElementById("filter")?.addEventListener("input", filterRows);
   dark.addEventListener("change", drawAll);
   const sizes = new ResizeObserver((entries) => {
     for (const {target} of entries) {

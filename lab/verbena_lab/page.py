@@ -1,10 +1,7 @@
-"""Puts the report page together: one HTML file that needs nothing else."""
+"""Puts the report page together."""
 
 import html
-import json
 import os
-import pathlib
-import tempfile
 
 from . import advice, figures
 from .cards import answer_card
@@ -13,50 +10,19 @@ from .markup import escaped, swatch
 from .plotly_js import plotly_js
 from .results import load
 from .scaling import scaling_plots
+from .shell import checked_target, page_text, write_page
 from .tables import peers_section, provenance_section, results_section
 from .verdict import verdict
 from .views import make_views, series_of
-
-_HERE = pathlib.Path(__file__).parent
-# The page may not load anything from anywhere; the browser enforces it.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def write_report(out, inputs):
     """Writes the page for `inputs` to `out`. Raises ReportError; then `out` is as it was before."""
     results = load(inputs)
-    target = pathlib.Path(os.path.realpath(out))
-    if os.path.isdir(target):
-        raise ReportError(f"{out}: is a directory: name the file to write, e.g. {pathlib.Path(out) / 'report.html'}")
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise ReportError(f"{out}: is no regular file: give the page a file name of its own")
+    target = checked_target(out)
     if any(os.path.realpath(file) == str(target) for file in results.files):
         raise ReportError(f"{out}: is one of the result files: give the page another name")
-    _write(target, render(results, plotly_js()))
-
-
-def _write(target, text):
-    """A reader sees the old page or the complete new one."""
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", errors="replace", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as file:
-            temporary = pathlib.Path(file.name)
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    except BaseException as error:
-        if temporary:
-            temporary.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-        raise ReportError(
-            f"{target}: cannot write the page ({error.strerror}): check that {target.parent}/ exists, is writable and "
-            "has space"
-        ) from None
+    write_page(target, render(results, plotly_js()))
 
 
 def render(results, plotly_source):
@@ -74,33 +40,7 @@ def render(results, plotly_source):
         + results_section(results.measurements)
         + provenance_section(results)
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Verbena report: {escaped(', '.join(devices))}</title>
-<style>
-{(_HERE / 'page.css').read_text(encoding='utf-8')}</style>
-</head>
-<body>
-<main>
-{body}</main>
-<script type="application/json" id="verbena-plots">{_json(plots)}</script>
-<script>{plotly_source}</script>
-<script>
-{(_HERE / 'page.js').read_text(encoding='utf-8')}</script>
-</body>
-</html>
-"""
-
-
-def _json(value):
-    """JSON that is safe inside a script element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return page_text(f"Verbena report: {', '.join(devices)}", body, plots, plotly_source)
 
 
 def _header(results, views, devices):
@@ -155,14 +95,14 @@ def _view_section(view, index, several, plots):
     if drawn:
         parts.append("<h2>The measurements behind it</h2>")
         parts.append('<div class="evidence">')
-        parts.append(_legend(series_of(view)))
+        parts.append(legend(series_of(view)))
         parts.append(
             "<noscript><p class=notice>The plots need JavaScript; the answers above and the table below do not."
             "</p></noscript>"
         )
         parts.append('<div class="plots">')
         for plot in drawn:
-            parts.append(_plot_figure(plot, f"v{index}-{plot['id']}"))
+            parts.append(plot_figure(plot, f"v{index}-{plot['id']}"))
             plots.append({"element": f"v{index}-{plot['id']}", "name": plot["title"], "variants": plot["variants"]})
         parts.append("</div></div>")
     parts.append("</section>\n")
@@ -176,10 +116,10 @@ def _scaling_section(views, plots):
         return ""
     by_series = {series for view in views for series in series_of(view)}
     parts = ['<section><h2>How it scales</h2><div class="evidence">']
-    parts.append(_legend(sorted(by_series, key=lambda series: (series.slot, series.key))))
+    parts.append(legend(sorted(by_series, key=lambda series: (series.slot, series.key))))
     parts.append('<div class="plots">')
     for plot in drawn:
-        parts.append(_plot_figure(plot, plot["id"]))
+        parts.append(plot_figure(plot, plot["id"]))
         plots.append({"element": plot["id"], "name": plot["title"], "variants": plot["variants"]})
     parts.append("</div></div></section>\n")
     return "\n".join(parts)
@@ -209,7 +149,7 @@ def _limits(view):
     )
 
 
-def _legend(by_series):
+def legend(by_series):
     """One legend for the plots beside it; a press hides a series on all of them."""
     chips = "".join(
         f'<button type="button" aria-pressed="true" data-series="{escaped(html.escape(series.name))}">'
@@ -230,7 +170,7 @@ def _legend(by_series):
     return f'{details if items else ""}<div class="legend" role="group" aria-label="Shown on the plots">{chips}</div>'
 
 
-def _plot_figure(plot, element):
+def plot_figure(plot, element):
     # Bars of many protocols need more room than a plot usually has.
     rows = max(len(trace["y"]) if trace["type"] == "bar" else 0 for one in plot["variants"] for trace in one["data"])
     height = f' style="height:{rows * 3.2 + 6:g}rem"' if rows > 6 else ""

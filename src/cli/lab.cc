@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "src/bench/result_file.h"
 #include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
@@ -32,6 +33,16 @@ int write_report(const std::string& out, const std::vector<std::string>& inputs)
   std::vector<std::string> arguments = {"verbena_lab", "report", "--", out};
   arguments.insert(arguments.end(), inputs.begin(), inputs.end());
   return run_lab(arguments);
+}
+
+int write_reproduction(const std::string& out, const nlohmann::json& data) {
+  // Beside the page, where there is space for it too.
+  const std::string file = out + ".data.json";
+  const Status written = bench::write_json_file(file, data);
+  if (!written.ok()) return report_error(written);
+  const int exit_code = run_lab({"verbena_lab", "reproduction", "--", out, file});
+  unlink(file.c_str());
+  return exit_code;
 }
 
 int print_verdict(const std::vector<std::string>& inputs) {

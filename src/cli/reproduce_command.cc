@@ -11,15 +11,18 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/build_info.h"
 #include "src/base/runtime.h"
 #include "src/bench/interrupt.h"
 #include "src/bench/result_file.h"
 #include "src/bench/size_list.h"
 #include "src/cli/commands.h"
+#include "src/cli/lab.h"
 #include "src/cli/reproduce_points.h"
 #include "src/cli/share.h"
 #include "src/cli/tool.h"
 #include "src/reproduce/catalog.h"
+#include "src/reproduce/figures.h"
 #include "src/reproduce/spent.h"
 #include "src/reproduce/summary.h"
 #include "src/reproduce/verdict.h"
@@ -49,6 +52,7 @@ struct ReproduceOptions {
   std::string jobs;
   std::string json;
   std::string results;
+  std::string report;
 };
 
 // What is to be done, from the command line.
@@ -73,7 +77,7 @@ Result<Reproduction> read_options(const ReproduceOptions& options, const std::st
             options.jobs, {.what = "number of jobs", .min = 1, .max = kMaxJobs, .single = true}));
     todo.jobs = static_cast<uint32_t>(jobs[0]);
   }
-  for (const std::string& path : {options.json, options.results}) {
+  for (const std::string& path : {options.json, options.results, options.report}) {
     if (!path.empty()) VERBENA_RETURN_IF_ERROR(bench::check_writable(path));
   }
   return todo;
@@ -125,6 +129,27 @@ nlohmann::json results_json(const std::vector<PointList>& lists, const std::stri
       const reproduce::Measurement* one = list.measurements->find(wanted.point);
       if (one != nullptr && one->error.empty()) document["results"].push_back(one->row);
     }
+  }
+  return document;
+}
+
+// What the report page is made of; lab/README.md describes it.
+nlohmann::json report_json(const Reproduction& todo,
+                           const std::vector<reproduce::Verdict>& verdicts,
+                           const std::map<std::string, reproduce::PaperData>& papers,
+                           reproduce::Experiments& experiments,
+                           const std::vector<PointList>& lists) {
+  nlohmann::json document = {{"papers", nlohmann::json::array()},
+                             {"devices", nlohmann::json::array()},
+                             {"commit", build_commit()},
+                             {"verdicts", reproduce::to_json(verdicts)}};
+  document["figures"] = reproduce::figures_json(todo.catalog, verdicts, papers, experiments);
+  for (const PointList& list : lists) document["devices"].push_back(list.device);
+  for (const reproduce::PaperChecks& paper : todo.catalog.papers) {
+    if (!papers.contains(paper.paper)) continue;
+    const reproduce::Tally count = reproduce::tally(verdicts, paper.paper);
+    document["papers"].push_back(
+        {{"paper", paper.paper}, {"summary", reproduce::summary_line(paper.paper, count)}});
   }
   return document;
 }
@@ -188,6 +213,11 @@ int reproduce_claims(const Tool& tool, const ReproduceOptions& options) {
         options.results, results_json(lists, bench::command_text(tool.argc, tool.argv)));
     if (!written.ok()) return report_error(written);
   }
+  if (!options.report.empty()) {
+    const nlohmann::json document = report_json(*todo, verdicts, papers, experiments, lists);
+    const int reported = write_reproduction(options.report, document);
+    if (reported != 0) return reported;
+  }
   const int unmeasured = report_unmeasured(lists);
   return unmeasured != 0 ? unmeasured : printed;
 }
@@ -215,7 +245,9 @@ void add_reproduce_command(Tool& tool) {
                           "Write the verdicts there: a list with one object per claim");
   CLI::Option* results = add("--results", options->results, "FILE",
                              "Write what was measured there, for 'verbena report'");
-  tool.takes_path[json] = tool.takes_path[results] = true;
+  CLI::Option* report = add("--report", options->report, "FILE.html",
+                            "Draw the figures there, with what the papers state on them");
+  tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;
   command->footer(
       kHelp + examples_text({"verbena reproduce bufreuse --json verdicts.json",
                              "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "src/reproduce/figures.h"
 #include "src/reproduce/spent.h"
 #include "src/reproduce/summary.h"
 
@@ -41,17 +42,17 @@ class Verdicts : public testing::Test {
     catalog_ = read_catalog(folder_);
     EXPECT_TRUE(catalog_->ok()) << catalog_->status().message();
     Experiments experiments(folder_);
-    std::map<std::string, PaperData> papers;
-    papers["p"].spent = spent;
+    papers_["p"].spent = spent;
     const auto points = experiments.points("e");
     EXPECT_TRUE(points.ok());
-    papers["p"].measurements.add(points->at(0),
-                                 {.row = {{"value_bandwidth_bytes_per_s", 10 / 8e-9}}});
-    return judge(**catalog_, chosen, papers, experiments);
+    papers_["p"].measurements.add(points->at(0),
+                                  {.row = {{"value_bandwidth_bytes_per_s", 10 / 8e-9}}});
+    return judge(**catalog_, chosen, papers_, experiments);
   }
 
   std::string folder_;
   std::optional<Result<Catalog>> catalog_;
+  std::map<std::string, PaperData> papers_;
 };
 
 const std::set<std::string> kAll = {"p.ten", "p.eight", "p.link", "p.app"};
@@ -104,6 +105,22 @@ TEST_F(Verdicts, NothingIsHidden) {
   for (const char* part : {"p.ten", "p.eight", "p.link: a cache", "not built (1): app"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+}
+
+TEST_F(Verdicts, FiguresHaveWhatIsStated) {
+  const auto verdicts = judge_ten(kAll);
+  Experiments experiments(folder_);
+  const nlohmann::json figures = figures_json(**catalog_, verdicts, papers_, experiments);
+  ASSERT_EQ(figures.size(), 1U);
+  EXPECT_EQ(figures[0]["experiment"], "e");
+  EXPECT_EQ(figures[0]["unit"], "Gbps");
+  ASSERT_EQ(figures[0]["lines"].size(), 1U);
+  EXPECT_EQ(figures[0]["lines"][0]["protocol"], "read");
+  EXPECT_NEAR(figures[0]["lines"][0]["y"][0].get<double>(), 10, 1e-9);
+  ASSERT_EQ(figures[0]["stated"].size(), 3U);
+  EXPECT_EQ(figures[0]["stated"][1]["claim"], "p.eight");
+  EXPECT_EQ(figures[0]["stated"][1]["low"], 8.0);
+  EXPECT_EQ(figures[0]["stated"][1]["verdict"], "pass");
 }
 
 TEST(SpentClaims, AreThoseThatAProfileNames) {
