@@ -83,7 +83,7 @@ std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& 
       check(rule, {&experiments, &catalog.paper_of(claim).uses, &paper->second.measurements},
             verdict);
     }
-    if (!verdict.spent_on.empty()) {
+    if (!verdict.spent_on.empty() && verdict.reason != "not selected") {
       join(verdict.reason, fmt::format("spent on calibration ({})", verdict.spent_on), "; ");
     }
     verdicts.push_back(std::move(verdict));

@@ -87,7 +87,7 @@ TEST_F(Verdicts, SpentRowsHaveTheNarrowerTolerance) {
 }
 
 TEST_F(Verdicts, EveryClaimHasAnObject) {
-  const nlohmann::json list = to_json(judge_ten({"p.ten"}));
+  const nlohmann::json list = to_json(judge_ten({"p.ten"}, {{"p.eight", "tx_base"}}));
   ASSERT_EQ(list.size(), 4U);
   EXPECT_EQ(list[0]["id"], "p.ten");
   EXPECT_EQ(list[0]["stated"], 10.0);
