@@ -55,8 +55,14 @@ struct LoopOrders {
   uint32_t active_ppm = Point::kAlwaysActive;
   uint64_t think_ns = 0;
   uint64_t seed = 0;
+  // In a simulation: what is measured are the responses between this time and the end of the
+  // duration, a window in which the load is steady. What is still pending then is given up. 0: all
+  // responses, to the last one.
+  uint64_t settle_ns = 0;
 
-  bool steered() const { return random_target || active_ppm != Point::kAlwaysActive; }
+  bool steered() const {
+    return random_target || active_ppm != Point::kAlwaysActive || settle_ns != 0;
+  }
 };
 
 struct LoopOutcome {
@@ -131,8 +137,17 @@ class ClosedLoop {
                                                      std::min(late_ns, orders_.length.duration_ns));
     uint64_t last = start;
     uint32_t target = 0;
+    const uint64_t settled = start + clock_.from_ns(orders_.settle_ns);
     const auto take = [&](uint32_t slot, std::span<const char> response) {
       last = clock_.now();
+      if constexpr (kSteered) {
+        if (orders_.settle_ns != 0 && (last < settled || last >= deadline)) {
+          ++unmeasured_;
+          --waiting_[target];
+          if (last < deadline && may_post()) go_on({target, slot}, last);
+          return;
+        }
+      }
       if (latency != nullptr) latency->record(last - started_[index_of({target, slot})]);
       ++outcome.completed;
       --waiting_[target];
@@ -146,7 +161,10 @@ class ClosedLoop {
     start_lanes();
     Waiter waiter;
     uint32_t idle_polls = 0;
-    while (outcome.completed < posted_ || has_rest(deadline)) {
+    while (outcome.completed + unmeasured_ < posted_ || has_rest(deadline)) {
+      if constexpr (kSteered) {
+        if (orders_.settle_ns != 0 && clock_.now() >= deadline) return windowed(outcome);
+      }
       uint32_t found = 0;
       for (target = 0; target < targets_.size(); ++target) {
         if (waiting_[target] != 0) found += poll(*targets_[target], take);
@@ -162,7 +180,7 @@ class ClosedLoop {
           waiter.progress();
         } else if (!orders_.block || idle_polls < kIdlePollsBeforeSleep || targets_.size() > 1 ||
                    !targets_[0]->wait(-1)) {
-          waiter.idle(next_due_ns());
+          waiter.idle(next_due_ns(deadline));
         }
       }
       if (!refused_.empty()) [[unlikely]]
@@ -173,6 +191,13 @@ class ClosedLoop {
     if (outcome.completed < posted_ && outcome.status.ok()) outcome.status = first_failure();
     outcome.unanswered = posted_ - outcome.completed;
     outcome.last_ns = outcome.first_ns + static_cast<uint64_t>(clock_.to_ns(last - start));
+    return outcome;
+  }
+
+  // What a window says: as many as there were in it, from its begin to its end.
+  LoopOutcome windowed(LoopOutcome outcome) const {
+    outcome.last_ns = outcome.first_ns + orders_.length.duration_ns;
+    outcome.first_ns += orders_.settle_ns;
     return outcome;
   }
 
@@ -221,10 +246,11 @@ class ClosedLoop {
   }
 
   // When the next lane has rested enough, where only virtual time will tell.
-  uint64_t next_due_ns() const {
+  uint64_t next_due_ns(uint64_t deadline) const {
     uint64_t due = UINT64_MAX;
     if constexpr (kSteered) {
       if (VirtualTime::current() == nullptr) return due;
+      if (orders_.settle_ns != 0) due = deadline;
       for (const Resting& one : resting_) due = std::min(due, one.until);
     }
     return due;
@@ -307,6 +333,7 @@ class ClosedLoop {
   std::vector<Refused> retried_;
   std::vector<Resting> resting_;
   uint64_t posted_ = 0;
+  uint64_t unmeasured_ = 0;  // answered outside of the window
   bool failed_ = false;
 };
 

@@ -88,6 +88,10 @@ struct Phase {
   bool verify = false;
   uint64_t number = 0;  // within the run, part of the payloads' key
   RunLength length{};
+  // Of simulations only, and so in no frame: fewer requests pending than the point's, and from when
+  // on what is measured counts (see LoopOrders::settle_ns).
+  uint32_t most_pending = UINT32_MAX;
+  uint64_t settle_ns = 0;
 };
 
 // When the phase begins, by the clock of the coordinator's host; for nodes there only.

@@ -56,7 +56,8 @@ class RequestPhases {
   void run(const Step& step) {
     const Point& point = job_.setup.point;
     LoopOrders orders;
-    orders.pending = point.pending;
+    orders.pending = std::min(point.pending, phase_.most_pending);
+    orders.settle_ns = phase_.settle_ns;
     orders.length = phase_.length;
     orders.begin_ns = step.begin_ns;
     orders.random_target = job_.wiring.random_peer;
@@ -64,7 +65,7 @@ class RequestPhases {
     orders.active_ppm = point.active_ppm;
     orders.think_ns = point.think_ns;
     orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
-    const bool verify = phase_.verify || phase_.kind == PhaseKind::kWarmUp;
+    const bool verify = phase_.verify;
     const LoopOutcome outcome = verify ? run_checked<true>(orders) : run_checked<false>(orders);
 
     report_.requests = outcome.completed;

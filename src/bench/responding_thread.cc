@@ -120,7 +120,7 @@ class RespondingThread {
       return sleep_until_halt(step);
     } else {
       const Phase& phase = step.phase;
-      const bool verify = phase.verify || phase.kind == PhaseKind::kWarmUp;
+      const bool verify = phase.verify;
       return verify ? answer_with<true>(phase) : answer_with<false>(phase);
     }
   }

@@ -53,6 +53,10 @@ json run_json(const RunResult& run) {
   row["cpu"] = {{"requester", cost_json(run.requester_cost)},
                 {"responder", cost_json(run.responder_cost)}};
   if (run.empty_look_share) row["empty_look_share"] = *run.empty_look_share;
+  if (run.simulated) {
+    row["simulation"] = {{"events", run.simulated->events},
+                         {"virtual_ns", run.simulated->virtual_ns}};
+  }
   return row;
 }
 
@@ -97,6 +101,11 @@ RunResult run_from(const json& row) {
   run.requester_cost = cost_from(row.at("cpu").at("requester"));
   run.responder_cost = cost_from(row.at("cpu").at("responder"));
   if (row.contains("empty_look_share")) run.empty_look_share = row.at("empty_look_share");
+  if (row.contains("simulation")) {
+    const nlohmann::json& simulation = row.at("simulation");
+    run.simulated = SimulationCounts{.events = simulation.at("events"),
+                                     .virtual_ns = simulation.at("virtual_ns")};
+  }
   return run;
 }
 

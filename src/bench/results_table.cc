@@ -73,6 +73,24 @@ std::vector<const Axis*> unusual_axes(const std::vector<PointResult>& results) {
 
 }  // namespace
 
+// What the simulations took, where there were any.
+std::string simulation_text(const std::vector<PointResult>& results) {
+  SimulationCounts sum;
+  for (const PointResult& result : results) {
+    for (const RunResult& run : result.runs) {
+      if (!run.simulated) continue;
+      sum.events += run.simulated->events;
+      sum.virtual_ns += run.simulated->virtual_ns;
+      sum.wall_s += run.simulated->wall_s;
+    }
+  }
+  if (sum.events == 0 || sum.wall_s <= 0) return {};
+  return fmt::format(
+      "simulated: {:.3g} ms of virtual time in {:.2f} s, {:.1f} M events, {:.1f} M/s\n",
+      static_cast<double>(sum.virtual_ns) / 1e6, sum.wall_s, static_cast<double>(sum.events) / 1e6,
+      static_cast<double>(sum.events) / 1e6 / sum.wall_s);
+}
+
 std::string results_table(const std::vector<PointResult>& results) {
   const bool shapes = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
     return result.point.topology != rpc::Topology::kOneToOne;
@@ -139,7 +157,8 @@ std::string results_table(const std::vector<PointResult>& results) {
              "included; "
              "CPU: {} per message\nat requester and responder, polls that found nothing left out; "
              "numbers are medians over the runs, spread is that of the rate\n{}",
-             unit, shapes ? "empty: share of the responders' looks that found no request\n" : "");
+             unit, shapes ? "empty: share of the responders' looks that found no request\n" : "") +
+         simulation_text(results);
 }
 
 std::string profiles_table(const std::vector<PointResult>& results) {

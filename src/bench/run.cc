@@ -11,6 +11,7 @@
 #include "src/bench/interrupt.h"
 #include "src/bench/node_group.h"
 #include "src/bench/placement.h"
+#include "src/bench/plan.h"
 #include "src/bench/simulated_nodes.h"
 #include "src/rpc/topology.h"
 
@@ -122,8 +123,14 @@ class PointRunner {
     RunLength length;
     length.duration_ns = std::min(kWarmUpNs, measured.duration_ns);
     length.requests = std::max<uint64_t>(std::min<uint64_t>(measured.requests, 10'000), 2 * slots);
+    if (options_.messages > 0) {
+      length = {.requests = messages_of_thread() / 8 + 1, .duration_ns = kUnlimitedRunNs};
+    }
+    // A simulation moves bytes by plain copies, and all its points can be verified in one run each.
+    const bool verify = options_.verify || options_.messages == 0;
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
-                             run_phase(PhaseKind::kWarmUp, /*verify=*/true, length));
+                             run_phase(PhaseKind::kWarmUp, verify, length));
+    note_rate(outcome.requesters);
     if (outcome.requesters.mismatches > 0 || outcome.responders.mismatches > 0) {
       return Status(StatusCode::kProtocolViolation,
                     fmt::format("{} requests and {} responses arrived with other bytes than were "
@@ -135,8 +142,10 @@ class PointRunner {
 
   Status measure_cost(RunResult* result) {
     RunLength length;
-    length.duration_ns = options_.length.duration_ns;
+    length.duration_ns = timed_length().duration_ns;
     if (!options_.cost_only) length.duration_ns = std::min(kCostNs, length.duration_ns);
+    // In a simulation one message costs what the other does.
+    if (options_.messages > 0) length.duration_ns /= 16;
     length.requests = std::max<uint64_t>(options_.length.requests, point_.pending);
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
                              run_phase(PhaseKind::kCost, /*verify=*/false, length));
@@ -154,7 +163,7 @@ class PointRunner {
 
   Status measure(RunResult* result) {
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
-                             run_phase(PhaseKind::kTimed, options_.verify, options_.length));
+                             run_phase(PhaseKind::kTimed, options_.verify, timed_length()));
     const Report& requesters = outcome.requesters;
     const auto latency_ns = std::make_unique<Histogram>();
     for (const LatencyCount& latency : requesters.latencies) {
@@ -177,12 +186,42 @@ class PointRunner {
     return Status::ok_status();
   }
 
+  // Of each requesting thread, of the messages that are asked for.
+  uint64_t messages_of_thread() const { return options_.messages / wiring_.requesting.size() + 1; }
+
+  void note_rate(const Report& requesters) {
+    const uint64_t elapsed_ns = std::max<uint64_t>(requesters.last_ns - requesters.first_ns, 1);
+    ns_per_request_ = static_cast<double>(elapsed_ns) /
+                      static_cast<double>(std::max(requesters.requests, uint64_t{1}));
+  }
+
+  // A run of a simulation lasts as long as its messages take, by the rate of the warm-up: a
+  // duration and no number, since threads that were done earlier would leave the others a quieter
+  // network.
+  RunLength timed_length() const {
+    if (options_.messages == 0) return options_.length;
+    constexpr double kRounds = 2.5;
+    double slots = 0;
+    for (const auto& thread : wiring_.requesting) {
+      slots += static_cast<double>(point_.pending) *
+               (wiring_.random_peer ? 1 : static_cast<double>(thread.peers.size()));
+    }
+    const double messages = std::max(static_cast<double>(options_.messages), kRounds * slots);
+    return {.requests = UINT64_MAX,
+            .duration_ns = static_cast<uint64_t>(messages * ns_per_request_) + 1000};
+  }
+
   Result<PhaseOutcome> run_phase(PhaseKind kind, bool verify, const RunLength& length) {
     const auto nothing = [](uint32_t, const Message&) {};
     PhaseOutcome outcome;
-    VERBENA_RETURN_IF_ERROR(group_.tell_all(
-        {.kind = MessageKind::kPhase,
-         .phase = {.kind = kind, .verify = verify, .number = ++phases_, .length = length}}));
+    Phase phase{.kind = kind, .verify = verify, .number = ++phases_, .length = length};
+    if (options_.messages > 0) {
+      // Only what is measured needs all that the point has pending, and it does not need its end.
+      constexpr uint32_t kPendingBefore = 4;
+      if (kind == PhaseKind::kTimed) phase.settle_ns = length.duration_ns / 2 + 1;
+      if (kind != PhaseKind::kTimed) phase.most_pending = kPendingBefore;
+    }
+    VERBENA_RETURN_IF_ERROR(group_.tell_all({.kind = MessageKind::kPhase, .phase = phase}));
     VERBENA_RETURN_IF_ERROR(group_.collect(MessageKind::kBegun, kStepTimeoutNs, nothing));
     const bool watched = kind == PhaseKind::kTimed && options_.before_timed;
     if (watched) VERBENA_RETURN_IF_ERROR(options_.before_timed(group_.processes()));
@@ -210,6 +249,7 @@ class PointRunner {
   const Point& point_;
   const RunOptions& options_;
   uint64_t seed_;
+  double ns_per_request_ = 0;  // of all threads together, in the warm-up
   uint64_t phases_ = 0;
   uint64_t lost_ = 0;
 };
@@ -219,7 +259,7 @@ Result<RunResult> run_simulated_point(const std::string& device, const Point& po
                                       const RunOptions& options, uint32_t run,
                                       const rpc::Wiring& wiring, RunFailure* failure) {
   const uint64_t seed = simulation_seed() + run;
-  SimulatedNodes nodes(seed);
+  SimulatedNodes nodes(seed, options.verify || options.messages == 0);
   VERBENA_RETURN_IF_ERROR(nodes.add(device, static_cast<uint32_t>(wiring.nodes.size())));
   PointRunner runner(nodes, wiring, point, options, seed);
   Result<RunResult> result = runner.run();

@@ -18,6 +18,9 @@ namespace verbena::bench {
 
 struct RunOptions {
   RunLength length;
+  // Instead of a duration, for simulations: about so many requests of all threads together, and
+  // enough that all slots have been used several times. 0: `length` says.
+  uint64_t messages = 0;
   bool verify = false;  // every payload byte of the measured requests and responses
   // Of the phases, warm-up and CPU cost alone; the latter takes all of `length`.
   bool cost_only = false;

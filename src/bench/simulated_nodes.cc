@@ -19,14 +19,14 @@ uint64_t simulation_seed() {
 }
 
 void fit_to_simulation(const std::string& device, bool chosen, Plan* plan) {
-  constexpr uint64_t kDurationNs = 2'000'000;
+  constexpr uint64_t kMessages = 40'000;
   if (chosen || !device.starts_with(sim::kDevicePrefix)) return;
-  plan->run.length.duration_ns = std::min(plan->run.length.duration_ns, kDurationNs);
+  plan->run.messages = kMessages;
 }
 
-SimulatedNodes::SimulatedNodes(uint64_t seed)
+SimulatedNodes::SimulatedNodes(uint64_t seed, bool copy_all)
     : begun_ns_(machine_now_ns()),
-      simulation_({.seed = seed}),
+      simulation_({.seed = seed, .copy_all = copy_all}),
       secret_(JobSecret::random()),
       hello_{.host = host_identity(), .cpus = {}, .token = 0} {}
 

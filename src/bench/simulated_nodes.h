@@ -20,15 +20,16 @@ namespace verbena::bench {
 // VERBENA_SEED, or 1: what is simulated does not change by itself.
 uint64_t simulation_seed();
 
-// The standard durations are those of real devices. In virtual time a millisecond says as much, and
-// a second would take minutes: where `device` is a simulated one and the user named no duration
-// (`chosen`), shortens the plan's.
+// The standard durations are those of real devices. In virtual time fewer messages say as much, and
+// a second would take minutes: where `device` is a simulated one and the user named no length
+// (`chosen`), a number of messages takes the place of the plan's duration.
 void fit_to_simulation(const std::string& device, bool chosen, Plan* plan);
 
 class SimulatedNodes final : public PointNodes {
  public:
   // The calling thread is in virtual time from now on until these are gone.
-  explicit SimulatedNodes(uint64_t seed);
+  // `copy_all`: every byte of payloads moves, for those who verify them.
+  SimulatedNodes(uint64_t seed, bool copy_all);
   ~SimulatedNodes() override;
 
   // Nodes with the RNIC `device`, "sim:PROFILE".

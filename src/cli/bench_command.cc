@@ -195,7 +195,8 @@ int measure(const Tool& tool, const BenchOptions& options) {
   experiment.port = *port;
   experiment.host = options.connect;
   experiment.secret_file = options.secret_file;
-  bench::fit_to_simulation(experiment.device, !options.duration.empty(), &experiment.plan);
+  bench::fit_to_simulation(
+      experiment.device, !options.duration.empty() || !options.requests.empty(), &experiment.plan);
   if (options.job.any()) return run_experiment_in_job(options.job, std::move(experiment));
   return run_experiment(experiment);
 }

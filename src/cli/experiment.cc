@@ -154,7 +154,7 @@ Status check_simulated(const Experiment& experiment, const std::vector<bench::Po
                         "are for real devices; leave them out",
                         experiment.device)};
   }
-  bench::SimulatedNodes nodes(bench::simulation_seed());
+  bench::SimulatedNodes nodes(bench::simulation_seed(), true);
   VERBENA_RETURN_IF_ERROR(nodes.add(experiment.device, 1));
   return bench::check_points(groups, nodes.info());
 }

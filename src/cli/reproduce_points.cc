@@ -65,7 +65,7 @@ std::vector<std::string> bench_command(const std::string& tool, const std::strin
   }
   add("--device", device);
   add("--runs", "1");
-  add("--duration", fmt::format("{}ns", wanted.duration_ns));
+  if (wanted.duration_ns != 0) add("--duration", fmt::format("{}ns", wanted.duration_ns));
   add("--json", json);
   return command;
 }

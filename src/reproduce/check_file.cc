@@ -40,8 +40,9 @@ class Reader {
   Result<PaperChecks> read(const toml::table& file) {
     VERBENA_ASSIGN_OR_RETURN(checks_.paper, required_text(file, "paper"));
     VERBENA_ASSIGN_OR_RETURN(checks_.device, required_text(file, "device"));
-    VERBENA_ASSIGN_OR_RETURN(const std::string duration, required_text(file, "duration"));
-    VERBENA_ASSIGN_OR_RETURN(checks_.duration_ns, bench::parse_duration_ns(duration));
+    if (const auto duration = file["duration"].value<std::string>()) {
+      VERBENA_ASSIGN_OR_RETURN(checks_.duration_ns, bench::parse_duration_ns(*duration));
+    }
     if (const toml::table* lists = file["lists"].as_table()) lists_ = lists;
     if (const toml::table* uses = file["experiment"].as_table()) {
       for (const auto& [name, node] : *uses) {

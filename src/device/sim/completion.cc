@@ -40,7 +40,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   Fiber* const thread = simulation.running();
   if (thread != nullptr) cq.poller = thread;
   simulation.charge(profile.poll_empty);
-  simulation.catch_up();
+  simulation.keep_up();
   if (cq.overrun) return -1;
   const int found = std::min(count, static_cast<int>(cq.count));
   for (int i = 0; i < found; ++i) {

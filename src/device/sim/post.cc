@@ -134,9 +134,10 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   // A plain doorbell is one store; an entry is several, which threads must not mix.
   if (profile.blueflame_lock_alone == 0 || !with_entries) {
     simulation.charge(cost);
-    simulation.catch_up();
     return with_entries;
   }
+  // In the order in which the threads come to the lock.
+  simulation.catch_up();
   Node& node = *qp.node;
   const bool contended = node.blueflame_lock_free_at > simulation.now();
   const Time hold =
@@ -169,7 +170,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
     if (qp.wqe(number).inlined) copied += qp.wqe(number).length_bytes;
   }
   simulation.charge(entries * profile.post_wqe + copied * profile.cpu_copy_kib / 1024);
-  simulation.catch_up();
+  simulation.keep_up();
   if (qp.state == IBV_QPS_ERR) {
     qp.node->rnic.flush_sends(qp);
     return error;
@@ -182,7 +183,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   constexpr uint64_t kWithEntries = uint64_t{1} << 63;
   const uint64_t count = qp.posted;
   const bool with_entries = charge_doorbell(qp, entries, qp.wqe(count - 1));
-  simulation.at(simulation.now() + profile.pcie_one_way, ring, &qp,
+  simulation.at(simulation.local() + profile.pcie_one_way, ring, &qp,
                 count | (with_entries ? kWithEntries : 0));
   return error;
 }
@@ -211,7 +212,7 @@ int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad, 
     ++queue.posted;
   }
   simulation.charge(count * each);
-  simulation.catch_up();
+  simulation.keep_up();
   queue.node->rnic.receives_posted(queue, queue.posted);
   return error;
 }

@@ -69,6 +69,11 @@ void Rnic::received(void* object, uint64_t) {
   }
 }
 
+bool Rnic::copied(const Packet& packet) const {
+  if (packet.payload_bytes == 0) return false;
+  return packet.index == 0 || packet.last || simulation_.options().copy_all;
+}
+
 // ---- the responder ----
 
 void Rnic::request_received(Packet* packet) {
@@ -156,8 +161,10 @@ void Rnic::advance(QueuePair& qp, const Packet& packet) {
 void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   Time delay = 0;
   if (packet->payload_bytes > 0) {
-    simulation_.fabric().hold_payload(*packet);
-    if (!packet->source->node->rnic.gather(*packet->source, packet->message, packet->offset,
+    const bool moves = copied(*packet);
+    if (moves) simulation_.fabric().hold_payload(*packet);
+    if (moves &&
+        !packet->source->node->rnic.gather(*packet->source, packet->message, packet->offset,
                                            packet->bytes, packet->payload_bytes)) {
       // The sender's memory is no longer registered; its own side reports that.
       std::memset(packet->bytes, 0, packet->payload_bytes);
@@ -398,7 +405,7 @@ void Rnic::response_received(Packet* packet) {
     std::memcpy(packet->bytes, &packet->original, sizeof(packet->original));
     packet->payload_bytes = kAtomicBytes;
     packet->offset = 0;
-  } else if (packet->payload_bytes > 0) {
+  } else if (copied(*packet)) {
     fabric.hold_payload(*packet);
     Rnic& responder = packet->from->rnic;
     const Region* const region = responder.find_region(packet->rkey);
@@ -433,7 +440,9 @@ void Rnic::place(void* object, uint64_t) {
   Simulation& simulation = rnic.simulation_;
   if (qp.life == packet->target_life && !qp.node->crashed) {
     Fiber* owner = nullptr;
-    if (packet->kind != PacketKind::kRequest) {
+    if (packet->bytes == nullptr) {
+      // Nothing moves: there is no payload, or nobody looks at this part of it.
+    } else if (packet->kind != PacketKind::kRequest) {
       const Wqe& wqe = qp.wqe(packet->message);
       rnic.scatter(qp.sges_of(packet->message), wqe.sges, packet->offset, packet->bytes,
                    packet->payload_bytes, &owner);
@@ -441,7 +450,7 @@ void Rnic::place(void* object, uint64_t) {
       ReceiveQueue& queue = qp.receive_queue();
       rnic.scatter(queue.sges_of(packet->entry.message), queue.receive(packet->entry.message).sges,
                    packet->offset, packet->bytes, packet->payload_bytes, &owner);
-    } else if (packet->payload_bytes > 0 && rnic.find_region(packet->rkey) == packet->region) {
+    } else if (rnic.find_region(packet->rkey) == packet->region) {
       std::memcpy(packet->region->at(packet->address + packet->offset), packet->bytes,
                   packet->payload_bytes);
       owner = packet->region->owner;

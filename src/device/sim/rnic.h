@@ -103,6 +103,8 @@ class Rnic {
   static void place(void* packet, uint64_t);
   static void receives_fetched(void* queue, uint64_t count);
   static void atomic_done(void* packet, uint64_t);
+  // Whether the packet's bytes move (Simulation::Options::copy_all).
+  bool copied(const Packet& packet) const;
   void request_received(Packet* packet);
   // True: the packet was taken over.
   bool take_request(Packet* packet);

@@ -158,7 +158,7 @@ void Simulation::catch_up() {
   Fiber& fiber = *running_;
   flush_work(fiber);
   while (events_.next_at() <= fiber.local) {
-    if (events_.next_act() == resume_event) {
+    if (events_.front().act == resume_event) {
       // Another thread's turn: it needs this one's place on the processor.
       ++fiber.generation;
       schedule(fiber, fiber.local);
@@ -178,7 +178,6 @@ void Simulation::advance_to(Time when) {
     running_->busy += when - running_->local;
     running_->local = when;
   }
-  catch_up();
 }
 
 // ---- VirtualTime ----

@@ -60,6 +60,10 @@ class Simulation final : public VirtualTime {
   struct Options {
     uint64_t seed = 1;
     size_t stack_bytes = 256 << 10;
+    // Whether every byte moves. Otherwise the inner packets of long messages arrive without their
+    // bytes, for programs that do not look at them: that spares time and memory, and nothing else
+    // changes.
+    bool copy_all = true;
   };
 
   explicit Simulation(const Options& options);
@@ -88,6 +92,7 @@ class Simulation final : public VirtualTime {
     VERBENA_DEBUG_ASSERT(when >= now_);
     events_.push(when, act, object, argument);
   }
+  const Options& options() const { return options_; }
   uint64_t events() const { return events_done_; }
   // The thread that runs now; null outside of all.
   Fiber* running() const { return running_; }
@@ -98,6 +103,13 @@ class Simulation final : public VirtualTime {
   void charge(Time cpu);
   // Makes everything happen that comes before the running thread's clock.
   void catch_up();
+  // The same where it is enough not to fall far behind: what a thread sees may be older than its
+  // clock by this much.
+  void keep_up() {
+    if (running_ != nullptr && running_->local > now_ + kMostBehind) catch_up();
+  }
+  // The running thread's clock; the simulation's outside of all.
+  Time local() const { return running_ != nullptr ? running_->local : now_; }
   // The running thread waits for a resource of its node until then.
   void advance_to(Time when);
   // The fiber's polling loop looks again at `when`, if it waits.
@@ -119,6 +131,8 @@ class Simulation final : public VirtualTime {
 
  private:
   friend class OnNode;
+
+  static constexpr Time kMostBehind = 100 * kPsPerNs;
 
   static void resume_event(void* fiber, uint64_t generation);
   void resume(Fiber& fiber);
