@@ -201,7 +201,7 @@ void Fabric::cross(Packet* packet, Port& input, Port& output) {
 void Fabric::arrive(void* object, uint64_t) {
   auto* const packet = static_cast<Packet*>(object);
   Fabric& fabric = Simulation::current()->fabric();
-  if (packet->to->crashed) {
+  if (packet->to->crashed || !fabric.ports_[packet->to->number].up) {
     ++fabric.lost_;
     fabric.free(packet);
     return;
