@@ -19,8 +19,11 @@ class Node {
         number(number_in),
         rnic(simulation_in, *this, seed) {}
 
-  // From now on its threads stand still and its RNIC is silent.
-  void crash() { crashed = true; }
+  // From now on its threads stand still and its RNIC is silent. Who joins them need not wait.
+  void crash() {
+    crashed = true;
+    for (const Fiber* fiber : threads) simulation.wake_all_at(fiber);
+  }
   // Of the thread's socket; the RNIC hangs on the first.
   bool remote(const Fiber& fiber) const {
     return fiber.number / profile.cores % profile.sockets != 0;

@@ -13,12 +13,13 @@ namespace verbena::sim {
 namespace {
 
 constexpr uint64_t kFabricSeed = 0x66616272;
-// A polling loop that nothing comes to looks again after that long: peers may have gone.
 // Writes that nobody polls for do not keep a polling loop busy for longer.
 constexpr uint32_t kMostRounds = 4096;
+// A polling loop that nothing comes to looks again after that long: peers may have gone.
 constexpr Time kLongestIdle = 1'000'000 * kPsPerNs;
 
 Time to_time(uint64_t ns) { return ns > kNever / kPsPerNs ? kNever : ns * kPsPerNs; }
+Time after(Time when, Time duration) { return duration > kNever - when ? kNever : when + duration; }
 
 }  // namespace
 
@@ -107,6 +108,8 @@ void Simulation::leave(Fiber::State state) {
 
 void Simulation::schedule(Fiber& fiber, Time when) {
   fiber.wake_at = when;
+  // What never comes is no event: else it would be the last one, and time would go there.
+  if (when == kNever) return;
   events_.push(when, resume_event, &fiber, fiber.generation);
 }
 
@@ -168,6 +171,8 @@ void Simulation::catch_up() {
     running_ = nullptr;
     step(fiber.local);
     running_ = &fiber;
+    // Its own node has crashed: nobody comes back to it.
+    if (fiber.node->crashed) leave(Fiber::State::kReady);
   }
   now_ = fiber.local;
 }
@@ -199,7 +204,7 @@ void Simulation::sleep_ns(uint64_t duration_ns) {
   Fiber& fiber = *running_;
   flush_work(fiber);
   ++fiber.generation;
-  schedule(fiber, fiber.local + to_time(duration_ns));
+  schedule(fiber, after(fiber.local, to_time(duration_ns)));
   leave(Fiber::State::kReady);
 }
 
@@ -283,7 +288,9 @@ void* Simulation::start_thread(const std::string& name, std::function<void()> bo
 void Simulation::join_thread(void* thread) {
   auto& fiber = *static_cast<Fiber*>(thread);
   if (running_ != nullptr) {
-    while (fiber.state != Fiber::State::kEnded) wait_at(&fiber, UINT64_MAX);
+    while (fiber.state != Fiber::State::kEnded && !fiber.node->crashed) {
+      wait_at(&fiber, UINT64_MAX);
+    }
     return;
   }
   if (!run_until([&fiber] { return fiber.state == Fiber::State::kEnded || fiber.node->crashed; })) {
