@@ -41,7 +41,7 @@ Status SimulatedNodes::add(const std::string& device, uint32_t count) {
     const sim::OnNode here(simulation_, simulation_.add_node(profile));
     VERBENA_ASSIGN_OR_RETURN(Device opened, Device::open(device));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(opened));
-    nodes_.push_back(std::make_unique<Node>(std::move(opened), std::move(domain), nullptr));
+    nodes_.emplace_back(new Node{std::move(opened), std::move(domain), nullptr});
   }
   return Status::ok_status();
 }
