@@ -193,8 +193,10 @@ int init_receives(ReceiveQueue& queue, Node& node, uint32_t depth, uint32_t max_
   queue.node = &node;
   queue.depth = std::max(depth, 1u);
   queue.max_sges = std::max(max_sges, 1u);
+  queue.order = std::make_unique<uint32_t[]>(queue.depth);
   queue.receives = std::make_unique<PostedReceive[]>(queue.depth);
   queue.sges = std::make_unique<ibv_sge[]>(size_t{queue.depth} * queue.max_sges);
+  queue.release_all();
   return 0;
 }
 

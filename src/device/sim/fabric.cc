@@ -195,6 +195,12 @@ void Fabric::cross(Packet* packet, Port& input, Port& output) {
   if (faults_.delay_ppm != 0 && dice_.below(1'000'000) < faults_.delay_ppm) {
     arrival += dice_.below(faults_.delay_most + 1);
   }
+  if (faults_.delay_ppm != 0) {
+    // Paths keep their order: what is behind waits, too.
+    input.latest_arrivals.resize(ports_.size());
+    Time& latest = input.latest_arrivals[packet->to->number];
+    arrival = latest = std::max(arrival, latest);
+  }
   simulation_.at(arrival, arrive, packet);
 }
 

@@ -87,6 +87,7 @@ class Fabric {
     bool input_waits = false;         // its head waits for an output, or for its own turn
     std::deque<uint32_t> contenders;  // inputs whose heads wait for this output
     bool output_event = false;
+    std::vector<Time> latest_arrivals;  // of what came from this input, by its output
   };
 
   Time wire_time(const Node& node, const Packet& packet) const;

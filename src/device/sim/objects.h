@@ -73,7 +73,8 @@ struct PostedReceive {
   uint32_t length_bytes = 0;
 };
 
-// Of a queue pair, or shared by several.
+// Of a queue pair, or shared by several. A receive keeps its slot until its completion is there:
+// with several queue pairs, receives end in another order than they begin.
 struct ReceiveQueue {
   Node* node = nullptr;
   uint32_t depth = 0;
@@ -83,12 +84,20 @@ struct ReceiveQueue {
   uint64_t fetched = 0;  // of these, the RNIC has
   uint64_t consumed = 0;
   bool fetching = false;
-  std::unique_ptr<PostedReceive[]> receives;
+  uint32_t epoch = 0;                 // of fetches: earlier ones mean nothing
+  std::unique_ptr<uint32_t[]> order;  // slots, by the receive's number
+  std::vector<uint32_t> free_slots;
+  std::unique_ptr<PostedReceive[]> receives;  // by slot
   std::unique_ptr<ibv_sge[]> sges;
   std::deque<Packet*> starving;  // arrived, while what they need is being fetched
 
-  PostedReceive& receive(uint64_t number) { return receives[number % depth]; }
-  ibv_sge* sges_of(uint64_t number) { return &sges[number % depth * max_sges]; }
+  uint32_t& slot_of(uint64_t number) { return order[number % depth]; }
+  ibv_sge* sges_of(uint64_t slot) { return &sges[slot * max_sges]; }
+  void release(uint64_t slot) { free_slots.push_back(static_cast<uint32_t>(slot)); }
+  void release_all() {
+    free_slots.clear();
+    for (uint32_t slot = depth; slot > 0; --slot) free_slots.push_back(slot - 1);
+  }
 };
 
 struct Srq {
@@ -113,7 +122,9 @@ struct Wqe {
   bool inlined = false;
   bool signaled = false;
   bool fence = false;
-  bool done = false;  // READ, atomic: the response is there
+  bool done = false;   // READ, atomic: the response is there
+  bool asked = false;  // and it counts as outstanding
+  bool bad = false;    // its memory may not be used: it fails when its turn comes
 };
 
 // What a responder still has to send.
@@ -128,6 +139,7 @@ struct PendingResponse {
   uint32_t fetched = 0;      // packets whose payload is there
   uint32_t fetching = 0;     // and on their way
   bool atomic = false;
+  bool executed = false;  // atomics
 };
 
 struct QueuePair {
@@ -173,7 +185,9 @@ struct QueuePair {
   uint32_t send_packet = 0;
   uint64_t sent_ever = 0;  // messages whose first packet was sent at least once
   uint32_t reads_outstanding = 0;
-  bool refetch = false;  // the READ at the head waited at its limit and lost its place on chip
+  uint64_t answered = 0;     // all READs and atomics below have their responses
+  bool asked_again = false;  // since the last response that came in order
+  bool refetch = false;      // the READ at the head waited at its limit and lost its place on chip
   Time send_after = 0;
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
@@ -188,11 +202,13 @@ struct QueuePair {
   ReceiveQueue own_receives;
   uint64_t expected_message = 0;
   uint32_t expected_packet = 0;
-  uint64_t current_receive = 0;  // of a SEND of several packets
+  uint64_t current_receive = 0;  // slot; of a SEND of several packets
+  bool filling = false;          // such a SEND has begun and not ended
   bool starved = false;          // its packets wait for a receive that is being fetched
   bool nak_sent = false;
   bool ack_queued = false;
   NakCode nak = NakCode::kNone;  // what the next acknowledgement says
+  uint64_t nak_message = 0;
   std::deque<PendingResponse> responses;
   bool response_queued = false;
   struct Replay {
@@ -200,6 +216,7 @@ struct QueuePair {
     uint64_t original = 0;
   };
   std::vector<Replay> atomics;  // the last ones, for repeated requests
+  uint64_t atomics_done = 0;
 
   Wqe& wqe(uint64_t number) { return wqes[number % depth]; }
   ibv_sge* sges_of(uint64_t number) { return &sges[number % depth * max_sges]; }

@@ -107,15 +107,19 @@ bool local_memory_fails(QueuePair& qp, uint64_t number) {
   return false;
 }
 
-struct Doorbell {
-  QueuePair* qp;
-  uint64_t count;
-};
+// A doorbell on its way: the lower half of the count, and of which life the queue pair's entries
+// are.
+constexpr uint64_t kWithEntries = uint64_t{1} << 63;
+uint64_t doorbell_argument(const QueuePair& qp) {
+  return uint64_t{qp.life & INT32_MAX} << 32 | static_cast<uint32_t>(qp.posted);
+}
 
 void ring(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
-  constexpr uint64_t kWithEntries = uint64_t{1} << 63;
-  qp.node->rnic.doorbell(qp, argument & ~kWithEntries, (argument & kWithEntries) != 0);
+  if ((argument & ~kWithEntries) >> 32 != (qp.life & INT32_MAX)) return;
+  const uint32_t ahead = static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.rung);
+  if (ahead > qp.depth) return;  // another thread's doorbell has told of it
+  qp.node->rnic.doorbell(qp, qp.rung + ahead, (argument & kWithEntries) != 0);
 }
 
 // The processor's time for the doorbell of `entries` new ones, of which the last is `wqe`.
@@ -176,15 +180,12 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
     return error;
   }
   for (uint64_t number = before; number < qp.posted; ++number) {
-    if (!local_memory_fails(qp, number)) continue;
-    qp.node->rnic.fail_at(qp, number, IBV_WC_LOC_PROT_ERR);
-    return error;
+    if (local_memory_fails(qp, number)) qp.wqe(number).bad = true;
   }
-  constexpr uint64_t kWithEntries = uint64_t{1} << 63;
-  const uint64_t count = qp.posted;
-  const bool with_entries = charge_doorbell(qp, entries, qp.wqe(count - 1));
+  const uint64_t argument = doorbell_argument(qp);
+  const bool with_entries = charge_doorbell(qp, entries, qp.wqe(qp.posted - 1));
   simulation.at(simulation.local() + profile.pcie_one_way, ring, &qp,
-                count | (with_entries ? kWithEntries : 0));
+                argument | (with_entries ? kWithEntries : 0));
   return error;
 }
 
@@ -198,15 +199,18 @@ int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad, 
     const bool fits =
         request->num_sge >= 0 && static_cast<uint32_t>(request->num_sge) <= queue.max_sges;
     if (!fits) error = EINVAL;
-    if (queue.posted - queue.consumed == queue.depth) error = ENOMEM;
+    if (queue.free_slots.empty()) error = ENOMEM;
     if (error != 0) {
       *bad = request;
       break;
     }
-    PostedReceive& receive = queue.receive(queue.posted);
+    const uint32_t slot = queue.free_slots.back();
+    queue.free_slots.pop_back();
+    queue.slot_of(queue.posted) = slot;
+    PostedReceive& receive = queue.receives[slot];
     receive = {.wr_id = request->wr_id, .sges = static_cast<uint32_t>(request->num_sge)};
     for (int i = 0; i < request->num_sge; ++i) {
-      queue.sges_of(queue.posted)[i] = request->sg_list[i];
+      queue.sges_of(slot)[i] = request->sg_list[i];
       receive.length_bytes += request->sg_list[i].length;
     }
     ++queue.posted;

@@ -1,6 +1,7 @@
 // The receiving side: what arrives is checked, put into order and placed into memory.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
@@ -69,11 +70,6 @@ void Rnic::received(void* object, uint64_t) {
   }
 }
 
-bool Rnic::copied(const Packet& packet) const {
-  if (packet.payload_bytes == 0) return false;
-  return packet.index == 0 || packet.last || simulation_.options().copy_all;
-}
-
 // ---- the responder ----
 
 void Rnic::request_received(Packet* packet) {
@@ -95,9 +91,7 @@ bool Rnic::take_request(Packet* packet) {
   if (packet->message > qp.expected_message || (!asks && packet->index != qp.expected_packet)) {
     const bool gap = packet->message > qp.expected_message || packet->index > qp.expected_packet;
     if (gap && !qp.nak_sent) {
-      qp.nak_sent = true;
-      qp.nak = NakCode::kSequence;
-      schedule_ack(qp);
+      refuse(qp, NakCode::kSequence, qp.expected_message);
     }
     return false;
   }
@@ -113,38 +107,61 @@ bool Rnic::take_request(Packet* packet) {
 // A request that was carried out before: its answer was lost.
 void Rnic::repeat(QueuePair& qp, const Packet& packet) {
   if (packet.opcode == IBV_WR_RDMA_READ) {
-    const Region* const region = find_region(packet.rkey);
-    if (region == nullptr || !region->covers(packet.address, packet.length_bytes)) return;
-    for (const PendingResponse& response : qp.responses) {
-      if (response.message == packet.message) return;
+    if (!may_read(qp, packet.rkey, packet.address, packet.length_bytes)) {
+      refuse(qp, NakCode::kAccess, packet.message);
+      return;
     }
-    PendingResponse response{
-        .message = packet.message,
-        .address = packet.address,
-        .rkey = packet.rkey,
-        .length_bytes = packet.length_bytes,
-        .packets = std::max(1u, (packet.length_bytes + qp.mtu_bytes - 1) / qp.mtu_bytes),
-        .next_packet = packet.index,
-        .fetched = packet.index};
-    qp.responses.push_back(response);
-    fetch_responses(qp);
-    schedule_responses(qp);
+    respond(qp, {.message = packet.message,
+                 .address = packet.address,
+                 .rkey = packet.rkey,
+                 .length_bytes = packet.length_bytes,
+                 .next_packet = packet.index});
   } else if (is_atomic(packet.opcode)) {
     for (const QueuePair::Replay& replay : qp.atomics) {
       if (replay.message != packet.message) continue;
-      qp.responses.push_back(
-          {.message = packet.message, .original = replay.original, .atomic = true});
-      schedule_responses(qp);
+      respond(qp, {.message = packet.message,
+                   .original = replay.original,
+                   .atomic = true,
+                   .executed = true});
     }
   } else {
     schedule_ack(qp);
   }
 }
 
-void Rnic::refuse(QueuePair& qp, NakCode code) {
+bool Rnic::may_read(QueuePair& qp, uint32_t rkey, uint64_t address, uint64_t bytes) {
+  if (bytes == 0) return true;
+  const Region* const region = find_region(rkey);
+  return region != nullptr && region->covers(address, bytes) &&
+         (region->access & IBV_ACCESS_REMOTE_READ) != 0 && region->verbs.pd == qp.verbs.pd &&
+         (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0;
+}
+
+// Responses leave in the order of their requests. Who asks for one again asks for all behind it
+// again, too; atomics that are being executed stay.
+void Rnic::respond(QueuePair& qp, const PendingResponse& response) {
+  std::erase_if(qp.responses, [&response](const PendingResponse& other) {
+    return other.message >= response.message && (!other.atomic || other.executed);
+  });
+  const auto behind = std::find_if(
+      qp.responses.begin(), qp.responses.end(),
+      [&response](const PendingResponse& other) { return other.message > response.message; });
+  PendingResponse& added = *qp.responses.insert(behind, response);
+  if (!added.atomic) {
+    added.packets = std::max(1u, (added.length_bytes + qp.mtu_bytes - 1) / qp.mtu_bytes);
+    added.fetched = added.length_bytes == 0 ? 1 : added.next_packet;
+  }
+  fetch_responses(qp);
+  schedule_responses(qp);
+}
+
+void Rnic::refuse(QueuePair& qp, NakCode code, uint64_t message) {
+  // What comes behind it is dropped without a further word until it comes again.
+  qp.nak_sent = true;
   qp.nak = code;
+  qp.nak_message = message;
   schedule_ack(qp);
-  if (code != NakCode::kRnr) fail(qp, IBV_WC_WR_FLUSH_ERR);
+  if (code != NakCode::kRnr && code != NakCode::kSequence) fail(qp, IBV_WC_WR_FLUSH_ERR);
 }
 
 void Rnic::advance(QueuePair& qp, const Packet& packet) {
@@ -157,21 +174,11 @@ void Rnic::advance(QueuePair& qp, const Packet& packet) {
   }
 }
 
-// Fetches the payload out of the sender's memory and puts it on its way into this node's.
+// Puts the payload on its way into this node's memory.
 void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   Time delay = 0;
-  if (packet->payload_bytes > 0) {
-    const bool moves = copied(*packet);
-    if (moves) simulation_.fabric().hold_payload(*packet);
-    if (moves &&
-        !packet->source->node->rnic.gather(*packet->source, packet->message, packet->offset,
-                                           packet->bytes, packet->payload_bytes)) {
-      // The sender's memory is no longer registered; its own side reports that.
-      std::memset(packet->bytes, 0, packet->payload_bytes);
-    }
-    if (region != nullptr) {
-      delay = translation_delay(*region, packet->address + packet->offset, packet->payload_bytes);
-    }
+  if (packet->payload_bytes > 0 && region != nullptr) {
+    delay = translation_delay(*region, packet->address + packet->offset, packet->payload_bytes);
   }
   Time there = packet->payload_bytes > 0 ? bus_write(packet->payload_bytes) : simulation_.now();
   if (packet->cq != nullptr) there = bus_write(node_.profile.completion_bytes);
@@ -192,14 +199,14 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
     if (region == nullptr || !region->covers(packet->address, packet->length_bytes) ||
         (region->access & IBV_ACCESS_REMOTE_WRITE) == 0 || region->verbs.pd != qp.verbs.pd ||
         (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) {
-      refuse(qp, NakCode::kAccess);
+      refuse(qp, NakCode::kAccess, qp.expected_message);
       return false;
     }
   }
   if (packet->last && packet->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     switch (next_receive(qp)) {
       case Receive::kNone:
-        refuse(qp, NakCode::kRnr);
+        refuse(qp, NakCode::kRnr, qp.expected_message);
         return false;
       case Receive::kFetching:
         qp.starved = true;
@@ -208,6 +215,7 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
       case Receive::kReady:
         consume_receive(qp, *packet);
         packet->entry.completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+        packet->entry.message = qp.current_receive;
         packet->cq = qp.recv_cq;
     }
   }
@@ -219,7 +227,7 @@ bool Rnic::take_send(QueuePair& qp, Packet* packet) {
   if (packet->index == 0) {
     switch (next_receive(qp)) {
       case Receive::kNone:
-        refuse(qp, NakCode::kRnr);
+        refuse(qp, NakCode::kRnr, qp.expected_message);
         return false;
       case Receive::kFetching:
         qp.starved = true;
@@ -227,19 +235,19 @@ bool Rnic::take_send(QueuePair& qp, Packet* packet) {
         return true;
       case Receive::kReady:
         consume_receive(qp, *packet);
+        qp.filling = true;
     }
   }
-  ReceiveQueue& queue = qp.receive_queue();
-  const PostedReceive& receive = queue.receive(qp.current_receive);
+  const PostedReceive& receive = qp.receive_queue().receives[qp.current_receive];
   packet->entry.message = qp.current_receive;
   if (packet->length_bytes > receive.length_bytes) {
-    packet->entry.completion =
-        make_completion(receive.wr_id, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, qp.verbs.qp_num, 0);
-    push_completion(*qp.recv_cq, packet->entry);
-    refuse(qp, NakCode::kInvalid);
+    qp.filling = false;
+    complete_receive(qp, qp.current_receive, IBV_WC_LOC_LEN_ERR);
+    refuse(qp, NakCode::kInvalid, qp.expected_message);
     return false;
   }
   if (packet->last) {
+    qp.filling = false;
     packet->entry.completion.wr_id = receive.wr_id;
     packet->entry.completion.opcode = IBV_WC_RECV;
     packet->cq = qp.recv_cq;
@@ -258,45 +266,36 @@ bool Rnic::take_send(QueuePair& qp, Packet* packet) {
 }
 
 void Rnic::take_read(QueuePair& qp, const Packet& packet) {
-  const Region* const region = find_region(packet.rkey);
-  const bool allowed =
-      packet.length_bytes == 0 ||
-      (region != nullptr && region->covers(packet.address, packet.length_bytes) &&
-       (region->access & IBV_ACCESS_REMOTE_READ) != 0 && region->verbs.pd == qp.verbs.pd &&
-       (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0);
-  if (!allowed) {
-    refuse(qp, NakCode::kAccess);
+  if (!may_read(qp, packet.rkey, packet.address, packet.length_bytes)) {
+    refuse(qp, NakCode::kAccess, qp.expected_message);
     return;
   }
   ++qp.expected_message;
-  qp.responses.push_back(
-      {.message = packet.message,
-       .address = packet.address,
-       .rkey = packet.rkey,
-       .length_bytes = packet.length_bytes,
-       .packets = std::max(1u, (packet.length_bytes + qp.mtu_bytes - 1) / qp.mtu_bytes),
-       .next_packet = packet.index,
-       .fetched = packet.length_bytes == 0 ? 1 : packet.index});
-  fetch_responses(qp);
-  schedule_responses(qp);
+  respond(qp, {.message = packet.message,
+               .address = packet.address,
+               .rkey = packet.rkey,
+               .length_bytes = packet.length_bytes,
+               .next_packet = packet.index});
 }
 
 bool Rnic::take_atomic(QueuePair& qp, Packet* packet) {
   Region* const region = find_region(packet->rkey);
   if (packet->address % kAtomicBytes != 0) {
-    refuse(qp, NakCode::kInvalid);
+    refuse(qp, NakCode::kInvalid, qp.expected_message);
     return false;
   }
   if (region == nullptr || !region->covers(packet->address, kAtomicBytes) ||
       (region->access & IBV_ACCESS_REMOTE_ATOMIC) == 0 || region->verbs.pd != qp.verbs.pd ||
       (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) == 0) {
-    refuse(qp, NakCode::kAccess);
+    refuse(qp, NakCode::kAccess, qp.expected_message);
     return false;
   }
   ++qp.expected_message;
   packet->region = region;
-  simulation_.at(atomics_.serve(simulation_.now(), node_.profile.atomic_operation), atomic_done,
-                 packet);
+  respond(qp, {.message = packet->message, .atomic = true});
+  // Behind what was written before.
+  const Time done = atomics_.serve(simulation_.now(), node_.profile.atomic_operation);
+  simulation_.at(std::max(done, qp.place_at), atomic_done, packet);
   return true;
 }
 
@@ -305,7 +304,18 @@ void Rnic::atomic_done(void* object, uint64_t) {
   QueuePair& qp = *packet->target;
   Rnic& rnic = qp.node->rnic;
   Region* const region = rnic.find_region(packet->rkey);
-  if (qp.life == packet->target_life && region != nullptr && region == packet->region) {
+  const auto response = std::find_if(qp.responses.begin(), qp.responses.end(),
+                                     [packet](const PendingResponse& other) {
+                                       return other.atomic && other.message == packet->message;
+                                     });
+  if (qp.life != packet->target_life || response == qp.responses.end()) {
+    rnic.simulation_.fabric().free(packet);
+    return;
+  }
+  if (region == nullptr || region != packet->region) {
+    qp.responses.erase(response, qp.responses.end());
+    rnic.refuse(qp, NakCode::kAccess, packet->message);
+  } else {
     std::byte* const word = region->at(packet->address);
     uint64_t value;
     std::memcpy(&value, word, sizeof(value));
@@ -318,9 +328,10 @@ void Rnic::atomic_done(void* object, uint64_t) {
     std::memcpy(word, &value, sizeof(value));
     if (region->owner != nullptr) rnic.simulation_.wake(*region->owner, rnic.simulation_.now());
     if (!qp.atomics.empty()) {
-      qp.atomics[packet->message % qp.atomics.size()] = {packet->message, original};
+      qp.atomics[qp.atomics_done++ % qp.atomics.size()] = {packet->message, original};
     }
-    qp.responses.push_back({.message = packet->message, .original = original, .atomic = true});
+    response->original = original;
+    response->executed = true;
     rnic.schedule_responses(qp);
   }
   rnic.simulation_.fabric().free(packet);
@@ -340,17 +351,34 @@ Rnic::Receive Rnic::next_receive(QueuePair& qp) {
 void Rnic::consume_receive(QueuePair& qp, Packet& packet) {
   ReceiveQueue& queue = qp.receive_queue();
   VERBENA_DEBUG_ASSERT(queue.consumed < queue.fetched && queue.consumed < queue.posted);
-  qp.current_receive = queue.consumed++;
+  qp.current_receive = queue.slot_of(queue.consumed++);
   ibv_wc& completion = packet.entry.completion;
-  completion.wr_id = queue.receive(qp.current_receive).wr_id;
+  completion.wr_id = queue.receives[qp.current_receive].wr_id;
   completion.status = IBV_WC_SUCCESS;
   completion.byte_len = packet.length_bytes;
   completion.qp_num = qp.verbs.qp_num;
   completion.src_qp = packet.source->verbs.qp_num;
-  completion.imm_data = packet.imm_data;
-  completion.wc_flags = IBV_WC_WITH_IMM;
+  if (packet.opcode == IBV_WR_SEND_WITH_IMM || packet.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+    completion.imm_data = packet.imm_data;
+    completion.wc_flags = IBV_WC_WITH_IMM;
+  }
   // The next ones are fetched before the last one is needed.
   if (queue.fetched - queue.consumed <= node_.profile.wqe_prefetch / 2) fetch_receives(queue);
+}
+
+// Ends a receive without a message, behind what was received before.
+void Rnic::complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status) {
+  Packet* const packet = simulation_.fabric().allocate();
+  packet->target = &qp;
+  packet->target_life = qp.life;
+  packet->opcode = IBV_WR_SEND;
+  packet->cq = qp.recv_cq;
+  packet->entry = {.completion = make_completion(qp.receive_queue().receives[slot].wr_id, status,
+                                                 IBV_WC_RECV, qp.verbs.qp_num, 0),
+                   .sender = nullptr,
+                   .message = slot};
+  qp.place_at = std::max(qp.place_at, bus_write(node_.profile.completion_bytes));
+  simulation_.at(qp.place_at, place, packet);
 }
 
 void Rnic::receives_posted(ReceiveQueue& queue, uint64_t count) {
@@ -361,14 +389,17 @@ void Rnic::fetch_receives(ReceiveQueue& queue) {
   if (queue.fetching || queue.visible == queue.fetched) return;
   queue.fetching = true;
   const uint64_t count = std::min(node_.profile.wqe_prefetch, queue.visible - queue.fetched);
-  simulation_.at(bus_read(count * kReceiveEntryBytes), receives_fetched, &queue, count);
+  simulation_.at(bus_read(count * kReceiveEntryBytes), receives_fetched, &queue,
+                 uint64_t{queue.epoch} << 32 | count);
 }
 
-void Rnic::receives_fetched(void* object, uint64_t count) {
+void Rnic::receives_fetched(void* object, uint64_t argument) {
   auto& queue = *static_cast<ReceiveQueue*>(object);
-  if (!queue.fetching || queue.fetched + count > queue.visible) return;  // it was reset since
+  if (argument >> 32 != queue.epoch) return;  // it was reset since
   queue.fetching = false;
-  queue.fetched += count;
+  // They may have been flushed since.
+  queue.fetched = std::max(queue.consumed, queue.fetched + static_cast<uint32_t>(argument));
+  queue.fetched = std::min(queue.fetched, queue.visible);
   // In their order; those that starve again wait again.
   std::deque<Packet*> waiting;
   waiting.swap(queue.starving);
@@ -376,7 +407,8 @@ void Rnic::receives_fetched(void* object, uint64_t count) {
   for (Packet* packet : waiting) {
     QueuePair& qp = *packet->target;
     Rnic& rnic = qp.node->rnic;
-    if (qp.life != packet->target_life) {
+    const bool ready = qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_RTR;
+    if (qp.life != packet->target_life || !ready) {
       rnic.simulation_.fabric().free(packet);
     } else {
       rnic.request_received(packet);
@@ -393,27 +425,22 @@ void Rnic::response_received(Packet* packet) {
     fabric.free(packet);
     return;
   }
+  // They come in order; one that does not tells that another one was lost.
+  const uint64_t next = next_answer(qp);
   Wqe& wqe = qp.wqe(packet->message);
-  if (wqe.done || packet->index != wqe.arrived) {
-    const bool lost = !wqe.done && packet->index > wqe.arrived;
+  if (packet->message != next || packet->index != wqe.arrived) {
+    const bool lost =
+        packet->message > next || (packet->message == next && packet->index > wqe.arrived);
     fabric.free(packet);
-    if (lost) go_back(qp);
+    if (lost && !std::exchange(qp.asked_again, true)) go_back(qp);
     return;
   }
+  qp.asked_again = false;
   if (packet->kind == PacketKind::kAtomicResponse) {
     fabric.hold_payload(*packet);
     std::memcpy(packet->bytes, &packet->original, sizeof(packet->original));
     packet->payload_bytes = kAtomicBytes;
     packet->offset = 0;
-  } else if (copied(*packet)) {
-    fabric.hold_payload(*packet);
-    Rnic& responder = packet->from->rnic;
-    const Region* const region = responder.find_region(packet->rkey);
-    if (region != nullptr && region->covers(packet->address, packet->payload_bytes)) {
-      std::memcpy(packet->bytes, region->at(packet->address), packet->payload_bytes);
-    } else {
-      std::memset(packet->bytes, 0, packet->payload_bytes);
-    }
   }
   ++wqe.arrived;
   qp.progress_at = simulation_.now();
@@ -424,7 +451,7 @@ void Rnic::response_received(Packet* packet) {
   simulation_.at(qp.place_at, place, packet);
   if (!last) return;
   wqe.done = true;
-  if (qp.reads_outstanding > 0) --qp.reads_outstanding;
+  if (std::exchange(wqe.asked, false)) --qp.reads_outstanding;
   // It tells that everything before it has arrived.
   acknowledge(qp, message);
   retire(qp);
@@ -448,7 +475,7 @@ void Rnic::place(void* object, uint64_t) {
                    packet->payload_bytes, &owner);
     } else if (is_send(packet->opcode)) {
       ReceiveQueue& queue = qp.receive_queue();
-      rnic.scatter(queue.sges_of(packet->entry.message), queue.receive(packet->entry.message).sges,
+      rnic.scatter(queue.sges_of(packet->entry.message), queue.receives[packet->entry.message].sges,
                    packet->offset, packet->bytes, packet->payload_bytes, &owner);
     } else if (rnic.find_region(packet->rkey) == packet->region) {
       std::memcpy(packet->region->at(packet->address + packet->offset), packet->bytes,
@@ -460,7 +487,10 @@ void Rnic::place(void* object, uint64_t) {
     if (packet->cq != nullptr) {
       packet->entry.sender = nullptr;
       push_completion(*packet->cq, packet->entry);
+      qp.receive_queue().release(packet->entry.message);
     }
+  } else if (packet->cq != nullptr && qp.srq != nullptr) {
+    qp.srq->queue.release(packet->entry.message);
   }
   simulation.fabric().free(packet);
 }

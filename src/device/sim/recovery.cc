@@ -1,5 +1,6 @@
 // Reliability at the requester: acknowledgements, retries, time-outs, errors, completions.
 #include <algorithm>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
@@ -59,8 +60,11 @@ void Rnic::ack_received(const Packet& packet) {
   QueuePair& qp = *packet.target;
   if (packet.message > qp.sent_ever) return;
   acknowledge(qp, packet.message);
+  retire(qp);
   if (packet.kind == PacketKind::kNak) {
-    switch (packet.nak) {
+    // Responses come before what is refused behind them: where one is missing, it was lost.
+    const bool too_early = next_answer(qp) < packet.message;
+    switch (too_early ? NakCode::kSequence : packet.nak) {
       case NakCode::kSequence:
         go_back(qp);
         break;
@@ -77,12 +81,10 @@ void Rnic::ack_received(const Packet& packet) {
                        rnr_over, &qp, qp.life);
         break;
       default:
-        retire(qp);
         fail(qp, status_of(packet.nak));
         return;
     }
   }
-  retire(qp);
   schedule_requests(qp);
 }
 
@@ -126,6 +128,16 @@ void Rnic::begin_at(QueuePair& qp, uint64_t message) {
   fetch_payloads(qp);
 }
 
+uint64_t Rnic::next_answer(QueuePair& qp) {
+  qp.answered = std::max(qp.answered, qp.retired);
+  while (qp.answered < qp.sent_ever) {
+    const Wqe& wqe = qp.wqe(qp.answered);
+    if (asks_for_data(wqe.opcode) && !wqe.done) break;
+    ++qp.answered;
+  }
+  return qp.answered;
+}
+
 void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
   const Wqe& wqe = qp.wqe(message);
   Packet* const packet = simulation_.fabric().allocate();
@@ -153,6 +165,9 @@ void Rnic::go_back(QueuePair& qp) {
   retire(qp);
   // What has arrived behind a READ that has not been answered goes again, too; the responder knows.
   qp.reads_outstanding = 0;
+  for (uint64_t message = qp.retired; message < qp.sent_ever; ++message) {
+    qp.wqe(message).asked = false;
+  }
   begin_at(qp, qp.retired);
   schedule_requests(qp);
 }
@@ -162,7 +177,6 @@ void Rnic::go_back(QueuePair& qp) {
 void Rnic::start_timer(QueuePair& qp) {
   if (qp.timer_running || qp.attributes.timeout == 0) return;
   qp.timer_running = true;
-  qp.progress_at = simulation_.now();
   constexpr Time kTimeoutUnit = 4096 * kPsPerNs;
   simulation_.at(simulation_.now() + (kTimeoutUnit << qp.attributes.timeout), timer, &qp, qp.life);
 }
@@ -176,16 +190,19 @@ void Rnic::timer(void* object, uint64_t life) {
   const Time timeout = kTimeoutUnit << qp.attributes.timeout;
   qp.timer_running = false;
   if (qp.retired == qp.sent_ever || qp.node->crashed) return;  // the next send starts it again
-  if (now - qp.progress_at >= timeout && !qp.paused) {
+  if (qp.paused) {
+    qp.progress_at = now;  // it waits for a receiver that answers
+  } else if (now - qp.progress_at >= timeout) {
     if (qp.retries++ >= qp.attributes.retry_cnt) {
       rnic.fail(qp, IBV_WC_RETRY_EXC_ERR);
       return;
     }
     qp.progress_at = now;
+    qp.asked_again = false;
     rnic.go_back(qp);
   }
   qp.timer_running = true;
-  rnic.simulation_.at(std::max(now + 1, qp.progress_at + timeout), timer, &qp, life);
+  rnic.simulation_.at(qp.progress_at + timeout, timer, &qp, life);
 }
 
 // ---- errors ----
@@ -200,6 +217,9 @@ void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
     status = IBV_WC_WR_FLUSH_ERR;
   }
   qp.send_message = qp.posted;
+  if (std::exchange(qp.filling, false)) {
+    complete_receive(qp, qp.current_receive, IBV_WC_WR_FLUSH_ERR);
+  }
   flush_receives(qp);
 }
 
@@ -208,23 +228,11 @@ void Rnic::flush_sends(QueuePair& qp) {
   qp.send_message = qp.posted;
 }
 
-// What was posted before the entry is given up, too, where it has not been sent: its queue pair
-// cannot go on.
-void Rnic::fail_at(QueuePair& qp, uint64_t message, ibv_wc_status status) {
-  while (qp.retired < message) complete(qp, qp.retired++, IBV_WC_WR_FLUSH_ERR);
-  fail(qp, status);
-}
-
 void Rnic::flush_receives(QueuePair& qp) {
   if (qp.srq != nullptr || qp.recv_cq == nullptr) return;
   ReceiveQueue& queue = qp.own_receives;
-  for (; queue.consumed < queue.posted; ++queue.consumed) {
-    const Cq::Entry entry{
-        .completion = make_completion(queue.receive(queue.consumed).wr_id, IBV_WC_WR_FLUSH_ERR,
-                                      IBV_WC_RECV, qp.verbs.qp_num, 0),
-        .sender = nullptr,
-        .message = 0};
-    push_completion(*qp.recv_cq, entry);
+  while (queue.consumed < queue.posted) {
+    complete_receive(qp, queue.slot_of(queue.consumed++), IBV_WC_WR_FLUSH_ERR);
   }
   queue.fetched = std::max(queue.fetched, queue.consumed);
   queue.visible = std::max(queue.visible, queue.consumed);

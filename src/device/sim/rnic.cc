@@ -1,6 +1,7 @@
 #include "src/device/sim/rnic.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
@@ -37,12 +38,13 @@ uint32_t Rnic::add_region(std::unique_ptr<Region> region) {
   uint32_t place = static_cast<uint32_t>(regions_.size());
   if (free_regions_.empty()) {
     regions_.emplace_back();
+    generations_.push_back(static_cast<uint32_t>(dice_.below(1 << kGenerationBits)));
   } else {
     place = free_regions_.back();
     free_regions_.pop_back();
+    generations_[place] = (generations_[place] + 1) % (1 << kGenerationBits);
   }
-  const uint32_t generation = static_cast<uint32_t>(dice_.below(1 << kGenerationBits));
-  const uint32_t key = place << kGenerationBits | generation;
+  const uint32_t key = place << kGenerationBits | generations_[place];
   region->verbs.lkey = key;
   region->verbs.rkey = key;
   regions_[place] = std::move(region);
@@ -73,7 +75,8 @@ void Rnic::remove_queue_pair(QueuePair& qp) {
   qp.wqes.reset();
   qp.sges.reset();
   qp.inline_data.reset();
-  qp.own_receives = ReceiveQueue();
+  qp.own_receives.receives.reset();
+  qp.own_receives.sges.reset();
   qp.responses.clear();
   qp.atomics = {};
 }
@@ -85,6 +88,8 @@ void Rnic::reset(QueuePair& qp) {
   qp.payload_message = qp.send_message = qp.sent_ever = 0;
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
   qp.reads_outstanding = 0;
+  qp.answered = 0;
+  qp.asked_again = false;
   qp.refetch = qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
   ++qp.fetch_epoch;
   qp.retries = qp.rnr_retries = 0;
@@ -94,8 +99,14 @@ void Rnic::reset(QueuePair& qp) {
   qp.nak = NakCode::kNone;
   qp.responses.clear();
   for (QueuePair::Replay& replay : qp.atomics) replay = {};
+  if (std::exchange(qp.filling, false) && qp.srq != nullptr) {
+    qp.srq->queue.release(qp.current_receive);
+  }
   ReceiveQueue& receives = qp.own_receives;
   receives.posted = receives.visible = receives.fetched = receives.consumed = 0;
+  receives.fetching = false;
+  ++receives.epoch;
+  receives.release_all();
   for (Packet* packet : receives.starving) simulation_.fabric().free(packet);
   receives.starving.clear();
   if (qp.send_cq != nullptr) forget_completions(*qp.send_cq, qp);

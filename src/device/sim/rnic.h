@@ -55,8 +55,6 @@ class Rnic {
   // What is posted to a queue pair in the error state.
   void flush_sends(QueuePair& qp);
   void flush_receives(QueuePair& qp);
-  // To the error state because of the entry `message`, which cannot be carried out.
-  void fail_at(QueuePair& qp, uint64_t message, ibv_wc_status status);
   // Keeps what was destroyed while packets may still name it.
   void keep(Srq* srq) { kept_.emplace_back(srq); }
 
@@ -92,19 +90,20 @@ class Rnic {
   void schedule_responses(QueuePair& qp);
   void schedule_ack(QueuePair& qp);
   bool may_send(QueuePair& qp);
+  static bool may_respond(const QueuePair& qp);
   void start_next();
   Made make_request(QueuePair& qp);
   Made make_response(QueuePair& qp);
   Made make_ack(QueuePair& qp);
   Packet* make_packet(QueuePair& qp, PacketKind kind);
+  // Whether the packet's bytes move (Simulation::Options::copy_all).
+  bool moves(const Packet& packet) const;
 
   // --- receive.cc ---
   static void received(void* packet, uint64_t);
   static void place(void* packet, uint64_t);
   static void receives_fetched(void* queue, uint64_t count);
   static void atomic_done(void* packet, uint64_t);
-  // Whether the packet's bytes move (Simulation::Options::copy_all).
-  bool copied(const Packet& packet) const;
   void request_received(Packet* packet);
   // True: the packet was taken over.
   bool take_request(Packet* packet);
@@ -113,6 +112,8 @@ class Rnic {
   void take_read(QueuePair& qp, const Packet& packet);
   bool take_atomic(QueuePair& qp, Packet* packet);
   void repeat(QueuePair& qp, const Packet& packet);
+  bool may_read(QueuePair& qp, uint32_t rkey, uint64_t address, uint64_t bytes);
+  void respond(QueuePair& qp, const PendingResponse& response);
   enum class Receive : uint8_t { kReady, kFetching, kNone };
   Receive next_receive(QueuePair& qp);
   void consume_receive(QueuePair& qp, Packet& packet);
@@ -120,7 +121,9 @@ class Rnic {
   void land(QueuePair& qp, Packet* packet, Region* region);
   void response_received(Packet* packet);
   void fetch_receives(ReceiveQueue& queue);
-  void refuse(QueuePair& qp, NakCode code);
+  void complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status);
+  // `message`: the one that is refused.
+  void refuse(QueuePair& qp, NakCode code, uint64_t message);
   // Copies between a gather list and bytes; false: memory that is not registered so.
   bool gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes, uint64_t length);
   bool scatter(const ibv_sge* sges, uint32_t count, uint64_t offset, const std::byte* bytes,
@@ -135,6 +138,8 @@ class Rnic {
   void retire(QueuePair& qp);
   void complete(QueuePair& qp, uint64_t message, ibv_wc_status status);
   void begin_at(QueuePair& qp, uint64_t message);
+  // The first READ or atomic without its response, or sent_ever.
+  static uint64_t next_answer(QueuePair& qp);
   void go_back(QueuePair& qp);
   void start_timer(QueuePair& qp);
 
@@ -163,6 +168,7 @@ class Rnic {
 
   std::vector<std::unique_ptr<Region>> regions_;  // by the key's upper bits
   std::vector<uint32_t> free_regions_;
+  std::vector<uint32_t> generations_;                    // of the regions' places
   std::vector<std::unique_ptr<QueuePair>> queue_pairs_;  // by number
   std::vector<std::unique_ptr<Srq>> kept_;
 };

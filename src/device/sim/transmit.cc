@@ -1,6 +1,8 @@
 // The sending side: doorbells, fetches of entries and payloads, and the ring in which queue pairs
 // take turns, a packet each.
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
@@ -110,7 +112,8 @@ void Rnic::fetch_responses(QueuePair& qp) {
            response.fetching < kFetchAheadLeast) {
       const uint32_t index = response.fetched + response.fetching;
       const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
-      Time there = bus_read(bytes);
+      // Behind what was written before: reads do not pass writes on the bus.
+      Time there = std::max(bus_read(bytes), qp.place_at);
       const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
       if (Region* const region = find_region(response.rkey)) {
         if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
@@ -146,6 +149,7 @@ bool Rnic::may_send(QueuePair& qp) {
   while (qp.send_message < qp.fetched && qp.wqe(qp.send_message).done) ++qp.send_message;
   if (qp.send_message >= qp.fetched) return false;
   const Wqe& wqe = qp.wqe(qp.send_message);
+  if (wqe.bad) return false;
   if (needs_payload(wqe) && qp.payload_ready == 0) return false;
   if (qp.send_packet > 0) return true;
   if (wqe.fence && qp.reads_outstanding > 0) return false;
@@ -171,16 +175,28 @@ void Rnic::paced(void* object, uint64_t life) {
 }
 
 void Rnic::schedule_requests(QueuePair& qp) {
-  if (qp.queued || !may_send(qp)) return;
+  if (qp.queued) return;
+  if (!may_send(qp)) {
+    // An entry that cannot be carried out fails when those before it are done.
+    const bool here = qp.state == IBV_QPS_RTS && qp.retired == qp.send_message;
+    if (here && qp.send_message < qp.fetched && qp.wqe(qp.send_message).bad) {
+      fail(qp, IBV_WC_LOC_PROT_ERR);
+    }
+    return;
+  }
   qp.queued = true;
   requests_.push_back({Job::Kind::kRequest, &qp, qp.life});
   start_next();
 }
 
-void Rnic::schedule_responses(QueuePair& qp) {
-  if (qp.response_queued || qp.responses.empty()) return;
+bool Rnic::may_respond(const QueuePair& qp) {
+  if (qp.responses.empty()) return false;
   const PendingResponse& response = qp.responses.front();
-  if (!response.atomic && response.next_packet >= response.fetched) return;
+  return response.atomic ? response.executed : response.next_packet < response.fetched;
+}
+
+void Rnic::schedule_responses(QueuePair& qp) {
+  if (qp.response_queued || !may_respond(qp)) return;
   qp.response_queued = true;
   responses_.push_back({Job::Kind::kResponse, &qp, qp.life});
   start_next();
@@ -195,6 +211,7 @@ void Rnic::schedule_ack(QueuePair& qp) {
 
 void Rnic::start_next() {
   if (sending_) return;
+  sending_ = true;  // for what is scheduled from here
   while (!requests_.empty() || !responses_.empty()) {
     responses_turn_ = !responses_turn_;
     std::deque<Job>& ring =
@@ -211,18 +228,24 @@ void Rnic::start_next() {
         break;
       case Job::Kind::kResponse:
         qp.response_queued = false;
-        if (qp.responses.empty()) continue;
+        if (!may_respond(qp)) continue;
         made_ = make_response(qp);
         break;
       case Job::Kind::kAck:
         qp.ack_queued = false;
+        // What is refused comes behind the answers to what was not.
+        if (qp.nak != NakCode::kNone && !qp.responses.empty()) continue;
         made_ = make_ack(qp);
         break;
     }
-    sending_ = true;
+    if (made_.packet == nullptr) {
+      schedule_requests(qp);
+      continue;
+    }
     simulation_.at(simulation_.now() + made_.cost, sent, this);
     return;
   }
+  sending_ = false;
 }
 
 void Rnic::sent(void* object, uint64_t) {
@@ -254,6 +277,11 @@ void Rnic::emit(void* packet, uint64_t) {
 }
 
 // ---- packets ----
+
+bool Rnic::moves(const Packet& packet) const {
+  if (packet.payload_bytes == 0) return false;
+  return packet.index == 0 || packet.last || simulation_.options().copy_all;
+}
 
 Packet* Rnic::make_packet(QueuePair& qp, PacketKind kind) {
   Packet* const packet = simulation_.fabric().allocate();
@@ -294,15 +322,24 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
       made.delay += profile.pcie_read;
       if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
     }
-    ++qp.reads_outstanding;
+    if (!std::exchange(wqe.asked, true)) ++qp.reads_outstanding;
   } else {
     packet->index = qp.send_packet;
     packet->offset = uint64_t{qp.send_packet} * qp.mtu_bytes;
     packet->last = qp.send_packet + 1 == wqe.packets;
     packet->payload_bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.send_packet);
     made.cost += payload_cost(profile, packet->payload_bytes);
+    if (moves(*packet)) {
+      simulation_.fabric().hold_payload(*packet);
+      if (!gather(qp, packet->message, packet->offset, packet->bytes, packet->payload_bytes)) {
+        wqe.bad = true;  // its memory is no longer registered
+        simulation_.fabric().free(packet);
+        return {};
+      }
+    }
     if (needs_payload(wqe)) --qp.payload_ready;
   }
+  qp.progress_at = simulation_.now();
   if (asks || ++qp.send_packet == wqe.packets) {
     ++qp.send_message;
     qp.send_packet = 0;
@@ -329,9 +366,27 @@ Rnic::Made Rnic::make_response(QueuePair& qp) {
     packet->address = response.address + packet->offset;
     packet->payload_bytes = payload_of(response.length_bytes, qp.mtu_bytes, response.next_packet);
     made.cost += payload_cost(profile, packet->payload_bytes);
+    if (packet->payload_bytes > 0) {
+      if (!may_read(qp, packet->rkey, packet->address, packet->payload_bytes)) {
+        const uint64_t message = response.message;
+        simulation_.fabric().free(packet);
+        qp.responses.clear();
+        refuse(qp, NakCode::kAccess, message);
+        return {};
+      }
+      packet->last = response.next_packet + 1 >= response.packets;
+      if (moves(*packet)) {
+        simulation_.fabric().hold_payload(*packet);
+        std::memcpy(packet->bytes, find_region(packet->rkey)->at(packet->address),
+                    packet->payload_bytes);
+      }
+    }
   }
   packet->last = ++response.next_packet >= response.packets;
-  if (packet->last) qp.responses.pop_front();
+  if (packet->last) {
+    qp.responses.pop_front();
+    if (qp.responses.empty() && qp.nak != NakCode::kNone) schedule_ack(qp);
+  }
   fetch_responses(qp);
   return made;
 }
@@ -344,7 +399,7 @@ Rnic::Made Rnic::make_ack(QueuePair& qp) {
   Packet* const packet = made.packet =
       make_packet(qp, nak == NakCode::kNone ? PacketKind::kAck : PacketKind::kNak);
   packet->nak = nak;
-  packet->message = qp.expected_message;
+  packet->message = nak == NakCode::kNone ? qp.expected_message : qp.nak_message;
   return made;
 }
 
