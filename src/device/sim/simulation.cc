@@ -65,7 +65,9 @@ bool Simulation::run_until(const std::function<bool()>& done, uint64_t deadline_
   while (!done()) {
     attention_ = false;
     while (!attention_) {
-      if (!step(limit)) return done();
+      if (step(limit)) continue;
+      if (limit != kNever) now_ = std::max(now_, limit);
+      return done();
     }
   }
   return true;

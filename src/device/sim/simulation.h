@@ -81,8 +81,8 @@ class Simulation final : public VirtualTime {
   Fabric& fabric() { return *fabric_; }
 
   // Lets things happen until `done`, which is asked whenever a thread has told others something
-  // (wake_all_at()) or ended. False: nothing will ever happen any more, or virtual time passed
-  // `deadline_ns`.
+  // (wake_all_at()) or ended. False: nothing will ever happen any more, or it is `deadline_ns`
+  // now.
   bool run_until(const std::function<bool()>& done, uint64_t deadline_ns = UINT64_MAX);
 
   // --- for nodes and devices ---

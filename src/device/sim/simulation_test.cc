@@ -282,7 +282,7 @@ TEST_F(SimulationTest, RunUntilStopsAtItsDeadline) {
     ended = true;
   });
   EXPECT_FALSE(cluster_.simulation().run_until([&] { return ended; }, 9 * kUs));
-  EXPECT_LE(now_ns(), 9 * kUs);
+  EXPECT_EQ(now_ns(), 9 * kUs);
   EXPECT_TRUE(cluster_.simulation().run_until([&] { return ended; }, 10 * kUs));
   sleeper.join();
 }
