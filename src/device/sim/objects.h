@@ -123,6 +123,7 @@ struct Wqe {
   bool signaled = false;
   bool fence = false;
   bool done = false;   // READ, atomic: the response is there
+  bool late = false;   // it came with its doorbell while others waited, and is fetched after all
   bool asked = false;  // and it counts as outstanding
   bool bad = false;    // its memory may not be used: it fails when its turn comes
 };
@@ -187,7 +188,6 @@ struct QueuePair {
   uint32_t reads_outstanding = 0;
   uint64_t answered = 0;     // all READs and atomics below have their responses
   bool asked_again = false;  // since the last response that came in order
-  bool refetch = false;      // the READ at the head waited at its limit and lost its place on chip
   Time send_after = 0;
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing

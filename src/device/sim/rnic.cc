@@ -90,7 +90,7 @@ void Rnic::reset(QueuePair& qp) {
   qp.reads_outstanding = 0;
   qp.answered = 0;
   qp.asked_again = false;
-  qp.refetch = qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
+  qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
   ++qp.fetch_epoch;
   qp.retries = qp.rnr_retries = 0;
   qp.expected_message = 0;

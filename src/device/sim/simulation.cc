@@ -126,6 +126,12 @@ void Simulation::wake(Fiber& fiber, Time when) {
 
 // ---- CPU time ----
 
+Time Simulation::taken(Fiber& fiber, Time alone) const {
+  const Time mean = fiber.node->slowed(alone);
+  const Time range = mean * fiber.node->profile.jitter_percent / 100;
+  return range == 0 ? mean : mean - range + fiber.dice.below(2 * range + 1);
+}
+
 void Simulation::flush_work(Fiber& fiber) {
   const CpuWork work = std::exchange(cpu_work, CpuWork{});
   const Profile& profile = fiber.node->profile;
@@ -137,7 +143,7 @@ void Simulation::flush_work(Fiber& fiber) {
     if (fiber.node->remote(fiber)) line += profile.cpu_remote_line;
     spent += work.messages * (profile.cpu_message + line);
   }
-  spent = fiber.node->slowed(spent);
+  spent = taken(fiber, spent);
   fiber.local += spent;
   fiber.busy += spent;
   if (work.hand_overs > 0 && fiber.node->hand_overs) {
@@ -153,7 +159,7 @@ void Simulation::flush_work(Fiber& fiber) {
 void Simulation::charge(Time cpu) {
   if (running_ == nullptr) return;
   flush_work(*running_);
-  cpu = running_->node->slowed(cpu);
+  cpu = taken(*running_, cpu);
   running_->local += cpu;
   running_->busy += cpu;
 }
@@ -270,6 +276,7 @@ void* Simulation::start_thread(const std::string& name, std::function<void()> bo
   fiber.node = node;
   fiber.number = static_cast<uint32_t>(node->threads.size());
   fiber.name = name;
+  fiber.dice = Random(random_.next());
   fiber.body = std::move(body);
   fiber.local = running_ != nullptr ? running_->local : now_;
   fiber.context = boost::context::fiber(std::allocator_arg,

@@ -52,6 +52,7 @@ struct Fiber {
   // Writes into its memory that it has not come across: while there are any, its polling loop goes
   // on, since one round need not look everywhere.
   uint64_t unseen = 0;
+  Random dice{0};  // for what its work takes
   uint32_t rounds = 0;
 };
 
@@ -139,6 +140,8 @@ class Simulation final : public VirtualTime {
   // Leaves the running fiber until it is resumed.
   void leave(Fiber::State state);
   void flush_work(Fiber& fiber);
+  // What work takes on this thread that takes so long alone on average.
+  Time taken(Fiber& fiber, Time alone) const;
   void schedule(Fiber& fiber, Time when);
   bool step(Time limit);
 

@@ -52,6 +52,8 @@ void Rnic::doorbell(QueuePair& qp, uint64_t count, bool with_entries) {
   const uint64_t entries = count - qp.rung;
   qp.rung = count;
   if (with_entries && qp.fetched + entries == count) {
+    // The copy that came along is used at once or not at all.
+    if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
     qp.fetched = count;
     fetch_payloads(qp);
     schedule_requests(qp);
@@ -154,7 +156,6 @@ bool Rnic::may_send(QueuePair& qp) {
   if (qp.send_packet > 0) return true;
   if (wqe.fence && qp.reads_outstanding > 0) return false;
   if (asks_for_data(wqe.opcode) && qp.reads_outstanding >= qp.attributes.max_rd_atomic) {
-    qp.refetch = true;
     return false;
   }
   if (simulation_.now() < qp.send_after) {
@@ -317,8 +318,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     packet->index = wqe.arrived;
     packet->last = true;
     if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
-    if (qp.refetch) {
-      qp.refetch = false;
+    if (wqe.late) {
       made.delay += profile.pcie_read;
       if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
     }
