@@ -188,8 +188,13 @@ class ClosedLoop {
       if (failed_) [[unlikely]]
         break;
     }
-    if (outcome.completed < posted_ && outcome.status.ok()) outcome.status = first_failure();
-    outcome.unanswered = posted_ - outcome.completed;
+    if (outcome.completed + unmeasured_ < posted_ && outcome.status.ok()) {
+      outcome.status = first_failure();
+    }
+    if constexpr (kSteered) {
+      if (orders_.settle_ns != 0 && outcome.status.ok()) return windowed(outcome);
+    }
+    outcome.unanswered = posted_ - unmeasured_ - outcome.completed;
     outcome.last_ns = outcome.first_ns + static_cast<uint64_t>(clock_.to_ns(last - start));
     return outcome;
   }
