@@ -1,6 +1,7 @@
 #include "src/device/sim/simulation.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "src/base/assert.h"
@@ -30,10 +31,12 @@ Simulation::Simulation(const Options& options) : options_(options), random_(opti
 }
 
 Simulation::~Simulation() {
+  // They are stuck, or their node crashed: unwinding their stacks would run code that cannot go on.
+  // Kept where a search for leaks finds what they hold.
+  static thread_local auto* const given_up = new std::vector<boost::context::fiber>;
   for (const auto& fiber : fibers_) {
     if (fiber->state == Fiber::State::kEnded || !fiber->context) continue;
-    // It is stuck, or its node crashed: unwinding its stack would run code that cannot go on.
-    static_cast<void>(new boost::context::fiber(std::move(fiber->context)));
+    given_up->push_back(std::move(fiber->context));
   }
   set_current(nullptr);
 }
@@ -93,9 +96,12 @@ void Simulation::resume(Fiber& fiber) {
   fiber.local = std::max(fiber.local, now_);
   running_ = &fiber;
   cpu_work = CpuWork{};
+  before_switch(&main_stack_, fiber.stack);
   fiber.context = std::move(fiber.context).resume();
+  after_switch(fiber.stack, main_stack_);
   running_ = nullptr;
   if (fiber.state == Fiber::State::kEnded) {
+    end_stack(fiber.stack);
     attention_ = true;
     std::erase(fiber.node->threads, &fiber);
     wake_all_at(&fiber);
@@ -105,7 +111,9 @@ void Simulation::resume(Fiber& fiber) {
 void Simulation::leave(Fiber::State state) {
   Fiber& fiber = *running_;
   fiber.state = state;
+  before_switch(&fiber.stack, main_stack_);
   main_ = std::move(main_).resume();
+  after_switch(main_stack_, fiber.stack);
 }
 
 void Simulation::schedule(Fiber& fiber, Time when) {
@@ -279,14 +287,20 @@ void* Simulation::start_thread(const std::string& name, std::function<void()> bo
   fiber.dice = Random(random_.next());
   fiber.body = std::move(body);
   fiber.local = running_ != nullptr ? running_->local : now_;
+  boost::context::fixedsize_stack allocator(options_.stack_bytes);
+  const boost::context::stack_context stack = allocator.allocate();
+  fiber.stack.bottom = static_cast<std::byte*>(stack.sp) - stack.size;
+  fiber.stack.size_bytes = stack.size;
   fiber.context = boost::context::fiber(std::allocator_arg,
-                                        boost::context::fixedsize_stack(options_.stack_bytes),
-                                        [this, &fiber](boost::context::fiber&& main) {
+                                        boost::context::preallocated(stack.sp, stack.size, stack),
+                                        allocator, [this, &fiber](boost::context::fiber&& main) {
+                                          after_switch(main_stack_, fiber.stack);
                                           main_ = std::move(main);
                                           fiber.body();
                                           fiber.body = nullptr;
                                           flush_work(fiber);
                                           fiber.state = Fiber::State::kEnded;
+                                          before_switch(nullptr, main_stack_);
                                           return std::move(main_);
                                         });
   node->threads.push_back(&fiber);

@@ -24,6 +24,7 @@
 #include "src/base/runtime.h"
 #include "src/base/virtual_time.h"
 #include "src/device/sim/event_queue.h"
+#include "src/device/sim/switched_stack.h"
 
 namespace verbena::sim {
 
@@ -37,6 +38,7 @@ struct Fiber {
   enum class State : uint8_t { kRunning, kReady, kPolling, kWaiting, kEnded };
 
   boost::context::fiber context;
+  SwitchedStack stack;
   Node* node = nullptr;
   uint32_t number = 0;  // on its node
   std::string name;
@@ -60,7 +62,9 @@ class Simulation final : public VirtualTime {
  public:
   struct Options {
     uint64_t seed = 1;
-    size_t stack_bytes = 256 << 10;
+    // Instrumented code needs more.
+    size_t stack_bytes =
+        VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 1 << 20 : 256 << 10;
     // Whether every byte moves. Otherwise the inner packets of long messages arrive without their
     // bytes, for programs that do not look at them: that spares time and memory, and nothing else
     // changes.
@@ -95,6 +99,9 @@ class Simulation final : public VirtualTime {
   }
   const Options& options() const { return options_; }
   uint64_t events() const { return events_done_; }
+  // Of what note() was told, in its order: two runs that are the same have the same.
+  uint64_t digest() const { return digest_; }
+  void note(uint64_t value) { digest_ = (digest_ ^ value) * 0x100000001b3; }
   // The thread that runs now; null outside of all.
   Fiber* running() const { return running_; }
   // Where Device::open() and start_thread() take effect.
@@ -150,10 +157,12 @@ class Simulation final : public VirtualTime {
   EventQueue events_;
   Time now_ = 0;
   uint64_t events_done_ = 0;
+  uint64_t digest_ = 0xcbf29ce484222325;  // FNV-1a, a word at a time
   bool attention_ = false;
   Fiber* running_ = nullptr;
   Node* here_ = nullptr;
   boost::context::fiber main_;
+  SwitchedStack main_stack_;
   std::unique_ptr<Fabric> fabric_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
