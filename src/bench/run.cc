@@ -254,6 +254,18 @@ class PointRunner {
   uint64_t lost_ = 0;
 };
 
+}  // namespace
+
+Result<RunResult> run_on_nodes(PointNodes& nodes, const rpc::Wiring& wiring, const Point& point,
+                               const RunOptions& options, uint64_t seed, RunFailure* failure) {
+  PointRunner runner(nodes, wiring, point, options, seed);
+  Result<RunResult> result = runner.run();
+  failure->lost = runner.lost();
+  return result;
+}
+
+namespace {
+
 // The nodes exist for this run only, and so does their time.
 Result<RunResult> run_simulated_point(const std::string& device, const Point& point,
                                       const RunOptions& options, uint32_t run,
@@ -261,9 +273,7 @@ Result<RunResult> run_simulated_point(const std::string& device, const Point& po
   const uint64_t seed = simulation_seed() + run;
   SimulatedNodes nodes(seed, options.verify || options.messages == 0);
   VERBENA_RETURN_IF_ERROR(nodes.add(device, static_cast<uint32_t>(wiring.nodes.size())));
-  PointRunner runner(nodes, wiring, point, options, seed);
-  Result<RunResult> result = runner.run();
-  failure->lost = runner.lost();
+  Result<RunResult> result = run_on_nodes(nodes, wiring, point, options, seed, failure);
   if (result.ok()) result->simulated = nodes.counts();
   return result;
 }

@@ -16,6 +16,8 @@
 
 namespace verbena::bench {
 
+class PointNodes;
+
 struct RunOptions {
   RunLength length;
   // Instead of a duration, for simulations: about so many requests of all threads together, and
@@ -66,5 +68,9 @@ struct RunFailure {
 // among the runs of this point, gives each its own seed.
 Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
                             uint32_t run, RunFailure* failure);
+
+// The same on nodes that the caller has made for this run and takes down.
+Result<RunResult> run_on_nodes(PointNodes& nodes, const rpc::Wiring& wiring, const Point& point,
+                               const RunOptions& options, uint64_t seed, RunFailure* failure);
 
 }  // namespace verbena::bench

@@ -8,6 +8,7 @@
 
 #include "src/base/runtime.h"
 #include "src/bench/placement.h"
+#include "src/device/sim/node.h"
 #include "src/device/sim/profile.h"
 #include "src/rpc/topology.h"
 
@@ -30,8 +31,27 @@ SimulatedNodes::SimulatedNodes(uint64_t seed, bool copy_all)
       secret_(JobSecret::random()),
       hello_{.host = host_identity(), .cpus = {}, .token = 0} {}
 
-SimulatedNodes::~SimulatedNodes() {
-  for (const auto& node : nodes_) node->point.reset();
+SimulatedNodes::~SimulatedNodes() { static_cast<void>(leave()); }
+
+Status SimulatedNodes::leave() {
+  Status status;
+  for (uint32_t number = 0; number < size(); ++number) {
+    nodes_[number]->point.reset();
+    const sim::Node& node = simulation_.node(number);
+    if (node.crashed || node.threads.empty()) continue;
+    status = {StatusCode::kInternal,
+              fmt::format("{} threads of simulated node {} hang", node.threads.size(), number)};
+  }
+  return status;
+}
+
+bool SimulatedNodes::survivors_settled() {
+  for (uint32_t number = 0; number < size(); ++number) {
+    Node& node = *nodes_[number];
+    if (simulation_.node(number).crashed || node.point == nullptr) continue;
+    if (!node.point->settled() && node.point->failure().ok()) return false;
+  }
+  return true;
 }
 
 Status SimulatedNodes::add(const std::string& device, uint32_t count) {
@@ -64,6 +84,9 @@ Status SimulatedNodes::tell(uint32_t number, const Message& message) {
 
 Status SimulatedNodes::failure() {
   for (uint32_t number = 0; number < size(); ++number) {
+    if (simulation_.node(number).crashed) {
+      return {StatusCode::kUnavailable, fmt::format("simulated node {} has crashed", number)};
+    }
     const Status status = nodes_[number]->point->failure();
     if (status.ok()) continue;
     return {status.code(), fmt::format("simulated node {}: {}", number, status.message())};

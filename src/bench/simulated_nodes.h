@@ -42,6 +42,11 @@ class SimulatedNodes final : public PointNodes {
   uint32_t size() const override { return static_cast<uint32_t>(nodes_.size()); }
   const Hello& hello(uint32_t) const override { return hello_; }
   std::vector<pid_t> processes() const override { return {}; }
+  // Ends all threads of nodes that have not crashed. kInternal: some hang.
+  Status leave();
+  // Whether each node that has not crashed has finished its step, or reported a failure.
+  bool survivors_settled();
+
   Status tell(uint32_t number, const Message& message) override;
   Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) override;
 

@@ -15,6 +15,8 @@ void push_completion(Cq& cq, const Cq::Entry& entry) {
   cq.ring[(cq.first + cq.count) % cq.capacity] = entry;
   ++cq.count;
   Simulation& simulation = cq.node->simulation;
+  simulation.note(simulation.now());
+  simulation.note(uint64_t{entry.completion.qp_num} << 32 | entry.completion.status);
   if (cq.poller != nullptr) simulation.wake(*cq.poller, simulation.now());
   if (cq.armed && cq.channel != nullptr) {
     cq.armed = false;

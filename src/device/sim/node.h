@@ -31,13 +31,14 @@ class Node {
   // What takes `alone` on a core of its own takes so long with this many threads.
   Time slowed(Time alone) const {
     const bool shared = threads.size() > profile.cores * profile.sockets;
-    return shared ? alone * profile.hyperthread_percent / 100 : alone;
+    return (shared ? alone * profile.hyperthread_percent / 100 : alone) * slow_percent / 100;
   }
 
   Simulation& simulation;
   const Profile profile;
   const uint32_t number;
   bool crashed = false;
+  uint64_t slow_percent = 100;  // what its threads do takes so long; above 100: a slow node
   bool hand_overs = false;
   Time blueflame_lock_free_at = 0;
   std::vector<Fiber*> threads;

@@ -1,0 +1,236 @@
+#include "tests/simulation/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <span>
+#include <utility>
+
+#include "src/base/runtime.h"
+#include "src/bench/run.h"
+#include "src/bench/simulated_nodes.h"
+#include "src/device/sim/node.h"
+#include "src/rpc/topology.h"
+
+namespace verbena::simulation_test {
+
+namespace {
+
+using bench::Point;
+
+constexpr const char* kDevice = "sim:connectx3-fdr";
+constexpr uint32_t kMostNodes = 6;
+// Set-up and phases of a scenario without faults take some hundred microseconds.
+constexpr uint64_t kFaultsWithinNs = 600'000;
+// Longer than any patience of a requester (closed_loop.h) or of a handshake.
+constexpr uint64_t kSurvivorsNs = 130'000'000'000;
+
+template <typename T>
+T one_of(Random& random, std::span<const T> values) {
+  return values[random.below(values.size())];
+}
+uint32_t between(Random& random, uint32_t least, uint32_t most) {
+  return least + static_cast<uint32_t>(random.below(most - least + 1));
+}
+bool one_in(Random& random, uint64_t n) { return random.below(n) == 0; }
+
+// Mostly small ones; some around the packets' boundaries, some of several packets.
+uint32_t draw_size(Random& random) {
+  switch (random.below(4)) {
+    case 0:
+      return between(random, 2040, 2056);
+    case 1:
+      return between(random, 16, 9000);
+    default:
+      return between(random, 16, 200);
+  }
+}
+
+void draw_topology(Random& random, Point* point) {
+  for (;;) {
+    point->topology = one_of(random, rpc::all_topologies());
+    point->nodes = between(random, 1, 4);
+    point->threads = between(random, 1, 3);
+    point->responder_nodes = between(random, 1, 3);
+    point->responder_threads = between(random, 1, 3);
+    const Result<rpc::TopologyShape> shape = rpc::fitted(shape_of(*point));
+    if (!shape.ok()) continue;
+    point->nodes = shape->nodes;
+    point->threads = shape->threads;
+    point->responder_nodes = shape->responder_nodes;
+    point->responder_threads = shape->responder_threads;
+    const Result<rpc::Wiring> wiring = rpc::wire(*shape);
+    if (wiring.ok() && wiring->nodes.size() <= kMostNodes) return;
+  }
+}
+
+// A fault that comes at its time.
+struct Fault {
+  sim::Simulation* simulation;
+  uint32_t node;
+  uint64_t number;
+};
+
+void link_goes(void* object, uint64_t up) {
+  const Fault& fault = *static_cast<Fault*>(object);
+  sim::Simulation& simulation = *fault.simulation;
+  simulation.fabric().set_link(simulation.node(fault.node), up != 0);
+}
+
+void queue_pair_fails(void* object, uint64_t) {
+  const Fault& fault = *static_cast<Fault*>(object);
+  sim::Rnic& rnic = fault.simulation->node(fault.node).rnic;
+  std::vector<sim::QueuePair*> ready;
+  for (uint32_t number = 1; sim::QueuePair* const qp = rnic.find_queue_pair(number); ++number) {
+    if (qp->state == IBV_QPS_RTS) ready.push_back(qp);
+  }
+  if (ready.empty()) return;
+  rnic.fail(*ready[fault.number % ready.size()], IBV_WC_WR_FLUSH_ERR);
+}
+
+void node_crashes(void* object, uint64_t) {
+  const Fault& fault = *static_cast<Fault*>(object);
+  fault.simulation->node(fault.node).crash();
+}
+
+class Faults {
+ public:
+  Faults(const Scenario& scenario, sim::Simulation& simulation)
+      : simulation_(simulation), random_(scenario.seed ^ kSeed) {
+    simulation.fabric().set_faults({.loss_ppm = scenario.loss_ppm,
+                                    .delay_ppm = scenario.delay_ppm,
+                                    .delay_most = scenario.delay_most_ns * sim::kPsPerNs});
+    simulation.node(any_node()).slow_percent = scenario.slow_percent;
+    for (uint32_t i = 0; i < scenario.link_flaps; ++i) {
+      const uint64_t down_ns = random_.below(kFaultsWithinNs);
+      Fault* const fault = plan(link_goes, down_ns, 0);
+      simulation.at((down_ns + random_.below(100'000)) * sim::kPsPerNs, link_goes, fault, 1);
+    }
+    for (uint32_t i = 0; i < scenario.queue_pair_errors; ++i) {
+      plan(queue_pair_fails, random_.below(kFaultsWithinNs), 0);
+    }
+    for (uint32_t i = 0; i < scenario.crashes; ++i) {
+      plan(node_crashes, random_.below(kFaultsWithinNs), 0);
+    }
+  }
+
+ private:
+  static constexpr uint64_t kSeed = 0x6661756c7473;
+
+  uint32_t any_node() { return static_cast<uint32_t>(random_.below(simulation_.nodes())); }
+  Fault* plan(sim::Event::Act act, uint64_t at_ns, uint64_t argument) {
+    faults_.push_back({&simulation_, any_node(), random_.next()});
+    simulation_.at(at_ns * sim::kPsPerNs, act, &faults_.back(), argument);
+    return &faults_.back();
+  }
+
+  sim::Simulation& simulation_;
+  Random random_;
+  std::deque<Fault> faults_;
+};
+
+Status broken(std::string what) { return {StatusCode::kInternal, std::move(what)}; }
+
+Status check_result(const Scenario& scenario, const rpc::Wiring& wiring,
+                    const bench::RunResult& result) {
+  if (result.errors != 0) {
+    return broken(fmt::format("{} requests or responses were lost or torn", result.errors));
+  }
+  const uint64_t least = scenario.requests * wiring.requesting.size();
+  if (result.requests < least) {
+    return broken(fmt::format("{} requests were answered, not {}", result.requests, least));
+  }
+  return {};
+}
+
+// No fault excuses wrong bytes or our own defects.
+bool excusable(const Status& status) {
+  return status.code() != StatusCode::kProtocolViolation && status.code() != StatusCode::kInternal;
+}
+
+}  // namespace
+
+Scenario draw(uint64_t seed) {
+  Random random(seed);
+  Scenario scenario{.seed = seed, .point = {}};
+  Point& point = scenario.point;
+  draw_topology(random, &point);
+  point.protocol = one_of(random, all_protocols());
+  point.layout = one_of(random, all_mark_layouts());
+  point.request_bytes = draw_size(random);
+  point.response_bytes = draw_size(random);
+  point.pending = between(random, 1, 6);
+  point.receive_queues = one_of(random, all_receive_queues());
+  if (one_in(random, 4)) point.model = bench::ConnectionModel::kDispatcher;
+  if (one_in(random, 4)) point.wait = bench::WaitMode::kBlock;
+  if (one_in(random, 2)) point.inline_bytes = between(random, 0, 300);
+  if (one_in(random, 2)) point.signal_interval = between(random, 1, 8);
+  if (one_in(random, 4)) point.post_batch = between(random, 2, 4);
+  if (one_in(random, 8)) point.active_ppm = 500'000;
+  scenario.requests = between(random, 4, 24);
+
+  if (one_in(random, 2)) scenario.loss_ppm = one_in(random, 2) ? 1'000 : 20'000;
+  if (one_in(random, 4)) {
+    scenario.delay_ppm = 10'000;
+    scenario.delay_most_ns = one_in(random, 2) ? 5'000 : 300'000;
+  }
+  if (one_in(random, 4)) scenario.link_flaps = between(random, 1, 4);
+  if (one_in(random, 4)) scenario.slow_percent = between(random, 200, 5'000);
+  if (one_in(random, 10)) scenario.queue_pair_errors = between(random, 1, 2);
+  if (one_in(random, 16)) scenario.crashes = 1;
+  return scenario;
+}
+
+std::string describe(const Scenario& scenario) {
+  const Point& point = scenario.point;
+  return fmt::format(
+      "{} {}x{} to {}x{}, {} {}, {} B / {} B, pending {}, receive queues {}, dispatcher {}, "
+      "block {}, inline {}, signal {}, batch {}, {} requests; loss {} ppm, delay {} ppm of {} ns, "
+      "{} flaps, slow {} %, {} queue pair errors, {} crashes",
+      rpc::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
+      point.responder_threads, protocol_name(point.protocol), layout_text(point),
+      point.request_bytes, point.response_bytes, point.pending,
+      receive_queues_name(point.receive_queues), point.model == bench::ConnectionModel::kDispatcher,
+      point.wait == bench::WaitMode::kBlock, point.inline_bytes, point.signal_interval,
+      point.post_batch, scenario.requests, scenario.loss_ppm, scenario.delay_ppm,
+      scenario.delay_most_ns, scenario.link_flaps, scenario.slow_percent,
+      scenario.queue_pair_errors, scenario.crashes);
+}
+
+Outcome carry_out(const Scenario& scenario) {
+  Outcome outcome;
+  const Result<rpc::Wiring> wiring = rpc::wire(shape_of(scenario.point));
+  if (!wiring.ok()) return {.broken = wiring.status(), .run = {}};
+  bench::SimulatedNodes nodes(scenario.seed);
+  outcome.broken = nodes.add(kDevice, static_cast<uint32_t>(wiring->nodes.size()));
+  if (!outcome.broken.ok()) return outcome;
+  const Faults faults(scenario, nodes.simulation());
+
+  bench::RunOptions options;
+  options.length = {.requests = scenario.requests, .duration_ns = 1'000'000'000'000};
+  options.verify = true;
+  bench::RunFailure failure;
+  const Result<bench::RunResult> result =
+      bench::run_on_nodes(nodes, *wiring, scenario.point, options, scenario.seed, &failure);
+  outcome.run = result.status();
+  if (result.ok()) {
+    outcome.requests = result->requests;
+    outcome.broken = check_result(scenario, *wiring, *result);
+  } else if (scenario.must_finish() || !excusable(result.status())) {
+    outcome.broken = result.status();
+  } else {
+    // Who is left finishes its step, or says why not.
+    const uint64_t deadline_ns = now_ns() + kSurvivorsNs;
+    if (!nodes.simulation().run_until([&] { return nodes.survivors_settled(); }, deadline_ns)) {
+      outcome.broken = broken("a node neither finished its step nor reported why not");
+    }
+  }
+  const Status left = nodes.leave();
+  if (outcome.broken.ok()) outcome.broken = left;
+  outcome.digest = nodes.simulation().digest();
+  outcome.virtual_ns = now_ns();
+  return outcome;
+}
+
+}  // namespace verbena::simulation_test

@@ -1,0 +1,43 @@
+// One seed of the deterministic simulation: a cluster, a point of the benchmark, and faults.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/bench/point.h"
+#include "verbena/status.h"
+
+namespace verbena::simulation_test {
+
+struct Scenario {
+  uint64_t seed = 0;
+  bench::Point point;
+  uint64_t requests = 0;  // of each requesting thread, in each phase
+
+  // Faults; 0: none of the kind.
+  uint32_t loss_ppm = 0;
+  uint32_t delay_ppm = 0;
+  uint64_t delay_most_ns = 0;
+  uint32_t link_flaps = 0;
+  uint64_t slow_percent = 100;  // of one node
+  uint32_t queue_pair_errors = 0;
+  uint32_t crashes = 0;
+
+  bool must_finish() const { return queue_pair_errors == 0 && crashes == 0; }
+};
+
+// What the seed says.
+Scenario draw(uint64_t seed);
+// What a person needs to see of it.
+std::string describe(const Scenario& scenario);
+
+struct Outcome {
+  Status broken;  // which promise was; ok if none
+  Status run;     // what the coordinator saw
+  uint64_t requests = 0;
+  uint64_t digest = 0;  // of all completions and their times
+  uint64_t virtual_ns = 0;
+};
+Outcome carry_out(const Scenario& scenario);
+
+}  // namespace verbena::simulation_test

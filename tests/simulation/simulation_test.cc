@@ -1,0 +1,74 @@
+// Many clusters in virtual time, each from a seed, with faults: what is promised holds in all of
+// them.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <iostream>
+
+#include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
+#include "tests/simulation/scenario.h"
+
+namespace verbena::simulation_test {
+namespace {
+
+constexpr bool kSanitized = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER;
+constexpr uint64_t kShards = 16;
+constexpr uint64_t kSeedsPerShard = kSanitized ? 40 : 2'000;
+constexpr uint64_t kFreshSeeds = kSanitized ? 5 : 50;
+
+void expect_promises_hold(uint64_t seed) {
+  const Scenario scenario = draw(seed);
+  const Outcome outcome = carry_out(scenario);
+  EXPECT_TRUE(outcome.broken.ok())
+      << outcome.broken.message() << "\n"
+      << describe(scenario) << "\nagain: VERBENA_SEED=" << seed
+      << " build/release/bin/simulation_test --gtest_filter=SimulationTest.OneSeed";
+}
+
+class SimulationShardTest : public testing::TestWithParam<uint64_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Shards, SimulationShardTest, testing::Range<uint64_t>(0, kShards));
+
+TEST_P(SimulationShardTest, PromisesHold) {
+  const uint64_t first = 1 + GetParam() * kSeedsPerShard;
+  for (uint64_t seed = first; seed < first + kSeedsPerShard && !HasFailure(); ++seed) {
+    expect_promises_hold(seed);
+  }
+}
+
+// Others in every run.
+TEST(SimulationTest, PromisesHoldForFreshSeeds) {
+  uint64_t drawn = 0;
+  secure_random(&drawn, sizeof(drawn));
+  for (uint64_t i = 0; i < kFreshSeeds && !HasFailure(); ++i) expect_promises_hold(drawn + i);
+}
+
+// VERBENA_SEED's, to see what another test has found.
+TEST(SimulationTest, OneSeed) {
+  const Scenario scenario = draw(run_seed());
+  const Outcome outcome = carry_out(scenario);
+  std::cout << "seed " << run_seed() << ": " << describe(scenario) << "\n"
+            << outcome.requests << " requests, " << outcome.virtual_ns << " ns, digest "
+            << outcome.digest << "; " << (outcome.run.ok() ? "finished" : outcome.run.message())
+            << "\n";
+  EXPECT_TRUE(outcome.broken.ok()) << outcome.broken.message();
+}
+
+TEST(SimulationTest, TheSameSeedGivesTheSameCompletionsAtTheSameTimes) {
+  uint64_t different = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const Outcome first = carry_out(draw(seed));
+    const Outcome second = carry_out(draw(seed));
+    ASSERT_EQ(first.digest, second.digest) << "seed " << seed;
+    ASSERT_EQ(first.virtual_ns, second.virtual_ns) << "seed " << seed;
+    ASSERT_EQ(first.requests, second.requests) << "seed " << seed;
+    Scenario other = draw(seed);
+    other.seed += 1'000'000;  // the same cluster and other chances
+    if (carry_out(other).digest != first.digest) ++different;
+  }
+  EXPECT_GT(different, 15u);
+}
+
+}  // namespace
+}  // namespace verbena::simulation_test
