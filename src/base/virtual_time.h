@@ -38,6 +38,11 @@ class VirtualTime {
 
   virtual uint64_t random() = 0;
 
+  // The running thread has just taken the response to a request that it posted: when, by now_ns(),
+  // and where both lie. For who asks where a message's time goes; nothing else comes of it.
+  virtual void message_taken(uint64_t /*posted_ns*/, uint64_t /*taken_ns*/, const void* /*request*/,
+                             const void* /*response*/) {}
+
   // What the control connections of the simulation keep; theirs alone.
   std::shared_ptr<void>& control_network() { return control_network_; }
 

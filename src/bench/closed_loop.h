@@ -148,7 +148,14 @@ class ClosedLoop {
           return;
         }
       }
-      if (latency != nullptr) latency->record(last - started_[index_of({target, slot})]);
+      if (latency != nullptr) {
+        const uint64_t started = started_[index_of({target, slot})];
+        latency->record(last - started);
+        if (time_ != nullptr) {
+          time_->message_taken(started, last, targets_[target]->request_buffer(slot),
+                               response.data());
+        }
+      }
       ++outcome.completed;
       --waiting_[target];
       if (!works_[target].check(slot, response)) [[unlikely]]
@@ -330,6 +337,7 @@ class ClosedLoop {
   std::span<Work> works_;
   LoopOrders orders_;
   const std::atomic<bool>& halt_;
+  VirtualTime* const time_ = VirtualTime::current();  // whose ticks are nanoseconds
   LoopClock clock_;
   Random random_;
   std::vector<uint64_t> started_;  // by target and slot

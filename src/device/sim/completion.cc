@@ -3,6 +3,7 @@
 
 #include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
+#include "src/device/sim/recorder.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -41,6 +42,8 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   const Profile& profile = cq.node->profile;
   Fiber* const thread = simulation.running();
   if (thread != nullptr) cq.poller = thread;
+  Recorder* const recorder = simulation.recorder();
+  if (recorder != nullptr) recorder->next_charge(StepKind::kPollEmpty);
   simulation.charge(profile.poll_empty);
   simulation.keep_up();
   if (cq.overrun) return -1;
@@ -55,13 +58,19 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     --cq.count;
   }
   if (found > 0 && thread != nullptr) {
+    bool messages = false;
     Time each = profile.poll_completion + profile.cpu_device_line;
     if (cq.node->remote(*thread)) each += profile.cpu_remote_line;
     for (int i = 0; i < found; ++i) {
       // A receive's message is touched next; a send's completion is only counted.
+      messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;
       if ((completions[i].opcode & IBV_WC_RECV) != 0) {
+        messages = true;
         each += profile.cpu_message / static_cast<Time>(found);
       }
+    }
+    if (recorder != nullptr) {
+      recorder->next_charge(messages ? StepKind::kTake : StepKind::kReap);
     }
     simulation.charge(static_cast<Time>(found) * each);
   }

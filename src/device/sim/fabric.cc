@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -111,6 +112,10 @@ void Fabric::send(Packet* packet) {
   Port& port = ports_[packet->from->number];
   const Time took = wire_time(*packet->from, *packet);
   const Time begun = port.to_switch.serve(now, took) - took;
+  if (Recorder* const recorder = simulation_.recorder()) {
+    recorder->served(StepKind::kLinkWait, StepKind::kCable, packet->from->number,
+                     Recorder::of(*packet), now, begun, begun + packet->from->profile.cable);
+  }
   // Cut-through: the switch begins with the first bytes.
   simulation_.at(begun + packet->from->profile.cable, at_switch, packet);
 }
@@ -200,6 +205,11 @@ void Fabric::cross(Packet* packet, Port& input, Port& output) {
     input.latest_arrivals.resize(ports_.size());
     Time& latest = input.latest_arrivals[packet->to->number];
     arrival = latest = std::max(arrival, latest);
+  }
+  if (Recorder* const recorder = simulation_.recorder()) {
+    const StepOf of = Recorder::of(*packet);
+    recorder->step(StepKind::kLink, packet->to->number, of, sent - took, sent);
+    recorder->step(StepKind::kSwitch, packet->to->number, of, sent, arrival);
   }
   simulation_.at(arrival, arrive, packet);
 }

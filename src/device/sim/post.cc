@@ -5,6 +5,7 @@
 
 #include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
+#include "src/device/sim/recorder.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -136,7 +137,12 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   if (thread == nullptr) return with_entries;
   if (qp.node->remote(*thread)) cost += profile.cpu_remote_mmio;
   // A plain doorbell is one store; an entry is several, which threads must not mix.
+  Recorder* const recorder = simulation.recorder();
   if (profile.blueflame_lock_alone == 0 || !with_entries) {
+    if (recorder != nullptr) {
+      recorder->next_charge(with_entries ? StepKind::kBlueFlame : StepKind::kRing, qp,
+                            qp.posted - entries);
+    }
     simulation.charge(cost);
     return with_entries;
   }
@@ -146,7 +152,13 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   const bool contended = node.blueflame_lock_free_at > simulation.now();
   const Time hold =
       std::max(cost, contended ? profile.blueflame_lock_contended : profile.blueflame_lock_alone);
-  node.blueflame_lock_free_at = std::max(node.blueflame_lock_free_at, simulation.now()) + hold;
+  const Time begun = std::max(node.blueflame_lock_free_at, simulation.now());
+  node.blueflame_lock_free_at = begun + hold;
+  if (recorder != nullptr) {
+    const MessageId posted = Recorder::of(qp, qp.posted - entries).message;
+    recorder->thread_step(*thread, StepKind::kLockWait, simulation.now(), begun, &posted);
+    recorder->thread_step(*thread, StepKind::kBlueFlame, begun, begun + hold, &posted);
+  }
   simulation.advance_to(node.blueflame_lock_free_at);
   return with_entries;
 }
@@ -173,6 +185,8 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   for (uint64_t number = before; number < qp.posted; ++number) {
     if (qp.wqe(number).inlined) copied += qp.wqe(number).length_bytes;
   }
+  Recorder* const recorder = simulation.recorder();
+  if (recorder != nullptr) recorder->next_charge(StepKind::kBuild, qp, before);
   simulation.charge(entries * profile.post_wqe + copied * profile.cpu_copy_kib / 1024);
   simulation.keep_up();
   if (qp.state == IBV_QPS_ERR) {
@@ -182,8 +196,13 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   for (uint64_t number = before; number < qp.posted; ++number) {
     if (local_memory_fails(qp, number)) qp.wqe(number).bad = true;
   }
+  const uint64_t count = qp.posted;
   const uint64_t argument = doorbell_argument(qp);
-  const bool with_entries = charge_doorbell(qp, entries, qp.wqe(qp.posted - 1));
+  const bool with_entries = charge_doorbell(qp, entries, qp.wqe(count - 1));
+  if (recorder != nullptr) {
+    recorder->rung(simulation.running(), qp, before, count, simulation.local(),
+                   simulation.local() + profile.pcie_one_way);
+  }
   simulation.at(simulation.local() + profile.pcie_one_way, ring, &qp,
                 argument | (with_entries ? kWithEntries : 0));
   return error;
@@ -215,6 +234,7 @@ int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad, 
     }
     ++queue.posted;
   }
+  if (simulation.recorder() != nullptr) simulation.recorder()->next_charge(StepKind::kPostReceive);
   simulation.charge(count * each);
   simulation.keep_up();
   queue.node->rnic.receives_posted(queue, queue.posted);

@@ -5,6 +5,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulation.h"
 
@@ -41,6 +42,14 @@ void Rnic::packet_arrived(Packet* packet) {
                          : profile.rx_packet + (packet->payload_bytes + 63) / 64 * profile.rx_64);
   const Time done = receiving_.serve(simulation_.now(), cost);
   qp->receive_at = std::max(qp->receive_at, done + delay);
+  if (Recorder* const recorder = simulation_.recorder()) {
+    const StepOf of = Recorder::of(*packet);
+    recorder->step(StepKind::kReceiveWait, node_.number, of, simulation_.now(), done - cost);
+    recorder->handled(StepKind::kReceive, StepKind::kReceiveMiss, node_.number, of, done - cost,
+                      done);
+    recorder->step(StepKind::kReceiveMiss, node_.number, of, done, done + delay);
+    recorder->step(StepKind::kReceiveOrder, node_.number, of, done + delay, qp->receive_at);
+  }
   simulation_.at(qp->receive_at, received, packet);
 }
 
@@ -180,7 +189,9 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   if (packet->payload_bytes > 0 && region != nullptr) {
     delay = translation_delay(*region, packet->address + packet->offset, packet->payload_bytes);
   }
+  const Time free = bus_up_free_at();
   Time there = packet->payload_bytes > 0 ? bus_write(packet->payload_bytes) : simulation_.now();
+  const Time payload_there = there;
   if (packet->cq != nullptr) there = bus_write(node_.profile.completion_bytes);
   packet->region = region;
   advance(qp, *packet);
@@ -189,6 +200,14 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
     return;
   }
   qp.place_at = std::max(qp.place_at, there + delay);
+  if (Recorder* const recorder = simulation_.recorder()) {
+    const StepOf of = Recorder::of(*packet);
+    recorder->served(StepKind::kBusWait, StepKind::kPlacement, node_.number, of, simulation_.now(),
+                     free, payload_there);
+    recorder->step(StepKind::kCompletionEntry, node_.number, of, payload_there, there);
+    recorder->step(StepKind::kTranslationMiss, node_.number, of, there, there + delay);
+    recorder->step(StepKind::kPlacementOrder, node_.number, of, there + delay, qp.place_at);
+  }
   simulation_.at(qp.place_at, place, packet);
 }
 
@@ -447,7 +466,15 @@ void Rnic::response_received(Packet* packet) {
   qp.retries = 0;
   const uint64_t message = packet->message;
   const bool last = packet->last;
-  qp.place_at = std::max(qp.place_at, bus_write(packet->payload_bytes));
+  const Time free = bus_up_free_at();
+  const Time there = bus_write(packet->payload_bytes);
+  qp.place_at = std::max(qp.place_at, there);
+  if (Recorder* const recorder = simulation_.recorder()) {
+    const StepOf of = Recorder::of(*packet);
+    recorder->served(StepKind::kBusWait, StepKind::kPlacement, node_.number, of, simulation_.now(),
+                     free, there);
+    recorder->step(StepKind::kPlacementOrder, node_.number, of, there, qp.place_at);
+  }
   simulation_.at(qp.place_at, place, packet);
   if (!last) return;
   wqe.done = true;
@@ -467,6 +494,7 @@ void Rnic::place(void* object, uint64_t) {
   Simulation& simulation = rnic.simulation_;
   if (qp.life == packet->target_life && !qp.node->crashed) {
     Fiber* owner = nullptr;
+    if (Recorder* const recorder = simulation.recorder()) rnic.record_placed(*recorder, *packet);
     if (packet->bytes == nullptr) {
       // Nothing moves: there is no payload, or nobody looks at this part of it.
     } else if (packet->kind != PacketKind::kRequest) {
@@ -493,6 +521,18 @@ void Rnic::place(void* object, uint64_t) {
     qp.srq->queue.release(packet->entry.message);
   }
   simulation.fabric().free(packet);
+}
+
+void Rnic::record_placed(Recorder& recorder, const Packet& packet) {
+  if (packet.payload_bytes == 0) return;
+  QueuePair& qp = *packet.target;
+  uint64_t address = packet.address;
+  if (packet.kind != PacketKind::kRequest) {
+    address = qp.sges_of(packet.message)[0].addr;
+  } else if (is_send(packet.opcode)) {
+    address = qp.receive_queue().sges_of(packet.entry.message)[0].addr;
+  }
+  recorder.packet_placed(packet, address + packet.offset, simulation_.now());
 }
 
 bool Rnic::gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes,

@@ -4,6 +4,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulation.h"
 
@@ -149,7 +150,19 @@ void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
                    .sender = &qp,
                    .message = message + 1};
   // Behind the payload of a READ, which went the same way.
-  const Time there = std::max(bus_write(node_.profile.completion_bytes), qp.place_at);
+  const Time free = bus_up_free_at();
+  const Time written = bus_write(node_.profile.completion_bytes);
+  const Time there = std::max(written, qp.place_at);
+  if (Recorder* const recorder = simulation_.recorder()) {
+    // The end of a READ; of what was only sent, no more than its acknowledgement.
+    StepOf of = Recorder::of(qp, message);
+    const bool response = asks_for_data(wqe.opcode);
+    of.packet = response ? PacketKind::kReadResponse : PacketKind::kAck;
+    of.index = response ? wqe.packets - 1 : 0;
+    recorder->served(StepKind::kBusWait, StepKind::kCompletionEntry, node_.number, of,
+                     simulation_.now(), free, written);
+    recorder->step(StepKind::kPlacementOrder, node_.number, of, written, there);
+  }
   simulation_.at(there, completion_visible, packet);
 }
 

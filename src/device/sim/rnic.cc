@@ -5,6 +5,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
 
 namespace verbena::sim {
 
@@ -122,7 +123,12 @@ Time Rnic::context_cost(QueuePair& qp, Time* delay) {
   if (qp.receives) bytes += profile.context_receive_bytes;
   if (contexts_.touch(qp.context, bytes, dice_)) return 0;
   *delay += profile.context_miss;
-  return profile.context_miss / profile.context_misses_at_once;
+  return missed(profile.context_miss / profile.context_misses_at_once);
+}
+
+Time Rnic::missed(Time cost) {
+  if (simulation_.recorder() != nullptr) simulation_.recorder()->missed(cost);
+  return cost;
 }
 
 Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
@@ -161,6 +167,10 @@ Time Rnic::bus_write(uint64_t bytes) {
   Server& bus = profile.pcie_shared != 0 ? bus_down_ : bus_up_;
   return bus.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_up_kib)) +
          profile.pcie_one_way;
+}
+
+Time Rnic::bus_up_free_at() const {
+  return (node_.profile.pcie_shared != 0 ? bus_down_ : bus_up_).free_at();
 }
 
 }  // namespace verbena::sim

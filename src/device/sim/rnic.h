@@ -26,6 +26,7 @@
 namespace verbena::sim {
 
 class Node;
+class Recorder;
 class Simulation;
 
 class Rnic {
@@ -120,6 +121,7 @@ class Rnic {
   void advance(QueuePair& qp, const Packet& packet);
   void land(QueuePair& qp, Packet* packet, Region* region);
   void response_received(Packet* packet);
+  void record_placed(Recorder& recorder, const Packet& packet);
   void fetch_receives(ReceiveQueue& queue);
   void complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status);
   // `message`: the one that is refused.
@@ -145,9 +147,12 @@ class Rnic {
 
   // --- shared by all (rnic.cc) ---
   Time context_cost(QueuePair& qp, Time* delay);
+  // `cost`, which a cache's miss has added to that of a packet.
+  Time missed(Time cost);
   Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
   Time bus_read(uint64_t bytes);   // when data that is asked for now is there
   Time bus_write(uint64_t bytes);  // when data that is sent now is visible
+  Time bus_up_free_at() const;
 
   Simulation& simulation_;
   Node& node_;

@@ -8,6 +8,7 @@
 #include "src/base/log.h"
 #include "src/device/sim/fabric.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
 
 namespace verbena::sim {
 
@@ -92,6 +93,10 @@ void Simulation::resume(Fiber& fiber) {
   }
   ++fiber.generation;
   fiber.wake_at = kNever;
+  if (recorder_ != nullptr && now_ > fiber.local) {
+    const bool polls = fiber.state == Fiber::State::kPolling;
+    recorder_->thread_step(fiber, polls ? StepKind::kIdle : StepKind::kAsleep, fiber.local, now_);
+  }
   fiber.state = Fiber::State::kRunning;
   fiber.local = std::max(fiber.local, now_);
   running_ = &fiber;
@@ -152,10 +157,19 @@ void Simulation::flush_work(Fiber& fiber) {
     spent += work.messages * (profile.cpu_message + line);
   }
   spent = taken(fiber, spent);
+  if (recorder_ != nullptr) {
+    recorder_->worked(
+        fiber, work.messages > 0, fiber.local, fiber.node->slowed(work.looks * profile.cpu_look),
+        fiber.node->slowed(work.bytes * profile.cpu_copy_kib / 1024), fiber.local + spent);
+  }
   fiber.local += spent;
   fiber.busy += spent;
   if (work.hand_overs > 0 && fiber.node->hand_overs) {
     const Time seen = fiber.local + profile.cpu_line_transfer;
+    if (recorder_ != nullptr) {
+      recorder_->thread_step(fiber, StepKind::kHandOver, fiber.local,
+                             fiber.local + work.hand_overs * profile.cpu_line_transfer);
+    }
     fiber.local += work.hand_overs * profile.cpu_line_transfer;
     fiber.busy += work.hand_overs * profile.cpu_line_transfer;
     for (Fiber* other : fiber.node->threads) {
@@ -168,6 +182,9 @@ void Simulation::charge(Time cpu) {
   if (running_ == nullptr) return;
   flush_work(*running_);
   cpu = taken(*running_, cpu);
+  if (recorder_ != nullptr) {
+    recorder_->charged(*running_, running_->local, running_->local + cpu);
+  }
   running_->local += cpu;
   running_->busy += cpu;
 }
@@ -274,6 +291,16 @@ void Simulation::wake_all_at(const void* place) {
     schedule(*fiber, when);
   }
   waiting_.erase(found);
+}
+
+void Simulation::message_taken(uint64_t posted_ns, uint64_t taken_ns, const void* request,
+                               const void* response) {
+  if (recorder_ == nullptr || running_ == nullptr) return;
+  recorder_->message_taken(*running_, {.posted_ns = posted_ns,
+                                       .taken_ns = taken_ns,
+                                       .taken = running_->local,
+                                       .request = reinterpret_cast<uint64_t>(request),
+                                       .response = reinterpret_cast<uint64_t>(response)});
 }
 
 void* Simulation::start_thread(const std::string& name, std::function<void()> body) {

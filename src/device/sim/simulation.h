@@ -30,6 +30,7 @@ namespace verbena::sim {
 
 class Node;
 class Fabric;
+class Recorder;
 struct Profile;
 struct FaultRates;
 
@@ -90,6 +91,10 @@ class Simulation final : public VirtualTime {
   // now.
   bool run_until(const std::function<bool()>& done, uint64_t deadline_ns = UINT64_MAX);
 
+  // From now on tells `recorder` what happens; null: nobody.
+  void record(Recorder* recorder) { recorder_ = recorder; }
+  Recorder* recorder() const { return recorder_; }
+
   // --- for nodes and devices ---
 
   Time now() const { return now_; }
@@ -136,6 +141,8 @@ class Simulation final : public VirtualTime {
   void* start_thread(const std::string& name, std::function<void()> body) override;
   void join_thread(void* thread) override;
   uint64_t random() override { return random_.next(); }
+  void message_taken(uint64_t posted_ns, uint64_t taken_ns, const void* request,
+                     const void* response) override;
 
  private:
   friend class OnNode;
@@ -159,6 +166,7 @@ class Simulation final : public VirtualTime {
   uint64_t events_done_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325;  // FNV-1a, a word at a time
   bool attention_ = false;
+  Recorder* recorder_ = nullptr;
   Fiber* running_ = nullptr;
   Node* here_ = nullptr;
   boost::context::fiber main_;

@@ -6,6 +6,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulation.h"
 
@@ -59,8 +60,15 @@ void Rnic::doorbell(QueuePair& qp, uint64_t count, bool with_entries) {
     schedule_requests(qp);
     return;
   }
-  simulation_.at(bus_read(entries * kEntryBytes), doorbell_entries, &qp,
-                 stamp(qp.life, static_cast<uint32_t>(count)));
+  const Time free = bus_down_.free_at();
+  const Time there = bus_read(entries * kEntryBytes);
+  if (Recorder* const recorder = simulation_.recorder()) {
+    for (uint64_t number = count - entries; number < count; ++number) {
+      recorder->served(StepKind::kBusWait, StepKind::kEntryFetch, node_.number,
+                       Recorder::of(qp, number), simulation_.now(), free, there);
+    }
+  }
+  simulation_.at(there, doorbell_entries, &qp, stamp(qp.life, static_cast<uint32_t>(count)));
 }
 
 // The entries that a doorbell announced have been fetched.
@@ -84,11 +92,20 @@ void Rnic::fetch_payloads(QueuePair& qp) {
     }
     if (qp.payload_outstanding + qp.payload_ready >= fetch_ahead(qp)) return;
     const uint32_t bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.payload_packet);
+    const Time free = bus_down_.free_at();
     Time there = bus_read(bytes);
+    const Time read = there;
     const ibv_sge& sge = qp.sges_of(qp.payload_message)[0];
     if (Region* const region = find_region(sge.lkey)) {
       const uint64_t address = sge.addr + uint64_t{qp.payload_packet} * qp.mtu_bytes;
       if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
+    }
+    if (Recorder* const recorder = simulation_.recorder()) {
+      StepOf of = Recorder::of(qp, qp.payload_message);
+      of.index = qp.payload_packet;
+      recorder->served(StepKind::kBusWait, StepKind::kPayloadFetch, node_.number, of,
+                       simulation_.now(), free, read);
+      recorder->step(StepKind::kTranslationMiss, node_.number, of, read, there);
     }
     ++qp.payload_outstanding;
     simulation_.at(there, payload_fetched, &qp, stamp(qp.life, qp.fetch_epoch));
@@ -114,11 +131,25 @@ void Rnic::fetch_responses(QueuePair& qp) {
            response.fetching < kFetchAheadLeast) {
       const uint32_t index = response.fetched + response.fetching;
       const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
+      const Time free = bus_down_.free_at();
+      const Time read = bus_read(bytes);
       // Behind what was written before: reads do not pass writes on the bus.
-      Time there = std::max(bus_read(bytes), qp.place_at);
+      Time there = std::max(read, qp.place_at);
+      const Time ordered = there;
       const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
       if (Region* const region = find_region(response.rkey)) {
         if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
+      }
+      if (Recorder* const recorder = simulation_.recorder()) {
+        const StepOf of{.message = {.node = qp.peer_node->number,
+                                    .queue_pair = qp.attributes.dest_qp_num,
+                                    .number = response.message},
+                        .packet = PacketKind::kReadResponse,
+                        .index = index};
+        recorder->served(StepKind::kBusWait, StepKind::kPayloadFetch, node_.number, of,
+                         simulation_.now(), free, read);
+        recorder->step(StepKind::kPlacementOrder, node_.number, of, read, ordered);
+        recorder->step(StepKind::kTranslationMiss, node_.number, of, ordered, there);
       }
       ++response.fetching;
       simulation_.at(there, response_fetched, &qp,
@@ -161,6 +192,10 @@ bool Rnic::may_send(QueuePair& qp) {
   if (simulation_.now() < qp.send_after) {
     if (!qp.pacing) {
       qp.pacing = true;
+      if (Recorder* const recorder = simulation_.recorder()) {
+        recorder->step(StepKind::kPacing, node_.number, Recorder::of(qp, qp.send_message),
+                       simulation_.now(), qp.send_after);
+      }
       simulation_.at(qp.send_after, paced, &qp, qp.life);
     }
     return false;
@@ -243,6 +278,11 @@ void Rnic::start_next() {
       schedule_requests(qp);
       continue;
     }
+    if (Recorder* const recorder = simulation_.recorder()) {
+      recorder->handled(StepKind::kSend, StepKind::kSendMiss, node_.number,
+                        Recorder::of(*made_.packet), simulation_.now(),
+                        simulation_.now() + made_.cost);
+    }
     simulation_.at(simulation_.now() + made_.cost, sent, this);
     return;
   }
@@ -258,6 +298,11 @@ void Rnic::sent(void* object, uint64_t) {
     const Time now = rnic.simulation_.now();
     const Time when = std::max(now + made.delay, qp.emit_at);
     qp.emit_at = when;
+    if (Recorder* const recorder = rnic.simulation_.recorder()) {
+      const StepOf of = Recorder::of(*made.packet);
+      recorder->step(StepKind::kSendMiss, rnic.node_.number, of, now, now + made.delay);
+      recorder->step(StepKind::kSendOrder, rnic.node_.number, of, now + made.delay, when);
+    }
     if (when == now) {
       rnic.simulation_.fabric().send(made.packet);
     } else {
@@ -317,10 +362,11 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     // After a loss it asks for what is missing only.
     packet->index = wqe.arrived;
     packet->last = true;
-    if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
+    if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += missed(profile.read_state_miss);
     if (wqe.late) {
       made.delay += profile.pcie_read;
-      if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += profile.read_state_miss;
+      if (!read_states_.touch(qp.read_state, 1, dice_))
+        made.cost += missed(profile.read_state_miss);
     }
     if (!std::exchange(wqe.asked, true)) ++qp.reads_outstanding;
   } else {
