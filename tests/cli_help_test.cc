@@ -35,8 +35,9 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 const std::vector<std::string>& all_commands() {
-  static const std::vector<std::string> commands = {"",       "devices",   "bench", "demo",
-                                                    "report", "reproduce", "run",   "completion"};
+  static const std::vector<std::string> commands = {
+      "",    "devices",     "bench",        "demo", "report",    "reproduce",
+      "sim", "sim explain", "sim profiles", "run",  "completion"};
   return commands;
 }
 
@@ -166,8 +167,9 @@ TEST(Completion, BashKnowsCommandsOptionsAndValues) {
   using testing::Contains;
   using testing::ElementsAre;
   using testing::IsSupersetOf;
-  EXPECT_THAT(bash_offers({"verbena", ""}), IsSupersetOf({"devices", "bench", "demo", "report",
-                                                          "reproduce", "run", "completion"}));
+  EXPECT_THAT(bash_offers({"verbena", ""}),
+              IsSupersetOf(
+                  {"devices", "bench", "demo", "report", "reproduce", "sim", "run", "completion"}));
   EXPECT_THAT(bash_offers({"verbena", ""}), testing::Not(Contains("bench-node")));
   EXPECT_THAT(bash_offers({"verbena", "be"}), ElementsAre("bench"));
   EXPECT_THAT(bash_offers({"verbena", "bench", ""}), IsSupersetOf({"one-to-one", "N-to-M"}));
@@ -179,6 +181,10 @@ TEST(Completion, BashKnowsCommandsOptionsAndValues) {
               ElementsAre("results.json"));
   EXPECT_THAT(bash_offers({"verbena", "report", "res"}), ElementsAre("results.json"));
   EXPECT_THAT(bash_offers({"verbena", "completion", ""}), IsSupersetOf({"bash", "zsh"}));
+  EXPECT_THAT(bash_offers({"verbena", "sim", ""}), IsSupersetOf({"explain", "profiles"}));
+  EXPECT_THAT(bash_offers({"verbena", "sim", "explain", "M"}), ElementsAre("M:1", "M:M"));
+  EXPECT_THAT(bash_offers({"verbena", "sim", "explain", "one-to-one", "--device", "sim:connectx3"}),
+              ElementsAre("sim:connectx3-fdr"));
 }
 
 TEST(Completion, KnowsEveryOptionOfEveryHelpPage) {

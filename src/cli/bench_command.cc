@@ -1,7 +1,6 @@
 // `verbena bench`: protocols measured against each other, in any topology, between processes.
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,11 +13,11 @@
 #include "src/bench/result_file.h"
 #include "src/bench/simulated_nodes.h"
 #include "src/bench/size_list.h"
+#include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
 #include "src/cli/job_experiment.h"
 #include "src/cli/tool.h"
-#include "src/device/sim/profile.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::cli {
@@ -77,7 +76,7 @@ struct BenchOptions {
   std::string limit_nodes;
   std::string limit_threads;
   bool resume = false;
-  std::map<std::string_view, std::string> axes;  // as typed, by name
+  AxisTexts axes;
   std::string device = "soft0";
   // What is empty is as the experiment has it, or the standard.
   std::string runs;
@@ -211,27 +210,12 @@ void add_bench_command(Tool& tool) {
                        const std::string& help) {
     return command->add_option(name, value, help)->option_text(text);
   };
-  CLI::Option* topology =
-      add("TOPOLOGY", options->topology, "", "one-to-one, N-to-1 (or M:1), 1:M, N-to-M or M:M");
-  tool.choices[topology] = {"one-to-one", "N-to-1", "M:1", "1:M", "N-to-M", "M:M"};
+  CLI::Option* topology = add_topology(tool, *command, options->topology);
   CLI::Option* device =
       add("--device", options->device, "NAME (soft0)", "The device; 'verbena devices' lists them");
   tool.choices[device] = {"soft0"};
-  for (const std::string& name : sim::profile_names()) {
-    tool.choices[device].push_back(std::string(sim::kDevicePrefix) + name);
-  }
-  std::vector<CLI::Option*> not_for_listeners;
-  for (const bench::Axis& axis : bench::axes()) {
-    std::string names = fmt::format("--{}", axis.name);
-    if (!axis.alias.empty()) names += fmt::format(",--{}", axis.alias);
-    CLI::Option* option = command->add_option_function<std::string>(
-        names, [options, &axis](const std::string& text) { options->axes[axis.name] = text; },
-        std::string(axis.help));
-    option->option_text(axis.standard.empty() ? std::string(axis.shape)
-                                              : fmt::format("{} ({})", axis.shape, axis.standard));
-    if (const auto choices = axis.choices(); !choices.empty()) tool.choices[option] = choices;
-    not_for_listeners.push_back(option);
-  }
+  for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
+  std::vector<CLI::Option*> not_for_listeners = add_axis_options(tool, *command, options->axes);
   CLI::Option* runs = add("--runs", options->runs, "N (3)", "How often each point is measured");
   CLI::Option* duration =
       add("--duration", options->duration, "TIME (300ms)", "How long each run lasts");

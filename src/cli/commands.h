@@ -10,6 +10,7 @@ void add_bench_command(Tool& tool);
 void add_demo_command(Tool& tool);
 void add_report_command(Tool& tool);
 void add_reproduce_command(Tool& tool);
+void add_sim_command(Tool& tool);
 void add_run_command(Tool& tool);
 void add_completion_command(Tool& tool);
 

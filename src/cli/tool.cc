@@ -89,6 +89,7 @@ Tool::Tool()
   add_demo_command(*this);
   add_report_command(*this);
   add_reproduce_command(*this);
+  add_sim_command(*this);
   add_run_command(*this);
   add_completion_command(*this);
 }

@@ -1,0 +1,23 @@
+// The options that say what is measured: a topology, a device, and a value or a list on each axis.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/cli/tool.h"
+
+namespace verbena::cli {
+
+// As typed, by the axis' name.
+using AxisTexts = std::map<std::string_view, std::string>;
+
+CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology);
+// An option per axis, which leaves in `texts` what was typed; `texts` must outlive the command.
+std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, AxisTexts& texts);
+// "sim:NAME" for each profile that is installed.
+std::vector<std::string> simulated_devices();
+
+}  // namespace verbena::cli

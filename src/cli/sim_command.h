@@ -1,0 +1,13 @@
+// The subcommands of `verbena sim`, each in a file of its own.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "src/cli/tool.h"
+
+namespace verbena::cli {
+
+void add_sim_explain_command(Tool& tool, CLI::App& sim);
+void add_sim_profiles_command(Tool& tool, CLI::App& sim);
+
+}  // namespace verbena::cli

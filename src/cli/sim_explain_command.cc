@@ -1,0 +1,178 @@
+// `verbena sim explain`: where the time of one message goes on a simulated RNIC.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/bench/explain.h"
+#include "src/bench/plan.h"
+#include "src/bench/result_file.h"
+#include "src/bench/simulated_nodes.h"
+#include "src/bench/simulation_trace.h"
+#include "src/bench/size_list.h"
+#include "src/bench/text_table.h"
+#include "src/bench/waterfall.h"
+#include "src/cli/axis_options.h"
+#include "src/cli/sim_command.h"
+#include "src/device/sim/profile.h"
+
+namespace verbena::cli {
+
+namespace {
+
+// Long enough for a steady state; virtual time is not cheap.
+constexpr uint64_t kDurationNs = 500'000;
+
+constexpr const char* kHelp =
+    "Shows the way of one request and its response, from just before the post until the response "
+    "is\n"
+    "taken: when each step begins, how long it takes, on which node, in which unit. What is in "
+    "brackets is\n"
+    "a wait: for a unit that serves others, for what went before, or until a thread looks. The "
+    "steps are\n"
+    "compared with what the thread measured; exit code 1 if they do not add up.\n\n"
+    "--trace: a file for ui.perfetto.dev or chrome://tracing. Nodes are processes there, threads, "
+    "buses,\n"
+    "both sides of the RNIC and the network are tracks, and arrows join the steps of a "
+    "message.\n\n";
+
+struct ExplainOptions {
+  std::string topology;
+  AxisTexts axes;
+  std::string device;
+  std::string quantile = "0.5";
+  std::string duration;
+  std::string trace;
+};
+
+Status invalid(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+Result<bench::Point> parse_point(const ExplainOptions& options) {
+  if (options.topology.empty()) {
+    return invalid(
+        "which topology? there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M; see 'verbena "
+        "sim explain --help'");
+  }
+  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology));
+  VERBENA_RETURN_IF_ERROR(sweep.set("protocol", "write/write"));
+  for (const auto& [name, text] : options.axes) VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
+  bench::Plan plan;
+  plan.sweeps.push_back(std::move(sweep));
+  VERBENA_ASSIGN_OR_RETURN(const auto groups, bench::point_groups(plan));
+  if (groups.size() != 1 || groups.front().size() != 1) {
+    return invalid("one message is explained: give each option one value, not a list");
+  }
+  bench::SimulatedNodes nodes(bench::simulation_seed());
+  VERBENA_RETURN_IF_ERROR(nodes.add(options.device, 1));
+  VERBENA_RETURN_IF_ERROR(bench::check_points(groups, nodes.info()));
+  return groups.front().front();
+}
+
+Result<double> parse_quantile(const std::string& text) {
+  size_t used = 0;
+  double value = -1;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == text.size() && value >= 0 && value <= 1) return value;
+  return invalid(fmt::format("'{}' is no quantile; give a number from 0 to 1, such as 0.99", text));
+}
+
+Status check_device(const std::string& device) {
+  const std::string known = fmt::format("{}", fmt::join(simulated_devices(), ", "));
+  if (device.empty()) return invalid(fmt::format("which --device? there are {}", known));
+  if (device.starts_with(sim::kDevicePrefix)) return Status::ok_status();
+  return invalid(fmt::format("'{}' is not simulated; give one of {}", device, known));
+}
+
+std::string heading(const bench::Point& point, const ExplainOptions& options,
+                    const bench::Explanation& explanation, double quantile) {
+  std::string shape = rpc::topology_name(point.topology);
+  if (point.topology != rpc::Topology::kOneToOne) {
+    shape += fmt::format(" {}x{}", point.nodes, point.threads);
+  }
+  return fmt::format(
+      "{} on {}, {}, {} request, {} response, {} pending: {}, {} requests in {}\n"
+      "The {:g} quantile of their latency: {}\n\n",
+      protocol_name(point.protocol), options.device, shape, bench::size_text(point.request_bytes),
+      bench::size_text(point.response_bytes), point.pending,
+      bench::rate_text(explanation.run.rate_per_s), explanation.messages, "the timed phase",
+      quantile, bench::time_text(static_cast<double>(explanation.path.measured_ns)));
+}
+
+int explain(const ExplainOptions& options) {
+  if (const Status status = check_device(options.device); !status.ok()) return report_error(status);
+  const Result<double> quantile = parse_quantile(options.quantile);
+  if (!quantile.ok()) return report_error(quantile.status());
+  const Result<bench::Point> point = parse_point(options);
+  if (!point.ok()) return report_error(point.status());
+  bench::RunLength length{.duration_ns = kDurationNs};
+  if (!options.duration.empty()) {
+    const Result<uint64_t> duration_ns = bench::parse_duration_ns(options.duration);
+    if (!duration_ns.ok()) return report_error(duration_ns.status());
+    length.duration_ns = *duration_ns;
+  }
+  if (!options.trace.empty()) {
+    const Status writable = bench::check_writable(options.trace);
+    if (!writable.ok()) return report_error(writable);
+  }
+  sim::Recorder recorder(bench::kMostRecordedSteps);
+  const Result<bench::Explanation> explanation =
+      bench::explain_point(options.device, *point, length, *quantile, &recorder);
+  if (!explanation.ok()) return report_error(explanation.status());
+  const bench::MessagePath& path = explanation->path;
+  fmt::print("{}{}\n{}\n{}", heading(*point, options, *explanation, *quantile),
+             bench::waterfall_text(path, recorder.threads()), bench::summary_text(path),
+             bench::sum_text(path));
+  if (!options.trace.empty()) {
+    const Status written = bench::write_json_file(
+        options.trace,
+        bench::simulation_trace(recorder, explanation->run.layout, explanation->chosen));
+    if (!written.ok()) return report_error(written);
+    fmt::print("Trace: {}; open it in ui.perfetto.dev\n", options.trace);
+  }
+  if (path.adds_up()) return 0;
+  return report_error(Status(StatusCode::kUnavailable,
+                             "the steps do not add up to the measured latency; what is missing is "
+                             "listed as not explained"));
+}
+
+}  // namespace
+
+void add_sim_explain_command(Tool& tool, CLI::App& sim) {
+  CLI::App* command = sim.add_subcommand("explain", "Show where the time of one message goes");
+  const auto options = std::make_shared<ExplainOptions>();
+  add_topology(tool, *command, options->topology);
+  CLI::Option* device = command->add_option("--device", options->device, "The simulated RNIC");
+  device->option_text("sim:PROFILE");
+  tool.choices[device] = simulated_devices();
+  add_axis_options(tool, *command, options->axes);
+  command->get_option("--protocol")->option_text("NAME (write/write)");
+  command
+      ->add_option("--quantile", options->quantile,
+                   "Explain a message whose latency is this quantile of all; 0.5 is the median")
+      ->option_text("Q (0.5)");
+  command->add_option("--duration", options->duration, "How long the run lasts, in virtual time")
+      ->option_text("TIME (500us)");
+  CLI::Option* trace =
+      command->add_option("--trace", options->trace,
+                          "Write what happened around the message there, for a trace viewer");
+  trace->option_text("FILE.json");
+  tool.takes_path[trace] = true;
+  command->footer(
+      kHelp +
+      examples_text(
+          {"verbena sim explain one-to-one --device sim:connectx3-fdr --protocol write/write",
+           "verbena sim explain M:1 --nodes 4 --pending 8 --quantile 0.99 --device "
+           "sim:connectx3-fdr --trace trace.json"}));
+  command->callback([&tool, options] { tool.exit_code = explain(*options); });
+}
+
+}  // namespace verbena::cli

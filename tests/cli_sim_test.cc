@@ -1,0 +1,261 @@
+// `verbena sim`: that the steps of a message are all of its latency, and what traces and lists of
+// profiles have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/run_tool.h"
+#include "tests/support/tool_process.h"
+
+namespace verbena::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> simulated_devices() {
+  std::vector<std::string> names;
+  for (const json& one : json::parse(run_tool({"sim", "profiles", "--json"}).out)) {
+    names.push_back(one.at("device"));
+  }
+  return names;
+}
+
+struct Row {
+  double at_ns;
+  double takes_ns;
+};
+
+// The waterfall's rows, up to what nobody waits for.
+std::vector<Row> rows_of(const std::string& text) {
+  static const std::regex row(R"(^ +([0-9]+\.[0-9]) +([0-9]+\.[0-9]) .*)");
+  std::vector<Row> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line) && !line.starts_with("beside it");) {
+    std::smatch parts;
+    if (std::regex_match(line, parts, row))
+      rows.push_back({std::stod(parts[1]), std::stod(parts[2])});
+  }
+  return rows;
+}
+
+double measured_ns(const std::string& text) {
+  std::smatch parts;
+  if (!std::regex_search(text, parts, std::regex(R"(thread measured ([0-9]+) ns)"))) return -1;
+  return std::stod(parts[1]);
+}
+
+// `profile`, with other values of some parameters.
+std::string with_values(std::string profile,
+                        const std::vector<std::pair<const char*, const char*>>& values) {
+  for (const auto& [name, value] : values) {
+    const std::regex entry("(\\[" + std::string(name) + "\\]\nvalue = )[^\n]*");
+    EXPECT_TRUE(std::regex_search(profile, entry)) << name;
+    profile = std::regex_replace(profile, entry, "$01" + std::string(value));
+  }
+  return profile;
+}
+
+using Case = std::tuple<const char*, std::vector<std::string>>;
+class Explain : public testing::TestWithParam<Case> {
+ protected:
+  // Besides those that there are one in which nothing fits on chip and buses and cores are shared,
+  // and one that never waits for a lock or for its turn at the switch.
+  Explain() {
+    const std::filesystem::path folder =
+        std::filesystem::path(VERBENA_TOOL).parent_path().parent_path() / "share/verbena/profiles";
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::filesystem::copy(entry.path(), scratch_.file(entry.path().filename()));
+    }
+    const std::string usual = read_file(folder / "connectx3-fdr.toml");
+    write_file(scratch_.file("small.toml"), with_values(usual, {{"pcie_shared", "1"},
+                                                                {"context_cache", "300"},
+                                                                {"context_window", "0"},
+                                                                {"translation_cache", "2"},
+                                                                {"read_state_queue_pairs", "1"},
+                                                                {"cores", "1"},
+                                                                {"sockets", "1"}}));
+    write_file(scratch_.file("free.toml"), with_values(usual, {{"blueflame_lock_alone", "0"},
+                                                               {"switch_input_queues", "0"},
+                                                               {"queue_pair_write_gap", "0"},
+                                                               {"max_inline", "0"}}));
+    setenv("VERBENA_PROFILES", scratch_.path().c_str(), 1);
+  }
+  ~Explain() override { unsetenv("VERBENA_PROFILES"); }
+
+ private:
+  const ScratchDirectory scratch_;
+};
+
+TEST_P(Explain, StepsFollowEachOtherAndAreAllOfTheLatency) {
+  const auto& [protocol, options] = GetParam();
+  const std::vector<std::string> devices = simulated_devices();
+  ASSERT_GE(devices.size(), 3u);
+  for (const std::string& device : devices) {
+    SCOPED_TRACE(device);
+    std::vector<std::string> arguments = {"sim", "explain"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    arguments.insert(arguments.end(),
+                     {"--protocol", protocol, "--device", device, "--duration", "100us"});
+    const Outcome outcome = run_tool(arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr("nothing is missing"), Not(HasSubstr("(not explained)"))));
+    const std::vector<Row> rows = rows_of(outcome.out);
+    ASSERT_GT(rows.size(), 8u) << outcome.out;
+    double at = 0;
+    for (const Row& row : rows) {
+      // Each number has been rounded by itself.
+      EXPECT_NEAR(row.at_ns, at, 0.11) << outcome.out;
+      at = row.at_ns + row.takes_ns;
+    }
+    EXPECT_NEAR(at, measured_ns(outcome.out), 1.2) << outcome.out;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, Explain,
+    testing::Combine(
+        testing::Values("write/write", "send/send", "read"),
+        testing::Values(std::vector<std::string>{"one-to-one"},
+                        std::vector<std::string>{"one-to-one", "--mark", "dense", "--pending", "4"},
+                        std::vector<std::string>{"one-to-one", "--request", "9000", "--response",
+                                                 "20000", "--pending", "3"},
+                        std::vector<std::string>{"M:1", "--nodes", "4", "--pending", "4",
+                                                 "--quantile", "0.99"},
+                        std::vector<std::string>{"M:1", "--nodes", "2", "--threads", "2", "--model",
+                                                 "dispatcher"})),
+    [](const testing::TestParamInfo<Case>& one) { return "case_" + std::to_string(one.index); });
+
+TEST(ExplainWaits, TailsWaitMoreThanMedians) {
+  const auto measured = [](const char* quantile) {
+    return measured_ns(run_tool({"sim", "explain", "M:1", "--nodes", "6", "--pending", "4",
+                                 "--device", "sim:connectx3-fdr", "--quantile", quantile})
+                           .out);
+  };
+  EXPECT_GT(measured("0"), 0);
+  EXPECT_LT(measured("0"), measured("1"));
+}
+
+TEST(ExplainTrace, HasTracksOfNodesAndFlowsOfMessages) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("trace.json");
+  const Outcome outcome = run_tool({"sim", "explain", "M:1", "--nodes", "2", "--pending", "2",
+                                    "--device", "sim:connectx3-fdr", "--trace", file});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json trace = json::parse(read_file(file));
+  using Track = std::pair<int, int>;
+  struct Slice {
+    double begin;
+    double end;
+  };
+  std::map<Track, std::vector<Slice>> slices;
+  std::map<Track, std::string> names;
+  std::set<int> nodes;
+  for (const json& event : trace.at("traceEvents")) {
+    nodes.insert(event.at("pid").get<int>());
+    if (event.at("ph") == "M" && event.at("name") == "thread_name") {
+      names[{event.at("pid"), event.at("tid")}] = event.at("args").at("name");
+    }
+    if (event.at("ph") != "X") continue;
+    const double begin = event.at("ts");
+    slices[{event.at("pid"), event.at("tid")}].push_back(
+        {begin, begin + event.at("dur").get<double>()});
+  }
+  EXPECT_EQ(nodes, (std::set<int>{0, 1, 2}));
+  std::set<std::string> kinds;
+  constexpr double kRoundingUs = 1e-6;
+  for (auto& [track, list] : slices) {
+    ASSERT_TRUE(names.contains(track));
+    kinds.insert(names[track]);
+    std::sort(list.begin(), list.end(),
+              [](const Slice& a, const Slice& b) { return a.begin < b.begin; });
+    for (size_t i = 1; i < list.size(); ++i) {
+      EXPECT_LE(list[i - 1].end, list[i].begin + kRoundingUs) << names[track];
+    }
+  }
+  for (const char* kind : {"host bus", "sending side", "receiving side", "network"}) {
+    EXPECT_TRUE(kinds.contains(kind)) << kind;
+  }
+  std::map<int, std::string> flows;  // by message, the phases in order
+  for (const json& event : trace.at("traceEvents")) {
+    const std::string phase = event.at("ph");
+    if (phase != "s" && phase != "t" && phase != "f") continue;
+    flows[event.at("id")] += phase;
+    const auto& list = slices[{event.at("pid"), event.at("tid")}];
+    const double at = event.at("ts");
+    EXPECT_TRUE(std::any_of(list.begin(), list.end(), [at](const Slice& slice) {
+      return slice.begin <= at && at <= slice.end;
+    })) << event;
+  }
+  EXPECT_GT(flows.size(), 10u);
+  for (const auto& [message, phases] : flows) {
+    EXPECT_TRUE(std::regex_match(phases, std::regex("st{8,}f"))) << message << " " << phases;
+  }
+}
+
+TEST(ExplainErrors, AreOneLineAndNameTheCause) {
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{"one-to-one"}, "--device"},
+      {{"one-to-one", "--device", "soft0"}, "not simulated"},
+      {{"one-to-one", "--device", "sim:none"}, "none"},
+      {{"--device", "sim:connectx3-fdr"}, "which topology"},
+      {{"ring", "--device", "sim:connectx3-fdr"}, "ring"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--protocol", "all"}, "one value"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--pending", "1,2"}, "one value"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--quantile", "99"}, "0.99"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--quantile", "0.5x"}, "0.5x"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--duration", "soon"}, "soon"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--trace", "/nowhere/trace.json"},
+       "/nowhere"},
+      {{"one-to-one", "--device", "sim:connectx3-fdr", "--nonsense"}, "nonsense"},
+  };
+  for (const auto& [options, cause] : cases) {
+    std::vector<std::string> arguments = {"sim", "explain"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_tool(arguments);
+    EXPECT_NE(outcome.exit_code, 0) << cause;
+    EXPECT_EQ(outcome.out, "") << cause;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(cause));
+  }
+}
+
+TEST(Profiles, HaveEveryParameterWithUnitEvidenceAndSource) {
+  const Outcome outcome = run_tool({"sim", "profiles", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json profiles = json::parse(outcome.out);
+  const std::string overview = run_tool({"sim", "profiles"}).out;
+  for (const json& profile : profiles) {
+    const std::string device = profile.at("device");
+    EXPECT_THAT(overview, AllOf(HasSubstr(device), HasSubstr(profile.at("title"))));
+    const std::string text = run_tool({"sim", "profiles", device}).out;
+    EXPECT_GT(profile.at("parameters").size(), 50u);
+    for (const json& one : profile.at("parameters")) {
+      EXPECT_TRUE(one.at("value").is_number());
+      for (const char* key : {"unit", "evidence", "source", "meaning"}) {
+        EXPECT_THAT(text, HasSubstr(one.at(key).get<std::string>())) << one;
+      }
+      EXPECT_EQ(one.at("evidence") == "calibrated", !one.at("claims").empty()) << one;
+    }
+  }
+  const Outcome unknown = run_tool({"sim", "profiles", "none"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(std::count(unknown.err.begin(), unknown.err.end(), '\n'), 1) << unknown.err;
+}
+
+}  // namespace
+}  // namespace verbena::test
