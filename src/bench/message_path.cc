@@ -126,23 +126,31 @@ MessagePaths::MessagePaths(const sim::Recorder& recorder, MarkLayout layout)
       by_message_[step.message].push_back(i);
     }
   }
-  for (uint32_t i = 0; i < recorder.posts().size(); ++i) posts_[recorder.posts()[i].message] = i;
+  for (uint32_t i = 0; i < recorder.posts().size(); ++i) {
+    posts_[recorder.posts()[i].message] = i;
+    by_ring_.push_back(i);
+  }
+  // Threads may be ahead of each other.
+  std::stable_sort(by_ring_.begin(), by_ring_.end(), [&](uint32_t a, uint32_t b) {
+    return recorder.posts()[a].rung < recorder.posts()[b].rung;
+  });
 }
 
 const MessagePaths::Post* MessagePaths::find_request(const sim::Recorder::Taken& taken,
                                                      Time from) const {
   const std::vector<Post>& posts = recorder_.posts();
   const uint32_t node = recorder_.threads()[taken.thread].node;
-  auto at = std::lower_bound(posts.begin(), posts.end(), from,
-                             [](const Post& post, Time when) { return post.rung < when; });
+  auto at = std::lower_bound(by_ring_.begin(), by_ring_.end(), from,
+                             [&](uint32_t number, Time when) { return posts[number].rung < when; });
   const Post* found = nullptr;
-  for (; at != posts.end() && at->rung <= taken.taken; ++at) {
+  for (; at != by_ring_.end() && posts[*at].rung <= taken.taken; ++at) {
+    const Post& post = posts[*at];
     // A READ's entry names where the response goes.
-    const uint64_t place = at->opcode == IBV_WR_RDMA_READ ? taken.response : taken.request;
-    const bool covers = place >= at->address && place - at->address <= at->length_bytes;
-    if (at->message.node != node || !covers) continue;
+    const uint64_t place = post.opcode == IBV_WR_RDMA_READ ? taken.response : taken.request;
+    const bool covers = place >= post.address && place - post.address <= post.length_bytes;
+    if (post.message.node != node || !covers) continue;
     // The bytes behind a message may be those of the next one, which begins there.
-    if (found == nullptr || at->address >= found->address) found = &*at;
+    if (found == nullptr || post.address >= found->address) found = &post;
   }
   return found;
 }

@@ -80,6 +80,7 @@ class MessagePaths {
   std::vector<std::vector<uint32_t>> by_thread_;
   std::unordered_map<sim::MessageId, std::vector<uint32_t>, Hash> by_message_;
   std::unordered_map<sim::MessageId, uint32_t, Hash> posts_;
+  std::vector<uint32_t> by_ring_;  // posts by when their doorbells were rung
 };
 
 }  // namespace verbena::bench

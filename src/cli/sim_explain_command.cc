@@ -67,7 +67,7 @@ Result<bench::Point> parse_point(const ExplainOptions& options) {
   if (groups.size() != 1 || groups.front().size() != 1) {
     return invalid("one message is explained: give each option one value, not a list");
   }
-  bench::SimulatedNodes nodes(bench::simulation_seed());
+  bench::SimulatedNodes nodes(bench::simulation_seed(), /*copy_all=*/true);
   VERBENA_RETURN_IF_ERROR(nodes.add(options.device, 1));
   VERBENA_RETURN_IF_ERROR(bench::check_points(groups, nodes.info()));
   return groups.front().front();
