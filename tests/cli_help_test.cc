@@ -183,8 +183,9 @@ TEST(Completion, BashKnowsCommandsOptionsAndValues) {
   EXPECT_THAT(bash_offers({"verbena", "completion", ""}), IsSupersetOf({"bash", "zsh"}));
   EXPECT_THAT(bash_offers({"verbena", "sim", ""}), IsSupersetOf({"explain", "profiles"}));
   EXPECT_THAT(bash_offers({"verbena", "sim", "explain", "M"}), ElementsAre("M:1", "M:M"));
-  EXPECT_THAT(bash_offers({"verbena", "sim", "explain", "one-to-one", "--device", "sim:connectx3"}),
-              ElementsAre("sim:connectx3-fdr"));
+  EXPECT_THAT(
+      bash_offers({"verbena", "sim", "explain", "one-to-one", "--device", "sim:connectx3-f"}),
+      ElementsAre("sim:connectx3-fdr"));
 }
 
 TEST(Completion, KnowsEveryOptionOfEveryHelpPage) {

@@ -230,8 +230,7 @@ void add_bench_command(Tool& tool) {
   verify->option_text(" ");
   CLI::Option* profile = command->add_flag(
       "--profile", options->profile,
-      "Show where the time goes: the share of each function on each side, by perf; and the "
-      "instructions of a message, by valgrind where the machine does not count them");
+      "Show the share of each function on each side, and the instructions of a message");
   profile->option_text(" ");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the results there, after every run; 'verbena report' reads them");

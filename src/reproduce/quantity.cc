@@ -150,8 +150,13 @@ Result<std::vector<Sample>> quantity_of(const Part& part, const Selection& of,
     for (const Sample& one : samples) {
       for (const Sample& other : others) {
         if (place(one.point, all) != place(other.point, all)) continue;
-        if (key_without(one.point, free, same_topology) !=
-            key_without(other.point, free, same_topology)) {
+        Names moved = free;
+        // What has no mark is at the place of every mark.
+        if (!uses_mark_layout(one.point.protocol) || !uses_mark_layout(other.point.protocol)) {
+          moved.insert("mark");
+        }
+        if (key_without(one.point, moved, same_topology) !=
+            key_without(other.point, moved, same_topology)) {
           continue;
         }
         joined.push_back({one.point, other.point,

@@ -202,7 +202,7 @@ Outcome carry_out(const Scenario& scenario) {
   Outcome outcome;
   const Result<rpc::Wiring> wiring = rpc::wire(shape_of(scenario.point));
   if (!wiring.ok()) return {.broken = wiring.status(), .run = {}};
-  bench::SimulatedNodes nodes(scenario.seed);
+  bench::SimulatedNodes nodes(scenario.seed, true);
   outcome.broken = nodes.add(kDevice, static_cast<uint32_t>(wiring->nodes.size()));
   if (!outcome.broken.ok()) return outcome;
   const Faults faults(scenario, nodes.simulation());

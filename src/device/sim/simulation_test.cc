@@ -76,7 +76,9 @@ TEST_F(SimulationTest, AThreadThatIsAheadLetsTheOthersCatchUpBeforeItLooks) {
     simulation.charge(600 * kPsPerNs);
     simulation.catch_up();
     seen_after = value;
-    EXPECT_EQ(now_ns(), 1000u);
+    // Work takes a fifth more or less than it does on average.
+    EXPECT_GE(now_ns(), 800u);
+    EXPECT_LE(now_ns(), 1200u);
   });
   writer.join();
   reader.join();
