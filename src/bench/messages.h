@@ -56,7 +56,7 @@ enum class MessageKind : uint8_t {
 };
 
 enum class PhaseKind : uint8_t {
-  kWarmUp,  // every payload byte is checked, nothing is measured
+  kWarmUp,  // nothing is measured
   kCost,    // what a message costs the CPU is measured, nothing else
   kTimed,
 };

@@ -5,6 +5,7 @@
 
 #include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
+#include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/simulation.h"
 
@@ -23,10 +24,6 @@ bool is_rdma(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
          opcode == IBV_WR_RDMA_READ;
 }
-bool is_atomic(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
 uint64_t entry_bytes(const Wqe& wqe) {
   uint64_t bytes = kControlBytes;
   if (is_rdma(wqe.opcode)) bytes += kAddressBytes;
@@ -94,7 +91,7 @@ int make_entry(QueuePair& qp, const ibv_send_wr& request) {
 bool local_memory_fails(QueuePair& qp, uint64_t number) {
   const Wqe& wqe = qp.wqe(number);
   if (wqe.inlined) return false;
-  const bool written = wqe.opcode == IBV_WR_RDMA_READ || is_atomic(wqe.opcode);
+  const bool written = asks_for_data(wqe.opcode);
   for (uint32_t i = 0; i < wqe.sges; ++i) {
     const ibv_sge& sge = qp.sges_of(number)[i];
     if (sge.length == 0) continue;

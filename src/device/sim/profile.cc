@@ -17,7 +17,7 @@ namespace verbena::sim {
 
 namespace {
 
-enum class Unit { kNs, kGbPerS, kGigabitPerS, kGhz, kMPerS, kCount, kBytes, kPercent, kYesNo };
+enum class Unit { kNs, kGbPerS, kGigabitPerS, kGhz, kCount, kBytes, kPercent, kYesNo };
 
 const char* text_of(Unit unit) {
   switch (unit) {
@@ -29,8 +29,6 @@ const char* text_of(Unit unit) {
       return "Gb/s";
     case Unit::kGhz:
       return "GHz";
-    case Unit::kMPerS:
-      return "M/s";
     case Unit::kCount:
       return "count";
     case Unit::kBytes:
@@ -136,16 +134,13 @@ uint64_t to_internal(Unit unit, double value) {
       return static_cast<uint64_t>(std::llround(1024e3 * 8 / value));
     case Unit::kGhz:
       return static_cast<uint64_t>(std::llround(1e3 / value));
-    case Unit::kMPerS:
-      return static_cast<uint64_t>(std::llround(1e6 / value));
     default:
       return static_cast<uint64_t>(std::llround(value));
   }
 }
 
 bool divides(Unit unit) {
-  return unit == Unit::kGbPerS || unit == Unit::kGigabitPerS || unit == Unit::kGhz ||
-         unit == Unit::kMPerS;
+  return unit == Unit::kGbPerS || unit == Unit::kGigabitPerS || unit == Unit::kGhz;
 }
 
 Status bad(std::string_view file, const std::string& what) {

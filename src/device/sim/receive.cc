@@ -5,6 +5,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulation.h"
@@ -17,14 +18,6 @@ constexpr uint64_t kReceiveEntryBytes = 16;
 constexpr uint32_t kAtomicBytes = 8;
 
 bool is_ack(PacketKind kind) { return kind == PacketKind::kAck || kind == PacketKind::kNak; }
-
-bool is_atomic(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
-bool is_send(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
-}
 
 }  // namespace
 
@@ -96,7 +89,7 @@ bool Rnic::take_request(Packet* packet) {
     repeat(qp, *packet);
     return false;
   }
-  const bool asks = packet->opcode == IBV_WR_RDMA_READ || is_atomic(packet->opcode);
+  const bool asks = asks_for_data(packet->opcode);
   if (packet->message > qp.expected_message || (!asks && packet->index != qp.expected_packet)) {
     const bool gap = packet->message > qp.expected_message || packet->index > qp.expected_packet;
     if (gap && !qp.nak_sent) {
@@ -223,20 +216,11 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
     }
   }
   if (packet->last && packet->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
-    switch (next_receive(qp)) {
-      case Receive::kNone:
-        refuse(qp, NakCode::kRnr, qp.expected_message);
-        return false;
-      case Receive::kFetching:
-        qp.starved = true;
-        qp.receive_queue().starving.push_back(packet);
-        return true;
-      case Receive::kReady:
-        consume_receive(qp, *packet);
-        packet->entry.completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-        packet->entry.message = qp.current_receive;
-        packet->cq = qp.recv_cq;
-    }
+    const Receive receive = take_receive(qp, packet);
+    if (receive != Receive::kReady) return receive == Receive::kFetching;
+    packet->entry.completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+    packet->entry.message = qp.current_receive;
+    packet->cq = qp.recv_cq;
   }
   land(qp, packet, region);
   return true;
@@ -244,18 +228,9 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
 
 bool Rnic::take_send(QueuePair& qp, Packet* packet) {
   if (packet->index == 0) {
-    switch (next_receive(qp)) {
-      case Receive::kNone:
-        refuse(qp, NakCode::kRnr, qp.expected_message);
-        return false;
-      case Receive::kFetching:
-        qp.starved = true;
-        qp.receive_queue().starving.push_back(packet);
-        return true;
-      case Receive::kReady:
-        consume_receive(qp, *packet);
-        qp.filling = true;
-    }
+    const Receive receive = take_receive(qp, packet);
+    if (receive != Receive::kReady) return receive == Receive::kFetching;
+    qp.filling = true;
   }
   const PostedReceive& receive = qp.receive_queue().receives[qp.current_receive];
   packet->entry.message = qp.current_receive;
@@ -365,6 +340,24 @@ Rnic::Receive Rnic::next_receive(QueuePair& qp) {
   if (queue.visible == queue.fetched && !queue.fetching) return Receive::kNone;
   fetch_receives(queue);
   return Receive::kFetching;
+}
+
+// Gives the packet a receive, keeps it until one has been fetched, or refuses it.
+Rnic::Receive Rnic::take_receive(QueuePair& qp, Packet* packet) {
+  const Receive receive = next_receive(qp);
+  switch (receive) {
+    case Receive::kNone:
+      refuse(qp, NakCode::kRnr, qp.expected_message);
+      break;
+    case Receive::kFetching:
+      qp.starved = true;
+      qp.receive_queue().starving.push_back(packet);
+      break;
+    case Receive::kReady:
+      consume_receive(qp, *packet);
+      break;
+  }
+  return receive;
 }
 
 void Rnic::consume_receive(QueuePair& qp, Packet& packet) {

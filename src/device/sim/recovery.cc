@@ -4,6 +4,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulation.h"
@@ -37,11 +38,6 @@ ibv_wc_opcode completed_opcode(ibv_wr_opcode opcode) {
     default:
       return IBV_WC_RDMA_WRITE;
   }
-}
-
-bool asks_for_data(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-         opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 ibv_wc_status status_of(NakCode nak) {

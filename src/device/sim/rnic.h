@@ -59,10 +59,6 @@ class Rnic {
   // Keeps what was destroyed while packets may still name it.
   void keep(Srq* srq) { kept_.emplace_back(srq); }
 
-  const StateCache& context_cache() const { return contexts_; }
-  const StateCache& read_state_cache() const { return read_states_; }
-  const StateCache& translation_cache() const { return translations_; }
-
  private:
   // What the sending side does next.
   struct Job {
@@ -117,6 +113,7 @@ class Rnic {
   void respond(QueuePair& qp, const PendingResponse& response);
   enum class Receive : uint8_t { kReady, kFetching, kNone };
   Receive next_receive(QueuePair& qp);
+  Receive take_receive(QueuePair& qp, Packet* packet);
   void consume_receive(QueuePair& qp, Packet& packet);
   void advance(QueuePair& qp, const Packet& packet);
   void land(QueuePair& qp, Packet* packet, Region* region);

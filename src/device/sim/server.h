@@ -13,15 +13,12 @@ class Server {
   // never for later: a place in the queue that is taken in advance blocks those that come before.
   Time serve(Time now, Time service) {
     free_at_ = std::max(now, free_at_) + service;
-    busy_ += service;
     return free_at_;
   }
   Time free_at() const { return free_at_; }
-  Time busy() const { return busy_; }
 
  private:
   Time free_at_ = 0;
-  Time busy_ = 0;
 };
 
 }  // namespace verbena::sim

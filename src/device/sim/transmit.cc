@@ -6,6 +6,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/node.h"
+#include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulation.h"
@@ -20,11 +21,6 @@ constexpr uint32_t kFetchAheadLeast = 2;
 constexpr uint64_t kEntryBytes = 64;
 
 uint64_t stamp(uint32_t life, uint32_t epoch) { return uint64_t{life} << 32 | epoch; }
-
-bool asks_for_data(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-         opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
 
 bool needs_payload(const Wqe& wqe) {
   return !wqe.inlined && wqe.length_bytes > 0 && !asks_for_data(wqe.opcode);
