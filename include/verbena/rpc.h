@@ -124,6 +124,12 @@ struct RequesterOptions {
   // Slots in 2 MiB pages, so that the device needs fewer translations ("patterns" 8). Where the
   // system has none to give, in usual ones.
   bool huge_pages = false;
+  // Where responses take receives of this connection (the response verb SEND, kImmediate): some
+  // more than can be pending, so that the device has fetched them before a response needs one, and
+  // used ones go back in lists. Without: as many as can be pending, each posted anew before its
+  // slot's next request ("one receive event for every SEND", "msgproto" 4.1); an RNIC then fetches
+  // it while the response waits.
+  bool spare_receives = true;
   // For each step of the handshake with the peer.
   int64_t handshake_timeout_ns = 10'000'000'000;
 };

@@ -24,6 +24,7 @@ SETTINGS = (
     ("signal_interval", "signal interval {}"),
     ("post_batch", "{} per doorbell"),
     ("huge_pages", "huge pages {}"),
+    ("spare_receives", "spare receives {}"),
 )
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000

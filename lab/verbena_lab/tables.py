@@ -90,6 +90,7 @@ _COLUMNS = (
     ("Signal interval", _setting_cell("signal_interval"), True, True),
     ("Per doorbell", _setting_cell("post_batch"), True, True),
     ("Huge pages", _setting_cell("huge_pages"), True, True),
+    ("Spare receives", _setting_cell("spare_receives"), True, True),
     ("Active", lambda one: _share_cell(one.setting("active_share")), True, True),
     ("Queue pairs per node", lambda one: _count_cell(one.queue_pairs_per_node), True, True),
     ("Request", lambda one: (one.request_bytes, units.size_text(one.request_bytes)), True, True),

@@ -284,6 +284,7 @@ bool is_inline(uint64_t value) { return value == kDeviceInlineLimit || value <= 
 
 constexpr ListLimits kSignalLimits{.what = "signal interval", .min = 0, .max = 4096};
 constexpr ListLimits kBatchLimits{.what = "post batch", .min = 1, .max = 256};
+constexpr ListLimits kSpareReceivesLimits{.what = "use of spare receives", .min = 0, .max = 1};
 constexpr ListLimits kHugePagesLimits{.what = "use of huge pages", .min = 0, .max = 1};
 
 constexpr std::array kAxes = {
@@ -357,6 +358,9 @@ constexpr std::array kAxes = {
          .choices = no_choices},
     count_axis<kHugePagesLimits, &Point::huge_pages>("huge-pages", "huge_pages", "0",
                                                      "1: slots in 2 MiB pages"),
+    count_axis<kSpareReceivesLimits, &Point::spare_receives>(
+        "spare-receives", "spare_receives", "1",
+        "Receives for responses; 0: as many as are pending, each posted before its request"),
     name_axis<WaitNames, &Point::wait>(
         "wait", "wait", "way to wait", "poll",
         "Of idle threads: poll (spin, then yield), block (then sleep on completions), or all"),

@@ -42,6 +42,7 @@ struct Point {
   uint32_t signal_interval = 0;  // 0: a quarter of the send queue
   uint32_t post_batch = 1;
   uint32_t huge_pages = 0;
+  uint32_t spare_receives = 1;
 
   // The share of requests that are sent, in millionths: before each, a requester draws, and instead
   // of the others it rests for `think_ns` ("patterns" 7, figure 9b).

@@ -24,6 +24,7 @@ inline RequesterOptions requester_options(const Point& point) {
   options.post_batch = point.post_batch;
   options.blocking = point.wait == WaitMode::kBlock;
   options.huge_pages = point.huge_pages != 0;
+  options.spare_receives = point.spare_receives != 0;
   options.handshake_timeout_ns = kSetupTimeoutNs;
   return options;
 }

@@ -38,6 +38,7 @@ struct EndOptions {
   uint32_t shared_signals_rkey = 0;
   const CompletionChannel* events = nullptr;
   bool huge_pages = false;
+  bool spare_receives = true;  // of its own
 };
 
 struct NoReceiver {};
@@ -79,7 +80,8 @@ class ConnectionEnd {
     channel::ReceivePoolSizes receives;
     if (kOwnReceives) {
       VERBENA_ASSIGN_OR_RETURN(
-          receives, size_receive_queue(info.max_queue_pair_wrs, "receive queue", options.pending, 0,
+          receives, size_receive_queue(info.max_queue_pair_wrs, "receive queue", options.pending,
+                                       options.spare_receives ? 0 : options.pending,
                                        options.incoming_max_bytes));
     }
 

@@ -82,10 +82,11 @@ class ChannelRequester final : public Requester {
     // First: once the request is out, the response may come.
     receiver.release(slot);
     slots_[slot] = SlotState::kWaiting;
+    if (!spare_receives_) receiver.after_post(slot);
     if (!sender.post(slot, bytes)) [[unlikely]]
       return no_room();
     // Last: a spare receive is there for the response, so this one is in no hurry.
-    receiver.after_post(slot);
+    if (spare_receives_) receiver.after_post(slot);
     ++statistics_.requests;
     statistics_.request_bytes += bytes;
     return PostResult::kPosted;
@@ -133,6 +134,7 @@ class ChannelRequester final : public Requester {
   ChannelRequester(ControlConnection& control, const RequesterOptions& options)
       : request_max_bytes_(options.request_max_bytes),
         response_max_bytes_(options.response_max_bytes),
+        spare_receives_(options.spare_receives),
         slots_(options.pending, SlotState::kFree),
         control_(&control),
         peer_("the responder " + control.peer_name()) {}
@@ -188,6 +190,7 @@ class ChannelRequester final : public Requester {
   End end_;
   uint32_t request_max_bytes_;
   uint32_t response_max_bytes_;
+  bool spare_receives_;
   std::vector<SlotState> slots_;
   PeerWatch watch_;
   ConnectionStatistics statistics_;

@@ -18,6 +18,8 @@ constexpr uint64_t kAtomicHeaderBytes = 28;
 constexpr uint64_t kAtomicAckBytes = 8;
 constexpr uint64_t kImmediateBytes = 4;
 constexpr uint64_t kPadBytes = 4;
+// In which credits are counted.
+constexpr uint64_t kCreditBytes = 64;
 
 uint64_t request_header_bytes(const Packet& packet) {
   uint64_t bytes = kBaseHeaderBytes;
@@ -49,6 +51,11 @@ uint64_t header_bytes(const Packet& packet) {
     default:
       return kBaseHeaderBytes + kAckHeaderBytes;
   }
+}
+
+uint64_t credit_bytes(const Packet& packet) {
+  const uint64_t bytes = packet.payload_bytes + header_bytes(packet);
+  return (bytes + kCreditBytes - 1) / kCreditBytes * kCreditBytes;
 }
 
 }  // namespace
@@ -97,6 +104,44 @@ Time Fabric::wire_time(const Node& node, const Packet& packet) const {
                                 node.profile.packet_overhead_bytes);
 }
 
+// ---- credits ----
+
+bool Fabric::full(const Port& port) {
+  return port.received_bytes >= port.node->profile.port_buffer_bytes;
+}
+
+bool Fabric::ready(const Node& node) {
+  Port& port = ports_[node.number];
+  if (port.sent_bytes < node.profile.port_buffer_bytes) return true;
+  port.stalled = true;
+  return false;
+}
+
+void Fabric::crossed(const Packet& packet, Port& input) {
+  input.sent_bytes -= credit_bytes(packet);
+  if (input.stalled && input.sent_bytes < input.node->profile.port_buffer_bytes) {
+    input.stalled = false;
+    input.node->rnic.link_ready();
+  }
+}
+
+void Fabric::handled(const Packet& packet) {
+  Port& port = ports_[packet.to->number];
+  port.received_bytes -= credit_bytes(packet);
+  if (!port.contenders.empty() && !full(port)) wake_output(packet.to->number);
+}
+
+// Its next contender goes as soon as the output is free.
+void Fabric::wake_output(uint32_t number) {
+  Port& output = ports_[number];
+  if (output.output_event) return;
+  output.output_event = true;
+  simulation_.at(std::max(simulation_.now(), output.from_switch.free_at()), at_output, this,
+                 number);
+}
+
+// ---- the way ----
+
 bool Fabric::lose(const Packet& packet) {
   if (!ports_[packet.from->number].up || !ports_[packet.to->number].up) return true;
   return faults_.loss_ppm != 0 && dice_.below(1'000'000) < faults_.loss_ppm;
@@ -112,6 +157,7 @@ void Fabric::send(Packet* packet) {
   Port& port = ports_[packet->from->number];
   const Time took = wire_time(*packet->from, *packet);
   const Time begun = port.to_switch.serve(now, took) - took;
+  port.sent_bytes += credit_bytes(*packet);
   if (Recorder* const recorder = simulation_.recorder()) {
     recorder->served(StepKind::kLinkWait, StepKind::kCable, packet->from->number,
                      Recorder::of(*packet), now, begun, begun + packet->from->profile.cable);
@@ -147,12 +193,9 @@ void Fabric::forward_head(uint32_t number) {
   Packet* const packet = input.input.front();
   const uint32_t to = packet->to->number;
   Port& output = ports_[to];
-  if (output.from_switch.free_at() > now || !output.contenders.empty()) {
+  if (output.from_switch.free_at() > now || !output.contenders.empty() || full(output)) {
     output.contenders.push_back(number);
-    if (!output.output_event) {
-      output.output_event = true;
-      simulation_.at(std::max(now, output.from_switch.free_at()), at_output, this, to);
-    }
+    if (!full(output)) wake_output(to);
     return;
   }
   input.input.pop_front();
@@ -172,17 +215,14 @@ void Fabric::at_output(void* object, uint64_t port) {
   auto& fabric = *static_cast<Fabric*>(object);
   Port& output = fabric.ports_[port];
   output.output_event = false;
-  if (output.contenders.empty()) return;
+  if (output.contenders.empty() || full(output)) return;
   const uint32_t number = output.contenders.front();
   output.contenders.pop_front();
   Port& input = fabric.ports_[number];
   Packet* const packet = input.input.front();
   input.input.pop_front();
   fabric.cross(packet, input, output);
-  if (!output.contenders.empty()) {
-    output.output_event = true;
-    fabric.simulation_.at(output.from_switch.free_at(), at_output, &fabric, port);
-  }
+  if (!output.contenders.empty() && !full(output)) fabric.wake_output(static_cast<uint32_t>(port));
   if (input.input.empty()) {
     input.input_waits = false;
   } else {
@@ -196,6 +236,8 @@ void Fabric::cross(Packet* packet, Port& input, Port& output) {
   const Time took = std::max(wire_time(*packet->from, *packet), wire_time(*packet->to, *packet));
   const Time sent = output.from_switch.serve(now, took);
   input.input_free_at = sent;
+  output.received_bytes += credit_bytes(*packet);
+  crossed(*packet, input);
   Time arrival = sent + profile.switch_latency + profile.cable;
   if (faults_.delay_ppm != 0 && dice_.below(1'000'000) < faults_.delay_ppm) {
     arrival += dice_.below(faults_.delay_most + 1);
@@ -219,6 +261,7 @@ void Fabric::arrive(void* object, uint64_t) {
   Fabric& fabric = Simulation::current()->fabric();
   if (packet->to->crashed || !fabric.ports_[packet->to->number].up) {
     ++fabric.lost_;
+    fabric.handled(*packet);
     fabric.free(packet);
     return;
   }

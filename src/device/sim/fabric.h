@@ -1,7 +1,9 @@
 // The network: a link from every RNIC to one switch and back, and what travels there.
 //
 // Input-buffered, lossless by credits: packets wait, they are not dropped. With one FIFO per input
-// (a profile's choice) a packet whose output is busy also holds up those behind it.
+// (a profile's choice) a packet whose output is busy also holds up those behind it, and credits run
+// out all the way back: a receiving side that falls behind holds up its switch port, full inputs of
+// the switch hold up the RNICs that send. So what waits, waits in the senders' queues.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +75,10 @@ class Fabric {
 
   // The RNIC gives a packet to its link. It arrives at the other one's receiving side, or is lost.
   void send(Packet* packet);
+  // Whether its link has credits. After a `false`, Rnic::link_ready() is called once it has.
+  bool ready(const Node& node);
+  // The receiving side has done with what crossed the switch, or dropped it: its room is free.
+  void handled(const Packet& packet);
   uint64_t delivered() const { return delivered_; }
   uint64_t lost() const { return lost_; }
 
@@ -82,6 +88,9 @@ class Fabric {
     bool up = true;
     Server to_switch;
     Server from_switch;
+    uint64_t sent_bytes = 0;      // by the RNIC, and not across the switch yet
+    bool stalled = false;         // the RNIC waits for credits
+    uint64_t received_bytes = 0;  // from the switch, and not handled by the RNIC yet
     std::deque<Packet*> input;
     Time input_free_at = 0;
     bool input_waits = false;         // its head waits for an output, or for its own turn
@@ -91,6 +100,9 @@ class Fabric {
   };
 
   Time wire_time(const Node& node, const Packet& packet) const;
+  static bool full(const Port& port);
+  void crossed(const Packet& packet, Port& input);
+  void wake_output(uint32_t port);
   static void at_switch(void* packet, uint64_t);
   static void at_output(void* fabric, uint64_t port);
   static void at_input(void* fabric, uint64_t port);

@@ -174,5 +174,21 @@ TEST_P(FabricTest, WhatIsOnItsWayIsLostWhenThePortGoesDown) {
   EXPECT_EQ(fabric().lost(), 1u);
 }
 
+// Credits: what a link has taken and the switch has not passed on holds up its sender.
+TEST_P(FabricTest, AFullLinkHoldsUpItsSender) {
+  const Node& sender = cluster_.node(0);
+  ASSERT_TRUE(fabric().ready(sender));
+  uint64_t sent = 0;
+  while (fabric().ready(sender)) {
+    send(0, 3);
+    ASSERT_LT(++sent, 1000u);
+  }
+  EXPECT_GE(sent * (kPayloadBytes + kWriteHeaderBytes), test_profile().port_buffer_bytes);
+  EXPECT_TRUE(fabric().ready(cluster_.node(1)));
+  cluster_.settle();
+  EXPECT_TRUE(fabric().ready(sender));
+  EXPECT_EQ(fabric().delivered(), sent);
+}
+
 }  // namespace
 }  // namespace verbena::sim

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/device/sim/event_queue.h"
+#include "src/device/sim/random_cache.h"
 #include "src/device/sim/state_cache.h"
 
 namespace verbena::sim {
@@ -79,11 +80,14 @@ struct ReceiveQueue {
   Node* node = nullptr;
   uint32_t depth = 0;
   uint32_t max_sges = 0;
+  CachePlace state;  // of the queue and of where its completions go
   uint64_t posted = 0;
-  uint64_t visible = 0;  // of these, the RNIC knows
-  uint64_t fetched = 0;  // of these, the RNIC has
+  uint64_t recorded = 0;  // of these, the doorbell record in memory tells
+  uint64_t known = 0;     // of these, the RNIC knows: it has read the record
+  uint64_t fetched = 0;   // of these, the RNIC has
   uint64_t consumed = 0;
   bool fetching = false;
+  bool found_none = false;            // the record told of nothing new, when it was read just now
   uint32_t epoch = 0;                 // of fetches: earlier ones mean nothing
   std::unique_ptr<uint32_t[]> order;  // slots, by the receive's number
   std::vector<uint32_t> free_slots;
@@ -155,13 +159,12 @@ struct QueuePair {
   Srq* srq = nullptr;
   Node* peer_node = nullptr;
   uint32_t mtu_bytes = 0;
-  CacheStamp context;
+  CachePlace context;
   CacheStamp read_state;
   // What takes longer for one packet must not let the next one overtake it.
   Time emit_at = 0;
   Time receive_at = 0;
   Time place_at = 0;
-  bool receives = false;  // has consumed receives: more state
 
   // --- requester ---
   uint32_t depth = 0;
@@ -192,6 +195,7 @@ struct QueuePair {
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
   bool queued = false;       // in the sending side's ring
+  uint32_t turn_sent = 0;    // packets since its turn there began
   bool paused = false;       // until an RNR timer ends
   bool timer_running = false;
   Time progress_at = 0;
@@ -211,6 +215,7 @@ struct QueuePair {
   uint64_t nak_message = 0;
   std::deque<PendingResponse> responses;
   bool response_queued = false;
+  bool responding = false;  // its turn has begun
   struct Replay {
     uint64_t message = UINT64_MAX;
     uint64_t original = 0;

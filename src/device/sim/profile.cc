@@ -87,6 +87,7 @@ constexpr Parameter kParameters[] = {
     {"rx_packet", Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
     {"rx_64", Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
     {"rx_ack", Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
+    {"queue_pair_turn", Unit::kCount, &Profile::queue_pair_turn, "packets that a queue pair sends before another one's turn"},
     {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two entries of one queue pair"},
     {"queue_pair_read_gap", Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
     {"atomic_operation", Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
@@ -94,13 +95,9 @@ constexpr Parameter kParameters[] = {
     {"completion_entry", Unit::kBytes, &Profile::completion_bytes, "entry of a completion queue"},
     {"wqe_prefetch", Unit::kCount, &Profile::wqe_prefetch, "entries that one fetch of a queue brings"},
     {"max_inline", Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
-    {"context_cache", Unit::kBytes, &Profile::context_cache_bytes, "on-chip cache of queue pair state"},
-    {"context", Unit::kBytes, &Profile::context_bytes, "state of a queue pair"},
-    {"context_send", Unit::kBytes, &Profile::context_send_bytes, "further state of one that sends"},
-    {"context_receive", Unit::kBytes, &Profile::context_receive_bytes, "further state of one that consumes receives"},
-    {"context_window", Unit::kCount, &Profile::context_window, "queue pairs used last, whose state is there whatever else"},
+    {"context_cache", Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
     {"context_miss", Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
-    {"context_misses_at_once", Unit::kCount, &Profile::context_misses_at_once, "misses that overlap"},
+    {"context_misses_at_once", Unit::kCount, &Profile::context_misses_at_once, "such fetches that overlap, on each side of the RNIC"},
     {"read_state_queue_pairs", Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
     {"read_state_miss", Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
     {"translation_cache", Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
@@ -114,6 +111,7 @@ constexpr Parameter kParameters[] = {
     {"switch_latency", Unit::kNs, &Profile::switch_latency, "port to port"},
     {"cable", Unit::kNs, &Profile::cable, "one way between RNIC and switch"},
     {"switch_input_queues", Unit::kYesNo, &Profile::switch_input_queues, "one FIFO per switch input: its head can block what is behind"},
+    {"port_buffer", Unit::kBytes, &Profile::port_buffer_bytes, "room behind a link: packets for which its sender has credits"},
 };
 // clang-format on
 
@@ -226,7 +224,7 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
   }
   for (const char* positive :
        {"cores", "sockets", "hyperthread_slowdown", "pcie_payload", "mtu", "max_outstanding_reads",
-        "context_misses_at_once", "page", "wqe_prefetch"}) {
+        "context_misses_at_once", "page", "wqe_prefetch", "queue_pair_turn", "port_buffer"}) {
     if (profile.*find_parameter(positive)->member == 0) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }

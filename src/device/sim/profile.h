@@ -65,6 +65,7 @@ struct Profile {
   Time rx_packet = 0;
   Time rx_64 = 0;
   Time rx_ack = 0;
+  uint64_t queue_pair_turn = 0;
   Time queue_pair_write_gap = 0;
   Time queue_pair_read_gap = 0;
   Time atomic_operation = 0;
@@ -72,11 +73,7 @@ struct Profile {
   uint64_t completion_bytes = 0;
   uint64_t wqe_prefetch = 0;
   uint64_t max_inline_bytes = 0;
-  uint64_t context_cache_bytes = 0;
-  uint64_t context_bytes = 0;
-  uint64_t context_send_bytes = 0;
-  uint64_t context_receive_bytes = 0;
-  uint64_t context_window = 0;
+  uint64_t context_cache_entries = 0;
   Time context_miss = 0;
   uint64_t context_misses_at_once = 0;
   uint64_t read_state_queue_pairs = 0;
@@ -94,6 +91,7 @@ struct Profile {
   Time switch_latency = 0;
   Time cable = 0;
   uint64_t switch_input_queues = 0;
+  uint64_t port_buffer_bytes = 0;
 
   Time link_time(uint64_t bytes) const { return bytes * link_kib / 1024; }
 };

@@ -15,9 +15,17 @@ namespace verbena::sim {
 namespace {
 
 constexpr uint64_t kReceiveEntryBytes = 16;
+constexpr uint64_t kReceiveRecordBytes = 8;
 constexpr uint32_t kAtomicBytes = 8;
 
 bool is_ack(PacketKind kind) { return kind == PacketKind::kAck || kind == PacketKind::kNak; }
+
+// The packet with which a receive begins or ends.
+bool takes_receive(const Packet& packet) {
+  if (packet.kind != PacketKind::kRequest) return false;
+  return is_send(packet.opcode) ? packet.index == 0
+                                : packet.last && packet.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
 
 }  // namespace
 
@@ -25,11 +33,13 @@ void Rnic::packet_arrived(Packet* packet) {
   const Profile& profile = node_.profile;
   QueuePair* const qp = packet->target;
   if (qp == nullptr || qp->life != packet->target_life) {
+    simulation_.fabric().handled(*packet);
     simulation_.fabric().free(packet);
     return;
   }
   Time delay = 0;
   const Time cost = context_cost(*qp, &delay) +
+                    (takes_receive(*packet) ? receive_state_cost(*qp, &delay) : 0) +
                     (is_ack(packet->kind)
                          ? profile.rx_ack
                          : profile.rx_packet + (packet->payload_bytes + 63) / 64 * profile.rx_64);
@@ -50,6 +60,7 @@ void Rnic::received(void* object, uint64_t) {
   auto* const packet = static_cast<Packet*>(object);
   QueuePair& qp = *packet->target;
   Rnic& rnic = qp.node->rnic;
+  rnic.simulation_.fabric().handled(*packet);
   const bool ready =
       qp.state == IBV_QPS_RTS || (qp.state == IBV_QPS_RTR && packet->kind == PacketKind::kRequest);
   const bool from_peer = packet->from == qp.peer_node && packet->source != nullptr &&
@@ -335,9 +346,8 @@ void Rnic::atomic_done(void* object, uint64_t) {
 
 Rnic::Receive Rnic::next_receive(QueuePair& qp) {
   ReceiveQueue& queue = qp.receive_queue();
-  qp.receives = true;
   if (queue.consumed < queue.fetched) return Receive::kReady;
-  if (queue.visible == queue.fetched && !queue.fetching) return Receive::kNone;
+  if (queue.found_none && !queue.fetching) return Receive::kNone;
   fetch_receives(queue);
   return Receive::kFetching;
 }
@@ -394,15 +404,32 @@ void Rnic::complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status) 
 }
 
 void Rnic::receives_posted(ReceiveQueue& queue, uint64_t count) {
-  queue.visible = std::max(queue.visible, count);
+  queue.recorded = std::max(queue.recorded, count);
 }
 
+// No doorbell tells the RNIC of receives: it reads how many there are from a record in memory, and
+// then the entries. While it knows of enough, both happen ahead of the messages.
 void Rnic::fetch_receives(ReceiveQueue& queue) {
-  if (queue.fetching || queue.visible == queue.fetched) return;
+  if (queue.fetching) return;
   queue.fetching = true;
-  const uint64_t count = std::min(node_.profile.wqe_prefetch, queue.visible - queue.fetched);
-  simulation_.at(bus_read(count * kReceiveEntryBytes), receives_fetched, &queue,
-                 uint64_t{queue.epoch} << 32 | count);
+  if (queue.known > queue.fetched) {
+    const uint64_t count = std::min(node_.profile.wqe_prefetch, queue.known - queue.fetched);
+    simulation_.at(bus_read(count * kReceiveEntryBytes), receives_fetched, &queue,
+                   uint64_t{queue.epoch} << 32 | count);
+  } else {
+    simulation_.at(bus_read(kReceiveRecordBytes), record_read, &queue, queue.epoch);
+  }
+}
+
+void Rnic::record_read(void* object, uint64_t epoch) {
+  auto& queue = *static_cast<ReceiveQueue*>(object);
+  if (epoch != queue.epoch) return;
+  queue.fetching = false;
+  queue.known = queue.recorded;
+  if (queue.known > queue.fetched) return queue.node->rnic.fetch_receives(queue);
+  queue.found_none = true;
+  take_starving(queue);
+  queue.found_none = false;
 }
 
 void Rnic::receives_fetched(void* object, uint64_t argument) {
@@ -411,8 +438,12 @@ void Rnic::receives_fetched(void* object, uint64_t argument) {
   queue.fetching = false;
   // They may have been flushed since.
   queue.fetched = std::max(queue.consumed, queue.fetched + static_cast<uint32_t>(argument));
-  queue.fetched = std::min(queue.fetched, queue.visible);
-  // In their order; those that starve again wait again.
+  queue.fetched = std::min(queue.fetched, queue.known);
+  take_starving(queue);
+}
+
+// What waited for receives, in its order; what starves again waits again.
+void Rnic::take_starving(ReceiveQueue& queue) {
   std::deque<Packet*> waiting;
   waiting.swap(queue.starving);
   for (Packet* packet : waiting) packet->target->starved = false;

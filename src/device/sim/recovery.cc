@@ -244,7 +244,8 @@ void Rnic::flush_receives(QueuePair& qp) {
     complete_receive(qp, queue.slot_of(queue.consumed++), IBV_WC_WR_FLUSH_ERR);
   }
   queue.fetched = std::max(queue.fetched, queue.consumed);
-  queue.visible = std::max(queue.visible, queue.consumed);
+  queue.recorded = std::max(queue.recorded, queue.consumed);
+  queue.known = std::max(queue.known, queue.consumed);
 }
 
 }  // namespace verbena::sim

@@ -20,7 +20,7 @@ constexpr uint64_t kTranslationBytes = 8;
 Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
     : simulation_(simulation), node_(node), dice_(seed) {
   const Profile& profile = node.profile;
-  contexts_.configure(profile.context_cache_bytes, profile.context_window);
+  contexts_.configure(profile.context_cache_entries);
   read_states_.configure(profile.read_state_queue_pairs, 0);
   translations_.configure(profile.translation_entries, 2);
   queue_pairs_.emplace_back();  // number 0 is that of subnet management
@@ -92,6 +92,8 @@ void Rnic::reset(QueuePair& qp) {
   qp.answered = 0;
   qp.asked_again = false;
   qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
+  qp.turn_sent = 0;
+  qp.responding = false;
   ++qp.fetch_epoch;
   qp.retries = qp.rnr_retries = 0;
   qp.expected_message = 0;
@@ -104,8 +106,8 @@ void Rnic::reset(QueuePair& qp) {
     qp.srq->queue.release(qp.current_receive);
   }
   ReceiveQueue& receives = qp.own_receives;
-  receives.posted = receives.visible = receives.fetched = receives.consumed = 0;
-  receives.fetching = false;
+  receives.posted = receives.recorded = receives.known = receives.fetched = receives.consumed = 0;
+  receives.fetching = receives.found_none = false;
   ++receives.epoch;
   receives.release_all();
   for (Packet* packet : receives.starving) simulation_.fabric().free(packet);
@@ -117,13 +119,19 @@ void Rnic::reset(QueuePair& qp) {
 // ---- what work costs ----
 
 Time Rnic::context_cost(QueuePair& qp, Time* delay) {
-  const Profile& profile = node_.profile;
-  uint64_t bytes = profile.context_bytes;
-  if (qp.sent_ever > 0) bytes += profile.context_send_bytes;
-  if (qp.receives) bytes += profile.context_receive_bytes;
-  if (contexts_.touch(qp.context, bytes, dice_)) return 0;
-  *delay += profile.context_miss;
-  return missed(profile.context_miss / profile.context_misses_at_once);
+  return contexts_.touch(qp.context, dice_) ? 0 : state_missed(1, delay);
+}
+
+// The queue's and its completion queue's state, and then the entry that was fetched ahead and lost.
+Time Rnic::receive_state_cost(QueuePair& qp, Time* delay) {
+  const bool hit = contexts_.touch(qp.receive_queue().state, dice_);
+  return hit ? 0 : state_missed(2, delay);
+}
+
+Time Rnic::state_missed(uint64_t fetches, Time* delay) {
+  const Time took = fetches * node_.profile.context_miss;
+  *delay += took;
+  return missed(took / node_.profile.context_misses_at_once);
 }
 
 Time Rnic::missed(Time cost) {

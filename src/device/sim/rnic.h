@@ -20,6 +20,7 @@
 #include "src/base/runtime.h"
 #include "src/device/sim/fabric.h"
 #include "src/device/sim/objects.h"
+#include "src/device/sim/random_cache.h"
 #include "src/device/sim/server.h"
 #include "src/device/sim/state_cache.h"
 
@@ -40,6 +41,8 @@ class Rnic {
 
   // --- from the network ---
   void packet_arrived(Packet* packet);
+  // The link takes packets again.
+  void link_ready() { start_next(); }
 
   // --- control ---
   Region* find_region(uint32_t key);
@@ -100,6 +103,8 @@ class Rnic {
   static void received(void* packet, uint64_t);
   static void place(void* packet, uint64_t);
   static void receives_fetched(void* queue, uint64_t count);
+  static void record_read(void* queue, uint64_t epoch);
+  static void take_starving(ReceiveQueue& queue);
   static void atomic_done(void* packet, uint64_t);
   void request_received(Packet* packet);
   // True: the packet was taken over.
@@ -143,7 +148,10 @@ class Rnic {
   void start_timer(QueuePair& qp);
 
   // --- shared by all (rnic.cc) ---
+  // Of a packet: `delay` grows by what it waits for state, the result is what the others wait, too.
   Time context_cost(QueuePair& qp, Time* delay);
+  Time receive_state_cost(QueuePair& qp, Time* delay);
+  Time state_missed(uint64_t fetches, Time* delay);
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
   Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
@@ -158,7 +166,7 @@ class Rnic {
   Server bus_up_;
   Server receiving_;
   Server atomics_;
-  StateCache contexts_;
+  RandomCache contexts_;
   StateCache read_states_;
   StateCache translations_;
 

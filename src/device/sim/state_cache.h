@@ -51,7 +51,7 @@ class StateCache {
 
  private:
   // Long enough that everything in use is counted, short enough to forget what is not.
-  static constexpr uint64_t kAccessesPerMember = 8;
+  static constexpr uint64_t kAccessesPerMember = 64;
   static constexpr uint64_t kLeastAccesses = 1024;
 
   void begin_epoch() {

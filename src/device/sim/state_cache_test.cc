@@ -63,7 +63,7 @@ TEST(StateCacheTest, WhatIsNotUsedAnyMoreIsForgotten) {
   const auto use_half = [&] {
     for (size_t i = 0; i < 32; ++i) cache.touch(stamps[i], 1, dice);
   };
-  for (int i = 0; i < 200; ++i) use_half();
+  for (int i = 0; i < 1000; ++i) use_half();
   const uint64_t misses = cache.misses();
   for (int i = 0; i < 200; ++i) use_half();
   EXPECT_EQ(cache.misses(), misses);

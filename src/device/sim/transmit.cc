@@ -209,6 +209,7 @@ void Rnic::paced(void* object, uint64_t life) {
 void Rnic::schedule_requests(QueuePair& qp) {
   if (qp.queued) return;
   if (!may_send(qp)) {
+    if (!qp.pacing) qp.turn_sent = 0;
     // An entry that cannot be carried out fails when those before it are done.
     const bool here = qp.state == IBV_QPS_RTS && qp.retired == qp.send_message;
     if (here && qp.send_message < qp.fetched && qp.wqe(qp.send_message).bad) {
@@ -217,7 +218,13 @@ void Rnic::schedule_requests(QueuePair& qp) {
     return;
   }
   qp.queued = true;
-  requests_.push_back({Job::Kind::kRequest, &qp, qp.life});
+  const Job job = {Job::Kind::kRequest, &qp, qp.life};
+  if (qp.turn_sent == 0 || qp.turn_sent >= node_.profile.queue_pair_turn) {
+    qp.turn_sent = 0;
+    requests_.push_back(job);
+  } else {
+    requests_.push_front(job);
+  }
   start_next();
 }
 
@@ -228,9 +235,19 @@ bool Rnic::may_respond(const QueuePair& qp) {
 }
 
 void Rnic::schedule_responses(QueuePair& qp) {
-  if (qp.response_queued || !may_respond(qp)) return;
+  if (qp.response_queued) return;
+  if (!may_respond(qp)) {
+    qp.responding = false;
+    return;
+  }
   qp.response_queued = true;
-  responses_.push_back({Job::Kind::kResponse, &qp, qp.life});
+  // What a queue pair was asked for leaves in one turn, as far as it is there.
+  const Job job = {Job::Kind::kResponse, &qp, qp.life};
+  if (qp.responding) {
+    responses_.push_front(job);
+  } else {
+    responses_.push_back(job);
+  }
   start_next();
 }
 
@@ -242,7 +259,7 @@ void Rnic::schedule_ack(QueuePair& qp) {
 }
 
 void Rnic::start_next() {
-  if (sending_) return;
+  if (sending_ || !simulation_.fabric().ready(node_)) return;
   sending_ = true;  // for what is scheduled from here
   while (!requests_.empty() || !responses_.empty()) {
     responses_turn_ = !responses_turn_;
@@ -257,11 +274,13 @@ void Rnic::start_next() {
         qp.queued = false;
         if (!may_send(qp)) continue;
         made_ = make_request(qp);
+        ++qp.turn_sent;
         break;
       case Job::Kind::kResponse:
         qp.response_queued = false;
         if (!may_respond(qp)) continue;
         made_ = make_response(qp);
+        qp.responding = true;
         break;
       case Job::Kind::kAck:
         qp.ack_queued = false;
@@ -435,7 +454,8 @@ Rnic::Made Rnic::make_response(QueuePair& qp) {
 
 Rnic::Made Rnic::make_ack(QueuePair& qp) {
   Made made;
-  made.cost = node_.profile.tx_ack + context_cost(qp, &made.delay);
+  const Profile& profile = node_.profile;
+  made.cost = profile.tx_ack + context_cost(qp, &made.delay);
   const NakCode nak = qp.nak;
   qp.nak = NakCode::kNone;
   Packet* const packet = made.packet =
