@@ -31,6 +31,8 @@ class VirtualTime {
 
   // Threads waiting for each other off the data path. False: `deadline_ns` came first.
   virtual bool wait_at(const void* place, uint64_t deadline_ns) = 0;
+  virtual void wake_waiting_at(const void* place) = 0;
+  // The same, and who runs the simulation looks whether what it waits for has come.
   virtual void wake_all_at(const void* place) = 0;
 
   virtual void* start_thread(const std::string& name, std::function<void()> body) = 0;

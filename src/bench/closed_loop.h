@@ -140,6 +140,8 @@ class ClosedLoop {
     const uint64_t settled = start + clock_.from_ns(orders_.settle_ns);
     const auto take = [&](uint32_t slot, std::span<const char> response) {
       last = clock_.now();
+      if (!works_[target].check(slot, response)) [[unlikely]]
+        ++outcome.mismatches;
       if constexpr (kSteered) {
         if (orders_.settle_ns != 0 && (last < settled || last >= deadline)) {
           ++unmeasured_;
@@ -158,8 +160,6 @@ class ClosedLoop {
       }
       ++outcome.completed;
       --waiting_[target];
-      if (!works_[target].check(slot, response)) [[unlikely]]
-        ++outcome.mismatches;
       if (last < deadline && may_post()) [[likely]] {
         go_on({target, slot}, last);
       }

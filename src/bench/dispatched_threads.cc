@@ -156,9 +156,9 @@ template <bool kReads>
 void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   const DispatchBase& dispatch = *static_cast<DispatchBase*>(job.dispatch.get());
   const uint32_t worker = number - job.node().first_requesting;
-  const uint32_t dispatcher = job.connections.nodes[job.setup.node].first_requesting;
-  const std::vector<uint32_t>& reached = job.connections.requesting[dispatcher].peers;
-  const std::vector<uint32_t>& wanted = job.wiring.requesting[number].peers;
+  const uint32_t dispatcher = job.connections().nodes[job.setup.node].first_requesting;
+  const std::vector<uint32_t>& reached = job.connections().requesting[dispatcher].peers;
+  const std::vector<uint32_t>& wanted = job.wiring().requesting[number].peers;
   std::vector<DispatchedTarget> views;
   views.reserve(wanted.size());
   std::vector<DispatchedTarget*> targets;

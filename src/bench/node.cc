@@ -83,7 +83,7 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
         message = Status(StatusCode::kProtocolViolation, "the point has no node of that number");
       } else {
         PointNode point(device, domain, secret, own_address(control), std::move(setup),
-                        std::move(*wiring));
+                        std::make_shared<JobWiring>(std::move(*wiring), setup.point.model));
         message = serve_point(point, control);
       }
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/bench/messages.h"
@@ -14,21 +15,33 @@
 
 namespace verbena::bench {
 
+// Who talks to whom: the same for all nodes of a point, and large where there are many.
+struct JobWiring {
+  explicit JobWiring(rpc::Wiring wiring, ConnectionModel model)
+      : requests(std::move(wiring)),
+        connections(model == ConnectionModel::kDispatcher ? rpc::with_dispatchers(requests)
+                                                          : requests) {}
+
+  rpc::Wiring requests;     // who requests from whom
+  rpc::Wiring connections;  // who connects to whom; the same without dispatchers
+};
+
 struct NodeJob {
   const Device& device;
   const ProtectionDomain& domain;
   const JobSecret& secret;
   Setup setup;
-  rpc::Wiring wiring;       // who requests from whom
-  rpc::Wiring connections;  // who connects to whom; the same without dispatchers
-  std::string address;      // where this node's threads listen
+  std::shared_ptr<const JobWiring> shared_wiring;
+  std::string address;  // where this node's threads listen
   ThreadTeam team{};
   // From StepKind::kConnect on: of all responding threads of the job.
   std::vector<ThreadAddress> addresses{};
   // From the end of that step on, with a dispatcher: see dispatched_threads.cc.
   std::shared_ptr<void> dispatch{};
 
-  const rpc::WiredNode& node() const { return wiring.nodes[setup.node]; }
+  const rpc::Wiring& wiring() const { return shared_wiring->requests; }
+  const rpc::Wiring& connections() const { return shared_wiring->connections; }
+  const rpc::WiredNode& node() const { return wiring().nodes[setup.node]; }
   bool has_dispatcher() const {
     return setup.point.model == ConnectionModel::kDispatcher && node().requesting > 0;
   }

@@ -14,18 +14,13 @@
 namespace verbena::bench {
 
 PointNode::PointNode(const Device& device, const ProtectionDomain& domain, const JobSecret& secret,
-                     std::string address, Setup setup, rpc::Wiring wiring)
+                     std::string address, Setup setup, std::shared_ptr<const JobWiring> wiring)
     : job_{.device = device,
            .domain = domain,
            .secret = secret,
            .setup = std::move(setup),
-           .wiring = std::move(wiring),
-           .connections = {},
-           .address = std::move(address)} {
-  job_.connections = job_.setup.point.model == ConnectionModel::kDispatcher
-                         ? rpc::with_dispatchers(job_.wiring)
-                         : job_.wiring;
-}
+           .shared_wiring = std::move(wiring),
+           .address = std::move(address)} {}
 
 PointNode::~PointNode() {
   job_.team.begin({.kind = StepKind::kLeave}, 0);
@@ -57,7 +52,7 @@ Status PointNode::start_threads() {
       role = "dispatch";
       thread = 0;
       run = run_dispatcher_thread;
-      number = job_.connections.nodes[job_.setup.node].first_requesting;
+      number = job_.connections().nodes[job_.setup.node].first_requesting;
     } else if (i >= node().requesting) {
       role = "respond";
       thread = i - node().requesting;
@@ -85,7 +80,7 @@ Status PointNode::start_threads() {
 Status PointNode::begin(const Message& message) {
   switch (message.kind) {
     case MessageKind::kConnect:
-      if (message.addresses.size() != job_.wiring.responding.size()) {
+      if (message.addresses.size() != job_.wiring().responding.size()) {
         return Status(StatusCode::kProtocolViolation,
                       "the coordinator's list of responding threads does not fit the point");
       }

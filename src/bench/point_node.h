@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ class PointNode {
  public:
   // `address`: where its threads listen. All references must outlive the node.
   PointNode(const Device& device, const ProtectionDomain& domain, const JobSecret& secret,
-            std::string address, Setup setup, rpc::Wiring wiring);
+            std::string address, Setup setup, std::shared_ptr<const JobWiring> wiring);
   // Ends the threads and waits for them.
   ~PointNode();
   PointNode(const PointNode&) = delete;

@@ -60,7 +60,7 @@ class RequestPhases {
     orders.settle_ns = phase_.settle_ns;
     orders.length = phase_.length;
     orders.begin_ns = step.begin_ns;
-    orders.random_target = job_.wiring.random_peer;
+    orders.random_target = job_.wiring().random_peer;
     orders.block = point.wait == WaitMode::kBlock;
     orders.active_ppm = point.active_ppm;
     orders.think_ns = point.think_ns;

@@ -45,12 +45,12 @@ struct FirstConnection {
   std::unique_ptr<ControlConnection> control;
   rpc::Terms agreed;
 };
-// `number` is that of the requesting thread in job.connections.
+// `number` is that of the requesting thread in job.connections().
 inline Result<FirstConnection> reach_first(const NodeJob& job, uint32_t number) {
   const Point& point = job.setup.point;
   FirstConnection first;
   VERBENA_ASSIGN_OR_RETURN(first.control,
-                           reach(job, number, job.connections.requesting[number].peers.front()));
+                           reach(job, number, job.connections().requesting[number].peers.front()));
   VERBENA_ASSIGN_OR_RETURN(
       first.agreed, rpc::propose_design(point.protocol, point.layout, job.device, *first.control,
                                         requester_options(point)));
@@ -65,7 +65,7 @@ class RequestingConnections {
   // Connects to one responding thread after another.
   Status connect(const NodeJob& job, uint32_t number, FirstConnection first) {
     const RequesterOptions options = requester_options(job.setup.point);
-    for (const uint32_t peer : job.connections.requesting[number].peers) {
+    for (const uint32_t peer : job.connections().requesting[number].peers) {
       if (job.team.halt().load(std::memory_order_relaxed)) break;
       rpc::Terms agreed = first.agreed;
       std::unique_ptr<ControlConnection> control = std::move(first.control);

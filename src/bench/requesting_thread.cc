@@ -20,7 +20,7 @@ Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, co
     VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
     RequestPhases<Requester, std::is_same_v<Requester, rpc::ReadRequester>> phases(
         job, number, connections.targets(),
-        {.connection = number, .responding = job.wiring.requesting[number].peers}, report.report);
+        {.connection = number, .responding = job.wiring().requesting[number].peers}, report.report);
     job.team.finished();
     phases.serve(step);
     return Status::ok_status();

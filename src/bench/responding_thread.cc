@@ -108,7 +108,7 @@ class RespondingThread {
 
  private:
   uint32_t connections() const {
-    return static_cast<uint32_t>(job_.connections.responding[number_].peers.size());
+    return static_cast<uint32_t>(job_.connections().responding[number_].peers.size());
   }
   bool halted() const { return job_.team.halt().load(std::memory_order_relaxed); }
 

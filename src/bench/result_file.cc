@@ -55,7 +55,8 @@ json run_json(const RunResult& run) {
   if (run.empty_look_share) row["empty_look_share"] = *run.empty_look_share;
   if (run.simulated) {
     row["simulation"] = {{"events", run.simulated->events},
-                         {"virtual_ns", run.simulated->virtual_ns}};
+                         {"virtual_ns", run.simulated->virtual_ns},
+                         {"digest", fmt::format("{:016x}", run.simulated->digest)}};
   }
   return row;
 }
@@ -103,8 +104,10 @@ RunResult run_from(const json& row) {
   if (row.contains("empty_look_share")) run.empty_look_share = row.at("empty_look_share");
   if (row.contains("simulation")) {
     const nlohmann::json& simulation = row.at("simulation");
-    run.simulated = SimulationCounts{.events = simulation.at("events"),
-                                     .virtual_ns = simulation.at("virtual_ns")};
+    run.simulated = SimulationCounts{
+        .events = simulation.at("events"),
+        .virtual_ns = simulation.at("virtual_ns"),
+        .digest = std::stoull(simulation.value("digest", std::string("0")), nullptr, 16)};
   }
   return run;
 }

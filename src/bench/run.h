@@ -36,6 +36,7 @@ struct RunOptions {
 struct SimulationCounts {
   uint64_t events = 0;
   uint64_t virtual_ns = 0;
+  uint64_t digest = 0;  // of all that happened: equal for equal runs
   double wall_s = 0;
 };
 

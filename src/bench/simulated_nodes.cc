@@ -69,6 +69,7 @@ Status SimulatedNodes::add(const std::string& device, uint32_t count) {
 SimulationCounts SimulatedNodes::counts() const {
   return {.events = simulation_.events(),
           .virtual_ns = simulation_.now() / sim::kPsPerNs,
+          .digest = simulation_.digest(),
           .wall_s = static_cast<double>(machine_now_ns() - begun_ns_) / 1e9};
 }
 
@@ -76,9 +77,13 @@ Status SimulatedNodes::tell(uint32_t number, const Message& message) {
   Node& node = *nodes_[number];
   const sim::OnNode here(simulation_, simulation_.node(number));
   if (message.kind != MessageKind::kSetup) return node.point->begin(message);
-  VERBENA_ASSIGN_OR_RETURN(rpc::Wiring wiring, rpc::wire(shape_of(message.setup.point)));
+  const Point& point = message.setup.point;
+  if (wiring_ == nullptr) {
+    VERBENA_ASSIGN_OR_RETURN(rpc::Wiring wiring, rpc::wire(shape_of(point)));
+    wiring_ = std::make_shared<JobWiring>(std::move(wiring), point.model);
+  }
   node.point = std::make_unique<PointNode>(node.device, node.domain, secret_, "simulated",
-                                           message.setup, std::move(wiring));
+                                           message.setup, wiring_);
   return node.point->start();
 }
 
@@ -95,11 +100,12 @@ Status SimulatedNodes::failure() {
 }
 
 bool SimulatedNodes::all_settled() {
-  return std::all_of(nodes_.begin(), nodes_.end(),
-                     [](const auto& node) { return node->point->settled(); });
+  while (settled_ < size() && nodes_[settled_]->point->settled()) ++settled_;
+  return settled_ == size();
 }
 
 Status SimulatedNodes::collect(MessageKind /*kind*/, int64_t timeout_ns, const Take& take) {
+  settled_ = 0;
   const uint64_t now = now_ns();
   const uint64_t deadline_ns = now + std::min(static_cast<uint64_t>(timeout_ns), UINT64_MAX - now);
   const bool settled =

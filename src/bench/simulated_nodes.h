@@ -58,6 +58,7 @@ class SimulatedNodes final : public PointNodes {
   };
 
   Status failure();
+  // Asked often: looks at a node that has finished its step no more.
   bool all_settled();
 
   uint64_t begun_ns_;
@@ -65,6 +66,8 @@ class SimulatedNodes final : public PointNodes {
   JobSecret secret_;
   Hello hello_;
   std::vector<std::unique_ptr<Node>> nodes_;
+  std::shared_ptr<const JobWiring> wiring_;
+  uint32_t settled_ = 0;  // so many nodes, the first ones, have finished their step
 };
 
 }  // namespace verbena::bench

@@ -110,7 +110,7 @@ Status check_hosts(const Experiment& experiment, const std::vector<bench::PointG
 nlohmann::json settings_json(const Experiment& experiment) {
   nlohmann::json settings = bench::plan_json(experiment.plan);
   settings.erase("sweeps");
-  settings["seed"] = run_seed();
+  settings["seed"] = simulated(experiment) ? bench::simulation_seed() : run_seed();
   if (!experiment.host.empty()) settings["responder_host"] = experiment.host;
   if (experiment.job != nullptr) {
     for (int rank = 0; rank < experiment.job->size(); ++rank) {

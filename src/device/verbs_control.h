@@ -39,6 +39,8 @@ struct VerbsControl {
   // One line on why this thread's latest call failed (cause, limit, remedy); "" where it did not,
   // or where errno says it all.
   const char* (*last_error)();
+  // Regions may share a page: the device neither pins nor maps pages.
+  bool shares_pages = false;
 };
 
 const VerbsControl& hardware_control();

@@ -39,12 +39,12 @@ uint64_t deadline_after(int64_t timeout_ns) {
 bool VirtualLink::End::send(std::span<const std::byte> frame) {
   if (peer_closed()) return false;
   link_->frames_[1 - side_].emplace_back(frame.begin(), frame.end());
-  time_here().wake_all_at(link_.get());
+  time_here().wake_waiting_at(link_.get());
   return true;
 }
 
 StatusCode VirtualLink::End::receive(int64_t timeout_ns, std::vector<std::byte>* frame) {
-  std::deque<std::vector<std::byte>>& frames = link_->frames_[side_];
+  std::vector<std::vector<std::byte>>& frames = link_->frames_[side_];
   const uint64_t deadline_ns = deadline_after(timeout_ns);
   while (frames.empty()) {
     if (peer_closed()) return StatusCode::kUnavailable;
@@ -53,14 +53,14 @@ StatusCode VirtualLink::End::receive(int64_t timeout_ns, std::vector<std::byte>*
     }
   }
   *frame = std::move(frames.front());
-  frames.pop_front();
+  frames.erase(frames.begin());
   return StatusCode::kOk;
 }
 
 void VirtualLink::End::close() {
   if (std::exchange(link_->closed_[side_], true)) return;
   // The last end may be closed when its simulation is over.
-  if (VirtualTime* const time = VirtualTime::current()) time->wake_all_at(link_.get());
+  if (VirtualTime* const time = VirtualTime::current()) time->wake_waiting_at(link_.get());
 }
 
 std::unique_ptr<VirtualPort> VirtualPort::listen(uint16_t port) {
@@ -73,7 +73,7 @@ std::unique_ptr<VirtualPort> VirtualPort::listen(uint16_t port) {
   if (here.ports.contains(port)) return nullptr;
   std::unique_ptr<VirtualPort> made(new VirtualPort(port));
   here.ports[port] = made.get();
-  time_here().wake_all_at(&here);
+  time_here().wake_waiting_at(&here);
   return made;
 }
 
@@ -101,7 +101,7 @@ std::unique_ptr<VirtualLink::End> VirtualPort::connect(uint16_t port, int64_t ti
   }
   const auto link = std::make_shared<VirtualLink>();
   found->second->arrived_.push_back(std::make_unique<VirtualLink::End>(link, 0));
-  time_here().wake_all_at(found->second);
+  time_here().wake_waiting_at(found->second);
   return std::make_unique<VirtualLink::End>(link, 1);
 }
 

@@ -39,7 +39,7 @@ class VirtualLink {
   };
 
  private:
-  std::deque<std::vector<std::byte>> frames_[2];  // by the side that receives them
+  std::vector<std::vector<std::byte>> frames_[2];  // by the side that receives them; few at once
   bool closed_[2] = {false, false};
 };
 

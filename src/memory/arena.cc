@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+
+#include "src/device/verbs_control.h"
 
 namespace verbena {
 
@@ -14,38 +17,60 @@ namespace {
 
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
-void* map(uint64_t size_bytes, int flags) {
+void* map_pages(uint64_t size_bytes, int flags) {
   return mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1,
               0);
 }
 
+uint64_t page_bytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+
 }  // namespace
 
-void RegisteredArena::Unmap::operator()(char* memory) const { munmap(memory, size_bytes); }
+void RegisteredArena::Release::operator()(char* memory) const {
+  if (mapped) {
+    munmap(memory, size_bytes);
+  } else {
+    std::free(memory);
+  }
+}
+
+RegisteredArena::Memory RegisteredArena::allocate(uint64_t size_bytes) {
+  size_bytes = round_up(size_bytes, kCacheLineBytes);
+  void* const memory = std::aligned_alloc(kCacheLineBytes, size_bytes);
+  if (memory != nullptr) std::memset(memory, 0, size_bytes);
+  return {static_cast<char*>(memory), Release{size_bytes, /*mapped=*/false}};
+}
+
+RegisteredArena::Memory RegisteredArena::map(uint64_t size_bytes, bool huge_pages) {
+  const uint64_t mapped_bytes = round_up(size_bytes, huge_pages ? kHugePageBytes : page_bytes());
+  void* address = MAP_FAILED;
+  if (mapped_bytes < size_bytes) {
+    errno = ENOMEM;
+    return {nullptr, Release{}};
+  }
+  // Pages that were set aside (vm.nr_hugepages); else the kernel may still make some.
+  if (huge_pages) address = map_pages(mapped_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
+  if (address == MAP_FAILED) address = map_pages(mapped_bytes, 0);
+  if (address == MAP_FAILED) return {nullptr, Release{}};
+  if (huge_pages) madvise(address, mapped_bytes, MADV_HUGEPAGE);
+  return {static_cast<char*>(address), Release{mapped_bytes}};
+}
 
 Result<RegisteredArena> RegisteredArena::create(const ProtectionDomain& domain, uint64_t size_bytes,
                                                 unsigned access, bool huge_pages) {
   VERBENA_ASSERT(size_bytes > 0);
   VERBENA_ASSERT((access & IBV_ACCESS_RELAXED_ORDERING) == 0);
-  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t mapped_bytes = round_up(size_bytes, huge_pages ? kHugePageBytes : page_bytes);
-  void* address = MAP_FAILED;
-  if (mapped_bytes >= size_bytes) {
-    // Pages that were set aside (vm.nr_hugepages); else the kernel may still make some.
-    if (huge_pages) address = map(mapped_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
-    if (address == MAP_FAILED) address = map(mapped_bytes, 0);
-    if (huge_pages && address != MAP_FAILED) madvise(address, mapped_bytes, MADV_HUGEPAGE);
+  const bool small = domain.control().shares_pages && size_bytes < page_bytes();
+  Memory memory = small ? allocate(size_bytes) : map(size_bytes, huge_pages);
+  if (memory == nullptr) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("no {} bytes of memory for a connection's slots ({}); use fewer or "
+                              "smaller slots",
+                              size_bytes, std::strerror(errno)));
   }
-  if (address == MAP_FAILED) {
-    return Status(
-        StatusCode::kLimitExceeded,
-        fmt::format("no {} bytes of memory for a connection's slots ({}); use fewer or "
-                    "smaller slots",
-                    size_bytes, std::strerror(mapped_bytes < size_bytes ? ENOMEM : errno)));
-  }
-  Memory memory(static_cast<char*>(address), Unmap{mapped_bytes});
-  VERBENA_ASSIGN_OR_RETURN(MemoryRegion region,
-                           MemoryRegion::create(domain, address, mapped_bytes, access));
+  VERBENA_ASSIGN_OR_RETURN(
+      MemoryRegion region,
+      MemoryRegion::create(domain, memory.get(), memory.get_deleter().size_bytes, access));
   return RegisteredArena(std::move(memory), std::move(region));
 }
 

@@ -28,7 +28,8 @@ constexpr T round_up(T value, T unit) {
 class RegisteredArena {
  public:
   // `size_bytes` (rounded up to whole pages) of zeros, page-aligned, registered with the given
-  // ibv_access_flags. Relaxed ordering is refused: the memory is polled.
+  // ibv_access_flags. Relaxed ordering is refused: the memory is polled. Where the device lets
+  // regions share pages, a small one takes whole cache lines instead.
   // `huge_pages`: in 2 MiB pages where the system has some to give.
   //   kLimitExceeded  the machine has not that much memory, or the locked-memory limit is lower
   static Result<RegisteredArena> create(const ProtectionDomain& domain, uint64_t size_bytes,
@@ -49,11 +50,15 @@ class RegisteredArena {
   }
 
  private:
-  struct Unmap {
+  struct Release {
     uint64_t size_bytes = 0;
+    bool mapped = true;
     void operator()(char* memory) const;
   };
-  using Memory = std::unique_ptr<char, Unmap>;
+  using Memory = std::unique_ptr<char, Release>;
+
+  static Memory allocate(uint64_t size_bytes);
+  static Memory map(uint64_t size_bytes, bool huge_pages);
 
   RegisteredArena(Memory memory, MemoryRegion region)
       : memory_(std::move(memory)), region_(std::move(region)) {}

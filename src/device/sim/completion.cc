@@ -9,12 +9,11 @@
 namespace verbena::sim {
 
 void push_completion(Cq& cq, const Cq::Entry& entry) {
-  if (cq.count == cq.capacity) {
+  if (cq.entries.size() == cq.capacity) {
     cq.overrun = true;
     return;
   }
-  cq.ring[(cq.first + cq.count) % cq.capacity] = entry;
-  ++cq.count;
+  cq.entries.push_back(entry);
   Simulation& simulation = cq.node->simulation;
   simulation.note(simulation.now());
   simulation.note(uint64_t{entry.completion.qp_num} << 32 | entry.completion.status);
@@ -22,18 +21,17 @@ void push_completion(Cq& cq, const Cq::Entry& entry) {
   if (cq.armed && cq.channel != nullptr) {
     cq.armed = false;
     cq.channel->events.push_back(&cq);
-    simulation.wake_all_at(cq.channel);
+    simulation.wake_waiting_at(cq.channel);
   }
 }
 
 void forget_completions(Cq& cq, const QueuePair& qp) {
   uint32_t kept = 0;
-  for (uint32_t i = 0; i < cq.count; ++i) {
-    const Cq::Entry entry = cq.ring[(cq.first + i) % cq.capacity];
-    if (entry.completion.qp_num == qp.verbs.qp_num) continue;
-    cq.ring[(cq.first + kept++) % cq.capacity] = entry;
+  for (uint32_t i = 0; i < cq.entries.size(); ++i) {
+    if (cq.entries[i].completion.qp_num == qp.verbs.qp_num) continue;
+    cq.entries[kept++] = cq.entries[i];
   }
-  cq.count = kept;
+  cq.entries.truncate(kept);
 }
 
 int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
@@ -47,15 +45,14 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   simulation.charge(profile.poll_empty);
   simulation.keep_up();
   if (cq.overrun) return -1;
-  const int found = std::min(count, static_cast<int>(cq.count));
+  const int found = std::min(count, static_cast<int>(cq.entries.size()));
   for (int i = 0; i < found; ++i) {
-    const Cq::Entry& entry = cq.ring[cq.first];
+    const Cq::Entry& entry = cq.entries.front();
     completions[i] = entry.completion;
     if (entry.sender != nullptr) {
       entry.sender->reclaimed = std::max(entry.sender->reclaimed, entry.message);
     }
-    cq.first = (cq.first + 1) % cq.capacity;
-    --cq.count;
+    cq.entries.pop_front();
   }
   if (found > 0 && thread != nullptr) {
     bool messages = false;

@@ -122,8 +122,7 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
   region->access = access;
   if (length_bytes > 0) {
     const uint64_t page_bytes = node.profile.page_bytes;
-    const uint64_t pages = (iova + length_bytes - 1) / page_bytes - iova / page_bytes + 1;
-    region->pages = std::make_unique<CacheStamp[]>(pages);
+    region->pages = std::make_unique<CacheStamp[]>((length_bytes + page_bytes - 1) / page_bytes);
   }
   Region* const made = region.get();
   node.rnic.add_region(std::move(region));
@@ -165,7 +164,6 @@ ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_cha
   cq->poller = cq->node->simulation.running();
   cq->channel = channel != nullptr ? &as_channel(channel) : nullptr;
   cq->capacity = static_cast<uint32_t>(cqes);
-  cq->ring = std::make_unique<Cq::Entry[]>(cq->capacity);
   return &cq->verbs;
 }
 
@@ -266,17 +264,12 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     ++qp.srq->users;
   } else if (cap.max_recv_wr > 0) {
     init_receives(qp.own_receives, node, cap.max_recv_wr, cap.max_recv_sge);
-  } else {
-    init_receives(qp.own_receives, node, 1, 1);
   }
+  qp.own_receives.node = &node;
   qp.depth = std::max(cap.max_send_wr, 1u);
   qp.max_sges = std::max(cap.max_send_sge, 1u);
   qp.max_inline_bytes = cap.max_inline_data;
-  qp.wqes = std::make_unique<Wqe[]>(qp.depth);
-  qp.sges = std::make_unique<ibv_sge[]>(size_t{qp.depth} * qp.max_sges);
-  if (qp.max_inline_bytes > 0) {
-    qp.inline_data = std::make_unique<std::byte[]>(size_t{qp.depth} * qp.max_inline_bytes);
-  }
+  qp.sends.resize((qp.depth + SendBlock::kEntries - 1) / SendBlock::kEntries);
   qp.attributes.cap = cap;
   return &qp.verbs;
 }
@@ -290,7 +283,6 @@ void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
   qp.attributes.dest_qp_num = attributes.dest_qp_num;
   qp.attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
   qp.attributes.min_rnr_timer = attributes.min_rnr_timer;
-  qp.atomics.resize(attributes.max_dest_rd_atomic);
 }
 
 int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
@@ -403,6 +395,7 @@ const VerbsControl& control() {
       .get_async_event = get_async_event,
       .ack_async_event = ack_async_event,
       .last_error = last_error,
+      .shares_pages = true,
   };
   return kControl;
 }

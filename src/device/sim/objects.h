@@ -3,6 +3,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "src/device/sim/event_queue.h"
+#include "src/device/sim/growing_ring.h"
 #include "src/device/sim/random_cache.h"
 #include "src/device/sim/state_cache.h"
 
@@ -57,14 +60,12 @@ struct Cq {
   bool armed = false;
   bool overrun = false;
   uint32_t capacity = 0;
-  uint32_t first = 0;
-  uint32_t count = 0;
   struct Entry {
     ibv_wc completion;
     QueuePair* sender;  // of a send: the queue pair whose entries below `message` it frees
     uint64_t message;
   };
-  std::unique_ptr<Entry[]> ring;
+  GrowingRing<Entry> entries;
   uint32_t users = 0;
 };
 
@@ -93,7 +94,7 @@ struct ReceiveQueue {
   std::vector<uint32_t> free_slots;
   std::unique_ptr<PostedReceive[]> receives;  // by slot
   std::unique_ptr<ibv_sge[]> sges;
-  std::deque<Packet*> starving;  // arrived, while what they need is being fetched
+  std::vector<Packet*> starving;  // arrived, while what they need is being fetched
 
   uint32_t& slot_of(uint64_t number) { return order[number % depth]; }
   ibv_sge* sges_of(uint64_t slot) { return &sges[slot * max_sges]; }
@@ -130,6 +131,33 @@ struct Wqe {
   bool late = false;   // it came with its doorbell while others waited, and is fetched after all
   bool asked = false;  // and it counts as outstanding
   bool bad = false;    // its memory may not be used: it fails when its turn comes
+};
+
+// The bytes of an inline entry; its place in the queue keeps the memory for the next one.
+struct InlineBytes {
+  std::unique_ptr<std::byte[]> bytes;
+  uint32_t capacity = 0;
+
+  std::byte* hold(uint32_t length) {
+    if (length > capacity) {
+      capacity = std::max(length, 2 * capacity);
+      bytes = std::make_unique<std::byte[]>(capacity);
+    }
+    return bytes.get();
+  }
+};
+
+// A few neighbouring places of a send queue. Most queues of a large cluster are deep and hardly
+// used, so each block is made when its first place is.
+struct SendBlock {
+  static constexpr uint32_t kEntries = 4;
+
+  explicit SendBlock(uint32_t max_sges)
+      : sges(std::make_unique<ibv_sge[]>(size_t{kEntries} * max_sges)) {}
+
+  std::array<Wqe, kEntries> wqes;
+  std::array<InlineBytes, kEntries> inline_bytes;
+  std::unique_ptr<ibv_sge[]> sges;
 };
 
 // What a responder still has to send.
@@ -170,9 +198,7 @@ struct QueuePair {
   uint32_t depth = 0;
   uint32_t max_sges = 0;
   uint32_t max_inline_bytes = 0;
-  std::unique_ptr<Wqe[]> wqes;
-  std::unique_ptr<ibv_sge[]> sges;
-  std::unique_ptr<std::byte[]> inline_data;
+  std::vector<std::unique_ptr<SendBlock>> sends;
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // entries whose place is free again: after the poll of a completion
   uint64_t rung = 0;       // the RNIC knows of so many
@@ -213,7 +239,7 @@ struct QueuePair {
   bool ack_queued = false;
   NakCode nak = NakCode::kNone;  // what the next acknowledgement says
   uint64_t nak_message = 0;
-  std::deque<PendingResponse> responses;
+  std::vector<PendingResponse> responses;
   bool response_queued = false;
   bool responding = false;  // its turn has begun
   struct Replay {
@@ -223,9 +249,24 @@ struct QueuePair {
   std::vector<Replay> atomics;  // the last ones, for repeated requests
   uint64_t atomics_done = 0;
 
-  Wqe& wqe(uint64_t number) { return wqes[number % depth]; }
-  ibv_sge* sges_of(uint64_t number) { return &sges[number % depth * max_sges]; }
-  std::byte* inline_of(uint64_t number) { return &inline_data[number % depth * max_inline_bytes]; }
+  SendBlock& sends_at(uint64_t place) {
+    std::unique_ptr<SendBlock>& block = sends[place / SendBlock::kEntries];
+    if (block == nullptr) [[unlikely]]
+      block = std::make_unique<SendBlock>(max_sges);
+    return *block;
+  }
+  Wqe& wqe(uint64_t number) {
+    const uint64_t place = number % depth;
+    return sends_at(place).wqes[place % SendBlock::kEntries];
+  }
+  ibv_sge* sges_of(uint64_t number) {
+    const uint64_t place = number % depth;
+    return &sends_at(place).sges[place % SendBlock::kEntries * max_sges];
+  }
+  InlineBytes& inline_of(uint64_t number) {
+    const uint64_t place = number % depth;
+    return sends_at(place).inline_bytes[place % SendBlock::kEntries];
+  }
   ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
 };
 

@@ -74,7 +74,7 @@ int make_entry(QueuePair& qp, const ibv_send_wr& request) {
       !is_atomic(request.opcode)) {
     if (length > qp.max_inline_bytes) return ENOMEM;
     wqe.inlined = true;
-    std::byte* to = qp.max_inline_bytes > 0 ? qp.inline_of(number) : nullptr;
+    std::byte* to = qp.inline_of(number).hold(wqe.length_bytes);
     for (int i = 0; i < request.num_sge; ++i) {
       const ibv_sge& sge = request.sg_list[i];
       if (sge.length == 0) continue;

@@ -332,6 +332,7 @@ void Rnic::atomic_done(void* object, uint64_t) {
     }
     std::memcpy(word, &value, sizeof(value));
     if (region->owner != nullptr) rnic.simulation_.wake(*region->owner, rnic.simulation_.now());
+    if (qp.atomics.empty()) qp.atomics.resize(qp.attributes.max_dest_rd_atomic);
     if (!qp.atomics.empty()) {
       qp.atomics[qp.atomics_done++ % qp.atomics.size()] = {packet->message, original};
     }
@@ -444,7 +445,7 @@ void Rnic::receives_fetched(void* object, uint64_t argument) {
 
 // What waited for receives, in its order; what starves again waits again.
 void Rnic::take_starving(ReceiveQueue& queue) {
-  std::deque<Packet*> waiting;
+  std::vector<Packet*> waiting;
   waiting.swap(queue.starving);
   for (Packet* packet : waiting) packet->target->starved = false;
   for (Packet* packet : waiting) {
@@ -563,7 +564,7 @@ bool Rnic::gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* b
                   uint64_t length) {
   const Wqe& wqe = qp.wqe(message);
   if (wqe.inlined) {
-    std::memcpy(bytes, qp.inline_of(message) + offset, length);
+    std::memcpy(bytes, qp.inline_of(message).bytes.get() + offset, length);
     return true;
   }
   const ibv_sge* sge = qp.sges_of(message);

@@ -73,12 +73,10 @@ QueuePair& Rnic::add_queue_pair() {
 void Rnic::remove_queue_pair(QueuePair& qp) {
   reset(qp);
   // The object stays, since packets on their way may name it; what it held goes.
-  qp.wqes.reset();
-  qp.sges.reset();
-  qp.inline_data.reset();
+  qp.sends.clear();
   qp.own_receives.receives.reset();
   qp.own_receives.sges.reset();
-  qp.responses.clear();
+  qp.responses = {};
   qp.atomics = {};
 }
 
@@ -101,7 +99,7 @@ void Rnic::reset(QueuePair& qp) {
   qp.starved = qp.nak_sent = qp.ack_queued = qp.response_queued = false;
   qp.nak = NakCode::kNone;
   qp.responses.clear();
-  for (QueuePair::Replay& replay : qp.atomics) replay = {};
+  qp.atomics.clear();
   if (std::exchange(qp.filling, false) && qp.srq != nullptr) {
     qp.srq->queue.release(qp.current_receive);
   }
@@ -142,11 +140,12 @@ Time Rnic::missed(Time cost) {
 Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
   const Profile& profile = node_.profile;
   if (region.pages == nullptr || bytes == 0) return 0;
-  const uint64_t origin = region.iova / profile.page_bytes;
+  // Counted from where the region begins: where the host has put it changes nothing.
+  const uint64_t offset = address - region.iova;
   Time delay = 0;
-  for (uint64_t page = address / profile.page_bytes;
-       page <= (address + bytes - 1) / profile.page_bytes; ++page) {
-    if (!translations_.touch(region.pages[page - origin], 1, dice_)) {
+  for (uint64_t page = offset / profile.page_bytes;
+       page <= (offset + bytes - 1) / profile.page_bytes; ++page) {
+    if (!translations_.touch(region.pages[page], 1, dice_)) {
       delay += profile.translation_miss;
       bus_read(kTranslationBytes);
     }

@@ -282,6 +282,10 @@ bool Simulation::wait_at(const void* place, uint64_t deadline_ns) {
 
 void Simulation::wake_all_at(const void* place) {
   attention_ = true;
+  wake_waiting_at(place);
+}
+
+void Simulation::wake_waiting_at(const void* place) {
   const auto found = waiting_.find(place);
   if (found == waiting_.end()) return;
   const Time when = running_ != nullptr ? std::max(now_, running_->local) : now_;

@@ -137,6 +137,7 @@ class Simulation final : public VirtualTime {
   void wake_pollers() override;
   void announce_hand_overs() override;
   bool wait_at(const void* place, uint64_t deadline_ns) override;
+  void wake_waiting_at(const void* place) override;
   void wake_all_at(const void* place) override;
   void* start_thread(const std::string& name, std::function<void()> body) override;
   void join_thread(void* thread) override;

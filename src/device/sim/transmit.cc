@@ -445,7 +445,7 @@ Rnic::Made Rnic::make_response(QueuePair& qp) {
   }
   packet->last = ++response.next_packet >= response.packets;
   if (packet->last) {
-    qp.responses.pop_front();
+    qp.responses.erase(qp.responses.begin());
     if (qp.responses.empty() && qp.nak != NakCode::kNone) schedule_ack(qp);
   }
   fetch_responses(qp);
