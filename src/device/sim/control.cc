@@ -254,7 +254,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.verbs.srq = init->srq;
   qp.verbs.qp_type = IBV_QPT_RC;
   qp.verbs.state = IBV_QPS_RESET;
-  qp.init = *init;
+  qp.signals_all = init->sq_sig_all != 0;
   qp.send_cq = &as_cq(init->send_cq);
   qp.recv_cq = &as_cq(init->recv_cq);
   ++qp.send_cq->users;
@@ -269,8 +269,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.depth = std::max(cap.max_send_wr, 1u);
   qp.max_sges = std::max(cap.max_send_sge, 1u);
   qp.max_inline_bytes = cap.max_inline_data;
-  qp.sends.resize((qp.depth + SendBlock::kEntries - 1) / SendBlock::kEntries);
-  qp.attributes.cap = cap;
+  qp.entries.configure(qp.depth, qp.max_sges);
+  qp.cap = cap;
   return &qp.verbs;
 }
 
@@ -329,10 +329,27 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
 
 int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) {
   const QueuePair& qp = as_qp(verbs);
-  *attributes = qp.attributes;
+  const QueuePair::Attributes& own = qp.attributes;
+  *attributes = {};
   attributes->qp_state = qp.state;
   attributes->cur_qp_state = qp.state;
-  *init = qp.init;
+  attributes->path_mtu = own.path_mtu;
+  attributes->dest_qp_num = own.dest_qp_num;
+  attributes->qp_access_flags = own.qp_access_flags;
+  attributes->cap = qp.cap;
+  attributes->max_rd_atomic = own.max_rd_atomic;
+  attributes->max_dest_rd_atomic = own.max_dest_rd_atomic;
+  attributes->min_rnr_timer = own.min_rnr_timer;
+  attributes->timeout = own.timeout;
+  attributes->retry_cnt = own.retry_cnt;
+  attributes->rnr_retry = own.rnr_retry;
+  *init = {};
+  init->send_cq = qp.verbs.send_cq;
+  init->recv_cq = qp.verbs.recv_cq;
+  init->srq = qp.verbs.srq;
+  init->cap = qp.cap;
+  init->qp_type = qp.verbs.qp_type;
+  init->sq_sig_all = qp.signals_all ? 1 : 0;
   return 0;
 }
 

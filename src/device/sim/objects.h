@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "src/base/assert.h"
 #include "src/device/sim/event_queue.h"
 #include "src/device/sim/growing_ring.h"
 #include "src/device/sim/random_cache.h"
@@ -147,8 +148,7 @@ struct InlineBytes {
   }
 };
 
-// A few neighbouring places of a send queue. Most queues of a large cluster are deep and hardly
-// used, so each block is made when its first place is.
+// A few neighbouring entries of a send queue.
 struct SendBlock {
   static constexpr uint32_t kEntries = 4;
 
@@ -158,6 +158,52 @@ struct SendBlock {
   std::array<Wqe, kEntries> wqes;
   std::array<InlineBytes, kEntries> inline_bytes;
   std::unique_ptr<ibv_sge[]> sges;
+};
+
+// The entries of a send queue, by their numbers. Most queues of a large cluster are deep and hardly
+// used: memory is there for those that the RNIC still has to do with, not for the whole depth.
+class SendEntries {
+ public:
+  void configure(uint32_t depth, uint32_t max_sges) {
+    max_sges_ = max_sges;
+    blocks_.resize(depth / SendBlock::kEntries + 2);
+  }
+  void clear() {
+    for (std::unique_ptr<SendBlock>& block : blocks_) block.reset();
+    oldest_ = 0;
+  }
+  // Makes the place of a new entry, the next one. Nobody will ask for those below `done` again.
+  void add(uint64_t number, uint64_t done) {
+    const uint64_t next = number / SendBlock::kEntries;
+    std::unique_ptr<SendBlock>& block = blocks_[next % blocks_.size()];
+    if (number % SendBlock::kEntries != 0 && block != nullptr) return;
+    if (next - oldest_ == blocks_.size()) {
+      ++oldest_;
+    } else if (oldest_ < next && (oldest_ + 1) * SendBlock::kEntries <= done) {
+      block = std::move(blocks_[oldest_++ % blocks_.size()]);
+    } else {
+      block = std::make_unique<SendBlock>(max_sges_);
+    }
+  }
+
+  Wqe& wqe(uint64_t number) { return block_of(number).wqes[number % SendBlock::kEntries]; }
+  ibv_sge* sges(uint64_t number) {
+    return &block_of(number).sges[number % SendBlock::kEntries * max_sges_];
+  }
+  InlineBytes& inline_bytes(uint64_t number) {
+    return block_of(number).inline_bytes[number % SendBlock::kEntries];
+  }
+
+ private:
+  SendBlock& block_of(uint64_t number) {
+    SendBlock* const block = blocks_[number / SendBlock::kEntries % blocks_.size()].get();
+    VERBENA_DEBUG_ASSERT(block != nullptr && number / SendBlock::kEntries >= oldest_);
+    return *block;
+  }
+
+  std::vector<std::unique_ptr<SendBlock>> blocks_;
+  uint64_t oldest_ = 0;  // block that there is
+  uint32_t max_sges_ = 1;
 };
 
 // What a responder still has to send.
@@ -178,8 +224,20 @@ struct PendingResponse {
 struct QueuePair {
   ibv_qp verbs{};
   Node* node = nullptr;
-  ibv_qp_init_attr init{};
-  ibv_qp_attr attributes{};
+  ibv_qp_cap cap{};
+  bool signals_all = false;
+  // What it was told when it was connected, as far as it matters here: ibv_qp_attr is large.
+  struct Attributes {
+    ibv_mtu path_mtu = IBV_MTU_256;
+    uint32_t dest_qp_num = 0;
+    unsigned qp_access_flags = 0;
+    uint8_t max_rd_atomic = 0;
+    uint8_t max_dest_rd_atomic = 0;
+    uint8_t min_rnr_timer = 0;
+    uint8_t timeout = 0;
+    uint8_t retry_cnt = 0;
+    uint8_t rnr_retry = 0;
+  } attributes;
   ibv_qp_state state = IBV_QPS_RESET;
   uint32_t life = 0;  // grows when it is reset or destroyed: what is under way means nothing then
   Cq* send_cq = nullptr;
@@ -198,12 +256,13 @@ struct QueuePair {
   uint32_t depth = 0;
   uint32_t max_sges = 0;
   uint32_t max_inline_bytes = 0;
-  std::vector<std::unique_ptr<SendBlock>> sends;
+  SendEntries entries;
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // entries whose place is free again: after the poll of a completion
   uint64_t rung = 0;       // the RNIC knows of so many
   uint64_t fetched = 0;    // and has so many
   uint64_t retired = 0;    // completed in order
+  uint32_t placing = 0;    // packets of responses that are on their way into memory
   uint64_t acked = 0;      // messages that the responder has acknowledged
   // Payload: what is being fetched, and what lies ready to be sent.
   uint64_t payload_message = 0;
@@ -249,24 +308,8 @@ struct QueuePair {
   std::vector<Replay> atomics;  // the last ones, for repeated requests
   uint64_t atomics_done = 0;
 
-  SendBlock& sends_at(uint64_t place) {
-    std::unique_ptr<SendBlock>& block = sends[place / SendBlock::kEntries];
-    if (block == nullptr) [[unlikely]]
-      block = std::make_unique<SendBlock>(max_sges);
-    return *block;
-  }
-  Wqe& wqe(uint64_t number) {
-    const uint64_t place = number % depth;
-    return sends_at(place).wqes[place % SendBlock::kEntries];
-  }
-  ibv_sge* sges_of(uint64_t number) {
-    const uint64_t place = number % depth;
-    return &sends_at(place).sges[place % SendBlock::kEntries * max_sges];
-  }
-  InlineBytes& inline_of(uint64_t number) {
-    const uint64_t place = number % depth;
-    return sends_at(place).inline_bytes[place % SendBlock::kEntries];
-  }
+  Wqe& wqe(uint64_t number) { return entries.wqe(number); }
+  ibv_sge* sges_of(uint64_t number) { return entries.sges(number); }
   ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
 };
 

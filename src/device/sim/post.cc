@@ -45,7 +45,7 @@ int make_entry(QueuePair& qp, const ibv_send_wr& request) {
   wqe.length_bytes = static_cast<uint32_t>(length);
   wqe.imm_data = request.imm_data;
   wqe.sges = static_cast<uint8_t>(request.num_sge);
-  wqe.signaled = qp.init.sq_sig_all != 0 || (request.send_flags & IBV_SEND_SIGNALED) != 0;
+  wqe.signaled = qp.signals_all || (request.send_flags & IBV_SEND_SIGNALED) != 0;
   wqe.fence = (request.send_flags & IBV_SEND_FENCE) != 0;
   switch (request.opcode) {
     case IBV_WR_SEND:
@@ -69,12 +69,14 @@ int make_entry(QueuePair& qp, const ibv_send_wr& request) {
       return EOPNOTSUPP;
   }
   wqe.packets = std::max(1u, (wqe.length_bytes + qp.mtu_bytes - 1) / std::max(qp.mtu_bytes, 1u));
+  wqe.inlined = (request.send_flags & IBV_SEND_INLINE) != 0 && request.opcode != IBV_WR_RDMA_READ &&
+                !is_atomic(request.opcode);
+  if (wqe.inlined && length > qp.max_inline_bytes) return ENOMEM;
+  // The data of READs is placed after they have been retired.
+  qp.entries.add(number, qp.placing == 0 ? qp.retired : 0);
   std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
-  if ((request.send_flags & IBV_SEND_INLINE) != 0 && request.opcode != IBV_WR_RDMA_READ &&
-      !is_atomic(request.opcode)) {
-    if (length > qp.max_inline_bytes) return ENOMEM;
-    wqe.inlined = true;
-    std::byte* to = qp.inline_of(number).hold(wqe.length_bytes);
+  if (wqe.inlined) {
+    std::byte* to = qp.entries.inline_bytes(number).hold(wqe.length_bytes);
     for (int i = 0; i < request.num_sge; ++i) {
       const ibv_sge& sge = request.sg_list[i];
       if (sge.length == 0) continue;

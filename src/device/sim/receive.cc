@@ -500,6 +500,7 @@ void Rnic::response_received(Packet* packet) {
                      free, there);
     recorder->step(StepKind::kPlacementOrder, node_.number, of, there, qp.place_at);
   }
+  ++qp.placing;
   simulation_.at(qp.place_at, place, packet);
   if (!last) return;
   wqe.done = true;
@@ -517,6 +518,7 @@ void Rnic::place(void* object, uint64_t) {
   QueuePair& qp = *packet->target;
   Rnic& rnic = qp.node->rnic;
   Simulation& simulation = rnic.simulation_;
+  if (packet->kind != PacketKind::kRequest) --qp.placing;
   if (qp.life == packet->target_life && !qp.node->crashed) {
     Fiber* owner = nullptr;
     if (Recorder* const recorder = simulation.recorder()) rnic.record_placed(*recorder, *packet);
@@ -564,7 +566,7 @@ bool Rnic::gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* b
                   uint64_t length) {
   const Wqe& wqe = qp.wqe(message);
   if (wqe.inlined) {
-    std::memcpy(bytes, qp.inline_of(message).bytes.get() + offset, length);
+    std::memcpy(bytes, qp.entries.inline_bytes(message).bytes.get() + offset, length);
     return true;
   }
   const ibv_sge* sge = qp.sges_of(message);

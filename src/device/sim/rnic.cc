@@ -73,7 +73,6 @@ QueuePair& Rnic::add_queue_pair() {
 void Rnic::remove_queue_pair(QueuePair& qp) {
   reset(qp);
   // The object stays, since packets on their way may name it; what it held goes.
-  qp.sends.clear();
   qp.own_receives.receives.reset();
   qp.own_receives.sges.reset();
   qp.responses = {};
@@ -83,6 +82,7 @@ void Rnic::remove_queue_pair(QueuePair& qp) {
 void Rnic::reset(QueuePair& qp) {
   ++qp.life;
   qp.state = IBV_QPS_RESET;
+  qp.entries.clear();
   qp.posted = qp.reclaimed = qp.rung = qp.fetched = qp.retired = qp.acked = 0;
   qp.payload_message = qp.send_message = qp.sent_ever = 0;
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;

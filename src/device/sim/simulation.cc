@@ -59,6 +59,7 @@ bool Simulation::step(Time limit) {
   VERBENA_DEBUG_ASSERT(event.at >= now_);
   now_ = event.at;
   ++events_done_;
+  note(now_);
   event.act(event.object, event.argument);
   return true;
 }

@@ -104,7 +104,8 @@ class Simulation final : public VirtualTime {
   }
   const Options& options() const { return options_; }
   uint64_t events() const { return events_done_; }
-  // Of what note() was told, in its order: two runs that are the same have the same.
+  // Of when events came and what note() was told, in its order: two runs that are the same have the
+  // same.
   uint64_t digest() const { return digest_; }
   void note(uint64_t value) { digest_ = (digest_ ^ value) * 0x100000001b3; }
   // The thread that runs now; null outside of all.
