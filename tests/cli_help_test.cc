@@ -36,8 +36,8 @@ std::vector<std::string> split(const std::string& text) {
 
 const std::vector<std::string>& all_commands() {
   static const std::vector<std::string> commands = {
-      "",    "devices",     "bench",        "demo", "report",    "reproduce",
-      "sim", "sim explain", "sim profiles", "run",  "completion"};
+      "",          "devices", "bench",       "verbs",        "demo", "report",
+      "reproduce", "sim",     "sim explain", "sim profiles", "run",  "completion"};
   return commands;
 }
 
@@ -179,6 +179,9 @@ TEST(Completion, BashKnowsCommandsOptionsAndValues) {
               IsSupersetOf({"last-bit", "head-tail", "all"}));
   EXPECT_THAT(bash_offers({"verbena", "bench", "one-to-one", "--verify", "--json", "re"}),
               ElementsAre("results.json"));
+  EXPECT_THAT(bash_offers({"verbena", "verbs", "--operation", "fet"}), ElementsAre("fetch-add"));
+  EXPECT_THAT(bash_offers({"verbena", "verbs", "--method", ""}),
+              IsSupersetOf({"sp", "sgl", "doorbell", "all"}));
   EXPECT_THAT(bash_offers({"verbena", "report", "res"}), ElementsAre("results.json"));
   EXPECT_THAT(bash_offers({"verbena", "completion", ""}), IsSupersetOf({"bash", "zsh"}));
   EXPECT_THAT(bash_offers({"verbena", "sim", ""}), IsSupersetOf({"explain", "profiles"}));

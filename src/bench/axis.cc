@@ -1,6 +1,7 @@
 #include "src/bench/axis.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -50,6 +51,10 @@ constexpr ListLimits kRespondersLimits{
 constexpr ListLimits kResponderThreadsLimits{
     .what = "number of responder threads", .min = 1, .max = rpc::kMaxThreadsPerNode};
 
+constexpr ListLimits kSizeLimits{.what = "size", .min = 1, .max = kMaxMessageBytes};
+constexpr ListLimits kEntriesLimits{.what = "number of entries", .min = 1, .max = 256};
+constexpr ListLimits kRegionLimits{.what = "region size", .min = 8, .max = uint64_t{64} << 30};
+
 template <const ListLimits& kLimits>
 Values parse_counts(std::string_view text) {
   return parse_count_list(text, kLimits);
@@ -66,7 +71,8 @@ bool in_limits(uint64_t value) {
 template <const ListLimits& kLimits, auto kMember>
 constexpr Axis count_axis(std::string_view name, std::string_view json_key,
                           std::string_view standard, std::string_view help) {
-  return {.name = name,
+  return {.scope = Scope::kMessages,
+          .name = name,
           .alias = "",
           .json = json_key,
           .what = kLimits.what,
@@ -90,6 +96,22 @@ constexpr Axis size_axis(std::string_view name, std::string_view alias, std::str
   axis.alias = alias;
   axis.shape = "SIZES";
   axis.parse = parse_sizes<kLimits>;
+  return axis;
+}
+
+constexpr Axis region_axis() {
+  Axis axis = size_axis<kRegionLimits, &Point::region_bytes>(
+      "region", "", "region_bytes", "Registered memory of a queue pair on each side");
+  axis.standard = "1MiB";
+  return axis;
+}
+
+constexpr Axis of_verbs(Axis axis) {
+  axis.scope = Scope::kVerbs;
+  return axis;
+}
+constexpr Axis of_both(Axis axis) {
+  axis.scope = Scope::kBoth;
   return axis;
 }
 
@@ -138,7 +160,8 @@ json name_json(const Point& point) {
 template <typename Names, auto kMember>
 constexpr Axis name_axis(std::string_view name, std::string_view json_key, std::string_view what,
                          std::string_view standard, std::string_view help) {
-  return {.name = name,
+  return {.scope = Scope::kMessages,
+          .name = name,
           .alias = "",
           .json = json_key,
           .what = what,
@@ -208,6 +231,45 @@ struct ReceiveQueueNames {
   static const char* name(ReceiveQueues queues) { return receive_queues_name(queues); }
   static Result<ReceiveQueues> parse(std::string_view text) { return parse_receive_queues(text); }
 };
+
+struct OperationNames {
+  using Value = Operation;
+  static std::span<const Operation> all() { return kRawOperations; }
+  static const char* name(Operation operation) { return operation_name(operation); }
+  static Result<Operation> parse(std::string_view text) {
+    return parse_one<OperationNames>("operation", text);
+  }
+};
+
+struct MethodNames {
+  using Value = VectorMethod;
+  static std::span<const VectorMethod> all() { return kVectorMethods; }
+  static const char* name(VectorMethod method) { return vector_method_name(method); }
+  static Result<VectorMethod> parse(std::string_view text) {
+    return parse_one<MethodNames>("method", text);
+  }
+};
+
+struct PatternNames {
+  using Value = AccessPattern;
+  static std::span<const AccessPattern> all() { return kAccessPatterns; }
+  static const char* name(AccessPattern pattern) { return access_pattern_name(pattern); }
+  static Result<AccessPattern> parse(std::string_view text) {
+    return parse_one<PatternNames>("access pattern", text);
+  }
+};
+
+// Points about messages have no raw operation.
+bool is_operation(uint64_t value) {
+  return value <= static_cast<uint64_t>(Operation::kCompareSwap);
+}
+constexpr Axis operation_axis() {
+  Axis axis = name_axis<OperationNames, &Point::operation>(
+      "operation", "operation", "operation", "write",
+      "write, read, send, fetch-add, compare-swap, or all");
+  axis.possible = is_operation;
+  return of_verbs(axis);
+}
 
 json layout_json(const Point& point) { return layout_text(point); }
 
@@ -291,14 +353,15 @@ constexpr std::array kAxes = {
     count_axis<kNodesLimits, &Point::nodes>(
         "nodes", "requester_nodes", "",
         "Nodes that request (P, N); each is a process. M:M: all nodes"),
-    count_axis<kThreadsLimits, &Point::threads>("threads", "threads", "1",
-                                                "Requesting threads per node (S)"),
+    of_both(count_axis<kThreadsLimits, &Point::threads>("threads", "threads", "1",
+                                                        "Requesting threads per node (S)")),
     count_axis<kRespondersLimits, &Point::responder_nodes>("responders", "responder_nodes", "",
                                                            "Nodes that respond (Q)"),
     count_axis<kResponderThreadsLimits, &Point::responder_threads>(
         "responder-threads", "responder_threads", "",
         "Responding threads per such node (T; M:1: as --threads, N-to-1: 1)"),
-    Axis{.name = "active",
+    Axis{.scope = Scope::kMessages,
+         .name = "active",
          .alias = "",
          .json = "active_share",
          .what = "share of active requesters",
@@ -313,7 +376,8 @@ constexpr std::array kAxes = {
          .to_json = share_json,
          .possible = is_share,
          .choices = no_choices},
-    Axis{.name = "think",
+    Axis{.scope = Scope::kMessages,
+         .name = "think",
          .alias = "",
          .json = "think_ns",
          .what = "rest",
@@ -332,16 +396,23 @@ constexpr std::array kAxes = {
                                                      "Bytes per request (L)"),
     size_axis<kResponseLimits, &Point::response_bytes>("response", "value", "response_bytes",
                                                        "Bytes per response, the value (V)"),
-    count_axis<kPendingLimits, &Point::pending>(
+    of_verbs(size_axis<kSizeLimits, &Point::size_bytes>("size", "", "size_bytes",
+                                                        "Bytes per entry; of an atomic always 8")),
+    of_verbs(count_axis<kEntriesLimits, &Point::entries>(
+        "entries", "entries", "1", "Buffers that an operation moves, put together by --method")),
+    of_verbs(region_axis()),
+    of_both(count_axis<kPendingLimits, &Point::pending>(
         "pending", "pending", "1",
-        "Requests that wait for a response at once, per queue pair (R); N-to-M: per requesting "
-        "thread"),
-    count_axis<kSignalLimits, &Point::signal_interval>(
+        "Requests (raw verbs: operations) under way at once, per queue pair (R); N-to-M: per "
+        "requesting thread")),
+    of_both(count_axis<kSignalLimits, &Point::signal_interval>(
         "signal-interval", "signal_interval", "0",
-        "Every n-th work request asks for a completion; 0: a quarter of the send queue"),
-    count_axis<kBatchLimits, &Point::post_batch>("post-batch", "post_batch", "1",
-                                                 "Work requests per doorbell"),
-    Axis{.name = "inline",
+        "Every n-th work request asks for a completion; 0: a quarter of the send queue (raw "
+        "verbs: all)")),
+    of_both(count_axis<kBatchLimits, &Point::post_batch>("post-batch", "post_batch", "1",
+                                                         "Work requests per doorbell")),
+    Axis{.scope = Scope::kBoth,
+         .name = "inline",
          .alias = "",
          .json = "inline_bytes",
          .what = kInlineLimits.what,
@@ -356,11 +427,21 @@ constexpr std::array kAxes = {
          .to_json = inline_json,
          .possible = is_inline,
          .choices = no_choices},
-    count_axis<kHugePagesLimits, &Point::huge_pages>("huge-pages", "huge_pages", "0",
-                                                     "1: slots in 2 MiB pages"),
+    of_both(count_axis<kHugePagesLimits, &Point::huge_pages>("huge-pages", "huge_pages", "0",
+                                                             "1: slots in 2 MiB pages")),
     count_axis<kSpareReceivesLimits, &Point::spare_receives>(
         "spare-receives", "spare_receives", "1",
         "Receives for responses; 0: as many as are pending, each posted before its request"),
+    of_verbs(name_axis<PatternNames, &Point::local>(
+        "local", "local_pattern", "access pattern", "seq",
+        "Which entries of the own region follow each other: seq, rand, or all")),
+    of_verbs(name_axis<PatternNames, &Point::remote>(
+        "remote", "remote_pattern", "access pattern", "seq",
+        "The same of the other side's region; a SEND's receives lie in sequence")),
+    operation_axis(),
+    of_verbs(name_axis<MethodNames, &Point::method>(
+        "method", "method", "method", "sgl",
+        "How entries become work requests: sp, sgl, doorbell, or all")),
     name_axis<WaitNames, &Point::wait>(
         "wait", "wait", "way to wait", "poll",
         "Of idle threads: poll (spin, then yield), block (then sleep on completions), or all"),
@@ -386,6 +467,14 @@ const Axis* find_axis(std::string_view name) {
     if (name == axis.name || (!axis.alias.empty() && name == axis.alias)) return &axis;
   }
   return nullptr;
+}
+
+std::string axis_names(Subject subject) {
+  std::vector<std::string_view> names;
+  for (const Axis& axis : axes()) {
+    if (axis.belongs_to(subject)) names.push_back(axis.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace verbena::bench

@@ -15,7 +15,10 @@
 
 namespace verbena::bench {
 
+enum class Scope : uint8_t { kMessages, kVerbs, kBoth };
+
 struct Axis {
+  Scope scope;  // of which subject it is an axis
   // "pending": the option is --pending, the key in an experiment file is pending.
   std::string_view name;
   std::string_view alias;  // a second name for both; may be empty
@@ -39,11 +42,18 @@ struct Axis {
   bool (*possible)(uint64_t value);
   // The values, where they are names.
   std::vector<std::string> (*choices)();
+
+  bool belongs_to(Subject subject) const {
+    return scope == Scope::kBoth ||
+           scope == (subject == Subject::kVerbs ? Scope::kVerbs : Scope::kMessages);
+  }
 };
 
 // From the slowest changing to the fastest in a sweep.
 std::span<const Axis> axes();
 // By name or alias; null if there is none.
 const Axis* find_axis(std::string_view name);
+// Of the axes of a subject, for errors: "pending, size, entries".
+std::string axis_names(Subject subject);
 
 }  // namespace verbena::bench

@@ -21,8 +21,8 @@ namespace verbena::bench {
 namespace {
 
 constexpr std::array<std::string_view, 4> kTextKeys = {"title", "paper", "figure", "notes"};
-constexpr std::array<std::string_view, 5> kPlanKeys = {"topology", "runs", "duration", "requests",
-                                                       "verify"};
+constexpr std::array<std::string_view, 6> kPlanKeys = {"kind",     "topology", "runs",
+                                                       "duration", "requests", "verify"};
 constexpr std::array<std::string_view, 3> kTableKeys = {"axes", "sweep", "machine"};
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 
@@ -122,6 +122,39 @@ class Reader {
   }
 
   Status add_sweep(const toml::table& file, const toml::table* own) {
+    VERBENA_ASSIGN_OR_RETURN(const Subject subject, subject_in(file));
+    VERBENA_ASSIGN_OR_RETURN(Sweep sweep, subject == Subject::kVerbs
+                                              ? verbs_sweep(file, own)
+                                              : sweep_in_topology(file, own));
+    if (const toml::node* axes = file.get("axes")) {
+      if (!axes->is_table()) return error(*axes, "'axes' is no table; write [axes]");
+      VERBENA_RETURN_IF_ERROR(set_axes(*axes->as_table(), &sweep));
+    }
+    if (own != nullptr) VERBENA_RETURN_IF_ERROR(set_axes(*own, &sweep));
+    plan_.sweeps.push_back(std::move(sweep));
+    return Status::ok_status();
+  }
+
+  Result<Subject> subject_in(const toml::table& file) const {
+    const toml::node* kind = file.get("kind");
+    if (kind == nullptr) return Subject::kMessages;
+    if (kind->value<std::string>() == "verbs") return Subject::kVerbs;
+    return error(*kind, "'kind' is \"verbs\", or left out where the points have a topology");
+  }
+
+  Result<Sweep> verbs_sweep(const toml::table& file, const toml::table* own) const {
+    for (const toml::table* table : {&file, own}) {
+      const toml::node* topology = table != nullptr ? table->get("topology") : nullptr;
+      if (topology == nullptr) continue;
+      return error(*topology, "raw verbs have no topology; leave it out, or 'kind'");
+    }
+    if (const toml::node* verify = file.get("verify")) {
+      return error(*verify, "the bytes of raw verbs are not verified; leave 'verify' out");
+    }
+    return Sweep::of_verbs();
+  }
+
+  Result<Sweep> sweep_in_topology(const toml::table& file, const toml::table* own) const {
     const toml::node* topology = own != nullptr ? own->get("topology") : nullptr;
     if (topology == nullptr) topology = file.get("topology");
     if (topology == nullptr) {
@@ -131,13 +164,7 @@ class Reader {
     VERBENA_ASSIGN_OR_RETURN(const std::string name, text_of("topology", *topology));
     Result<Sweep> sweep = Sweep::in(name);
     if (!sweep.ok()) return error(*topology, sweep.status().message());
-    if (const toml::node* axes = file.get("axes")) {
-      if (!axes->is_table()) return error(*axes, "'axes' is no table; write [axes]");
-      VERBENA_RETURN_IF_ERROR(set_axes(*axes->as_table(), &*sweep));
-    }
-    if (own != nullptr) VERBENA_RETURN_IF_ERROR(set_axes(*own, &*sweep));
-    plan_.sweeps.push_back(std::move(*sweep));
-    return Status::ok_status();
+    return sweep;
   }
 
   Status set_axes(const toml::table& table, Sweep* sweep) const {
@@ -145,10 +172,8 @@ class Reader {
       if (key.str() == "topology") continue;
       const Axis* axis = find_axis(key.str());
       if (axis == nullptr) {
-        std::vector<std::string_view> names;
-        for (const Axis& one : axes()) names.push_back(one.name);
         return error(key.source().begin.line, fmt::format("there is no axis '{}'; there are {}",
-                                                          key.str(), fmt::join(names, ", ")));
+                                                          key.str(), axis_names(sweep->subject())));
       }
       VERBENA_ASSIGN_OR_RETURN(const std::string text, text_of(key.str(), node));
       const Status set = sweep->set(*axis, text);

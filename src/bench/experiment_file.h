@@ -18,6 +18,9 @@
 //   [machine]                                    # what the original was measured on: free keys
 //   link_gbps = 56
 //
+// With kind = "verbs" the points are raw verbs: such a file has the axes of `verbena verbs`, and no
+// topology.
+//
 // The files hold what the papers have, whatever this machine can do: the tool's --limit-nodes and
 // --limit-threads make them smaller.
 #pragma once

@@ -111,5 +111,33 @@ TEST_F(ExperimentFile, ErrorsNameLineCauseAndRemedy) {
   EXPECT_FALSE(read_experiment_file(folder_).ok());
 }
 
+TEST_F(ExperimentFile, OfVerbsHasTheirAxesAndNoTopology) {
+  const Result<Plan> plan = read(R"(
+kind = "verbs"
+[axes]
+operation = ["write", "read"]
+size = "8,...,64"
+[[sweep]]
+pending = 1
+[[sweep]]
+entries = 4
+)");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_EQ(plan->sweeps.size(), 2u);
+  for (const Sweep& sweep : plan->sweeps) {
+    EXPECT_EQ(sweep.subject(), Subject::kVerbs);
+    EXPECT_EQ(sweep.values(*find_axis("size")).size(), 4u);
+  }
+  EXPECT_THAT(refusal_of("kind = 'verbs'\ntopology = 'M:1'\n"), HasSubstr("no topology"));
+  EXPECT_THAT(refusal_of("kind = 'verbs'\n[[sweep]]\ntopology = 'M:1'\n"),
+              HasSubstr("no topology"));
+  EXPECT_THAT(refusal_of("kind = 'verbs'\nverify = true\n"), HasSubstr("not verified"));
+  EXPECT_THAT(refusal_of("kind = 'messages'\n"), HasSubstr("'kind' is"));
+  EXPECT_THAT(refusal_of("kind = 'verbs'\n[axes]\nprotocol = 'read'\n"),
+              HasSubstr("raw verbs have no axis 'protocol'"));
+  EXPECT_THAT(refusal_of("topology = 'M:1'\n[axes]\nentries = 2\n"),
+              HasSubstr("no axis 'entries'"));
+}
+
 }  // namespace
 }  // namespace verbena::bench

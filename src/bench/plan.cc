@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "src/base/assert.h"
 #include "src/bench/size_list.h"
 
 namespace verbena::bench {
@@ -26,11 +27,40 @@ uint32_t usual_responders(rpc::Topology topology) {
   return topology == rpc::Topology::kOneToMany || topology == rpc::Topology::kManyToMany ? 2 : 1;
 }
 
+// A raw operation as it can be carried out; what it needs of the device is asked later.
+Result<Point> fit_operation(Point point) {
+  // Each thread has its queue pair to a thread of its own on the other node.
+  point.topology = rpc::Topology::kManyToOne;
+  point.responder_threads = point.threads;
+  if (is_atomic(point.operation)) {
+    point.size_bytes = sizeof(uint64_t);
+    if (point.entries > 1 && point.method != VectorMethod::kDoorbell) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("one atomic works on 8 bytes, not on {} entries; leave --entries "
+                                "at 1, or post as many atomics with --method doorbell",
+                                point.entries));
+    }
+  }
+  if (point.signal_interval > point.pending) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("with {} operations pending, nobody would learn of their end by "
+                              "every {}th completion; lower --signal-interval to {} at most",
+                              point.pending, point.signal_interval, point.pending));
+  }
+  if (point.region_bytes < operation_bytes(point)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("an operation of {} does not fit a region of {}; raise --region, or "
+                              "lower --size or --entries",
+                              size_text(operation_bytes(point)), size_text(point.region_bytes)));
+  }
+  return point;
+}
+
 // The point of one combination; `given` tells which axes were set.
 Result<Point> make_point(const Sweep& sweep, const std::vector<uint64_t>& values) {
   Point point;
   point.topology = sweep.topology();
-  point.nodes = usual_nodes(point.topology);
+  point.nodes = sweep.subject() == Subject::kVerbs ? 1 : usual_nodes(point.topology);
   point.responder_nodes = usual_responders(point.topology);
   bool has_responders = false;
   bool has_responder_threads = false;
@@ -41,6 +71,7 @@ Result<Point> make_point(const Sweep& sweep, const std::vector<uint64_t>& values
     has_responders = has_responders || axis.name == "responders";
     has_responder_threads = has_responder_threads || axis.name == "responder-threads";
   }
+  if (sweep.subject() == Subject::kVerbs) return fit_operation(point);
   if (!has_responder_threads) {
     point.responder_threads = point.topology == rpc::Topology::kManyToOne ? point.threads : 1;
   }
@@ -115,17 +146,38 @@ class GroupMaker {
 Result<Sweep> Sweep::in(std::string_view topology) {
   Sweep sweep;
   VERBENA_ASSIGN_OR_RETURN(sweep.topology_, rpc::parse_topology(topology));
-  sweep.values_.resize(axes().size());
-  for (const Axis& axis : axes()) {
-    if (!axis.standard.empty()) VERBENA_RETURN_IF_ERROR(sweep.set(axis, axis.standard));
-  }
+  sweep.set_standards();
   const bool named_by_letters =
       topology.size() > 3 && sweep.topology_ == rpc::Topology::kManyToOne;  // N-to-1
   if (named_by_letters) VERBENA_RETURN_IF_ERROR(sweep.set("responder-threads", "1"));
   return sweep;
 }
 
+Sweep Sweep::of_verbs() {
+  Sweep sweep;
+  sweep.subject_ = Subject::kVerbs;
+  sweep.topology_ = rpc::Topology::kManyToOne;
+  sweep.set_standards();
+  return sweep;
+}
+
+void Sweep::set_standards() {
+  values_.resize(axes().size());
+  for (const Axis& axis : axes()) {
+    if (axis.standard.empty() || !axis.belongs_to(subject_)) continue;
+    const Status set_standard = set(axis, axis.standard);
+    VERBENA_ASSERT(set_standard.ok());
+  }
+}
+
 Status Sweep::set(const Axis& axis, std::string_view text) {
+  if (!axis.belongs_to(subject_)) {
+    const bool verbs = subject_ == Subject::kVerbs;
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} have no axis '{}'; there are {}",
+                              verbs ? "raw verbs" : "requests and responses", axis.name,
+                              axis_names(subject_)));
+  }
   VERBENA_ASSIGN_OR_RETURN(values(axis), axis.parse(text));
   return Status::ok_status();
 }
@@ -160,7 +212,30 @@ Result<std::vector<PointGroup>> point_groups(const Plan& plan) {
   return maker.groups();
 }
 
+std::string point_text(const Point& point) {
+  if (subject_of(point) == Subject::kVerbs) {
+    std::string vector;
+    if (point.entries > 1) {
+      vector = fmt::format("{} x {}, ", vector_method_name(point.method), point.entries);
+    }
+    return fmt::format("{}, {}{}, {} pending, {} threads", operation_name(point.operation), vector,
+                       size_text(point.size_bytes), point.pending, point.threads);
+  }
+  std::string shape;
+  if (point.topology != rpc::Topology::kOneToOne) {
+    shape =
+        fmt::format("{} {}x{}, ", rpc::topology_name(point.topology), point.nodes, point.threads);
+  }
+  return fmt::format("{}{}, {} request, {} response, {} pending", shape,
+                     protocol_name(point.protocol), size_text(point.request_bytes),
+                     size_text(point.response_bytes), point.pending);
+}
+
 uint64_t memory_bytes(const Point& point) {
+  if (subject_of(point) == Subject::kVerbs) {
+    const uint64_t staging_bytes = point.pending * operation_bytes(point);
+    return point.threads * (2 * point.region_bytes + staging_bytes);
+  }
   const Result<rpc::Wiring> wiring = wire_connections(point);
   const uint64_t queue_pairs = wiring.ok() ? wiring->queue_pairs() : 1;
   // Each side has a slot of its own for what it sends and for what it receives.
@@ -185,28 +260,65 @@ uint64_t available_memory_bytes() {
   return available;
 }
 
+namespace {
+
+Status check_queue(const Point& point, const DeviceInfo& device) {
+  const bool verbs = subject_of(point) == Subject::kVerbs;
+  const uint64_t pending = verbs ? uint64_t{point.pending} * requests_per_operation(point)
+                                 : pending_per_queue_pair(point);
+  if (pending + 1 <= device.max_queue_pair_wrs) return Status::ok_status();
+  return Status(
+      StatusCode::kLimitExceeded,
+      fmt::format("{} pending requests are too many: a queue pair of {} takes {} work "
+                  "requests; lower --pending{}",
+                  pending, device.name, device.max_queue_pair_wrs, verbs ? " or --entries" : ""));
+}
+
+Status check_operation(const Point& point, const DeviceInfo& device) {
+  if (is_atomic(point.operation) && !device.atomics) {
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("{} has no atomics; choose another --operation or --device", device.name));
+  }
+  if (point.method != VectorMethod::kSgl || point.entries <= device.max_sges) {
+    return Status::ok_status();
+  }
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("a gather list of {} entries is too long: a work request of {} takes "
+                            "{}; lower --entries, or choose --method sp or doorbell",
+                            point.entries, device.name, device.max_sges));
+}
+
+Status check_memory(const Point& point, uint64_t available_bytes) {
+  const uint64_t needed_bytes = memory_bytes(point);
+  if (needed_bytes <= available_bytes) return Status::ok_status();
+  if (subject_of(point) == Subject::kVerbs) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("regions of {} for {} threads need {} of memory on both sides "
+                              "together, {} are available; lower --region or --threads",
+                              size_text(point.region_bytes), point.threads, size_text(needed_bytes),
+                              size_text(available_bytes)));
+  }
+  return Status(
+      StatusCode::kLimitExceeded,
+      fmt::format("{} pending requests of {} with responses of {} need {} of memory "
+                  "on all sides together, {} are available; lower --request, "
+                  "--response, --pending or the number of threads",
+                  point.pending, size_text(point.request_bytes), size_text(point.response_bytes),
+                  size_text(needed_bytes), size_text(available_bytes)));
+}
+
+}  // namespace
+
 Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& device) {
   const uint64_t available_bytes = available_memory_bytes();
   for (const PointGroup& group : groups) {
     for (const Point& point : group) {
-      if (pending_per_queue_pair(point) + 1 > device.max_queue_pair_wrs) {
-        return Status(
-            StatusCode::kLimitExceeded,
-            fmt::format("{} pending requests are too many: a queue pair of {} takes {} work "
-                        "requests; lower --pending",
-                        pending_per_queue_pair(point), device.name, device.max_queue_pair_wrs));
+      VERBENA_RETURN_IF_ERROR(check_queue(point, device));
+      if (subject_of(point) == Subject::kVerbs) {
+        VERBENA_RETURN_IF_ERROR(check_operation(point, device));
       }
-      const uint64_t needed_bytes = memory_bytes(point);
-      if (needed_bytes > available_bytes) {
-        return Status(
-            StatusCode::kLimitExceeded,
-            fmt::format("{} pending requests of {} with responses of {} need {} of memory "
-                        "on all sides together, {} are available; lower --request, "
-                        "--response, --pending or the number of threads",
-                        point.pending, size_text(point.request_bytes),
-                        size_text(point.response_bytes), size_text(needed_bytes),
-                        size_text(available_bytes)));
-      }
+      VERBENA_RETURN_IF_ERROR(check_memory(point, available_bytes));
     }
   }
   return Status::ok_status();
@@ -215,7 +327,9 @@ Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& dev
 nlohmann::json plan_json(const Plan& plan) {
   nlohmann::json sweeps = nlohmann::json::array();
   for (const Sweep& sweep : plan.sweeps) {
-    nlohmann::json one = {{"topology", rpc::topology_name(sweep.topology())}};
+    const bool verbs = sweep.subject() == Subject::kVerbs;
+    nlohmann::json one = verbs ? nlohmann::json{{"kind", "verbs"}}
+                               : nlohmann::json{{"topology", rpc::topology_name(sweep.topology())}};
     for (const Axis& axis : axes()) {
       nlohmann::json values = nlohmann::json::array();
       for (const uint64_t value : sweep.values(axis)) values.push_back(axis.text(value));

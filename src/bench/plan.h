@@ -26,20 +26,26 @@ class Sweep {
   // A single point, on every axis what Axis::standard says. `topology` as people write it: N-to-1
   // is M:1 with a single responding thread where nothing else is said.
   static Result<Sweep> in(std::string_view topology);
+  // The same for raw verbs, which have no topology: threads of one node, each with a queue pair to
+  // a second node.
+  static Sweep of_verbs();
 
-  // kInvalidArgument says what the axis takes, or that the topology fixes it.
+  // kInvalidArgument says what the axis takes, or that the subject has no such axis.
   Status set(const Axis& axis, std::string_view text);
   Status set(std::string_view axis_name, std::string_view text);
 
+  Subject subject() const { return subject_; }
   rpc::Topology topology() const { return topology_; }
-  // Empty where the topology decides.
+  // Empty where the topology decides, or the subject has no such axis.
   const std::vector<uint64_t>& values(const Axis& axis) const;
   // Replaces what is above `most` by it.
   void limit(const Axis& axis, uint64_t most);
 
  private:
   std::vector<uint64_t>& values(const Axis& axis);
+  void set_standards();
 
+  Subject subject_ = Subject::kMessages;
   rpc::Topology topology_ = rpc::Topology::kOneToOne;
   std::vector<std::vector<uint64_t>> values_;  // by axis
 };
@@ -67,7 +73,10 @@ Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& dev
 // What is planned, for the result file: two plans with equal ones measure the same.
 nlohmann::json plan_json(const Plan& plan);
 
-// Memory of both sides' slots, over all nodes.
+// In short, for progress and errors: "write/write, 64 B request, 64 B response, 1 pending".
+std::string point_text(const Point& point);
+
+// Memory of both sides' slots or regions, over all nodes.
 uint64_t memory_bytes(const Point& point);
 // Memory that this process could still get, by the machine and by the limit of its control group;
 // UINT64_MAX if that cannot be found out.

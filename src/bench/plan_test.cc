@@ -122,16 +122,17 @@ TEST(Plan, RefusesWhatCannotBeDone) {
 }
 
 TEST(Axes, ValuesAreReadAsTheyAreWritten) {
-  const Point point;
   for (const Axis& axis : axes()) {
     SCOPED_TRACE(std::string(axis.name));
+    Point point;
+    if (!axis.belongs_to(Subject::kMessages)) point.operation = Operation::kRead;
     EXPECT_EQ(find_axis(axis.name), &axis);
     const uint64_t value = axis.get(point);
     EXPECT_TRUE(axis.possible(value));
     Result<std::vector<uint64_t>> parsed = axis.parse(axis.text(value));
     ASSERT_TRUE(parsed.ok()) << parsed.status().message();
     EXPECT_THAT(*parsed, testing::ElementsAre(value));
-    Point other;
+    Point other = point;
     axis.set(other, value);
     EXPECT_EQ(axis.to_json(other), axis.to_json(point));
     for (const std::string& choice : axis.choices()) EXPECT_TRUE(axis.parse(choice).ok()) << choice;
@@ -154,6 +155,89 @@ TEST(Plan, CountsTheMemoryOfBothSides) {
   EXPECT_EQ(memory_bytes({.request_bytes = 64, .response_bytes = 4032, .pending = 16}),
             2u * 65536u);
   EXPECT_GT(available_memory_bytes(), 0u);
+}
+
+// --- raw verbs ---
+
+Plan verbs_plan_of(const std::vector<std::pair<std::string_view, std::string_view>>& axes) {
+  Sweep sweep = Sweep::of_verbs();
+  for (const auto& [name, text] : axes) {
+    const Status status = sweep.set(name, text);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  Plan plan;
+  plan.sweeps.push_back(std::move(sweep));
+  return plan;
+}
+
+TEST(VerbsPlan, IsAPlainWriteWhereNobodySaysMore) {
+  const std::vector<Point> points = points_of(verbs_plan_of({}));
+  ASSERT_EQ(points.size(), 1u);
+  EXPECT_EQ(subject_of(points[0]), Subject::kVerbs);
+  EXPECT_EQ(points[0].operation, Operation::kWrite);
+  EXPECT_EQ(points[0].size_bytes, 64u);
+  EXPECT_EQ(operation_bytes(points[0]), 64u);
+  EXPECT_EQ(requests_per_operation(points[0]), 1u);
+  EXPECT_EQ(points[0].region_bytes, 1u << 20);
+  EXPECT_EQ(subject_of(points_of(plan_of("one-to-one", {}))[0]), Subject::kMessages);
+}
+
+TEST(VerbsPlan, SweepsItsAxesAndKnowsNoOther) {
+  const Plan plan = verbs_plan_of({{"operation", "write,read"},
+                                   {"method", "all"},
+                                   {"entries", "1,4"},
+                                   {"size", "8,...,32"},
+                                   {"local", "all"},
+                                   {"remote", "rand"},
+                                   {"region", "4KiB"},
+                                   {"threads", "3"}});
+  const std::vector<Point> points = points_of(plan);
+  EXPECT_EQ(points.size(), 2u * 3u * 2u * 3u * 2u);
+  for (const Point& point : points) {
+    EXPECT_EQ(point.remote, AccessPattern::kRandom);
+    EXPECT_EQ(point.region_bytes, 4096u);
+    // Each thread has one of its own on the other side.
+    EXPECT_EQ(wire_connections(point).value().queue_pairs(), 3u);
+    EXPECT_EQ(requests_per_operation(point),
+              point.method == VectorMethod::kDoorbell ? point.entries : 1u);
+    EXPECT_EQ(memory_bytes(point), 3u * (2 * 4096 + operation_bytes(point)));
+  }
+  EXPECT_THAT(Sweep::of_verbs().set("protocol", "read").message(),
+              testing::AllOf(HasSubstr("raw verbs have no axis 'protocol'"), HasSubstr("entries")));
+  EXPECT_THAT(Sweep::in("one-to-one").value().set("entries", "4").message(),
+              testing::AllOf(HasSubstr("no axis 'entries'"), HasSubstr("protocol")));
+}
+
+TEST(VerbsPlan, AtomicsHaveEightBytes) {
+  const std::vector<Point> points =
+      points_of(verbs_plan_of({{"operation", "fetch-add,compare-swap"}, {"size", "8,64,4KiB"}}));
+  ASSERT_EQ(points.size(), 2u);
+  for (const Point& point : points) EXPECT_EQ(point.size_bytes, 8u);
+}
+
+TEST(VerbsPlan, RefusalsNameTheCauseAndTheRemedy) {
+  EXPECT_THAT(
+      refusal_of(verbs_plan_of({{"size", "1MiB"}, {"entries", "4"}, {"region", "1MiB"}})).message(),
+      testing::AllOf(HasSubstr("4 MiB"), HasSubstr("region of 1 MiB"), HasSubstr("--region")));
+  EXPECT_THAT(refusal_of(verbs_plan_of({{"operation", "fetch-add"}, {"entries", "4"}})).message(),
+              testing::AllOf(HasSubstr("8 bytes"), HasSubstr("doorbell")));
+  EXPECT_THAT(refusal_of(verbs_plan_of({{"signal-interval", "9"}, {"pending", "8"}})).message(),
+              HasSubstr("lower --signal-interval to 8"));
+
+  DeviceInfo info = device();
+  info.max_sges = 16;
+  const auto refused = [&](const Plan& plan) {
+    return check_points(point_groups(plan).value(), info).message();
+  };
+  EXPECT_THAT(refused(verbs_plan_of({{"entries", "17"}})),
+              testing::AllOf(HasSubstr("17 entries"), HasSubstr("toy0 takes 16")));
+  EXPECT_EQ(refused(verbs_plan_of({{"entries", "17"}, {"method", "sp"}})), "");
+  EXPECT_THAT(refused(verbs_plan_of({{"operation", "fetch-add"}})), HasSubstr("no atomics"));
+  EXPECT_THAT(
+      refused(verbs_plan_of({{"entries", "32"}, {"method", "doorbell"}, {"pending", "32"}})),
+      testing::AllOf(HasSubstr("1024 pending requests"), HasSubstr("--entries")));
+  EXPECT_THAT(refused(verbs_plan_of({{"region", "64GiB"}, {"threads", "256"}})),
+              HasSubstr("lower --region or --threads"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "src/bench/verbs/operation.h"
 #include "src/rpc/topology.h"
 #include "verbena/rpc.h"
 
@@ -22,7 +23,17 @@ enum class WaitMode : uint8_t {
   kBlock,  // then sleeps until a completion comes, where the protocol has one
 };
 
+// What a point is about.
+enum class Subject : uint8_t {
+  kMessages,  // requests and their responses
+  kVerbs,     // single verbs, which nobody answers
+};
+
 struct Point {
+  // kMessages: the members up to `think_ns` say all; else those of raw verbs below, and `threads`,
+  // `pending` and how work is posted.
+  Operation operation = Operation::kMessages;
+
   Protocol protocol = Protocol::kWriteWrite;
   MarkLayout layout = MarkLayout::kLastBit;  // means something only where uses_mark_layout()
   uint32_t request_bytes = 64;
@@ -49,10 +60,36 @@ struct Point {
   uint32_t active_ppm = kAlwaysActive;
   uint64_t think_ns = 8'000;
 
+  // --- raw verbs: a thread and its queue pair have a region on each side ---
+
+  uint32_t size_bytes = 64;  // of an entry
+  uint32_t entries = 1;      // of an operation
+  VectorMethod method = VectorMethod::kSgl;
+  AccessPattern local = AccessPattern::kSequential;
+  AccessPattern remote = AccessPattern::kSequential;
+  uint64_t region_bytes = uint64_t{1} << 20;
+
   static constexpr uint32_t kAlwaysActive = 1'000'000;
 
   bool operator==(const Point&) const = default;
 };
+
+inline Subject subject_of(const Point& point) {
+  return point.operation == Operation::kMessages ? Subject::kMessages : Subject::kVerbs;
+}
+
+// Of one raw operation.
+inline uint32_t requests_per_operation(const Point& point) {
+  return point.method == VectorMethod::kDoorbell ? point.entries : 1;
+}
+inline uint64_t operation_bytes(const Point& point) {
+  return uint64_t{point.entries} * point.size_bytes;
+}
+
+// What counts as payload of a message: the response, as the papers do; of an operation all of it.
+inline uint64_t value_bytes(const Point& point) {
+  return subject_of(point) == Subject::kVerbs ? operation_bytes(point) : point.response_bytes;
+}
 
 inline rpc::TopologyShape shape_of(const Point& point) {
   return {.topology = point.topology,

@@ -10,6 +10,7 @@
 #include "src/bench/placement.h"
 #include "src/bench/requesting_thread.h"
 #include "src/bench/responding_thread.h"
+#include "src/bench/verbs/verbs_threads.h"
 
 namespace verbena::bench {
 
@@ -41,12 +42,15 @@ void PointNode::begin_step(const Step& step, uint32_t participants) {
 
 Status PointNode::start_threads() {
   const uint32_t count = threads_of(node(), job_.setup.point);
+  const bool verbs = subject_of(job_.setup.point) == Subject::kVerbs;
   reports_.resize(count);
   for (uint32_t i = 0; i < count; ++i) {
     const char* role = "request";
     uint32_t thread = i;
-    void (*run)(NodeJob&, uint32_t, ThreadReport&) =
-        job_.has_dispatcher() ? run_worker_thread : run_requesting_thread;
+    void (*run)(NodeJob&, uint32_t, ThreadReport&) = verbs ? run_verbs_requesting_thread
+                                                     : job_.has_dispatcher()
+                                                         ? run_worker_thread
+                                                         : run_requesting_thread;
     uint32_t number = node().first_requesting + thread;
     if (i >= node().requesting + node().responding) {
       role = "dispatch";
@@ -56,7 +60,7 @@ Status PointNode::start_threads() {
     } else if (i >= node().requesting) {
       role = "respond";
       thread = i - node().requesting;
-      run = run_responding_thread;
+      run = verbs ? run_verbs_responding_thread : run_responding_thread;
       number = node().first_responding + thread;
     }
     const int cpu = i < job_.setup.cpus.size() ? job_.setup.cpus[i] : -1;

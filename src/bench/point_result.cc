@@ -9,12 +9,13 @@ Summary PointResult::over_runs(double RunResult::*value) const {
 }
 
 double PointResult::bandwidth_bytes_per_s() const {
+  if (subject_of(point) == Subject::kVerbs) return value_bandwidth_bytes_per_s();
   const uint64_t request_bytes = point.protocol == Protocol::kRead ? 0 : point.request_bytes;
   return rate_per_s().median * static_cast<double>(request_bytes + point.response_bytes);
 }
 
 double PointResult::value_bandwidth_bytes_per_s() const {
-  return rate_per_s().median * static_cast<double>(point.response_bytes);
+  return rate_per_s().median * static_cast<double>(value_bytes(point));
 }
 
 std::optional<double> PointResult::value_bandwidth_per_node_bytes_per_s() const {

@@ -22,7 +22,8 @@ struct RequestPairs {
 };
 
 // `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout.
-// `kReads`: the requests are READs.
+// `kReads`: the requests are READs. A target without payloads to write and to check names its own
+// `Work` (request_work.h).
 template <typename Target, bool kReads>
 class RequestPhases {
  public:
@@ -65,8 +66,7 @@ class RequestPhases {
     orders.active_ppm = point.active_ppm;
     orders.think_ns = point.think_ns;
     orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
-    const bool verify = phase_.verify;
-    const LoopOutcome outcome = verify ? run_checked<true>(orders) : run_checked<false>(orders);
+    const LoopOutcome outcome = run_any(orders, phase_.verify);
 
     report_.requests = outcome.completed;
     report_.unanswered = outcome.unanswered;
@@ -88,6 +88,15 @@ class RequestPhases {
       job_.team.finished();
     } else {
       job_.team.failed(outcome.status);
+    }
+  }
+
+  LoopOutcome run_any(const LoopOrders& orders, bool verify) {
+    if constexpr (requires { typename Target::Work; }) {
+      std::vector<typename Target::Work> works(targets_.size());
+      return run_works<typename Target::Work>(works, orders);
+    } else {
+      return verify ? run_checked<true>(orders) : run_checked<false>(orders);
     }
   }
 

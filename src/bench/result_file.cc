@@ -33,14 +33,13 @@ json cost_json(const std::optional<CpuCost>& cost) {
   return row;
 }
 
-// Per byte of the response too, as "patterns" 5 counts.
+// Per byte of the value too, as "patterns" 5 counts.
 json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
   json sides = cost_json(cost);
   if (cost) {
-    sides["cycles_per_byte"] = cost->cycles / point.response_bytes;
-    if (cost->instructions) {
-      sides["instructions_per_byte"] = *cost->instructions / point.response_bytes;
-    }
+    const auto bytes = static_cast<double>(value_bytes(point));
+    sides["cycles_per_byte"] = cost->cycles / bytes;
+    if (cost->instructions) sides["instructions_per_byte"] = *cost->instructions / bytes;
   }
   return sides;
 }
@@ -170,7 +169,9 @@ json to_json(const PointResult& result) {
               {"verified", result.verified()},
               {"errors", result.errors},
               {"runs", result.runs.size()}};
-  for (const Axis& axis : axes()) row[std::string(axis.json)] = axis.to_json(point);
+  for (const Axis& axis : axes()) {
+    if (axis.belongs_to(subject_of(point))) row[std::string(axis.json)] = axis.to_json(point);
+  }
   const Result<rpc::Wiring> wiring = wire_connections(point);
   if (wiring.ok()) {
     row["nodes"] = wiring->nodes.size();

@@ -73,7 +73,6 @@ std::vector<const Axis*> unusual_axes(const std::vector<PointResult>& results) {
 
 }  // namespace
 
-// What the simulations took, where there were any.
 std::string simulation_text(const std::vector<PointResult>& results) {
   SimulationCounts sum;
   for (const PointResult& result : results) {

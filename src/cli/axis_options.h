@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/bench/point.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {
@@ -15,8 +16,10 @@ namespace verbena::cli {
 using AxisTexts = std::map<std::string_view, std::string>;
 
 CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology);
-// An option per axis, which leaves in `texts` what was typed; `texts` must outlive the command.
-std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, AxisTexts& texts);
+// An option per axis of the subject, which leaves in `texts` what was typed; `texts` must outlive
+// the command.
+std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, bench::Subject subject,
+                                           AxisTexts& texts);
 // "sim:NAME" for each profile that is installed.
 std::vector<std::string> simulated_devices();
 

@@ -17,6 +17,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
 #include "src/cli/job_experiment.h"
+#include "src/cli/length_options.h"
 #include "src/cli/tool.h"
 #include "src/rpc/topology.h"
 
@@ -78,10 +79,7 @@ struct BenchOptions {
   bool resume = false;
   AxisTexts axes;
   std::string device = "soft0";
-  // What is empty is as the experiment has it, or the standard.
-  std::string runs;
-  std::string requests;
-  std::string duration;
+  LengthTexts length;
   std::string json;
   bool verify = false;
   bool profile = false;
@@ -91,12 +89,6 @@ struct BenchOptions {
   std::string secret_file;
   JobFlags job;
 };
-
-Result<uint64_t> parse_one(const std::string& text, bench::ListLimits limits) {
-  limits.single = true;
-  VERBENA_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, bench::parse_count_list(text, limits));
-  return list[0];
-}
 
 Result<uint16_t> parse_port(const std::string& text) {
   VERBENA_ASSIGN_OR_RETURN(const uint64_t port,
@@ -111,27 +103,9 @@ Status apply_options(const BenchOptions& options, bench::Plan* plan) {
       VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
     }
   }
-  if (!options.runs.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(
-        const uint64_t runs,
-        parse_one(options.runs, {.what = "number of runs", .min = 1, .max = bench::kMaxRuns}));
-    plan->runs = static_cast<uint32_t>(runs);
-  }
   plan->run.verify = plan->run.verify || options.verify;
   plan->profile = options.profile;
-  bench::RunLength& length = plan->run.length;
-  if (!options.duration.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(length.duration_ns, bench::parse_duration_ns(options.duration));
-    length.requests = UINT64_MAX;
-  }
-  if (!options.requests.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(
-        length.requests,
-        parse_one(options.requests,
-                  {.what = "number of requests", .min = 1, .max = bench::kMaxRequests}));
-    length.duration_ns = bench::kUnlimitedRunNs;
-  }
-  return Status::ok_status();
+  return apply_length(options.length, plan);
 }
 
 // Makes the papers' experiments fit a smaller machine.
@@ -194,8 +168,7 @@ int measure(const Tool& tool, const BenchOptions& options) {
   experiment.port = *port;
   experiment.host = options.connect;
   experiment.secret_file = options.secret_file;
-  bench::fit_to_simulation(
-      experiment.device, !options.duration.empty() || !options.requests.empty(), &experiment.plan);
+  bench::fit_to_simulation(experiment.device, options.length.chosen(), &experiment.plan);
   if (options.job.any()) return run_experiment_in_job(options.job, std::move(experiment));
   return run_experiment(experiment);
 }
@@ -215,14 +188,14 @@ void add_bench_command(Tool& tool) {
       add("--device", options->device, "NAME (soft0)", "The device; 'verbena devices' lists them");
   tool.choices[device] = {"soft0"};
   for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
-  std::vector<CLI::Option*> not_for_listeners = add_axis_options(tool, *command, options->axes);
-  CLI::Option* runs = add("--runs", options->runs, "N (3)", "How often each point is measured");
-  CLI::Option* duration =
-      add("--duration", options->duration, "TIME (300ms)", "How long each run lasts");
-  CLI::Option* requests =
-      add("--requests", options->requests, "N",
-          "How many requests each requesting thread sends in a run, instead of a time");
-  requests->excludes(duration);
+  std::vector<CLI::Option*> not_for_listeners =
+      add_axis_options(tool, *command, bench::Subject::kMessages, options->axes);
+  for (CLI::Option* one : add_length_options(
+           *command, "--requests",
+           "How many requests each requesting thread sends in a run, instead of a time",
+           options->length)) {
+    not_for_listeners.push_back(one);
+  }
   CLI::Option* verify = command->add_flag(
       "--verify", options->verify,
       "Check every byte of the measured requests and responses; slower. Without it "
@@ -257,9 +230,8 @@ void add_bench_command(Tool& tool) {
   CLI::Option* secret = add("--secret-file", options->secret_file, "FILE",
                             "Several hosts: what all sides know and nobody else, mode 0600");
   tool.takes_path[secret] = true;
-  not_for_listeners.insert(not_for_listeners.end(),
-                           {connect, runs, duration, requests, verify, profile, json, resume,
-                            experiment, limit_nodes, limit_threads});
+  not_for_listeners.insert(not_for_listeners.end(), {connect, verify, profile, json, resume,
+                                                     experiment, limit_nodes, limit_threads});
   for (CLI::Option* flag : add_job_flags(*command, options->job)) {
     flag->excludes(connect);
     not_for_listeners.push_back(flag);

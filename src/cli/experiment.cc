@@ -21,7 +21,7 @@
 #include "src/bench/results_table.h"
 #include "src/bench/session.h"
 #include "src/bench/simulated_nodes.h"
-#include "src/bench/size_list.h"
+#include "src/bench/verbs/verbs_table.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/profile.h"
 #include "verbena/connection.h"
@@ -120,17 +120,6 @@ nlohmann::json settings_json(const Experiment& experiment) {
   return settings;
 }
 
-std::string point_text(const bench::Point& point) {
-  std::string shape;
-  if (point.topology != rpc::Topology::kOneToOne) {
-    shape =
-        fmt::format("{} {}x{}, ", rpc::topology_name(point.topology), point.nodes, point.threads);
-  }
-  return fmt::format("{}{}, {} request, {} response, {} pending", shape,
-                     protocol_name(point.protocol), bench::size_text(point.request_bytes),
-                     bench::size_text(point.response_bytes), point.pending);
-}
-
 // One line about everything that failed; the table has the rest.
 int report_failures(const std::vector<bench::PointResult>& results, uint64_t points) {
   const auto failed = [](const bench::PointResult& result) { return result.errors > 0; };
@@ -142,7 +131,7 @@ int report_failures(const std::vector<bench::PointResult>& results, uint64_t poi
                                   results.size() < points ? fmt::format(" and {} were not reached",
                                                                         points - results.size())
                                                           : "",
-                                  point_text(first->point), first->error)));
+                                  bench::point_text(first->point), first->error)));
   return kExitFailure;
 }
 
@@ -217,7 +206,7 @@ int run_experiment(const Experiment& experiment) {
   bench::Progress progress(steps);
   bench::SessionHooks hooks;
   hooks.begins = [&](const bench::Point& point, uint32_t run) {
-    progress.step(fmt::format("{}, run {}", point_text(point), run + 1));
+    progress.step(fmt::format("{}, run {}", bench::point_text(point), run + 1));
   };
   hooks.ended = [&](const std::vector<bench::PointResult>& results) {
     if (experiment.json_path.empty() || !written.ok()) return;
@@ -239,7 +228,9 @@ int run_experiment(const Experiment& experiment) {
   progress.clear();
 
   if (!results.empty()) {
-    fmt::print("{}{}", bench::results_table(results), bench::profiles_table(results));
+    const bool verbs = bench::subject_of(results.front().point) == bench::Subject::kVerbs;
+    fmt::print("{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
+               bench::profiles_table(results));
   }
   const int output = finish_output();
   if (bench::interrupted()) {

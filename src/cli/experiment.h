@@ -1,5 +1,5 @@
-// Measures a plan from start to finish, as `bench` and `demo` do it: starts or finds the nodes,
-// shows progress, writes the result file after every run, prints the table.
+// Measures a plan from start to finish, as `bench`, `verbs` and `demo` do it: starts or finds the
+// nodes, shows progress, writes the result file after every run, prints the table.
 #pragma once
 
 #include <cstdint>

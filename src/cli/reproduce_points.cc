@@ -55,12 +55,19 @@ class ScratchFolder {
 std::vector<std::string> bench_command(const std::string& tool, const std::string& device,
                                        const WantedPoint& wanted, const std::string& json) {
   const bench::Point& point = wanted.point;
-  std::vector<std::string> command = {tool, "bench", rpc::topology_name(point.topology)};
+  const bench::Subject subject = bench::subject_of(point);
+  std::vector<std::string> command = {tool};
+  if (subject == bench::Subject::kVerbs) {
+    command.emplace_back("verbs");
+  } else {
+    command.insert(command.end(), {"bench", rpc::topology_name(point.topology)});
+  }
   const auto add = [&](std::string name, std::string value) {
     command.push_back(std::move(name));
     command.push_back(std::move(value));
   };
   for (const bench::Axis& axis : bench::axes()) {
+    if (!axis.belongs_to(subject)) continue;
     add(fmt::format("--{}", axis.name), axis.text(axis.get(point)));
   }
   add("--device", device);
@@ -113,8 +120,7 @@ class Measurer {
     const bench::Point& point = work_[next_].second->point;
     free_bytes_ -= std::min(free_bytes_, bench::memory_bytes(point));
     ++running_;
-    progress_.step(fmt::format("{} {} on {}", rpc::topology_name(point.topology),
-                               protocol_name(point.protocol), work_[next_].first->device));
+    progress_.step(fmt::format("{} on {}", bench::point_text(point), work_[next_].first->device));
     return next_++;
   }
 
@@ -130,12 +136,12 @@ class Measurer {
     *exit_code = *ended;
     if (*ended != 0) {
       const std::string line = last_line(errors);
-      return {.error = line.empty() ? fmt::format("'verbena bench' ended with {}", *ended) : line};
+      return {.error = line.empty() ? fmt::format("the measurement ended with {}", *ended) : line};
     }
     std::ifstream file(json);
     const nlohmann::json document = nlohmann::json::parse(file, nullptr, false);
     if (!document.is_object() || document.value("results", nlohmann::json::array()).empty()) {
-      return {.error = "'verbena bench' left no result"};
+      return {.error = "the measurement left no result"};
     }
     return {.row = document["results"][0]};
   }

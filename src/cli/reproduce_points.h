@@ -1,5 +1,5 @@
-// Measures many points independently of each other, each by `verbena bench` in a process of its
-// own.
+// Measures many points independently of each other, each by `verbena bench` or
+// `verbena verbs` in a process of its own.
 #pragma once
 
 #include <cstdint>

@@ -27,6 +27,9 @@ constexpr std::array<std::string_view, 1> kResponderThreads = {"responder-thread
 constexpr std::array<std::string_view, 1> kResponse = {"response"};
 constexpr std::array<std::string_view, 1> kPending = {"pending"};
 constexpr std::array<std::string_view, 1> kActive = {"active"};
+constexpr std::array<std::string_view, 1> kSize = {"size"};
+constexpr std::array<std::string_view, 1> kEntries = {"entries"};
+constexpr std::array<std::string_view, 1> kRegion = {"region"};
 constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "threads",
                                                     "responder-threads"};
 
@@ -37,6 +40,9 @@ constexpr std::array kAbscissas = {
     Abscissa{"responder-threads", member<&Point::responder_threads>, kResponderThreads},
     Abscissa{"response", member<&Point::response_bytes>, kResponse},
     Abscissa{"pending", member<&Point::pending>, kPending},
+    Abscissa{"size", member<&Point::size_bytes>, kSize},
+    Abscissa{"entries", member<&Point::entries>, kEntries},
+    Abscissa{"region", member<&Point::region_bytes>, kRegion},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},
     Abscissa{"empty-percent", empty_percent, kActive},

@@ -60,9 +60,10 @@ Ordinate common_ordinate(const std::vector<Mention>& mentions) {
 
 // By what the samples differ most, of what makes lines of them.
 const Abscissa* best_abscissa(const std::vector<Sample>& samples) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "response", "pending",    "requesters",         "nodes",
-      "threads",  "responders", "responding-threads", "empty-percent"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "response",     "size",  "entries", "region",     "pending",
+      "requesters",   "nodes", "threads", "responders", "responding-threads",
+      "empty-percent"};
   const Abscissa* best = nullptr;
   size_t most = 0;
   for (const std::string_view name : kNames) {
@@ -77,12 +78,22 @@ const Abscissa* best_abscissa(const std::vector<Sample>& samples) {
   return best;
 }
 
-std::string protocol_of(const Sample& sample) { return protocol_name(sample.point.protocol); }
+// What its line is called: the protocol, or the raw verb and how entries are put together.
+std::string name_of(const bench::Point& point) {
+  if (bench::subject_of(point) == bench::Subject::kMessages) return protocol_name(point.protocol);
+  const std::string operation = bench::operation_name(point.operation);
+  const bool plain = point.entries == 1 && point.method != bench::VectorMethod::kSp;
+  return plain ? operation : operation + " " + bench::vector_method_name(point.method);
+}
 
-// What tells lines of the same protocol from each other.
+// What tells lines of the same name from each other.
 std::vector<std::string> variants_of(std::vector<Sample> samples, const Abscissa& along) {
   for (Sample& sample : samples) {
     sample.point.protocol = Protocol::kRead;
+    if (bench::subject_of(sample.point) == bench::Subject::kVerbs) {
+      sample.point.operation = bench::Operation::kWrite;
+      sample.point.method = bench::VectorMethod::kSgl;
+    }
     sample.other = sample.point;
   }
   return labels_of(samples, {&along});
@@ -125,7 +136,7 @@ class Figure {
   json lines(const Abscissa& along) const {
     std::map<std::pair<std::string, std::string>, std::map<double, double>> by_name;
     for (size_t i = 0; i < samples_.size(); ++i) {
-      by_name[{variants_[i], protocol_of(samples_[i])}][along.value(samples_[i].point)] =
+      by_name[{variants_[i], name_of(samples_[i].point)}][along.value(samples_[i].point)] =
           samples_[i].value;
     }
     json list = json::array();
@@ -165,7 +176,7 @@ class Figure {
       for (const Sample& sample : *samples) {
         if (sample.point.topology != topology_) continue;
         list.push_back({{"claim", claim.id},
-                        {"protocol", protocol_of(sample)},
+                        {"protocol", name_of(sample.point)},
                         {"variant", variant_of(sample.point)},
                         {"x", along.value(sample.point)},
                         {"low", range.low * factor},

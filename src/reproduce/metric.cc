@@ -40,6 +40,19 @@ std::optional<double> bandwidth_per_responder(const json& row) {
   return *all / (*nodes * *threads);
 }
 std::optional<double> rate(const json& row) { return number_at(row, "rate_per_s"); }
+// Of raw verbs: entries, of which an operation moves several.
+std::optional<double> entry_rate(const json& row) {
+  const auto operations = rate(row);
+  const auto entries = number_at(row, "entries");
+  if (!operations || !entries) return std::nullopt;
+  return *operations * *entries;
+}
+std::optional<double> rate_per_thread(const json& row) {
+  const auto all = rate(row);
+  const auto threads = number_at(row, "threads");
+  if (!all || !threads || *threads == 0) return std::nullopt;
+  return *all / *threads;
+}
 std::optional<double> latency(const json& row) { return number_at(row, "latency_ns", "p50"); }
 std::optional<double> tail_latency(const json& row) { return number_at(row, "latency_ns", "p99"); }
 
@@ -83,6 +96,8 @@ constexpr std::array kMetrics = {
     Metric{"bandwidth-per-node", Dimension::kBandwidth, bandwidth_per_node},
     Metric{"bandwidth-per-responder", Dimension::kBandwidth, bandwidth_per_responder},
     Metric{"rate", Dimension::kRate, rate},
+    Metric{"entry-rate", Dimension::kRate, entry_rate},
+    Metric{"rate-per-thread", Dimension::kRate, rate_per_thread},
     Metric{"latency", Dimension::kTime, latency},
     Metric{"tail-latency", Dimension::kTime, tail_latency},
     Metric{"requester-cycles", Dimension::kPlain, cycles<'q'>},

@@ -1,0 +1,73 @@
+// What raw verbs vary ("memsem" III): the verb, how several buffers become work requests, and how
+// addresses follow each other.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace verbena::bench {
+
+enum class Operation : uint8_t {
+  kMessages,  // none of them alone: requests with responses, by a protocol
+  kWrite,
+  kRead,
+  kSend,
+  kFetchAdd,
+  kCompareSwap,
+};
+
+// Vector IO, for WRITE as an example:
+enum class VectorMethod : uint8_t {
+  kSp,        // the CPU copies all entries into one buffer, which is written by one work request
+  kSgl,       // one work request whose gather list has all entries
+  kDoorbell,  // a work request per entry, announced together by one doorbell
+};
+
+enum class AccessPattern : uint8_t { kSequential, kRandom };
+
+inline constexpr std::array kRawOperations = {Operation::kWrite, Operation::kRead, Operation::kSend,
+                                              Operation::kFetchAdd, Operation::kCompareSwap};
+inline constexpr std::array kVectorMethods = {VectorMethod::kSp, VectorMethod::kSgl,
+                                              VectorMethod::kDoorbell};
+inline constexpr std::array kAccessPatterns = {AccessPattern::kSequential, AccessPattern::kRandom};
+
+inline constexpr const char* operation_name(Operation operation) {
+  switch (operation) {
+    case Operation::kWrite:
+      return "write";
+    case Operation::kRead:
+      return "read";
+    case Operation::kSend:
+      return "send";
+    case Operation::kFetchAdd:
+      return "fetch-add";
+    case Operation::kCompareSwap:
+      return "compare-swap";
+    case Operation::kMessages:
+      break;
+  }
+  return "messages";
+}
+
+inline constexpr const char* vector_method_name(VectorMethod method) {
+  switch (method) {
+    case VectorMethod::kSp:
+      return "sp";
+    case VectorMethod::kSgl:
+      return "sgl";
+    case VectorMethod::kDoorbell:
+      break;
+  }
+  return "doorbell";
+}
+
+inline constexpr const char* access_pattern_name(AccessPattern pattern) {
+  return pattern == AccessPattern::kRandom ? "rand" : "seq";
+}
+
+inline constexpr bool is_atomic(Operation operation) {
+  return operation == Operation::kFetchAdd || operation == Operation::kCompareSwap;
+}
+
+}  // namespace verbena::bench

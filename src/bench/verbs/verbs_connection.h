@@ -1,0 +1,43 @@
+// The queue pair and the memory of a thread that posts raw verbs, and of the thread that they
+// reach.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "src/bench/point.h"
+#include "src/memory/arena.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/status.h"
+
+namespace verbena::bench {
+
+// Where the other side's region is.
+struct RemoteRegion {
+  uint64_t address = 0;
+  uint64_t rkey = 0;
+};
+
+struct VerbsConnection {
+  RegisteredArena region;
+  // With VectorMethod::kSp, where entries are put together: room for each pending operation.
+  std::optional<RegisteredArena> staging;
+  CompletionQueue send_completions;
+  CompletionQueue receive_completions;
+  QueuePair queue_pair;
+  RemoteRegion remote{};
+  uint32_t receives = 0;  // that are posted, of a responder of SENDs
+};
+
+// Makes all of it for `point`, and connects with what the other side made for the same point.
+// `responds`: this side is the one that operations reach; its receives, each as long as a work
+// request of the other side, are posted before anything can come. Control path.
+Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDomain& domain,
+                                      const Point& point, bool responds,
+                                      ControlConnection& control);
+
+// Posts one receive, the `number`-th. False: the queue pair refuses it.
+bool post_receive(const VerbsConnection& connection, const Point& point, uint64_t number);
+
+}  // namespace verbena::bench

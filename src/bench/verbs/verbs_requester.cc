@@ -1,0 +1,158 @@
+#include "src/bench/verbs/verbs_requester.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "src/base/virtual_time.h"
+
+namespace verbena::bench {
+
+namespace {
+
+ibv_wr_opcode opcode_of(Operation operation) {
+  switch (operation) {
+    case Operation::kRead:
+      return IBV_WR_RDMA_READ;
+    case Operation::kSend:
+      return IBV_WR_SEND;
+    case Operation::kFetchAdd:
+      return IBV_WR_ATOMIC_FETCH_AND_ADD;
+    case Operation::kCompareSwap:
+      return IBV_WR_ATOMIC_CMP_AND_SWP;
+    default:
+      return IBV_WR_RDMA_WRITE;
+  }
+}
+
+bool copies(const Point& point) {
+  return point.method == VectorMethod::kSp && !is_atomic(point.operation);
+}
+
+}  // namespace
+
+VerbsRequester::VerbsRequester(const Point& point, VerbsConnection connection, uint64_t seed)
+    : operation_(point.operation),
+      entries_(point.entries),
+      requests_(requests_per_operation(point)),
+      signal_interval_(std::max(point.signal_interval, 1u)),
+      gathers_(copies(point) && point.operation != Operation::kRead),
+      scatters_(copies(point) && point.operation == Operation::kRead),
+      connection_(std::move(connection)),
+      local_places_(point.local, point.region_bytes, point.size_bytes, seed),
+      remote_places_(point.remote, point.region_bytes, operation_bytes(point) / requests_, ~seed),
+      list_(connection_.queue_pair.get(), point.post_batch * requests_),
+      work_(size_t{point.pending} * requests_),
+      pieces_(size_t{point.pending} * point.entries,
+              {.addr = 0, .length = point.size_bytes, .lkey = connection_.region.lkey()}),
+      staged_(copies(point) ? point.pending : 0),
+      order_(point.pending) {
+  for (uint32_t slot = 0; slot < staged_.size(); ++slot) {
+    const RegisteredArena& staging = *connection_.staging;
+    staged_[slot] = {
+        .addr = reinterpret_cast<uint64_t>(staging.data()) + slot * operation_bytes(point),
+        .length = static_cast<uint32_t>(operation_bytes(point)),
+        .lkey = staging.lkey()};
+  }
+  fill_constant_parts();
+  const bool has_payload = operation_ == Operation::kWrite || operation_ == Operation::kSend;
+  const uint64_t inline_bytes =
+      std::min(point.inline_bytes, connection_.queue_pair.max_inline_bytes());
+  if (has_payload && operation_bytes(point) / requests_ <= inline_bytes) {
+    for (ibv_send_wr& request : work_) request.send_flags |= IBV_SEND_INLINE;
+  }
+}
+
+void VerbsRequester::fill_constant_parts() {
+  const uint32_t pieces = entries_ / requests_;
+  for (size_t i = 0; i < work_.size(); ++i) {
+    ibv_send_wr& request = work_[i];
+    request.opcode = opcode_of(operation_);
+    request.sg_list = staged_.empty() ? &pieces_[i * pieces] : &staged_[i];
+    request.num_sge = staged_.empty() ? static_cast<int>(pieces) : 1;
+    const auto rkey = static_cast<uint32_t>(connection_.remote.rkey);
+    if (is_atomic(operation_)) {
+      // The compare-and-swap finds the zero that it leaves, so it always succeeds.
+      request.wr.atomic.compare_add = operation_ == Operation::kFetchAdd ? 1 : 0;
+      request.wr.atomic.rkey = rkey;
+    } else {
+      request.wr.rdma.rkey = rkey;
+    }
+  }
+}
+
+PostResult VerbsRequester::try_post(uint32_t slot, uint32_t /*bytes*/) {
+  if (!status_.ok()) [[unlikely]]
+    return PostResult::kFailed;
+  order_[posted_++ % order_.size()] = slot;
+  const auto region = reinterpret_cast<uint64_t>(connection_.region.data());
+  for (ibv_sge& piece : pieces_of(slot)) piece.addr = region + local_places_.next();
+  if (gathers_) gather(slot);
+  for (uint32_t i = 0; i < requests_; ++i) {
+    ibv_send_wr& request = work_[size_t{slot} * requests_ + i];
+    const uint64_t address = connection_.remote.address + remote_places_.next();
+    if (is_atomic(operation_)) {
+      request.wr.atomic.remote_addr = address;
+    } else {
+      request.wr.rdma.remote_addr = address;
+    }
+    request.wr_id = posted_;
+    request.send_flags &= ~unsigned{IBV_SEND_SIGNALED};
+    if (i + 1 == requests_ && posted_ - signaled_ >= signal_interval_) {
+      request.send_flags |= IBV_SEND_SIGNALED;
+      signaled_ = posted_;
+    }
+    note(list_.push(request));
+  }
+  return status_.ok() ? PostResult::kPosted : PostResult::kFailed;
+}
+
+char* VerbsRequester::request_buffer(uint32_t slot) {
+  return reinterpret_cast<char*>(work_[size_t{slot} * requests_].sg_list->addr);
+}
+
+void VerbsRequester::gather(uint32_t slot) {
+  auto* to = reinterpret_cast<char*>(staged_[slot].addr);
+  for (const ibv_sge& piece : pieces_of(slot)) {
+    std::memcpy(to, reinterpret_cast<const void*>(piece.addr), piece.length);
+    to += piece.length;
+  }
+  note_bytes(staged_[slot].length);
+}
+
+void VerbsRequester::scatter(uint32_t slot) {
+  const auto* from = reinterpret_cast<const char*>(staged_[slot].addr);
+  for (const ibv_sge& piece : pieces_of(slot)) {
+    std::memcpy(reinterpret_cast<void*>(piece.addr), from, piece.length);
+    from += piece.length;
+  }
+  note_bytes(staged_[slot].length);
+}
+
+void VerbsRequester::ask() {
+  ibv_send_wr request{};
+  request.wr_id = posted_;
+  request.opcode = IBV_WR_RDMA_WRITE;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.rdma.remote_addr = connection_.remote.address;
+  request.wr.rdma.rkey = static_cast<uint32_t>(connection_.remote.rkey);
+  ibv_send_wr* rejected = nullptr;
+  signaled_ = posted_;
+  note(ibv_post_send(connection_.queue_pair.get(), &request, &rejected));
+}
+
+void VerbsRequester::note(int post_error) {
+  if (post_error == 0 || !status_.ok()) [[likely]]
+    return;
+  status_ = Status(StatusCode::kInternal,
+                   fmt::format("the queue pair refuses a work request: {}; lower --pending or "
+                               "--entries",
+                               std::strerror(post_error)));
+}
+
+void VerbsRequester::fail(ibv_wc_status status) {
+  if (status_.ok()) status_ = Status(StatusCode::kUnavailable, explain_completion_error(status));
+}
+
+}  // namespace verbena::bench

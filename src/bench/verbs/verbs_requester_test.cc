@@ -1,0 +1,284 @@
+// That operations move what they should from where to where, on the software RNIC and in a
+// simulation.
+#include "src/bench/verbs/verbs_requester.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/sim/cluster_for_test.h"
+#include "verbena/connection.h"
+
+namespace verbena::bench {
+namespace {
+
+using sim::must;
+
+// One thread's run to its end, and the memory of both sides afterwards.
+struct Moved {
+  std::vector<char> own;
+  std::vector<char> other;
+  uint64_t taken = 0;
+  std::string error;
+};
+
+constexpr int64_t kTimeoutNs = 30'000'000'000;
+constexpr uint32_t kFilled = 1;
+constexpr uint32_t kDone = 2;
+
+// Fills its region, then keeps `pending` operations on their way until `operations` are done.
+void request(const Device& device, const ProtectionDomain& domain, const Point& point,
+             ControlConnection& control, uint64_t operations, Moved& moved) {
+  VerbsConnection connection = must(connect_verbs(device, domain, point, false, control));
+  char* const region = connection.region.data();
+  const bool reads = point.operation == Operation::kRead || is_atomic(point.operation);
+  for (uint64_t i = 0; !reads && i < point.region_bytes; ++i) {
+    region[i] = static_cast<char>(i % point.size_bytes + i / point.size_bytes % 7 + 1);
+  }
+  must(control.receive_value<uint8_t>(kFilled, kTimeoutNs));
+  VerbsRequester requester(point, std::move(connection), run_seed());
+  uint64_t posted = 0;
+  const auto post = [&](uint32_t slot) {
+    if (posted == operations) return;
+    ++posted;
+    ASSERT_EQ(requester.try_post(slot, 0), PostResult::kPosted);
+  };
+  for (uint32_t slot = 0; slot < point.pending; ++slot) post(slot);
+  Waiter waiter;
+  while (moved.taken < posted && requester.status().ok()) {
+    const uint32_t found = requester.poll([&](uint32_t slot, std::span<const char>) {
+      ++moved.taken;
+      post(slot);
+    });
+    if (found > 0) {
+      waiter.progress();
+    } else {
+      waiter.idle();
+    }
+  }
+  moved.error = requester.status().message();
+  moved.own.assign(region, region + point.region_bytes);
+  must(control.send_value(kDone, uint8_t{1}));
+}
+
+void respond(const Device& device, const ProtectionDomain& domain, const Point& point,
+             ControlConnection& control, Moved& moved) {
+  VerbsConnection connection = must(connect_verbs(device, domain, point, true, control));
+  char* const region = connection.region.data();
+  if (point.operation == Operation::kRead) {
+    for (uint64_t i = 0; i < point.region_bytes; ++i) region[i] = static_cast<char>(i * 7 + 3);
+  }
+  must(control.send_value(kFilled, uint8_t{1}));
+  // Short SENDs are put into their receives when these are polled for.
+  const uint64_t receives = point.operation == Operation::kSend
+                                ? uint64_t{point.pending} * requests_per_operation(point)
+                                : 0;
+  Waiter waiter;
+  for (uint64_t received = 0; received < receives;) {
+    ibv_wc completion;
+    const int found = ibv_poll_cq(connection.receive_completions.get(), 1, &completion);
+    if (found == 0) {
+      waiter.idle();
+      continue;
+    }
+    ASSERT_EQ(found, 1);
+    ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+    ++received;
+  }
+  must(control.receive_value<uint8_t>(kDone, kTimeoutNs));
+  moved.other.assign(region, region + point.region_bytes);
+}
+
+Moved run_pair(const Point& point, uint64_t operations, bool simulated) {
+  Moved moved;
+  const JobSecret secret = JobSecret::random();
+  const auto pair = [&](const Device& a, const ProtectionDomain& domain_a, const Device& b,
+                        const ProtectionDomain& domain_b,
+                        const std::function<Thread(int, std::function<void()>)>& start,
+                        const std::string& address) {
+    uint16_t port = 0;
+    std::optional<ControlListener> listener;
+    Thread responder = start(1, [&] {
+      if (!listener) listener = must(ControlListener::listen(address, 0, secret));
+      port = listener->port();
+      ControlConnection control = must(listener->accept(kTimeoutNs));
+      respond(b, domain_b, point, control, moved);
+    });
+    Thread requester = start(0, [&] {
+      while (__atomic_load_n(&port, __ATOMIC_ACQUIRE) == 0) sleep_ns(100'000);
+      ControlConnection control = must(ControlConnection::connect(
+          address, __atomic_load_n(&port, __ATOMIC_ACQUIRE), secret, kTimeoutNs));
+      request(a, domain_a, point, control, operations, moved);
+    });
+    requester.join();
+    responder.join();
+  };
+  if (simulated) {
+    sim::Cluster cluster;
+    pair(
+        cluster[0].device, cluster[0].domain, cluster[1].device, cluster[1].domain,
+        [&](int node, std::function<void()> body) {
+          return cluster.start(static_cast<size_t>(node), std::move(body));
+        },
+        "simulated");
+  } else {
+    const Device device = must(Device::open("soft0"));
+    const ProtectionDomain domain = must(ProtectionDomain::create(device));
+    pair(
+        device, domain, device, domain,
+        [](int, std::function<void()> body) { return start_thread("test", std::move(body)); },
+        "127.0.0.1");
+  }
+  return moved;
+}
+
+using Case = std::tuple<bool, VectorMethod, uint32_t, uint32_t>;
+class MovesBytes : public testing::TestWithParam<Case> {
+ protected:
+  // So many operations as use each place of the region once.
+  static constexpr uint64_t kOperations = 48;
+
+  Point point(Operation operation) const {
+    const auto [simulated, method, entries, signal_interval] = GetParam();
+    Point point;
+    point.operation = operation;
+    point.method = method;
+    point.entries = entries;
+    point.signal_interval = signal_interval;
+    point.size_bytes = 40;
+    point.pending = 5;
+    point.post_batch = 2;
+    point.inline_bytes = entries == 1 ? kDeviceInlineLimit : 0;
+    point.region_bytes = kOperations * operation_bytes(point);
+    return point;
+  }
+  Moved run(const Point& point, uint64_t operations) const {
+    return run_pair(point, operations, std::get<0>(GetParam()));
+  }
+};
+
+TEST_P(MovesBytes, OfSequentialOperationsFromBeginToEnd) {
+  for (const Operation operation : {Operation::kWrite, Operation::kRead, Operation::kSend}) {
+    SCOPED_TRACE(operation_name(operation));
+    const Point one = point(operation);
+    // A SEND's receives are posted ahead of time and not posted again here.
+    const uint64_t operations = operation == Operation::kSend ? one.pending : kOperations;
+    const Moved moved = run(one, operations);
+    EXPECT_EQ(moved.error, "");
+    EXPECT_EQ(moved.taken, operations);
+    const uint64_t bytes = operations * operation_bytes(one);
+    ASSERT_EQ(moved.own.size(), one.region_bytes);
+    ASSERT_EQ(moved.other.size(), one.region_bytes);
+    EXPECT_EQ(std::memcmp(moved.own.data(), moved.other.data(), bytes), 0);
+    EXPECT_NE(moved.other[bytes - 1], 0);
+  }
+}
+
+TEST_P(MovesBytes, OfRandomPlacesInWholePieces) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE(seed);
+  Point one = point(Operation::kWrite);
+  one.remote = AccessPattern::kRandom;
+  const uint64_t piece = operation_bytes(one) / requests_per_operation(one);
+  const Moved moved = run(one, kOperations);
+  EXPECT_EQ(moved.error, "");
+  uint64_t touched = 0;
+  for (uint64_t at = 0; at + piece <= one.region_bytes; at += piece) {
+    if (moved.other[at] == 0) {
+      EXPECT_EQ(moved.other[at + piece - 1], 0);
+      continue;
+    }
+    ++touched;
+    // It is one of the own region's pieces.
+    bool known = false;
+    for (uint64_t from = 0; from + piece <= one.region_bytes && !known; from += piece) {
+      known = std::memcmp(&moved.own[from], &moved.other[at], piece) == 0;
+    }
+    EXPECT_TRUE(known) << at;
+  }
+  // By chance 1 - 1/e of them.
+  EXPECT_GT(touched, one.region_bytes / piece / 4);
+}
+
+TEST_P(MovesBytes, AtomicsCountEveryOperation) {
+  if (std::get<1>(GetParam()) != VectorMethod::kDoorbell && std::get<2>(GetParam()) > 1) {
+    GTEST_SKIP() << "an atomic has one entry";
+  }
+  Point one = point(Operation::kFetchAdd);
+  one.size_bytes = 8;
+  one.remote = AccessPattern::kRandom;
+  one.region_bytes = 64;
+  one.region_bytes = std::max<uint64_t>(one.region_bytes, operation_bytes(one));
+  const Moved moved = run(one, kOperations);
+  EXPECT_EQ(moved.error, "");
+  uint64_t sum = 0;
+  for (uint64_t at = 0; at < one.region_bytes; at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, &moved.other[at], sizeof(word));
+    sum += word;
+  }
+  EXPECT_EQ(sum, kOperations * one.entries);
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& one) {
+  const auto& [simulated, method, entries, interval] = one.param;
+  return std::string(simulated ? "sim" : "soft") + "_" + vector_method_name(method) + "_" +
+         std::to_string(entries) + "_signal" + std::to_string(interval);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, MovesBytes,
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(VectorMethod::kSp, VectorMethod::kSgl,
+                                                          VectorMethod::kDoorbell),
+                                          testing::Values(1u, 7u), testing::Values(0u, 4u)),
+                         case_name);
+
+TEST(VerbsRequester, AnErrorEndsItWithItsCause) {
+  Point point;
+  point.operation = Operation::kWrite;
+  point.size_bytes = 4096;
+  point.region_bytes = 4096;
+  sim::Cluster cluster;
+  Moved moved;
+  // The other side's key names nothing, as if it were gone.
+  const JobSecret secret = JobSecret::random();
+  uint16_t port = 0;
+  Thread responder = cluster.start(1, [&] {
+    ControlListener listener = must(ControlListener::listen("simulated", 0, secret));
+    port = listener.port();
+    ControlConnection control = must(listener.accept(kTimeoutNs));
+    VerbsConnection connection =
+        must(connect_verbs(cluster[1].device, cluster[1].domain, point, true, control));
+    must(control.receive_value<uint8_t>(kDone, kTimeoutNs));
+  });
+  Thread requester = cluster.start(0, [&] {
+    while (port == 0) sleep_ns(1000);
+    ControlConnection control =
+        must(ControlConnection::connect("simulated", port, secret, kTimeoutNs));
+    VerbsConnection connection =
+        must(connect_verbs(cluster[0].device, cluster[0].domain, point, false, control));
+    connection.remote.rkey ^= 0xffff;
+    VerbsRequester one(point, std::move(connection), 1);
+    EXPECT_EQ(one.try_post(0, 0), PostResult::kPosted);
+    Waiter waiter;
+    while (one.status().ok()) {
+      EXPECT_EQ(one.poll([](uint32_t, std::span<const char>) {}), 0u);
+      waiter.idle();
+    }
+    EXPECT_NE(one.status().message().find("remote access"), std::string::npos)
+        << one.status().message();
+    EXPECT_EQ(one.try_post(0, 0), PostResult::kFailed);
+    must(control.send_value(kDone, uint8_t{1}));
+  });
+  requester.join();
+  responder.join();
+}
+
+}  // namespace
+}  // namespace verbena::bench

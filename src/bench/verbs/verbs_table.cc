@@ -1,0 +1,77 @@
+#include "src/bench/verbs/verbs_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/bench/axis.h"
+#include "src/bench/results_table.h"
+#include "src/bench/size_list.h"
+#include "src/bench/text_table.h"
+
+namespace verbena::bench {
+
+namespace {
+
+std::string cost_text(const std::optional<CpuCost>& cost) {
+  if (!cost) return "-";
+  const double count = cost->instructions.value_or(cost->cycles);
+  return count == 0 ? "0" : count_text(count);
+}
+
+// What has a column: the operation, and each axis on which points differ from what is usual.
+std::vector<const Axis*> shown_axes(const std::vector<PointResult>& results) {
+  const Point usual;
+  std::vector<const Axis*> shown;
+  for (const Axis& axis : axes()) {
+    const bool always = axis.name == "operation" || axis.name == "size" || axis.name == "pending";
+    const bool differs = std::any_of(results.begin(), results.end(), [&](const PointResult& one) {
+      return axis.get(one.point) != axis.get(usual);
+    });
+    if (axis.belongs_to(Subject::kVerbs) && (always || differs)) shown.push_back(&axis);
+  }
+  return shown;
+}
+
+std::string cell_text(const Axis& axis, const Point& point) {
+  const bool bytes = axis.name == "size" || axis.name == "region";
+  return bytes ? size_text(axis.get(point)) : axis.text(axis.get(point));
+}
+
+}  // namespace
+
+std::string verbs_table(const std::vector<PointResult>& results) {
+  const std::vector<const Axis*> shown = shown_axes(results);
+  std::vector<std::vector<std::string>> rows(1);
+  for (const Axis* axis : shown) rows.front().emplace_back(axis->name);
+  for (const char* name : {"median", "p99", "rate", "bandwidth", "CPU", "CPU other", "runs"}) {
+    rows.front().emplace_back(name);
+  }
+  const char* unit = "cycles";
+  for (const PointResult& result : results) {
+    std::vector<std::string> row;
+    for (const Axis* axis : shown) row.push_back(cell_text(*axis, result.point));
+    if (result.errors > 0) {
+      row.push_back(fmt::format("FAILED: {}", result.error));
+    } else {
+      const std::optional<CpuCost> cost = result.requester_cost();
+      if (cost && cost->instructions) unit = "instructions";
+      row.insert(row.end(),
+                 {time_text(result.p50_ns().median), time_text(result.p99_ns().median),
+                  rate_text(result.rate_per_s().median),
+                  bandwidth_text(result.bandwidth_bytes_per_s()), cost_text(cost),
+                  cost_text(result.responder_cost()), fmt::format("{}", result.runs.size())});
+    }
+    rows.push_back(std::move(row));
+  }
+  return text_table(rows, shown.size()) +
+         fmt::format(
+             "latency: from before an operation's CPU work and post until its completion is "
+             "taken, waiting behind other\npending ones included; rate: operations, each of "
+             "all its entries; CPU: {} per operation here and on the\nother side; numbers "
+             "are medians over the runs\n",
+             unit) +
+         simulation_text(results);
+}
+
+}  // namespace verbena::bench
