@@ -139,7 +139,7 @@ def load(paths):
             )
     if not measurements:
         raise ReportError(
-            f"no measurements in {', '.join(map(str, paths))}: write some with "
+            f"no measurements of protocols in {', '.join(map(str, paths))}: write some with "
             "'verbena bench one-to-one --protocol all --json FILE'"
         )
     return Results(files, sources, measurements, peers)
@@ -239,7 +239,16 @@ def _result_file(document, path):
         command=document["command"],
         extra={key: value for key, value in document.items() if key not in known},
     )
-    return source, [_measurement(_Row(row, path, index), source) for index, row in enumerate(document["results"])]
+    return source, [
+        _measurement(_Row(row, path, index), source)
+        for index, row in enumerate(document["results"])
+        if not _is_raw_verb(row)
+    ]
+
+
+def _is_raw_verb(row):
+    """Of `verbena verbs`: no protocol, so there is nothing on the page to compare it with."""
+    return isinstance(row, dict) and "operation" in row
 
 
 class _Row:

@@ -94,6 +94,8 @@ nlohmann::json full_row(const bench::Point& point) {
           {"requester_nodes", point.nodes},
           {"responder_nodes", point.responder_nodes},
           {"responder_threads", point.responder_threads},
+          {"threads", point.threads},
+          {"entries", point.entries},
           {"value_bandwidth_bytes_per_s", 1e9},
           {"rate_per_s", 1e6},
           {"latency_ns", {{"p50", 1000}, {"p99", 2000}}},

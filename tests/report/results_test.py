@@ -43,6 +43,13 @@ class Reading(unittest.TestCase):
         twice = results.load([self.folder, self.folder / "one-to-one.json"])
         self.assertEqual(len(twice.measurements), 180)
 
+    def test_raw_verbs_are_left_out(self):
+        raw = {"operation": "write", "size_bytes": 64, "errors": 0}
+        mixed = self.file("mixed.json", json.dumps(synthetic.document([synthetic.row("read", 64, 1), raw])))
+        self.assertEqual([one.protocol for one in results.load([mixed]).measurements], ["read"])
+        alone = self.file("verbs.json", json.dumps(synthetic.document([raw])))
+        self.assertIn("no measurements of protocols", self.refused(alone))
+
     def test_half_written_files_are_told_from_foreign_ones(self):
         whole = json.dumps(synthetic.document([synthetic.row("read", 64, 1)]), indent=1)
         for share in (0.1, 0.35, 0.6, 0.9, 0.99):

@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kMaxQueuePairs = 1 << 24;
 constexpr uint32_t kMaxQueueWrs = 16384;
-constexpr uint32_t kMaxSges = 30;
+constexpr uint32_t kMaxSges = 32;  // mlx4; mlx5 takes 30
 constexpr uint32_t kMaxCqes = 1 << 22;
 constexpr uint64_t kPageBytes = 4096;
 
