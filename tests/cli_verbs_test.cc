@@ -44,7 +44,7 @@ TEST_P(VerbsOn, EveryOperationIsMeasured) {
   const json rows = measure({"--operation", "all", "--size", "8,5000", "--pending", "1,5",
                              "--local", "all", "--remote", "rand", "--region", "64KiB"});
   // Atomics have no size but one.
-  EXPECT_EQ(rows.size(), 3u * 2u * 2u * 2u + 2u * 2u * 2u);
+  EXPECT_EQ(rows.size(), 4u * 2u * 2u * 2u + 2u * 2u * 2u);
   for (const json& row : rows) {
     SCOPED_TRACE(row.dump());
     EXPECT_EQ(row.at("device"), GetParam());
@@ -77,6 +77,13 @@ TEST_P(VerbsOn, EveryMethodOfVectorIoIsMeasured) {
     EXPECT_DOUBLE_EQ(row.at("bandwidth_bytes_per_s").get<double>(),
                      row.at("rate_per_s").get<double>() * row.at("entries").get<double>() * 32);
   }
+}
+
+TEST_P(VerbsOn, RoundsOfLooksTakeLongerWithMoreChannels) {
+  const json rows = measure({"--operation", "look", "--entries", "1,256"});
+  ASSERT_EQ(rows.size(), 2u);
+  const auto per_round = [&](size_t row) { return 1 / rows[row].at("rate_per_s").get<double>(); };
+  EXPECT_GT(per_round(1), per_round(0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, VerbsOn, testing::Values("soft0", "sim:connectx3-40g"),
@@ -132,7 +139,8 @@ TEST(Verbs, GoesOnFromItsResults) {
 
 TEST(VerbsErrors, AreOneLineAndNameTheCause) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
-      {{"--operation", "ping"}, "there are write, read, send, fetch-add, compare-swap and all"},
+      {{"--operation", "ping"},
+       "there are write, read, send, fetch-add, compare-swap, look and all"},
       {{"--method", "list"}, "there are sp, sgl, doorbell and all"},
       {{"--local", "zipf"}, "there are seq, rand and all"},
       {{"--size", "0"}, "size 0"},

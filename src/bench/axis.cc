@@ -260,13 +260,11 @@ struct PatternNames {
 };
 
 // Points about messages have no raw operation.
-bool is_operation(uint64_t value) {
-  return value <= static_cast<uint64_t>(Operation::kCompareSwap);
-}
+bool is_operation(uint64_t value) { return value <= static_cast<uint64_t>(Operation::kLook); }
 constexpr Axis operation_axis() {
   Axis axis = name_axis<OperationNames, &Point::operation>(
       "operation", "operation", "operation", "write",
-      "write, read, send, fetch-add, compare-swap, or all");
+      "write, read, send, fetch-add, compare-swap, look, or all");
   axis.possible = is_operation;
   return of_verbs(axis);
 }

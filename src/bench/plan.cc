@@ -280,7 +280,8 @@ Status check_operation(const Point& point, const DeviceInfo& device) {
         StatusCode::kUnsupported,
         fmt::format("{} has no atomics; choose another --operation or --device", device.name));
   }
-  if (point.method != VectorMethod::kSgl || point.entries <= device.max_sges) {
+  const bool gathers = has_entries(point.operation) && point.method == VectorMethod::kSgl;
+  if (!gathers || point.entries <= device.max_sges) {
     return Status::ok_status();
   }
   return Status(StatusCode::kLimitExceeded,

@@ -15,6 +15,7 @@ enum class Operation : uint8_t {
   kSend,
   kFetchAdd,
   kCompareSwap,
+  kLook,  // no verb: a round of looks at the marks of channels into which nobody writes
 };
 
 // Vector IO, for WRITE as an example:
@@ -26,8 +27,9 @@ enum class VectorMethod : uint8_t {
 
 enum class AccessPattern : uint8_t { kSequential, kRandom };
 
-inline constexpr std::array kRawOperations = {Operation::kWrite, Operation::kRead, Operation::kSend,
-                                              Operation::kFetchAdd, Operation::kCompareSwap};
+inline constexpr std::array kRawOperations = {Operation::kWrite,       Operation::kRead,
+                                              Operation::kSend,        Operation::kFetchAdd,
+                                              Operation::kCompareSwap, Operation::kLook};
 inline constexpr std::array kVectorMethods = {VectorMethod::kSp, VectorMethod::kSgl,
                                               VectorMethod::kDoorbell};
 inline constexpr std::array kAccessPatterns = {AccessPattern::kSequential, AccessPattern::kRandom};
@@ -44,6 +46,8 @@ inline constexpr const char* operation_name(Operation operation) {
       return "fetch-add";
     case Operation::kCompareSwap:
       return "compare-swap";
+    case Operation::kLook:
+      return "look";
     case Operation::kMessages:
       break;
   }
@@ -64,6 +68,12 @@ inline constexpr const char* vector_method_name(VectorMethod method) {
 
 inline constexpr const char* access_pattern_name(AccessPattern pattern) {
   return pattern == AccessPattern::kRandom ? "rand" : "seq";
+}
+
+// Whether entries travel, so that there are ways to put them together.
+inline constexpr bool has_entries(Operation operation) {
+  return operation == Operation::kWrite || operation == Operation::kRead ||
+         operation == Operation::kSend;
 }
 
 inline constexpr bool is_atomic(Operation operation) {

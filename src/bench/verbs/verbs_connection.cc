@@ -54,11 +54,12 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
   VERBENA_ASSIGN_OR_RETURN(RegisteredArena region,
                            RegisteredArena::create(domain, point.region_bytes, access, huge_pages));
   std::optional<RegisteredArena> staging;
-  if (!responds && point.method == VectorMethod::kSp && !is_atomic(point.operation)) {
+  if (!responds && point.method == VectorMethod::kSp && has_entries(point.operation)) {
     VERBENA_ASSIGN_OR_RETURN(staging,
                              RegisteredArena::create(domain, point.pending * operation_bytes(point),
                                                      IBV_ACCESS_LOCAL_WRITE, huge_pages));
   }
+  const bool gathers = has_entries(point.operation) && point.method == VectorMethod::kSgl;
   const bool receives = responds && point.operation == Operation::kSend;
   const uint32_t sends = responds ? 1 : send_depth(point);
   const uint32_t receive_wrs = receives ? receive_depth(device, point) : 1;
@@ -68,14 +69,13 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
                            CompletionQueue::create(device, {.depth_cqes = receive_wrs}));
   VERBENA_ASSIGN_OR_RETURN(
       QueuePair queue_pair,
-      QueuePair::create(
-          domain,
-          {.send_cq = &send_completions,
-           .recv_cq = &receive_completions,
-           .send_depth_wrs = sends,
-           .recv_depth_wrs = receive_wrs,
-           .max_send_sges = point.method == VectorMethod::kSgl ? point.entries : 1,
-           .max_inline_bytes = std::min(point.inline_bytes, device.info().max_inline_bytes)}));
+      QueuePair::create(domain, {.send_cq = &send_completions,
+                                 .recv_cq = &receive_completions,
+                                 .send_depth_wrs = sends,
+                                 .recv_depth_wrs = receive_wrs,
+                                 .max_send_sges = gathers ? point.entries : 1,
+                                 .max_inline_bytes = std::min(point.inline_bytes,
+                                                              device.info().max_inline_bytes)}));
   VERBENA_RETURN_IF_ERROR(queue_pair.init(access & ~unsigned{IBV_ACCESS_LOCAL_WRITE}));
 
   VerbsConnection connection{.region = std::move(region),

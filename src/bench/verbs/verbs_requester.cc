@@ -27,7 +27,7 @@ ibv_wr_opcode opcode_of(Operation operation) {
 }
 
 bool copies(const Point& point) {
-  return point.method == VectorMethod::kSp && !is_atomic(point.operation);
+  return point.method == VectorMethod::kSp && has_entries(point.operation);
 }
 
 }  // namespace

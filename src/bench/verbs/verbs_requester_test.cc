@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/bench/verbs/mark_looker.h"
 #include "src/device/sim/cluster_for_test.h"
 #include "verbena/connection.h"
 
@@ -239,21 +240,16 @@ INSTANTIATE_TEST_SUITE_P(Of, MovesBytes,
                                           testing::Values(1u, 7u), testing::Values(0u, 4u)),
                          case_name);
 
-TEST(VerbsRequester, AnErrorEndsItWithItsCause) {
-  Point point;
-  point.operation = Operation::kWrite;
-  point.size_bytes = 4096;
-  point.region_bytes = 4096;
-  sim::Cluster cluster;
-  Moved moved;
-  // The other side's key names nothing, as if it were gone.
+// Hands a thread of the first node its end of a connection to the second.
+void connect_in(sim::Cluster& cluster, const Point& point,
+                const std::function<void(VerbsConnection)>& use) {
   const JobSecret secret = JobSecret::random();
   uint16_t port = 0;
   Thread responder = cluster.start(1, [&] {
     ControlListener listener = must(ControlListener::listen("simulated", 0, secret));
     port = listener.port();
     ControlConnection control = must(listener.accept(kTimeoutNs));
-    VerbsConnection connection =
+    const VerbsConnection connection =
         must(connect_verbs(cluster[1].device, cluster[1].domain, point, true, control));
     must(control.receive_value<uint8_t>(kDone, kTimeoutNs));
   });
@@ -261,23 +257,58 @@ TEST(VerbsRequester, AnErrorEndsItWithItsCause) {
     while (port == 0) sleep_ns(1000);
     ControlConnection control =
         must(ControlConnection::connect("simulated", port, secret, kTimeoutNs));
-    VerbsConnection connection =
-        must(connect_verbs(cluster[0].device, cluster[0].domain, point, false, control));
-    connection.remote.rkey ^= 0xffff;
-    VerbsRequester one(point, std::move(connection), 1);
-    EXPECT_EQ(one.try_post(0, 0), PostResult::kPosted);
-    Waiter waiter;
-    while (one.status().ok()) {
-      EXPECT_EQ(one.poll([](uint32_t, std::span<const char>) {}), 0u);
-      waiter.idle();
-    }
-    EXPECT_NE(one.status().message().find("remote access"), std::string::npos)
-        << one.status().message();
-    EXPECT_EQ(one.try_post(0, 0), PostResult::kFailed);
+    use(must(connect_verbs(cluster[0].device, cluster[0].domain, point, false, control)));
     must(control.send_value(kDone, uint8_t{1}));
   });
   requester.join();
   responder.join();
+}
+
+TEST(MarkLooker, FindsTheMarksThatAreSetInEveryRound) {
+  Point point;
+  point.operation = Operation::kLook;
+  point.entries = 5;
+  point.size_bytes = 3;
+  point.pending = 2;
+  point.region_bytes = 64;
+  sim::Cluster cluster;
+  connect_in(cluster, point, [&](VerbsConnection connection) {
+    char* const region = connection.region.data();
+    region[2] = 1;              // of the first channel
+    region[4 * 3 + 2] = 1;      // of the last
+    region[5 * 3 + 2] = 1;      // of none
+    region[3] = region[4] = 1;  // data
+    MarkLooker looker(point, std::move(connection));
+    const uint64_t begun_ns = now_ns();
+    uint32_t taken = 0;
+    for (uint32_t slot = 0; slot < 2; ++slot) looker.try_post(slot, 0);
+    EXPECT_EQ(looker.poll([&](uint32_t slot, std::span<const char>) { taken += slot + 1; }), 2u);
+    EXPECT_EQ(taken, 3u);
+    EXPECT_EQ(looker.found(), 4u);
+    EXPECT_GT(now_ns(), begun_ns);
+    EXPECT_EQ(looker.poll([](uint32_t, std::span<const char>) {}), 0u);
+  });
+}
+
+TEST(VerbsRequester, AnErrorEndsItWithItsCause) {
+  Point point;
+  point.operation = Operation::kWrite;
+  point.size_bytes = 4096;
+  point.region_bytes = 4096;
+  sim::Cluster cluster;
+  connect_in(cluster, point, [&](VerbsConnection connection) {
+    connection.remote.rkey ^= 0xffff;
+    VerbsRequester requester(point, std::move(connection), 1);
+    EXPECT_EQ(requester.try_post(0, 0), PostResult::kPosted);
+    Waiter waiter;
+    while (requester.status().ok()) {
+      EXPECT_EQ(requester.poll([](uint32_t, std::span<const char>) {}), 0u);
+      waiter.idle();
+    }
+    EXPECT_NE(requester.status().message().find("remote access"), std::string::npos)
+        << requester.status().message();
+    EXPECT_EQ(requester.try_post(0, 0), PostResult::kFailed);
+  });
 }
 
 }  // namespace

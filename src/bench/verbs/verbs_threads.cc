@@ -11,6 +11,7 @@
 #include "src/bench/poll_cost.h"
 #include "src/bench/request_phases.h"
 #include "src/bench/requesting_connections.h"
+#include "src/bench/verbs/mark_looker.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_requester.h"
 
@@ -33,17 +34,29 @@ void end_with(ThreadTeam& team, Step& step, const Status& status) {
   await(team, StepKind::kLeave, step);
 }
 
-Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
-  const Point& point = job.setup.point;
-  const std::vector<uint32_t>& peers = job.wiring.requesting[number].peers;
-  VERBENA_ASSIGN_OR_RETURN(const auto control, reach(job, number, peers.front()));
-  VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection, connect_verbs(job.device, job.domain, point,
-                                                                     /*responds=*/false, *control));
-  VerbsRequester requester(point, std::move(connection), job.setup.seed + number);
-  RequestPhases<VerbsRequester, /*kReads=*/false> phases(
-      job, number, {&requester}, {.connection = number, .responding = peers}, report.report);
+template <typename Target>
+void serve_phases(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step,
+                  Target& target) {
+  RequestPhases<Target, /*kReads=*/false> phases(
+      job, number, {&target},
+      {.connection = number, .responding = job.wiring.requesting[number].peers}, report.report);
   job.team.finished();
   phases.serve(step);
+}
+
+Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
+  const Point& point = job.setup.point;
+  VERBENA_ASSIGN_OR_RETURN(const auto control,
+                           reach(job, number, job.wiring.requesting[number].peers.front()));
+  VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection, connect_verbs(job.device, job.domain, point,
+                                                                     /*responds=*/false, *control));
+  if (point.operation == Operation::kLook) {
+    MarkLooker looker(point, std::move(connection));
+    serve_phases(job, number, report, step, looker);
+  } else {
+    VerbsRequester requester(point, std::move(connection), job.setup.seed + number);
+    serve_phases(job, number, report, step, requester);
+  }
   return Status::ok_status();
 }
 
