@@ -378,14 +378,24 @@ TEST(Experiment, EveryFileOfThePapersIsAPlan) {
   for (const auto& entry : std::filesystem::directory_iterator(VERBENA_SOURCE_DIR "/experiments")) {
     SCOPED_TRACE(entry.path().string());
     ++files;
-    // A file that cannot be written ends it after everything was read and checked.
-    const Outcome outcome =
-        run_tool({"bench", "--experiment", entry.path(), "--limit-nodes", "2", "--limit-threads",
-                  "2", "--json", "/nonexistent/results.json"});
+    const bool verbs = read_file(entry.path()).find("kind = \"verbs\"") != std::string::npos;
+    std::vector<std::string> command = {verbs ? "verbs" : "bench", "--experiment", entry.path(),
+                                        // A file that cannot be written ends it after everything
+                                        // was read and checked.
+                                        "--json", "/nonexistent/results.json"};
+    if (verbs) {
+      command.insert(command.end(), {"--device", "sim:connectx3-40g"});
+      const Outcome refused = run_tool({"bench", "--experiment", entry.path()});
+      EXPECT_EQ(refused.exit_code, 2);
+      EXPECT_THAT(refused.err, HasSubstr("verbena verbs --experiment"));
+    } else {
+      command.insert(command.end(), {"--limit-nodes", "2", "--limit-threads", "2"});
+    }
+    const Outcome outcome = run_tool(command);
     EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
   }
-  EXPECT_GE(files, 28u);
+  EXPECT_GE(files, 37u);
 }
 
 TEST(Experiment, GoesOnWhereItWasInterrupted) {

@@ -124,6 +124,12 @@ Result<bench::Plan> parse_plan(const BenchOptions& options) {
   bench::Plan plan;
   if (!options.experiment.empty()) {
     VERBENA_ASSIGN_OR_RETURN(plan, bench::read_experiment_file(options.experiment));
+    if (plan.sweeps.front().subject() == bench::Subject::kVerbs) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("{} is about single verbs; 'verbena verbs --experiment' measures "
+                                "it",
+                                options.experiment));
+    }
   } else if (options.topology.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "which topology? there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M; see "

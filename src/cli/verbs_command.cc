@@ -60,14 +60,14 @@ Result<bench::Plan> parse_plan(const VerbsOptions& options) {
     plan.sweeps.push_back(bench::Sweep::of_verbs());
   } else {
     VERBENA_ASSIGN_OR_RETURN(plan, bench::read_experiment_file(options.experiment));
-  }
-  for (bench::Sweep& sweep : plan.sweeps) {
-    if (sweep.subject() != bench::Subject::kVerbs) {
+    if (plan.sweeps.front().subject() != bench::Subject::kVerbs) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("{} is about requests and responses; 'verbena bench --experiment' "
                                 "measures it",
                                 options.experiment));
     }
+  }
+  for (bench::Sweep& sweep : plan.sweeps) {
     for (const auto& [name, text] : options.axes) {
       VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
     }
