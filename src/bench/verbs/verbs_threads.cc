@@ -39,7 +39,7 @@ void serve_phases(NodeJob& job, uint32_t number, ThreadReport& report, const Ste
                   Target& target) {
   RequestPhases<Target, /*kReads=*/false> phases(
       job, number, {&target},
-      {.connection = number, .responding = job.wiring.requesting[number].peers}, report.report);
+      {.connection = number, .responding = job.wiring().requesting[number].peers}, report.report);
   job.team.finished();
   phases.serve(step);
 }
@@ -47,7 +47,7 @@ void serve_phases(NodeJob& job, uint32_t number, ThreadReport& report, const Ste
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   const Point& point = job.setup.point;
   VERBENA_ASSIGN_OR_RETURN(const auto control,
-                           reach(job, number, job.wiring.requesting[number].peers.front()));
+                           reach(job, number, job.wiring().requesting[number].peers.front()));
   VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection, connect_verbs(job.device, job.domain, point,
                                                                      /*responds=*/false, *control));
   if (point.operation == Operation::kLook) {

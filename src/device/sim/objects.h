@@ -204,7 +204,7 @@ struct QueuePair {
   uint64_t nak_message = 0;
   std::vector<PendingResponse> responses;
   bool response_queued = false;
-  bool responding = false;  // its turn has begun
+  uint32_t response_turn_sent = 0;
   struct Replay {
     uint64_t message = UINT64_MAX;
     uint64_t original = 0;

@@ -86,6 +86,7 @@ constexpr Parameter kParameters[] = {
     {"tx_ack", Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
     {"rx_packet", Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
     {"rx_64", Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
+    {"rx_receive", Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
     {"rx_ack", Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
     {"queue_pair_turn", Unit::kCount, &Profile::queue_pair_turn, "packets that a queue pair sends before another one's turn"},
     {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two entries of one queue pair"},

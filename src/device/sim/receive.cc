@@ -39,7 +39,7 @@ void Rnic::packet_arrived(Packet* packet) {
   }
   Time delay = 0;
   const Time cost = context_cost(*qp, &delay) +
-                    (takes_receive(*packet) ? receive_state_cost(*qp, &delay) : 0) +
+                    (takes_receive(*packet) ? receive_cost(*qp, &delay) : 0) +
                     (is_ack(packet->kind)
                          ? profile.rx_ack
                          : profile.rx_packet + (packet->payload_bytes + 63) / 64 * profile.rx_64);

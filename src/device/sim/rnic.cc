@@ -91,7 +91,7 @@ void Rnic::reset(QueuePair& qp) {
   qp.asked_again = false;
   qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
   qp.turn_sent = 0;
-  qp.responding = false;
+  qp.response_turn_sent = 0;
   ++qp.fetch_epoch;
   qp.retries = qp.rnr_retries = 0;
   qp.expected_message = 0;
@@ -120,10 +120,11 @@ Time Rnic::context_cost(QueuePair& qp, Time* delay) {
   return contexts_.touch(qp.context, dice_) ? 0 : state_missed(1, delay);
 }
 
-// The queue's and its completion queue's state, and then the entry that was fetched ahead and lost.
-Time Rnic::receive_state_cost(QueuePair& qp, Time* delay) {
+// Where the state is missed: that of the queue and of its completions, and then the entry, which was
+// fetched ahead and lost.
+Time Rnic::receive_cost(QueuePair& qp, Time* delay) {
   const bool hit = contexts_.touch(qp.receive_queue().state, dice_);
-  return hit ? 0 : state_missed(2, delay);
+  return node_.profile.rx_receive + (hit ? 0 : state_missed(2, delay));
 }
 
 Time Rnic::state_missed(uint64_t fetches, Time* delay) {

@@ -86,6 +86,7 @@ class Rnic {
   void fetch_payloads(QueuePair& qp);
   void fetch_responses(QueuePair& qp);
   // Give the queue pair a turn if it has something to send.
+  void queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent);
   void schedule_requests(QueuePair& qp);
   void schedule_responses(QueuePair& qp);
   void schedule_ack(QueuePair& qp);
@@ -150,7 +151,7 @@ class Rnic {
   // --- shared by all (rnic.cc) ---
   // Of a packet: `delay` grows by what it waits for state, the result is what the others wait, too.
   Time context_cost(QueuePair& qp, Time* delay);
-  Time receive_state_cost(QueuePair& qp, Time* delay);
+  Time receive_cost(QueuePair& qp, Time* delay);
   Time state_missed(uint64_t fetches, Time* delay);
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);

@@ -206,6 +206,16 @@ void Rnic::paced(void* object, uint64_t life) {
   qp.node->rnic.schedule_requests(qp);
 }
 
+// A turn that is not over goes on before others begin.
+void Rnic::queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent) {
+  if (*turn_sent == 0 || *turn_sent >= node_.profile.queue_pair_turn) {
+    *turn_sent = 0;
+    ring.push_back(job);
+  } else {
+    ring.push_front(job);
+  }
+}
+
 void Rnic::schedule_requests(QueuePair& qp) {
   if (qp.queued) return;
   if (!may_send(qp)) {
@@ -218,13 +228,7 @@ void Rnic::schedule_requests(QueuePair& qp) {
     return;
   }
   qp.queued = true;
-  const Job job = {Job::Kind::kRequest, &qp, qp.life};
-  if (qp.turn_sent == 0 || qp.turn_sent >= node_.profile.queue_pair_turn) {
-    qp.turn_sent = 0;
-    requests_.push_back(job);
-  } else {
-    requests_.push_front(job);
-  }
+  queue_turn(requests_, {Job::Kind::kRequest, &qp, qp.life}, &qp.turn_sent);
   start_next();
 }
 
@@ -237,17 +241,11 @@ bool Rnic::may_respond(const QueuePair& qp) {
 void Rnic::schedule_responses(QueuePair& qp) {
   if (qp.response_queued) return;
   if (!may_respond(qp)) {
-    qp.responding = false;
+    qp.response_turn_sent = 0;
     return;
   }
   qp.response_queued = true;
-  // What a queue pair was asked for leaves in one turn, as far as it is there.
-  const Job job = {Job::Kind::kResponse, &qp, qp.life};
-  if (qp.responding) {
-    responses_.push_front(job);
-  } else {
-    responses_.push_back(job);
-  }
+  queue_turn(responses_, {Job::Kind::kResponse, &qp, qp.life}, &qp.response_turn_sent);
   start_next();
 }
 
@@ -280,7 +278,7 @@ void Rnic::start_next() {
         qp.response_queued = false;
         if (!may_respond(qp)) continue;
         made_ = make_response(qp);
-        qp.responding = true;
+        ++qp.response_turn_sent;
         break;
       case Job::Kind::kAck:
         qp.ack_queued = false;
