@@ -83,7 +83,6 @@ class Explain : public testing::TestWithParam<Case> {
     const std::string usual = read_file(folder / "connectx3-fdr.toml");
     write_file(scratch_.file("small.toml"), with_values(usual, {{"pcie_shared", "1"},
                                                                 {"context_cache", "300"},
-                                                                {"context_window", "0"},
                                                                 {"translation_cache", "2"},
                                                                 {"read_state_queue_pairs", "1"},
                                                                 {"cores", "1"},

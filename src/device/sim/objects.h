@@ -181,6 +181,7 @@ struct QueuePair {
   uint64_t answered = 0;     // all READs and atomics below have their responses
   bool asked_again = false;  // since the last response that came in order
   Time send_after = 0;
+  Time translating = 0;      // that the next entry still has to wait for
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
   bool queued = false;       // in the sending side's ring

@@ -91,6 +91,7 @@ constexpr Parameter kParameters[] = {
     {"queue_pair_turn", Unit::kCount, &Profile::queue_pair_turn, "packets that a queue pair sends before another one's turn"},
     {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two entries of one queue pair"},
     {"queue_pair_read_gap", Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
+    {"queue_pair_gather_gap", Unit::kNs, &Profile::queue_pair_gather_gap, "of one queue pair, each further entry of a gather list"},
     {"atomic_operation", Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
     {"max_outstanding_reads", Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
     {"completion_entry", Unit::kBytes, &Profile::completion_bytes, "entry of a completion queue"},

@@ -69,6 +69,7 @@ struct Profile {
   uint64_t queue_pair_turn = 0;
   Time queue_pair_write_gap = 0;
   Time queue_pair_read_gap = 0;
+  Time queue_pair_gather_gap = 0;
   Time atomic_operation = 0;
   uint64_t max_outstanding_reads = 0;
   uint64_t completion_bytes = 0;

@@ -193,6 +193,8 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   if (packet->payload_bytes > 0 && region != nullptr) {
     delay = translation_delay(*region, packet->address + packet->offset, packet->payload_bytes);
   }
+  // What comes behind it waits for its translations, too.
+  if (delay > 0) qp.receive_at = std::max(qp.receive_at, simulation_.now()) + delay;
   const Time free = bus_up_free_at();
   Time there = packet->payload_bytes > 0 ? bus_write(packet->payload_bytes) : simulation_.now();
   const Time payload_there = there;

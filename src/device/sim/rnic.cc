@@ -91,6 +91,7 @@ void Rnic::reset(QueuePair& qp) {
   qp.asked_again = false;
   qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
   qp.turn_sent = 0;
+  qp.translating = 0;
   qp.response_turn_sent = 0;
   ++qp.fetch_epoch;
   qp.retries = qp.rnr_retries = 0;
@@ -120,8 +121,8 @@ Time Rnic::context_cost(QueuePair& qp, Time* delay) {
   return contexts_.touch(qp.context, dice_) ? 0 : state_missed(1, delay);
 }
 
-// Where the state is missed: that of the queue and of its completions, and then the entry, which was
-// fetched ahead and lost.
+// Where the state is missed: that of the queue and of its completions, and then the entry, which
+// was fetched ahead and lost.
 Time Rnic::receive_cost(QueuePair& qp, Time* delay) {
   const bool hit = contexts_.touch(qp.receive_queue().state, dice_);
   return node_.profile.rx_receive + (hit ? 0 : state_missed(2, delay));

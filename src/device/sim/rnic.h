@@ -83,6 +83,7 @@ class Rnic {
   static void sent(void* rnic, uint64_t);
   static void paced(void* qp, uint64_t life);
   static void emit(void* packet, uint64_t);
+  Time gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes, Time* read);
   void fetch_payloads(QueuePair& qp);
   void fetch_responses(QueuePair& qp);
   // Give the queue pair a turn if it has something to send.

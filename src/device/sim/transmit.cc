@@ -78,6 +78,29 @@ void Rnic::doorbell_entries(void* object, uint64_t argument) {
   rnic.schedule_requests(qp);
 }
 
+// Reads a part of a message over the bus, one read per entry of its gather list. The result is what
+// missing translations cost.
+Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes,
+                       Time* read) {
+  Time translated = 0;
+  const ibv_sge* sge = qp.sges_of(message);
+  for (uint32_t i = 0; i < qp.wqe(message).sges && bytes > 0; ++i, ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    const uint64_t part = std::min<uint64_t>(bytes, sge->length - offset);
+    *read = bus_read(part);
+    Region* const region = find_region(sge->lkey);
+    if (region != nullptr && region->covers(sge->addr + offset, part)) {
+      translated += translation_delay(*region, sge->addr + offset, part);
+    }
+    bytes -= part;
+    offset = 0;
+  }
+  return translated;
+}
+
 void Rnic::fetch_payloads(QueuePair& qp) {
   while (qp.payload_message < qp.fetched) {
     const Wqe& wqe = qp.wqe(qp.payload_message);
@@ -89,13 +112,12 @@ void Rnic::fetch_payloads(QueuePair& qp) {
     if (qp.payload_outstanding + qp.payload_ready >= fetch_ahead(qp)) return;
     const uint32_t bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.payload_packet);
     const Time free = bus_down_.free_at();
-    Time there = bus_read(bytes);
-    const Time read = there;
-    const ibv_sge& sge = qp.sges_of(qp.payload_message)[0];
-    if (Region* const region = find_region(sge.lkey)) {
-      const uint64_t address = sge.addr + uint64_t{qp.payload_packet} * qp.mtu_bytes;
-      if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
-    }
+    Time read = simulation_.now();
+    const Time translated = gather_read(qp, qp.payload_message,
+                                        uint64_t{qp.payload_packet} * qp.mtu_bytes, bytes, &read);
+    const Time there = read + translated;
+    // The entries behind it wait for its translations, too.
+    qp.translating += translated;
     if (Recorder* const recorder = simulation_.recorder()) {
       StepOf of = Recorder::of(qp, qp.payload_message);
       of.index = qp.payload_packet;
@@ -402,8 +424,9 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
   if (asks || ++qp.send_packet == wqe.packets) {
     ++qp.send_message;
     qp.send_packet = 0;
-    qp.send_after =
-        simulation_.now() + (asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap);
+    const Time gap = asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap;
+    const Time gather = wqe.sges > 1 ? (wqe.sges - 1) * profile.queue_pair_gather_gap : 0;
+    qp.send_after = simulation_.now() + gap + gather + std::exchange(qp.translating, 0);
   }
   start_timer(qp);
   return made;
