@@ -86,8 +86,8 @@ class Rnic {
   Time gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes, Time* read);
   void fetch_payloads(QueuePair& qp);
   void fetch_responses(QueuePair& qp);
-  // Give the queue pair a turn if it has something to send.
   void queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent);
+  // Give the queue pair a turn if it has something to send.
   void schedule_requests(QueuePair& qp);
   void schedule_responses(QueuePair& qp);
   void schedule_ack(QueuePair& qp);

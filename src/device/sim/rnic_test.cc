@@ -418,6 +418,26 @@ TEST_F(RnicTest, ASendWaitsUntilAReceiveIsPosted) {
   EXPECT_TRUE(there_.has(1, 0, 64));
 }
 
+// No doorbell tells of receives: the RNIC reads how many there are, and then the entries.
+TEST_F(RnicTest, ASendWaitsForAReceiveThatWasNotFetchedAhead) {
+  connect_ends();
+  const auto took_ns = [this](uint64_t id) {
+    EXPECT_EQ(post(a_, send(id, 0, 64)), 0);
+    uint64_t ns = 0;
+    for (; take_all(b_).empty() && ns < 1'000'000; ns += 5) cluster_.pass(5);
+    cluster_.settle();
+    return ns;
+  };
+  ASSERT_EQ(post_receive(b_, 1, {there_.sge(0, 64)}), 0);
+  took_ns(1);  // brings the state of both queue pairs onto the RNICs
+  for (uint64_t id = 2; id <= 3; ++id) ASSERT_EQ(post_receive(b_, id, {there_.sge(0, 64)}), 0);
+  const uint64_t unknown_ns = took_ns(2);
+  const uint64_t fetched_ns = took_ns(3);
+  const uint64_t read_ns = test_profile().pcie_read / 1000;
+  EXPECT_GE(unknown_ns + 10, fetched_ns + 2 * read_ns);
+  EXPECT_LT(unknown_ns, fetched_ns + 3 * read_ns);
+}
+
 TEST_F(RnicTest, RnrRetriesEndWithAnErrorAndFlush) {
   connect_ends({.rnr_retry_count = 2, .min_rnr_timer = 1});
   ASSERT_EQ(post(a_, write(1, 0, 8)), 0);
