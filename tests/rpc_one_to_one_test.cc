@@ -204,6 +204,17 @@ TEST_F(RpcOneToOneTest, TwoThreadsThatSleep) {
   }
 }
 
+// A receive per pending request, each posted before its request: none is ever missing.
+TEST_F(RpcOneToOneTest, TwoThreadsWithoutSpareReceives) {
+  for (Case c : design_points()) {
+    c.spare_receives = false;
+    for (uint32_t pending : {1u, 5u}) {
+      c.pending = pending;
+      run_in_two_threads(c);
+    }
+  }
+}
+
 // Fewer receives than messages on their way: the device retries, nothing is lost.
 TEST_F(RpcOneToOneTest, TwoThreadsWithTooFewSharedReceives) {
   for (Protocol protocol : {Protocol::kSendSend, Protocol::kSendWrite}) {
