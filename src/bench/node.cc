@@ -82,8 +82,9 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
       } else if (setup.node >= wiring->nodes.size()) {
         message = Status(StatusCode::kProtocolViolation, "the point has no node of that number");
       } else {
+        auto shared = std::make_shared<JobWiring>(std::move(*wiring), setup.point.model);
         PointNode point(device, domain, secret, own_address(control), std::move(setup),
-                        std::make_shared<JobWiring>(std::move(*wiring), setup.point.model));
+                        std::move(shared));
         message = serve_point(point, control);
       }
     }
