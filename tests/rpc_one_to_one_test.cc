@@ -82,7 +82,7 @@ class RpcOneToOneTest : public testing::Test {
     });
   }
 
-  void run_in_two_threads(Case c) {
+  Outcome run_in_two_threads(Case c) {
     c.messages = thinned(c.messages);
     SCOPED_TRACE(name_of(c) + ", VERBENA_SEED=" + std::to_string(c.seed));
     Server server;
@@ -102,6 +102,7 @@ class RpcOneToOneTest : public testing::Test {
     expect_complete(c, outcome);
     EXPECT_EQ(server.bad_requests, 0u);
     EXPECT_EQ(server.requests, c.protocol == Protocol::kRead ? 0 : c.messages);
+    return outcome;
   }
 
   void run_in_two_processes(Case c) {
@@ -212,6 +213,19 @@ TEST_F(RpcOneToOneTest, TwoThreadsWithoutSpareReceives) {
       c.pending = pending;
       run_in_two_threads(c);
     }
+  }
+}
+
+TEST_F(RpcOneToOneTest, TwoThreadsThatTakeFewResponsesAtOnce) {
+  for (Case c : design_points()) {
+    c.pending = 6;
+    for (uint32_t batch : {1u, 2u}) {
+      c.poll_batch = batch;
+      EXPECT_LE(run_in_two_threads(c).most_at_once, batch) << name_of(c);
+    }
+    c.blocking = true;
+    c.messages = 300;
+    run_in_two_threads(c);
   }
 }
 

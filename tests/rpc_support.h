@@ -47,6 +47,7 @@ struct Case {
   uint32_t inline_bytes = kDeviceInlineLimit;
   uint32_t signal_interval = 0;
   uint32_t post_batch = 1;
+  uint32_t poll_batch = 0;
   uint32_t receive_depth = 0;
   ReceiveQueues receive_queues = ReceiveQueues::kShared;
   bool blocking = false;  // wait for events where that is possible
@@ -74,6 +75,7 @@ inline RequesterOptions requester_options(const Case& c) {
   options.inline_bytes = c.inline_bytes;
   options.signal_interval = c.signal_interval;
   options.post_batch = c.post_batch;
+  options.poll_batch = c.poll_batch;
   options.blocking = c.blocking;
   options.huge_pages = c.huge_pages;
   options.spare_receives = c.spare_receives;
@@ -179,9 +181,10 @@ inline void serve(Responder& responder, Server& server) {
 
 struct Outcome {
   uint64_t responses = 0;
-  uint64_t wrong = 0;  // responses that are not what their request asked for
-  bool stuck = false;  // no response for kTimeoutNs
-  Status status;       // of the requester, at the end
+  uint32_t most_at_once = 0;  // responses of one poll
+  uint64_t wrong = 0;         // responses that are not what their request asked for
+  bool stuck = false;         // no response for kTimeoutNs
+  Status status;              // of the requester, at the end
 };
 
 class Client {
@@ -226,11 +229,13 @@ class Client {
       slots_[slot].waiting = true;
       ++posted_;
     }
-    return requester.poll([&](uint32_t slot, std::span<const char> response) {
+    const uint32_t found = requester.poll([&](uint32_t slot, std::span<const char> response) {
       check(slot, response);
       ++outcome_.responses;
       on_response(outcome_.responses);
     });
+    outcome_.most_at_once = std::max(outcome_.most_at_once, found);
+    return found;
   }
   bool complete() const { return outcome_.responses >= case_.messages; }
   bool finished(const Requester& requester) const { return complete() || !requester.status().ok(); }

@@ -118,6 +118,9 @@ struct RequesterOptions {
   // Work requests that are posted as one list (one doorbell). 1: each at once. Above: when that
   // many are there, and at each poll.
   uint32_t post_batch = 1;
+  // Responses that one poll takes at most: whether a thread with several requesters goes on to the
+  // next one after each response, or first takes all there are. 0: all (READ: 16).
+  uint32_t poll_batch = 0;
   // Makes wait() possible where responses raise completions (the response verb SEND,
   // MarkLayout::kImmediate, READ). Costs the device a look per message.
   bool blocking = false;
@@ -212,8 +215,9 @@ class Requester {
   // outside the responder's memory: the status then is kInvalidArgument.
   virtual PostResult try_post(uint32_t slot, uint32_t bytes) = 0;
 
-  // Takes the responses that have arrived, at most as many as `out` has room for. Their bytes stay
-  // valid until their slot is posted again.
+  // Takes the responses that have arrived, at most as many as `out` has room for and
+  // as RequesterOptions::poll_batch allows. Their bytes stay valid until their slot is posted
+  // again.
   virtual uint32_t poll(std::span<Response> out) = 0;
 
   // The same with `on_response(uint32_t slot, std::span<const char> response)` for each; it may

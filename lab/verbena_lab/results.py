@@ -23,6 +23,7 @@ SETTINGS = (
     ("inline_bytes", "inline up to {}"),
     ("signal_interval", "signal interval {}"),
     ("post_batch", "{} per doorbell"),
+    ("poll_batch", "{} per poll"),
     ("huge_pages", "huge pages {}"),
     ("spare_receives", "spare receives {}"),
 )

@@ -89,6 +89,7 @@ _COLUMNS = (
     ("Inline", _setting_cell("inline_bytes"), False, True),
     ("Signal interval", _setting_cell("signal_interval"), True, True),
     ("Per doorbell", _setting_cell("post_batch"), True, True),
+    ("Per poll", _setting_cell("poll_batch"), True, True),
     ("Huge pages", _setting_cell("huge_pages"), True, True),
     ("Spare receives", _setting_cell("spare_receives"), True, True),
     ("Active", lambda one: _share_cell(one.setting("active_share")), True, True),

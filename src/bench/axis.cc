@@ -344,6 +344,7 @@ bool is_inline(uint64_t value) { return value == kDeviceInlineLimit || value <= 
 
 constexpr ListLimits kSignalLimits{.what = "signal interval", .min = 0, .max = 4096};
 constexpr ListLimits kBatchLimits{.what = "post batch", .min = 1, .max = 256};
+constexpr ListLimits kPollBatchLimits{.what = "poll batch", .min = 0, .max = 4096};
 constexpr ListLimits kSpareReceivesLimits{.what = "use of spare receives", .min = 0, .max = 1};
 constexpr ListLimits kHugePagesLimits{.what = "use of huge pages", .min = 0, .max = 1};
 
@@ -409,6 +410,10 @@ constexpr std::array kAxes = {
         "verbs: all)")),
     of_both(count_axis<kBatchLimits, &Point::post_batch>("post-batch", "post_batch", "1",
                                                          "Work requests per doorbell")),
+    count_axis<kPollBatchLimits, &Point::poll_batch>(
+        "poll-batch", "poll_batch", "0",
+        "Responses that a requesting thread takes of a queue pair before it looks at the next "
+        "one; 0: all that have come"),
     Axis{.scope = Scope::kBoth,
          .name = "inline",
          .alias = "",

@@ -52,6 +52,7 @@ struct Point {
   uint32_t inline_bytes = kDeviceInlineLimit;
   uint32_t signal_interval = 0;  // 0: a quarter of the send queue
   uint32_t post_batch = 1;
+  uint32_t poll_batch = 0;  // 0: all that have come
   uint32_t huge_pages = 0;
   uint32_t spare_receives = 1;
 

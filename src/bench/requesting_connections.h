@@ -22,6 +22,7 @@ inline RequesterOptions requester_options(const Point& point) {
   options.inline_bytes = point.inline_bytes;
   options.signal_interval = point.signal_interval;
   options.post_batch = point.post_batch;
+  options.poll_batch = point.poll_batch;
   options.blocking = point.wait == WaitMode::kBlock;
   options.huge_pages = point.huge_pages != 0;
   options.spare_receives = point.spare_receives != 0;

@@ -74,6 +74,8 @@ std::vector<Sample> best_of(const std::vector<Sample>& samples,
                             const std::vector<const bench::Axis*>& axes) {
   Names names;
   for (const bench::Axis* axis : axes) add_axis(axis, names);
+  // Some protocols have no mark: the best protocol is the best of all, not one per mark.
+  if (names.contains("protocol")) names.insert("mark");
   std::vector<Sample> best;
   std::map<PointKey, size_t> places;
   for (const Sample& sample : samples) {

@@ -28,6 +28,7 @@ uint8_t outstanding_reads(const DeviceInfo& device) {
 ReadRequester::ReadRequester(ControlConnection& control, const RequesterOptions& options)
     : request_max_bytes_(
           std::max(options.request_max_bytes, static_cast<uint32_t>(sizeof(ReadRequest)))),
+      poll_batch_(options.poll_batch == 0 ? kPollBatch : options.poll_batch),
       states_(options.pending, SlotState::kFree),
       work_(options.pending),
       control_(&control),

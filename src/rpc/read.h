@@ -81,7 +81,7 @@ class ReadRequester final : public Requester {
 
   uint32_t poll(std::span<Response> out) override {
     uint32_t count = 0;
-    poll_at_most(static_cast<uint32_t>(out.size()),
+    poll_at_most(static_cast<uint32_t>(std::min<size_t>(out.size(), poll_batch_)),
                  [&](uint32_t slot, std::span<const char> bytes) {
                    out[count++] = {slot, bytes};
                  });
@@ -92,7 +92,7 @@ class ReadRequester final : public Requester {
             typename =
                 std::enable_if_t<std::is_invocable_v<OnResponse&, uint32_t, std::span<const char>>>>
   uint32_t poll(OnResponse&& on_response) {
-    return poll_at_most(kPollBatch, on_response);
+    return poll_at_most(poll_batch_, on_response);
   }
 
   // Of the responder; ReadRequest::offset counts within.
@@ -159,6 +159,7 @@ class ReadRequester final : public Requester {
   std::vector<RequestLine> requests_;
   uint64_t request_stride_bytes_;
   uint32_t request_max_bytes_;
+  uint32_t poll_batch_;
   std::vector<SlotState> states_;
   channel::SlotRequests work_;
   channel::PostList list_;

@@ -94,7 +94,7 @@ class ChannelRequester final : public Requester {
 
   uint32_t poll(std::span<Response> out) override {
     return poll_at_most(
-        static_cast<uint32_t>(out.size()),
+        static_cast<uint32_t>(std::min<size_t>(out.size(), poll_batch_)),
         [&out, count = uint32_t{0}](uint32_t slot, std::span<const char> bytes) mutable {
           out[count++] = {slot, bytes};
         });
@@ -104,7 +104,7 @@ class ChannelRequester final : public Requester {
             typename =
                 std::enable_if_t<std::is_invocable_v<OnResponse&, uint32_t, std::span<const char>>>>
   uint32_t poll(OnResponse&& on_response) {
-    return poll_at_most(pending(), on_response);
+    return poll_at_most(poll_batch_, on_response);
   }
 
   bool wait(int64_t timeout_ns) override {
@@ -134,6 +134,7 @@ class ChannelRequester final : public Requester {
   ChannelRequester(ControlConnection& control, const RequesterOptions& options)
       : request_max_bytes_(options.request_max_bytes),
         response_max_bytes_(options.response_max_bytes),
+        poll_batch_(options.poll_batch == 0 ? options.pending : options.poll_batch),
         spare_receives_(options.spare_receives),
         slots_(options.pending, SlotState::kFree),
         control_(&control),
@@ -190,6 +191,7 @@ class ChannelRequester final : public Requester {
   End end_;
   uint32_t request_max_bytes_;
   uint32_t response_max_bytes_;
+  uint32_t poll_batch_;
   bool spare_receives_;
   std::vector<SlotState> slots_;
   PeerWatch watch_;

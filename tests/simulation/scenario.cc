@@ -179,6 +179,7 @@ Scenario draw(uint64_t seed) {
   if (one_in(random, 4)) scenario.slow_percent = between(random, 200, 5'000);
   if (one_in(random, 10)) scenario.queue_pair_errors = between(random, 1, 2);
   if (one_in(random, 16)) scenario.crashes = 1;
+  if (one_in(random, 4)) point.poll_batch = between(random, 1, 2);
   return scenario;
 }
 
@@ -186,14 +187,15 @@ std::string describe(const Scenario& scenario) {
   const Point& point = scenario.point;
   return fmt::format(
       "{} {}x{} to {}x{}, {} {}, {} B / {} B, pending {}, receive queues {}, dispatcher {}, "
-      "block {}, inline {}, signal {}, batch {}, {} requests; loss {} ppm, delay {} ppm of {} ns, "
+      "block {}, inline {}, signal {}, batch {}, poll {}, {} requests; loss {} ppm, delay {} ppm "
+      "of {} ns, "
       "{} flaps, slow {} %, {} queue pair errors, {} crashes",
       rpc::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
       point.responder_threads, protocol_name(point.protocol), layout_text(point),
       point.request_bytes, point.response_bytes, point.pending,
       receive_queues_name(point.receive_queues), point.model == bench::ConnectionModel::kDispatcher,
       point.wait == bench::WaitMode::kBlock, point.inline_bytes, point.signal_interval,
-      point.post_batch, scenario.requests, scenario.loss_ppm, scenario.delay_ppm,
+      point.post_batch, point.poll_batch, scenario.requests, scenario.loss_ppm, scenario.delay_ppm,
       scenario.delay_most_ns, scenario.link_flaps, scenario.slow_percent,
       scenario.queue_pair_errors, scenario.crashes);
 }

@@ -41,6 +41,7 @@ class Node {
   uint64_t slow_percent = 100;  // what its threads do takes so long; above 100: a slow node
   bool hand_overs = false;
   Time blueflame_lock_free_at = 0;
+  const Fiber* blueflame_lock_holder = nullptr;  // the last one
   std::vector<Fiber*> threads;
   Rnic rnic;
 };

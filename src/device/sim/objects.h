@@ -163,8 +163,11 @@ struct QueuePair {
   SendEntries entries;
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // entries whose place is free again: after the poll of a completion
-  uint64_t rung = 0;       // the RNIC knows of so many
-  uint64_t fetched = 0;    // and has so many
+  uint64_t told = 0;       // doorbells that reached the RNIC told of so many
+  uint64_t rung = 0;       // those that it has handled, of so many
+  uint64_t fetched = 0;    // and it has so many
+  bool all_along = false;  // what it was told of and has not handled came with the doorbells
+  Time told_at = 0;        // by the last of them
   uint64_t retired = 0;    // completed in order
   uint32_t placing = 0;    // packets of responses that are on their way into memory
   uint64_t acked = 0;      // messages that the responder has acknowledged

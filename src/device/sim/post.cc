@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
@@ -107,21 +108,6 @@ bool local_memory_fails(QueuePair& qp, uint64_t number) {
   return false;
 }
 
-// A doorbell on its way: the lower half of the count, and of which life the queue pair's entries
-// are.
-constexpr uint64_t kWithEntries = uint64_t{1} << 63;
-uint64_t doorbell_argument(const QueuePair& qp) {
-  return uint64_t{qp.life & INT32_MAX} << 32 | static_cast<uint32_t>(qp.posted);
-}
-
-void ring(void* object, uint64_t argument) {
-  auto& qp = *static_cast<QueuePair*>(object);
-  if ((argument & ~kWithEntries) >> 32 != (qp.life & INT32_MAX)) return;
-  const uint32_t ahead = static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.rung);
-  if (ahead > qp.depth) return;  // another thread's doorbell has told of it
-  qp.node->rnic.doorbell(qp, qp.rung + ahead, (argument & kWithEntries) != 0);
-}
-
 // The processor's time for the doorbell of `entries` new ones, of which the last is `wqe`.
 bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   Simulation& simulation = qp.node->simulation;
@@ -145,13 +131,17 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
     simulation.charge(cost);
     return with_entries;
   }
-  // In the order in which the threads come to the lock.
+  // In the order in which the threads come to the lock. Its line is in the core of who held it
+  // last; to who waits it comes as soon as it is free.
   simulation.catch_up();
   Node& node = *qp.node;
-  const bool contended = node.blueflame_lock_free_at > simulation.now();
+  const bool waits = node.blueflame_lock_free_at > simulation.now();
+  const bool elsewhere = std::exchange(node.blueflame_lock_holder, thread) != thread;
+  const Time begun = waits       ? node.blueflame_lock_free_at
+                     : elsewhere ? simulation.now() + profile.cpu_line_transfer
+                                 : simulation.now();
   const Time hold =
-      std::max(cost, contended ? profile.blueflame_lock_contended : profile.blueflame_lock_alone);
-  const Time begun = std::max(node.blueflame_lock_free_at, simulation.now());
+      cost + (elsewhere ? profile.blueflame_lock_contended : profile.blueflame_lock_alone);
   node.blueflame_lock_free_at = begun + hold;
   if (recorder != nullptr) {
     const MessageId posted = Recorder::of(qp, qp.posted - entries).message;
@@ -196,14 +186,13 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
     if (local_memory_fails(qp, number)) qp.wqe(number).bad = true;
   }
   const uint64_t count = qp.posted;
-  const uint64_t argument = doorbell_argument(qp);
   const bool with_entries = charge_doorbell(qp, entries, qp.wqe(count - 1));
+  if (with_entries) qp.node->rnic.await_entry_room();
   if (recorder != nullptr) {
     recorder->rung(simulation.running(), qp, before, count, simulation.local(),
                    simulation.local() + profile.pcie_one_way);
   }
-  simulation.at(simulation.local() + profile.pcie_one_way, ring, &qp,
-                argument | (with_entries ? kWithEntries : 0));
+  qp.node->rnic.ring(qp, with_entries);
   return error;
 }
 

@@ -41,6 +41,7 @@ struct Profile {
   Time post_blueflame_64 = 0;
   uint64_t blueflame_max_bytes = 0;
   uint64_t blueflame_single_only = 0;
+  uint64_t blueflame_queue = 0;
   Time blueflame_lock_alone = 0;
   Time blueflame_lock_contended = 0;
   Time poll_empty = 0;

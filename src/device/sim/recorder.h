@@ -37,6 +37,7 @@ enum class StepKind : uint8_t {
   kBlueFlame,      // an entry written into the RNIC, with the lock held
   kRing,           // a doorbell's store
   kLockWait,       // for the lock of BlueFlame
+  kBusStall,       // a store that the bus does not take
   kIdle,           // polls, and nothing comes
   kAsleep,         //
   kOtherWork,      //
@@ -51,6 +52,7 @@ enum class StepKind : uint8_t {
   kBusWait,
   kPlacementOrder,  // behind what came before
   // Of the RNIC.
+  kDoorbellWait,  // behind doorbells that came before
   kSend,
   kTurn,           // waits for one on the sending side
   kPacing,         // the queue pair may not send faster

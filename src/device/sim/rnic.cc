@@ -83,7 +83,7 @@ void Rnic::reset(QueuePair& qp) {
   ++qp.life;
   qp.state = IBV_QPS_RESET;
   qp.entries.clear();
-  qp.posted = qp.reclaimed = qp.rung = qp.fetched = qp.retired = qp.acked = 0;
+  qp.posted = qp.reclaimed = qp.told = qp.rung = qp.fetched = qp.retired = qp.acked = 0;
   qp.payload_message = qp.send_message = qp.sent_ever = 0;
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
   qp.reads_outstanding = 0;

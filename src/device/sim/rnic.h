@@ -5,9 +5,10 @@
 // the other, taking turns between queue pairs; link and switch (fabric.h); the receiving side;
 // payload and completion over the bus into memory; the acknowledgement back the same way.
 //
-//   transmit.cc  doorbells, fetches, the sending side
-//   receive.cc   the receiving side: requests, responses, placement
-//   recovery.cc  acknowledgements, retries, time-outs, errors
+//   doorbells.cc  doorbells, fetches of entries
+//   transmit.cc   fetches of payloads, the sending side
+//   receive.cc    the receiving side: requests, responses, placement
+//   recovery.cc   acknowledgements, retries, time-outs, errors
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -29,14 +30,19 @@ namespace verbena::sim {
 class Node;
 class Recorder;
 class Simulation;
+struct Fiber;
 
 class Rnic {
  public:
   Rnic(Simulation& simulation, Node& node, uint64_t seed);
 
-  // --- from the processor, at the time when it reaches the RNIC ---
-  // Entries below `count` may be sent; `with_entries`: they came along.
-  void doorbell(QueuePair& qp, uint64_t count, bool with_entries);
+  // --- from the processor ---
+  // Before an entry goes along with its doorbell: the running thread stands still until the RNIC
+  // has room for it.
+  void await_entry_room();
+  // The running thread rings for all that was posted; `along`: the new entry comes along.
+  void ring(QueuePair& qp, bool along);
+  // At the time when it reaches the RNIC.
   void receives_posted(ReceiveQueue& queue, uint64_t count);
 
   // --- from the network ---
@@ -76,8 +82,24 @@ class Rnic {
     Time delay = 0;
   };
 
+  // A queue pair that has been rung for, and waits for its turn.
+  struct Doorbell {
+    QueuePair* qp;
+    uint32_t life;
+    bool along;  // an entry came with it
+  };
+
+  // --- doorbells.cc ---
+  static void doorbell_arrived(void* qp, uint64_t argument);
+  static void doorbell_context(void* rnic, uint64_t);
+  static void entries_fetched(void* qp, uint64_t argument);
+  bool note_doorbell(QueuePair& qp, uint32_t life, uint32_t count, bool along);
+  void record_doorbell_wait(const QueuePair& qp);
+  void handle_doorbells();
+  void take_doorbell();
+  void make_entry_room();
+
   // --- transmit.cc ---
-  static void doorbell_entries(void* qp, uint64_t argument);
   static void payload_fetched(void* qp, uint64_t stamp);
   static void response_fetched(void* qp, uint64_t stamp);
   static void sent(void* rnic, uint64_t);
@@ -171,6 +193,11 @@ class Rnic {
   RandomCache contexts_;
   StateCache read_states_;
   StateCache translations_;
+
+  std::deque<Doorbell> doorbells_;
+  bool handles_doorbell_ = false;  // the first of them waits for a context
+  uint64_t entries_along_ = 0;     // on their way with their doorbells, or waiting here
+  std::deque<Fiber*> stalled_;     // threads whose next one has no room
 
   bool sending_ = false;
   Made made_;  // what is being sent

@@ -78,6 +78,22 @@ bool Simulation::run_until(const std::function<bool()>& done, uint64_t deadline_
   return true;
 }
 
+namespace {
+
+// What a thread in this state waited for.
+StepKind wait_of(Fiber::State state) {
+  switch (state) {
+    case Fiber::State::kPolling:
+      return StepKind::kIdle;
+    case Fiber::State::kStanding:
+      return StepKind::kBusStall;
+    default:
+      return StepKind::kAsleep;
+  }
+}
+
+}  // namespace
+
 void Simulation::resume_event(void* object, uint64_t generation) {
   auto& fiber = *static_cast<Fiber*>(object);
   if (fiber.generation != generation || fiber.node->crashed) return;
@@ -95,8 +111,7 @@ void Simulation::resume(Fiber& fiber) {
   ++fiber.generation;
   fiber.wake_at = kNever;
   if (recorder_ != nullptr && now_ > fiber.local) {
-    const bool polls = fiber.state == Fiber::State::kPolling;
-    recorder_->thread_step(fiber, polls ? StepKind::kIdle : StepKind::kAsleep, fiber.local, now_);
+    recorder_->thread_step(fiber, wait_of(fiber.state), fiber.local, now_);
   }
   fiber.state = Fiber::State::kRunning;
   fiber.local = std::max(fiber.local, now_);
@@ -217,6 +232,15 @@ void Simulation::advance_to(Time when) {
     running_->busy += when - running_->local;
     running_->local = when;
   }
+}
+
+void Simulation::stand_still() {
+  VERBENA_ASSERT(running_ != nullptr);
+  Fiber& fiber = *running_;
+  const Time begun = fiber.local;
+  ++fiber.generation;
+  leave(Fiber::State::kStanding);
+  fiber.busy += fiber.local - begun;
 }
 
 // ---- VirtualTime ----

@@ -36,7 +36,7 @@ struct FaultRates;
 
 // A thread of a simulated node.
 struct Fiber {
-  enum class State : uint8_t { kRunning, kReady, kPolling, kWaiting, kEnded };
+  enum class State : uint8_t { kRunning, kReady, kPolling, kWaiting, kStanding, kEnded };
 
   boost::context::fiber context;
   SwitchedStack stack;
@@ -126,6 +126,9 @@ class Simulation final : public VirtualTime {
   Time local() const { return running_ != nullptr ? running_->local : now_; }
   // The running thread waits for a resource of its node until then.
   void advance_to(Time when);
+  // The same until go_on() for it, of which nobody knows yet when that will be.
+  void stand_still();
+  void go_on(Fiber& fiber) { schedule(fiber, now_); }
   // The fiber's polling loop looks again at `when`, if it waits.
   void wake(Fiber& fiber, Time when);
 

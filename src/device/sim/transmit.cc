@@ -1,5 +1,4 @@
-// The sending side: doorbells, fetches of entries and payloads, and the ring in which queue pairs
-// take turns, a packet each.
+// The sending side: fetches of payloads, and the ring in which queue pairs take turns.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -18,7 +17,6 @@ namespace {
 // A queue pair may have so much payload fetched ahead of what it sends.
 constexpr uint64_t kFetchAheadBytes = 16 << 10;
 constexpr uint32_t kFetchAheadLeast = 2;
-constexpr uint64_t kEntryBytes = 64;
 
 uint64_t stamp(uint32_t life, uint32_t epoch) { return uint64_t{life} << 32 | epoch; }
 
@@ -42,41 +40,7 @@ Time payload_cost(const Profile& profile, uint32_t bytes) {
 
 }  // namespace
 
-// ---- doorbells and fetches ----
-
-void Rnic::doorbell(QueuePair& qp, uint64_t count, bool with_entries) {
-  if (qp.state != IBV_QPS_RTS || count <= qp.rung) return;
-  const uint64_t entries = count - qp.rung;
-  qp.rung = count;
-  if (with_entries && qp.fetched + entries == count) {
-    // The copy that came along is used at once or not at all.
-    if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
-    qp.fetched = count;
-    fetch_payloads(qp);
-    schedule_requests(qp);
-    return;
-  }
-  const Time free = bus_down_.free_at();
-  const Time there = bus_read(entries * kEntryBytes);
-  if (Recorder* const recorder = simulation_.recorder()) {
-    for (uint64_t number = count - entries; number < count; ++number) {
-      recorder->served(StepKind::kBusWait, StepKind::kEntryFetch, node_.number,
-                       Recorder::of(qp, number), simulation_.now(), free, there);
-    }
-  }
-  simulation_.at(there, doorbell_entries, &qp, stamp(qp.life, static_cast<uint32_t>(count)));
-}
-
-// The entries that a doorbell announced have been fetched.
-void Rnic::doorbell_entries(void* object, uint64_t argument) {
-  auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != argument >> 32 || qp.state != IBV_QPS_RTS) return;
-  // The count's lower half: no two that are under way are so far apart.
-  qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
-  Rnic& rnic = qp.node->rnic;
-  rnic.fetch_payloads(qp);
-  rnic.schedule_requests(qp);
-}
+// ---- fetches ----
 
 // Reads a part of a message over the bus, one read per entry of its gather list. The result is what
 // missing translations cost.

@@ -1,0 +1,165 @@
+// Doorbells: the processor's stores reach the RNIC in their order and are handled in that order.
+//
+// Handling one takes the queue pair's context. Where that is not on chip, its fetch keeps the
+// doorbells behind it waiting, whatever queue pair they are of: one fetch at a time, other than for
+// packets (context_misses_at_once). So what many queue pairs cost depends on who rings for whom: a
+// responder rings for a queue pair whose request has just come, a requester for one that it has not
+// used since its last turn.
+//
+// A plain doorbell only says that there is more to fetch; several of a queue pair are as good as
+// one. An entry that came along takes room, and when there is none, the bus takes no more: the
+// thread that posts the next one stands still in its store.
+#include <algorithm>
+
+#include "src/base/assert.h"
+#include "src/device/sim/node.h"
+#include "src/device/sim/recorder.h"
+#include "src/device/sim/rnic.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+namespace {
+
+constexpr uint64_t kEntryBytes = 64;
+constexpr uint64_t kAlong = uint64_t{1} << 63;
+constexpr uint32_t kLifeMask = INT32_MAX;
+
+}  // namespace
+
+// Its place is given back in take_doorbell().
+void Rnic::await_entry_room() {
+  Fiber* const thread = simulation_.running();
+  if (thread == nullptr || entries_along_ < node_.profile.blueflame_queue) {
+    ++entries_along_;
+    return;
+  }
+  stalled_.push_back(thread);
+  simulation_.stand_still();
+}
+
+void Rnic::make_entry_room() {
+  VERBENA_ASSERT(entries_along_ > 0);
+  if (stalled_.empty()) {
+    --entries_along_;
+    return;
+  }
+  // Its place is the next one's.
+  simulation_.go_on(*stalled_.front());
+  stalled_.pop_front();
+}
+
+// What it says fits an event: how many entries there are, by the lower half, and of which life of
+// the queue pair.
+void Rnic::ring(QueuePair& qp, bool along) {
+  const uint64_t life = qp.life & kLifeMask;
+  simulation_.at(simulation_.local() + node_.profile.pcie_one_way, doorbell_arrived, &qp,
+                 life << 32 | static_cast<uint32_t>(qp.posted) | (along ? kAlong : 0));
+}
+
+void Rnic::doorbell_arrived(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  Rnic& rnic = qp.node->rnic;
+  const bool along = (argument & kAlong) != 0;
+  if (rnic.note_doorbell(qp, static_cast<uint32_t>(argument >> 32) & kLifeMask,
+                         static_cast<uint32_t>(argument), along) ||
+      along) {
+    rnic.doorbells_.push_back({&qp, qp.life, along});
+    if (!rnic.handles_doorbell_) rnic.handle_doorbells();
+  }
+}
+
+// True if the queue pair waits for its turn only since now.
+bool Rnic::note_doorbell(QueuePair& qp, uint32_t life, uint32_t count, bool along) {
+  if ((qp.life & kLifeMask) != life || qp.state != IBV_QPS_RTS) return false;
+  const uint32_t ahead = count - static_cast<uint32_t>(qp.told);
+  if (ahead == 0 || ahead > qp.depth) return false;  // another thread's has told of it
+  const bool first = qp.told == qp.rung;
+  record_doorbell_wait(qp);
+  qp.told += ahead;
+  qp.told_at = simulation_.now();
+  qp.all_along = along && (first || qp.all_along);
+  return first;
+}
+
+void Rnic::record_doorbell_wait(const QueuePair& qp) {
+  Recorder* const recorder = simulation_.recorder();
+  if (recorder == nullptr) return;
+  for (uint64_t number = qp.rung; number < qp.told; ++number) {
+    recorder->step(StepKind::kDoorbellWait, node_.number, Recorder::of(qp, number), qp.told_at,
+                   simulation_.now());
+  }
+}
+
+void Rnic::handle_doorbells() {
+  while (!doorbells_.empty()) {
+    const Doorbell doorbell = doorbells_.front();
+    QueuePair& qp = *doorbell.qp;
+    const bool news = qp.life == doorbell.life && qp.told > qp.rung;
+    if (news && !contexts_.touch(qp.context, dice_)) {
+      handles_doorbell_ = true;
+      const Time done = simulation_.now() + node_.profile.context_miss;
+      if (Recorder* const recorder = simulation_.recorder()) {
+        record_doorbell_wait(qp);
+        for (uint64_t number = qp.rung; number < qp.told; ++number) {
+          recorder->step(StepKind::kSendMiss, node_.number, Recorder::of(qp, number),
+                         simulation_.now(), done);
+        }
+        qp.told_at = done;
+      }
+      simulation_.at(done, doorbell_context, this);
+      return;
+    }
+    take_doorbell();
+  }
+}
+
+void Rnic::doorbell_context(void* object, uint64_t) {
+  Rnic& rnic = *static_cast<Rnic*>(object);
+  rnic.handles_doorbell_ = false;
+  rnic.take_doorbell();
+  rnic.handle_doorbells();
+}
+
+// The first one, whose context is on chip.
+void Rnic::take_doorbell() {
+  const Doorbell doorbell = doorbells_.front();
+  doorbells_.pop_front();
+  if (doorbell.along) make_entry_room();
+  QueuePair& qp = *doorbell.qp;
+  if (qp.life != doorbell.life || qp.state != IBV_QPS_RTS || qp.told == qp.rung) return;
+  record_doorbell_wait(qp);
+  const uint64_t entries = qp.told - qp.rung;
+  qp.rung = qp.told;
+  if (qp.all_along && qp.fetched + entries == qp.rung) {
+    // A copy that came along is used at once or not at all.
+    if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
+    qp.fetched = qp.rung;
+    fetch_payloads(qp);
+    schedule_requests(qp);
+    return;
+  }
+  const Time free = bus_down_.free_at();
+  const Time there = bus_read(entries * kEntryBytes);
+  if (Recorder* const recorder = simulation_.recorder()) {
+    for (uint64_t number = qp.rung - entries; number < qp.rung; ++number) {
+      recorder->served(StepKind::kBusWait, StepKind::kEntryFetch, node_.number,
+                       Recorder::of(qp, number), simulation_.now(), free, there);
+    }
+  }
+  simulation_.at(there, entries_fetched, &qp,
+                 uint64_t{qp.life} << 32 | static_cast<uint32_t>(qp.rung));
+}
+
+// The entries that a doorbell announced have been fetched.
+void Rnic::entries_fetched(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  if (qp.life != argument >> 32 || qp.state != IBV_QPS_RTS) return;
+  // The count's lower half: no two that are under way are so far apart.
+  qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
+  Rnic& rnic = qp.node->rnic;
+  rnic.fetch_payloads(qp);
+  rnic.schedule_requests(qp);
+}
+
+}  // namespace verbena::sim

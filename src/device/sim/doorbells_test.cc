@@ -1,0 +1,232 @@
+// The order of doorbells, what a context that is not on chip does to those behind it, and who waits
+// for room.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/device/sim/cluster_for_test.h"
+#include "src/device/sim/recorder.h"
+
+namespace verbena::sim {
+namespace {
+
+constexpr uint64_t kFetchNs = 100'000;  // of a context: long against all else
+
+Profile slow_contexts() {
+  Profile profile = test_profile();
+  profile.context_miss = kFetchNs * kPsPerNs;
+  return profile;
+}
+
+struct Pair {
+  explicit Pair(Cluster& cluster) : near(cluster[0]), far(cluster[1]) { connect(near, far); }
+  End near;
+  End far;
+};
+
+class DoorbellsTest : public testing::Test {
+ protected:
+  // Inline entries go along with their doorbells.
+  SendRequest write(uint64_t id, unsigned flags) {
+    return {.id = id,
+            .opcode = IBV_WR_RDMA_WRITE,
+            .sges = {here_.sge(0, 8)},
+            .flags = IBV_SEND_SIGNALED | flags,
+            .remote_address = there_.address(),
+            .rkey = there_.key()};
+  }
+  void warm(Pair& pair) {
+    must_post(pair, 0, IBV_SEND_INLINE);
+    cluster_.settle();
+    take_all(pair.near);
+  }
+  void must_post(Pair& pair, uint64_t id, unsigned flags) {
+    ASSERT_EQ(post(pair.near, write(id, flags)), 0);
+  }
+  std::string done(Pair& pair) { return text_of(take_all(pair.near)); }
+
+  Cluster cluster_{2, /*seed=*/1, slow_contexts()};
+  Buffer here_{cluster_[0], 4096};
+  Buffer there_{cluster_[1], 4096};
+};
+
+TEST_F(DoorbellsTest, AContextThatIsFetchedKeepsLaterDoorbellsWaiting) {
+  for (const unsigned flags : {0u, unsigned{IBV_SEND_INLINE}}) {
+    Pair known(cluster_);
+    Pair unknown(cluster_);
+    warm(known);
+    must_post(unknown, 1, flags);
+    must_post(known, 2, flags);
+    cluster_.pass(kFetchNs * 9 / 10);
+    EXPECT_EQ(done(known), "");
+    cluster_.pass(kFetchNs / 2);
+    EXPECT_EQ(done(known), "2 success");
+  }
+}
+
+TEST_F(DoorbellsTest, EarlierDoorbellsDoNotWait) {
+  Pair known(cluster_);
+  Pair unknown(cluster_);
+  warm(known);
+  must_post(known, 1, IBV_SEND_INLINE);
+  must_post(unknown, 2, IBV_SEND_INLINE);
+  cluster_.pass(kFetchNs / 2);
+  EXPECT_EQ(done(known), "1 success");
+}
+
+TEST_F(DoorbellsTest, ContextsAreFetchedOneAfterTheOther) {
+  constexpr uint64_t kPairs = 5;
+  std::vector<std::unique_ptr<Pair>> pairs;
+  for (uint64_t i = 0; i < kPairs; ++i) pairs.push_back(std::make_unique<Pair>(cluster_));
+  for (uint64_t i = 0; i < kPairs; ++i) must_post(*pairs[i], i, IBV_SEND_INLINE);
+  cluster_.pass((kPairs - 1) * kFetchNs);
+  // Its responder has fetched its side's context by then, too; that of the last has hardly begun.
+  EXPECT_EQ(done(*pairs.front()), "0 success");
+  EXPECT_EQ(done(*pairs.back()), "");
+  cluster_.settle();
+  EXPECT_EQ(done(*pairs.back()), "4 success");
+}
+
+// What is posted while a queue pair waits for its context is handled with the rest.
+TEST_F(DoorbellsTest, DoorbellsOfAQueuePairThatWaitsAreHandledTogether) {
+  constexpr uint64_t kPosts = 10;
+  Pair pair(cluster_);
+  Recorder recorder(1 << 16);
+  cluster_.simulation().record(&recorder);
+  for (uint64_t i = 0; i < kPosts; ++i) must_post(pair, i, 0);
+  cluster_.settle();
+  cluster_.simulation().record(nullptr);
+  EXPECT_EQ(take_all(pair.near).size(), kPosts);
+  std::vector<Time> fetched;
+  for (const Step& step : recorder.steps()) {
+    if (step.kind == StepKind::kEntryFetch) fetched.push_back(step.begin);
+  }
+  EXPECT_EQ(fetched, std::vector<Time>(kPosts, fetched.front()));
+}
+
+TEST_F(DoorbellsTest, WhoPostsStandsStillWhenThereIsNoRoomForEntries) {
+  Pair pair(cluster_);
+  const uint64_t room = cluster_.node(0).profile.blueflame_queue;
+  std::vector<uint64_t> posted_ns;
+  Thread thread = cluster_.start(0, [&] {
+    for (uint64_t i = 0; i < room + 3; ++i) {
+      must_post(pair, i, IBV_SEND_INLINE);
+      posted_ns.push_back(now_ns());
+    }
+  });
+  thread.join();
+  EXPECT_LT(posted_ns[room - 1] - posted_ns[0], kFetchNs / 2);
+  EXPECT_GT(posted_ns[room] - posted_ns[room - 1], kFetchNs / 2);
+  EXPECT_LT(posted_ns[room + 2] - posted_ns[room], kFetchNs / 2);
+  cluster_.settle();
+  EXPECT_EQ(take_all(pair.near).size(), room + 3);
+}
+
+TEST_F(DoorbellsTest, PlainDoorbellsNeedNoRoom) {
+  Pair pair(cluster_);
+  const uint64_t room = cluster_.node(0).profile.blueflame_queue;
+  uint64_t took_ns = 0;
+  Thread thread = cluster_.start(0, [&] {
+    const uint64_t begin_ns = now_ns();
+    for (uint64_t i = 0; i < 3 * room; ++i) must_post(pair, i, 0);
+    took_ns = now_ns() - begin_ns;
+  });
+  thread.join();
+  EXPECT_LT(took_ns, kFetchNs / 2);
+  cluster_.settle();
+  EXPECT_EQ(take_all(pair.near).size(), 3 * room);
+}
+
+// The room is given on in the order of the posts, and every one comes to it.
+TEST(DoorbellsOrderTest, ThreadsThatStandStillGoOnInTheirOrder) {
+  constexpr uint64_t kThreads = 6;
+  Profile profile = slow_contexts();
+  profile.blueflame_queue = 1;
+  Cluster cluster(2, /*seed=*/1, profile);
+  Buffer here(cluster[0], 64);
+  Buffer there(cluster[1], 64);
+  std::vector<std::unique_ptr<Pair>> pairs;
+  for (uint64_t i = 0; i < kThreads; ++i) pairs.push_back(std::make_unique<Pair>(cluster));
+  std::vector<uint64_t> order;
+  std::vector<Thread> threads;
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    threads.push_back(cluster.start(0, [&, i] {
+      sleep_ns(1'000 * (i + 1));
+      ASSERT_EQ(post(pairs[i]->near, {.id = i,
+                                      .opcode = IBV_WR_RDMA_WRITE,
+                                      .sges = {here.sge(0, 8)},
+                                      .flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+                                      .remote_address = there.address(),
+                                      .rkey = there.key()}),
+                0);
+      order.push_back(i);
+    }));
+  }
+  for (Thread& thread : threads) thread.join();
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  cluster.settle();
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    EXPECT_EQ(text_of(take_all(pairs[i]->near)), std::to_string(i) + " success");
+  }
+}
+
+// Rooms do not get lost where queue pairs are reset, or in error, with doorbells on their way.
+TEST_F(DoorbellsTest, DoorbellsThatMeanNothingGiveTheirRoomBack) {
+  const uint64_t room = cluster_.node(0).profile.blueflame_queue;
+  for (int round = 0; round < 20; ++round) {
+    Pair pair(cluster_);
+    uint64_t took_ns = 0;
+    Thread thread = cluster_.start(0, [&] {
+      const uint64_t begin_ns = now_ns();
+      for (uint64_t i = 0; i < room; ++i) must_post(pair, i, IBV_SEND_INLINE);
+      took_ns = now_ns() - begin_ns;
+    });
+    thread.join();
+    EXPECT_LT(took_ns, kFetchNs / 2) << "round " << round;
+    cluster_.pass(static_cast<uint64_t>(round) * 100);
+    if (round % 2 == 0) {
+      pair.near.reset();
+    } else {
+      must(pair.near.queue_pair().to_error());
+    }
+    cluster_.settle();
+  }
+}
+
+// The lock's line lies with who posted last.
+TEST_F(DoorbellsTest, ALockThatAnotherThreadHeldLastTakesLonger) {
+  Pair first(cluster_);
+  Pair second(cluster_);
+  warm(first);
+  warm(second);
+  uint64_t alone_ns = 0;
+  uint64_t handed_ns = 0;
+  Thread one = cluster_.start(0, [&] {
+    must_post(first, 1, IBV_SEND_INLINE);
+    sleep_ns(20'000);
+    const uint64_t begin_ns = now_ns();
+    must_post(first, 2, IBV_SEND_INLINE);
+    alone_ns = now_ns() - begin_ns;
+  });
+  Thread other = cluster_.start(0, [&] {
+    sleep_ns(50'000);
+    const uint64_t begin_ns = now_ns();
+    must_post(second, 3, IBV_SEND_INLINE);
+    handed_ns = now_ns() - begin_ns;
+  });
+  one.join();
+  other.join();
+  const Profile& profile = cluster_.node(0).profile;
+  const uint64_t more_ns = (profile.cpu_line_transfer + profile.blueflame_lock_contended -
+                            profile.blueflame_lock_alone) /
+                           kPsPerNs;
+  // Building the entry takes not always the same.
+  EXPECT_GT(handed_ns, alone_ns + more_ns / 2);
+  EXPECT_LT(handed_ns, alone_ns + 2 * more_ns);
+}
+
+}  // namespace
+}  // namespace verbena::sim
