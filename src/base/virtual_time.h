@@ -66,8 +66,8 @@ class VirtualTime {
 // is on the data path that a real device does not need. With VERBENA_NO_SIMULATION_HOOKS they
 // are nothing; only their cost is measured that way.
 struct CpuWork {
-  uint64_t looks = 0;       // at memory that a device writes, such as a slot's mark
-  uint64_t messages = 0;    // that such a look found
+  uint64_t looks = 0;       // at memory that a device writes, such as a slot's mark, for nothing
+  uint64_t messages = 0;    // found, each by a look of its own
   uint64_t further = 0;     // writes that were part of these messages besides their marks
   uint64_t bytes = 0;       // cleared or copied
   uint64_t hand_overs = 0;  // to another thread of the node

@@ -412,8 +412,7 @@ constexpr std::array kAxes = {
                                                          "Work requests per doorbell")),
     count_axis<kPollBatchLimits, &Point::poll_batch>(
         "poll-batch", "poll_batch", "0",
-        "Responses that a requesting thread takes of a queue pair before it looks at the next "
-        "one; 0: all that have come"),
+        "Responses that a requester takes of a queue pair before the next one's turn; 0: all"),
     Axis{.scope = Scope::kBoth,
          .name = "inline",
          .alias = "",

@@ -115,12 +115,14 @@ struct WriteChannel {
 
     uint32_t next(uint32_t slot) const { return slot + 1 == slots_.count ? 0 : slot + 1; }
 
+    // Inlined in any case: else the counter below decides whether compilers do it, and that costs a
+    // message more than the counter (scripts/hook-cost).
     template <DeliverFunction Deliver>
-    bool take(uint32_t slot, Deliver& deliver) {
+    __attribute__((always_inline)) bool take(uint32_t slot, Deliver& deliver) {
       char* bytes = slots_.slot(slot);
-      note_look();
       const Probe probe = Mark::probe(bytes, slots_.shape);
       if (probe.arrival != Arrival::kMessage) {
+        note_look();
         if (probe.arrival == Arrival::kViolation) [[unlikely]] {
           error_ = ChannelError::peer_violated("its completion mark is none that a sender makes");
         }

@@ -164,7 +164,9 @@ Time Simulation::taken(Fiber& fiber, Time alone) const {
 void Simulation::flush_work(Fiber& fiber) {
   const CpuWork work = std::exchange(cpu_work, CpuWork{});
   const Profile& profile = fiber.node->profile;
-  Time spent = work.looks * profile.cpu_look + work.bytes * profile.cpu_copy_kib / 1024;
+  const Time looked = (work.looks + work.messages) * profile.cpu_look;
+  const Time copied = work.bytes * profile.cpu_copy_kib / 1024;
+  Time spent = looked + copied;
   if (work.messages > 0) {
     fiber.unseen -= std::min(fiber.unseen, work.messages + work.further);
     fiber.rounds = 0;
@@ -174,9 +176,8 @@ void Simulation::flush_work(Fiber& fiber) {
   }
   spent = taken(fiber, spent);
   if (recorder_ != nullptr) {
-    recorder_->worked(
-        fiber, work.messages > 0, fiber.local, fiber.node->slowed(work.looks * profile.cpu_look),
-        fiber.node->slowed(work.bytes * profile.cpu_copy_kib / 1024), fiber.local + spent);
+    recorder_->worked(fiber, work.messages > 0, fiber.local, fiber.node->slowed(looked),
+                      fiber.node->slowed(copied), fiber.local + spent);
   }
   fiber.local += spent;
   fiber.busy += spent;
