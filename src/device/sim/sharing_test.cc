@@ -114,7 +114,7 @@ TEST_F(SharingTest, QueuePairsSendInTurnsOfSeveralPackets) {
 }
 
 TEST_F(SharingTest, EachFurtherEntryOfAGatherListHoldsUpTheNextMessage) {
-  const Profile profile = test_profile();
+  const Profile& profile = test_profile();
   const Time one = departure_gap(profile, 1, 64);
   const Time four = departure_gap(profile, 4, 64);
   EXPECT_EQ(one, profile.queue_pair_write_gap);
