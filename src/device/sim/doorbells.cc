@@ -133,8 +133,9 @@ void Rnic::take_doorbell() {
   qp.rung = qp.told;
   if (qp.all_along && qp.fetched + entries == qp.rung) {
     // A copy that came along is used at once or not at all.
-    if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
-    qp.fetched = qp.rung;
+    for (; qp.fetched < qp.rung; ++qp.fetched) {
+      if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
+    }
     fetch_payloads(qp);
     schedule_requests(qp);
     return;

@@ -107,6 +107,31 @@ TEST_F(DoorbellsTest, DoorbellsOfAQueuePairThatWaitsAreHandledTogether) {
   EXPECT_EQ(fetched, std::vector<Time>(kPosts, fetched.front()));
 }
 
+// Of entries that came along and are handled together, the first is sent at once; the RNIC keeps no
+// copies of the others.
+TEST_F(DoorbellsTest, EntriesThatComeAlongAndWaitAreFetchedAfterAll) {
+  constexpr uint64_t kReads = 4;
+  Pair pair(cluster_);
+  Recorder recorder(1 << 16);
+  cluster_.simulation().record(&recorder);
+  for (uint64_t i = 0; i < kReads; ++i) {
+    SendRequest request = write(i, 0);
+    request.opcode = IBV_WR_RDMA_READ;
+    ASSERT_EQ(post(pair.near, request), 0);
+  }
+  cluster_.settle();
+  cluster_.simulation().record(nullptr);
+  EXPECT_EQ(take_all(pair.near).size(), kReads);
+  std::vector<uint64_t> fetched;
+  for (const Step& step : recorder.steps()) {
+    const bool again = step.kind == StepKind::kSendMiss && step.node == 0 &&
+                       step.packet == PacketKind::kRequest &&
+                       step.end - step.begin == cluster_.node(0).profile.pcie_read;
+    if (again) fetched.push_back(step.message.number);
+  }
+  EXPECT_EQ(fetched, (std::vector<uint64_t>{1, 2, 3}));
+}
+
 TEST_F(DoorbellsTest, WhoPostsStandsStillWhenThereIsNoRoomForEntries) {
   Pair pair(cluster_);
   const uint64_t room = cluster_.node(0).profile.blueflame_queue;
