@@ -32,7 +32,7 @@ class VerbsOn : public testing::TestWithParam<const char*> {
                                        "--json", file});
     const Outcome outcome = run_tool(verbs(arguments));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_EQ(outcome.err, "");
+    EXPECT_EQ(complaints(outcome), "");
     EXPECT_THAT(outcome.out, HasSubstr("operation"));
     const json document = json::parse(read_file(file), nullptr, false);
     EXPECT_TRUE(document.is_object());

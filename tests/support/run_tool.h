@@ -1,6 +1,7 @@
 // Shortest way to try a command of `verbena`. For tests only: VERBENA_TOOL is theirs.
 #pragma once
 
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,12 @@ inline Outcome run_tool(const std::vector<std::string>& arguments,
   std::vector<std::string> command = {VERBENA_TOOL};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return ToolProcess(command, {}, directory).wait();
+}
+
+// What it complained of: stderr without the lines of progress, which come on slow machines.
+inline std::string complaints(const Outcome& outcome) {
+  static const std::regex progress("\\[ *[0-9]+/[0-9]+\\][^\n]*\n");
+  return std::regex_replace(outcome.err, progress, "");
 }
 
 }  // namespace verbena::test
