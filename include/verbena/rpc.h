@@ -215,9 +215,8 @@ class Requester {
   // outside the responder's memory: the status then is kInvalidArgument.
   virtual PostResult try_post(uint32_t slot, uint32_t bytes) = 0;
 
-  // Takes the responses that have arrived, at most as many as `out` has room for and
-  // as RequesterOptions::poll_batch allows. Their bytes stay valid until their slot is posted
-  // again.
+  // Takes the responses that have arrived, at most as many as `out` has room for and as
+  // RequesterOptions::poll_batch allows. Their bytes stay valid until their slot is posted again.
   virtual uint32_t poll(std::span<Response> out) = 0;
 
   // The same with `on_response(uint32_t slot, std::span<const char> response)` for each; it may

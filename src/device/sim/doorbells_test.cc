@@ -192,6 +192,7 @@ TEST(DoorbellsOrderTest, ThreadsThatStandStillGoOnInTheirOrder) {
   }
   for (Thread& thread : threads) thread.join();
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_GT(now_ns(), (kThreads - 2) * kFetchNs) << "nobody had to wait";
   cluster.settle();
   for (uint64_t i = 0; i < kThreads; ++i) {
     EXPECT_EQ(text_of(take_all(pairs[i]->near)), std::to_string(i) + " success");
