@@ -152,13 +152,13 @@ class RpcHostileTest : public testing::Test {
       auto side = open_side();
       ASSERT_TRUE(side.ok()) << side.status().message();
       ControlConnection control = connect();
-      rpc::Terms offered;
+      rpc::DesignRequest offered;
       offered.protocol = c.protocol;
       offered.layout = c.layout;
       offered.writes_in_order = true;
       offered.request_max_bytes = offered.response_max_bytes = 4096;
       offered.pending = c.pending;
-      const auto agreed = rpc::consider(control, offered, kTimeoutNs);
+      const auto agreed = rpc::accept_design(control, offered, kTimeoutNs);
       ASSERT_TRUE(agreed.ok()) << agreed.status().message();
       rpc::EndOptions options;
       options.outgoing_max_bytes = c.response_max_bytes;

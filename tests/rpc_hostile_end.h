@@ -13,7 +13,7 @@
 #include "src/channel/work_request.h"
 #include "src/rpc/connection_end.h"
 #include "src/rpc/designs.h"
-#include "src/rpc/handshake.h"
+#include "src/rpc/endpoint_memory.h"
 #include "src/rpc/requester_control.h"
 #include "tests/rpc_support.h"
 
@@ -39,14 +39,13 @@ class HostileEnd {
                                                   const rpc::EndOptions& options) {
     auto hostile = std::make_unique<HostileEnd>();
     auto mine = hostile->end_.prepare(side.device, side.domain, options);
-    VERBENA_ASSIGN_OR_RETURN(hostile->peer_,
-                             rpc::join(control, hostile->end_.endpoint(), std::move(mine),
-                                       hostile->end_.needs(), kTimeoutNs));
+    VERBENA_ASSIGN_OR_RETURN(hostile->peer_, rpc::join(control, hostile->end_.endpoint(), mine,
+                                                       hostile->end_.needs(), kTimeoutNs));
     hostile->end_.start(hostile->peer_);
     return hostile;
   }
 
-  const rpc::EndpointTerms& peer() const { return peer_; }
+  const rpc::EndpointMemory& peer() const { return peer_; }
 
   // Overwrites the peer's slots with `bytes`, from their start on.
   void write(const std::vector<char>& bytes) {
@@ -65,12 +64,13 @@ class HostileEnd {
       channel::set_send(request, address, lkey, immediate);
     });
   }
-  // Sets the signal of one of the peer's slots, where the layout has signals.
-  void signal(uint32_t slot, uint8_t value) {
-    post({static_cast<char>(value)}, [&](channel::SlotRequest& request, uint64_t address,
-                                         uint32_t lkey) {
-      channel::set_write(request, address, lkey, peer_.signals_address + slot, peer_.signals_rkey);
-    });
+  // Sets the notification byte of one of the peer's slots, where the layout has notifications.
+  void notify(uint32_t slot, uint8_t value) {
+    post({static_cast<char>(value)},
+         [&](channel::SlotRequest& request, uint64_t address, uint32_t lkey) {
+           channel::set_write(request, address, lkey, peer_.notifications_address + slot,
+                              peer_.notifications_rkey);
+         });
   }
   void send_without_immediate(const std::vector<char>& bytes) {
     post(bytes, [](channel::SlotRequest& request, uint64_t address, uint32_t lkey) {
@@ -82,7 +82,7 @@ class HostileEnd {
  private:
   template <typename Prepare>
   void post(const std::vector<char>& bytes, Prepare&& prepare) {
-    rpc::Endpoint& endpoint = *end_.endpoint();
+    connect::Endpoint& endpoint = *end_.endpoint();
     VERBENA_ASSERT(bytes.size() <= endpoint.arena.size_bytes());
     // Not over what may still be on its way.
     if (next_byte_ + bytes.size() > endpoint.arena.size_bytes()) next_byte_ = 0;
@@ -110,7 +110,7 @@ class HostileEnd {
   }
 
   rpc::ConnectionEnd<Outgoing, Incoming, false> end_;
-  rpc::EndpointTerms peer_;
+  rpc::EndpointMemory peer_;
   uint64_t next_byte_ = 0;
 };
 
@@ -128,28 +128,28 @@ Result<std::unique_ptr<HostileRequester<Design>>> join_hostile_requester(Side& s
                                                                          const Case& c) {
   const RequesterOptions options = requester_options(c);
   VERBENA_ASSIGN_OR_RETURN(
-      [[maybe_unused]] const rpc::Terms agreed,
-      rpc::propose_design(c.protocol, c.layout, side.device, control, options));
+      [[maybe_unused]] const rpc::DesignRequest agreed,
+      rpc::request_design(c.protocol, c.layout, side.device, control, options));
   return HostileRequester<Design>::join(side, control, rpc::end_options(options));
 }
 
 // --- the other process ---
 
 // What rpc_hostile_process is told over the control connection that it opens to the test: once it
-// is connected, to overwrite the first bytes of the responder's slots, and to signal.
+// is connected, to overwrite the first bytes of the responder's slots, and to notify.
 struct HostileTask {
   Case c;
   std::array<char, 512> slots{};
   uint32_t slots_bytes = 0;
-  uint32_t signaled_slot = 0;
-  uint8_t signal = 0;  // 0: none
+  uint32_t notified_slot = 0;
+  uint8_t notification = 0;  // 0: none
 };
 inline constexpr uint32_t kHostileTaskTag = 0x7a52;
 
 template <typename Requester>
 void carry_out(const HostileTask& task, Requester& requester) {
   requester.write({task.slots.begin(), task.slots.begin() + task.slots_bytes});
-  if (task.signal != 0) requester.signal(task.signaled_slot, task.signal);
+  if (task.notification != 0) requester.notify(task.notified_slot, task.notification);
 }
 
 }  // namespace verbena::rpc_test

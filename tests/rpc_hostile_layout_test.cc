@@ -21,11 +21,11 @@ void put(Bytes& slot, size_t offset, uint64_t word) {
   std::memcpy(slot.data() + offset, &word, sizeof(word));
 }
 
-// What no sender makes: a slot, the signal that announces it where the layout has signals, and what
-// is wrong with it.
+// What no sender makes: a slot, the notification byte that announces it where the layout has one,
+// and what is wrong with it.
 struct Malformed {
   Bytes slot;
-  uint8_t signal = 0;
+  uint8_t notification = 0;
   const char* reason = "completion mark";
 };
 
@@ -38,9 +38,9 @@ std::vector<Malformed> malformed_slots(MarkLayout layout, const channel::SlotSha
     put(slots.back().slot, offset, word);
     return slots.back().slot;
   };
-  const auto add_signaled = [&](uint8_t signal, uint64_t length, const char* reason) {
+  const auto add_notified = [&](uint8_t notification, uint64_t length, const char* reason) {
     add(0, length);
-    slots.back().signal = signal;
+    slots.back().notification = notification;
     slots.back().reason = reason;
   };
   switch (layout) {
@@ -63,13 +63,13 @@ std::vector<Malformed> malformed_slots(MarkLayout layout, const channel::SlotSha
       add(0, uint64_t{0x5b} << 56 | 8);  // a flag that is none of the two
       break;
     case MarkLayout::kDense:
-      add_signaled(1, too_long, "larger than agreed");
-      add_signaled(1, 0xffffffff, "larger than agreed");
-      add_signaled(1, 0x80000000, "larger than agreed");  // below 0 if it had a sign
+      add_notified(1, too_long, "larger than agreed");
+      add_notified(1, 0xffffffff, "larger than agreed");
+      add_notified(1, 0x80000000, "larger than agreed");  // below 0 if it had a sign
       // Announced by another number than the one, with a length that would do.
-      add_signaled(2, 8, "completion mark");
-      add_signaled(0x81, 8, "completion mark");
-      add_signaled(0xff, 8, "completion mark");
+      add_notified(2, 8, "completion mark");
+      add_notified(0x81, 8, "completion mark");
+      add_notified(0xff, 8, "completion mark");
       break;
     case MarkLayout::kImmediate:
       break;
@@ -88,8 +88,8 @@ HostileTask in_second_slot(const Case& c, const Malformed& malformed) {
   task.slots_bytes = static_cast<uint32_t>(2 * malformed.slot.size());
   std::copy(malformed.slot.begin(), malformed.slot.end(),
             task.slots.begin() + static_cast<ptrdiff_t>(malformed.slot.size()));
-  task.signaled_slot = 1;
-  task.signal = malformed.signal;
+  task.notified_slot = 1;
+  task.notification = malformed.notification;
   return task;
 }
 
@@ -122,7 +122,7 @@ TEST_F(RpcHostileTest, MalformedSlotsOfResponses) {
         for (const Malformed& malformed : malformed_slots(Design::kLayout, shape)) {
           expect_reported<Design>(malformed.reason, [&](auto& hostile) {
             hostile.write(malformed.slot);
-            if (malformed.signal != 0) hostile.signal(0, malformed.signal);
+            if (malformed.notification != 0) hostile.notify(0, malformed.notification);
           });
           ++attacks;
         }

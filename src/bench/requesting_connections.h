@@ -44,7 +44,7 @@ inline Result<std::unique_ptr<ControlConnection>> reach(const NodeJob& job, uint
 // The first connection, over which the design is agreed on; it decides what is compiled.
 struct FirstConnection {
   std::unique_ptr<ControlConnection> control;
-  rpc::Terms agreed;
+  rpc::DesignRequest agreed;
 };
 // `number` is that of the requesting thread in job.connections().
 inline Result<FirstConnection> reach_first(const NodeJob& job, uint32_t number) {
@@ -53,7 +53,7 @@ inline Result<FirstConnection> reach_first(const NodeJob& job, uint32_t number) 
   VERBENA_ASSIGN_OR_RETURN(first.control,
                            reach(job, number, job.connections().requesting[number].peers.front()));
   VERBENA_ASSIGN_OR_RETURN(
-      first.agreed, rpc::propose_design(point.protocol, point.layout, job.device, *first.control,
+      first.agreed, rpc::request_design(point.protocol, point.layout, job.device, *first.control,
                                         requester_options(point)));
   return first;
 }
@@ -68,11 +68,11 @@ class RequestingConnections {
     const RequesterOptions options = requester_options(job.setup.point);
     for (const uint32_t peer : job.connections().requesting[number].peers) {
       if (job.team.halt().load(std::memory_order_relaxed)) break;
-      rpc::Terms agreed = first.agreed;
+      rpc::DesignRequest agreed = first.agreed;
       std::unique_ptr<ControlConnection> control = std::move(first.control);
       if (control == nullptr) {
         VERBENA_ASSIGN_OR_RETURN(control, reach(job, number, peer));
-        VERBENA_ASSIGN_OR_RETURN(agreed, rpc::propose_design(Design::kProtocol, Design::kLayout,
+        VERBENA_ASSIGN_OR_RETURN(agreed, rpc::request_design(Design::kProtocol, Design::kLayout,
                                                              job.device, *control, options));
       }
       VERBENA_ASSIGN_OR_RETURN(

@@ -13,7 +13,7 @@
 #include "src/bench/answer_loop.h"
 #include "src/bench/readable_memory.h"
 #include "src/rpc/designs.h"
-#include "src/rpc/handshake.h"
+#include "src/rpc/negotiation.h"
 
 namespace verbena::bench {
 

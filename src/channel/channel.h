@@ -26,9 +26,9 @@ namespace verbena::channel {
 struct SenderSetup {
   SlotArray slots;  // where messages are written, registered
   uint32_t lkey = 0;
-  RemoteSlots remote;          // the peer's slots, where the channel writes them
-  RemoteSlots remote_signals;  // and their signals, where it has some
-  uint32_t connection = 0;     // this connection's number at the receiver
+  RemoteSlots remote;                // the peer's slots, where the channel writes them
+  RemoteSlots remote_notifications;  // and their notifications, where it has some
+  uint32_t connection = 0;           // this connection's number at the receiver
   uint32_t inline_limit_bytes = 0;
   ibv_qp* queue_pair = nullptr;
   ibv_cq* send_completions = nullptr;
@@ -37,8 +37,8 @@ struct SenderSetup {
 
 // What the receiving end of a connection consists of, if no other connection shares it.
 struct ReceiverSetup {
-  SlotArray slots;          // where the channel's messages land; for SEND: count and capacity only
-  char* signals = nullptr;  // a byte per slot, where the channel signals
+  SlotArray slots;  // where the channel's messages land; for SEND: count and capacity only
+  char* notifications = nullptr;  // a byte per slot, where the channel notifications
   ibv_qp* queue_pair = nullptr;
   ibv_cq* receive_completions = nullptr;
   ReceiveBuffers buffers;     // where SENDs land
@@ -56,7 +56,7 @@ concept MessageChannel = requires(typename Channel::Sender& sender, uint32_t num
   // A message consumes a posted receive and yields a completion at the receiver.
   { Channel::kConsumesReceives } -> std::convertible_to<bool>;
   // A message is announced by a byte in an array beside the slots (dense_channel.h).
-  { Channel::kSignals } -> std::convertible_to<bool>;
+  { Channel::kNotifies } -> std::convertible_to<bool>;
   // Work requests that a message takes.
   { Channel::kRequestsPerMessage } -> std::convertible_to<uint32_t>;
   // What a message of `number` bytes costs; pure.

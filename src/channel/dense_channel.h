@@ -1,9 +1,8 @@
 // Messages by two RDMA WRITEs: the payload into a slot, then one byte into a dense array
 // ("patterns" 8: the layout of L5, which the paper describes but did not build).
 //
-//   receiver:  slots    | length (4 bytes) | 3 unused | 1 | payload |   ...   polled never
-//              signals  | s0 | s1 | s2 | ...                                  polled, a byte per
-//              slot
+//   receiver:  slots          | length (4 bytes) | 3 unused | 1 | payload |   ...   never polled
+//              notifications  | n0 | n1 | n2 | ...            polled, a byte per slot
 //
 // A responder looks at one cache line for 64 requesters with one slot each, so that slots in which
 // nothing arrives cost it almost nothing; the price is a second work request per message. Both go
@@ -23,36 +22,36 @@
 
 namespace verbena::channel {
 
-// The signals of one connection, or of many side by side.
-struct SignalArray {
+// The notifications of one connection, or of many side by side.
+struct NotificationArray {
   // A power of two below 8, or a multiple of 8: so a connection's bytes are one aligned load, or
   // several whole ones.
   static constexpr uint32_t stride_bytes(uint32_t slots) {
     return slots <= kWordBytes ? std::bit_ceil(slots) : round_up(slots, kWordBytes);
   }
 
-  // The signals from `first`, a multiple of 8, as the bytes of one number.
-  static uint64_t load(const char* signals, uint32_t stride_bytes, uint32_t first) {
+  // The notifications from `first`, a multiple of 8, as the bytes of one number.
+  static uint64_t load(const char* notifications, uint32_t stride_bytes, uint32_t first) {
     switch (stride_bytes) {
       case 1:
-        return load_acquire(reinterpret_cast<const uint8_t*>(signals));
+        return load_acquire(reinterpret_cast<const uint8_t*>(notifications));
       case 2:
-        return load_acquire(reinterpret_cast<const uint16_t*>(signals));
+        return load_acquire(reinterpret_cast<const uint16_t*>(notifications));
       case 4:
-        return load_acquire(reinterpret_cast<const uint32_t*>(signals));
+        return load_acquire(reinterpret_cast<const uint32_t*>(notifications));
       default:
-        return load_acquire(reinterpret_cast<const uint64_t*>(signals + first));
+        return load_acquire(reinterpret_cast<const uint64_t*>(notifications + first));
     }
   }
 
-  // Calls visit(number) for each of the first `connections` in whose bytes a signal is set.
-  // `signals` is aligned to 8 bytes and as long as whole words.
+  // Calls visit(number) for each of the first `connections` with a notification byte that is set.
+  // `notifications` is aligned to 8 bytes and as long as whole words.
   template <typename Visit>
-  static void for_each_signaled(const char* signals, uint32_t stride_bytes, uint32_t connections,
-                                Visit&& visit) {
+  static void for_each_notified(const char* notifications, uint32_t stride_bytes,
+                                uint32_t connections, Visit&& visit) {
     const uint64_t end = uint64_t{connections} * stride_bytes;
     for (uint64_t first = 0; first < end; first += kWordBytes) {
-      uint64_t set = load_acquire(reinterpret_cast<const uint64_t*>(signals + first));
+      uint64_t set = load_acquire(reinterpret_cast<const uint64_t*>(notifications + first));
       while (set != 0) [[unlikely]] {
           const uint64_t byte = first + static_cast<uint64_t>(std::countr_zero(set)) / 8;
           const uint64_t number = byte / stride_bytes;
@@ -72,7 +71,7 @@ struct SignalArray {
 struct DenseChannel {
   static constexpr bool kWritesSlots = true;
   static constexpr bool kConsumesReceives = false;
-  static constexpr bool kSignals = true;
+  static constexpr bool kNotifies = true;
   static constexpr uint32_t kRequestsPerMessage = 2;
 
   static SlotShape shape(uint32_t capacity_bytes) {
@@ -83,7 +82,7 @@ struct DenseChannel {
     MessageCost cost = sending_cost(kPayloadOffset + bytes, inputs);
     cost.sender.work_requests = kRequestsPerMessage;
     cost.sender.completions *= kRequestsPerMessage;
-    cost.receiver.polled_lines = 1;  // of signals: for 64 slots, of however many connections
+    cost.receiver.polled_lines = 1;  // of notifications: for 64 slots, of however many connections
     cost.receiver.cleared_bytes = 1;
     cost.wire_bytes += 1;
     cost.wire_messages = kRequestsPerMessage;
@@ -97,7 +96,7 @@ struct DenseChannel {
         : slots_(setup.slots),
           inline_limit_bytes_(setup.inline_limit_bytes),
           payloads_(setup.slots.count),
-          signals_(setup.slots.count),
+          notifications_(setup.slots.count),
           queue_(setup.queue_pair, setup.send_completions, setup.sizes) {
       for (uint32_t slot = 0; slot < slots_.count; ++slot) {
         char* local = slots_.slot(slot);
@@ -105,9 +104,9 @@ struct DenseChannel {
         set_write(payloads_[slot], address, setup.lkey,
                   setup.remote.address + static_cast<uint64_t>(local - slots_.base),
                   setup.remote.rkey);
-        local[kSignalOffset] = kSignal;
-        set_write(signals_[slot], address + kSignalOffset, setup.lkey,
-                  setup.remote_signals.address + slot, setup.remote_signals.rkey);
+        local[kNotificationOffset] = kNotification;
+        set_write(notifications_[slot], address + kNotificationOffset, setup.lkey,
+                  setup.remote_notifications.address + slot, setup.remote_notifications.rkey);
       }
     }
 
@@ -117,8 +116,8 @@ struct DenseChannel {
       VERBENA_DEBUG_ASSERT(bytes <= slots_.shape.capacity_bytes);
       std::memcpy(slots_.slot(slot), &bytes, sizeof(bytes));
       set_size(payloads_[slot], kPayloadOffset + bytes, inline_limit_bytes_);
-      set_size(signals_[slot], 1, inline_limit_bytes_);
-      return queue_.push(payloads_[slot].request, signals_[slot].request);
+      set_size(notifications_[slot], 1, inline_limit_bytes_);
+      return queue_.push(payloads_[slot].request, notifications_[slot].request);
     }
 
     SendQueue& queue() { return queue_; }
@@ -127,7 +126,7 @@ struct DenseChannel {
     SlotArray slots_;
     uint32_t inline_limit_bytes_ = 0;
     SlotRequests payloads_;
-    SlotRequests signals_;
+    SlotRequests notifications_;
     SendQueue queue_;
   };
 
@@ -136,8 +135,8 @@ struct DenseChannel {
     Receiver() = default;
     explicit Receiver(const ReceiverSetup& setup)
         : slots_(setup.slots),
-          signals_(setup.signals),
-          stride_bytes_(SignalArray::stride_bytes(setup.slots.count)) {}
+          notifications_(setup.notifications),
+          stride_bytes_(NotificationArray::stride_bytes(setup.slots.count)) {}
 
     int post_receives() { return 0; }
 
@@ -146,13 +145,14 @@ struct DenseChannel {
       uint32_t found = 0;
       for (uint32_t first = 0; first < slots_.count; first += kWordBytes) {
         note_look();
-        uint64_t set = SignalArray::load(signals_, stride_bytes_, first);
+        uint64_t set = NotificationArray::load(notifications_, stride_bytes_, first);
         while (set != 0) {
           const uint32_t byte = static_cast<uint32_t>(std::countr_zero(set)) / 8;
           set &= ~(uint64_t{0xff} << byte * 8);
           if (found == limit || error_) return found;
           const uint32_t slot = first + byte;
-          // A signal for a slot that waits for nothing is no message: it is seen when one is due.
+          // A notification for a slot that waits for nothing is no message: it is seen when one is
+          // due.
           if (slot >= slots_.count || !eligible(slot)) continue;
           if (take(slot, deliver)) ++found;
         }
@@ -170,11 +170,11 @@ struct DenseChannel {
     bool take(uint32_t slot, Deliver& deliver) {
       // The sender's device stored one byte: only a load of that byte is sure to acquire what came
       // before it. The word said no more than where to look.
-      const uint8_t signal = load_mark(signals_ + slot);
+      const uint8_t notification = load_mark(notifications_ + slot);
       const char* message = slots_.slot(slot);
       const uint32_t bytes = load_relaxed(reinterpret_cast<const uint32_t*>(message));
-      if (signal != kSignal || bytes > slots_.shape.capacity_bytes) [[unlikely]] {
-        error_ = ChannelError::peer_violated(signal != kSignal
+      if (notification != kNotification || bytes > slots_.shape.capacity_bytes) [[unlikely]] {
+        error_ = ChannelError::peer_violated(notification != kNotification
                                                  ? "its completion mark is none that a sender makes"
                                                  : "its message is larger than agreed");
         return false;
@@ -182,21 +182,21 @@ struct DenseChannel {
       note_message();
       note_further_write();
       // Before the answer, which invites the next message into this slot.
-      store_relaxed(reinterpret_cast<uint8_t*>(signals_ + slot), uint8_t{0});
+      store_relaxed(reinterpret_cast<uint8_t*>(notifications_ + slot), uint8_t{0});
       deliver(slot, message + kPayloadOffset, bytes);
       return true;
     }
 
     SlotArray slots_;
-    char* signals_ = nullptr;
+    char* notifications_ = nullptr;
     uint32_t stride_bytes_ = 1;
     ChannelError error_;
   };
 
  private:
   static constexpr uint32_t kPayloadOffset = kWordBytes;
-  static constexpr uint32_t kSignalOffset = kWordBytes - 1;
-  static constexpr uint8_t kSignal = 1;
+  static constexpr uint32_t kNotificationOffset = kWordBytes - 1;
+  static constexpr uint8_t kNotification = 1;
 };
 static_assert(MessageChannel<DenseChannel>);
 

@@ -28,12 +28,12 @@ class DenseChannelTest : public testing::Test {
     fake_.arrivals.clear();  // of an earlier connection
     local_ = make_slots(count);
     remote_ = make_slots(count);
-    signals_ = allocate(kCacheLineBytes * 8);
+    notifications_ = allocate(kCacheLineBytes * 8);
     SenderSetup setup;
     setup.slots = local_;
     setup.lkey = 7;
     setup.remote = {reinterpret_cast<uint64_t>(remote_.base), 9};
-    setup.remote_signals = {reinterpret_cast<uint64_t>(signals_), 11};
+    setup.remote_notifications = {reinterpret_cast<uint64_t>(notifications_), 11};
     setup.inline_limit_bytes = 16;
     setup.queue_pair = fake_.queue_pair();
     setup.send_completions = fake_.completions();
@@ -42,7 +42,7 @@ class DenseChannelTest : public testing::Test {
     sender_ = DenseChannel::Sender(setup);
     ReceiverSetup receiving;
     receiving.slots = remote_;
-    receiving.signals = signals_;
+    receiving.notifications = notifications_;
     receiver_ = DenseChannel::Receiver(receiving);
   }
 
@@ -92,7 +92,7 @@ class DenseChannelTest : public testing::Test {
   std::vector<std::unique_ptr<char, Free>> memory_;
   SlotArray local_;
   SlotArray remote_;
-  char* signals_ = nullptr;
+  char* notifications_ = nullptr;
   DenseChannel::Sender sender_;
   DenseChannel::Receiver receiver_;
   uint32_t ineligible_ = ~0u;
@@ -155,7 +155,7 @@ TEST_F(DenseChannelTest, BatchesHoldWholeMessages) {
 
 TEST_F(DenseChannelTest, ASignalThatNoSenderMakesIsAViolation) {
   connect(2);
-  signals_[1] = 3;
+  notifications_[1] = 3;
   EXPECT_EQ(poll(), Found{});
   EXPECT_EQ(receiver_.error().kind, ChannelError::Kind::kViolation);
 }
@@ -164,32 +164,32 @@ TEST_F(DenseChannelTest, ALengthBeyondTheSlotIsAViolation) {
   connect(2);
   const uint32_t bytes = 101;
   std::memcpy(remote_.slot(0), &bytes, sizeof(bytes));
-  signals_[0] = 1;
+  notifications_[0] = 1;
   EXPECT_EQ(poll(), Found{});
   EXPECT_EQ(receiver_.error().kind, ChannelError::Kind::kViolation);
 }
 
-TEST(SignalArrayTest, VisitsEveryConnectionWithASignalOnce) {
+TEST(NotificationArrayTest, VisitsEveryConnectionWithASignalOnce) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
   Random random(seed);
   for (int round = 0; round < 2000; ++round) {
     const uint32_t slots = 1 + static_cast<uint32_t>(random.below(20));
-    const uint32_t stride = SignalArray::stride_bytes(slots);
+    const uint32_t stride = NotificationArray::stride_bytes(slots);
     const uint32_t connections = 1 + static_cast<uint32_t>(random.below(40));
     const uint32_t looked_at = static_cast<uint32_t>(random.below(connections + 1));
     std::vector<uint64_t> words((connections * stride + 7) / 8);
-    char* signals = reinterpret_cast<char*>(words.data());
+    char* notifications = reinterpret_cast<char*>(words.data());
     std::vector<uint32_t> expected;
     for (uint32_t number = 0; number < connections; ++number) {
       if (random.below(3) != 0) continue;
-      signals[number * stride + random.below(slots)] = 1;
-      signals[number * stride + random.below(slots)] = 1;
+      notifications[number * stride + random.below(slots)] = 1;
+      notifications[number * stride + random.below(slots)] = 1;
       if (number < looked_at) expected.push_back(number);
     }
     std::vector<uint32_t> visited;
-    SignalArray::for_each_signaled(signals, stride, looked_at,
-                                   [&](uint32_t number) { visited.push_back(number); });
+    NotificationArray::for_each_notified(notifications, stride, looked_at,
+                                         [&](uint32_t number) { visited.push_back(number); });
     ASSERT_EQ(visited, expected) << "slots " << slots << ", connections " << connections;
   }
 }

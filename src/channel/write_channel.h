@@ -17,7 +17,7 @@ template <CompletionMark Mark>
 struct WriteChannel {
   static constexpr bool kWritesSlots = true;
   static constexpr bool kConsumesReceives = false;
-  static constexpr bool kSignals = false;
+  static constexpr bool kNotifies = false;
   static constexpr uint32_t kRequestsPerMessage = 1;
 
   static SlotShape shape(uint32_t capacity_bytes) { return Mark::shape(capacity_bytes); }

@@ -15,7 +15,7 @@ namespace verbena::channel {
 struct WriteImmediateChannel {
   static constexpr bool kWritesSlots = true;
   static constexpr bool kConsumesReceives = true;
-  static constexpr bool kSignals = false;
+  static constexpr bool kNotifies = false;
   static constexpr uint32_t kRequestsPerMessage = 1;
 
   static SlotShape shape(uint32_t capacity_bytes) { return unmarked_shape(capacity_bytes); }

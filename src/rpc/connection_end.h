@@ -14,9 +14,9 @@
 #include "src/channel/channel.h"
 #include "src/channel/completion_receiver.h"
 #include "src/channel/dense_channel.h"
-#include "src/rpc/endpoint.h"
-#include "src/rpc/handshake.h"
-#include "src/rpc/sizing.h"
+#include "src/connect/endpoint.h"
+#include "src/connect/sizing.h"
+#include "src/rpc/endpoint_memory.h"
 #include "verbena/device.h"
 #include "verbena/status.h"
 
@@ -33,9 +33,9 @@ struct EndOptions {
   // Where incoming messages consume receives that connections share.
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;
-  // Where incoming messages signal in an array that connections share: this connection's part.
-  char* shared_signals = nullptr;
-  uint32_t shared_signals_rkey = 0;
+  // Where incoming messages set a byte in an array that connections share: this connection's part.
+  char* shared_notifications = nullptr;
+  uint32_t shared_notifications_rkey = 0;
   const CompletionChannel* events = nullptr;
   bool huge_pages = false;
   bool spare_receives = true;  // of its own
@@ -66,26 +66,27 @@ class ConnectionEnd {
   using Receiver = typename ReceiverOf<Incoming, kHasReceiver>::Type;
 
   // Makes everything on this side, up to posted receives.
-  Result<EndpointTerms> prepare(const Device& device, const ProtectionDomain& domain,
-                                const EndOptions& options) {
+  Result<EndpointMemory> prepare(const Device& device, const ProtectionDomain& domain,
+                                 const EndOptions& options) {
     const DeviceInfo& info = device.info();
     const channel::SlotShape outgoing_shape = Outgoing::shape(options.outgoing_max_bytes);
     const channel::SlotShape incoming_shape = Incoming::shape(options.incoming_max_bytes);
     constexpr bool kOwnReceives = kHasReceiver && Incoming::kConsumesReceives;
     constexpr bool kOwnBuffers = kOwnReceives && !Incoming::kWritesSlots;
 
-    VERBENA_ASSIGN_OR_RETURN(const channel::SendQueueSizes sizes,
-                             size_send_queue(info, options.pending, options.signal_interval,
-                                             options.post_batch, Outgoing::kRequestsPerMessage));
+    VERBENA_ASSIGN_OR_RETURN(
+        const channel::SendQueueSizes sizes,
+        connect::size_send_queue(info, options.pending, options.signal_interval, options.post_batch,
+                                 Outgoing::kRequestsPerMessage));
     channel::ReceivePoolSizes receives;
     if (kOwnReceives) {
       VERBENA_ASSIGN_OR_RETURN(
-          receives, size_receive_queue(info.max_queue_pair_wrs, "receive queue", options.pending,
-                                       options.spare_receives ? 0 : options.pending,
-                                       options.incoming_max_bytes));
+          receives, connect::size_receive_queue(
+                        info.max_queue_pair_wrs, "receive queue", options.pending,
+                        options.spare_receives ? 0 : options.pending, options.incoming_max_bytes));
     }
 
-    EndpointPlan plan;
+    connect::EndpointPlan plan;
     plan.arena_bytes = channel::SlotArray::size_bytes(outgoing_shape, options.pending);
     if (Incoming::kWritesSlots) {
       plan.arena_bytes += channel::SlotArray::size_bytes(incoming_shape, options.pending);
@@ -94,25 +95,25 @@ class ConnectionEnd {
       plan.arena_bytes +=
           channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, receives.receives);
     }
-    const uint32_t signals_bytes =
-        Incoming::kSignals ? channel::SignalArray::stride_bytes(options.pending) : 0;
-    plan.arena_bytes += round_up<uint64_t>(signals_bytes, kCacheLineBytes);
-    plan.peer_writes = Incoming::kWritesSlots;
-    plan.send = sizes;
-    plan.inline_bytes = inline_limit_bytes(info, options.inline_bytes);
+    const uint32_t notifications_bytes =
+        Incoming::kNotifies ? channel::NotificationArray::stride_bytes(options.pending) : 0;
+    plan.arena_bytes += round_up<uint64_t>(notifications_bytes, kCacheLineBytes);
+    plan.arena_access = Incoming::kWritesSlots ? IBV_ACCESS_REMOTE_WRITE : 0;
+    plan.send_depth_wrs = sizes.depth_wrs;
+    plan.inline_bytes = connect::inline_limit_bytes(info, options.inline_bytes);
     plan.own_receives = receives.receives;
     plan.shared_receives = options.shared_receives;
     plan.shared_completions = options.shared_completions;
     plan.events = options.events;
     plan.huge_pages = options.huge_pages;
-    VERBENA_ASSIGN_OR_RETURN(endpoint_, make_endpoint(device, domain, plan));
+    VERBENA_ASSIGN_OR_RETURN(endpoint_, connect::make_endpoint(device, domain, plan));
 
     RegisteredArena& arena = endpoint_->arena;
     send_sizes_ = sizes;
     inline_limit_bytes_ = plan.inline_bytes;
     outgoing_ = channel::SlotArray::carve(arena, outgoing_shape, options.pending);
     incoming_ = {nullptr, incoming_shape, options.pending};
-    EndpointTerms mine;
+    EndpointMemory mine;
     mine.connection = options.connection;
     if (Incoming::kWritesSlots) {
       incoming_ = channel::SlotArray::carve(arena, incoming_shape, options.pending);
@@ -120,20 +121,20 @@ class ConnectionEnd {
       mine.slots_bytes = incoming_.size_bytes();
       mine.slots_rkey = arena.rkey();
     }
-    char* signals = options.shared_signals;
-    if constexpr (Incoming::kSignals) {
-      mine.signals_rkey = options.shared_signals_rkey;
-      if (signals == nullptr) {
-        signals = arena.carve(signals_bytes);
-        mine.signals_rkey = arena.rkey();
+    char* notifications = options.shared_notifications;
+    if constexpr (Incoming::kNotifies) {
+      mine.notifications_rkey = options.shared_notifications_rkey;
+      if (notifications == nullptr) {
+        notifications = arena.carve(notifications_bytes);
+        mine.notifications_rkey = arena.rkey();
       }
-      mine.signals_address = reinterpret_cast<uint64_t>(signals);
-      mine.signals_bytes = options.pending;
+      mine.notifications_address = reinterpret_cast<uint64_t>(notifications);
+      mine.notifications_bytes = options.pending;
     }
     if constexpr (kHasReceiver) {
       channel::ReceiverSetup setup;
       setup.slots = incoming_;
-      setup.signals = signals;
+      setup.notifications = notifications;
       setup.queue_pair = endpoint_->queue_pair.get();
       setup.receives = receives;
       if (kOwnReceives) setup.receive_completions = endpoint_->receive_completions->get();
@@ -154,17 +155,17 @@ class ConnectionEnd {
   EndpointNeeds needs() const {
     EndpointNeeds needs;
     if (Outgoing::kWritesSlots) needs.slots_bytes = outgoing_.size_bytes();
-    if (Outgoing::kSignals) needs.signals_bytes = outgoing_.count;
+    if (Outgoing::kNotifies) needs.notifications_bytes = outgoing_.count;
     return needs;
   }
 
   // The peer's side is known: messages can be sent.
-  void start(const EndpointTerms& peer) {
+  void start(const EndpointMemory& peer) {
     channel::SenderSetup setup;
     setup.slots = outgoing_;
     setup.lkey = endpoint_->arena.lkey();
     setup.remote = {peer.slots_address, peer.slots_rkey};
-    setup.remote_signals = {peer.signals_address, peer.signals_rkey};
+    setup.remote_notifications = {peer.notifications_address, peer.notifications_rkey};
     setup.connection = peer.connection;
     setup.inline_limit_bytes = inline_limit_bytes_;
     setup.queue_pair = endpoint_->queue_pair.get();
@@ -176,7 +177,7 @@ class ConnectionEnd {
   Sender& sender() { return sender_; }
   Receiver& receiver() { return receiver_; }
   const channel::SlotArray& incoming() const { return incoming_; }
-  Endpoint* endpoint() { return endpoint_ ? &*endpoint_ : nullptr; }
+  connect::Endpoint* endpoint() { return endpoint_ ? &*endpoint_ : nullptr; }
   QueuePair& queue_pair() { return endpoint_->queue_pair; }
 
  private:
@@ -186,7 +187,7 @@ class ConnectionEnd {
   channel::SlotArray incoming_;
   channel::SendQueueSizes send_sizes_;
   uint32_t inline_limit_bytes_ = 0;
-  std::optional<Endpoint> endpoint_;
+  std::optional<connect::Endpoint> endpoint_;
 };
 
 }  // namespace verbena::rpc

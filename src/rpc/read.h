@@ -16,7 +16,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "src/channel/channel_error.h"
@@ -25,44 +24,44 @@
 #include "src/channel/post_list.h"
 #include "src/channel/slot_array.h"
 #include "src/channel/work_request.h"
+#include "src/connect/endpoint.h"
 #include "src/memory/arena.h"
 #include "src/rpc/cost_estimate.h"
-#include "src/rpc/endpoint.h"
-#include "src/rpc/event_wait.h"
-#include "src/rpc/handshake.h"
-#include "src/rpc/peer_watch.h"
+#include "src/rpc/endpoint_memory.h"
+#include "src/rpc/negotiation.h"
+#include "src/rpc/requester_base.h"
+#include "src/rpc/responder_base.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {
 
-class ReadRequester final : public Requester {
+class ReadRequester final : public RequesterBase {
  public:
   static Result<std::unique_ptr<ReadRequester>> create(const Device& device,
                                                        const ProtectionDomain& domain,
                                                        ControlConnection& control,
                                                        const RequesterOptions& options);
-  // The part behind propose_design().
+  // The part behind request_design().
   static Result<std::unique_ptr<ReadRequester>> connect(const Device& device,
                                                         const ProtectionDomain& domain,
                                                         ControlConnection& control,
                                                         const RequesterOptions& options,
-                                                        const Terms& agreed);
+                                                        const DesignRequest& agreed);
 
   char* request_buffer(uint32_t slot) override {
     return reinterpret_cast<char*>(requests_.data()) + uint64_t{slot} * request_stride_bytes_;
   }
 
   PostResult try_post(uint32_t slot, uint32_t bytes) override {
-    if (slot >= states_.size() || bytes > request_max_bytes_ || bytes < sizeof(ReadRequest))
+    if (slot >= slots_.size() || bytes > request_max_bytes_ || bytes < sizeof(ReadRequest))
         [[unlikely]] {
       return misused(slot, bytes);
     }
-    if (states_[slot] != SlotState::kFree) [[unlikely]] {
-      return states_[slot] == SlotState::kWaiting ? PostResult::kWouldBlock : PostResult::kFailed;
-    }
+    if (slots_[slot] != SlotState::kFree) [[unlikely]]
+      return not_free(slot);
     ReadRequest read;
     std::memcpy(&read, request_buffer(slot), sizeof(read));
-    if (read.bytes > slots_.shape.capacity_bytes || read.bytes > readable_bytes_ ||
+    if (read.bytes > responses_.shape.capacity_bytes || read.bytes > readable_bytes_ ||
         read.offset > readable_bytes_ - read.bytes) [[unlikely]] {
       return misused_read(read);
     }
@@ -71,11 +70,11 @@ class ReadRequester final : public Requester {
     request.request.num_sge = read.bytes != 0 ? 1 : 0;
     request.request.send_flags = IBV_SEND_SIGNALED;
     request.request.wr.rdma.remote_addr = readable_address_ + read.offset;
-    states_[slot] = SlotState::kWaiting;
+    slots_[slot] = SlotState::kWaiting;
     ++statistics_.requests;
     const int error = list_.push(request.request);
     if (error != 0) [[unlikely]]
-      return fail(channel::ChannelError::post_failed(error));
+      return fail(channel::ChannelError::post_failed(error), {});
     return PostResult::kPosted;
   }
 
@@ -99,28 +98,23 @@ class ReadRequester final : public Requester {
   uint64_t readable_bytes() const { return readable_bytes_; }
 
   bool wait(int64_t timeout_ns) override;
-  const Status& status() const override { return status_; }
-  const ConnectionStatistics& statistics() const override { return statistics_; }
-  void close() override;
   MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
-  uint32_t pending() const override { return static_cast<uint32_t>(states_.size()); }
-  uint32_t request_max_bytes() const override { return request_max_bytes_; }
-  uint32_t response_max_bytes() const override { return slots_.shape.capacity_bytes; }
+  uint32_t response_max_bytes() const override { return responses_.shape.capacity_bytes; }
 
  private:
-  enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
   static constexpr uint32_t kPollBatch = 16;
 
   ReadRequester(ControlConnection& control, const RequesterOptions& options);
-  Result<EndpointTerms> prepare(const Device& device, const ProtectionDomain& domain,
-                                const RequesterOptions& options);
-  void start(const EndpointTerms& peer, const RequesterOptions& options);
+  QueuePair& queue_pair() override { return endpoint_->queue_pair; }
+  Result<EndpointMemory> prepare(const Device& device, const ProtectionDomain& domain,
+                                 const RequesterOptions& options);
+  void start(const EndpointMemory& peer, const RequesterOptions& options);
 
   template <typename OnResponse>
   uint32_t poll_at_most(uint32_t limit, OnResponse&& on_response) {
     const int error = list_.flush();
     if (error != 0) [[unlikely]]
-      fail(channel::ChannelError::post_failed(error));
+      fail(channel::ChannelError::post_failed(error), {});
     uint32_t found = 0;
     while (found < limit) {
       const ibv_wc* next = completions_.next();
@@ -128,19 +122,19 @@ class ReadRequester final : public Requester {
       const ibv_wc completion = *next;
       completions_.take();
       if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {
-        fail(channel::ChannelError::completed_with(completion.status));
+        fail(channel::ChannelError::completed_with(completion.status), {});
         break;
       }
       const auto slot = static_cast<uint32_t>(completion.wr_id);
-      if (states_[slot] != SlotState::kWaiting) [[unlikely]]
+      if (slots_[slot] != SlotState::kWaiting) [[unlikely]]
         continue;  // failed meanwhile
-      states_[slot] = SlotState::kFree;
+      slots_[slot] = SlotState::kFree;
       ++found;
       statistics_.response_bytes += work_[slot].payload.length;
-      on_response(slot, std::span<const char>(slots_.slot(slot), work_[slot].payload.length));
+      on_response(slot, std::span<const char>(responses_.slot(slot), work_[slot].payload.length));
     }
     if (completions_.failed()) [[unlikely]]
-      fail(channel::ChannelError::poll_failed());
+      fail(channel::ChannelError::poll_failed(), {});
     statistics_.responses += found;
     if (watch_.due(found)) [[unlikely]]
       look_after_peer();
@@ -149,36 +143,32 @@ class ReadRequester final : public Requester {
 
   PostResult misused(uint32_t slot, uint32_t bytes);
   PostResult misused_read(const ReadRequest& read);
-  PostResult fail(const channel::ChannelError& error);
-  PostResult fail(Status status);
-  void look_after_peer();
+  void look_after_peer() {
+    if (status_.ok()) fail_if_peer_is_gone();
+  }
 
   struct alignas(kCacheLineBytes) RequestLine {
     char bytes[kCacheLineBytes];
   };
   std::vector<RequestLine> requests_;
   uint64_t request_stride_bytes_;
-  uint32_t request_max_bytes_;
-  uint32_t poll_batch_;
-  std::vector<SlotState> states_;
   channel::SlotRequests work_;
   channel::PostList list_;
   channel::CompletionBatch completions_;
-  channel::SlotArray slots_;
+  channel::SlotArray responses_;
   uint64_t readable_address_ = 0;
   uint64_t readable_bytes_ = 0;
-  PeerWatch watch_;
-  ConnectionStatistics statistics_;
-
-  SilenceCheck silence_;
-  EventWait events_;  // outlives the queue that reports to it
-  std::optional<Endpoint> endpoint_;
-  ControlConnection* control_;
-  std::string peer_;
-  Status status_;
+  std::optional<connect::Endpoint> endpoint_;
 };
 
-class ReadResponder final : public Responder {
+struct ReadConnection : ResponderConnection {
+  using ResponderConnection::ResponderConnection;
+  QueuePair& queue_pair() { return endpoint->queue_pair; }
+
+  std::optional<connect::Endpoint> endpoint;
+};
+
+class ReadResponder final : public ResponderBase<ReadConnection> {
  public:
   static Result<std::unique_ptr<ReadResponder>> create(const Device& device,
                                                        const ProtectionDomain& domain,
@@ -192,39 +182,16 @@ class ReadResponder final : public Responder {
       look_after_peers();
     return 0;
   }
-  uint32_t connections() const override;
-  uint32_t latest_connection() const override { return latest_; }
-  const Status& status() const override { return status_; }
-  const Status& status(uint32_t connection) const override;
-  const ConnectionStatistics& statistics(uint32_t connection) const override;
   MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
 
  private:
-  struct Connection {
-    std::optional<Endpoint> endpoint;
-    Status status;
-    ControlConnection* control = nullptr;
-    ConnectionStatistics statistics;  // READs leave no trace
-    SilenceCheck silence;
-    std::string peer;
-  };
-
-  ReadResponder(const Device& device, const ProtectionDomain& domain,
-                const ResponderOptions& options)
-      : device_(&device), domain_(&domain), options_(options) {}
-  Result<EndpointTerms> prepare(Connection& connection, uint32_t number);
+  using ResponderBase::ResponderBase;
+  Result<EndpointMemory> prepare(ReadConnection& connection);
   void look_after_peers();
 
-  const Device* device_;
-  const ProtectionDomain* domain_;
-  ResponderOptions options_;
   std::optional<RegisteredArena> own_memory_;
   std::optional<MemoryRegion> readable_;
-  EndpointTerms terms_;  // what requesters learn of the readable memory
-  std::vector<std::unique_ptr<Connection>> connections_;
-  uint32_t latest_ = 0;
-  PeerWatch watch_;
-  Status status_;
+  EndpointMemory memory_;  // what requesters learn of the readable memory
 };
 
 struct Read {

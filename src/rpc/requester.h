@@ -8,23 +8,20 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "src/rpc/connection_end.h"
 #include "src/rpc/design.h"
-#include "src/rpc/event_wait.h"
-#include "src/rpc/failure.h"
-#include "src/rpc/handshake.h"
-#include "src/rpc/peer_watch.h"
+#include "src/rpc/endpoint_memory.h"
+#include "src/rpc/negotiation.h"
+#include "src/rpc/requester_base.h"
 #include "src/rpc/requester_control.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {
 
 template <typename Design>
-class ChannelRequester final : public Requester {
+class ChannelRequester final : public RequesterBase {
   static_assert(ChannelPair<Design>);
   using RequestChannel = typename Design::RequestChannel;
   using ResponseChannel = typename Design::ResponseChannel;
@@ -35,20 +32,21 @@ class ChannelRequester final : public Requester {
                                                           const ProtectionDomain& domain,
                                                           ControlConnection& control,
                                                           const RequesterOptions& options) {
-    VERBENA_ASSIGN_OR_RETURN(const Terms agreed, propose_design(Design::kProtocol, Design::kLayout,
-                                                                device, control, options));
+    VERBENA_ASSIGN_OR_RETURN(
+        const DesignRequest agreed,
+        request_design(Design::kProtocol, Design::kLayout, device, control, options));
     return connect(device, domain, control, options, agreed);
   }
 
-  // The part behind propose_design().
+  // The part behind request_design().
   static Result<std::unique_ptr<ChannelRequester>> connect(const Device& device,
                                                            const ProtectionDomain& domain,
                                                            ControlConnection& control,
                                                            const RequesterOptions& options,
-                                                           const Terms& agreed) {
+                                                           const DesignRequest& agreed) {
     std::unique_ptr<ChannelRequester> requester(new ChannelRequester(control, options));
     End& end = requester->end_;
-    Result<EndpointTerms> mine = [&]() -> Result<EndpointTerms> {
+    Result<EndpointMemory> mine = [&]() -> Result<EndpointMemory> {
       VERBENA_RETURN_IF_ERROR(check_layout(Design::kProtocol, Design::kLayout, agreed));
       EndOptions ends = end_options(options);
       if (ResponseChannel::kConsumesReceives && options.blocking) {
@@ -58,8 +56,8 @@ class ChannelRequester final : public Requester {
       return end.prepare(device, domain, ends);
     }();
     VERBENA_ASSIGN_OR_RETURN(
-        const EndpointTerms theirs,
-        join(control, end.endpoint(), std::move(mine), end.needs(), options.handshake_timeout_ns));
+        const EndpointMemory theirs,
+        join(control, end.endpoint(), mine, end.needs(), options.handshake_timeout_ns));
     end.start(theirs);
     return requester;
   }
@@ -70,9 +68,8 @@ class ChannelRequester final : public Requester {
     if (slot >= slots_.size() || bytes > request_max_bytes_) [[unlikely]] {
       return fail(misused_post(slot, bytes, pending(), request_max_bytes_));
     }
-    if (slots_[slot] != SlotState::kFree) [[unlikely]] {
-      return slots_[slot] == SlotState::kWaiting ? PostResult::kWouldBlock : PostResult::kFailed;
-    }
+    if (slots_[slot] != SlotState::kFree) [[unlikely]]
+      return not_free(slot);
     auto& sender = end_.sender();
     auto& receiver = end_.receiver();
     if (!sender.queue().has_room()) [[unlikely]] {
@@ -111,7 +108,7 @@ class ChannelRequester final : public Requester {
     if constexpr (ResponseChannel::kConsumesReceives) {
       if (events_.channel() == nullptr) return false;
       end_.sender().queue().flush();
-      if (!EventWait::arm(end_.receiver().completions())) return false;
+      if (!connect::EventWait::arm(end_.receiver().completions())) return false;
       if (!end_.receiver().has_arrival()) events_.sleep_for(timeout_ns);
       watch_.hurry();
       return true;
@@ -119,26 +116,18 @@ class ChannelRequester final : public Requester {
     return false;
   }
 
-  const Status& status() const override { return status_; }
-  const ConnectionStatistics& statistics() const override { return statistics_; }
-  void close() override { fail(connection_closed(peer_)); }
   MarkLayout mark_layout() const override { return Design::kLayout; }
-  uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
-  uint32_t request_max_bytes() const override { return request_max_bytes_; }
   uint32_t response_max_bytes() const override { return response_max_bytes_; }
 
  private:
   using End = ConnectionEnd<RequestChannel, ResponseChannel, /*kSharedReceives=*/false>;
-  enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
 
   ChannelRequester(ControlConnection& control, const RequesterOptions& options)
-      : request_max_bytes_(options.request_max_bytes),
+      : RequesterBase(control, options, options.request_max_bytes, options.pending),
         response_max_bytes_(options.response_max_bytes),
-        poll_batch_(options.poll_batch == 0 ? options.pending : options.poll_batch),
-        spare_receives_(options.spare_receives),
-        slots_(options.pending, SlotState::kFree),
-        control_(&control),
-        peer_("the responder " + control.peer_name()) {}
+        spare_receives_(options.spare_receives) {}
+
+  QueuePair& queue_pair() override { return end_.queue_pair(); }
 
   template <typename OnResponse>
   uint32_t poll_at_most(uint32_t limit, OnResponse&& on_response) {
@@ -162,7 +151,7 @@ class ChannelRequester final : public Requester {
     const channel::ChannelError& sending = end_.sender().queue().error();
     const channel::ChannelError& receiving = end_.receiver().error();
     if (!sending && !receiving) return false;
-    fail(diagnose(sending, receiving, *control_, peer_));
+    fail(sending, receiving);
     return true;
   }
 
@@ -170,37 +159,12 @@ class ChannelRequester final : public Requester {
     if (!status_.ok()) return;
     end_.sender().queue().reap();
     if (fail_if_broken()) return;
-    if (silence_.gone(statistics_.responses, [this] { return control_->peer_closed(); })) {
-      fail(peer_is_gone(peer_));
-    }
+    fail_if_peer_is_gone();
   }
 
-  // The first failure is the one to tell.
-  PostResult fail(Status status) {
-    if (status_.ok()) {
-      status_ = std::move(status);
-      slots_.assign(slots_.size(), SlotState::kFailed);
-      // Nothing can be done about a queue pair that cannot even fail.
-      static_cast<void>(end_.queue_pair().to_error());
-      control_->hang_up();
-    }
-    return PostResult::kFailed;
-  }
-
-  EventWait events_;  // outlives the queues that report to it
   End end_;
-  uint32_t request_max_bytes_;
   uint32_t response_max_bytes_;
-  uint32_t poll_batch_;
   bool spare_receives_;
-  std::vector<SlotState> slots_;
-  PeerWatch watch_;
-  ConnectionStatistics statistics_;
-
-  SilenceCheck silence_;
-  ControlConnection* control_;
-  std::string peer_;
-  Status status_;
 };
 
 }  // namespace verbena::rpc

@@ -2,25 +2,25 @@
 
 #include <fmt/format.h>
 
-#include "src/rpc/sizing.h"
+#include "src/rpc/options.h"
 
 namespace verbena::rpc {
 
-Result<Terms> propose_design(Protocol protocol, MarkLayout layout, const Device& device,
-                             ControlConnection& control, const RequesterOptions& options) {
+Result<DesignRequest> request_design(Protocol protocol, MarkLayout layout, const Device& device,
+                                     ControlConnection& control, const RequesterOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_sizes(options.request_max_bytes, options.response_max_bytes,
                                       options.pending, options.post_batch));
-  Terms wanted;
+  DesignRequest wanted;
   wanted.protocol = protocol;
   wanted.writes_in_order = device.info().writes_in_order;
   wanted.layout = usable_layout(layout, wanted.writes_in_order);
   wanted.request_max_bytes = options.request_max_bytes;
   wanted.response_max_bytes = options.response_max_bytes;
   wanted.pending = options.pending;
-  return propose(control, wanted, options.handshake_timeout_ns);
+  return request_design(control, wanted, options.handshake_timeout_ns);
 }
 
-Status check_layout(Protocol protocol, MarkLayout layout, const Terms& agreed) {
+Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed) {
   if (!uses_mark_layout(protocol) || layout == agreed.layout) return Status::ok_status();
   return Status(StatusCode::kUnsupported,
                 fmt::format("a device of this connection does not place the bytes of a WRITE in "

@@ -4,17 +4,17 @@
 #include <cstdint>
 
 #include "src/rpc/connection_end.h"
-#include "src/rpc/handshake.h"
+#include "src/rpc/negotiation.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {
 
 // Checks the options and agrees on the design with the responder.
-Result<Terms> propose_design(Protocol protocol, MarkLayout layout, const Device& device,
-                             ControlConnection& control, const RequesterOptions& options);
+Result<DesignRequest> request_design(Protocol protocol, MarkLayout layout, const Device& device,
+                                     ControlConnection& control, const RequesterOptions& options);
 
 // Whether what was agreed can be done with a requester that was built for `layout`.
-Status check_layout(Protocol protocol, MarkLayout layout, const Terms& agreed);
+Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed);
 
 EndOptions end_options(const RequesterOptions& options);
 

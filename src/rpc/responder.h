@@ -12,32 +12,54 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "src/base/assert.h"
 #include "src/channel/completion_receiver.h"
+#include "src/connect/event_wait.h"
 #include "src/rpc/connection_end.h"
 #include "src/rpc/design.h"
-#include "src/rpc/event_wait.h"
-#include "src/rpc/failure.h"
-#include "src/rpc/handshake.h"
-#include "src/rpc/peer_watch.h"
+#include "src/rpc/endpoint_memory.h"
+#include "src/rpc/negotiation.h"
+#include "src/rpc/notification_board.h"
+#include "src/rpc/responder_base.h"
 #include "src/rpc/responder_control.h"
-#include "src/rpc/signal_board.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {
 
 template <typename Design>
-class ChannelResponder final : public Responder {
+inline constexpr bool kUsesInbox =
+    Design::RequestChannel::kConsumesReceives&& Design::kReceiveQueues == ReceiveQueues::kShared;
+
+template <typename Design>
+struct ChannelConnection : ResponderConnection {
+  ChannelConnection(ControlConnection& control_connection, const DesignRequest& agreed)
+      : ResponderConnection(control_connection),
+        pending(agreed.pending),
+        response_max_bytes(agreed.response_max_bytes) {
+    if (kUsesInbox<Design>) parked.reserve(pending);
+  }
+  QueuePair& queue_pair() { return end.queue_pair(); }
+
+  std::optional<MemoryRegion> notifications;  // its part of the board
+  ConnectionEnd<typename Design::ResponseChannel, typename Design::RequestChannel,
+                /*kSharedReceives=*/kUsesInbox<Design>>
+      end;
+  uint32_t pending;
+  uint32_t response_max_bytes;
+  std::vector<ibv_wc> parked;  // requests of the inbox whose responses met a full send queue
+};
+
+template <typename Design>
+class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
   static_assert(ChannelPair<Design>);
+  using Connection = ChannelConnection<Design>;
+  using Base = ResponderBase<Connection>;
   using RequestChannel = typename Design::RequestChannel;
   using ResponseChannel = typename Design::ResponseChannel;
-  static constexpr bool kInbox =
-      RequestChannel::kConsumesReceives && Design::kReceiveQueues == ReceiveQueues::kShared;
-  static constexpr bool kBoard = RequestChannel::kSignals;
+  static constexpr bool kInbox = kUsesInbox<Design>;
+  static constexpr bool kBoard = RequestChannel::kNotifies;
 
  public:
   static Result<std::unique_ptr<ChannelResponder>> create(const Device& device,
@@ -56,19 +78,22 @@ class ChannelResponder final : public Responder {
     }
     if constexpr (kBoard) {
       VERBENA_ASSIGN_OR_RETURN(responder->board_,
-                               SignalBoard::create(options.max_connections, options.pending));
+                               NotificationBoard::create(options.max_connections, options.pending));
     }
     return responder;
   }
 
+  ~ChannelResponder() override { this->drop_connections(); }
+
   Status connect(ControlConnection& control) override {
     VERBENA_ASSIGN_OR_RETURN(
-        const Terms agreed,
-        consider(control, offered_terms(Design::kProtocol, Design::kLayout, *device_, options_),
-                 options_.handshake_timeout_ns));
+        const DesignRequest agreed,
+        accept_design(control,
+                      offered_design(Design::kProtocol, Design::kLayout, *device_, options_),
+                      options_.handshake_timeout_ns));
     auto connection = std::make_unique<Connection>(control, agreed);
-    Result<EndpointTerms> mine = [&]() -> Result<EndpointTerms> {
-      VERBENA_ASSIGN_OR_RETURN(connection->number, free_number(connections_, options_));
+    Result<EndpointMemory> mine = [&]() -> Result<EndpointMemory> {
+      VERBENA_ASSIGN_OR_RETURN(connection->number, this->free_number());
       EndOptions end = end_options(options_, agreed);
       end.connection = connection->number;
       if constexpr (kInbox) {
@@ -78,18 +103,18 @@ class ChannelResponder final : public Responder {
         end.events = events_.channel();
       }
       if constexpr (kBoard) {
-        VERBENA_ASSIGN_OR_RETURN(connection->signals,
+        VERBENA_ASSIGN_OR_RETURN(connection->notifications,
                                  board_.offer(*domain_, connection->number, agreed.pending));
-        end.shared_signals = board_.signals(connection->number);
-        end.shared_signals_rkey = connection->signals->rkey();
+        end.shared_notifications = board_.notifications(connection->number);
+        end.shared_notifications_rkey = connection->notifications->rkey();
       }
       return connection->end.prepare(*device_, *domain_, end);
     }();
-    VERBENA_ASSIGN_OR_RETURN(const EndpointTerms theirs,
-                             join(control, connection->end.endpoint(), std::move(mine),
+    VERBENA_ASSIGN_OR_RETURN(const EndpointMemory theirs,
+                             join(control, connection->end.endpoint(), mine,
                                   connection->end.needs(), options_.handshake_timeout_ns));
     connection->end.start(theirs);
-    add(std::move(connection));
+    this->add(std::move(connection));
     return Status::ok_status();
   }
 
@@ -103,11 +128,11 @@ class ChannelResponder final : public Responder {
   bool wait(int64_t timeout_ns) override {
     if (events_.channel() == nullptr) return false;
     if constexpr (kInbox) {
-      if (!EventWait::arm(inbox_->inbox.completions())) return false;
+      if (!connect::EventWait::arm(inbox_->inbox.completions())) return false;
       if (inbox_->inbox.next() != nullptr) return true;
     } else if constexpr (RequestChannel::kConsumesReceives) {
       for (Connection* connection : alive_) {
-        if (!EventWait::arm(connection->end.receiver().completions())) return false;
+        if (!connect::EventWait::arm(connection->end.receiver().completions())) return false;
       }
       for (Connection* connection : alive_) {
         if (connection->end.receiver().has_arrival()) return true;
@@ -118,48 +143,20 @@ class ChannelResponder final : public Responder {
     return true;
   }
 
-  uint32_t latest_connection() const override { return latest_; }
-  uint32_t connections() const override { return static_cast<uint32_t>(alive_.size()); }
-  const Status& status() const override { return status_; }
-  const Status& status(uint32_t connection) const override {
-    VERBENA_ASSERT(connection < connections_.size());
-    return connections_[connection]->status;
-  }
-  const ConnectionStatistics& statistics(uint32_t connection) const override {
-    VERBENA_ASSERT(connection < connections_.size());
-    return connections_[connection]->statistics;
-  }
   MarkLayout mark_layout() const override { return Design::kLayout; }
 
  private:
-  using End = ConnectionEnd<ResponseChannel, RequestChannel, /*kSharedReceives=*/kInbox>;
-
-  struct Connection {
-    Connection(ControlConnection& control_connection, const Terms& agreed)
-        : pending(agreed.pending),
-          response_max_bytes(agreed.response_max_bytes),
-          control(&control_connection),
-          peer("the requester " + control_connection.peer_name()) {
-      if (kInbox) parked.reserve(pending);
-    }
-
-    std::optional<MemoryRegion> signals;  // its part of the board
-    End end;
-    uint32_t number = 0;
-    uint32_t pending;
-    uint32_t response_max_bytes;
-    ConnectionStatistics statistics;
-    std::vector<ibv_wc> parked;  // requests of the inbox whose responses met a full send queue
-    Status status;               // not ok: it has ended
-
-    SilenceCheck silence;
-    ControlConnection* control;
-    std::string peer;
-  };
+  using Base::alive_;
+  using Base::connections_;
+  using Base::device_;
+  using Base::domain_;
+  using Base::ended_;
+  using Base::options_;
+  using Base::watch_;
 
   ChannelResponder(const Device& device, const ProtectionDomain& domain,
                    const ResponderOptions& options)
-      : device_(&device), domain_(&domain), options_(options) {}
+      : Base(device, domain, options) {}
 
   // --- messages ---
 
@@ -169,7 +166,7 @@ class ChannelResponder final : public Responder {
     if constexpr (kInbox) {
       answered = answer_inbox(handler);
     } else if constexpr (kBoard) {
-      board_.for_each_signaled(static_cast<uint32_t>(connections_.size()), [&](uint32_t number) {
+      board_.for_each_notified(static_cast<uint32_t>(connections_.size()), [&](uint32_t number) {
         Connection& connection = *connections_[number];
         if (connection.status.ok()) answered += answer_slots(connection, handler);
       });
@@ -310,18 +307,6 @@ class ChannelResponder final : public Responder {
 
   // --- beside the messages ---
 
-  void add(std::unique_ptr<Connection> connection) {
-    const uint32_t number = connection->number;
-    latest_ = number;
-    if (number == connections_.size()) {
-      connections_.push_back(std::move(connection));
-    } else {
-      ended_.push_back(std::exchange(connections_[number], std::move(connection)));
-    }
-    alive_.push_back(connections_[number].get());
-    status_ = Status::ok_status();
-  }
-
   void reject(const ibv_wc& completion) {
     for (Connection* connection : alive_) {
       if (connection->end.queue_pair().number() != completion.qp_num) continue;
@@ -334,8 +319,8 @@ class ChannelResponder final : public Responder {
       const auto error = completion.status != IBV_WC_SUCCESS
                              ? channel::ChannelError::completed_with(completion.status)
                              : channel::ChannelError::peer_violated(violation);
-      end_connection(*connection, diagnose(connection->end.sender().queue().error(), error,
-                                           *connection->control, connection->peer));
+      end_connection(*connection, connect::diagnose(connection->end.sender().queue().error(), error,
+                                                    *connection->control, connection->peer));
       return;
     }
     // A late message of a connection that has ended.
@@ -357,12 +342,10 @@ class ChannelResponder final : public Responder {
     if (!connection.status.ok()) {
       end_connection(connection, connection.status);
     } else if (queue.error() || receiving) {
-      end_connection(connection,
-                     diagnose(queue.error(), receiving, *connection.control, connection.peer));
-    } else if (connection.silence.gone(connection.statistics.requests, [&connection] {
-                 return connection.control->peer_closed();
-               })) {
-      end_connection(connection, peer_is_gone(connection.peer));
+      end_connection(connection, connect::diagnose(queue.error(), receiving, *connection.control,
+                                                   connection.peer));
+    } else if (this->peer_is_gone(connection)) {
+      end_connection(connection, connect::peer_is_gone(connection.peer));
     }
   }
 
@@ -375,34 +358,16 @@ class ChannelResponder final : public Responder {
   }
 
   void end_connection(Connection& connection, Status why) {
-    connection.status = why;
-    status_ = std::move(why);
     for (const ibv_wc& completion : connection.parked) inbox_->inbox.give_back(completion);
     parked_ -= static_cast<uint32_t>(connection.parked.size());
     connection.parked.clear();
-    std::erase(alive_, &connection);
-    if (!alive_.empty()) status_ = Status::ok_status();
-    // Nothing can be done about a queue pair that cannot even fail.
-    static_cast<void>(connection.end.queue_pair().to_error());
-    // A requester that waits for a response has nothing on its way, whose failure would tell it.
-    connection.control->hang_up();
+    this->end(connection, std::move(why));
   }
 
-  const Device* device_;
-  const ProtectionDomain* domain_;
-  ResponderOptions options_;
-  EventWait events_;                     // outlives the queues that report to it
-  SignalBoard board_;                    // outlives the queue pairs that are written through
-  std::unique_ptr<RequestInbox> inbox_;  // outlives the queue pairs that use it
-  std::vector<std::unique_ptr<Connection>> connections_;  // by number
-  std::vector<Connection*> alive_;
-  // Replaced ones. A queue pair takes its completions along when it is destroyed, and with them the
-  // numbers of the shared receives that they consumed: so it stays until they have been taken.
-  std::vector<std::unique_ptr<Connection>> ended_;
-  uint32_t latest_ = 0;
+  connect::EventWait events_;
+  NotificationBoard board_;
+  std::unique_ptr<RequestInbox> inbox_;
   uint32_t parked_ = 0;  // of all connections
-  PeerWatch watch_;
-  Status status_;
 };
 
 }  // namespace verbena::rpc

@@ -4,7 +4,8 @@
 
 #include <utility>
 
-#include "src/rpc/sizing.h"
+#include "src/connect/sizing.h"
+#include "src/rpc/options.h"
 
 namespace verbena::rpc {
 
@@ -29,9 +30,9 @@ Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInf
                   device.name, mark_layout_name(layout), mark_layout_name(MarkLayout::kImmediate)));
 }
 
-Terms offered_terms(Protocol protocol, MarkLayout layout, const Device& device,
-                    const ResponderOptions& options) {
-  Terms offered;
+DesignRequest offered_design(Protocol protocol, MarkLayout layout, const Device& device,
+                             const ResponderOptions& options) {
+  DesignRequest offered;
   offered.protocol = protocol;
   offered.layout = layout;
   offered.writes_in_order = device.info().writes_in_order;
@@ -41,7 +42,7 @@ Terms offered_terms(Protocol protocol, MarkLayout layout, const Device& device,
   return offered;
 }
 
-EndOptions end_options(const ResponderOptions& options, const Terms& agreed) {
+EndOptions end_options(const ResponderOptions& options, const DesignRequest& agreed) {
   EndOptions end;
   end.outgoing_max_bytes = agreed.response_max_bytes;
   end.incoming_max_bytes = agreed.request_max_bytes;
@@ -88,9 +89,9 @@ Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
   const uint64_t messages = uint64_t{options.max_connections} * options.pending;
   VERBENA_ASSIGN_OR_RETURN(
       const channel::ReceivePoolSizes sizes,
-      size_receive_queue(info.max_shared_receive_queue_wrs, "shared receive queue",
-                         static_cast<uint32_t>(messages), options.receive_depth,
-                         with_buffers ? options.request_max_bytes : 0));
+      connect::size_receive_queue(info.max_shared_receive_queue_wrs, "shared receive queue",
+                                  static_cast<uint32_t>(messages), options.receive_depth,
+                                  with_buffers ? options.request_max_bytes : 0));
 
   auto inbox = std::make_unique<RequestInbox>();
   inbox->receives = sizes.receives;
@@ -102,7 +103,7 @@ Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
             domain,
             channel::ReceiveBuffers::size_bytes(options.request_max_bytes, sizes.receives) +
                 kCacheLineBytes,
-            IBV_ACCESS_LOCAL_WRITE, wants_huge_pages(device, options.huge_pages)));
+            IBV_ACCESS_LOCAL_WRITE, connect::wants_huge_pages(device, options.huge_pages)));
     buffers.base = inbox->arena->data();
     buffers.buffer_bytes = options.request_max_bytes;
     buffers.lkey = inbox->arena->lkey();

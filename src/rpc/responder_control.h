@@ -5,12 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "src/channel/completion_receiver.h"
 #include "src/memory/arena.h"
 #include "src/rpc/connection_end.h"
-#include "src/rpc/handshake.h"
+#include "src/rpc/negotiation.h"
 #include "verbena/device.h"
 #include "verbena/rpc.h"
 
@@ -21,27 +20,14 @@ Status check_responder_options(const ResponderOptions& options);
 Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInfo& device);
 
 // What a requester may ask for at most.
-Terms offered_terms(Protocol protocol, MarkLayout layout, const Device& device,
-                    const ResponderOptions& options);
-EndOptions end_options(const ResponderOptions& options, const Terms& agreed);
+DesignRequest offered_design(Protocol protocol, MarkLayout layout, const Device& device,
+                             const ResponderOptions& options);
+EndOptions end_options(const ResponderOptions& options, const DesignRequest& agreed);
 
 // A handler returned more than fits, or kBreakConnection.
 Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer);
 Status too_many_requests(uint32_t pending, const std::string& peer);
 Status too_many_connections(uint32_t max_connections);
-
-// The number for one connection more: one that has ended, or a new one.
-template <typename Connection>
-Result<uint32_t> free_number(const std::vector<std::unique_ptr<Connection>>& connections,
-                             const ResponderOptions& options) {
-  for (uint32_t number = 0; number < connections.size(); ++number) {
-    if (!connections[number]->status.ok()) return number;
-  }
-  if (connections.size() >= options.max_connections) {
-    return too_many_connections(options.max_connections);
-  }
-  return static_cast<uint32_t>(connections.size());
-}
 
 // The receives that all connections of a responder share.
 struct RequestInbox {

@@ -8,7 +8,7 @@
 
 #include "src/base/assert.h"
 #include "src/rpc/designs.h"
-#include "src/rpc/handshake.h"
+#include "src/rpc/negotiation.h"
 #include "src/rpc/requester_control.h"
 
 namespace verbena {
@@ -98,8 +98,8 @@ Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout 
                                                   const ProtectionDomain& domain,
                                                   ControlConnection& control,
                                                   const RequesterOptions& options) {
-  VERBENA_ASSIGN_OR_RETURN(const rpc::Terms agreed,
-                           rpc::propose_design(protocol, layout, device, control, options));
+  VERBENA_ASSIGN_OR_RETURN(const rpc::DesignRequest agreed,
+                           rpc::request_design(protocol, layout, device, control, options));
   return rpc::with_design_point(
       protocol, agreed.layout, [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
         VERBENA_ASSIGN_OR_RETURN(

@@ -48,7 +48,7 @@ class MarkLooker {
     return rounds;
   }
 
-  char* request_buffer(uint32_t /*slot*/) { return connection_.region.data(); }
+  char* request_buffer(uint32_t /*slot*/) { return connection_.endpoint.arena.data(); }
   bool wait(int64_t /*timeout_ns*/) { return false; }
   const Status& status() const { return status_; }
   MarkLayout mark_layout() const { return MarkLayout::kLastBit; }
@@ -57,7 +57,7 @@ class MarkLooker {
 
  private:
   void look() {
-    const char* mark = connection_.region.data() + channel_bytes_ - 1;
+    const char* mark = connection_.endpoint.arena.data() + channel_bytes_ - 1;
     for (uint32_t i = 0; i < channels_; ++i, mark += channel_bytes_) {
       found_ += load_acquire(mark) != 0 ? 1 : 0;
     }

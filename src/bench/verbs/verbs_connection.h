@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "src/bench/point.h"
+#include "src/connect/endpoint.h"
 #include "src/memory/arena.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
@@ -20,12 +21,9 @@ struct RemoteRegion {
 };
 
 struct VerbsConnection {
-  RegisteredArena region;
+  connect::Endpoint endpoint;  // its arena is the region
   // With VectorMethod::kSp, where entries are put together: room for each pending operation.
   std::optional<RegisteredArena> staging;
-  CompletionQueue send_completions;
-  CompletionQueue receive_completions;
-  QueuePair queue_pair;
   RemoteRegion remote{};
   uint32_t receives = 0;  // that are posted, of a responder of SENDs
 };

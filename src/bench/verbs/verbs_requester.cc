@@ -42,10 +42,10 @@ VerbsRequester::VerbsRequester(const Point& point, VerbsConnection connection, u
       connection_(std::move(connection)),
       local_places_(point.local, point.region_bytes, point.size_bytes, seed),
       remote_places_(point.remote, point.region_bytes, operation_bytes(point) / requests_, ~seed),
-      list_(connection_.queue_pair.get(), point.post_batch * requests_),
+      list_(connection_.endpoint.queue_pair.get(), point.post_batch * requests_),
       work_(size_t{point.pending} * requests_),
       pieces_(size_t{point.pending} * point.entries,
-              {.addr = 0, .length = point.size_bytes, .lkey = connection_.region.lkey()}),
+              {.addr = 0, .length = point.size_bytes, .lkey = connection_.endpoint.arena.lkey()}),
       staged_(copies(point) ? point.pending : 0),
       order_(point.pending) {
   for (uint32_t slot = 0; slot < staged_.size(); ++slot) {
@@ -58,7 +58,7 @@ VerbsRequester::VerbsRequester(const Point& point, VerbsConnection connection, u
   fill_constant_parts();
   const bool has_payload = operation_ == Operation::kWrite || operation_ == Operation::kSend;
   const uint64_t inline_bytes =
-      std::min(point.inline_bytes, connection_.queue_pair.max_inline_bytes());
+      std::min(point.inline_bytes, connection_.endpoint.queue_pair.max_inline_bytes());
   if (has_payload && operation_bytes(point) / requests_ <= inline_bytes) {
     for (ibv_send_wr& request : work_) request.send_flags |= IBV_SEND_INLINE;
   }
@@ -86,7 +86,7 @@ PostResult VerbsRequester::try_post(uint32_t slot, uint32_t /*bytes*/) {
   if (!status_.ok()) [[unlikely]]
     return PostResult::kFailed;
   order_[posted_++ % order_.size()] = slot;
-  const auto region = reinterpret_cast<uint64_t>(connection_.region.data());
+  const auto region = reinterpret_cast<uint64_t>(connection_.endpoint.arena.data());
   for (ibv_sge& piece : pieces_of(slot)) piece.addr = region + local_places_.next();
   if (gathers_) gather(slot);
   for (uint32_t i = 0; i < requests_; ++i) {
@@ -139,7 +139,7 @@ void VerbsRequester::ask() {
   request.wr.rdma.rkey = static_cast<uint32_t>(connection_.remote.rkey);
   ibv_send_wr* rejected = nullptr;
   signaled_ = posted_;
-  note(ibv_post_send(connection_.queue_pair.get(), &request, &rejected));
+  note(ibv_post_send(connection_.endpoint.queue_pair.get(), &request, &rejected));
 }
 
 void VerbsRequester::note(int post_error) {

@@ -43,7 +43,8 @@ class VerbsRequester {
   uint32_t poll(Take&& take) {
     flush();
     ibv_wc completions[kPolledAtOnce];
-    const int polled = ibv_poll_cq(connection_.send_completions.get(), kPolledAtOnce, completions);
+    const int polled =
+        ibv_poll_cq(connection_.endpoint.send_completions->get(), kPolledAtOnce, completions);
     uint32_t found = 0;
     for (int i = 0; i < polled; ++i) {
       if (completions[i].status != IBV_WC_SUCCESS) [[unlikely]] {

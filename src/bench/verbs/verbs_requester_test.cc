@@ -37,7 +37,7 @@ constexpr uint32_t kDone = 2;
 void request(const Device& device, const ProtectionDomain& domain, const Point& point,
              ControlConnection& control, uint64_t operations, Moved& moved) {
   VerbsConnection connection = must(connect_verbs(device, domain, point, false, control));
-  char* const region = connection.region.data();
+  char* const region = connection.endpoint.arena.data();
   const bool reads = point.operation == Operation::kRead || is_atomic(point.operation);
   for (uint64_t i = 0; !reads && i < point.region_bytes; ++i) {
     region[i] = static_cast<char>(i % point.size_bytes + i / point.size_bytes % 7 + 1);
@@ -71,7 +71,7 @@ void request(const Device& device, const ProtectionDomain& domain, const Point& 
 void respond(const Device& device, const ProtectionDomain& domain, const Point& point,
              ControlConnection& control, Moved& moved) {
   VerbsConnection connection = must(connect_verbs(device, domain, point, true, control));
-  char* const region = connection.region.data();
+  char* const region = connection.endpoint.arena.data();
   if (point.operation == Operation::kRead) {
     for (uint64_t i = 0; i < point.region_bytes; ++i) region[i] = static_cast<char>(i * 7 + 3);
   }
@@ -83,7 +83,7 @@ void respond(const Device& device, const ProtectionDomain& domain, const Point& 
   Waiter waiter;
   for (uint64_t received = 0; received < receives;) {
     ibv_wc completion;
-    const int found = ibv_poll_cq(connection.receive_completions.get(), 1, &completion);
+    const int found = ibv_poll_cq(connection.endpoint.receive_completions->get(), 1, &completion);
     if (found == 0) {
       waiter.idle();
       continue;
@@ -271,7 +271,7 @@ TEST(MarkLooker, FindsTheMarksThatAreSetInEveryRound) {
   point.region_bytes = 64;
   sim::Cluster cluster;
   connect_in(cluster, point, [&](VerbsConnection connection) {
-    char* const region = connection.region.data();
+    char* const region = connection.endpoint.arena.data();
     region[2] = 1;              // of the first channel
     region[4 * 3 + 2] = 1;      // of the last
     region[5 * 3 + 2] = 1;      // of none

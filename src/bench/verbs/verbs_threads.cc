@@ -146,7 +146,7 @@ class VerbsRespondingThread {
     constexpr int kPolledAtOnce = 16;
     ibv_wc completions[kPolledAtOnce];
     const int polled =
-        ibv_poll_cq(connection_->receive_completions.get(), kPolledAtOnce, completions);
+        ibv_poll_cq(connection_->endpoint.receive_completions->get(), kPolledAtOnce, completions);
     for (int i = 0; i < polled; ++i) {
       if (completions[i].status != IBV_WC_SUCCESS) {
         // The other side has ended its queue pair: that it is gone, others tell.

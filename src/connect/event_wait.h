@@ -9,7 +9,7 @@
 #include "verbena/device.h"
 #include "verbena/status.h"
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 class EventWait {
  public:
@@ -29,4 +29,4 @@ class EventWait {
   std::optional<CompletionChannel> channel_;
 };
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

@@ -1,4 +1,4 @@
-#include "src/rpc/failure.h"
+#include "src/connect/failure.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include "src/base/assert.h"
 #include "verbena/device.h"
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 using channel::ChannelError;
 
@@ -62,4 +62,4 @@ Status connection_closed(const std::string& peer) {
                 fmt::format("the connection to {} was closed on this side", peer));
 }
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

@@ -7,7 +7,7 @@
 #include "verbena/connection.h"
 #include "verbena/status.h"
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 // `peer` as in "the responder 192.0.2.7:7471".
 Status explain_failure(const channel::ChannelError& error, const std::string& peer);
@@ -20,4 +20,4 @@ Status peer_is_gone(const std::string& peer);
 // The user closed the connection.
 Status connection_closed(const std::string& peer);
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

@@ -12,13 +12,13 @@
 
 namespace verbena::rpc {
 
-class SignalBoard {
+class NotificationBoard {
  public:
-  SignalBoard() = default;
+  NotificationBoard() = default;
   // A byte for each of `slots` slots of each connection. kLimitExceeded: no memory.
-  static Result<SignalBoard> create(uint32_t connections, uint32_t slots);
+  static Result<NotificationBoard> create(uint32_t connections, uint32_t slots);
 
-  char* signals(uint32_t connection) const {
+  char* notifications(uint32_t connection) const {
     return memory_.get() + uint64_t{connection} * stride_bytes_;
   }
   // Clears one connection's part and registers it, and nothing beside it: no requester can announce
@@ -27,9 +27,9 @@ class SignalBoard {
                              uint32_t slots) const;
 
   template <typename Visit>
-  void for_each_signaled(uint32_t connections, Visit&& visit) const {
-    channel::SignalArray::for_each_signaled(memory_.get(), stride_bytes_, connections,
-                                            std::forward<Visit>(visit));
+  void for_each_notified(uint32_t connections, Visit&& visit) const {
+    channel::NotificationArray::for_each_notified(memory_.get(), stride_bytes_, connections,
+                                                  std::forward<Visit>(visit));
   }
 
  private:

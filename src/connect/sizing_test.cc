@@ -1,11 +1,11 @@
-#include "src/rpc/sizing.h"
+#include "src/connect/sizing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/rpc/responder_control.h"
+#include <algorithm>
 
-namespace verbena::rpc {
+namespace verbena::connect {
 namespace {
 
 using testing::HasSubstr;
@@ -63,39 +63,11 @@ TEST(SizingTest, ReceiveQueueBeyondTheDeviceNamesBothNumbers) {
   EXPECT_THAT(sizes.status().message(), HasSubstr("shared receive queue of 108"));
 }
 
-TEST(SizingTest, OptionsOutOfRangeAreNamed) {
-  EXPECT_TRUE(check_sizes(0, 0, 1, 1).ok());
-  EXPECT_TRUE(check_sizes(kMaxMessageBytes, kMaxMessageBytes, kMaxPending, 256).ok());
-  EXPECT_THAT(check_sizes(kMaxMessageBytes + 1, 0, 1, 1).message(), HasSubstr("request_max_bytes"));
-  EXPECT_THAT(check_sizes(0, kMaxMessageBytes + 1, 1, 1).message(),
-              HasSubstr("response_max_bytes"));
-  EXPECT_THAT(check_sizes(0, 0, 0, 1).message(), HasSubstr("pending is 0"));
-  EXPECT_THAT(check_sizes(0, 0, kMaxPending + 1, 1).message(), HasSubstr("pending"));
-  EXPECT_THAT(check_sizes(0, 0, 1, 0).message(), HasSubstr("post_batch"));
-  ResponderOptions options;
-  options.max_connections = 0;
-  EXPECT_THAT(check_responder_options(options).message(), HasSubstr("max_connections is 0"));
-}
-
 TEST(SizingTest, InlineLimitIsTheDevicesAtMost) {
-  EXPECT_EQ(inline_limit_bytes(device_with(1), kDeviceInlineLimit), 220u);
+  EXPECT_EQ(inline_limit_bytes(device_with(1), ~0u), 220u);
   EXPECT_EQ(inline_limit_bytes(device_with(1), 0), 0u);
   EXPECT_EQ(inline_limit_bytes(device_with(1), 64), 64u);
 }
 
-TEST(DeviceLayoutTest, MarksNeedADeviceThatWritesInOrder) {
-  DeviceInfo device = device_with(1);
-  device.writes_in_order = false;
-  for (MarkLayout layout : all_mark_layouts()) {
-    const bool marked = layout != MarkLayout::kImmediate && layout != MarkLayout::kDense;
-    EXPECT_EQ(usable_layout(layout, false), marked ? MarkLayout::kImmediate : layout);
-    EXPECT_EQ(usable_layout(layout, true), layout);
-    EXPECT_EQ(check_device_layout(Protocol::kWriteWrite, layout, device).ok(), !marked);
-    EXPECT_TRUE(check_device_layout(Protocol::kSendSend, layout, device).ok());
-  }
-  EXPECT_THAT(check_device_layout(Protocol::kSendWrite, MarkLayout::kHeadTail, device).message(),
-              HasSubstr("use immediate"));
-}
-
 }  // namespace
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

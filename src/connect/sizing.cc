@@ -1,40 +1,17 @@
-#include "src/rpc/sizing.h"
+#include "src/connect/sizing.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 
-namespace verbena::rpc {
+namespace verbena::connect {
 namespace {
 
 // Shallow queues of slow devices stall; deeper ones than this gain nothing.
 constexpr uint32_t kMinSendDepth = 64;
-constexpr uint32_t kMaxPostBatch = 256;
-
-Status out_of_range(const char* option, uint64_t asked, uint64_t least, uint64_t most) {
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("{} is {}; choose {} to {}", option, asked, least, most));
-}
 
 }  // namespace
-
-Status check_sizes(uint32_t request_max_bytes, uint32_t response_max_bytes, uint32_t pending,
-                   uint32_t post_batch) {
-  if (request_max_bytes > kMaxMessageBytes) {
-    return out_of_range("request_max_bytes", request_max_bytes, 0, kMaxMessageBytes);
-  }
-  if (response_max_bytes > kMaxMessageBytes) {
-    return out_of_range("response_max_bytes", response_max_bytes, 0, kMaxMessageBytes);
-  }
-  if (pending < 1 || pending > kMaxPending) {
-    return out_of_range("pending", pending, 1, kMaxPending);
-  }
-  if (post_batch < 1 || post_batch > kMaxPostBatch) {
-    return out_of_range("post_batch", post_batch, 1, kMaxPostBatch);
-  }
-  return Status::ok_status();
-}
 
 Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32_t pending,
                                                 uint32_t signal_interval, uint32_t post_batch,
@@ -84,4 +61,4 @@ uint32_t inline_limit_bytes(const DeviceInfo& device, uint32_t wanted_bytes) {
   return std::min(wanted_bytes, device.max_inline_bytes);
 }
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

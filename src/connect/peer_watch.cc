@@ -1,6 +1,6 @@
-#include "src/rpc/peer_watch.h"
+#include "src/connect/peer_watch.h"
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 bool PeerWatch::period_is_over() {
   looks_ = 0;
@@ -10,4 +10,4 @@ bool PeerWatch::period_is_over() {
   return true;
 }
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

@@ -6,18 +6,21 @@
 
 #include "src/channel/send_queue.h"
 #include "src/memory/arena.h"
-#include "src/rpc/handshake.h"
 #include "verbena/device.h"
 #include "verbena/status.h"
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 struct EndpointPlan {
   uint64_t arena_bytes = 0;
-  bool peer_writes = false;  // into the arena
-  bool peer_reads = false;   // memory that is registered elsewhere
-  channel::SendQueueSizes send;
+  // IBV_ACCESS_REMOTE_*: what the peer may do to the arena, and to memory registered elsewhere.
+  unsigned arena_access = 0;
+  unsigned other_access = 0;
+  uint32_t send_depth_wrs = 0;
+  uint32_t max_send_sges = 1;
   uint32_t inline_bytes = 0;
+  // READs and atomics of one side that may be outstanding; the lower of both sides' holds.
+  uint8_t max_outstanding_reads = 0;
   // Receives of the endpoint's own, or of a queue that connections share, or none.
   uint32_t own_receives = 0;
   const SharedReceiveQueue* shared_receives = nullptr;
@@ -33,19 +36,17 @@ struct Endpoint {
   std::unique_ptr<CompletionQueue> send_completions;
   std::unique_ptr<CompletionQueue> receive_completions;  // only with receives of its own
   QueuePair queue_pair;                                  // destroyed first
+  uint8_t max_outstanding_reads = 0;
 };
 
 // The software RNIC moves registered memory into pages of its own, and asks for huge ones itself.
 bool wants_huge_pages(const Device& device, bool asked);
 
+// As many READs as the device carries out at once, within what one byte of the handshake holds.
+uint8_t outstanding_reads(const DeviceInfo& device);
+
 // Makes the objects and brings the queue pair to INIT, where receives may be posted.
 Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& domain,
                                const EndpointPlan& plan);
 
-// Trades endpoints with the peer and connects the queue pairs; returns when both sides may send.
-// `mine` carries everything but the address, or why there is no endpoint (`endpoint` then is null).
-Result<EndpointTerms> join(ControlConnection& control, Endpoint* endpoint,
-                           Result<EndpointTerms> mine, const EndpointNeeds& needs,
-                           int64_t timeout_ns);
-
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

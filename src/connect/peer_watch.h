@@ -5,7 +5,7 @@
 
 #include "src/base/runtime.h"
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 class PeerWatch {
  public:
@@ -59,4 +59,4 @@ class SilenceCheck {
   bool closed_before_ = false;
 };
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

@@ -1,9 +1,9 @@
-#include "src/rpc/event_wait.h"
+#include "src/connect/event_wait.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace verbena::rpc {
+namespace verbena::connect {
 
 Status EventWait::enable(const Device& device) {
   VERBENA_ASSIGN_OR_RETURN(CompletionChannel channel, CompletionChannel::create(device));
@@ -18,4 +18,4 @@ void EventWait::sleep_for(int64_t timeout_ns) {
   static_cast<void>(channel_->wait(slice_ns));
 }
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

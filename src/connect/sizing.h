@@ -6,14 +6,9 @@
 #include "src/channel/receive_pool.h"
 #include "src/channel/send_queue.h"
 #include "verbena/device.h"
-#include "verbena/rpc.h"
 #include "verbena/status.h"
 
-namespace verbena::rpc {
-
-// Checks what both kinds of options have in common.
-Status check_sizes(uint32_t request_max_bytes, uint32_t response_max_bytes, uint32_t pending,
-                   uint32_t post_batch);
+namespace verbena::connect {
 
 // A send queue for `pending` messages of so many work requests at once. Deep enough that posting
 // never has to wait for a completion of this interval: pending + signal_interval entries.
@@ -31,4 +26,4 @@ Result<channel::ReceivePoolSizes> size_receive_queue(uint32_t device_limit_wrs, 
 // The inline limit to ask of a queue pair.
 uint32_t inline_limit_bytes(const DeviceInfo& device, uint32_t wanted_bytes);
 
-}  // namespace verbena::rpc
+}  // namespace verbena::connect

@@ -1,0 +1,62 @@
+#include "src/connect/endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::connect {
+namespace {
+
+constexpr uint32_t kMaxOutstandingReads = 16;
+
+Result<std::unique_ptr<CompletionQueue>> make_completion_queue(const Device& device,
+                                                               uint32_t depth_cqes,
+                                                               const CompletionChannel* events) {
+  VERBENA_ASSIGN_OR_RETURN(
+      CompletionQueue queue,
+      CompletionQueue::create(device, {.depth_cqes = depth_cqes, .channel = events}));
+  return std::make_unique<CompletionQueue>(std::move(queue));
+}
+
+}  // namespace
+
+bool wants_huge_pages(const Device& device, bool asked) {
+  return asked && device.info().kind == DeviceKind::kHardware;
+}
+
+uint8_t outstanding_reads(const DeviceInfo& device) {
+  return static_cast<uint8_t>(std::clamp(device.max_outstanding_reads, 1u, kMaxOutstandingReads));
+}
+
+Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& domain,
+                               const EndpointPlan& plan) {
+  VERBENA_ASSIGN_OR_RETURN(
+      RegisteredArena arena,
+      RegisteredArena::create(domain, plan.arena_bytes, IBV_ACCESS_LOCAL_WRITE | plan.arena_access,
+                              wants_huge_pages(device, plan.huge_pages)));
+
+  // An error flushes every work request, signaled or not: there must be room for all of them.
+  VERBENA_ASSIGN_OR_RETURN(auto send_completions,
+                           make_completion_queue(device, plan.send_depth_wrs, plan.send_events));
+  std::unique_ptr<CompletionQueue> receive_completions;
+  if (plan.own_receives > 0) {
+    VERBENA_ASSIGN_OR_RETURN(receive_completions,
+                             make_completion_queue(device, plan.own_receives, plan.events));
+  }
+
+  QueuePairOptions options;
+  options.send_cq = send_completions.get();
+  options.recv_cq = plan.shared_completions != nullptr ? plan.shared_completions
+                    : receive_completions != nullptr   ? receive_completions.get()
+                                                       : send_completions.get();
+  options.shared_receive_queue = plan.shared_receives;
+  options.send_depth_wrs = plan.send_depth_wrs;
+  options.recv_depth_wrs = plan.own_receives;
+  options.max_send_sges = plan.max_send_sges;
+  options.max_inline_bytes = plan.inline_bytes;
+  VERBENA_ASSIGN_OR_RETURN(QueuePair queue_pair, QueuePair::create(domain, options));
+  VERBENA_RETURN_IF_ERROR(queue_pair.init(plan.arena_access | plan.other_access));
+  return Endpoint{std::move(arena), std::move(send_completions), std::move(receive_completions),
+                  std::move(queue_pair), plan.max_outstanding_reads};
+}
+
+}  // namespace verbena::connect

@@ -1,0 +1,81 @@
+// What the requesters of all protocols are beside their messages: whose slots are free, who the
+// peer is, whether it still lives, and what went wrong.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/channel/channel_error.h"
+#include "src/connect/event_wait.h"
+#include "src/connect/failure.h"
+#include "src/connect/peer_watch.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+
+class RequesterBase : public Requester {
+ public:
+  const Status& status() const override { return status_; }
+  const ConnectionStatistics& statistics() const override { return statistics_; }
+  void close() override { fail(connect::connection_closed(peer_)); }
+  uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
+  uint32_t request_max_bytes() const override { return request_max_bytes_; }
+
+ protected:
+  enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
+
+  RequesterBase(ControlConnection& control, const RequesterOptions& options,
+                uint32_t request_max_bytes, uint32_t default_poll_batch)
+      : request_max_bytes_(request_max_bytes),
+        poll_batch_(options.poll_batch == 0 ? default_poll_batch : options.poll_batch),
+        slots_(options.pending, SlotState::kFree),
+        control_(&control),
+        peer_("the responder " + control.peer_name()) {}
+
+  virtual QueuePair& queue_pair() = 0;
+
+  // What a post into a slot that is not free returns.
+  PostResult not_free(uint32_t slot) const {
+    return slots_[slot] == SlotState::kWaiting ? PostResult::kWouldBlock : PostResult::kFailed;
+  }
+
+  // The first failure is the one to tell.
+  PostResult fail(Status status) {
+    if (status_.ok()) {
+      status_ = std::move(status);
+      slots_.assign(slots_.size(), SlotState::kFailed);
+      // Nothing can be done about a queue pair that cannot even fail.
+      static_cast<void>(queue_pair().to_error());
+      control_->hang_up();
+    }
+    return PostResult::kFailed;
+  }
+  PostResult fail(const channel::ChannelError& sending, const channel::ChannelError& receiving) {
+    return fail(connect::diagnose(sending, receiving, *control_, peer_));
+  }
+
+  // To be called when `watch_` says so.
+  void fail_if_peer_is_gone() {
+    if (silence_.gone(statistics_.responses, [this] { return control_->peer_closed(); })) {
+      fail(connect::peer_is_gone(peer_));
+    }
+  }
+
+  connect::EventWait events_;  // outlives the queues that report to it
+  uint32_t request_max_bytes_;
+  uint32_t poll_batch_;
+  std::vector<SlotState> slots_;
+  connect::PeerWatch watch_;
+  ConnectionStatistics statistics_;
+
+  connect::SilenceCheck silence_;
+  ControlConnection* control_;
+  std::string peer_;
+  Status status_;
+};
+
+}  // namespace verbena::rpc
