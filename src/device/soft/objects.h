@@ -15,6 +15,7 @@
 #include "src/device/soft/owner_lock.h"
 #include "src/device/soft/peer.h"
 #include "src/device/soft/rnic.h"
+#include "src/device/soft/validity.h"
 
 namespace verbena::soft {
 
@@ -24,7 +25,10 @@ struct AsyncEvent {
 };
 
 struct Context {
+  static constexpr const char* kName = "context";
   ibv_context verbs{};
+  Validity validity;
+  std::atomic<uint32_t> users{0};
   Rnic* rnic = nullptr;
   int event_write_fd = -1;  // async_fd is the read end
   int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
@@ -34,17 +38,23 @@ struct Context {
 };
 
 struct Domain {
+  static constexpr const char* kName = "protection domain";
   ibv_pd verbs{};
+  Validity validity;
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
 };
 
 struct Region {
+  static constexpr const char* kName = "memory region";
   ibv_mr verbs{};
+  Validity validity;
 };
 
 struct Channel {
+  static constexpr const char* kName = "completion channel";
   ibv_comp_channel verbs{};
+  Validity validity;
   int write_fd = -1;
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
@@ -61,7 +71,9 @@ struct Completion {
 };
 
 struct Cq {
+  static constexpr const char* kName = "completion queue";
   ibv_cq verbs{};
+  Validity validity;
   Rnic* rnic = nullptr;
   CqShared* shared = nullptr;
   Channel* channel = nullptr;
@@ -107,7 +119,9 @@ struct PostedReceive {
 };
 
 struct Srq {
+  static constexpr const char* kName = "shared receive queue";
   ibv_srq verbs{};
+  Validity validity;
   Rnic* rnic = nullptr;
   SrqShared* shared = nullptr;
   size_t shared_bytes = 0;
@@ -195,7 +209,9 @@ struct PeerQp {
 enum class Wait : uint8_t { kNothing, kReceiver, kPeer };
 
 struct Qp {
+  static constexpr const char* kName = "queue pair";
   ibv_qp verbs{};
+  Validity validity;
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
   uint32_t domain = 0;
