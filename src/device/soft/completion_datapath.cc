@@ -135,6 +135,10 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
       wc.status = IBV_WC_LOC_PROT_ERR;
       break;
     default:
+    case kPacketAccessError:
+      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      wc.status = IBV_WC_LOC_ACCESS_ERR;
+      break;
       wc.status = IBV_WC_LOC_LEN_ERR;
       break;
   }
@@ -143,7 +147,7 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     wc.imm_data = packet.immediate;
   }
   if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
-    broken.set(qp, kNoEvent);
+    broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
   ++qp.next_packet;
   release_receive(qp, *receive, receive_index);
   return true;

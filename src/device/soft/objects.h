@@ -242,6 +242,8 @@ struct Qp {
   std::atomic<uint32_t> waiting_count{0};
   Wait wait = Wait::kNothing;
   uint64_t wait_deadline_ns = 0;  // 0: without end
+  // What the next request that is posted in the error state completes with.
+  ibv_wc_status next_flush = IBV_WC_WR_FLUSH_ERR;
   std::atomic<uint64_t> last_retry_ns{0};
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
@@ -307,9 +309,9 @@ void reclaim_shared_receives(Qp& qp, bool all);
 void publish_shared_receive(Srq& srq, uint16_t index);
 
 // --- errors (recovery.cc) ---
-// To the error state: sends that wait complete with `first` and then as flushed, receives are
-// flushed. An asynchronous event is raised where `event` is one. The caller holds none of the queue
-// pair's locks, or, for the second, send_lock.
+// To the error state: sends that wait, or else the next one posted, complete with `first` and then
+// as flushed, receives are flushed. An asynchronous event is raised where `event` is one. The
+// caller holds none of the queue pair's locks, or, for the second, send_lock.
 inline constexpr int kNoEvent = -1;
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
 void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);

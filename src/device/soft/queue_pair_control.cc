@@ -167,6 +167,7 @@ int reset(Qp& qp) {
     set_state(qp, IBV_QPS_RESET);
     // Work that waits is dropped without a completion, as are completions not polled yet.
     while (qp.waiting_count.load(std::memory_order_relaxed) > 0) drop_waiting(qp);
+    qp.next_flush = IBV_WC_WR_FLUSH_ERR;
   }
   qp.rnic->quiesce_peers(&qp);
   if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);
@@ -397,7 +398,9 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   if (to == IBV_QPS_ERR) {
     if (from == IBV_QPS_RESET)
       return fail(EINVAL, "soft0: a queue pair does not go from RESET to ERR");
-    fail_queue_pair(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+    const OwnerLock::Guard guard(qp.send_lock);
+    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+    qp.next_flush = IBV_WC_WR_FLUSH_ERR;  // whatever it failed of before
     return 0;
   }
 
