@@ -16,7 +16,6 @@
 namespace verbena::soft {
 namespace {
 
-std::atomic<uint32_t> next_channel{0};
 std::atomic<uint32_t> next_queue{0};
 
 // Which queue an event's cookie means, so that a late event of a destroyed queue is dropped.
@@ -41,7 +40,9 @@ ibv_comp_channel* create_comp_channel(ibv_context* context) {
   channel->verbs.context = context;
   channel->verbs.fd = event_pipe[0];
   channel->write_fd = event_pipe[1];
-  channel->id = next_channel.fetch_add(1, std::memory_order_relaxed) + 1;
+  channel->id = pipe_id(event_pipe[0]);
+  as_context(context).users.fetch_add(1);
+  make_valid(*channel, context);
   return &channel->verbs;
 }
 

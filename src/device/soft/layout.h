@@ -29,6 +29,7 @@ inline constexpr uint32_t kQpIndexBits = 14;
 inline constexpr uint32_t kMaxQueuePairs = 1u << kQpIndexBits;
 inline constexpr uint32_t kMaxProcesses = 1u << (24 - kQpIndexBits);
 inline constexpr uint32_t kMaxMemoryRegions = 1u << 18;
+inline constexpr uint64_t kMaxRegionBytes = 1ull << 43;  // half of what is mapped of a peer
 inline constexpr uint32_t kMaxQueueWrs = 16384;
 inline constexpr uint32_t kMaxSges = 16;
 inline constexpr uint32_t kMaxCqes = 1u << 20;
@@ -68,7 +69,8 @@ struct Header {
   uint32_t version;
   uint32_t slot;
   int32_t pid;
-  int32_t wake_fd;  // pipe of the service thread: one byte asks it to look at all faults
+  int32_t wake_fd;   // pipe of the service thread: one byte asks it to look at all faults
+  uint32_t wake_id;  // of that pipe, so that another file under its number is not written to
   alignas(kCacheLineBytes)
       std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
   RegionEntry regions[kMaxMemoryRegions];
@@ -174,7 +176,7 @@ struct CqShared {
   alignas(kCacheLineBytes) std::atomic<uint32_t> armed;  // 0, kArmedSolicited or kArmedAny
   uint32_t has_channel;
   int32_t channel_fd;   // of the owner's process
-  uint32_t channel_id;  // unique in the process, so that a reused descriptor is not mistaken
+  uint32_t channel_id;  // of that pipe, so that a reused descriptor is not mistaken
   uint64_t cookie;      // what an event carries
   alignas(kCacheLineBytes) std::atomic<uint64_t> bells[kMaxQueuePairs / 64];
 };

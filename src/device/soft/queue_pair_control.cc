@@ -232,11 +232,11 @@ Status connect_peer(Qp& qp, uint32_t number) {
   if (!std::has_single_bit(packet_count) || (peer.bell != kNoBell && peer.bell >= kMaxQueuePairs))
     return broken;
   peer.packet_mask = packet_count - 1;
-  peer.packets =
-      map_array<Packet>(process, shared.packets, packet_count, sizeof(Packet), kMaxQueueWrs);
+  peer.packets = map_array<Packet>(process, load_relaxed(&shared.packets), packet_count,
+                                   sizeof(Packet), kMaxQueueWrs);
   peer.cq = map_array<CqShared>(process, shared.completion_queue, 1, sizeof(CqShared), 1);
   if (peer.packets == nullptr || peer.cq == nullptr) return broken;
-  peer.has_channel = peer.cq->has_channel != 0;
+  peer.has_channel = load_relaxed(&peer.cq->has_channel) != 0;
   if (const uint64_t srq_address = load_relaxed(&shared.shared_receive_queue); srq_address != 0) {
     peer.srq = map_array<SrqShared>(process, srq_address, 1, sizeof(SrqShared), 1);
     if (peer.srq == nullptr) return broken;
@@ -246,7 +246,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
     if (!std::has_single_bit(ring_count) || !plausible_stride(peer.srq_receive_stride_bytes))
       return broken;
     peer.srq_ring_mask = ring_count - 1;
-    peer.receive_domain = peer.srq->domain;
+    peer.receive_domain = load_relaxed(&peer.srq->domain);
     peer.srq_ring = map_array<std::atomic<uint64_t>>(process, peer.srq->ring, ring_count,
                                                      sizeof(uint64_t), kMaxQueueWrs);
     peer.srq_receives = map_array<std::byte>(process, peer.srq->receives, peer.srq_receive_count,

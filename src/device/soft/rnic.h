@@ -93,7 +93,6 @@ class Rnic {
   Status start();
   void serve();
   void mark_dead(uint32_t slot);
-  void look_for_dead();
   void handle_faults();
   void retry_idle();
 
@@ -117,7 +116,6 @@ class Rnic {
   std::unordered_map<uint32_t, std::weak_ptr<Peer>> peers_;
 
   std::atomic<uint32_t> waiting_{0};
-  std::atomic<bool> unwatched_{false};  // some peer has no pidfd
   std::atomic<bool> stopping_{false};
   int wake_read_fd_ = -1;
   int wake_write_fd_ = -1;
@@ -126,3 +124,4 @@ class Rnic {
 };
 
 }  // namespace verbena::soft
+  int life_fd_ = -1;  // nothing is written: its end is what peers wait for
