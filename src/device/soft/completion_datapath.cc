@@ -5,6 +5,7 @@
 // second queue in between.
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 #include "src/device/soft/copy.h"
 #include "src/device/soft/region_view.h"
@@ -134,11 +135,11 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     case kPacketProtectionError:
       wc.status = IBV_WC_LOC_PROT_ERR;
       break;
-    default:
     case kPacketAccessError:
       wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
       wc.status = IBV_WC_LOC_ACCESS_ERR;
       break;
+    default:
       wc.status = IBV_WC_LOC_LEN_ERR;
       break;
   }
@@ -271,6 +272,9 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
 
 int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   Cq& cq = as_cq(verbs);
+  if (cq.channel == nullptr) [[unlikely]] {
+    return fail(EINVAL, "soft0: the completion queue has no channel to tell; create it with one");
+  }
   const OwnerLock::Guard guard(cq.lock);
   const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;
   if (cq.shared->armed.load(std::memory_order_relaxed) < wanted) {

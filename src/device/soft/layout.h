@@ -33,6 +33,10 @@ inline constexpr uint64_t kMaxRegionBytes = 1ull << 43;  // half of what is mapp
 inline constexpr uint32_t kMaxQueueWrs = 16384;
 inline constexpr uint32_t kMaxSges = 16;
 inline constexpr uint32_t kMaxCqes = 1u << 20;
+inline constexpr uint32_t kMaxCompletionQueues = 2 * kMaxQueuePairs;
+inline constexpr uint32_t kMaxSharedReceiveQueues = kMaxQueuePairs;
+inline constexpr uint32_t kMaxDomains = kMaxQueuePairs;
+inline constexpr uint32_t kMaxOutstandingReads = 128;  // READs and atomics of a queue pair
 inline constexpr uint32_t kMaxInlineBytes = 512;
 inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
 
@@ -119,13 +123,13 @@ enum PacketKind : uint8_t {
   kPacketWrite = 2,            // WRITE_WITH_IMM: the data is in place already
   kPacketLengthError = 3,      // the message is longer than the receive it met
   kPacketProtectionError = 4,  // the receive's memory is not registered (any more)
+  kPacketAccessError = 5,      // WRITE_WITH_IMM: the memory of the WRITE is not accessible
   kPacketKindMask = 0x0f,
   kPacketWithImmediate = 0x40,
   kPacketSolicited = 0x80,
 };
 
 inline constexpr uint32_t kNoBell = ~0u;
-  kPacketAccessError = 5,      // WRITE_WITH_IMM: the memory of the WRITE is not accessible
 
 // A queue pair as its peer sees it.
 struct QpShared {

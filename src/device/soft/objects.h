@@ -1,5 +1,5 @@
-// The private halves of soft0's verbs objects. Each begins with its public ibv_ part, so that a
-// pointer to one is a pointer to the other.
+// The private halves of soft0's verbs objects. Each but the context begins with its public ibv_
+// part, so that a pointer to one is a pointer to the other.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -26,12 +26,12 @@ struct AsyncEvent {
 
 struct Context {
   static constexpr const char* kName = "context";
-  ibv_context verbs{};
+  verbs_context verbs{};  // what programs see is its last member
   Validity validity;
-  std::atomic<uint32_t> users{0};
   Rnic* rnic = nullptr;
-  int event_write_fd = -1;  // async_fd is the read end
-  int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
+  std::atomic<uint32_t> users{0};  // domains, channels, completion queues
+  int event_write_fd = -1;         // async_fd is the read end
+  int event_take_fd = -1;          // the same read end, never blocking; used under verbs.mutex
   // Under verbs.mutex. The pipe only wakes: whoever may open this process's descriptors can write
   // into it, so nothing in it is believed.
   std::deque<AsyncEvent> events;
@@ -268,7 +268,10 @@ struct Qp {
   uint64_t async_delivered = 0;
 };
 
-inline Context& as_context(ibv_context* verbs) { return *reinterpret_cast<Context*>(verbs); }
+inline Context& as_context(ibv_context* verbs) {
+  return *reinterpret_cast<Context*>(reinterpret_cast<std::byte*>(verbs) -
+                                     offsetof(verbs_context, context));
+}
 inline Domain& as_domain(ibv_pd* verbs) { return *reinterpret_cast<Domain*>(verbs); }
 inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
 inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
@@ -330,6 +333,11 @@ void set_state(Qp& qp, ibv_qp_state state);
 
 // Maps and checks the queue pair that this one is being connected to (queue_pair_control.cc).
 Status connect_peer(Qp& qp, uint32_t number);
+
+// 0 if it is an open context, else as check_valid().
+int check_valid_context(const ibv_context* verbs);
+// Counts an object of the process in; false, as fail(ENOMEM), if there are `limit` already.
+bool count_in(std::atomic<uint32_t>& count, uint32_t limit, const char* name);
 
 // What was wrong with this thread's latest call through control(); empty if nothing was.
 const char* last_error();

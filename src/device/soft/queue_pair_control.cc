@@ -93,8 +93,12 @@ int check_values(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attributes.min_rnr_timer > 31) {
     return fail(EINVAL, "soft0: min_rnr_timer is 0 to 31");
   }
-  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && attributes.max_rd_atomic > 128) {
-    return fail(EINVAL, "soft0: at most 128 outstanding READs and atomics");
+  for (const auto& [named, depth] : {std::pair(IBV_QP_MAX_QP_RD_ATOMIC, attributes.max_rd_atomic),
+                                     {IBV_QP_MAX_DEST_RD_ATOMIC, attributes.max_dest_rd_atomic}}) {
+    if ((mask & named) == 0 || depth <= kMaxOutstandingReads) continue;
+    return fail(EINVAL, fmt::format("soft0: {} outstanding READs and atomics of a queue pair; the "
+                                    "limit is {}",
+                                    depth, kMaxOutstandingReads));
   }
   return 0;
 }
@@ -163,11 +167,11 @@ int reset(Qp& qp) {
   {
     const OwnerLock::Guard guard(qp.send_lock);
     qp.life = qp.rnic->next_life();
+    qp.next_flush = IBV_WC_WR_FLUSH_ERR;
     qp.attributes.dest_qp_num = 0;
     set_state(qp, IBV_QPS_RESET);
     // Work that waits is dropped without a completion, as are completions not polled yet.
     while (qp.waiting_count.load(std::memory_order_relaxed) > 0) drop_waiting(qp);
-    qp.next_flush = IBV_WC_WR_FLUSH_ERR;
   }
   qp.rnic->quiesce_peers(&qp);
   if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);
@@ -267,6 +271,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  if (check_valid<Domain>(pd) != 0) return nullptr;
   const ibv_qp_cap& cap = init->cap;
   if (init->qp_type != IBV_QPT_RC) {
     fail(EOPNOTSUPP,
@@ -276,6 +281,13 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   if (init->send_cq == nullptr || init->recv_cq == nullptr) {
     fail(EINVAL, "soft0: a queue pair needs a send and a receive completion queue");
+    return nullptr;
+  }
+  if (check_valid<Cq>(init->send_cq) != 0 || check_valid<Cq>(init->recv_cq) != 0) return nullptr;
+  if (init->srq != nullptr && check_valid<Srq>(init->srq) != 0) return nullptr;
+  if (init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
+      (init->srq != nullptr && init->srq->context != pd->context)) {
+    fail(EINVAL, "soft0: a queue pair's domain and queues must be of one context");
     return nullptr;
   }
   if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
@@ -380,10 +392,12 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   qp->bell = attach_receiver(*qp->recv_cq, *qp);
   qp->shared->bell = qp->bell;
+  make_valid(*qp, pd->context);
   return &qp.release()->verbs;
 }
 
 int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
   const ibv_qp_state from = qp.state.load();
@@ -425,6 +439,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
 }
 
 int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
   const OwnerLock::Guard send_guard(qp.send_lock);  // the service thread may fail it meanwhile
@@ -437,6 +452,7 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
 }
 
 int destroy_qp(ibv_qp* verbs) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp* qp = &as_qp(verbs);
   detach_receiver(*qp->recv_cq, *qp);
   {
@@ -466,7 +482,7 @@ int destroy_qp(ibv_qp* verbs) {
   qp->recv_cq->users.fetch_sub(1);
   as_domain(verbs->pd).users.fetch_sub(1);
   qp->rnic->free_shared(qp->shared, qp->shared_bytes);
-  delete qp;
+  retire(qp);
   return 0;
 }
 
