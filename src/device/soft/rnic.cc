@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "src/base/log.h"
 #include "src/device/soft/objects.h"
