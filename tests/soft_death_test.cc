@@ -391,6 +391,36 @@ TEST(DeathNoticeTest, WhatHadArrivedIsDeliveredFirst) {
   EXPECT_TRUE(has_pattern(buffer.data() + 2048, 2048, 1));
 }
 
+// As after a RNIC's retries; what is posted then comes too late.
+TEST(DeathNoticeTest, TheFirstRequestAfterADeathTellsOfIt) {
+  Node node;
+  Buffer buffer(node.domain, 4096);
+  for (const bool failed_by_its_owner : {false, true}) {
+    End end(node);
+    Responder responder(Place::kOtherProcess);
+    responder.connect(end);
+    responder.end(SIGKILL);
+    ASSERT_TRUE(wait_until([&] { return state_of(node, end.qp()) == IBV_QPS_ERR; }));
+    if (failed_by_its_owner) must(end.queue_pair().to_error());
+    for (const bool first : {true, false, false}) {
+      // Also without a wish to be told of success.
+      ASSERT_EQ(post(end.qp(), {.id = 7, .sges = {buffer.sge(0, 8)}, .flags = 0}), 0);
+      const ibv_wc wc = wait_for_one(end.cq());
+      EXPECT_EQ(wc.wr_id, 7u);
+      EXPECT_EQ(wc.status,
+                first && !failed_by_its_owner ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR);
+    }
+    // The next life knows nothing of it.
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RESET;
+    ASSERT_EQ(node.control().modify_qp(end.qp(), &attributes, IBV_QP_STATE), 0);
+    must(end.queue_pair().init(kAllAccess));
+    must(end.queue_pair().to_error());
+    ASSERT_EQ(post(end.qp(), {.sges = {buffer.sge(0, 8)}}), 0);
+    EXPECT_EQ(wait_for_one(end.cq()).status, IBV_WC_WR_FLUSH_ERR);
+  }
+}
+
 // An end in order, or the survivor's own error before, is no reason for more errors.
 TEST(DeathNoticeTest, APeerThatDestroyedItsQueuePairFirstHasLeftInOrder) {
   Node node;

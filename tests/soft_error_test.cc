@@ -179,7 +179,10 @@ class OneSidedTest : public testing::TestWithParam<std::tuple<Place, ibv_wr_opco
     EXPECT_EQ(state_of(node_, end.qp()), IBV_QPS_ERR);
     EXPECT_EQ(responder.wait_for_event(), IBV_EVENT_QP_ACCESS_ERR);
     EXPECT_EQ(responder.state(), IBV_QPS_ERR);
-    EXPECT_EQ(responder.wait_for_one().status, IBV_WC_WR_FLUSH_ERR);
+    // The receive that an immediate has met is at fault, any other is not.
+    EXPECT_EQ(responder.wait_for_one().status,
+              opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR);
+    EXPECT_FALSE(responder.has_event());
     EXPECT_TRUE(responder.has_pattern({0, 0, kBytes}, 3));
     EXPECT_EQ(buffer_.at<uint64_t>(0), 0u);
   }
@@ -234,6 +237,44 @@ TEST_P(OneSidedTest, ARegionOfAnotherDomain) {
 
 TEST_P(OneSidedTest, ADeregisteredRegion) {
   expect_no_access([](SendRequest&, Responder& responder) { responder.deregister(0); });
+}
+
+class ImmediateErrorTest : public testing::TestWithParam<PlaceAndDepth> {};
+INSTANTIATE_TEST_SUITE_P(Places, ImmediateErrorTest, all_places_and_receives(),
+                         name_by_place_and_receives);
+
+// As by a RNIC, which takes the receive before it looks at the key.
+TEST_P(ImmediateErrorTest, TheReceiveThatItMetCompletesWithTheAccessError) {
+  const auto [place, srq_depth] = GetParam();
+  Node node;
+  Buffer buffer(node.domain, 64);
+  for (const int receives : {2, 0}) {
+    End end(node, {.with_channel = true});
+    Responder responder(place, {.srq_depth = srq_depth});
+    responder.connect(end);
+    const Responder::Memory remote = responder.add_buffer(kBytes);
+    for (int i = 0; i < receives; ++i) {
+      ASSERT_EQ(responder.post_receive(static_cast<uint64_t>(10 + i), {{0, 0, 64}}), 0);
+    }
+    ASSERT_EQ(post(end.qp(), {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+                              .sges = {buffer.sge(0, 8)},
+                              .remote_address = remote.address,
+                              .rkey = remote.key ^ 0x100}),
+              0);
+    EXPECT_EQ(wait_for_one(end.cq()).status, IBV_WC_REM_ACCESS_ERR);
+    EXPECT_EQ(responder.wait_for_event(), IBV_EVENT_QP_ACCESS_ERR);
+    if (receives > 0) {
+      const ibv_wc met = responder.wait_for_one();
+      EXPECT_EQ(met.wr_id, 10u);
+      EXPECT_EQ(met.status, IBV_WC_LOC_ACCESS_ERR) << ibv_wc_status_str(met.status);
+      // Those of a shared queue stay for others.
+      if (srq_depth == 0) {
+        EXPECT_EQ(responder.wait_for_one().status, IBV_WC_WR_FLUSH_ERR);
+      }
+    }
+    EXPECT_TRUE(responder.is_empty());
+    EXPECT_EQ(responder.state(), IBV_QPS_ERR);
+  }
 }
 
 // Each permission is looked at by itself.

@@ -16,7 +16,6 @@
 namespace verbena::soft {
 namespace {
 
-std::atomic<uint32_t> next_channel{0};
 std::atomic<uint32_t> next_queue{0};
 
 // Which queue an event's cookie means, so that a late event of a destroyed queue is dropped.
@@ -31,6 +30,7 @@ std::unordered_map<uint64_t, Cq*>& live_queues() {
 void allow_peers_to_copy() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }
 
 ibv_comp_channel* create_comp_channel(ibv_context* context) {
+  if (check_valid_context(context) != 0) return nullptr;
   int event_pipe[2];
   if (pipe2(event_pipe, O_CLOEXEC) != 0) {
     fail(errno, fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno)));
@@ -41,11 +41,14 @@ ibv_comp_channel* create_comp_channel(ibv_context* context) {
   channel->verbs.context = context;
   channel->verbs.fd = event_pipe[0];
   channel->write_fd = event_pipe[1];
-  channel->id = next_channel.fetch_add(1, std::memory_order_relaxed) + 1;
+  channel->id = pipe_id(event_pipe[0]);
+  as_context(context).users.fetch_add(1);
+  make_valid(*channel, context);
   return &channel->verbs;
 }
 
 int destroy_comp_channel(ibv_comp_channel* verbs) {
+  if (const int error = check_valid<Channel>(verbs); error != 0) return error;
   Channel& channel = as_channel(verbs);
   if (channel.users.load() != 0) {
     return fail(EBUSY,
@@ -53,12 +56,19 @@ int destroy_comp_channel(ibv_comp_channel* verbs) {
   }
   close(verbs->fd);
   close(channel.write_fd);
-  delete &channel;
+  as_context(verbs->context).users.fetch_sub(1);
+  retire(&channel);
   return 0;
 }
 
 ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                   int comp_vector) {
+  if (check_valid_context(context) != 0) return nullptr;
+  if (channel != nullptr && check_valid<Channel>(channel) != 0) return nullptr;
+  if (channel != nullptr && channel->context != context) {
+    fail(EINVAL, "soft0: the completion channel belongs to another context");
+    return nullptr;
+  }
   if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqes || comp_vector != 0) {
     fail(EINVAL, fmt::format("soft0: a completion queue of {} entries on vector {}: wanted 1 to {} "
                              "entries, vector 0",
@@ -66,8 +76,10 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
     return nullptr;
   }
   Rnic& rnic = *as_context(context).rnic;
+  if (!count_in(rnic.completion_queue_count, kMaxCompletionQueues, Cq::kName)) return nullptr;
   Result<void*> memory = rnic.allocate_shared(sizeof(CqShared));
   if (!memory.ok()) {
+    rnic.completion_queue_count.fetch_sub(1);
     fail(memory.status());
     return nullptr;
   }
@@ -94,12 +106,15 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
     cq->shared->channel_fd = channel->fd;
     cq->shared->channel_id = cq->channel->id;
   }
+  as_context(context).users.fetch_add(1);
+  make_valid(*cq, context);
   std::lock_guard guard(queues_mutex);
   live_queues()[cq->id] = cq;
   return &cq->verbs;
 }
 
 int destroy_cq(ibv_cq* verbs) {
+  if (const int error = check_valid<Cq>(verbs); error != 0) return error;
   Cq& cq = as_cq(verbs);
   if (cq.users.load() != 0) {
     return fail(EBUSY, "soft0: the completion queue still has queue pairs; destroy them first");
@@ -116,11 +131,14 @@ int destroy_cq(ibv_cq* verbs) {
   if (cq.channel != nullptr) cq.channel->users.fetch_sub(1);
   drop_events_of(verbs->context, &cq);
   cq.rnic->free_shared(cq.shared, sizeof(CqShared));
-  delete &cq;
+  cq.rnic->completion_queue_count.fetch_sub(1);
+  as_context(verbs->context).users.fetch_sub(1);
+  retire(&cq, [](Cq& shell) { shell.overrun = true; });
   return 0;
 }
 
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
+  if (check_valid<Channel>(channel) != 0) return -1;
   for (;;) {
     uint64_t cookie = 0;
     const ssize_t got = read(channel->fd, &cookie, sizeof(cookie));
@@ -145,7 +163,7 @@ int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
 }
 
 void ack_cq_events(ibv_cq* verbs, unsigned count) {
-  if (count == 0) return;
+  if (count == 0 || check_valid<Cq>(verbs) != 0) return;
   pthread_mutex_lock(&verbs->mutex);
   verbs->comp_events_completed += count;
   pthread_cond_signal(&verbs->cond);

@@ -5,6 +5,7 @@
 // second queue in between.
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 #include "src/device/soft/copy.h"
 #include "src/device/soft/region_view.h"
@@ -134,6 +135,10 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     case kPacketProtectionError:
       wc.status = IBV_WC_LOC_PROT_ERR;
       break;
+    case kPacketAccessError:
+      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      wc.status = IBV_WC_LOC_ACCESS_ERR;
+      break;
     default:
       wc.status = IBV_WC_LOC_LEN_ERR;
       break;
@@ -143,7 +148,7 @@ bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     wc.imm_data = packet.immediate;
   }
   if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
-    broken.set(qp, kNoEvent);
+    broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
   ++qp.next_packet;
   release_receive(qp, *receive, receive_index);
   return true;
@@ -267,6 +272,9 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
 
 int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   Cq& cq = as_cq(verbs);
+  if (cq.channel == nullptr) [[unlikely]] {
+    return fail(EINVAL, "soft0: the completion queue has no channel to tell; create it with one");
+  }
   const OwnerLock::Guard guard(cq.lock);
   const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;
   if (cq.shared->armed.load(std::memory_order_relaxed) < wanted) {

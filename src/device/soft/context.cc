@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -36,6 +37,8 @@ uint64_t node_guid() {
 }
 
 constexpr uint16_t kLid = 1;
+// An identifier of those that everybody may give himself (OUI with the local bit): "Vrb".
+constexpr uint32_t kVendorId = 0x567262;
 
 }  // namespace
 
@@ -106,7 +109,10 @@ ibv_context* open_device(ibv_device* opened) {
   context->rnic = *rnic;
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;
-  ibv_context& verbs = context->verbs;
+  context->verbs.sz = sizeof(context->verbs);
+  context->verbs.query_device_ex = query_device_ex;
+  ibv_context& verbs = context->verbs.context;
+  verbs.abi_compat = __VERBS_ABI_IS_EXTENDED;
   verbs.device = opened;
   verbs.cmd_fd = -1;
   verbs.async_fd = event_pipe[0];
@@ -117,16 +123,24 @@ ibv_context* open_device(ibv_device* opened) {
   verbs.ops.post_send = post_send;
   verbs.ops.post_recv = post_recv;
   verbs.ops.post_srq_recv = post_srq_recv;
+  make_valid(*context, &verbs);
   return &verbs;
 }
 
 int close_device(ibv_context* verbs) {
+  last_error_text.clear();
+  if (const int error = check_valid_context(verbs); error != 0) return error;
   auto* context = &as_context(verbs);
+  if (const uint32_t users = context->users.load(); users != 0) {
+    return fail(EBUSY, fmt::format("soft0: the context still has {} domains, completion channels "
+                                   "and queues; destroy them first",
+                                   users));
+  }
   close(verbs->async_fd);
   close(context->event_write_fd);
   close(context->event_take_fd);
   pthread_mutex_destroy(&verbs->mutex);
-  delete context;
+  retire(context);
   return 0;
 }
 
@@ -141,26 +155,43 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   strcpy(attributes->fw_ver, "verbena");
   attributes->node_guid = node_guid();
   attributes->sys_image_guid = node_guid();
-  attributes->max_mr_size = 1ull << 46;
+  attributes->max_mr_size = kMaxRegionBytes;
   attributes->page_size_cap = ~0xfffull;
   attributes->max_qp = kMaxQueuePairs;
   attributes->max_qp_wr = kMaxQueueWrs;
+  attributes->vendor_id = kVendorId;
   attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
   attributes->max_sge = kMaxSges;
   attributes->max_sge_rd = kMaxSges;
-  attributes->max_cq = 1 << 16;
+  attributes->max_cq = kMaxCompletionQueues;
   attributes->max_cqe = kMaxCqes;
   attributes->max_mr = kMaxMemoryRegions - 1;
-  attributes->max_pd = 1 << 16;
-  attributes->max_qp_rd_atom = 128;
-  attributes->max_res_rd_atom = 128 * kMaxQueuePairs;
-  attributes->max_qp_init_rd_atom = 128;
-  attributes->atomic_cap = IBV_ATOMIC_GLOB;
-  attributes->max_srq = 1 << 14;
+  attributes->max_pd = kMaxDomains;
+  attributes->max_qp_rd_atom = kMaxOutstandingReads;
+  attributes->max_res_rd_atom = kMaxOutstandingReads * kMaxQueuePairs;
+  attributes->max_qp_init_rd_atom = kMaxOutstandingReads;
+  // They are those of the CPU, thus more than this says, but programs (UCX) ask for exactly this.
+  attributes->atomic_cap = IBV_ATOMIC_HCA;
+  attributes->max_srq = kMaxSharedReceiveQueues;
   attributes->max_srq_wr = kMaxQueueWrs;
   attributes->max_srq_sge = kMaxSges;
   attributes->max_pkeys = 1;
   attributes->phys_port_cnt = 1;
+  return 0;
+}
+
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
+                    ibv_device_attr_ex* attributes, size_t size_bytes) {
+  // Callers may have a shorter or a longer structure.
+  ibv_device_attr_ex full{};
+  query_device(context, &full.orig_attr);
+  full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+  full.pci_atomic_caps = {.fetch_add = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP,
+                          .swap = 0,
+                          .compare_swap = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP};
+  full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
+  memset(static_cast<void*>(attributes), 0, size_bytes);
+  memcpy(static_cast<void*>(attributes), &full, std::min(size_bytes, sizeof(full)));
   return 0;
 }
 
@@ -228,6 +259,7 @@ void drain(const Context& context) {
 }  // namespace
 
 int get_async_event(ibv_context* context, ibv_async_event* event) {
+  if (check_valid_context(context) != 0) return -1;
   const bool may_wait = (fcntl(context->async_fd, F_GETFL) & O_NONBLOCK) == 0;
   for (;;) {
     pollfd readable{.fd = context->async_fd, .events = POLLIN, .revents = 0};

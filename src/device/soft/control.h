@@ -6,6 +6,8 @@
 namespace verbena::soft {
 
 int query_device(ibv_context*, ibv_device_attr*);
+int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*,
+                    size_t size_bytes);
 int query_port(ibv_context*, uint8_t port, ibv_port_attr*);
 int query_gid(ibv_context*, uint8_t port, int index, ibv_gid*);
 int get_async_event(ibv_context*, ibv_async_event*);

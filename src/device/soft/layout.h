@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -29,9 +29,14 @@ inline constexpr uint32_t kQpIndexBits = 14;
 inline constexpr uint32_t kMaxQueuePairs = 1u << kQpIndexBits;
 inline constexpr uint32_t kMaxProcesses = 1u << (24 - kQpIndexBits);
 inline constexpr uint32_t kMaxMemoryRegions = 1u << 18;
+inline constexpr uint64_t kMaxRegionBytes = 1ull << 43;  // half of what is mapped of a peer
 inline constexpr uint32_t kMaxQueueWrs = 16384;
 inline constexpr uint32_t kMaxSges = 16;
 inline constexpr uint32_t kMaxCqes = 1u << 20;
+inline constexpr uint32_t kMaxCompletionQueues = 2 * kMaxQueuePairs;
+inline constexpr uint32_t kMaxSharedReceiveQueues = kMaxQueuePairs;
+inline constexpr uint32_t kMaxDomains = kMaxQueuePairs;
+inline constexpr uint32_t kMaxOutstandingReads = 128;  // READs and atomics of a queue pair
 inline constexpr uint32_t kMaxInlineBytes = 512;
 inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
 
@@ -68,7 +73,8 @@ struct Header {
   uint32_t version;
   uint32_t slot;
   int32_t pid;
-  int32_t wake_fd;  // pipe of the service thread: one byte asks it to look at all faults
+  int32_t wake_fd;   // pipe of the service thread: one byte asks it to look at all faults
+  uint32_t wake_id;  // of that pipe, so that another file under its number is not written to
   alignas(kCacheLineBytes)
       std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
   RegionEntry regions[kMaxMemoryRegions];
@@ -117,6 +123,7 @@ enum PacketKind : uint8_t {
   kPacketWrite = 2,            // WRITE_WITH_IMM: the data is in place already
   kPacketLengthError = 3,      // the message is longer than the receive it met
   kPacketProtectionError = 4,  // the receive's memory is not registered (any more)
+  kPacketAccessError = 5,      // WRITE_WITH_IMM: the memory of the WRITE is not accessible
   kPacketKindMask = 0x0f,
   kPacketWithImmediate = 0x40,
   kPacketSolicited = 0x80,
@@ -173,7 +180,7 @@ struct CqShared {
   alignas(kCacheLineBytes) std::atomic<uint32_t> armed;  // 0, kArmedSolicited or kArmedAny
   uint32_t has_channel;
   int32_t channel_fd;   // of the owner's process
-  uint32_t channel_id;  // unique in the process, so that a reused descriptor is not mistaken
+  uint32_t channel_id;  // of that pipe, so that a reused descriptor is not mistaken
   uint64_t cookie;      // what an event carries
   alignas(kCacheLineBytes) std::atomic<uint64_t> bells[kMaxQueuePairs / 64];
 };

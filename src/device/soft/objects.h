@@ -1,5 +1,5 @@
-// The private halves of soft0's verbs objects. Each begins with its public ibv_ part, so that a
-// pointer to one is a pointer to the other.
+// The private halves of soft0's verbs objects. Each but the context begins with its public ibv_
+// part, so that a pointer to one is a pointer to the other.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,6 +15,7 @@
 #include "src/device/soft/owner_lock.h"
 #include "src/device/soft/peer.h"
 #include "src/device/soft/rnic.h"
+#include "src/device/soft/validity.h"
 
 namespace verbena::soft {
 
@@ -24,27 +25,36 @@ struct AsyncEvent {
 };
 
 struct Context {
-  ibv_context verbs{};
+  static constexpr const char* kName = "context";
+  verbs_context verbs{};  // what programs see is its last member
+  Validity validity;
   Rnic* rnic = nullptr;
-  int event_write_fd = -1;  // async_fd is the read end
-  int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
+  std::atomic<uint32_t> users{0};  // domains, channels, completion queues
+  int event_write_fd = -1;         // async_fd is the read end
+  int event_take_fd = -1;          // the same read end, never blocking; used under verbs.mutex
   // Under verbs.mutex. The pipe only wakes: whoever may open this process's descriptors can write
   // into it, so nothing in it is believed.
   std::deque<AsyncEvent> events;
 };
 
 struct Domain {
+  static constexpr const char* kName = "protection domain";
   ibv_pd verbs{};
+  Validity validity;
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
 };
 
 struct Region {
+  static constexpr const char* kName = "memory region";
   ibv_mr verbs{};
+  Validity validity;
 };
 
 struct Channel {
+  static constexpr const char* kName = "completion channel";
   ibv_comp_channel verbs{};
+  Validity validity;
   int write_fd = -1;
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
@@ -61,7 +71,9 @@ struct Completion {
 };
 
 struct Cq {
+  static constexpr const char* kName = "completion queue";
   ibv_cq verbs{};
+  Validity validity;
   Rnic* rnic = nullptr;
   CqShared* shared = nullptr;
   Channel* channel = nullptr;
@@ -107,7 +119,9 @@ struct PostedReceive {
 };
 
 struct Srq {
+  static constexpr const char* kName = "shared receive queue";
   ibv_srq verbs{};
+  Validity validity;
   Rnic* rnic = nullptr;
   SrqShared* shared = nullptr;
   size_t shared_bytes = 0;
@@ -195,7 +209,9 @@ struct PeerQp {
 enum class Wait : uint8_t { kNothing, kReceiver, kPeer };
 
 struct Qp {
+  static constexpr const char* kName = "queue pair";
   ibv_qp verbs{};
+  Validity validity;
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
   uint32_t domain = 0;
@@ -226,6 +242,8 @@ struct Qp {
   std::atomic<uint32_t> waiting_count{0};
   Wait wait = Wait::kNothing;
   uint64_t wait_deadline_ns = 0;  // 0: without end
+  // What the next request that is posted in the error state completes with.
+  ibv_wc_status next_flush = IBV_WC_WR_FLUSH_ERR;
   std::atomic<uint64_t> last_retry_ns{0};
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
@@ -250,7 +268,10 @@ struct Qp {
   uint64_t async_delivered = 0;
 };
 
-inline Context& as_context(ibv_context* verbs) { return *reinterpret_cast<Context*>(verbs); }
+inline Context& as_context(ibv_context* verbs) {
+  return *reinterpret_cast<Context*>(reinterpret_cast<std::byte*>(verbs) -
+                                     offsetof(verbs_context, context));
+}
 inline Domain& as_domain(ibv_pd* verbs) { return *reinterpret_cast<Domain*>(verbs); }
 inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
 inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
@@ -291,9 +312,9 @@ void reclaim_shared_receives(Qp& qp, bool all);
 void publish_shared_receive(Srq& srq, uint16_t index);
 
 // --- errors (recovery.cc) ---
-// To the error state: sends that wait complete with `first` and then as flushed, receives are
-// flushed. An asynchronous event is raised where `event` is one. The caller holds none of the queue
-// pair's locks, or, for the second, send_lock.
+// To the error state: sends that wait, or else the next one posted, complete with `first` and then
+// as flushed, receives are flushed. An asynchronous event is raised where `event` is one. The
+// caller holds none of the queue pair's locks, or, for the second, send_lock.
 inline constexpr int kNoEvent = -1;
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
 void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
@@ -312,6 +333,11 @@ void set_state(Qp& qp, ibv_qp_state state);
 
 // Maps and checks the queue pair that this one is being connected to (queue_pair_control.cc).
 Status connect_peer(Qp& qp, uint32_t number);
+
+// 0 if it is an open context, else as check_valid().
+int check_valid_context(const ibv_context* verbs);
+// Counts an object of the process in; false, as fail(ENOMEM), if there are `limit` already.
+bool count_in(std::atomic<uint32_t>& count, uint32_t limit, const char* name);
 
 // What was wrong with this thread's latest call through control(); empty if nothing was.
 const char* last_error();

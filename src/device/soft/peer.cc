@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -17,7 +20,7 @@ namespace {
 constexpr uint64_t kWindowBytes = 1ull << 30;
 constexpr uint64_t kAddressSpaceBytes = 1ull << 47;
 // A peer can tell of regions of any size; it must not use up this process's addresses.
-constexpr uint64_t kMaxMappedBytes = 1ull << 44;
+constexpr uint64_t kMaxMappedBytes = 2 * kMaxRegionBytes;
 
 // By raw system calls: programs that hook mmap must not take these for their own.
 void* raw_mmap(uint64_t length_bytes, int fd, uint64_t offset) {
@@ -31,38 +34,70 @@ void raw_munmap(void* address, uint64_t length_bytes) {
 
 }  // namespace
 
+// Descriptors of a process mean something only while it is the one that wrote the record:
+// `life_fd_` is opened first and looked at last, and what was opened in between is that process's.
+Status Peer::open_files(const ProcessRecord& record) {
+  const Status gone{StatusCode::kUnavailable, fmt::format("soft0: process {} is gone", record.pid)};
+  // Whatever stands under the number, opening it neither waits nor becomes this process's terminal.
+  constexpr int kFlags = O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const auto open_of_peer = [&](int fd, int access) {
+    return open(fmt::format("/proc/{}/fd/{}", record.pid, fd).c_str(), access | kFlags);
+  };
+  life_fd_ = open_of_peer(record.life_fd, O_RDONLY);
+  const int life_error = errno;
+  pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
+  if (pid_fd_ < 0 && errno != ENOSYS) {
+    if (errno == ESRCH) return gone;
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: cannot watch process {} (pidfd_open): {}; raise ulimit -n",
+                        record.pid, strerror(errno))};
+  }
+  memory_fd_ = open_of_peer(record.memory_fd, O_RDWR);
+  const int memory_error = errno;
+  for (const auto& [fd, error] : {std::pair(life_fd_, life_error), {memory_fd_, memory_error}}) {
+    if (fd >= 0) continue;
+    if (error == ENOENT) return gone;
+    const bool too_many = error == EMFILE || error == ENFILE;
+    return {too_many ? StatusCode::kLimitExceeded : StatusCode::kPermissionDenied,
+            fmt::format("soft0: cannot open the memory of process {} (/proc/{}/fd): {}; {}",
+                        record.pid, record.pid, strerror(error),
+                        too_many ? "raise ulimit -n"
+                                 : "it must run as the same user, and not be set-uid or "
+                                   "undumpable")};
+  }
+  if (pipe_id(life_fd_) != record.life_id || !exists()) return gone;
+  return {};
+}
+
+namespace {
+
+// A file that is cut, or whose pages may be refused when they are touched (huge pages, a full file
+// system), would kill this process. Where writing is sealed nothing can be mapped.
+bool safe_to_map(int fd) {
+  struct stat status {};
+  struct statfs file_system {};
+  constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_SEAL;
+  constexpr int kUnwanted = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+         static_cast<uint64_t>(status.st_size) >= kAddressSpaceBytes && seals >= 0 &&
+         (seals & (kWanted | kUnwanted)) == kWanted && fstatfs(fd, &file_system) == 0 &&
+         file_system.f_type == TMPFS_MAGIC;
+}
+
+}  // namespace
+
 Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   std::shared_ptr<Peer> peer(new Peer);
   peer->slot_ = record.slot;
   peer->pid_ = record.pid;
-  peer->pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
-  peer->start_time_ticks_ = record.start_time_ticks;
-  if (peer->pid_fd_ < 0 && errno != ENOSYS) {
-    const bool gone = errno == ESRCH;
-    return Status(gone ? StatusCode::kUnavailable : StatusCode::kLimitExceeded,
-                  fmt::format("soft0: cannot watch process {} (pidfd_open): {}{}", record.pid,
-                              strerror(errno), gone ? "" : "; raise ulimit -n"));
-  }
-  const std::string path = fmt::format("/proc/{}/fd/{}", record.pid, record.memory_fd);
-  peer->memory_fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (peer->memory_fd_ < 0) {
-    return Status(errno == ENOENT ? StatusCode::kUnavailable : StatusCode::kPermissionDenied,
-                  fmt::format("soft0: cannot open the memory of process {} ({}): {}; it must run "
-                              "as the same user, and "
-                              "not be set-uid or undumpable",
-                              record.pid, path, strerror(errno)));
-  }
-  // A file that is smaller than what is mapped of it would kill this process.
-  struct stat status {};
-  if (fstat(peer->memory_fd_, &status) != 0 || !S_ISREG(status.st_mode) ||
-      static_cast<uint64_t>(status.st_size) < kAddressSpaceBytes ||
-      record.header_address % kCacheLineBytes != 0 ||
+  VERBENA_RETURN_IF_ERROR(peer->open_files(record));
+  if (!safe_to_map(peer->memory_fd_) || record.header_address % kCacheLineBytes != 0 ||
       record.header_address > kAddressSpaceBytes - sizeof(Header)) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("soft0: what process {} tells of its memory cannot be", record.pid));
-  }
-  if (!peer->exists()) {
-    return Status(StatusCode::kUnavailable, fmt::format("soft0: process {} is gone", record.pid));
+                  fmt::format("soft0: what process {} offers as its memory is no file of soft0 (a "
+                              "memfd of {} bytes, sealed against shrinking)",
+                              record.pid, kAddressSpaceBytes));
   }
   peer->header_ = reinterpret_cast<Header*>(peer->map(record.header_address, sizeof(Header)));
   if (peer->header_ == nullptr) {
@@ -95,6 +130,7 @@ Peer::~Peer() {
   for (const auto& [key, fd] : pipes_) close(fd);
   if (memory_fd_ >= 0) close(memory_fd_);
   if (pid_fd_ >= 0) close(pid_fd_);
+  if (life_fd_ >= 0) close(life_fd_);
 }
 
 std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
@@ -163,19 +199,19 @@ bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) 
 }
 
 bool Peer::exists() const {
-  if (self_) return true;
-  if (pid_fd_ < 0) return process_start_time_ticks(pid_) == start_time_ticks_;
-  return syscall(SYS_pidfd_send_signal, pid_fd_, 0, nullptr, 0) == 0 || errno == EPERM;
+  if (is_self()) return true;
+  pollfd ends[] = {{.fd = life_fd_, .events = 0, .revents = 0},
+                   {.fd = pid_fd_, .events = POLLIN, .revents = 0}};
+  return poll(ends, 2, 0) == 0;
 }
 
 int Peer::pipe_of(int fd, uint32_t id) {
   const uint64_t key = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(fd);
   if (auto it = pipes_.find(key); it != pipes_.end()) return it->second;
   // Opened for reading too, so that a write after the peer's end is no SIGPIPE.
-  const int opened =
-      open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  struct stat status {};
-  if (opened < 0 || fstat(opened, &status) != 0 || !S_ISFIFO(status.st_mode) || !exists()) {
+  const int opened = open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(),
+                          O_RDWR | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (opened < 0 || id == 0 || pipe_id(opened) != id || !exists()) {
     if (opened >= 0) close(opened);
     return -1;
   }

@@ -24,11 +24,16 @@ class Peer {
 
   uint32_t slot() const { return slot_; }
   pid_t pid() const { return pid_; }
-  // Becomes readable when the process ends; -1 where there is no such thing (Linux before 5.3,
-  // valgrind before 3.22, some sandboxes).
+  // Report (EPOLLHUP, EPOLLIN) the end of the process; -1 where there is no such thing. life_fd()
+  // is the read end of a pipe whose write end the kernel closes at exec too, but which children
+  // that were made without the C library's fork() keep open. pid_fd() tells of the process alone,
+  // and is missing on Linux before 5.3, under valgrind before 3.22 and in some sandboxes.
+  int life_fd() const { return life_fd_; }
   int pid_fd() const { return pid_fd_; }
   bool is_self() const { return self_; }
   const Header& header() const { return *header_; }
+  // Whether none of these has reported yet, so that the pid and descriptors are those of the peer.
+  bool exists() const;
 
   // Set once by the service thread when the process has ended.
   bool dead() const { return dead_.load(std::memory_order_acquire); }
@@ -44,22 +49,21 @@ class Peer {
   bool write_foreign(uint64_t address, const void* source, size_t size_bytes);
   bool read_foreign(uint64_t address, void* destination, size_t size_bytes);
 
-  // Writes to a pipe of the peer: descriptor `fd` of that process, told apart from reuses by `id`.
+  // Writes to a pipe of the peer: descriptor `fd` of that process, if that is still pipe `id`.
   void notify(int fd, uint32_t id, const void* message, size_t size_bytes);
   void wake_service() {
     const char byte = 0;
-    notify(header_->wake_fd, 0, &byte, 1);
+    notify(header_->wake_fd, header_->wake_id, &byte, 1);
   }
 
  private:
   Peer() = default;
-  // Whether the process has not been waited for yet, so that its pid cannot be another's.
-  bool exists() const;
+  Status open_files(const ProcessRecord& record);
   int pipe_of(int fd, uint32_t id);
 
   uint32_t slot_ = 0;
   pid_t pid_ = 0;
-  uint64_t start_time_ticks_ = 0;
+  int life_fd_ = -1;
   int pid_fd_ = -1;
   int memory_fd_ = -1;
   bool self_ = false;

@@ -93,8 +93,12 @@ int check_values(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attributes.min_rnr_timer > 31) {
     return fail(EINVAL, "soft0: min_rnr_timer is 0 to 31");
   }
-  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && attributes.max_rd_atomic > 128) {
-    return fail(EINVAL, "soft0: at most 128 outstanding READs and atomics");
+  for (const auto& [named, depth] : {std::pair(IBV_QP_MAX_QP_RD_ATOMIC, attributes.max_rd_atomic),
+                                     {IBV_QP_MAX_DEST_RD_ATOMIC, attributes.max_dest_rd_atomic}}) {
+    if ((mask & named) == 0 || depth <= kMaxOutstandingReads) continue;
+    return fail(EINVAL, fmt::format("soft0: {} outstanding READs and atomics of a queue pair; the "
+                                    "limit is {}",
+                                    depth, kMaxOutstandingReads));
   }
   return 0;
 }
@@ -163,6 +167,7 @@ int reset(Qp& qp) {
   {
     const OwnerLock::Guard guard(qp.send_lock);
     qp.life = qp.rnic->next_life();
+    qp.next_flush = IBV_WC_WR_FLUSH_ERR;
     qp.attributes.dest_qp_num = 0;
     set_state(qp, IBV_QPS_RESET);
     // Work that waits is dropped without a completion, as are completions not polled yet.
@@ -231,11 +236,11 @@ Status connect_peer(Qp& qp, uint32_t number) {
   if (!std::has_single_bit(packet_count) || (peer.bell != kNoBell && peer.bell >= kMaxQueuePairs))
     return broken;
   peer.packet_mask = packet_count - 1;
-  peer.packets =
-      map_array<Packet>(process, shared.packets, packet_count, sizeof(Packet), kMaxQueueWrs);
+  peer.packets = map_array<Packet>(process, load_relaxed(&shared.packets), packet_count,
+                                   sizeof(Packet), kMaxQueueWrs);
   peer.cq = map_array<CqShared>(process, shared.completion_queue, 1, sizeof(CqShared), 1);
   if (peer.packets == nullptr || peer.cq == nullptr) return broken;
-  peer.has_channel = peer.cq->has_channel != 0;
+  peer.has_channel = load_relaxed(&peer.cq->has_channel) != 0;
   if (const uint64_t srq_address = load_relaxed(&shared.shared_receive_queue); srq_address != 0) {
     peer.srq = map_array<SrqShared>(process, srq_address, 1, sizeof(SrqShared), 1);
     if (peer.srq == nullptr) return broken;
@@ -245,7 +250,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
     if (!std::has_single_bit(ring_count) || !plausible_stride(peer.srq_receive_stride_bytes))
       return broken;
     peer.srq_ring_mask = ring_count - 1;
-    peer.receive_domain = peer.srq->domain;
+    peer.receive_domain = load_relaxed(&peer.srq->domain);
     peer.srq_ring = map_array<std::atomic<uint64_t>>(process, peer.srq->ring, ring_count,
                                                      sizeof(uint64_t), kMaxQueueWrs);
     peer.srq_receives = map_array<std::byte>(process, peer.srq->receives, peer.srq_receive_count,
@@ -266,6 +271,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  if (check_valid<Domain>(pd) != 0) return nullptr;
   const ibv_qp_cap& cap = init->cap;
   if (init->qp_type != IBV_QPT_RC) {
     fail(EOPNOTSUPP,
@@ -275,6 +281,13 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   if (init->send_cq == nullptr || init->recv_cq == nullptr) {
     fail(EINVAL, "soft0: a queue pair needs a send and a receive completion queue");
+    return nullptr;
+  }
+  if (check_valid<Cq>(init->send_cq) != 0 || check_valid<Cq>(init->recv_cq) != 0) return nullptr;
+  if (init->srq != nullptr && check_valid<Srq>(init->srq) != 0) return nullptr;
+  if (init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
+      (init->srq != nullptr && init->srq->context != pd->context)) {
+    fail(EINVAL, "soft0: a queue pair's domain and queues must be of one context");
     return nullptr;
   }
   if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
@@ -379,10 +392,12 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   qp->bell = attach_receiver(*qp->recv_cq, *qp);
   qp->shared->bell = qp->bell;
+  make_valid(*qp, pd->context);
   return &qp.release()->verbs;
 }
 
 int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
   const ibv_qp_state from = qp.state.load();
@@ -397,7 +412,9 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   if (to == IBV_QPS_ERR) {
     if (from == IBV_QPS_RESET)
       return fail(EINVAL, "soft0: a queue pair does not go from RESET to ERR");
-    fail_queue_pair(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+    const OwnerLock::Guard guard(qp.send_lock);
+    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+    qp.next_flush = IBV_WC_WR_FLUSH_ERR;  // whatever it failed of before
     return 0;
   }
 
@@ -422,6 +439,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
 }
 
 int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
   const OwnerLock::Guard send_guard(qp.send_lock);  // the service thread may fail it meanwhile
@@ -434,6 +452,7 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
 }
 
 int destroy_qp(ibv_qp* verbs) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp* qp = &as_qp(verbs);
   detach_receiver(*qp->recv_cq, *qp);
   {
@@ -463,7 +482,7 @@ int destroy_qp(ibv_qp* verbs) {
   qp->recv_cq->users.fetch_sub(1);
   as_domain(verbs->pd).users.fetch_sub(1);
   qp->rnic->free_shared(qp->shared, qp->shared_bytes);
-  delete qp;
+  retire(qp);
   return 0;
 }
 

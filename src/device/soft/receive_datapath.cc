@@ -35,10 +35,15 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   Qp& qp = as_qp(verbs);
   const OwnerLock::Guard guard(qp.recv_lock);
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  // The shell of a destroyed queue pair is in RESET too: behind this point there are queues.
+  if (state == IBV_QPS_RESET || qp.srq != nullptr) [[unlikely]] {
+    *bad = wr;
+    return EINVAL;
+  }
   int error = 0;
   for (; wr != nullptr; wr = wr->next) {
-    if (state == IBV_QPS_RESET || qp.srq != nullptr || wr->num_sge < 0 ||
-        static_cast<uint32_t>(wr->num_sge) > qp.init.cap.max_recv_sge) [[unlikely]] {
+    if (wr->num_sge < 0 || static_cast<uint32_t>(wr->num_sge) > qp.init.cap.max_recv_sge)
+        [[unlikely]] {
       error = EINVAL;
     } else if (qp.recv_posted - qp.recv_consumed.load(std::memory_order_acquire) >= qp.recv_depth)
         [[unlikely]] {

@@ -140,6 +140,7 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return;
   set_state(qp, IBV_QPS_ERR);
+  if (qp.waiting_count.load(std::memory_order_relaxed) == 0) qp.next_flush = first;
   flush_waiting(qp, first);
   start_flushing(qp);
   if (event != kNoEvent) raise_event(qp.verbs.context, static_cast<ibv_event_type>(event), &qp);

@@ -20,25 +20,39 @@ constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 }  // namespace
 
 ibv_pd* alloc_pd(ibv_context* context) {
+  if (check_valid_context(context) != 0) return nullptr;
+  if (!count_in(as_context(context).rnic->domain_count, kMaxDomains, Domain::kName)) return nullptr;
   auto* domain = new Domain;
   domain->verbs.context = context;
   domain->id = next_domain.fetch_add(1, std::memory_order_relaxed) + 1;
   domain->verbs.handle = domain->id;
+  as_context(context).users.fetch_add(1);
+  make_valid(*domain, context);
   return &domain->verbs;
 }
 
 int dealloc_pd(ibv_pd* verbs) {
+  if (const int error = check_valid<Domain>(verbs); error != 0) return error;
   Domain& domain = as_domain(verbs);
   if (const uint32_t users = domain.users.load(); users != 0) {
     return fail(EBUSY,
                 fmt::format("soft0: the protection domain still has {} objects; destroy them first",
                             users));
   }
-  delete &domain;
+  Context& context = as_context(verbs->context);
+  context.users.fetch_sub(1);
+  context.rnic->domain_count.fetch_sub(1);
+  retire(&domain);
   return 0;
 }
 
 ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+  if (check_valid<Domain>(verbs) != 0) return nullptr;
+  if (length_bytes > kMaxRegionBytes) {
+    fail(EINVAL, fmt::format("soft0: a region of {} bytes; the limit is {}: register its parts",
+                             length_bytes, kMaxRegionBytes));
+    return nullptr;
+  }
   Domain& domain = as_domain(verbs);
   Rnic& rnic = *as_context(verbs->context).rnic;
   const auto start = reinterpret_cast<uint64_t>(address);

@@ -63,6 +63,12 @@ constexpr const char* kElsewhere =
 
 }  // namespace
 
+uint32_t pipe_id(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode) ? static_cast<uint32_t>(status.st_ino)
+                                                             : 0;
+}
+
 // Field 22 of /proc/PID/stat, counted behind the parenthesized name, which may hold anything.
 uint64_t process_start_time_ticks(pid_t pid) {
   FileDescriptor file(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "src/base/log.h"
 #include "src/device/soft/objects.h"
@@ -21,8 +22,6 @@ std::mutex instance_mutex;
 std::atomic<Rnic*> instance{nullptr};
 
 constexpr uint64_t kRetryTickNs = 1'000'000;
-// Where the system does not tell of the end of a process.
-constexpr uint64_t kLookTickNs = 100'000'000;
 constexpr uint64_t kStoppedPeerNs = 2'000'000'000;
 constexpr uint64_t kWakeTag = ~0ull;
 
@@ -82,6 +81,14 @@ Status Rnic::start() {
   }
   wake_read_fd_ = wake_pipe[0];
   wake_write_fd_ = wake_pipe[1];
+  // Peers open its read end themselves.
+  int life_pipe[2];
+  if (pipe2(life_pipe, O_CLOEXEC) != 0) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno))};
+  }
+  close(life_pipe[0]);
+  life_fd_ = life_pipe[1];
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -96,11 +103,14 @@ Status Rnic::start() {
   header_->version = kLayoutVersion;
   header_->pid = getpid();
   header_->wake_fd = wake_read_fd_;
+  header_->wake_id = pipe_id(wake_read_fd_);
   region_life_.assign(kMaxMemoryRegions, 0);
 
   ProcessRecord record{};
   record.memory_fd = pages_->fd();
   record.header_address = reinterpret_cast<uint64_t>(header_);
+  record.life_fd = life_fd_;
+  record.life_id = pipe_id(life_fd_);
   VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
   header_->slot = slot_;
   service_ = start_thread("verbena-soft0", [this] { serve(); });
@@ -118,7 +128,7 @@ Rnic::~Rnic() {
     wake();
     service_.join();
   }
-  for (int fd : {wake_read_fd_, wake_write_fd_, epoll_fd_}) {
+  for (int fd : {wake_read_fd_, wake_write_fd_, life_fd_, epoll_fd_}) {
     if (fd >= 0) close(fd);
   }
   if (header_ != nullptr) free_shared(header_, sizeof(Header));
@@ -127,7 +137,11 @@ Rnic::~Rnic() {
 
 void Rnic::leave() { registry_.leave(); }
 
-void Rnic::abandon() { registry_.abandon(); }
+void Rnic::abandon() {
+  registry_.abandon();
+  // The parent may end, or become another program, while this child lives.
+  if (life_fd_ >= 0) close(std::exchange(life_fd_, -1));
+}
 
 Result<void*> Rnic::allocate_shared(size_t size_bytes) { return pages_->map_new(size_bytes); }
 
@@ -208,15 +222,20 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   }
   VERBENA_ASSIGN_OR_RETURN(ProcessRecord record, registry_.find(slot));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Peer::attach(record));
-  known = peer;
-  if (peer->pid_fd() < 0) {
-    if (!unwatched_.exchange(true)) wake();
-    return peer;
+  for (const int fd : {peer->life_fd(), peer->pid_fd()}) {
+    if (fd < 0) continue;
+    epoll_event event{};
+    // The end of a pipe is always reported; what a peer may write into it is none.
+    event.events = (fd == peer->pid_fd() ? EPOLLIN : 0u) | EPOLLONESHOT;
+    event.data.u64 = slot;
+    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+      return Status(StatusCode::kLimitExceeded,
+                    fmt::format("soft0: cannot watch process {}: {}; raise "
+                                "fs.epoll.max_user_watches",
+                                peer->pid(), strerror(errno)));
+    }
   }
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLONESHOT;
-  event.data.u64 = slot;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, peer->pid_fd(), &event);
+  known = peer;
   return peer;
 }
 
@@ -264,10 +283,8 @@ void Rnic::serve() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     epoll_event events[16];
     const bool waiting = waiting_.load(std::memory_order_relaxed) > 0;
-    const bool unwatched = unwatched_.load(std::memory_order_relaxed);
-    const uint64_t tick_ns = waiting ? kRetryTickNs : kLookTickNs;
     const int count = epoll_wait(epoll_fd_, events, 16,
-                                 waiting || unwatched ? static_cast<int>(tick_ns / 1'000'000) : -1);
+                                 waiting ? static_cast<int>(kRetryTickNs / 1'000'000) : -1);
     bool asked = false;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeTag) {
@@ -281,22 +298,7 @@ void Rnic::serve() {
     }
     if (asked) handle_faults();
     if (waiting) retry_idle();
-    if (unwatched) look_for_dead();
   }
-}
-
-void Rnic::look_for_dead() {
-  std::vector<uint32_t> ended;
-  {
-    std::lock_guard guard(peers_mutex_);
-    for (const auto& [slot, known] : peers_) {
-      const std::shared_ptr<Peer> peer = known.lock();
-      if (peer == nullptr || peer->is_self() || peer->dead() || peer->pid_fd() >= 0) continue;
-      const Result<ProcessRecord> record = registry_.find(slot);
-      if (!record.ok() || record->pid != peer->pid()) ended.push_back(slot);
-    }
-  }
-  for (const uint32_t slot : ended) mark_dead(slot);
 }
 
 void Rnic::mark_dead(uint32_t slot) {
@@ -305,7 +307,8 @@ void Rnic::mark_dead(uint32_t slot) {
     std::lock_guard guard(peers_mutex_);
     peer = peers_[slot].lock();
   }
-  if (peer == nullptr) return;
+  // The event may be that of a former process in the slot.
+  if (peer == nullptr || peer->dead() || peer->exists()) return;
   peer->set_dead();
   for_each_queue_pair([&](Qp& qp) {
     if (qp.peer.process != peer) return;

@@ -85,6 +85,11 @@ class Rnic {
     }
   }
 
+  // How many of these the process has.
+  std::atomic<uint32_t> domain_count{0};
+  std::atomic<uint32_t> completion_queue_count{0};
+  std::atomic<uint32_t> shared_receive_queue_count{0};
+
   uint32_t next_life() { return next_life_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
  private:
@@ -93,7 +98,6 @@ class Rnic {
   Status start();
   void serve();
   void mark_dead(uint32_t slot);
-  void look_for_dead();
   void handle_faults();
   void retry_idle();
 
@@ -117,10 +121,10 @@ class Rnic {
   std::unordered_map<uint32_t, std::weak_ptr<Peer>> peers_;
 
   std::atomic<uint32_t> waiting_{0};
-  std::atomic<bool> unwatched_{false};  // some peer has no pidfd
   std::atomic<bool> stopping_{false};
   int wake_read_fd_ = -1;
   int wake_write_fd_ = -1;
+  int life_fd_ = -1;  // nothing is written: its end is what peers wait for
   int epoll_fd_ = -1;
   Thread service_;
 };

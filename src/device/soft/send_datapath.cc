@@ -7,6 +7,7 @@
 // of the queue, see recovery.cc.
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "src/base/shared_memory.h"
 #include "src/device/soft/copy.h"
@@ -259,6 +260,28 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
   return status == IBV_WC_SUCCESS ? Execution{Outcome::kDone, status, size_bytes} : failed(status);
 }
 
+// Whether the immediate of a WRITE can be told; takes a shared receive.
+bool take_receive(Qp& qp, Taken& taken) {
+  if (qp.peer.srq == nullptr) return have_credit(qp.peer);
+  return have_packet_room(qp.peer) && take_shared_receive(qp, taken);
+}
+
+// The receive that an immediate has met completes with the error.
+Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
+  Packet& packet = qp.peer.packets[qp.peer.next_packet & qp.peer.packet_mask];
+  publish_packet(qp, packet, static_cast<uint8_t>(kPacketAccessError | kPacketSolicited),
+                 taken.index, 0, 0, 0);
+  return failed(status);
+}
+
+// As by a RNIC, which takes the receive of an immediate before it looks at the key.
+Execution refuse_write(Qp& qp, const ibv_send_wr& wr) {
+  Taken taken{nullptr, 0};
+  if (wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && take_receive(qp, taken))
+    return refuse_immediate(qp, taken, IBV_WC_REM_ACCESS_ERR);
+  return failed(IBV_WC_REM_ACCESS_ERR);
+}
+
 Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   Pieces pieces;
   if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
@@ -266,21 +289,19 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   const RegionView* view = nullptr;
   const uint64_t address = wr.wr.rdma.remote_addr;
   if ((peer.shared->access.load(std::memory_order_relaxed) & IBV_ACCESS_REMOTE_WRITE) == 0)
-    return failed(IBV_WC_REM_ACCESS_ERR);
+    return refuse_write(qp, wr);
   if (pieces.size_bytes > 0) {
     view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE,
                        peer.domain);
-    if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
+    if (view == nullptr) return refuse_write(qp, wr);
   }
   const bool with_immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   Taken taken{nullptr, 0};
-  if (with_immediate) {
-    const bool ready = peer.srq != nullptr
-                           ? have_packet_room(peer) && take_shared_receive(qp, taken)
-                           : have_credit(peer);
-    if (!ready) return {Outcome::kWaitReceiver};
+  if (with_immediate && !take_receive(qp, taken)) return {Outcome::kWaitReceiver};
+  if (view != nullptr && !write_peer(qp, *view, address, pieces)) {
+    return with_immediate ? refuse_immediate(qp, taken, IBV_WC_REM_OP_ERR)
+                          : failed(IBV_WC_REM_OP_ERR);
   }
-  if (view != nullptr && !write_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
   if (with_immediate) {
     Packet& packet = peer.packets[peer.next_packet & peer.packet_mask];
     publish_packet(qp, packet, packet_kind(kPacketWrite, wr, true), taken.index, pieces.size_bytes,
@@ -428,7 +449,7 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
     return EINVAL;
   const uint32_t position = ++qp.send_posted;
   if (state == IBV_QPS_ERR) [[unlikely]] {
-    complete_send(qp, wr, position, failed(IBV_WC_WR_FLUSH_ERR));
+    complete_send(qp, wr, position, failed(std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR)));
     return 0;
   }
   // Posting leads the retries of those that wait, so that one who only posts makes progress too.

@@ -10,6 +10,7 @@
 namespace verbena::soft {
 
 ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
+  if (check_valid<Domain>(pd) != 0) return nullptr;
   const uint32_t depth = init->attr.max_wr;
   const uint32_t max_sges = init->attr.max_sge;
   if (depth < 1 || depth > kMaxQueueWrs || max_sges > kMaxSges) {
@@ -27,8 +28,11 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
       sizeof(SrqShared) + ring_count * sizeof(std::atomic<uint64_t>) + kCacheLineBytes;
   const size_t receives_start = receives_offset / kCacheLineBytes * kCacheLineBytes;
   const size_t shared_bytes = receives_start + depth * stride_bytes;
+  if (!count_in(rnic.shared_receive_queue_count, kMaxSharedReceiveQueues, Srq::kName))
+    return nullptr;
   Result<void*> memory = rnic.allocate_shared(shared_bytes);
   if (!memory.ok()) {
+    rnic.shared_receive_queue_count.fetch_sub(1);
     fail(memory.status());
     return nullptr;
   }
@@ -63,10 +67,12 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   srq->shared_receives = reinterpret_cast<std::byte*>(srq->shared->receives);
   srq->shared_receive_stride_bytes = static_cast<uint32_t>(stride_bytes);
   as_domain(pd).users.fetch_add(1);
+  make_valid(*srq, pd->context);
   return &srq->verbs;
 }
 
 int modify_srq(ibv_srq* verbs, ibv_srq_attr* attributes, int mask) {
+  if (const int error = check_valid<Srq>(verbs); error != 0) return error;
   if ((mask & IBV_SRQ_MAX_WR) != 0) {
     return fail(EOPNOTSUPP,
                 "soft0: a shared receive queue cannot be resized; create it with its final depth");
@@ -85,12 +91,14 @@ int modify_srq(ibv_srq* verbs, ibv_srq_attr* attributes, int mask) {
 }
 
 int query_srq(ibv_srq* verbs, ibv_srq_attr* attributes) {
+  if (const int error = check_valid<Srq>(verbs); error != 0) return error;
   Srq& srq = as_srq(verbs);
   *attributes = {.max_wr = srq.depth, .max_sge = srq.max_sges, .srq_limit = srq.limit};
   return 0;
 }
 
 int destroy_srq(ibv_srq* verbs) {
+  if (const int error = check_valid<Srq>(verbs); error != 0) return error;
   Srq& srq = as_srq(verbs);
   if (srq.users.load() != 0) {
     return fail(EBUSY, "soft0: the shared receive queue still has queue pairs; destroy them first");
@@ -103,7 +111,8 @@ int destroy_srq(ibv_srq* verbs) {
   pthread_mutex_unlock(&verbs->mutex);
   as_domain(verbs->pd).users.fetch_sub(1);
   srq.rnic->free_shared(srq.shared, srq.shared_bytes);
-  delete &srq;
+  srq.rnic->shared_receive_queue_count.fetch_sub(1);
+  retire(&srq);
   return 0;
 }
 

@@ -1,0 +1,61 @@
+#include "src/device/soft/validity.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "src/device/soft/objects.h"
+
+namespace verbena::soft {
+namespace {
+
+TEST(ValidityTest, TellsLivingObjectsFromOthers) {
+  ibv_context context{};
+  auto* domain = new Domain;
+  domain->verbs.context = &context;
+  EXPECT_EQ(check_valid<Domain>(&domain->verbs), EINVAL);  // not made yet
+  make_valid(*domain, &context);
+  EXPECT_EQ(check_valid<Domain>(&domain->verbs), 0);
+  EXPECT_EQ(check_valid<Domain>(static_cast<ibv_pd*>(nullptr)), EINVAL);
+
+  retire(domain);
+  EXPECT_EQ(check_valid<Domain>(&domain->verbs), EINVAL);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(domain->verbs.context, &context);
+  EXPECT_NE(std::string(last_error()).find("no protection domain"), std::string::npos);
+}
+
+TEST(ValidityTest, WritesBeyondTheHeadAreNoticed) {
+  ibv_context context{};
+  Region region;
+  region.verbs.context = &context;
+  make_valid(region, &context);
+  ASSERT_EQ(check_valid<Region>(&region.verbs), 0);
+  memset(static_cast<void*>(&region.verbs), 0, sizeof(region.verbs));
+  EXPECT_EQ(check_valid<Region>(&region.verbs), EINVAL);
+  region.verbs.context = &context;
+  memset(static_cast<void*>(&region), 0xff, sizeof(region.verbs) + 1);
+  region.verbs.context = &context;
+  EXPECT_EQ(check_valid<Region>(&region.verbs), EINVAL);
+}
+
+TEST(ValidityTest, ManyObjectsLaterAShellIsStillOne) {
+  ibv_context context{};
+  Cq* first = new Cq;
+  make_valid(*first, &context);
+  retire(first, [](Cq& shell) { shell.overrun = true; });
+  for (int i = 0; i < 60; ++i) {
+    auto* later = new Cq;
+    later->verbs.context = &context;
+    make_valid(*later, &context);
+    EXPECT_EQ(check_valid<Cq>(&later->verbs), 0);
+    retire(later);
+  }
+  EXPECT_EQ(check_valid<Cq>(&first->verbs), EINVAL);
+  EXPECT_TRUE(first->overrun);
+}
+
+}  // namespace
+}  // namespace verbena::soft
