@@ -1,14 +1,16 @@
 # The commands of the README. The work is done by scripts/ and by the presets in CMakePresets.json.
 
 PREFIX ?= /usr/local
+MINUTES ?= 10
 TOOL := build/release/bin/verbena
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-kernel test-hardware check format asan tsan bench-peers install clean
+.PHONY: help build demo test soak test-kernel test-hardware check format asan tsan bench-peers install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: JOBS=N (parallel jobs), PREFIX=DIR (of install; default $(PREFIX))"
+	@echo "Variables: JOBS=N (parallel jobs), PREFIX=DIR (of install; default $(PREFIX)),"
+	@echo "           MINUTES=N (of soak; default $(MINUTES))"
 
 build:  ## Install what is missing, compile; the tool is build/release/bin/verbena
 	@scripts/setup build run
@@ -21,6 +23,11 @@ test:  ## Build, then run all tests
 	@scripts/setup build run test
 	@scripts/build release
 	@scripts/test release
+
+soak:  ## Run the random tests with fresh seeds for MINUTES=N; failures go to build/soak/
+	@scripts/setup build run test
+	@scripts/build release
+	@scripts/soak $(MINUTES)
 
 test-kernel:  ## Test on the kernel's RDMA stack: soft-RoCE in emulated guests that a network joins
 	@scripts/setup build run test kernel

@@ -8,6 +8,6 @@ function(verbena_discover_tests target)
   if(NOT TEST_PROCESSORS)
     set(TEST_PROCESSORS 1)
   endif()
-  gtest_discover_tests(${target} TEST_PREFIX ${TEST_PREFIX}/ DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+  gtest_discover_tests(${target} TEST_PREFIX ${TEST_PREFIX}/ DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 600
     PROPERTIES TIMEOUT ${TEST_TIMEOUT_S} LABELS ${TEST_LABEL} PROCESSORS ${TEST_PROCESSORS})
 endfunction()

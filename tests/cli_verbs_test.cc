@@ -83,6 +83,10 @@ TEST_P(VerbsOn, RoundsOfLooksTakeLongerWithMoreChannels) {
   const json rows = measure({"--operation", "look", "--entries", "1,256"});
   ASSERT_EQ(rows.size(), 2u);
   const auto per_round = [&](size_t row) { return 1 / rows[row].at("rate_per_s").get<double>(); };
+  EXPECT_GT(per_round(0), 0);
+  // Which of two measurements is longer depends on what else the machine does, unless it is
+  // simulated.
+  if (std::string(GetParam()) == "soft0") return;
   EXPECT_GT(per_round(1), per_round(0));
 }
 

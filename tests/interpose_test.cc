@@ -1,14 +1,11 @@
 // Unmodified verbs programs on soft0 through `verbena run`: those of ibverbs-utils and perftest,
 // and three of our own that check what those do not use.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,12 +18,13 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "tests/support/own_port.h"
 
 namespace verbena {
 namespace {
 
 constexpr uint64_t kNsPerSecond = 1'000'000'000;
-constexpr uint64_t kPatienceNs = 120 * kNsPerSecond;
+constexpr uint64_t kPatienceNs = 600 * kNsPerSecond;
 constexpr int kTimedOut = -1;
 
 // A child process in a process group of its own; what it prints is kept. Killed with its test.
@@ -125,18 +123,6 @@ bool installed(const std::string& program) {
     if (access((directory + "/" + program).c_str(), X_OK) == 0) return true;
   }
   return false;
-}
-
-uint16_t free_port() {
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  close(listener);
-  return ntohs(address.sin_port);
 }
 
 // Asked of the kernel, since a connection to find out would be the server's one client.
@@ -249,7 +235,7 @@ class InterposePairTest : public InterposeTest, public ::testing::WithParamInter
 
   // Starts the server, and the client once the server listens.
   void start() {
-    const uint16_t port = free_port();
+    const uint16_t port = test::own_port();
     std::vector<std::string> arguments = words(GetParam().command);
     arguments.insert(arguments.end(), {"-d", "soft0", "-p", std::to_string(port)});
     server_ = std::make_unique<Program>(under_verbena(arguments));

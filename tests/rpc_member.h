@@ -76,6 +76,8 @@ class Member {
   }
 
  private:
+  static constexpr int64_t kShortSleepNs = 1'000'000;
+
   struct Connection {
     ControlConnection control;
     Case c;
@@ -153,6 +155,8 @@ class Member {
   void work() {
     std::optional<MemberWorkers> workers;
     if (job_.workers > 0 && !connections_.empty()) start_workers(workers);
+    // Once before anything is asked for: later there may always be something to do already.
+    if (job_.c.blocking) sleep(kShortSleepNs);
     Waiter waiter;
     uint64_t last_progress_ns = now_ns();
     while (!connections_.empty() || serving()) {
@@ -163,7 +167,7 @@ class Member {
         last_progress_ns = now_ns();
         continue;
       }
-      if (!job_.c.blocking || !sleep()) waiter.idle();
+      if (!job_.c.blocking || !sleep(patience_ns())) waiter.idle();
       if (now_ns() - last_progress_ns > kTimeoutNs / 2) {
         report_.stuck = true;
         return;
@@ -213,12 +217,14 @@ class Member {
     return 1;
   }
 
-  // Sleeps where something can wake it; false if nothing can.
-  bool sleep() {
-    // Whoever has one thing to wait for sleeps until it comes. Of several, only the one that is
-    // waited for wakes the sleeper; nor does a worker wake its dispatcher.
+  // Whoever has one thing to wait for sleeps until it comes. Of several, only the one that is
+  // waited for wakes the sleeper; nor does a worker wake its dispatcher.
+  int64_t patience_ns() const {
     const bool alone = connections_.size() + (serving() ? 1 : 0) == 1 && job_.workers == 0;
-    const int64_t timeout_ns = alone ? -1 : 1'000'000;
+    return alone ? -1 : kShortSleepNs;
+  }
+  // Sleeps where something can wake it; false if nothing can.
+  bool sleep(int64_t timeout_ns) {
     uint64_t waits = serving() && responder_->wait(timeout_ns) ? 1 : 0;
     for (const auto& connection : connections_) {
       if (connection->requester->wait(timeout_ns)) ++waits;

@@ -34,7 +34,7 @@ inline uint64_t thinned(uint64_t messages) {
   const uint64_t thinning = text != nullptr ? std::strtoull(text, nullptr, 10) : kUsual;
   return thinning > 1 ? messages / thinning + 1 : messages;
 }
-inline constexpr int64_t kTimeoutNs = 60'000'000'000;
+inline constexpr int64_t kTimeoutNs = 120'000'000'000;
 inline constexpr uint32_t kReadableBytes = 1 << 20;
 
 // One design point and its sizes; plain data, so that it can be sent to the other process.

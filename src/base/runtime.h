@@ -171,7 +171,7 @@ class Random {
   uint64_t state_;
 };
 
-// The seed of this run: VERBENA_SEED if set, else drawn from the system. Tests print it.
+// The seed of this run: VERBENA_SEED if set, else drawn from the system. Tests set it.
 uint64_t run_seed();
 
 // Fills `bytes` with bytes fit for secrets.

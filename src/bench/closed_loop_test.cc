@@ -70,14 +70,19 @@ class FakeRequester {
   Status status_;
 };
 
-// Answers nothing.
+// Answers nothing, and its loop is told to end at the first look.
 class SilentRequester : public FakeRequester {
  public:
-  using FakeRequester::FakeRequester;
+  SilentRequester(const Point& point, std::atomic<bool>& halt)
+      : FakeRequester(point), halt_(halt) {}
   template <typename OnResponse>
   uint32_t poll(OnResponse&&) {
+    halt_ = true;
     return 0;
   }
+
+ private:
+  std::atomic<bool>& halt_;
 };
 
 class ClosedLoopTest : public testing::Test {
@@ -148,11 +153,7 @@ TEST_F(ClosedLoopTest, EndsWhereTheConnectionBreaks) {
 }
 
 TEST_F(ClosedLoopTest, EndsWhenTold) {
-  SilentRequester requester({.pending = 1});
-  Thread stopper = start_thread("stopper", [this] {
-    sleep_ns(5'000'000);
-    halt_ = true;
-  });
+  SilentRequester requester({.pending = 1}, halt_);
   const LoopOutcome outcome =
       run(std::vector<SilentRequester*>{&requester}, {.length = {.requests = 10}});
   EXPECT_EQ(outcome.unanswered, 1u);

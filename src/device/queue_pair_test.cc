@@ -14,7 +14,7 @@ namespace {
 
 constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                              IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr uint64_t kPatienceNs = 20'000'000'000;
+constexpr uint64_t kPatienceNs = 120'000'000'000;
 
 // As in tests/rpc_support.h: these tests also run on real devices.
 const char* device_under_test() {

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kPatienceNs = 20'000'000'000;
+constexpr int64_t kPatienceNs = 120'000'000'000;
 
 // A launcher's server for one process, as far as the protocol needs one.
 class Server {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -18,8 +19,9 @@ const std::string kRepository = VERBENA_SOURCE_DIR;
 // A folder like reproduce/ with one paper.
 class SmallCatalog : public testing::Test {
  protected:
+  void TearDown() override { std::filesystem::remove_all(folder_); }
   void SetUp() override {
-    folder_ = testing::TempDir() + "/catalog-" +
+    folder_ = testing::TempDir() + "/catalog-" + std::to_string(getpid()) + "-" +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_ + "/checks");
     write("claims.csv",

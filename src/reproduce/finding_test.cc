@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -19,8 +20,9 @@ using testing::HasSubstr;
 // a function of the test says.
 class Findings : public testing::Test {
  protected:
+  void TearDown() override { std::filesystem::remove_all(folder_); }
   void SetUp() override {
-    folder_ = testing::TempDir() + "/findings-" +
+    folder_ = testing::TempDir() + "/findings-" + std::to_string(getpid()) + "-" +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_);
     std::ofstream(folder_ + "/e.toml")

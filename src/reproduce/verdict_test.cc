@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -19,8 +20,9 @@ using testing::HasSubstr;
 // cannot be checked.
 class Verdicts : public testing::Test {
  protected:
+  void TearDown() override { std::filesystem::remove_all(folder_); }
   void SetUp() override {
-    folder_ = testing::TempDir() + "/verdicts-" +
+    folder_ = testing::TempDir() + "/verdicts-" + std::to_string(getpid()) + "-" +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_ + "/checks");
     std::ofstream(folder_ + "/e.toml")
@@ -124,7 +126,7 @@ TEST_F(Verdicts, FiguresHaveWhatIsStated) {
 }
 
 TEST(SpentClaims, AreThoseThatAProfileNames) {
-  const std::string path = testing::TempDir() + "/profile.toml";
+  const std::string path = testing::TempDir() + "/profile-" + std::to_string(getpid()) + ".toml";
   std::ofstream(path) << "name = \"x\"\n[tx_base]\nvalue = 38\nclaims = [\"a.b\", \"c.d\"]\n"
                          "[tx_ack]\nvalue = 25\nclaims = [\"a.b\"]\n[link]\nvalue = 1\n";
   const auto spent = read_spent_claims(path);
@@ -132,6 +134,7 @@ TEST(SpentClaims, AreThoseThatAProfileNames) {
   EXPECT_EQ(spent->at("a.b"), "tx_ack, tx_base");
   EXPECT_EQ(spent->at("c.d"), "tx_base");
   EXPECT_EQ(spent->size(), 2U);
+  std::filesystem::remove(path);
   EXPECT_EQ(read_spent_claims(path + "x").status().code(), StatusCode::kNotFound);
 }
 

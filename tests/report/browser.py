@@ -21,7 +21,7 @@ _FLAGS = [
     "--remote-debugging-pipe",
 ]
 _READ_END, _WRITE_END = 3, 4  # where Chromium looks for the pipe
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 def find_chromium():
@@ -71,7 +71,7 @@ class Browser:
     def __exit__(self, *_):
         try:
             self.call("Browser.close")
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=120)
         except (RuntimeError, OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()

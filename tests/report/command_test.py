@@ -28,7 +28,7 @@ class Command(unittest.TestCase):
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
 
     def assert_refused(self, done, *words):

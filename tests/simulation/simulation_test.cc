@@ -15,7 +15,6 @@ namespace {
 constexpr bool kSanitized = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER;
 constexpr uint64_t kShards = 16;
 constexpr uint64_t kSeedsPerShard = kSanitized ? 40 : 2'000;
-constexpr uint64_t kFreshSeeds = kSanitized ? 5 : 50;
 
 void expect_promises_hold(uint64_t seed) {
   const Scenario scenario = draw(seed);
@@ -31,17 +30,10 @@ class SimulationShardTest : public testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(Shards, SimulationShardTest, testing::Range<uint64_t>(0, kShards));
 
 TEST_P(SimulationShardTest, PromisesHold) {
-  const uint64_t first = 1 + GetParam() * kSeedsPerShard;
+  const uint64_t first = run_seed() + GetParam() * kSeedsPerShard;
   for (uint64_t seed = first; seed < first + kSeedsPerShard && !HasFailure(); ++seed) {
     expect_promises_hold(seed);
   }
-}
-
-// Others in every run.
-TEST(SimulationTest, PromisesHoldForFreshSeeds) {
-  uint64_t drawn = 0;
-  secure_random(&drawn, sizeof(drawn));
-  for (uint64_t i = 0; i < kFreshSeeds && !HasFailure(); ++i) expect_promises_hold(drawn + i);
 }
 
 // VERBENA_SEED's, to see what another test has found.

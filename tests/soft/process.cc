@@ -22,13 +22,14 @@
 
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
+#include "tests/test_seed.h"
 
 extern char** environ;
 
 namespace verbena::soft_test {
 namespace {
 
-constexpr int kPatienceMs = 120'000;
+constexpr int kPatienceMs = 600'000;
 constexpr const char* kRoleOption = "--child=";
 // Where a child finds its end of the link, and the process that it belongs to.
 constexpr int kLinkDescriptor = 3;
@@ -176,6 +177,7 @@ int run_main(int argc, char** argv) {
     const int code = role->second(link, {argv + 2, argv + argc});
     return testing::Test::HasFailure() ? 97 : code;
   }
+  fix_seed_of_tests();
   testing::InitGoogleTest(&argc, argv);
   if (!testing::GTEST_FLAG(list_tests)) {
     make_runtime_directory();

@@ -20,7 +20,7 @@ namespace verbena::soft_test {
 inline constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                        IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 // No wait of a test that passes comes near this.
-inline constexpr uint64_t kPatienceNs = 60'000'000'000;
+inline constexpr uint64_t kPatienceNs = 300'000'000'000;
 // Shortest timers, for tests that wait for them to run out: 8 us, 10 us.
 inline constexpr ReliabilityOptions kImpatient = {.retry_count = 1,
                                                   .rnr_retry_count = 1,

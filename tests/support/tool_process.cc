@@ -81,7 +81,7 @@ bool ToolProcess::ended(int* wait_status) const {
 Outcome ToolProcess::wait() {
   bool finished = false;
   // Some examples measure for a while, and sanitizers make everything slower.
-  for (int minute = 0; minute < 4 && !finished; ++minute) {
+  for (int waits = 0; waits < 4 && !finished; ++waits) {
     finished = eventually([this] { return ended(&wait_status_); });
   }
   if (!finished) {

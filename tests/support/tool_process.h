@@ -69,7 +69,7 @@ void pause_between_looks();
 
 template <typename Condition>
 bool eventually(Condition&& condition) {
-  constexpr int kLooks = 12'000;  // a minute
+  constexpr int kLooks = 36'000;  // three minutes
   for (int look = 0; look < kLooks; ++look) {
     if (condition()) return true;
     pause_between_looks();

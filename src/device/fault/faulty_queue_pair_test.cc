@@ -13,7 +13,7 @@
 namespace verbena::fault {
 namespace {
 
-constexpr uint64_t kPatienceNs = 60'000'000'000;
+constexpr uint64_t kPatienceNs = 120'000'000'000;
 
 class FaultyQueuePairTest : public testing::Test {
  protected:

@@ -16,7 +16,7 @@ namespace verbena {
 namespace {
 
 constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-constexpr uint64_t kPatienceNs = 60'000'000'000;
+constexpr uint64_t kPatienceNs = 120'000'000'000;
 constexpr uint64_t kLongNs = 3'600'000'000'000;  // never over in a test
 constexpr uint32_t kDepth = 16;
 

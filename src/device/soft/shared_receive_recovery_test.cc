@@ -15,7 +15,7 @@ namespace verbena::soft {
 namespace {
 
 constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-constexpr uint64_t kPatienceNs = 30'000'000'000;
+constexpr uint64_t kPatienceNs = 120'000'000'000;
 constexpr size_t kSlotBytes = 64;
 
 enum class Death { kBeforeClaim, kClaimed, kHeadMoved, kPacketWritten, kPacketMarked };

@@ -1,0 +1,102 @@
+"""scripts/skipped-tests counts what was skipped; scripts/soak finds, records and replays what fails."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ["SOURCE"])
+
+RESULTS = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuite>
+  <testcase name="unit/A.Passes" status="run"><system-out>[       OK ] A.Passes</system-out></testcase>
+  <testcase name="unit/A.Fails" status="fail"><failure message=""/>
+    <system-out>a_test.cc:3: Failure
+skipped: not this</system-out></testcase>
+  <testcase name="unit/B.Counts  # GetParam() = 1" status="notrun"><skipped message="matched"/>
+    <system-out>b_test.cc:7: Skipped
+no counter here
+[  SKIPPED ] B.Counts</system-out></testcase>
+  <testcase name="unit/C.Counts" status="notrun"><skipped message="matched"/>
+    <system-out>c_test.cc:9: Skipped
+no counter here</system-out></testcase>
+  <testcase name="page" status="notrun"><skipped message="77"/><system-out>skipped: no browser</system-out></testcase>
+  <testcase name="figures" status="run">
+    <system-out>test_x (figures_test.T) ... skipped 'no plotly'
+OK (skipped=1)</system-out></testcase>
+</testsuite>
+"""
+
+# Fails where its seed is odd.
+PROGRAM = """#!/bin/sh
+case $1 in
+  --gtest_list_tests) printf 'Odd.\\n  Seed  # comment\\n' ;;
+  --gtest_filter=Odd.Seed)
+    echo "seed $VERBENA_SEED"
+    case $VERBENA_SEED in *[13579]) exit 1 ;; esac ;;
+esac
+"""
+
+
+class SkippedTests(unittest.TestCase):
+    def test_each_reason_is_counted(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(RESULTS)
+            file.flush()
+            printed = subprocess.run([SOURCE / "scripts/skipped-tests", file.name], check=True, capture_output=True,
+                                     text=True).stdout
+        self.assertEqual(printed.split("\n"), [
+            "", "Skipped tests: 4", "  1: no browser", "      page", "  2: no counter here", "      unit/B.Counts",
+            "      unit/C.Counts", "  1: no plotly", "      figures", ""])
+
+
+class Soak(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.root = pathlib.Path(scratch.name)
+        for folder in ("scripts", "build/release/bin"):
+            (self.root / folder).mkdir(parents=True)
+        text = (SOURCE / "scripts/soak").read_text()
+        begin, end = text.index("TESTS = {"), text.index("\n}\n")
+        self.soak = self.root / "scripts/soak"
+        self.soak.write_text(text[:begin] + 'TESTS = {"odd_test": "*"' + text[end:])
+
+    def run_soak(self, program, minutes):
+        path = self.root / "build/release/bin/odd_test"
+        path.write_text(program)
+        path.chmod(0o755)
+        return subprocess.run([sys.executable, self.soak, minutes], cwd=self.root, capture_output=True, text=True)
+
+    def test_what_fails_is_recorded_and_fails_again(self):
+        # As long as it takes to draw an odd seed.
+        for _ in range(100):
+            done = self.run_soak(PROGRAM, "0.003")
+            if done.returncode != 0:
+                break
+        self.assertEqual(done.returncode, 1, done.stderr)
+        file = sorted((self.root / "build/soak").iterdir())[0]
+        text = file.read_text()
+        again = re.search("^again: (.*)$", text, re.MULTILINE)[1]
+        self.assertIn(again, done.stdout)
+        self.assertIn("test:  odd_test Odd.Seed\n", text)
+        replayed = subprocess.run(again, shell=True, cwd=self.root, capture_output=True, text=True)
+        self.assertEqual(replayed.returncode, 1)
+        self.assertTrue(text.endswith("\n\n" + replayed.stdout), text)
+
+    def test_where_nothing_fails_it_succeeds(self):
+        done = self.run_soak(PROGRAM.replace("exit 1", "exit 0"), "0.003")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(list((self.root / "build/soak").iterdir()), [])
+
+    def test_a_list_of_tests_that_are_gone_is_an_error(self):
+        done = self.run_soak("#!/bin/sh\n", "0.003")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("odd_test has no test *", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
