@@ -37,7 +37,7 @@ def verdict(view_answers):
 
 
 def _serving_sentences(decided, best_serving, read_measured):
-    """Recommends protocols; a mark layout is named only where one alone leads every time."""
+    """Recommends protocols; a variant of one is named only where it alone leads every time."""
     leading = {}
     for answer in decided:
         for candidate in best_serving[id(answer)]:

@@ -181,7 +181,8 @@ json to_json(const PointResult& result) {
   if (!result.error.empty()) row["error"] = result.error;
   if (!result.measured()) {
     row["rate_per_s"] = nullptr;
-    row["bandwidth_bytes_per_s"] = nullptr;
+    row["value_bandwidth_bytes_per_s"] = nullptr;
+    row["total_bandwidth_bytes_per_s"] = nullptr;
     row["latency_ns"] = {{"p50", nullptr}, {"p99", nullptr}, {"p999", nullptr}};
     row["runs"] = 1;  // the one that failed
     return row;
@@ -189,10 +190,10 @@ json to_json(const PointResult& result) {
   const Summary rate = result.rate_per_s();
   const Summary p50 = result.p50_ns();
   row["rate_per_s"] = rate.median;
-  row["bandwidth_bytes_per_s"] = result.bandwidth_bytes_per_s();
+  row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
+  row["total_bandwidth_bytes_per_s"] = result.total_bandwidth_bytes_per_s();
   row["latency_ns"] = {
       {"p50", p50.median}, {"p99", result.p99_ns().median}, {"p999", result.p999_ns().median}};
-  row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
   if (const std::optional<double> per_node = result.value_bandwidth_per_node_bytes_per_s()) {
     row["value_bandwidth_per_node_bytes_per_s"] = *per_node;
   }

@@ -137,7 +137,7 @@ class Reader {
                                     [&](const ShapeName& one) { return one.name == shape; });
     if (named == kShapes.end()) return wrong(fmt::format("nothing can be '{}'", shape));
     part.shape = named->shape;
-    const std::string metric = table["metric"].value_or(std::string("bandwidth"));
+    const std::string metric = table["metric"].value_or(std::string("value-bandwidth"));
     part.metric = find_metric(metric);
     if (part.metric == nullptr) return wrong(fmt::format("there is no metric '{}'", metric));
     const std::string quotient = table["as"].value_or(std::string("ratio"));

@@ -21,19 +21,23 @@ std::optional<double> number_at(const json& row, const char* key, Keys... furthe
 }
 
 // The papers count the responses: messages per time x V.
-std::optional<double> bandwidth(const json& row) {
+std::optional<double> value_bandwidth(const json& row) {
   return number_at(row, "value_bandwidth_bytes_per_s");
 }
+// Requests and responses together, as they load the link.
+std::optional<double> total_bandwidth(const json& row) {
+  return number_at(row, "total_bandwidth_bytes_per_s");
+}
 // Of M:M the mean of the nodes; of the others that of the one node through which everything goes.
-std::optional<double> bandwidth_per_node(const json& row) {
-  const auto all = bandwidth(row);
+std::optional<double> value_bandwidth_per_node(const json& row) {
+  const auto all = value_bandwidth(row);
   if (row.value("topology", "") != "M:M") return all;
   const auto nodes = number_at(row, "requester_nodes");
   if (!all || !nodes || *nodes == 0) return std::nullopt;
   return *all / *nodes;
 }
-std::optional<double> bandwidth_per_responder(const json& row) {
-  const auto all = bandwidth(row);
+std::optional<double> value_bandwidth_per_responder(const json& row) {
+  const auto all = value_bandwidth(row);
   const auto nodes = number_at(row, "responder_nodes");
   const auto threads = number_at(row, "responder_threads");
   if (!all || !nodes || !threads || *nodes * *threads == 0) return std::nullopt;
@@ -92,9 +96,10 @@ std::optional<double> queue_pairs(const json& row) {
 }
 
 constexpr std::array kMetrics = {
-    Metric{"bandwidth", Dimension::kBandwidth, bandwidth},
-    Metric{"bandwidth-per-node", Dimension::kBandwidth, bandwidth_per_node},
-    Metric{"bandwidth-per-responder", Dimension::kBandwidth, bandwidth_per_responder},
+    Metric{"value-bandwidth", Dimension::kBandwidth, value_bandwidth},
+    Metric{"value-bandwidth-per-node", Dimension::kBandwidth, value_bandwidth_per_node},
+    Metric{"value-bandwidth-per-responder", Dimension::kBandwidth, value_bandwidth_per_responder},
+    Metric{"total-bandwidth", Dimension::kBandwidth, total_bandwidth},
     Metric{"rate", Dimension::kRate, rate},
     Metric{"entry-rate", Dimension::kRate, entry_rate},
     Metric{"rate-per-thread", Dimension::kRate, rate_per_thread},

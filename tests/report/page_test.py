@@ -182,7 +182,7 @@ class Page(unittest.TestCase):
             self.assertEqual(page.evaluate("document.querySelectorAll('main img').length"), 0)
 
     def test_sparse_results(self):
-        failed = synthetic.row("read", 64, 1, errors=1, rate_per_s=None, bandwidth_bytes_per_s=None, latency_ns={})
+        failed = synthetic.row("read", 64, 1, errors=1, rate_per_s=None, value_bandwidth_bytes_per_s=None, total_bandwidth_bytes_per_s=None, latency_ns={})
         for name, rows, plots in (
             ("one", [synthetic.row("read", 64, 1, cpu=None, spread=None)], 3),
             ("empty responses", [synthetic.row("send/send", 0, 1), synthetic.row("read", 64, 1)], 4),
