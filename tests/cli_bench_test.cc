@@ -44,7 +44,7 @@ void check_schema(const json& document, const std::string& topology = "one-to-on
     EXPECT_TRUE(row.at("mark_layout").is_string());
     if (row.at("errors") != 0) continue;
     EXPECT_GT(row.at("rate_per_s").get<double>(), 0);
-    EXPECT_GT(row.at("bandwidth_bytes_per_s").get<double>(), 0);
+    EXPECT_GT(row.at("total_bandwidth_bytes_per_s").get<double>(), 0);
     const json& latency = row.at("latency_ns");
     EXPECT_GT(latency.at("p50").get<double>(), 0);
     EXPECT_LE(latency.at("p50"), latency.at("p99"));

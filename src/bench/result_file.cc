@@ -15,6 +15,7 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/machine.h"
 #include "src/bench/axis.h"
+#include "src/bench/model_evidence.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::bench {
@@ -251,6 +252,7 @@ json result_document(const ResultOrigin& origin, const std::vector<PointResult>&
                    {"commit", build_commit()},
                    {"command", origin.command},
                    {"results", json::array()}};
+  if (json models = models_json({origin.device}); !models.empty()) document["models"] = models;
   if (!origin.settings.is_null()) document["settings"] = origin.settings;
   if (!origin.plan.is_null()) document["plan"] = origin.plan;
   if (!origin.about.is_null()) document["experiment"] = origin.about;

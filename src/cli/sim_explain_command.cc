@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/bench/explain.h"
+#include "src/bench/model_evidence.h"
 #include "src/bench/plan.h"
 #include "src/bench/result_file.h"
 #include "src/bench/simulated_nodes.h"
@@ -128,9 +129,9 @@ int explain(const ExplainOptions& options) {
       bench::explain_point(options.device, *point, length, *quantile, &recorder);
   if (!explanation.ok()) return report_error(explanation.status());
   const bench::MessagePath& path = explanation->path;
-  fmt::print("{}{}\n{}\n{}", heading(*point, options, *explanation, *quantile),
+  fmt::print("{}{}\n{}\n{}{}", heading(*point, options, *explanation, *quantile),
              bench::waterfall_text(path, recorder.threads()), bench::summary_text(path),
-             bench::sum_text(path));
+             bench::sum_text(path), bench::model_text(options.device));
   if (!options.trace.empty()) {
     const Status written = bench::write_json_file(
         options.trace,

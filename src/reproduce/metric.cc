@@ -72,12 +72,6 @@ template <char kSide>
 std::optional<double> instructions_per_byte(const json& row) {
   return number_at(row, "cpu", side<kSide>(), "instructions_per_byte");
 }
-// Either, whichever the run counted: their trends are the same.
-template <char kSide>
-std::optional<double> cost_per_byte(const json& row) {
-  const auto counted = instructions_per_byte<kSide>(row);
-  return counted ? counted : number_at(row, "cpu", side<kSide>(), "cycles_per_byte");
-}
 // Of one responding thread: what a thread that never rests spends on a message.
 std::optional<double> responder_nanoseconds(const json& row) {
   const auto per_s = rate(row);
@@ -110,9 +104,7 @@ constexpr std::array kMetrics = {
     Metric{"responder-nanoseconds", Dimension::kPlain, responder_nanoseconds},
     Metric{"requester-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'q'>},
     Metric{"responder-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'s'>},
-    Metric{"requester-cost-per-byte", Dimension::kPlain, cost_per_byte<'q'>},
-    Metric{"responder-cost-per-byte", Dimension::kPlain, cost_per_byte<'s'>},
-    Metric{"empty-looks-percent", Dimension::kPlain, empty_looks_percent},
+    Metric{"empty-looks-percent", Dimension::kShare, empty_looks_percent},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
 };
 
@@ -125,7 +117,7 @@ constexpr std::array kUnits = {
     Unit{"Gbps", Dimension::kBandwidth, 8e-9}, Unit{"GB/s", Dimension::kBandwidth, 1e-9},
     Unit{"MB/s", Dimension::kBandwidth, 1e-6}, Unit{"ns", Dimension::kTime, 1},
     Unit{"us", Dimension::kTime, 1e-3},        Unit{"s", Dimension::kTime, 1e-9},
-    Unit{"MOPS", Dimension::kRate, 1e-6},
+    Unit{"MOPS", Dimension::kRate, 1e-6},      Unit{"percent", Dimension::kShare, 1},
 };
 
 }  // namespace
