@@ -22,6 +22,7 @@
 #include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/profile.h"
 
 namespace verbena::cli {
 
@@ -88,6 +89,19 @@ std::string last_line(const std::string& path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
+// Roughly how long a point takes: its process, its memory, and its time, which a simulation spends
+// for each thread.
+double expected_ns(const PointList& list, const WantedPoint& wanted) {
+  constexpr double kProcessNs = 20e6;
+  constexpr double kByteNs = 1;
+  constexpr double kSimulatedNs = 3;  // of this machine for one of a thread
+  const bench::Point& point = wanted.point;
+  const bool simulated = list.device.starts_with(sim::kDevicePrefix);
+  const double threads = simulated ? kSimulatedNs * point.nodes * point.threads : 1;
+  return kProcessNs + kByteNs * static_cast<double>(bench::memory_bytes(point)) +
+         threads * static_cast<double>(wanted.duration_ns);
+}
+
 class Measurer {
  public:
   Measurer(std::vector<std::pair<const PointList*, const WantedPoint*>> work, std::string tool,
@@ -95,7 +109,7 @@ class Measurer {
       : work_(std::move(work)),
         tool_(std::move(tool)),
         folder_(std::move(folder)),
-        progress_(work_.size()),
+        progress_(work_.size(), weight_of_all()),
         free_bytes_(bench::available_memory_bytes()) {}
 
   void run_worker() {
@@ -109,6 +123,12 @@ class Measurer {
   const std::string& hopeless() const { return hopeless_; }
 
  private:
+  double weight_of_all() const {
+    double sum = 0;
+    for (const auto& [list, wanted] : work_) sum += expected_ns(*list, *wanted);
+    return sum;
+  }
+
   std::optional<size_t> take() {
     std::unique_lock lock(mutex_);
     const auto fits = [&] {
@@ -120,7 +140,8 @@ class Measurer {
     const bench::Point& point = work_[next_].second->point;
     free_bytes_ -= std::min(free_bytes_, bench::memory_bytes(point));
     ++running_;
-    progress_.step(fmt::format("{} on {}", bench::point_text(point), work_[next_].first->device));
+    progress_.step(fmt::format("{} on {}", bench::point_text(point), work_[next_].first->device),
+                   expected_ns(*work_[next_].first, *work_[next_].second));
     return next_++;
   }
 

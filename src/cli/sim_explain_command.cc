@@ -154,7 +154,7 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
   CLI::Option* device = command->add_option("--device", options->device, "The simulated RNIC");
   device->option_text("sim:PROFILE");
   tool.choices[device] = simulated_devices();
-  add_axis_options(tool, *command, bench::Subject::kMessages, options->axes);
+  add_axis_options(tool, *command, bench::Subject::kMessages, options->axes, Values::kOne);
   command->get_option("--protocol")->option_text("NAME (write/write)");
   command
       ->add_option("--quantile", options->quantile,

@@ -72,11 +72,19 @@ class Finder {
     if (!of_metric && !in_unit(part.metric->dimension, unit_)) {
       unit_ = usual_unit(part.metric->dimension);
     }
+    claim_unit_ = claim.unit;
     // Sizes are stated in KB, which are 1,024 bytes.
     if (claim.unit == "KB") x_unit_ = 1024;
   }
 
   Result<Finding> find() {
+    VERBENA_ASSIGN_OR_RETURN(Finding finding, find_values());
+    if (!finding.text.empty()) finding.text += unit_text();
+    return finding;
+  }
+
+ private:
+  Result<Finding> find_values() {
     if (part_.shape == Shape::kOrdered) return ordered();
     VERBENA_ASSIGN_OR_RETURN(samples_, quantity_of(part_, part_.of, unit_, source_));
     switch (part_.shape) {
@@ -93,7 +101,24 @@ class Finder {
     }
   }
 
- private:
+  // Of what the text has; empty where that are plain numbers.
+  std::string unit_text() const {
+    std::string unit = unit_;
+    switch (part_.shape) {
+      case Shape::kReaches:
+      case Shape::kHolds:
+      case Shape::kOvertakes:
+      case Shape::kConverges:
+        unit = claim_unit_;  // of a place on the axis
+        break;
+      default:
+        if (part_.over && part_.quotient_unit == QuotientUnit::kRatio) unit = "";
+        if (part_.over && part_.quotient_unit != QuotientUnit::kRatio) unit = "percent";
+    }
+    if (unit.empty() || unit == "ratio" || unit == "count") return "";
+    return unit == "percent" ? " %" : " " + unit;
+  }
+
   // --- numbers ---
 
   // The end of what is stated that a value is beside, or the value itself.
@@ -353,6 +378,7 @@ class Finder {
   std::optional<Range> stated_;
   std::string comparison_;
   std::string unit_;
+  std::string claim_unit_;
   double x_unit_ = 1;
   std::vector<Sample> samples_;
 };
