@@ -406,13 +406,13 @@ TEST(Experiment, IsFoundByNameFromEverywhere) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return json::parse(read_file(scratch.file("out.json")));
   };
-  const json bench = measure({"bench", "--experiment", "patterns-fig3b", "--device",
-                              "sim:connectx5-edr", "--protocol", "read", "--response", "64",
-                              "--requests", "100"});
+  const json bench =
+      measure({"bench", "--experiment", "patterns-fig3b", "--device", "sim:connectx5-edr",
+               "--protocol", "read", "--response", "64", "--requests", "100"});
   EXPECT_EQ(bench.at("experiment").at("figure"), "3b");
-  const json verbs = measure({"verbs", "--experiment", "memsem-fig5", "--device",
-                              "sim:connectx3-40g", "--threads", "1", "--method", "sgl",
-                              "--operations", "100"});
+  const json verbs =
+      measure({"verbs", "--experiment", "memsem-fig5", "--device", "sim:connectx3-40g", "--threads",
+               "1", "--method", "sgl", "--operations", "100"});
   EXPECT_EQ(verbs.at("experiment").at("paper"), "memsem");
 
   const Outcome unknown = run_tool({"bench", "--experiment", "msgproto-fig99"}, scratch.path());

@@ -228,8 +228,8 @@ TEST(Simulated, TablesAndFilesSayThatTheyAreModelled) {
     command.insert(command.end(), {"--device", device});
     const Outcome outcome = run_tool(command);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.out, AllOf(HasSubstr(device + " is modelled, not measured"),
-                                   HasSubstr(assumed)));
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr(device + " is modelled, not measured"), HasSubstr(assumed)));
   }
   const json file = json::parse(read_file(scratch.file("out.json")));
   EXPECT_EQ(file.at("models").at(device).at("parameters"), counts);

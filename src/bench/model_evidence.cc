@@ -13,9 +13,9 @@ namespace {
 using nlohmann::json;
 
 std::string class_text(size_t count, const ModelEvidence& evidence, std::string_view name) {
-  return fmt::format(
-      "{} {} ({:.0f} %)", count, name,
-      100.0 * static_cast<double>(count) / static_cast<double>(std::max<size_t>(evidence.all(), 1)));
+  return fmt::format("{} {} ({:.0f} %)", count, name,
+                     100.0 * static_cast<double>(count) /
+                         static_cast<double>(std::max<size_t>(evidence.all(), 1)));
 }
 
 }  // namespace

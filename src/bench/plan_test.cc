@@ -117,7 +117,8 @@ TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
     info.kind = kind;
     EXPECT_THAT(check_huge_pages(point, info, 8).message(), HasSubstr("toy0 has no use"));
     EXPECT_FALSE(
-        check_points(point_groups(plan_of("one-to-one", {{"huge-pages", "1"}})).value(), info).ok());
+        check_points(point_groups(plan_of("one-to-one", {{"huge-pages", "1"}})).value(), info)
+            .ok());
   }
 }
 

@@ -35,9 +35,9 @@ void Progress::step(const std::string& what, double weight) {
   const uint64_t now = now_ns();
   if (now - last_ns_ < (terminal_ ? kTerminalPeriodNs : kOtherPeriodNs)) return;
   last_ns_ = now;
-  std::string line = fmt::format("[{:>{}}/{}]{} {}", begun_, fmt::formatted_size("{}", steps_),
-                                 steps_, remaining_text(begun_weight_ - last_weight_, weight_, now - start_ns_),
-                                 what);
+  std::string line =
+      fmt::format("[{:>{}}/{}]{} {}", begun_, fmt::formatted_size("{}", steps_), steps_,
+                  remaining_text(begun_weight_ - last_weight_, weight_, now - start_ns_), what);
   if (terminal_) {
     line.resize(std::min(line.size(), terminal_columns() - 1));
     fmt::print(stderr, "\r{}\x1b[K", line);

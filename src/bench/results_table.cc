@@ -155,8 +155,10 @@ std::string results_table(const std::vector<PointResult>& results) {
          fmt::format(
              "latency: post to response of one request, waiting behind other pending ones "
              "included; "
-             "bandwidth: of the responses (value),\nand of requests too (total; that of a READ does "
-             "not travel); CPU: {} per message at requester and responder, polls\nthat found nothing "
+             "bandwidth: of the responses (value),\nand of requests too (total; that of a READ "
+             "does "
+             "not travel); CPU: {} per message at requester and responder, polls\nthat found "
+             "nothing "
              "left out; numbers are medians over the runs, spread is that of the rate\n{}",
              unit, shapes ? "empty: share of the responders' looks that found no request\n" : "") +
          simulation_text(results);

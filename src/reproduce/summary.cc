@@ -54,11 +54,11 @@ Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper) {
 
 std::string summary_line(const std::string& paper, const Tally& tally) {
   // A share of nothing would read as a failure.
-  const std::string share =
-      tally.checked == 0 ? "nothing of it could be checked"
-                         : fmt::format("{:.0f} % of those checked and not spent passed",
-                                       100 * static_cast<double>(tally.passed) /
-                                           static_cast<double>(tally.checked));
+  const std::string share = tally.checked == 0
+                                ? "nothing of it could be checked"
+                                : fmt::format("{:.0f} % of those checked and not spent passed",
+                                              100 * static_cast<double>(tally.passed) /
+                                                  static_cast<double>(tally.checked));
   const std::string calibration =
       tally.calibration_rows == 0
           ? "no calibration row checked"
