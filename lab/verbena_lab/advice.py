@@ -6,7 +6,7 @@ from typing import Optional
 from . import units
 from .protocols import find_protocol
 from .questions import QUESTIONS, Question
-from .views import configuration, series_of
+from .views import common_name, configuration, series_of
 
 SINGLE_RUN_TIE = 0.05  # without a known spread, a smaller difference is no difference
 LARGE_DISTANCE = 1.5  # a factor no spread of a sane run makes up for
@@ -173,11 +173,11 @@ def _compare(answer):
 
 
 def names_of(candidates, word="and"):
-    """The candidates' names; where several variants of one protocol are among them, its name once."""
+    """The candidates' names; where several variants of one protocol are among them, once what they share."""
     by_protocol = {}
     for candidate in candidates:
-        by_protocol.setdefault(candidate.series.protocol, []).append(candidate.series.name)
-    return listed([found[0] if len(found) == 1 else protocol.name for protocol, found in by_protocol.items()], word)
+        by_protocol.setdefault(candidate.series.protocol, []).append(candidate.series)
+    return listed([common_name(found) for found in by_protocol.values()], word)
 
 
 def one_protocol(candidates):

@@ -65,7 +65,7 @@ def _header(data, how):
 
 def _series(protocol):
     known = find_protocol(protocol)
-    return Series((known.slot, protocol), known.name, known.slot, 0, known)
+    return Series((known.slot, protocol), (), known.slot, 0, known)
 
 
 def _figures(figures, plots, how):

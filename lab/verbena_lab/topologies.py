@@ -118,7 +118,7 @@ def _per_node(question, candidate, view):
 
 
 def _shape(view):
-    return f"{view.nodes} nodes, {view.threads} requesting threads each"
+    return f"{view.nodes} nodes, {view.threads} requesting thread{'' if view.threads == 1 else 's'} each"
 
 
 def _place_text(answer, place):

@@ -34,10 +34,14 @@ class Series:
     """One line on a plot: a protocol, and what else of its design the view has several of."""
 
     key: tuple
-    name: str
+    parts: tuple  # of the name behind the protocol's: what of the design varies here, else ""
     slot: int
     variant_rank: int  # 0 for the only or first design of the protocol
     protocol: object
+
+    @property
+    def name(self):
+        return common_name([self])
 
     @property
     def dash(self):
@@ -51,6 +55,16 @@ class Series:
 # Besides their colours, series differ in marker and dash, so that they can be told apart without colour.
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "pentagon", "cross")
 _DASHES = ("solid", "6px,3px", "8px,3px,2px,3px", "2px,3px", "11px,3px", "4px,2px")
+
+
+def common_parts(series):
+    """What the designs of several series have in common, of what varies at all."""
+    return [parts[0] for parts in zip(*(one.parts for one in series)) if parts[0] and len(set(parts)) == 1]
+
+
+def common_name(series):
+    """The name of several of one protocol."""
+    return " · ".join([series[0].protocol.name, *common_parts(series)])
 
 
 def configuration(measurement):
@@ -93,9 +107,8 @@ def series_of(view):
         design = _design(one)
         several = sorted(designs[one.protocol])
         protocol = find_protocol(one.protocol)
-        varying = [part for part, values in zip(design, zip(*several)) if part and len(set(values)) > 1]
-        name = " · ".join([protocol.name, *varying])
-        entry = Series((one.protocol, *design), name, protocol.slot, several.index(design), protocol)
+        varying = tuple(part if len(set(values)) > 1 else "" for part, values in zip(design, zip(*several)))
+        entry = Series((one.protocol, *design), varying, protocol.slot, several.index(design), protocol)
         series.setdefault(entry, []).append(one)
     return dict(sorted(series.items(), key=lambda item: (item[0].slot, item[0].key)))
 

@@ -89,17 +89,21 @@ std::string last_line(const std::string& path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
-// Roughly how long a point takes: its process, its memory, and its time, which a simulation spends
-// for each thread.
+// Roughly how long a point takes: its process, its memory, and its time. A simulation spends that
+// for each node that is a bottleneck, and something for each request that is under way.
 double expected_ns(const PointList& list, const WantedPoint& wanted) {
   constexpr double kProcessNs = 20e6;
   constexpr double kByteNs = 1;
-  constexpr double kSimulatedNs = 3;  // of this machine for one of a thread
+  constexpr double kSimulatedNs = 80;  // of this machine for one of a busy node
+  constexpr double kPendingNs = 40e3;
   const bench::Point& point = wanted.point;
-  const bool simulated = list.device.starts_with(sim::kDevicePrefix);
-  const double threads = simulated ? kSimulatedNs * point.nodes * point.threads : 1;
-  return kProcessNs + kByteNs * static_cast<double>(bench::memory_bytes(point)) +
-         threads * static_cast<double>(wanted.duration_ns);
+  const double setup_ns = kProcessNs + kByteNs * static_cast<double>(bench::memory_bytes(point));
+  const auto duration_ns = static_cast<double>(wanted.duration_ns);
+  if (!list.device.starts_with(sim::kDevicePrefix)) return setup_ns + duration_ns;
+  const auto wiring = bench::wire_connections(point);
+  const double queue_pairs = wiring.ok() ? static_cast<double>(wiring->queue_pairs()) : 1;
+  return setup_ns + kSimulatedNs * std::min(point.nodes, point.responder_nodes) * duration_ns +
+         kPendingNs * queue_pairs * point.pending;
 }
 
 class Measurer {

@@ -266,6 +266,24 @@ class Designs(unittest.TestCase):
         self.assertEqual(len(answer_.ranking), 4)
         self.assertIn("SEND/SEND · private · per-connection receives: best in latency", sentences(self.sweep()))
 
+    def test_what_makes_no_difference_is_left_out_of_the_name(self):
+        rows = [
+            latency_row("write/write", 1000 + 300 * (model == "dispatcher"), 0.01, model=model, receive_queues=queues)
+            for model in ("private", "dispatcher")
+            for queues in ("shared", "per-connection")
+        ]
+        self.assertIn("Use WRITE/WRITE · private: best in latency", sentences(rows))
+
+    def test_designs_that_lead_in_one_answer_stand_behind_it(self):
+        rows = self.sweep() + [
+            latency_row("send/send", 1000 + 300 * (model == "private"), 0.01, pending=16, cpu=None,
+                        model=model, receive_queues="shared")
+            for model in ("private", "dispatcher")
+        ]  # fmt: skip
+        text = sentences(rows)
+        self.assertIn("best in latency (private · per-connection receives)", text)
+        self.assertIn("throughput (dispatcher · shared receives)", text)
+
     def test_a_sweep_over_them_is_one_paragraph(self):
         text = answer.answer_text(support.load(synthetic.document(self.sweep())))
         self.assertEqual(text.count("best in latency"), 1)
