@@ -5,7 +5,7 @@ TOOL := build/release/bin/verbena
 SAY_PATH = echo 'To call verbena by its name:  export PATH="$(CURDIR)/$(patsubst %/,%,$(dir $(TOOL))):$$PATH"'
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-kernel test-hardware check format asan tsan bench-peers install clean
+.PHONY: help build compile demo test test-kernel test-hardware check format asan tsan bench-peers install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,7 +14,6 @@ help:  ## Show this list
 build: compile  ## Install what is missing, compile; the tool is build/release/bin/verbena
 	@$(SAY_PATH)
 
-.PHONY: compile
 compile:
 	@scripts/setup build run
 	@scripts/build release product
