@@ -131,7 +131,7 @@ class Page(unittest.TestCase):
         page = self.opened(self.full_set(), DESKTOP)
         column = "[...document.querySelectorAll('.sortable tbody tr')].map(r => Number(r.cells[INDEX].dataset.key))"
         index = page.evaluate(
-            "[...document.querySelectorAll('.sortable thead th')].findIndex(h => h.textContent === 'Bandwidth')"
+            "[...document.querySelectorAll('.sortable thead th')].findIndex(h => h.textContent === 'Value bandwidth')"
         )
         press = f"document.querySelectorAll('.sortable thead th button')[{index}].click()"
         page.evaluate(press)
