@@ -81,7 +81,7 @@ def _view_choice(views):
     options = "".join(f'<option value="{index}">{escaped(view.label)}</option>' for index, view in enumerate(views))
     return (
         f'<div class="choose"><label for="view">Measured on</label><select id="view">{options}</select>'
-        f"<span>{len(views)} set-ups; only measurements of the same set-up are compared</span></div>\n"
+        f"<span>{len(views)} set-ups; protocols are compared within a set-up only</span></div>\n"
     )
 
 
