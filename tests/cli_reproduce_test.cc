@@ -35,7 +35,7 @@ TEST(Reproduce, GivesEveryClaimAVerdict) {
       {"reproduce", "patterns-fig4a", "--device", "soft0", "--duration", "2ms", "--jobs", "2",
        "--json", scratch.file("verdicts.json"), "--results", scratch.file("all.json")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("patterns.f4.amortized"));
+  EXPECT_THAT(outcome.out, HasSubstr("f4.amortized"));
   EXPECT_THAT(outcome.out, HasSubstr("patterns: no calibration row checked"));
 
   const json verdicts = json::parse(read_file(scratch.file("verdicts.json")));

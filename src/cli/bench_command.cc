@@ -219,9 +219,10 @@ void add_bench_command(Tool& tool) {
       "--resume", options->resume,
       "Go on from what the --json file has of this very plan, after an interruption");
   resume->option_text(" ")->needs(json);
-  CLI::Option* experiment = add("--experiment", options->experiment, "NAME|FILE",
-                                "Measure a paper's figure, such as msgproto-fig10a, or what this "
-                                "file says; other options replace what is in it");
+  CLI::Option* experiment =
+      add("--experiment", options->experiment, "NAME|FILE",
+          "Measure a paper's figure by its name, or what this file says; other "
+          "options replace it");
   experiment->excludes(topology);
   tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();

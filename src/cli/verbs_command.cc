@@ -113,8 +113,8 @@ void add_verbs_command(Tool& tool) {
   resume->option_text(" ")->needs(json);
   CLI::Option* experiment =
       command->add_option("--experiment", options->experiment,
-                          "Measure a paper's figure, such as memsem-fig4, or what this file says; "
-                          "other options replace what is in it");
+                          "Measure a paper's figure by its name, or what this file says; other "
+                          "options replace it");
   experiment->option_text("NAME|FILE");
   tool.takes_path[json] = tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();

@@ -151,7 +151,7 @@ TEST_F(Findings, EveryValueHasToBeStated) {
   const auto finding = find_in("of = { response = 1024, pending = 4 }\n", gbps, stating(10, 10));
   ASSERT_TRUE(finding.ok());
   EXPECT_FALSE(finding->holds);
-  EXPECT_EQ(finding->text, "read 10, send/send 20");
+  EXPECT_EQ(finding->text, "read 10, send/send 20 Gbps");
   EXPECT_DOUBLE_EQ(*finding->error, 1);
 }
 
