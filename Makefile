@@ -3,21 +3,26 @@
 PREFIX ?= /usr/local
 MINUTES ?= 10
 TOOL := build/release/bin/verbena
+SAY_PATH = echo 'To call verbena by its name:  export PATH="$(CURDIR)/$(patsubst %/,%,$(dir $(TOOL))):$$PATH"'
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test soak test-kernel test-hardware check format asan tsan bench-peers install clean
+.PHONY: help build compile demo test soak test-kernel test-hardware check format asan tsan bench-peers install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: JOBS=N (parallel jobs), PREFIX=DIR (of install; default $(PREFIX)),"
 	@echo "           MINUTES=N (of soak; default $(MINUTES))"
 
-build:  ## Install what is missing, compile; the tool is build/release/bin/verbena
+build: compile  ## Install what is missing, compile; the tool is build/release/bin/verbena
+	@$(SAY_PATH)
+
+compile:
 	@scripts/setup build run
 	@scripts/build release product
 
-demo: build  ## Compare the protocols on this machine; writes build/demo/report.html
+demo: compile  ## Compare the protocols on this machine; writes build/demo/report.html
 	@$(TOOL) demo
+	@$(SAY_PATH)
 
 test:  ## Build, then run all tests
 	@scripts/setup build run test
@@ -58,7 +63,7 @@ tsan:  ## Build and test with ThreadSanitizer
 	@scripts/build tsan
 	@scripts/test tsan
 
-bench-peers: build  ## Measure side by side with UCX, gRPC and others; writes build/bench-peers.json
+bench-peers: compile  ## Measure side by side with UCX, gRPC and others; writes build/bench-peers.json
 	@scripts/setup bench
 	@scripts/build release
 	@scripts/bench-peers

@@ -44,7 +44,7 @@ void check_schema(const json& document, const std::string& topology = "one-to-on
     EXPECT_TRUE(row.at("mark_layout").is_string());
     if (row.at("errors") != 0) continue;
     EXPECT_GT(row.at("rate_per_s").get<double>(), 0);
-    EXPECT_GT(row.at("bandwidth_bytes_per_s").get<double>(), 0);
+    EXPECT_GT(row.at("total_bandwidth_bytes_per_s").get<double>(), 0);
     const json& latency = row.at("latency_ns");
     EXPECT_GT(latency.at("p50").get<double>(), 0);
     EXPECT_LE(latency.at("p50"), latency.at("p99"));
@@ -396,6 +396,44 @@ TEST(Experiment, EveryFileOfThePapersIsAPlan) {
     EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
   }
   EXPECT_GE(files, 37u);
+}
+
+TEST(Experiment, IsFoundByNameFromEverywhere) {
+  const ScratchDirectory scratch;
+  const auto measure = [&](std::vector<std::string> command) {
+    command.insert(command.end(), {"--runs", "1", "--json", "out.json"});
+    const Outcome outcome = run_tool(command, scratch.path());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(read_file(scratch.file("out.json")));
+  };
+  const json bench =
+      measure({"bench", "--experiment", "patterns-fig3b", "--device", "sim:connectx5-edr",
+               "--protocol", "read", "--response", "64", "--requests", "100"});
+  EXPECT_EQ(bench.at("experiment").at("figure"), "3b");
+  const json verbs =
+      measure({"verbs", "--experiment", "memsem-fig5", "--device", "sim:connectx3-40g", "--threads",
+               "1", "--method", "sgl", "--operations", "100"});
+  EXPECT_EQ(verbs.at("experiment").at("paper"), "memsem");
+
+  const Outcome unknown = run_tool({"bench", "--experiment", "msgproto-fig99"}, scratch.path());
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("such as msgproto-fig10a"));
+}
+
+TEST(Bench, HasColumnsForTheValueAndForTheTotal) {
+  const ScratchDirectory scratch;
+  const Outcome outcome =
+      run_tool({"bench", "one-to-one", "--device", "sim:connectx3-fdr", "--protocol",
+                "send/send,read", "--request", "64", "--response", "128", "--requests", "100",
+                "--runs", "1", "--json", scratch.file("out.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("value bandwidth  total bandwidth"));
+  for (const json& row : json::parse(read_file(scratch.file("out.json"))).at("results")) {
+    const double rate = row.at("rate_per_s");
+    const double travels = row.at("protocol") == "read" ? 128 : 192;
+    EXPECT_DOUBLE_EQ(row.at("value_bandwidth_bytes_per_s").get<double>(), rate * 128);
+    EXPECT_DOUBLE_EQ(row.at("total_bandwidth_bytes_per_s").get<double>(), rate * travels);
+  }
 }
 
 TEST(Experiment, GoesOnWhereItWasInterrupted) {

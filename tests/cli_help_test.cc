@@ -14,6 +14,7 @@
 #include "src/base/sanitizer.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
+#include "verbena/rpc.h"
 #include "verbena/version.h"
 
 namespace verbena::test {
@@ -124,6 +125,20 @@ std::string command_test_name(const testing::TestParamInfo<std::string>& command
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Examples, testing::ValuesIn(all_commands()), command_test_name);
+
+TEST(Documents, NameEveryMarkLayout) {
+  const std::string help = help_of("bench");
+  const std::string design = read_file(VERBENA_SOURCE_DIR "/docs/design-space.md");
+  size_t layouts = 0;
+  for (const char* layout : {"last-bit", "length-markers", "head-tail", "immediate", "dense"}) {
+    EXPECT_THAT(help, HasSubstr(layout));
+    EXPECT_THAT(design, HasSubstr("`" + std::string(layout) + "`")) << layout;
+    ++layouts;
+  }
+  EXPECT_EQ(layouts, all_mark_layouts().size());
+  EXPECT_THAT(read_file(VERBENA_SOURCE_DIR "/README.md"),
+              HasSubstr("five layouts of completion marks"));
+}
 
 TEST(Version, NamesReleaseAndCommit) {
   const Outcome outcome = run_tool({"--version"});

@@ -16,7 +16,9 @@ namespace verbena::test {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::AnyOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 constexpr size_t kClaims = 589;
@@ -33,8 +35,8 @@ TEST(Reproduce, GivesEveryClaimAVerdict) {
       {"reproduce", "patterns-fig4a", "--device", "soft0", "--duration", "2ms", "--jobs", "2",
        "--json", scratch.file("verdicts.json"), "--results", scratch.file("all.json")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("patterns.f4.amortized"));
-  EXPECT_THAT(outcome.out, HasSubstr("patterns: 0 of 0 calibration rows"));
+  EXPECT_THAT(outcome.out, HasSubstr("f4.amortized"));
+  EXPECT_THAT(outcome.out, HasSubstr("patterns: no calibration row checked"));
 
   const json verdicts = json::parse(read_file(scratch.file("verdicts.json")));
   ASSERT_EQ(verdicts.size(), kClaims);
@@ -47,8 +49,7 @@ TEST(Reproduce, GivesEveryClaimAVerdict) {
     EXPECT_TRUE(verdict == "pass" || !row.at("reason").get<std::string>().empty()) << id;
   }
   // The only two claims of the figure; whether soft0 counts instructions depends on the machine.
-  EXPECT_NE(rows.at("patterns.f4.amortized").at("verdict"), "unchecked");
-  EXPECT_TRUE(rows.at("patterns.f4.amortized").at("simulated").is_string());
+  EXPECT_NE(rows.at("patterns.f4.amortized").at("reason"), "not selected");
   EXPECT_NE(rows.at("patterns.f4.req_64b").at("reason"), "not selected");
   EXPECT_EQ(rows.at("msgproto.f10a.ss").at("reason"), "not selected");
 
@@ -60,6 +61,25 @@ TEST(Reproduce, PapersWithoutChecksSayWhy) {
   const Outcome outcome = run_tool({"reproduce", "bufreuse"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("collectives, which are not built yet (7): f8.abstract_25"));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("bufreuse: no calibration row checked"),
+                                 HasSubstr("nothing of it could be checked")));
+}
+
+TEST(Reproduce, WhatIsSimulatedHasItsUnitAndIsModelled) {
+  const ScratchDirectory scratch;
+  const Outcome outcome =
+      run_tool({"reproduce", "mpiiba-fig20", "--json", scratch.file("verdicts.json"), "--results",
+                scratch.file("all.json"), "--report", scratch.file("page.html")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::map<std::string, json> rows =
+      by_id(json::parse(read_file(scratch.file("verdicts.json"))));
+  EXPECT_THAT(rows.at("mpiiba.f20.16").at("simulated_text").get<std::string>(), EndsWith(" us"));
+  const char* modelled = "sim:infinihost-mt23108 is modelled, not measured";
+  EXPECT_THAT(outcome.out, HasSubstr(modelled));
+  EXPECT_THAT(read_file(scratch.file("page.html")), HasSubstr(modelled));
+  EXPECT_TRUE(json::parse(read_file(scratch.file("all.json")))
+                  .at("models")
+                  .contains("sim:infinihost-mt23108"));
 }
 
 TEST(Reproduce, WhatCannotBeDoneIsOneLine) {

@@ -2,6 +2,7 @@
 // profiles have.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -204,6 +205,60 @@ TEST(ExplainTrace, HasTracksOfNodesAndFlowsOfMessages) {
   for (const auto& [message, phases] : flows) {
     EXPECT_TRUE(std::regex_match(phases, std::regex("st{8,}f"))) << message << " " << phases;
   }
+}
+
+TEST(Simulated, TablesAndFilesSayThatTheyAreModelled) {
+  const ScratchDirectory scratch;
+  const std::string device = "sim:connectx3-fdr";
+  json counts = {{"documented", 0}, {"calibrated", 0}, {"assumed", 0}};
+  for (const json& profile : json::parse(run_tool({"sim", "profiles", "--json"}).out)) {
+    if (profile.at("device") != device) continue;
+    for (const json& parameter : profile.at("parameters")) {
+      json& count = counts.at(parameter.at("evidence").get<std::string>());
+      count = count.get<int>() + 1;
+    }
+  }
+  const std::string assumed = std::to_string(counts.at("assumed").get<int>()) + " assumed (";
+  const std::vector<std::vector<std::string>> commands = {
+      {"bench", "one-to-one", "--protocol", "read", "--requests", "100", "--json",
+       scratch.file("out.json")},
+      {"verbs", "--operations", "100"},
+      {"sim", "explain", "one-to-one"}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.end(), {"--device", device});
+    const Outcome outcome = run_tool(command);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr(device + " is modelled, not measured"), HasSubstr(assumed)));
+  }
+  const json file = json::parse(read_file(scratch.file("out.json")));
+  EXPECT_EQ(file.at("models").at(device).at("parameters"), counts);
+  EXPECT_THAT(run_tool({"bench", "one-to-one", "--protocol", "read", "--requests", "100"}).out,
+              Not(HasSubstr("modelled")));
+}
+
+TEST(Simulated, RunsDoNotWarnAboutTheCpusOfThisMachine) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const Outcome outcome = run_tool({"bench", "one-to-one", "--device", "sim:connectx3-fdr",
+                                    "--protocol", "read", "--requests", "100"});
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(complaints(outcome), "");
+}
+
+TEST(ExplainHelp, OffersNoLists) {
+  const std::string help = run_tool({"sim", "explain", "--help"}).out;
+  for (const char* refused : {"LIST", "COUNTS", "SIZES", "SHARES", "or all"}) {
+    EXPECT_THAT(help, Not(HasSubstr(refused)));
+  }
+  EXPECT_THAT(help, AllOf(HasSubstr("COUNT (1)"), HasSubstr("or per-connection")));
 }
 
 TEST(ExplainErrors, AreOneLineAndNameTheCause) {

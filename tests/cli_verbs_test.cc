@@ -56,7 +56,7 @@ TEST_P(VerbsOn, EveryOperationIsMeasured) {
     EXPECT_GT(row.at("latency_ns").at("p50").get<double>(), 0);
     const double rate = row.at("rate_per_s");
     EXPECT_GT(rate, 0);
-    EXPECT_DOUBLE_EQ(row.at("bandwidth_bytes_per_s").get<double>(),
+    EXPECT_DOUBLE_EQ(row.at("total_bandwidth_bytes_per_s").get<double>(),
                      rate * row.at("size_bytes").get<double>());
     EXPECT_GT(row.at("cpu").at("requester").at("cycles_per_message").get<double>(), 0);
     const double other = row.at("cpu").at("responder").at("cycles_per_message");
@@ -74,7 +74,7 @@ TEST_P(VerbsOn, EveryMethodOfVectorIoIsMeasured) {
     EXPECT_EQ(row.at("errors"), 0);
     EXPECT_EQ(row.at("requests_measured"), 600);
     EXPECT_EQ(row.at("queue_pairs").at("all"), 2);
-    EXPECT_DOUBLE_EQ(row.at("bandwidth_bytes_per_s").get<double>(),
+    EXPECT_DOUBLE_EQ(row.at("total_bandwidth_bytes_per_s").get<double>(),
                      row.at("rate_per_s").get<double>() * row.at("entries").get<double>() * 32);
   }
 }

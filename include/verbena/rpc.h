@@ -78,7 +78,7 @@ enum class ReceiveQueues : uint8_t {
 
 std::span<const Protocol> all_protocols();
 std::span<const MarkLayout> all_mark_layouts();
-// "write/write" and so on; "last-bit", "length-markers", "head-tail", "immediate".
+// "write/write" and so on; "last-bit", "length-markers", "head-tail", "immediate", "dense".
 const char* protocol_name(Protocol protocol);
 const char* mark_layout_name(MarkLayout layout);
 // "shared", "per-connection".

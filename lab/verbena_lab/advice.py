@@ -6,7 +6,7 @@ from typing import Optional
 from . import units
 from .protocols import find_protocol
 from .questions import QUESTIONS, Question
-from .views import configuration, series_of
+from .views import common_name, configuration, series_of
 
 SINGLE_RUN_TIE = 0.05  # without a known spread, a smaller difference is no difference
 LARGE_DISTANCE = 1.5  # a factor no spread of a sane run makes up for
@@ -82,10 +82,9 @@ def listed(items, word="and"):
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"
 
 
-def _answer(question, view):
-    answer = Answer(question)
-    by_series = series_of(view)
-    rows = [(series, one) for series, members in by_series.items() for one in question.pool(members)]
+def candidates_of(question, view):
+    """Those that answer the question, by configuration."""
+    rows = [(series, one) for series, members in series_of(view).items() for one in question.pool(members)]
     rows = [(series, one) for series, one in rows if question.value(one) is not None]
     if question.key == "responder_cpu":
         rows = _one_unit(rows)
@@ -96,6 +95,12 @@ def _answer(question, view):
             series, one, question.value(one), spread.low if spread else None, spread.high if spread else None
         )
         groups.setdefault(configuration(one), []).append(candidate)
+    return groups
+
+
+def _answer(question, view):
+    answer = Answer(question)
+    groups = candidates_of(question, view)
     if not groups:
         answer.missing = "Every measurement for this had errors." if question.pool(view.failed) else question.missing
         return answer
@@ -106,7 +111,7 @@ def _answer(question, view):
     answer.tied = [answer.ranking[0]] + [one for one in answer.ranking[1:] if level(answer.ranking[0], one)]
     _compare(answer)
     _explain(answer)
-    _name_absent(answer, view, by_series, chosen)
+    _name_absent(answer, view, chosen)
     return answer
 
 
@@ -140,7 +145,7 @@ def _compare(answer):
         return
     second = answer.ranking[1]
     others = answer.ranking[len(answer.tied) :] if one_protocol(answer.tied) else []
-    if others:  # layouts of one protocol share the first place
+    if others:  # variants of one protocol share the first place
         second = others[0]
     distance = _distance(question, first.value, second.value)
     place = "second-placed " if others or len(answer.tied) == 1 else ""
@@ -149,7 +154,7 @@ def _compare(answer):
     if len(answer.tied) > 1:
         answer.confidence = "tie"
         known = all(candidate.has_spread for candidate in answer.tied)
-        which = "any of its mark layouts" if one_protocol(answer.tied) else f"any of {names_of(answer.tied)}"
+        which = "any of its variants" if one_protocol(answer.tied) else f"any of {names_of(answer.tied)}"
         answer.remark = f"{'Within the spread of the runs' if known else 'Too close to call'}: take {which}"
         answer.remark += "." if known else ", or measure more runs."
     elif first.has_spread and second.has_spread:
@@ -164,15 +169,15 @@ def _compare(answer):
         answer.confidence = "single"
         answer.remark = "The spread is not known here: repeat the runs before building on a small difference."
     if question.key == "responder_cpu":
-        answer.remark += " Polling while it waits for requests is included."
+        answer.remark += " Polls that found no request are not counted."
 
 
 def names_of(candidates, word="and"):
-    """The candidates' names; where several layouts of one protocol are among them, its name once."""
+    """The candidates' names; where several variants of one protocol are among them, once what they share."""
     by_protocol = {}
     for candidate in candidates:
-        by_protocol.setdefault(candidate.series.protocol, []).append(candidate.series.name)
-    return listed([found[0] if len(found) == 1 else protocol.name for protocol, found in by_protocol.items()], word)
+        by_protocol.setdefault(candidate.series.protocol, []).append(candidate.series)
+    return listed([common_name(found) for found in by_protocol.values()], word)
 
 
 def one_protocol(candidates):
@@ -221,10 +226,10 @@ def _explain(answer):
         )
 
 
-def _name_absent(answer, view, by_series, chosen):
+def _name_absent(answer, view, chosen):
     ranked = {candidate.series.protocol.key for candidate in answer.ranking}
     failed = {one.protocol for one in view.failed if configuration(one) == chosen} - ranked
-    elsewhere = {series.protocol.key for series in by_series} | {one.protocol for one in view.failed}
+    elsewhere = {one.protocol for one in view.valid + view.failed}
     unmeasured = elsewhere - ranked - failed
     parts = []
     if failed:

@@ -7,8 +7,9 @@ import argparse
 import sys
 import textwrap
 
-from . import advice
+from . import advice, topologies
 from .errors import ReportError
+from .modelled import modelled_texts
 from .results import load
 from .verdict import verdict
 from .views import make_views
@@ -18,16 +19,25 @@ WIDTH = 100
 
 
 def answer_text(results):
-    """The verdict of every view, each sentence on a line of its own; empty lines between views."""
+    """The verdict of every view, each sentence on a line of its own; views of one verdict together, empty lines
+    between verdicts. Then the topologies, and what is modelled."""
     views = make_views(results.measurements)
-    blocks = []
+    labels = {}  # by sentences
     for view in views:
-        lines = [f"On {view.label}:"] if len(views) > 1 else []
         sentences = verdict(advice.answers(view)) + [advice.excluded_text(view)]
-        for sentence in filter(None, sentences):
-            lines += textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="    ")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+        labels.setdefault(tuple(filter(None, sentences)), []).append(view.label)
+    blocks = [
+        [f"On {'; on '.join(members)}:" if len(views) > 1 else "", *(f"  {sentence}" for sentence in sentences)]
+        for sentences, members in labels.items()
+    ]
+    blocks += [topologies.sentences(views), [f"  {text}" for text in modelled_texts(results.measurements)]]
+    return "\n\n".join("\n".join(map(_wrapped, filter(None, block))) for block in blocks if block)
+
+
+def _wrapped(line):
+    """Continued lines stand two columns further in than their first."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def main(arguments=None):

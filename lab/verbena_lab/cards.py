@@ -2,6 +2,7 @@
 
 from . import advice
 from .markup import escaped, swatch
+from .views import common_name
 
 
 def answer_card(answer):
@@ -13,11 +14,11 @@ def answer_card(answer):
         )
     first = answer.ranking[0]
     names = [f'<span class="name">{swatch(one.series)}{escaped(one.series.name)}</span>' for one in answer.tied]
-    shared = advice.one_protocol(answer.tied)
+    shared = common_name([one.series for one in answer.tied]) if advice.one_protocol(answer.tied) else ""
     if len(names) == 1:
         winner = f'<p class="winner">{names[0]}</p>'
     elif shared:
-        winner = f'<p class="winner">{escaped(shared.name)}</p><p class="level">{" ".join(names)}</p>'
+        winner = f'<p class="winner">{escaped(shared)}</p><p class="level">{" ".join(names)}</p>'
     elif len(names) == 2:
         winner = f'<p class="winner">{" <span class=or>or</span> ".join(names)}</p>'
     else:

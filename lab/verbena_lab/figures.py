@@ -40,15 +40,16 @@ _LATENCY = {
 }
 _BANDWIDTH = {
     "id": "bandwidth",
-    "title": "Bandwidth by response size",
-    "caption": "Response bytes per second, log-log. Whiskers: lowest and highest run, where the results have them. "
-    "Higher is better.",
-    "axis": "bandwidth",
+    "title": "Value bandwidth by response size",
+    "caption": "Response bytes per second, without the requests’, log-log. Whiskers: lowest and highest run, where the "
+    "results have them. Higher is better.",
+    "axis": "value bandwidth",
     "tick": units.bandwidth_text,
-    "value": lambda one: one.bandwidth_bytes_per_s,
-    "above": lambda one: scaled_reach(one, one.bandwidth_bytes_per_s)[0],
-    "below": lambda one: scaled_reach(one, one.bandwidth_bytes_per_s)[1],
-    "text": lambda one: f"{units.bandwidth_text(one.bandwidth_bytes_per_s)} · {units.rate_text(one.rate_per_s)}",
+    "value": lambda one: one.value_bandwidth_bytes_per_s,
+    "above": lambda one: scaled_reach(one, one.value_bandwidth_bytes_per_s)[0],
+    "below": lambda one: scaled_reach(one, one.value_bandwidth_bytes_per_s)[1],
+    "text": lambda one: f"{units.bandwidth_text(one.value_bandwidth_bytes_per_s)} · {units.rate_text(one.rate_per_s)}"
+    f" · in total {units.bandwidth_text(one.total_bandwidth_bytes_per_s)}",
     "first_pending": max,
 }
 
@@ -212,7 +213,7 @@ def _cpu_by_protocol(view, by_series):
         frozenset({"instructions"}): "Instructions retired per message on each side",
         frozenset({"cycles"}): "Cycles of the time-stamp counter per message on each side",
     }.get(frozenset(found_units), "CPU cost per message on each side")
-    return _plot("cpu", "CPU cost per message", f"{how}, polling included. Lower is better.", variants)
+    return _plot("cpu", "CPU cost per message", f"{how}; polls that found nothing are left out. Lower is better.", variants)
 
 
 def _plot(identifier, title, caption, variants):

@@ -27,7 +27,7 @@ def swatch(series):
     """The line and marker that stand for a series on every plot."""
     dash = series.dash.replace("px", "")
     stroke = f' stroke-dasharray="{dash}"' if dash != "solid" else ""
-    kind = f"s{series.slot}" + (" layout" if series.layout_rank else "")
+    kind = f"s{series.slot}" + (" layout" if series.variant_rank else "")
     return (
         f'<svg class="swatch {kind}" viewBox="0 0 26 12" width="26" height="12" aria-hidden="true">'
         f'<path class="line" d="M0 6h26"{stroke}/>{_SHAPES[series.slot]}</svg>'

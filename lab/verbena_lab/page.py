@@ -7,11 +7,13 @@ from . import advice, figures
 from .cards import answer_card
 from .errors import ReportError
 from .markup import escaped, swatch
+from .modelled import is_modelled, modelled_texts
 from .plotly_js import plotly_js
 from .results import load
 from .scaling import scaling_plots
 from .shell import checked_target, page_text, write_page
 from .tables import peers_section, provenance_section, results_section
+from .topologies import topology_section
 from .verdict import verdict
 from .views import make_views, series_of
 
@@ -33,6 +35,8 @@ def render(results, plotly_source):
     sections = "".join(_view_section(view, index, len(views) > 1, plots) for index, view in enumerate(views))
     body = (
         _header(results, views, devices)
+        + _modelled_notice(results)
+        + topology_section(views)
         + _view_choice(views)
         + sections
         + _scaling_section(views, plots)
@@ -46,7 +50,8 @@ def render(results, plotly_source):
 def _header(results, views, devices):
     machines = sorted({view.machine for view in views})
     count = len(results.measurements)
-    facts = [f"{count:,} measurement{'' if count == 1 else 's'}", f"device {', '.join(devices)}"]
+    modelled = "modelled " if all(map(is_modelled, devices)) else ""
+    facts = [f"{count:,} {modelled}measurement{'' if count == 1 else 's'}", f"device {', '.join(devices)}"]
     if len(machines) == 1 and len(machines[0]) <= 60:
         facts.append(machines[0])
     facts.append(_verified_text(results.measurements))
@@ -54,6 +59,11 @@ def _header(results, views, devices):
         '<header><p class="eyebrow">Verbena report</p><h1>Which one should I use here?</h1>'
         f'<p class="facts">{" · ".join(map(escaped, facts))}</p></header>\n'
     )
+
+
+def _modelled_notice(results):
+    texts = modelled_texts(results.measurements)
+    return "".join(f'<p class="notice" role="note">{escaped(text)}</p>\n' for text in texts)
 
 
 def _verified_text(measurements):
@@ -71,7 +81,7 @@ def _view_choice(views):
     options = "".join(f'<option value="{index}">{escaped(view.label)}</option>' for index, view in enumerate(views))
     return (
         f'<div class="choose"><label for="view">Measured on</label><select id="view">{options}</select>'
-        f"<span>{len(views)} set-ups; only measurements of the same set-up are compared</span></div>\n"
+        f"<span>{len(views)} set-ups; protocols are compared within a set-up only</span></div>\n"
     )
 
 

@@ -44,7 +44,7 @@ def _bandwidth_range(measurement):
     rates = measurement.rate_range
     if not rates or not measurement.rate_per_s:
         return None
-    scale = measurement.bandwidth_bytes_per_s / measurement.rate_per_s
+    scale = measurement.value_bandwidth_bytes_per_s / measurement.rate_per_s
     return type(rates)(rates.low * scale, rates.high * scale)
 
 
@@ -85,9 +85,9 @@ QUESTIONS = (
         key="bandwidth",
         title="Large responses, bandwidth",
         subject="bandwidth",
-        metric="bandwidth",
+        metric="of values",
         lower_is_better=False,
-        value=lambda one: one.bandwidth_bytes_per_s,
+        value=lambda one: one.value_bandwidth_bytes_per_s,
         value_range=_bandwidth_range,
         text=lambda one, value: units.bandwidth_text(value),
         detail=lambda one: f"median {units.time_text(one.p50_ns)}",

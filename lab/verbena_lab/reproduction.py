@@ -6,6 +6,7 @@ from . import units
 from .errors import ReportError
 from .figures import hover, line, measured_axis
 from .markup import escaped
+from .modelled import is_modelled, modelled_text
 from .page import legend, plot_figure
 from .plotly_js import plotly_js
 from .protocols import find_protocol
@@ -22,7 +23,7 @@ _AXIS_NAMES = {
     "responding-threads": "responding threads",
     "empty-percent": "empty mailboxes, %",
 }
-_CAPTION = "Lines: simulated. Stars: stated by the paper, hollow where the claim fails; whiskers: a stated range."
+_CAPTION = "Lines: {}. Stars: stated by the paper, hollow where the claim fails; whiskers: a stated range."
 
 
 def write_reproduction(out, path):
@@ -40,31 +41,34 @@ def write_reproduction(out, path):
 def render(data, plotly_source):
     """The page as text."""
     plots = []
-    body = [_header(data)]
+    how = "simulated" if all(map(is_modelled, data["devices"])) else "measured"
+    body = [_header(data, how)]
     for paper in data["papers"]:
         name = paper["paper"]
         body.append(f"<section><h2>{escaped(name)}</h2><p>{escaped(paper['summary'])}</p>")
-        body.append(_figures([one for one in data["figures"] if one["paper"] == name], plots))
-        body.append(_table([one for one in data["verdicts"] if one["paper"] == name]))
+        body.append(_figures([one for one in data["figures"] if one["paper"] == name], plots, how))
+        body.append(_table([one for one in data["verdicts"] if one["paper"] == name], how))
         body.append("</section>\n")
     return page_text("Verbena: the papers' figures", "".join(body), plots, plotly_source)
 
 
-def _header(data):
-    facts = [f"simulated on {', '.join(data['devices'])}" if data["devices"] else "nothing was simulated"]
+def _header(data, how):
+    facts = [f"{how} on {', '.join(data['devices'])}" if data["devices"] else "nothing was simulated"]
     facts.append(f"commit {data['commit']}")
+    texts = [modelled_text(device, data.get("models", {})) for device in data["devices"]]
+    notices = "".join(f'<p class="notice" role="note">{escaped(text)}</p>' for text in texts if text)
     return (
         '<header><p class="eyebrow">Verbena reproduction</p><h1>What the papers state, and what came out</h1>'
-        f'<p class="facts">{" · ".join(map(escaped, facts))}</p></header>\n'
+        f'<p class="facts">{" · ".join(map(escaped, facts))}</p></header>\n{notices}'
     )
 
 
 def _series(protocol):
     known = find_protocol(protocol)
-    return Series((known.slot, protocol), known.name, known.slot, 0, known)
+    return Series((known.slot, protocol), (), known.slot, 0, known)
 
 
-def _figures(figures, plots):
+def _figures(figures, plots, how):
     if not figures:
         return ""
     names = sorted({one["protocol"] for figure in figures for one in figure["lines"]})
@@ -73,17 +77,17 @@ def _figures(figures, plots):
     for figure in figures:
         element = f"r{len(plots)}"
         title = f"{figure['experiment']} ({figure['topology']})"
-        plot = {"title": title, "caption": _CAPTION, "variants": _variants(figure)}
+        plot = {"title": title, "caption": _CAPTION.format(how), "variants": _variants(figure, how)}
         parts.append(plot_figure(plot, element))
         plots.append({"element": element, "name": title, "variants": plot["variants"]})
     return "".join(parts) + "</div></div>"
 
 
-def _variants(figure):
+def _variants(figure, how):
     variants = []
     for name in dict.fromkeys(one["variant"] for one in figure["lines"]):
         lines = [one for one in figure["lines"] if one["variant"] == name]
-        traces = [_simulated(figure, one) for one in lines]
+        traces = [_found(figure, one, how) for one in lines]
         traces += [_stated(figure, one) for one in figure["stated"] if one["variant"] == name]
         places = {x for one in lines for x in one["x"]}
         unit = f", {figure['unit']}" if figure["unit"] else ""
@@ -116,11 +120,11 @@ def _x_text(name):
     return (lambda x: units.size_text(int(x))) if name == "response" else (lambda x: f"{x:g}")
 
 
-def _simulated(figure, one):
+def _found(figure, one, how):
     series = _series(one["protocol"])
     text = _x_text(figure["x"])
     texts = [
-        hover(series, text(x), f"simulated {units.significant(y)} {figure['unit']}") for x, y in zip(one["x"], one["y"])
+        hover(series, text(x), f"{how} {units.significant(y)} {figure['unit']}") for x, y in zip(one["x"], one["y"])
     ]
     none = [0] * len(one["x"])
     return line(series, one["x"], one["y"], none, none, texts)
@@ -138,18 +142,23 @@ def _stated(figure, one):
     return trace
 
 
-def _table(verdicts):
+def _error(one):
+    if "error_points" in one:
+        return f"{one['error_points']:+.1f} points"
+    return f"{one['error_percent']:+.0f} %" if "error_percent" in one else ""
+
+
+def _table(verdicts, how):
     rows = []
     for one in verdicts:
         mark = {"pass": "holds", "fail": "missed"}.get(one["verdict"], "")
-        error = f"{one['error_percent']:+.0f} %" if "error_percent" in one else ""
-        cells = [one["figure"], one["stated_text"], one["simulated_text"], error]
+        cells = [one["figure"], one["stated_text"], one["simulated_text"], _error(one)]
         rows.append(
             f"<tr><th scope=row>{escaped(one['id'])}</th>"
             + "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
             + f'<td class="{mark}">{escaped(one["verdict"])}</td><td>{escaped(one["reason"])}</td></tr>'
         )
-    heads = ("Claim", "Figure", "Stated", "Simulated", "Error", "Verdict", "Reason")
+    heads = ("Claim", "Figure", "Stated", how.capitalize(), "Error", "Verdict", "Reason")
     return (
         "<details><summary>All claims</summary><div class='scroll tall' tabindex=0><table><thead><tr>"
         + "".join(f"<th scope=col>{head}</th>" for head in heads)

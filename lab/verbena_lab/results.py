@@ -10,7 +10,7 @@ from .errors import ReportError
 from .protocols import protocol_key
 
 # Further axes of a benchmark, which older files lack: key, and how a value reads in a label. Measurements that differ here
-# are never compared or merged. An axis more is a line here.
+# are never merged, and compared only where views.DESIGN has the axis. An axis more is a line here.
 SETTINGS = (
     ("requester_nodes", "{} requester nodes"),
     ("responder_nodes", "{} responder nodes"),
@@ -27,6 +27,7 @@ SETTINGS = (
     ("huge_pages", "huge pages {}"),
     ("spare_receives", "spare receives {}"),
 )
+SETTING_KEYS = tuple(key for key, _ in SETTINGS)
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000
 MAX_WHOLE = 1 << 62
@@ -42,6 +43,7 @@ class Source:
     machine: Any
     commit: str
     command: str
+    models: dict  # device -> what its model rests on, of simulated devices
     extra: dict  # further top-level keys of the file, shown as they are
 
     def machine_name(self):
@@ -82,7 +84,8 @@ class Measurement:
     nodes: int
     threads: int
     rate_per_s: Optional[float]  # None only where errors > 0
-    bandwidth_bytes_per_s: Optional[float]
+    value_bandwidth_bytes_per_s: Optional[float]  # of the responses alone
+    total_bandwidth_bytes_per_s: Optional[float]  # of requests and responses together
     p50_ns: Optional[float]
     p99_ns: Optional[float]
     p999_ns: Optional[float]
@@ -101,7 +104,7 @@ class Measurement:
     rate_deviation_per_s: Optional[float]
 
     def setting(self, key):
-        return self.settings[[name for name, _ in SETTINGS].index(key)]
+        return self.settings[SETTING_KEYS.index(key)]
 
 
 @dataclass(frozen=True)
@@ -231,13 +234,15 @@ def _result_file(document, path):
             raise ReportError(f"{path}: not a result file: '{key}' is missing or not text")
     if not isinstance(document.get("machine"), (str, dict)):
         raise ReportError(f"{path}: not a result file: 'machine' is missing or neither text nor an object")
-    known = {"device", "machine", "commit", "command", "results"}
+    known = {"device", "machine", "commit", "command", "models", "results"}
+    models = document.get("models")
     source = Source(
         file=str(path),
         device=document["device"],
         machine=document["machine"],
         commit=document["commit"],
         command=document["command"],
+        models=models if isinstance(models, dict) else {},
         extra={key: value for key, value in document.items() if key not in known},
     )
     return source, [
@@ -266,6 +271,9 @@ class _Row:
         raise ReportError(
             f"{self._where}: '{key}' must be {wanted}, it is {value}: run the benchmark again to write it"
         )
+
+    def has(self, key):
+        return key in self._row
 
     def text(self, key, default=None):
         value = self._row.get(key, default)
@@ -325,6 +333,8 @@ def _measurement(row, source):
     spread = row.part("spread", True)
     cpu = row.part("cpu", True)
     mean = row.part("mean", True)
+    rate_per_s = row.number("rate_per_s", failed)
+    value_bandwidth, total_bandwidth = _bandwidths(row, rate_per_s, failed)
     return Measurement(
         source=source,
         topology=row.text("topology"),
@@ -335,8 +345,9 @@ def _measurement(row, source):
         pending=row.whole("pending", 1),
         nodes=row.whole("nodes", 1),
         threads=row.whole("threads", 1),
-        rate_per_s=row.number("rate_per_s", failed),
-        bandwidth_bytes_per_s=row.number("bandwidth_bytes_per_s", failed),
+        rate_per_s=rate_per_s,
+        value_bandwidth_bytes_per_s=value_bandwidth,
+        total_bandwidth_bytes_per_s=total_bandwidth,
         p50_ns=latency_ns.get("p50"),
         p99_ns=latency_ns.get("p99"),
         p999_ns=latency_ns.get("p999"),
@@ -354,6 +365,18 @@ def _measurement(row, source):
         rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),
     )
+
+
+def _bandwidths(row, rate_per_s, failed):
+    """Of the values and in total. Older files have one key alone, which is the total."""
+    total_key = "total_bandwidth_bytes_per_s"
+    if not row.has(total_key) and row.has("bandwidth_bytes_per_s"):
+        total_key = "bandwidth_bytes_per_s"
+    total = row.number(total_key, failed)
+    value = row.number("value_bandwidth_bytes_per_s", True)
+    if value is None and rate_per_s is not None:
+        value = rate_per_s * row.whole("response_bytes", 0)
+    return value, total
 
 
 def _number_or_none(value):

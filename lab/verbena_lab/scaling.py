@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from . import figures, units
-from .results import SETTINGS
+from .results import SETTING_KEYS, SETTINGS
 from .views import configuration, plain, series_of
 
 
@@ -21,8 +21,7 @@ class Axis:
 
 
 def _setting(key):
-    index = [name for name, _ in SETTINGS].index(key)
-    return lambda view: view.settings[index]
+    return lambda view: view.settings[SETTING_KEYS.index(key)]
 
 
 def _count(value):
@@ -146,7 +145,7 @@ def _variant(axis, members, shape, fixed):
                     figures.hover(
                         series,
                         f"{axis.text(value)} {axis.title}",
-                        f"{units.rate_text(one.rate_per_s)} · {units.bandwidth_text(one.bandwidth_bytes_per_s)}"
+                        f"{units.rate_text(one.rate_per_s)} · {units.bandwidth_text(one.value_bandwidth_bytes_per_s)}"
                         f" · median {units.time_text(one.p50_ns)}",
                     )
                     for value, one in points

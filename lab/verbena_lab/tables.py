@@ -101,7 +101,8 @@ _COLUMNS = (
     ("p99", lambda one: _optional(one.p99_ns, units.time_text), True, False),
     ("p99.9", lambda one: _optional(one.p999_ns, units.time_text), True, False),
     ("Rate", lambda one: _optional(one.rate_per_s, units.rate_text), True, False),
-    ("Bandwidth", lambda one: _optional(one.bandwidth_bytes_per_s, units.bandwidth_text), True, False),
+    ("Value bandwidth", lambda one: _optional(one.value_bandwidth_bytes_per_s, units.bandwidth_text), True, False),
+    ("Total bandwidth", lambda one: _optional(one.total_bandwidth_bytes_per_s, units.bandwidth_text), True, False),
     ("Mean ± deviation", _mean_cell, True, True),
     ("Spread", _spread_cell, True, True),
     ("Runs", lambda one: (one.runs, f"{one.runs:,}"), True, True),
@@ -140,7 +141,8 @@ def results_section(measurements):
     common = f" All rows: {', '.join(same)}." if same else ""
     return (
         f'<section id="all"><h2>All {len(measurements):,} results</h2>'
-        f"<p>Latency is one round trip. Click a column to sort by it.{escaped(common)}</p>"
+        "<p>Latency is one round trip. Value bandwidth counts responses, total bandwidth requests too. Click a column "
+        f"to sort by it.{escaped(common)}</p>"
         '<p class="filter"><label for="filter">Show rows with</label>'
         '<input id="filter" type="search" placeholder="e.g. read 1 MiB" autocomplete="off">'
         '<output id="shown" for="filter"></output></p>'

@@ -1,6 +1,7 @@
 """The whole answer in a few sentences, at the top of the page."""
 
 from .advice import level, listed, names_of, serves
+from .views import common_name, common_parts
 
 
 def verdict(view_answers):
@@ -37,19 +38,24 @@ def verdict(view_answers):
 
 
 def _serving_sentences(decided, best_serving, read_measured):
-    """Recommends protocols; a mark layout is named only where one alone leads every time."""
+    """Recommends protocols, and of their designs what all have that lead: everywhere, or in one answer."""
     leading = {}
     for answer in decided:
         for candidate in best_serving[id(answer)]:
             answers_of = leading.setdefault(candidate.series.protocol, {})
-            answers_of.setdefault(id(answer), []).append(candidate.series.name)
+            answers_of.setdefault(id(answer), []).append(candidate.series)
     best = max(leading, key=lambda protocol: (len(leading[protocol]), -protocol.slot))
     won = [answer for answer in decided if id(answer) in leading[best]]
-    names = {tuple(found) for found in leading[best].values()}
-    name = names.pop()[0] if len(names) == 1 and all(len(found) == 1 for found in leading[best].values()) else best.name
+    every = [series for found in leading[best].values() for series in found]
+
+    def subject(answer):
+        own = [part for part in common_parts(leading[best][id(answer)]) if part not in common_parts(every)]
+        return answer.question.subject + (f" ({' · '.join(own)})" if own else "")
+
     alone = all({one.series.protocol for one in best_serving[id(answer)]} == {best} for answer in won)
     where = " where the responder computes the answer" if read_measured else ""
-    yield f"Use {name}{where}: {'best' if alone else 'best or level with the best'} in {_subjects(won)}."
+    how = "best" if alone else "best or level with the best"
+    yield f"Use {common_name(every)}{where}: {how} in {listed(list(map(subject, won)))}."
     lost = [answer for answer in decided if answer not in won]
     if lost:
         parts = [f"{names_of(best_serving[id(answer)], 'or')} for {answer.question.subject}" for answer in lost]

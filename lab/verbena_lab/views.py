@@ -4,13 +4,17 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .protocols import LONGEST_NAME, find_protocol
-from .results import SETTINGS, Range
+from .results import SETTING_KEYS, SETTINGS, Range
+
+# Choices of a design beside its protocol and mark layout, ranked like these: key, and how a value reads in a name.
+DESIGN = (("model", "{}"), ("receive_queues", "{} receives"), ("wait", "{}"))
+_DESIGN_KEYS = tuple(key for key, _ in DESIGN)
 
 
 @dataclass(frozen=True)
 class View:
-    """Measurements of one device, machine, commit, topology, node and thread count, and further settings. Nothing is
-    compared across views."""
+    """Measurements of one device, machine, commit, topology, node and thread count, and further settings. Protocols are
+    compared within a view only."""
 
     device: str
     machine: str
@@ -18,7 +22,7 @@ class View:
     topology: str
     nodes: int
     threads: int
-    settings: tuple  # as in Measurement
+    settings: tuple  # as in Measurement; None for the axes of DESIGN
     label: str  # tells it apart from the other views of the report
     valid: list  # one measurement per series and configuration, without errors
     failed: list  # those with errors > 0, as they were read
@@ -27,26 +31,40 @@ class View:
 
 @dataclass(frozen=True)
 class Series:
-    """One line on a plot: a protocol, and its mark layout where the view has several of them."""
+    """One line on a plot: a protocol, and what else of its design the view has several of."""
 
     key: tuple
-    name: str
+    parts: tuple  # of the name behind the protocol's: what of the design varies here, else ""
     slot: int
-    layout_rank: int  # 0 for the only or first layout
+    variant_rank: int  # 0 for the only or first design of the protocol
     protocol: object
 
     @property
+    def name(self):
+        return common_name([self])
+
+    @property
     def dash(self):
-        return _DASHES[(self.slot + 2 * self.layout_rank) % len(_DASHES)]
+        return _DASHES[(self.slot + 2 * self.variant_rank) % len(_DASHES)]
 
     @property
     def marker(self):
-        return _MARKERS[self.slot] + ("", "-open", "-open-dot")[min(self.layout_rank, 2)]
+        return _MARKERS[self.slot] + ("", "-open", "-open-dot")[min(self.variant_rank, 2)]
 
 
 # Besides their colours, series differ in marker and dash, so that they can be told apart without colour.
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "pentagon", "cross")
 _DASHES = ("solid", "6px,3px", "8px,3px,2px,3px", "2px,3px", "11px,3px", "4px,2px")
+
+
+def common_parts(series):
+    """What the designs of several series have in common, of what varies at all."""
+    return [parts[0] for parts in zip(*(one.parts for one in series)) if parts[0] and len(set(parts)) == 1]
+
+
+def common_name(series):
+    """The name of several of one protocol."""
+    return " · ".join([series[0].protocol.name, *common_parts(series)])
 
 
 def configuration(measurement):
@@ -64,7 +82,9 @@ def make_views(measurements):
             measurement.topology,
             measurement.nodes,
             measurement.threads,
-            measurement.settings,
+            tuple(
+                None if key in _DESIGN_KEYS else value for key, value in zip(SETTING_KEYS, measurement.settings)
+            ),
         )
         groups.setdefault(key, []).append(measurement)
     labels = _labels(list(groups))
@@ -79,20 +99,25 @@ def make_views(measurements):
 
 def series_of(view):
     """The series of a view in the order of the legend, with the measurements of each."""
-    layouts = {}
+    designs = {}
     for one in view.valid + view.failed:
-        layouts.setdefault(one.protocol, set()).add(one.mark_layout)
+        designs.setdefault(one.protocol, set()).add(_design(one))
     series = {}
     for one in view.valid:
-        several = sorted(layouts[one.protocol])
+        design = _design(one)
+        several = sorted(designs[one.protocol])
         protocol = find_protocol(one.protocol)
-        name = protocol.name
-        if len(several) > 1 and one.mark_layout:
-            name += f" · {one.mark_layout[:LONGEST_NAME]}"
-        key = (one.protocol, one.mark_layout)
-        entry = Series(key, name, protocol.slot, several.index(one.mark_layout), protocol)
+        varying = tuple(part if len(set(values)) > 1 else "" for part, values in zip(design, zip(*several)))
+        entry = Series((one.protocol, *design), varying, protocol.slot, several.index(design), protocol)
         series.setdefault(entry, []).append(one)
     return dict(sorted(series.items(), key=lambda item: (item[0].slot, item[0].key)))
+
+
+def _design(one):
+    """What tells designs of one protocol from each other, as words; empty where the results do not say."""
+    further = (one.setting(key) for key, _ in DESIGN)
+    texts = ["" if value is None else text.format(plain(value)) for value, (_, text) in zip(further, DESIGN)]
+    return tuple(text[:LONGEST_NAME] for text in [one.mark_layout, *texts])
 
 
 def _labels(keys):
@@ -116,7 +141,7 @@ def plain(value):
 def _merge_repeats(measurements):
     groups = {}
     for one in measurements:
-        groups.setdefault((one.protocol, one.mark_layout) + configuration(one), []).append(one)
+        groups.setdefault((one.protocol, _design(one)) + configuration(one), []).append(one)
     merged = [_merge(members) for members in groups.values()]
     return merged, sum(len(members) > 1 for members in groups.values())
 
@@ -143,7 +168,8 @@ def _merge(members):
     return replace(
         members[0],
         rate_per_s=median("rate_per_s"),
-        bandwidth_bytes_per_s=median("bandwidth_bytes_per_s"),
+        value_bandwidth_bytes_per_s=median("value_bandwidth_bytes_per_s"),
+        total_bandwidth_bytes_per_s=median("total_bandwidth_bytes_per_s"),
         p50_ns=median("p50_ns"),
         p99_ns=median("p99_ns"),
         p999_ns=median("p999_ns"),

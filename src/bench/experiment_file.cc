@@ -219,7 +219,8 @@ Result<Plan> read_experiment_file(const std::string& path) {
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file && !file.eof()) {
     return Status(StatusCode::kNotFound,
-                  fmt::format("cannot read the experiment {}: {}; the papers' are in experiments/",
+                  fmt::format("cannot read the experiment {}: {}; name a file, or a figure of a "
+                              "paper, such as msgproto-fig10a",
                               path, std::strerror(errno)));
   }
   text.resize(static_cast<size_t>(file.gcount()));

@@ -260,7 +260,28 @@ uint64_t available_memory_bytes() {
   return available;
 }
 
+Status check_huge_pages(const Point& point, const DeviceInfo& device, uint64_t free_huge_pages) {
+  if (point.huge_pages == 0) return Status::ok_status();
+  const bool verbs = subject_of(point) == Subject::kVerbs;
+  if (device.kind == DeviceKind::kSimulated || (device.kind == DeviceKind::kSoft && !verbs)) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} has no use for huge pages: only RNICs translate addresses; "
+                              "leave --huge-pages 1 out",
+                              device.name));
+  }
+  if (free_huge_pages > 0) return Status::ok_status();
+  return Status(StatusCode::kUnsupported,
+                "there are no free pages of 2 MiB for --huge-pages 1; set some aside (sudo sysctl "
+                "vm.nr_hugepages=512), or leave it out");
+}
+
 namespace {
+
+uint64_t free_huge_pages() {
+  uint64_t pages = 0;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> pages;
+  return pages;
+}
 
 Status check_queue(const Point& point, const DeviceInfo& device) {
   const bool verbs = subject_of(point) == Subject::kVerbs;
@@ -313,8 +334,10 @@ Status check_memory(const Point& point, uint64_t available_bytes) {
 
 Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& device) {
   const uint64_t available_bytes = available_memory_bytes();
+  const uint64_t huge_pages = free_huge_pages();
   for (const PointGroup& group : groups) {
     for (const Point& point : group) {
+      VERBENA_RETURN_IF_ERROR(check_huge_pages(point, device, huge_pages));
       VERBENA_RETURN_IF_ERROR(check_queue(point, device));
       if (subject_of(point) == Subject::kVerbs) {
         VERBENA_RETURN_IF_ERROR(check_operation(point, device));

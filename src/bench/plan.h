@@ -68,7 +68,10 @@ Result<std::vector<PointGroup>> point_groups(const Plan& plan);
 
 // Whether the points can be carried out on this device and machine, before anything starts.
 //   kLimitExceeded  too many pending requests for a queue pair, or more memory than there is
+//   kUnsupported    what this device or machine has not, such as huge pages
 Status check_points(const std::vector<PointGroup>& groups, const DeviceInfo& device);
+// Of that, whether huge pages that are asked for would be used. Results must not say so otherwise.
+Status check_huge_pages(const Point& point, const DeviceInfo& device, uint64_t free_huge_pages);
 
 // What is planned, for the result file: two plans with equal ones measure the same.
 nlohmann::json plan_json(const Plan& plan);

@@ -106,6 +106,22 @@ TEST(Plan, ItsTextTellsPlansApart) {
   EXPECT_EQ(plan_json(plan)["sweeps"][0]["active"], nlohmann::json({"0.1", "1"}));
 }
 
+TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
+  DeviceInfo info = device();
+  Point point;
+  EXPECT_TRUE(check_huge_pages(point, info, 0).ok());
+  point.huge_pages = 1;
+  EXPECT_TRUE(check_huge_pages(point, info, 8).ok());
+  EXPECT_THAT(check_huge_pages(point, info, 0).message(), HasSubstr("vm.nr_hugepages"));
+  for (const DeviceKind kind : {DeviceKind::kSoft, DeviceKind::kSimulated}) {
+    info.kind = kind;
+    EXPECT_THAT(check_huge_pages(point, info, 8).message(), HasSubstr("toy0 has no use"));
+    EXPECT_FALSE(
+        check_points(point_groups(plan_of("one-to-one", {{"huge-pages", "1"}})).value(), info)
+            .ok());
+  }
+}
+
 TEST(Plan, RefusesWhatCannotBeDone) {
   const auto check = [](const Plan& plan) {
     return check_points(point_groups(plan).value(), device());

@@ -8,7 +8,7 @@ Summary PointResult::over_runs(double RunResult::*value) const {
   return summarize(values);
 }
 
-double PointResult::bandwidth_bytes_per_s() const {
+double PointResult::total_bandwidth_bytes_per_s() const {
   if (subject_of(point) == Subject::kVerbs) return value_bandwidth_bytes_per_s();
   const uint64_t request_bytes = point.protocol == Protocol::kRead ? 0 : point.request_bytes;
   return rate_per_s().median * static_cast<double>(request_bytes + point.response_bytes);

@@ -32,8 +32,8 @@ struct PointResult {
   Summary p50_ns() const { return over_runs(&RunResult::p50_ns); }
   Summary p99_ns() const { return over_runs(&RunResult::p99_ns); }
   Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
-  // Of the payload that travels, both ways; a READ has no request that does.
-  double bandwidth_bytes_per_s() const;
+  // Of requests and responses together; a READ has no request that travels.
+  double total_bandwidth_bytes_per_s() const;
   // Of the responses alone, as the papers count: messages per time x V.
   double value_bandwidth_bytes_per_s() const;
   // The same where every node requests, as the mean of a node ("msgproto" 4); else nothing.

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "src/base/runtime.h"
@@ -20,19 +21,23 @@ size_t terminal_columns() {
 
 }  // namespace
 
-Progress::Progress(uint64_t steps)
+Progress::Progress(uint64_t steps, double weight)
     : steps_(steps),
+      weight_(weight > 0 ? weight : static_cast<double>(steps)),
       terminal_(isatty(STDERR_FILENO) == 1),
       start_ns_(now_ns()),
       last_ns_(start_ns_) {}
 
-void Progress::step(const std::string& what) {
+void Progress::step(const std::string& what, double weight) {
   ++begun_;
+  begun_weight_ += weight;
+  last_weight_ = weight;
   const uint64_t now = now_ns();
   if (now - last_ns_ < (terminal_ ? kTerminalPeriodNs : kOtherPeriodNs)) return;
   last_ns_ = now;
-  std::string line = fmt::format("[{:>{}}/{}]{} {}", begun_, fmt::formatted_size("{}", steps_),
-                                 steps_, remaining_text(now - start_ns_), what);
+  std::string line =
+      fmt::format("[{:>{}}/{}]{} {}", begun_, fmt::formatted_size("{}", steps_), steps_,
+                  remaining_text(begun_weight_ - last_weight_, weight_, now - start_ns_), what);
   if (terminal_) {
     line.resize(std::min(line.size(), terminal_columns() - 1));
     fmt::print(stderr, "\r{}\x1b[K", line);
@@ -50,10 +55,11 @@ void Progress::clear() {
   shown_ = false;
 }
 
-std::string Progress::remaining_text(uint64_t elapsed_ns) const {
-  const uint64_t done = begun_ - 1;
-  if (done == 0) return "";
-  const uint64_t seconds = elapsed_ns / done * (steps_ - done) / 1'000'000'000 + 1;
+std::string remaining_text(double done_weight, double weight, uint64_t elapsed_ns) {
+  constexpr double kFirstShare = 0.05;
+  if (done_weight <= 0 || done_weight < kFirstShare * weight) return "";
+  const double left_ns = static_cast<double>(elapsed_ns) / done_weight * (weight - done_weight);
+  const auto seconds = static_cast<uint64_t>(std::max(0.0, left_ns) / 1e9) + 1;
   return fmt::format(" {}:{:02} left", seconds / 60, seconds % 60);
 }
 

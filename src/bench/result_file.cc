@@ -15,6 +15,7 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/machine.h"
 #include "src/bench/axis.h"
+#include "src/bench/model_evidence.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::bench {
@@ -181,7 +182,8 @@ json to_json(const PointResult& result) {
   if (!result.error.empty()) row["error"] = result.error;
   if (!result.measured()) {
     row["rate_per_s"] = nullptr;
-    row["bandwidth_bytes_per_s"] = nullptr;
+    row["value_bandwidth_bytes_per_s"] = nullptr;
+    row["total_bandwidth_bytes_per_s"] = nullptr;
     row["latency_ns"] = {{"p50", nullptr}, {"p99", nullptr}, {"p999", nullptr}};
     row["runs"] = 1;  // the one that failed
     return row;
@@ -189,10 +191,10 @@ json to_json(const PointResult& result) {
   const Summary rate = result.rate_per_s();
   const Summary p50 = result.p50_ns();
   row["rate_per_s"] = rate.median;
-  row["bandwidth_bytes_per_s"] = result.bandwidth_bytes_per_s();
+  row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
+  row["total_bandwidth_bytes_per_s"] = result.total_bandwidth_bytes_per_s();
   row["latency_ns"] = {
       {"p50", p50.median}, {"p99", result.p99_ns().median}, {"p999", result.p999_ns().median}};
-  row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
   if (const std::optional<double> per_node = result.value_bandwidth_per_node_bytes_per_s()) {
     row["value_bandwidth_per_node_bytes_per_s"] = *per_node;
   }
@@ -250,6 +252,7 @@ json result_document(const ResultOrigin& origin, const std::vector<PointResult>&
                    {"commit", build_commit()},
                    {"command", origin.command},
                    {"results", json::array()}};
+  if (json models = models_json({origin.device}); !models.empty()) document["models"] = models;
   if (!origin.settings.is_null()) document["settings"] = origin.settings;
   if (!origin.plan.is_null()) document["plan"] = origin.plan;
   if (!origin.about.is_null()) document["experiment"] = origin.about;

@@ -79,7 +79,7 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
   EXPECT_DOUBLE_EQ(row["mean"]["rate_per_s"].get<double>(), 7e6 / 3);
   EXPECT_EQ(row["run_results"].size(), 3u);
   EXPECT_EQ(row["rate_per_s"], 2e6);
-  EXPECT_EQ(row["bandwidth_bytes_per_s"], 2e9);
+  EXPECT_EQ(row["total_bandwidth_bytes_per_s"], 2e9);
   EXPECT_EQ(row["latency_ns"], json({{"p50", 2000.0}, {"p99", 2500.0}, {"p999", 3000.0}}));
   EXPECT_EQ(row["verified"], true);
   EXPECT_EQ(row["errors"], 0);
@@ -125,7 +125,8 @@ TEST_F(ResultFile, AFailedPointHasNoNumbersAndIsNotVerified) {
 TEST_F(ResultFile, OnlyResponsesCountForTheBandwidthOfReads) {
   PointResult result = measured();
   result.point.protocol = Protocol::kRead;
-  EXPECT_EQ(to_json(result)["bandwidth_bytes_per_s"], 936 * 2e6);
+  EXPECT_EQ(to_json(result)["value_bandwidth_bytes_per_s"], 936 * 2e6);
+  EXPECT_EQ(to_json(result)["total_bandwidth_bytes_per_s"], 936 * 2e6);
 }
 
 TEST_F(ResultFile, CanBeGoneOnFrom) {

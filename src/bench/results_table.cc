@@ -98,7 +98,7 @@ std::string results_table(const std::vector<PointResult>& results) {
                                     [](const PointResult& result) { return result.verify; });
   std::vector<std::vector<std::string>> rows = {
       {"protocol", "mark", "request", "response", "pending", "median", "p99", "p99.9", "rate",
-       "bandwidth", "CPU req.", "CPU resp.", "runs", "spread"}};
+       "value bandwidth", "total bandwidth", "CPU req.", "CPU resp.", "runs", "spread"}};
   if (shapes) {
     rows.front().insert(rows.front().begin() + 2, "nodes x threads");
     rows.front().push_back("empty");
@@ -133,7 +133,8 @@ std::string results_table(const std::vector<PointResult>& results) {
       const Summary rate = result.rate_per_s();
       row.insert(row.end(), {time_text(result.p50_ns().median), time_text(result.p99_ns().median),
                              time_text(result.p999_ns().median), rate_text(rate.median),
-                             bandwidth_text(result.bandwidth_bytes_per_s()),
+                             bandwidth_text(result.value_bandwidth_bytes_per_s()),
+                             bandwidth_text(result.total_bandwidth_bytes_per_s()),
                              cost_text(result.requester_cost()), cost_text(result.responder_cost()),
                              fmt::format("{}", result.runs.size()), spread_text(rate)});
       if (shapes) {
@@ -154,8 +155,11 @@ std::string results_table(const std::vector<PointResult>& results) {
          fmt::format(
              "latency: post to response of one request, waiting behind other pending ones "
              "included; "
-             "CPU: {} per message\nat requester and responder, polls that found nothing left out; "
-             "numbers are medians over the runs, spread is that of the rate\n{}",
+             "bandwidth: of the responses (value),\nand of requests too (total; that of a READ "
+             "does "
+             "not travel); CPU: {} per message at requester and responder, polls\nthat found "
+             "nothing "
+             "left out; numbers are medians over the runs, spread is that of the rate\n{}",
              unit, shapes ? "empty: share of the responders' looks that found no request\n" : "") +
          simulation_text(results);
 }

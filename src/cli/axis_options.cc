@@ -7,6 +7,31 @@
 
 namespace verbena::cli {
 
+namespace {
+
+constexpr std::string_view kAll = "all";
+
+// "COUNTS" is COUNT, "LIST" is NAME.
+std::string shape_of_one(std::string_view shape) {
+  if (shape == "LIST") return "NAME";
+  if (shape.ends_with('S')) shape.remove_suffix(1);
+  return std::string(shape);
+}
+
+// "shared, per-connection, or all" is "shared, or per-connection".
+std::string help_of_one(const bench::Axis& axis) {
+  constexpr std::string_view kOrAll = ", or all";
+  std::string help(axis.help);
+  const size_t end = help.find(kOrAll);
+  if (end == std::string::npos) return help;
+  help.erase(end, kOrAll.size());
+  const size_t last = help.rfind(", ", end - 1);
+  if (last != std::string::npos) help.insert(last + 2, "or ");
+  return help;
+}
+
+}  // namespace
+
 CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology) {
   CLI::Option* option =
       command.add_option("TOPOLOGY", topology, "one-to-one, N-to-1 (or M:1), 1:M, N-to-M or M:M");
@@ -16,7 +41,7 @@ CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology) 
 }
 
 std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, bench::Subject subject,
-                                           AxisTexts& texts) {
+                                           AxisTexts& texts, Values values) {
   std::vector<CLI::Option*> options;
   for (const bench::Axis& axis : bench::axes()) {
     if (!axis.belongs_to(subject)) continue;
@@ -24,10 +49,14 @@ std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, bench:
     if (!axis.alias.empty()) names += fmt::format(",--{}", axis.alias);
     CLI::Option* option = command.add_option_function<std::string>(
         names, [&texts, &axis](const std::string& text) { texts[axis.name] = text; },
-        std::string(axis.help));
-    option->option_text(axis.standard.empty() ? std::string(axis.shape)
-                                              : fmt::format("{} ({})", axis.shape, axis.standard));
-    if (const auto choices = axis.choices(); !choices.empty()) tool.choices[option] = choices;
+        values == Values::kOne ? help_of_one(axis) : std::string(axis.help));
+    const std::string shape =
+        values == Values::kOne ? shape_of_one(axis.shape) : std::string(axis.shape);
+    option->option_text(axis.standard.empty() ? shape
+                                              : fmt::format("{} ({})", shape, axis.standard));
+    auto choices = axis.choices();
+    if (values == Values::kOne) std::erase(choices, kAll);
+    if (!choices.empty()) tool.choices[option] = choices;
     options.push_back(option);
   }
   return options;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,9 +18,10 @@ using AxisTexts = std::map<std::string_view, std::string>;
 
 CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology);
 // An option per axis of the subject, which leaves in `texts` what was typed; `texts` must outlive
-// the command.
+// the command. With Values::kOne, help and completion offer no lists.
+enum class Values : uint8_t { kLists, kOne };
 std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, bench::Subject subject,
-                                           AxisTexts& texts);
+                                           AxisTexts& texts, Values values = Values::kLists);
 // "sim:NAME" for each profile that is installed.
 std::vector<std::string> simulated_devices();
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "src/bench/axis.h"
-#include "src/bench/experiment_file.h"
 #include "src/bench/plan.h"
 #include "src/bench/result_file.h"
 #include "src/bench/simulated_nodes.h"
@@ -16,6 +15,7 @@
 #include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
+#include "src/cli/experiment_option.h"
 #include "src/cli/job_experiment.h"
 #include "src/cli/length_options.h"
 #include "src/cli/tool.h"
@@ -64,7 +64,8 @@ constexpr const char* kHelp =
     "messages.\n\n"
     "Experiments: a TOML file names a topology and lists on axes, which are the options above "
     "without\n"
-    "their dashes; those of the papers are in experiments/, with the papers' numbers.\n\n"
+    "their dashes. Those of the papers are found by name: 'verbena reproduce' takes the same "
+    "ones.\n\n"
     "Two hosts: --listen on one, --connect HOST on the other, with the same --secret-file, which\n"
     "'(umask 077; openssl rand -hex 32 > job.secret)' makes. More hosts, or a launcher:\n"
     "'mpiexec verbena bench ... --job' or srun, one rank per host; see "
@@ -123,7 +124,7 @@ Status limit(const std::string& text, const char* what,
 Result<bench::Plan> parse_plan(const BenchOptions& options) {
   bench::Plan plan;
   if (!options.experiment.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(plan, bench::read_experiment_file(options.experiment));
+    VERBENA_ASSIGN_OR_RETURN(plan, read_experiment(options.experiment));
     if (plan.sweeps.front().subject() == bench::Subject::kVerbs) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("{} is about single verbs; 'verbena verbs --experiment' measures "
@@ -218,10 +219,13 @@ void add_bench_command(Tool& tool) {
       "--resume", options->resume,
       "Go on from what the --json file has of this very plan, after an interruption");
   resume->option_text(" ")->needs(json);
-  CLI::Option* experiment = add("--experiment", options->experiment, "FILE.toml",
-                                "Measure what this file says; other options replace what is in it");
+  CLI::Option* experiment =
+      add("--experiment", options->experiment, "NAME|FILE",
+          "Measure a paper's figure by its name, or what this file says; other "
+          "options replace it");
   experiment->excludes(topology);
   tool.takes_path[experiment] = true;
+  tool.choices[experiment] = experiment_names();
   CLI::Option* limit_nodes = add("--limit-nodes", options->limit_nodes, "N",
                                  "Take N where a list has more nodes of either role");
   CLI::Option* limit_threads = add("--limit-threads", options->limit_threads, "N",

@@ -85,8 +85,9 @@ std::string bash_completion(const Tool& tool) {
       if (!takes_value(*option)) continue;
       std::string reply = "COMPREPLY=()";
       if (choices != tool.choices.end()) {
-        reply = fmt::format("mapfile -t COMPREPLY < <(compgen -W '{}' -- \"$word\")",
-                            joined(choices->second, " "));
+        reply = fmt::format("mapfile -t COMPREPLY < <(compgen -W '{}'{} -- \"$word\")",
+                            joined(choices->second, " "),
+                            tool.takes_path.contains(option) ? " -f" : "");
       } else if (tool.takes_path.contains(option)) {
         reply = "compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- \"$word\")";
       }
@@ -146,7 +147,9 @@ std::string zsh_completion(const Tool& tool) {
       const auto choices = tool.choices.find(option);
       std::string action;
       if (choices != tool.choices.end()) {
-        action = fmt::format("({})", joined(choices->second, " "));
+        const std::string names = joined(choices->second, " ");
+        action = tool.takes_path.contains(option) ? fmt::format("{{compadd -- {}; _files}}", names)
+                                                  : fmt::format("({})", names);
       } else if (tool.takes_path.contains(option)) {
         action = "_files";
       }

@@ -12,6 +12,7 @@
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/bench/interrupt.h"
+#include "src/bench/model_evidence.h"
 #include "src/bench/node.h"
 #include "src/bench/node_pool.h"
 #include "src/bench/plan.h"
@@ -179,10 +180,10 @@ int run_experiment(const Experiment& experiment) {
       log_warning("nothing counts instructions here: {}", profiler->without_instructions());
     }
   }
-  if (!tsc_is_steady()) {
+  if (!simulated(experiment) && !tsc_is_steady()) {
     log_warning("this machine's cycle counter is not steady: latencies come from a slower clock");
   }
-  if (usable_cpus().size() < 2) {
+  if (!simulated(experiment) && usable_cpus().size() < 2) {
     log_warning("there is one CPU for processes that poll: they take turns, which is slow");
   }
 
@@ -229,8 +230,8 @@ int run_experiment(const Experiment& experiment) {
 
   if (!results.empty()) {
     const bool verbs = bench::subject_of(results.front().point) == bench::Subject::kVerbs;
-    fmt::print("{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
-               bench::profiles_table(results));
+    fmt::print("{}{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
+               bench::model_text(experiment.device), bench::profiles_table(results));
   }
   const int output = finish_output();
   if (bench::interrupted()) {

@@ -14,6 +14,7 @@
 #include "src/base/build_info.h"
 #include "src/base/runtime.h"
 #include "src/bench/interrupt.h"
+#include "src/bench/model_evidence.h"
 #include "src/bench/result_file.h"
 #include "src/bench/size_list.h"
 #include "src/cli/commands.h"
@@ -39,7 +40,8 @@ constexpr const char* kHelp =
     "share/verbena/reproduce/checks/PAPER.toml: the points that are measured and what has to "
     "hold.\n"
     "Numbers hold within 25 %; rows about hardware, and rows that the profile of the device was\n"
-    "calibrated with, within 15 %. The latter do not count as reproduced. Orders, plateaus and\n"
+    "calibrated with, within 15 %. The latter do not count as reproduced. Shares of a whole hold\n"
+    "within as much of what they lack to 100 %, where that is less. Orders, plateaus and\n"
     "crossovers hold as they are stated, a crossover between two measured places at the second.\n"
     "What cannot be checked is listed with the reason.\n\n"
     "Exit code: 0 when everything was measured, whatever holds; 1 if something failed; 2 wrong\n"
@@ -121,9 +123,21 @@ int report_unmeasured(const std::vector<PointList>& lists) {
              fmt::format("{} of {} points could not be measured: {}", failed, points, first)));
 }
 
+// Each once.
+std::vector<std::string> devices_of(const std::vector<PointList>& lists) {
+  std::vector<std::string> devices;
+  for (const PointList& list : lists) {
+    if (std::find(devices.begin(), devices.end(), list.device) == devices.end()) {
+      devices.push_back(list.device);
+    }
+  }
+  return devices;
+}
+
 nlohmann::json results_json(const std::vector<PointList>& lists, const std::string& command) {
   nlohmann::json document =
       bench::result_document({lists.empty() ? "" : lists[0].device, command}, {});
+  document["models"] = bench::models_json(devices_of(lists));
   for (const PointList& list : lists) {
     for (const reproduce::WantedPoint& wanted : list.points) {
       const reproduce::Measurement* one = list.measurements->find(wanted.point);
@@ -140,11 +154,11 @@ nlohmann::json report_json(const Reproduction& todo,
                            reproduce::Experiments& experiments,
                            const std::vector<PointList>& lists) {
   nlohmann::json document = {{"papers", nlohmann::json::array()},
-                             {"devices", nlohmann::json::array()},
+                             {"devices", devices_of(lists)},
+                             {"models", bench::models_json(devices_of(lists))},
                              {"commit", build_commit()},
                              {"verdicts", reproduce::to_json(verdicts)}};
   document["figures"] = reproduce::figures_json(todo.catalog, verdicts, papers, experiments);
-  for (const PointList& list : lists) document["devices"].push_back(list.device);
   for (const reproduce::PaperChecks& paper : todo.catalog.papers) {
     if (!papers.contains(paper.paper)) continue;
     const reproduce::Tally count = reproduce::tally(verdicts, paper.paper);
@@ -156,7 +170,8 @@ nlohmann::json report_json(const Reproduction& todo,
 
 int print_verdicts(const reproduce::Catalog& catalog,
                    const std::vector<reproduce::Verdict>& verdicts,
-                   const std::map<std::string, reproduce::PaperData>& papers) {
+                   const std::map<std::string, reproduce::PaperData>& papers,
+                   const std::vector<std::string>& devices) {
   std::string summary;
   for (const reproduce::PaperChecks& paper : catalog.papers) {
     if (!papers.contains(paper.paper)) continue;
@@ -164,6 +179,7 @@ int print_verdicts(const reproduce::Catalog& catalog,
     summary += reproduce::summary_line(paper.paper, reproduce::tally(verdicts, paper.paper));
   }
   fmt::print("{}", summary);
+  for (const std::string& device : devices) fmt::print("{}", bench::model_text(device));
   return finish_output();
 }
 
@@ -203,7 +219,7 @@ int reproduce_claims(const Tool& tool, const ReproduceOptions& options) {
 
   const std::vector<reproduce::Verdict> verdicts =
       reproduce::judge(todo->catalog, todo->chosen, papers, experiments);
-  const int printed = print_verdicts(todo->catalog, verdicts, papers);
+  const int printed = print_verdicts(todo->catalog, verdicts, papers, devices_of(lists));
   if (!options.json.empty()) {
     const Status written = bench::write_json_file(options.json, reproduce::to_json(verdicts));
     if (!written.ok()) return report_error(written);
@@ -249,7 +265,7 @@ void add_reproduce_command(Tool& tool) {
                             "Draw the figures there, with what the papers state on them");
   tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;
   command->footer(
-      kHelp + examples_text({"verbena reproduce bufreuse --json verdicts.json",
+      kHelp + examples_text({"verbena reproduce mpiiba --json verdicts.json",
                              "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
   command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
 }

@@ -22,6 +22,7 @@
 #include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/profile.h"
 
 namespace verbena::cli {
 
@@ -88,6 +89,23 @@ std::string last_line(const std::string& path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
+// Roughly how long a point takes: its process, its memory, and its time. A simulation spends that
+// for each node that is a bottleneck, and something for each request that is under way.
+double expected_ns(const PointList& list, const WantedPoint& wanted) {
+  constexpr double kProcessNs = 20e6;
+  constexpr double kByteNs = 1;
+  constexpr double kSimulatedNs = 80;  // of this machine for one of a busy node
+  constexpr double kPendingNs = 40e3;
+  const bench::Point& point = wanted.point;
+  const double setup_ns = kProcessNs + kByteNs * static_cast<double>(bench::memory_bytes(point));
+  const auto duration_ns = static_cast<double>(wanted.duration_ns);
+  if (!list.device.starts_with(sim::kDevicePrefix)) return setup_ns + duration_ns;
+  const auto wiring = bench::wire_connections(point);
+  const double queue_pairs = wiring.ok() ? static_cast<double>(wiring->queue_pairs()) : 1;
+  return setup_ns + kSimulatedNs * std::min(point.nodes, point.responder_nodes) * duration_ns +
+         kPendingNs * queue_pairs * point.pending;
+}
+
 class Measurer {
  public:
   Measurer(std::vector<std::pair<const PointList*, const WantedPoint*>> work, std::string tool,
@@ -95,7 +113,7 @@ class Measurer {
       : work_(std::move(work)),
         tool_(std::move(tool)),
         folder_(std::move(folder)),
-        progress_(work_.size()),
+        progress_(work_.size(), weight_of_all()),
         free_bytes_(bench::available_memory_bytes()) {}
 
   void run_worker() {
@@ -109,6 +127,12 @@ class Measurer {
   const std::string& hopeless() const { return hopeless_; }
 
  private:
+  double weight_of_all() const {
+    double sum = 0;
+    for (const auto& [list, wanted] : work_) sum += expected_ns(*list, *wanted);
+    return sum;
+  }
+
   std::optional<size_t> take() {
     std::unique_lock lock(mutex_);
     const auto fits = [&] {
@@ -120,7 +144,8 @@ class Measurer {
     const bench::Point& point = work_[next_].second->point;
     free_bytes_ -= std::min(free_bytes_, bench::memory_bytes(point));
     ++running_;
-    progress_.step(fmt::format("{} on {}", bench::point_text(point), work_[next_].first->device));
+    progress_.step(fmt::format("{} on {}", bench::point_text(point), work_[next_].first->device),
+                   expected_ns(*work_[next_].first, *work_[next_].second));
     return next_++;
   }
 

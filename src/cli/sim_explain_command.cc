@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/bench/explain.h"
+#include "src/bench/model_evidence.h"
 #include "src/bench/plan.h"
 #include "src/bench/result_file.h"
 #include "src/bench/simulated_nodes.h"
@@ -128,9 +129,9 @@ int explain(const ExplainOptions& options) {
       bench::explain_point(options.device, *point, length, *quantile, &recorder);
   if (!explanation.ok()) return report_error(explanation.status());
   const bench::MessagePath& path = explanation->path;
-  fmt::print("{}{}\n{}\n{}", heading(*point, options, *explanation, *quantile),
+  fmt::print("{}{}\n{}\n{}{}", heading(*point, options, *explanation, *quantile),
              bench::waterfall_text(path, recorder.threads()), bench::summary_text(path),
-             bench::sum_text(path));
+             bench::sum_text(path), bench::model_text(options.device));
   if (!options.trace.empty()) {
     const Status written = bench::write_json_file(
         options.trace,
@@ -153,7 +154,7 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
   CLI::Option* device = command->add_option("--device", options->device, "The simulated RNIC");
   device->option_text("sim:PROFILE");
   tool.choices[device] = simulated_devices();
-  add_axis_options(tool, *command, bench::Subject::kMessages, options->axes);
+  add_axis_options(tool, *command, bench::Subject::kMessages, options->axes, Values::kOne);
   command->get_option("--protocol")->option_text("NAME (write/write)");
   command
       ->add_option("--quantile", options->quantile,

@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "src/bench/model_evidence.h"
 #include "src/bench/text_table.h"
 #include "src/cli/sim_command.h"
 #include "src/device/sim/profile.h"
@@ -60,22 +60,14 @@ nlohmann::json to_json(const std::vector<ListedProfile>& profiles) {
   return list;
 }
 
-size_t count_of(const Parameters& parameters, std::string_view evidence) {
-  return static_cast<size_t>(
-      std::count_if(parameters.begin(), parameters.end(),
-                    [&](const sim::ParameterText& one) { return one.evidence == evidence; }));
-}
-
 std::string overview(const std::vector<ListedProfile>& profiles) {
   std::vector<std::vector<std::string>> rows = {
       {"device", "what it is", "parameters", "documented", "calibrated", "assumed"}};
   for (const ListedProfile& profile : profiles) {
-    const auto count = [&](std::string_view evidence) {
-      return fmt::format("{}", count_of(profile.parameters, evidence));
-    };
+    const bench::ModelEvidence evidence = bench::count_evidence(profile.title, profile.parameters);
     rows.push_back({std::string(sim::kDevicePrefix) + profile.name, profile.title,
-                    fmt::format("{}", profile.parameters.size()), count("documented"),
-                    count("calibrated"), count("assumed")});
+                    fmt::format("{}", evidence.all()), fmt::format("{}", evidence.documented),
+                    fmt::format("{}", evidence.calibrated), fmt::format("{}", evidence.assumed)});
   }
   return bench::text_table(rows, 2);
 }

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "src/bench/axis.h"
-#include "src/bench/experiment_file.h"
 #include "src/bench/plan.h"
 #include "src/bench/result_file.h"
 #include "src/bench/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
+#include "src/cli/experiment_option.h"
 #include "src/cli/length_options.h"
 #include "src/cli/tool.h"
 
@@ -59,7 +59,7 @@ Result<bench::Plan> parse_plan(const VerbsOptions& options) {
   if (options.experiment.empty()) {
     plan.sweeps.push_back(bench::Sweep::of_verbs());
   } else {
-    VERBENA_ASSIGN_OR_RETURN(plan, bench::read_experiment_file(options.experiment));
+    VERBENA_ASSIGN_OR_RETURN(plan, read_experiment(options.experiment));
     if (plan.sweeps.front().subject() != bench::Subject::kVerbs) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("{} is about requests and responses; 'verbena bench --experiment' "
@@ -113,9 +113,11 @@ void add_verbs_command(Tool& tool) {
   resume->option_text(" ")->needs(json);
   CLI::Option* experiment =
       command->add_option("--experiment", options->experiment,
-                          "Measure what this file says; other options replace what is in it");
-  experiment->option_text("FILE.toml");
+                          "Measure a paper's figure by its name, or what this file says; other "
+                          "options replace it");
+  experiment->option_text("NAME|FILE");
   tool.takes_path[json] = tool.takes_path[experiment] = true;
+  tool.choices[experiment] = experiment_names();
   command->footer(
       kHelp +
       examples_text(

@@ -46,8 +46,8 @@ enum class Shape {
   kConverges,  // from which x on all values differ by no more than `within`
 };
 
-// What the quotient of two quantities is told as.
-enum class QuotientUnit { kRatio, kPercent, kChange };  // 1.4; 140 %; 40 % more
+// What the quotient of two quantities is told as: 1.4; 140 %; 40 % more; 60 % less.
+enum class QuotientUnit { kRatio, kPercent, kChange, kReduction };
 
 struct Part {
   Shape shape = Shape::kStated;
@@ -75,6 +75,12 @@ struct Part {
   std::optional<Range> value{};
   std::string comparison{};
   std::string unit{};
+
+  // The quantity is a share of a whole, in percent: it cannot be above 100.
+  bool is_share() const {
+    return over ? quotient_unit == QuotientUnit::kReduction
+                : !minus && metric->dimension == Dimension::kShare;
+  }
 };
 
 struct Check {

@@ -27,6 +27,17 @@ constexpr std::array kShapes = {
     ShapeName{"overtakes", Shape::kOvertakes}, ShapeName{"converges", Shape::kConverges},
 };
 
+struct QuotientName {
+  std::string_view name;
+  QuotientUnit unit;
+};
+constexpr std::array kQuotients = {
+    QuotientName{"ratio", QuotientUnit::kRatio},
+    QuotientName{"percent", QuotientUnit::kPercent},
+    QuotientName{"change", QuotientUnit::kChange},
+    QuotientName{"reduction", QuotientUnit::kReduction},
+};
+
 constexpr std::array<std::string_view, 27> kCheckKeys = {
     "id",    "in",     "where", "of",   "over",  "minus", "than",    "groups", "metric",
     "is",    "as",     "best",  "mean", "at",    "along", "scale",   "within", "share",
@@ -137,16 +148,16 @@ class Reader {
                                     [&](const ShapeName& one) { return one.name == shape; });
     if (named == kShapes.end()) return wrong(fmt::format("nothing can be '{}'", shape));
     part.shape = named->shape;
-    const std::string metric = table["metric"].value_or(std::string("bandwidth"));
+    const std::string metric = table["metric"].value_or(std::string("value-bandwidth"));
     part.metric = find_metric(metric);
     if (part.metric == nullptr) return wrong(fmt::format("there is no metric '{}'", metric));
     const std::string quotient = table["as"].value_or(std::string("ratio"));
-    if (quotient != "ratio" && quotient != "percent" && quotient != "change") {
-      return wrong("'as' is ratio, percent or change");
+    const auto told = std::find_if(kQuotients.begin(), kQuotients.end(),
+                                   [&](const QuotientName& one) { return one.name == quotient; });
+    if (told == kQuotients.end()) {
+      return wrong("'as' is ratio, percent, change or reduction");
     }
-    part.quotient_unit = quotient == "ratio"     ? QuotientUnit::kRatio
-                         : quotient == "percent" ? QuotientUnit::kPercent
-                                                 : QuotientUnit::kChange;
+    part.quotient_unit = told->unit;
     VERBENA_RETURN_IF_ERROR(add_selections(table, *check, &part));
     VERBENA_RETURN_IF_ERROR(add_abscissas(table, *check, &part));
     part.mean = table["mean"].value_or(part.mean);

@@ -22,11 +22,11 @@
 //   of = { protocol = "read", pending = 16 }    # axes of bench/axis.h, and topology
 //
 // Further keys of a check, all of them members of Part in check.h: metric (of metric.h; standard
-// "bandwidth"), is ("stated", "rises", "falls", "flat", "similar", "ordered", "reaches", "holds",
-// "overtakes", "converges"), over, minus, than, groups, ascending, as ("ratio", "percent",
-// "change"), best, mean, at, along, scale, within, share, slack, mostly, value, compare, unit; note
-// and lacks. A check of several things has [[check.part]], which take what they do not say
-// themselves from the check.
+// "value-bandwidth"), is ("stated", "rises", "falls", "flat", "similar", "ordered", "reaches",
+// "holds", "overtakes", "converges"), over, minus, than, groups, ascending, as ("ratio", "percent",
+// "change", "reduction"), best, mean, at, along, scale, within, share, slack, mostly, value,
+// compare, unit; note and lacks. A check of several things has [[check.part]], which take what they
+// do not say themselves from the check.
 #pragma once
 
 #include <string>

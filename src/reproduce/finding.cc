@@ -72,11 +72,19 @@ class Finder {
     if (!of_metric && !in_unit(part.metric->dimension, unit_)) {
       unit_ = usual_unit(part.metric->dimension);
     }
+    claim_unit_ = claim.unit;
     // Sizes are stated in KB, which are 1,024 bytes.
     if (claim.unit == "KB") x_unit_ = 1024;
   }
 
   Result<Finding> find() {
+    VERBENA_ASSIGN_OR_RETURN(Finding finding, find_values());
+    if (!finding.text.empty()) finding.text += unit_text();
+    return finding;
+  }
+
+ private:
+  Result<Finding> find_values() {
     if (part_.shape == Shape::kOrdered) return ordered();
     VERBENA_ASSIGN_OR_RETURN(samples_, quantity_of(part_, part_.of, unit_, source_));
     switch (part_.shape) {
@@ -93,15 +101,40 @@ class Finder {
     }
   }
 
- private:
+  // Of what the text has; empty where that are plain numbers.
+  std::string unit_text() const {
+    std::string unit = unit_;
+    switch (part_.shape) {
+      case Shape::kReaches:
+      case Shape::kHolds:
+      case Shape::kOvertakes:
+      case Shape::kConverges:
+        unit = claim_unit_;  // of a place on the axis
+        break;
+      default:
+        if (part_.over && part_.quotient_unit == QuotientUnit::kRatio) unit = "";
+        if (part_.over && part_.quotient_unit != QuotientUnit::kRatio) unit = "percent";
+    }
+    if (unit.empty() || unit == "ratio" || unit == "count") return "";
+    return unit == "percent" ? " %" : " " + unit;
+  }
+
   // --- numbers ---
+
+  // The end of what is stated that a value is beside, or the value itself.
+  double bound_of(double value) const { return std::clamp(value, stated_->low, stated_->high); }
+
+  // What errors are shares of. Of what is near 100 % the rest is what was found out.
+  double scale_of(double bound) const {
+    if (!part_.is_share()) return std::abs(bound);
+    return std::min(std::abs(bound), std::abs(100 - bound));
+  }
 
   // By which share of what is stated a value is beside it.
   double error_of(double value) const {
-    const double bound = value < stated_->low    ? stated_->low
-                         : value > stated_->high ? stated_->high
-                                                 : value;
-    return bound == 0 ? value : (value - bound) / std::abs(bound);
+    const double bound = bound_of(value);
+    const double scale = scale_of(bound);
+    return scale == 0 ? value - bound : (value - bound) / scale;
   }
 
   bool is_stated(double value) const {
@@ -121,12 +154,23 @@ class Finder {
     }
     Finding finding{.holds = true, .text = list_text(samples_, {})};
     double worst = 0;
+    double worst_value = samples_[0].value;
     for (const Sample& sample : samples_) {
       finding.holds = finding.holds && is_stated(sample.value);
       const double error = error_of(sample.value);
-      if (std::abs(error) >= std::abs(worst)) worst = error;
+      if (std::abs(error) < std::abs(worst)) continue;
+      worst = error;
+      worst_value = sample.value;
     }
-    if (comparison_ != "<" && comparison_ != ">") finding.error = worst;
+    if (comparison_ != "<" && comparison_ != ">") {
+      if (part_.is_share()) {
+        const double bound = bound_of(worst_value);
+        finding.error_points = worst_value - bound;
+        finding.tolerance_points = tolerance_ * scale_of(bound);
+      } else {
+        finding.error = worst;
+      }
+    }
     if (samples_.size() == 1) finding.number = samples_[0].value;
     return finding;
   }
@@ -334,6 +378,7 @@ class Finder {
   std::optional<Range> stated_;
   std::string comparison_;
   std::string unit_;
+  std::string claim_unit_;
   double x_unit_ = 1;
   std::vector<Sample> samples_;
 };

@@ -46,7 +46,8 @@ class Findings : public testing::Test {
     EXPECT_TRUE(points.ok()) << points.status().message();
     for (const bench::Point& point : *points) {
       const nlohmann::json row = {{"value_bandwidth_bytes_per_s", gbps(point) / 8e-9},
-                                  {"latency_ns", {{"p50", 1500.0}}}};
+                                  {"latency_ns", {{"p50", 1500.0}}},
+                                  {"empty_look_share", gbps(point) / 100}};
       measurements.add(point, point.pending == broken_pending_ ? Measurement{.error = "no RNIC"}
                                                                : Measurement{.row = row});
     }
@@ -91,6 +92,41 @@ TEST_F(Findings, ANumberMayBeOffByTheTolerance) {
   EXPECT_FALSE(holds(kOnePoint, ten, stating(7.9, 7.9)));
 }
 
+TEST_F(Findings, SharesOfAWholeMayBeOffByAShareOfWhatTheyLackToHundred) {
+  const std::string check = std::string(kOnePoint) + "metric = \"empty-looks-percent\"\n";
+  const auto percent = [](double value) { return [=](const bench::Point&) { return value; }; };
+  const auto stated = [](double value) { return stating(value, value, "=", "percent"); };
+  // As shares of what is stated, all of these would be within 25 %.
+  EXPECT_FALSE(holds(check, percent(98.5), stated(83.3)));
+  EXPECT_FALSE(holds(check, percent(99), stated(91.6)));
+  EXPECT_FALSE(holds(check, percent(99), stated(94.4)));
+  EXPECT_TRUE(holds(check, percent(95.7), stated(94.4)));
+  EXPECT_FALSE(holds(check, percent(92.9), stated(94.4)));
+  EXPECT_TRUE(holds(check, percent(12), stated(10)));
+  EXPECT_FALSE(holds(check, percent(13), stated(10)));
+  EXPECT_TRUE(holds(check, percent(100), stated(100)));
+  EXPECT_FALSE(holds(check, percent(99), stated(100)));
+
+  const auto finding = find_in(check, percent(98.5), stated(83.3));
+  ASSERT_TRUE(finding.ok());
+  EXPECT_FALSE(finding->error);
+  EXPECT_NEAR(*finding->error_points, 15.2, 1e-9);
+  EXPECT_NEAR(finding->tolerance_points, 16.7 / 4, 1e-9);
+}
+
+TEST_F(Findings, ReductionsAreSharesOfAWhole) {
+  const std::string check =
+      "of = { protocol = \"read\" }\nover = { protocol = \"send/send\" }\nas = \"reduction\"\n";
+  const auto left = [](double value) {
+    return [=](const bench::Point& point) { return is_read(point) ? value : 1.0; };
+  };
+  const Claim claim = stating(90, 90, "~", "percent");
+  EXPECT_TRUE(holds(check, left(0.1), claim));
+  EXPECT_TRUE(holds(check, left(0.12), claim));
+  EXPECT_FALSE(holds(check, left(0.2), claim));
+  EXPECT_FALSE(holds(check, left(0.01), claim));
+}
+
 TEST_F(Findings, ARangeHasTheToleranceAtItsEnds) {
   const auto ten = [](const bench::Point&) { return 10.0; };
   EXPECT_TRUE(holds(kOnePoint, ten, stating(12, 20)));
@@ -117,7 +153,7 @@ TEST_F(Findings, EveryValueHasToBeStated) {
   const auto finding = find_in("of = { response = 1024, pending = 4 }\n", gbps, stating(10, 10));
   ASSERT_TRUE(finding.ok());
   EXPECT_FALSE(finding->holds);
-  EXPECT_EQ(finding->text, "read 10, send/send 20");
+  EXPECT_EQ(finding->text, "read 10, send/send 20 Gbps");
   EXPECT_DOUBLE_EQ(*finding->error, 1);
 }
 

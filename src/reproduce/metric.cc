@@ -21,19 +21,23 @@ std::optional<double> number_at(const json& row, const char* key, Keys... furthe
 }
 
 // The papers count the responses: messages per time x V.
-std::optional<double> bandwidth(const json& row) {
+std::optional<double> value_bandwidth(const json& row) {
   return number_at(row, "value_bandwidth_bytes_per_s");
 }
+// Requests and responses together, as they load the link.
+std::optional<double> total_bandwidth(const json& row) {
+  return number_at(row, "total_bandwidth_bytes_per_s");
+}
 // Of M:M the mean of the nodes; of the others that of the one node through which everything goes.
-std::optional<double> bandwidth_per_node(const json& row) {
-  const auto all = bandwidth(row);
+std::optional<double> value_bandwidth_per_node(const json& row) {
+  const auto all = value_bandwidth(row);
   if (row.value("topology", "") != "M:M") return all;
   const auto nodes = number_at(row, "requester_nodes");
   if (!all || !nodes || *nodes == 0) return std::nullopt;
   return *all / *nodes;
 }
-std::optional<double> bandwidth_per_responder(const json& row) {
-  const auto all = bandwidth(row);
+std::optional<double> value_bandwidth_per_responder(const json& row) {
+  const auto all = value_bandwidth(row);
   const auto nodes = number_at(row, "responder_nodes");
   const auto threads = number_at(row, "responder_threads");
   if (!all || !nodes || !threads || *nodes * *threads == 0) return std::nullopt;
@@ -68,12 +72,6 @@ template <char kSide>
 std::optional<double> instructions_per_byte(const json& row) {
   return number_at(row, "cpu", side<kSide>(), "instructions_per_byte");
 }
-// Either, whichever the run counted: their trends are the same.
-template <char kSide>
-std::optional<double> cost_per_byte(const json& row) {
-  const auto counted = instructions_per_byte<kSide>(row);
-  return counted ? counted : number_at(row, "cpu", side<kSide>(), "cycles_per_byte");
-}
 // Of one responding thread: what a thread that never rests spends on a message.
 std::optional<double> responder_nanoseconds(const json& row) {
   const auto per_s = rate(row);
@@ -92,9 +90,10 @@ std::optional<double> queue_pairs(const json& row) {
 }
 
 constexpr std::array kMetrics = {
-    Metric{"bandwidth", Dimension::kBandwidth, bandwidth},
-    Metric{"bandwidth-per-node", Dimension::kBandwidth, bandwidth_per_node},
-    Metric{"bandwidth-per-responder", Dimension::kBandwidth, bandwidth_per_responder},
+    Metric{"value-bandwidth", Dimension::kBandwidth, value_bandwidth},
+    Metric{"value-bandwidth-per-node", Dimension::kBandwidth, value_bandwidth_per_node},
+    Metric{"value-bandwidth-per-responder", Dimension::kBandwidth, value_bandwidth_per_responder},
+    Metric{"total-bandwidth", Dimension::kBandwidth, total_bandwidth},
     Metric{"rate", Dimension::kRate, rate},
     Metric{"entry-rate", Dimension::kRate, entry_rate},
     Metric{"rate-per-thread", Dimension::kRate, rate_per_thread},
@@ -105,9 +104,7 @@ constexpr std::array kMetrics = {
     Metric{"responder-nanoseconds", Dimension::kPlain, responder_nanoseconds},
     Metric{"requester-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'q'>},
     Metric{"responder-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'s'>},
-    Metric{"requester-cost-per-byte", Dimension::kPlain, cost_per_byte<'q'>},
-    Metric{"responder-cost-per-byte", Dimension::kPlain, cost_per_byte<'s'>},
-    Metric{"empty-looks-percent", Dimension::kPlain, empty_looks_percent},
+    Metric{"empty-looks-percent", Dimension::kShare, empty_looks_percent},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
 };
 
@@ -120,7 +117,7 @@ constexpr std::array kUnits = {
     Unit{"Gbps", Dimension::kBandwidth, 8e-9}, Unit{"GB/s", Dimension::kBandwidth, 1e-9},
     Unit{"MB/s", Dimension::kBandwidth, 1e-6}, Unit{"ns", Dimension::kTime, 1},
     Unit{"us", Dimension::kTime, 1e-3},        Unit{"s", Dimension::kTime, 1e-9},
-    Unit{"MOPS", Dimension::kRate, 1e-6},
+    Unit{"MOPS", Dimension::kRate, 1e-6},      Unit{"percent", Dimension::kShare, 1},
 };
 
 }  // namespace

@@ -8,12 +8,13 @@
 
 namespace verbena::reproduce {
 
-enum class Dimension { kBandwidth, kTime, kRate, kPlain };
+// kShare: of a whole, in percent; what is missing to 100 counts as much as the number itself.
+enum class Dimension { kBandwidth, kTime, kRate, kShare, kPlain };
 
 struct Metric {
   std::string_view name;  // in check files
   Dimension dimension;
-  // In bytes/s, ns, 1/s or as it is; nothing where the run did not measure it.
+  // In bytes/s, ns, 1/s, percent or as it is; nothing where the run did not measure it.
   std::optional<double> (*read)(const nlohmann::json& row);
 };
 

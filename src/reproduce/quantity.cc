@@ -101,6 +101,8 @@ double quotient(double of, double over, QuotientUnit unit) {
       return 100 * of / over;
     case QuotientUnit::kChange:
       return 100 * (of / over - 1);
+    case QuotientUnit::kReduction:
+      return 100 * (1 - of / over);
     case QuotientUnit::kRatio:
       break;
   }

@@ -12,13 +12,18 @@ namespace verbena::reproduce {
 namespace {
 
 std::string error_text(const Verdict& verdict) {
+  if (verdict.error_points) return fmt::format("{:+.1f} points", *verdict.error_points);
   return verdict.error ? fmt::format("{:+.0f} %", 100 * *verdict.error) : "";
 }
 
 std::string outcome_text(const Verdict& verdict) {
   std::string text = outcome_name(verdict.outcome);
   // Orders and trends have no tolerance.
-  if (verdict.error) text += fmt::format(" (within {:.0f} %)", 100 * verdict.tolerance);
+  if (verdict.error_points) {
+    text += fmt::format(" (within {:.1f} points)", verdict.tolerance_points);
+  } else if (verdict.error) {
+    text += fmt::format(" (within {:.0f} %)", 100 * verdict.tolerance);
+  }
   return text;
 }
 
@@ -48,16 +53,22 @@ Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper) {
 }
 
 std::string summary_line(const std::string& paper, const Tally& tally) {
-  const double share = tally.checked == 0 ? 0
-                                          : 100 * static_cast<double>(tally.passed) /
-                                                static_cast<double>(tally.checked);
+  // A share of nothing would read as a failure.
+  const std::string share = tally.checked == 0
+                                ? "nothing of it could be checked"
+                                : fmt::format("{:.0f} % of those checked and not spent passed",
+                                              100 * static_cast<double>(tally.passed) /
+                                                  static_cast<double>(tally.checked));
+  const std::string calibration =
+      tally.calibration_rows == 0
+          ? "no calibration row checked"
+          : fmt::format("{} of {} calibration rows within {:.0f} %", tally.calibration_held,
+                        tally.calibration_rows, 100 * kCalibrationTolerance);
   return fmt::format(
-      "{}: {} of {} calibration rows within {:.0f} %; result rows: {} checked, {} passed, {} "
-      "failed, {} unchecked, {} spent on calibration ({} within {:.0f} %); {:.0f} % of those "
-      "checked and not spent passed\n",
-      paper, tally.calibration_held, tally.calibration_rows, 100 * kCalibrationTolerance,
-      tally.checked, tally.passed, tally.failed, tally.unchecked, tally.spent, tally.spent_held,
-      100 * kCalibrationTolerance, share);
+      "{}: {}; result rows: {} checked, {} passed, {} failed, {} unchecked, {} spent on "
+      "calibration ({} within {:.0f} %); {}\n",
+      paper, calibration, tally.checked, tally.passed, tally.failed, tally.unchecked, tally.spent,
+      tally.spent_held, 100 * kCalibrationTolerance, share);
 }
 
 std::string verdicts_text(const std::vector<Verdict>& verdicts, const std::string& paper) {

@@ -28,6 +28,10 @@ void check(const Check& check, const Source& source, Verdict& verdict) {
     join(verdict.simulated, finding->text, "; ");
     if (!finding->holds) verdict.outcome = Outcome::kFail;
     if (finding->error) verdict.error = finding->error;
+    if (finding->error_points) {
+      verdict.error_points = finding->error_points;
+      verdict.tolerance_points = finding->tolerance_points;
+    }
     if (check.parts.size() == 1) verdict.number = finding->number;
   }
   if (verdict.outcome == Outcome::kFail) {
@@ -108,7 +112,12 @@ json to_json(const std::vector<Verdict>& verdicts) {
                 {"simulated_text", verdict.simulated},
                 {"spent", !verdict.spent_on.empty()}};
     if (verdict.error) row["error_percent"] = 100 * *verdict.error;
-    if (verdict.outcome != Outcome::kUnchecked) row["tolerance_percent"] = 100 * verdict.tolerance;
+    if (verdict.error_points) {
+      row["error_points"] = *verdict.error_points;
+      row["tolerance_points"] = verdict.tolerance_points;
+    } else if (verdict.outcome != Outcome::kUnchecked) {
+      row["tolerance_percent"] = 100 * verdict.tolerance;
+    }
     list.push_back(std::move(row));
   }
   return list;

@@ -23,6 +23,8 @@ struct Verdict {
   std::optional<double> number{};
   std::optional<double> error{};  // a share of what is stated
   double tolerance = 0;
+  std::optional<double> error_points{};  // in its place, of a share of a whole
+  double tolerance_points = 0;
   std::string reason{};
   std::string spent_on{};  // parameters of the profile that the claim was used for
 };

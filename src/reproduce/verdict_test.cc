@@ -84,6 +84,13 @@ TEST_F(Verdicts, WhatTheProfileWasCalibratedWithDoesNotCount) {
   EXPECT_THAT(summary_line("p", count), HasSubstr("100 % of those checked"));
 }
 
+TEST_F(Verdicts, AShareOfNothingIsNoShare) {
+  const std::string line = summary_line("p", tally(judge_ten({"p.app"}), "p"));
+  EXPECT_THAT(line, HasSubstr("nothing of it could be checked"));
+  EXPECT_THAT(line, HasSubstr("no calibration row checked"));
+  EXPECT_THAT(line, testing::Not(HasSubstr("0 % ")));
+}
+
 TEST_F(Verdicts, SpentRowsHaveTheNarrowerTolerance) {
   EXPECT_EQ(judge_ten(kAll, {{"p.eight", "tx_base"}})[1].outcome, Outcome::kFail);
 }

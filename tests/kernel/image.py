@@ -12,6 +12,7 @@ from pathlib import Path
 
 # crc32_generic: rdma_rxe needs it and does not say so. virtio_console: the host's way into the guest.
 MODULES = ["virtio_pci", "virtio_console", "virtio_net", "crc32_generic", "rdma_rxe", "rdma_ucm"]
+HIDDEN = ["/dev", "/proc", "/sys"]  # the guest mounts over them
 SYSTEM_PROGRAMS = ["ip", "rdma", "ibv_devinfo", "ibv_rc_pingpong"]
 HERE = Path(__file__).resolve().parent
 
@@ -105,6 +106,9 @@ def build(folder, programs):
     (root / "modules/order").write_text("\n".join(order) + "\n")
 
     ours = [Path(program) for program in programs]
+    for path in ours:
+        if any(path.is_relative_to(hidden) for hidden in HIDDEN):
+            raise MissingPart(f"{path} lies where the guest has files of its own: move the checkout elsewhere")
     system = [find_program(name) for name in SYSTEM_PROGRAMS] + _provider_files()
     for path in ours:
         _copy(path, root, strip=True)

@@ -4,7 +4,7 @@ import unittest
 
 import support
 from support import synthetic
-from verbena_lab import advice, figures
+from verbena_lab import advice, answer, figures, page, topologies, views
 from verbena_lab.verdict import verdict
 
 
@@ -193,6 +193,12 @@ class Cpu(unittest.TestCase):
         self.assertTrue(answer.comparison.startswith("Nothing at all, against second-placed SEND/SEND"))
         self.assertIn("takes no part", answer.why)
 
+    def test_the_remark_says_what_bench_counts(self):
+        rows = [self.row(name, {"instructions_per_message": count}) for name, count in (("read", 1), ("send/send", 9))]
+        self.assertIn("found no request are not counted", answers(rows)["responder_cpu"].remark)
+        caption = next(plot for plot in figures.figures(support.one_view(rows)) if plot["id"] == "cpu")["caption"]
+        self.assertIn("polls that found nothing are left out", caption)
+
     def test_instructions_and_cycles_are_never_compared(self):
         rows = [
             self.row("read", {"cycles_per_message": 1}),
@@ -219,7 +225,7 @@ class Verdict(unittest.TestCase):
         rows = [latency_row("write/write", 900, 0.1, cpu=None), latency_row("send/send", 900, 0.1, cpu=None)]
         self.assertEqual(sentences(rows), "In latency all are level.")
 
-    def test_level_mark_layouts_share_the_first_place_of_their_protocol(self):
+    def test_level_variants_share_the_first_place_of_their_protocol(self):
         rows = [
             latency_row("write/write", 700, 0.01, cpu=None, mark_layout=layout) for layout in ("last-bit", "markers")
         ]
@@ -227,7 +233,7 @@ class Verdict(unittest.TestCase):
         answer = answers(rows)["latency"]
         self.assertEqual(len(answer.tied), 2)
         self.assertEqual(answer.comparison, "30\u00a0% less than second-placed SEND/SEND (1.00\u00a0µs).")
-        self.assertEqual(answer.remark, "Within the spread of the runs: take any of its mark layouts.")
+        self.assertEqual(answer.remark, "Within the spread of the runs: take any of its variants.")
         self.assertEqual(sentences(rows), "Use WRITE/WRITE: best in latency.")
 
     def test_writes_with_immediate_data_are_not_explained_by_polled_memory(self):
@@ -241,6 +247,101 @@ class Verdict(unittest.TestCase):
         answer = answers(rows)["latency"]
         self.assertEqual(names(answer.tied), ["TELEPORT"])
         self.assertEqual(answer.why, "")
+
+
+class Designs(unittest.TestCase):
+    """Connection model, receive queues and topology are ranked, as protocols and mark layouts are."""
+
+    @staticmethod
+    def sweep():
+        return [
+            latency_row("send/send", 1000 + 300 * (model == "dispatcher") + 50 * (queues == "shared"), 0.01,
+                        model=model, receive_queues=queues, cpu=None)
+            for model in ("private", "dispatcher") for queues in ("shared", "per-connection")
+        ]  # fmt: skip
+
+    def test_the_best_model_and_receive_queue_win(self):
+        answer_ = answers(self.sweep())["latency"]
+        self.assertEqual(names(answer_.ranking)[0], "SEND/SEND · private · per-connection receives")
+        self.assertEqual(len(answer_.ranking), 4)
+        self.assertIn("SEND/SEND · private · per-connection receives: best in latency", sentences(self.sweep()))
+
+    def test_what_makes_no_difference_is_left_out_of_the_name(self):
+        rows = [
+            latency_row("write/write", 1000 + 300 * (model == "dispatcher"), 0.01, model=model, receive_queues=queues)
+            for model in ("private", "dispatcher")
+            for queues in ("shared", "per-connection")
+        ]
+        self.assertIn("Use WRITE/WRITE · private: best in latency", sentences(rows))
+
+    def test_designs_that_lead_in_one_answer_stand_behind_it(self):
+        rows = self.sweep() + [
+            latency_row("send/send", 1000 + 300 * (model == "private"), 0.01, pending=16, cpu=None,
+                        model=model, receive_queues="shared")
+            for model in ("private", "dispatcher")
+        ]  # fmt: skip
+        text = sentences(rows)
+        self.assertIn("best in latency (private · per-connection receives)", text)
+        self.assertIn("throughput (dispatcher · shared receives)", text)
+
+    def test_a_sweep_over_them_is_one_paragraph(self):
+        text = answer.answer_text(support.load(synthetic.document(self.sweep())))
+        self.assertEqual(text.count("best in latency"), 1)
+
+    @staticmethod
+    def topologies():
+        rows = []
+        for topology, requesters, responders, p50_ns in (("M:1", 4, 1, 4000), ("1:M", 1, 4, 2000), ("M:M", 4, 4, 1500)):
+            for protocol in ("send/send", "write/write"):
+                rows.append(
+                    latency_row(protocol, p50_ns + 100 * (protocol == "send/send"), 0.01, cpu=None, topology=topology,
+                                nodes=max(5, requesters), requester_nodes=requesters, responder_nodes=responders)
+                )  # fmt: skip
+                rows.append(rows[-1] | {"pending": 16})
+        return rows
+
+    def test_topologies_are_ranked_by_the_best_of_each(self):
+        found = views.make_views(support.load(synthetic.document(self.topologies())).measurements)
+        ((label, ranked),) = topologies.topology_answers(found)
+        self.assertEqual(label, "")
+        by_key = {one.question.key: [place.topology for place in one.places] for one in ranked}
+        self.assertEqual(by_key["latency"], ["M:M", "1:M", "M:1"])
+        # Of M:M's four nodes each has a quarter of the rate.
+        self.assertEqual(by_key["throughput"], ["1:M", "M:1", "M:M"])
+        text = topologies.sentence(ranked[0])
+        self.assertTrue(text.startswith("Latency: M:M (WRITE/WRITE, 1.50\u00a0µs, 5 nodes"), text)
+
+    def test_terminal_and_page_have_them_and_equal_verdicts_stand_once(self):
+        loaded = support.load(synthetic.document(self.topologies()))
+        text = answer.answer_text(loaded)
+        self.assertIn("Topologies:", text)
+        self.assertEqual(text.count("Use WRITE/WRITE: best in"), 1)
+        self.assertIn("On soft0 · M:1", text)
+        self.assertIn("Which topology", page.render(loaded, ""))
+        self.assertNotIn("Which topology", page.render(support.load(synthetic.document(self.sweep())), ""))
+
+
+class Modelled(unittest.TestCase):
+    DEVICE = "sim:connectx3-fdr"
+
+    def loaded(self, **changes):
+        rows = [latency_row(name, 900, 0.01, device=self.DEVICE) for name in ("read", "send/send")]
+        return support.load(synthetic.document(rows, device=self.DEVICE, **changes))
+
+    def test_the_page_and_the_terminal_say_so_and_how_much_is_assumed(self):
+        counts = {"documented": 21, "calibrated": 21, "assumed": 23}
+        loaded = self.loaded(models={self.DEVICE: {"title": "ConnectX-3", "parameters": counts}})
+        for text in (page.render(loaded, ""), answer.answer_text(loaded)):
+            text = " ".join(text.replace("\u00a0", " ").split())
+            self.assertIn("sim:connectx3-fdr is modelled, not measured", text)
+            self.assertIn("of the 65 parameters of its profile 21 documented (32 %), 21 calibrated (32 %), 23 assumed", text)
+
+    def test_files_that_do_not_know_say_so(self):
+        for loaded in (self.loaded(), self.loaded(models=3), self.loaded(models={self.DEVICE: {"parameters": []}})):
+            self.assertIn("the file does not say how much", page.render(loaded, ""))
+
+    def test_devices_that_exist_are_not_modelled(self):
+        self.assertNotIn("modelled", page.render(support.load(synthetic.document([latency_row("read", 900)])), ""))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,15 @@ class Figures(unittest.TestCase):
         text = trace["customdata"][0].replace("\u00a0", " ")
         self.assertEqual(text, "<b>READ</b> · 4 KiB response<br>1.50 µs · p99 2.50 µs · p99.9 9.00 µs")
 
+    def test_bandwidth_is_that_of_the_values_so_that_read_compares(self):
+        rows = [synthetic.row(name, 4096, 1, rate_per_s=1000, **numbers) for name, numbers in (
+            ("read", {"value_bandwidth_bytes_per_s": 4096e3, "total_bandwidth_bytes_per_s": 4096e3}),
+            ("send/send", {"value_bandwidth_bytes_per_s": 4096e3, "total_bandwidth_bytes_per_s": 4160e3}),
+        )]  # fmt: skip
+        plot = plots(rows)["bandwidth"]
+        self.assertEqual([trace["y"] for trace in plot["variants"][0]["data"]], [[4096e3], [4096e3]])
+        self.assertIn("Value bandwidth", plot["title"])
+
     def test_series_differ_without_colour(self):
         rows = synthetic.full_sweep()
         looks = [

@@ -131,7 +131,7 @@ class Page(unittest.TestCase):
         page = self.opened(self.full_set(), DESKTOP)
         column = "[...document.querySelectorAll('.sortable tbody tr')].map(r => Number(r.cells[INDEX].dataset.key))"
         index = page.evaluate(
-            "[...document.querySelectorAll('.sortable thead th')].findIndex(h => h.textContent === 'Bandwidth')"
+            "[...document.querySelectorAll('.sortable thead th')].findIndex(h => h.textContent === 'Value bandwidth')"
         )
         press = f"document.querySelectorAll('.sortable thead th button')[{index}].click()"
         page.evaluate(press)
@@ -182,7 +182,7 @@ class Page(unittest.TestCase):
             self.assertEqual(page.evaluate("document.querySelectorAll('main img').length"), 0)
 
     def test_sparse_results(self):
-        failed = synthetic.row("read", 64, 1, errors=1, rate_per_s=None, bandwidth_bytes_per_s=None, latency_ns={})
+        failed = synthetic.row("read", 64, 1, errors=1, rate_per_s=None, value_bandwidth_bytes_per_s=None, total_bandwidth_bytes_per_s=None, latency_ns={})
         for name, rows, plots in (
             ("one", [synthetic.row("read", 64, 1, cpu=None, spread=None)], 3),
             ("empty responses", [synthetic.row("send/send", 0, 1), synthetic.row("read", 64, 1)], 4),

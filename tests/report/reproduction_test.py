@@ -36,7 +36,7 @@ def data():
                 "paper": "msgproto",
                 "topology": "M:1",
                 "x": "response",
-                "metric": "bandwidth",
+                "metric": "value-bandwidth",
                 "unit": "Gbps",
                 "lines": [
                     {"protocol": "read", "variant": "pending 128", "x": [365, 4096], "y": [35, 50]},
@@ -71,6 +71,25 @@ class Reproduction(unittest.TestCase):
         for part in ("msgproto.a", "msgproto.b", "unchecked", "-2 %", "msgproto: 1 checked", "sim:connectx3-fdr"):
             self.assertIn(part, page)
         self.assertNotIn(HOSTILE, page)
+
+    def test_simulated_and_measured_devices_are_told_apart(self):
+        counts = {"documented": 1, "calibrated": 1, "assumed": 2}
+        models = {"sim:connectx3-fdr": {"title": "ConnectX-3", "parameters": counts}}
+        page = reproduction.render(data() | {"models": models}, "").replace("\u00a0", " ")
+        self.assertIn("simulated on sim:connectx3-fdr", page)
+        self.assertIn("modelled, not measured: of the 4 parameters", page)
+        self.assertIn("2 assumed (50 %)", page)
+        page = reproduction.render(data() | {"devices": ["soft0"]}, "")
+        self.assertIn("measured on soft0", page)
+        self.assertIn("<th scope=col>Measured</th>", page)
+        self.assertNotIn("modelled", page)
+        self.assertNotIn("imulated", page)
+
+    def test_errors_of_shares_are_in_points(self):
+        shares = data()
+        shares["verdicts"][0].pop("error_percent")
+        shares["verdicts"][0]["error_points"] = 15.2
+        self.assertIn("+15.2 points", reproduction.render(shares, ""))
 
     def test_wide_ranges_are_logarithmic(self):
         wide = data()

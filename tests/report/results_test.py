@@ -76,8 +76,8 @@ class Reading(unittest.TestCase):
 
     def test_every_key_of_the_contract_is_required(self):
         for key in synthetic.row("read", 64, 1):
-            if key in ("device", "runs", "spread", "cpu"):
-                continue  # the file's device stands in; the others are optional
+            if key in ("device", "runs", "spread", "cpu", "value_bandwidth_bytes_per_s"):
+                continue  # the file's device stands in, value bandwidth is rate times response; the others are optional
             row = synthetic.row("read", 64, 1, **{key: None})
             message = self.refused(self.file("missing.json", json.dumps(synthetic.document([row]))))
             self.assertIn(f"result 1: '{key}'", message)
@@ -94,10 +94,20 @@ class Reading(unittest.TestCase):
             self.assertIn(next(iter(changes)), message)
 
     def test_a_failed_run_may_have_no_numbers(self):
-        row = synthetic.row("read", 64, 1, errors=2, verified=False, rate_per_s=None, bandwidth_bytes_per_s=None)
+        row = synthetic.row("read", 64, 1, errors=2, verified=False, rate_per_s=None, value_bandwidth_bytes_per_s=None, total_bandwidth_bytes_per_s=None)
         row["latency_ns"] = {"p50": None}
         loaded = support.load(synthetic.document([row]))
         self.assertIsNone(loaded.measurements[0].p50_ns)
+
+    def test_value_and_total_bandwidth_are_two_numbers_in_older_files_too(self):
+        old = {"value_bandwidth_bytes_per_s": None, "total_bandwidth_bytes_per_s": None}
+        rows = [
+            synthetic.row("send/send", 100, 1, rate_per_s=10, bandwidth_bytes_per_s=1640, **old),
+            synthetic.row("read", 100, 1, rate_per_s=10, value_bandwidth_bytes_per_s=1000, total_bandwidth_bytes_per_s=1000),
+        ]
+        found = support.load(synthetic.document(rows)).measurements
+        self.assertEqual([one.value_bandwidth_bytes_per_s for one in found], [1000, 1000])
+        self.assertEqual([one.total_bandwidth_bytes_per_s for one in found], [1640, 1000])
 
     def test_a_bad_file_among_good_ones_is_an_error(self):
         synthetic.write_full_set(self.folder)
@@ -152,6 +162,18 @@ class Views(unittest.TestCase):
         self.assertEqual(view.valid[0].rate_per_s, 100)
         self.assertEqual((view.valid[0].rate_range.low, view.valid[0].rate_range.high), (90, 140))
         self.assertEqual(view.valid[0].runs, 15)
+
+    def test_choices_of_the_design_are_series_named_by_what_differs(self):
+        rows = [
+            synthetic.row("send/send", 64, 1, model=model, receive_queues=queues, wait="poll")
+            for model in ("private", "dispatcher")
+            for queues in ("shared", "per-connection")
+        ]
+        rows.append(synthetic.row("write/write", 64, 1, model="private", receive_queues="shared", wait="poll"))
+        names = [series.name for series in views.series_of(support.one_view(rows))]
+        self.assertEqual(names[0], "WRITE/WRITE")
+        self.assertEqual(len(set(names)), 5)
+        self.assertIn("SEND/SEND · dispatcher · per-connection receives", names)
 
     def test_mark_layouts_of_one_protocol_are_series_of_their_own(self):
         rows = [synthetic.row("write/write", 64, 1, mark_layout=layout) for layout in ("last-bit", "length-markers")]

@@ -26,7 +26,7 @@ class Shapes(unittest.TestCase):
             shaped("read", 4),
             shaped("read", 4, responder_threads=2),
             shaped("read", 4, active_share=0.1),
-            shaped("read", 4, model="dispatcher"),
+            shaped("read", 4, huge_pages=1),
             shaped("read", 4, inline_bytes="device"),
             shaped("read", 4, post_batch=4),
         ]
@@ -37,7 +37,7 @@ class Shapes(unittest.TestCase):
         self.assertEqual(len(set(labels)), 6)
         self.assertIn("2 responder threads", labels[1])
         self.assertIn("10% of requests sent", labels[2])
-        self.assertIn("dispatcher connections", labels[3])
+        self.assertIn("huge pages 1", labels[3])
         self.assertIn("4 per doorbell", labels[5])
 
     def test_files_without_these_keys_are_read_as_before(self):
@@ -69,11 +69,17 @@ class Scaling(unittest.TestCase):
         self.assertTrue(any("10" in label and "sent" in label for label in labels), labels)
 
     def test_other_settings_are_variants_not_points_of_a_line(self):
-        rows = [shaped("read", n, model=model) for n in (1, 2) for model in ("private", "dispatcher")]
+        rows = [shaped("read", n, post_batch=batch) for n in (1, 2) for batch in (1, 4)]
         (plot,) = scaling.scaling_plots(views_of(rows))
         labels = [variant["label"] for variant in plot["variants"]]
-        self.assertEqual([label.rsplit(", ", 1)[1] for label in labels], ["private connections", "dispatcher connections"])
+        self.assertEqual([label.rsplit(", ", 1)[1] for label in labels], ["1 per doorbell", "4 per doorbell"])
         self.assertEqual([variant["data"][0]["x"] for variant in plot["variants"]], [[1, 2], [1, 2]])
+
+    def test_designs_that_are_ranked_are_lines_of_one_plot(self):
+        rows = [shaped("read", n, model=model) for n in (1, 2) for model in ("private", "dispatcher")]
+        (plot,) = scaling.scaling_plots(views_of(rows))
+        (variant,) = plot["variants"]
+        self.assertEqual([trace["name"] for trace in variant["data"]], ["READ · dispatcher", "READ · private"])
 
     def test_failed_points_are_left_out(self):
         rows = [shaped("read", 1), shaped("read", 2), shaped("read", 4, errors=1)]

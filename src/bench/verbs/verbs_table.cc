@@ -59,7 +59,7 @@ std::string verbs_table(const std::vector<PointResult>& results) {
       row.insert(row.end(),
                  {time_text(result.p50_ns().median), time_text(result.p99_ns().median),
                   rate_text(result.rate_per_s().median),
-                  bandwidth_text(result.bandwidth_bytes_per_s()), cost_text(cost),
+                  bandwidth_text(result.value_bandwidth_bytes_per_s()), cost_text(cost),
                   cost_text(result.responder_cost()), fmt::format("{}", result.runs.size())});
     }
     rows.push_back(std::move(row));
