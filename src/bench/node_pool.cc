@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/output.h"
 #include "src/base/runtime.h"
 #include "src/bench/interrupt.h"
 #include "src/bench/node.h"
@@ -240,17 +241,17 @@ Result<std::unique_ptr<NodeLink>> NodePool::spawn(uint64_t token) {
 
 int node_process_main() {
   const auto fail = [](const Status& status) {
-    fmt::print(stderr, "verbena: error: node: {}\n", status.message());
+    print_error_output("verbena: error: node: {}\n", status.message());
     return 1;
   };
   ignore_interrupts();
   prctl(PR_SET_NAME, "verbena-node");
   const nlohmann::json orders = nlohmann::json::parse(receive_orders(), nullptr, false);
   if (!orders.is_object() || !orders.contains("secret")) {
-    fmt::print(stderr,
-               "verbena: error: {} is started by 'verbena bench' only; on two hosts use "
-               "'verbena bench one-to-one --listen'\n",
-               kNodeCommand);
+    print_error_output(
+        "verbena: error: {} is started by 'verbena bench' only; on two hosts use "
+        "'verbena bench one-to-one --listen'\n",
+        kNodeCommand);
     return 2;
   }
   const Result<JobSecret> secret = JobSecret::from_string(orders.value("secret", std::string()));

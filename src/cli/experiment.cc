@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/base/log.h"
+#include "src/base/output.h"
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/bench/interrupt.h"
@@ -229,15 +230,15 @@ int run_experiment(const Experiment& experiment) {
 
   if (!results.empty()) {
     const bool verbs = bench::subject_of(results.front().point) == bench::Subject::kVerbs;
-    fmt::print("{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
-               bench::profiles_table(results));
+    print_output("{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
+                 bench::profiles_table(results));
   }
   const int output = finish_output();
   if (bench::interrupted()) {
-    fmt::print(stderr, "verbena: interrupted; {} points were finished{}\n", results.size(),
-               experiment.json_path.empty() || results.empty()
-                   ? ""
-                   : fmt::format(" and are in {}; --resume goes on", experiment.json_path));
+    print_error_output("verbena: interrupted; {} points were finished{}\n", results.size(),
+                       experiment.json_path.empty() || results.empty()
+                           ? ""
+                           : fmt::format(" and are in {}; --resume goes on", experiment.json_path));
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);
@@ -257,8 +258,8 @@ int listen_for_experiment(const Listening& listening) {
   if (!listener.ok()) return report_error(listener.status());
 
   bench::catch_interrupts();
-  fmt::print(stderr, "verbena: listening on {} for the other side: --connect HOST --port {}\n",
-             listener->name(), listener->port());
+  print_error_output("verbena: listening on {} for the other side: --connect HOST --port {}\n",
+                     listener->name(), listener->port());
   Result<ControlConnection> control = listener->accept(kAcceptLookNs);
   while (!control.ok() && control.status().code() == StatusCode::kTimeout &&
          !bench::interrupted()) {
