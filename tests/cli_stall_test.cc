@@ -64,17 +64,17 @@ class Stall : public testing::Test {
 };
 
 TEST_F(Stall, AStoppedRequesterIsNamed) {
-  start({"one-to-one", "--stall-timeout", "3s"});
+  start({"one-to-one", "--stall-timeout", "5s"});
   const std::vector<pid_t> both = nodes(2);
   kill(both[0], SIGSTOP);
   const Outcome outcome = end(both);
   EXPECT_THAT(outcome.err,
-              HasSubstr("the requester " + named(both[0]) + ": no sign of life for 3."));
+              HasSubstr("the requester " + named(both[0]) + ": no sign of life for 5."));
   EXPECT_THAT(outcome.err, HasSubstr("the requester " + named(both[0]) + " is stopped"));
 }
 
 TEST_F(Stall, AStoppedResponderIsNamed) {
-  start({"one-to-one", "--stall-timeout", "3s"});
+  start({"one-to-one", "--stall-timeout", "5s"});
   const std::vector<pid_t> both = nodes(2);
   kill(both[1], SIGSTOP);
   EXPECT_THAT(end(both).err, HasSubstr("the responder " + named(both[1]) + " is stopped"));
@@ -93,12 +93,12 @@ TEST_F(Stall, OneStoppedAndAnotherKilledAreBothNamed) {
 
 TEST_F(Stall, AMachineThatWasStoppedGoesOn) {
   ToolProcess process({VERBENA_TOOL, "bench", "one-to-one", "--protocol", "write/write",
-                       "--duration", "4s", "--runs", "1", "--stall-timeout", "2s"});
+                       "--duration", "4s", "--runs", "1", "--stall-timeout", "5s"});
   EXPECT_TRUE(eventually([&] { return process.children().size() == 2; }));
   std::vector<pid_t> all = process.children();
   all.push_back(process.pid());
   for (const pid_t one : all) kill(one, SIGSTOP);
-  for (int look = 0; look < 600; ++look)
+  for (int look = 0; look < 1600; ++look)
     pause_between_looks();  // longer than may pass without progress
   for (const pid_t one : all) kill(one, SIGCONT);
   const Outcome outcome = process.wait();

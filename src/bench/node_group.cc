@@ -148,6 +148,10 @@ std::string NodeGroup::stopped_text() const {
 
 void NodeGroup::tear_down() {
   const uint64_t start_ns = now_ns();
+  // Where one has met a limit, others may wait for it until their own time-outs.
+  const uint64_t patience_ns = first_cause_.code() == StatusCode::kLimitExceeded
+                                   ? kStoppedPatienceNs
+                                   : uint64_t{kTearDownTimeoutNs};
   std::vector<bool> told(size());
   for (uint32_t number = 0; number < size(); ++number) {
     told[number] = send_message(nodes_[number]->control(), {.kind = MessageKind::kTearDown}).ok();
@@ -160,7 +164,7 @@ void NodeGroup::tear_down() {
       if (message.ok() && message->kind == MessageKind::kDone) break;
       if (message.status().code() == StatusCode::kTimeout && !interrupted()) {
         const uint64_t now = now_ns();
-        const bool waits = now - start_ns <= uint64_t{kTearDownTimeoutNs};
+        const bool waits = now - start_ns <= patience_ns;
         // Whether it is stopped is the progress that it makes: any other state begins anew.
         if (waits && !stopped.too_long(now, nodes_[number]->is_stopped() ? 0 : now)) continue;
         message = Status(StatusCode::kTimeout, fmt::format("it did not end the point within {} s",

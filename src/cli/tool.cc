@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <utility>
 
 #include "src/base/build_info.h"
@@ -114,7 +115,9 @@ int run_tool(int argc, const char* const* argv) {
   try {
     tool.app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    tool.app.exit(success);
+    std::ostringstream text;
+    tool.app.exit(success, text, text);
+    write_output(text.str());
     return finish_output();
   } catch (const CLI::ParseError& error) {
     return report_usage_error(

@@ -143,6 +143,7 @@ Status lock_gate(int gate, const std::string& path, uint64_t patience_ns) {
 // Field 22 of /proc/PID/stat, counted behind the parenthesized name, which may hold anything.
 uint64_t process_start_time_ticks(pid_t pid) {
   FileDescriptor file(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return 0;  // errno says why
   char text[1024];
   const ssize_t length = read(file.get(), text, sizeof(text) - 1);
   if (length <= 0) return 0;
@@ -232,7 +233,13 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
     record.version = kLayoutVersion;
     record.slot = slot;
     record.pid = getpid();
+    errno = 0;
     record.start_time_ticks = process_start_time_ticks(record.pid);
+    if (record.start_time_ticks == 0 && (errno == EMFILE || errno == ENFILE)) {
+      Status status = no_descriptor("/proc/self/stat");
+      unlinkat(directory_fd_, name.c_str(), 0);
+      return status;
+    }
     record.pid_namespace = pid_namespace_of_self();
     struct flock lock {};
     lock.l_type = F_WRLCK;
@@ -279,7 +286,12 @@ Result<ProcessRecord> Registry::find(uint32_t slot) const {
                     "run both in one, or share it (--pid)",
                     slot));
   }
-  if (record.start_time_ticks != process_start_time_ticks(record.pid)) {
+  errno = 0;
+  const uint64_t start_time_ticks = process_start_time_ticks(record.pid);
+  if (start_time_ticks == 0 && (errno == EMFILE || errno == ENFILE)) {
+    return no_descriptor(fmt::format("/proc/{}/stat", record.pid));
+  }
+  if (record.start_time_ticks != start_time_ticks) {
     return Status(StatusCode::kUnavailable,
                   fmt::format("soft0: process {} of slot {} is gone", record.pid, slot));
   }

@@ -248,6 +248,7 @@ TEST_F(RegistryTest, TooFewDescriptorsAreNamed) {
     const Status found = registry.find(*slot).status();
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
     if (!joined.ok()) expect_error(joined, StatusCode::kLimitExceeded, "ulimit -n");
+    if (!found.ok()) expect_error(found, StatusCode::kLimitExceeded, "ulimit -n");
     if (more == 0) {
       EXPECT_FALSE(joined.ok());
       expect_error(found, StatusCode::kLimitExceeded, "ulimit -n");
