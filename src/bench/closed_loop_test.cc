@@ -127,7 +127,7 @@ TEST_F(ClosedLoopTest, EndsByTime) {
 TEST_F(ClosedLoopTest, EndsWhereNothingIsAnswered) {
   SilentRequester requester({.pending = 3});
   const LoopOutcome outcome =
-      run(std::vector<SilentRequester*>{&requester}, {.stall_ns = 20'000'000});
+      run(std::vector<SilentRequester*>{&requester}, {.length = {}, .stall_ns = 20'000'000});
   EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
   EXPECT_THAT(outcome.status.message(), testing::HasSubstr("3 requests wait"));
   EXPECT_EQ(outcome.unanswered, 3u);
@@ -135,7 +135,7 @@ TEST_F(ClosedLoopTest, EndsWhereNothingIsAnswered) {
 
 TEST_F(ClosedLoopTest, RestingIsNoStall) {
   FakeRequester requester({.pending = 2});
-  LoopOrders orders{.length = {.requests = 4}};
+  LoopOrders orders{.length = {.requests = 4, .duration_ns = 60'000'000'000}};
   orders.active_ppm = Point::kAlwaysActive / 2;
   orders.think_ns = 200'000'000;
   orders.stall_ns = 20'000'000;
@@ -153,7 +153,8 @@ TEST_F(ClosedLoopTest, ShowsThatItRuns) {
       {.length = {.requests = 1000}, .activity = &activity});
   EXPECT_EQ(activity, 1000u);
   activity = 0;
-  run(std::vector<SilentRequester*>{&silent}, {.stall_ns = 20'000'000, .activity = &activity});
+  run(std::vector<SilentRequester*>{&silent},
+      {.length = {}, .stall_ns = 20'000'000, .activity = &activity});
   EXPECT_GT(activity, 10u);
 }
 
