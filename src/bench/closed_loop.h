@@ -20,6 +20,7 @@
 
 #include "src/base/histogram.h"
 #include "src/base/runtime.h"
+#include "src/base/silence_watch.h"
 #include "src/base/tsc.h"
 #include "src/bench/point.h"
 #include "src/bench/poll_cost.h"
@@ -59,6 +60,10 @@ struct LoopOrders {
   // duration, a window in which the load is steady. What is still pending then is given up. 0: all
   // responses, to the last one.
   uint64_t settle_ns = 0;
+  uint64_t stall_ns = kStallNs;  // so long requests wait while none is answered, before it ends
+  // Changes as long as the loop runs: what others see of a thread that does not come back from a
+  // call.
+  std::atomic<uint64_t>* activity = nullptr;
 
   bool steered() const {
     return random_target || active_ppm != Point::kAlwaysActive || settle_ns != 0;
@@ -86,6 +91,8 @@ class ClosedLoop {
         works_(works),
         orders_(orders),
         halt_(halt),
+        silence_(orders.stall_ns, static_cast<uint64_t>(clock_.to_ns(clock_.now()))),
+        activity_(orders.activity != nullptr ? *orders.activity : unwatched_),
         random_(orders.seed),
         started_(targets.size() * orders.pending),
         waiting_(targets.size()) {
@@ -107,8 +114,6 @@ class ClosedLoop {
   const LoopClock& clock() const { return clock_; }
 
  private:
-  // A responder that neither answers nor is gone: stopped, or stuck.
-  static constexpr uint64_t kStallNs = 30'000'000'000;
   // Few: where others want this CPU, each look may cost their time slices.
   static constexpr uint32_t kIdlePollsPerLook = 64;
   static constexpr uint32_t kIdlePollsBeforeSleep = 256;
@@ -179,10 +184,14 @@ class ClosedLoop {
       if (found > 0) {
         idle_polls = 0;
         waiter.progress();
+        show_activity();
       } else {
         if (halt_.load(std::memory_order_relaxed)) [[unlikely]]
           break;
-        if (++idle_polls % kIdlePollsPerLook == 0 && !look(last, &outcome.status)) break;
+        if (++idle_polls % kIdlePollsPerLook == 0) {
+          const uint64_t unanswered = posted_ - outcome.completed - unmeasured_;
+          if (!look(last, unanswered, &outcome.status)) break;
+        }
         if (wake_rested()) {
           waiter.progress();
         } else if (!orders_.block || idle_polls < kIdlePollsBeforeSleep || targets_.size() > 1 ||
@@ -322,16 +331,24 @@ class ClosedLoop {
   }
 
   // Rarely, and only while nothing comes: whether it still makes sense to wait.
-  bool look(uint64_t last, Status* status) {
+  bool look(uint64_t last, uint64_t unanswered, Status* status) {
+    show_activity();
     *status = first_failure();
     if (!status->ok()) return false;
-    if (clock_.to_ns(clock_.now() - last) <= static_cast<double>(kStallNs)) return true;
-    *status = Status(StatusCode::kTimeout,
-                     fmt::format("no response for {} s although the responder lives; is its "
-                                 "process stopped, or its machine overloaded?",
-                                 kStallNs / 1'000'000'000));
+    const uint64_t now = clock_.now();
+    // Those that rest wait for nobody.
+    const uint64_t progress = unanswered == 0 ? now : last;
+    if (!silence_.too_long(static_cast<uint64_t>(clock_.to_ns(now)), progress)) return true;
+    *status =
+        Status(StatusCode::kTimeout,
+               fmt::format("no response for {:.1f} s, {} requests wait although the responder "
+                           "lives; is its process stopped, or its machine overloaded?",
+                           static_cast<double>(silence_.silent_ns()) / 1e9, unanswered));
     return false;
   }
+
+  // One writer: no other thread changes it.
+  void show_activity() { activity_.store(++steps_, std::memory_order_relaxed); }
 
   std::span<Requester* const> targets_;
   std::span<Work> works_;
@@ -339,6 +356,10 @@ class ClosedLoop {
   const std::atomic<bool>& halt_;
   VirtualTime* const time_ = VirtualTime::current();  // whose ticks are nanoseconds
   LoopClock clock_;
+  SilenceWatch silence_;
+  std::atomic<uint64_t> unwatched_{0};
+  std::atomic<uint64_t>& activity_;
+  uint64_t steps_ = 0;
   Random random_;
   std::vector<uint64_t> started_;  // by target and slot
   std::vector<uint32_t> waiting_;  // by target: requests without a response

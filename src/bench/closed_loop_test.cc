@@ -129,6 +129,40 @@ TEST_F(ClosedLoopTest, EndsByTime) {
   EXPECT_EQ(outcome.completed, requester.posted);
 }
 
+TEST_F(ClosedLoopTest, EndsWhereNothingIsAnswered) {
+  SilentRequester requester({.pending = 3});
+  const LoopOutcome outcome =
+      run(std::vector<SilentRequester*>{&requester}, {.length = {}, .stall_ns = 20'000'000});
+  EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("3 requests wait"));
+  EXPECT_EQ(outcome.unanswered, 3u);
+}
+
+TEST_F(ClosedLoopTest, RestingIsNoStall) {
+  FakeRequester requester({.pending = 2});
+  LoopOrders orders{.length = {.requests = 4, .duration_ns = 60'000'000'000}};
+  orders.active_ppm = Point::kAlwaysActive / 2;
+  orders.think_ns = 200'000'000;
+  orders.stall_ns = 20'000'000;
+  orders.seed = 1;
+  const LoopOutcome outcome = run<true>(std::vector<FakeRequester*>{&requester}, orders);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_EQ(outcome.completed, 4u);
+}
+
+TEST_F(ClosedLoopTest, ShowsThatItRuns) {
+  FakeRequester answering({.pending = 1});
+  SilentRequester silent({.pending = 1});
+  std::atomic<uint64_t> activity{0};
+  run(std::vector<FakeRequester*>{&answering},
+      {.length = {.requests = 1000}, .activity = &activity});
+  EXPECT_EQ(activity, 1000u);
+  activity = 0;
+  run(std::vector<SilentRequester*>{&silent},
+      {.length = {}, .stall_ns = 20'000'000, .activity = &activity});
+  EXPECT_GT(activity, 10u);
+}
+
 TEST_F(ClosedLoopTest, PostsAgainWhatWasRefused) {
   FakeRequester requester({.pending = 5});
   requester.refuse_every = 3;

@@ -14,7 +14,7 @@ namespace verbena::bench {
 
 namespace {
 
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxCauseBytes = 4096;
 // Of the largest list: a node's CPUs or threads, a job's responding threads.
@@ -159,6 +159,7 @@ Status read_body(WireReader& reader, Message* message) {
       message->phase.number = reader.u64();
       message->phase.length.requests = reader.u64();
       message->phase.length.duration_ns = reader.u64();
+      message->phase.stall_ns = reader.u64();
       return message->phase.kind > PhaseKind::kTimed ? wrong("phase") : Status::ok_status();
     case MessageKind::kGo:
       message->go.host = reader.string(kMaxTextBytes);
@@ -178,6 +179,7 @@ Status read_body(WireReader& reader, Message* message) {
     case MessageKind::kEndOfPhase:
     case MessageKind::kTearDown:
     case MessageKind::kDone:
+    case MessageKind::kAlive:
     case MessageKind::kBye:
       return Status::ok_status();
   }
@@ -218,6 +220,7 @@ Status send_message(ControlConnection& control, const Message& message) {
       writer.u64(message.phase.number);
       writer.u64(message.phase.length.requests);
       writer.u64(message.phase.length.duration_ns);
+      writer.u64(message.phase.stall_ns);
       break;
     case MessageKind::kGo:
       writer.string(std::string_view(message.go.host).substr(0, kMaxTextBytes));

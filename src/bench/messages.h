@@ -19,7 +19,8 @@
 //     (further points)
 //     bye                             ->   ends
 //
-// A node may say "failed" at any time; only "tear down" ends the point then.
+// A node may say "failed" at any time; only "tear down" ends the point then. While a step takes its
+// time, it says every second that it is alive.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,7 @@ enum class MessageKind : uint8_t {
   kDone,
   kBye,
   kFailed,
+  kAlive,
 };
 
 enum class PhaseKind : uint8_t {
@@ -88,6 +90,7 @@ struct Phase {
   bool verify = false;
   uint64_t number = 0;  // within the run, part of the payloads' key
   RunLength length{};
+  uint64_t stall_ns = kStallNs;  // so long nothing may complete
   // Of simulations only, and so in no frame: fewer requests pending than the point's, and from when
   // on what is measured counts (see LoopOrders::settle_ns).
   uint32_t most_pending = UINT32_MAX;

@@ -85,13 +85,15 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
                   .phase = {.kind = PhaseKind::kTimed,
                             .verify = true,
                             .number = 3,
-                            .length = {.requests = 4, .duration_ns = 5}}});
+                            .length = {.requests = 4, .duration_ns = 5},
+                            .stall_ns = 6}});
   ASSERT_TRUE(message.ok());
   EXPECT_EQ(message->phase.kind, PhaseKind::kTimed);
   EXPECT_TRUE(message->phase.verify);
   EXPECT_EQ(message->phase.number, 3u);
   EXPECT_EQ(message->phase.length.requests, 4u);
   EXPECT_EQ(message->phase.length.duration_ns, 5u);
+  EXPECT_EQ(message->phase.stall_ns, 6u);
 
   message = pass({.kind = MessageKind::kGo, .go = {.host = "here", .now_ns = 12}});
   ASSERT_TRUE(message.ok());

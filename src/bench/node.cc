@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kForeverNs = INT64_MAX;
 constexpr int kInterruptLookMs = 50;
+constexpr uint64_t kAliveNs = 1'000'000'000;
 
 // The address of this host that a connection uses, without the port.
 std::string own_address(const ControlConnection& control) {
@@ -41,9 +42,19 @@ Result<Message> serve_point(PointNode& point, ControlConnection& control) {
   VERBENA_RETURN_IF_ERROR(point.start());
   for (;;) {
     bool answered = false;
+    uint64_t spoke_ns = now_ns();
     for (bool arrived = false; !arrived;) {
       point.clear_event();
       if (const Status failure = point.failure(); !failure.ok()) return failure;
+      if (const Status stall = point.stalled(); !stall.ok()) {
+        // At once: the end of the point waits for the threads.
+        VERBENA_RETURN_IF_ERROR(send_failure(control, stall));
+        return stall;
+      }
+      if (!answered && now_ns() - spoke_ns >= kAliveNs) {
+        spoke_ns = now_ns();
+        VERBENA_RETURN_IF_ERROR(send_message(control, {.kind = MessageKind::kAlive}));
+      }
       if (!answered && point.settled()) {
         VERBENA_RETURN_IF_ERROR(send_message(control, point.answer()));
         answered = true;
@@ -93,6 +104,9 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
     if (message.ok() && message->kind == MessageKind::kTearDown) {
       // Perhaps of a point that was never there.
       VERBENA_RETURN_IF_ERROR(send_message(control, {.kind = MessageKind::kDone}));
+    } else if (message.ok() && message->kind == MessageKind::kFailed) {
+      return Status(message->code, fmt::format("the coordinator {} refuses: {}",
+                                               control.peer_name(), message->cause));
     } else if (control.peer_closed()) {
       return Status(StatusCode::kUnavailable,
                     fmt::format("the coordinator {} is gone: it ended without a good-bye",

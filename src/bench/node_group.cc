@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/runtime.h"
+#include "src/base/silence_watch.h"
 #include "src/bench/interrupt.h"
 
 namespace verbena::bench {
@@ -15,7 +16,10 @@ namespace verbena::bench {
 namespace {
 
 constexpr int kInterruptLookMs = 50;
-constexpr int64_t kTearDownTimeoutNs = 20'000'000'000;
+constexpr int64_t kTearDownTimeoutNs = 20'000'000'000;  // of all nodes together
+constexpr int64_t kTearDownLookNs = 100'000'000;
+// A node that is stopped may be continued with the one who waits for it, a little later.
+constexpr uint64_t kStoppedPatienceNs = 2'000'000'000;
 // How long after a failure a process may take to be seen dead.
 constexpr uint64_t kDeathPatienceNs = 300'000'000;
 
@@ -39,7 +43,12 @@ std::string NodeGroup::name_of(uint32_t number) const {
 void NodeGroup::note_failure(uint32_t number, const Status& status) {
   const Status named(status.code(), fmt::format("{}: {}", name_of(number), status.message()));
   if (first_failure_.ok()) first_failure_ = named;
-  if (first_cause_.ok() && status.code() != StatusCode::kUnavailable) first_cause_ = named;
+  // A limit that one has met is the cause of whatever others saw of it.
+  const bool limit = status.code() == StatusCode::kLimitExceeded &&
+                     first_cause_.code() != StatusCode::kLimitExceeded;
+  if (limit || (first_cause_.ok() && status.code() != StatusCode::kUnavailable)) {
+    first_cause_ = named;
+  }
 }
 
 Status NodeGroup::tell(uint32_t number, const Message& message) {
@@ -63,9 +72,12 @@ Status PointNodes::tell_all(const Message& message) {
   return Status::ok_status();
 }
 
-Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, const Take& take) {
+Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_ns,
+                          const Take& take) {
   const uint64_t start_ns = now_ns();
   std::vector<bool> answered(size());
+  std::vector<uint64_t> heard(size());
+  std::vector<SilenceWatch> watches(size(), SilenceWatch(stall_ns, start_ns));
   for (uint32_t missing = size(); missing > 0;) {
     std::vector<pollfd> sources;
     std::vector<uint32_t> numbers;
@@ -83,6 +95,8 @@ Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, const Take& take
       const uint32_t number = numbers[i];
       Result<Message> message = receive_message(nodes_[number]->control(), kTearDownTimeoutNs);
       Status status = message.status();
+      ++heard[number];
+      if (message.ok() && message->kind == MessageKind::kAlive) continue;
       if (message.ok() && message->kind == MessageKind::kFailed) {
         status = Status(message->code, message->cause);
       } else if (message.ok() && (message->kind != kind || answered[number])) {
@@ -99,6 +113,16 @@ Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, const Take& take
       --missing;
       take(number, *message);
     }
+    for (uint32_t number = 0; number < size(); ++number) {
+      if (!watches[number].too_long(now_ns(), heard[number]) || answered[number]) continue;
+      const Status status(
+          StatusCode::kTimeout,
+          fmt::format("no sign of life for {:.1f} s; is its process stopped, or its "
+                      "machine overloaded or gone?",
+                      static_cast<double>(watches[number].silent_ns()) / 1e9));
+      note_failure(number, status);
+      return status;
+    }
     if (missing > 0 && now_ns() - start_ns > static_cast<uint64_t>(timeout_ns)) {
       const auto silent = static_cast<uint32_t>(std::find(answered.begin(), answered.end(), false) -
                                                 answered.begin());
@@ -113,16 +137,39 @@ Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, const Take& take
   return Status::ok_status();
 }
 
+std::string NodeGroup::stopped_text() const {
+  std::string text;
+  for (uint32_t number = 0; number < size(); ++number) {
+    if (!nodes_[number]->is_stopped()) continue;
+    text += fmt::format("; {} is stopped, as by SIGSTOP or a debugger", name_of(number));
+  }
+  return text;
+}
+
 void NodeGroup::tear_down() {
+  const uint64_t start_ns = now_ns();
+  // Where one has met a limit, others may wait for it until their own time-outs.
+  const uint64_t patience_ns = first_cause_.code() == StatusCode::kLimitExceeded
+                                   ? kStoppedPatienceNs
+                                   : uint64_t{kTearDownTimeoutNs};
   std::vector<bool> told(size());
   for (uint32_t number = 0; number < size(); ++number) {
     told[number] = send_message(nodes_[number]->control(), {.kind = MessageKind::kTearDown}).ok();
     nodes_remain_ = nodes_remain_ && told[number];
   }
   for (uint32_t number = 0; number < size(); ++number) {
+    SilenceWatch stopped(kStoppedPatienceNs, now_ns());
     while (told[number]) {
-      Result<Message> message = receive_message(nodes_[number]->control(), kTearDownTimeoutNs);
+      Result<Message> message = receive_message(nodes_[number]->control(), kTearDownLookNs);
       if (message.ok() && message->kind == MessageKind::kDone) break;
+      if (message.status().code() == StatusCode::kTimeout && !interrupted()) {
+        const uint64_t now = now_ns();
+        const bool waits = now - start_ns <= patience_ns;
+        // Whether it is stopped is the progress that it makes: any other state begins anew.
+        if (waits && !stopped.too_long(now, nodes_[number]->is_stopped() ? 0 : now)) continue;
+        message = Status(StatusCode::kTimeout, fmt::format("it did not end the point within {} s",
+                                                           (now - start_ns) / 1'000'000'000));
+      }
       if (!message.ok()) {
         note_failure(number, message.status());
         nodes_remain_ = false;
@@ -137,6 +184,12 @@ void NodeGroup::tear_down() {
 }
 
 Status NodeGroup::failure() {
+  const Status first = first_failure();
+  if (first.ok()) return first;
+  return Status(first.code(), first.message() + stopped_text());
+}
+
+Status NodeGroup::first_failure() {
   if (first_failure_.ok()) return first_failure_;
   uint64_t patience_ns = kDeathPatienceNs;
   for (uint32_t number = 0; number < size(); ++number) {

@@ -29,8 +29,13 @@ class PointNodes {
 
   virtual Status tell(uint32_t number, const Message& message) = 0;
   Status tell_all(const Message& message);
-  // Waits for this answer of every node; `take` sees each. The first failure ends it.
-  virtual Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) = 0;
+  // Waits for this answer of every node; `take` sees each. The first failure ends it, also a node
+  // that gives no sign of life for `stall_ns`.
+  virtual Status collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_ns,
+                         const Take& take) = 0;
+  Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) {
+    return collect(kind, timeout_ns, kStallNs, take);
+  }
 };
 
 class NodeGroup final : public PointNodes {
@@ -43,7 +48,9 @@ class NodeGroup final : public PointNodes {
   std::vector<pid_t> processes() const override;
 
   Status tell(uint32_t number, const Message& message) override;
-  Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) override;
+  using PointNodes::collect;
+  Status collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_ns,
+                 const Take& take) override;
   // Ends the point at all nodes that live. Afterwards failure() knows what they had to say.
   void tear_down();
 
@@ -56,6 +63,9 @@ class NodeGroup final : public PointNodes {
   // "requester node 3 of 4 (process 4711)".
   std::string name_of(uint32_t number) const;
   void note_failure(uint32_t number, const Status& status);
+  // "; the responder (process 4711) is stopped ..." of all that are; else empty.
+  std::string stopped_text() const;
+  Status first_failure();
 
   std::vector<NodeLink*> nodes_;
   const rpc::Wiring& wiring_;

@@ -1,6 +1,7 @@
 // What the threads of a node know of the point that they carry out together.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,6 +27,12 @@ struct JobWiring {
   rpc::Wiring connections;  // who connects to whom; the same without dispatchers
 };
 
+// Of a requesting thread, as the node's main thread sees it: another number at every look while it
+// runs, 0 while it waits for a step.
+struct alignas(64) ThreadActivity {
+  std::atomic<uint64_t> count{0};
+};
+
 struct NodeJob {
   const Device& device;
   const ProtectionDomain& domain;
@@ -34,6 +41,7 @@ struct NodeJob {
   std::shared_ptr<const JobWiring> shared_wiring;
   std::string address;  // where this node's threads listen
   ThreadTeam team{};
+  std::unique_ptr<ThreadActivity[]> activity{};  // of this node's requesting threads
   // From StepKind::kConnect on: of all responding threads of the job.
   std::vector<ThreadAddress> addresses{};
   // From the end of that step on, with a dispatcher: see dispatched_threads.cc.

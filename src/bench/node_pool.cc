@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/output.h"
 #include "src/base/runtime.h"
 #include "src/bench/interrupt.h"
 #include "src/bench/node.h"
@@ -100,9 +102,11 @@ Result<std::unique_ptr<NodeLink>> NodeLink::join(ControlConnection control) {
 
 NodeLink::~NodeLink() {
   // If it does not get there, the node notices the end of the connection.
+  // One that never connected, or is stopped, will not end by itself.
+  const bool may_end = control_.has_value() && !is_stopped();
   if (control_) static_cast<void>(send_message(*control_, {.kind = MessageKind::kBye}));
   control_.reset();
-  if (!has_process() || ended_within(kFarewellNs)) return;
+  if (!has_process() || ended_within(may_end ? kFarewellNs : 0)) return;
   kill(process_, SIGKILL);
   while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
   }
@@ -126,6 +130,17 @@ bool NodeLink::ended_within(uint64_t timeout_ns) {
 
 std::string NodeLink::reason_of_death(uint64_t patience_ns) {
   return has_process() && ended_within(patience_ns) ? describe_end(wait_status_) : std::string();
+}
+
+bool NodeLink::is_stopped() const {
+  if (!has_process()) return false;
+  std::ifstream file(fmt::format("/proc/{}/stat", process_));
+  std::string line;
+  std::getline(file, line);
+  // "pid (name) state ...", and a name can have blanks.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
+  return line[name_end + 2] == 'T' || line[name_end + 2] == 't';
 }
 
 // --- all nodes ---
@@ -240,17 +255,17 @@ Result<std::unique_ptr<NodeLink>> NodePool::spawn(uint64_t token) {
 
 int node_process_main() {
   const auto fail = [](const Status& status) {
-    fmt::print(stderr, "verbena: error: node: {}\n", status.message());
+    print_error_output("verbena: error: node: {}\n", status.message());
     return 1;
   };
   ignore_interrupts();
   prctl(PR_SET_NAME, "verbena-node");
   const nlohmann::json orders = nlohmann::json::parse(receive_orders(), nullptr, false);
   if (!orders.is_object() || !orders.contains("secret")) {
-    fmt::print(stderr,
-               "verbena: error: {} is started by 'verbena bench' only; on two hosts use "
-               "'verbena bench one-to-one --listen'\n",
-               kNodeCommand);
+    print_error_output(
+        "verbena: error: {} is started by 'verbena bench' only; on two hosts use "
+        "'verbena bench one-to-one --listen'\n",
+        kNodeCommand);
     return 2;
   }
   const Result<JobSecret> secret = JobSecret::from_string(orders.value("secret", std::string()));

@@ -40,6 +40,9 @@ class NodeLink {
   // How its process ended, in words; empty if it is alive, or not ours. Waits up to `patience_ns`,
   // since the end of a connection is seen before the end of its process.
   std::string reason_of_death(uint64_t patience_ns);
+  // Its process on this host is stopped (SIGSTOP, a debugger): it will not answer until somebody
+  // continues it.
+  bool is_stopped() const;
 
  private:
   friend class NodePool;

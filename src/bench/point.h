@@ -120,6 +120,9 @@ inline uint32_t threads_of(const rpc::WiredNode& node, const Point& point) {
 }
 
 // How long one run of a point lasts: until either limit is reached.
+// So long nothing may complete in a run, and no sign of life come from a node.
+inline constexpr uint64_t kStallNs = 30'000'000'000;
+
 struct RunLength {
   uint64_t requests = UINT64_MAX;  // of each requesting thread
   uint64_t duration_ns = 300'000'000;

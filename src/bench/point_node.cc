@@ -1,6 +1,7 @@
 #include "src/bench/point_node.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -21,7 +22,9 @@ PointNode::PointNode(const Device& device, const ProtectionDomain& domain, const
            .secret = secret,
            .setup = std::move(setup),
            .shared_wiring = std::move(wiring),
-           .address = std::move(address)} {}
+           .address = std::move(address)} {
+  job_.activity = std::make_unique<ThreadActivity[]>(node().requesting);
+}
 
 PointNode::~PointNode() {
   job_.team.begin({.kind = StepKind::kLeave}, 0);
@@ -37,6 +40,7 @@ Status PointNode::start() {
 
 void PointNode::begin_step(const Step& step, uint32_t participants) {
   step_ = step.kind;
+  watches_.assign(node().requesting, SilenceWatch(stall_ns_, now_ns()));
   job_.team.begin(step, participants);
 }
 
@@ -92,6 +96,7 @@ Status PointNode::begin(const Message& message) {
       begin_step({.kind = StepKind::kConnect}, all_threads());
       return Status::ok_status();
     case MessageKind::kPhase:
+      stall_ns_ = message.phase.stall_ns;
       begin_step({.kind = StepKind::kPrepare, .phase = message.phase}, all_threads());
       return Status::ok_status();
     case MessageKind::kGo: {
@@ -106,6 +111,21 @@ Status PointNode::begin(const Message& message) {
     default:
       return Status(StatusCode::kProtocolViolation, "the coordinator's messages are out of order");
   }
+}
+
+Status PointNode::stalled() {
+  if (step_ != StepKind::kRun) return Status::ok_status();
+  const uint64_t now = now_ns();
+  for (uint32_t i = 0; i < node().requesting; ++i) {
+    const uint64_t count = job_.activity[i].count.load(std::memory_order_relaxed);
+    if (!watches_[i].too_long(now, count) || count == 0) continue;
+    return Status(StatusCode::kTimeout,
+                  fmt::format("its thread request-{} has not come back from a call of the device "
+                              "for {:.1f} s; its queues "
+                              "may be damaged, or this is a defect: 'gdb -p {}' shows where it is",
+                              i, static_cast<double>(watches_[i].silent_ns()) / 1e9, getpid()));
+  }
+  return Status::ok_status();
 }
 
 Message PointNode::answer() {

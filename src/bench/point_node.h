@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/base/silence_watch.h"
 #include "src/bench/messages.h"
 #include "src/bench/node_job.h"
 #include "src/rpc/topology.h"
@@ -39,6 +40,10 @@ class PointNode {
   // The first failure of any thread; ok if there was none.
   Status failure() { return job_.team.failure(); }
 
+  // To be called often by whoever drives it: kTimeout if a requesting thread has not come back from
+  // a call for as long as the phase allows. Then the threads cannot be joined any more.
+  Status stalled();
+
   // Readable once when the step is over, or after a failure.
   int descriptor() const { return job_.team.descriptor(); }
   void clear_event() { job_.team.clear_event(); }
@@ -52,6 +57,8 @@ class PointNode {
 
   NodeJob job_;
   StepKind step_ = StepKind::kStart;
+  uint64_t stall_ns_ = kStallNs;
+  std::vector<SilenceWatch> watches_;  // of the requesting threads in this step
   std::vector<ThreadReport> reports_;  // requesting threads first
   std::vector<Thread> threads_;        // end before what they use
 };

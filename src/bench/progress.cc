@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "src/base/output.h"
 #include "src/base/runtime.h"
 
 namespace verbena::bench {
@@ -40,18 +40,16 @@ void Progress::step(const std::string& what, double weight) {
                   remaining_text(begun_weight_ - last_weight_, weight_, now - start_ns_), what);
   if (terminal_) {
     line.resize(std::min(line.size(), terminal_columns() - 1));
-    fmt::print(stderr, "\r{}\x1b[K", line);
-    std::fflush(stderr);
+    print_error_output("\r{}\x1b[K", line);
     shown_ = true;
   } else {
-    fmt::print(stderr, "{}\n", line);
+    print_error_output("{}\n", line);
   }
 }
 
 void Progress::clear() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  print_error_output("\r\x1b[K");
   shown_ = false;
 }
 

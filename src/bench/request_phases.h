@@ -65,8 +65,12 @@ class RequestPhases {
     orders.block = point.wait == WaitMode::kBlock;
     orders.active_ppm = point.active_ppm;
     orders.think_ns = point.think_ns;
+    orders.stall_ns = phase_.stall_ns;
+    std::atomic<uint64_t>& activity = job_.activity[number_ - job_.node().first_requesting].count;
+    orders.activity = &activity;
     orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
     const LoopOutcome outcome = run_any(orders, phase_.verify);
+    activity.store(0, std::memory_order_relaxed);
 
     report_.requests = outcome.completed;
     report_.unanswered = outcome.unanswered;

@@ -214,7 +214,11 @@ class PointRunner {
   Result<PhaseOutcome> run_phase(PhaseKind kind, bool verify, const RunLength& length) {
     const auto nothing = [](uint32_t, const Message&) {};
     PhaseOutcome outcome;
-    Phase phase{.kind = kind, .verify = verify, .number = ++phases_, .length = length};
+    Phase phase{.kind = kind,
+                .verify = verify,
+                .number = ++phases_,
+                .length = length,
+                .stall_ns = options_.stall_ns};
     if (options_.messages > 0) {
       // Only what is measured needs all that the point has pending, and it does not need its end.
       constexpr uint32_t kPendingBefore = 4;
@@ -233,7 +237,7 @@ class PointRunner {
                                     : static_cast<int64_t>(length.duration_ns) + kStepTimeoutNs;
     lost_ = 1;  // unless all have been counted
     VERBENA_RETURN_IF_ERROR(group_.collect(
-        MessageKind::kFinished, patience_ns,
+        MessageKind::kFinished, patience_ns, options_.stall_ns,
         [&](uint32_t, const Message& message) { add(outcome.requesters, message.report); }));
     lost_ = outcome.requesters.unanswered;
     if (watched) options_.after_timed();

@@ -104,7 +104,8 @@ bool SimulatedNodes::all_settled() {
   return settled_ == size();
 }
 
-Status SimulatedNodes::collect(MessageKind /*kind*/, int64_t timeout_ns, const Take& take) {
+Status SimulatedNodes::collect(MessageKind /*kind*/, int64_t timeout_ns, uint64_t /*stall_ns*/,
+                               const Take& take) {
   settled_ = 0;
   const uint64_t now = now_ns();
   const uint64_t deadline_ns = now + std::min(static_cast<uint64_t>(timeout_ns), UINT64_MAX - now);

@@ -48,7 +48,8 @@ class SimulatedNodes final : public PointNodes {
   bool survivors_settled();
 
   Status tell(uint32_t number, const Message& message) override;
-  Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) override;
+  Status collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_ns,
+                 const Take& take) override;
 
  private:
   struct Node {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "src/base/output.h"
 #include "src/cli/commands.h"
 #include "src/cli/completion.h"
 #include "src/cli/tool.h"
@@ -23,9 +24,9 @@ void add_completion_command(Tool& tool) {
       examples_text({"source <(verbena completion bash)", "verbena completion zsh > _verbena"}));
   command->callback([&tool, shell] {
     if (*shell == "bash") {
-      fmt::print("{}", bash_completion(tool));
+      print_output("{}", bash_completion(tool));
     } else if (*shell == "zsh") {
-      fmt::print("{}", zsh_completion(tool));
+      print_output("{}", zsh_completion(tool));
     } else {
       tool.exit_code = report_usage_error(
           fmt::format("no completion for the shell '{}'; there are bash and zsh", *shell));

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "src/base/output.h"
 #include "src/bench/result_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
@@ -59,20 +60,22 @@ int run_demo(const Tool& tool, const DemoOptions& options) {
   experiment.plan = std::move(*plan);
   experiment.command = bench::command_text(tool.argc, tool.argv);
   experiment.json_path = results;
-  fmt::print("Five protocols on soft0, two processes, {}.\n",
-             options.quick ? "about 10 seconds" : "about two minutes");
-  std::fflush(stdout);
+  print_output("Five protocols on soft0, two processes, {}.\n",
+               options.quick ? "about 10 seconds" : "about two minutes");
+  flush_output();
   const int measured = run_experiment(experiment);
-  if (measured != 0 && measured != kExitFailure) return measured;
+  // A page can be made of what there is, and wherever the text went.
+  const bool has_results = measured == 0 || measured == kExitFailure || measured == kExitClosedPipe;
+  if (!has_results) return measured;
   if (!std::filesystem::exists(results, error)) return measured;
 
-  fmt::print("\nWhich one should I use here?\n");
-  std::fflush(stdout);
-  const int answered = print_verdict({results});
-  if (answered != 0) return answered;
   const int reported = write_report(page, {results});
   if (reported != 0) return reported;
-  fmt::print("\nReport:  {}\nResults: {}\n", page, results);
+  print_output("\nWhich one should I use here?\n");
+  flush_output();
+  const int answered = print_verdict({results});
+  if (answered != 0) return answered;
+  print_output("\nReport:  {}\nResults: {}\n", page, results);
   const int written = finish_output();
   return measured != 0 ? measured : written;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/output.h"
 #include "src/bench/size_list.h"
 #include "src/bench/text_table.h"
 #include "src/cli/commands.h"
@@ -88,9 +89,9 @@ void add_devices_command(Tool& tool) {
     if (*json) {
       nlohmann::json list = nlohmann::json::array();
       for (const DeviceInfo& info : devices) list.push_back(to_json(info));
-      fmt::print("{}\n", list.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+      print_output("{}\n", list.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
     } else {
-      fmt::print("{}", table(devices));
+      print_output("{}", table(devices));
     }
   });
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/base/log.h"
+#include "src/base/output.h"
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/bench/interrupt.h"
@@ -39,19 +40,31 @@ bool simulated(const Experiment& experiment) {
   return experiment.device.starts_with(sim::kDevicePrefix);
 }
 
+// The ranks from `first` on, which wait for points to measure, learn why there are none.
+void refuse_ranks(Job& job, int first, const Status& why) {
+  for (int rank = first; rank < job.size(); ++rank) {
+    static_cast<void>(bench::send_failure(job.peer(rank), why));
+  }
+}
+
 // One node per rank, in their order; that of this rank is a process of ours.
 Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device, Job& job) {
-  VERBENA_ASSIGN_OR_RETURN(auto pool, bench::NodePool::on_this_host(device, job.secret(), 0));
-  VERBENA_RETURN_IF_ERROR(pool->take(1).status());
-  for (int rank = 1; rank < job.size(); ++rank) {
+  Result<std::unique_ptr<bench::NodePool>> pool =
+      bench::NodePool::on_this_host(device, job.secret(), 0);
+  Status failure = pool.ok() ? (*pool)->take(1).status() : pool.status();
+  if (!failure.ok()) refuse_ranks(job, 1, failure);
+  for (int rank = 1; rank < job.size() && failure.ok(); ++rank) {
     Result<std::unique_ptr<bench::NodeLink>> node = bench::NodeLink::join(job.take_peer(rank));
-    if (!node.ok()) {
-      return Status(node.status().code(), fmt::format("rank {} on {}: {}", rank, job.host(rank),
-                                                      node.status().message()));
+    if (node.ok()) {
+      (*pool)->add(std::move(*node));
+    } else {
+      failure = Status(node.status().code(), fmt::format("rank {} on {}: {}", rank, job.host(rank),
+                                                         node.status().message()));
+      refuse_ranks(job, rank + 1, failure);
     }
-    pool->add(std::move(*node));
   }
-  return pool;
+  if (failure.ok()) return pool;
+  return failure;
 }
 
 // Where the nodes come from: the ranks of a job, or processes of ours, and with --connect a
@@ -165,16 +178,20 @@ Status check_here(const Experiment& experiment, const std::vector<bench::PointGr
 }  // namespace
 
 int run_experiment(const Experiment& experiment) {
+  const auto refuse = [&](const Status& why) {
+    if (experiment.job != nullptr) refuse_ranks(*experiment.job, 1, why);
+    return report_error(why);
+  };
   const bench::Plan& plan = experiment.plan;
   const Result<std::vector<bench::PointGroup>> groups = bench::point_groups(plan);
-  if (!groups.ok()) return report_error(groups.status());
+  if (!groups.ok()) return refuse(groups.status());
   const Status possible = check_here(experiment, *groups);
-  if (!possible.ok()) return report_error(possible);
+  if (!possible.ok()) return refuse(possible);
   std::optional<bench::Profiler> profiler;
   if (plan.profile) {
     const bool nodes_here = experiment.job == nullptr && experiment.host.empty();
     Result<bench::Profiler> found = bench::Profiler::create(experiment.device, nodes_here);
-    if (!found.ok()) return report_error(found.status());
+    if (!found.ok()) return refuse(found.status());
     profiler = std::move(*found);
     if (!profiler->without_instructions().empty()) {
       log_warning("nothing counts instructions here: {}", profiler->without_instructions());
@@ -193,7 +210,7 @@ int run_experiment(const Experiment& experiment) {
   if (experiment.resume) {
     Result<std::vector<bench::PointResult>> read =
         bench::read_results(experiment.json_path, origin, *groups);
-    if (!read.ok()) return report_error(read.status());
+    if (!read.ok()) return refuse(read.status());
     before = std::move(*read);
   }
   const uint64_t steps = bench::count_runs(*groups, plan.runs, before);
@@ -210,7 +227,8 @@ int run_experiment(const Experiment& experiment) {
     progress.step(fmt::format("{}, run {}", bench::point_text(point), run + 1));
   };
   hooks.ended = [&](const std::vector<bench::PointResult>& results) {
-    if (experiment.json_path.empty() || !written.ok()) return;
+    if (experiment.json_path.empty()) return;
+    // Tried again after each run: a disk that is full now may have space later.
     written = bench::write_json_file(experiment.json_path, bench::result_document(origin, results));
   };
   if (profiler) {
@@ -230,15 +248,15 @@ int run_experiment(const Experiment& experiment) {
 
   if (!results.empty()) {
     const bool verbs = bench::subject_of(results.front().point) == bench::Subject::kVerbs;
-    fmt::print("{}{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
-               bench::model_text(experiment.device), bench::profiles_table(results));
+    print_output("{}{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
+                 bench::model_text(experiment.device), bench::profiles_table(results));
   }
   const int output = finish_output();
   if (bench::interrupted()) {
-    fmt::print(stderr, "verbena: interrupted; {} points were finished{}\n", results.size(),
-               experiment.json_path.empty() || results.empty()
-                   ? ""
-                   : fmt::format(" and are in {}; --resume goes on", experiment.json_path));
+    print_error_output("verbena: interrupted; {} points were finished{}\n", results.size(),
+                       experiment.json_path.empty() || results.empty()
+                           ? ""
+                           : fmt::format(" and are in {}; --resume goes on", experiment.json_path));
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);
@@ -258,8 +276,8 @@ int listen_for_experiment(const Listening& listening) {
   if (!listener.ok()) return report_error(listener.status());
 
   bench::catch_interrupts();
-  fmt::print(stderr, "verbena: listening on {} for the other side: --connect HOST --port {}\n",
-             listener->name(), listener->port());
+  print_error_output("verbena: listening on {} for the other side: --connect HOST --port {}\n",
+                     listener->name(), listener->port());
   Result<ControlConnection> control = listener->accept(kAcceptLookNs);
   while (!control.ok() && control.status().code() == StatusCode::kTimeout &&
          !bench::interrupted()) {

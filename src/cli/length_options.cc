@@ -11,7 +11,11 @@ std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::strin
   duration->option_text("TIME (300ms)");
   CLI::Option* count = command.add_option(requests, texts.requests, help);
   count->option_text("N")->excludes(duration);
-  return {runs, duration, count};
+  CLI::Option* stall = command.add_option(
+      "--stall-timeout", texts.stall,
+      "End a run in which nothing completes for so long, with a line that says who waits");
+  stall->option_text("TIME (30s)");
+  return {runs, duration, count, stall};
 }
 
 Status apply_length(const LengthTexts& texts, bench::Plan* plan) {
@@ -32,6 +36,9 @@ Status apply_length(const LengthTexts& texts, bench::Plan* plan) {
         parse_one(texts.requests,
                   {.what = "number of requests", .min = 1, .max = bench::kMaxRequests}));
     length.duration_ns = bench::kUnlimitedRunNs;
+  }
+  if (!texts.stall.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(plan->run.stall_ns, bench::parse_duration_ns(texts.stall));
   }
   return Status::ok_status();
 }

@@ -1,3 +1,7 @@
+#include "src/base/output.h"
 #include "src/cli/tool.h"
 
-int main(int argc, char** argv) { return verbena::cli::run_tool(argc, argv); }
+int main(int argc, char** argv) {
+  verbena::prepare_standard_descriptors();
+  return verbena::cli::run_tool(argc, argv);
+}

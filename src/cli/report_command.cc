@@ -1,11 +1,11 @@
 // `verbena report`: the HTML page from result files.
-#include <fmt/format.h>
 
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "src/base/output.h"
 #include "src/cli/commands.h"
 #include "src/cli/lab.h"
 #include "src/cli/tool.h"
@@ -41,7 +41,7 @@ void add_report_command(Tool& tool) {
     if (tool.exit_code != 0) return;
     std::error_code error;
     const std::filesystem::path path = std::filesystem::absolute(options->output, error);
-    fmt::print("{}\n", error ? options->output : path.string());
+    print_output("{}\n", error ? options->output : path.string());
   });
 }
 

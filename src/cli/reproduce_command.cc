@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/build_info.h"
+#include "src/base/output.h"
 #include "src/base/runtime.h"
 #include "src/bench/interrupt.h"
 #include "src/bench/model_evidence.h"
@@ -175,11 +176,11 @@ int print_verdicts(const reproduce::Catalog& catalog,
   std::string summary;
   for (const reproduce::PaperChecks& paper : catalog.papers) {
     if (!papers.contains(paper.paper)) continue;
-    fmt::print("{}\n\n{}\n", paper.paper, reproduce::verdicts_text(verdicts, paper.paper));
+    print_output("{}\n\n{}\n", paper.paper, reproduce::verdicts_text(verdicts, paper.paper));
     summary += reproduce::summary_line(paper.paper, reproduce::tally(verdicts, paper.paper));
   }
-  fmt::print("{}", summary);
-  for (const std::string& device : devices) fmt::print("{}", bench::model_text(device));
+  print_output("{}", summary);
+  for (const std::string& device : devices) print_output("{}", bench::model_text(device));
   return finish_output();
 }
 

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "src/base/output.h"
+
 namespace verbena::cli {
 
 namespace {
@@ -23,7 +25,7 @@ constexpr int kExitNotExecutable = 126;
 constexpr int kExitNotFound = 127;
 
 int fail(int exit_code, const std::string& message) {
-  fmt::print(stderr, "verbena: error: {}\n", message);
+  print_error_output("verbena: error: {}\n", message);
   return exit_code;
 }
 

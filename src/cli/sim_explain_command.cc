@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/output.h"
 #include "src/bench/explain.h"
 #include "src/bench/model_evidence.h"
 #include "src/bench/plan.h"
@@ -129,15 +130,15 @@ int explain(const ExplainOptions& options) {
       bench::explain_point(options.device, *point, length, *quantile, &recorder);
   if (!explanation.ok()) return report_error(explanation.status());
   const bench::MessagePath& path = explanation->path;
-  fmt::print("{}{}\n{}\n{}{}", heading(*point, options, *explanation, *quantile),
-             bench::waterfall_text(path, recorder.threads()), bench::summary_text(path),
-             bench::sum_text(path), bench::model_text(options.device));
+  print_output("{}{}\n{}\n{}{}", heading(*point, options, *explanation, *quantile),
+               bench::waterfall_text(path, recorder.threads()), bench::summary_text(path),
+               bench::sum_text(path), bench::model_text(options.device));
   if (!options.trace.empty()) {
     const Status written = bench::write_json_file(
         options.trace,
         bench::simulation_trace(recorder, explanation->run.layout, explanation->chosen));
     if (!written.ok()) return report_error(written);
-    fmt::print("Trace: {}; open it in ui.perfetto.dev\n", options.trace);
+    print_output("Trace: {}; open it in ui.perfetto.dev\n", options.trace);
   }
   if (path.adds_up()) return 0;
   return report_error(Status(StatusCode::kUnavailable,

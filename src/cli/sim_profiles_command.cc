@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/output.h"
 #include "src/bench/model_evidence.h"
 #include "src/bench/text_table.h"
 #include "src/cli/sim_command.h"
@@ -90,15 +91,15 @@ int list_profiles(const ProfilesOptions& options) {
       read_profiles(all ? sim::profile_names() : options.names);
   if (!profiles.ok()) return report_error(profiles.status());
   if (options.json) {
-    fmt::print("{}\n", to_json(*profiles).dump(1));
+    print_output("{}\n", to_json(*profiles).dump(1));
     return 0;
   }
   if (all) {
-    fmt::print("{}", overview(*profiles));
+    print_output("{}", overview(*profiles));
     return 0;
   }
   for (const ListedProfile& profile : *profiles) {
-    fmt::print("{}{}", &profile == profiles->data() ? "" : "\n", details(profile));
+    print_output("{}{}", &profile == profiles->data() ? "" : "\n", details(profile));
   }
   return 0;
 }

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <sstream>
+#include <utility>
 
 #include "src/base/build_info.h"
+#include "src/base/output.h"
 #include "src/bench/node_pool.h"
 #include "src/cli/commands.h"
 #include "verbena/version.h"
@@ -113,7 +115,9 @@ int run_tool(int argc, const char* const* argv) {
   try {
     tool.app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    tool.app.exit(success);
+    std::ostringstream text;
+    tool.app.exit(success, text, text);
+    write_output(text.str());
     return finish_output();
   } catch (const CLI::ParseError& error) {
     return report_usage_error(
@@ -131,7 +135,7 @@ std::string examples_text(const std::vector<std::string>& examples) {
 int report_error(const Status& status) {
   const bool usage =
       status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound;
-  fmt::print(stderr, "verbena: error: {}\n", in_one_line(status.message()));
+  print_error_output("verbena: error: {}\n", in_one_line(status.message()));
   return usage ? kExitUsage : kExitFailure;
 }
 
@@ -140,11 +144,15 @@ int report_usage_error(const std::string& message) {
 }
 
 int finish_output() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
-  return report_error(Status(StatusCode::kUnavailable,
-                             fmt::format("cannot write to standard output: {}; free space or "
-                                         "choose another file",
-                                         std::strerror(errno))));
+  const int error = flush_output();
+  if (error == 0) return 0;
+  if (error == EPIPE) return kExitClosedPipe;
+  static bool reported = false;
+  if (std::exchange(reported, true)) return kExitFailure;
+  return report_error(
+      Status(StatusCode::kUnavailable,
+             fmt::format("cannot write to standard output: {}; {}", std::strerror(error),
+                         error == EBADF ? "it is closed" : "free space or choose another file")));
 }
 
 }  // namespace verbena::cli

@@ -15,6 +15,8 @@ namespace verbena::cli {
 
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
+// As shells say of programs that wrote into a closed pipe.
+inline constexpr int kExitClosedPipe = 141;
 
 struct Tool {
   Tool();
@@ -41,7 +43,8 @@ std::string examples_text(const std::vector<std::string>& examples);
 int report_error(const Status& status);
 int report_usage_error(const std::string& message);
 
-// Standard output could be written to the end, or the exit code for a full disk.
+// Standard output could be written to the end, or the exit code for a full disk (one line, however
+// often it is asked) and for a reader that wants no more (none).
 int finish_output();
 
 }  // namespace verbena::cli

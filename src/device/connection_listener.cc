@@ -125,8 +125,12 @@ struct ControlListener::State {
   Status take_new();
   void end_overdue();
 
-  bool crowded() const { return pending.size() >= options.max_pending; }
+  bool crowded() const { return pending.size() >= places; }
   bool room_for_more(uint64_t at_ns) const;
+  bool anybody_waits() const {
+    pollfd waiting{socket.get(), POLLIN, 0};
+    return poll(&waiting, 1, 0) == 1;
+  }
   // Makes a place free; false where none may be taken away yet.
   bool evict_one(uint64_t at_ns);
   uint64_t next_event_ns(uint64_t at_ns) const;
@@ -135,7 +139,9 @@ struct ControlListener::State {
   void leave(Pending& stranger);
   void log_failure(const Pending& stranger);
   void forget_finished() {
-    std::erase_if(pending, [](const Pending& peer) { return peer.finished; });
+    if (std::erase_if(pending, [](const Pending& peer) { return peer.finished; }) > 0) {
+      places = options.max_pending;
+    }
   }
 
   FileDescriptor socket;
@@ -144,7 +150,8 @@ struct ControlListener::State {
   std::string name;
   JobSecret secret;
   ControlListenerOptions options;
-  std::vector<Pending> pending;  // oldest first
+  size_t places = options.max_pending;  // for handshakes; fewer where descriptors run out
+  std::vector<Pending> pending;         // oldest first
   std::vector<pollfd> descriptors;
   LogRateLimit refusal_lines{kRefusalLines, kRefusalLinesPeriodNs};
 };
@@ -238,6 +245,11 @@ Status ControlListener::State::take_new() {
   for (size_t i = 0; i < options.max_pending; ++i) {
     const uint64_t at_ns = now_ns();
     if (!room_for_more(at_ns)) return Status::ok_status();
+    if (crowded()) {
+      // First, since its descriptor may be the one that the next needs.
+      if (!anybody_waits()) return Status::ok_status();
+      evict_one(at_ns);
+    }
     SocketAddress peer;
     peer.size_bytes = sizeof(peer.storage);
     FileDescriptor accepted(
@@ -246,8 +258,13 @@ Status ControlListener::State::take_new() {
       const int error = errno;
       if (error == EAGAIN || error == EWOULDBLOCK) return Status::ok_status();
       if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        // Strangers must not use up what a genuine peer needs.
-        if (evict_one(UINT64_MAX)) continue;
+        // The system looks for a descriptor before it looks whether anybody waits.
+        if (!anybody_waits()) return Status::ok_status();
+        // Those under way may be genuine, and have their time; then strangers among them give way.
+        if (!pending.empty()) {
+          places = pending.size();
+          return Status::ok_status();
+        }
         return Status(StatusCode::kLimitExceeded,
                       fmt::format("cannot accept a connection on {}: {}; raise the limit of open "
                                   "files (ulimit -n)",
@@ -256,7 +273,6 @@ Status ControlListener::State::take_new() {
       // Interrupted, or that one left before it was accepted.
       continue;
     }
-    if (crowded()) evict_one(at_ns);
     set_connection_options(accepted.get());
     pending.push_back({.socket = std::move(accepted),
                        .peer = peer.name(),

@@ -809,6 +809,32 @@ TEST_F(ConnectionTest, RunningOutOfDescriptorsIsNamedAndPasses) {
   connect_pair(listener);
 }
 
+// The system asks for a descriptor before it looks whether anybody waits: that is no reason to send
+// away the one who came.
+TEST_F(ConnectionTest, TheLastDescriptorIsEnoughForAPeer) {
+  ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // One for each side.
+  const int first = dup(0);
+  const int second = dup(0);
+  ASSERT_GT(second, first);
+  close(first);
+  close(second);
+  rlimit two = before;
+  two.rlim_cur = static_cast<rlim_t>(second) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &two), 0);
+  std::optional<Result<ControlConnection>> connected;
+  Thread thread = start_thread("connector", [&] {
+    connected = ControlConnection::connect("127.0.0.1", listener.port(), secret(), kLongNs);
+  });
+  const Result<ControlConnection> accepted = listener.accept(kLongNs);
+  thread.join();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(accepted.ok()) << accepted.status().message();
+  EXPECT_TRUE(connected->ok()) << connected->status().message();
+}
+
 class JobSecretTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -140,8 +140,11 @@ Result<Job> Job::join(const JobOptions& options) {
   }
   Job job(
       std::make_unique<State>(State{{placement.rank, placement.size}, std::move(mesh), secret}));
-  // Nobody goes on before all can be reached by all.
-  VERBENA_RETURN_IF_ERROR(job.barrier(options.timeout_ns));
+  // Nobody goes on before all can be reached by all. What one of them says of its failure, rank 0
+  // tells all.
+  const Status all_there = job.barrier(options.timeout_ns);
+  if (!all_there.ok() && job.rank() == 0) job::refuse_all(job.state_->mesh, all_there);
+  VERBENA_RETURN_IF_ERROR(all_there);
   return job;
 }
 

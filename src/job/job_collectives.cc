@@ -7,6 +7,7 @@
 #include "src/base/wire.h"
 #include "src/device/connection_socket.h"
 #include "src/job/job_state.h"
+#include "src/job/member.h"
 #include "verbena/job.h"
 
 namespace verbena {
@@ -39,6 +40,8 @@ Result<std::vector<std::byte>> receive_from(Job& job, int rank, Call call,
                                             const Deadline& deadline) {
   Result<std::vector<std::byte>> frame = job.peer(rank).receive(deadline.remaining_ns());
   if (!frame.ok()) return named(job, rank, frame.status());
+  if (const Status refusal = job::refusal_in(*frame); !refusal.ok())
+    return named(job, rank, refusal);
   if (frame->size() < kCallBytes ||
       load_little_endian<uint32_t>(frame->data()) != static_cast<uint32_t>(call)) {
     return Status(StatusCode::kProtocolViolation,

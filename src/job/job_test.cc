@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -190,6 +191,39 @@ TEST_F(JobTest, ARankThatStartsTwiceIsNamed) {
     ++named;
   });
   EXPECT_EQ(named, 3);
+}
+
+// They know the secret, and then one says nothing and the other a part of a frame.
+TEST_F(JobTest, SilentRanksAreNamedAndHoldUpNobody) {
+  const auto port =
+      static_cast<uint16_t>(std::stoi(coordinator_.substr(coordinator_.find(':') + 1)));
+  constexpr std::string_view kHalfFrame("VBF1\x40\0\0\0abc", 11);
+  std::vector<Thread> silent;
+  for (const std::string_view said : {std::string_view(), kHalfFrame}) {
+    silent.push_back(start_thread("silent", [this, port, said] {
+      auto rank = ControlConnection::connect("127.0.0.1", port, secret_, Job::kTimeoutNs);
+      ASSERT_TRUE(rank.ok()) << rank.status().message();
+      ASSERT_EQ(send(rank->descriptor(), said.data(), said.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(said.size()));
+      // Until rank 0 gives up.
+      while (!rank->peer_closed()) sleep_ns(1'000'000);
+    }));
+  }
+  run({options(0, 4), options(2, 4)}, [&](size_t index, const Result<Job>& job) {
+    ASSERT_FALSE(job.ok());
+    EXPECT_THAT(job.status().message(), HasSubstr("rank 1, 3 did not join: 127.0.0.1:")) << index;
+    EXPECT_THAT(job.status().message(), HasSubstr("not said which rank it is within 10 s"));
+  });
+}
+
+TEST_F(JobTest, ARankThatComesLaterLearnsWhyThereIsNoJob) {
+  const auto expect_reason = [](size_t, const Result<Job>& job) {
+    ASSERT_FALSE(job.ok());
+    EXPECT_THAT(job.status().message(), HasSubstr("counts 2 ranks, rank 0 counts 3"));
+  };
+  const Thread coordinator = start_thread("rank-0", [&] { run({options(0, 3)}, expect_reason); });
+  run({options(1, 2)}, expect_reason);  // refused: rank 0 has its reason
+  run({options(2, 3)}, expect_reason);
 }
 
 TEST_F(JobTest, ADeadRankIsNamed) {

@@ -80,17 +80,27 @@ std::vector<std::byte> encode(const Result<std::vector<Member>>& members) {
   return {writer.bytes().begin(), writer.bytes().end()};
 }
 
+Status refusal_in(std::span<const std::byte> frame) {
+  WireReader reader(frame);
+  if (reader.u32() != kMagic || reader.u16() != kJobVersion) return {};
+  const uint8_t code = reader.u8();
+  const std::string reason = reader.string(kMaxReasonBytes);
+  if (code == 0 || !reader.finish("refusal").ok()) return {};
+  const uint8_t last = static_cast<uint8_t>(StatusCode::kInternal);
+  return Status(static_cast<StatusCode>(std::min(code, last)), reason);
+}
+
 Result<std::vector<Member>> decode_members(std::span<const std::byte> frame, uint32_t size,
                                            const std::string& peer) {
+  if (const Status refusal = refusal_in(frame); !refusal.ok()) {
+    return Status(refusal.code(),
+                  fmt::format("the coordinator {} says: {}", peer, refusal.message()));
+  }
   WireReader reader(frame);
   VERBENA_RETURN_IF_ERROR(check_beginning(reader, peer));
-  const uint8_t code = reader.u8();
-  if (code != 0) {
-    const std::string reason = reader.string(kMaxReasonBytes);
-    VERBENA_RETURN_IF_ERROR(reader.finish("coordinator's refusal"));
-    const uint8_t last = static_cast<uint8_t>(StatusCode::kInternal);
-    return Status(static_cast<StatusCode>(std::min(code, last)),
-                  fmt::format("the coordinator {} says: {}", peer, reason));
+  if (reader.u8() != 0) {
+    return Status(StatusCode::kProtocolViolation,
+                  fmt::format("the coordinator {} refuses without a reason", peer));
   }
   const uint32_t count = reader.u32();
   std::vector<Member> members;

@@ -33,6 +33,8 @@ Result<JoinRequest> decode_request(std::span<const std::byte> frame, const std::
 
 // The list, or why there is none.
 std::vector<std::byte> encode(const Result<std::vector<Member>>& members);
+// Why there will be no job, of whatever frame says so; ok of all others.
+Status refusal_in(std::span<const std::byte> frame);
 Result<std::vector<Member>> decode_members(std::span<const std::byte> frame, uint32_t size,
                                            const std::string& peer);
 

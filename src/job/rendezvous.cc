@@ -16,6 +16,8 @@ namespace {
 // One of several addresses of rank 0 must not use up the time of the others.
 constexpr int64_t kOneOfManyTimeoutNs = 1'500'000'000;
 constexpr size_t kMissingNamed = 8;
+// So long a refused job waits for ranks that the launcher has just started.
+constexpr int64_t kLateRanksNs = 5'000'000'000;
 
 std::string missing_ranks(const Mesh& mesh) {
   std::string names;
@@ -27,6 +29,73 @@ std::string missing_ranks(const Mesh& mesh) {
   return count > kMissingNamed ? fmt::format("{} and {} more", names, count - kMissingNamed)
                                : names;
 }
+
+// Peers that proved to know the secret, until each has said which rank it is. One that is slow
+// holds up nobody else.
+class Introductions {
+ public:
+  struct Rank {
+    ControlConnection connection;
+    JoinRequest request;
+  };
+
+  explicit Introductions(ControlListener& listener) : listener_(listener) {}
+
+  // The next one that introduced itself.
+  //   kTimeout       nobody else connected in time
+  //   kUnavailable   the ranks that are missing may all be those that connected and stayed silent
+  Result<Rank> next(size_t missing, const Deadline& deadline) {
+    for (;;) {
+      for (auto peer = silent_.begin(); peer != silent_.end(); ++peer) {
+        Result<std::vector<std::byte>> frame = peer->connection.receive(0);
+        if (frame.status().code() == StatusCode::kTimeout) continue;
+        VERBENA_RETURN_IF_ERROR(frame.status());
+        VERBENA_ASSIGN_OR_RETURN(JoinRequest request,
+                                 decode_request(*frame, peer->connection.peer_name()));
+        Rank rank{std::move(peer->connection), std::move(request)};
+        silent_.erase(peer);
+        return rank;
+      }
+      const bool all_are_here = silent_.size() >= missing;
+      if (!silent_.empty() &&
+          (deadline.expired() || (all_are_here && silent_.back().patience.expired()))) {
+        return Status(
+            StatusCode::kUnavailable,
+            fmt::format(
+                "{} connected to {} on {} and knows the secret, but has not said which rank it is "
+                "within {} s; is its process stopped?",
+                silent_names(), listener_.name(), host_name(), kIntroductionNs / 1'000'000'000));
+      }
+      Result<ControlConnection> connection = listener_.accept(
+          silent_.empty() ? deadline.remaining_ns() : std::min(deadline.remaining_ns(), kLookNs));
+      if (connection.ok()) {
+        silent_.push_back({std::move(*connection), Deadline(kIntroductionNs)});
+      } else if (connection.status().code() != StatusCode::kTimeout || silent_.empty()) {
+        return connection.status();
+      }
+    }
+  }
+
+ private:
+  // A rank says it at once.
+  static constexpr int64_t kIntroductionNs = 10'000'000'000;
+  static constexpr int64_t kLookNs = 5'000'000;
+
+  struct Silent {
+    ControlConnection connection;
+    Deadline patience;
+  };
+
+  std::string silent_names() const {
+    std::string names;
+    for (const Silent& peer : silent_)
+      names += (names.empty() ? "" : ", ") + peer.connection.peer_name();
+    return names;
+  }
+
+  ControlListener& listener_;
+  std::vector<Silent> silent_;  // oldest first
+};
 
 // Takes the newcomer in, if it fits.
 Status seat_newcomer(const Seat& seat, const JoinRequest& request, ControlConnection& connection,
@@ -96,25 +165,24 @@ Status connect_all(const Seat& seat, const std::vector<Member>& members,
         JoinRequest{static_cast<uint32_t>(seat.rank), static_cast<uint32_t>(seat.size), 0, {}})));
     mesh->peers[static_cast<size_t>(rank)] = std::move(*connection);
   }
+  Introductions introductions(listener);
   for (int missing = seat.size - 1 - seat.rank; missing > 0; --missing) {
-    Result<ControlConnection> connection = listener.accept(deadline.remaining_ns());
-    if (!connection.ok()) {
-      return Status(connection.status().code(),
+    Result<Introductions::Rank> rank = introductions.next(static_cast<size_t>(missing), deadline);
+    if (rank.status().code() == StatusCode::kTimeout) {
+      return Status(StatusCode::kTimeout,
                     fmt::format("{} ranks did not connect to rank {} on {}: {}; can they reach "
                                 "it, or does a firewall stand between?",
-                                missing, seat.rank, host_name(), connection.status().message()));
+                                missing, seat.rank, host_name(), rank.status().message()));
     }
-    VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
-                             connection->receive(deadline.remaining_ns()));
-    VERBENA_ASSIGN_OR_RETURN(const JoinRequest request,
-                             decode_request(frame, connection->peer_name()));
+    VERBENA_RETURN_IF_ERROR(rank.status());
+    const JoinRequest& request = rank->request;
     if (request.rank <= static_cast<uint32_t>(seat.rank) ||
         request.rank >= static_cast<uint32_t>(seat.size) || mesh->peers[request.rank].has_value()) {
       return Status(StatusCode::kProtocolViolation,
                     fmt::format("{} connected as rank {} where that cannot be",
-                                connection->peer_name(), request.rank));
+                                rank->connection.peer_name(), request.rank));
     }
-    mesh->peers[request.rank] = std::move(*connection);
+    mesh->peers[request.rank] = std::move(rank->connection);
   }
   return {};
 }
@@ -127,7 +195,17 @@ Mesh empty_mesh(const Seat& seat) {
   return mesh;
 }
 
+void refuse(ControlConnection& peer, const Status& why) {
+  static_cast<void>(peer.send(encode(Result<std::vector<Member>>(why))));
+}
+
 }  // namespace
+
+void refuse_all(Mesh& mesh, const Status& why) {
+  for (std::optional<ControlConnection>& peer : mesh.peers) {
+    if (peer) refuse(*peer, why);
+  }
+}
 
 std::string host_name() {
   char name[256] = {};
@@ -138,39 +216,48 @@ Result<Mesh> gather_ranks(const Seat& seat, ControlListener& listener, const Dea
   Mesh mesh = empty_mesh(seat);
   std::vector<Member> members(static_cast<size_t>(seat.size));
   members[0].host = host_name();
+  Introductions introductions(listener);
+  int came = 0;
   const auto collect = [&]() -> Status {
-    for (int joined = 1; joined < seat.size; ++joined) {
-      Result<ControlConnection> connection = listener.accept(deadline.remaining_ns());
-      if (!connection.ok() && connection.status().code() == StatusCode::kTimeout) {
+    while (came < seat.size - 1) {
+      Result<Introductions::Rank> rank =
+          introductions.next(static_cast<size_t>(seat.size - 1 - came), deadline);
+      if (rank.status().code() == StatusCode::kTimeout) {
         return Status(
             StatusCode::kTimeout,
             fmt::format("{} of {} ranks joined in time; rank {} did not: is it started, "
                         "and can its host reach {} on {}?",
-                        joined, seat.size, missing_ranks(mesh), listener.name(), host_name()));
+                        came + 1, seat.size, missing_ranks(mesh), listener.name(), host_name()));
       }
-      VERBENA_RETURN_IF_ERROR(connection.status());
-      VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
-                               connection->receive(deadline.remaining_ns()));
-      VERBENA_ASSIGN_OR_RETURN(const JoinRequest request,
-                               decode_request(frame, connection->peer_name()));
-      const Status seated = seat_newcomer(seat, request, *connection, &mesh, &members);
-      if (!seated.ok()) {
-        static_cast<void>(connection->send(encode(Result<std::vector<Member>>(seated))));
+      if (rank.status().code() == StatusCode::kUnavailable) {
+        return Status(
+            StatusCode::kUnavailable,
+            fmt::format("rank {} did not join: {}", missing_ranks(mesh), rank.status().message()));
       }
+      VERBENA_RETURN_IF_ERROR(rank.status());
+      ++came;
+      const Status seated = seat_newcomer(seat, rank->request, rank->connection, &mesh, &members);
+      if (!seated.ok()) refuse(rank->connection, seated);
       VERBENA_RETURN_IF_ERROR(seated);
     }
     return {};
   };
   const Status collected = collect();
-  const std::vector<std::byte> answer =
-      encode(collected.ok() ? Result<std::vector<Member>>(members)
-                            : Result<std::vector<Member>>(collected));
-  for (std::optional<ControlConnection>& peer : mesh.peers) {
-    if (!peer) continue;
-    const Status sent = peer->send(answer);
-    if (collected.ok()) VERBENA_RETURN_IF_ERROR(sent);
+  if (!collected.ok()) {
+    refuse_all(mesh, collected);
+    // Those that are a little late are to know why, too; after a time-out all have had their time.
+    const Deadline late(collected.code() == StatusCode::kTimeout ? 0 : kLateRanksNs);
+    for (; came < seat.size - 1; ++came) {
+      Result<Introductions::Rank> rank = introductions.next(SIZE_MAX, late);
+      if (!rank.ok()) break;
+      refuse(rank->connection, collected);
+    }
+    return collected;
   }
-  VERBENA_RETURN_IF_ERROR(collected);
+  const std::vector<std::byte> answer = encode(Result<std::vector<Member>>(members));
+  for (std::optional<ControlConnection>& peer : mesh.peers) {
+    if (peer) VERBENA_RETURN_IF_ERROR(peer->send(answer));
+  }
   return mesh;
 }
 
@@ -194,7 +281,9 @@ Result<Mesh> join_ranks(const Seat& seat, const std::vector<std::string>& coordi
                            decode_members(frame, static_cast<uint32_t>(seat.size), peer));
   for (size_t rank = 0; rank < members.size(); ++rank) mesh.hosts[rank] = members[rank].host;
   mesh.peers[0] = std::move(coordinator);
-  VERBENA_RETURN_IF_ERROR(connect_all(seat, members, address, listener, secret, deadline, &mesh));
+  const Status connected = connect_all(seat, members, address, listener, secret, deadline, &mesh);
+  if (!connected.ok()) refuse_all(mesh, connected);
+  VERBENA_RETURN_IF_ERROR(connected);
   return mesh;
 }
 

@@ -31,6 +31,9 @@ Result<Mesh> gather_ranks(const Seat& seat, ControlListener& listener, const Dea
 Result<Mesh> join_ranks(const Seat& seat, const std::vector<std::string>& coordinators,
                         const JobSecret& secret, const Deadline& deadline);
 
+// Tells all that are connected why there will be no job.
+void refuse_all(Mesh& mesh, const Status& why);
+
 // This host's name for itself.
 std::string host_name();
 

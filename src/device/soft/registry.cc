@@ -5,13 +5,17 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
+#include "src/base/runtime.h"
+#include "src/base/silence_watch.h"
 #include "src/device/soft/layout.h"
 
 namespace verbena::soft {
@@ -52,14 +56,87 @@ bool locked(int fd) {
   return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
+constexpr const char* kElsewhere =
+    "free some space there or set VERBENA_RUNTIME_DIR to another directory in memory";
+
+Status no_descriptor(const std::string& path) {
+  return {StatusCode::kLimitExceeded,
+          fmt::format("soft0: cannot open {}: {}; raise the limit of open files (ulimit -n)", path,
+                      strerror(errno))};
+}
+
 Status cannot(const char* what, const std::string& path, const char* remedy) {
+  if (errno == EMFILE || errno == ENFILE) return no_descriptor(path);
   const StatusCode code = errno == ENOSPC || errno == EDQUOT ? StatusCode::kLimitExceeded
                                                              : StatusCode::kPermissionDenied;
   return {code, fmt::format("soft0: cannot {} {}: {}; {}", what, path, strerror(errno), remedy)};
 }
 
-constexpr const char* kElsewhere =
-    "free some space there or set VERBENA_RUNTIME_DIR to another directory in memory";
+// The process that holds the flock of this file; 0 if the kernel does not tell, as of one in
+// another PID namespace.
+pid_t holder_of_lock(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return 0;
+  FILE* locks = fopen("/proc/locks", "re");
+  if (locks == nullptr) return 0;
+  pid_t holder = 0;
+  char line[256];
+  while (holder == 0 && fgets(line, sizeof(line), locks) != nullptr) {
+    // "7: FLOCK  ADVISORY  WRITE 4711 00:1a:23 0 EOF"; who waits has an arrow behind the number.
+    int pid = 0;
+    unsigned device_major = 0;
+    unsigned device_minor = 0;
+    unsigned long long inode = 0;
+    if (sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%llu", &pid, &device_major, &device_minor,
+               &inode) == 4 &&
+        device_major == major(status.st_dev) && device_minor == minor(status.st_dev) &&
+        inode == status.st_ino) {
+      holder = pid;
+    }
+  }
+  fclose(locks);
+  return holder;
+}
+
+std::string name_of_process(pid_t pid) {
+  FileDescriptor file(open(fmt::format("/proc/{}/comm", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[32];
+  const ssize_t length = read(file.get(), text, sizeof(text));
+  if (length <= 1) return fmt::format("process {}", pid);
+  return fmt::format("process {} ({})", pid,
+                     std::string_view(text, static_cast<size_t>(length) - 1));
+}
+
+// The last slot that was given out, which the file of the lock holds.
+uint32_t last_slot(int gate) {
+  uint32_t last = 0;
+  return pread(gate, &last, sizeof(last), 0) == sizeof(last) ? last : 0;
+}
+
+// Takes the lock, which a living process holds for as long as it takes to make a small file.
+Status lock_gate(int gate, const std::string& path, uint64_t patience_ns) {
+  constexpr uint64_t kLookNs = 2'000'000;
+  SilenceWatch watch(patience_ns, now_ns());
+  while (flock(gate, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return cannot("lock", path, kElsewhere);
+    if (watch.too_long(now_ns(), last_slot(gate))) {
+      const pid_t holder = holder_of_lock(gate);
+      const std::string who = holder > 0 ? name_of_process(holder) : "a process";
+      const std::string remedy =
+          holder > 0
+              ? fmt::format("continue it if it is stopped (kill -CONT {0}), or end it", holder)
+              : "'lslocks' as root may name it; end it";
+      return {StatusCode::kUnavailable,
+              fmt::format(
+                  "soft0: {} has held the lock {} for {:.1f} s, which every process needs to open "
+                  "the device; {}, or set VERBENA_RUNTIME_DIR to another directory in memory",
+                  who, path, static_cast<double>(watch.silent_ns()) / 1e9, remedy)};
+    }
+    sleep_ns(kLookNs);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -72,6 +149,7 @@ uint32_t pipe_id(int fd) {
 // Field 22 of /proc/PID/stat, counted behind the parenthesized name, which may hold anything.
 uint64_t process_start_time_ticks(pid_t pid) {
   FileDescriptor file(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return 0;  // errno says why
   char text[1024];
   const ssize_t length = read(file.get(), text, sizeof(text) - 1);
   if (length <= 0) return 0;
@@ -139,17 +217,15 @@ void Registry::remove_leftovers() const {
   closedir(entries);
 }
 
-Result<uint32_t> Registry::join(ProcessRecord record) {
+Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot
   // given out.
   FileDescriptor gate(openat(directory_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  int locked_gate = -1;
-  while (gate.get() >= 0 && (locked_gate = flock(gate.get(), LOCK_EX)) != 0 && errno == EINTR) {
-  }
-  if (locked_gate != 0) return cannot("lock", path_ + "/lock", kElsewhere);
+  const std::string gate_path = path_ + "/lock";
+  if (gate.get() < 0) return cannot("open", gate_path, kElsewhere);
+  VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
   remove_leftovers();
-  uint32_t last = 0;
-  if (pread(gate.get(), &last, sizeof(last), 0) != sizeof(last)) last = 0;
+  const uint32_t last = last_slot(gate.get());
 
   for (uint32_t step = 1; step < kMaxProcesses; ++step) {
     const uint32_t slot = 1 + (last + step - 1) % (kMaxProcesses - 1);
@@ -163,7 +239,13 @@ Result<uint32_t> Registry::join(ProcessRecord record) {
     record.version = kLayoutVersion;
     record.slot = slot;
     record.pid = getpid();
+    errno = 0;
     record.start_time_ticks = process_start_time_ticks(record.pid);
+    if (record.start_time_ticks == 0 && (errno == EMFILE || errno == ENFILE)) {
+      Status status = no_descriptor("/proc/self/stat");
+      unlinkat(directory_fd_, name.c_str(), 0);
+      return status;
+    }
     record.pid_namespace = pid_namespace_of_self();
     struct flock lock {};
     lock.l_type = F_WRLCK;
@@ -188,6 +270,9 @@ Result<uint32_t> Registry::join(ProcessRecord record) {
 
 Result<ProcessRecord> Registry::find(uint32_t slot) const {
   FileDescriptor file(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
+  if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+    return no_descriptor(path_ + "/" + slot_name(slot));
+  }
   ProcessRecord record{};
   if (file.get() < 0 || pread(file.get(), &record, sizeof(record), 0) != sizeof(record) ||
       !locked(file.get())) {
@@ -207,7 +292,12 @@ Result<ProcessRecord> Registry::find(uint32_t slot) const {
                     "run both in one, or share it (--pid)",
                     slot));
   }
-  if (record.start_time_ticks != process_start_time_ticks(record.pid)) {
+  errno = 0;
+  const uint64_t start_time_ticks = process_start_time_ticks(record.pid);
+  if (start_time_ticks == 0 && (errno == EMFILE || errno == ENFILE)) {
+    return no_descriptor(fmt::format("/proc/{}/stat", record.pid));
+  }
+  if (record.start_time_ticks != start_time_ticks) {
     return Status(StatusCode::kUnavailable,
                   fmt::format("soft0: process {} of slot {} is gone", record.pid, slot));
   }

@@ -39,6 +39,8 @@ uint64_t process_start_time_ticks(pid_t pid);
 
 class Registry {
  public:
+  static constexpr uint64_t kLockPatienceNs = 10'000'000'000;
+
   // Opens (makes) the directory of this user.
   static Result<Registry> open();
   Registry(Registry&&) noexcept;
@@ -47,7 +49,9 @@ class Registry {
 
   // Removes what dead processes left and takes a free slot; `record` needs memory_fd and
   // header_address, the rest is filled in. Slots rotate, so that a number is not reused soon.
-  Result<uint32_t> join(ProcessRecord record);
+  // kUnavailable if for `patience_ns` nobody, not even another process, got the lock that joining
+  // takes: whoever holds it is stopped, or does not belong here.
+  Result<uint32_t> join(ProcessRecord record, uint64_t patience_ns = kLockPatienceNs);
   void leave();
   // In a forked child: the slot stays the parent's.
   void abandon();

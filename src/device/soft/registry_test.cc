@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,11 +13,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "src/base/runtime.h"
 #include "src/device/soft/layout.h"
 
 namespace verbena::soft {
@@ -178,6 +183,78 @@ TEST_F(RegistryTest, ADirectoryInASlotsPlaceIsPassedOver) {
   const Result<uint32_t> slot = registry.join({});
   ASSERT_TRUE(slot.ok()) << slot.status().message();
   EXPECT_GE(*slot, 20u);
+}
+
+TEST_F(RegistryTest, WhoHoldsTheLockIsNamed) {
+  Registry registry = open();
+  const int holder = ::open((directory() + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(holder, 0);
+  ASSERT_EQ(flock(holder, LOCK_EX), 0);
+  const Status status = registry.join({}, 50'000'000).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), testing::HasSubstr(directory() + "/lock"));
+  // Where the kernel lists locks and this process sees itself under the same number.
+  std::ifstream locks("/proc/locks");
+  const std::string listed((std::istreambuf_iterator<char>(locks)),
+                           std::istreambuf_iterator<char>());
+  if (listed.find(fmt::format(" WRITE {} ", getpid())) != std::string::npos) {
+    EXPECT_THAT(status.message(), testing::HasSubstr(fmt::format("process {} (", getpid())));
+    EXPECT_THAT(status.message(), testing::HasSubstr(fmt::format("kill -CONT {}", getpid())));
+  }
+  // It left nothing, and the next one gets in as soon as the lock is free.
+  EXPECT_EQ(files(), std::set<std::string>{"lock"});
+  close(holder);
+  EXPECT_TRUE(registry.join({}, 50'000'000).ok());
+}
+
+// Who waits for a lock that others take in turn is not told that somebody holds it.
+TEST_F(RegistryTest, ManyThatJoinAtOnceAllGetASlotOfTheirOwn) {
+  open();
+  constexpr int kThreads = 8;
+  constexpr int kRounds = 20;
+  std::mutex mutex;
+  std::set<uint32_t> taken;
+  std::vector<Thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.push_back(start_thread("join", [&] {
+      for (int round = 0; round < kRounds; ++round) {
+        Registry registry = open();
+        const Result<uint32_t> slot = registry.join({});
+        ASSERT_TRUE(slot.ok()) << slot.status().message();
+        const std::lock_guard first(mutex);
+        EXPECT_TRUE(taken.insert(*slot).second) << "two have slot " << *slot;
+        taken.erase(*slot);
+      }
+    }));
+  }
+  threads.clear();
+}
+
+TEST_F(RegistryTest, TooFewDescriptorsAreNamed) {
+  Registry registry = open();
+  Registry other = open();
+  const Result<uint32_t> slot = other.join({});
+  ASSERT_TRUE(slot.ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (int more = 0; more < 3; ++more) {
+    const int lowest = dup(0);
+    ASSERT_GE(lowest, 0);
+    close(lowest);
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(lowest + more);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const Status joined = registry.join({}).status();
+    const Status found = registry.find(*slot).status();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (!joined.ok()) expect_error(joined, StatusCode::kLimitExceeded, "ulimit -n");
+    if (!found.ok()) expect_error(found, StatusCode::kLimitExceeded, "ulimit -n");
+    if (more == 0) {
+      EXPECT_FALSE(joined.ok());
+      expect_error(found, StatusCode::kLimitExceeded, "ulimit -n");
+    }
+    registry.leave();
+  }
 }
 
 TEST_F(RegistryTest, FindingRefusesWhatCannotBe) {
