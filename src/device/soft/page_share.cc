@@ -164,7 +164,7 @@ void PageShare::exempt_this_thread() {
 
 bool PageShare::is_own(const Vma& vma) const {
   return vma.inode == inode_ && vma.shared && vma.device_major == device_major_ &&
-         vma.device_minor == device_minor_;
+         vma.device_minor == device_minor_ && !is_alias(vma);
 }
 
 // After mremap() the mapping is elsewhere, but its offset in the file is not.

@@ -20,6 +20,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -98,6 +99,16 @@ class PageShare {
   Result<void*> map_new(uint64_t length_bytes);
   void unmap_new(void* address, uint64_t length_bytes);
 
+  // A second mapping of part of the memory file, for whole pages, kept until the process ends. It
+  // stays valid whatever the application does to the pages' own mapping. Null with errno on
+  // failure.
+  std::byte* map_alias(uint64_t offset_bytes, uint64_t length_bytes);
+
+  // The mappings of this process, for those who look at memory before they share it.
+  const VmaQuery& mappings() const { return query_; }
+  // Whether pages of this mapping are in the memory file already.
+  bool shares(const Vma& vma) const { return is_own(vma); }
+
   // The application is about to unmap or discard (MADV_DONTNEED) these whole pages: gives their
   // memory back, they read as zero from now on. Waits for no lock and allocates nothing, so that a
   // memory allocator may call it. Nothing happens to pages that are not shared, nor perhaps to
@@ -111,6 +122,7 @@ class PageShare {
   friend class ForkHandlers;
   using Range = std::pair<uint64_t, uint64_t>;  // begin, end
   struct Workspace;
+  struct Alias;
   struct Piece {
     Range range;
     Vma vma;
@@ -136,6 +148,7 @@ class PageShare {
   void run_in_flight(void (*body)(void*), void* argument);
 
   bool is_own(const Vma& vma) const;
+  bool is_alias(const Vma& vma) const;
   bool is_in_place(const Vma& vma) const;
   Status look(Range range, bool* in_place) const;
   bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
@@ -176,6 +189,7 @@ class PageShare {
   std::map<uint64_t, uint64_t> used_;
   uint64_t shared_since_collection_bytes_ = 0;
   std::map<uint64_t, uint64_t> new_mappings_;
+  std::atomic<const Alias*> aliases_{nullptr};
   // Ranges that share() left private, with the number of registrations.
   std::map<Range, uint32_t> held_private_;
   std::vector<pid_t> exempt_threads_;

@@ -264,6 +264,7 @@ void PageShare::after_fork_in_child() {
   // From here on everything is the child's own, also what the standard library allocates.
   fork = Fork();
   new_mappings_.clear();
+  aliases_.store(nullptr, std::memory_order_relaxed);  // not inherited
   used_.clear();
   held_private_.clear();
   exempt_threads_.clear();
