@@ -151,6 +151,28 @@ void grown_pages_keep_their_contents() {
   CHECK(munmap(grown, 4 * kPages * page_bytes) == 0);
 }
 
+// Also where sharing has made several mappings of the program's one: for a part of it, and from
+// 128 KiB on for its first page.
+void partly_shared_and_large_pages_grow() {
+  for (const size_t shared_pages : {size_t{16}, size_t{256}}) {
+    constexpr size_t kLarge = 256;
+    char* pages = map_pages(nullptr, kLarge, 0);
+    std::memset(pages, 'p', kLarge * page_bytes);
+    ibv_mr* region = ibv_reg_mr(domain, pages, shared_pages * page_bytes, kAccess);
+    CHECK(region != nullptr);
+    auto* grown = static_cast<char*>(
+        mremap(pages, kLarge * page_bytes, 2 * kLarge * page_bytes, MREMAP_MAYMOVE));
+    CHECK(grown != MAP_FAILED);
+    if (region != nullptr) CHECK(ibv_dereg_mr(region) == 0);
+    if (grown == MAP_FAILED) continue;
+    CHECK(all(grown, kLarge * page_bytes, 'p'));
+    CHECK(all(grown + kLarge * page_bytes, kLarge * page_bytes, 0));
+    share(grown, 2 * kLarge * page_bytes);
+    CHECK(all(grown, kLarge * page_bytes, 'p'));
+    CHECK(munmap(grown, 2 * kLarge * page_bytes) == 0);
+  }
+}
+
 void a_shrunk_mapping_keeps_its_head() {
   char* pages = map_pages(nullptr, kPages, 0);
   std::memset(pages, 'j', kPages * page_bytes);
@@ -230,6 +252,7 @@ int main() {
   a_fixed_mapping_replaces_pages();
   moved_pages_keep_their_contents();
   grown_pages_keep_their_contents();
+  partly_shared_and_large_pages_grow();
   a_shrunk_mapping_keeps_its_head();
   large_blocks_of_malloc();
   calls_fail_as_ever();
