@@ -49,6 +49,9 @@ struct Region {
   static constexpr const char* kName = "memory region";
   ibv_mr verbs{};
   Validity validity;
+  // What stands in the public part can be overwritten by the program.
+  Domain* domain = nullptr;
+  uint32_t key = 0;
 };
 
 struct Channel {
@@ -164,10 +167,12 @@ struct RegionView {
   uint64_t stamp = 0;
   uint64_t iova = 0;
   uint64_t length_bytes = 0;
-  std::byte* base = nullptr;  // where iova lies here; null for foreign memory
+  std::byte* base = nullptr;  // where iova lies here; null: through the kernel
   uint64_t address = 0;       // in the owner's process
   uint32_t access = 0;
   uint32_t domain = 0;
+  bool locked_atomics = false;         // Peer::update_foreign()
+  std::shared_ptr<std::byte> segment;  // that `base` points into, if it is one
 };
 
 // The connected peer queue pair, mapped and checked at RTR.

@@ -182,7 +182,7 @@ int reset(Qp& qp) {
   const OwnerLock::Guard cq_guard(qp.recv_cq->lock);
   std::erase(qp.recv_cq->flushing, &qp);
   qp.peer = {};
-  for (RegionView& view : qp.remote_views) view.stamp = 0;
+  for (RegionView& view : qp.remote_views) view = {};
   qp.send_posted = 0;
   qp.send_retired.store(0);
   qp.recv_posted = 0;

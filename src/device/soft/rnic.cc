@@ -113,6 +113,7 @@ Status Rnic::start() {
   record.life_id = pipe_id(life_fd_);
   VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
   header_->slot = slot_;
+  self_ = Peer::self(slot_, header_, *pages_);
   service_ = start_thread("verbena-soft0", [this] { serve(); });
   if (!service_.joinable()) {
     return {StatusCode::kLimitExceeded,
@@ -171,8 +172,7 @@ void Rnic::withdraw(uint32_t index) {
   queue_pairs_[index] = nullptr;
 }
 
-Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, uint64_t iova,
-                                       uint32_t access, uint32_t domain, Sharing sharing) {
+Result<uint32_t> Rnic::register_region(const NewRegion& region) {
   std::lock_guard guard(regions_mutex_);
   for (uint32_t step = 0; step < kMaxMemoryRegions; ++step) {
     const uint32_t index = (next_region_ + step) % kMaxMemoryRegions;
@@ -183,12 +183,15 @@ Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, 
     const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
     for (RegionEntry* table : {own_regions_, header_->regions}) {
       RegionEntry& entry = table[index];
-      entry.iova.store(iova, std::memory_order_relaxed);
-      entry.address.store(address, std::memory_order_relaxed);
-      entry.length_bytes.store(length_bytes, std::memory_order_relaxed);
-      entry.access.store(access, std::memory_order_relaxed);
-      entry.domain.store(domain, std::memory_order_relaxed);
-      entry.sharing.store(sharing, std::memory_order_relaxed);
+      entry.iova.store(region.iova, std::memory_order_relaxed);
+      entry.address.store(region.address, std::memory_order_relaxed);
+      entry.length_bytes.store(region.length_bytes, std::memory_order_relaxed);
+      entry.access.store(region.access, std::memory_order_relaxed);
+      entry.domain.store(region.domain, std::memory_order_relaxed);
+      entry.sharing.store(region.sharing, std::memory_order_relaxed);
+      entry.segment_id.store(region.segment_id, std::memory_order_relaxed);
+      entry.segment_offset_bytes.store(region.segment_offset_bytes, std::memory_order_relaxed);
+      entry.alias.store(region.alias, std::memory_order_relaxed);
       // Release: whoever sees the stamp sees the fields.
       entry.stamp.store(stamp, std::memory_order_release);
     }
@@ -216,9 +219,8 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   std::weak_ptr<Peer>& known = peers_[slot];
   if (std::shared_ptr<Peer> peer = known.lock(); peer != nullptr && !peer->dead()) return peer;
   if (slot == slot_) {
-    std::shared_ptr<Peer> self = Peer::self(slot, header_);
-    known = self;
-    return self;
+    known = self_;
+    return self_;
   }
   VERBENA_ASSIGN_OR_RETURN(ProcessRecord record, registry_.find(slot));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Peer::attach(record));

@@ -42,6 +42,8 @@ class Rnic {
   // What the header's region table says, where no peer can write: for looking up own keys.
   const RegionEntry* own_regions() const { return own_regions_; }
   PageShare& pages() { return *pages_; }
+  // This process as its own peer.
+  Peer& self() { return *self_; }
   const Registry& registry() const { return registry_; }
 
   // Zeroed memory that peers can map; whole pages.
@@ -53,8 +55,18 @@ class Rnic {
   void withdraw(uint32_t index);
 
   // Enters a region and returns its key.
-  Result<uint32_t> register_region(uint64_t address, uint64_t length_bytes, uint64_t iova,
-                                   uint32_t access, uint32_t domain, Sharing sharing);
+  struct NewRegion {
+    uint64_t address = 0;
+    uint64_t length_bytes = 0;
+    uint64_t iova = 0;
+    uint32_t access = 0;
+    uint32_t domain = 0;
+    Sharing sharing = Sharing::kForeign;
+    int32_t segment_id = 0;
+    uint64_t segment_offset_bytes = 0;
+    uint64_t alias = 0;
+  };
+  Result<uint32_t> register_region(const NewRegion& region);
   void deregister_region(uint32_t key);
 
   // The process in a slot, mapped on first use and kept as long as anyone here uses it.
@@ -117,6 +129,7 @@ class Rnic {
   uint32_t next_stamp_ = 0;
   std::vector<uint8_t> region_life_;
 
+  std::shared_ptr<Peer> self_;
   std::mutex peers_mutex_;
   std::unordered_map<uint32_t, std::weak_ptr<Peer>> peers_;
 

@@ -336,13 +336,21 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   const RegionView* view = peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey,
                                        IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
   if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
-  // Memory that cannot be mapped is not registered with remote atomics.
-  if (view->base == nullptr) return failed(IBV_WC_REM_OP_ERR);
-  auto* target = reinterpret_cast<uint64_t*>(view->base + (address - view->iova));
-  if (reinterpret_cast<uintptr_t>(target) % sizeof(uint64_t) != 0)
-    return failed(IBV_WC_REM_INV_REQ_ERR);
+  const uint64_t offset = address - view->iova;
+  auto* target = reinterpret_cast<uint64_t*>(view->base + offset);
+  const uint64_t place =
+      view->base != nullptr ? reinterpret_cast<uint64_t>(target) : view->address + offset;
+  if (place % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
   uint64_t before;
-  if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+  if (view->base == nullptr) [[unlikely]] {
+    const Peer::Update update =
+        view->locked_atomics
+            ? qp.peer.process->update_foreign(place, wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP,
+                                              wr.wr.atomic.compare_add, wr.wr.atomic.swap, &before)
+            : Peer::Update::kRefused;
+    if (update == Peer::Update::kBusy) return {Outcome::kWaitPeer};
+    if (update == Peer::Update::kRefused) return failed(IBV_WC_REM_OP_ERR);
+  } else if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     before = __atomic_fetch_add(target, wr.wr.atomic.compare_add, __ATOMIC_ACQ_REL);
   } else {
     before = wr.wr.atomic.compare_add;

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -141,6 +142,27 @@ BENCHMARK_CAPTURE(post_and_poll, write, IBV_WR_RDMA_WRITE)->Arg(8)->Arg(4096)->A
 BENCHMARK_CAPTURE(post_and_poll, send, IBV_WR_SEND)->Arg(8)->Arg(4096)->Arg(1 << 20);
 BENCHMARK_CAPTURE(post_and_poll, read, IBV_WR_RDMA_READ)->Arg(8)->Arg(4096)->Arg(1 << 20);
 BENCHMARK_CAPTURE(post_and_poll, fetch_and_add, IBV_WR_ATOMIC_FETCH_AND_ADD)->Arg(8);
+
+// A value that was stored just before, as most small messages are.
+void write_fresh_value(benchmark::State& state) {
+  Pair pair;
+  ibv_sge source = pair.sge(0, 8);
+  ibv_send_wr wr{};
+  wr.sg_list = &source;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.wr.rdma = {.remote_addr = pair.sge(1 << 20, 8).addr, .rkey = pair.region.rkey()};
+  ibv_send_wr* bad = nullptr;
+  uint64_t count = 0;
+  for (auto _ : state) {
+    const bool signaled = ++count % 64 == 0;
+    wr.send_flags = signaled ? IBV_SEND_SIGNALED : 0;
+    memcpy(pair.memory.data(), &count, sizeof(count));
+    ibv_post_send(pair.queue_pair.get(), &wr, &bad);
+    if (signaled) take(pair.cq.get());
+  }
+}
+BENCHMARK(write_fresh_value)->Name("post_send/write_8B_just_stored_unsignaled");
 
 // The least there is: no completion.
 void post_inline_write(benchmark::State& state) {
