@@ -336,11 +336,11 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   const RegionView* view = peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey,
                                        IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
   if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
-  const uint64_t offset = address - view->iova;
-  auto* target = reinterpret_cast<uint64_t*>(view->base + offset);
-  const uint64_t place =
-      view->base != nullptr ? reinterpret_cast<uint64_t>(target) : view->address + offset;
+  const uint64_t start =
+      view->base != nullptr ? reinterpret_cast<uint64_t>(view->base) : view->address;
+  const uint64_t place = start + (address - view->iova);
   if (place % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  auto* target = reinterpret_cast<uint64_t*>(place);
   uint64_t before;
   if (view->base == nullptr) [[unlikely]] {
     const Peer::Update update =
