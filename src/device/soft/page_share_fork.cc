@@ -266,6 +266,8 @@ void PageShare::after_fork_in_child() {
   new_mappings_.clear();
   used_.clear();
   held_private_.clear();
+  registrations_.clear();
+  kept_.clear();
   exempt_threads_.clear();
   shared_since_collection_bytes_ = 0;
   pagemap_.reset();
