@@ -57,7 +57,7 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
   // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
   // as it is.
   Sharing sharing = Sharing::kForeign;
-  if ((access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) != 0) {
+  if (Rnic::reached_by_peers(access)) {
     Result<PageShare::Outcome> shared = rnic.pages().share(address, length_bytes);
     if (!shared.ok()) {
       fail(shared.status());
@@ -67,6 +67,7 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
     if (shared->sharing == PageShare::Sharing::kShared) {
       sharing = Sharing::kMapped;
     } else if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0) {
+      rnic.pages().release(address, length_bytes, PageShare::Sharing::kPrivate);
       fail(EOPNOTSUPP,
            fmt::format("soft0: remote atomics need memory that peers can map: {}", shared->reason));
       return nullptr;
@@ -79,6 +80,11 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
   Result<uint32_t> key =
       rnic.register_region(start, length_bytes, iova, access, domain.id, sharing);
   if (!key.ok()) {
+    if (Rnic::reached_by_peers(access)) {
+      rnic.pages().release(
+          address, length_bytes,
+          sharing == Sharing::kMapped ? PageShare::Sharing::kShared : PageShare::Sharing::kPrivate);
+    }
     fail(key.status());
     return nullptr;
   }
@@ -96,7 +102,12 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
 
 int dereg_mr(ibv_mr* verbs) {
   Region& region = as_region(verbs);
-  as_context(verbs->context).rnic->deregister_region(verbs->lkey);
+  const Status taken = as_context(verbs->context).rnic->deregister_region(verbs->lkey);
+  if (!taken.ok()) {
+    // Said here, too: not everybody who destroys something looks at what that returns.
+    log_warning("{}", taken.message());
+    return fail(EBUSY, taken.message());
+  }
   as_domain(verbs->pd).users.fetch_sub(1);
   delete &region;
   return 0;

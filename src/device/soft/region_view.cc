@@ -14,9 +14,11 @@ const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp,
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.stamp.load(std::memory_order_relaxed) != stamp) return nullptr;
   view.base = nullptr;
+  view.at_once_bytes = 0;
   if (sharing == Sharing::kMapped) {
     view.base = qp.peer.process->map(view.address, view.length_bytes);
     if (view.base == nullptr) return nullptr;
+    view.at_once_bytes = kCopyAtOnceBytes;
   }
   view.stamp = stamp;
   return &view;
