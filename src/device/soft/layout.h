@@ -166,7 +166,7 @@ struct QpShared {
   // start anew in the middle of the packets, is not let in.
   std::atomic<uint32_t> sender_life;
   // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away
-  // from peers waits for it to move.
+  // from peers waits for it to move; long copies move it on as they go.
   alignas(kCacheLineBytes) std::atomic<uint64_t> in_flight;
   // The peer asks for the error state because it broke a rule here: see make_fault().
   alignas(kCacheLineBytes) std::atomic<uint64_t> fault;

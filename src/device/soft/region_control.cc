@@ -51,7 +51,7 @@ Status make_reachable(Rnic& rnic, Rnic::NewRegion& region) {
   region.sharing = Sharing::kForeign;
   // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
   // as it is.
-  if ((region.access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) == 0) return {};
+  if (!Rnic::reached_by_peers(region.access)) return {};
   if (segment.found) {
     region.sharing = Sharing::kSegment;
     region.segment_id = segment.id;
@@ -142,6 +142,7 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
   }
   Result<uint32_t> key = rnic.register_region(wanted);
   if (!key.ok()) {
+    rnic.stop_sharing(wanted.address, wanted.length_bytes, wanted.access, wanted.sharing);
     fail(key.status());
     return nullptr;
   }
@@ -164,7 +165,12 @@ int dereg_mr(ibv_mr* verbs) {
   if (const int error = check_valid<Region>(verbs); error != 0) return error;
   Region& region = as_region(verbs);
   if (verbs->lkey != region.key) return refuse_invalid(Region::kName);
-  as_context(verbs->context).rnic->deregister_region(region.key);
+  const Status taken = as_context(verbs->context).rnic->deregister_region(region.key);
+  if (!taken.ok()) {
+    // Said here, too: not everybody who destroys something looks at what that returns.
+    log_warning("{}", taken.message());
+    return fail(EBUSY, taken.message());
+  }
   region.domain->users.fetch_sub(1);
   retire(&region);
   return 0;

@@ -34,6 +34,7 @@ const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp,
       view.locked_atomics = true;
       break;
   }
+  view.at_once_bytes = view.base != nullptr ? kCopyAtOnceBytes : 0;
   view.stamp = stamp;
   return &view;
 }

@@ -24,6 +24,9 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
   return reinterpret_cast<std::byte*>(entry.alias.load(std::memory_order_relaxed) + offset);
 }
 
+// Whoever deregisters memory waits for so much to be copied at most.
+inline constexpr uint32_t kCopyAtOnceBytes = 1u << 20;
+
 // Fills `view` from the peer's entry, mapping it on first use. Null if the entry changed meanwhile
 // or cannot be mapped.
 const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp, RegionView& view);

@@ -50,6 +50,27 @@ void register_pages_again(benchmark::State& state) {
 }
 BENCHMARK(register_pages_again)->Name("reg_mr+dereg_mr/4KiB_converted");
 
+// The same buffer again and again, whose pages hold data: converted and turned back each time.
+void register_and_deregister(benchmark::State& state) {
+  const auto size = static_cast<size_t>(state.range(0));
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) {
+    state.SkipWithError("mmap failed");
+    return;
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(must(MemoryRegion::create(node().domain, memory, size, kAccess)));
+  }
+  munmap(memory, size);
+}
+BENCHMARK(register_and_deregister)
+    ->Name("reg_mr+dereg_mr/same")
+    ->Arg(kPageBytes)
+    ->Arg(size_t{1} << 20)
+    ->Arg(kGiB)
+    ->UseRealTime();
+
 // Pages that hold data, registered for the first time.
 void register_new_pages(benchmark::State& state) {
   const auto size = static_cast<size_t>(state.range(0));
