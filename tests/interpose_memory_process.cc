@@ -18,6 +18,8 @@ constexpr size_t kPages = 8;
 
 int failures = 0;
 ibv_pd* domain = nullptr;
+// Pages are shared with peers as long as they are registered, and ordinary memory afterwards.
+bool stays_registered = false;
 size_t page_bytes = 0;
 
 void check_at(bool holds, const char* what, int line) {
@@ -36,11 +38,10 @@ char* map_pages(void* address, size_t pages, int flags) {
   return static_cast<char*>(mapped);
 }
 
-// Registers, which shares the pages, and deregisters, which leaves them shared.
 void share(void* address, size_t bytes) {
   ibv_mr* region = ibv_reg_mr(domain, address, bytes, kAccess);
   CHECK(region != nullptr);
-  if (region != nullptr) CHECK(ibv_dereg_mr(region) == 0);
+  if (region != nullptr && !stays_registered) CHECK(ibv_dereg_mr(region) == 0);
 }
 
 bool all(const char* address, size_t bytes, char value) {
@@ -151,6 +152,28 @@ void grown_pages_keep_their_contents() {
   CHECK(munmap(grown, 4 * kPages * page_bytes) == 0);
 }
 
+// Also where sharing has made several mappings of the program's one: for a part of it, and from
+// 128 KiB on for its first page.
+void partly_shared_and_large_pages_grow() {
+  for (const size_t shared_pages : {size_t{16}, size_t{256}}) {
+    constexpr size_t kLarge = 256;
+    char* pages = map_pages(nullptr, kLarge, 0);
+    std::memset(pages, 'p', kLarge * page_bytes);
+    ibv_mr* region = ibv_reg_mr(domain, pages, shared_pages * page_bytes, kAccess);
+    CHECK(region != nullptr);
+    auto* grown = static_cast<char*>(
+        mremap(pages, kLarge * page_bytes, 2 * kLarge * page_bytes, MREMAP_MAYMOVE));
+    CHECK(grown != MAP_FAILED);
+    if (region != nullptr) CHECK(ibv_dereg_mr(region) == 0);
+    if (grown == MAP_FAILED) continue;
+    CHECK(all(grown, kLarge * page_bytes, 'p'));
+    CHECK(all(grown + kLarge * page_bytes, kLarge * page_bytes, 0));
+    share(grown, 2 * kLarge * page_bytes);
+    CHECK(all(grown, kLarge * page_bytes, 'p'));
+    CHECK(munmap(grown, 2 * kLarge * page_bytes) == 0);
+  }
+}
+
 void a_shrunk_mapping_keeps_its_head() {
   char* pages = map_pages(nullptr, kPages, 0);
   std::memset(pages, 'j', kPages * page_bytes);
@@ -223,15 +246,19 @@ int main() {
   domain = ibv_alloc_pd(context);
   CHECK(domain != nullptr);
 
-  registration_keeps_the_contents();
-  dont_need_gives_zeros();
-  free_is_allowed();
-  unmapped_pages_come_back_empty();
-  a_fixed_mapping_replaces_pages();
-  moved_pages_keep_their_contents();
-  grown_pages_keep_their_contents();
-  a_shrunk_mapping_keeps_its_head();
-  large_blocks_of_malloc();
-  calls_fail_as_ever();
+  for (const bool stays : {false, true}) {
+    stays_registered = stays;
+    registration_keeps_the_contents();
+    dont_need_gives_zeros();
+    free_is_allowed();
+    unmapped_pages_come_back_empty();
+    a_fixed_mapping_replaces_pages();
+    moved_pages_keep_their_contents();
+    grown_pages_keep_their_contents();
+    partly_shared_and_large_pages_grow();
+    a_shrunk_mapping_keeps_its_head();
+    large_blocks_of_malloc();
+    calls_fail_as_ever();
+  }
   return failures == 0 ? 0 : 1;
 }

@@ -51,9 +51,9 @@ inline uint32_t index_of(uint32_t qp_number) { return qp_number & (kMaxQueuePair
 inline uint32_t region_index(uint32_t key) { return key >> 8; }
 
 enum class Sharing : uint32_t {
-  kMapped = 1,  // peers map the pages
-  kForeign =
-      2,  // pages that cannot be shared: peers go through the kernel (process_vm_writev and readv)
+  kMapped = 1,   // peers map the pages of the memory file
+  kForeign = 2,  // peers go through the kernel (process_vm_writev and readv)
+  kSegment = 3,  // a System V segment of the application: peers attach it, too
 };
 
 struct alignas(kCacheLineBytes) RegionEntry {
@@ -66,7 +66,14 @@ struct alignas(kCacheLineBytes) RegionEntry {
   std::atomic<uint32_t> access;
   std::atomic<uint32_t> domain;
   std::atomic<Sharing> sharing;
+  // kSegment: which one, and where in it the region starts.
+  std::atomic<int32_t> segment_id;
+  std::atomic<uint64_t> segment_offset_bytes;
+  // For the owner itself: another address of the same bytes in its process, which stays valid
+  // whatever the application does to its own mapping; `address` if there is none.
+  std::atomic<uint64_t> alias;
 };
+static_assert(sizeof(RegionEntry) == kCacheLineBytes);
 
 struct Header {
   uint64_t magic;
@@ -159,7 +166,7 @@ struct QpShared {
   // start anew in the middle of the packets, is not let in.
   std::atomic<uint32_t> sender_life;
   // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away
-  // from peers waits for it to move.
+  // from peers waits for it to move; long copies move it on as they go.
   alignas(kCacheLineBytes) std::atomic<uint64_t> in_flight;
   // The peer asks for the error state because it broke a rule here: see make_fault().
   alignas(kCacheLineBytes) std::atomic<uint64_t> fault;

@@ -49,6 +49,9 @@ struct Region {
   static constexpr const char* kName = "memory region";
   ibv_mr verbs{};
   Validity validity;
+  // What stands in the public part can be overwritten by the program.
+  Domain* domain = nullptr;
+  uint32_t key = 0;
 };
 
 struct Channel {
@@ -164,10 +167,14 @@ struct RegionView {
   uint64_t stamp = 0;
   uint64_t iova = 0;
   uint64_t length_bytes = 0;
-  std::byte* base = nullptr;  // where iova lies here; null for foreign memory
-  uint64_t address = 0;       // in the owner's process
+  std::byte* base = nullptr;  // where iova lies here; null: through the kernel
+  // More is copied in parts; 0 where the kernel copies, which never does it at once.
+  uint32_t at_once_bytes = 0;
+  uint64_t address = 0;  // in the owner's process
   uint32_t access = 0;
   uint32_t domain = 0;
+  bool locked_atomics = false;         // Peer::update_foreign()
+  std::shared_ptr<std::byte> segment;  // that `base` points into, if it is one
 };
 
 // The connected peer queue pair, mapped and checked at RTR.
@@ -228,7 +235,7 @@ struct Qp {
   // --- send side, under send_lock ---
   alignas(kCacheLineBytes) OwnerLock send_lock;
   std::atomic<ibv_qp_state> state{IBV_QPS_RESET};
-  uint64_t flight = 0;  // private copy of shared->in_flight
+  std::atomic<uint64_t> flight{0};  // shared->in_flight, where no peer can write
   uint32_t send_posted = 0;
   std::atomic<uint32_t> send_retired{0};  // written where completions are polled
   uint32_t send_depth = 0;
@@ -264,7 +271,8 @@ struct Qp {
   std::atomic<uint32_t> recv_visible{0};  // recv_posted, for flushing under recv_cq->lock
   uint32_t bell = kNoBell;
 
-  std::mutex control;  // modify, destroy, error
+  std::mutex control;      // modify, destroy, error
+  bool resetting = false;  // a peer that stands still keeps the reset from its end
   uint64_t async_delivered = 0;
 };
 

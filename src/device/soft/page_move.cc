@@ -58,7 +58,8 @@ VERBENA_IN_FLIGHT void mark_all(uint8_t* marks, size_t count, uint8_t mark) {
   }
 }
 
-VERBENA_IN_FLIGHT bool find_touched_anonymous(PageMove& move, const std::byte* pages) {
+// As far as the page table tells: a page of a file may exist without being there.
+VERBENA_IN_FLIGHT bool find_mapped(PageMove& move, const std::byte* pages) {
   const size_t count = page_count(move);
   const size_t bytes = count * sizeof(uint64_t);
   const auto position = reinterpret_cast<uintptr_t>(pages) / move.page_bytes * sizeof(uint64_t);
@@ -79,31 +80,31 @@ VERBENA_IN_FLIGHT bool find_touched_anonymous(PageMove& move, const std::byte* p
   return true;
 }
 
-VERBENA_IN_FLIGHT bool find_touched_in_file(PageMove& move) {
+// Not by SEEK_HOLE: that looks through all that follows in the file, for each move.
+VERBENA_IN_FLIGHT bool find_touched_in_file(PageMove& move, const std::byte* pages) {
   const size_t count = page_count(move);
   mark_all(move.touched, count, 0);
-  const uint64_t end = move.file_offset + move.length_bytes;
-  uint64_t at = move.file_offset;
-  while (at < end) {
-    const long data = raw_syscall(SYS_lseek, move.file, static_cast<long>(at), SEEK_DATA);
+  if (move.pagemap >= 0 && !find_mapped(move, pages)) return false;
+  for (size_t page = 0; page < count;) {
+    if (move.touched[page]) {
+      ++page;
+      continue;
+    }
+    const uint64_t offset = move.file_offset + page * move.page_bytes;
+    const long data = raw_syscall(SYS_lseek, move.file, static_cast<long>(offset), SEEK_DATA);
     if (data == -ENXIO) return true;
     if (is_error(data)) return fail(move, data, "lseek(SEEK_DATA)");
-    const long hole = raw_syscall(SYS_lseek, move.file, data, SEEK_HOLE);
-    if (is_error(hole)) return fail(move, hole, "lseek(SEEK_HOLE)");
-    at = static_cast<uint64_t>(data);
-    if (at >= end) return true;
-    const uint64_t data_end = static_cast<uint64_t>(hole) < end ? static_cast<uint64_t>(hole) : end;
-    mark_all(move.touched + (at - move.file_offset) / move.page_bytes,
-             (data_end - at) / move.page_bytes, 1);
-    at = data_end;
+    if (static_cast<uint64_t>(data) == offset) move.touched[page] = 1;
+    const size_t next = (static_cast<uint64_t>(data) - move.file_offset) / move.page_bytes;
+    page = next > page ? next : page + 1;
   }
   return true;
 }
 
 VERBENA_IN_FLIGHT bool find_touched(PageMove& move, const std::byte* pages) {
-  if (move.contents == PageMove::Contents::kFile) return find_touched_in_file(move);
+  if (move.contents == PageMove::Contents::kFile) return find_touched_in_file(move, pages);
   if (move.contents == PageMove::Contents::kAnonymous && move.pagemap >= 0) {
-    return find_touched_anonymous(move, pages);
+    return find_mapped(move, pages);
   }
   mark_all(move.touched, page_count(move), 1);
   return true;

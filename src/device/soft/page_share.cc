@@ -164,7 +164,7 @@ void PageShare::exempt_this_thread() {
 
 bool PageShare::is_own(const Vma& vma) const {
   return vma.inode == inode_ && vma.shared && vma.device_major == device_major_ &&
-         vma.device_minor == device_minor_;
+         vma.device_minor == device_minor_ && !is_alias(vma);
 }
 
 // After mremap() the mapping is elsewhere, but its offset in the file is not.
@@ -204,23 +204,26 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   const std::lock_guard lock(mutex_);
   bool in_place;
   VERBENA_RETURN_IF_ERROR(look(range, &in_place));
-  if (in_place) return Outcome{};
-
-  if (shared_since_collection_bytes_ >= kCollectAfterBytes) collect_unmapped();
-  std::vector<Piece> pieces;
-  std::string reason = pieces_to_move(range, &pieces);
-  for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
-  if (reason.empty()) return Outcome{};
+  std::string reason;
+  if (!in_place) {
+    if (shared_since_collection_bytes_ >= kCollectAfterBytes) collect_unmapped();
+    std::vector<Piece> pieces;
+    reason = pieces_to_move(range, &pieces);
+    for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
+    const bool may_not_move_back = writers_ == Writers::kNone && !quiet_;
+    if (reason.empty() && may_not_move_back && !discards_seen.load(std::memory_order_relaxed)) {
+      reason = lock_shared(range);
+    }
+  }
+  if (reason.empty()) {
+    registrations_.add(range);
+    return Outcome{};
+  }
+  // What of it was shared before the rest failed.
+  for (const Range& part : registrations_.parts(range, 0)) make_unregistered(part, nullptr);
   ++held_private_[Range(begin, begin + length_bytes)];
   return Outcome{Sharing::kPrivate, fmt::format("{} stays private memory: {}",
                                                 describe(range.first, range.second), reason)};
-}
-
-void PageShare::release(void* address, uint64_t length_bytes) {
-  const std::lock_guard lock(mutex_);
-  const auto found =
-      held_private_.find(Range(as_number(address), as_number(address) + length_bytes));
-  if (found != held_private_.end() && --found->second == 0) held_private_.erase(found);
 }
 
 }  // namespace verbena::soft

@@ -5,23 +5,48 @@
 // process in which the file offset equals the address. A peer opens /proc/PID/fd/N and maps the
 // file at offset = remote address. Neighbouring pages end up in one mapping by construction.
 //
-// What this changes for the application:
-// - Pages stay shared until they are unmapped; deregistration does not undo it. They count as
-//   shared memory of the process, an mlock() on them is lost, and MADV_DONTNEED does not zero them
-//   (forget() does; the library in front of libibverbs calls it).
+// When the last registration of a page ends, release() turns it back into private anonymous memory
+// with the same contents: what is not registered is ordinary memory, with the kernel's own
+// madvise(), mremap(), mlock() and fork(), and no peer's mapping of the file reaches it.
+//
+// What registration changes for the application, while it lasts:
+// - The pages count as shared memory of the process, and an mlock() on them is lost.
+// - MADV_DONTNEED does not zero them, unless forget() is told: the library in front of libibverbs
+//   does that.
 // - fork() copies all of them, see page_share_fork.cc. A raw clone() without the C library's fork
 //   handlers leaves parent and child on the same pages.
 // - The kernel may hold the old pages while they move: direct I/O, io_uring or another RNIC with
-//   the same memory must not be at work on it during its first registration. A futex without the
-//   private flag in such memory must have no waiter then.
+//   the same memory must not be at work on it during its first registration, nor during its last
+//   deregistration. A futex without the private flag in such memory must have no waiter then.
 // - Shared blocks of 128 KiB and more refuse to grow by mremap() (realloc() then copies): behind
 //   them in the file lie other pages.
+//
+// Pages can only move back while no other thread writes to them. What happens where that cannot be:
+//
+// | how writers are held                       | at registration       | at deregistration       |
+// |---|---|---|
+// | kHeld                                      | shared                | private                 |
+// | kHeldInUser                                | shared                | private; in the stack   |
+// |                                            |                       | of another thread locked|
+// | kNone, no other thread                     | shared and locked     | private                 |
+// | kNone, threads were started since          | (as above)            | stays shared and locked |
+// | kNone, MADV_DONTNEED seen by forget()      | shared                | private; stays shared   |
+// |                                            |                       | with other threads      |
+// | kNone, ulimit -l forbids the lock          | left private          | nothing to do           |
+// | kNone with `quiet`                         | shared                | private                 |
+// | any, the move fails (no memory, mappings)  | left private          | stays shared and locked;|
+// |                                            |                       | logged if that fails    |
+//
+// Locked is mlock2(MLOCK_ONFAULT): the kernel then refuses MADV_DONTNEED with EINVAL, which memory
+// allocators expect, instead of leaving old contents where the program takes zeroes for granted.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +55,7 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/device/soft/page_counts.h"
 #include "src/device/soft/vma_query.h"
 #include "verbena/status.h"
 
@@ -76,17 +102,38 @@ class PageShare {
     Sharing sharing = Sharing::kShared;
     std::string reason;  // kPrivate: one line with cause, limit and remedy
   };
-  // Shares the pages that hold [address, address + length). Repeating it is cheap (a system call
-  // or two). Fails with kInvalidArgument if something in the range is not mapped.
+  // Registers the pages that hold [address, address + length) and shares them. For pages that are
+  // registered already that is a system call or two. Fails with kInvalidArgument if something in
+  // the range is not mapped.
   //
   // After kPrivate the range stays private until release(): peers that write through the kernel
   // must not be surprised by pages that move. kPrivate is the answer for MAP_SHARED, huge-page,
   // device, executable and inaccessible memory, for the page at a thread's upper stack end (the
-  // kernel writes there), when the process runs out of mappings, and when other threads run and
-  // nothing holds them.
+  // kernel writes there), when the process runs out of mappings, when other threads run and
+  // nothing holds them, and while a peer that stands still may yet write to what lay there before.
   Result<Outcome> share(void* address, uint64_t length_bytes);
-  // The registration that got kPrivate for exactly this range has ended.
-  void release(void* address, uint64_t length_bytes);
+
+  // The registration of exactly this range, for which share() said `sharing`, has ended, and no
+  // peer touches it any more. Pages that no other one covers become private again.
+  void release(void* address, uint64_t length_bytes, Sharing sharing);
+
+  // Peers that were in the middle of touching memory when it was taken from them, and go on at any
+  // time, perhaps much later.
+  struct StandingPeers {
+    std::function<bool()> gone_on;  // or ended: they touch nothing any more
+    std::string who;                // "process 7"
+  };
+  // As release(), but beside such peers: all pages move out of their reach, and what the file has
+  // there is kept until they have gone on. Where that cannot be, because another registration
+  // covers a page or it cannot move, kUnavailable says why, and the registration goes on to be
+  // counted.
+  Status cut_off(void* address, uint64_t length_bytes, Sharing sharing,
+                 const StandingPeers& standing);
+  // Peers may have gone on: gives back what was kept for them.
+  void look_after_standing_peers();
+
+  // Somebody tells forget() of every MADV_DONTNEED of the program.
+  static void set_discards_seen() { discards_seen.store(true, std::memory_order_relaxed); }
 
   // The calling thread declares that it never writes to memory of the application that is not yet
   // shared, and thus does not count as another thread. For the RNIC's own service threads.
@@ -97,6 +144,16 @@ class PageShare {
   // is a segmentation fault.
   Result<void*> map_new(uint64_t length_bytes);
   void unmap_new(void* address, uint64_t length_bytes);
+
+  // A second mapping of part of the memory file, for whole pages, kept until the process ends. It
+  // stays valid whatever the application does to the pages' own mapping. Null with errno on
+  // failure.
+  std::byte* map_alias(uint64_t offset_bytes, uint64_t length_bytes);
+
+  // The mappings of this process, for those who look at memory before they share it.
+  const VmaQuery& mappings() const { return query_; }
+  // Whether pages of this mapping are in the memory file already.
+  bool shares(const Vma& vma) const { return is_own(vma); }
 
   // The application is about to unmap or discard (MADV_DONTNEED) these whole pages: gives their
   // memory back, they read as zero from now on. Waits for no lock and allocates nothing, so that a
@@ -111,6 +168,7 @@ class PageShare {
   friend class ForkHandlers;
   using Range = std::pair<uint64_t, uint64_t>;  // begin, end
   struct Workspace;
+  struct Alias;
   struct Piece {
     Range range;
     Vma vma;
@@ -132,20 +190,31 @@ class PageShare {
   std::string share_chunk(const Piece& piece, Range chunk, std::byte* merge_snapshot);
   std::string make_private(const Piece& piece, std::byte* snapshot);
   std::string detach_from_file(const Piece& piece);
+  bool in_stack_of_another_thread(const Piece& piece,
+                                  const std::vector<ThreadPlace>& threads) const;
   std::string run_move(Reservation& reservation);
   void run_in_flight(void (*body)(void*), void* argument);
 
   bool is_own(const Vma& vma) const;
+  bool is_alias(const Vma& vma) const;
   bool is_in_place(const Vma& vma) const;
   Status look(Range range, bool* in_place) const;
   bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
   Range whole_pages(const void* address, uint64_t length_bytes) const;
+
+  // The ends of registrations, see page_share_release.cc.
+  std::string make_unregistered(Range range, const StandingPeers* standing);
+  std::vector<Piece> find_shared(Range range) const;
+  std::string lock_shared(Range range) const;
+  void give_back_kept();
+  std::string why_kept(Range range);
 
   // The file as a resource: which offsets may hold pages.
   std::string claim(Range range);
   void collect_unmapped();
   void punch(Range range) const;
   void mark_used(Range range);
+  void mark_unused(Range range);
   bool used(Range range) const;
 
   // fork(), see page_share_fork.cc.
@@ -176,10 +245,20 @@ class PageShare {
   std::map<uint64_t, uint64_t> used_;
   uint64_t shared_since_collection_bytes_ = 0;
   std::map<uint64_t, uint64_t> new_mappings_;
+  std::atomic<const Alias*> aliases_{nullptr};
   // Ranges that share() left private, with the number of registrations.
   std::map<Range, uint32_t> held_private_;
+  // Memory of map_new() counts as registered.
+  PageCounts registrations_;
+  // Offsets that belong to nobody, but that peers may still touch.
+  struct Kept {
+    Range range;
+    StandingPeers standing;
+  };
+  std::vector<Kept> kept_;
   std::vector<pid_t> exempt_threads_;
   std::unique_ptr<Fork> fork_;
+  static inline std::atomic<bool> discards_seen{false};
 };
 
 }  // namespace verbena::soft

@@ -34,6 +34,17 @@ void PageShare::mark_used(Range range) {
   used_.emplace(range.first, range.second);
 }
 
+void PageShare::mark_unused(Range range) {
+  auto at = used_.lower_bound(range.first);
+  if (at != used_.begin() && std::prev(at)->second > range.first) --at;
+  while (at != used_.end() && at->first < range.second) {
+    const auto [begin, end] = *at;
+    at = used_.erase(at);
+    if (begin < range.first) used_.emplace(begin, range.first);
+    if (end > range.second) used_.emplace(range.second, end);
+  }
+}
+
 void PageShare::punch(Range range) const {
   const long result =
       raw_syscall(SYS_fallocate, file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -44,7 +55,8 @@ void PageShare::punch(Range range) const {
 // Offsets that had pages before may still be in use at other addresses, where mremap() moved them,
 // or hold what was there before it was unmapped.
 std::string PageShare::claim(Range range) {
-  if (!used(range)) return {};
+  std::string kept = why_kept(range);
+  if (!kept.empty() || !used(range)) return kept;
   std::vector<Piece> moved;
   VmaQuery::Scan scan(query_, 0, kSpanBytes, VmaQuery::Detail::kPlace,
                       VmaQuery::Which::kFileBacked);
@@ -137,8 +149,16 @@ Result<void*> PageShare::map_new(uint64_t length_bytes) {
   const uint64_t bytes = (length_bytes + page_bytes_ - 1) & ~(page_bytes_ - 1);
   const uint64_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   const std::lock_guard lock(mutex_);
-  const uint64_t base = as_number(
-      raw_map(0, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  uint64_t base;
+  // Addresses whose offsets are kept from use stay taken until others are found.
+  std::vector<uint64_t> avoided;
+  do {
+    base = as_number(
+        raw_map(0, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    avoided.push_back(base);
+  } while (base != 0 && !why_kept(Range(base, base + bytes + slack)).empty());
+  avoided.pop_back();
+  for (const uint64_t address : avoided) raw_unmap(address, bytes + slack);
   const auto failed = [&](const std::string& reason) {
     if (base != 0) raw_unmap(base, bytes + slack);
     return Status(StatusCode::kLimitExceeded,
@@ -161,6 +181,7 @@ Result<void*> PageShare::map_new(uint64_t length_bytes) {
   raw_unmap(begin + bytes, base + slack - begin);
   mark_used(Range(begin, begin + bytes));
   new_mappings_.emplace(begin, begin + bytes);
+  registrations_.add(Range(begin, begin + bytes));
   return memory;
 }
 
@@ -172,6 +193,7 @@ void PageShare::unmap_new(void* address, uint64_t length_bytes) {
   const auto found = new_mappings_.find(begin);
   VERBENA_ASSERT(found != new_mappings_.end() && found->second == end);
   new_mappings_.erase(found);
+  registrations_.remove(Range(begin, end));
   // In this order: afterwards the addresses may belong to somebody else.
   punch(Range(begin, end));
   raw_unmap(begin, end - begin);

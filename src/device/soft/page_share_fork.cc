@@ -264,8 +264,11 @@ void PageShare::after_fork_in_child() {
   // From here on everything is the child's own, also what the standard library allocates.
   fork = Fork();
   new_mappings_.clear();
+  aliases_.store(nullptr, std::memory_order_relaxed);  // not inherited
   used_.clear();
   held_private_.clear();
+  registrations_.clear();
+  kept_.clear();
   exempt_threads_.clear();
   shared_since_collection_bytes_ = 0;
   pagemap_.reset();

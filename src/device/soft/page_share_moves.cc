@@ -25,6 +25,9 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace verbena::soft {
 namespace {
@@ -182,14 +185,31 @@ std::string PageShare::share_chunk(const Piece& piece, Range chunk, std::byte* m
 }
 
 std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) {
-  for (uint64_t at = piece.range.first; at < piece.range.second;) {
-    const uint64_t end = std::min(piece.range.second, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
+  const auto [begin, piece_end] = piece.range;
+  // All new pages come out of one mapping, so that they are one mapping in the end: the kernel
+  // joins anonymous memory only if it was one when first touched.
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const uint64_t source =
+      as_number(raw_map(0, piece_end - begin, PROT_READ | PROT_WRITE, kFlags, -1, 0));
+  if (source == 0) return explain_failure(errno, "mmap");
+  uint64_t taken = begin;
+  std::string reason;
+  if (is_error(raw_syscall(SYS_madvise, static_cast<long>(source), static_cast<long>(page_bytes_),
+                           MADV_POPULATE_WRITE))) {
+    reason = explain_failure(ENOMEM, "madvise(MADV_POPULATE_WRITE)");
+  }
+  for (uint64_t at = begin; at < piece_end && reason.empty();) {
+    const uint64_t end = std::min(piece_end, (at / kMaxMoveBytes + 1) * kMaxMoveBytes);
     Reservation reservation(at, end - at);
+    const auto length = static_cast<long>(end - at);
     if (!reservation.valid() ||
-        raw_map(reservation.staging(), end - at, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == nullptr) {
-      return explain_failure(errno, "mmap");
+        is_error(raw_syscall(SYS_mremap, static_cast<long>(source + (at - begin)), length, length,
+                             MREMAP_MAYMOVE | MREMAP_FIXED,
+                             static_cast<long>(reservation.staging())))) {
+      reason = explain_failure(ENOMEM, "mremap");
+      break;
     }
+    taken = end;
     PageMove& move = workspace_->move;
     move.address = as_pointer(at);
     move.length_bytes = end - at;
@@ -197,15 +217,15 @@ std::string PageShare::make_private(const Piece& piece, std::byte* snapshot) {
     move.contents = PageMove::Contents::kFile;
     move.file_offset = piece.vma.offset_bytes + (at - piece.vma.start);
     move.fill = PageMove::Fill::kCopy;
-    move.snapshot = snapshot == nullptr ? nullptr : snapshot + (at - piece.range.first);
+    move.snapshot = snapshot == nullptr ? nullptr : snapshot + (at - begin);
     move.file_backed = true;
     move.userfaultfd = userfaultfd_.get();
     move.huge_if_dense = false;
-    std::string reason = run_move(reservation);
-    if (!reason.empty()) return reason;
+    reason = run_move(reservation);
     at = end;
   }
-  return {};
+  raw_unmap(source + (taken - begin), piece_end - taken);
+  return reason;
 }
 
 std::string PageShare::run_move(Reservation& reservation) {

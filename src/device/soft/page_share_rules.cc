@@ -121,6 +121,11 @@ std::string PageShare::why_not_beside_threads(const Piece& piece,
           place, thread.id);
     }
   }
+  if (writers_ == Writers::kHeldInUser && is_own(vma) &&
+      in_stack_of_another_thread(piece, threads)) {
+    return "it is in the stack of another thread, which only that thread can give back; or allow "
+           "sysctl vm.unprivileged_userfaultfd=1";
+  }
   if (writers_ == Writers::kHeldInUser && self != process && vma.named("[stack]")) {
     return "it is in the stack of the main thread; let that thread register it, or allow sysctl "
            "vm.unprivileged_userfaultfd=1";
@@ -133,6 +138,27 @@ std::string PageShare::why_not_beside_threads(const Piece& piece,
            "meanwhile, set VERBENA_QUIET_REGISTRATION=1";
   }
   return {};
+}
+
+// Of pages that are shared, the mapping does not tell that they are part of a stack: then writable
+// memory without a gap leads from them up to the main thread's stack or a thread's control block.
+bool PageShare::in_stack_of_another_thread(const Piece& piece,
+                                           const std::vector<ThreadPlace>& threads) const {
+  const pid_t self = this_thread();
+  const bool beside_main = self != getpid();
+  rlimit stack{};
+  getrlimit(RLIMIT_STACK, &stack);
+  const uint64_t stack_bytes = std::min<uint64_t>(stack.rlim_cur, 64u << 20);
+  const uint64_t limit = std::min(piece.range.first + stack_bytes, kSpanBytes);
+  uint64_t end = piece.range.first;
+  VmaQuery::Scan scan(query_, end, limit, VmaQuery::Detail::kNamed);
+  for (Vma vma; scan.next(&vma) && vma.start <= end && vma.writable; end = vma.end) {
+    if (beside_main && vma.named("[stack]")) return true;
+  }
+  return std::any_of(threads.begin(), threads.end(), [&](const ThreadPlace& thread) {
+    return thread.id != self && piece.range.first < thread.control_begin &&
+           thread.control_begin < std::min(end, limit);
+  });
 }
 
 }  // namespace verbena::soft

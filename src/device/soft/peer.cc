@@ -5,6 +5,7 @@
 #include <linux/magic.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -13,6 +14,8 @@
 
 #include <cerrno>
 #include <cstring>
+
+#include "src/base/runtime.h"
 
 namespace verbena::soft {
 namespace {
@@ -116,11 +119,12 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   return peer;
 }
 
-std::shared_ptr<Peer> Peer::self(uint32_t slot, Header* header) {
+std::shared_ptr<Peer> Peer::self(uint32_t slot, Header* header, PageShare& pages) {
   std::shared_ptr<Peer> peer(new Peer);
   peer->slot_ = slot;
   peer->pid_ = getpid();
-  peer->self_ = true;
+  peer->own_pages_ = &pages;
+  peer->memory_fd_ = pages.fd();
   peer->header_ = header;
   return peer;
 }
@@ -128,13 +132,12 @@ std::shared_ptr<Peer> Peer::self(uint32_t slot, Header* header) {
 Peer::~Peer() {
   for (const auto& [base, length_bytes] : mappings_) raw_munmap(base, length_bytes);
   for (const auto& [key, fd] : pipes_) close(fd);
-  if (memory_fd_ >= 0) close(memory_fd_);
+  if (memory_fd_ >= 0 && !is_self()) close(memory_fd_);
   if (pid_fd_ >= 0) close(pid_fd_);
   if (life_fd_ >= 0) close(life_fd_);
 }
 
 std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
-  if (self_) return reinterpret_cast<std::byte*>(address);
   const uint64_t end = address + length_bytes;
   if (end < address || end > kAddressSpaceBytes) {
     errno = EINVAL;
@@ -153,19 +156,23 @@ std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
     errno = ENOMEM;
     return nullptr;
   }
-  void* base = raw_mmap(stop - start, memory_fd_, start);
-  if (base == MAP_FAILED) return nullptr;
-  mappings_.emplace_back(base, stop - start);
+  void* base = nullptr;
+  if (is_self()) {
+    base = own_pages_->map_alias(start, stop - start);
+    if (base == nullptr) return nullptr;
+  } else {
+    base = raw_mmap(stop - start, memory_fd_, start);
+    if (base == MAP_FAILED) return nullptr;
+    mappings_.emplace_back(base, stop - start);
+  }
   mapped_bytes_ += stop - start;
   windows_[start] = {stop, static_cast<std::byte*>(base)};
   return static_cast<std::byte*>(base) + (address - start);
 }
 
 bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes) {
-  if (self_) {
-    memcpy(reinterpret_cast<void*>(address), source, size_bytes);
-    return true;
-  }
+  // Another program may have the pid, or the process.
+  if (!exists()) return false;
   // The last byte in a call of its own: pollers of the last byte must see the rest.
   const size_t parts[2] = {size_bytes - 1, 1};
   size_t done = 0;
@@ -183,10 +190,7 @@ bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes
 }
 
 bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) {
-  if (self_) {
-    memcpy(destination, reinterpret_cast<const void*>(address), size_bytes);
-    return true;
-  }
+  if (!exists()) return false;
   size_t done = 0;
   while (done < size_bytes) {
     iovec local{static_cast<char*>(destination) + done, size_bytes - done};
@@ -196,6 +200,64 @@ bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) 
     done += static_cast<size_t>(moved);
   }
   return true;
+}
+
+std::shared_ptr<std::byte> Peer::attach_segment(int id, uint64_t end_bytes) {
+  std::lock_guard guard(mutex_);
+  std::erase_if(segments_, [](const auto& known) { return known.second.expired(); });
+  std::shared_ptr<std::byte> segment;
+  if (const auto known = segments_.find(id); known != segments_.end())
+    segment = known->second.lock();
+  if (segment == nullptr) {
+    // In another namespace the number means another segment.
+    struct stat theirs {};
+    struct stat ours {};
+    if (stat(fmt::format("/proc/{}/ns/ipc", pid_).c_str(), &theirs) != 0 ||
+        stat("/proc/self/ns/ipc", &ours) != 0 || theirs.st_ino != ours.st_ino || !exists()) {
+      return nullptr;
+    }
+    // By raw system calls, as for raw_mmap().
+    const long base = syscall(SYS_shmat, id, nullptr, 0);
+    if (base == -1) return nullptr;
+    segment.reset(reinterpret_cast<std::byte*>(base),
+                  [](std::byte* at) { syscall(SYS_shmdt, at); });
+    segments_[id] = segment;
+  }
+  // While it is attached, the number stays its own.
+  shmid_ds status{};
+  if (shmctl(id, IPC_STAT, &status) != 0 || status.shm_segsz < end_bytes) return nullptr;
+  return segment;
+}
+
+bool Peer::lock_updates(bool lock) const {
+  struct flock record {};
+  record.l_type = static_cast<short>(lock ? F_WRLCK : F_UNLCK);
+  record.l_whence = SEEK_SET;
+  record.l_len = 1;
+  return fcntl(memory_fd_, F_OFD_SETLK, &record) == 0;
+}
+
+Peer::Update Peer::update_foreign(uint64_t address, bool compare, uint64_t operand, uint64_t swap,
+                                  uint64_t* before) {
+  std::lock_guard guard(updates_mutex_);
+  // Usually held for some microseconds; whoever waits longer tries again later.
+  constexpr uint64_t kPatienceNs = 1'000'000;
+  const uint64_t start_ns = now_ns();
+  for (Waiter waiter; !lock_updates(true); waiter.idle()) {
+    if (now_ns() - start_ns > kPatienceNs) return Update::kBusy;
+  }
+  iovec remote{reinterpret_cast<void*>(address), sizeof(uint64_t)};
+  const auto move = [&](auto call, uint64_t* value) {
+    iovec local{value, sizeof(*value)};
+    return call(pid_, &local, 1, &remote, 1, 0) == ssize_t{sizeof(*value)};
+  };
+  bool done = exists() && move(process_vm_readv, before);
+  if (done && (!compare || *before == operand)) {
+    uint64_t after = compare ? swap : *before + operand;
+    done = move(process_vm_writev, &after);
+  }
+  lock_updates(false);
+  return done ? Update::kDone : Update::kRefused;
 }
 
 bool Peer::exists() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/device/soft/layout.h"
+#include "src/device/soft/page_share.h"
 #include "src/device/soft/registry.h"
 #include "verbena/status.h"
 
@@ -18,8 +19,10 @@ class Peer {
  public:
   // Maps a living process's header; `memory_path` of its own process is not used for `self`.
   static Result<std::shared_ptr<Peer>> attach(const ProcessRecord& record);
-  // This process as its own peer: addresses are what they are.
-  static std::shared_ptr<Peer> self(uint32_t slot, Header* header);
+  // This process as its own peer. Registered memory is reached by a second mapping of the memory
+  // file, as any peer reaches it, so that what the application does to its own mapping (mprotect,
+  // munmap) is no fault here. Tables have the addresses that they have.
+  static std::shared_ptr<Peer> self(uint32_t slot, Header* header, PageShare& pages);
   ~Peer();
 
   uint32_t slot() const { return slot_; }
@@ -30,7 +33,7 @@ class Peer {
   // and is missing on Linux before 5.3, under valgrind before 3.22 and in some sandboxes.
   int life_fd() const { return life_fd_; }
   int pid_fd() const { return pid_fd_; }
-  bool is_self() const { return self_; }
+  bool is_self() const { return own_pages_ != nullptr; }
   const Header& header() const { return *header_; }
   // Whether none of these has reported yet, so that the pid and descriptors are those of the peer.
   bool exists() const;
@@ -39,15 +42,27 @@ class Peer {
   bool dead() const { return dead_.load(std::memory_order_acquire); }
   void set_dead() { dead_.store(true, std::memory_order_release); }
 
-  // Where [address, address + length) of the peer lies here; null if it cannot be mapped. Maps on
-  // first use, in windows of at least 1 GiB so that a peer takes few mappings. Cost: a map look-up,
-  // or a system call.
+  // Where [address, address + length) of the peer's memory file lies here; null if it cannot be
+  // mapped. Maps on first use, in windows of at least 1 GiB so that a peer takes few mappings.
+  // Cost: a map look-up, or a system call.
   std::byte* map(uint64_t address, uint64_t length_bytes);
+
+  // A System V segment that the peer's application has attached, attached here until the last user
+  // lets go. Null if it cannot be attached, or has less than `end_bytes`. Such a segment cannot
+  // shrink, so nobody can make this process fault on it.
+  std::shared_ptr<std::byte> attach_segment(int id, uint64_t end_bytes);
 
   // Copies between this process and memory of the peer that cannot be mapped. False if the kernel
   // refuses.
   bool write_foreign(uint64_t address, const void* source, size_t size_bytes);
   bool read_foreign(uint64_t address, void* destination, size_t size_bytes);
+
+  // A remote atomic on such memory, of 8 aligned bytes: read, changed, written back under a record
+  // lock on the peer's memory file, which ends with its holder. So it is atomic among all that come
+  // this way, not against loads and stores of the peer's own threads. Cost: six system calls.
+  enum class Update { kDone, kRefused, kBusy };  // kBusy: another process keeps the lock
+  Update update_foreign(uint64_t address, bool compare, uint64_t operand, uint64_t swap,
+                        uint64_t* before);
 
   // Writes to a pipe of the peer: descriptor `fd` of that process, if that is still pipe `id`.
   void notify(int fd, uint32_t id, const void* message, size_t size_bytes);
@@ -59,6 +74,7 @@ class Peer {
  private:
   Peer() = default;
   Status open_files(const ProcessRecord& record);
+  bool lock_updates(bool lock) const;
   int pipe_of(int fd, uint32_t id);
 
   uint32_t slot_ = 0;
@@ -66,7 +82,7 @@ class Peer {
   int life_fd_ = -1;
   int pid_fd_ = -1;
   int memory_fd_ = -1;
-  bool self_ = false;
+  PageShare* own_pages_ = nullptr;  // of this process as its own peer
   Header* header_ = nullptr;
   std::atomic<bool> dead_{false};
 
@@ -78,6 +94,8 @@ class Peer {
   std::map<uint64_t, Window> windows_;  // by first address
   std::vector<std::pair<void*, uint64_t>> mappings_;
   uint64_t mapped_bytes_ = 0;
+  std::map<int, std::weak_ptr<std::byte>> segments_;
+  std::mutex updates_mutex_;  // the record lock does not exclude threads of one process
   // By (id << 32 | fd). All are closed when there are too many: a peer's channels come and go.
   static constexpr size_t kMaxPipes = 64;
   std::map<uint64_t, int> pipes_;

@@ -173,7 +173,20 @@ int reset(Qp& qp) {
     // Work that waits is dropped without a completion, as are completions not polled yet.
     while (qp.waiting_count.load(std::memory_order_relaxed) > 0) drop_waiting(qp);
   }
-  qp.rnic->quiesce_peers(&qp);
+  // What a peer in the middle of a message may still write, the program must not take back yet: the
+  // buffers of receives, regions that stay registered.
+  qp.resetting = true;
+  const std::vector<Rnic::PeerFlight> standing = qp.rnic->quiesce_peers(&qp);
+  if (!standing.empty()) {
+    const std::string why = fmt::format(
+        "soft0: queue pair {:#x}: {} stands still in the middle of an access to this "
+        "process's memory; continue or end it, then reset or destroy again",
+        qp.verbs.qp_num, Rnic::describe(standing));
+    // Said here, too: not everybody who destroys something looks at what that returns.
+    log_warning("{}", why);
+    return fail(EBUSY, why);
+  }
+  qp.resetting = false;
   if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);
   forget_completions(*qp.send_cq, qp);
   const auto links = qp.rnic->lock_links();
@@ -182,7 +195,7 @@ int reset(Qp& qp) {
   const OwnerLock::Guard cq_guard(qp.recv_cq->lock);
   std::erase(qp.recv_cq->flushing, &qp);
   qp.peer = {};
-  for (RegionView& view : qp.remote_views) view.stamp = 0;
+  for (RegionView& view : qp.remote_views) view = {};
   qp.send_posted = 0;
   qp.send_retired.store(0);
   qp.recv_posted = 0;
@@ -400,6 +413,9 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
+  if (qp.resetting) {
+    if (const int error = reset(qp); error != 0) return error;
+  }
   const ibv_qp_state from = qp.state.load();
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes->qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) != 0 && attributes->cur_qp_state != from) {
@@ -454,14 +470,14 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
 int destroy_qp(ibv_qp* verbs) {
   if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp* qp = &as_qp(verbs);
+  {
+    std::lock_guard guard(qp->control);
+    if (const int error = reset(*qp); error != 0) return error;
+  }
   detach_receiver(*qp->recv_cq, *qp);
   {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     std::erase(qp->send_cq->senders, qp);
-  }
-  {
-    std::lock_guard guard(qp->control);
-    reset(*qp);
   }
   qp->rnic->withdraw(qp->index);
   // Peers in other processes keep their mapping of what is freed below; peers in this one would

@@ -6,16 +6,78 @@
 #include "src/base/log.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/region_memory.h"
 
 namespace verbena::soft {
 namespace {
 
 std::atomic<uint32_t> next_domain{0};
 
-constexpr unsigned kWritable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr unsigned kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+// Relaxed ordering and all other optional flags may be ignored by definition. Huge pages are a
+// hint.
+constexpr unsigned kIgnored = unsigned{IBV_ACCESS_HUGETLB} | unsigned{IBV_ACCESS_OPTIONAL_RANGE};
 constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                            IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+                            IBV_ACCESS_ZERO_BASED | kIgnored;
+
+// Refused where a kernel refuses it, and with the same error.
+Status check_access(unsigned access) {
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) {
+    return {StatusCode::kUnsupported,
+            "soft0: registers memory that exists, as devices without on-demand paging do; leave "
+            "IBV_ACCESS_ON_DEMAND out"};
+  }
+  if ((access & IBV_ACCESS_MW_BIND) != 0) {
+    return {StatusCode::kUnsupported, "soft0: has no memory windows; leave IBV_ACCESS_MW_BIND out"};
+  }
+  if ((access & ~kKnown) != 0) {
+    return {StatusCode::kUnsupported,
+            fmt::format("soft0: does not know access flags {:#x}; it knows {:#x}", access & ~kKnown,
+                        kKnown)};
+  }
+  if ((access & kRemoteWrites) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+    return {StatusCode::kInvalidArgument,
+            "soft0: remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE too"};
+  }
+  return {};
+}
+
+// Decides how peers reach the memory of a region, and makes it so.
+Status make_reachable(Rnic& rnic, Rnic::NewRegion& region) {
+  VERBENA_ASSIGN_OR_RETURN(const Segment segment,
+                           look_at_memory(rnic.pages(), region.address, region.length_bytes,
+                                          (region.access & IBV_ACCESS_LOCAL_WRITE) != 0));
+  region.sharing = Sharing::kForeign;
+  // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
+  // as it is.
+  if (!Rnic::reached_by_peers(region.access)) return {};
+  if (segment.found) {
+    region.sharing = Sharing::kSegment;
+    region.segment_id = segment.id;
+    region.segment_offset_bytes = segment.offset_bytes;
+    allow_peers_to_copy();  // those who cannot attach it
+    return {};
+  }
+  void* const address = reinterpret_cast<void*>(region.address);
+  VERBENA_ASSIGN_OR_RETURN(const PageShare::Outcome shared,
+                           rnic.pages().share(address, region.length_bytes));
+  if (shared.sharing == PageShare::Sharing::kShared) {
+    region.sharing = Sharing::kMapped;
+    if (const std::byte* alias = rnic.self().map(region.address, region.length_bytes)) {
+      region.alias = reinterpret_cast<uint64_t>(alias);
+    }
+    return {};
+  }
+  log_info("soft0: peers reach {} bytes at {} through the kernel{}: {}", region.length_bytes,
+           address,
+           (region.access & IBV_ACCESS_REMOTE_ATOMIC) != 0
+               ? ", where remote atomics are atomic among each other only"
+               : "",
+           shared.reason);
+  allow_peers_to_copy();
+  return {};
+}
 
 }  // namespace
 
@@ -56,43 +118,31 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
   Domain& domain = as_domain(verbs);
   Rnic& rnic = *as_context(verbs->context).rnic;
   const auto start = reinterpret_cast<uint64_t>(address);
-  if (length_bytes == 0 || start + length_bytes < start || (access & ~kKnown) != 0) {
-    fail((access & ~kKnown) != 0 ? EOPNOTSUPP : EINVAL,
-         fmt::format("soft0: cannot register {} bytes at {} with access {:#x}; the length must be "
-                     "positive and the "
-                     "access within {:#x} (no on-demand paging, no memory windows)",
-                     length_bytes, address, access, kKnown));
+  if (length_bytes == 0 || start + length_bytes < start) {
+    fail(EINVAL,
+         fmt::format("soft0: cannot register {} bytes at {}; the length must be positive and the "
+                     "memory within the address space",
+                     length_bytes, address));
     return nullptr;
   }
-  if ((access & kWritable) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-    fail(EINVAL, "soft0: remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE too");
+  if (const Status status = check_access(access); !status.ok()) {
+    fail(status);
     return nullptr;
   }
-  // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
-  // as it is.
-  Sharing sharing = Sharing::kForeign;
-  if ((access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) != 0) {
-    Result<PageShare::Outcome> shared = rnic.pages().share(address, length_bytes);
-    if (!shared.ok()) {
-      fail(shared.status());
-      if (shared.status().code() == StatusCode::kInvalidArgument) errno = EFAULT;
-      return nullptr;
-    }
-    if (shared->sharing == PageShare::Sharing::kShared) {
-      sharing = Sharing::kMapped;
-    } else if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0) {
-      fail(EOPNOTSUPP,
-           fmt::format("soft0: remote atomics need memory that peers can map: {}", shared->reason));
-      return nullptr;
-    } else {
-      log_info("soft0: peers reach {} bytes at {} through the kernel: {}", length_bytes, address,
-               shared->reason);
-      allow_peers_to_copy();
-    }
+  Rnic::NewRegion wanted{.address = start,
+                         .length_bytes = length_bytes,
+                         .iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova,
+                         .access = access & ~kIgnored,
+                         .domain = domain.id,
+                         .alias = start};
+  if (const Status status = make_reachable(rnic, wanted); !status.ok()) {
+    fail(status);
+    if (status.code() == StatusCode::kInvalidArgument) errno = EFAULT;
+    return nullptr;
   }
-  Result<uint32_t> key =
-      rnic.register_region(start, length_bytes, iova, access, domain.id, sharing);
+  Result<uint32_t> key = rnic.register_region(wanted);
   if (!key.ok()) {
+    rnic.stop_sharing(wanted.address, wanted.length_bytes, wanted.access, wanted.sharing);
     fail(key.status());
     return nullptr;
   }
@@ -104,15 +154,25 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
                    .handle = region_index(*key),
                    .lkey = *key,
                    .rkey = *key};
+  region->domain = &domain;
+  region->key = *key;
   domain.users.fetch_add(1);
+  make_valid(*region, verbs->context);
   return &region->verbs;
 }
 
 int dereg_mr(ibv_mr* verbs) {
+  if (const int error = check_valid<Region>(verbs); error != 0) return error;
   Region& region = as_region(verbs);
-  as_context(verbs->context).rnic->deregister_region(verbs->lkey);
-  as_domain(verbs->pd).users.fetch_sub(1);
-  delete &region;
+  if (verbs->lkey != region.key) return refuse_invalid(Region::kName);
+  const Status taken = as_context(verbs->context).rnic->deregister_region(region.key);
+  if (!taken.ok()) {
+    // Said here, too: not everybody who destroys something looks at what that returns.
+    log_warning("{}", taken.message());
+    return fail(EBUSY, taken.message());
+  }
+  region.domain->users.fetch_sub(1);
+  retire(&region);
   return 0;
 }
 

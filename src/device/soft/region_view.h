@@ -5,8 +5,8 @@
 
 namespace verbena::soft {
 
-// A region of this process; null if `key` names none that holds [address, address + length) with
-// `access` in `domain`.
+// Where this process reaches a region of its own; null if `key` names none that holds [address,
+// address + length) with `access` in `domain`.
 inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64_t address,
                              uint32_t length_bytes, uint32_t key, uint32_t access) {
   const uint32_t index = region_index(key);
@@ -21,8 +21,11 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
       entry.domain.load(std::memory_order_relaxed) != domain) [[unlikely]] {
     return nullptr;
   }
-  return reinterpret_cast<std::byte*>(entry.address.load(std::memory_order_relaxed) + offset);
+  return reinterpret_cast<std::byte*>(entry.alias.load(std::memory_order_relaxed) + offset);
 }
+
+// Whoever deregisters memory waits for so much to be copied at most.
+inline constexpr uint32_t kCopyAtOnceBytes = 1u << 20;
 
 // Fills `view` from the peer's entry, mapping it on first use. Null if the entry changed meanwhile
 // or cannot be mapped.

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -22,8 +23,13 @@ std::mutex instance_mutex;
 std::atomic<Rnic*> instance{nullptr};
 
 constexpr uint64_t kRetryTickNs = 1'000'000;
-constexpr uint64_t kStoppedPeerNs = 2'000'000'000;
+// How long a peer may be without a CPU before it counts as stopped.
+constexpr uint64_t kStandingPeerNs = 2'000'000'000;
 constexpr uint64_t kWakeTag = ~0ull;
+
+PageShare::Sharing pages_sharing(Sharing sharing) {
+  return sharing == Sharing::kMapped ? PageShare::Sharing::kShared : PageShare::Sharing::kPrivate;
+}
 
 // The RNIC is the parent's: the child may neither use it nor, at exit, remove its traces.
 void forget_in_child() {
@@ -105,6 +111,7 @@ Status Rnic::start() {
   header_->wake_fd = wake_read_fd_;
   header_->wake_id = pipe_id(wake_read_fd_);
   region_life_.assign(kMaxMemoryRegions, 0);
+  region_used_.assign(kMaxMemoryRegions, false);
 
   ProcessRecord record{};
   record.memory_fd = pages_->fd();
@@ -113,6 +120,7 @@ Status Rnic::start() {
   record.life_id = pipe_id(life_fd_);
   VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
   header_->slot = slot_;
+  self_ = Peer::self(slot_, header_, *pages_);
   service_ = start_thread("verbena-soft0", [this] { serve(); });
   if (!service_.joinable()) {
     return {StatusCode::kLimitExceeded,
@@ -171,24 +179,27 @@ void Rnic::withdraw(uint32_t index) {
   queue_pairs_[index] = nullptr;
 }
 
-Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, uint64_t iova,
-                                       uint32_t access, uint32_t domain, Sharing sharing) {
+Result<uint32_t> Rnic::register_region(const NewRegion& region) {
   std::lock_guard guard(regions_mutex_);
   for (uint32_t step = 0; step < kMaxMemoryRegions; ++step) {
     const uint32_t index = (next_region_ + step) % kMaxMemoryRegions;
-    if (index == 0 || own_regions_[index].stamp.load(std::memory_order_relaxed) != 0) continue;
+    if (index == 0 || region_used_[index]) continue;
+    region_used_[index] = true;
     next_region_ = index + 1;
     if (++region_life_[index] == 0) region_life_[index] = 1;
     const uint32_t key = index << 8 | region_life_[index];
     const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
     for (RegionEntry* table : {own_regions_, header_->regions}) {
       RegionEntry& entry = table[index];
-      entry.iova.store(iova, std::memory_order_relaxed);
-      entry.address.store(address, std::memory_order_relaxed);
-      entry.length_bytes.store(length_bytes, std::memory_order_relaxed);
-      entry.access.store(access, std::memory_order_relaxed);
-      entry.domain.store(domain, std::memory_order_relaxed);
-      entry.sharing.store(sharing, std::memory_order_relaxed);
+      entry.iova.store(region.iova, std::memory_order_relaxed);
+      entry.address.store(region.address, std::memory_order_relaxed);
+      entry.length_bytes.store(region.length_bytes, std::memory_order_relaxed);
+      entry.access.store(region.access, std::memory_order_relaxed);
+      entry.domain.store(region.domain, std::memory_order_relaxed);
+      entry.sharing.store(region.sharing, std::memory_order_relaxed);
+      entry.segment_id.store(region.segment_id, std::memory_order_relaxed);
+      entry.segment_offset_bytes.store(region.segment_offset_bytes, std::memory_order_relaxed);
+      entry.alias.store(region.alias, std::memory_order_relaxed);
       // Release: whoever sees the stamp sees the fields.
       entry.stamp.store(stamp, std::memory_order_release);
     }
@@ -201,14 +212,55 @@ Result<uint32_t> Rnic::register_region(uint64_t address, uint64_t length_bytes, 
           kMaxMemoryRegions - 1));
 }
 
-void Rnic::deregister_region(uint32_t key) {
+bool Rnic::reached_by_peers(uint32_t access) {
+  return (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) != 0;
+}
+
+void Rnic::stop_sharing(uint64_t address, uint64_t length_bytes, uint32_t access, Sharing sharing) {
+  // A segment is the application's; what is only a source never was shared.
+  if (sharing == Sharing::kSegment || !reached_by_peers(access)) return;
+  pages_->release(reinterpret_cast<void*>(address), length_bytes, pages_sharing(sharing));
+}
+
+Status Rnic::take_from_peers(const RegionEntry& region) {
+  const uint64_t address = region.address.load(std::memory_order_relaxed);
+  const uint64_t length_bytes = region.length_bytes.load(std::memory_order_relaxed);
+  const Sharing sharing = region.sharing.load(std::memory_order_relaxed);
+  const std::vector<PeerFlight> flights = quiesce_peers();
+  if (flights.empty()) {
+    stop_sharing(address, length_bytes, region.access.load(std::memory_order_relaxed), sharing);
+    return {};
+  }
+  const auto gone_on = [flights] {
+    return std::all_of(flights.begin(), flights.end(),
+                       [](const PeerFlight& flight) { return flight.over(); });
+  };
+  const std::string who = describe(flights);
+  const Status cut = pages_->cut_off(reinterpret_cast<void*>(address), length_bytes,
+                                     pages_sharing(sharing), {gone_on, who});
+  if (cut.ok()) return cut;
+  return {StatusCode::kUnavailable,
+          fmt::format("soft0: {} stands still in the middle of an access to this memory, which "
+                      "cannot be taken from it ({}); continue or end it, then deregister again",
+                      who, cut.message())};
+}
+
+Status Rnic::deregister_region(uint32_t key) {
+  const uint32_t index = region_index(key);
+  const RegionEntry& own = own_regions_[index];
   {
     std::lock_guard guard(regions_mutex_);
     for (RegionEntry* table : {own_regions_, header_->regions}) {
-      table[region_index(key)].stamp.store(0, std::memory_order_release);
+      table[index].stamp.store(0, std::memory_order_release);
     }
   }
-  quiesce_peers();
+  if (reached_by_peers(own.access.load(std::memory_order_relaxed))) {
+    const Status status = take_from_peers(own);
+    if (!status.ok()) return status;
+  }
+  std::lock_guard guard(regions_mutex_);
+  region_used_[index] = false;
+  return {};
 }
 
 Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
@@ -216,9 +268,8 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   std::weak_ptr<Peer>& known = peers_[slot];
   if (std::shared_ptr<Peer> peer = known.lock(); peer != nullptr && !peer->dead()) return peer;
   if (slot == slot_) {
-    std::shared_ptr<Peer> self = Peer::self(slot, header_);
-    known = self;
-    return self;
+    known = self_;
+    return self_;
   }
   VERBENA_ASSIGN_OR_RETURN(ProcessRecord record, registry_.find(slot));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Peer::attach(record));
@@ -239,33 +290,59 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   return peer;
 }
 
-void Rnic::quiesce_peers(const Qp* only) {
+bool Rnic::PeerFlight::over() const {
+  return word->load(std::memory_order_acquire) != seen || process->dead();
+}
+
+std::string Rnic::describe(const std::vector<PeerFlight>& standing) {
+  return standing.empty() ? "" : fmt::format("process {}", standing.front().process->pid());
+}
+
+std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
   // Pairs with light_fence() after an initiator's store to in_flight: either it sees what was taken
   // away, or we see it.
   heavy_fence_all();
-  auto wait_for = [](const Qp& qp) {
-    if (qp.peer.shared == nullptr || qp.peer.process->dead()) return;
-    const std::atomic<uint64_t>& flight = qp.peer.shared->in_flight;
-    const uint64_t seen = flight.load(std::memory_order_acquire);
-    if (seen % 2 == 0) return;
-    const uint64_t start_ns = now_ns();
-    Waiter waiter;
-    while (flight.load(std::memory_order_acquire) == seen && !qp.peer.process->dead()) {
-      if (now_ns() - start_ns > kStoppedPeerNs) {
-        log_warning(
-            "soft0: process {} stands still in the middle of an operation on this one's memory",
-            qp.peer.process->pid());
-        return;
+  std::vector<PeerFlight> flights;
+  const auto look_at = [&](const Qp& qp) {
+    if (qp.peer.shared == nullptr) return;
+    if (qp.peer.process->is_self()) {
+      // A thread of this process goes on in any case, and its queue pair stays under the lock.
+      const Qp* other = queue_pair(index_of(qp.peer.taker_number));
+      if (other == nullptr) return;
+      const uint64_t seen = other->flight.load(std::memory_order_acquire);
+      for (Waiter waiter; seen % 2 != 0 && other->flight.load(std::memory_order_acquire) == seen;) {
+        waiter.idle();
       }
-      waiter.idle();
+      return;
     }
+    const std::atomic<uint64_t>& word = qp.peer.shared->in_flight;
+    const uint64_t seen = word.load(std::memory_order_acquire);
+    if (seen % 2 != 0) flights.push_back({qp.peer.process, &word, seen});
   };
   if (only != nullptr) {
     const auto links = lock_links();
-    wait_for(*only);
+    look_at(*only);
   } else {
-    for_each_queue_pair(wait_for);
+    for_each_queue_pair(look_at);
   }
+  const uint64_t limit_ns = now_ns() + kStandingPeerNs;
+  const auto is_over = [](const PeerFlight& flight) { return flight.over(); };
+  const auto stands = [this](const PeerFlight& flight) { return known_to_stand(flight); };
+  for (Waiter waiter; std::erase_if(flights, is_over), !flights.empty(); waiter.idle()) {
+    if (now_ns() > limit_ns || std::all_of(flights.begin(), flights.end(), stands)) break;
+  }
+  const std::lock_guard guard(standing_mutex_);
+  for (const PeerFlight& flight : flights) standing_[flight.word] = flight.seen;
+  return flights;
+}
+
+bool Rnic::known_to_stand(const PeerFlight& flight) {
+  const std::lock_guard guard(standing_mutex_);
+  const auto known = standing_.find(flight.word);
+  if (known == standing_.end()) return false;
+  if (known->second == flight.seen) return true;
+  standing_.erase(known);
+  return false;
 }
 
 void Rnic::wake() {
@@ -310,6 +387,7 @@ void Rnic::mark_dead(uint32_t slot) {
   // The event may be that of a former process in the slot.
   if (peer == nullptr || peer->dead() || peer->exists()) return;
   peer->set_dead();
+  pages_->look_after_standing_peers();
   for_each_queue_pair([&](Qp& qp) {
     if (qp.peer.process != peer) return;
     // A peer that destroyed its queue pair before it ended has left in order.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,6 +43,8 @@ class Rnic {
   // What the header's region table says, where no peer can write: for looking up own keys.
   const RegionEntry* own_regions() const { return own_regions_; }
   PageShare& pages() { return *pages_; }
+  // This process as its own peer.
+  Peer& self() { return *self_; }
   const Registry& registry() const { return registry_; }
 
   // Zeroed memory that peers can map; whole pages.
@@ -53,17 +56,43 @@ class Rnic {
   void withdraw(uint32_t index);
 
   // Enters a region and returns its key.
-  Result<uint32_t> register_region(uint64_t address, uint64_t length_bytes, uint64_t iova,
-                                   uint32_t access, uint32_t domain, Sharing sharing);
-  void deregister_region(uint32_t key);
+  struct NewRegion {
+    uint64_t address = 0;
+    uint64_t length_bytes = 0;
+    uint64_t iova = 0;
+    uint32_t access = 0;
+    uint32_t domain = 0;
+    Sharing sharing = Sharing::kForeign;
+    int32_t segment_id = 0;
+    uint64_t segment_offset_bytes = 0;
+    uint64_t alias = 0;
+  };
+  Result<uint32_t> register_region(const NewRegion& region);
+  // Makes the key invalid and takes the memory out of every peer's reach. Fails with kUnavailable
+  // if a peer stands still in the middle of an access that cannot be cut off: the key is invalid
+  // all the same, and another call goes on.
+  Status deregister_region(uint32_t key);
+  // Whether peers ever touch a region with this access: otherwise it is only a source of sends.
+  static bool reached_by_peers(uint32_t access);
+  // Ends what share() did for a region.
+  void stop_sharing(uint64_t address, uint64_t length_bytes, uint32_t access, Sharing sharing);
 
   // The process in a slot, mapped on first use and kept as long as anyone here uses it.
   Result<std::shared_ptr<Peer>> attach(uint32_t slot);
 
+  // A peer's operation on this process's memory that had not ended when last looked at.
+  struct PeerFlight {
+    std::shared_ptr<Peer> process;
+    const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
+    uint64_t seen;
+    bool over() const;
+  };
   // Waits until no connected peer is in the middle of an operation that it began before this call:
-  // what was taken away before is not touched after. A peer that is stopped in the middle is waited
-  // for a bounded time only.
-  void quiesce_peers(const Qp* only = nullptr);
+  // what was taken away before is not touched after. Returns those that stand still, stopped or
+  // without a CPU; each is waited for once, a bounded time.
+  std::vector<PeerFlight> quiesce_peers(const Qp* only = nullptr);
+  // "process 7", for messages.
+  static std::string describe(const std::vector<PeerFlight>& standing);
 
   // Service thread: something to do now, and while any queue pair waits.
   void wake();
@@ -96,6 +125,8 @@ class Rnic {
   explicit Rnic(Registry registry) : registry_(std::move(registry)) {}
   static Result<Rnic*> make();
   Status start();
+  bool known_to_stand(const PeerFlight& flight);
+  Status take_from_peers(const RegionEntry& region);
   void serve();
   void mark_dead(uint32_t slot);
   void handle_faults();
@@ -116,9 +147,14 @@ class Rnic {
   uint32_t next_region_ = 0;
   uint32_t next_stamp_ = 0;
   std::vector<uint8_t> region_life_;
+  std::vector<bool> region_used_;  // also while it is deregistered
 
+  std::shared_ptr<Peer> self_;
   std::mutex peers_mutex_;
   std::unordered_map<uint32_t, std::weak_ptr<Peer>> peers_;
+
+  std::mutex standing_mutex_;
+  std::map<const std::atomic<uint64_t>*, uint64_t> standing_;  // PeerFlight: word, seen
 
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> stopping_{false};

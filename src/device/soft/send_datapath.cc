@@ -46,18 +46,70 @@ bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access, Pieces& piece
   return true;
 }
 
-// Writes all pieces to consecutive bytes of the peer, the last byte last.
-bool write_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& pieces) {
-  const uint64_t offset = address - view.iova;
-  if (view.base == nullptr) [[unlikely]] {
-    uint64_t at = view.address + offset;
-    for (uint32_t i = 0; i < pieces.count; ++i) {
-      if (!qp.peer.process->write_foreign(at, pieces.list[i].bytes, pieces.list[i].size_bytes))
-        return false;
-      at += pieces.list[i].size_bytes;
-    }
-    return true;
+constexpr Execution kCopied{Outcome::kDone};
+
+// Whether the peer still accepts this queue pair, as it did when its gate was opened.
+bool gate_is_open(const Qp& qp) {
+  const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
+  return gate == qp.peer.gate_sending || gate == qp.peer.gate_ready;
+}
+
+// Copies what is long, or goes through the kernel, part by part; `copy(at, bytes)` does one. In
+// between the peer may take the memory away, or end the connection: as with a RNIC, the message
+// then ends in the middle.
+template <typename Copy>
+Execution copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, Copy&& copy) {
+  const RegionEntry& entry = qp.peer.regions[region_index(static_cast<uint32_t>(stamp))];
+  for (uint32_t at = 0; at < size_bytes;) {
+    const uint32_t part = std::min(size_bytes - at, kCopyAtOnceBytes);
+    if (!copy(at, part)) return failed(IBV_WC_REM_OP_ERR);
+    at += part;
+    Flight::renew(qp);
+    if (!gate_is_open(qp)) return {Outcome::kWaitPeer};
+    if (entry.stamp.load(std::memory_order_acquire) != stamp) return failed(IBV_WC_REM_ACCESS_ERR);
   }
+  return kCopied;
+}
+
+// To or from one piece.
+[[gnu::noinline, gnu::cold]] Execution write_in_parts(Qp& qp, const RegionView& view,
+                                                      uint64_t offset, const Piece& piece) {
+  return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
+    const std::byte* source = piece.bytes + at;
+    if (view.base == nullptr) {
+      return qp.peer.process->write_foreign(view.address + offset + at, source, part);
+    }
+    copy_last_byte_last(view.base + offset + at, source, part);
+    return true;
+  });
+}
+
+[[gnu::noinline, gnu::cold]] Execution read_in_parts(Qp& qp, const RegionView& view,
+                                                     uint64_t offset, const Piece& piece) {
+  return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
+    std::byte* target = piece.bytes + at;
+    if (view.base == nullptr) {
+      return qp.peer.process->read_foreign(view.address + offset + at, target, part);
+    }
+    memcpy(target, view.base + offset + at, part);
+    return true;
+  });
+}
+
+// To or from all pieces.
+using CopyPiece = Execution (*)(Qp&, const RegionView&, uint64_t offset, const Piece&);
+[[gnu::noinline, gnu::cold]] Execution copy_all(CopyPiece copy, Qp& qp, const RegionView& view,
+                                                uint64_t offset, const Pieces& pieces) {
+  Execution copied = kCopied;
+  for (uint32_t i = 0; i < pieces.count && copied.outcome == Outcome::kDone; ++i) {
+    copied = copy(qp, view, offset, pieces.list[i]);
+    offset += pieces.list[i].size_bytes;
+  }
+  return copied;
+}
+
+// Writes all pieces to consecutive bytes of the peer, the last byte last.
+void write_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
   std::byte* at = view.base + offset;
   for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
     copy_bytes(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
@@ -65,22 +117,14 @@ bool write_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& 
   }
   const Piece& last = pieces.list[pieces.count - 1];
   copy_last_byte_last(at, last.bytes, last.size_bytes);
-  return true;
 }
 
-bool read_peer(Qp& qp, const RegionView& view, uint64_t address, const Pieces& pieces) {
-  uint64_t offset = address - view.iova;
+void read_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
+  const std::byte* at = view.base + offset;
   for (uint32_t i = 0; i < pieces.count; ++i) {
-    const Piece& piece = pieces.list[i];
-    if (view.base != nullptr) [[likely]] {
-      copy_bytes(piece.bytes, view.base + offset, piece.size_bytes);
-    } else if (!qp.peer.process->read_foreign(view.address + offset, piece.bytes,
-                                              piece.size_bytes)) {
-      return false;
-    }
-    offset += piece.size_bytes;
+    copy_bytes(pieces.list[i].bytes, at, pieces.list[i].size_bytes);
+    at += pieces.list[i].size_bytes;
   }
-  return true;
 }
 
 // The peer's receive that this message meets.
@@ -171,7 +215,7 @@ uint8_t packet_kind(PacketKind kind, const ibv_send_wr& wr, bool with_immediate)
 }
 
 // Places a payload into the buffers of a taken receive.
-ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
+Execution scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
   PeerQp& peer = qp.peer;
   const uint32_t stride =
       peer.srq != nullptr ? peer.srq_receive_stride_bytes : peer.receive_stride_bytes;
@@ -188,16 +232,17 @@ ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces
     const uint64_t address = load_relaxed(&sge.address);
     const RegionView* view = peer_region(qp, address, take, load_relaxed(&sge.lkey),
                                          IBV_ACCESS_LOCAL_WRITE, peer.receive_domain);
-    if (view == nullptr) return IBV_WC_REM_OP_ERR;
+    if (view == nullptr) return failed(IBV_WC_REM_OP_ERR);
     uint64_t offset = address - view->iova;
     for (uint32_t done = 0; done < take;) {
       const Piece& source = pieces.list[piece];
       const uint32_t part = std::min(take - done, source.size_bytes - piece_offset);
-      if (view->base != nullptr) {
-        copy_bytes(view->base + offset, source.bytes + piece_offset, part);
-      } else if (!peer.process->write_foreign(view->address + offset, source.bytes + piece_offset,
-                                              part)) {
-        return IBV_WC_REM_OP_ERR;
+      std::byte* bytes = source.bytes + piece_offset;
+      if (part <= view->at_once_bytes) [[likely]] {
+        copy_bytes(view->base + offset, bytes, part);
+      } else if (const Execution written = write_in_parts(qp, *view, offset, {bytes, part});
+                 written.outcome != Outcome::kDone) {
+        return written.outcome == Outcome::kError ? failed(IBV_WC_REM_OP_ERR) : written;
       }
       offset += part;
       done += part;
@@ -209,7 +254,7 @@ ibv_wc_status scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces
     }
     left -= take;
   }
-  return left == 0 ? IBV_WC_SUCCESS : IBV_WC_REM_INV_REQ_ERR;
+  return left == 0 ? kCopied : failed(IBV_WC_REM_INV_REQ_ERR);
 }
 
 Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
@@ -239,7 +284,9 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
     } else if (size_bytes > length_bytes) {
       status = IBV_WC_REM_INV_REQ_ERR;
     } else if (inline_bytes == 0 && size_bytes > 0) {
-      status = scatter(qp, *taken.receive, pieces);
+      const Execution scattered = scatter(qp, *taken.receive, pieces);
+      if (scattered.outcome == Outcome::kWaitPeer) return scattered;
+      status = scattered.status;
     }
     if (status != IBV_WC_SUCCESS) {
       // Errors wake those too who wait for solicited arrivals only.
@@ -298,9 +345,16 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   const bool with_immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   Taken taken{nullptr, 0};
   if (with_immediate && !take_receive(qp, taken)) return {Outcome::kWaitReceiver};
-  if (view != nullptr && !write_peer(qp, *view, address, pieces)) {
-    return with_immediate ? refuse_immediate(qp, taken, IBV_WC_REM_OP_ERR)
-                          : failed(IBV_WC_REM_OP_ERR);
+  if (view != nullptr) {
+    const uint64_t offset = address - view->iova;
+    if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
+      write_peer(*view, offset, pieces);
+    } else if (const Execution written = copy_all(write_in_parts, qp, *view, offset, pieces);
+               written.outcome != Outcome::kDone) {
+      return with_immediate && written.outcome == Outcome::kError
+                 ? refuse_immediate(qp, taken, written.status)
+                 : written;
+    }
   }
   if (with_immediate) {
     Packet& packet = peer.packets[peer.next_packet & peer.packet_mask];
@@ -320,7 +374,13 @@ Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
     const RegionView* view = peer_region(qp, address, pieces.size_bytes, wr.wr.rdma.rkey,
                                          IBV_ACCESS_REMOTE_READ, qp.peer.domain);
     if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
-    if (!read_peer(qp, *view, address, pieces)) return failed(IBV_WC_REM_OP_ERR);
+    const uint64_t offset = address - view->iova;
+    if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
+      read_peer(*view, offset, pieces);
+    } else if (const Execution read = copy_all(read_in_parts, qp, *view, offset, pieces);
+               read.outcome != Outcome::kDone) {
+      return read;
+    }
   }
   return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
 }
@@ -336,13 +396,21 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   const RegionView* view = peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey,
                                        IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
   if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
-  // Memory that cannot be mapped is not registered with remote atomics.
-  if (view->base == nullptr) return failed(IBV_WC_REM_OP_ERR);
-  auto* target = reinterpret_cast<uint64_t*>(view->base + (address - view->iova));
-  if (reinterpret_cast<uintptr_t>(target) % sizeof(uint64_t) != 0)
-    return failed(IBV_WC_REM_INV_REQ_ERR);
+  const uint64_t start =
+      view->base != nullptr ? reinterpret_cast<uint64_t>(view->base) : view->address;
+  const uint64_t place = start + (address - view->iova);
+  if (place % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  auto* target = reinterpret_cast<uint64_t*>(place);
   uint64_t before;
-  if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+  if (view->base == nullptr) [[unlikely]] {
+    const Peer::Update update =
+        view->locked_atomics
+            ? qp.peer.process->update_foreign(place, wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP,
+                                              wr.wr.atomic.compare_add, wr.wr.atomic.swap, &before)
+            : Peer::Update::kRefused;
+    if (update == Peer::Update::kBusy) return {Outcome::kWaitPeer};
+    if (update == Peer::Update::kRefused) return failed(IBV_WC_REM_OP_ERR);
+  } else if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     before = __atomic_fetch_add(target, wr.wr.atomic.compare_add, __ATOMIC_ACQ_REL);
   } else {
     before = wr.wr.atomic.compare_add;

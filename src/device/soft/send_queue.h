@@ -19,14 +19,26 @@ struct Execution {
 class Flight {
  public:
   explicit Flight(Qp& qp) : qp_(qp) {
-    qp_.shared->in_flight.store(++qp_.flight, std::memory_order_relaxed);
+    step(qp_, std::memory_order_relaxed);
     light_fence();
   }
-  ~Flight() { qp_.shared->in_flight.store(++qp_.flight, std::memory_order_release); }
+  ~Flight() { step(qp_, std::memory_order_release); }
+  // Ends the flight of `qp` and begins the next one: whoever waits for it goes on. The caller looks
+  // again at what it may touch.
+  static void renew(Qp& qp) {
+    step(qp, std::memory_order_release);
+    step(qp, std::memory_order_relaxed);
+    light_fence();
+  }
   Flight(const Flight&) = delete;
   Flight& operator=(const Flight&) = delete;
 
  private:
+  static void step(Qp& qp, std::memory_order order) {
+    const uint64_t next = qp.flight.load(std::memory_order_relaxed) + 1;
+    qp.flight.store(next, order);
+    qp.shared->in_flight.store(next, order);
+  }
   Qp& qp_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,6 +49,27 @@ void register_pages_again(benchmark::State& state) {
   }
 }
 BENCHMARK(register_pages_again)->Name("reg_mr+dereg_mr/4KiB_converted");
+
+// The same buffer again and again, whose pages hold data: converted and turned back each time.
+void register_and_deregister(benchmark::State& state) {
+  const auto size = static_cast<size_t>(state.range(0));
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) {
+    state.SkipWithError("mmap failed");
+    return;
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(must(MemoryRegion::create(node().domain, memory, size, kAccess)));
+  }
+  munmap(memory, size);
+}
+BENCHMARK(register_and_deregister)
+    ->Name("reg_mr+dereg_mr/same")
+    ->Arg(kPageBytes)
+    ->Arg(size_t{1} << 20)
+    ->Arg(kGiB)
+    ->UseRealTime();
 
 // Pages that hold data, registered for the first time.
 void register_new_pages(benchmark::State& state) {
@@ -141,6 +163,27 @@ BENCHMARK_CAPTURE(post_and_poll, write, IBV_WR_RDMA_WRITE)->Arg(8)->Arg(4096)->A
 BENCHMARK_CAPTURE(post_and_poll, send, IBV_WR_SEND)->Arg(8)->Arg(4096)->Arg(1 << 20);
 BENCHMARK_CAPTURE(post_and_poll, read, IBV_WR_RDMA_READ)->Arg(8)->Arg(4096)->Arg(1 << 20);
 BENCHMARK_CAPTURE(post_and_poll, fetch_and_add, IBV_WR_ATOMIC_FETCH_AND_ADD)->Arg(8);
+
+// A value that was stored just before, as most small messages are.
+void write_fresh_value(benchmark::State& state) {
+  Pair pair;
+  ibv_sge source = pair.sge(0, 8);
+  ibv_send_wr wr{};
+  wr.sg_list = &source;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.wr.rdma = {.remote_addr = pair.sge(1 << 20, 8).addr, .rkey = pair.region.rkey()};
+  ibv_send_wr* bad = nullptr;
+  uint64_t count = 0;
+  for (auto _ : state) {
+    const bool signaled = ++count % 64 == 0;
+    wr.send_flags = signaled ? IBV_SEND_SIGNALED : 0;
+    memcpy(pair.memory.data(), &count, sizeof(count));
+    ibv_post_send(pair.queue_pair.get(), &wr, &bad);
+    if (signaled) take(pair.cq.get());
+  }
+}
+BENCHMARK(write_fresh_value)->Name("post_send/write_8B_just_stored_unsignaled");
 
 // The least there is: no completion.
 void post_inline_write(benchmark::State& state) {

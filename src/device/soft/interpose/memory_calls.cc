@@ -18,6 +18,7 @@
 
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/replace.h"
+#include "src/device/soft/page_share.h"
 
 namespace verbena::soft::interpose {
 namespace {
@@ -34,6 +35,7 @@ __attribute__((constructor)) void find_next_functions() {
   found_madvise.store(VERBENA_NEXT(madvise));
   found_mmap.store(VERBENA_NEXT(mmap));
   found_mremap.store(VERBENA_NEXT(mremap));
+  PageShare::set_discards_seen();
 }
 
 void* as_pointer(long result) { return reinterpret_cast<void*>(result); }

@@ -34,21 +34,26 @@ void* fail(int error) {
   return MAP_FAILED;
 }
 
-// The protection of the one mapping that holds the range; -1 if there is none or more than one,
-// which the kernel does not resize either.
-int protection_of(const void* address, size_t length) {
-  const Result<VmaQuery> query = VmaQuery::open();
-  if (!query.ok()) return -1;
-  const auto begin = reinterpret_cast<uint64_t>(address);
-  VmaQuery::Scan scan(*query, begin, begin + length);
-  Vma vma;
-  if (!scan.next(&vma) || vma.start > begin || vma.end < begin + length) return -1;
-  return vma.protection();
+// The protection of the memory in the range; -1 if some is missing or protected otherwise. Where
+// the program has one mapping, sharing a part of it or marking its first page makes several.
+int protection_of(const PageShare& pages, const void* address, size_t length) {
+  auto at = reinterpret_cast<uint64_t>(address);
+  const uint64_t end = at + length;
+  int protection = -1;
+  VmaQuery::Scan scan(pages.mappings(), at, end);
+  for (Vma vma; at < end && scan.next(&vma); at = vma.end) {
+    const bool was_one = pages.shares(vma) || (!vma.shared && vma.inode == 0);
+    if (vma.start > at || !was_one || (protection >= 0 && vma.protection() != protection)) {
+      return -1;
+    }
+    protection = vma.protection();
+  }
+  return at < end ? -1 : protection;
 }
 
 // A moved mapping's contents at `new_address`, or where the kernel likes if that is null.
 void* copy_to_new_pages(void* address, size_t old_length, size_t length, void* new_address) {
-  const int protection = protection_of(address, old_length);
+  const int protection = protection_of(Rnic::existing()->pages(), address, old_length);
   if (protection < 0) return fail(EFAULT);
   if ((protection & PROT_READ) == 0) return fail(ENOMEM);
   const int fixed = new_address != nullptr ? MAP_FIXED : 0;
