@@ -70,10 +70,20 @@ class FakeRequester {
   Status status_;
 };
 
-// Answers nothing, and its loop is told to end at the first look.
+// Answers nothing.
 class SilentRequester : public FakeRequester {
  public:
-  SilentRequester(const Point& point, std::atomic<bool>& halt)
+  using FakeRequester::FakeRequester;
+  template <typename OnResponse>
+  uint32_t poll(OnResponse&&) {
+    return 0;
+  }
+};
+
+// Answers nothing, and its loop is told to end at the first poll.
+class HaltingRequester : public FakeRequester {
+ public:
+  HaltingRequester(const Point& point, std::atomic<bool>& halt)
       : FakeRequester(point), halt_(halt) {}
   template <typename OnResponse>
   uint32_t poll(OnResponse&&) {
@@ -187,9 +197,9 @@ TEST_F(ClosedLoopTest, EndsWhereTheConnectionBreaks) {
 }
 
 TEST_F(ClosedLoopTest, EndsWhenTold) {
-  SilentRequester requester({.pending = 1}, halt_);
+  HaltingRequester requester({.pending = 1}, halt_);
   const LoopOutcome outcome =
-      run(std::vector<SilentRequester*>{&requester}, {.length = {.requests = 10}});
+      run(std::vector<HaltingRequester*>{&requester}, {.length = {.requests = 10}});
   EXPECT_EQ(outcome.unanswered, 1u);
 }
 
