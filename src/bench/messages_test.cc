@@ -156,7 +156,7 @@ TEST_F(Messages, ImpossibleOnesAreRefused) {
   };
   // A set-up in which one axis has this value.
   const auto setup = [&](std::string_view name, uint64_t value) {
-    WireWriter writer = begin(2, MessageKind::kSetup);
+    WireWriter writer = begin(3, MessageKind::kSetup);
     writer.u8(0);
     writer.u8(static_cast<uint8_t>(axes().size()));
     for (const Axis& axis : axes()) writer.u64(axis.name == name ? value : axis.get(Point{}));
@@ -175,14 +175,14 @@ TEST_F(Messages, ImpossibleOnesAreRefused) {
   EXPECT_EQ(refusal_of(setup("pending", kMaxPending + 1)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("nodes", rpc::kMaxNodes + 1)).code(), StatusCode::kProtocolViolation);
   // A list that claims to be longer than its frame.
-  WireWriter endless = begin(2, MessageKind::kConnect);
+  WireWriter endless = begin(3, MessageKind::kConnect);
   endless.u32(~0u);
   EXPECT_EQ(refusal_of(endless).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(begin(1, MessageKind::kDone)).code(), StatusCode::kProtocolViolation);
-  EXPECT_EQ(refusal_of(begin(2, static_cast<MessageKind>(99))).code(),
+  EXPECT_EQ(refusal_of(begin(3, static_cast<MessageKind>(99))).code(),
             StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(WireWriter()).code(), StatusCode::kProtocolViolation);
-  WireWriter longer = begin(2, MessageKind::kDone);
+  WireWriter longer = begin(3, MessageKind::kDone);
   longer.u8(0);
   EXPECT_EQ(refusal_of(longer).code(), StatusCode::kProtocolViolation);
 }

@@ -30,8 +30,9 @@ struct Context {
   Validity validity;
   Rnic* rnic = nullptr;
   std::atomic<uint32_t> users{0};  // domains, channels, completion queues
-  int event_write_fd = -1;         // async_fd is the read end
-  int event_take_fd = -1;          // the same read end, never blocking; used under verbs.mutex
+  std::atomic<bool> closed{false};
+  int event_write_fd = -1;  // async_fd is the read end
+  int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
   // Under verbs.mutex. The pipe only wakes: whoever may open this process's descriptors can write
   // into it, so nothing in it is believed.
   std::deque<AsyncEvent> events;
