@@ -13,7 +13,6 @@
 namespace verbena::test {
 namespace {
 
-using testing::AnyOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 

@@ -237,12 +237,12 @@ TEST_F(RegistryTest, TooFewDescriptorsAreNamed) {
   ASSERT_TRUE(slot.ok());
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  for (int more = 0; more < 3; ++more) {
+  for (rlim_t more = 0; more < 3; ++more) {
     const int lowest = dup(0);
     ASSERT_GE(lowest, 0);
     close(lowest);
     rlimit few = before;
-    few.rlim_cur = static_cast<rlim_t>(lowest + more);
+    few.rlim_cur = static_cast<rlim_t>(lowest) + more;
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
     const Status joined = registry.join({}).status();
     const Status found = registry.find(*slot).status();
