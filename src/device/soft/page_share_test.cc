@@ -1341,7 +1341,8 @@ TEST_P(PageShareTest, ForkKeepsWhatPeersWriteToTheStack) {
 #define SKIP_AT_THE_LIMIT() GTEST_SKIP() << "the sanitizer needs mappings of its own"
 #else
 #define SKIP_AT_THE_LIMIT()                                                           \
-  if (GetParam().options.mappings != VmaQuery::Source::kBest) GTEST_SKIP() << "slow"; \
+  if (GetParam().options.mappings != VmaQuery::Source::kBest)                         \
+    GTEST_SKIP() << "each query reads all of /proc/self/maps, too slow at the limit"; \
   if (MappingLimit().limit() > 300'000) GTEST_SKIP() << "vm.max_map_count is too large to reach"
 #endif
 
