@@ -1,4 +1,4 @@
-#include "src/device/handshake.h"
+#include "src/control/handshake.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

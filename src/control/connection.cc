@@ -11,9 +11,9 @@
 #include "src/base/runtime.h"
 #include "src/base/virtual_time.h"
 #include "src/base/wire.h"
-#include "src/device/connection_socket.h"
-#include "src/device/connection_state.h"
-#include "src/device/handshake.h"
+#include "src/control/connection_state.h"
+#include "src/control/handshake.h"
+#include "src/control/tcp_socket.h"
 
 namespace verbena {
 

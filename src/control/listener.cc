@@ -10,9 +10,9 @@
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/base/virtual_time.h"
-#include "src/device/connection_socket.h"
-#include "src/device/connection_state.h"
-#include "src/device/handshake.h"
+#include "src/control/connection_state.h"
+#include "src/control/handshake.h"
+#include "src/control/tcp_socket.h"
 #include "verbena/connection.h"
 
 namespace verbena {

@@ -1,4 +1,4 @@
-#include "src/device/handshake.h"
+#include "src/control/handshake.h"
 
 #include <fmt/format.h>
 #include <openssl/core_names.h>

@@ -18,8 +18,8 @@
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/base/wire.h"
-#include "src/device/connection_socket.h"
-#include "src/device/handshake.h"
+#include "src/control/handshake.h"
+#include "src/control/tcp_socket.h"
 
 namespace verbena {
 namespace {

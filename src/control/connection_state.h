@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
-#include "src/device/virtual_link.h"
+#include "src/control/virtual_link.h"
 #include "verbena/connection.h"
 #include "verbena/status.h"
 
