@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/axis.h"
-#include "src/bench/plan.h"
-#include "src/bench/result_file.h"
-#include "src/bench/simulated_nodes.h"
-#include "src/bench/size_list.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/result/result_file.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"

@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "src/base/runtime.h"
-#include "src/bench/axis.h"
-#include "src/bench/interrupt.h"
-#include "src/bench/plan.h"
-#include "src/bench/progress.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/run/interrupt.h"
+#include "src/bench/run/progress.h"
 #include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/axis.h"
-#include "src/bench/point.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/point.h"
 #include "src/reproduce/abscissa.h"
 #include "src/reproduce/claim.h"
 #include "src/reproduce/metric.h"

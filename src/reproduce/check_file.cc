@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "src/bench/size_list.h"
+#include "src/bench/experiment/size_list.h"
 
 namespace verbena::reproduce {
 

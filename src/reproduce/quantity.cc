@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "src/bench/axis.h"
+#include "src/bench/experiment/axis.h"
 
 namespace verbena::reproduce {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "src/base/runtime.h"
-#include "src/bench/run.h"
-#include "src/bench/simulated_nodes.h"
+#include "src/bench/run/run.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/device/sim/node.h"
 #include "src/rpc/topology.h"
 
