@@ -61,7 +61,7 @@ std::vector<std::string> bench_command(const std::string& tool, const std::strin
   if (subject == bench::Subject::kVerbs) {
     command.emplace_back("verbs");
   } else {
-    command.insert(command.end(), {"bench", rpc::topology_name(point.topology)});
+    command.insert(command.end(), {"bench", bench::topology_name(point.topology)});
   }
   const auto add = [&](std::string name, std::string value) {
     command.push_back(std::move(name));

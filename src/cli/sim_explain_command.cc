@@ -96,8 +96,8 @@ Status check_device(const std::string& device) {
 
 std::string heading(const bench::Point& point, const ExplainOptions& options,
                     const bench::Explanation& explanation, double quantile) {
-  std::string shape = rpc::topology_name(point.topology);
-  if (point.topology != rpc::Topology::kOneToOne) {
+  std::string shape = bench::topology_name(point.topology);
+  if (point.topology != bench::Topology::kOneToOne) {
     shape += fmt::format(" {}x{}", point.nodes, point.threads);
   }
   return fmt::format(

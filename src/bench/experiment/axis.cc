@@ -43,13 +43,13 @@ constexpr ListLimits kRequestLimits{.what = "request size", .min = 1, .max = kMa
 constexpr ListLimits kResponseLimits{.what = "response size", .min = 1, .max = kMaxMessageBytes};
 constexpr ListLimits kPendingLimits{
     .what = "number of pending requests", .min = 1, .max = kMaxPending};
-constexpr ListLimits kNodesLimits{.what = "number of nodes", .min = 1, .max = rpc::kMaxNodes};
+constexpr ListLimits kNodesLimits{.what = "number of nodes", .min = 1, .max = kMaxNodes};
 constexpr ListLimits kThreadsLimits{
-    .what = "number of threads", .min = 1, .max = rpc::kMaxThreadsPerNode};
+    .what = "number of threads", .min = 1, .max = kMaxThreadsPerNode};
 constexpr ListLimits kRespondersLimits{
-    .what = "number of responder nodes", .min = 1, .max = rpc::kMaxNodes};
+    .what = "number of responder nodes", .min = 1, .max = kMaxNodes};
 constexpr ListLimits kResponderThreadsLimits{
-    .what = "number of responder threads", .min = 1, .max = rpc::kMaxThreadsPerNode};
+    .what = "number of responder threads", .min = 1, .max = kMaxThreadsPerNode};
 
 constexpr ListLimits kSizeLimits{.what = "size", .min = 1, .max = kMaxMessageBytes};
 constexpr ListLimits kEntriesLimits{.what = "number of entries", .min = 1, .max = 256};

@@ -83,7 +83,7 @@ threads = [2, 4]
   const std::vector<PointGroup> groups = point_groups(*plan).value();
   ASSERT_EQ(groups.size(), 3u);
   EXPECT_EQ(groups[0][0].responder_threads, 14u);
-  EXPECT_EQ(groups[1][0].topology, rpc::Topology::kAllToAll);
+  EXPECT_EQ(groups[1][0].topology, Topology::kAllToAll);
   EXPECT_EQ(groups[2][0].threads, 4u);
 }
 

@@ -20,17 +20,17 @@ constexpr size_t kMaxPoints = 100'000;
 size_t index_of(const Axis& axis) { return static_cast<size_t>(&axis - axes().data()); }
 
 // What a topology has where nobody says how much.
-uint32_t usual_nodes(rpc::Topology topology) {
-  return topology == rpc::Topology::kOneToOne || topology == rpc::Topology::kOneToMany ? 1 : 2;
+uint32_t usual_nodes(Topology topology) {
+  return topology == Topology::kOneToOne || topology == Topology::kOneToMany ? 1 : 2;
 }
-uint32_t usual_responders(rpc::Topology topology) {
-  return topology == rpc::Topology::kOneToMany || topology == rpc::Topology::kManyToMany ? 2 : 1;
+uint32_t usual_responders(Topology topology) {
+  return topology == Topology::kOneToMany || topology == Topology::kManyToMany ? 2 : 1;
 }
 
 // A raw operation as it can be carried out; what it needs of the device is asked later.
 Result<Point> fit_operation(Point point) {
   // Each thread has its queue pair to a thread of its own on the other node.
-  point.topology = rpc::Topology::kManyToOne;
+  point.topology = Topology::kManyToOne;
   point.responder_threads = point.threads;
   if (is_atomic(point.operation)) {
     point.size_bytes = sizeof(uint64_t);
@@ -73,18 +73,18 @@ Result<Point> make_point(const Sweep& sweep, const std::vector<uint64_t>& values
   }
   if (sweep.subject() == Subject::kVerbs) return fit_operation(point);
   if (!has_responder_threads) {
-    point.responder_threads = point.topology == rpc::Topology::kManyToOne ? point.threads : 1;
+    point.responder_threads = point.topology == Topology::kManyToOne ? point.threads : 1;
   }
-  VERBENA_ASSIGN_OR_RETURN(const rpc::TopologyShape shape, rpc::fitted(shape_of(point)));
+  VERBENA_ASSIGN_OR_RETURN(const TopologyShape shape, fitted(shape_of(point)));
   // M:1 needs no more responding threads than there are queue pairs; the others have their number.
   const bool contradicts = (has_responders && point.responder_nodes != shape.responder_nodes) ||
-                           (has_responder_threads && point.topology != rpc::Topology::kManyToOne &&
+                           (has_responder_threads && point.topology != Topology::kManyToOne &&
                             point.responder_threads != shape.responder_threads);
   if (contradicts) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("{} with {} nodes of {} threads has {} responder nodes of {} "
                               "threads; leave --responders and --responder-threads out",
-                              rpc::topology_name(point.topology), point.nodes, point.threads,
+                              topology_name(point.topology), point.nodes, point.threads,
                               shape.responder_nodes, shape.responder_threads));
   }
   point.responder_nodes = shape.responder_nodes;
@@ -145,10 +145,10 @@ class GroupMaker {
 
 Result<Sweep> Sweep::in(std::string_view topology) {
   Sweep sweep;
-  VERBENA_ASSIGN_OR_RETURN(sweep.topology_, rpc::parse_topology(topology));
+  VERBENA_ASSIGN_OR_RETURN(sweep.topology_, parse_topology(topology));
   sweep.set_standards();
   const bool named_by_letters =
-      topology.size() > 3 && sweep.topology_ == rpc::Topology::kManyToOne;  // N-to-1
+      topology.size() > 3 && sweep.topology_ == Topology::kManyToOne;  // N-to-1
   if (named_by_letters) VERBENA_RETURN_IF_ERROR(sweep.set("responder-threads", "1"));
   return sweep;
 }
@@ -156,7 +156,7 @@ Result<Sweep> Sweep::in(std::string_view topology) {
 Sweep Sweep::of_verbs() {
   Sweep sweep;
   sweep.subject_ = Subject::kVerbs;
-  sweep.topology_ = rpc::Topology::kManyToOne;
+  sweep.topology_ = Topology::kManyToOne;
   sweep.set_standards();
   return sweep;
 }
@@ -222,9 +222,8 @@ std::string point_text(const Point& point) {
                        size_text(point.size_bytes), point.pending, point.threads);
   }
   std::string shape;
-  if (point.topology != rpc::Topology::kOneToOne) {
-    shape =
-        fmt::format("{} {}x{}, ", rpc::topology_name(point.topology), point.nodes, point.threads);
+  if (point.topology != Topology::kOneToOne) {
+    shape = fmt::format("{} {}x{}, ", topology_name(point.topology), point.nodes, point.threads);
   }
   return fmt::format("{}{}, {} request, {} response, {} pending", shape,
                      protocol_name(point.protocol), size_text(point.request_bytes),
@@ -236,7 +235,7 @@ uint64_t memory_bytes(const Point& point) {
     const uint64_t staging_bytes = point.pending * operation_bytes(point);
     return point.threads * (2 * point.region_bytes + staging_bytes);
   }
-  const Result<rpc::Wiring> wiring = wire_connections(point);
+  const Result<Wiring> wiring = wire_connections(point);
   const uint64_t queue_pairs = wiring.ok() ? wiring->queue_pairs() : 1;
   // Each side has a slot of its own for what it sends and for what it receives.
   return queue_pairs * 2 * pending_per_queue_pair(point) *
@@ -353,7 +352,7 @@ nlohmann::json plan_json(const Plan& plan) {
   for (const Sweep& sweep : plan.sweeps) {
     const bool verbs = sweep.subject() == Subject::kVerbs;
     nlohmann::json one = verbs ? nlohmann::json{{"kind", "verbs"}}
-                               : nlohmann::json{{"topology", rpc::topology_name(sweep.topology())}};
+                               : nlohmann::json{{"topology", topology_name(sweep.topology())}};
     for (const Axis& axis : axes()) {
       nlohmann::json values = nlohmann::json::array();
       for (const uint64_t value : sweep.values(axis)) values.push_back(axis.text(value));

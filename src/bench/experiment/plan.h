@@ -35,7 +35,7 @@ class Sweep {
   Status set(std::string_view axis_name, std::string_view text);
 
   Subject subject() const { return subject_; }
-  rpc::Topology topology() const { return topology_; }
+  Topology topology() const { return topology_; }
   // Empty where the topology decides, or the subject has no such axis.
   const std::vector<uint64_t>& values(const Axis& axis) const;
   // Replaces what is above `most` by it.
@@ -46,7 +46,7 @@ class Sweep {
   void set_standards();
 
   Subject subject_ = Subject::kMessages;
-  rpc::Topology topology_ = rpc::Topology::kOneToOne;
+  Topology topology_ = Topology::kOneToOne;
   std::vector<std::vector<uint64_t>> values_;  // by axis
 };
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "src/bench/experiment/topology.h"
 #include "src/bench/verbs/operation.h"
-#include "src/rpc/topology.h"
 #include "verbena/rpc.h"
 
 namespace verbena::bench {
@@ -40,7 +40,7 @@ struct Point {
   uint32_t response_bytes = 64;
   uint32_t pending = 1;  // per queue pair; with a random responder, per requesting thread
 
-  rpc::Topology topology = rpc::Topology::kOneToOne;
+  Topology topology = Topology::kOneToOne;
   uint32_t nodes = 1;
   uint32_t threads = 1;
   uint32_t responder_nodes = 1;
@@ -92,7 +92,7 @@ inline uint64_t value_bytes(const Point& point) {
   return subject_of(point) == Subject::kVerbs ? operation_bytes(point) : point.response_bytes;
 }
 
-inline rpc::TopologyShape shape_of(const Point& point) {
+inline TopologyShape shape_of(const Point& point) {
   return {.topology = point.topology,
           .nodes = point.nodes,
           .threads = point.threads,
@@ -107,14 +107,14 @@ inline uint32_t pending_per_queue_pair(const Point& point) {
 }
 
 // Who connects to whom: as the topology says, or the dispatchers in their threads' stead.
-inline Result<rpc::Wiring> wire_connections(const Point& point) {
-  VERBENA_ASSIGN_OR_RETURN(rpc::Wiring wiring, rpc::wire(shape_of(point)));
-  if (point.model == ConnectionModel::kDispatcher) wiring = rpc::with_dispatchers(wiring);
+inline Result<Wiring> wire_connections(const Point& point) {
+  VERBENA_ASSIGN_OR_RETURN(Wiring wiring, wire(shape_of(point)));
+  if (point.model == ConnectionModel::kDispatcher) wiring = with_dispatchers(wiring);
   return wiring;
 }
 
 // Threads of a node: those that request, those that respond, and the dispatcher.
-inline uint32_t threads_of(const rpc::WiredNode& node, const Point& point) {
+inline uint32_t threads_of(const WiredNode& node, const Point& point) {
   const bool dispatched = point.model == ConnectionModel::kDispatcher && node.requesting > 0;
   return node.requesting + node.responding + (dispatched ? 1 : 0);
 }

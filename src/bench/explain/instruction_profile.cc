@@ -9,8 +9,8 @@
 #include <map>
 #include <utility>
 
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/run.h"
-#include "src/rpc/topology.h"
 
 namespace verbena::bench {
 
@@ -122,7 +122,7 @@ Status InstructionProfiler::start_nodes() {
 
 Result<InstructionProfile> InstructionProfiler::profile(const Point& point) {
   if (pool_ == nullptr) VERBENA_RETURN_IF_ERROR(start_nodes());
-  VERBENA_ASSIGN_OR_RETURN(const rpc::Wiring wiring, rpc::wire(shape_of(point)));
+  VERBENA_ASSIGN_OR_RETURN(const Wiring wiring, wire(shape_of(point)));
   RunOptions options;
   options.cost_only = true;
   options.length.requests =

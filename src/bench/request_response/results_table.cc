@@ -42,12 +42,12 @@ bool same_group(const Point& a, const Point& b) {
 
 // "M:1 4 x 2 -> 1 x 2": nodes x threads of both sides.
 std::string shape_text(const Point& point) {
-  if (point.topology == rpc::Topology::kOneToOne) return rpc::topology_name(point.topology);
-  if (point.topology == rpc::Topology::kAllToAll) {
-    return fmt::format("{} {}x{}", rpc::topology_name(point.topology), point.nodes, point.threads);
+  if (point.topology == Topology::kOneToOne) return topology_name(point.topology);
+  if (point.topology == Topology::kAllToAll) {
+    return fmt::format("{} {}x{}", topology_name(point.topology), point.nodes, point.threads);
   }
-  return fmt::format("{} {}x{}:{}x{}", rpc::topology_name(point.topology), point.nodes,
-                     point.threads, point.responder_nodes, point.responder_threads);
+  return fmt::format("{} {}x{}:{}x{}", topology_name(point.topology), point.nodes, point.threads,
+                     point.responder_nodes, point.responder_threads);
 }
 
 // The axes that have no column of their own but do not stand at their usual values.
@@ -92,7 +92,7 @@ std::string simulation_text(const std::vector<PointResult>& results) {
 
 std::string results_table(const std::vector<PointResult>& results) {
   const bool shapes = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
-    return result.point.topology != rpc::Topology::kOneToOne;
+    return result.point.topology != Topology::kOneToOne;
   });
   const bool verified = std::any_of(results.begin(), results.end(),
                                     [](const PointResult& result) { return result.verify; });

@@ -19,7 +19,7 @@ double PointResult::value_bandwidth_bytes_per_s() const {
 }
 
 std::optional<double> PointResult::value_bandwidth_per_node_bytes_per_s() const {
-  if (point.topology != rpc::Topology::kAllToAll) return std::nullopt;
+  if (point.topology != Topology::kAllToAll) return std::nullopt;
   return value_bandwidth_bytes_per_s() / point.nodes;
 }
 

@@ -15,8 +15,8 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/machine.h"
 #include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/result/model_evidence.h"
-#include "src/rpc/topology.h"
 
 namespace verbena::bench {
 
@@ -165,7 +165,7 @@ bool write_all(int file, const std::string& text) {
 
 json to_json(const PointResult& result) {
   const Point& point = result.point;
-  json row = {{"topology", rpc::topology_name(point.topology)},
+  json row = {{"topology", topology_name(point.topology)},
               {"plan_number", result.number},
               {"verified", result.verified()},
               {"errors", result.errors},
@@ -173,7 +173,7 @@ json to_json(const PointResult& result) {
   for (const Axis& axis : axes()) {
     if (axis.belongs_to(subject_of(point))) row[std::string(axis.json)] = axis.to_json(point);
   }
-  const Result<rpc::Wiring> wiring = wire_connections(point);
+  const Result<Wiring> wiring = wire_connections(point);
   if (wiring.ok()) {
     row["nodes"] = wiring->nodes.size();
     row["queue_pairs"] = {{"all", wiring->queue_pairs()},

@@ -99,7 +99,7 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
 TEST_F(ResultFile, WhereEveryNodeRequestsEachHasItsShare) {
   PointResult result = measured();
   EXPECT_FALSE(to_json(result).contains("value_bandwidth_per_node_bytes_per_s"));
-  result.point.topology = rpc::Topology::kAllToAll;
+  result.point.topology = Topology::kAllToAll;
   result.point.nodes = 4;
   EXPECT_EQ(to_json(result)["value_bandwidth_per_node_bytes_per_s"], 936 * 2e6 / 4);
 }

@@ -87,8 +87,8 @@ Status wrong(const char* what) {
 
 Status read_point(WireReader& reader, Point* point) {
   const uint8_t topology = reader.u8();
-  if (topology >= rpc::all_topologies().size()) return wrong("topology");
-  point->topology = static_cast<rpc::Topology>(topology);
+  if (topology >= all_topologies().size()) return wrong("topology");
+  point->topology = static_cast<Topology>(topology);
   if (reader.u8() != axes().size()) return wrong("number of axes");
   for (const Axis& axis : axes()) {
     const uint64_t value = reader.u64();

@@ -51,7 +51,7 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
               .request_bytes = 5,
               .response_bytes = kMaxMessageBytes,
               .pending = kMaxPending,
-              .topology = rpc::Topology::kManyToMany,
+              .topology = Topology::kManyToMany,
               .nodes = 3,
               .threads = 4,
               .responder_nodes = 5,
@@ -173,7 +173,7 @@ TEST_F(Messages, ImpossibleOnesAreRefused) {
             StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("pending", 0)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("pending", kMaxPending + 1)).code(), StatusCode::kProtocolViolation);
-  EXPECT_EQ(refusal_of(setup("nodes", rpc::kMaxNodes + 1)).code(), StatusCode::kProtocolViolation);
+  EXPECT_EQ(refusal_of(setup("nodes", kMaxNodes + 1)).code(), StatusCode::kProtocolViolation);
   // A list that claims to be longer than its frame.
   WireWriter endless = begin(3, MessageKind::kConnect);
   endless.u32(~0u);

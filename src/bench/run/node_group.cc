@@ -26,12 +26,10 @@ constexpr uint64_t kDeathPatienceNs = 300'000'000;
 }  // namespace
 
 std::string NodeGroup::name_of(uint32_t number) const {
-  const rpc::WiredNode& node = wiring_.nodes[number];
+  const WiredNode& node = wiring_.nodes[number];
   const bool requests = node.requesting > 0;
   const char* role = !requests ? "responder" : node.responding == 0 ? "requester" : "node";
-  const auto same_role = [&](const rpc::WiredNode& other) {
-    return (other.requesting > 0) == requests;
-  };
+  const auto same_role = [&](const WiredNode& other) { return (other.requesting > 0) == requests; };
   const auto all = std::count_if(wiring_.nodes.begin(), wiring_.nodes.end(), same_role);
   const std::string where = nodes_[number]->name();
   if (all == 1) return fmt::format("the {} ({})", role, where);

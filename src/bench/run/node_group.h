@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/node_pool.h"
-#include "src/rpc/topology.h"
 #include "verbena/status.h"
 
 namespace verbena::bench {
@@ -40,7 +40,7 @@ class PointNodes {
 
 class NodeGroup final : public PointNodes {
  public:
-  NodeGroup(std::vector<NodeLink*> nodes, const rpc::Wiring& wiring)
+  NodeGroup(std::vector<NodeLink*> nodes, const Wiring& wiring)
       : nodes_(std::move(nodes)), wiring_(wiring), done_(nodes_.size()) {}
 
   uint32_t size() const override { return static_cast<uint32_t>(nodes_.size()); }
@@ -68,7 +68,7 @@ class NodeGroup final : public PointNodes {
   Status first_failure();
 
   std::vector<NodeLink*> nodes_;
-  const rpc::Wiring& wiring_;
+  const Wiring& wiring_;
   std::vector<bool> done_;
   Status first_failure_;
   Status first_cause_;  // other than that a peer is gone

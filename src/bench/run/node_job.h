@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/thread_team.h"
-#include "src/rpc/topology.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 
@@ -18,13 +18,13 @@ namespace verbena::bench {
 
 // Who talks to whom: the same for all nodes of a point, and large where there are many.
 struct JobWiring {
-  explicit JobWiring(rpc::Wiring wiring, ConnectionModel model)
+  explicit JobWiring(Wiring wiring, ConnectionModel model)
       : requests(std::move(wiring)),
-        connections(model == ConnectionModel::kDispatcher ? rpc::with_dispatchers(requests)
-                                                          : requests) {}
+        connections(model == ConnectionModel::kDispatcher ? with_dispatchers(requests) : requests) {
+  }
 
-  rpc::Wiring requests;     // who requests from whom
-  rpc::Wiring connections;  // who connects to whom; the same without dispatchers
+  Wiring requests;     // who requests from whom
+  Wiring connections;  // who connects to whom; the same without dispatchers
 };
 
 // Of a requesting thread, as the node's main thread sees it: another number at every look while it
@@ -47,9 +47,9 @@ struct NodeJob {
   // From the end of that step on, with a dispatcher: see dispatched_threads.cc.
   std::shared_ptr<void> dispatch{};
 
-  const rpc::Wiring& wiring() const { return shared_wiring->requests; }
-  const rpc::Wiring& connections() const { return shared_wiring->connections; }
-  const rpc::WiredNode& node() const { return wiring().nodes[setup.node]; }
+  const Wiring& wiring() const { return shared_wiring->requests; }
+  const Wiring& connections() const { return shared_wiring->connections; }
+  const WiredNode& node() const { return wiring().nodes[setup.node]; }
   bool has_dispatcher() const {
     return setup.point.model == ConnectionModel::kDispatcher && node().requesting > 0;
   }

@@ -87,7 +87,7 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
     Result<Message> message = receive_message(control, kForeverNs);
     if (message.ok() && message->kind == MessageKind::kSetup) {
       Setup setup = std::move(message->setup);
-      Result<rpc::Wiring> wiring = rpc::wire(shape_of(setup.point));
+      Result<Wiring> wiring = wire(shape_of(setup.point));
       if (!wiring.ok()) {
         message = wiring.status();
       } else if (setup.node >= wiring->nodes.size()) {

@@ -11,9 +11,9 @@
 
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/node_job.h"
-#include "src/rpc/topology.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/status.h"
@@ -49,7 +49,7 @@ class PointNode {
   void clear_event() { job_.team.clear_event(); }
 
  private:
-  const rpc::WiredNode& node() const { return job_.node(); }
+  const WiredNode& node() const { return job_.node(); }
   uint32_t all_threads() const { return static_cast<uint32_t>(reports_.size()); }
   void begin_step(const Step& step, uint32_t participants);
   Status start_threads();

@@ -9,11 +9,11 @@
 #include "src/base/histogram.h"
 #include "src/base/runtime.h"
 #include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_group.h"
 #include "src/bench/run/placement.h"
 #include "src/bench/run/simulated_nodes.h"
-#include "src/rpc/topology.h"
 
 namespace verbena::bench {
 
@@ -59,7 +59,7 @@ void add(CpuCost& sum, const CpuCost& one) {
 
 class PointRunner {
  public:
-  PointRunner(PointNodes& group, const rpc::Wiring& wiring, const Point& point,
+  PointRunner(PointNodes& group, const Wiring& wiring, const Point& point,
               const RunOptions& options, uint64_t seed)
       : group_(group), wiring_(wiring), point_(point), options_(options), seed_(seed) {}
 
@@ -99,7 +99,7 @@ class PointRunner {
     Status fits;
     VERBENA_RETURN_IF_ERROR(group_.collect(
         MessageKind::kListening, kSetupTimeoutNs, [&](uint32_t number, const Message& message) {
-          const rpc::WiredNode& node = wiring_.nodes[number];
+          const WiredNode& node = wiring_.nodes[number];
           if (message.addresses.size() != node.responding) {
             fits = Status(StatusCode::kProtocolViolation,
                           "a node listens with another number of threads than it was told");
@@ -249,7 +249,7 @@ class PointRunner {
   }
 
   PointNodes& group_;
-  const rpc::Wiring& wiring_;
+  const Wiring& wiring_;
   const Point& point_;
   const RunOptions& options_;
   uint64_t seed_;
@@ -260,7 +260,7 @@ class PointRunner {
 
 }  // namespace
 
-Result<RunResult> run_on_nodes(PointNodes& nodes, const rpc::Wiring& wiring, const Point& point,
+Result<RunResult> run_on_nodes(PointNodes& nodes, const Wiring& wiring, const Point& point,
                                const RunOptions& options, uint64_t seed, RunFailure* failure) {
   PointRunner runner(nodes, wiring, point, options, seed);
   Result<RunResult> result = runner.run();
@@ -272,8 +272,8 @@ namespace {
 
 // The nodes exist for this run only, and so does their time.
 Result<RunResult> run_simulated_point(const std::string& device, const Point& point,
-                                      const RunOptions& options, uint32_t run,
-                                      const rpc::Wiring& wiring, RunFailure* failure) {
+                                      const RunOptions& options, uint32_t run, const Wiring& wiring,
+                                      RunFailure* failure) {
   const uint64_t seed = simulation_seed() + run;
   SimulatedNodes nodes(seed, options.verify || options.messages == 0);
   VERBENA_RETURN_IF_ERROR(nodes.add(device, static_cast<uint32_t>(wiring.nodes.size())));
@@ -287,7 +287,7 @@ Result<RunResult> run_simulated_point(const std::string& device, const Point& po
 Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
                             uint32_t run, RunFailure* failure) {
   *failure = {};
-  VERBENA_ASSIGN_OR_RETURN(const rpc::Wiring wiring, rpc::wire(shape_of(point)));
+  VERBENA_ASSIGN_OR_RETURN(const Wiring wiring, wire(shape_of(point)));
   if (!pool.simulated_device().empty()) {
     return run_simulated_point(pool.simulated_device(), point, options, run, wiring, failure);
   }

@@ -74,7 +74,7 @@ Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions
                             uint32_t run, RunFailure* failure);
 
 // The same on nodes that the caller has made for this run and takes down.
-Result<RunResult> run_on_nodes(PointNodes& nodes, const rpc::Wiring& wiring, const Point& point,
+Result<RunResult> run_on_nodes(PointNodes& nodes, const Wiring& wiring, const Point& point,
                                const RunOptions& options, uint64_t seed, RunFailure* failure);
 
 }  // namespace verbena::bench

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "src/base/runtime.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/placement.h"
 #include "src/device/sim/node.h"
 #include "src/device/sim/profile.h"
-#include "src/rpc/topology.h"
 
 namespace verbena::bench {
 
@@ -79,7 +79,7 @@ Status SimulatedNodes::tell(uint32_t number, const Message& message) {
   if (message.kind != MessageKind::kSetup) return node.point->begin(message);
   const Point& point = message.setup.point;
   if (wiring_ == nullptr) {
-    VERBENA_ASSIGN_OR_RETURN(rpc::Wiring wiring, rpc::wire(shape_of(point)));
+    VERBENA_ASSIGN_OR_RETURN(Wiring wiring, wire(shape_of(point)));
     wiring_ = std::make_shared<JobWiring>(std::move(wiring), point.model);
   }
   node.point = std::make_unique<PointNode>(node.device, node.domain, secret_, "simulated",

@@ -24,7 +24,7 @@
 
 #include "verbena/status.h"
 
-namespace verbena::rpc {
+namespace verbena::bench {
 
 enum class Topology : uint8_t { kOneToOne, kManyToOne, kOneToMany, kManyToMany, kAllToAll };
 
@@ -87,4 +87,4 @@ Result<Wiring> wire(const TopologyShape& shape);
 // that any of them talks to.
 Wiring with_dispatchers(const Wiring& wiring);
 
-}  // namespace verbena::rpc
+}  // namespace verbena::bench

@@ -1,4 +1,4 @@
-#include "src/rpc/topology.h"
+#include "src/bench/experiment/topology.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <cctype>
 
-namespace verbena::rpc {
+namespace verbena::bench {
 
 namespace {
 
@@ -215,4 +215,4 @@ Result<Wiring> wire(const TopologyShape& shape) {
   return Wirer(fits).wire();
 }
 
-}  // namespace verbena::rpc
+}  // namespace verbena::bench

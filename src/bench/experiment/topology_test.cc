@@ -1,11 +1,11 @@
-#include "src/rpc/topology.h"
+#include "src/bench/experiment/topology.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-namespace verbena::rpc {
+namespace verbena::bench {
 namespace {
 
 using testing::ElementsAre;
@@ -249,4 +249,4 @@ TEST(Dispatchers, ReachEveryThreadThatAWorkerTalksTo) {
 }
 
 }  // namespace
-}  // namespace verbena::rpc
+}  // namespace verbena::bench
