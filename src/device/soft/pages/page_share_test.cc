@@ -1,4 +1,4 @@
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_share.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
