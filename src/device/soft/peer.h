@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/device/soft/layout.h"
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/registry.h"
 #include "verbena/status.h"
 

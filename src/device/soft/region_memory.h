@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_share.h"
 #include "verbena/status.h"
 
 namespace verbena::soft {

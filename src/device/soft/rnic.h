@@ -15,7 +15,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/layout.h"
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/registry.h"
 #include "verbena/status.h"
 

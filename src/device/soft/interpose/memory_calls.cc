@@ -18,7 +18,7 @@
 
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/replace.h"
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_share.h"
 
 namespace verbena::soft::interpose {
 namespace {

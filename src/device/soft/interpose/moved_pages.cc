@@ -12,8 +12,8 @@
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/memory_calls.h"
 #include "src/device/soft/interpose/replace.h"
+#include "src/device/soft/pages/vma_query.h"
 #include "src/device/soft/rnic.h"
-#include "src/device/soft/vma_query.h"
 
 namespace verbena::soft::interpose {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/device/soft/page_move.h"
+#include "src/device/soft/pages/page_move.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
-#include "src/device/soft/raw_syscall.h"
+#include "src/device/soft/pages/raw_syscall.h"
 
 namespace verbena::soft {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_share.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,9 +18,9 @@
 #include <fstream>
 #include <string_view>
 
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/raw_syscall.h"
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/raw_syscall.h"
+#include "src/device/soft/pages/thread_census.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U

@@ -4,8 +4,8 @@
 
 #include <cerrno>
 
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/raw_syscall.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/raw_syscall.h"
 
 namespace verbena::soft {
 

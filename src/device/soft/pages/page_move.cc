@@ -1,4 +1,4 @@
-#include "src/device/soft/page_move.h"
+#include "src/device/soft/pages/page_move.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -9,7 +9,7 @@
 
 #include <cerrno>
 
-#include "src/device/soft/raw_syscall.h"
+#include "src/device/soft/pages/raw_syscall.h"
 
 // Everything here runs while pages are in flight: see raw_syscall.h for what that forbids. That is
 // why there is no standard library here, not even memcpy.

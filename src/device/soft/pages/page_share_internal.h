@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "src/device/soft/page_detach.h"
-#include "src/device/soft/page_move.h"
-#include "src/device/soft/page_share.h"
+#include "src/device/soft/pages/page_detach.h"
+#include "src/device/soft/pages/page_move.h"
+#include "src/device/soft/pages/page_share.h"
 
 namespace verbena::soft {
 

@@ -1,4 +1,4 @@
-#include "src/device/soft/page_detach.h"
+#include "src/device/soft/pages/page_detach.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -11,7 +11,7 @@
 
 #include <cerrno>
 
-#include "src/device/soft/raw_syscall.h"
+#include "src/device/soft/pages/raw_syscall.h"
 
 // As in page_move.cc, nothing here may touch memory that could be in flight: here that includes
 // the writable data of this very program or library.

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/device/soft/page_move.h"
+#include "src/device/soft/pages/page_move.h"
 
 namespace verbena::soft {
 

@@ -1,4 +1,4 @@
-#include "src/device/soft/page_counts.h"
+#include "src/device/soft/pages/page_counts.h"
 
 #include <algorithm>
 #include <iterator>

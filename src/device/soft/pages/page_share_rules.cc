@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <string>
 
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/thread_census.h"
 
 namespace verbena::soft {
 

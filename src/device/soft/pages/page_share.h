@@ -55,8 +55,8 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
-#include "src/device/soft/page_counts.h"
-#include "src/device/soft/vma_query.h"
+#include "src/device/soft/pages/page_counts.h"
+#include "src/device/soft/pages/vma_query.h"
 #include "verbena/status.h"
 
 namespace verbena::soft {

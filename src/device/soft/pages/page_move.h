@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/device/soft/raw_syscall.h"
+#include "src/device/soft/pages/raw_syscall.h"
 
 namespace verbena::soft {
 

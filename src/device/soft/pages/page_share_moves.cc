@@ -18,9 +18,9 @@
 
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/raw_syscall.h"
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/raw_syscall.h"
+#include "src/device/soft/pages/thread_census.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "src/base/assert.h"
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/raw_syscall.h"
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/raw_syscall.h"
+#include "src/device/soft/pages/thread_census.h"
 
 namespace verbena::soft {
 

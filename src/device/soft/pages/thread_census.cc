@@ -1,4 +1,4 @@
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/thread_census.h"
 
 #include <dirent.h>
 #include <linux/futex.h>

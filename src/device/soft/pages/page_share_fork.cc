@@ -29,9 +29,9 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/raw_syscall.h"
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/raw_syscall.h"
+#include "src/device/soft/pages/thread_census.h"
 
 namespace verbena::soft {
 

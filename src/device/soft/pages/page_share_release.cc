@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "src/base/log.h"
-#include "src/device/soft/page_share_internal.h"
-#include "src/device/soft/raw_syscall.h"
-#include "src/device/soft/thread_census.h"
+#include "src/device/soft/pages/page_share_internal.h"
+#include "src/device/soft/pages/raw_syscall.h"
+#include "src/device/soft/pages/thread_census.h"
 
 #ifndef MLOCK_ONFAULT
 #define MLOCK_ONFAULT 1

@@ -1,4 +1,4 @@
-#include "src/device/soft/vma_query.h"
+#include "src/device/soft/pages/vma_query.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
