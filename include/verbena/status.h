@@ -34,13 +34,14 @@ const char* status_code_name(StatusCode code);
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  // Control characters of `message`, which may quote a peer or a file, become '?'.
+  Status(StatusCode code, std::string message);
 
   static Status ok_status() { return {}; }
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
-  // One line without a trailing newline; empty when ok().
+  // One line, fit for a terminal, without a trailing newline; empty when ok().
   const std::string& message() const { return message_; }
 
  private:

@@ -1,6 +1,14 @@
 #include "verbena/status.h"
 
+#include <algorithm>
+
 namespace verbena {
+
+Status::Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {
+  std::replace_if(
+      message_.begin(), message_.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; },
+      '?');
+}
 
 const char* status_code_name(StatusCode code) {
   switch (code) {

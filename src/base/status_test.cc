@@ -22,6 +22,11 @@ TEST(StatusTest, AnErrorKeepsItsCodeAndMessage) {
   EXPECT_EQ(status.message(), "too late");
 }
 
+TEST(StatusTest, AMessageIsOneLineWhateverItQuotes) {
+  const Status status(StatusCode::kInvalidArgument, "peer 'a\n\x1b[31m\x7f\t…' is no host");
+  EXPECT_EQ(status.message(), "peer 'a??[31m??…' is no host");
+}
+
 TEST(StatusTest, EveryCodeHasANameOfItsOwn) {
   std::set<std::string> names;
   for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {

@@ -55,8 +55,10 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
   options.max_inline_bytes = plan.inline_bytes;
   VERBENA_ASSIGN_OR_RETURN(QueuePair queue_pair, QueuePair::create(domain, options));
   VERBENA_RETURN_IF_ERROR(queue_pair.init(plan.arena_access | plan.other_access));
-  return Endpoint{std::move(arena), std::move(send_completions), std::move(receive_completions),
-                  std::move(queue_pair), plan.max_outstanding_reads};
+  Endpoint endpoint(std::move(arena), std::move(send_completions), std::move(receive_completions),
+                    std::move(queue_pair));
+  endpoint.max_outstanding_reads = plan.max_outstanding_reads;
+  return endpoint;
 }
 
 }  // namespace verbena::connect

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "src/channel/send_queue.h"
 #include "src/memory/arena.h"
@@ -32,6 +33,23 @@ struct EndpointPlan {
 };
 
 struct Endpoint {
+  Endpoint(RegisteredArena its_arena, std::unique_ptr<CompletionQueue> its_send_completions,
+           std::unique_ptr<CompletionQueue> its_receive_completions, QueuePair its_queue_pair)
+      : arena(std::move(its_arena)),
+        send_completions(std::move(its_send_completions)),
+        receive_completions(std::move(its_receive_completions)),
+        queue_pair(std::move(its_queue_pair)) {}
+  Endpoint(Endpoint&&) = default;
+  // The old queue pair goes before what it uses, as in the destructor.
+  Endpoint& operator=(Endpoint&& other) noexcept {
+    queue_pair = std::move(other.queue_pair);
+    receive_completions = std::move(other.receive_completions);
+    send_completions = std::move(other.send_completions);
+    arena = std::move(other.arena);
+    max_outstanding_reads = other.max_outstanding_reads;
+    return *this;
+  }
+
   RegisteredArena arena;
   std::unique_ptr<CompletionQueue> send_completions;
   std::unique_ptr<CompletionQueue> receive_completions;  // only with receives of its own

@@ -16,20 +16,12 @@ constexpr size_t kMaxReasonBytes = 1024;
 enum Step : uint8_t { kEndpoint = 1, kReady = 2 };
 static_assert(kReady < kFirstStepOfLayer);
 
-// A peer's words, fit for a terminal.
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
-}
-
-Status refused_by(const ControlConnection& control, uint8_t code, std::string reason) {
+Status refused_by(const ControlConnection& control, uint8_t code, const std::string& reason) {
   // An unknown code is from a later release; its words still help.
   const auto known = code <= static_cast<uint8_t>(StatusCode::kInternal)
                          ? static_cast<StatusCode>(code)
                          : StatusCode::kUnavailable;
-  return Status(known, fmt::format("refused by the peer {}: {}", control.peer_name(),
-                                   printable(std::move(reason))));
+  return Status(known, fmt::format("refused by the peer {}: {}", control.peer_name(), reason));
 }
 
 // What a side tells of its queue pair.
@@ -114,7 +106,7 @@ Status check_step(const ControlConnection& control, const Layer& layer, WireRead
   const uint16_t version = reader.u16();
   const uint8_t peer_step = reader.u8();
   const uint8_t code = reader.u8();
-  std::string reason = reader.string(kMaxReasonBytes);
+  const std::string reason = reader.string(kMaxReasonBytes);
   if (reader.failed() || magic != layer.magic) {
     return Status(StatusCode::kProtocolViolation,
                   fmt::format("the peer {} sent what is not a {} handshake; both sides must open "
@@ -127,7 +119,7 @@ Status check_step(const ControlConnection& control, const Layer& layer, WireRead
                               "{}; run the same release on both sides",
                               control.peer_name(), version, layer.name, layer.version));
   }
-  if (code != 0) return refused_by(control, code, std::move(reason));
+  if (code != 0) return refused_by(control, code, reason);
   if (peer_step != step) {
     return Status(StatusCode::kProtocolViolation,
                   fmt::format("the peer {} sent step {} of the {} handshake instead of step {}; "

@@ -294,7 +294,7 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
     return cannot_go_on(path, "it is no result file that has a plan");
   }
   if (document["plan"] != origin.plan) return cannot_go_on(path, "it is of another plan");
-  if (document.value("device", "") != origin.device) {
+  if (document.value("device", json()) != origin.device) {
     return cannot_go_on(path, "it is of another device");
   }
   std::vector<Point> points;

@@ -164,6 +164,9 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   damaged["results"][0]["plan_number"] = 99;
   ASSERT_TRUE(write_json_file(path, damaged).ok());
   EXPECT_THAT(refusal(), testing::HasSubstr("damaged"));
+  damaged["device"] = 5;
+  ASSERT_TRUE(write_json_file(path, damaged).ok());
+  EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
 }
 
 TEST_F(ResultFile, IsReplacedWhole) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "src/device/last_error.h"
 #include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/profile.h"
@@ -24,15 +25,15 @@ constexpr uint32_t kMaxSges = 32;  // mlx4; mlx5 takes 30
 constexpr uint32_t kMaxCqes = 1 << 22;
 constexpr uint64_t kPageBytes = 4096;
 
-thread_local std::string last_error_text;
+constinit thread_local LastError last_error_line;
 
-int refuse(int error, std::string text) {
-  last_error_text = std::move(text);
+int refuse(int error, std::string_view text) {
+  last_error_line.set(text);
   errno = error;
   return error;
 }
 
-const char* last_error() { return last_error_text.c_str(); }
+const char* last_error() { return last_error_line.text(); }
 
 Node& node_of(ibv_context* verbs) { return *as_context(verbs).node; }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "src/base/log.h"
+#include "src/device/last_error.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
@@ -19,7 +20,7 @@
 namespace verbena::soft {
 namespace {
 
-thread_local std::string last_error_text;
+constinit thread_local LastError last_error_line;
 
 // Some libraries look behind the public part for fields of their own devices.
 struct PaddedDevice {
@@ -43,8 +44,8 @@ constexpr uint32_t kVendorId = 0x567262;
 
 }  // namespace
 
-int fail(int error, std::string message) {
-  last_error_text = std::move(message);
+int fail(int error, std::string_view message) {
+  last_error_line.set(message);
   errno = error;
   return error;
 }
@@ -67,7 +68,7 @@ int fail(const Status& status) {
   }
 }
 
-const char* last_error() { return last_error_text.c_str(); }
+const char* last_error() { return last_error_line.text(); }
 
 ibv_device* device() {
   static PaddedDevice* padded = [] {
@@ -129,7 +130,7 @@ ibv_context* open_device(ibv_device* opened) {
 }
 
 int close_device(ibv_context* verbs) {
-  last_error_text.clear();
+  last_error_line.clear();
   if (const int error = check_valid_context(verbs); error != 0) return error;
   auto* context = &as_context(verbs);
   if (context->closed.exchange(true)) return fail(EINVAL, "soft0: the context is closed already");
@@ -327,7 +328,7 @@ namespace {
 // must not leave an older call's line for whoever asks next.
 template <auto kCall>
 constexpr auto kForgetting = [](auto... arguments) {
-  last_error_text.clear();
+  last_error_line.clear();
   return kCall(arguments...);
 };
 

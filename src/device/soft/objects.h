@@ -351,7 +351,7 @@ bool count_in(std::atomic<uint32_t>& count, uint32_t limit, const char* name);
 // What was wrong with this thread's latest call through control(); empty if nothing was.
 const char* last_error();
 // Remembers the message and sets errno to `error`, which it returns.
-int fail(int error, std::string message);
+int fail(int error, std::string_view message);
 int fail(const Status& status);
 
 }  // namespace verbena::soft

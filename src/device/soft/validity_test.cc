@@ -1,8 +1,10 @@
 #include "src/device/soft/validity.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -55,6 +57,26 @@ TEST(ValidityTest, ManyObjectsLaterAShellIsStillOne) {
   }
   EXPECT_EQ(check_valid<Cq>(&first->verbs), EINVAL);
   EXPECT_TRUE(first->overrun);
+}
+
+// Destroyed after everything that belongs to a thread.
+struct FailsAtTheEnd {
+  ~FailsAtTheEnd() {
+    ibv_pd none{};
+    const bool refused = check_valid<Domain>(&none) == EINVAL;
+    const bool explained = std::string(last_error()).find("no protection domain") != std::string::npos;
+    if (!refused || !explained) _exit(2);
+  }
+};
+
+TEST(ValidityTest, StaticObjectsMayFailWhileTheProcessEnds) {
+  EXPECT_EXIT(
+      {
+        static const FailsAtTheEnd last;
+        fail(EINVAL, std::string(100, 'x'));
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
