@@ -5,7 +5,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/wire.h"
-#include "src/device/connection_socket.h"
+#include "src/control/tcp_socket.h"
 #include "src/job/job_state.h"
 #include "src/job/member.h"
 #include "verbena/job.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "src/base/runtime.h"
-#include "src/device/connection_socket.h"
+#include "src/control/tcp_socket.h"
 
 namespace verbena::job {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/device/connection_socket.h"
+#include "src/control/tcp_socket.h"
 #include "verbena/connection.h"
 #include "verbena/status.h"
 

@@ -1,4 +1,4 @@
-#include "src/device/connection_socket.h"
+#include "src/control/tcp_socket.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "src/device/virtual_link.h"
+#include "src/control/virtual_link.h"
 
 #include <algorithm>
 #include <map>
