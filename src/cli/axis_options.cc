@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "src/bench/axis.h"
+#include "src/bench/experiment/axis.h"
 #include "src/device/sim/profile.h"
 
 namespace verbena::cli {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {

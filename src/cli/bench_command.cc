@@ -7,11 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/axis.h"
-#include "src/bench/plan.h"
-#include "src/bench/result_file.h"
-#include "src/bench/simulated_nodes.h"
-#include "src/bench/size_list.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/experiment/topology.h"
+#include "src/bench/result/result_file.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
@@ -19,7 +20,6 @@
 #include "src/cli/job_experiment.h"
 #include "src/cli/length_options.h"
 #include "src/cli/tool.h"
-#include "src/rpc/topology.h"
 
 namespace verbena::cli {
 
@@ -114,7 +114,7 @@ Status limit(const std::string& text, const char* what,
              std::initializer_list<std::string_view> axes, bench::Plan* plan) {
   if (text.empty()) return Status::ok_status();
   VERBENA_ASSIGN_OR_RETURN(const uint64_t most,
-                           parse_one(text, {.what = what, .min = 1, .max = rpc::kMaxNodes}));
+                           parse_one(text, {.what = what, .min = 1, .max = bench::kMaxNodes}));
   for (bench::Sweep& sweep : plan->sweeps) {
     for (const std::string_view axis : axes) sweep.limit(*bench::find_axis(axis), most);
   }

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "src/base/output.h"
-#include "src/bench/result_file.h"
+#include "src/bench/result/result_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
 #include "src/cli/lab.h"

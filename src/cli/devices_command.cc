@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "src/base/output.h"
-#include "src/bench/size_list.h"
-#include "src/bench/text_table.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/result/text_table.h"
 #include "src/cli/commands.h"
 #include "src/cli/tool.h"
 #include "verbena/device.h"

@@ -12,17 +12,17 @@
 #include "src/base/output.h"
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
-#include "src/bench/interrupt.h"
-#include "src/bench/model_evidence.h"
-#include "src/bench/node.h"
-#include "src/bench/node_pool.h"
-#include "src/bench/plan.h"
-#include "src/bench/profile.h"
-#include "src/bench/progress.h"
-#include "src/bench/result_file.h"
-#include "src/bench/results_table.h"
-#include "src/bench/session.h"
-#include "src/bench/simulated_nodes.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/explain/profiler.h"
+#include "src/bench/request_response/results_table.h"
+#include "src/bench/result/model_evidence.h"
+#include "src/bench/result/result_file.h"
+#include "src/bench/run/interrupt.h"
+#include "src/bench/run/node_pool.h"
+#include "src/bench/run/node_service.h"
+#include "src/bench/run/progress.h"
+#include "src/bench/run/session.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/bench/verbs/verbs_table.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/profile.h"
@@ -90,17 +90,17 @@ Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment
 Status check_ranks(const Job& job, const std::vector<bench::PointGroup>& groups) {
   for (const bench::PointGroup& group : groups) {
     const bench::Point& point = group.front();
-    if (point.topology == rpc::Topology::kAllToAll) {
+    if (point.topology == bench::Topology::kAllToAll) {
       return Status(StatusCode::kUnsupported,
                     fmt::format("{} cannot be measured between hosts yet; choose another topology",
-                                rpc::topology_name(point.topology)));
+                                bench::topology_name(point.topology)));
     }
     const uint32_t needed = point.nodes + point.responder_nodes;
     if (needed <= static_cast<uint32_t>(job.size())) continue;
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("{} with {} requester and {} responder nodes needs {} ranks, the job "
                               "has {}; start more, or lower --nodes or --responders",
-                              rpc::topology_name(point.topology), point.nodes,
+                              bench::topology_name(point.topology), point.nodes,
                               point.responder_nodes, needed, job.size()));
   }
   return Status::ok_status();
@@ -112,11 +112,11 @@ Status check_hosts(const Experiment& experiment, const std::vector<bench::PointG
   if (experiment.host.empty()) return Status::ok_status();
   for (const bench::PointGroup& group : groups) {
     const bench::Point& point = group.front();
-    if (point.responder_nodes == 1 && point.topology != rpc::Topology::kAllToAll) continue;
+    if (point.responder_nodes == 1 && point.topology != bench::Topology::kAllToAll) continue;
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("--connect brings one responder node, {} with {} of them cannot be "
                               "measured so; choose one-to-one or M:1",
-                              rpc::topology_name(point.topology), point.responder_nodes));
+                              bench::topology_name(point.topology), point.responder_nodes));
   }
   return Status::ok_status();
 }

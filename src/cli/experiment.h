@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "src/bench/plan.h"
-#include "src/bench/point_result.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/result/point_result.h"
 #include "verbena/job.h"
 
 namespace verbena::cli {

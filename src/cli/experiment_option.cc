@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "src/bench/experiment_file.h"
+#include "src/bench/experiment/experiment_file.h"
 #include "src/cli/share.h"
 
 namespace verbena::cli {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "src/bench/plan.h"
+#include "src/bench/experiment/plan.h"
 #include "verbena/status.h"
 
 namespace verbena::cli {

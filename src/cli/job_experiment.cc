@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/interrupt.h"
-#include "src/bench/node.h"
+#include "src/bench/run/interrupt.h"
+#include "src/bench/run/node_service.h"
 #include "verbena/device.h"
 
 namespace verbena::cli {

@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "src/bench/result_file.h"
+#include "src/bench/result/result_file.h"
 #include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "src/bench/plan.h"
-#include "src/bench/size_list.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/size_list.h"
 #include "verbena/status.h"
 
 namespace verbena::cli {

@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "src/base/runtime.h"
-#include "src/bench/axis.h"
-#include "src/bench/interrupt.h"
-#include "src/bench/plan.h"
-#include "src/bench/progress.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/run/interrupt.h"
+#include "src/bench/run/progress.h"
 #include "src/cli/share.h"
 #include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
@@ -61,7 +61,7 @@ std::vector<std::string> bench_command(const std::string& tool, const std::strin
   if (subject == bench::Subject::kVerbs) {
     command.emplace_back("verbs");
   } else {
-    command.insert(command.end(), {"bench", rpc::topology_name(point.topology)});
+    command.insert(command.end(), {"bench", bench::topology_name(point.topology)});
   }
   const auto add = [&](std::string name, std::string value) {
     command.push_back(std::move(name));

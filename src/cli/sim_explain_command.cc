@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "src/base/output.h"
-#include "src/bench/explain.h"
-#include "src/bench/model_evidence.h"
-#include "src/bench/plan.h"
-#include "src/bench/result_file.h"
-#include "src/bench/simulated_nodes.h"
-#include "src/bench/simulation_trace.h"
-#include "src/bench/size_list.h"
-#include "src/bench/text_table.h"
-#include "src/bench/waterfall.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/explain/explain_point.h"
+#include "src/bench/explain/simulation_trace.h"
+#include "src/bench/explain/waterfall.h"
+#include "src/bench/result/model_evidence.h"
+#include "src/bench/result/result_file.h"
+#include "src/bench/result/text_table.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/sim_command.h"
 #include "src/device/sim/profile.h"
@@ -96,8 +96,8 @@ Status check_device(const std::string& device) {
 
 std::string heading(const bench::Point& point, const ExplainOptions& options,
                     const bench::Explanation& explanation, double quantile) {
-  std::string shape = rpc::topology_name(point.topology);
-  if (point.topology != rpc::Topology::kOneToOne) {
+  std::string shape = bench::topology_name(point.topology);
+  if (point.topology != bench::Topology::kOneToOne) {
     shape += fmt::format(" {}x{}", point.nodes, point.threads);
   }
   return fmt::format(

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "src/base/output.h"
-#include "src/bench/model_evidence.h"
-#include "src/bench/text_table.h"
+#include "src/bench/result/model_evidence.h"
+#include "src/bench/result/text_table.h"
 #include "src/cli/sim_command.h"
 #include "src/device/sim/profile.h"
 

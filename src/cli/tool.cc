@@ -11,7 +11,7 @@
 
 #include "src/base/build_info.h"
 #include "src/base/output.h"
-#include "src/bench/node_pool.h"
+#include "src/bench/run/node_pool.h"
 #include "src/cli/commands.h"
 #include "verbena/version.h"
 

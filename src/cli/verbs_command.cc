@@ -6,10 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include "src/bench/axis.h"
-#include "src/bench/plan.h"
-#include "src/bench/result_file.h"
-#include "src/bench/simulated_nodes.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/result/result_file.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "src/bench/axis.h"
-#include "src/bench/point.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/point.h"
 
 namespace verbena::reproduce {
 
@@ -18,7 +18,7 @@ struct Abscissa {
   std::span<const std::string_view> moves;
 };
 
-// By name: of an axis in bench/axis.h, or
+// By name: of an axis in bench/experiment/axis.h, or
 //   requesters         all requesting threads
 //   responding-threads all responding threads
 //   empty-percent      of the mailboxes, where a share of the requesters is active

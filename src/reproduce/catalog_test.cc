@@ -92,7 +92,7 @@ TEST_F(SmallCatalog, SaysWhatIsWrongInACheck) {
 nlohmann::json full_row(const bench::Point& point) {
   const nlohmann::json cost = {
       {"cycles_per_message", 1000}, {"instructions_per_byte", 10}, {"cycles_per_byte", 15}};
-  return {{"topology", rpc::topology_name(point.topology)},
+  return {{"topology", bench::topology_name(point.topology)},
           {"requester_nodes", point.nodes},
           {"responder_nodes", point.responder_nodes},
           {"responder_threads", point.responder_threads},

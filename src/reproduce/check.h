@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/axis.h"
-#include "src/bench/point.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/point.h"
 #include "src/reproduce/abscissa.h"
 #include "src/reproduce/claim.h"
 #include "src/reproduce/metric.h"
@@ -21,7 +21,7 @@ namespace verbena::reproduce {
 // Points of an experiment: those that have one of the values on each axis.
 struct Selection {
   std::string experiment;  // "msgproto-fig10a"
-  std::optional<rpc::Topology> topology{};
+  std::optional<bench::Topology> topology{};
   std::map<const bench::Axis*, std::vector<uint64_t>> axes{};
   // What this selection says itself, beside what the whole check says: in that, two quantities that
   // are put together differ on purpose.

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "src/bench/size_list.h"
+#include "src/bench/experiment/size_list.h"
 
 namespace verbena::reproduce {
 
@@ -259,7 +259,7 @@ class Reader {
         continue;
       }
       if (key.str() == "topology") {
-        VERBENA_ASSIGN_OR_RETURN(selection->topology, rpc::parse_topology(text));
+        VERBENA_ASSIGN_OR_RETURN(selection->topology, bench::parse_topology(text));
         continue;
       }
       const bench::Axis* axis = bench::find_axis(key.str());

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "src/bench/experiment_file.h"
-#include "src/bench/plan.h"
+#include "src/bench/experiment/experiment_file.h"
+#include "src/bench/experiment/plan.h"
 
 namespace verbena::reproduce {
 

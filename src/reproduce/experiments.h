@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "src/reproduce/check.h"
 #include "verbena/status.h"
 

@@ -104,14 +104,14 @@ class Figure {
   Figure(std::string experiment, std::vector<Mention> mentions, Source source)
       : experiment_(std::move(experiment)), mentions_(std::move(mentions)), source_(source) {}
 
-  json in_topology(rpc::Topology topology) {
+  json in_topology(bench::Topology topology) {
     topology_ = topology;
     ordinate_ = common_ordinate(mentions_);
     read_samples();
     const Abscissa* along = samples_.empty() ? nullptr : best_abscissa(samples_);
     if (along == nullptr) return nullptr;
     variants_ = variants_of(samples_, *along);
-    json figure = {{"experiment", experiment_}, {"topology", rpc::topology_name(topology)},
+    json figure = {{"experiment", experiment_}, {"topology", bench::topology_name(topology)},
                    {"x", along->name},          {"metric", ordinate_.metric->name},
                    {"unit", ordinate_.unit},    {"lines", lines(*along)},
                    {"stated", stated(*along)}};
@@ -191,7 +191,7 @@ class Figure {
   std::string experiment_;
   std::vector<Mention> mentions_;
   Source source_;
-  rpc::Topology topology_ = rpc::Topology::kOneToOne;
+  bench::Topology topology_ = bench::Topology::kOneToOne;
   Ordinate ordinate_;
   std::vector<Sample> samples_;
   std::vector<std::string> variants_;  // of each sample
@@ -218,7 +218,7 @@ json figures_json(const Catalog& catalog, const std::vector<Verdict>& verdicts,
     const Source source{&experiments, &paper.uses, &data->second.measurements};
     for (const std::string& name : names) {
       Figure figure(name, mentions[name], source);
-      for (const rpc::Topology topology : rpc::all_topologies()) {
+      for (const bench::Topology topology : bench::all_topologies()) {
         json drawn = figure.in_topology(topology);
         if (drawn.is_null()) continue;
         drawn["paper"] = paper.paper;

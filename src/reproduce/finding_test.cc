@@ -8,7 +8,7 @@
 #include <fstream>
 #include <functional>
 
-#include "src/bench/axis.h"
+#include "src/bench/experiment/axis.h"
 #include "src/reproduce/check_file.h"
 
 namespace verbena::reproduce {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "src/reproduce/experiments.h"
 
 namespace verbena::reproduce {

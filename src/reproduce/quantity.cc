@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "src/bench/axis.h"
+#include "src/bench/experiment/axis.h"
 
 namespace verbena::reproduce {
 
@@ -226,7 +226,7 @@ std::vector<std::string> labels_of(const std::vector<Sample>& samples,
       labels[i] += (labels[i].empty() ? "" : " ") + text_of(samples[i]);
     }
   };
-  extend([](const Sample& one) { return std::string(rpc::topology_name(one.point.topology)); });
+  extend([](const Sample& one) { return std::string(bench::topology_name(one.point.topology)); });
   for (const bench::Axis& axis : bench::axes()) {
     if (moved.contains(axis.name)) continue;
     const auto text_of = [&](const bench::Point& point) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "src/bench/text_table.h"
+#include "src/bench/result/text_table.h"
 
 namespace verbena::reproduce {
 

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "src/base/runtime.h"
-#include "src/bench/run.h"
-#include "src/bench/simulated_nodes.h"
+#include "src/bench/experiment/topology.h"
+#include "src/bench/run/run.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/device/sim/node.h"
-#include "src/rpc/topology.h"
 
 namespace verbena::simulation_test {
 
@@ -49,18 +49,18 @@ uint32_t draw_size(Random& random) {
 
 void draw_topology(Random& random, Point* point) {
   for (;;) {
-    point->topology = one_of(random, rpc::all_topologies());
+    point->topology = one_of(random, bench::all_topologies());
     point->nodes = between(random, 1, 4);
     point->threads = between(random, 1, 3);
     point->responder_nodes = between(random, 1, 3);
     point->responder_threads = between(random, 1, 3);
-    const Result<rpc::TopologyShape> shape = rpc::fitted(shape_of(*point));
+    const Result<bench::TopologyShape> shape = bench::fitted(shape_of(*point));
     if (!shape.ok()) continue;
     point->nodes = shape->nodes;
     point->threads = shape->threads;
     point->responder_nodes = shape->responder_nodes;
     point->responder_threads = shape->responder_threads;
-    const Result<rpc::Wiring> wiring = rpc::wire(*shape);
+    const Result<bench::Wiring> wiring = bench::wire(*shape);
     if (wiring.ok() && wiring->nodes.size() <= kMostNodes) return;
   }
 }
@@ -132,7 +132,7 @@ class Faults {
 
 Status broken(std::string what) { return {StatusCode::kInternal, std::move(what)}; }
 
-Status check_result(const Scenario& scenario, const rpc::Wiring& wiring,
+Status check_result(const Scenario& scenario, const bench::Wiring& wiring,
                     const bench::RunResult& result) {
   if (result.errors != 0) {
     return broken(fmt::format("{} requests or responses were lost or torn", result.errors));
@@ -190,7 +190,7 @@ std::string describe(const Scenario& scenario) {
       "block {}, inline {}, signal {}, batch {}, poll {}, {} requests; loss {} ppm, delay {} ppm "
       "of {} ns, "
       "{} flaps, slow {} %, {} queue pair errors, {} crashes",
-      rpc::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
+      bench::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
       point.responder_threads, protocol_name(point.protocol), layout_text(point),
       point.request_bytes, point.response_bytes, point.pending,
       receive_queues_name(point.receive_queues), point.model == bench::ConnectionModel::kDispatcher,
@@ -202,7 +202,7 @@ std::string describe(const Scenario& scenario) {
 
 Outcome carry_out(const Scenario& scenario) {
   Outcome outcome;
-  const Result<rpc::Wiring> wiring = rpc::wire(shape_of(scenario.point));
+  const Result<bench::Wiring> wiring = bench::wire(shape_of(scenario.point));
   if (!wiring.ok()) return {.broken = wiring.status(), .run = {}};
   bench::SimulatedNodes nodes(scenario.seed, true);
   outcome.broken = nodes.add(kDevice, static_cast<uint32_t>(wiring->nodes.size()));

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "verbena/status.h"
 
 namespace verbena::simulation_test {

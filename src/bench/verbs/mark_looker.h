@@ -10,7 +10,7 @@
 
 #include "src/base/shared_memory.h"
 #include "src/base/virtual_time.h"
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_requester.h"
 #include "verbena/rpc.h"

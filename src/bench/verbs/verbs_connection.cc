@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/messages.h"
+#include "src/bench/run/coordination.h"
 #include "src/connect/exchange.h"
 
 namespace verbena::bench {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "src/connect/endpoint.h"
 #include "src/memory/arena.h"
 #include "verbena/connection.h"

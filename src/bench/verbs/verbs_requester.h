@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "src/bench/point.h"
+#include "src/bench/experiment/point.h"
 #include "src/bench/verbs/place_sequence.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/channel/post_list.h"

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "src/bench/axis.h"
-#include "src/bench/results_table.h"
-#include "src/bench/size_list.h"
-#include "src/bench/text_table.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/request_response/results_table.h"
+#include "src/bench/result/text_table.h"
 
 namespace verbena::bench {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "src/bench/point_result.h"
+#include "src/bench/result/point_result.h"
 
 namespace verbena::bench {
 

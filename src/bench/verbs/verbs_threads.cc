@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "src/base/runtime.h"
-#include "src/bench/poll_cost.h"
-#include "src/bench/request_phases.h"
-#include "src/bench/requesting_connections.h"
+#include "src/bench/load/poll_cost.h"
+#include "src/bench/request_response/requesting_connections.h"
+#include "src/bench/run/request_phases.h"
 #include "src/bench/verbs/mark_looker.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_requester.h"

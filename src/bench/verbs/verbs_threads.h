@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "src/bench/node_job.h"
+#include "src/bench/run/node_job.h"
 
 namespace verbena::bench {
 

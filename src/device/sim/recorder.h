@@ -4,7 +4,7 @@
 // which unit did what to which message, and from when to when; a message is known by the queue pair
 // whose entry it is and its number there. Steps in which a message waits are steps too, so that
 // those of one message follow each other; some waits are what lies between two steps
-// (src/bench/message_path.h).
+// (src/bench/explain/message_path.h).
 #pragma once
 
 #include <infiniband/verbs.h>

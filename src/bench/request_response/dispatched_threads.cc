@@ -1,0 +1,202 @@
+#include "src/bench/request_response/dispatched_threads.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/bench/request_response/requesting_connections.h"
+#include "src/bench/run/request_phases.h"
+#include "src/rpc/designs.h"
+#include "verbena/dispatcher.h"
+
+namespace verbena::bench {
+
+namespace {
+
+// NodeJob::dispatch: made by the dispatcher's thread while all connect, used by the workers' later.
+struct DispatchBase {
+  MarkLayout layout = MarkLayout::kLastBit;  // what the connections use
+  std::vector<DispatchWorker*> workers;
+};
+template <typename Design>
+struct Dispatch : DispatchBase {
+  RequestingConnections<Design> connections;
+  std::unique_ptr<Dispatcher<typename Design::Requester>> dispatcher;
+};
+
+// One worker's view of one responding thread: what a requester is to a thread that has its own.
+class DispatchedTarget {
+ public:
+  DispatchedTarget(DispatchWorker& worker, uint32_t responder, MarkLayout layout)
+      : worker_(worker), responder_(responder), layout_(layout) {}
+
+  char* request_buffer(uint32_t slot) { return worker_.request_buffer(responder_, slot); }
+  PostResult try_post(uint32_t slot, uint32_t bytes) {
+    note_hand_over();
+    return worker_.hand_over(responder_, slot, bytes) ? PostResult::kPosted
+                                                      : PostResult::kWouldBlock;
+  }
+  template <typename OnResponse>
+  uint32_t poll(OnResponse&& on_response) {
+    return worker_.poll_from(responder_, on_response);
+  }
+  bool wait(int64_t /*timeout_ns*/) { return false; }
+  Status status() const {
+    if (worker_.failed() == 0) return Status::ok_status();
+    return Status(StatusCode::kUnavailable, "a connection of the node's dispatcher broke");
+  }
+  MarkLayout mark_layout() const { return layout_; }
+
+ private:
+  DispatchWorker& worker_;
+  uint32_t responder_;
+  MarkLayout layout_;
+};
+
+// Waits for the step in which all connect; false: the point ends before.
+bool await_connect(NodeJob& job, Step& step) {
+  while (step.kind != StepKind::kConnect && step.kind != StepKind::kLeave) {
+    step = job.team.next(step.number);
+  }
+  return step.kind == StepKind::kConnect;
+}
+
+void end_with(NodeJob& job, Step& step, const Status& status) {
+  if (status.ok()) return;
+  job.team.failed(status);
+  while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
+}
+
+// Carries requests until the phase ends. `poll()` returns how often a message was moved.
+template <typename Requester, typename Poll>
+Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
+  constexpr uint32_t kIdlePollsPerLook = 64;
+  const uint64_t mailboxes =
+      uint64_t{job.node().requesting} * job.setup.point.pending * dispatcher.requesters().size();
+  Waiter waiter;
+  uint32_t idle_polls = 0;
+  while (!job.team.halt().load(std::memory_order_relaxed)) {
+    note_looks(mailboxes);
+    if (poll() > 0) {
+      note_hand_over();
+      waiter.progress();
+      continue;
+    }
+    waiter.idle();
+    if (++idle_polls % kIdlePollsPerLook != 0) continue;
+    for (const Requester* requester : dispatcher.requesters()) {
+      VERBENA_RETURN_IF_ERROR(requester->status());
+    }
+  }
+  return Status::ok_status();
+}
+
+// The same, and what it costs.
+template <typename Requester>
+Status carry_costed(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report) {
+  const auto cost = std::make_unique<PollCost>(Side::kDispatcher);
+  job.team.finished();
+  VERBENA_RETURN_IF_ERROR(
+      carry(job, dispatcher, [&] { return cost->measure([&] { return dispatcher.poll(); }); }));
+  if (std::optional<CpuCost> moved = cost->per_message()) {
+    // Each message is moved twice, as a request and as a response.
+    moved->cycles *= 2;
+    if (moved->instructions) *moved->instructions *= 2;
+    report.dispatcher_costs = {{*moved, cost->messages() / 2}};
+  }
+  return Status::ok_status();
+}
+
+template <typename Requester>
+Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report, Step step) {
+  for (;;) {
+    step = job.team.next(step.number);
+    if (step.kind == StepKind::kLeave) return Status::ok_status();
+    if (step.kind == StepKind::kPrepare) {
+      report = Report{};
+      if (step.phase.kind == PhaseKind::kCost) {
+        VERBENA_RETURN_IF_ERROR(carry_costed(job, dispatcher, report));
+        continue;
+      }
+      job.team.finished();
+      VERBENA_RETURN_IF_ERROR(carry(job, dispatcher, [&] { return dispatcher.poll(); }));
+    } else if (step.kind == StepKind::kEnd) {
+      job.team.finished();
+    }
+  }
+}
+
+Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
+  const Point& point = job.setup.point;
+  VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
+  const MarkLayout layout = first.agreed.layout;
+  return rpc::with_design_point(point.protocol, layout, [&]<typename Design>() -> Status {
+    auto dispatch = std::make_shared<Dispatch<Design>>();
+    dispatch->layout = layout;
+    VERBENA_RETURN_IF_ERROR(dispatch->connections.connect(job, number, std::move(first)));
+    dispatch->dispatcher = std::make_unique<Dispatcher<typename Design::Requester>>(
+        dispatch->connections.targets(),
+        DispatcherOptions{.workers = job.node().requesting, .pending = point.pending});
+    auto& dispatcher = *dispatch->dispatcher;
+    for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
+      dispatch->workers.push_back(&dispatcher.worker(worker));
+    }
+    if (VirtualTime* const time = VirtualTime::current()) time->announce_hand_overs();
+    job.dispatch = std::static_pointer_cast<DispatchBase>(dispatch);
+    job.team.finished();
+    return serve_workers(job, dispatcher, report.report, step);
+  });
+}
+
+// From the first phase on: all have connected then.
+template <bool kReads>
+void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
+  const DispatchBase& dispatch = *static_cast<DispatchBase*>(job.dispatch.get());
+  const uint32_t worker = number - job.node().first_requesting;
+  const uint32_t dispatcher = job.connections().nodes[job.setup.node].first_requesting;
+  const std::vector<uint32_t>& reached = job.connections().requesting[dispatcher].peers;
+  const std::vector<uint32_t>& wanted = job.wiring().requesting[number].peers;
+  std::vector<DispatchedTarget> views;
+  views.reserve(wanted.size());
+  std::vector<DispatchedTarget*> targets;
+  for (const uint32_t peer : wanted) {
+    const auto at = std::find(reached.begin(), reached.end(), peer) - reached.begin();
+    views.emplace_back(*dispatch.workers[worker], static_cast<uint32_t>(at), dispatch.layout);
+    targets.push_back(&views.back());
+  }
+  RequestPhases<DispatchedTarget, kReads> phases(job, number, std::move(targets),
+                                                 {.connection = dispatcher,
+                                                  .responding = wanted,
+                                                  .first_slot = worker * job.setup.point.pending},
+                                                 report.report);
+  phases.serve(step);
+}
+
+}  // namespace
+
+void run_dispatcher_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
+  Step step;
+  if (await_connect(job, step))
+    end_with(job, step, connect_and_dispatch(job, number, report, step));
+}
+
+void run_worker_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
+  Step step;
+  if (!await_connect(job, step)) return;
+  const uint64_t connect_number = step.number;
+  job.team.finished();
+  step = job.team.next(step.number);
+  if (step.kind == StepKind::kLeave) return;
+  // The loop takes the step that was waited for as its first.
+  step.number = connect_number;
+  if (job.setup.point.protocol == Protocol::kRead) {
+    serve_worker<true>(job, number, report, step);
+  } else {
+    serve_worker<false>(job, number, report, step);
+  }
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,96 @@
+// The queue pairs of a requesting thread, or of a node's dispatcher.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "src/bench/run/node_job.h"
+#include "src/rpc/requester_control.h"
+#include "verbena/connection.h"
+#include "verbena/rpc.h"
+#include "verbena/status.h"
+
+namespace verbena::bench {
+
+inline RequesterOptions requester_options(const Point& point) {
+  RequesterOptions options;
+  options.request_max_bytes = point.request_bytes;
+  options.response_max_bytes = point.response_bytes;
+  options.pending = pending_per_queue_pair(point);
+  options.inline_bytes = point.inline_bytes;
+  options.signal_interval = point.signal_interval;
+  options.post_batch = point.post_batch;
+  options.poll_batch = point.poll_batch;
+  options.blocking = point.wait == WaitMode::kBlock;
+  options.huge_pages = point.huge_pages != 0;
+  options.spare_receives = point.spare_receives != 0;
+  options.handshake_timeout_ns = kSetupTimeoutNs;
+  return options;
+}
+
+// The control connection to a responding thread, which knows then who comes.
+inline Result<std::unique_ptr<ControlConnection>> reach(const NodeJob& job, uint32_t number,
+                                                        uint32_t responding) {
+  const ThreadAddress& address = job.addresses[responding];
+  VERBENA_ASSIGN_OR_RETURN(
+      ControlConnection control,
+      ControlConnection::connect(address.host, address.port, job.secret, kSetupTimeoutNs));
+  VERBENA_RETURN_IF_ERROR(control.send_value(kPairHelloTag, PairHello{number}));
+  return std::make_unique<ControlConnection>(std::move(control));
+}
+
+// The first connection, over which the design is agreed on; it decides what is compiled.
+struct FirstConnection {
+  std::unique_ptr<ControlConnection> control;
+  rpc::DesignRequest agreed;
+};
+// `number` is that of the requesting thread in job.connections().
+inline Result<FirstConnection> reach_first(const NodeJob& job, uint32_t number) {
+  const Point& point = job.setup.point;
+  FirstConnection first;
+  VERBENA_ASSIGN_OR_RETURN(first.control,
+                           reach(job, number, job.connections().requesting[number].peers.front()));
+  VERBENA_ASSIGN_OR_RETURN(
+      first.agreed, rpc::request_design(point.protocol, point.layout, job.device, *first.control,
+                                        requester_options(point)));
+  return first;
+}
+
+template <typename Design>
+class RequestingConnections {
+ public:
+  using Requester = typename Design::Requester;
+
+  // Connects to one responding thread after another.
+  Status connect(const NodeJob& job, uint32_t number, FirstConnection first) {
+    const RequesterOptions options = requester_options(job.setup.point);
+    for (const uint32_t peer : job.connections().requesting[number].peers) {
+      if (job.team.halt().load(std::memory_order_relaxed)) break;
+      rpc::DesignRequest agreed = first.agreed;
+      std::unique_ptr<ControlConnection> control = std::move(first.control);
+      if (control == nullptr) {
+        VERBENA_ASSIGN_OR_RETURN(control, reach(job, number, peer));
+        VERBENA_ASSIGN_OR_RETURN(agreed, rpc::request_design(Design::kProtocol, Design::kLayout,
+                                                             job.device, *control, options));
+      }
+      VERBENA_ASSIGN_OR_RETURN(
+          auto requester, Requester::connect(job.device, job.domain, *control, options, agreed));
+      controls_.push_back(std::move(control));
+      targets_.push_back(requester.get());
+      requesters_.push_back(std::move(requester));
+    }
+    return Status::ok_status();
+  }
+
+  // One per peer, in their order.
+  const std::vector<Requester*>& targets() const { return targets_; }
+
+ private:
+  std::vector<std::unique_ptr<ControlConnection>> controls_;  // outlive their requesters
+  std::vector<std::unique_ptr<Requester>> requesters_;
+  std::vector<Requester*> targets_;
+};
+
+}  // namespace verbena::bench

@@ -1,0 +1,44 @@
+#include "src/bench/request_response/requesting_thread.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "src/bench/request_response/requesting_connections.h"
+#include "src/bench/run/request_phases.h"
+#include "src/rpc/designs.h"
+
+namespace verbena::bench {
+
+namespace {
+
+Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
+  VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
+  const MarkLayout layout = first.agreed.layout;
+  return rpc::with_design_point(job.setup.point.protocol, layout, [&]<typename Design>() -> Status {
+    using Requester = typename Design::Requester;
+    RequestingConnections<Design> connections;
+    VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
+    RequestPhases<Requester, std::is_same_v<Requester, rpc::ReadRequester>> phases(
+        job, number, connections.targets(),
+        {.connection = number, .responding = job.wiring().requesting[number].peers}, report.report);
+    job.team.finished();
+    phases.serve(step);
+    return Status::ok_status();
+  });
+}
+
+}  // namespace
+
+void run_requesting_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
+  Step step;
+  while (step.kind != StepKind::kConnect && step.kind != StepKind::kLeave) {
+    step = job.team.next(step.number);
+  }
+  if (step.kind == StepKind::kLeave) return;
+  const Status status = connect_and_serve(job, number, report, step);
+  if (status.ok()) return;
+  job.team.failed(status);
+  while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,216 @@
+#include "src/bench/request_response/responding_thread.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "src/base/runtime.h"
+#include "src/bench/request_response/answer_loop.h"
+#include "src/bench/request_response/readable_memory.h"
+#include "src/rpc/designs.h"
+#include "src/rpc/negotiation.h"
+
+namespace verbena::bench {
+
+namespace {
+
+constexpr int64_t kAcceptLookNs = 20'000'000;
+
+template <typename Design>
+class RespondingThread {
+  using Responder = typename Design::Responder;
+  static constexpr bool kReads = std::is_same_v<Responder, rpc::ReadResponder>;
+
+ public:
+  RespondingThread(NodeJob& job, uint32_t number, ThreadReport& report)
+      : job_(job), number_(number), report_(report) {}
+
+  Status listen() {
+    const Point& point = job_.setup.point;
+    ResponderOptions options;
+    options.request_max_bytes = point.request_bytes;
+    options.response_max_bytes = point.response_bytes;
+    options.pending = pending_per_queue_pair(point);
+    options.max_connections = connections();
+    options.inline_bytes = point.inline_bytes;
+    options.signal_interval = point.signal_interval;
+    options.post_batch = point.post_batch;
+    options.receive_queues = point.receive_queues;
+    options.blocking = point.wait == WaitMode::kBlock;
+    options.huge_pages = point.huge_pages != 0;
+    options.handshake_timeout_ns = kSetupTimeoutNs;
+    if constexpr (kReads) {
+      readable_ =
+          std::make_unique<ReadableMemory>(point, pair_key(job_.setup.run_key, 0, 0, number_));
+      options.readable = readable_->bytes();
+      if (options.readable.empty()) {
+        return Status(StatusCode::kLimitExceeded,
+                      "the machine has not enough memory for what is to be read; lower --response "
+                      "or --pending");
+      }
+    }
+    VERBENA_ASSIGN_OR_RETURN(responder_, Responder::create(job_.device, job_.domain, options));
+    // All requesters may come at once, and wait while this thread connects one of them.
+    ControlListenerOptions listener;
+    listener.max_pending = std::max<size_t>(listener.max_pending, connections());
+    listener.handshake_timeout_ns = kSetupTimeoutNs;
+    VERBENA_ASSIGN_OR_RETURN(listener_,
+                             ControlListener::listen(job_.address, 0, job_.secret, listener));
+    report_.address = {job_.address, listener_->port()};
+    job_.team.finished();
+    return Status::ok_status();
+  }
+
+  Status accept() {
+    const uint64_t start_ns = now_ns();
+    while (requesting_.size() < connections() && !halted()) {
+      Result<ControlConnection> accepted = listener_->accept(kAcceptLookNs);
+      if (!accepted.ok()) {
+        if (accepted.status().code() != StatusCode::kTimeout) return accepted.status();
+        if (now_ns() - start_ns < uint64_t{kSetupTimeoutNs} * 2) continue;
+        return Status(
+            StatusCode::kTimeout,
+            fmt::format("{} of {} requesters connected within {} s; is the machine "
+                        "overloaded?",
+                        requesting_.size(), connections(), 2 * kSetupTimeoutNs / 1'000'000'000));
+      }
+      auto control = std::make_unique<ControlConnection>(std::move(*accepted));
+      VERBENA_ASSIGN_OR_RETURN(const PairHello hello,
+                               control->receive_value<PairHello>(kPairHelloTag, kSetupTimeoutNs));
+      VERBENA_RETURN_IF_ERROR(responder_->connect(*control));
+      controls_.push_back(std::move(control));
+      VERBENA_ASSERT(responder_->latest_connection() == requesting_.size());
+      requesting_.push_back(hello.requesting);
+    }
+    listener_.reset();
+    return Status::ok_status();
+  }
+
+  // Serves phases until the team leaves.
+  Status serve(Step step) {
+    job_.team.finished();
+    for (;;) {
+      step = job_.team.next(step.number);
+      if (step.kind == StepKind::kLeave) return Status::ok_status();
+      if (step.kind == StepKind::kPrepare) {
+        report_.report = Report{};
+        VERBENA_RETURN_IF_ERROR(answer(step));
+      } else if (step.kind == StepKind::kEnd) {
+        job_.team.finished();
+      }
+    }
+  }
+
+ private:
+  uint32_t connections() const {
+    return static_cast<uint32_t>(job_.connections().responding[number_].peers.size());
+  }
+  bool halted() const { return job_.team.halt().load(std::memory_order_relaxed); }
+
+  Status answer(const Step& step) {
+    if constexpr (kReads) {
+      // Costs nothing, in any unit; the thread sleeps.
+      report_.report.costs = {{CpuCost{}, 0}};
+      job_.team.finished();
+      return sleep_until_halt(step);
+    } else {
+      const Phase& phase = step.phase;
+      const bool verify = phase.verify;
+      return verify ? answer_with<true>(phase) : answer_with<false>(phase);
+    }
+  }
+
+  template <bool kVerify>
+  Status answer_with(const Phase& phase) {
+    const Point& point = job_.setup.point;
+    std::vector<uint64_t> keys;
+    for (const uint32_t requesting : requesting_) {
+      keys.push_back(pair_key(job_.setup.run_key, phase.number, requesting, number_));
+    }
+    AnswerWork<kVerify> work(point, std::move(keys));
+    const bool block = point.wait == WaitMode::kBlock;
+    LookCount looks;
+    std::unique_ptr<PollCost> cost;
+    if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
+    job_.team.finished();
+    const Status status =
+        cost != nullptr ? answer_until_halt(
+                              *responder_, job_.team.halt(), looks, block,
+                              [&] { return cost->measure([&] { return responder_->poll(work); }); })
+                        : answer_until_halt(*responder_, job_.team.halt(), looks, block,
+                                            [&] { return responder_->poll(work); });
+    Report& report = report_.report;
+    report.requests = work.requests();
+    report.mismatches = work.mismatches();
+    const bool mailboxes =
+        point.protocol == Protocol::kWriteSend || point.protocol == Protocol::kWriteWrite;
+    const Looks found = looks_of(looks.polls(), work.requests(), connections(),
+                                 mailboxes && Design::kLayout != MarkLayout::kImmediate,
+                                 pending_per_queue_pair(point));
+    report.looks = found.all;
+    report.empty_looks = found.empty;
+    if (cost != nullptr && cost->per_message()) {
+      report.costs = {{*cost->per_message(), cost->messages()}};
+    }
+    return status;
+  }
+
+  // READ needs no responder, but somebody who notices that the requesters are gone.
+  Status sleep_until_halt(Step step) {
+    constexpr int64_t kLookNs = 100'000'000;
+    const auto nothing = [](const Request&, std::span<char>) { return 0u; };
+    while (!halted()) {
+      step = job_.team.next_within(step.number, kLookNs);
+      responder_->poll(nothing);
+      if (!responder_->status().ok() && !halted()) return responder_->status();
+    }
+    return Status::ok_status();
+  }
+
+  NodeJob& job_;
+  uint32_t number_;
+  ThreadReport& report_;
+  std::unique_ptr<ReadableMemory> readable_;
+  std::vector<std::unique_ptr<ControlConnection>> controls_;  // outlive the responder
+  std::vector<uint32_t> requesting_;                          // by connection
+  std::unique_ptr<Responder> responder_;
+  std::optional<ControlListener> listener_;
+};
+
+template <typename Design>
+Status run_design(NodeJob& job, uint32_t number, ThreadReport& report) {
+  RespondingThread<Design> thread(job, number, report);
+  VERBENA_RETURN_IF_ERROR(thread.listen());
+  Step step;
+  while (step.kind != StepKind::kConnect) {
+    step = job.team.next(step.number);
+    if (step.kind == StepKind::kLeave) return Status::ok_status();
+  }
+  VERBENA_RETURN_IF_ERROR(thread.accept());
+  return thread.serve(step);
+}
+
+}  // namespace
+
+void run_responding_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
+  Step step;
+  while (step.kind != StepKind::kListen && step.kind != StepKind::kLeave) {
+    step = job.team.next(step.number);
+  }
+  if (step.kind == StepKind::kLeave) return;
+  const MarkLayout layout =
+      rpc::usable_layout(job.setup.point.layout, job.device.info().writes_in_order);
+  const Status status = rpc::with_design_point(
+      job.setup.point.protocol, layout, job.setup.point.receive_queues,
+      [&]<typename Design>() { return run_design<Design>(job, number, report); });
+  if (status.ok()) return;
+  job.team.failed(status);
+  while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,55 @@
+#include "src/bench/result/point_result.h"
+
+namespace verbena::bench {
+
+Summary PointResult::over_runs(double RunResult::*value) const {
+  std::vector<double> values;
+  for (const RunResult& run : runs) values.push_back(run.*value);
+  return summarize(values);
+}
+
+double PointResult::total_bandwidth_bytes_per_s() const {
+  if (subject_of(point) == Subject::kVerbs) return value_bandwidth_bytes_per_s();
+  const uint64_t request_bytes = point.protocol == Protocol::kRead ? 0 : point.request_bytes;
+  return rate_per_s().median * static_cast<double>(request_bytes + point.response_bytes);
+}
+
+double PointResult::value_bandwidth_bytes_per_s() const {
+  return rate_per_s().median * static_cast<double>(value_bytes(point));
+}
+
+std::optional<double> PointResult::value_bandwidth_per_node_bytes_per_s() const {
+  if (point.topology != Topology::kAllToAll) return std::nullopt;
+  return value_bandwidth_bytes_per_s() / point.nodes;
+}
+
+std::optional<double> PointResult::empty_look_share() const {
+  std::vector<double> values;
+  for (const RunResult& run : runs) {
+    if (run.empty_look_share) values.push_back(*run.empty_look_share);
+  }
+  if (values.empty()) return std::nullopt;
+  return median(values);
+}
+
+uint64_t PointResult::requests() const {
+  uint64_t sum = 0;
+  for (const RunResult& run : runs) sum += run.requests;
+  return sum;
+}
+
+std::optional<CpuCost> PointResult::cost(std::optional<CpuCost> RunResult::*side) const {
+  std::vector<double> cycles;
+  std::vector<double> instructions;
+  for (const RunResult& run : runs) {
+    if (!(run.*side)) continue;
+    cycles.push_back((run.*side)->cycles);
+    if ((run.*side)->instructions) instructions.push_back(*(run.*side)->instructions);
+  }
+  if (cycles.empty()) return std::nullopt;
+  CpuCost cost{.cycles = median(cycles)};
+  if (!instructions.empty()) cost.instructions = median(instructions);
+  return cost;
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,52 @@
+// What all runs of a point say together.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/bench/experiment/point.h"
+#include "src/bench/result/statistics.h"
+#include "src/bench/run/run.h"
+
+namespace verbena::bench {
+
+struct PointResult {
+  Point point;
+  uint64_t number = 0;  // in the plan
+  bool verify = false;  // was asked for
+  std::vector<RunResult> runs{};
+  uint64_t errors = 0;
+  std::string error{};  // the first one, in words
+  // Where the time goes, as the result file has it; null where nobody asked.
+  nlohmann::json profile{};
+
+  bool measured() const { return !runs.empty(); }
+  // Every payload byte of every measured message was checked, and right.
+  bool verified() const { return verify && measured() && errors == 0; }
+
+  // Over the runs; these need measured().
+  Summary rate_per_s() const { return over_runs(&RunResult::rate_per_s); }
+  Summary p50_ns() const { return over_runs(&RunResult::p50_ns); }
+  Summary p99_ns() const { return over_runs(&RunResult::p99_ns); }
+  Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
+  // Of requests and responses together; a READ has no request that travels.
+  double total_bandwidth_bytes_per_s() const;
+  // Of the responses alone, as the papers count: messages per time x V.
+  double value_bandwidth_bytes_per_s() const;
+  // The same where every node requests, as the mean of a node ("msgproto" 4); else nothing.
+  std::optional<double> value_bandwidth_per_node_bytes_per_s() const;
+  // Of the responders' looks for a request, how many found none; nothing where nobody looks.
+  std::optional<double> empty_look_share() const;
+  uint64_t requests() const;
+  std::optional<CpuCost> requester_cost() const { return cost(&RunResult::requester_cost); }
+  std::optional<CpuCost> responder_cost() const { return cost(&RunResult::responder_cost); }
+
+ private:
+  Summary over_runs(double RunResult::*value) const;
+  std::optional<CpuCost> cost(std::optional<CpuCost> RunResult::*side) const;
+};
+
+}  // namespace verbena::bench

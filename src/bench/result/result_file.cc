@@ -1,0 +1,346 @@
+#include "src/bench/result/result_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "src/base/build_info.h"
+#include "src/base/file_descriptor.h"
+#include "src/base/machine.h"
+#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/topology.h"
+#include "src/bench/result/model_evidence.h"
+
+namespace verbena::bench {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kCycles = "cycles_per_message";
+constexpr const char* kInstructions = "instructions_per_message";
+
+json cost_json(const std::optional<CpuCost>& cost) {
+  if (!cost) return nullptr;
+  json row = {{kCycles, cost->cycles}};
+  if (cost->instructions) row[kInstructions] = *cost->instructions;
+  return row;
+}
+
+// Per byte of the value too, as "patterns" 5 counts.
+json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
+  json sides = cost_json(cost);
+  if (cost) {
+    const auto bytes = static_cast<double>(value_bytes(point));
+    sides["cycles_per_byte"] = cost->cycles / bytes;
+    if (cost->instructions) sides["instructions_per_byte"] = *cost->instructions / bytes;
+  }
+  return sides;
+}
+
+// What a single run found, so that a later session can go on from it.
+json run_json(const RunResult& run) {
+  json row = {{"requests", run.requests}, {"rate_per_s", run.rate_per_s},
+              {"p50_ns", run.p50_ns},     {"p99_ns", run.p99_ns},
+              {"p999_ns", run.p999_ns},   {"mark_layout", mark_layout_name(run.layout)}};
+  row["cpu"] = {{"requester", cost_json(run.requester_cost)},
+                {"responder", cost_json(run.responder_cost)}};
+  if (run.empty_look_share) row["empty_look_share"] = *run.empty_look_share;
+  if (run.simulated) {
+    row["simulation"] = {{"events", run.simulated->events},
+                         {"virtual_ns", run.simulated->virtual_ns},
+                         {"digest", fmt::format("{:016x}", run.simulated->digest)}};
+  }
+  return row;
+}
+
+json machine_json() {
+  const Machine& machine = this_machine();
+  char hostname[256] = {};
+  gethostname(hostname, sizeof(hostname) - 1);
+  return {{"hostname", hostname},
+          {"cpu", machine.cpu_model},
+          {"architecture", machine.architecture},
+          {"sockets", machine.sockets},
+          {"cores", machine.cores},
+          {"hardware_threads", machine.hardware_threads},
+          {"usable_cpus", machine.usable_cpus},
+          {"numa_nodes", machine.numa_nodes},
+          {"memory_bytes", machine.memory_bytes},
+          {"page_bytes", machine.page_bytes},
+          {"kernel", machine.kernel},
+          {"os", machine.os},
+          {"hypervisor", machine.hypervisor},
+          {"counts_instructions", machine.counts_instructions},
+          {"tsc_cycles_per_ns", machine.tsc_cycles_per_ns},
+          {"build", machine.build}};
+}
+
+std::optional<CpuCost> cost_from(const json& cost) {
+  if (!cost.is_object()) return std::nullopt;
+  CpuCost read{.cycles = cost.at(kCycles).get<double>()};
+  if (cost.contains(kInstructions)) read.instructions = cost.at(kInstructions).get<double>();
+  return read;
+}
+
+// The inverse of run_json(); throws json::exception where something is missing.
+RunResult run_from(const json& row) {
+  RunResult run;
+  run.requests = row.at("requests").get<uint64_t>();
+  run.rate_per_s = row.at("rate_per_s").get<double>();
+  run.p50_ns = row.at("p50_ns").get<double>();
+  run.p99_ns = row.at("p99_ns").get<double>();
+  run.p999_ns = row.at("p999_ns").get<double>();
+  run.layout = parse_mark_layout(row.at("mark_layout").get<std::string>()).value();
+  run.requester_cost = cost_from(row.at("cpu").at("requester"));
+  run.responder_cost = cost_from(row.at("cpu").at("responder"));
+  if (row.contains("empty_look_share")) run.empty_look_share = row.at("empty_look_share");
+  if (row.contains("simulation")) {
+    const nlohmann::json& simulation = row.at("simulation");
+    run.simulated = SimulationCounts{
+        .events = simulation.at("events"),
+        .virtual_ns = simulation.at("virtual_ns"),
+        .digest = std::stoull(simulation.value("digest", std::string("0")), nullptr, 16)};
+  }
+  return run;
+}
+
+Status cannot_go_on(const std::string& path, std::string_view why) {
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("cannot go on from {}: {}; name another file, or leave --resume out to "
+                            "begin anew",
+                            path, why));
+}
+
+Status cannot_write(const std::string& path, int error) {
+  return Status(error == EACCES || error == EPERM || error == EROFS ? StatusCode::kPermissionDenied
+                                                                    : StatusCode::kUnavailable,
+                fmt::format("cannot write {}: {}; name a file in a directory that exists, that you "
+                            "may write to and that has space",
+                            path, std::strerror(error)));
+}
+
+// A link stays a link: what it points to is replaced.
+std::string final_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
+  return error ? path : resolved.string();
+}
+
+// A new file beside `path`; its name comes back in `name`.
+Result<FileDescriptor> open_temporary(const std::string& path, std::string* name) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("cannot write {}: it is no regular file; name a file", path));
+  }
+  *name = path + ".XXXXXX";
+  FileDescriptor file(mkostemp(name->data(), O_CLOEXEC));
+  if (!file.valid()) return cannot_write(path, errno);
+  // mkostemp() makes files for their owner alone; this one is like any other.
+  const mode_t mask = umask(0);
+  umask(mask);
+  fchmod(file.get(), 0666 & ~mask);
+  return file;
+}
+
+bool write_all(int file, const std::string& text) {
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = ::write(file, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    written += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+}  // namespace
+
+json to_json(const PointResult& result) {
+  const Point& point = result.point;
+  json row = {{"topology", topology_name(point.topology)},
+              {"plan_number", result.number},
+              {"verified", result.verified()},
+              {"errors", result.errors},
+              {"runs", result.runs.size()}};
+  for (const Axis& axis : axes()) {
+    if (axis.belongs_to(subject_of(point))) row[std::string(axis.json)] = axis.to_json(point);
+  }
+  const Result<Wiring> wiring = wire_connections(point);
+  if (wiring.ok()) {
+    row["nodes"] = wiring->nodes.size();
+    row["queue_pairs"] = {{"all", wiring->queue_pairs()},
+                          {"most_per_node", wiring->max_queue_pairs()}};
+  }
+  if (!result.error.empty()) row["error"] = result.error;
+  if (!result.measured()) {
+    row["rate_per_s"] = nullptr;
+    row["value_bandwidth_bytes_per_s"] = nullptr;
+    row["total_bandwidth_bytes_per_s"] = nullptr;
+    row["latency_ns"] = {{"p50", nullptr}, {"p99", nullptr}, {"p999", nullptr}};
+    row["runs"] = 1;  // the one that failed
+    return row;
+  }
+  const Summary rate = result.rate_per_s();
+  const Summary p50 = result.p50_ns();
+  row["rate_per_s"] = rate.median;
+  row["value_bandwidth_bytes_per_s"] = result.value_bandwidth_bytes_per_s();
+  row["total_bandwidth_bytes_per_s"] = result.total_bandwidth_bytes_per_s();
+  row["latency_ns"] = {
+      {"p50", p50.median}, {"p99", result.p99_ns().median}, {"p999", result.p999_ns().median}};
+  if (const std::optional<double> per_node = result.value_bandwidth_per_node_bytes_per_s()) {
+    row["value_bandwidth_per_node_bytes_per_s"] = *per_node;
+  }
+  row["requests_measured"] = result.requests();
+  row["mean"] = {{"rate_per_s", rate.mean},
+                 {"rate_deviation_per_s", rate.deviation},
+                 {"p50_ns", p50.mean},
+                 {"p50_deviation_ns", p50.deviation}};
+  row["spread"] = {{"rate_min", rate.min},
+                   {"rate_max", rate.max},
+                   {"p50_min_ns", p50.min},
+                   {"p50_max_ns", p50.max}};
+  row["cpu"] = {{"requester", cost_json(result.requester_cost(), point)},
+                {"responder", cost_json(result.responder_cost(), point)}};
+  if (const std::optional<double> share = result.empty_look_share()) {
+    row["empty_look_share"] = *share;
+  }
+  if (!result.profile.is_null()) row["profile"] = result.profile;
+  row["run_results"] = json::array();
+  for (const RunResult& run : result.runs) row["run_results"].push_back(run_json(run));
+  return row;
+}
+
+json to_json(const Profile& profile, const Point& point) {
+  const auto shares = [](const std::vector<FunctionShare>& functions) {
+    json list = json::array();
+    for (const FunctionShare& one : functions) {
+      list.push_back({{"function", one.function}, {"share", one.share}});
+    }
+    return list;
+  };
+  const auto cost = [&](const std::optional<InstructionCost>& side) -> json {
+    if (!side) return nullptr;
+    return {{"per_message", side->per_message},
+            {"per_byte", side->per_message / point.response_bytes},
+            {"messages_per_poll", side->messages_per_poll},
+            {"functions", shares(side->functions)}};
+  };
+  json row = json::object();
+  if (profile.samples) {
+    row = {{"event", profile.samples->event},
+           {"requester", shares(profile.samples->requester)},
+           {"responder", shares(profile.samples->responder)}};
+  }
+  if (profile.instructions) {
+    row["instructions"] = {{"requester", cost(profile.instructions->requester)},
+                           {"responder", cost(profile.instructions->responder)}};
+  }
+  return row;
+}
+
+json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results) {
+  json document = {{"device", origin.device},
+                   {"machine", machine_json()},
+                   {"commit", build_commit()},
+                   {"command", origin.command},
+                   {"results", json::array()}};
+  if (json models = models_json({origin.device}); !models.empty()) document["models"] = models;
+  if (!origin.settings.is_null()) document["settings"] = origin.settings;
+  if (!origin.plan.is_null()) document["plan"] = origin.plan;
+  if (!origin.about.is_null()) document["experiment"] = origin.about;
+  for (const PointResult& result : results) {
+    json row = to_json(result);
+    row["device"] = origin.device;
+    document["results"].push_back(std::move(row));
+  }
+  return document;
+}
+
+Status write_json_file(const std::string& path, const json& document) {
+  const std::string target = final_path(path);
+  std::string temporary;
+  VERBENA_ASSIGN_OR_RETURN(const FileDescriptor file, open_temporary(target, &temporary));
+  // Bytes that are no UTF-8 (an argument may have them) must not cost the results.
+  const std::string text = document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  if (write_all(file.get(), text) && rename(temporary.c_str(), target.c_str()) == 0) {
+    return Status::ok_status();
+  }
+  const int error = errno;
+  unlink(temporary.c_str());
+  return cannot_write(path, error);
+}
+
+Status check_writable(const std::string& path) {
+  std::string temporary;
+  VERBENA_RETURN_IF_ERROR(open_temporary(final_path(path), &temporary).status());
+  unlink(temporary.c_str());
+  return Status::ok_status();
+}
+
+Result<std::vector<PointResult>> read_results(const std::string& path, const ResultOrigin& origin,
+                                              const std::vector<PointGroup>& groups) {
+  std::ifstream file(path);
+  if (!file) return std::vector<PointResult>{};
+  const json document = json::parse(file, nullptr, false);
+  if (!document.is_object() || !document.contains("plan") || !document.contains("results")) {
+    return cannot_go_on(path, "it is no result file that has a plan");
+  }
+  if (document["plan"] != origin.plan) return cannot_go_on(path, "it is of another plan");
+  if (document.value("device", "") != origin.device) {
+    return cannot_go_on(path, "it is of another device");
+  }
+  std::vector<Point> points;
+  for (const PointGroup& group : groups) points.insert(points.end(), group.begin(), group.end());
+  std::vector<PointResult> results;
+  try {
+    for (const json& row : document["results"]) {
+      if (row.at("errors") != 0) continue;
+      PointResult result;
+      result.number = row.at("plan_number").get<uint64_t>();
+      result.point = points.at(result.number);
+      result.verify = origin.plan.value("verify", false);
+      for (const json& run : row.at("run_results")) result.runs.push_back(run_from(run));
+      if (!result.measured()) continue;
+      if (row.contains("profile")) result.profile = row["profile"];
+      result.point.layout = result.runs.back().layout;
+      results.push_back(std::move(result));
+    }
+  } catch (const std::exception& damaged) {
+    return cannot_go_on(path, fmt::format("it is damaged ({})", damaged.what()));
+  }
+  return results;
+}
+
+std::string command_text(int argc, const char* const* argv) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%…";
+  std::string text = "verbena";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    text += ' ';
+    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string_view::npos) {
+      text += argument;
+      continue;
+    }
+    text += '\'';
+    for (const char letter : argument) {
+      if (letter == '\'') {
+        text += "'\\''";
+      } else {
+        text += letter;
+      }
+    }
+    text += '\'';
+  }
+  return text;
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,203 @@
+#include "src/bench/result/result_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "src/base/build_info.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/run/session.h"
+
+namespace verbena::bench {
+namespace {
+
+using nlohmann::json;
+
+class ResultFile : public testing::Test {
+ protected:
+  ResultFile() {
+    std::string name = (std::filesystem::temp_directory_path() / "result-file-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~ResultFile() override { std::filesystem::remove_all(folder_); }
+  std::string text(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    std::ostringstream all;
+    all << file.rdbuf();
+    return all.str();
+  }
+  std::filesystem::path folder_;
+};
+
+PointResult measured() {
+  PointResult result{.point = {.protocol = Protocol::kWriteSend,
+                               .layout = MarkLayout::kLengthMarkers,
+                               .request_bytes = 64,
+                               .response_bytes = 936,
+                               .pending = 4},
+                     .verify = true};
+  for (double rate : {1e6, 2e6, 4e6}) {
+    result.runs.push_back(
+        {.requests = 1000,
+         .rate_per_s = rate,
+         .p50_ns = 4e9 / rate,
+         .p99_ns = 5e9 / rate,
+         .p999_ns = 6e9 / rate,
+         .requester_cost = CpuCost{.cycles = rate / 1e4, .instructions = rate / 1e3},
+         .responder_cost = std::nullopt});
+  }
+  return result;
+}
+
+TEST_F(ResultFile, HasTheKeysThatOthersRead) {
+  const json document = result_document(
+      {.device = "soft0", .command = "verbena bench", .settings = nullptr}, {measured()});
+  EXPECT_EQ(document["device"], "soft0");
+  EXPECT_EQ(document["command"], "verbena bench");
+  EXPECT_EQ(document["commit"], build_commit());
+  EXPECT_TRUE(document["machine"]["hostname"].is_string());
+  ASSERT_EQ(document["results"].size(), 1u);
+  const json& row = document["results"][0];
+  EXPECT_EQ(row["topology"], "one-to-one");
+  EXPECT_EQ(row["protocol"], "write/send");
+  EXPECT_EQ(row["mark_layout"], "length-markers");
+  EXPECT_EQ(row["device"], "soft0");
+  EXPECT_EQ(row["request_bytes"], 64);
+  EXPECT_EQ(row["response_bytes"], 936);
+  EXPECT_EQ(row["pending"], 4);
+  EXPECT_EQ(row["nodes"], 2);
+  EXPECT_EQ(row["threads"], 1);
+  EXPECT_EQ(row["requester_nodes"], 1);
+  EXPECT_EQ(row["responder_nodes"], 1);
+  EXPECT_EQ(row["queue_pairs"], json({{"all", 1}, {"most_per_node", 1}}));
+  EXPECT_EQ(row["value_bandwidth_bytes_per_s"], 936 * 2e6);
+  EXPECT_DOUBLE_EQ(row["mean"]["rate_per_s"].get<double>(), 7e6 / 3);
+  EXPECT_EQ(row["run_results"].size(), 3u);
+  EXPECT_EQ(row["rate_per_s"], 2e6);
+  EXPECT_EQ(row["total_bandwidth_bytes_per_s"], 2e9);
+  EXPECT_EQ(row["latency_ns"], json({{"p50", 2000.0}, {"p99", 2500.0}, {"p999", 3000.0}}));
+  EXPECT_EQ(row["verified"], true);
+  EXPECT_EQ(row["errors"], 0);
+  EXPECT_EQ(row["runs"], 3);
+  EXPECT_EQ(row["requests_measured"], 3000);
+  EXPECT_EQ(
+      row["spread"],
+      json({{"rate_min", 1e6}, {"rate_max", 4e6}, {"p50_min_ns", 1000.0}, {"p50_max_ns", 4000.0}}));
+  EXPECT_EQ(row["cpu"]["requester"], json({{"cycles_per_message", 200.0},
+                                           {"cycles_per_byte", 200.0 / 936},
+                                           {"instructions_per_message", 2000.0},
+                                           {"instructions_per_byte", 2000.0 / 936}}));
+  EXPECT_TRUE(row["cpu"]["responder"].is_null());
+  EXPECT_FALSE(row.contains("error"));
+}
+
+TEST_F(ResultFile, WhereEveryNodeRequestsEachHasItsShare) {
+  PointResult result = measured();
+  EXPECT_FALSE(to_json(result).contains("value_bandwidth_per_node_bytes_per_s"));
+  result.point.topology = Topology::kAllToAll;
+  result.point.nodes = 4;
+  EXPECT_EQ(to_json(result)["value_bandwidth_per_node_bytes_per_s"], 936 * 2e6 / 4);
+}
+
+TEST_F(ResultFile, AFailedPointHasNoNumbersAndIsNotVerified) {
+  PointResult result{.point = {.protocol = Protocol::kRead}, .verify = true, .errors = 3};
+  result.error = "the responder is gone";
+  json row = to_json(result);
+  EXPECT_EQ(row["errors"], 3);
+  EXPECT_EQ(row["error"], "the responder is gone");
+  EXPECT_EQ(row["verified"], false);
+  EXPECT_TRUE(row["rate_per_s"].is_null());
+  EXPECT_TRUE(row["latency_ns"]["p50"].is_null());
+  EXPECT_EQ(row["mark_layout"], "none");
+
+  result = measured();
+  result.errors = 1;
+  row = to_json(result);
+  EXPECT_EQ(row["verified"], false);
+  EXPECT_EQ(row["rate_per_s"], 2e6);
+}
+
+TEST_F(ResultFile, OnlyResponsesCountForTheBandwidthOfReads) {
+  PointResult result = measured();
+  result.point.protocol = Protocol::kRead;
+  EXPECT_EQ(to_json(result)["value_bandwidth_bytes_per_s"], 936 * 2e6);
+  EXPECT_EQ(to_json(result)["total_bandwidth_bytes_per_s"], 936 * 2e6);
+}
+
+TEST_F(ResultFile, CanBeGoneOnFrom) {
+  Plan plan;
+  plan.sweeps.push_back(Sweep::in("M:1").value());
+  ASSERT_TRUE(plan.sweeps[0].set("protocol", "write/send,read").ok());
+  const std::vector<PointGroup> groups = point_groups(plan).value();
+  ResultOrigin origin{.device = "soft0", .command = "x", .plan = plan_json(plan)};
+  const std::string path = folder_ / "x.json";
+  EXPECT_TRUE(read_results(path, origin, groups)->empty());
+
+  PointResult first = measured();
+  first.point = groups[0][0];
+  first.runs[0].empty_look_share = 0.25;
+  PointResult failed{.point = groups[0][1], .number = 1, .errors = 1};
+  ASSERT_TRUE(write_json_file(path, result_document(origin, {first, failed})).ok());
+  const Result<std::vector<PointResult>> results = read_results(path, origin, groups);
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  ASSERT_EQ(results->size(), 1u);
+  first.verify = false;  // the plan does not ask for it
+  EXPECT_EQ(to_json((*results)[0]), to_json(first));
+  EXPECT_EQ(count_runs(groups, 3, *results), 3u);
+  EXPECT_EQ(count_runs(groups, 5, *results), 7u);
+
+  const auto refusal = [&] { return read_results(path, origin, groups).status().message(); };
+  origin.plan["runs"] = 4;
+  EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("plan")));
+  origin.plan["runs"] = 3;
+  origin.device = "mlx5_0";
+  EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
+  std::ofstream(path) << "{";
+  EXPECT_THAT(refusal(), testing::HasSubstr("no result file"));
+  json damaged =
+      result_document({.device = "mlx5_0", .command = "x", .plan = origin.plan}, {first});
+  damaged["results"][0]["plan_number"] = 99;
+  ASSERT_TRUE(write_json_file(path, damaged).ok());
+  EXPECT_THAT(refusal(), testing::HasSubstr("damaged"));
+}
+
+TEST_F(ResultFile, IsReplacedWhole) {
+  const std::string path = folder_ / "x.json";
+  ASSERT_TRUE(write_json_file(path, {{"a", 1}}).ok());
+  EXPECT_EQ(json::parse(text("x.json")), json({{"a", 1}}));
+  ASSERT_TRUE(check_writable(path).ok());
+  EXPECT_EQ(json::parse(text("x.json")), json({{"a", 1}}));
+  ASSERT_TRUE(write_json_file(path, {{"b", "\xff no UTF-8"}}).ok());
+  EXPECT_TRUE(json::parse(text("x.json")).contains("b"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  const mode_t mask = umask(0);
+  umask(mask);
+  EXPECT_EQ(status.st_mode & 0777, 0666 & ~mask);
+}
+
+TEST_F(ResultFile, NamesThePlaceThatCannotBeWritten) {
+  for (const std::string& path : {(folder_ / "no" / "x.json").string(), folder_.string(),
+                                  std::string("/dev/null"), std::string("/proc/x.json")}) {
+    const Status status = check_writable(path);
+    EXPECT_FALSE(status.ok()) << path;
+    EXPECT_THAT(status.message(), testing::HasSubstr(path));
+    EXPECT_FALSE(write_json_file(path, {}).ok());
+  }
+}
+
+TEST(CommandText, CanBePastedIntoAShell) {
+  const char* argv[] = {"/usr/bin/verbena", "bench",     "--response", "64,…,4MiB",
+                        "--json",           "it's.json", "a b",        ""};
+  EXPECT_EQ(command_text(8, argv),
+            "verbena bench --response 64,…,4MiB --json 'it'\\''s.json' 'a b' ''");
+}
+
+}  // namespace
+}  // namespace verbena::bench

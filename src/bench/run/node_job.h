@@ -1,0 +1,77 @@
+// What the threads of a node know of the point that they carry out together.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/bench/experiment/topology.h"
+#include "src/bench/run/coordination.h"
+#include "src/bench/run/thread_team.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+
+namespace verbena::bench {
+
+// Who talks to whom: the same for all nodes of a point, and large where there are many.
+struct JobWiring {
+  explicit JobWiring(Wiring wiring, ConnectionModel model)
+      : requests(std::move(wiring)),
+        connections(model == ConnectionModel::kDispatcher ? with_dispatchers(requests) : requests) {
+  }
+
+  Wiring requests;     // who requests from whom
+  Wiring connections;  // who connects to whom; the same without dispatchers
+};
+
+// Of a requesting thread, as the node's main thread sees it: another number at every look while it
+// runs, 0 while it waits for a step.
+struct alignas(64) ThreadActivity {
+  std::atomic<uint64_t> count{0};
+};
+
+struct NodeJob {
+  const Device& device;
+  const ProtectionDomain& domain;
+  const JobSecret& secret;
+  Setup setup;
+  std::shared_ptr<const JobWiring> shared_wiring;
+  std::string address;  // where this node's threads listen
+  ThreadTeam team{};
+  std::unique_ptr<ThreadActivity[]> activity{};  // of this node's requesting threads
+  // From StepKind::kConnect on: of all responding threads of the job.
+  std::vector<ThreadAddress> addresses{};
+  // From the end of that step on, with a dispatcher: see dispatched_threads.cc.
+  std::shared_ptr<void> dispatch{};
+
+  const Wiring& wiring() const { return shared_wiring->requests; }
+  const Wiring& connections() const { return shared_wiring->connections; }
+  const WiredNode& node() const { return wiring().nodes[setup.node]; }
+  bool has_dispatcher() const {
+    return setup.point.model == ConnectionModel::kDispatcher && node().requesting > 0;
+  }
+};
+
+// What a requesting thread tells the responding thread that it connects to.
+struct PairHello {
+  uint32_t requesting = 0;
+};
+inline constexpr uint32_t kPairHelloTag = 0x70616972;  // "pair"
+
+// The key of the payloads between two threads in one phase: whatever strays between pairs, phases
+// or runs is noticed.
+inline uint64_t pair_key(uint64_t run_key, uint64_t phase, uint32_t requesting,
+                         uint32_t responding) {
+  return run_key + phase + (uint64_t{requesting} << 40) + (uint64_t{responding} << 20);
+}
+
+// What one thread has to report when its step is over; read by the main thread then.
+struct ThreadReport {
+  Report report;
+  ThreadAddress address;  // kListen
+};
+
+}  // namespace verbena::bench

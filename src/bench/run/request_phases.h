@@ -1,0 +1,155 @@
+// The phases of a thread that sends requests and measures them, over its own queue pairs or through
+// a dispatcher.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "src/base/histogram.h"
+#include "src/bench/load/closed_loop.h"
+#include "src/bench/request_response/request_work.h"
+#include "src/bench/run/node_job.h"
+
+namespace verbena::bench {
+
+// The pairs whose payloads travel: what the responding threads make of them.
+struct RequestPairs {
+  uint32_t connection = 0;           // the number in NodeJob::connections that connected
+  std::vector<uint32_t> responding;  // by target
+  uint32_t first_slot = 0;           // of the queue pairs' slots, this thread's first one
+};
+
+// `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout.
+// `kReads`: the requests are READs. A target without payloads to write and to check names its own
+// `Work` (request_work.h).
+template <typename Target, bool kReads>
+class RequestPhases {
+ public:
+  RequestPhases(NodeJob& job, uint32_t number, std::vector<Target*> targets, RequestPairs pairs,
+                Report& report)
+      : job_(job),
+        number_(number),
+        targets_(std::move(targets)),
+        pairs_(std::move(pairs)),
+        report_(report) {}
+
+  // Serves phases until the team leaves.
+  void serve(Step step) {
+    for (;;) {
+      step = job_.team.next(step.number);
+      if (step.kind == StepKind::kLeave) return;
+      if (step.kind == StepKind::kPrepare) {
+        phase_ = step.phase;
+        cost_ = phase_.kind == PhaseKind::kCost ? std::make_unique<PollCost>(Side::kRequester)
+                                                : nullptr;
+        latency_ = std::make_unique<Histogram>();
+        report_ = Report{};
+        job_.team.finished();
+      } else if (step.kind == StepKind::kRun) {
+        run(step);
+      }
+    }
+  }
+
+ private:
+  void run(const Step& step) {
+    const Point& point = job_.setup.point;
+    LoopOrders orders;
+    orders.pending = std::min(point.pending, phase_.most_pending);
+    orders.settle_ns = phase_.settle_ns;
+    orders.length = phase_.length;
+    orders.begin_ns = step.begin_ns;
+    orders.random_target = job_.wiring().random_peer;
+    orders.block = point.wait == WaitMode::kBlock;
+    orders.active_ppm = point.active_ppm;
+    orders.think_ns = point.think_ns;
+    orders.stall_ns = phase_.stall_ns;
+    std::atomic<uint64_t>& activity = job_.activity[number_ - job_.node().first_requesting].count;
+    orders.activity = &activity;
+    orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
+    const LoopOutcome outcome = run_any(orders, phase_.verify);
+    activity.store(0, std::memory_order_relaxed);
+
+    report_.requests = outcome.completed;
+    report_.unanswered = outcome.unanswered;
+    report_.mismatches = outcome.mismatches;
+    report_.first_ns = outcome.first_ns - std::min(step.begin_ns, outcome.first_ns);
+    report_.last_ns = outcome.last_ns - std::min(step.begin_ns, outcome.last_ns);
+    report_.layout = targets_.front()->mark_layout();
+    if (cost_ != nullptr && cost_->per_message()) {
+      report_.costs = {{*cost_->per_message(), cost_->messages()}};
+    }
+    const LoopClock clock;
+    latency_->for_each_bucket([&](uint64_t first, uint64_t last, uint64_t count) {
+      first = std::max(first, latency_->min());
+      last = std::min(last, latency_->max());
+      report_.latencies.push_back(
+          {static_cast<uint64_t>(clock.to_ns(first + (last - first) / 2)), count});
+    });
+    if (outcome.status.ok()) {
+      job_.team.finished();
+    } else {
+      job_.team.failed(outcome.status);
+    }
+  }
+
+  LoopOutcome run_any(const LoopOrders& orders, bool verify) {
+    if constexpr (requires { typename Target::Work; }) {
+      std::vector<typename Target::Work> works(targets_.size());
+      return run_works<typename Target::Work>(works, orders);
+    } else {
+      return verify ? run_checked<true>(orders) : run_checked<false>(orders);
+    }
+  }
+
+  template <bool kVerify>
+  LoopOutcome run_checked(const LoopOrders& orders) {
+    const Point& point = job_.setup.point;
+    const uint64_t run_key = job_.setup.run_key;
+    if constexpr (kReads) {
+      std::vector<ReadWork<kVerify>> works;
+      for (const uint32_t peer : pairs_.responding) {
+        works.emplace_back(point, pair_key(run_key, 0, 0, peer), pairs_.first_slot);
+      }
+      return run_works<ReadWork<kVerify>>(works, orders);
+    } else {
+      std::vector<MessageWork<kVerify>> works;
+      for (const uint32_t peer : pairs_.responding) {
+        works.emplace_back(point, pair_key(run_key, phase_.number, pairs_.connection, peer),
+                           pairs_.first_slot);
+      }
+      return run_works<MessageWork<kVerify>>(works, orders);
+    }
+  }
+
+  // Each loop is compiled for each design: only those that measure are without what they need not.
+  template <typename Work>
+  LoopOutcome run_works(std::vector<Work>& works, const LoopOrders& orders) {
+    if constexpr (Work::kTakesTime) {
+      return ClosedLoop<Target, Work, /*kSteered=*/true>(targets_, works, orders, job_.team.halt())
+          .run_timed(*latency_);
+    } else {
+      return orders.steered() ? run_loop<Work, true>(works, orders)
+                              : run_loop<Work, false>(works, orders);
+    }
+  }
+
+  template <typename Work, bool kSteered>
+  LoopOutcome run_loop(std::vector<Work>& works, const LoopOrders& orders) {
+    ClosedLoop<Target, Work, kSteered> loop(targets_, works, orders, job_.team.halt());
+    return cost_ != nullptr ? loop.run_costed(*cost_) : loop.run_timed(*latency_);
+  }
+
+  NodeJob& job_;
+  uint32_t number_;
+  std::vector<Target*> targets_;
+  RequestPairs pairs_;
+  Report& report_;
+  Phase phase_;
+  std::unique_ptr<PollCost> cost_;
+  std::unique_ptr<Histogram> latency_;
+};
+
+}  // namespace verbena::bench
