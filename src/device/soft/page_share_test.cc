@@ -25,6 +25,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -163,11 +164,9 @@ void run_alone(const std::function<void()>& body) {
 struct Setting {
   const char* name;
   PageShare::Options options;
-  friend void PrintTo(  // NOLINT(readability-identifier-naming): GoogleTest's name
-      const Setting& setting, std::ostream* out) {
-    *out << setting.name;
-  }
 };
+
+std::ostream& operator<<(std::ostream& out, const Setting& setting) { return out << setting.name; }
 
 class PageShareTest : public testing::TestWithParam<Setting> {
  protected:
@@ -186,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"older_kernel", {Writers::kHeld, VmaQuery::Source::kMapsFile}},
                     Setting{"user_faults", {Writers::kHeldInUser, VmaQuery::Source::kBest}},
                     Setting{"no_userfaultfd", {Writers::kNone, VmaQuery::Source::kBest}}),
-    [](const auto& info) { return info.param.name; });
+    testing::PrintToStringParamName());
 
 // Threads of the sanitizer count as the application's.
 #define SKIP_IF_ALWAYS_THREADED()                                               \
