@@ -10,4 +10,5 @@ function(verbena_discover_tests target)
   endif()
   gtest_discover_tests(${target} TEST_PREFIX ${TEST_PREFIX}/ DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 600
     PROPERTIES TIMEOUT ${TEST_TIMEOUT_S} LABELS ${TEST_LABEL} PROCESSORS ${TEST_PROCESSORS})
+  set_property(GLOBAL APPEND PROPERTY VERBENA_TEST_PROGRAMS $<TARGET_FILE:${target}>)
 endfunction()

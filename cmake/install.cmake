@@ -32,7 +32,7 @@ endforeach()
 
 add_dependencies(product verbena_library)
 
-install(DIRECTORY lab DESTINATION share/verbena FILES_MATCHING PATTERN *.py PATTERN *.js PATTERN *.css
+install(DIRECTORY lab DESTINATION share/verbena FILES_MATCHING PATTERN *.py PATTERN *.js PATTERN *.css PATTERN *.html
   PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY reproduce experiments profiles DESTINATION share/verbena FILES_MATCHING PATTERN *.csv PATTERN *.toml)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/verbena)

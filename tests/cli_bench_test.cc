@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <vector>
 
+#include "tests/support/parameter_names.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 #include "verbena/rpc.h"
@@ -87,17 +89,11 @@ TEST_P(BenchOfMark, MovesEveryByteInEveryProtocol) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
 }
 
-std::string mark_test_name(const testing::TestParamInfo<MarkLayout>& layout) {
-  std::string name = mark_layout_name(layout.param);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Marks, BenchOfMark,
                          testing::Values(MarkLayout::kLastBit, MarkLayout::kLengthMarkers,
                                          MarkLayout::kHeadTail, MarkLayout::kImmediate,
                                          MarkLayout::kDense),
-                         mark_test_name);
+                         printed_name<MarkLayout>);
 
 TEST(Bench, LargeMessagesAndRepeatedRuns) {
   const ScratchDirectory scratch;
@@ -230,6 +226,12 @@ struct Shape {
   unsigned queue_pairs;
 };
 
+std::ostream& operator<<(std::ostream& out, const Shape& shape) {
+  out << shape.topology;
+  for (const std::string& option : shape.options) out << ' ' << option;
+  return out;
+}
+
 class BenchOfTopology : public testing::TestWithParam<Shape> {};
 
 TEST_P(BenchOfTopology, MovesEveryByteInEveryProtocol) {
@@ -278,9 +280,7 @@ INSTANTIATE_TEST_SUITE_P(
               16},
         Shape{"M:M", "M:M", {"--nodes", "3", "--threads", "2"}, 3, 2, 12},
         Shape{"M:1", "M:1", {"--nodes", "3", "--active", "0.3", "--think", "20us"}, 4, 1, 3}),
-    [](const testing::TestParamInfo<Shape>& shape) {
-      return "case_" + std::to_string(shape.index);
-    });
+    printed_name<Shape>);
 
 // What is in `path` stands before the programs of the system, or instead of them.
 class BenchWithPath : public testing::Test {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/rpc_support.h"
+#include "tests/support/parameter_names.h"
 #include "verbena/fault.h"
 
 namespace verbena::rpc_test {
@@ -101,16 +102,12 @@ TEST_P(RpcBrokenTest, BothLearnThatTheRequestersQueuePairBroke) {
   run(broken(), FaultPlan());
 }
 
-std::string test_name(const testing::TestParamInfo<Protocol>& info) {
-  std::string name = protocol_name(info.param);
-  for (char& c : name) c = c == '/' ? '_' : c;
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Of, RpcBrokenTest, testing::ValuesIn(all_protocols()), test_name);
+INSTANTIATE_TEST_SUITE_P(Of, RpcBrokenTest, testing::ValuesIn(all_protocols()),
+                         test::printed_name<Protocol>);
 INSTANTIATE_TEST_SUITE_P(Of, RpcBrokenResponderTest,
                          testing::Values(Protocol::kSendSend, Protocol::kSendWrite,
                                          Protocol::kWriteSend, Protocol::kWriteWrite),
-                         test_name);
+                         test::printed_name<Protocol>);
 
 }  // namespace
 }  // namespace verbena::rpc_test

@@ -25,6 +25,7 @@
 #include <string>
 
 #include "tests/rpc_support.h"
+#include "tests/support/parameter_names.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define VERBENA_COUNTS 0  // the sanitizers put their own functions there
@@ -337,13 +338,7 @@ TEST_P(RpcDataPathTest, NoAllocationNoLockNoSystemCall) {
 
 INSTANTIATE_TEST_SUITE_P(Protocols, RpcDataPathTest,
                          testing::ValuesIn(all_protocols().begin(), all_protocols().end()),
-                         [](const testing::TestParamInfo<Protocol>& info) {
-                           std::string name = protocol_name(info.param);
-                           for (char& c : name) {
-                             if (c == '/') c = '_';
-                           }
-                           return name;
-                         });
+                         test::printed_name<Protocol>);
 
 }  // namespace
 }  // namespace verbena::rpc_test

@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -17,6 +16,7 @@
 
 #include "tests/rpc_peer.h"
 #include "tests/rpc_support.h"
+#include "tests/support/parameter_names.h"
 
 namespace verbena::rpc_test {
 namespace {
@@ -238,11 +238,8 @@ TEST_P(RpcKillTest, ARequesterReportsItsResponderAndFindsANewOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, RpcKillTest, testing::ValuesIn(all_protocols()), [](const auto& info) {
-  std::string name = protocol_name(info.param);
-  std::replace(name.begin(), name.end(), '/', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Of, RpcKillTest, testing::ValuesIn(all_protocols()),
+                         test::printed_name<Protocol>);
 
 }  // namespace
 }  // namespace verbena::rpc_test

@@ -9,12 +9,14 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/rpc_member.h"
 #include "tests/rpc_peer.h"
+#include "tests/support/parameter_names.h"
 
 namespace verbena::rpc_test {
 namespace {
@@ -71,15 +73,12 @@ std::vector<DesignPoint> design_points() {
   return points;
 }
 
-std::string test_name(const testing::TestParamInfo<DesignPoint>& info) {
-  std::string name = info.param.members == Members::kThreads ? "Threads" : "Processes";
-  if (info.param.model == ConnectionModel::kDispatcher) name += "_Dispatcher";
-  name += std::string("_") + protocol_name(info.param.protocol);
-  if (uses_mark_layout(info.param.protocol)) {
-    name += std::string("_") + mark_layout_name(info.param.layout);
-  }
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name;
+std::ostream& operator<<(std::ostream& out, const DesignPoint& point) {
+  out << (point.members == Members::kThreads ? "Threads" : "Processes");
+  if (point.model == ConnectionModel::kDispatcher) out << " Dispatcher";
+  out << ' ' << point.protocol;
+  if (uses_mark_layout(point.protocol)) out << ' ' << point.layout;
+  return out;
 }
 
 // What the members of one job report together.
@@ -227,7 +226,8 @@ TEST_P(RpcMatrixTest, EveryTopologyTakesRandomFaults) {
   EXPECT_EQ(all.waits > 0, can_sleep(point)) << all.waits << " waits";
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, RpcMatrixTest, testing::ValuesIn(design_points()), test_name);
+INSTANTIATE_TEST_SUITE_P(Of, RpcMatrixTest, testing::ValuesIn(design_points()),
+                         test::printed_name<DesignPoint>);
 
 }  // namespace
 }  // namespace verbena::rpc_test

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -175,14 +176,15 @@ TEST(DeathTestWithoutPidfds, ASurvivorNoticesAllTheSame) {
 
 enum class Way { kKill, kStopAndKill, kKillUnreaped };
 
-class DeathTest : public testing::TestWithParam<Way> {};
-std::string name_of(const testing::TestParamInfo<Way>& info) {
+std::ostream& operator<<(std::ostream& out, Way way) {
   const char* const names[] = {"Killed", "StoppedAndKilled", "KilledAndNotWaitedFor"};
-  return names[static_cast<int>(info.param)];
+  return out << names[static_cast<int>(way)];
 }
+
+class DeathTest : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(Ways, DeathTest,
                          testing::Values(Way::kKill, Way::kStopAndKill, Way::kKillUnreaped),
-                         name_of);
+                         testing::PrintToStringParamName());
 
 // The survivor's books: what it has posted and has not got back.
 struct Books {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <ostream>
 #include <set>
 #include <vector>
 
@@ -148,25 +149,34 @@ TEST_P(ErrorTest, AnAtomicWithoutRoomForItsResult) {
 
 // ---- remote access ----
 
-constexpr ibv_wr_opcode kOneSided[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
-                                       IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_ATOMIC_CMP_AND_SWP,
-                                       IBV_WR_ATOMIC_FETCH_AND_ADD};
+struct OneSided {
+  const char* name;
+  ibv_wr_opcode opcode;
+};
+constexpr OneSided kOneSided[] = {{"Write", IBV_WR_RDMA_WRITE},
+                                  {"Read", IBV_WR_RDMA_READ},
+                                  {"WriteWithImmediate", IBV_WR_RDMA_WRITE_WITH_IMM},
+                                  {"CompareAndSwap", IBV_WR_ATOMIC_CMP_AND_SWP},
+                                  {"FetchAndAdd", IBV_WR_ATOMIC_FETCH_AND_ADD}};
+std::ostream& operator<<(std::ostream& out, const OneSided& verb) { return out << verb.name; }
 
-class OneSidedTest : public testing::TestWithParam<std::tuple<Place, ibv_wr_opcode>> {
+class OneSidedTest : public testing::TestWithParam<std::tuple<Place, OneSided>> {
  protected:
+  static Place place() { return std::get<0>(GetParam()); }
+  static ibv_wr_opcode opcode() { return std::get<1>(GetParam()).opcode; }
+
   // Each case needs queue pairs of its own.
   void expect_no_access(const std::function<void(SendRequest&, Responder&)>& spoil,
                         unsigned queue_pair_access = kAllAccess,
                         unsigned region_access = kAllAccess, bool other_domain = false) {
-    const auto [place, opcode] = GetParam();
     End end(node_);
-    Responder responder(place, {.access = queue_pair_access});
+    Responder responder(place(), {.access = queue_pair_access});
     responder.connect(end);
     const Responder::Memory remote = responder.add_buffer(kBytes, region_access, other_domain);
     responder.fill({0, 0, kBytes}, 3);
     ASSERT_EQ(responder.post_receive(1, {}), 0);
     SendRequest request{.id = 9,
-                        .opcode = opcode,
+                        .opcode = opcode(),
                         .sges = {buffer_.sge(0, 8)},
                         .remote_address = remote.address,
                         .rkey = remote.key};
@@ -181,7 +191,7 @@ class OneSidedTest : public testing::TestWithParam<std::tuple<Place, ibv_wr_opco
     EXPECT_EQ(responder.state(), IBV_QPS_ERR);
     // The receive that an immediate has met is at fault, any other is not.
     EXPECT_EQ(responder.wait_for_one().status,
-              opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR);
+              opcode() == IBV_WR_RDMA_WRITE_WITH_IMM ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR);
     EXPECT_FALSE(responder.has_event());
     EXPECT_TRUE(responder.has_pattern({0, 0, kBytes}, 3));
     EXPECT_EQ(buffer_.at<uint64_t>(0), 0u);
@@ -192,19 +202,13 @@ class OneSidedTest : public testing::TestWithParam<std::tuple<Place, ibv_wr_opco
   Buffer buffer_{node_.domain, 64};
 };
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Place, ibv_wr_opcode>>& info) {
-  const auto [place, opcode] = info.param;
-  const char* const names[] = {"Write", "WriteWithImmediate", "",           "",
-                               "Read",  "CompareAndSwap",     "FetchAndAdd"};
-  return std::string(names[opcode]) +
-         (place == Place::kThisProcess ? "InThisProcess" : "InOtherProcess");
+std::string name_of(const testing::TestParamInfo<std::tuple<Place, OneSided>>& info) {
+  const auto [place, verb] = info.param;
+  return std::string(verb.name) + "In" + place_name(place);
 }
 
 INSTANTIATE_TEST_SUITE_P(Verbs, OneSidedTest,
-                         testing::Combine(testing::Values(Place::kThisProcess,
-                                                          Place::kOtherProcess),
-                                          testing::ValuesIn(kOneSided)),
-                         name_of);
+                         testing::Combine(all_places(), testing::ValuesIn(kOneSided)), name_of);
 
 TEST_P(OneSidedTest, ABadRemoteKey) {
   expect_no_access([](SendRequest& request, Responder&) { request.rkey ^= 1; });
@@ -279,9 +283,8 @@ TEST_P(ImmediateErrorTest, TheReceiveThatItMetCompletesWithTheAccessError) {
 
 // Each permission is looked at by itself.
 TEST_P(OneSidedTest, OnlyTheOtherPermissions) {
-  const ibv_wr_opcode opcode = std::get<1>(GetParam());
-  const unsigned needed = opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ
-                          : opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM
+  const unsigned needed = opcode() == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ
+                          : opcode() == IBV_WR_RDMA_WRITE || opcode() == IBV_WR_RDMA_WRITE_WITH_IMM
                               ? IBV_ACCESS_REMOTE_WRITE
                               : IBV_ACCESS_REMOTE_ATOMIC;
   expect_no_access(leave, kAllAccess & ~needed);
@@ -290,13 +293,12 @@ TEST_P(OneSidedTest, OnlyTheOtherPermissions) {
 
 // A region that was used before is remembered by the initiator; its end must count all the same.
 TEST_P(OneSidedTest, ARegionDeregisteredAfterItWasUsed) {
-  const auto [place, opcode] = GetParam();
   End end(node_);
-  Responder responder(place);
+  Responder responder(place());
   responder.connect(end);
   const Responder::Memory remote = responder.add_buffer(kBytes);
   for (int i = 0; i < 2; ++i) ASSERT_EQ(responder.post_receive(1, {}), 0);
-  SendRequest request{.opcode = opcode,
+  SendRequest request{.opcode = opcode(),
                       .sges = {buffer_.sge(0, 8)},
                       .remote_address = remote.address,
                       .rkey = remote.key};

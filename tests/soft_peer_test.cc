@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -88,12 +89,13 @@ VERBENA_TEST_CHILD(leaver) {
   _exit(0);
 }
 
-class LeavingTest : public testing::TestWithParam<Way> {};
-std::string name_of_way(const testing::TestParamInfo<Way>& info) {
+std::ostream& operator<<(std::ostream& out, Way way) {
   const char* const names[] = {"Exec", "ForkAndExec", "SpawnAndExec", "CloseAll", "Daemon"};
-  return names[static_cast<int>(info.param)];
+  return out << names[static_cast<int>(way)];
 }
-INSTANTIATE_TEST_SUITE_P(Ways, LeavingTest, testing::ValuesIn(kWays), name_of_way);
+class LeavingTest : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, LeavingTest, testing::ValuesIn(kWays),
+                         testing::PrintToStringParamName());
 
 TEST_P(LeavingTest, IsAnEndAsDeathIs) {
   Node node;
@@ -233,13 +235,14 @@ VERBENA_TEST_CHILD(impostor) {
   return 0;
 }
 
-class ImpostorTest : public testing::TestWithParam<File> {};
-std::string name_of_file(const testing::TestParamInfo<File>& info) {
+std::ostream& operator<<(std::ostream& out, File file) {
   const char* const names[] = {"Unsealed",  "Short", "Ordinary", "ReadOnly",
                                "HugePages", "Pipe",  "Closed"};
-  return names[static_cast<int>(info.param)];
+  return out << names[static_cast<int>(file)];
 }
-INSTANTIATE_TEST_SUITE_P(Files, ImpostorTest, testing::ValuesIn(kFiles), name_of_file);
+class ImpostorTest : public testing::TestWithParam<File> {};
+INSTANTIATE_TEST_SUITE_P(Files, ImpostorTest, testing::ValuesIn(kFiles),
+                         testing::PrintToStringParamName());
 
 TEST_P(ImpostorTest, ItsMemoryIsNotMapped) {
   Node node;

@@ -23,6 +23,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -304,6 +305,12 @@ struct Case {
   Plan plan;
 };
 
+std::ostream& operator<<(std::ostream& out, const Case& one) {
+  return out << one.verb << (one.plan.shared_receives ? "_shared" : "")
+             << (one.plan.belled ? "_belled" : "")
+             << (one.plan.with_channel ? "_with_channel" : "");
+}
+
 class PurityTest : public testing::TestWithParam<Case> {};
 
 constexpr Case kCases[] = {
@@ -319,13 +326,8 @@ constexpr Case kCases[] = {
     {"write_with_immediate", {true, false, true}},
 };
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
-  return std::string(info.param.verb) + (info.param.plan.shared_receives ? "_shared" : "") +
-         (info.param.plan.belled ? "_belled" : "") +
-         (info.param.plan.with_channel ? "_with_channel" : "");
-}
-
-INSTANTIATE_TEST_SUITE_P(Verbs, PurityTest, testing::ValuesIn(kCases), name_of);
+INSTANTIATE_TEST_SUITE_P(Verbs, PurityTest, testing::ValuesIn(kCases),
+                         testing::PrintToStringParamName());
 
 // A sanitizer has the allocator, and its runtime enters the kernel at every call of _exit().
 #define SKIP_WITH_SANITIZER() \

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -35,18 +36,24 @@ enum class State {
   kProtectedAfterwards,
   kUnmappedAfterwards,
 };
-const char* const kStateNames[] = {"Usual",
-                                   "ReadOnly",
-                                   "Inaccessible",
-                                   "Unmapped",
-                                   "HalfUnmapped",
-                                   "ProtectedAfterwards",
-                                   "UnmappedAfterwards"};
+std::ostream& operator<<(std::ostream& out, State state) {
+  const char* const names[] = {"Usual",
+                               "ReadOnly",
+                               "Inaccessible",
+                               "Unmapped",
+                               "HalfUnmapped",
+                               "ProtectedAfterwards",
+                               "UnmappedAfterwards"};
+  return out << names[static_cast<int>(state)];
+}
 
 // What the memory is for.
 enum class Role { kSource, kTarget, kReadSource, kLanding, kReceive, kAtomicTarget };
-const char* const kRoleNames[] = {"Source",  "Target",  "ReadSource",
-                                  "Landing", "Receive", "AtomicTarget"};
+std::ostream& operator<<(std::ostream& out, Role role) {
+  const char* const names[] = {"Source",  "Target",  "ReadSource",
+                               "Landing", "Receive", "AtomicTarget"};
+  return out << names[static_cast<int>(role)];
+}
 
 bool is_written(Role role) { return role != Role::kSource && role != Role::kReadSource; }
 // By the one who posts.
@@ -263,8 +270,8 @@ class RegionStateTest : public testing::TestWithParam<std::tuple<Place, Role, St
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Place, Role, State, size_t>>& info) {
   const auto [place, role, state, size_bytes] = info.param;
-  return place_name(place) + kRoleNames[static_cast<int>(role)] +
-         kStateNames[static_cast<int>(state)] + std::to_string(size_bytes);
+  return place_name(place) + testing::PrintToString(role) + testing::PrintToString(state) +
+         std::to_string(size_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(

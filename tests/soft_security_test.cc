@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -35,6 +36,10 @@ constexpr size_t kTargetBytes = 64 * 1024;
 
 // Which rules are broken.
 enum class Attack { kVictimsQueues, kVictimsTables, kOwnQueues, kPackets };
+std::ostream& operator<<(std::ostream& out, Attack attack) {
+  const char* const names[] = {"VictimsQueues", "VictimsTables", "OwnQueues", "Packets"};
+  return out << names[static_cast<int>(attack)];
+}
 
 struct Target {
   QueuePairAddress peer;
@@ -223,9 +228,7 @@ class AttackTest : public testing::TestWithParam<std::tuple<Attack, bool>> {};
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Attack, bool>>& info) {
   const auto [attack, with_srq] = info.param;
-  const char* const names[] = {"VictimsQueues", "VictimsTables", "OwnQueues", "Packets"};
-  return std::string(names[static_cast<int>(attack)]) +
-         (with_srq ? "SharedReceiveQueue" : "OwnReceives");
+  return testing::PrintToString(attack) + (with_srq ? "SharedReceiveQueue" : "OwnReceives");
 }
 
 INSTANTIATE_TEST_SUITE_P(Attacks, AttackTest,

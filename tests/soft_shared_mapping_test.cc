@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -33,7 +34,10 @@ constexpr size_t kBytes = 64 * 1024;
 constexpr size_t kSkipped = 4096 + 8;  // the region starts within the mapping
 
 enum class Kind { kSystemV, kMemfd, kAnonymous, kFile };
-const char* const kKindNames[] = {"SystemV", "Memfd", "Anonymous", "File"};
+std::ostream& operator<<(std::ostream& out, Kind kind) {
+  const char* const names[] = {"SystemV", "Memfd", "Anonymous", "File"};
+  return out << names[static_cast<int>(kind)];
+}
 
 // A shared mapping of the application.
 class Mapping {
@@ -215,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(All, SharedMappingTest,
                                                           Kind::kAnonymous, Kind::kFile)),
                          [](const auto& info) {
                            return place_name(std::get<0>(info.param)) +
-                                  kKindNames[static_cast<int>(std::get<1>(info.param))];
+                                  testing::PrintToString(std::get<1>(info.param));
                          });
 
 TEST_P(SharedMappingTest, IsWrittenReadAndUpdated) {
@@ -299,7 +303,7 @@ VERBENA_TEST_CHILD(adder) {
 
 class AddersTest : public testing::TestWithParam<Kind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, AddersTest, testing::Values(Kind::kSystemV, Kind::kMemfd),
-                         [](const auto& info) { return kKindNames[static_cast<int>(info.param)]; });
+                         testing::PrintToStringParamName());
 
 // Two processes, and two threads of the owner.
 TEST_P(AddersTest, NoAddIsLost) {

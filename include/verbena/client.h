@@ -1,8 +1,8 @@
 // The client of a service: calls that complete by callback or by future.
 //
 //   auto client = Client::connect(*device, *domain, control, {.protocol = Protocol::kWriteWrite});
-//   std::optional<CallSlot> slot = (*client)->acquire();     // none: all are waiting; poll, try
-//   again memcpy(slot->buffer.data(), key, key_bytes);              // in place: nothing is copied
+//   std::optional<CallSlot> slot = (*client)->acquire();  // none: all are in use; poll, try again
+//   memcpy(slot->buffer.data(), key, key_bytes);          // in place: nothing is copied
 //   (*client)->call(*slot, kGet, key_bytes, [](const CallOutcome& outcome) { ... });
 //   while ((*client)->outstanding() > 0) (*client)->poll();
 //

@@ -16,10 +16,11 @@
 //   auto connection = ControlConnection::connect("node-a", 7471, *secret, 10'000'000'000);
 //   connection->send(bytes);
 //
-// What the handshake guarantees: each side proved with HMAC-SHA256 over both sides' fresh nonces
-// that it knows the secret, without revealing it. What it does not: frames are neither encrypted
-// nor signed, so whoever can alter packets between the two hosts can alter them. Run jobs on
-// networks where that is nobody else.
+// Connections are TLS 1.3 with a pre-shared key made of the secret, and with ephemeral keys: each
+// side has proved that it knows the secret, nobody on the way can read, alter, insert or play back
+// frames, and who learns the secret later cannot read what was recorded before. What is not kept
+// from others: that there is a connection, when, and how much it carries. And whoever overhears a
+// handshake, or listens in the place of a peer, can try guesses of the secret on it: see JobSecret.
 //
 // Time-outs are in nanoseconds; a negative one waits without limit, 0 looks once. No call raises a
 // signal, throws, or is ended early by one (EINTR). IPv4 and IPv6, numeric or by name.
@@ -44,7 +45,7 @@ namespace verbena {
 // The largest frame of a control connection.
 inline constexpr size_t kMaxControlFrameBytes = size_t{1} << 20;
 // The version of handshake and frames that this library speaks; both sides need the same.
-inline constexpr uint16_t kControlProtocolVersion = 1;
+inline constexpr uint16_t kControlProtocolVersion = 2;
 
 // What the processes of one job share and nobody else knows. Copyable; wiped from memory when
 // destroyed.
@@ -79,9 +80,10 @@ class JobSecret {
   std::string text_;
 };
 
-// An authenticated connection to one peer, carrying frames of up to 1 MiB in order. Movable; closed
-// when destroyed. One thread at a time may use it. An error of send() other than kLimitExceeded, or
-// of receive() other than kTimeout, breaks that direction: every further call in it says why.
+// An authenticated, encrypted connection to one peer, carrying frames of up to 1 MiB in order.
+// Movable; closed when destroyed, except in a child of fork(), where it is still the parent's and
+// must not be used. One thread at a time may use it. An error of send() other than kLimitExceeded,
+// or of receive() other than kTimeout, breaks that direction: every further call in it says why.
 class ControlConnection {
  public:
   static constexpr int64_t kSendTimeoutNs = 30'000'000'000;
@@ -100,8 +102,8 @@ class ControlConnection {
   ControlConnection& operator=(ControlConnection&&) noexcept;
   ~ControlConnection();
 
-  // Sends one frame of 0 to kMaxControlFrameBytes bytes, which are copied to the kernel before it
-  // returns. Blocks while the peer does not read, at most for `timeout_ns`.
+  // Sends one frame of 0 to kMaxControlFrameBytes bytes, which are encrypted and copied to the
+  // kernel before it returns. Blocks while the peer does not read, at most for `timeout_ns`.
   //   kLimitExceeded      the frame is too long; nothing was sent
   //   kTimeout            the peer did not read
   //   kUnavailable        the peer is gone
@@ -109,11 +111,12 @@ class ControlConnection {
   // The next frame. After kTimeout, call it again: a frame that arrived in part is kept.
   //   kTimeout            no whole frame came in time
   //   kUnavailable        the peer closed the connection, or it broke
-  //   kProtocolViolation  the peer sent what is not a frame, or one beyond the limit
+  //   kProtocolViolation  what came was altered on the way, or is no frame, or one beyond the limit
   Result<std::vector<std::byte>> receive(int64_t timeout_ns);
 
   // Ends the connection for both sides without waiting: the peer's peer_closed() becomes true,
-  // later calls on either side fail, but frames sent before can still be received. One system call.
+  // later calls on either side fail, but frames sent before can still be received. Two system
+  // calls.
   void hang_up();
 
   // Whether the peer is gone: it closed the connection, its process died, or its host did not
@@ -146,7 +149,8 @@ class ControlConnection {
 
   // "192.0.2.7:7471" or "[2001:db8::7]:7471".
   const std::string& peer_name() const;
-  // For poll() beside other descriptors; reading from it or writing to it breaks the frames.
+  // For poll() beside other descriptors: after receive() returned a frame, it is readable exactly
+  // if something has come since. Reading from it or writing to it breaks the connection.
   int descriptor() const;
 
  private:

@@ -235,8 +235,8 @@ struct QueuePairAddress {
 struct ReliabilityOptions {
   uint8_t retry_count = 7;
   uint8_t rnr_retry_count = 7;  // 7: without end
-  uint8_t ack_timeout = 14;     // 4.096 us * 2^14 = 67 ms, and what the device itself needs;
-                                // VERBENA_ACK_TIMEOUT in the environment overrides it
+  uint8_t ack_timeout = 14;     // 4.096 us * 2^14 = 67 ms, and what the device itself needs; 0:
+                                // without end. VERBENA_ACK_TIMEOUT in the environment overrides it
   uint8_t min_rnr_timer = 12;   // 0.64 ms; note that 0 is the longest, 655 ms
   uint8_t max_outstanding_reads = 16;
 };

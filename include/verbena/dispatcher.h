@@ -4,23 +4,22 @@
 // A dispatcher has one, so the number of queue pairs no longer grows with the workers, at the price
 // of a hand-over between two cores for each request and each response ("patterns" 4.1, design 2).
 //
-//   worker                                        dispatcher's thread
+//   worker                                     dispatcher's thread
 //   writes the request where it will be sent
 //   from: a slot in registered memory
-//   sets the last bit of its mailbox       --->   finds it, posts the slot as it is: nothing is
-//   copied finds the last bit of its answer       <---   the response came: notes where it lies
+//   sets the last bit of its mailbox    --->   finds it, posts the slot as it is: nothing is copied
+//   finds the last bit of its answer    <---   the response came: notes where it lies
 //   reads the response where it landed
 //
 // The dispatcher never waits for a message before it takes the next one ("patterns" 6).
 //
-//   Dispatcher dispatcher(requesters, {.workers = 8});      // requesters: one per responder
-//   // one thread:                                          // each worker's thread:
-//   while (running) dispatcher.poll();                      auto& worker = dispatcher.worker(w);
-//                                                           char* to = worker.request_buffer(j, 0);
-//                                                           memcpy(to, "ping", 4);
-//                                                           worker.hand_over(j, 0, 4);
-//                                                           while (worker.poll(on_response) == 0)
-//                                                           {}
+//   Dispatcher dispatcher(requesters, {.workers = 8});  // requesters: one per responder
+//   // one thread:                             // each worker's thread:
+//   while (running) dispatcher.poll();         auto& worker = dispatcher.worker(w);
+//                                              char* to = worker.request_buffer(j, 0);
+//                                              memcpy(to, "ping", 4);
+//                                              worker.hand_over(j, 0, 4);
+//                                              while (worker.poll(on_response) == 0) {}
 //
 // Threading: poll(), requesters() and their connections belong to the dispatcher's thread,
 // worker(w) to the thread of worker w. Nothing here allocates, locks or enters the kernel after

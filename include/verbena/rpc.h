@@ -323,8 +323,7 @@ class Responder {
 // Connects to the responder at the other end of `control`, which calls Responder::connect().
 // Blocks up to the handshake's time-out. `layout` is ignored by protocols without a WRITE half.
 //   kInvalidArgument    an option is out of range, or the responder runs another design
-//   kLimitExceeded      a limit of the device or of the process, with what was asked and what there
-//                       is
+//   kLimitExceeded      a limit of the device or of the process: what was asked, and what there is
 //   kUnavailable        the peer is gone
 Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout layout,
                                                   const Device& device,

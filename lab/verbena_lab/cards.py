@@ -1,62 +1,41 @@
-"""One card per question: the winner, by how much, how sure, and why."""
+"""What the card of one question shows, beside the answer's own sentences."""
 
 from . import advice
-from .markup import escaped, swatch
 from .views import common_name
 
 
-def answer_card(answer):
-    question = answer.question
+def card(answer):
     if not answer.answered:
-        return (
-            f'<article class="answer open"><h3>{escaped(question.title)}</h3><p class="winner">Not measured</p>'
-            f'<p class="comparison">{escaped(answer.missing)}</p></article>'
-        )
-    first = answer.ranking[0]
-    names = [f'<span class="name">{swatch(one.series)}{escaped(one.series.name)}</span>' for one in answer.tied]
-    shared = common_name([one.series for one in answer.tied]) if advice.one_protocol(answer.tied) else ""
-    if len(names) == 1:
-        winner = f'<p class="winner">{names[0]}</p>'
-    elif shared:
-        winner = f'<p class="winner">{escaped(shared)}</p><p class="level">{" ".join(names)}</p>'
-    elif len(names) == 2:
-        winner = f'<p class="winner">{" <span class=or>or</span> ".join(names)}</p>'
-    else:
-        which = "All" if len(names) == len(answer.ranking) else "Several"
-        winner = f'<p class="winner">{which} are level</p><p class="level">{" ".join(names)}</p>'
-    detail = question.detail(first.measurement)
-    number = f"<strong>{escaped(question.text(first.measurement, first.value))}</strong> {escaped(question.metric)}"
-    if detail:
-        number += f" · {escaped(detail)}"
-    parts = [
-        f'<article class="answer {answer.confidence}"><h3>{escaped(question.title)}</h3>',
-        winner,
-        f'<p class="number">{number}</p>',
-        f'<p class="comparison">{escaped(answer.comparison)}</p>',
-    ]
-    if answer.remark:
-        parts.append(f'<p class="remark">{escaped(answer.remark)}</p>')
-    if answer.alternative:
-        parts.append(f'<p class="alternative">{escaped(answer.alternative)}</p>')
-    parts.append(_ranking(answer))
-    parts.append(f'<p class="why"><b>Why</b> {escaped(answer.why)}</p>' if answer.why else "")
-    condition = f"{advice.configuration_text(answer.configuration)}. {answer.absent}".strip()
-    parts.append(f'<p class="condition">{escaped(condition)}</p></article>')
-    return "".join(parts)
+        return {"answer": answer}
+    question, first = answer.question, answer.ranking[0]
+    return {
+        "answer": answer,
+        "headline": _headline(answer),
+        "winners": [one.series for one in answer.tied],
+        "value": question.text(first.measurement, first.value),
+        "detail": question.detail(first.measurement),
+        "bars": _bars(answer) if len(answer.ranking) > 1 else [],
+        "condition": f"{advice.configuration_text(answer.configuration)}. {answer.absent}".strip(),
+    }
 
 
-def _ranking(answer):
-    if len(answer.ranking) < 2:
+def _headline(answer):
+    """What stands above the names of more than two winners, or of variants; empty where their names are enough."""
+    if len(answer.tied) == 1:
         return ""
+    if advice.one_protocol(answer.tied):
+        return common_name([one.series for one in answer.tied])
+    if len(answer.tied) == 2:
+        return ""
+    return "All are level" if len(answer.tied) == len(answer.ranking) else "Several are level"
+
+
+def _bars(answer):
     top = max(one.value for one in answer.ranking) or 1
-    rows = "".join(
-        f'<li><span class="name">{swatch(one.series)}{escaped(one.series.name)}</span>'
-        f'<span class="bar"><i style="width:{100 * one.value / top:.1f}%;background:var(--series-{one.series.slot})">'
-        f"</i></span><span class=value>{escaped(_bare(answer.question, one))}</span></li>"
+    return [
+        {"series": one.series, "width": f"{100 * one.value / top:.1f}%", "value": _bare(answer.question, one)}
         for one in answer.ranking
-    )
-    better = "shorter" if answer.question.lower_is_better else "longer"
-    return f'<ol class="ranking" aria-label="All measured, best first; {better} is better">{rows}</ol>'
+    ]
 
 
 def _bare(question, candidate):

@@ -182,7 +182,7 @@ def _cpu_by_protocol(view, by_series):
                     "type": "bar",
                     "orientation": "h",
                     "name": side,
-                    "y": [html.escape(series.name) for series, _ in points],
+                    "y": [trace_name(series) for series, _ in points],
                     "x": [cost for _, cost in points],
                     "text": [units.count_text(cost) for _, cost in points],
                     "textposition": "outside",
@@ -226,15 +226,20 @@ def _values(view, get):
     return sorted({get(one) for one in view.valid})
 
 
+def trace_name(series):
+    """Plotly takes names for its own kind of HTML."""
+    return html.escape(series.name)
+
+
 def hover(series, condition, text):
-    return f"<b>{html.escape(series.name)}</b> · {html.escape(condition)}<br>{html.escape(text)}"
+    return f"<b>{trace_name(series)}</b> · {html.escape(condition)}<br>{html.escape(text)}"
 
 
 def line(series, x, y, above, below, hover):
     trace = {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": html.escape(series.name),
+        "name": trace_name(series),
         "x": x,
         "y": y,
         "customdata": hover,

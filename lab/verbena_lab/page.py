@@ -1,19 +1,17 @@
-"""Puts the report page together."""
+"""The report page: what its template shows."""
 
-import html
 import os
 
-from . import advice, figures
-from .cards import answer_card
+from . import advice, figures, topologies
+from .cards import card
 from .errors import ReportError
-from .markup import escaped, swatch
 from .modelled import is_modelled, modelled_texts
+from .page_file import checked_target, write_page
 from .plotly_js import plotly_js
+from .rendering import render_page
 from .results import load
 from .scaling import scaling_plots
-from .shell import checked_target, page_text, write_page
-from .tables import peers_section, provenance_section, results_section
-from .topologies import topology_section
+from .tables import results_table
 from .verdict import verdict
 from .views import make_views, series_of
 
@@ -31,39 +29,51 @@ def render(results, plotly_source):
     """The page as text."""
     views = make_views(results.measurements)
     devices = sorted({view.device for view in views})
-    plots = []  # what the script draws, in the order of the page
-    sections = "".join(_view_section(view, index, len(views) > 1, plots) for index, view in enumerate(views))
-    body = (
-        _header(results, views, devices)
-        + _modelled_notice(results)
-        + topology_section(views)
-        + _view_choice(views)
-        + sections
-        + _scaling_section(views, plots)
-        + peers_section(results.peers)
-        + results_section(results.measurements)
-        + provenance_section(results)
+    shown = [_view(view, index) for index, view in enumerate(views)]
+    scaling = placed(scaling_plots(views), "")
+    return render_page(
+        "report.html",
+        plotly_source,
+        title=f"Verbena report: {', '.join(devices)}",
+        eyebrow="Verbena report",
+        heading="Which one should I use here?",
+        facts=_facts(results, views, devices),
+        notices=modelled_texts(results.measurements),
+        topologies=_topologies(views),
+        topology_note=topologies.NOTE,
+        views=shown,
+        scaling={"plots": scaling, "series": _all_series(views)},
+        peers=results.peers,
+        table=results_table(results.measurements),
+        sources=results.sources,
+        drawings=drawings([plot for view in shown for plot in view["plots"]] + scaling),
     )
-    return page_text(f"Verbena report: {', '.join(devices)}", body, plots, plotly_source)
 
 
-def _header(results, views, devices):
+def placed(plots, prefix):
+    """Plots with the identifiers of their elements on the page, and their heights where they need more than usual."""
+    return [plot | {"element": prefix + plot["id"], "height_rem": _height_rem(plot)} for plot in plots]
+
+
+def drawings(plots):
+    """What the script draws, and where."""
+    return [{"element": plot["element"], "name": plot["title"], "variants": plot["variants"]} for plot in plots]
+
+
+def _height_rem(plot):
+    """Bars of many protocols need more room than a plot usually has."""
+    rows = max(len(trace["y"]) if trace["type"] == "bar" else 0 for one in plot["variants"] for trace in one["data"])
+    return f"{rows * 3.2 + 6:g}" if rows > 6 else ""
+
+
+def _facts(results, views, devices):
     machines = sorted({view.machine for view in views})
     count = len(results.measurements)
     modelled = "modelled " if all(map(is_modelled, devices)) else ""
     facts = [f"{count:,} {modelled}measurement{'' if count == 1 else 's'}", f"device {', '.join(devices)}"]
     if len(machines) == 1 and len(machines[0]) <= 60:
         facts.append(machines[0])
-    facts.append(_verified_text(results.measurements))
-    return (
-        '<header><p class="eyebrow">Verbena report</p><h1>Which one should I use here?</h1>'
-        f'<p class="facts">{" · ".join(map(escaped, facts))}</p></header>\n'
-    )
-
-
-def _modelled_notice(results):
-    texts = modelled_texts(results.measurements)
-    return "".join(f'<p class="notice" role="note">{escaped(text)}</p>\n' for text in texts)
+    return [*facts, _verified_text(results.measurements)]
 
 
 def _verified_text(measurements):
@@ -75,64 +85,39 @@ def _verified_text(measurements):
     return f"payload bytes verified in {verified:,} of them"
 
 
-def _view_choice(views):
-    if len(views) < 2:
-        return ""
-    options = "".join(f'<option value="{index}">{escaped(view.label)}</option>' for index, view in enumerate(views))
-    return (
-        f'<div class="choose"><label for="view">Measured on</label><select id="view">{options}</select>'
-        f"<span>{len(views)} set-ups; protocols are compared within a set-up only</span></div>\n"
-    )
+def _topologies(views):
+    return [
+        {
+            "label": label,
+            "lines": [
+                {
+                    "sentence": topologies.sentence(answer),
+                    "configuration": advice.configuration_text(answer.configuration),
+                }
+                for answer in answers
+            ],
+        }
+        for label, answers in topologies.topology_answers(views)
+    ]
 
 
-def _view_section(view, index, several, plots):
-    found = advice.answers(view)
-    parts = [f'<section class="view" data-view="{index}">']
-    if several:
-        parts.append(f"<h2>On {escaped(view.label)}</h2>")
-    parts.append('<div class="verdict">' + "".join(f"<p>{escaped(line)}</p>" for line in verdict(found)) + "</div>")
-    excluded = advice.excluded_text(view)
-    if excluded:
-        parts.append(f'<p class="notice" role="note">{escaped(excluded)}</p>')
-    if view.merged:
-        parts.append(
-            f'<p class="note">{view.merged:,} configurations were measured more than once: medians count, and their '
-            "spread reaches over all of them.</p>"
-        )
-    parts.append('<div class="answers">' + "".join(map(answer_card, found)) + "</div>")
-    parts.append(_limits(view))
-    drawn = figures.figures(view)
-    if drawn:
-        parts.append("<h2>The measurements behind it</h2>")
-        parts.append('<div class="evidence">')
-        parts.append(legend(series_of(view)))
-        parts.append(
-            "<noscript><p class=notice>The plots need JavaScript; the answers above and the table below do not."
-            "</p></noscript>"
-        )
-        parts.append('<div class="plots">')
-        for plot in drawn:
-            parts.append(plot_figure(plot, f"v{index}-{plot['id']}"))
-            plots.append({"element": f"v{index}-{plot['id']}", "name": plot["title"], "variants": plot["variants"]})
-        parts.append("</div></div>")
-    parts.append("</section>\n")
-    return "\n".join(parts)
+def _view(view, index):
+    answers = advice.answers(view)
+    return {
+        "label": view.label,
+        "verdict": list(verdict(answers)),
+        "excluded": advice.excluded_text(view),
+        "merged": view.merged,
+        "cards": list(map(card, answers)),
+        "limits": _limits(view),
+        "series": list(series_of(view)),
+        "plots": placed(figures.figures(view), f"v{index}-"),
+    }
 
 
-def _scaling_section(views, plots):
-    """What moves with nodes and threads, over all views."""
-    drawn = scaling_plots(views)
-    if not drawn:
-        return ""
-    by_series = {series for view in views for series in series_of(view)}
-    parts = ['<section><h2>How it scales</h2><div class="evidence">']
-    parts.append(legend(sorted(by_series, key=lambda series: (series.slot, series.key))))
-    parts.append('<div class="plots">')
-    for plot in drawn:
-        parts.append(plot_figure(plot, plot["id"]))
-        plots.append({"element": plot["id"], "name": plot["title"], "variants": plot["variants"]})
-    parts.append("</div></div></section>\n")
-    return "\n".join(parts)
+def _all_series(views):
+    found = {series for view in views for series in series_of(view)}
+    return sorted(found, key=lambda series: (series.slot, series.key))
 
 
 def _limits(view):
@@ -150,50 +135,4 @@ def _limits(view):
         )
     if any(one.protocol == "read" for one in view.valid):
         parts.append("READ fits where the address is known and nothing has to be computed.")
-    if not parts:
-        return ""
-    return (
-        '<div class="limits"><h3>How far this goes</h3><ul>'
-        + "".join(f"<li>{escaped(part)}</li>" for part in parts)
-        + "</ul></div>"
-    )
-
-
-def legend(by_series):
-    """One legend for the plots beside it; a press hides a series on all of them."""
-    chips = "".join(
-        f'<button type="button" aria-pressed="true" data-series="{escaped(html.escape(series.name))}">'
-        f"{swatch(series)}{escaped(series.name)}</button>"
-        for series in by_series
-    )
-    items = "".join(
-        f'<li><span class="name">{swatch(series)}<b>{escaped(series.name)}</b></span> '
-        f"<span class=mechanism>{escaped(series.protocol.mechanism)}</span></li>"
-        for series in by_series
-        if series.protocol.mechanism
-    )
-    details = (
-        "<details><summary>What the protocols do</summary>"
-        "<p>The first word is the verb of the request, the second that of the response.</p>"
-        f"<ul>{items}</ul></details>"
-    )
-    return f'{details if items else ""}<div class="legend" role="group" aria-label="Shown on the plots">{chips}</div>'
-
-
-def plot_figure(plot, element):
-    # Bars of many protocols need more room than a plot usually has.
-    rows = max(len(trace["y"]) if trace["type"] == "bar" else 0 for one in plot["variants"] for trace in one["data"])
-    height = f' style="height:{rows * 3.2 + 6:g}rem"' if rows > 6 else ""
-    if len(plot["variants"]) > 1:
-        options = "".join(
-            f'<option value="{index}">{escaped(variant["label"])}</option>'
-            for index, variant in enumerate(plot["variants"])
-        )
-        choice = f'<select aria-label="{escaped(plot["title"])}: shown for" data-for="{element}">{options}</select>'
-    else:
-        choice = f'<span class="fixed">{escaped(plot["variants"][0]["label"])}</span>'
-    return (
-        f'<figure><div class="head"><h3 id="{element}-title">{escaped(plot["title"])}</h3>{choice}</div>'
-        f'<div class="chart" id="{element}"{height} role="group" aria-labelledby="{element}-title"></div>'
-        f'<figcaption>{escaped(plot["caption"])}</figcaption></figure>'
-    )
+    return parts

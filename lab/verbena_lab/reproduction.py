@@ -5,12 +5,12 @@ import json
 from . import units
 from .errors import ReportError
 from .figures import hover, line, measured_axis
-from .markup import escaped
 from .modelled import is_modelled, modelled_text
-from .page import legend, plot_figure
+from .page import drawings, placed
+from .page_file import checked_target, write_page
 from .plotly_js import plotly_js
 from .protocols import find_protocol
-from .shell import checked_target, page_text, write_page
+from .rendering import render_page
 from .views import Series
 
 _AXIS_NAMES = {
@@ -40,26 +40,33 @@ def write_reproduction(out, path):
 
 def render(data, plotly_source):
     """The page as text."""
-    plots = []
     how = "simulated" if all(map(is_modelled, data["devices"])) else "measured"
-    body = [_header(data, how)]
+    papers = []
     for paper in data["papers"]:
         name = paper["paper"]
-        body.append(f"<section><h2>{escaped(name)}</h2><p>{escaped(paper['summary'])}</p>")
-        body.append(_figures([one for one in data["figures"] if one["paper"] == name], plots, how))
-        body.append(_table([one for one in data["verdicts"] if one["paper"] == name], how))
-        body.append("</section>\n")
-    return page_text("Verbena: the papers' figures", "".join(body), plots, plotly_source)
-
-
-def _header(data, how):
+        drawn = [one for one in data["figures"] if one["paper"] == name]
+        papers.append(
+            {
+                "name": name,
+                "summary": paper["summary"],
+                "series": _all_series(drawn),
+                "plots": placed([_plot(one, index, how) for index, one in enumerate(drawn)], f"p{len(papers)}-"),
+                "claims": [_claim(one) for one in data["verdicts"] if one["paper"] == name],
+            }
+        )
     facts = [f"{how} on {', '.join(data['devices'])}" if data["devices"] else "nothing was simulated"]
-    facts.append(f"commit {data['commit']}")
     texts = [modelled_text(device, data.get("models", {})) for device in data["devices"]]
-    notices = "".join(f'<p class="notice" role="note">{escaped(text)}</p>' for text in texts if text)
-    return (
-        '<header><p class="eyebrow">Verbena reproduction</p><h1>What the papers state, and what came out</h1>'
-        f'<p class="facts">{" · ".join(map(escaped, facts))}</p></header>\n{notices}'
+    return render_page(
+        "reproduction.html",
+        plotly_source,
+        title="Verbena: the papers' figures",
+        eyebrow="Verbena reproduction",
+        heading="What the papers state, and what came out",
+        facts=[*facts, f"commit {data['commit']}"],
+        notices=[text for text in texts if text],
+        papers=papers,
+        how=how,
+        drawings=drawings([plot for paper in papers for plot in paper["plots"]]),
     )
 
 
@@ -68,19 +75,18 @@ def _series(protocol):
     return Series((known.slot, protocol), (), known.slot, 0, known)
 
 
-def _figures(figures, plots, how):
-    if not figures:
-        return ""
+def _all_series(figures):
     names = sorted({one["protocol"] for figure in figures for one in figure["lines"]})
-    by_series = sorted(map(_series, names), key=lambda series: series.key)
-    parts = ['<div class="evidence">', legend(by_series), '<div class="plots">']
-    for figure in figures:
-        element = f"r{len(plots)}"
-        title = f"{figure['experiment']} ({figure['topology']})"
-        plot = {"title": title, "caption": _CAPTION.format(how), "variants": _variants(figure, how)}
-        parts.append(plot_figure(plot, element))
-        plots.append({"element": element, "name": title, "variants": plot["variants"]})
-    return "".join(parts) + "</div></div>"
+    return sorted(map(_series, names), key=lambda series: series.key)
+
+
+def _plot(figure, index, how):
+    return {
+        "id": str(index),
+        "title": f"{figure['experiment']} ({figure['topology']})",
+        "caption": _CAPTION.format(how),
+        "variants": _variants(figure, how),
+    }
 
 
 def _variants(figure, how):
@@ -142,25 +148,11 @@ def _stated(figure, one):
     return trace
 
 
-def _error(one):
+def _claim(one):
+    error = ""
     if "error_points" in one:
-        return f"{one['error_points']:+.1f} points"
-    return f"{one['error_percent']:+.0f} %" if "error_percent" in one else ""
-
-
-def _table(verdicts, how):
-    rows = []
-    for one in verdicts:
-        mark = {"pass": "holds", "fail": "missed"}.get(one["verdict"], "")
-        cells = [one["figure"], one["stated_text"], one["simulated_text"], _error(one)]
-        rows.append(
-            f"<tr><th scope=row>{escaped(one['id'])}</th>"
-            + "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
-            + f'<td class="{mark}">{escaped(one["verdict"])}</td><td>{escaped(one["reason"])}</td></tr>'
-        )
-    heads = ("Claim", "Figure", "Stated", how.capitalize(), "Error", "Verdict", "Reason")
-    return (
-        "<details><summary>All claims</summary><div class='scroll tall' tabindex=0><table><thead><tr>"
-        + "".join(f"<th scope=col>{head}</th>" for head in heads)
-        + f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
-    )
+        error = f"{one['error_points']:+.1f} points"
+    elif "error_percent" in one:
+        error = f"{one['error_percent']:+.0f} %"
+    texts = ("id", "figure", "stated_text", "simulated_text", "verdict", "reason")
+    return {text: one[text] for text in texts} | {"error": error}

@@ -28,6 +28,7 @@ SETTINGS = (
     ("spare_receives", "spare receives {}"),
 )
 SETTING_KEYS = tuple(key for key, _ in SETTINGS)
+_WORDS = ("model", "receive_queues", "wait", "inline_bytes")  # whose values may be texts
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000
 MAX_WHOLE = 1 << 62
@@ -296,11 +297,9 @@ class _Row:
         return float(value)
 
     def setting(self, key):
-        """A text or a number, or None."""
+        """A number, or a text where the axis has words, or None."""
         value = self._row.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        return self.number(key, False)
+        return value if isinstance(value, str) and key in _WORDS else self.number(key, True)
 
     def flag(self, key):
         value = self._row.get(key)

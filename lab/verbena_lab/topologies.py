@@ -6,11 +6,10 @@ A view has one topology, so this reaches over views: those of one device, machin
 from dataclasses import dataclass, replace
 
 from . import advice
-from .markup import escaped
 from .questions import QUESTIONS
 
 _PER_NODE = ("throughput", "bandwidth")  # questions about what all nodes do together
-_NOTE = (
+NOTE = (
     "Rates and bandwidths are those of one node of the role that has fewer, through which everything goes; in M:M of "
     "one node on average."
 )
@@ -64,25 +63,8 @@ def sentences(views):
     lines = []
     for label, answers in topology_answers(views):
         lines += [f"Topologies{f' on {label}' if label else ''}:"] + [f"  {sentence(answer)}" for answer in answers]
-        lines.append(f"  {_NOTE}")
+        lines.append(f"  {NOTE}")
     return lines
-
-
-def topology_section(views):
-    """The section of the page; empty where only one topology was measured."""
-    parts = []
-    for label, answers in topology_answers(views):
-        items = "".join(
-            f"<li>{escaped(sentence(answer))} <small>{escaped(advice.configuration_text(answer.configuration))}</small></li>"
-            for answer in answers
-        )
-        parts.append(f"{f'<h3>On {escaped(label)}</h3>' if label else ''}<ul>{items}</ul>")
-    if not parts:
-        return ""
-    return (
-        f'<section class="topologies"><h2>Which topology</h2>{"".join(parts)}<p class="note">{escaped(_NOTE)} '
-        "The best protocol of each topology counts.</p></section>\n"
-    )
 
 
 def _answer(question, views):

@@ -1,8 +1,9 @@
 // Messages by two RDMA WRITEs: the payload into a slot, then one byte into a dense array
 // ("patterns" 8: the layout of L5, which the paper describes but did not build).
 //
-//   receiver:  slots          | length (4 bytes) | 3 unused | 1 | payload |   ...   never polled
-//              notifications  | n0 | n1 | n2 | ...            polled, a byte per slot
+//   the receiver's
+//   slots          | length (4 bytes) | 3 unused | 1 | payload | ...    never polled
+//   notifications  | n0 | n1 | n2 | ...                                 polled, a byte per slot
 //
 // A responder looks at one cache line for 64 requesters with one slot each, so that slots in which
 // nothing arrives cost it almost nothing; the price is a second work request per message. Both go

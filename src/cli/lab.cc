@@ -24,7 +24,7 @@ int run_lab(const std::vector<std::string>& arguments) {
   if (exit_code.status().code() != StatusCode::kNotFound) return report_error(exit_code.status());
   return report_error(Status(StatusCode::kUnavailable,
                              "the report needs Python, and there is no python3; install the "
-                             "packages python3 and python3-plotly"));
+                             "packages python3, python3-jinja2 and python3-plotly"));
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 #include "verbena/connection.h"
 
 #include <fmt/format.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <utility>
 
 #include "src/base/runtime.h"
 #include "src/base/virtual_time.h"
@@ -48,13 +47,14 @@ class PatientSend {
 
 // What became of one try to connect to one address.
 struct Attempt {
-  std::optional<FileDescriptor> socket;
+  FileDescriptor socket;
+  std::unique_ptr<TlsStream> stream;
   Status failure;
   bool again = false;  // the listener may not be up yet
 };
 
-Attempt failed(Status status) { return {std::nullopt, std::move(status), false}; }
-Attempt failed_for_now(Status status) { return {std::nullopt, std::move(status), true}; }
+Attempt failed(Status status) { return {{}, nullptr, std::move(status), false}; }
+Attempt failed_for_now(Status status) { return {{}, nullptr, std::move(status), true}; }
 
 Attempt connect_failed(const std::string& peer, int error) {
   if (error == EMFILE || error == ENFILE) {
@@ -92,40 +92,35 @@ Attempt connect_socket(const SocketAddress& address, const Deadline& deadline) {
   if (local_address(socket.get()) == peer_address(socket.get())) {
     return connect_failed(peer, ECONNREFUSED);
   }
-  return {std::move(socket), {}, false};
+  return {std::move(socket), nullptr, {}, false};
 }
 
 Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSecret& secret,
                     const Deadline& deadline) {
-  Handshake handshake(HandshakeRole::kConnector, secret);
+  Handshake handshake(ControlRole::kConnector, std::move(socket), secret);
   while (true) {
-    // Where sending fails the peer may still have said why before it closed.
-    send_handshake(socket.get(), handshake);
-    if (handshake.state() == Handshake::State::kDone) return {std::move(socket), {}, false};
-    if (handshake.state() == Handshake::State::kRefused ||
-        handshake.state() == Handshake::State::kRefusedByPeer) {
-      const Status why = handshake.failure(peer);
-      // A listener that is only busy may have time later.
-      return why.code() == StatusCode::kLimitExceeded || why.code() == StatusCode::kTimeout
-                 ? failed_for_now(why)
-                 : failed(why);
+    switch (handshake.advance()) {
+      case Handshake::State::kInProgress:
+        break;
+      case Handshake::State::kDone:
+        return {handshake.take_socket(), handshake.take_stream(), {}, false};
+      case Handshake::State::kRefused:
+      case Handshake::State::kRefusedByPeer: {
+        const Status why = handshake.failure(peer);
+        // A listener that is only busy may have time later.
+        return why.code() == StatusCode::kLimitExceeded || why.code() == StatusCode::kTimeout
+                   ? failed_for_now(why)
+                   : failed(why);
+      }
+      case Handshake::State::kEnded:
+        return failed_for_now(
+            Status(StatusCode::kUnavailable,
+                   fmt::format("{} closed the connection during the handshake; is it a Verbena "
+                               "peer, and still running?",
+                               peer)));
     }
-    std::array<std::byte, kHandshakeMessageBytes> bytes;
-    const ssize_t got = recv(socket.get(), bytes.data(), handshake.wanted_bytes(), MSG_DONTWAIT);
-    if (got > 0) {
-      handshake.receive(std::span(bytes).first(static_cast<size_t>(got)));
-      continue;
-    }
-    if (got < 0 && errno == EINTR) continue;
-    if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
-      return failed_for_now(
-          Status(StatusCode::kUnavailable,
-                 fmt::format("{} closed the connection during the handshake; is it a Verbena peer, "
-                             "and still running?",
-                             peer)));
-    }
-    const short output_event = handshake.output().empty() ? 0 : POLLOUT;
-    pollfd descriptor{socket.get(), static_cast<short>(POLLIN | output_event), 0};
+    const short output_event = handshake.wants_to_send() ? POLLOUT : 0;
+    pollfd descriptor{handshake.socket(), static_cast<short>(POLLIN | output_event), 0};
     if (poll_until({&descriptor, 1}, deadline) == 0) {
       return failed_for_now(
           Status(StatusCode::kTimeout,
@@ -136,12 +131,32 @@ Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSec
   }
 }
 
+Status not_verified(const std::string& peer, const TlsStream& stream) {
+  return Status(StatusCode::kProtocolViolation,
+                fmt::format("the connection to {} broke: its bytes do not verify ({}); something "
+                            "alters them on the way, or writes to its descriptor",
+                            peer, stream.error()));
+}
+
+Status hung_up_on(const std::string& peer) {
+  return Status(StatusCode::kUnavailable,
+                fmt::format("this side has closed the connection to {}", peer));
+}
+
 // In front of a value's bytes.
 constexpr size_t kTagBytes = 4;
 
 std::string simulated_name(uint16_t port) { return fmt::format("simulated:{}", port); }
 
 }  // namespace
+
+Status ControlConnection::State::ended() const {
+  if (hung_up) return hung_up_on(peer_name);
+  const char* const what = stream->system_error() != 0
+                               ? std::strerror(stream->system_error())
+                               : "it did not close the connection; did its process die?";
+  return Status(StatusCode::kUnavailable, fmt::format("peer {} is gone: {}", peer_name, what));
+}
 
 ControlConnection::ControlConnection(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ControlConnection::ControlConnection(ControlConnection&&) noexcept = default;
@@ -166,6 +181,7 @@ Result<ControlConnection> ControlConnection::connect(const std::string& host, ui
                                                     "within {} ms",
                                                     port, timeout_ns / 1'000'000));
   }
+  VERBENA_RETURN_IF_ERROR(TlsStream::prepare());
   const Deadline deadline(timeout_ns);
   VERBENA_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, resolve(host, port, false));
   uint64_t retry_ns = kFirstRetryNs;
@@ -177,11 +193,11 @@ Result<ControlConnection> ControlConnection::connect(const std::string& host, ui
       const Deadline address_deadline =
           addresses.size() == 1 ? deadline : deadline.earlier(Deadline(kOneOfManyTimeoutNs));
       Attempt attempt = connect_socket(address, address_deadline);
-      if (attempt.socket.has_value()) {
-        attempt = shake_hands(*std::move(attempt.socket), address.name(), secret, address_deadline);
-        if (attempt.socket.has_value()) {
-          return ControlConnection(
-              std::make_unique<State>(*std::move(attempt.socket), address.name()));
+      if (attempt.socket.valid()) {
+        attempt = shake_hands(std::move(attempt.socket), address.name(), secret, address_deadline);
+        if (attempt.stream != nullptr) {
+          return ControlConnection(std::make_unique<State>(
+              std::move(attempt.socket), std::move(attempt.stream), address.name()));
         }
         if (!attempt.again) refusal = attempt.failure;
       }
@@ -215,50 +231,39 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
     return state.send_broken =
                Status(StatusCode::kUnavailable, fmt::format("peer {} is gone", state.peer_name));
   }
-  std::array<std::byte, kFrameHeaderBytes> header;
-  store_little_endian(header.data(), kFrameMagic);
-  store_little_endian(header.data() + 4, static_cast<uint32_t>(frame.size()));
-
+  // Record by record, so that no frame is in memory twice. The first one begins with the header.
+  std::array<std::byte, TlsStream::kMaxRecordBytes> first;
+  size_t encrypted = std::min(frame.size(), first.size() - kFrameHeaderBytes);
+  store_little_endian(first.data(), static_cast<uint32_t>(frame.size()));
+  std::copy_n(frame.begin(), encrypted, first.begin() + kFrameHeaderBytes);
+  std::span<const std::byte> record = std::span(first).first(kFrameHeaderBytes + encrypted);
   const Deadline deadline(timeout_ns);
   PatientSend patience(state.socket.get());
-  const size_t total = header.size() + frame.size();
-  size_t done = 0;
-  while (done < total) {
-    iovec parts[2];
-    size_t part_count = 0;
-    if (done < header.size()) {
-      parts[part_count++] = {header.data() + done, header.size() - done};
+  while (true) {
+    if (state.stream->write(record) != TlsStream::Outcome::kDone) {
+      return state.send_broken = not_verified(state.peer_name, *state.stream);
     }
-    const size_t frame_done = done < header.size() ? 0 : done - header.size();
-    if (frame_done < frame.size()) {
-      parts[part_count++] = {const_cast<std::byte*>(frame.data()) + frame_done,
-                             frame.size() - frame_done};
+    while (true) {
+      if (!state.stream->flush()) {
+        return state.send_broken = Status(StatusCode::kUnavailable,
+                                          fmt::format("peer {} is gone: {}", state.peer_name,
+                                                      std::strerror(state.stream->system_error())));
+      }
+      if (state.stream->all_sent()) break;
+      patience.begin(deadline);
+      pollfd descriptor{state.socket.get(), POLLOUT, 0};
+      if (poll_until({&descriptor, 1}, deadline) == 0) {
+        return state.send_broken = Status(
+                   StatusCode::kTimeout,
+                   fmt::format("peer {} did not read the whole of a frame of {} bytes within "
+                               "{} ms; is it stuck?",
+                               state.peer_name, frame.size(), timeout_ns / 1'000'000));
+      }
     }
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = part_count;
-    const ssize_t sent = sendmsg(state.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      done += static_cast<size_t>(sent);
-      continue;
-    }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return state.send_broken =
-                 Status(StatusCode::kUnavailable,
-                        fmt::format("peer {} is gone: {}", state.peer_name, std::strerror(errno)));
-    }
-    patience.begin(deadline);
-    pollfd descriptor{state.socket.get(), POLLOUT, 0};
-    if (poll_until({&descriptor, 1}, deadline) == 0) {
-      return state.send_broken = Status(
-                 StatusCode::kTimeout,
-                 fmt::format("peer {} read only {} of a frame's {} bytes within {} ms; is it "
-                             "stuck?",
-                             state.peer_name, done, total, timeout_ns / 1'000'000));
-    }
+    if (encrypted == frame.size()) return Status::ok_status();
+    record = frame.subspan(encrypted).first(std::min(frame.size() - encrypted, first.size()));
+    encrypted += record.size();
   }
-  return Status::ok_status();
 }
 
 Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
@@ -279,52 +284,48 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
   while (true) {
     const bool in_header = state.header_bytes < kFrameHeaderBytes;
     if (!in_header && state.body_bytes == state.body.size()) {
+      // Whatever followed in the same record poll() would not tell of.
+      if (!state.stream->at_record_end()) {
+        return state.receive_broken =
+                   Status(StatusCode::kProtocolViolation,
+                          fmt::format("peer {} sent more than a frame at a time; do both sides run "
+                                      "the same release?",
+                                      state.peer_name));
+      }
       state.header_bytes = 0;
       state.body_bytes = 0;
       return std::exchange(state.body, {});
     }
-    std::byte* const to =
-        in_header ? state.header.data() + state.header_bytes : state.body.data() + state.body_bytes;
-    const size_t wanted =
-        in_header ? kFrameHeaderBytes - state.header_bytes : state.body.size() - state.body_bytes;
-    const ssize_t got = recv(state.socket.get(), to, wanted, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      pollfd descriptor{state.socket.get(), POLLIN, 0};
-      if (poll_until({&descriptor, 1}, deadline) > 0) continue;
-      return Status(StatusCode::kTimeout, fmt::format("peer {} sent no whole frame within {} ms",
-                                                      state.peer_name, timeout_ns / 1'000'000));
-    }
-    if (got < 0) {
-      return state.receive_broken =
-                 Status(StatusCode::kUnavailable,
-                        fmt::format("peer {} is gone: {}", state.peer_name, std::strerror(errno)));
-    }
-    if (got == 0) {
-      const bool between_frames = state.header_bytes == 0;
-      return state.receive_broken =
-                 Status(StatusCode::kUnavailable,
-                        between_frames
-                            ? fmt::format("peer {} closed the connection", state.peer_name)
-                            : fmt::format(
-                                  "peer {} closed the connection in the middle of a frame; did its "
-                                  "process die?",
-                                  state.peer_name));
+    const std::span<std::byte> to = in_header ? std::span(state.header).subspan(state.header_bytes)
+                                              : std::span(state.body).subspan(state.body_bytes);
+    size_t got = 0;
+    switch (state.stream->read(to, &got)) {
+      case TlsStream::Outcome::kDone:
+        break;
+      case TlsStream::Outcome::kWait: {
+        pollfd descriptor{state.socket.get(), POLLIN, 0};
+        if (poll_until({&descriptor, 1}, deadline) > 0) continue;
+        return Status(StatusCode::kTimeout, fmt::format("peer {} sent no whole frame within {} ms",
+                                                        state.peer_name, timeout_ns / 1'000'000));
+      }
+      case TlsStream::Outcome::kClosed:
+        return state.receive_broken =
+                   Status(StatusCode::kUnavailable,
+                          fmt::format("peer {} closed the connection", state.peer_name));
+      case TlsStream::Outcome::kEnded:
+        return state.receive_broken = state.ended();
+      case TlsStream::Outcome::kFailed:
+        // The peer learns why, where it still listens.
+        state.stream->flush();
+        return state.receive_broken = not_verified(state.peer_name, *state.stream);
     }
     if (!in_header) {
-      state.body_bytes += static_cast<size_t>(got);
+      state.body_bytes += got;
       continue;
     }
-    state.header_bytes += static_cast<size_t>(got);
+    state.header_bytes += got;
     if (state.header_bytes < kFrameHeaderBytes) continue;
-    if (load_little_endian<uint32_t>(state.header.data()) != kFrameMagic) {
-      return state.receive_broken = Status(
-                 StatusCode::kProtocolViolation,
-                 fmt::format("peer {} sent what is not a control frame; something alters the "
-                             "bytes, or writes to its descriptor",
-                             state.peer_name));
-    }
-    const auto frame_bytes = load_little_endian<uint32_t>(state.header.data() + 4);
+    const auto frame_bytes = load_little_endian<uint32_t>(state.header.data());
     if (frame_bytes > kMaxControlFrameBytes) {
       return state.receive_broken = Status(
                  StatusCode::kProtocolViolation,
@@ -337,8 +338,12 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
 }
 
 void ControlConnection::hang_up() {
-  if (state_->link != nullptr) return state_->link->close();
-  shutdown(state_->socket.get(), SHUT_RDWR);
+  State& state = *state_;
+  if (state.link != nullptr) return state.link->close();
+  state.stream->close_notify();
+  shutdown(state.socket.get(), SHUT_RDWR);
+  state.hung_up = true;
+  if (state.send_broken.ok()) state.send_broken = hung_up_on(state.peer_name);
 }
 
 bool ControlConnection::peer_closed() const {

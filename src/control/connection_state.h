@@ -9,25 +9,37 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/control/tls_stream.h"
 #include "src/control/virtual_link.h"
 #include "verbena/connection.h"
 #include "verbena/status.h"
 
 namespace verbena {
 
-// Before the bytes of each frame: kFrameMagic and the number of bytes, both u32 little-endian.
-inline constexpr uint32_t kFrameMagic = 0x31464256;  // "VBF1"
-inline constexpr size_t kFrameHeaderBytes = 8;
+// Before the bytes of each frame: their number, u32 little-endian. A frame begins and ends with a
+// TLS record, so that poll() on the socket tells whether there is another one.
+inline constexpr size_t kFrameHeaderBytes = 4;
 
 struct ControlConnection::State {
-  State(FileDescriptor socket_in, std::string peer_name_in)
-      : socket(std::move(socket_in)), peer_name(std::move(peer_name_in)) {}
+  State(FileDescriptor socket_in, std::unique_ptr<TlsStream> stream_in, std::string peer_name_in)
+      : socket(std::move(socket_in)),
+        stream(std::move(stream_in)),
+        peer_name(std::move(peer_name_in)) {}
   State(std::unique_ptr<VirtualLink::End> link_in, std::string peer_name_in)
       : link(std::move(link_in)), peer_name(std::move(peer_name_in)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    if (stream != nullptr) stream->close_notify();
+  }
+  // Why no more bytes come where the peer has not said that it closes.
+  Status ended() const;
 
   FileDescriptor socket;
-  std::unique_ptr<VirtualLink::End> link;  // instead of the socket, inside a simulation
+  std::unique_ptr<TlsStream> stream;
+  std::unique_ptr<VirtualLink::End> link;  // instead of both, inside a simulation
   std::string peer_name;
+  bool hung_up = false;  // by this side
   Status send_broken;
   Status receive_broken;
 

@@ -1,242 +1,170 @@
 #include "src/control/handshake.h"
 
 #include <fmt/format.h>
-#include <openssl/core_names.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/params.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-
-#include "src/base/assert.h"
-#include "src/base/log.h"
-#include "src/base/runtime.h"
-#include "src/base/wire.h"
+#include <span>
+#include <utility>
 
 namespace verbena {
 
 namespace {
 
-constexpr size_t kVersionOffset = 8;
-constexpr size_t kKindOffset = 10;
-constexpr size_t kRefusalOffset = 12;
-constexpr size_t kBodyOffset = 16;
-static_assert(kBodyOffset + kHandshakeBodyBytes == kHandshakeMessageBytes);
-
-// What a person sees who came with the wrong program.
-std::string_view refusal_words(Refusal refusal) {
-  switch (refusal) {
-    case Refusal::kNone:
-      return "";
-    case Refusal::kNotAPeer:
-      return "not a Verbena peer\r\n";
-    case Refusal::kWrongVersion:
-      return "wrong protocol version\r\n";
-    case Refusal::kWrongSecret:
-      return "wrong secret\r\n";
-    case Refusal::kTooSlow:
-      return "handshake too slow\r\n";
-    case Refusal::kCrowded:
-      return "too many handshakes\r\n";
-  }
-  return "";
-}
+// The listener's first encrypted byte.
+constexpr std::byte kAdmitted{1};
 
 bool is_known(Refusal refusal) {
   return refusal >= Refusal::kNotAPeer && refusal <= Refusal::kCrowded;
 }
 
-[[noreturn]] void hmac_failed() {
-  // No peer can be trusted without it, and there is nothing a caller could do about a crypto
-  // library that is broken.
-  log_error("libcrypto cannot compute HMAC-SHA256; check the OpenSSL installation");
-  std::abort();
+EncodedPreface opening(PrefaceKind kind, uint16_t version) {
+  return encode_preface({.version = version, .kind = kind, .refusal = Refusal::kNone, .body = {}});
 }
 
 }  // namespace
 
-HandshakeBytes encode_handshake(const HandshakeMessage& message) {
-  HandshakeBytes bytes{};
-  std::memcpy(bytes.data(), kHandshakeMagic.data(), kHandshakeMagic.size());
-  store_little_endian(bytes.data() + kVersionOffset, message.version);
-  store_little_endian(bytes.data() + kKindOffset, static_cast<uint16_t>(message.kind));
-  store_little_endian(bytes.data() + kRefusalOffset, static_cast<uint32_t>(message.refusal));
-  std::copy(message.body.begin(), message.body.end(), bytes.begin() + kBodyOffset);
-  return bytes;
+Handshake::Handshake(ControlRole role, FileDescriptor socket, const JobSecret& secret,
+                     uint16_t version)
+    : role_(role), socket_(std::move(socket)), secret_(&secret), version_(version) {
+  if (role_ != ControlRole::kConnector) return;
+  stream_ = std::make_unique<TlsStream>(role_, secret, socket_.get(),
+                                        opening(PrefaceKind::kHello, version_));
+  // The ClientHello goes out together with the preface.
+  if (stream_->handshake() == TlsStream::Outcome::kFailed) refuse(Refusal::kAltered);
 }
 
-bool decode_handshake(const HandshakeBytes& bytes, HandshakeMessage* message) {
-  if (std::memcmp(bytes.data(), kHandshakeMagic.data(), kHandshakeMagic.size()) != 0) return false;
-  message->version = load_little_endian<uint16_t>(bytes.data() + kVersionOffset);
-  message->kind =
-      static_cast<HandshakeKind>(load_little_endian<uint16_t>(bytes.data() + kKindOffset));
-  message->refusal =
-      static_cast<Refusal>(load_little_endian<uint32_t>(bytes.data() + kRefusalOffset));
-  std::copy(bytes.begin() + kBodyOffset, bytes.end(), message->body.begin());
-  return true;
+Handshake::State Handshake::advance() {
+  // Where sending fails the peer may still have said why before it closed.
+  if (state_ == State::kInProgress && stream_ != nullptr) stream_->flush();
+  while (state_ == State::kInProgress && step()) {
+  }
+  return state_;
 }
 
-std::array<std::byte, kHandshakeBodyBytes> handshake_proof(const JobSecret& secret,
-                                                           HandshakeRole role,
-                                                           const HandshakeBytes& connector_hello,
-                                                           const HandshakeBytes& listener_hello) {
-  const std::string_view label = role == HandshakeRole::kConnector
-                                     ? "verbena control connection: connector\n"
-                                     : "verbena control connection: listener\n";
-  const auto unsigned_bytes = [](const void* bytes) {
-    return static_cast<const unsigned char*>(bytes);
-  };
-  std::array<std::byte, kHandshakeBodyBytes> proof{};
-  size_t proof_bytes = 0;
-  char digest[] = "SHA256";
-  const OSSL_PARAM parameters[] = {
-      OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
-      OSSL_PARAM_construct_end()};
-  EVP_MAC* mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
-  EVP_MAC_CTX* context = mac != nullptr ? EVP_MAC_CTX_new(mac) : nullptr;
-  const bool computed =
-      context != nullptr &&
-      EVP_MAC_init(context, unsigned_bytes(secret.text().data()), secret.text().size(),
-                   parameters) == 1 &&
-      EVP_MAC_update(context, unsigned_bytes(label.data()), label.size()) == 1 &&
-      EVP_MAC_update(context, unsigned_bytes(connector_hello.data()), connector_hello.size()) ==
-          1 &&
-      EVP_MAC_update(context, unsigned_bytes(listener_hello.data()), listener_hello.size()) == 1 &&
-      EVP_MAC_final(context, reinterpret_cast<unsigned char*>(proof.data()), &proof_bytes,
-                    proof.size()) == 1 &&
-      proof_bytes == proof.size();
-  EVP_MAC_CTX_free(context);
-  EVP_MAC_free(mac);
-  if (!computed) hmac_failed();
-  return proof;
+bool Handshake::end(State state) {
+  state_ = state;
+  return false;
 }
 
-Handshake::Handshake(HandshakeRole role, const JobSecret& secret, uint16_t version)
-    : role_(role), secret_(&secret), version_(version) {
-  std::array<std::byte, kHandshakeBodyBytes> nonce;
-  secure_random(nonce.data(), nonce.size());
-  own_hello_ = encode_handshake({.version = version_,
-                                 .kind = HandshakeKind::kHello,
-                                 .refusal = Refusal::kNone,
-                                 .body = nonce});
-  // The listener says hello only to whom it takes for a peer.
-  if (role_ == HandshakeRole::kConnector) send(own_hello_);
+bool Handshake::step() {
+  switch (stage_) {
+    case Stage::kPreface:
+      return read_preface();
+    case Stage::kTls:
+      return do_tls();
+    case Stage::kAdmission:
+      return read_admission();
+  }
+  return false;
 }
 
-size_t Handshake::wanted_bytes() const {
-  return state_ == State::kInProgress ? kHandshakeMessageBytes - input_bytes_ : 0;
-}
-
-void Handshake::receive(std::span<const std::byte> bytes) {
-  VERBENA_DEBUG_ASSERT(bytes.size() <= wanted_bytes());
-  bytes = bytes.first(std::min(bytes.size(), wanted_bytes()));
-  if (bytes.empty()) return;
-  std::copy(bytes.begin(), bytes.end(), input_.begin() + static_cast<ptrdiff_t>(input_bytes_));
-  input_bytes_ += bytes.size();
-  const size_t magic_bytes = std::min(input_bytes_, kHandshakeMagic.size());
-  if (std::memcmp(input_.data(), kHandshakeMagic.data(), magic_bytes) != 0) {
+bool Handshake::read_preface() {
+  const ssize_t got =
+      recv(socket_.get(), input_.data() + input_bytes_, input_.size() - input_bytes_, MSG_DONTWAIT);
+  if (got < 0 && errno == EINTR) return true;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (got <= 0) return end(State::kEnded);
+  input_bytes_ += static_cast<size_t>(got);
+  // At the first wrong byte: garbage need not be long.
+  const size_t magic_bytes = std::min(input_bytes_, kPrefaceMagic.size());
+  if (std::memcmp(input_.data(), kPrefaceMagic.data(), magic_bytes) != 0) {
     refuse(Refusal::kNotAPeer);
+    return false;
+  }
+  if (input_bytes_ < input_.size()) return true;
+  Preface preface;
+  decode_preface(input_, &preface);
+  peer_version_ = preface.version;
+  if (role_ == ControlRole::kListener) {
+    take_hello(preface);
+  } else {
+    take_welcome(preface);
+  }
+  return state_ == State::kInProgress;
+}
+
+void Handshake::take_hello(const Preface& hello) {
+  if (hello.version != version_) return refuse(Refusal::kWrongVersion);
+  if (hello != Preface{.version = version_, .kind = PrefaceKind::kHello}) {
+    return refuse(Refusal::kNotAPeer);
+  }
+  stream_ = std::make_unique<TlsStream>(role_, *secret_, socket_.get(),
+                                        opening(PrefaceKind::kWelcome, version_));
+  stream_->start_reading();
+  stage_ = Stage::kTls;
+}
+
+void Handshake::take_welcome(const Preface& welcome) {
+  if (welcome.kind == PrefaceKind::kRefusal && is_known(welcome.refusal)) {
+    refusal_ = welcome.refusal;
+    state_ = State::kRefusedByPeer;
     return;
   }
-  if (input_bytes_ == kHandshakeMessageBytes) {
-    input_bytes_ = 0;
-    take_message();
+  // A later version may have reasons that this one does not know.
+  if (welcome.version != version_) return refuse(Refusal::kWrongVersion);
+  if (welcome != Preface{.version = version_, .kind = PrefaceKind::kWelcome}) {
+    return refuse(Refusal::kNotAPeer);
   }
+  stream_->start_reading();
+  stage_ = Stage::kTls;
 }
 
-std::span<const std::byte> Handshake::output() const {
-  return std::span(output_).first(output_bytes_);
+bool Handshake::do_tls() {
+  const TlsStream::Outcome outcome = stream_->handshake();
+  // What OpenSSL has to say to a connector that did not prove itself is not for it: a refusal is.
+  const bool proved = outcome != TlsStream::Outcome::kFailed || spoke_;
+  if (role_ == ControlRole::kListener && proved) {
+    spoke_ = spoke_ || !stream_->all_sent();
+    // A listener's few messages fit every socket buffer: where they do not, this peer is gone.
+    if (!stream_->flush() || !stream_->all_sent()) return end(State::kEnded);
+  }
+  if (role_ == ControlRole::kConnector) stream_->flush();
+  if (outcome != TlsStream::Outcome::kDone) return stopped_by(outcome);
+  if (role_ == ControlRole::kConnector) {
+    stage_ = Stage::kAdmission;
+    return true;
+  }
+  stream_->write({&kAdmitted, 1});
+  return end(stream_->flush() && stream_->all_sent() ? State::kDone : State::kEnded);
 }
 
-void Handshake::sent(size_t bytes) {
-  VERBENA_DEBUG_ASSERT(bytes <= output_bytes_);
-  std::memmove(output_.data(), output_.data() + bytes, output_bytes_ - bytes);
-  output_bytes_ -= bytes;
+bool Handshake::read_admission() {
+  std::byte admission{};
+  size_t got = 0;
+  const TlsStream::Outcome outcome = stream_->read({&admission, 1}, &got);
+  if (outcome != TlsStream::Outcome::kDone) return stopped_by(outcome);
+  if (admission == kAdmitted && stream_->at_record_end()) return end(State::kDone);
+  refuse(Refusal::kAltered);
+  return false;
 }
 
-void Handshake::send(const HandshakeBytes& message) {
-  // At most a message that did not get away yet, and a refusal.
-  if (output_bytes_ + message.size() > output_.size()) return;
-  std::copy(message.begin(), message.end(),
-            output_.begin() + static_cast<ptrdiff_t>(output_bytes_));
-  output_bytes_ += message.size();
-}
-
-void Handshake::send_proof() {
-  const bool connects = role_ == HandshakeRole::kConnector;
-  send(encode_handshake(
-      {.version = version_,
-       .kind = HandshakeKind::kProof,
-       .refusal = Refusal::kNone,
-       .body = handshake_proof(*secret_, role_, connects ? own_hello_ : peer_hello_,
-                               connects ? peer_hello_ : own_hello_)}));
+bool Handshake::stopped_by(TlsStream::Outcome outcome) {
+  if (outcome == TlsStream::Outcome::kWait) return false;
+  if (outcome != TlsStream::Outcome::kFailed) return end(State::kEnded);
+  // What was right once and then does not verify was altered, or recorded and played back.
+  if (stream_->wrong_key() && !spoke_) {
+    refuse(Refusal::kWrongSecret);
+  } else if (role_ == ControlRole::kListener && !spoke_) {
+    refuse(Refusal::kNotAPeer);
+  } else {
+    refuse(Refusal::kAltered);
+  }
+  return false;
 }
 
 void Handshake::refuse(Refusal refusal) {
   if (state_ != State::kInProgress) return;
   state_ = State::kRefused;
   refusal_ = refusal;
-  std::array<std::byte, kHandshakeBodyBytes> body{};
-  const std::string_view words = refusal_words(refusal);
-  std::memcpy(body.data(), words.data(), std::min(words.size(), body.size()));
-  send(encode_handshake(
-      {.version = version_, .kind = HandshakeKind::kRefusal, .refusal = refusal, .body = body}));
-}
-
-void Handshake::take_message() {
-  HandshakeMessage message;
-  if (!decode_handshake(input_, &message)) return refuse(Refusal::kNotAPeer);
-  peer_version_ = message.version;
-  if (message.kind == HandshakeKind::kRefusal) {
-    // A side that cannot read our version says so in a message of its own version.
-    if (!is_known(message.refusal)) {
-      return refuse(message.version == version_ ? Refusal::kNotAPeer : Refusal::kWrongVersion);
-    }
-    refusal_ = message.refusal;
-    state_ = State::kRefusedByPeer;
-    output_bytes_ = 0;
-    return;
-  }
-  if (message.version != version_) return refuse(Refusal::kWrongVersion);
-  const HandshakeKind expected = peer_said_hello_ ? HandshakeKind::kProof : HandshakeKind::kHello;
-  if (message.kind != expected || message.refusal != Refusal::kNone) {
-    return refuse(Refusal::kNotAPeer);
-  }
-  if (expected == HandshakeKind::kHello) {
-    take_hello();
-  } else {
-    take_proof(message);
-  }
-}
-
-void Handshake::take_hello() {
-  peer_said_hello_ = true;
-  peer_hello_ = input_;
-  if (role_ == HandshakeRole::kListener) {
-    send(own_hello_);
-    return;
-  }
-  // An echo of our own hello, by a mirror or by a socket that connected to itself.
-  if (peer_hello_ == own_hello_) return refuse(Refusal::kNotAPeer);
-  send_proof();
-}
-
-void Handshake::take_proof(const HandshakeMessage& message) {
-  const bool listens = role_ == HandshakeRole::kListener;
-  const HandshakeBytes& connector_hello = listens ? peer_hello_ : own_hello_;
-  const HandshakeBytes& listener_hello = listens ? own_hello_ : peer_hello_;
-  const auto expected =
-      handshake_proof(*secret_, listens ? HandshakeRole::kConnector : HandshakeRole::kListener,
-                      connector_hello, listener_hello);
-  if (CRYPTO_memcmp(expected.data(), message.body.data(), expected.size()) != 0) {
-    return refuse(Refusal::kWrongSecret);
-  }
-  state_ = State::kDone;
-  if (listens) send_proof();
+  // In TLS there is no place for it, and a connector has nobody to tell: it just leaves.
+  if (role_ == ControlRole::kConnector || spoke_) return;
+  const EncodedPreface bytes = encode_refusal(version_, refusal);
+  // Fits an empty socket buffer; a stranger who filled it goes without the reason.
+  send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 Status Handshake::failure(const std::string& peer) const {
@@ -280,19 +208,14 @@ Status Handshake::failure(const std::string& peer) const {
                             : fmt::format("{} had not finished its handshake when all places for "
                                           "pending handshakes were taken",
                                           peer));
+    case Refusal::kAltered:
+      return Status(
+          StatusCode::kProtocolViolation,
+          fmt::format("the handshake with {} does not verify ({}): its bytes were altered "
+                      "on the way, or are a recording of another handshake",
+                      peer, stream_->error().empty() ? "no admission" : stream_->error()));
   }
   return Status(StatusCode::kInternal, "a refusal without a reason");
-}
-
-bool send_handshake(int socket, Handshake& handshake) {
-  while (!handshake.output().empty()) {
-    const std::span<const std::byte> output = handshake.output();
-    const ssize_t sent = ::send(socket, output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
-    handshake.sent(static_cast<size_t>(sent));
-  }
-  return true;
 }
 
 }  // namespace verbena

@@ -5,7 +5,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
@@ -31,9 +33,8 @@ constexpr uint64_t kRefusalLinesPeriodNs = 5'000'000'000;
 
 // One handshake under way.
 struct Pending {
-  FileDescriptor socket;
-  std::string peer;
   Handshake handshake;
+  std::string peer;
   uint64_t since_ns;
   uint64_t end_ns;
   bool finished = false;  // its place is free again
@@ -113,12 +114,8 @@ struct ControlListener::State {
 
   // One poll() over all pending handshakes and the listening socket, at most until `deadline`.
   void wait(const Deadline& deadline);
-  // Takes what the peers sent. The socket and name of the first that has proved itself.
-  struct Accepted {
-    FileDescriptor socket;
-    std::string peer;
-  };
-  std::optional<Accepted> advance_all();
+  // Takes what the peers sent. The first that has proved itself.
+  std::unique_ptr<ControlConnection::State> advance_all();
   // Takes what one peer sent; true once it has proved itself.
   bool advance(Pending& peer);
   // Takes new connections off the system's queue while there are places.
@@ -135,8 +132,9 @@ struct ControlListener::State {
   bool evict_one(uint64_t at_ns);
   uint64_t next_event_ns(uint64_t at_ns) const;
   void refuse(Pending& stranger, Refusal refusal);
-  // Says the reason and waits for the peer to close.
+  // Waits for the peer to read the reason and to close.
   void leave(Pending& stranger);
+  void drain(Pending& stranger);
   void log_failure(const Pending& stranger);
   void forget_finished() {
     if (std::erase_if(pending, [](const Pending& peer) { return peer.finished; }) > 0) {
@@ -170,9 +168,7 @@ void ControlListener::State::log_failure(const Pending& stranger) {
 
 void ControlListener::State::leave(Pending& stranger) {
   log_failure(stranger);
-  // The few bytes fit an empty socket buffer; a stranger who filled it goes without the reason.
-  send_handshake(stranger.socket.get(), stranger.handshake);
-  shutdown(stranger.socket.get(), SHUT_WR);
+  shutdown(stranger.handshake.socket(), SHUT_WR);
   stranger.leaving = true;
   stranger.end_ns = now_ns() + kFarewellNs;
 }
@@ -183,57 +179,57 @@ void ControlListener::State::refuse(Pending& stranger, Refusal refusal) {
 }
 
 bool ControlListener::State::advance(Pending& peer) {
-  while (true) {
-    std::array<std::byte, 512> bytes;
-    const size_t wanted = peer.leaving ? bytes.size() : peer.handshake.wanted_bytes();
-    const ssize_t got =
-        recv(peer.socket.get(), bytes.data(), std::min(wanted, bytes.size()), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-    if (got <= 0) {
-      if (!peer.leaving) log_info("{}: {} left during the handshake", name, peer.peer);
-      peer.finished = true;
+  if (peer.leaving) {
+    drain(peer);
+    return false;
+  }
+  switch (peer.handshake.advance()) {
+    case Handshake::State::kInProgress:
       return false;
-    }
-    if (peer.leaving) {
-      peer.farewell_bytes += static_cast<size_t>(got);
-      peer.finished = peer.farewell_bytes >= kFarewellBytes;
-      if (peer.finished) return false;
-      continue;
-    }
-    peer.handshake.receive(std::span(bytes).first(static_cast<size_t>(got)));
-    if (peer.handshake.state() == Handshake::State::kRefused ||
-        peer.handshake.state() == Handshake::State::kRefusedByPeer) {
-      leave(peer);
-      continue;
-    }
-    // A listener's two messages fit every socket buffer: where they do not, this peer is gone.
-    if (!send_handshake(peer.socket.get(), peer.handshake) || !peer.handshake.output().empty()) {
+    case Handshake::State::kDone:
+      peer.finished = true;
+      return true;
+    case Handshake::State::kEnded:
       log_info("{}: {} left during the handshake", name, peer.peer);
       peer.finished = true;
       return false;
-    }
-    if (peer.handshake.state() == Handshake::State::kDone) {
-      peer.finished = true;
-      return true;
-    }
+    case Handshake::State::kRefused:
+    case Handshake::State::kRefusedByPeer:
+      leave(peer);
+      drain(peer);
+      return false;
+  }
+  return false;
+}
+
+void ControlListener::State::drain(Pending& stranger) {
+  std::array<std::byte, 512> bytes;
+  while (!stranger.finished) {
+    const ssize_t got = recv(stranger.handshake.socket(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got > 0) stranger.farewell_bytes += static_cast<size_t>(got);
+    stranger.finished = got <= 0 || stranger.farewell_bytes >= kFarewellBytes;
   }
 }
 
 void ControlListener::State::wait(const Deadline& deadline) {
   descriptors.clear();
-  for (const Pending& peer : pending) descriptors.push_back({peer.socket.get(), POLLIN, 0});
+  for (const Pending& peer : pending) {
+    descriptors.push_back({peer.handshake.socket(), POLLIN, 0});
+  }
   const uint64_t at_ns = now_ns();
   // Last, and a negative descriptor is passed over.
   descriptors.push_back({room_for_more(at_ns) ? socket.get() : -1, POLLIN, 0});
   poll_until(descriptors, deadline.earlier(Deadline::at(next_event_ns(at_ns))));
 }
 
-std::optional<ControlListener::State::Accepted> ControlListener::State::advance_all() {
-  std::optional<Accepted> accepted;
-  for (size_t i = 0; i < pending.size() && !accepted.has_value(); ++i) {
-    if (descriptors[i].revents == 0) continue;
-    if (advance(pending[i])) accepted = {std::move(pending[i].socket), pending[i].peer};
+std::unique_ptr<ControlConnection::State> ControlListener::State::advance_all() {
+  std::unique_ptr<ControlConnection::State> accepted;
+  for (size_t i = 0; i < pending.size() && accepted == nullptr; ++i) {
+    if (descriptors[i].revents == 0 || !advance(pending[i])) continue;
+    accepted = std::make_unique<ControlConnection::State>(
+        pending[i].handshake.take_socket(), pending[i].handshake.take_stream(), pending[i].peer);
   }
   forget_finished();
   return accepted;
@@ -274,9 +270,8 @@ Status ControlListener::State::take_new() {
       continue;
     }
     set_connection_options(accepted.get());
-    pending.push_back({.socket = std::move(accepted),
+    pending.push_back({.handshake = Handshake(ControlRole::kListener, std::move(accepted), secret),
                        .peer = peer.name(),
-                       .handshake = Handshake(HandshakeRole::kListener, secret),
                        .since_ns = at_ns,
                        .end_ns = at_ns + static_cast<uint64_t>(options.handshake_timeout_ns)});
   }
@@ -353,6 +348,7 @@ Result<ControlListener> ControlListener::listen(const std::string& address, uint
     return Status(StatusCode::kUnavailable,
                   fmt::format("port {} of the simulation is in use, or none is left", port));
   }
+  VERBENA_RETURN_IF_ERROR(TlsStream::prepare());
   VERBENA_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses,
                            resolve(address, port, true));
   Status failure;
@@ -381,11 +377,10 @@ Result<ControlConnection> ControlListener::accept(int64_t timeout_ns) {
   const Deadline deadline(timeout_ns);
   while (true) {
     state.wait(deadline);
-    std::optional<State::Accepted> accepted = state.advance_all();
-    if (accepted.has_value()) {
-      log_debug("{}: {} connected", state.name, accepted->peer);
-      return ControlConnection(std::make_unique<ControlConnection::State>(
-          std::move(accepted->socket), std::move(accepted->peer)));
+    std::unique_ptr<ControlConnection::State> accepted = state.advance_all();
+    if (accepted != nullptr) {
+      log_debug("{}: {} connected", state.name, accepted->peer_name);
+      return ControlConnection(std::move(accepted));
     }
     VERBENA_RETURN_IF_ERROR(state.take_new());
     // After what had arrived was looked at: this thread may have been away for long.

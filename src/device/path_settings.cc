@@ -50,6 +50,7 @@ Result<PathSettings> path_settings() {
 }
 
 uint8_t ack_timeout_for(uint8_t wanted, uint8_t device_delay) {
+  if (wanted == 0) return 0;
   // Powers of two: a sum matters only where they are neighbours.
   const uint8_t longer = std::max(wanted, device_delay);
   const uint8_t shorter = std::min(wanted, device_delay);

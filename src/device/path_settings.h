@@ -31,7 +31,7 @@ Result<PathSettings> path_settings();
 
 // The encoded time-out for which `wanted` is meant, on devices that take up to `device_delay`
 // (ibv_device_attr::local_ca_ack_delay, encoded alike) until they acknowledge: both together,
-// rounded up. A shorter one would repeat what is not lost.
+// rounded up. A shorter one would repeat what is not lost. 0 is a wait without end, and stays one.
 uint8_t ack_timeout_for(uint8_t wanted, uint8_t device_delay);
 
 }  // namespace verbena

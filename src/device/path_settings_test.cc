@@ -71,5 +71,10 @@ TEST_F(PathSettingsTest, TheAckTimeoutCoversTheDevicesDelay) {
   EXPECT_EQ(ack_timeout_for(31, 31), 31);
 }
 
+TEST_F(PathSettingsTest, AWaitWithoutEndStaysOne) {
+  EXPECT_EQ(ack_timeout_for(0, 0), 0);
+  EXPECT_EQ(ack_timeout_for(0, 15), 0);
+}
+
 }  // namespace
 }  // namespace verbena

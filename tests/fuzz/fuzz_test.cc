@@ -13,7 +13,7 @@
 
 namespace verbena::fuzz {
 
-void PrintTo(const FuzzTarget& target, std::ostream* out) { *out << target.name; }
+std::ostream& operator<<(std::ostream& out, const FuzzTarget& target) { return out << target.name; }
 
 namespace {
 
@@ -45,7 +45,7 @@ TEST_P(FuzzTest, AnyInputEnds) {
 
 INSTANTIATE_TEST_SUITE_P(, FuzzTest,
                          testing::ValuesIn(fuzz_targets().begin(), fuzz_targets().end()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace verbena::fuzz

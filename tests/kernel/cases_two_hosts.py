@@ -7,7 +7,7 @@ from cases_one_host import device_info
 from programs import OTHER_SECRET, TOOL, listen, secret_file
 
 PORT = 7471
-# A hello of the control connection's handshake (src/control/handshake.h): magic, version 9, kind 1, no refusal, nonce.
+# The preface of a control connection (src/control/preface.h): magic, version 9, kind 1, no refusal, 32 bytes.
 HELLO_OF_VERSION_9 = r"VERBENA\n\011\000\001\000\000\000\000\000abcdefghijklmnopqrstuvwxyz012345"
 
 

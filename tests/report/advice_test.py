@@ -341,7 +341,8 @@ class Modelled(unittest.TestCase):
             self.assertIn("the file does not say how much", page.render(loaded, ""))
 
     def test_devices_that_exist_are_not_modelled(self):
-        self.assertNotIn("modelled", page.render(support.load(synthetic.document([latency_row("read", 900)])), ""))
+        text = page.render(support.load(synthetic.document([latency_row("read", 900)])), "")
+        self.assertNotIn("modelled", text.split("<script")[0])  # behind it, the CSV file has a column for it
 
 
 if __name__ == "__main__":

@@ -99,9 +99,16 @@ class Browser:
                 return answer["result"]
             self.events.append(answer)
 
-    def wait_for(self, event, session):
+    def wait_for(self, event, session=None, **parameters):
+        """The parameters of the first such event, which may have come already."""
         deadline = time.monotonic() + LIMIT_S
-        while not any(one.get("method") == event and one.get("sessionId") == session for one in self.events):
+        seen = 0
+        while True:
+            for one in self.events[seen:]:
+                given = one.get("params", {})
+                if one.get("method") == event and one.get("sessionId") == session and parameters.items() <= given.items():
+                    return given
+            seen = len(self.events)
             self.events.append(self._message(deadline, event))
 
     def open(self, url, width, height, *, dark=False, touch=False, scale=1):
@@ -169,6 +176,14 @@ class Page:
 
     def mouse(self, x, y):
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def download(self, expression, folder):
+        """The file that evaluating `expression` downloads into `folder`, once it is complete."""
+        self._browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder), eventsEnabled=True)
+        self.evaluate(expression)
+        begun = self._browser.wait_for("Browser.downloadWillBegin")
+        self._browser.wait_for("Browser.downloadProgress", state="completed")
+        return os.path.join(folder, begun["suggestedFilename"])
 
     def screenshot(self, path, *, whole=True):
         import base64

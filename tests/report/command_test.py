@@ -22,8 +22,11 @@ class Command(unittest.TestCase):
         synthetic.write_full_set(self.data)
 
     def run_lab(self, *arguments, **environment):
+        return self.run_module("verbena_lab", *arguments, **environment)
+
+    def run_module(self, module, *arguments, **environment):
         return subprocess.run(
-            [sys.executable, "-m", "verbena_lab", *map(str, arguments)],
+            [sys.executable, "-m", module, *map(str, arguments)],
             cwd=support.LAB,
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | environment,
             capture_output=True,
@@ -76,6 +79,17 @@ class Command(unittest.TestCase):
             self.run_lab("report", self.out, self.data, VERBENA_PLOTLY_JS=str(foreign)), "foreign.js", "python3-plotly"
         )
         self.assertFalse(self.out.exists())
+
+    def test_without_jinja2_there_is_an_answer_but_no_page(self):
+        absent = self.folder / "modules"
+        absent.mkdir()
+        (absent / "jinja2.py").write_text("raise ImportError('not here')")
+        done = self.run_lab("report", self.out, self.data, PYTHONPATH=str(absent))
+        self.assert_refused(done, "Jinja2 is missing (not here)", "python3-jinja2")
+        self.assertFalse(self.out.exists())
+        answer = self.run_module("verbena_lab.answer", self.data, PYTHONPATH=str(absent))
+        self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+        self.assertIn("WRITE/WRITE", answer.stdout)
 
     def test_places_that_cannot_be_written(self):
         self.assert_refused(self.run_lab("report", self.folder, self.data), "is a directory")

@@ -1,5 +1,6 @@
 """The page in a real browser: everything draws, nothing complains, nothing is fetched, nothing overflows."""
 
+import csv
 import json
 import pathlib
 import sys
@@ -7,7 +8,7 @@ import tempfile
 import unittest
 
 from browser import Browser, find_chromium
-from support import synthetic
+from support import results, synthetic
 from verbena_lab import page as lab_page
 
 SKIPPED = 77  # ctest shows such a test as skipped, not as passed
@@ -126,6 +127,40 @@ class Page(unittest.TestCase):
                 break
         self.assertIn("64\u00a0B response", text)
         self.assertRegex(text, r"\d\u00a0ns · p99 \d")
+
+    def test_the_table_sorts_by_value_whatever_the_unit(self):
+        rates = [1421318.587281193, 950_000, 12, 2.5e9, None]
+        rows = [synthetic.row(f"protocol {index}", 64, 1, rate_per_s=rate) for index, rate in enumerate(rates[:-1])]
+        rows.append(synthetic.row("failed", 64, 1, errors=1, rate_per_s=None))
+        for row, limit in zip(rows, (64, "device", 512, 0, 8)):
+            row["inline_bytes"] = limit
+        page = self.opened(self.report("sorting", synthetic.document(rows)), DESKTOP)
+        press = "[...document.querySelectorAll('.sortable th')].find(h => h.textContent === 'NAME').firstChild.click()"
+        texts = (
+            "(() => { const at = [...document.querySelectorAll('.sortable thead th')].findIndex(h => h.textContent === 'NAME');"
+            " return [...document.querySelectorAll('.sortable tbody tr')].map(r => r.cells[at].textContent); })()"
+        )
+        rising = ["12.0\u00a0/s", "950\u00a0k/s", "1.42\u00a0M/s", "2.50\u00a0G/s"]
+        for name, order in (
+            ("Rate", rising + [""]),
+            ("Rate", rising[::-1] + [""]),  # what is not known stays last
+            ("Inline", ["0\u00a0B", "8\u00a0B", "64\u00a0B", "512\u00a0B", "device"]),
+            ("Protocol", ["FAILED", "PROTOCOL/0", "PROTOCOL/1", "PROTOCOL/2", "PROTOCOL/3"]),
+        ):
+            page.evaluate(press.replace("NAME", name))
+            self.assertEqual(page.evaluate(texts.replace("NAME", name)), order)
+        self.assertEqual(page.complaints(), [])
+
+    def test_all_results_download_as_csv(self):
+        rows = [synthetic.row("read", 64, 1, rate_per_s=1421318.587281193), synthetic.row(HOSTILE, 64, 1)]
+        page = self.opened(self.report("csv", synthetic.document(rows)), DESKTOP)
+        path = page.download("document.getElementById('download').click()", self.folder)
+        self.assertEqual(pathlib.Path(path).name, "verbena-results.csv")
+        with open(path, encoding="utf-8", newline="") as file:
+            found = list(csv.DictReader(file))
+        self.assertEqual([float(one["rate_per_s"]) for one in found], [row["rate_per_s"] for row in rows])
+        self.assertEqual([one["protocol"] for one in found], ["read", results.protocol_key(HOSTILE)])
+        self.assertEqual(page.complaints(), [])
 
     def test_the_table_sorts_by_number_and_filters(self):
         page = self.opened(self.full_set(), DESKTOP)

@@ -7,7 +7,7 @@ import unittest
 
 from support import reproduction
 from verbena_lab.errors import ReportError
-from verbena_lab.shell import write_page
+from verbena_lab.page_file import write_page
 
 HOSTILE = "</script><b>"
 
@@ -81,7 +81,7 @@ class Reproduction(unittest.TestCase):
         self.assertIn("2 assumed (50 %)", page)
         page = reproduction.render(data() | {"devices": ["soft0"]}, "")
         self.assertIn("measured on soft0", page)
-        self.assertIn("<th scope=col>Measured</th>", page)
+        self.assertIn('<th scope="col">Measured</th>', page)
         self.assertNotIn("modelled", page)
         self.assertNotIn("imulated", page)
 

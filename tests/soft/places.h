@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -16,6 +17,7 @@ inline auto all_places() { return testing::Values(Place::kThisProcess, Place::kO
 inline std::string place_name(Place place) {
   return place == Place::kThisProcess ? "ThisProcess" : "OtherProcess";
 }
+inline std::ostream& operator<<(std::ostream& out, Place place) { return out << place_name(place); }
 inline std::string name_by_place(const testing::TestParamInfo<Place>& info) {
   return place_name(info.param);
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -17,6 +18,11 @@
 #include "verbena/connection.h"
 
 namespace verbena::bench {
+
+static std::ostream& operator<<(std::ostream& out, VectorMethod method) {
+  return out << vector_method_name(method);
+}
+
 namespace {
 
 using sim::must;
@@ -227,7 +233,7 @@ TEST_P(MovesBytes, AtomicsCountEveryOperation) {
 
 std::string case_name(const testing::TestParamInfo<Case>& one) {
   const auto& [simulated, method, entries, interval] = one.param;
-  return std::string(simulated ? "sim" : "soft") + "_" + vector_method_name(method) + "_" +
+  return std::string(simulated ? "sim" : "soft") + "_" + testing::PrintToString(method) + "_" +
          std::to_string(entries) + "_signal" + std::to_string(interval);
 }
 

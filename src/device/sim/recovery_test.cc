@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -168,6 +169,8 @@ struct Faults {
   uint8_t ack_timeout = 6;
 };
 
+std::ostream& operator<<(std::ostream& out, const Faults& faults) { return out << faults.name; }
+
 class RecoveryTest : public testing::TestWithParam<Faults> {
  protected:
   static void run(uint64_t seed) {
@@ -225,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
                false,
                11},
         Faults{"Flapping", {.loss_ppm = 1000}, true}),
-    [](const auto& info) { return info.param.name; });
+    testing::PrintToStringParamName());
 
 // Eight tries of 262 us were over before what waited for several delays in a row.
 TEST_P(RecoveryTest, TriesOutlastDelaysInARow) { run(17'623'393'922'151'057'134u); }

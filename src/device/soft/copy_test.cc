@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -10,11 +11,18 @@
 namespace verbena::soft {
 namespace {
 
-using Copy = void (*)(std::byte*, const std::byte*, size_t);
+struct Way {
+  const char* name;
+  void (*copy)(std::byte*, const std::byte*, size_t);
+};
 
-class CopyTest : public testing::TestWithParam<Copy> {};
+std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
+
+class CopyTest : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(Ways, CopyTest,
-                         testing::Values(copy_small, copy_bytes, copy_last_byte_last));
+                         testing::Values(Way{"small", copy_small}, Way{"bytes", copy_bytes},
+                                         Way{"last_byte_last", copy_last_byte_last}),
+                         testing::PrintToStringParamName());
 
 TEST_P(CopyTest, CopiesExactlyTheBytes) {
   constexpr size_t kRoom = 512;
@@ -24,7 +32,7 @@ TEST_P(CopyTest, CopiesExactlyTheBytes) {
   for (size_t size = 0; size <= 300; ++size) {
     for (size_t offset = 0; offset < 66; ++offset) {
       std::vector<std::byte> target(kRoom, kGuard);
-      GetParam()(target.data() + offset, source.data() + 3, size);
+      GetParam().copy(target.data() + offset, source.data() + 3, size);
       for (size_t i = 0; i < kRoom; ++i) {
         const bool inside = i >= offset && i < offset + size;
         ASSERT_EQ(target[i], inside ? source[3 + i - offset] : kGuard)

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <vector>
 
@@ -19,6 +20,11 @@ constexpr uint64_t kPatienceNs = 120'000'000'000;
 constexpr size_t kSlotBytes = 64;
 
 enum class Death { kBeforeClaim, kClaimed, kHeadMoved, kPacketWritten, kPacketMarked };
+std::ostream& operator<<(std::ostream& out, Death death) {
+  const char* const names[] = {"BeforeClaim", "Claimed", "HeadMoved", "PacketWritten",
+                               "PacketMarked"};
+  return out << names[static_cast<int>(death)];
+}
 
 class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death, uint32_t>> {
  protected:
@@ -115,9 +121,7 @@ class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Death, uint32_t>>& info) {
   const auto [death, depth] = info.param;
-  const char* const names[] = {"BeforeClaim", "Claimed", "HeadMoved", "PacketWritten",
-                               "PacketMarked"};
-  return std::string(names[static_cast<int>(death)]) + "Depth" + std::to_string(depth);
+  return testing::PrintToString(death) + "Depth" + std::to_string(depth);
 }
 
 INSTANTIATE_TEST_SUITE_P(Deaths, SharedReceiveRecoveryTest,

@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"older_kernel", {Writers::kHeld, VmaQuery::Source::kMapsFile}},
                     Setting{"user_faults", {Writers::kHeldInUser, VmaQuery::Source::kBest}},
                     Setting{"no_userfaultfd", {Writers::kNone, VmaQuery::Source::kBest}}),
-    [](const auto& info) { return info.param.name; });
+    testing::PrintToStringParamName());
 
 TEST_P(PageShareTest, KeepsTheContentsOfTheHeap) {
   SKIP_IF_ALWAYS_THREADED();

@@ -154,11 +154,11 @@ inline void run_alone(const std::function<void()>& body) {
 struct Setting {
   const char* name;
   PageShare::Options options;
-  friend void PrintTo(  // NOLINT(readability-identifier-naming): GoogleTest's name
-      const Setting& setting, std::ostream* out) {
-    *out << setting.name;
-  }
 };
+
+inline std::ostream& operator<<(std::ostream& out, const Setting& setting) {
+  return out << setting.name;
+}
 
 class PageShareTest : public testing::TestWithParam<Setting> {
  protected:

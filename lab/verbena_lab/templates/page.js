@@ -119,23 +119,39 @@
     drawAll();
   }
 
+  // What a cell stands for: a number, a text, or null where it is not known.
+  function valueOf(cell) {
+    const key = cell.dataset.key;
+    if (key === undefined) return null;
+    return key.trim() === "" || isNaN(key) ? key : Number(key);
+  }
+
+  function compare(left, right) {
+    const kind = (value) => ["number", "string"].indexOf(typeof value); // numbers before words
+    if (typeof left !== typeof right) return kind(left) - kind(right);
+    return typeof left === "number" ? left - right : left.localeCompare(right);
+  }
+
   function sortBy(header) {
     const index = [...header.parentNode.children].indexOf(header);
-    const numeric = header.classList.contains("n");
     const ascending = header.getAttribute("aria-sort") !== "ascending";
     for (const other of header.parentNode.children) other.setAttribute("aria-sort", "none");
     header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
     const body = header.closest("table").tBodies[0];
-    const keyed = [...body.rows].map((row) => {
-      const key = row.cells[index].dataset.key;
-      return {row, key: key === undefined ? null : numeric ? Number(key) : key};
-    });
+    const keyed = [...body.rows].map((row) => ({row, key: valueOf(row.cells[index])}));
     keyed.sort((left, right) => {
       if (left.key === null || right.key === null) return (left.key === null) - (right.key === null); // unknown last
-      const order = numeric ? left.key - right.key : left.key.localeCompare(right.key);
-      return ascending ? order : -order;
+      return ascending ? compare(left.key, right.key) : compare(right.key, left.key);
     });
     body.append(...keyed.map((entry) => entry.row));
+  }
+
+  function download() {
+    const text = JSON.parse(document.getElementById("verbena-csv").textContent);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], {type: "text/csv"}));
+    link.download = "verbena-results.csv";
+    link.click();
   }
 
   function filterRows() {
@@ -167,6 +183,7 @@
     header.firstElementChild.addEventListener("click", () => sortBy(header));
   }
   document.getElementById("filter")?.addEventListener("input", filterRows);
+  document.getElementById("download")?.addEventListener("click", download);
   dark.addEventListener("change", drawAll);
   const sizes = new ResizeObserver((entries) => {
     for (const {target} of entries) {
