@@ -1,13 +1,6 @@
 // Unmodified verbs programs on soft0 through `verbena run`: those of ibverbs-utils and perftest,
 // and three of our own that check what those do not use.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -19,78 +12,23 @@
 
 #include "src/base/runtime.h"
 #include "tests/support/own_port.h"
+#include "tests/support/tool_process.h"
 
 namespace verbena {
 namespace {
 
 constexpr uint64_t kNsPerSecond = 1'000'000'000;
 constexpr uint64_t kPatienceNs = 600 * kNsPerSecond;
-constexpr int kTimedOut = -1;
 
-// A child process in a process group of its own; what it prints is kept. Killed with its test.
+// A program with what it prints, as one text.
 class Program {
  public:
   explicit Program(const std::vector<std::string>& arguments)
-      : command_(arguments), output_fd_(memfd_create("output", MFD_CLOEXEC)) {
-    std::vector<char*> argv;
-    for (const std::string& argument : command_)
-      argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    const pid_t parent = getpid();
-    pid_ = fork();
-    if (pid_ == 0) {
-      setpgid(0, 0);
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(125);
-      const int null = open("/dev/null", O_RDONLY);
-      dup2(null, STDIN_FILENO);
-      dup2(output_fd_, STDOUT_FILENO);
-      dup2(output_fd_, STDERR_FILENO);
-      execvp(argv[0], argv.data());
-      _exit(127);
-    }
-    pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program() {
-    if (!ended_) {
-      kill(-pid_, SIGKILL);
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    close(pid_fd_);
-    close(output_fd_);
-  }
+      : command_(arguments), process_(arguments) {}
 
-  // The exit code; 128 + N after signal N; kTimedOut, and the program killed, if it does not end in
-  // time.
-  int exit_code() {
-    if (ended_) return exit_code_;
-    pollfd end{.fd = pid_fd_, .events = POLLIN, .revents = 0};
-    const bool in_time = poll(&end, 1, static_cast<int>(kPatienceNs / 1'000'000)) == 1;
-    if (!in_time) kill(-pid_, SIGKILL);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    ended_ = true;
-    exit_code_ = !in_time            ? kTimedOut
-                 : WIFEXITED(status) ? WEXITSTATUS(status)
-                                     : 128 + WTERMSIG(status);
-    return exit_code_;
-  }
-
-  bool running() {
-    pollfd end{.fd = pid_fd_, .events = POLLIN, .revents = 0};
-    return !ended_ && poll(&end, 1, 0) == 0;
-  }
-
-  std::string output() const {
-    std::string text(static_cast<size_t>(lseek(output_fd_, 0, SEEK_END)), '\0');
-    const ssize_t got = pread(output_fd_, text.data(), text.size(), 0);
-    text.resize(got < 0 ? 0 : static_cast<size_t>(got));
-    return text;
-  }
-
+  int exit_code() { return process_.wait().exit_code; }
+  bool is_running() const { return process_.is_running(); }
+  std::string output() const { return process_.out() + process_.err(); }
   std::string description() const {
     std::string text = "$";
     for (const std::string& argument : command_) text.append(" ").append(argument);
@@ -99,11 +37,7 @@ class Program {
 
  private:
   std::vector<std::string> command_;
-  int output_fd_;
-  pid_t pid_ = -1;
-  int pid_fd_ = -1;
-  bool ended_ = false;
-  int exit_code_ = 0;
+  test::ToolProcess process_;
 };
 
 std::vector<std::string> under_verbena(std::vector<std::string> arguments) {
@@ -241,7 +175,7 @@ class InterposePairTest : public InterposeTest, public ::testing::WithParamInter
     server_ = std::make_unique<Program>(under_verbena(arguments));
     const uint64_t start_ns = now_ns();
     while (!listening(port)) {
-      ASSERT_TRUE(server_->running() && now_ns() - start_ns < kPatienceNs)
+      ASSERT_TRUE(server_->is_running() && now_ns() - start_ns < kPatienceNs)
           << server_->description();
       sleep_ns(2'000'000);
     }

@@ -88,7 +88,7 @@ class RpcHostileTest : public testing::Test {
       EXPECT_TRUE(control.send_value(kHostileTaskTag, task).ok());
       return control;
     });
-    EXPECT_EQ(hostile->wait_exit_code(), 0);
+    EXPECT_EQ(hostile->wait(), 0);
   }
 
   // What both rest on. `start_hostile()` returns the responder's control connection to the hostile

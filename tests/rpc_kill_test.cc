@@ -5,6 +5,7 @@
 // same ones. VERBENA_SOAK=1 kills twenty times as often.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -98,7 +99,7 @@ class RpcKillTest : public testing::TestWithParam<Protocol> {
   static Thread kill_beside(const Moment& moment, PeerProcess& process) {
     return start_thread("killer", [&process, spins = moment.spins] {
       for (uint64_t i = 0; i < spins; ++i) cpu_relax();
-      process.kill_now();
+      process.signal(SIGKILL);
     });
   }
 
@@ -142,7 +143,7 @@ class RpcKillTest : public testing::TestWithParam<Protocol> {
       responder.poll(handler) > 0 ? waiter.progress() : waiter.idle();
       // READs are not seen here.
       const uint64_t progress = GetParam() == Protocol::kRead ? ++looks : from_victim;
-      if (!moment.in_handshake && progress >= moment.messages) process.kill_now();
+      if (!moment.in_handshake && progress >= moment.messages) process.signal(SIGKILL);
       ASSERT_LT(now_ns() - start_ns, static_cast<uint64_t>(kTimeoutNs)) << "it hangs";
     }
   }
@@ -219,9 +220,9 @@ TEST_P(RpcKillTest, ARequesterReportsItsResponderAndFindsANewOne) {
         Case endless = c;
         endless.messages = ~uint64_t{0};
         endless.seed = random.next();
-        if (!moment.in_handshake && moment.messages == 0) victim.process->kill_now();
+        if (!moment.in_handshake && moment.messages == 0) victim.process->signal(SIGKILL);
         const Outcome outcome = Client(endless).run(**requester, [&](uint64_t responses) {
-          if (!moment.in_handshake && responses >= moment.messages) victim.process->kill_now();
+          if (!moment.in_handshake && responses >= moment.messages) victim.process->signal(SIGKILL);
         });
         EXPECT_FALSE(outcome.stuck);
         EXPECT_EQ(outcome.wrong, 0u);
@@ -234,7 +235,7 @@ TEST_P(RpcKillTest, ARequesterReportsItsResponderAndFindsANewOne) {
     }
     other->reset();
     survivor.control.reset();
-    EXPECT_EQ(survivor.process->wait_exit_code(), 0);
+    EXPECT_EQ(survivor.process->wait(), 0);
   }
 }
 

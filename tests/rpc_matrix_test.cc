@@ -171,7 +171,7 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
       if (report.ok()) add(i, *report, sum);
     }
     for (Thread& thread : threads) thread.join();
-    for (auto& process : processes) EXPECT_EQ(process->wait_exit_code(), 0);
+    for (auto& process : processes) EXPECT_EQ(process->wait(), 0);
     for (const auto& row : job.requests) {
       for (const bool requests : row) sum.connections += requests ? 1 : 0;
     }

@@ -3,6 +3,7 @@
 // each side says when the other dies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <atomic>
 #include <optional>
@@ -114,7 +115,7 @@ class RpcOneToOneTest : public testing::Test {
     if (requester == nullptr) return;
     const Outcome outcome = Client(c).run(*requester, [](uint64_t) {});
     control.reset();
-    EXPECT_EQ(process->wait_exit_code(), 0);
+    EXPECT_EQ(process->wait(), 0);
     expect_complete(c, outcome);
   }
 
@@ -274,7 +275,7 @@ TEST_F(RpcOneToOneTest, RequesterReportsAKilledResponder) {
     const std::unique_ptr<Requester> requester = this->requester(c, control);
     ASSERT_NE(requester, nullptr);
     const Outcome outcome = Client(c).run(*requester, [&](uint64_t responses) {
-      if (responses == thinned(500)) process->kill_now();
+      if (responses == thinned(500)) process->signal(SIGKILL);
     });
     EXPECT_FALSE(outcome.stuck);
     EXPECT_EQ(outcome.wrong, 0u);
@@ -310,7 +311,7 @@ TEST_F(RpcOneToOneTest, ResponderReportsAKilledRequester) {
         ++looks;
         if (server.requests >= thinned(500) ||
             (c.protocol == Protocol::kRead && looks > thinned(100'000))) {
-          process->kill_now();
+          process->signal(SIGKILL);
         }
       }
       EXPECT_EQ(server.bad_requests, 0u);

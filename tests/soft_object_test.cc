@@ -43,7 +43,7 @@ class ObjectTest : public testing::Test {
  protected:
   ObjectTest() {
     context_ = soft::open_device(soft::device());
-    if (context_ == nullptr) give_up({StatusCode::kUnavailable, control_.last_error()});
+    if (context_ == nullptr) must(Status(StatusCode::kUnavailable, control_.last_error()));
     domain_ = control_.alloc_pd(context_);
     channel_ = control_.create_comp_channel(context_);
     cq_ = control_.create_cq(context_, 8, nullptr, channel_, 0);

@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
+#include "src/base/spawn.h"
 #include "src/bench/result/result_file.h"
 #include "src/cli/share.h"
-#include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {
@@ -18,8 +18,8 @@ int run_lab(const std::vector<std::string>& arguments) {
   const std::string python = access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
   std::vector<std::string> command = {python, "-m"};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  const Result<int> exit_code =
-      run_and_wait(command, {{"PYTHONPATH", *lab}, {"PYTHONDONTWRITEBYTECODE", "1"}});
+  const Result<int> exit_code = run_and_wait(
+      command, {.environment = {{"PYTHONPATH", *lab}, {"PYTHONDONTWRITEBYTECODE", "1"}}});
   if (exit_code.ok()) return *exit_code;
   if (exit_code.status().code() != StatusCode::kNotFound) return report_error(exit_code.status());
   return report_error(Status(StatusCode::kUnavailable,

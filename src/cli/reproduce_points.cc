@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,12 +16,12 @@
 #include <utility>
 
 #include "src/base/runtime.h"
+#include "src/base/spawn.h"
 #include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/plan.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/progress.h"
 #include "src/cli/share.h"
-#include "src/cli/subprocess.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/profile.h"
 
@@ -156,12 +157,14 @@ class Measurer {
     const std::string json = fmt::format("{}/{}.json", folder_, index);
     const std::string errors = fmt::format("{}/{}.errors", folder_, index);
     const Result<int> ended =
-        run_and_wait(bench_command(tool_, list->device, *wanted, json), {}, {"/dev/null", errors});
+        run_and_wait(bench_command(tool_, list->device, *wanted, json),
+                     {.files = {{STDOUT_FILENO, "/dev/null"}, {STDERR_FILENO, errors}}});
     if (!ended.ok()) return {.error = ended.status().message()};
     *exit_code = *ended;
     if (*ended != 0) {
       const std::string line = last_line(errors);
-      return {.error = line.empty() ? fmt::format("the measurement ended with {}", *ended) : line};
+      return {.error = line.empty() ? fmt::format("the measurement ended with exit code {}", *ended)
+                                    : line};
     }
     std::ifstream file(json);
     const nlohmann::json document = nlohmann::json::parse(file, nullptr, false);

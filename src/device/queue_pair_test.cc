@@ -7,13 +7,14 @@
 #include <memory>
 
 #include "src/base/runtime.h"
+#include "src/device/verbs_for_test.h"
 #include "verbena/device.h"
 
 namespace verbena {
 namespace {
 
-constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+using test::kAllAccess;
+
 constexpr uint64_t kPatienceNs = 120'000'000'000;
 
 // As in tests/rpc_support.h: these tests also run on real devices.
@@ -34,37 +35,24 @@ struct End {
       : channel(CompletionChannel::create(device)),
         cq(CompletionQueue::create(device, {.depth_cqes = 16, .channel = &*channel})),
         queue_pair(QueuePair::create(domain, {.send_cq = &*cq, .recv_cq = &*cq})),
-        region(MemoryRegion::create(domain, buffer.data(), buffer.size(), kAccess)) {}
+        region(MemoryRegion::create(domain, buffer.data(), buffer.size(), kAllAccess)) {}
 
   ibv_sge sge(uint32_t length_bytes) const {
     return {reinterpret_cast<uint64_t>(buffer.data()), length_bytes, region->lkey()};
   }
 
   int receive(uint64_t id) {
-    ibv_sge entry = sge(sizeof(buffer));
-    ibv_recv_wr request{};
-    request.wr_id = id;
-    request.sg_list = &entry;
-    request.num_sge = 1;
-    ibv_recv_wr* bad = nullptr;
-    return ibv_post_recv(queue_pair->get(), &request, &bad);
+    return test::post_receive(queue_pair->get(), id, {sge(sizeof(buffer))});
   }
 
   int send(uint64_t id, uint32_t length_bytes, ibv_wr_opcode opcode = IBV_WR_SEND,
            const End* target = nullptr) {
-    ibv_sge entry = sge(length_bytes);
-    ibv_send_wr request{};
-    request.wr_id = id;
-    request.sg_list = &entry;
-    request.num_sge = 1;
-    request.opcode = opcode;
-    request.send_flags = IBV_SEND_SIGNALED;
+    test::SendRequest request{.id = id, .opcode = opcode, .sges = {sge(length_bytes)}};
     if (target != nullptr) {
-      request.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(target->buffer.data());
-      request.wr.rdma.rkey = target->region->rkey();
+      request.remote_address = reinterpret_cast<uint64_t>(target->buffer.data());
+      request.rkey = target->region->rkey();
     }
-    ibv_send_wr* bad = nullptr;
-    return ibv_post_send(queue_pair->get(), &request, &bad);
+    return test::post(queue_pair->get(), request);
   }
 
   // The next completion; status IBV_WC_GENERAL_ERR with wr_id ~0 if there is none in time.
@@ -102,7 +90,7 @@ class QueuePairTest : public ::testing::Test {
       const Result<QueuePairAddress> address = ends_[i]->queue_pair->address();
       ASSERT_TRUE(address.ok()) << address.status().message();
       addresses[i] = *address;
-      const Status status = ends_[i]->queue_pair->init(kAccess);
+      const Status status = ends_[i]->queue_pair->init(kAllAccess);
       ASSERT_TRUE(status.ok()) << status.message();
     }
     for (size_t i = 0; i < 2; ++i) {
@@ -195,13 +183,7 @@ TEST_F(QueuePairTest, ASharedReceiveQueueFeedsIt) {
         {.send_cq = &*receiver.cq, .recv_cq = &*receiver.cq, .shared_receive_queue = &*shared});
     ASSERT_TRUE(receiver.queue_pair.ok()) << receiver.queue_pair.status().message();
     connect();
-    ibv_sge entry = receiver.sge(sizeof(receiver.buffer));
-    ibv_recv_wr request{};
-    request.wr_id = 77;
-    request.sg_list = &entry;
-    request.num_sge = 1;
-    ibv_recv_wr* bad = nullptr;
-    ASSERT_EQ(ibv_post_srq_recv(shared->get(), &request, &bad), 0);
+    ASSERT_EQ(test::post_receive(shared->get(), 77, {receiver.sge(sizeof(receiver.buffer))}), 0);
     ASSERT_EQ(ends_[0]->send(1, 16), 0);
     const ibv_wc received = receiver.completion();
     EXPECT_EQ(received.status, IBV_WC_SUCCESS);
@@ -211,7 +193,7 @@ TEST_F(QueuePairTest, ASharedReceiveQueueFeedsIt) {
 }
 
 TEST_F(QueuePairTest, RefusesEncodingsThatDoNotExist) {
-  ASSERT_TRUE(ends_[0]->queue_pair->init(kAccess).ok());
+  ASSERT_TRUE(ends_[0]->queue_pair->init(kAllAccess).ok());
   const QueuePairAddress peer = *ends_[1]->queue_pair->address();
   ReliabilityOptions options;
   options.rnr_retry_count = 8;
@@ -221,7 +203,7 @@ TEST_F(QueuePairTest, RefusesEncodingsThatDoNotExist) {
 }
 
 TEST_F(QueuePairTest, RefusesAPeerOfAnotherNetwork) {
-  ASSERT_TRUE(ends_[0]->queue_pair->init(kAccess).ok());
+  ASSERT_TRUE(ends_[0]->queue_pair->init(kAllAccess).ok());
   QueuePairAddress peer = *ends_[1]->queue_pair->address();
   peer.lid = 0;
   peer.has_gid = 0;

@@ -4,11 +4,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,8 +20,6 @@
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
 #include "tests/test_seed.h"
-
-extern char** environ;
 
 namespace verbena::soft_test {
 namespace {
@@ -44,6 +39,13 @@ std::map<std::string, ChildMain>& roles() {
                std::strerror(errno));
   std::fflush(nullptr);
   _exit(99);
+}
+
+std::vector<std::string> arguments_of(const std::string& role,
+                                      const std::vector<std::string>& further) {
+  std::vector<std::string> all = {"/proc/self/exe", kRoleOption + role};
+  all.insert(all.end(), further.begin(), further.end());
+  return all;
 }
 
 std::string runtime_directory;
@@ -104,64 +106,27 @@ bool Link::readable() const {
 
 // ---- child ----
 
-Child::Child(const std::string& role, const std::vector<std::string>& arguments) {
+Child::Child(const std::string& role, const std::vector<std::string>& arguments)
+    : Child(role, arguments, make_ends()) {}
+
+Child::Child(const std::string& role, const std::vector<std::string>& arguments, Ends ends)
+    : ChildProcess(arguments_of(role, arguments),
+                   {.file = "/proc/self/exe",
+                    .descriptors = {{ends.second->descriptor(), kLinkDescriptor}}}),
+      link_(std::move(ends.first)) {}
+
+Child::Ends Child::make_ends() {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
     std::perror("socketpair");
     std::abort();
   }
-  std::vector<std::string> all = {"/proc/self/exe", kRoleOption + role};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& argument : all) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  // posix_spawn and not fork(): a copy of a process with an open device is another matter.
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  // A duplicate loses close-on-exec, which dup2() to the same number would not.
-  const int far = fcntl(sockets[1], F_DUPFD_CLOEXEC, kLinkDescriptor + 1);
-  posix_spawn_file_actions_adddup2(&actions, far, kLinkDescriptor);
-  const int error = posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  close(sockets[1]);
-  close(far);
-  if (error != 0) {
-    std::fprintf(stderr, "posix_spawn: %s\n", std::strerror(error));
-    std::abort();
-  }
-  link_ = new Link(sockets[0]);
-}
-
-Child::Child(Child&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)),
-      exit_code_(other.exit_code_),
-      link_(std::exchange(other.link_, nullptr)) {}
-
-Child::~Child() {
-  if (pid_ > 0) kill();
-  delete link_;
-}
-
-void Child::signal(int number) const {
-  if (pid_ > 0) ::kill(pid_, number);
+  return {std::make_unique<Link>(sockets[0]), std::make_unique<Link>(sockets[1])};
 }
 
 void Child::kill() {
   signal(SIGKILL);
-  if (pid_ > 0) waitpid(std::exchange(pid_, -1), nullptr, 0);
-}
-
-int Child::wait() {
-  if (pid_ < 0) return exit_code_;
-  const int pid_fd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  pollfd end{.fd = pid_fd, .events = POLLIN, .revents = 0};
-  const bool in_time = poll(&end, 1, kPatienceMs) == 1;
-  close(pid_fd);
-  if (!in_time) signal(SIGKILL);
-  int status = 0;
-  waitpid(std::exchange(pid_, -1), &status, 0);
-  exit_code_ = !in_time ? 255 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return exit_code_;
+  wait();
 }
 
 ChildRole::ChildRole(const char* name, ChildMain body) { roles()[name] = body; }

@@ -19,9 +19,13 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "tests/support/child_process.h"
 
 namespace verbena::soft_test {
 
@@ -50,31 +54,32 @@ class Link {
   void get_bytes(void* bytes, size_t size_bytes);
   // Whether something can be read: bytes, or the end of the stream.
   bool readable() const;
+  int descriptor() const { return socket_; }
 
  private:
   int socket_;
 };
 
-// A child process in the role `name`; killed and reaped with its owner.
-class Child {
+// A child process in the role `name`.
+class Child : public test::ChildProcess {
  public:
   explicit Child(const std::string& role, const std::vector<std::string>& arguments = {});
-  Child(Child&& other) noexcept;
+  Child(Child&&) noexcept = default;
   Child& operator=(Child&&) = delete;
-  ~Child();
+  // Before its link closes, which it would complain of.
+  ~Child() { kill(); }
 
   Link& link() { return *link_; }
-  pid_t pid() const { return pid_; }
-  void signal(int number) const;
   // Kills and reaps it.
   void kill();
-  // Its exit code, or 128 + N after signal N. Killed, and 255, if it does not end in time.
-  int wait();
 
  private:
-  pid_t pid_ = -1;
-  int exit_code_ = -1;
-  Link* link_ = nullptr;
+  // The test's end of the link, and the child's.
+  using Ends = std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>;
+  static Ends make_ends();
+  Child(const std::string& role, const std::vector<std::string>& arguments, Ends ends);
+
+  std::unique_ptr<Link> link_;
 };
 
 using ChildMain = int (*)(Link& link, const std::vector<std::string>& arguments);

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -44,58 +42,23 @@ void write_file(const std::string& path, const std::string& text) {
 
 ToolProcess::ToolProcess(const std::vector<std::string>& arguments,
                          const std::map<std::string, std::string>& environment,
-                         const std::string& directory) {
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  pid_ = fork();
-  if (pid_ == 0) {
-    const int in = open("/dev/null", O_RDONLY);
-    const int out = open(scratch_.file("out").c_str(), O_WRONLY | O_CREAT, 0600);
-    const int err = open(scratch_.file("err").c_str(), O_WRONLY | O_CREAT, 0600);
-    dup2(in, STDIN_FILENO);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    if (!directory.empty() && chdir(directory.c_str()) != 0) _exit(126);
-    execvp(argv[0], argv.data());
-    _exit(127);
-  }
-}
-
-ToolProcess::~ToolProcess() {
-  if (waited_ || pid_ <= 0) return;
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-}
-
-void ToolProcess::signal(int number) const { kill(pid_, number); }
+                         const std::string& directory)
+    : process_(arguments, {.environment = environment,
+                           .directory = directory,
+                           .files = {{STDIN_FILENO, "/dev/null", O_RDONLY},
+                                     {STDOUT_FILENO, scratch_.file("out")},
+                                     {STDERR_FILENO, scratch_.file("err")}}}) {}
 
 std::string ToolProcess::out() const { return read_file(scratch_.file("out")); }
 std::string ToolProcess::err() const { return read_file(scratch_.file("err")); }
 
-bool ToolProcess::ended(int* wait_status) const {
-  return waitpid(pid_, wait_status, WNOHANG) == pid_;
-}
-
 Outcome ToolProcess::wait() {
-  bool finished = false;
-  // Some examples measure for a while, and sanitizers make everything slower.
-  for (int waits = 0; waits < 4 && !finished; ++waits) {
-    finished = eventually([this] { return ended(&wait_status_); });
-  }
-  if (!finished) {
-    ADD_FAILURE() << "the process did not end; it printed\n" << out() << err();
-    return {};
-  }
-  waited_ = true;
-  const int exit_code =
-      WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_) : WEXITSTATUS(wait_status_);
+  const int exit_code = process_.wait();
   return {exit_code, out(), err()};
 }
 
 std::vector<pid_t> ToolProcess::children() const {
-  const std::string pid = std::to_string(pid_);
+  const std::string pid = std::to_string(process_.pid());
   std::istringstream numbers(read_file("/proc/" + pid + "/task/" + pid + "/children"));
   std::vector<pid_t> found;
   for (pid_t child = 0; numbers >> child;) found.push_back(child);

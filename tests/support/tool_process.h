@@ -4,10 +4,11 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "tests/support/child_process.h"
 
 namespace verbena::test {
 
@@ -40,28 +41,21 @@ class ToolProcess {
   explicit ToolProcess(const std::vector<std::string>& arguments,
                        const std::map<std::string, std::string>& environment = {},
                        const std::string& directory = "");
-  // Kills what still runs.
-  ~ToolProcess();
-  ToolProcess(const ToolProcess&) = delete;
-  ToolProcess& operator=(const ToolProcess&) = delete;
 
-  pid_t pid() const { return pid_; }
-  void signal(int number) const;
+  pid_t pid() const { return process_.pid(); }
+  void signal(int number) const { process_.signal(number); }
+  bool is_running() const { return process_.is_running(); }
   // What it printed so far.
   std::string out() const;
   std::string err() const;
-  // Waits for the end; fails the test after a generous time.
+  // Its end, as ChildProcess::wait().
   Outcome wait();
   // The processes that it started.
   std::vector<pid_t> children() const;
 
  private:
-  bool ended(int* wait_status) const;
-
   ScratchDirectory scratch_;
-  pid_t pid_ = -1;
-  bool waited_ = false;
-  int wait_status_ = 0;
+  ChildProcess process_;
 };
 
 // Looks every few milliseconds until it is true; false after a generous time.

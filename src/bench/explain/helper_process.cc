@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-extern char** environ;
+#include "src/base/spawn.h"
 
 namespace verbena::bench {
 
@@ -25,31 +23,13 @@ Result<Pipe> make_pipe() {
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-Result<pid_t> spawn_program(std::vector<std::string> arguments,
+Result<pid_t> spawn_program(const std::vector<std::string>& arguments,
                             const std::vector<std::pair<int, int>>& descriptors) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  for (const auto& [from, to] : descriptors) posix_spawn_file_actions_adddup2(&actions, from, to);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  pid_t process = -1;
-  const int error = posix_spawnp(&process, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("cannot run {}: {}; install it or leave --profile out", arguments[0],
-                              std::strerror(error)));
-  }
-  return process;
-}
-
-int wait_for_end(pid_t process) {
-  int wait_status = 0;
-  while (waitpid(process, &wait_status, 0) < 0 && errno == EINTR) {
-  }
-  return wait_status;
+  Result<pid_t> process =
+      spawn(arguments, {.descriptors = descriptors, .files = {{STDERR_FILENO, "/dev/null"}}});
+  if (process.ok()) return process;
+  return Status(StatusCode::kUnsupported,
+                fmt::format("{}; install it or leave --profile out", process.status().message()));
 }
 
 Result<std::string> output_of(const std::vector<std::string>& arguments) {
@@ -63,8 +43,8 @@ Result<std::string> output_of(const std::vector<std::string>& arguments) {
     if (count < 0 && errno != EINTR) break;
     if (count > 0) text.append(part, static_cast<size_t>(count));
   }
-  const int wait_status = wait_for_end(process);
-  if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0) {
+  const Result<int> exit_code = wait_for_exit(process);
+  if (!exit_code.ok() || *exit_code != 0) {
     return Status(StatusCode::kUnsupported,
                   fmt::format("{} {} failed", arguments[0], arguments[1]));
   }

@@ -22,10 +22,8 @@ Result<Pipe> make_pipe();
 
 // Starts a program, found by PATH, with some descriptors (first) under given numbers (second) and
 // without standard error. kUnsupported where it cannot be run.
-Result<pid_t> spawn_program(std::vector<std::string> arguments,
+Result<pid_t> spawn_program(const std::vector<std::string>& arguments,
                             const std::vector<std::pair<int, int>>& descriptors);
-// Its status as waitpid() has it.
-int wait_for_end(pid_t process);
 
 // The standard output of a program that succeeds, else kUnsupported.
 Result<std::string> output_of(const std::vector<std::string>& arguments);

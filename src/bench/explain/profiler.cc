@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "src/base/instruction_count.h"
+#include "src/base/spawn.h"
 
 namespace verbena::bench {
 
@@ -50,7 +51,7 @@ class Recorder {
     if (process_ <= 0) return;
     static_cast<void>(tell("disable\n"));
     kill(process_, SIGINT);  // writes the file
-    wait_for_end(process_);
+    static_cast<void>(wait_for_exit(process_));
     process_ = 0;
   }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -18,11 +17,10 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/output.h"
 #include "src/base/runtime.h"
+#include "src/base/spawn.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_service.h"
 #include "verbena/device.h"
-
-extern char** environ;
 
 namespace verbena::bench {
 
@@ -36,29 +34,19 @@ constexpr uint64_t kDeathLookNs = 2'000'000;
 constexpr size_t kMaxOrdersBytes = 16384;
 
 Result<pid_t> spawn_self(int orders, std::vector<std::string> launcher) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, orders, STDIN_FILENO);
-  // Standard output is for results.
-  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   // A launcher has a /proc/self/exe of its own.
   std::string self = launcher.empty() ? "/proc/self/exe" : fmt::format("/proc/{}/exe", getpid());
-  const std::string program = launcher.empty() ? self : launcher.front();
+  const std::string file = launcher.empty() ? self : launcher.front();
   launcher.insert(launcher.end(), {launcher.empty() ? "verbena" : self, kNodeCommand});
-  std::vector<char*> argv;
-  for (std::string& argument : launcher) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  pid_t process = -1;
-  const int error =
-      posix_spawnp(&process, program.c_str(), &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    return Status(StatusCode::kLimitExceeded,
-                  fmt::format("cannot start a node's process: {}; raise the limit of processes "
-                              "(ulimit -u), free memory, or lower --nodes",
-                              std::strerror(error)));
-  }
-  return process;
+  // Standard output is for results.
+  Result<pid_t> process = spawn(
+      launcher,
+      {.file = file, .descriptors = {{orders, STDIN_FILENO}, {STDERR_FILENO, STDOUT_FILENO}}});
+  if (process.ok()) return process;
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("cannot start a node's process: {}; raise the limit of processes "
+                            "(ulimit -u), free memory, or lower --nodes",
+                            process.status().message()));
 }
 
 bool send_orders(int socket, const std::string& orders) {

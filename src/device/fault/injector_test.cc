@@ -9,6 +9,7 @@
 #include "src/base/runtime.h"
 #include "src/base/shared_memory.h"
 #include "src/device/verbs_control.h"
+#include "src/device/verbs_for_test.h"
 #include "verbena/device.h"
 #include "verbena/fault.h"
 
@@ -65,40 +66,23 @@ struct End {
     return {reinterpret_cast<uint64_t>(&(*words)[index]), 8, region.lkey()};
   }
   int send(uint64_t id, unsigned flags = IBV_SEND_SIGNALED) {
-    ibv_sge entry = {reinterpret_cast<uint64_t>(&id), 8, 0};
-    ibv_send_wr request{};
-    request.wr_id = id;
-    request.sg_list = &entry;
-    request.num_sge = 1;
-    request.opcode = IBV_WR_SEND;
-    request.send_flags = flags | IBV_SEND_INLINE;
-    ibv_send_wr* rejected = nullptr;
-    return ibv_post_send(queue_pair.get(), &request, &rejected);
+    return test::post(queue_pair.get(), {.id = id,
+                                         .sges = {{reinterpret_cast<uint64_t>(&id), 8, 0}},
+                                         .flags = flags | IBV_SEND_INLINE});
   }
   // Writes one byte to the start of a word.
   int write(const End& to, uint32_t index, uint8_t value, unsigned flags) {
-    ibv_sge entry = {reinterpret_cast<uint64_t>(&value), 1, 0};
-    ibv_send_wr request{};
-    request.wr_id = value;
-    request.sg_list = &entry;
-    request.num_sge = 1;
-    request.opcode = IBV_WR_RDMA_WRITE;
-    request.send_flags = flags | IBV_SEND_INLINE;
-    request.wr.rdma.remote_addr = to.word(index).addr;
-    request.wr.rdma.rkey = to.region.rkey();
-    ibv_send_wr* rejected = nullptr;
-    return ibv_post_send(queue_pair.get(), &request, &rejected);
+    return test::post(queue_pair.get(), {.id = value,
+                                         .opcode = IBV_WR_RDMA_WRITE,
+                                         .sges = {{reinterpret_cast<uint64_t>(&value), 1, 0}},
+                                         .flags = flags | IBV_SEND_INLINE,
+                                         .remote_address = to.word(index).addr,
+                                         .rkey = to.region.rkey()});
   }
   int receive(uint64_t id) {
-    ibv_sge entry = word(static_cast<uint32_t>(id % words->size()));
-    ibv_recv_wr request{};
-    request.wr_id = id;
-    request.sg_list = &entry;
-    request.num_sge = 1;
-    ibv_recv_wr* rejected = nullptr;
-    return queue_pair.get()->srq != nullptr
-               ? ibv_post_srq_recv(shared_receives.get(), &request, &rejected)
-               : ibv_post_recv(queue_pair.get(), &request, &rejected);
+    const ibv_sge entry = word(static_cast<uint32_t>(id % words->size()));
+    return queue_pair.get()->srq != nullptr ? test::post_receive(shared_receives.get(), id, {entry})
+                                            : test::post_receive(queue_pair.get(), id, {entry});
   }
 };
 

@@ -10,12 +10,16 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/objects.h"
+#include "src/device/verbs_for_test.h"
 #include "verbena/device.h"
 
 namespace verbena::soft {
 namespace {
 
-constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+using test::connect;
+using test::End;
+using test::must;
+
 constexpr uint64_t kPatienceNs = 120'000'000'000;
 constexpr size_t kSlotBytes = 64;
 
@@ -28,55 +32,23 @@ std::ostream& operator<<(std::ostream& out, Death death) {
 
 class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death, uint32_t>> {
  protected:
-  struct End {
-    CompletionQueue cq;
-    QueuePair queue_pair;
-    Qp& qp() const { return as_qp(queue_pair.get()); }
-  };
-
-  template <typename T>
-  static T must(Result<T> result) {
-    EXPECT_TRUE(result.ok()) << result.status().message();
-    return std::move(*result);
-  }
-
-  std::unique_ptr<End> make_end(const SharedReceiveQueue* srq) {
-    CompletionQueue cq = must(CompletionQueue::create(device_, {.depth_cqes = 64}));
-    QueuePair queue_pair = must(
-        QueuePair::create(domain_, {.send_cq = &cq, .recv_cq = &cq, .shared_receive_queue = srq}));
-    EXPECT_TRUE(queue_pair.init(kAccess).ok());
-    return std::make_unique<End>(End{std::move(cq), std::move(queue_pair)});
-  }
-  static void connect(End& a, End& b) {
-    ASSERT_TRUE(a.queue_pair.connect(must(b.queue_pair.address())).ok());
-    ASSERT_TRUE(b.queue_pair.connect(must(a.queue_pair.address())).ok());
+  std::unique_ptr<End> make_end(const SharedReceiveQueue* srq) const {
+    return std::make_unique<End>(node_, test::EndOptions{.shared_receive_queue = srq});
   }
   ibv_sge sge(uint64_t slot, uint32_t length_bytes) const {
     return {reinterpret_cast<uint64_t>(memory_.data()) + slot * kSlotBytes, length_bytes,
             region_.lkey()};
   }
-  int post(uint64_t slot) {
-    ibv_sge entry = sge(slot, kSlotBytes);
-    ibv_recv_wr wr{.wr_id = slot, .next = nullptr, .sg_list = &entry, .num_sge = 1};
-    ibv_recv_wr* bad = nullptr;
-    return ibv_post_srq_recv(srq_.get(), &wr, &bad);
-  }
+  int post(uint64_t slot) { return test::post_receive(srq_.get(), slot, {sge(slot, kSlotBytes)}); }
   void send(End& end) {
-    ibv_sge entry = sge(depth(), 8);
-    ibv_send_wr wr{};
-    wr.sg_list = &entry;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_SEND;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    ibv_send_wr* bad = nullptr;
-    ASSERT_EQ(ibv_post_send(end.queue_pair.get(), &wr, &bad), 0);
+    ASSERT_EQ(test::post(end.qp(), {.sges = {sge(depth(), 8)}}), 0);
     ASSERT_EQ(take(end).status, IBV_WC_SUCCESS);
   }
   static ibv_wc take(End& end) {
     const uint64_t start_ns = now_ns();
     ibv_wc wc{};
     Waiter waiter;
-    while (ibv_poll_cq(end.cq.get(), 1, &wc) == 0) {
+    while (ibv_poll_cq(end.cq(), 1, &wc) == 0) {
       if (now_ns() - start_ns > kPatienceNs) {
         ADD_FAILURE() << "no completion";
         wc.status = IBV_WC_GENERAL_ERR;
@@ -110,13 +82,12 @@ class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death
     packet.mark.store(receiver.next_packet + 1);
   }
 
-  Device device_ = must(Device::open("soft0"));
-  ProtectionDomain domain_ = must(ProtectionDomain::create(device_));
+  test::Node node_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kSlotBytes * (depth() + 1));
   MemoryRegion region_ =
-      must(MemoryRegion::create(domain_, memory_.data(), memory_.size(), kAccess));
+      must(MemoryRegion::create(node_.domain, memory_.data(), memory_.size(), test::kAllAccess));
   SharedReceiveQueue srq_ =
-      must(SharedReceiveQueue::create(domain_, {.depth_wrs = depth(), .max_sges = 1}));
+      must(SharedReceiveQueue::create(node_.domain, {.depth_wrs = depth(), .max_sges = 1}));
 };
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Death, uint32_t>>& info) {
@@ -144,8 +115,8 @@ TEST_P(SharedReceiveRecoveryTest, TheQueueKeepsItsFullDepth) {
     posted.insert(slot);
   }
   for (int round = 0; round < 5; ++round) {
-    die_while_sending(sender->qp(), receiver->qp());
-    reclaim_shared_receives(receiver->qp(), false);
+    die_while_sending(as_qp(sender->qp()), as_qp(receiver->qp()));
+    reclaim_shared_receives(as_qp(receiver->qp()), false);
     if (death() == Death::kPacketMarked) {
       // It got as far as to deliver, so this is delivered.
       const ibv_wc wc = take(*receiver);
@@ -170,7 +141,7 @@ TEST_P(SharedReceiveRecoveryTest, TheQueueKeepsItsFullDepth) {
     // The next round's victim stands at the same place as if nothing had been.
     if (death() == Death::kPacketWritten) {
       ibv_wc wc;
-      ASSERT_EQ(ibv_poll_cq(receiver->cq.get(), 1, &wc), 0);
+      ASSERT_EQ(ibv_poll_cq(receiver->cq(), 1, &wc), 0);
     }
   }
 }
@@ -184,13 +155,13 @@ TEST_P(SharedReceiveRecoveryTest, OtherSendersPassADeadOne) {
   connect(*sender, *receiver);
   connect(*other_sender, *other_receiver);
   for (uint64_t slot = 0; slot < depth(); ++slot) ASSERT_EQ(post(slot), 0);
-  die_while_sending(sender->qp(), receiver->qp());
+  die_while_sending(as_qp(sender->qp()), as_qp(receiver->qp()));
   const uint32_t free = death() == Death::kBeforeClaim ? depth() : depth() - 1;
   for (uint32_t i = 0; i < free; ++i) {
     send(*other_sender);
     ASSERT_EQ(take(*other_receiver).status, IBV_WC_SUCCESS);
   }
-  reclaim_shared_receives(receiver->qp(), false);
+  reclaim_shared_receives(as_qp(receiver->qp()), false);
   if (death() == Death::kBeforeClaim) return;
   if (death() != Death::kPacketMarked) send(*other_sender);
   EXPECT_EQ(take(death() == Death::kPacketMarked ? *receiver : *other_receiver).status,
