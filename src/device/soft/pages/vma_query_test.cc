@@ -1,0 +1,55 @@
+#include "src/device/soft/pages/vma_query.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "src/device/soft/pages/page_share_for_test.h"
+
+namespace verbena::soft {
+namespace {
+
+TEST(VmaQueryTest, BothWaysSeeTheSame) {
+  Result<VmaQuery> best = VmaQuery::open();
+  Result<VmaQuery> file = VmaQuery::open(VmaQuery::Source::kMapsFile);
+  ASSERT_TRUE(best.ok() && file.ok());
+  char* memory = map_private(8 * kPage);
+  ASSERT_EQ(mprotect(memory + 2 * kPage, kPage, PROT_READ), 0);
+  ASSERT_EQ(munmap(memory + 5 * kPage, kPage), 0);
+  const auto begin = reinterpret_cast<uint64_t>(memory);
+  const auto code = reinterpret_cast<uint64_t>(&map_private);
+  const auto stack = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
+  for (const auto& [from, to] : {std::pair<uint64_t, uint64_t>{begin, begin + 8 * kPage},
+                                 {begin + kPage, begin + kPage + 1},
+                                 {code, code + 1},
+                                 {stack, stack + 1},
+                                 {begin + 5 * kPage, begin + 6 * kPage},
+                                 {0, 4096}}) {
+    for (const auto which : {VmaQuery::Which::kAll, VmaQuery::Which::kFileBacked}) {
+      VmaQuery::Scan one(*best, from, to, VmaQuery::Detail::kNamed, which);
+      VmaQuery::Scan other(*file, from, to, VmaQuery::Detail::kNamed, which);
+      for (;;) {
+        Vma a;
+        Vma b;
+        const bool more = one.next(&a);
+        ASSERT_EQ(other.next(&b), more);
+        if (!more) break;
+        EXPECT_EQ(a.start, b.start);
+        EXPECT_EQ(a.end, b.end);
+        EXPECT_EQ(a.offset_bytes, b.offset_bytes);
+        EXPECT_EQ(a.inode, b.inode);
+        EXPECT_EQ(a.device_major, b.device_major);
+        EXPECT_EQ(a.device_minor, b.device_minor);
+        EXPECT_EQ(a.protection(), b.protection());
+        EXPECT_EQ(a.shared, b.shared);
+        EXPECT_STREQ(a.name, b.name);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::soft
