@@ -8,8 +8,8 @@
 
 #include "src/base/runtime.h"
 #include "src/bench/placement.h"
-#include "src/device/sim/node.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::bench {

@@ -10,7 +10,7 @@
 #include "src/base/runtime.h"
 #include "src/bench/run.h"
 #include "src/bench/simulated_nodes.h"
-#include "src/device/sim/node.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/rpc/topology.h"
 
 namespace verbena::simulation_test {

@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

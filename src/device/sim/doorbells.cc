@@ -12,9 +12,9 @@
 #include <algorithm>
 
 #include "src/base/assert.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <utility>
 
-#include "src/device/sim/node.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/device/sim/node.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "src/base/assert.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

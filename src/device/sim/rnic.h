@@ -23,9 +23,9 @@
 
 #include "src/base/runtime.h"
 #include "src/device/sim/fabric.h"
+#include "src/device/sim/fifo_server.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/random_cache.h"
-#include "src/device/sim/server.h"
 #include "src/device/sim/state_cache.h"
 
 namespace verbena::sim {

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/device/sim/node.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/packet_payload.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
