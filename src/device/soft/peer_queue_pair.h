@@ -1,6 +1,7 @@
 // What a queue pair knows of the ones that it sends to, mapped and checked.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -90,7 +91,7 @@ struct PeerQp {
   PeerCq cq;
   PeerSrq srq;
   static constexpr uint32_t kViews = 32;
-  RegionView views[kViews];
+  std::array<RegionView, kViews> views;
 
   // Whether the peer still accepts this queue pair, as it did when its gate was opened.
   bool accepts() const {
