@@ -65,18 +65,18 @@ std::vector<Area> areas_of(const Attack attack, Qp& qp, Qp* own_shared_receiver)
     case Attack::kVictimsQueues: {
       std::vector<Area> areas = {
           area_of(peer.shared, sizeof(soft::QpShared)),
-          area_of(peer.packets, (peer.packet_mask + 1) * sizeof(Packet)),
-          area_of(peer.cq, 2 * soft::kCacheLineBytes),
-          area_of(peer.cq->bells, 64),
+          area_of(peer.packets.packets, (peer.packets.mask + 1) * sizeof(Packet)),
+          area_of(peer.cq.shared, 2 * soft::kCacheLineBytes),
+          area_of(peer.cq.shared->bells, 64),
       };
-      if (peer.srq == nullptr) {
-        areas.push_back(
-            area_of(peer.receives, (peer.receive_mask + 1) * size_t{peer.receive_stride_bytes}));
+      if (peer.srq.shared == nullptr) {
+        areas.push_back(area_of(peer.receives.receives,
+                                (peer.receives.mask + 1) * size_t{peer.receives.stride_bytes}));
       } else {
-        areas.push_back(area_of(peer.srq, sizeof(soft::SrqShared)));
-        areas.push_back(area_of(peer.srq_ring, (peer.srq_ring_mask + 1) * sizeof(uint64_t)));
-        areas.push_back(area_of(peer.srq_receives,
-                                peer.srq_receive_count * size_t{peer.srq_receive_stride_bytes}));
+        areas.push_back(area_of(peer.srq.shared, sizeof(soft::SrqShared)));
+        areas.push_back(area_of(peer.srq.ring, (peer.srq.ring_mask + 1) * sizeof(uint64_t)));
+        areas.push_back(
+            area_of(peer.srq.receives, peer.srq.receive_count * size_t{peer.srq.stride_bytes}));
       }
       return areas;
     }
@@ -88,6 +88,7 @@ std::vector<Area> areas_of(const Attack attack, Qp& qp, Qp* own_shared_receiver)
       soft::Header& own = qp.rnic->header();
       std::vector<Area> areas = {
           area_of(qp.shared, offsetof(soft::QpShared, in_flight)),
+          area_of(&qp.shared->connection, sizeof(soft::ConnectionShared)),
           area_of(qp.recv_cq->shared, soft::kCacheLineBytes),
           area_of(own.regions, 64 * sizeof(soft::RegionEntry)),
       };
@@ -98,13 +99,13 @@ std::vector<Area> areas_of(const Attack attack, Qp& qp, Qp* own_shared_receiver)
         areas.push_back(
             area_of(srq.shared_receives, srq.depth * size_t{srq.shared_receive_stride_bytes}));
       } else {
-        areas.push_back(area_of(qp.shared_receives,
-                                (qp.recv_mask + 1) * size_t{qp.shared_receive_stride_bytes}));
+        areas.push_back(area_of(qp.receives.shown(),
+                                (qp.receives.mask() + 1) * size_t{qp.receives.stride_bytes()}));
       }
       return areas;
     }
     case Attack::kPackets:
-      return {area_of(peer.packets, (peer.packet_mask + 1) * sizeof(Packet))};
+      return {area_of(peer.packets.packets, (peer.packets.mask + 1) * sizeof(Packet))};
   }
   return {};
 }
@@ -140,8 +141,8 @@ void scribble(Random& random, const Area& area) {
 
 // A packet that the victim will take for the next one, with anything in it.
 void forge(Random& random, PeerQp& peer) {
-  const uint32_t position = peer.next_packet;
-  Packet& packet = peer.packets[position & peer.packet_mask];
+  const uint32_t position = peer.packets.next;
+  Packet& packet = peer.packets.packets[position & peer.packets.mask];
   packet.byte_count = static_cast<uint32_t>(nasty(random, packet.byte_count));
   packet.immediate = static_cast<uint32_t>(random.next());
   packet.receive_index =
@@ -150,11 +151,9 @@ void forge(Random& random, PeerQp& peer) {
   packet.inline_bytes = static_cast<uint8_t>(random.next());
   if (random.below(2) == 0) packet.byte_count = packet.inline_bytes;
   packet.mark.store(position + 1, std::memory_order_release);
-  peer.next_packet = position + 1;
-  if (peer.srq != nullptr && packet.receive_index < peer.srq_receive_count) {
-    auto* receive = reinterpret_cast<soft::SharedReceive*>(
-        peer.srq_receives + packet.receive_index * size_t{peer.srq_receive_stride_bytes});
-    receive->claim.store(random.next(), std::memory_order_relaxed);
+  peer.packets.next = position + 1;
+  if (peer.srq.shared != nullptr && packet.receive_index < peer.srq.receive_count) {
+    peer.srq.receive(packet.receive_index).claim.store(random.next(), std::memory_order_relaxed);
   }
 }
 
@@ -379,7 +378,7 @@ class BrokenRuleTest : public testing::TestWithParam<bool> {
     ASSERT_EQ(post(sender_.qp(), {.sges = {buffer_.sge(0, 8)}}), 0);
     ASSERT_EQ(wait_for_one(sender_.cq()).status, IBV_WC_SUCCESS);
     Qp& qp = soft::as_qp(receiver_.qp());
-    spoil(qp.packets[qp.next_packet & qp.packet_mask]);
+    spoil(qp.arrivals.packet(qp.arrivals.next));
   }
   void expect_error(ibv_wc_status status) {
     const ibv_wc wc = wait_for_one(receiver_.cq());
@@ -454,23 +453,41 @@ TEST_P(OwnReceiveRuleTest, APacketWithoutAReceive) {
     EXPECT_EQ(wait_for_one(receiver_.cq()).status, IBV_WC_SUCCESS);
   }
   Qp& qp = soft::as_qp(receiver_.qp());
-  qp.packets[qp.next_packet & qp.packet_mask].mark.store(qp.next_packet + 1);
+  qp.arrivals.packet(qp.arrivals.next).mark.store(qp.arrivals.next + 1);
   expect_fatal();
+}
+
+// A sender takes no receive that its peer cannot have, whatever the peer says.
+TEST_P(OwnReceiveRuleTest, MoreCreditsThanReceives) {
+  Qp& qp = soft::as_qp(receiver_.qp());
+  for (int i = 0; i < 4; ++i) {
+    send_spoiled([](Packet&) {});
+    EXPECT_EQ(wait_for_one(receiver_.cq()).status, IBV_WC_SUCCESS);
+  }
+  const uint64_t too_many = qp.receives.credits() + qp.receives.mask() + 2;
+  for (const uint64_t credits : {too_many, uint64_t{3}, uint64_t{~0u}, ~uint64_t{0}}) {
+    qp.shared->connection.credits.store(credits);
+    ASSERT_EQ(post(sender_.qp(), {.sges = {buffer_.sge(0, 8)}}), 0);
+    EXPECT_EQ(soft::as_qp(sender_.qp()).waiting.count(), 1u);
+    ASSERT_EQ(post_receive(receiver_.qp(), 0, {buffer_.sge(0, 64)}), 0);
+    EXPECT_EQ(wait_for_one(sender_.cq()).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wait_for_one(receiver_.cq()).status, IBV_WC_SUCCESS);
+  }
 }
 
 // The peer's word on what is at fault may not be about another kind of object.
 TEST_P(BrokenRuleTest, AFaultOfAnyKindIsAnEventOfTheQueuePair) {
   Qp& qp = soft::as_qp(receiver_.qp());
-  qp.shared->fault.store(soft::make_fault(qp.life, IBV_EVENT_CQ_ERR));
+  qp.shared->reliable.fault.store(soft::make_fault(qp.life, IBV_EVENT_CQ_ERR));
   qp.rnic->wake();
   expect_fatal();
 }
 
 TEST_P(BrokenRuleTest, AFaultOfAnotherLifeIsNone) {
   Qp& qp = soft::as_qp(receiver_.qp());
-  qp.shared->fault.store(soft::make_fault(qp.life - 1, IBV_EVENT_QP_ACCESS_ERR));
+  qp.shared->reliable.fault.store(soft::make_fault(qp.life - 1, IBV_EVENT_QP_ACCESS_ERR));
   qp.rnic->wake();
-  ASSERT_TRUE(wait_until([&] { return qp.shared->fault.load() == 0; }));
+  ASSERT_TRUE(wait_until([&] { return qp.shared->reliable.fault.load() == 0; }));
   send_spoiled([](Packet&) {});
   EXPECT_EQ(wait_for_one(receiver_.cq()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(state_of(node_, receiver_.qp()), IBV_QPS_RTS);

@@ -199,7 +199,7 @@ class SharedMappingTest : public testing::TestWithParam<std::tuple<Place, Kind>>
   }
   // Whether the peer's region is mapped here.
   bool is_mapped() {
-    for (const soft::RegionView& view : soft::as_qp(end_.qp()).remote_views) {
+    for (const soft::RegionView& view : soft::as_qp(end_.qp()).peer.views) {
       if (view.stamp != 0) return view.base != nullptr;
     }
     return false;

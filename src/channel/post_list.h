@@ -21,6 +21,8 @@ class PostList {
   int push(ibv_send_wr& request) {
     request.next = nullptr;
     if (batch_ == 1) return post(&request);
+    VERBENA_DEBUG_ASSERT(count_ < batch_ && (count_ == 0) == (first_ == nullptr));
+    VERBENA_DEBUG_ASSERT(count_ == 0 || last_ != &request);
     if (first_ == nullptr) {
       first_ = &request;
     } else {

@@ -111,7 +111,9 @@ class ReceivePool {
   // The receive `tag` may be filled again. It is posted once the batch is full.
   bool give_back(uint64_t tag) {
     VERBENA_DEBUG_ASSERT(tag < requests_.size());
+    VERBENA_DEBUG_ASSERT(waiting_ < repost_batch_);
     ibv_recv_wr* request = &requests_[tag];
+    VERBENA_DEBUG_ASSERT(request != first_);
     request->next = first_;
     first_ = request;
     if (++waiting_ < repost_batch_) return true;

@@ -70,7 +70,10 @@ class SendQueue {
   const ChannelError& error() const { return error_; }
 
  private:
-  uint32_t free_wrs() const { return depth_wrs_ - static_cast<uint32_t>(posted_ - retired_); }
+  uint32_t free_wrs() const {
+    VERBENA_DEBUG_ASSERT(retired_ <= posted_ && posted_ - retired_ <= depth_wrs_);
+    return depth_wrs_ - static_cast<uint32_t>(posted_ - retired_);
+  }
   bool make_room();
 
   void count(ibv_send_wr& request) {

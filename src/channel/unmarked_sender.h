@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "src/base/assert.h"
 #include "src/channel/channel.h"
 
 namespace verbena::channel {
@@ -31,6 +32,7 @@ class UnmarkedSender {
   char* payload(uint32_t slot) const { return slots_.slot(slot); }
 
   bool post(uint32_t slot, uint32_t bytes) {
+    VERBENA_DEBUG_ASSERT(slot < slots_.count && bytes <= slots_.shape.capacity_bytes);
     SlotRequest& request = requests_[slot];
     set_size_or_empty(request, bytes, inline_limit_bytes_);
     return queue_.push(request.request);

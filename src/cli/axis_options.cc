@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "src/bench/experiment/axis.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {
 

@@ -25,7 +25,7 @@
 #include "src/bench/run/simulated_nodes.h"
 #include "src/bench/verbs/verbs_table.h"
 #include "src/cli/tool.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 

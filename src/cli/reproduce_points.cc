@@ -23,7 +23,7 @@
 #include "src/bench/run/progress.h"
 #include "src/cli/share.h"
 #include "src/cli/tool.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {
 

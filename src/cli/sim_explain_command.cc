@@ -19,7 +19,7 @@
 #include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/sim_command.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {
 

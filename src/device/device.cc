@@ -13,7 +13,7 @@
 #include "src/device/port.h"
 #include "src/device/probe.h"
 #include "src/device/sim/control.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 #include "src/device/soft/soft.h"
 #include "src/device/verbs_control.h"
 #include "verbena/fault.h"

@@ -11,7 +11,7 @@
 #include "src/bench/experiment/topology.h"
 #include "src/bench/run/run.h"
 #include "src/bench/run/simulated_nodes.h"
-#include "src/device/sim/node.h"
+#include "src/device/sim/simulated_node.h"
 
 namespace verbena::simulation_test {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 
 namespace verbena::bench {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/device/sim/node.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 #include "src/device/verbs_control.h"
 #include "src/device/verbs_for_test.h"

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "src/device/last_error.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

@@ -12,9 +12,9 @@
 #include <algorithm>
 
 #include "src/base/assert.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -77,6 +77,7 @@ bool Rnic::note_doorbell(QueuePair& qp, uint32_t life, uint32_t count, bool alon
   const bool first = qp.told == qp.rung;
   record_doorbell_wait(qp);
   qp.told += ahead;
+  VERBENA_DEBUG_ASSERT(qp.rung <= qp.told && qp.told <= qp.posted);
   qp.told_at = simulation_.now();
   qp.all_along = along && (first || qp.all_along);
   return first;
@@ -158,6 +159,7 @@ void Rnic::entries_fetched(void* object, uint64_t argument) {
   if (qp.life != argument >> 32 || qp.state != IBV_QPS_RTS) return;
   // The count's lower half: no two that are under way are so far apart.
   qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
+  VERBENA_DEBUG_ASSERT(qp.fetched <= qp.rung);
   Rnic& rnic = qp.node->rnic;
   rnic.fetch_payloads(qp);
   rnic.schedule_requests(qp);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "src/device/sim/node.h"
 #include "src/device/sim/recorder.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

@@ -13,8 +13,8 @@
 
 #include "src/base/runtime.h"
 #include "src/device/sim/event_queue.h"
+#include "src/device/sim/fifo_server.h"
 #include "src/device/sim/objects.h"
-#include "src/device/sim/server.h"
 
 namespace verbena::sim {
 

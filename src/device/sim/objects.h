@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "src/base/assert.h"
 #include "src/device/sim/event_queue.h"
 #include "src/device/sim/growing_ring.h"
 #include "src/device/sim/random_cache.h"
@@ -97,7 +98,10 @@ struct ReceiveQueue {
 
   uint32_t& slot_of(uint64_t number) { return order[number % depth]; }
   ibv_sge* sges_of(uint64_t slot) { return &sges[slot * max_sges]; }
-  void release(uint64_t slot) { free_slots.push_back(static_cast<uint32_t>(slot)); }
+  void release(uint64_t slot) {
+    VERBENA_DEBUG_ASSERT(slot < depth && free_slots.size() < depth);
+    free_slots.push_back(static_cast<uint32_t>(slot));
+  }
   void release_all() {
     free_slots.clear();
     for (uint32_t slot = depth; slot > 0; --slot) free_slots.push_back(slot - 1);
@@ -125,6 +129,42 @@ struct PendingResponse {
   bool executed = false;  // atomics
 };
 
+// What the requester of a reliable connection keeps of its messages until they are acknowledged.
+struct RcRequester {
+  CacheStamp read_state;
+  uint32_t placing = 0;    // packets of responses that are on their way into memory
+  uint64_t acked = 0;      // messages that the responder has acknowledged
+  uint64_t sent_ever = 0;  // messages whose first packet was sent at least once
+  uint32_t reads_outstanding = 0;
+  uint64_t answered = 0;     // all READs and atomics below have their responses
+  bool asked_again = false;  // since the last response that came in order
+  bool paused = false;       // until an RNR timer ends
+  bool timer_running = false;
+  Time progress_at = 0;
+  uint32_t retries = 0;
+  uint32_t rnr_retries = 0;
+
+  // What is on its way, or in a cache, outlives a life of the queue pair.
+  void reset() { *this = {.read_state = read_state, .placing = placing}; }
+};
+
+// What the responder of a reliable connection still has to say.
+struct RcResponder {
+  bool nak_sent = false;
+  bool ack_queued = false;
+  NakCode nak = NakCode::kNone;  // what the next acknowledgement says
+  uint64_t nak_message = 0;
+  std::vector<PendingResponse> responses;
+  bool response_queued = false;
+  uint32_t response_turn_sent = 0;
+  struct Replay {
+    uint64_t message = UINT64_MAX;
+    uint64_t original = 0;
+  };
+  std::vector<Replay> atomics;  // the last ones, for repeated requests
+  uint64_t atomics_done = 0;
+};
+
 struct QueuePair {
   ibv_qp verbs{};
   Node* node = nullptr;
@@ -150,13 +190,12 @@ struct QueuePair {
   Node* peer_node = nullptr;
   uint32_t mtu_bytes = 0;
   CachePlace context;
-  CacheStamp read_state;
   // What takes longer for one packet must not let the next one overtake it.
   Time emit_at = 0;
   Time receive_at = 0;
   Time place_at = 0;
 
-  // --- requester ---
+  // --- send queue and sending side ---
   uint32_t depth = 0;
   uint32_t max_sges = 0;
   uint32_t max_inline_bytes = 0;
@@ -169,8 +208,6 @@ struct QueuePair {
   bool all_along = false;  // what it was told of and has not handled came with the doorbells
   Time told_at = 0;        // by the last of them
   uint64_t retired = 0;    // completed in order
-  uint32_t placing = 0;    // packets of responses that are on their way into memory
-  uint64_t acked = 0;      // messages that the responder has acknowledged
   // Payload: what is being fetched, and what lies ready to be sent.
   uint64_t payload_message = 0;
   uint32_t payload_packet = 0;
@@ -179,42 +216,24 @@ struct QueuePair {
   // What is sent next.
   uint64_t send_message = 0;
   uint32_t send_packet = 0;
-  uint64_t sent_ever = 0;  // messages whose first packet was sent at least once
-  uint32_t reads_outstanding = 0;
-  uint64_t answered = 0;     // all READs and atomics below have their responses
-  bool asked_again = false;  // since the last response that came in order
   Time send_after = 0;
   Time translating = 0;      // that the next entry still has to wait for
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
   bool queued = false;       // in the sending side's ring
   uint32_t turn_sent = 0;    // packets since its turn there began
-  bool paused = false;       // until an RNR timer ends
-  bool timer_running = false;
-  Time progress_at = 0;
-  uint32_t retries = 0;
-  uint32_t rnr_retries = 0;
 
-  // --- responder ---
+  // --- receiving side ---
   ReceiveQueue own_receives;
   uint64_t expected_message = 0;
   uint32_t expected_packet = 0;
   uint64_t current_receive = 0;  // slot; of a SEND of several packets
   bool filling = false;          // such a SEND has begun and not ended
   bool starved = false;          // its packets wait for a receive that is being fetched
-  bool nak_sent = false;
-  bool ack_queued = false;
-  NakCode nak = NakCode::kNone;  // what the next acknowledgement says
-  uint64_t nak_message = 0;
-  std::vector<PendingResponse> responses;
-  bool response_queued = false;
-  uint32_t response_turn_sent = 0;
-  struct Replay {
-    uint64_t message = UINT64_MAX;
-    uint64_t original = 0;
-  };
-  std::vector<Replay> atomics;  // the last ones, for repeated requests
-  uint64_t atomics_done = 0;
+
+  // --- reliable connections ---
+  RcRequester requester;
+  RcResponder responder;
 
   Wqe& wqe(uint64_t number) { return entries.wqe(number); }
   ibv_sge* sges_of(uint64_t number) { return entries.sges(number); }

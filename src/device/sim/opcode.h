@@ -3,7 +3,11 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstdint>
+
 namespace verbena::sim {
+
+inline constexpr uint32_t kAtomicBytes = 8;
 
 inline bool is_send(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "src/device/sim/node.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -74,7 +74,7 @@ int make_entry(QueuePair& qp, const ibv_send_wr& request) {
                 !is_atomic(request.opcode);
   if (wqe.inlined && length > qp.max_inline_bytes) return ENOMEM;
   // The data of READs is placed after they have been retired.
-  qp.entries.add(number, qp.placing == 0 ? qp.retired : 0);
+  qp.entries.add(number, qp.requester.placing == 0 ? qp.retired : 0);
   std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
   if (wqe.inlined) {
     std::byte* to = qp.entries.inline_bytes(number).hold(wqe.length_bytes);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
-#include "src/device/sim/node.h"
+#include "src/device/sim/simulated_node.h"
 
 namespace verbena::sim {
 

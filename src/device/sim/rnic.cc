@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "src/base/assert.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/recorder.h"
+#include "src/device/sim/simulated_node.h"
 
 namespace verbena::sim {
 
@@ -75,32 +75,24 @@ void Rnic::remove_queue_pair(QueuePair& qp) {
   // The object stays, since packets on their way may name it; what it held goes.
   qp.own_receives.receives.reset();
   qp.own_receives.sges.reset();
-  qp.responses = {};
-  qp.atomics = {};
 }
 
 void Rnic::reset(QueuePair& qp) {
   ++qp.life;
   qp.state = IBV_QPS_RESET;
   qp.entries.clear();
-  qp.posted = qp.reclaimed = qp.told = qp.rung = qp.fetched = qp.retired = qp.acked = 0;
-  qp.payload_message = qp.send_message = qp.sent_ever = 0;
+  qp.posted = qp.reclaimed = qp.told = qp.rung = qp.fetched = qp.retired = 0;
+  qp.payload_message = qp.send_message = 0;
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
-  qp.reads_outstanding = 0;
-  qp.answered = 0;
-  qp.asked_again = false;
-  qp.pacing = qp.queued = qp.paused = qp.timer_running = false;
+  qp.pacing = qp.queued = false;
   qp.turn_sent = 0;
   qp.translating = 0;
-  qp.response_turn_sent = 0;
   ++qp.fetch_epoch;
-  qp.retries = qp.rnr_retries = 0;
   qp.expected_message = 0;
   qp.expected_packet = 0;
-  qp.starved = qp.nak_sent = qp.ack_queued = qp.response_queued = false;
-  qp.nak = NakCode::kNone;
-  qp.responses.clear();
-  qp.atomics.clear();
+  qp.starved = false;
+  qp.requester.reset();
+  qp.responder = {};
   if (std::exchange(qp.filling, false) && qp.srq != nullptr) {
     qp.srq->queue.release(qp.current_receive);
   }

@@ -5,10 +5,13 @@
 // the other, taking turns between queue pairs; link and switch (fabric.h); the receiving side;
 // payload and completion over the bus into memory; the acknowledgement back the same way.
 //
-//   doorbells.cc  doorbells, fetches of entries
-//   transmit.cc   fetches of payloads, the sending side
-//   receive.cc    the receiving side: requests, responses, placement
-//   recovery.cc   acknowledgements, retries, time-outs, errors
+//   doorbells.cc      doorbells, fetches of entries
+//   transmit.cc       fetches of payloads, the sending side
+//   receive.cc        the receiving side, placement
+//   receive_queue.cc  receives and their fetches
+//   rc_requester.cc   READs and atomics, acknowledgements, retries, time-outs
+//   rc_responder.cc   requests in their order, responses, refusals
+//   error_state.cc    completions of sends, errors
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -20,9 +23,9 @@
 
 #include "src/base/runtime.h"
 #include "src/device/sim/fabric.h"
+#include "src/device/sim/fifo_server.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/random_cache.h"
-#include "src/device/sim/server.h"
 #include "src/device/sim/state_cache.h"
 
 namespace verbena::sim {
@@ -101,24 +104,17 @@ class Rnic {
 
   // --- transmit.cc ---
   static void payload_fetched(void* qp, uint64_t stamp);
-  static void response_fetched(void* qp, uint64_t stamp);
   static void sent(void* rnic, uint64_t);
   static void paced(void* qp, uint64_t life);
   static void emit(void* packet, uint64_t);
   Time gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes, Time* read);
   void fetch_payloads(QueuePair& qp);
-  void fetch_responses(QueuePair& qp);
   void queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent);
-  // Give the queue pair a turn if it has something to send.
+  // Gives the queue pair a turn if it has something to send.
   void schedule_requests(QueuePair& qp);
-  void schedule_responses(QueuePair& qp);
-  void schedule_ack(QueuePair& qp);
   bool may_send(QueuePair& qp);
-  static bool may_respond(const QueuePair& qp);
   void start_next();
   Made make_request(QueuePair& qp);
-  Made make_response(QueuePair& qp);
-  Made make_ack(QueuePair& qp);
   Packet* make_packet(QueuePair& qp, PacketKind kind);
   // Whether the packet's bytes move (Simulation::Options::copy_all).
   bool moves(const Packet& packet) const;
@@ -126,50 +122,68 @@ class Rnic {
   // --- receive.cc ---
   static void received(void* packet, uint64_t);
   static void place(void* packet, uint64_t);
-  static void receives_fetched(void* queue, uint64_t count);
-  static void record_read(void* queue, uint64_t epoch);
-  static void take_starving(ReceiveQueue& queue);
-  static void atomic_done(void* packet, uint64_t);
   void request_received(Packet* packet);
   // True: the packet was taken over.
-  bool take_request(Packet* packet);
   bool take_write(QueuePair& qp, Packet* packet);
   bool take_send(QueuePair& qp, Packet* packet);
-  void take_read(QueuePair& qp, const Packet& packet);
-  bool take_atomic(QueuePair& qp, Packet* packet);
-  void repeat(QueuePair& qp, const Packet& packet);
-  bool may_read(QueuePair& qp, uint32_t rkey, uint64_t address, uint64_t bytes);
-  void respond(QueuePair& qp, const PendingResponse& response);
-  enum class Receive : uint8_t { kReady, kFetching, kNone };
-  Receive next_receive(QueuePair& qp);
-  Receive take_receive(QueuePair& qp, Packet* packet);
-  void consume_receive(QueuePair& qp, Packet& packet);
-  void advance(QueuePair& qp, const Packet& packet);
   void land(QueuePair& qp, Packet* packet, Region* region);
-  void response_received(Packet* packet);
   void record_placed(Recorder& recorder, const Packet& packet);
-  void fetch_receives(ReceiveQueue& queue);
-  void complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status);
-  // `message`: the one that is refused.
-  void refuse(QueuePair& qp, NakCode code, uint64_t message);
   // Copies between a gather list and bytes; false: memory that is not registered so.
   bool gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes, uint64_t length);
   bool scatter(const ibv_sge* sges, uint32_t count, uint64_t offset, const std::byte* bytes,
                uint64_t length, Fiber** owner);
 
-  // --- recovery.cc ---
+  // --- receive_queue.cc ---
+  static void receives_fetched(void* queue, uint64_t count);
+  static void record_read(void* queue, uint64_t epoch);
+  static void take_starving(ReceiveQueue& queue);
+  enum class Receive : uint8_t { kReady, kFetching, kNone };
+  Receive next_receive(QueuePair& qp);
+  Receive take_receive(QueuePair& qp, Packet* packet);
+  void consume_receive(QueuePair& qp, Packet& packet);
+  void fetch_receives(ReceiveQueue& queue);
+  void complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status);
+
+  // --- rc_requester.cc ---
   static void timer(void* qp, uint64_t life);
   static void rnr_over(void* qp, uint64_t life);
-  static void completion_visible(void* packet, uint64_t);
+  static bool may_begin(const QueuePair& qp, const Wqe& wqe);
+  // Completes the packet of a READ or an atomic.
+  void ask(QueuePair& qp, Wqe& wqe, Made& made);
+  void response_received(Packet* packet);
   void ack_received(const Packet& packet);
   void acknowledge(QueuePair& qp, uint64_t messages);
   void retire(QueuePair& qp);
-  void complete(QueuePair& qp, uint64_t message, ibv_wc_status status);
   void begin_at(QueuePair& qp, uint64_t message);
   // The first READ or atomic without its response, or sent_ever.
   static uint64_t next_answer(QueuePair& qp);
   void go_back(QueuePair& qp);
   void start_timer(QueuePair& qp);
+
+  // --- rc_responder.cc ---
+  static void response_fetched(void* qp, uint64_t stamp);
+  static void atomic_done(void* packet, uint64_t);
+  // True: the packet was taken over.
+  bool take_request(Packet* packet);
+  void take_read(QueuePair& qp, const Packet& packet);
+  bool take_atomic(QueuePair& qp, Packet* packet);
+  void advance(QueuePair& qp, const Packet& packet);
+  void repeat(QueuePair& qp, const Packet& packet);
+  bool may_read(QueuePair& qp, uint32_t rkey, uint64_t address, uint64_t bytes);
+  void respond(QueuePair& qp, const PendingResponse& response);
+  // `message`: the one that is refused.
+  void refuse(QueuePair& qp, NakCode code, uint64_t message);
+  void fetch_responses(QueuePair& qp);
+  static bool may_respond(const QueuePair& qp);
+  // Give the queue pair a turn if it has something to send.
+  void schedule_responses(QueuePair& qp);
+  void schedule_ack(QueuePair& qp);
+  Made make_response(QueuePair& qp);
+  Made make_ack(QueuePair& qp);
+
+  // --- error_state.cc ---
+  static void completion_visible(void* packet, uint64_t);
+  void complete(QueuePair& qp, uint64_t message, ibv_wc_status status);
 
   // --- shared by all (rnic.cc) ---
   // Of a packet: `delay` grows by what it waits for state, the result is what the others wait, too.

@@ -7,8 +7,8 @@
 #include "src/base/assert.h"
 #include "src/base/log.h"
 #include "src/device/sim/fabric.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/recorder.h"
+#include "src/device/sim/simulated_node.h"
 
 namespace verbena::sim {
 

@@ -1,13 +1,12 @@
 // The sending side: fetches of payloads, and the ring in which queue pairs take turns.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "src/base/assert.h"
-#include "src/device/sim/node.h"
 #include "src/device/sim/opcode.h"
+#include "src/device/sim/packet_payload.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -16,9 +15,6 @@ namespace {
 
 // A queue pair may have so much payload fetched ahead of what it sends.
 constexpr uint64_t kFetchAheadBytes = 16 << 10;
-constexpr uint32_t kFetchAheadLeast = 2;
-
-uint64_t stamp(uint32_t life, uint32_t epoch) { return uint64_t{life} << 32 | epoch; }
 
 bool needs_payload(const Wqe& wqe) {
   return !wqe.inlined && wqe.length_bytes > 0 && !asks_for_data(wqe.opcode);
@@ -26,16 +22,6 @@ bool needs_payload(const Wqe& wqe) {
 
 uint32_t fetch_ahead(const QueuePair& qp) {
   return std::max(kFetchAheadLeast, static_cast<uint32_t>(kFetchAheadBytes / qp.mtu_bytes));
-}
-
-// The payload of packet `index` of a message.
-uint32_t payload_of(uint32_t length_bytes, uint32_t mtu_bytes, uint32_t index) {
-  const uint64_t offset = uint64_t{index} * mtu_bytes;
-  return static_cast<uint32_t>(std::min<uint64_t>(mtu_bytes, length_bytes - offset));
-}
-
-Time payload_cost(const Profile& profile, uint32_t bytes) {
-  return (bytes + 63) / 64 * profile.tx_64;
 }
 
 }  // namespace
@@ -90,7 +76,7 @@ void Rnic::fetch_payloads(QueuePair& qp) {
       recorder->step(StepKind::kTranslationMiss, node_.number, of, read, there);
     }
     ++qp.payload_outstanding;
-    simulation_.at(there, payload_fetched, &qp, stamp(qp.life, qp.fetch_epoch));
+    simulation_.at(there, payload_fetched, &qp, fetch_stamp(qp.life, qp.fetch_epoch));
     if (++qp.payload_packet == wqe.packets) {
       ++qp.payload_message;
       qp.payload_packet = 0;
@@ -100,66 +86,16 @@ void Rnic::fetch_payloads(QueuePair& qp) {
 
 void Rnic::payload_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (stamp(qp.life, qp.fetch_epoch) != argument) return;
+  if (fetch_stamp(qp.life, qp.fetch_epoch) != argument) return;
   --qp.payload_outstanding;
   ++qp.payload_ready;
   qp.node->rnic.schedule_requests(qp);
 }
 
-void Rnic::fetch_responses(QueuePair& qp) {
-  for (PendingResponse& response : qp.responses) {
-    if (response.atomic) continue;
-    while (response.fetched + response.fetching < response.packets &&
-           response.fetching < kFetchAheadLeast) {
-      const uint32_t index = response.fetched + response.fetching;
-      const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
-      const Time free = bus_down_.free_at();
-      const Time read = bus_read(bytes);
-      // Behind what was written before: reads do not pass writes on the bus.
-      Time there = std::max(read, qp.place_at);
-      const Time ordered = there;
-      const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
-      if (Region* const region = find_region(response.rkey)) {
-        if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
-      }
-      if (Recorder* const recorder = simulation_.recorder()) {
-        const StepOf of{.message = {.node = qp.peer_node->number,
-                                    .queue_pair = qp.attributes.dest_qp_num,
-                                    .number = response.message},
-                        .packet = PacketKind::kReadResponse,
-                        .index = index};
-        recorder->served(StepKind::kBusWait, StepKind::kPayloadFetch, node_.number, of,
-                         simulation_.now(), free, read);
-        recorder->step(StepKind::kPlacementOrder, node_.number, of, read, ordered);
-        recorder->step(StepKind::kTranslationMiss, node_.number, of, ordered, there);
-      }
-      ++response.fetching;
-      simulation_.at(there, response_fetched, &qp,
-                     stamp(qp.life, static_cast<uint32_t>(response.message)));
-    }
-    if (response.fetched + response.fetching < response.packets) return;
-  }
-}
-
-void Rnic::response_fetched(void* object, uint64_t argument) {
-  auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != argument >> 32) return;
-  for (PendingResponse& response : qp.responses) {
-    if (static_cast<uint32_t>(response.message) != static_cast<uint32_t>(argument)) continue;
-    if (response.fetching == 0) continue;
-    --response.fetching;
-    ++response.fetched;
-    break;
-  }
-  Rnic& rnic = qp.node->rnic;
-  rnic.fetch_responses(qp);
-  rnic.schedule_responses(qp);
-}
-
 // ---- the ring ----
 
 bool Rnic::may_send(QueuePair& qp) {
-  if (qp.state != IBV_QPS_RTS || qp.paused) return false;
+  if (qp.state != IBV_QPS_RTS || qp.requester.paused) return false;
   // A READ that was answered before the queue pair had to go back.
   while (qp.send_message < qp.fetched && qp.wqe(qp.send_message).done) ++qp.send_message;
   if (qp.send_message >= qp.fetched) return false;
@@ -167,10 +103,7 @@ bool Rnic::may_send(QueuePair& qp) {
   if (wqe.bad) return false;
   if (needs_payload(wqe) && qp.payload_ready == 0) return false;
   if (qp.send_packet > 0) return true;
-  if (wqe.fence && qp.reads_outstanding > 0) return false;
-  if (asks_for_data(wqe.opcode) && qp.reads_outstanding >= qp.attributes.max_rd_atomic) {
-    return false;
-  }
+  if (!may_begin(qp, wqe)) return false;
   if (simulation_.now() < qp.send_after) {
     if (!qp.pacing) {
       qp.pacing = true;
@@ -218,30 +151,6 @@ void Rnic::schedule_requests(QueuePair& qp) {
   start_next();
 }
 
-bool Rnic::may_respond(const QueuePair& qp) {
-  if (qp.responses.empty()) return false;
-  const PendingResponse& response = qp.responses.front();
-  return response.atomic ? response.executed : response.next_packet < response.fetched;
-}
-
-void Rnic::schedule_responses(QueuePair& qp) {
-  if (qp.response_queued) return;
-  if (!may_respond(qp)) {
-    qp.response_turn_sent = 0;
-    return;
-  }
-  qp.response_queued = true;
-  queue_turn(responses_, {Job::Kind::kResponse, &qp, qp.life}, &qp.response_turn_sent);
-  start_next();
-}
-
-void Rnic::schedule_ack(QueuePair& qp) {
-  if (qp.ack_queued) return;
-  qp.ack_queued = true;
-  responses_.push_back({Job::Kind::kAck, &qp, qp.life});
-  start_next();
-}
-
 void Rnic::start_next() {
   if (sending_ || !simulation_.fabric().ready(node_)) return;
   sending_ = true;  // for what is scheduled from here
@@ -261,15 +170,15 @@ void Rnic::start_next() {
         ++qp.turn_sent;
         break;
       case Job::Kind::kResponse:
-        qp.response_queued = false;
+        qp.responder.response_queued = false;
         if (!may_respond(qp)) continue;
         made_ = make_response(qp);
-        ++qp.response_turn_sent;
+        ++qp.responder.response_turn_sent;
         break;
       case Job::Kind::kAck:
-        qp.ack_queued = false;
+        qp.responder.ack_queued = false;
         // What is refused comes behind the answers to what was not.
-        if (qp.nak != NakCode::kNone && !qp.responses.empty()) continue;
+        if (qp.responder.nak != NakCode::kNone && !qp.responder.responses.empty()) continue;
         made_ = make_ack(qp);
         break;
     }
@@ -345,7 +254,8 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
   Wqe& wqe = qp.wqe(qp.send_message);
   const bool asks = asks_for_data(wqe.opcode);
   Made made;
-  if (qp.send_packet == 0) qp.sent_ever = std::max(qp.sent_ever, qp.send_message + 1);
+  if (qp.send_packet == 0)
+    qp.requester.sent_ever = std::max(qp.requester.sent_ever, qp.send_message + 1);
   made.cost = profile.tx_message + context_cost(qp, &made.delay);
 
   Packet* const packet = made.packet = make_packet(qp, PacketKind::kRequest);
@@ -358,16 +268,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
   packet->compare = wqe.compare;
   packet->swap = wqe.swap;
   if (asks) {
-    // After a loss it asks for what is missing only.
-    packet->index = wqe.arrived;
-    packet->last = true;
-    if (!read_states_.touch(qp.read_state, 1, dice_)) made.cost += missed(profile.read_state_miss);
-    if (wqe.late) {
-      made.delay += profile.pcie_read;
-      if (!read_states_.touch(qp.read_state, 1, dice_))
-        made.cost += missed(profile.read_state_miss);
-    }
-    if (!std::exchange(wqe.asked, true)) ++qp.reads_outstanding;
+    ask(qp, wqe, made);
   } else {
     packet->index = qp.send_packet;
     packet->offset = uint64_t{qp.send_packet} * qp.mtu_bytes;
@@ -384,7 +285,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     }
     if (needs_payload(wqe)) --qp.payload_ready;
   }
-  qp.progress_at = simulation_.now();
+  qp.requester.progress_at = simulation_.now();
   if (asks || ++qp.send_packet == wqe.packets) {
     ++qp.send_message;
     qp.send_packet = 0;
@@ -393,60 +294,6 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     qp.send_after = simulation_.now() + gap + gather + std::exchange(qp.translating, 0);
   }
   start_timer(qp);
-  return made;
-}
-
-Rnic::Made Rnic::make_response(QueuePair& qp) {
-  const Profile& profile = node_.profile;
-  PendingResponse& response = qp.responses.front();
-  Made made;
-  made.cost = profile.tx_message + context_cost(qp, &made.delay);
-  const PacketKind kind = response.atomic ? PacketKind::kAtomicResponse : PacketKind::kReadResponse;
-  Packet* const packet = made.packet = make_packet(qp, kind);
-  packet->message = response.message;
-  packet->index = response.next_packet;
-  packet->original = response.original;
-  if (!response.atomic) {
-    packet->rkey = response.rkey;
-    packet->offset = uint64_t{response.next_packet} * qp.mtu_bytes;
-    packet->address = response.address + packet->offset;
-    packet->payload_bytes = payload_of(response.length_bytes, qp.mtu_bytes, response.next_packet);
-    made.cost += payload_cost(profile, packet->payload_bytes);
-    if (packet->payload_bytes > 0) {
-      if (!may_read(qp, packet->rkey, packet->address, packet->payload_bytes)) {
-        const uint64_t message = response.message;
-        simulation_.fabric().free(packet);
-        qp.responses.clear();
-        refuse(qp, NakCode::kAccess, message);
-        return {};
-      }
-      packet->last = response.next_packet + 1 >= response.packets;
-      if (moves(*packet)) {
-        simulation_.fabric().hold_payload(*packet);
-        std::memcpy(packet->bytes, find_region(packet->rkey)->at(packet->address),
-                    packet->payload_bytes);
-      }
-    }
-  }
-  packet->last = ++response.next_packet >= response.packets;
-  if (packet->last) {
-    qp.responses.erase(qp.responses.begin());
-    if (qp.responses.empty() && qp.nak != NakCode::kNone) schedule_ack(qp);
-  }
-  fetch_responses(qp);
-  return made;
-}
-
-Rnic::Made Rnic::make_ack(QueuePair& qp) {
-  Made made;
-  const Profile& profile = node_.profile;
-  made.cost = profile.tx_ack + context_cost(qp, &made.delay);
-  const NakCode nak = qp.nak;
-  qp.nak = NakCode::kNone;
-  Packet* const packet = made.packet =
-      make_packet(qp, nak == NakCode::kNone ? PacketKind::kAck : PacketKind::kNak);
-  packet->nak = nak;
-  packet->message = nak == NakCode::kNone ? qp.expected_message : qp.nak_message;
   return made;
 }
 

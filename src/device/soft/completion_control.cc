@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>
@@ -56,7 +55,7 @@ int destroy_comp_channel(ibv_comp_channel* verbs) {
   }
   close(verbs->fd);
   close(channel.write_fd);
-  as_context(verbs->context).users.fetch_sub(1);
+  end_use(as_context(verbs->context).users);
   retire(&channel);
   return 0;
 }
@@ -79,7 +78,7 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
   if (!count_in(rnic.completion_queue_count, kMaxCompletionQueues, Cq::kName)) return nullptr;
   Result<void*> memory = rnic.allocate_shared(sizeof(CqShared));
   if (!memory.ok()) {
-    rnic.completion_queue_count.fetch_sub(1);
+    end_use(rnic.completion_queue_count);
     fail(memory.status());
     return nullptr;
   }
@@ -93,10 +92,7 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
   cq->rnic = &rnic;
   cq->id = next_queue.fetch_add(1, std::memory_order_relaxed) + 1;
   cq->verbs.handle = cq->id;
-  cq->capacity = static_cast<uint32_t>(cqe);
-  const uint32_t entries = std::bit_ceil(cq->capacity);
-  cq->mask = entries - 1;
-  cq->ring = std::make_unique<Completion[]>(entries);
+  cq->completions.configure(static_cast<uint32_t>(cqe));
   cq->shared = static_cast<CqShared*>(*memory);
   cq->shared->cookie = cq->id;
   if (channel != nullptr) {
@@ -128,11 +124,11 @@ int destroy_cq(ibv_cq* verbs) {
     pthread_cond_wait(&verbs->cond, &verbs->mutex);
   }
   pthread_mutex_unlock(&verbs->mutex);
-  if (cq.channel != nullptr) cq.channel->users.fetch_sub(1);
+  if (cq.channel != nullptr) end_use(cq.channel->users);
   drop_events_of(verbs->context, &cq);
   cq.rnic->free_shared(cq.shared, sizeof(CqShared));
-  cq.rnic->completion_queue_count.fetch_sub(1);
-  as_context(verbs->context).users.fetch_sub(1);
+  end_use(cq.rnic->completion_queue_count);
+  end_use(as_context(verbs->context).users);
   retire(&cq, [](Cq& shell) { shell.overrun = true; });
   return 0;
 }

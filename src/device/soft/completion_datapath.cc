@@ -7,162 +7,30 @@
 #include <bit>
 #include <cerrno>
 
-#include "src/device/soft/copy.h"
-#include "src/device/soft/region_view.h"
+#include "src/base/shared_memory.h"
+#include "src/device/soft/arrivals.h"
+#include "src/device/soft/rc.h"
 
 namespace verbena::soft {
 namespace {
 
-// Puts an inline payload into the buffers of a receive. False if one of them is not registered any
-// more.
-bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload,
-                    uint32_t size_bytes) {
-  for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
-    const ibv_sge& sge = receive.sges[i];
-    const uint32_t part = std::min(sge.length, size_bytes);
-    if (part == 0) continue;
-    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain,
-                                  sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
-    if (bytes == nullptr) return false;
-    copy_small(bytes, payload, part);
-    payload += part;
-    size_bytes -= part;
-  }
-  return size_bytes == 0;
-}
-
-// The receive that a packet says it took; null if that cannot be.
-PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
-  if (qp.srq == nullptr) {
-    const uint32_t consumed = qp.recv_consumed.load(std::memory_order_relaxed);
-    if (consumed == qp.recv_visible.load(std::memory_order_acquire)) return nullptr;
-    return &qp.receives[consumed & qp.recv_mask];
-  }
-  if (receive_index >= qp.srq->depth ||
-      !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) {
-    return nullptr;
-  }
-  const uint64_t taker =
-      qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire) & 0xffffff;
-  return taker == qp.peer.taker_number ? &qp.srq->receives[receive_index] : nullptr;
-}
-
-void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
-  if (qp.srq == nullptr) {
-    // Release: the poster may overwrite the receive only after we are done with it.
-    qp.recv_consumed.store(qp.recv_consumed.load(std::memory_order_relaxed) + 1,
-                           std::memory_order_release);
-    return;
-  }
-  Srq& srq = *qp.srq;
-  {
-    const OwnerLock::Guard guard(srq.lock);
-    // Only a peer that breaks the rules makes two polls complete the same receive.
-    if (receive.posted.exchange(false, std::memory_order_relaxed))
-      srq.free.push_back(receive_index);
-  }
-  qp.shared->consumed.store(qp.next_packet, std::memory_order_release);
-  if (srq.limit != 0) [[unlikely]] {
-    const uint64_t left = srq.shared->tail.load(std::memory_order_relaxed) -
-                          srq.shared->head.load(std::memory_order_relaxed);
-    if (left < srq.limit) {
-      srq.limit = 0;
-      raise_event(srq.verbs.context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq);
-    }
-  }
-}
-
-void fill_completion(const Qp& qp, uint64_t wr_id, ibv_wc_status status, ibv_wc& wc) {
-  wc.wr_id = wr_id;
-  wc.status = status;
-  wc.opcode = IBV_WC_RECV;
-  wc.vendor_err = 0;
-  wc.byte_len = 0;
-  wc.imm_data = 0;
-  wc.qp_num = qp.verbs.qp_num;
-  wc.src_qp = qp.attributes.dest_qp_num;
-  wc.wc_flags = 0;
-  wc.pkey_index = 0;
-  wc.slid = 0;
-  wc.sl = 0;
-  wc.dlid_path_bits = 0;
-}
-
-// The queue pair that a poll finds in need of the error state. The poll ends there, and brings it
-// about when it holds no lock any more.
-struct Broken {
-  Qp* qp = nullptr;
-  int event = kNoEvent;
-  void set(Qp& found, int raised) {
-    if (found.state.load(std::memory_order_relaxed) == IBV_QPS_ERR) return;
-    qp = &found;
-    event = raised;
-  }
-};
-
-// Makes the completion of the next packet of `qp`, if there is one.
-bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
-  Packet& packet = qp.packets[qp.next_packet & qp.packet_mask];
-  // Acquire: behind the mark lie the packet, and the data that the sender placed before it.
-  if (packet.mark.load(std::memory_order_acquire) != qp.next_packet + 1) return false;
-  const uint8_t kind = packet.kind;
-  const uint32_t byte_count = packet.byte_count;
-  const uint32_t inline_bytes = packet.inline_bytes;
-  const uint16_t receive_index = packet.receive_index;
-
-  PostedReceive* receive = receive_of(qp, receive_index);
-  if (receive == nullptr) [[unlikely]] {
-    // The peer broke the rules of the ring: nothing from it can be trusted any more.
-    broken.set(qp, IBV_EVENT_QP_FATAL);
-    return false;
-  }
-  fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
-  switch (kind & kPacketKindMask) {
-    case kPacketSend:
-      wc.byte_len = byte_count;
-      if (byte_count > receive->length_bytes || inline_bytes > kPacketInlineBytes ||
-          (inline_bytes != 0 && inline_bytes != byte_count)) [[unlikely]] {
-        wc.status = IBV_WC_LOC_LEN_ERR;
-      } else if (inline_bytes > 0 && !deliver_inline(qp, *receive, packet.payload, inline_bytes))
-          [[unlikely]] {
-        wc.status = IBV_WC_LOC_PROT_ERR;
-      }
-      break;
-    case kPacketWrite:
-      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-      wc.byte_len = byte_count;
-      break;
-    case kPacketProtectionError:
-      wc.status = IBV_WC_LOC_PROT_ERR;
-      break;
-    case kPacketAccessError:
-      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-      wc.status = IBV_WC_LOC_ACCESS_ERR;
-      break;
-    default:
-      wc.status = IBV_WC_LOC_LEN_ERR;
-      break;
-  }
-  if ((kind & kPacketWithImmediate) != 0) {
-    wc.wc_flags = IBV_WC_WITH_IMM;
-    wc.imm_data = packet.immediate;
-  }
-  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
-    broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
-  ++qp.next_packet;
-  release_receive(qp, *receive, receive_index);
-  return true;
+// Frees the places of the send queue up to `position`.
+void retire_sends(Qp& qp, uint32_t position) {
+  VERBENA_DEBUG_ASSERT(position - qp.send_retired.load(std::memory_order_relaxed) - 1 <
+                       qp.send_depth);
+  // Release: the poster may use the places again.
+  qp.send_retired.store(position, std::memory_order_release);
 }
 
 int take_own(Cq& cq, int count, ibv_wc* wc) {
   int taken = 0;
-  while (taken < count && cq.head != cq.tail) {
-    const Completion& completion = cq.ring[cq.head & cq.mask];
+  while (taken < count && !cq.completions.empty()) {
+    const Completion& completion = cq.completions.front();
     fill_completion(*completion.qp, completion.wr_id, completion.status, wc[taken]);
     wc[taken].opcode = completion.opcode;
     wc[taken].byte_len = completion.byte_count;
-    completion.qp->send_retired.store(completion.send_position, std::memory_order_release);
-    ++cq.head;
+    retire_sends(*completion.qp, completion.send_position);
+    cq.completions.pop();
     ++taken;
   }
   return taken;
@@ -173,13 +41,11 @@ int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
   for (Qp* qp : cq.flushing) {
     while (taken < count && take_packet(*qp, wc[taken], broken)) ++taken;
-    while (taken < count && qp->srq == nullptr &&
-           qp->recv_consumed.load(std::memory_order_relaxed) !=
-               qp->recv_visible.load(std::memory_order_acquire)) {
-      PostedReceive& receive =
-          qp->receives[qp->recv_consumed.load(std::memory_order_relaxed) & qp->recv_mask];
-      fill_completion(*qp, receive.wr_id, IBV_WC_WR_FLUSH_ERR, wc[taken++]);
-      release_receive(*qp, receive, 0);
+    if (qp->srq != nullptr) continue;
+    for (const PostedReceive* receive;
+         taken < count && (receive = qp->receives.oldest()) != nullptr;) {
+      fill_completion(*qp, receive->wr_id, IBV_WC_WR_FLUSH_ERR, wc[taken++]);
+      qp->receives.pop();
     }
   }
   return taken;
@@ -189,6 +55,7 @@ int take_scanned(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
   for (uint32_t step = 0; step < cq.scanned_count && taken < count && broken.qp == nullptr;
        ++step) {
+    VERBENA_DEBUG_ASSERT(cq.next_scanned < cq.scanned_count && cq.scanned_count <= Cq::kScanned);
     Qp& qp = *cq.scanned[cq.next_scanned];
     while (taken < count && broken.qp == nullptr && take_packet(qp, wc[taken], broken)) ++taken;
     cq.next_scanned = cq.next_scanned + 1 == cq.scanned_count ? 0 : cq.next_scanned + 1;
@@ -291,10 +158,9 @@ bool push_completion(Cq& cq, const Completion& completion) {
     const OwnerLock::Guard guard(cq.lock);
     if (cq.overrun) [[unlikely]]
       return false;
-    kept = cq.tail - cq.head != cq.capacity;
+    kept = !cq.completions.full();
     if (kept) [[likely]] {
-      cq.ring[cq.tail & cq.mask] = completion;
-      ++cq.tail;
+      cq.completions.push(completion);
     } else {
       cq.overrun = true;
     }
@@ -325,11 +191,7 @@ void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
 
 void forget_completions(Cq& cq, const Qp& qp) {
   const OwnerLock::Guard guard(cq.lock);
-  uint32_t kept = cq.head;
-  for (uint32_t at = cq.head; at != cq.tail; ++at) {
-    if (cq.ring[at & cq.mask].qp != &qp) cq.ring[kept++ & cq.mask] = cq.ring[at & cq.mask];
-  }
-  cq.tail = kept;
+  cq.completions.forget(qp);
 }
 
 uint32_t attach_receiver(Cq& cq, Qp& qp) {
@@ -340,6 +202,7 @@ uint32_t attach_receiver(Cq& cq, Qp& qp) {
   }
   auto place = std::find(cq.belled.begin(), cq.belled.end(), nullptr);
   if (place == cq.belled.end()) place = cq.belled.insert(place, nullptr);
+  VERBENA_ASSERT(cq.belled.size() <= kMaxQueuePairs);
   *place = &qp;
   return static_cast<uint32_t>(place - cq.belled.begin());
 }
@@ -369,10 +232,12 @@ void reclaim_shared_receives(Qp& qp, bool all) {
   Srq& srq = *qp.srq;
   const OwnerLock::Guard srq_guard(srq.lock);
   std::vector<bool> delivered(srq.depth, false);
-  for (uint32_t at = qp.next_packet; !all && at - qp.next_packet <= qp.packet_mask; ++at) {
-    const Packet& packet = qp.packets[at & qp.packet_mask];
+  const uint32_t next = qp.arrivals.next;
+  for (uint32_t at = next; !all && at - next <= qp.arrivals.mask; ++at) {
+    const Packet& packet = qp.arrivals.packet(at);
     if (packet.mark.load(std::memory_order_acquire) != at + 1) break;
-    if (packet.receive_index < srq.depth) delivered[packet.receive_index] = true;
+    const uint16_t index = load_relaxed(&packet.receive_index);
+    if (index < srq.depth) delivered[index] = true;
   }
   for (uint32_t index = 0; index < srq.depth; ++index) {
     const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -111,7 +111,7 @@ inline size_t shared_receive_stride_bytes(uint32_t max_sges) {
   return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 }
 
-// One arrival at a queue pair: SEND, or the immediate of a WRITE. Written by the one connected
+// One arrival at a connected queue pair: SEND, or the immediate of a WRITE. Written by the one
 // peer.
 inline constexpr uint32_t kPacketInlineBytes = 112;
 struct alignas(kCacheLineBytes) Packet {
@@ -138,21 +138,13 @@ enum PacketKind : uint8_t {
 
 inline constexpr uint32_t kNoBell = ~0u;
 
-// A queue pair as its peer sees it.
-struct QpShared {
-  // Which life of the queue pair, which peer it accepts and whether it accepts: see make_gate().
-  // One load tells a sender everything that may have changed.
-  alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
-  std::atomic<uint32_t> access;  // ibv_access_flags for the peer
-  std::atomic<uint32_t> min_rnr_timer;
-  uint32_t domain;
-  uint32_t bell;      // bit to set in the completion queue after an arrival, or kNoBell
-  uint64_t packets;   // address of Packet[packet_count]
+// What the peer of a connected queue pair needs to deliver to it: a ring of packets that this one
+// peer writes, and the receives that are posted to the queue pair itself.
+struct ConnectionShared {
+  alignas(kCacheLineBytes) uint64_t packets;  // address of Packet[packet_count]
   uint64_t receives;  // address of SharedReceive[receive_count] with receive_stride_bytes; 0 with a
                       // shared queue
-  uint64_t completion_queue;      // address of CqShared
-  uint64_t shared_receive_queue;  // address of SrqShared, or 0
-  alignas(kCacheLineBytes) uint32_t packet_count;
+  uint32_t packet_count;
   uint32_t receive_count;
   uint32_t receive_stride_bytes;
 
@@ -165,11 +157,32 @@ struct QpShared {
   // Which life of the peer sends here, 0 before its first operation. Another life, which would
   // start anew in the middle of the packets, is not let in.
   std::atomic<uint32_t> sender_life;
+};
+
+// What a reliable connection adds: a responder's answers to what it cannot carry out.
+struct ReliableShared {
+  // How long a sender waits for a receive, from one retry to the next (RNR NAK timer field).
+  alignas(kCacheLineBytes) std::atomic<uint32_t> min_rnr_timer;
+  // The peer asks for the error state because it broke a rule here: see make_fault().
+  std::atomic<uint64_t> fault;
+};
+
+// A queue pair as other processes see it. The first part does not depend on the transport.
+struct QpShared {
+  // Which life of the queue pair, which peer it accepts and whether it accepts: see make_gate().
+  // One load tells a sender everything that may have changed.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
+  std::atomic<uint32_t> access;  // ibv_access_flags for peers
+  uint32_t domain;
+  uint64_t completion_queue;      // address of CqShared
+  uint64_t shared_receive_queue;  // address of SrqShared, or 0
+  uint32_t bell;                  // bit to set in the completion queue after an arrival, or kNoBell
   // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away
   // from peers waits for it to move; long copies move it on as they go.
   alignas(kCacheLineBytes) std::atomic<uint64_t> in_flight;
-  // The peer asks for the error state because it broke a rule here: see make_fault().
-  alignas(kCacheLineBytes) std::atomic<uint64_t> fault;
+
+  ConnectionShared connection;
+  ReliableShared reliable;
 };
 
 // No gate's value, not even that of memory that is gone and reads as zero.

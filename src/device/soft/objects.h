@@ -11,11 +11,15 @@
 #include <mutex>
 #include <vector>
 
+#include "src/base/assert.h"
+#include "src/device/soft/completion_ring.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/owner_lock.h"
-#include "src/device/soft/peer.h"
+#include "src/device/soft/peer_queue_pair.h"
+#include "src/device/soft/receive_ring.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/validity.h"
+#include "src/device/soft/waiting_sends.h"
 
 namespace verbena::soft {
 
@@ -64,16 +68,6 @@ struct Channel {
   std::atomic<uint32_t> users{0};
 };
 
-// A completed send, as it waits in the completion queue.
-struct Completion {
-  uint64_t wr_id;
-  Qp* qp;
-  ibv_wc_status status;
-  ibv_wc_opcode opcode;
-  uint32_t byte_count;
-  uint32_t send_position;  // send queue entries up to here are free once this is polled
-};
-
 struct Cq {
   static constexpr const char* kName = "completion queue";
   ibv_cq verbs{};
@@ -86,11 +80,7 @@ struct Cq {
   // Completed sends; receive completions are made by the poll that finds their packet. Guarded by
   // `lock`, like all below.
   OwnerLock lock;
-  std::unique_ptr<Completion[]> ring;
-  uint32_t capacity = 0;
-  uint32_t mask = 0;
-  uint32_t head = 0;
-  uint32_t tail = 0;
+  CompletionRing completions;
   bool overrun = false;
   bool served_own =
       false;  // the last single poll took an own completion: look at arrivals first now
@@ -112,14 +102,6 @@ struct Cq {
   uint64_t events_delivered = 0;     // like async_delivered, under verbs.mutex
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
-};
-
-struct PostedReceive {
-  uint64_t wr_id;
-  uint32_t length_bytes;
-  uint32_t sge_count;
-  ibv_sge* sges;
-  std::atomic<bool> posted;  // shared receive queues: not consumed yet
 };
 
 struct Srq {
@@ -154,67 +136,15 @@ struct Srq {
   std::atomic<uint32_t> users{0};
 };
 
-// A work request that could not be carried out at once, with copies of what it points to.
-struct WaitingSend {
-  ibv_send_wr wr;
-  uint32_t position;
-  ibv_sge* sges;  // own array
-  std::byte* inline_data;
-};
-
-// What an initiator remembers of a remote (or local) region that it used, so that the next use is
-// one load and a compare. Valid as long as the entry's stamp is the same.
-struct RegionView {
-  uint64_t stamp = 0;
-  uint64_t iova = 0;
-  uint64_t length_bytes = 0;
-  std::byte* base = nullptr;  // where iova lies here; null: through the kernel
-  // More is copied in parts; 0 where the kernel copies, which never does it at once.
-  uint32_t at_once_bytes = 0;
-  uint64_t address = 0;  // in the owner's process
-  uint32_t access = 0;
-  uint32_t domain = 0;
-  bool locked_atomics = false;         // Peer::update_foreign()
-  std::shared_ptr<std::byte> segment;  // that `base` points into, if it is one
-};
-
-// The connected peer queue pair, mapped and checked at RTR.
-struct PeerQp {
-  std::shared_ptr<Peer> process;
-  uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
-  const RegionEntry* regions = nullptr;
-  QpShared* shared = nullptr;
-  uint32_t life = 0;  // of the peer's queue pair when it was connected to
-  uint64_t gate_ready =
-      kNoGate;  // the gate's value while the peer is RTR; known from the first operation on
-  uint64_t gate_sending = kNoGate;  // ... RTS
+// The ring of packets in which the one peer of a connected queue pair announces what it sends.
+struct PacketRing {
   Packet* packets = nullptr;
-  uint32_t packet_mask = 0;
-  std::byte* receives = nullptr;
-  uint32_t receive_mask = 0;
-  uint32_t receive_stride_bytes = 0;
-  CqShared* cq = nullptr;
-  SrqShared* srq = nullptr;
-  std::atomic<uint64_t>* srq_ring = nullptr;
-  std::byte* srq_receives = nullptr;
-  uint32_t srq_ring_mask = 0;
-  uint32_t srq_receive_count = 0;
-  uint32_t srq_receive_stride_bytes = 0;
-  uint32_t domain = 0;
-  uint32_t receive_domain =
-      0;  // of the receives' memory: a shared receive queue may have another one
-  uint32_t bell = kNoBell;
-  bool has_channel = false;
-
-  // What a sender knows of the peer's receive queue; refreshed from credits when used up.
-  uint32_t next_receive = 0;
-  uint32_t known_receives = 0;
-  uint32_t shortest_receive = 0;
-  uint32_t next_packet = 0;
-  uint32_t known_consumed = 0;
+  uint32_t mask = 0;
+  uint32_t next = 0;
+  Packet& packet(uint32_t number) const { return packets[number & mask]; }
+  // Acquire: behind the mark lie the packet, and the data that the sender placed before it.
+  bool arrived() const { return packet(next).mark.load(std::memory_order_acquire) == next + 1; }
 };
-
-enum class Wait : uint8_t { kNothing, kReceiver, kPeer };
 
 struct Qp {
   static constexpr const char* kName = "queue pair";
@@ -233,43 +163,22 @@ struct Qp {
   ibv_qp_init_attr init{};
   ibv_qp_attr attributes{};
 
-  // --- send side, under send_lock ---
+  // --- send queue, under send_lock ---
   alignas(kCacheLineBytes) OwnerLock send_lock;
   std::atomic<ibv_qp_state> state{IBV_QPS_RESET};
   std::atomic<uint64_t> flight{0};  // shared->in_flight, where no peer can write
   uint32_t send_posted = 0;
   std::atomic<uint32_t> send_retired{0};  // written where completions are polled
   uint32_t send_depth = 0;
-  PeerQp peer;
-  static constexpr uint32_t kViews = 32;
-  RegionView remote_views[kViews];
-  std::unique_ptr<WaitingSend[]> waiting;  // ring of send_depth entries
-  std::unique_ptr<ibv_sge[]> waiting_sges;
-  std::unique_ptr<std::byte[]> waiting_inline;
-  uint32_t waiting_head = 0;
-  std::atomic<uint32_t> waiting_count{0};
-  Wait wait = Wait::kNothing;
-  uint64_t wait_deadline_ns = 0;  // 0: without end
   // What the next request that is posted in the error state completes with.
   ibv_wc_status next_flush = IBV_WC_WR_FLUSH_ERR;
-  std::atomic<uint64_t> last_retry_ns{0};
+  PeerQp peer;           // of connected transports
+  WaitingSends waiting;  // of reliable ones
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
   alignas(kCacheLineBytes) OwnerLock recv_lock;
-  uint32_t recv_posted = 0;
-  uint32_t recv_depth = 0;
-  uint32_t recv_mask = 0;
-  uint32_t shortest_receive = ~0u;
-  std::unique_ptr<PostedReceive[]> receives;
-  std::unique_ptr<ibv_sge[]> recv_sges;
-  std::byte* shared_receives = nullptr;
-  uint32_t shared_receive_stride_bytes = 0;
-
-  alignas(kCacheLineBytes) Packet* packets = nullptr;
-  uint32_t packet_mask = 0;
-  uint32_t next_packet = 0;
-  std::atomic<uint32_t> recv_consumed{0};
-  std::atomic<uint32_t> recv_visible{0};  // recv_posted, for flushing under recv_cq->lock
+  ReceiveRing receives;  // without a shared receive queue
+  alignas(kCacheLineBytes) PacketRing arrivals;
   uint32_t bell = kNoBell;
 
   std::mutex control;      // modify, destroy, error
@@ -288,6 +197,12 @@ inline Cq& as_cq(ibv_cq* verbs) { return *reinterpret_cast<Cq*>(verbs); }
 inline Srq& as_srq(ibv_srq* verbs) { return *reinterpret_cast<Srq*>(verbs); }
 inline Qp& as_qp(ibv_qp* verbs) { return *reinterpret_cast<Qp*>(verbs); }
 
+// An object that kept `users` from being destroyed lets go.
+inline void end_use(std::atomic<uint32_t>& users) {
+  const uint32_t before = users.fetch_sub(1);
+  VERBENA_ASSERT(before > 0);
+}
+
 // --- data path, one file each ---
 int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr** bad);       // send_datapath.cc
 int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr** bad);       // receive_datapath.cc
@@ -295,17 +210,16 @@ int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr** bad);  // receive_datapa
 int poll_cq(ibv_cq*, int count, ibv_wc*);                      // completion_datapath.cc
 int req_notify_cq(ibv_cq*, int solicited_only);                // completion_datapath.cc
 
+// Completes what was posted at `position` of the send queue: tells the completion queue where that
+// is due. Holds send_lock.
+void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status,
+                   uint32_t size_bytes);
 // Adds a completion of own work. Returns false, and puts the queue into overrun, if there is no
 // room.
 bool push_completion(Cq& cq, const Completion& completion);
 // Tells a sleeping owner that something arrived: of a peer's queue, of an own one.
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited);
 void ring_own_channel(Cq& cq, bool solicited);
-
-// Tries again what waits in send queues: of one queue pair (takes send_lock), of all that complete
-// into `cq`.
-void retry_waiting(Qp& qp);
-void retry_waiting_of(Cq& cq);
 
 // Drops a queue pair's completions from a queue, as a reset and destruction require.
 void forget_completions(Cq& cq, const Qp& qp);
@@ -320,7 +234,7 @@ void reclaim_shared_receives(Qp& qp, bool all);
 // Makes receive `index` of the shared queue available again. Holds srq.lock.
 void publish_shared_receive(Srq& srq, uint16_t index);
 
-// --- errors (recovery.cc) ---
+// --- errors (error_state.cc) ---
 // To the error state: sends that wait, or else the next one posted, complete with `first` and then
 // as flushed, receives are flushed. An asynchronous event is raised where `event` is one. The
 // caller holds none of the queue pair's locks, or, for the second, send_lock.
@@ -328,20 +242,8 @@ inline constexpr int kNoEvent = -1;
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
 void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
 void raise_event(ibv_context* context, ibv_event_type type, void* object);
-// Asks the peer's service thread to fail the connected queue pair with `event`. Holds send_lock,
-// within a Flight.
-void blame_peer(Qp& qp, ibv_event_type event);
-// Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others.
-// Holds send_lock.
-int enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Wait reason);
-void flush_waiting(Qp& qp, ibv_wc_status first);
-// Forgets the first waiting send.
-void drop_waiting(Qp& qp);
 // Stores state and gate together. Holds send_lock.
 void set_state(Qp& qp, ibv_qp_state state);
-
-// Maps and checks the queue pair that this one is being connected to (queue_pair_control.cc).
-Status connect_peer(Qp& qp, uint32_t number);
 
 // 0 if it is an open context, else as check_valid().
 int check_valid_context(const ibv_context* verbs);

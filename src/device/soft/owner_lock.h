@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "src/base/assert.h"
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
 
@@ -77,6 +78,7 @@ class OwnerLock {
   }
 
   void unlock(bool as_owner) {
+    VERBENA_DEBUG_ASSERT((as_owner ? busy_ : spin_).load(std::memory_order_relaxed));
     if (as_owner) [[likely]] {
       busy_.store(false, std::memory_order_release);
     } else {

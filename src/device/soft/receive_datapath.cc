@@ -45,33 +45,28 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     if (wr->num_sge < 0 || static_cast<uint32_t>(wr->num_sge) > qp.init.cap.max_recv_sge)
         [[unlikely]] {
       error = EINVAL;
-    } else if (qp.recv_posted - qp.recv_consumed.load(std::memory_order_acquire) >= qp.recv_depth)
-        [[unlikely]] {
+    } else if (qp.receives.full()) [[unlikely]] {
       error = ENOMEM;
     }
     if (error != 0) [[unlikely]] {
       *bad = wr;
       break;
     }
-    const uint32_t slot = qp.recv_posted & qp.recv_mask;
-    auto& shown = *reinterpret_cast<SharedReceive*>(qp.shared_receives +
-                                                    slot * size_t{qp.shared_receive_stride_bytes});
-    PostedReceive& kept = qp.receives[slot];
+    PostedReceive& kept = qp.receives.next_kept();
+    SharedReceive& shown = qp.receives.next_shown();
     keep_receive(qp.regions, qp.domain, *wr, kept, shown);
-    const uint32_t usable_bytes = shown.length_bytes == kReceiveInvalid ? 0 : kept.length_bytes;
-    qp.shortest_receive = std::min(qp.shortest_receive, usable_bytes);
-    ++qp.recv_posted;
+    qp.receives.push(shown.length_bytes == kReceiveInvalid ? 0 : kept.length_bytes);
   }
-  qp.recv_visible.store(qp.recv_posted, std::memory_order_release);
   // Release: a sender that sees the credit sees the receive.
-  qp.shared->credits.store(static_cast<uint64_t>(qp.shortest_receive) << 32 | qp.recv_posted,
-                           std::memory_order_release);
+  qp.shared->connection.credits.store(qp.receives.publish(), std::memory_order_release);
   if (state == IBV_QPS_ERR) [[unlikely]]
     ring_own_channel(*qp.recv_cq, true);
   return error;
 }
 
 void publish_shared_receive(Srq& srq, uint16_t index) {
+  VERBENA_DEBUG_ASSERT(index < srq.depth &&
+                       srq.receives[index].posted.load(std::memory_order_relaxed));
   srq.shared_receive(index).claim.store(make_claim(srq.tail, 0), std::memory_order_relaxed);
   srq.ring[srq.tail & srq.ring_mask].store(srq.tail << 16 | index, std::memory_order_release);
   // Release: a sender that sees the new tail sees the receive.
@@ -89,6 +84,8 @@ int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     }
     const uint16_t index = srq.free.back();
     srq.free.pop_back();
+    VERBENA_DEBUG_ASSERT(index < srq.depth &&
+                         !srq.receives[index].posted.load(std::memory_order_relaxed));
     keep_receive(srq.rnic->own_regions(), srq.domain, *wr, srq.receives[index],
                  srq.shared_receive(index));
     publish_shared_receive(srq, index);

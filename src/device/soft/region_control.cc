@@ -44,7 +44,7 @@ Status check_access(unsigned access) {
 }
 
 // Decides how peers reach the memory of a region, and makes it so.
-Status make_reachable(Rnic& rnic, Rnic::NewRegion& region) {
+Status make_reachable(Rnic& rnic, NewRegion& region) {
   VERBENA_ASSIGN_OR_RETURN(const Segment segment,
                            look_at_memory(rnic.pages(), region.address, region.length_bytes,
                                           (region.access & IBV_ACCESS_LOCAL_WRITE) != 0));
@@ -102,8 +102,8 @@ int dealloc_pd(ibv_pd* verbs) {
                             users));
   }
   Context& context = as_context(verbs->context);
-  context.users.fetch_sub(1);
-  context.rnic->domain_count.fetch_sub(1);
+  end_use(context.users);
+  end_use(context.rnic->domain_count);
   retire(&domain);
   return 0;
 }
@@ -129,12 +129,12 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
     fail(status);
     return nullptr;
   }
-  Rnic::NewRegion wanted{.address = start,
-                         .length_bytes = length_bytes,
-                         .iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova,
-                         .access = access & ~kIgnored,
-                         .domain = domain.id,
-                         .alias = start};
+  NewRegion wanted{.address = start,
+                   .length_bytes = length_bytes,
+                   .iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova,
+                   .access = access & ~kIgnored,
+                   .domain = domain.id,
+                   .alias = start};
   if (const Status status = make_reachable(rnic, wanted); !status.ok()) {
     fail(status);
     if (status.code() == StatusCode::kInvalidArgument) errno = EFAULT;
@@ -171,7 +171,7 @@ int dereg_mr(ibv_mr* verbs) {
     log_warning("{}", taken.message());
     return fail(EBUSY, taken.message());
   }
-  region.domain->users.fetch_sub(1);
+  end_use(region.domain->users);
   retire(&region);
   return 0;
 }

@@ -42,7 +42,7 @@ inline const RegionView* peer_region(Qp& qp, uint64_t address, uint64_t length_b
   const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
   if (static_cast<uint32_t>(stamp) != key || stamp == 0) [[unlikely]]
     return nullptr;
-  RegionView& slot = qp.remote_views[index % Qp::kViews];
+  RegionView& slot = qp.peer.views[index % PeerQp::kViews];
   const RegionView* view = &slot;
   if (slot.stamp != stamp) [[unlikely]] {
     view = refresh_view(qp, entry, stamp, slot);

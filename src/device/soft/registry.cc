@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "src/base/assert.h"
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
 #include "src/device/soft/layout.h"
@@ -218,6 +219,7 @@ void Registry::remove_leftovers() const {
 }
 
 Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
+  VERBENA_ASSERT(slot_fd_ < 0);
   // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot
   // given out.
   FileDescriptor gate(openat(directory_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600));

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +11,10 @@
 #include <cstring>
 #include <utility>
 
+#include "src/base/assert.h"
 #include "src/base/log.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/rc.h"
 #include "src/device/soft/soft.h"
 
 namespace verbena::soft {
@@ -71,14 +72,7 @@ Status Rnic::start() {
   VERBENA_ASSIGN_OR_RETURN(pages_, PageShare::create());
   VERBENA_ASSIGN_OR_RETURN(void* tables, allocate_shared(sizeof(Header)));
   header_ = static_cast<Header*>(tables);
-  void* own_tables = mmap(nullptr, sizeof(Header::regions), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (own_tables == MAP_FAILED) {
-    return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot map {} bytes for tables: {}; raise ulimit -v",
-                        sizeof(Header::regions), strerror(errno))};
-  }
-  own_regions_ = static_cast<RegionEntry*>(own_tables);
+  VERBENA_RETURN_IF_ERROR(regions_.open(header_->regions));
 
   int wake_pipe[2];
   if (pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -110,8 +104,6 @@ Status Rnic::start() {
   header_->pid = getpid();
   header_->wake_fd = wake_read_fd_;
   header_->wake_id = pipe_id(wake_read_fd_);
-  region_life_.assign(kMaxMemoryRegions, 0);
-  region_used_.assign(kMaxMemoryRegions, false);
 
   ProcessRecord record{};
   record.memory_fd = pages_->fd();
@@ -140,7 +132,6 @@ Rnic::~Rnic() {
     if (fd >= 0) close(fd);
   }
   if (header_ != nullptr) free_shared(header_, sizeof(Header));
-  if (own_regions_ != nullptr) munmap(own_regions_, sizeof(Header::regions));
 }
 
 void Rnic::leave() { registry_.leave(); }
@@ -175,41 +166,9 @@ Result<uint32_t> Rnic::publish(Qp* qp) {
 
 void Rnic::withdraw(uint32_t index) {
   std::lock_guard guard(queue_pairs_mutex_);
+  VERBENA_ASSERT(queue_pair(index) != nullptr);
   header_->queue_pairs[index].store(0, std::memory_order_release);
   queue_pairs_[index] = nullptr;
-}
-
-Result<uint32_t> Rnic::register_region(const NewRegion& region) {
-  std::lock_guard guard(regions_mutex_);
-  for (uint32_t step = 0; step < kMaxMemoryRegions; ++step) {
-    const uint32_t index = (next_region_ + step) % kMaxMemoryRegions;
-    if (index == 0 || region_used_[index]) continue;
-    region_used_[index] = true;
-    next_region_ = index + 1;
-    if (++region_life_[index] == 0) region_life_[index] = 1;
-    const uint32_t key = index << 8 | region_life_[index];
-    const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
-    for (RegionEntry* table : {own_regions_, header_->regions}) {
-      RegionEntry& entry = table[index];
-      entry.iova.store(region.iova, std::memory_order_relaxed);
-      entry.address.store(region.address, std::memory_order_relaxed);
-      entry.length_bytes.store(region.length_bytes, std::memory_order_relaxed);
-      entry.access.store(region.access, std::memory_order_relaxed);
-      entry.domain.store(region.domain, std::memory_order_relaxed);
-      entry.sharing.store(region.sharing, std::memory_order_relaxed);
-      entry.segment_id.store(region.segment_id, std::memory_order_relaxed);
-      entry.segment_offset_bytes.store(region.segment_offset_bytes, std::memory_order_relaxed);
-      entry.alias.store(region.alias, std::memory_order_relaxed);
-      // Release: whoever sees the stamp sees the fields.
-      entry.stamp.store(stamp, std::memory_order_release);
-    }
-    return key;
-  }
-  return Status(
-      StatusCode::kLimitExceeded,
-      fmt::format(
-          "soft0: all {} memory regions of this process are in use; register fewer, larger ones",
-          kMaxMemoryRegions - 1));
 }
 
 bool Rnic::reached_by_peers(uint32_t access) {
@@ -246,20 +205,13 @@ Status Rnic::take_from_peers(const RegionEntry& region) {
 }
 
 Status Rnic::deregister_region(uint32_t key) {
-  const uint32_t index = region_index(key);
-  const RegionEntry& own = own_regions_[index];
-  {
-    std::lock_guard guard(regions_mutex_);
-    for (RegionEntry* table : {own_regions_, header_->regions}) {
-      table[index].stamp.store(0, std::memory_order_release);
-    }
-  }
+  regions_.invalidate(key);
+  const RegionEntry& own = regions_.own()[region_index(key)];
   if (reached_by_peers(own.access.load(std::memory_order_relaxed))) {
     const Status status = take_from_peers(own);
     if (!status.ok()) return status;
   }
-  std::lock_guard guard(regions_mutex_);
-  region_used_[index] = false;
+  regions_.free_place(key);
   return {};
 }
 
@@ -354,7 +306,7 @@ void Rnic::begin_waiting() {
   if (waiting_.fetch_add(1, std::memory_order_relaxed) == 0) wake();
 }
 
-void Rnic::end_waiting() { waiting_.fetch_sub(1, std::memory_order_relaxed); }
+void Rnic::end_waiting() { end_use(waiting_); }
 
 void Rnic::serve() {
   while (!stopping_.load(std::memory_order_relaxed)) {
@@ -389,44 +341,18 @@ void Rnic::mark_dead(uint32_t slot) {
   peer->set_dead();
   pages_->look_after_standing_peers();
   for_each_queue_pair([&](Qp& qp) {
-    if (qp.peer.process != peer) return;
-    // A peer that destroyed its queue pair before it ended has left in order.
-    const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
-    const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
-    const bool left_in_order =
-        (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.life;
-    if (connected && (!left_in_order || qp.waiting_count.load() != 0)) {
-      log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num,
-               peer->pid(), qp.attributes.dest_qp_num);
-      fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
-    }
-    // Also of a queue pair that had failed before: the peer may have died with a receive in its
-    // hands.
-    if (qp.srq != nullptr) reclaim_shared_receives(qp, false);
+    if (qp.peer.process == peer) peer_ended(qp);
   });
 }
 
-void Rnic::handle_faults() {
-  for_each_queue_pair([](Qp& qp) {
-    if (qp.shared->fault.load(std::memory_order_relaxed) == 0) return;
-    const uint64_t fault = qp.shared->fault.exchange(0, std::memory_order_acquire);
-    // The peer's word decides between these events; any other, of another object even, would
-    // confuse the program.
-    const auto said = static_cast<uint32_t>(fault);
-    const ibv_event_type event = said == IBV_EVENT_QP_ACCESS_ERR || said == IBV_EVENT_QP_REQ_ERR
-                                     ? static_cast<ibv_event_type>(said)
-                                     : IBV_EVENT_QP_FATAL;
-    const OwnerLock::Guard guard(qp.send_lock);
-    if (fault >> 32 == qp.life) fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, event);
-  });
-}
+void Rnic::handle_faults() { for_each_queue_pair(accept_blame); }
 
 void Rnic::retry_idle() {
   // Whoever polls retries by itself, and faster; this is for queue pairs whose owners sleep.
   const uint64_t now = now_ns();
   for_each_queue_pair([&](Qp& qp) {
-    if (qp.waiting_count.load(std::memory_order_relaxed) > 0 &&
-        now - qp.last_retry_ns.load(std::memory_order_relaxed) > kRetryTickNs) {
+    if (!qp.waiting.empty() &&
+        now - qp.waiting.last_retry_ns.load(std::memory_order_relaxed) > kRetryTickNs) {
       retry_waiting(qp);
     }
   });

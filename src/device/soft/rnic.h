@@ -16,6 +16,7 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/pages/page_share.h"
+#include "src/device/soft/region_table.h"
 #include "src/device/soft/registry.h"
 #include "verbena/status.h"
 
@@ -41,7 +42,7 @@ class Rnic {
   uint32_t slot() const { return slot_; }
   Header& header() { return *header_; }
   // What the header's region table says, where no peer can write: for looking up own keys.
-  const RegionEntry* own_regions() const { return own_regions_; }
+  const RegionEntry* own_regions() const { return regions_.own(); }
   PageShare& pages() { return *pages_; }
   // This process as its own peer.
   Peer& self() { return *self_; }
@@ -56,18 +57,7 @@ class Rnic {
   void withdraw(uint32_t index);
 
   // Enters a region and returns its key.
-  struct NewRegion {
-    uint64_t address = 0;
-    uint64_t length_bytes = 0;
-    uint64_t iova = 0;
-    uint32_t access = 0;
-    uint32_t domain = 0;
-    Sharing sharing = Sharing::kForeign;
-    int32_t segment_id = 0;
-    uint64_t segment_offset_bytes = 0;
-    uint64_t alias = 0;
-  };
-  Result<uint32_t> register_region(const NewRegion& region);
+  Result<uint32_t> register_region(const NewRegion& region) { return regions_.enter(region); }
   // Makes the key invalid and takes the memory out of every peer's reach. Fails with kUnavailable
   // if a peer stands still in the middle of an access that cannot be cut off: the key is invalid
   // all the same, and another call goes on.
@@ -142,12 +132,7 @@ class Rnic {
   std::vector<Qp*> queue_pairs_;
   uint32_t next_qp_index_ = 0;
 
-  std::mutex regions_mutex_;
-  RegionEntry* own_regions_ = nullptr;
-  uint32_t next_region_ = 0;
-  uint32_t next_stamp_ = 0;
-  std::vector<uint8_t> region_life_;
-  std::vector<bool> region_used_;  // also while it is deregistered
+  RegionTable regions_;
 
   std::shared_ptr<Peer> self_;
   std::mutex peers_mutex_;

@@ -32,7 +32,7 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
     return nullptr;
   Result<void*> memory = rnic.allocate_shared(shared_bytes);
   if (!memory.ok()) {
-    rnic.shared_receive_queue_count.fetch_sub(1);
+    end_use(rnic.shared_receive_queue_count);
     fail(memory.status());
     return nullptr;
   }
@@ -109,9 +109,9 @@ int destroy_srq(ibv_srq* verbs) {
     pthread_cond_wait(&verbs->cond, &verbs->mutex);
   }
   pthread_mutex_unlock(&verbs->mutex);
-  as_domain(verbs->pd).users.fetch_sub(1);
+  end_use(as_domain(verbs->pd).users);
   srq.rnic->free_shared(srq.shared, srq.shared_bytes);
-  srq.rnic->shared_receive_queue_count.fetch_sub(1);
+  end_use(srq.rnic->shared_receive_queue_count);
   retire(&srq);
   return 0;
 }

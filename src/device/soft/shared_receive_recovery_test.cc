@@ -73,13 +73,13 @@ class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death
     if (death() == Death::kClaimed) return;
     srq.shared->head.store(position + 1);
     if (death() == Death::kHeadMoved) return;
-    Packet& packet = receiver.packets[receiver.next_packet & receiver.packet_mask];
+    Packet& packet = receiver.arrivals.packet(receiver.arrivals.next);
     packet.byte_count = 0;
     packet.receive_index = index;
     packet.kind = kPacketSend;
     packet.inline_bytes = 0;
     if (death() == Death::kPacketWritten) return;
-    packet.mark.store(receiver.next_packet + 1);
+    packet.mark.store(receiver.arrivals.next + 1);
   }
 
   test::Node node_;

@@ -24,6 +24,9 @@
 namespace verbena::soft {
 namespace {
 
+using Sharing = PageShare::Sharing;
+using Writers = PageShare::Writers;
+
 INSTANTIATE_TEST_SUITE_P(
     Ways, PageShareTest,
     testing::Values(Setting{"best", {}},

@@ -88,7 +88,7 @@ class View {
 inline void expect_shared(PageShare& share, void* memory, size_t bytes) {
   Result<PageShare::Outcome> outcome = share.share(memory, bytes);
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();
-  EXPECT_EQ(outcome->sharing, Sharing::kShared) << outcome->reason;
+  EXPECT_EQ(outcome->sharing, PageShare::Sharing::kShared) << outcome->reason;
   EXPECT_EQ(outcome->reason, "");
 }
 
@@ -97,7 +97,7 @@ inline void expect_private(PageShare& share, void* memory, size_t bytes,
                            const std::string& reason) {
   Result<PageShare::Outcome> outcome = share.share(memory, bytes);
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();
-  EXPECT_EQ(outcome->sharing, Sharing::kPrivate);
+  EXPECT_EQ(outcome->sharing, PageShare::Sharing::kPrivate);
   EXPECT_NE(outcome->reason.find(reason), std::string::npos) << outcome->reason;
   EXPECT_EQ(outcome->reason.find('\n'), std::string::npos);
 }
@@ -168,14 +168,16 @@ class PageShareTest : public testing::TestWithParam<Setting> {
     return std::move(share).value();
   }
   // Whether pages can move while other threads run. (ThreadSanitizer runs one of its own.)
-  static bool holds_threads(const PageShare& share) { return share.writers() != Writers::kNone; }
+  static bool holds_threads(const PageShare& share) {
+    return share.writers() != PageShare::Writers::kNone;
+  }
 };
 
 // Threads of the sanitizer count as the application's.
-#define SKIP_IF_ALWAYS_THREADED()                                               \
-  if (VERBENA_THREAD_SANITIZER && GetParam().options.best == Writers::kNone) {  \
-    GTEST_SKIP() << "ThreadSanitizer's thread runs, and nothing would hold it"; \
-  }                                                                             \
+#define SKIP_IF_ALWAYS_THREADED()                                                         \
+  if (VERBENA_THREAD_SANITIZER && GetParam().options.best == PageShare::Writers::kNone) { \
+    GTEST_SKIP() << "ThreadSanitizer's thread runs, and nothing would hold it";           \
+  }                                                                                       \
   static_assert(true)
 
 // Runs `body` in a child of the test's process; true if it returns true.

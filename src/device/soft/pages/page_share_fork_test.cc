@@ -23,6 +23,8 @@
 namespace verbena::soft {
 namespace {
 
+using Sharing = PageShare::Sharing;
+
 alignas(65536) char initialized[65536] = {"initialized"};
 
 TEST_P(PageShareTest, ForkSeparatesParentAndChild) {

@@ -21,6 +21,8 @@
 namespace verbena::soft {
 namespace {
 
+using Sharing = PageShare::Sharing;
+
 #if defined(__SANITIZE_ADDRESS__) || VERBENA_THREAD_SANITIZER
 #define SKIP_AT_THE_LIMIT() GTEST_SKIP() << "the sanitizer needs mappings of its own"
 #else

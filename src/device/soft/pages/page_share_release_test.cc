@@ -22,6 +22,9 @@
 namespace verbena::soft {
 namespace {
 
+using Sharing = PageShare::Sharing;
+using Writers = PageShare::Writers;
+
 bool discards(char* memory, size_t bytes) { return madvise(memory, bytes, MADV_DONTNEED) == 0; }
 bool is_zero(const char* memory, size_t bytes) {
   return std::all_of(memory, memory + bytes, [](char byte) { return byte == 0; });

@@ -21,6 +21,9 @@
 namespace verbena::soft {
 namespace {
 
+using Sharing = PageShare::Sharing;
+using Writers = PageShare::Writers;
+
 alignas(65536) char initialized[65536] = {"initialized"};
 
 // Two threads write to their own words in all pages that move, and to one word both atomically. A

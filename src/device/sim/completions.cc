@@ -1,9 +1,10 @@
 // Completion queues: what the RNIC adds, and what threads take.
 #include <algorithm>
 
-#include "src/device/sim/node.h"
+#include "src/base/assert.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/recorder.h"
+#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {
@@ -50,6 +51,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     const Cq::Entry& entry = cq.entries.front();
     completions[i] = entry.completion;
     if (entry.sender != nullptr) {
+      VERBENA_DEBUG_ASSERT(entry.message <= entry.sender->posted);
       entry.sender->reclaimed = std::max(entry.sender->reclaimed, entry.message);
     }
     cq.entries.pop_front();

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "src/device/sim/profile.h"
 #include "src/device/sim/rnic.h"
+#include "src/device/sim/rnic_profile.h"
 #include "src/device/sim/simulation.h"
 
 namespace verbena::sim {

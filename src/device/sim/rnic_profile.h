@@ -15,8 +15,8 @@ namespace verbena::sim {
 // Devices are named "sim:PROFILE".
 inline constexpr std::string_view kDevicePrefix = "sim:";
 
-// Times are per operation unless their name says otherwise. The table in profile.cc has each with
-// its unit and meaning.
+// Times are per operation unless their name says otherwise. The table in rnic_profile.cc has each
+// with its unit and meaning.
 struct Profile {
   std::string name;
   std::string title;

@@ -1,4 +1,4 @@
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

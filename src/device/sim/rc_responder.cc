@@ -1,0 +1,314 @@
+// The responder of a reliable connection: requests in their order, acknowledgements, and the
+// responses to READs and atomics.
+#include <algorithm>
+#include <cstring>
+
+#include "src/device/sim/opcode.h"
+#include "src/device/sim/packet_payload.h"
+#include "src/device/sim/recorder.h"
+#include "src/device/sim/rnic.h"
+#include "src/device/sim/simulated_node.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+// ---- requests ----
+
+bool Rnic::take_request(Packet* packet) {
+  QueuePair& qp = *packet->target;
+  if (packet->message < qp.expected_message) {
+    repeat(qp, *packet);
+    return false;
+  }
+  const bool asks = asks_for_data(packet->opcode);
+  if (packet->message > qp.expected_message || (!asks && packet->index != qp.expected_packet)) {
+    const bool gap = packet->message > qp.expected_message || packet->index > qp.expected_packet;
+    if (gap && !qp.responder.nak_sent) {
+      refuse(qp, NakCode::kSequence, qp.expected_message);
+    }
+    return false;
+  }
+  qp.responder.nak_sent = false;
+  if (packet->opcode == IBV_WR_RDMA_READ) {
+    take_read(qp, *packet);
+    return false;
+  }
+  if (is_atomic(packet->opcode)) return take_atomic(qp, packet);
+  return is_send(packet->opcode) ? take_send(qp, packet) : take_write(qp, packet);
+}
+
+// A request that was carried out before: its answer was lost.
+void Rnic::repeat(QueuePair& qp, const Packet& packet) {
+  if (packet.opcode == IBV_WR_RDMA_READ) {
+    if (!may_read(qp, packet.rkey, packet.address, packet.length_bytes)) {
+      refuse(qp, NakCode::kAccess, packet.message);
+      return;
+    }
+    respond(qp, {.message = packet.message,
+                 .address = packet.address,
+                 .rkey = packet.rkey,
+                 .length_bytes = packet.length_bytes,
+                 .next_packet = packet.index});
+  } else if (is_atomic(packet.opcode)) {
+    for (const RcResponder::Replay& replay : qp.responder.atomics) {
+      if (replay.message != packet.message) continue;
+      respond(qp, {.message = packet.message,
+                   .original = replay.original,
+                   .atomic = true,
+                   .executed = true});
+    }
+  } else {
+    schedule_ack(qp);
+  }
+}
+
+bool Rnic::may_read(QueuePair& qp, uint32_t rkey, uint64_t address, uint64_t bytes) {
+  if (bytes == 0) return true;
+  const Region* const region = find_region(rkey);
+  return region != nullptr && region->covers(address, bytes) &&
+         (region->access & IBV_ACCESS_REMOTE_READ) != 0 && region->verbs.pd == qp.verbs.pd &&
+         (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0;
+}
+
+// Responses leave in the order of their requests. Who asks for one again asks for all behind it
+// again, too; atomics that are being executed stay.
+void Rnic::respond(QueuePair& qp, const PendingResponse& response) {
+  std::erase_if(qp.responder.responses, [&response](const PendingResponse& other) {
+    return other.message >= response.message && (!other.atomic || other.executed);
+  });
+  const auto behind = std::find_if(
+      qp.responder.responses.begin(), qp.responder.responses.end(),
+      [&response](const PendingResponse& other) { return other.message > response.message; });
+  PendingResponse& added = *qp.responder.responses.insert(behind, response);
+  if (!added.atomic) {
+    added.packets = std::max(1u, (added.length_bytes + qp.mtu_bytes - 1) / qp.mtu_bytes);
+    added.fetched = added.length_bytes == 0 ? 1 : added.next_packet;
+  }
+  fetch_responses(qp);
+  schedule_responses(qp);
+}
+
+void Rnic::refuse(QueuePair& qp, NakCode code, uint64_t message) {
+  // What comes behind it is dropped without a further word until it comes again.
+  qp.responder.nak_sent = true;
+  qp.responder.nak = code;
+  qp.responder.nak_message = message;
+  schedule_ack(qp);
+  if (code != NakCode::kRnr && code != NakCode::kSequence) fail(qp, IBV_WC_WR_FLUSH_ERR);
+}
+
+void Rnic::advance(QueuePair& qp, const Packet& packet) {
+  if (packet.last) {
+    ++qp.expected_message;
+    qp.expected_packet = 0;
+    if (packet.opcode != IBV_WR_RDMA_READ && !is_atomic(packet.opcode)) schedule_ack(qp);
+  } else {
+    ++qp.expected_packet;
+  }
+}
+
+void Rnic::take_read(QueuePair& qp, const Packet& packet) {
+  if (!may_read(qp, packet.rkey, packet.address, packet.length_bytes)) {
+    refuse(qp, NakCode::kAccess, qp.expected_message);
+    return;
+  }
+  ++qp.expected_message;
+  respond(qp, {.message = packet.message,
+               .address = packet.address,
+               .rkey = packet.rkey,
+               .length_bytes = packet.length_bytes,
+               .next_packet = packet.index});
+}
+
+bool Rnic::take_atomic(QueuePair& qp, Packet* packet) {
+  Region* const region = find_region(packet->rkey);
+  if (packet->address % kAtomicBytes != 0) {
+    refuse(qp, NakCode::kInvalid, qp.expected_message);
+    return false;
+  }
+  if (region == nullptr || !region->covers(packet->address, kAtomicBytes) ||
+      (region->access & IBV_ACCESS_REMOTE_ATOMIC) == 0 || region->verbs.pd != qp.verbs.pd ||
+      (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) == 0) {
+    refuse(qp, NakCode::kAccess, qp.expected_message);
+    return false;
+  }
+  ++qp.expected_message;
+  packet->region = region;
+  respond(qp, {.message = packet->message, .atomic = true});
+  // Behind what was written before.
+  const Time done = atomics_.serve(simulation_.now(), node_.profile.atomic_operation);
+  simulation_.at(std::max(done, qp.place_at), atomic_done, packet);
+  return true;
+}
+
+void Rnic::atomic_done(void* object, uint64_t) {
+  auto* const packet = static_cast<Packet*>(object);
+  QueuePair& qp = *packet->target;
+  Rnic& rnic = qp.node->rnic;
+  Region* const region = rnic.find_region(packet->rkey);
+  const auto response = std::find_if(qp.responder.responses.begin(), qp.responder.responses.end(),
+                                     [packet](const PendingResponse& other) {
+                                       return other.atomic && other.message == packet->message;
+                                     });
+  if (qp.life != packet->target_life || response == qp.responder.responses.end()) {
+    rnic.simulation_.fabric().free(packet);
+    return;
+  }
+  if (region == nullptr || region != packet->region) {
+    qp.responder.responses.erase(response, qp.responder.responses.end());
+    rnic.refuse(qp, NakCode::kAccess, packet->message);
+  } else {
+    std::byte* const word = region->at(packet->address);
+    uint64_t value;
+    std::memcpy(&value, word, sizeof(value));
+    const uint64_t original = value;
+    if (packet->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+      value += packet->compare;
+    } else if (value == packet->compare) {
+      value = packet->swap;
+    }
+    std::memcpy(word, &value, sizeof(value));
+    if (region->owner != nullptr) rnic.simulation_.wake(*region->owner, rnic.simulation_.now());
+    if (qp.responder.atomics.empty()) qp.responder.atomics.resize(qp.attributes.max_dest_rd_atomic);
+    if (!qp.responder.atomics.empty()) {
+      qp.responder.atomics[qp.responder.atomics_done++ % qp.responder.atomics.size()] = {
+          packet->message, original};
+    }
+    response->original = original;
+    response->executed = true;
+    rnic.schedule_responses(qp);
+  }
+  rnic.simulation_.fabric().free(packet);
+}
+
+// ---- responses and acknowledgements ----
+
+void Rnic::fetch_responses(QueuePair& qp) {
+  for (PendingResponse& response : qp.responder.responses) {
+    if (response.atomic) continue;
+    while (response.fetched + response.fetching < response.packets &&
+           response.fetching < kFetchAheadLeast) {
+      const uint32_t index = response.fetched + response.fetching;
+      const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
+      const Time free = bus_down_.free_at();
+      const Time read = bus_read(bytes);
+      // Behind what was written before: reads do not pass writes on the bus.
+      Time there = std::max(read, qp.place_at);
+      const Time ordered = there;
+      const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
+      if (Region* const region = find_region(response.rkey)) {
+        if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
+      }
+      if (Recorder* const recorder = simulation_.recorder()) {
+        const StepOf of{.message = {.node = qp.peer_node->number,
+                                    .queue_pair = qp.attributes.dest_qp_num,
+                                    .number = response.message},
+                        .packet = PacketKind::kReadResponse,
+                        .index = index};
+        recorder->served(StepKind::kBusWait, StepKind::kPayloadFetch, node_.number, of,
+                         simulation_.now(), free, read);
+        recorder->step(StepKind::kPlacementOrder, node_.number, of, read, ordered);
+        recorder->step(StepKind::kTranslationMiss, node_.number, of, ordered, there);
+      }
+      ++response.fetching;
+      simulation_.at(there, response_fetched, &qp,
+                     fetch_stamp(qp.life, static_cast<uint32_t>(response.message)));
+    }
+    if (response.fetched + response.fetching < response.packets) return;
+  }
+}
+
+void Rnic::response_fetched(void* object, uint64_t argument) {
+  auto& qp = *static_cast<QueuePair*>(object);
+  if (qp.life != argument >> 32) return;
+  for (PendingResponse& response : qp.responder.responses) {
+    if (static_cast<uint32_t>(response.message) != static_cast<uint32_t>(argument)) continue;
+    if (response.fetching == 0) continue;
+    --response.fetching;
+    ++response.fetched;
+    break;
+  }
+  Rnic& rnic = qp.node->rnic;
+  rnic.fetch_responses(qp);
+  rnic.schedule_responses(qp);
+}
+
+bool Rnic::may_respond(const QueuePair& qp) {
+  if (qp.responder.responses.empty()) return false;
+  const PendingResponse& response = qp.responder.responses.front();
+  return response.atomic ? response.executed : response.next_packet < response.fetched;
+}
+
+void Rnic::schedule_responses(QueuePair& qp) {
+  if (qp.responder.response_queued) return;
+  if (!may_respond(qp)) {
+    qp.responder.response_turn_sent = 0;
+    return;
+  }
+  qp.responder.response_queued = true;
+  queue_turn(responses_, {Job::Kind::kResponse, &qp, qp.life}, &qp.responder.response_turn_sent);
+  start_next();
+}
+
+void Rnic::schedule_ack(QueuePair& qp) {
+  if (qp.responder.ack_queued) return;
+  qp.responder.ack_queued = true;
+  responses_.push_back({Job::Kind::kAck, &qp, qp.life});
+  start_next();
+}
+
+Rnic::Made Rnic::make_response(QueuePair& qp) {
+  const Profile& profile = node_.profile;
+  PendingResponse& response = qp.responder.responses.front();
+  Made made;
+  made.cost = profile.tx_message + context_cost(qp, &made.delay);
+  const PacketKind kind = response.atomic ? PacketKind::kAtomicResponse : PacketKind::kReadResponse;
+  Packet* const packet = made.packet = make_packet(qp, kind);
+  packet->message = response.message;
+  packet->index = response.next_packet;
+  packet->original = response.original;
+  if (!response.atomic) {
+    packet->rkey = response.rkey;
+    packet->offset = uint64_t{response.next_packet} * qp.mtu_bytes;
+    packet->address = response.address + packet->offset;
+    packet->payload_bytes = payload_of(response.length_bytes, qp.mtu_bytes, response.next_packet);
+    made.cost += payload_cost(profile, packet->payload_bytes);
+    if (packet->payload_bytes > 0) {
+      if (!may_read(qp, packet->rkey, packet->address, packet->payload_bytes)) {
+        const uint64_t message = response.message;
+        simulation_.fabric().free(packet);
+        qp.responder.responses.clear();
+        refuse(qp, NakCode::kAccess, message);
+        return {};
+      }
+      packet->last = response.next_packet + 1 >= response.packets;
+      if (moves(*packet)) {
+        simulation_.fabric().hold_payload(*packet);
+        std::memcpy(packet->bytes, find_region(packet->rkey)->at(packet->address),
+                    packet->payload_bytes);
+      }
+    }
+  }
+  packet->last = ++response.next_packet >= response.packets;
+  if (packet->last) {
+    qp.responder.responses.erase(qp.responder.responses.begin());
+    if (qp.responder.responses.empty() && qp.responder.nak != NakCode::kNone) schedule_ack(qp);
+  }
+  fetch_responses(qp);
+  return made;
+}
+
+Rnic::Made Rnic::make_ack(QueuePair& qp) {
+  Made made;
+  const Profile& profile = node_.profile;
+  made.cost = profile.tx_ack + context_cost(qp, &made.delay);
+  const NakCode nak = qp.responder.nak;
+  qp.responder.nak = NakCode::kNone;
+  Packet* const packet = made.packet =
+      make_packet(qp, nak == NakCode::kNone ? PacketKind::kAck : PacketKind::kNak);
+  packet->nak = nak;
+  packet->message = nak == NakCode::kNone ? qp.expected_message : qp.responder.nak_message;
+  return made;
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,119 @@
+#include "src/device/soft/arrivals.h"
+
+#include <algorithm>
+
+#include "src/base/shared_memory.h"
+#include "src/device/soft/copy.h"
+#include "src/device/soft/region_view.h"
+
+namespace verbena::soft {
+namespace {
+
+// Puts an inline payload into the buffers of a receive. False if one of them is not registered any
+// more.
+bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload,
+                    uint32_t size_bytes) {
+  for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
+    const ibv_sge& sge = receive.sges[i];
+    const uint32_t part = std::min(sge.length, size_bytes);
+    if (part == 0) continue;
+    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain,
+                                  sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    if (bytes == nullptr) return false;
+    copy_small(bytes, payload, part);
+    payload += part;
+    size_bytes -= part;
+  }
+  return size_bytes == 0;
+}
+
+// The receive that a packet says it took; null if that cannot be.
+PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
+  if (qp.srq == nullptr) return qp.receives.oldest();
+  if (receive_index >= qp.srq->depth ||
+      !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) {
+    return nullptr;
+  }
+  const uint64_t taker =
+      qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire) & 0xffffff;
+  return taker == qp.peer.taker_number ? &qp.srq->receives[receive_index] : nullptr;
+}
+
+void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
+  if (qp.srq == nullptr) return qp.receives.pop();
+  Srq& srq = *qp.srq;
+  {
+    const OwnerLock::Guard guard(srq.lock);
+    // Only a peer that breaks the rules makes two polls complete the same receive.
+    if (receive.posted.exchange(false, std::memory_order_relaxed)) {
+      VERBENA_DEBUG_ASSERT(srq.free.size() < srq.depth);
+      srq.free.push_back(receive_index);
+    }
+  }
+  // Release: the sender may overwrite the packets before this one.
+  qp.shared->connection.consumed.store(qp.arrivals.next, std::memory_order_release);
+  if (srq.limit != 0) [[unlikely]] {
+    const uint64_t left = srq.shared->tail.load(std::memory_order_relaxed) -
+                          srq.shared->head.load(std::memory_order_relaxed);
+    if (left < srq.limit) {
+      srq.limit = 0;
+      raise_event(srq.verbs.context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq);
+    }
+  }
+}
+
+}  // namespace
+
+bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
+  const Packet& packet = qp.arrivals.packet(qp.arrivals.next);
+  // Once each: the peer may change them while they are checked.
+  const uint8_t kind = load_relaxed(&packet.kind);
+  const uint32_t byte_count = load_relaxed(&packet.byte_count);
+  const uint32_t inline_bytes = load_relaxed(&packet.inline_bytes);
+  const uint16_t receive_index = load_relaxed(&packet.receive_index);
+
+  PostedReceive* receive = receive_of(qp, receive_index);
+  if (receive == nullptr) [[unlikely]] {
+    // The peer broke the rules of the ring: nothing from it can be trusted any more.
+    broken.set(qp, IBV_EVENT_QP_FATAL);
+    return false;
+  }
+  fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
+  switch (kind & kPacketKindMask) {
+    case kPacketSend:
+      wc.byte_len = byte_count;
+      if (byte_count > receive->length_bytes || inline_bytes > kPacketInlineBytes ||
+          (inline_bytes != 0 && inline_bytes != byte_count)) [[unlikely]] {
+        wc.status = IBV_WC_LOC_LEN_ERR;
+      } else if (inline_bytes > 0 && !deliver_inline(qp, *receive, packet.payload, inline_bytes))
+          [[unlikely]] {
+        wc.status = IBV_WC_LOC_PROT_ERR;
+      }
+      break;
+    case kPacketWrite:
+      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      wc.byte_len = byte_count;
+      break;
+    case kPacketProtectionError:
+      wc.status = IBV_WC_LOC_PROT_ERR;
+      break;
+    case kPacketAccessError:
+      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      wc.status = IBV_WC_LOC_ACCESS_ERR;
+      break;
+    default:
+      wc.status = IBV_WC_LOC_LEN_ERR;
+      break;
+  }
+  if ((kind & kPacketWithImmediate) != 0) {
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.imm_data = packet.immediate;
+  }
+  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+    broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
+  ++qp.arrivals.next;
+  release_receive(qp, *receive, receive_index);
+  return true;
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,56 @@
+// The states of a queue pair as peers see them, the error state, and the events that follow.
+#include <unistd.h>
+
+#include <deque>
+
+#include "src/device/soft/objects.h"
+#include "src/device/soft/rc.h"
+
+namespace verbena::soft {
+
+void set_state(Qp& qp, ibv_qp_state state) {
+  qp.state.store(state, std::memory_order_relaxed);
+  qp.verbs.state = state;
+  qp.attributes.qp_state = state;
+  // Release: a peer that finds the gate open finds everything that was set up before.
+  qp.shared->gate.store(make_gate(qp.life, qp.attributes.dest_qp_num, state),
+                        std::memory_order_release);
+}
+
+void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
+  const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return;
+  set_state(qp, IBV_QPS_ERR);
+  if (qp.waiting.empty()) qp.next_flush = first;
+  flush_waiting(qp, first);
+  start_flushing(qp);
+  if (event != kNoEvent) raise_event(qp.verbs.context, static_cast<ibv_event_type>(event), &qp);
+  if (qp.srq != nullptr) raise_event(qp.verbs.context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
+}
+
+void fail_queue_pair(Qp& qp, ibv_wc_status first, int event) {
+  const OwnerLock::Guard guard(qp.send_lock);
+  fail_queue_pair_locked(qp, first, event);
+}
+
+void raise_event(ibv_context* context, ibv_event_type type, void* object) {
+  // More are dropped, as by a real device's bounded event queue.
+  constexpr size_t kMaxEvents = 4096;
+  pthread_mutex_lock(&context->mutex);
+  std::deque<AsyncEvent>& events = as_context(context).events;
+  if (events.size() < kMaxEvents) events.push_back({type, object});
+  // A full pipe is readable as it is.
+  [[maybe_unused]] const ssize_t written = write(as_context(context).event_write_fd, "", 1);
+  pthread_mutex_unlock(&context->mutex);
+}
+
+void ring_own_channel(Cq& cq, bool solicited) {
+  if (cq.channel == nullptr) return;
+  uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
+  if (armed == 0 || (armed == kArmedSolicited && !solicited)) return;
+  if (!cq.shared->armed.compare_exchange_strong(armed, 0)) return;
+  const uint64_t cookie = cq.id;
+  [[maybe_unused]] const ssize_t written = write(cq.channel->write_fd, &cookie, sizeof(cookie));
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,48 @@
+// Copies between the pieces of a work request and a region of the connected peer. Holds send_lock,
+// within a Flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/device/soft/copy.h"
+#include "src/device/soft/gather_list.h"
+
+namespace verbena::soft {
+
+// How a copy ended. All but the first end in the middle of a message, as with a RNIC.
+enum class Copy : uint8_t {
+  kDone,
+  kShut,     // the peer does not accept this queue pair any more
+  kRevoked,  // the region was deregistered
+  kRefused,  // the memory is not registered so, or the kernel does not carry it out
+  kMisfit,   // there is less room than there was said to be
+};
+
+// Writes all pieces to consecutive bytes of the peer, the last byte last. At most
+// RegionView::at_once_bytes.
+inline void write_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
+  std::byte* at = view.base + offset;
+  for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
+    copy_bytes(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
+    at += pieces.list[i].size_bytes;
+  }
+  const Piece& last = pieces.list[pieces.count - 1];
+  copy_last_byte_last(at, last.bytes, last.size_bytes);
+}
+
+inline void read_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
+  const std::byte* at = view.base + offset;
+  for (uint32_t i = 0; i < pieces.count; ++i) {
+    copy_bytes(pieces.list[i].bytes, at, pieces.list[i].size_bytes);
+    at += pieces.list[i].size_bytes;
+  }
+}
+
+// The same for what is longer, or goes through the kernel: part by part. In between the peer may
+// take the memory away, or end the connection.
+Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces);
+Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces);
+Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece);
+
+}  // namespace verbena::soft

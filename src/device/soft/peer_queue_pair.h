@@ -1,0 +1,111 @@
+// What a queue pair knows of the ones that it sends to, mapped and checked.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "src/device/soft/layout.h"
+#include "src/device/soft/peer.h"
+
+namespace verbena::soft {
+
+struct Qp;
+
+// What an initiator remembers of a remote region that it used, so that the next use is one load and
+// a compare. Valid as long as the entry's stamp is the same.
+struct RegionView {
+  uint64_t stamp = 0;
+  uint64_t iova = 0;
+  uint64_t length_bytes = 0;
+  std::byte* base = nullptr;  // where iova lies here; null: through the kernel
+  // More is copied in parts; 0 where the kernel copies, which never does it at once.
+  uint32_t at_once_bytes = 0;
+  uint64_t address = 0;  // in the owner's process
+  uint32_t access = 0;
+  uint32_t domain = 0;
+  bool locked_atomics = false;         // Peer::update_foreign()
+  std::shared_ptr<std::byte> segment;  // that `base` points into, if it is one
+};
+
+// Where a peer hears of arrivals.
+struct PeerCq {
+  CqShared* shared = nullptr;
+  uint32_t bell = kNoBell;
+  bool has_channel = false;
+};
+
+// A shared receive queue from which a peer takes its receives. Any number of senders take from it.
+struct PeerSrq {
+  SrqShared* shared = nullptr;  // null: the peer has none
+  std::atomic<uint64_t>* ring = nullptr;
+  std::byte* receives = nullptr;
+  uint32_t ring_mask = 0;
+  uint32_t receive_count = 0;
+  uint32_t stride_bytes = 0;
+  SharedReceive& receive(uint32_t index) const {
+    return *reinterpret_cast<SharedReceive*>(receives + index * size_t{stride_bytes});
+  }
+};
+
+// The receives that are posted to the peer's queue pair itself, of which this one is the only
+// sender.
+struct PeerReceives {
+  std::byte* receives = nullptr;
+  uint32_t mask = 0;
+  uint32_t stride_bytes = 0;
+  // Refreshed from the peer's credits when used up.
+  uint32_t next = 0;
+  uint32_t known = 0;
+  uint32_t shortest_bytes = 0;
+  const SharedReceive& receive(uint32_t number) const {
+    return *reinterpret_cast<SharedReceive*>(receives + (number & mask) * size_t{stride_bytes});
+  }
+};
+
+// The ring of packets at the peer, which this queue pair alone writes.
+struct PeerPackets {
+  Packet* packets = nullptr;
+  uint32_t mask = 0;
+  uint32_t next = 0;
+  uint32_t known_consumed = 0;
+};
+
+// The peer of a connected queue pair, from RTR on.
+struct PeerQp {
+  std::shared_ptr<Peer> process;
+  uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
+  const RegionEntry* regions = nullptr;
+  QpShared* shared = nullptr;
+  uint32_t life = 0;  // of the peer's queue pair when it was connected to
+  uint32_t domain = 0;
+  uint32_t receive_domain =
+      0;  // of the receives' memory: a shared receive queue may have another one
+  // The gate's value while the peer is RTR, or RTS; known from the first operation on.
+  uint64_t gate_ready = kNoGate;
+  uint64_t gate_sending = kNoGate;
+  PeerPackets packets;
+  PeerReceives receives;
+  PeerCq cq;
+  PeerSrq srq;
+  static constexpr uint32_t kViews = 32;
+  std::array<RegionView, kViews> views;
+
+  // Whether the peer still accepts this queue pair, as it did when its gate was opened.
+  bool accepts() const {
+    // Acquire: what the peer set up before it opened the gate is visible.
+    const uint64_t gate = shared->gate.load(std::memory_order_acquire);
+    return gate == gate_sending || gate == gate_ready;
+  }
+};
+
+// Maps and checks the queue pair that `qp` is being connected to. Holds Rnic::lock_links().
+Status connect_peer(Qp& qp, uint32_t number);
+
+// On the first operation: whether the peer accepts this queue pair, after which PeerQp::accepts()
+// knows the gate's open values.
+bool open_gate(Qp& qp);
+
+}  // namespace verbena::soft

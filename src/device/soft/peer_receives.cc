@@ -1,0 +1,83 @@
+#include "src/device/soft/peer_receives.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "src/base/shared_memory.h"
+
+namespace verbena::soft {
+
+bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
+  // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer,
+  // tries again later.
+  for (uint32_t round = 0; round <= srq.ring_mask + 16; ++round) {
+    uint64_t position = srq.shared->head.load(std::memory_order_acquire);
+    // Acquire: the receives before the tail are visible.
+    if (position == srq.shared->tail.load(std::memory_order_acquire)) return false;
+    const uint64_t entry = srq.ring[position & srq.ring_mask].load(std::memory_order_acquire);
+    const auto index = static_cast<uint16_t>(entry);
+    if (entry >> 16 != (position & ~0ull >> 16) || index >= srq.receive_count) {
+      // Overwritten by a later lap, so the head has moved on; a head that stays means a broken
+      // peer: wait for it.
+      if (srq.shared->head.load(std::memory_order_acquire) == position) return false;
+      continue;
+    }
+    SharedReceive& receive = srq.receive(index);
+    uint64_t unclaimed = make_claim(position, 0);
+    const bool won = receive.claim.compare_exchange_strong(unclaimed, make_claim(position, taker),
+                                                           std::memory_order_acq_rel);
+    // Whoever won, the entry is gone: help the head on, so that a winner that dies here holds
+    // nobody up.
+    srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
+    if (won) {
+      taken = {&receive, index};
+      return true;
+    }
+  }
+  return false;
+}
+
+Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
+  PeerQp& peer = qp.peer;
+  const uint32_t stride =
+      peer.srq.shared != nullptr ? peer.srq.stride_bytes : peer.receives.stride_bytes;
+  const uint32_t sge_limit =
+      static_cast<uint32_t>((stride - offsetof(SharedReceive, sges)) / sizeof(SharedSge));
+  const uint32_t sge_count = load_relaxed(&receive.sge_count);
+  uint32_t piece = 0;
+  uint32_t piece_offset = 0;
+  uint32_t left = pieces.size_bytes;
+  for (uint32_t i = 0; i < sge_count && i < sge_limit && left > 0; ++i) {
+    const SharedSge& sge = receive.sges[i];
+    const uint32_t take = std::min(load_relaxed(&sge.length_bytes), left);
+    if (take == 0) continue;
+    const uint64_t address = load_relaxed(&sge.address);
+    const RegionView* view = peer_region(qp, address, take, load_relaxed(&sge.lkey),
+                                         IBV_ACCESS_LOCAL_WRITE, peer.receive_domain);
+    if (view == nullptr) return Copy::kRefused;
+    uint64_t offset = address - view->iova;
+    for (uint32_t done = 0; done < take;) {
+      VERBENA_DEBUG_ASSERT(piece < pieces.count);
+      const Piece& source = pieces.list[piece];
+      const uint32_t part = std::min(take - done, source.size_bytes - piece_offset);
+      std::byte* bytes = source.bytes + piece_offset;
+      if (part <= view->at_once_bytes) [[likely]] {
+        copy_bytes(view->base + offset, bytes, part);
+      } else if (const Copy copied = write_piece_in_parts(qp, *view, offset, {bytes, part});
+                 copied != Copy::kDone) {
+        return copied;
+      }
+      offset += part;
+      done += part;
+      piece_offset += part;
+      if (piece_offset == source.size_bytes) {
+        ++piece;
+        piece_offset = 0;
+      }
+    }
+    left -= take;
+  }
+  return left == 0 ? Copy::kDone : Copy::kMisfit;
+}
+
+}  // namespace verbena::soft

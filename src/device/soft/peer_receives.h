@@ -1,0 +1,98 @@
+// How a sender meets a receive of its peer, and tells of what it has sent: taking receives, placing
+// payloads into them, packets. Holds send_lock, within a Flight.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "src/base/assert.h"
+#include "src/device/soft/peer_memory.h"
+
+namespace verbena::soft {
+
+// The peer's receive that a message meets.
+struct Taken {
+  const SharedReceive* receive = nullptr;
+  uint16_t index = 0;  // in a shared receive queue
+};
+
+// Takes the head of a shared receive queue for the queue pair `taker`. False if it is empty.
+bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken);
+
+// Whether the peer's next receive is there; refreshes what is known of its queue.
+inline bool have_credit(PeerQp& peer) {
+  PeerReceives& receives = peer.receives;
+  if (receives.next != receives.known) [[likely]]
+    return true;
+  // Acquire: the receives behind the credits are visible.
+  const uint64_t credits = peer.shared->connection.credits.load(std::memory_order_acquire);
+  const auto known = static_cast<uint32_t>(credits);
+  // None, or more than the queue has places for, which only a broken peer says: it has none either.
+  if (known - receives.next - 1 > receives.mask) return false;
+  receives.known = known;
+  receives.shortest_bytes = static_cast<uint32_t>(credits >> 32);
+  return true;
+}
+
+// Only with a shared receive queue can a queue pair have more packets under way than it has room
+// for.
+inline bool have_packet_room(PeerQp& peer) {
+  PeerPackets& packets = peer.packets;
+  if (packets.next - packets.known_consumed <= packets.mask) [[likely]]
+    return true;
+  // Acquire: the peer is done with the packets that it consumed.
+  packets.known_consumed = peer.shared->connection.consumed.load(std::memory_order_acquire);
+  return packets.next - packets.known_consumed <= packets.mask;
+}
+
+// Whether there is a receive, and room for the packet that tells of it; takes a shared one.
+inline bool take_receive(Qp& qp, Taken& taken) {
+  if (qp.peer.srq.shared == nullptr) return have_credit(qp.peer);
+  return have_packet_room(qp.peer) && take_shared_receive(qp.peer.srq, qp.verbs.qp_num, taken);
+}
+
+// Places a payload into the buffers of a taken receive. kMisfit: they have less room than the
+// receive says.
+Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces);
+
+// Tells the owner of a completion queue that something arrived for it.
+inline void announce(Peer& process, const PeerCq& cq, bool solicited) {
+  if (cq.bell != kNoBell) {
+    cq.shared->bells[cq.bell / 64].fetch_or(1ull << (cq.bell % 64), std::memory_order_acq_rel);
+  }
+  if (cq.has_channel) {
+    // Store-load: either we see the queue armed, or its owner, who arms and then polls, sees what
+    // arrived.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (cq.shared->armed.load(std::memory_order_relaxed) != 0) {
+      ring_peer_channel(process, *cq.shared, solicited);
+    }
+  }
+}
+
+// The packet that will be published next.
+inline Packet& next_packet(PeerQp& peer) {
+  return peer.packets.packets[peer.packets.next & peer.packets.mask];
+}
+
+// Publishes the next packet, for a receive that was taken. Its payload is in it already.
+inline void publish_packet(Qp& qp, uint8_t kind, uint16_t receive_index, uint32_t byte_count,
+                           uint32_t immediate, uint32_t inline_bytes) {
+  PeerQp& peer = qp.peer;
+  VERBENA_DEBUG_ASSERT(peer.srq.shared != nullptr
+                           ? peer.packets.next - peer.packets.known_consumed <= peer.packets.mask
+                           : peer.receives.next != peer.receives.known);
+  VERBENA_DEBUG_ASSERT(inline_bytes <= kPacketInlineBytes);
+  Packet& packet = next_packet(peer);
+  packet.byte_count = byte_count;
+  packet.immediate = immediate;
+  packet.receive_index = receive_index;
+  packet.kind = kind;
+  packet.inline_bytes = static_cast<uint8_t>(inline_bytes);
+  // Release: a receiver that sees the mark sees the packet, and the data that was placed before it.
+  packet.mark.store(++peer.packets.next, std::memory_order_release);
+  ++peer.receives.next;
+  announce(*peer.process, peer.cq, (kind & kPacketSolicited) != 0);
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,63 @@
+// Reliable connections: how the send queue carries out, retries and fails its work requests.
+//
+//   rc_send.cc        SEND, WRITE, READ and atomics
+//   rc_retry.cc       sends that wait for their peer; what peers learn of each other's errors
+//   rc_attributes.cc  attributes and states
+#pragma once
+
+#include "src/device/soft/objects.h"
+
+namespace verbena::soft {
+
+enum class Outcome : uint8_t { kDone, kWaitReceiver, kWaitPeer, kError };
+
+struct Execution {
+  Outcome outcome;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  uint32_t size_bytes = 0;
+};
+
+// All hold send_lock, but for those that say otherwise.
+
+// Whether a queue pair carries out requests of this kind at all.
+inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return true;
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return (wr.send_flags & IBV_SEND_INLINE) == 0 && qp.attributes.max_rd_atomic != 0;
+    default:
+      return false;
+  }
+}
+
+// Carries out what was posted at `position`, or queues it behind others that wait.
+void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
+// Does the work or says what it waits for.
+Execution execute(Qp& qp, const ibv_send_wr& wr);
+// Completes the request, and draws the consequences of an error.
+void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution);
+
+// Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others.
+void enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Outcome outcome);
+// Forgets the first waiting send.
+void drop_waiting(Qp& qp);
+void flush_waiting(Qp& qp, ibv_wc_status first);
+// Tries again what waits in send queues: of one queue pair (takes send_lock), of all that complete
+// into `cq`.
+void retry_waiting(Qp& qp);
+void retry_waiting_of(Cq& cq);
+
+// Asks the peer's service thread to fail the connected queue pair with `event`. Within a Flight.
+void blame_peer(Qp& qp, ibv_event_type event);
+// Does what the peer has asked for so. Takes send_lock.
+void accept_blame(Qp& qp);
+// The process of the peer has ended. Takes send_lock. Holds Rnic::lock_links().
+void peer_ended(Qp& qp);
+
+}  // namespace verbena::soft

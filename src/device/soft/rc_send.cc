@@ -1,0 +1,251 @@
+// The work requests of a reliable connection: the initiator's thread carries them out, here and
+// now.
+//
+// A WRITE, READ or atomic is done on the peer's memory as mapped here. A SEND takes the peer's next
+// receive: up to kPacketInlineBytes the payload travels in the packet, and the receiver's poll puts
+// it into the receive buffer (which nobody may read before); more is placed there directly, and the
+// packet only tells. What cannot be done yet (no receive posted, peer not ready) waits at the head
+// of the queue, see rc_retry.cc.
+#include "src/base/shared_memory.h"
+#include "src/device/soft/copy.h"
+#include "src/device/soft/flight.h"
+#include "src/device/soft/peer_receives.h"
+#include "src/device/soft/rc.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr Execution failed(ibv_wc_status status) { return {Outcome::kError, status, 0}; }
+
+// Of a copy that did not end well.
+[[gnu::cold]] Execution ended(Copy copied) {
+  switch (copied) {
+    case Copy::kShut:
+      return {Outcome::kWaitPeer};
+    case Copy::kRevoked:
+      return failed(IBV_WC_REM_ACCESS_ERR);
+    default:
+      return failed(IBV_WC_REM_OP_ERR);
+  }
+}
+
+uint8_t packet_kind(PacketKind kind, const ibv_send_wr& wr, bool with_immediate) {
+  return static_cast<uint8_t>(kind | (with_immediate ? kPacketWithImmediate : 0) |
+                              ((wr.send_flags & IBV_SEND_SOLICITED) != 0 ? kPacketSolicited : 0));
+}
+
+Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  PeerQp& peer = qp.peer;
+  const uint32_t size_bytes = pieces.size_bytes;
+  uint8_t kind = packet_kind(kPacketSend, wr, wr.opcode == IBV_WR_SEND_WITH_IMM);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  Taken taken;
+  if (!take_receive(qp, taken)) return {Outcome::kWaitReceiver};
+  if (peer.srq.shared == nullptr &&
+      (size_bytes > peer.receives.shortest_bytes || size_bytes > kPacketInlineBytes)) {
+    taken.receive = &peer.receives.receive(peer.receives.next);
+  }
+  uint32_t inline_bytes = size_bytes <= kPacketInlineBytes ? size_bytes : 0;
+  if (taken.receive != nullptr) {
+    const uint32_t length_bytes = load_relaxed(&taken.receive->length_bytes);
+    if (length_bytes == kReceiveInvalid) {
+      status = IBV_WC_REM_OP_ERR;
+    } else if (size_bytes > length_bytes) {
+      status = IBV_WC_REM_INV_REQ_ERR;
+    } else if (inline_bytes == 0 && size_bytes > 0) {
+      const Copy scattered = scatter(qp, *taken.receive, pieces);
+      if (scattered == Copy::kShut) return {Outcome::kWaitPeer};
+      status = scattered == Copy::kDone     ? IBV_WC_SUCCESS
+               : scattered == Copy::kMisfit ? IBV_WC_REM_INV_REQ_ERR
+                                            : IBV_WC_REM_OP_ERR;
+    }
+    if (status != IBV_WC_SUCCESS) {
+      // Errors wake those too who wait for solicited arrivals only.
+      kind = kPacketSolicited |
+             (status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError);
+      inline_bytes = 0;
+    }
+  }
+  if (inline_bytes > 0) {
+    std::byte* at = next_packet(peer).payload;
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      copy_small(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
+      at += pieces.list[i].size_bytes;
+    }
+  }
+  publish_packet(qp, kind, taken.index, size_bytes, wr.imm_data, inline_bytes);
+  return status == IBV_WC_SUCCESS ? Execution{Outcome::kDone, status, size_bytes} : failed(status);
+}
+
+// The receive that an immediate has met completes with the error.
+Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
+  publish_packet(qp, static_cast<uint8_t>(kPacketAccessError | kPacketSolicited), taken.index, 0, 0,
+                 0);
+  return failed(status);
+}
+
+// As by a RNIC, which takes the receive of an immediate before it looks at the key.
+[[gnu::noinline, gnu::cold]] Execution refuse_write(Qp& qp, const ibv_send_wr& wr) {
+  Taken taken;
+  if (wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && take_receive(qp, taken))
+    return refuse_immediate(qp, taken, IBV_WC_REM_ACCESS_ERR);
+  return failed(IBV_WC_REM_ACCESS_ERR);
+}
+
+// The region of a WRITE or READ; null also without bytes.
+const RegionView* target_of(Qp& qp, const ibv_send_wr& wr, uint32_t size_bytes, uint32_t access) {
+  return peer_region(qp, wr.wr.rdma.remote_addr, size_bytes, wr.wr.rdma.rkey, access,
+                     qp.peer.domain);
+}
+
+bool allows(const Qp& qp, uint32_t access) {
+  return (qp.peer.shared->access.load(std::memory_order_relaxed) & access) != 0;
+}
+
+Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if (!allows(qp, IBV_ACCESS_REMOTE_WRITE)) return refuse_write(qp, wr);
+  const RegionView* view = nullptr;
+  if (pieces.size_bytes > 0) {
+    view = target_of(qp, wr, pieces.size_bytes, IBV_ACCESS_REMOTE_WRITE);
+    if (view == nullptr) return refuse_write(qp, wr);
+  }
+  const bool with_immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  Taken taken;
+  if (with_immediate && !take_receive(qp, taken)) return {Outcome::kWaitReceiver};
+  if (view != nullptr) {
+    const uint64_t offset = wr.wr.rdma.remote_addr - view->iova;
+    if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
+      write_peer(*view, offset, pieces);
+    } else if (const Copy copied = write_peer_in_parts(qp, *view, offset, pieces);
+               copied != Copy::kDone) {
+      const Execution execution = ended(copied);
+      return with_immediate && execution.outcome == Outcome::kError
+                 ? refuse_immediate(qp, taken, execution.status)
+                 : execution;
+    }
+  }
+  if (with_immediate) {
+    publish_packet(qp, packet_kind(kPacketWrite, wr, true), taken.index, pieces.size_bytes,
+                   wr.imm_data, 0);
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
+}
+
+Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if (!allows(qp, IBV_ACCESS_REMOTE_READ)) return failed(IBV_WC_REM_ACCESS_ERR);
+  if (pieces.size_bytes > 0) {
+    const RegionView* view = target_of(qp, wr, pieces.size_bytes, IBV_ACCESS_REMOTE_READ);
+    if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
+    const uint64_t offset = wr.wr.rdma.remote_addr - view->iova;
+    if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
+      read_peer(*view, offset, pieces);
+    } else if (const Copy copied = read_peer_in_parts(qp, *view, offset, pieces);
+               copied != Copy::kDone) {
+      return ended(copied);
+    }
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
+}
+
+Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if (pieces.size_bytes != sizeof(uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
+  const uint64_t address = wr.wr.atomic.remote_addr;
+  if (address % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  if (!allows(qp, IBV_ACCESS_REMOTE_ATOMIC)) return failed(IBV_WC_REM_ACCESS_ERR);
+  const RegionView* view = peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey,
+                                       IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
+  if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
+  const uint64_t start =
+      view->base != nullptr ? reinterpret_cast<uint64_t>(view->base) : view->address;
+  const uint64_t place = start + (address - view->iova);
+  if (place % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  auto* target = reinterpret_cast<uint64_t*>(place);
+  uint64_t before;
+  if (view->base == nullptr) [[unlikely]] {
+    const Peer::Update update =
+        view->locked_atomics
+            ? qp.peer.process->update_foreign(place, wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP,
+                                              wr.wr.atomic.compare_add, wr.wr.atomic.swap, &before)
+            : Peer::Update::kRefused;
+    if (update == Peer::Update::kBusy) return {Outcome::kWaitPeer};
+    if (update == Peer::Update::kRefused) return failed(IBV_WC_REM_OP_ERR);
+  } else if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    before = __atomic_fetch_add(target, wr.wr.atomic.compare_add, __ATOMIC_ACQ_REL);
+  } else {
+    before = wr.wr.atomic.compare_add;
+    __atomic_compare_exchange_n(target, &before, wr.wr.atomic.swap, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_ACQUIRE);
+  }
+  const auto* source = reinterpret_cast<const std::byte*>(&before);
+  for (uint32_t i = 0; i < pieces.count; ++i) {
+    copy_small(pieces.list[i].bytes, source, pieces.list[i].size_bytes);
+    source += pieces.list[i].size_bytes;
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, sizeof(uint64_t)};
+}
+
+Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      return execute_send(qp, wr);
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return execute_write(qp, wr);
+    case IBV_WR_RDMA_READ:
+      return execute_read(qp, wr);
+    default:
+      return execute_atomic(qp, wr);
+  }
+}
+
+// What the responder's side learns of an initiator's error. A SEND that does not fit has told it by
+// its packet.
+[[gnu::noinline, gnu::cold]] void blame_for(Qp& qp, const ibv_send_wr& wr, ibv_wc_status status) {
+  const bool send = wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM;
+  if (status == IBV_WC_REM_ACCESS_ERR) blame_peer(qp, IBV_EVENT_QP_ACCESS_ERR);
+  if (status == IBV_WC_REM_INV_REQ_ERR && !send) blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
+}
+
+}  // namespace
+
+Execution execute(Qp& qp, const ibv_send_wr& wr) {
+  const Flight flight(qp);
+  if (qp.peer.shared == nullptr) [[unlikely]]
+    return {Outcome::kWaitPeer};
+  if (!qp.peer.accepts() && !open_gate(qp)) [[unlikely]]
+    return {Outcome::kWaitPeer};
+  const Execution execution = execute_verb(qp, wr);
+  // While the flight lasts, the peer's queue pair is there to be told.
+  if (execution.outcome == Outcome::kError) [[unlikely]]
+    blame_for(qp, wr, execution.status);
+  return execution;
+}
+
+void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution) {
+  complete_send(qp, wr, position, execution.status, execution.size_bytes);
+  if (execution.outcome == Outcome::kError) [[unlikely]] {
+    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+  }
+}
+
+void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
+  // Posting leads the retries of those that wait, so that one who only posts makes progress too.
+  if (!qp.waiting.empty()) [[unlikely]]
+    return enqueue_waiting(qp, wr, position, Outcome::kWaitPeer);
+  const Execution execution = execute(qp, wr);
+  if (execution.outcome == Outcome::kDone || execution.outcome == Outcome::kError) [[likely]] {
+    return finish_send(qp, wr, position, execution);
+  }
+  enqueue_waiting(qp, wr, position, execution.outcome);
+}
+
+}  // namespace verbena::soft
