@@ -6,8 +6,7 @@ namespace verbena {
 
 Status::Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {
   std::replace_if(
-      message_.begin(), message_.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; },
-      '?');
+      message_.begin(), message_.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
 }
 
 const char* status_code_name(StatusCode code) {

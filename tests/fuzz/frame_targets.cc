@@ -51,8 +51,8 @@ Status run_design_request(std::span<const std::byte> input) {
   if (agreed.ok()) {
     require(agreed->protocol == kOffered.protocol && agreed->layout == kOffered.layout &&
                 agreed->request_max_bytes <= kOffered.request_max_bytes &&
-                agreed->response_max_bytes <= kOffered.response_max_bytes &&
-                agreed->pending >= 1 && agreed->pending <= kOffered.pending,
+                agreed->response_max_bytes <= kOffered.response_max_bytes && agreed->pending >= 1 &&
+                agreed->pending <= kOffered.pending,
             "what is agreed on is within the offer");
   }
   require(frames_at_peer().size() == 1, "the requester gets one answer");
@@ -159,10 +159,9 @@ Status run_rank(std::span<const std::byte> input) {
   return request.ok() || members.ok() ? Status::ok_status() : request.status();
 }
 std::vector<Bytes> rank_seeds() {
-  const std::vector<job::Member> members = {
-      {.address = {}, .port = 7, .host = "node-a"},
-      {.address = "10.0.0.2", .port = 7, .host = "node-b"},
-      {.address = "10.0.0.3", .port = 8, .host = {}}};
+  const std::vector<job::Member> members = {{.address = {}, .port = 7, .host = "node-a"},
+                                            {.address = "10.0.0.2", .port = 7, .host = "node-b"},
+                                            {.address = "10.0.0.3", .port = 8, .host = {}}};
   return {job::encode(job::JoinRequest{.rank = 1, .size = 3, .port = 4711, .host = "node-a"}),
           job::encode(Result<std::vector<job::Member>>(members))};
 }
@@ -198,11 +197,12 @@ Status run_pmi(std::span<const std::byte> input) {
   return status;
 }
 std::vector<Bytes> pmi_seeds() {
-  return {as_bytes("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
-                   "cmd=my_kvsname kvsname=kvs_1\n"
-                   "cmd=put_result rc=0 msg=success\n"
-                   "cmd=barrier_out\n"
-                   "cmd=get_result rc=0 msg=success value=abc\n")};
+  return {
+      as_bytes("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
+               "cmd=my_kvsname kvsname=kvs_1\n"
+               "cmd=put_result rc=0 msg=success\n"
+               "cmd=barrier_out\n"
+               "cmd=get_result rc=0 msg=success value=abc\n")};
 }
 
 // --- a benchmark's nodes ---
@@ -224,7 +224,8 @@ std::vector<Bytes> coordination_seeds() {
   report.latencies.push_back({.ns = 900, .count = 1000});
   const std::vector<bench::Message> messages = {
       {.kind = MessageKind::kHello, .hello = {.host = "node-a", .cpus = {0, 1}, .token = 7}},
-      {.kind = MessageKind::kSetup, .setup = {.point = {}, .node = 1, .run_key = 2, .seed = 3, .cpus = {0}}},
+      {.kind = MessageKind::kSetup,
+       .setup = {.point = {}, .node = 1, .run_key = 2, .seed = 3, .cpus = {0}}},
       {.kind = MessageKind::kConnect, .addresses = {{"127.0.0.1", 1}, {"127.0.0.1", 2}}},
       {.kind = MessageKind::kPhase, .phase = {.verify = true, .number = 5}},
       {.kind = MessageKind::kGo, .go = {.host = "node-a", .now_ns = 1}},

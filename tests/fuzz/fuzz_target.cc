@@ -26,8 +26,8 @@ void require_readable(const Status& status) {
   if (status.ok()) return;
   const std::string& text = status.message();
   require(!text.empty(), "an error says why");
-  const bool printable = std::all_of(
-      text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+  const bool printable =
+      std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
   require(printable, fmt::format("an error is one printable line: {}", text));
 }
 

@@ -1,9 +1,8 @@
-// Parsers of bytes that somebody else wrote, each as a target that takes any bytes. Two programs run
-// them: fuzz_test with mutated seeds, few in every `make test`, fresh ones in the soak; and
-// verbena_fuzz, where libFuzzer follows the coverage (`make fuzz`).
+// Parsers of bytes that somebody else wrote, each as a target that takes any bytes. fuzz_test runs
+// them with mutated seeds: the same few in every `make test`, fresh ones in the soak.
 //
 // A target must end, whatever the bytes are: with an error of one printable line, or with something
-// that keeps what its type promises. A violation aborts, so that both programs notice.
+// that keeps what its type promises. A violation aborts.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +21,7 @@ using Bytes = std::vector<std::byte>;
 struct FuzzTarget {
   const char* name;
   Status (*run)(std::span<const std::byte> input);  // what the parser says of it
-  std::vector<Bytes> (*seeds)();  // inputs that are right, to begin with
+  std::vector<Bytes> (*seeds)();                    // inputs that are right, to begin with
 };
 
 std::span<const FuzzTarget> fuzz_targets();

@@ -1,4 +1,5 @@
-// Inputs made of others: what a broken sender, a torn file or a hand that types makes of right ones.
+// Inputs made of others: what a broken sender, a torn file or a slip of the hand makes of right
+// ones.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 #include "src/bench/experiment/size_list.h"
 #include "src/bench/experiment/topology.h"
 #include "src/bench/result/result_file.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 #include "src/job/member.h"
 #include "src/job/slurm_nodes.h"
 #include "src/reproduce/check_file.h"

@@ -9,8 +9,8 @@
 #include "src/base/runtime.h"
 #include "src/bench/experiment/topology.h"
 #include "src/bench/run/placement.h"
-#include "src/device/sim/simulated_node.h"
 #include "src/device/sim/rnic_profile.h"
+#include "src/device/sim/simulated_node.h"
 
 namespace verbena::bench {
 

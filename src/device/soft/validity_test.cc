@@ -64,7 +64,8 @@ struct FailsAtTheEnd {
   ~FailsAtTheEnd() {
     ibv_pd none{};
     const bool refused = check_valid<Domain>(&none) == EINVAL;
-    const bool explained = std::string(last_error()).find("no protection domain") != std::string::npos;
+    const bool explained =
+        std::string(last_error()).find("no protection domain") != std::string::npos;
     if (!refused || !explained) _exit(2);
   }
 };
