@@ -27,17 +27,16 @@ namespace {
 constexpr const char* kHelp =
     "Estimates every design before anything runs, the cheapest first. A design has counts (work\n"
     "requests, completions, receives, lines to poll, bytes); the device says what each takes.\n"
-    "  time        between two requests of all requesters together, limited by the busiest part\n"
+    "  time        between two requests of all requesters together, set by the busiest part\n"
     "  round trip  of a request that meets no other one\n"
     "  CPU         of the requesting and of the responding thread, per request\n"
     "  memory      registered by a requesting thread and by the responder\n"
-    "For a simulated RNIC these are times. For others nobody has measured the steps one by one:\n"
-    "times are those of a typical RNIC (soft0: of a software one), given in proportion to the "
-    "cheapest\n"
-    "design's time. READ calls no handler, so Protocol::kAutomatic never takes it.\n"
-    "Topologies: M:1 is --requesters M, 1:M is --responders M, N-to-M both. 'verbena bench' "
-    "measures,\n"
-    "'verbena sim explain' shows where one message's time goes.\n\n";
+    "For a simulated RNIC these are times. Of other devices the steps are not known one by one:\n"
+    "x1.50 is one and a half times the time of the cheapest design, with the steps of a typical\n"
+    "RNIC (soft0: of a software one). With READ no handler runs, so Protocol::kAutomatic never\n"
+    "takes it.\n"
+    "Topologies: M:1 is --requesters M, 1:M is --responders M, N-to-M both. 'verbena bench'\n"
+    "measures; 'verbena sim explain' shows where the time of one message goes.\n\n";
 
 struct Options {
   std::string device = "soft0";
