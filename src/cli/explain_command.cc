@@ -165,7 +165,7 @@ int explain(const Options& options) {
     return 0;
   }
   print_output("{}", table(designs, workload->workers > 1));
-  if (!designs.front().of_this_device) {
+  if (designs.front().usable && !designs.front().of_this_device) {
     print_output(
         "x1.00 is the time of the cheapest design; proportions are estimated, not measured\n");
   }
