@@ -1,6 +1,6 @@
 # What `cmake --install` puts where:
 #   include/verbena/            the public headers
-#   include/verbena/internal/   the headers behind verbena/design.h
+#   include/verbena/detail/     the headers behind verbena/design.h, and no other private ones
 #   lib/libverbena.a            all layers that a user's system links, in one library
 #   lib/cmake/verbena/          find_package(verbena) -> verbena::verbena
 #   lib/pkgconfig/verbena.pc    pkg-config --cflags --libs verbena
@@ -15,8 +15,7 @@ include(CMakePackageConfigHelpers)
 add_library(verbena_library STATIC)
 add_library(verbena::verbena ALIAS verbena_library)
 set_target_properties(verbena_library PROPERTIES OUTPUT_NAME verbena EXPORT_NAME verbena LINKER_LANGUAGE CXX)
-target_include_directories(verbena_library INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/verbena/internal>)
+target_include_directories(verbena_library INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
 target_compile_features(verbena_library PUBLIC cxx_std_20)
 # The public headers need no more than libibverbs; the rest is needed to link only.
 target_link_libraries(verbena_library PUBLIC PkgConfig::IBVERBS)
@@ -56,11 +55,12 @@ add_custom_target(completions ALL DEPENDS ${completions})
 add_dependencies(product completions)
 
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/verbena)
-install(DIRECTORY include/verbena DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.h)
-foreach(layer base memory channel connect rpc)
-  install(DIRECTORY src/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/verbena/internal/src
-    FILES_MATCHING PATTERN *.h PATTERN *_for_test.h EXCLUDE)
-endforeach()
+install(DIRECTORY include/verbena DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.h
+  PATTERN design.h EXCLUDE)
+install(CODE "set(source ${PROJECT_SOURCE_DIR})
+set(staging ${PROJECT_BINARY_DIR}/package/design)
+set(destination \${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR})")
+install(SCRIPT cmake/install_design.cmake)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(TARGETS verbena_library EXPORT verbena ARCHIVE INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT verbena NAMESPACE verbena:: FILE verbena-targets.cmake DESTINATION ${package_directory})

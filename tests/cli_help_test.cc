@@ -37,8 +37,8 @@ std::vector<std::string> split(const std::string& text) {
 
 const std::vector<std::string>& all_commands() {
   static const std::vector<std::string> commands = {
-      "",          "devices", "bench",       "verbs",        "demo", "report",
-      "reproduce", "sim",     "sim explain", "sim profiles", "run",  "completion"};
+      "",          "devices", "explain",     "bench",        "verbs", "demo",      "report",
+      "reproduce", "sim",     "sim explain", "sim profiles", "run",   "completion"};
   return commands;
 }
 
@@ -183,8 +183,8 @@ TEST(Completion, BashKnowsCommandsOptionsAndValues) {
   using testing::ElementsAre;
   using testing::IsSupersetOf;
   EXPECT_THAT(bash_offers({"verbena", ""}),
-              IsSupersetOf(
-                  {"devices", "bench", "demo", "report", "reproduce", "sim", "run", "completion"}));
+              IsSupersetOf({"devices", "explain", "bench", "demo", "report", "reproduce", "sim",
+                            "run", "completion"}));
   EXPECT_THAT(bash_offers({"verbena", ""}), testing::Not(Contains("bench-node")));
   EXPECT_THAT(bash_offers({"verbena", "be"}), ElementsAre("bench"));
   EXPECT_THAT(bash_offers({"verbena", "bench", ""}), IsSupersetOf({"one-to-one", "N-to-M"}));

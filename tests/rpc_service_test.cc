@@ -14,6 +14,7 @@
 #include "src/base/runtime.h"
 #include "tests/rpc_support.h"
 #include "verbena/client.h"
+#include "verbena/design_estimate.h"
 #include "verbena/server.h"
 
 namespace verbena {
@@ -176,6 +177,28 @@ TEST_F(RpcServiceTest, CallsOfEverySizeOverEveryProtocol) {
       EXPECT_TRUE(client_->status().ok()) << client_->status().message();
     }
   }
+}
+
+TEST_F(RpcServiceTest, AutomaticConnectsWithWhatTheServerChose) {
+  start({.protocol = Protocol::kAutomatic, .layout = MarkLayout::kAutomatic});
+  const DesignChoice served = server_->design();
+  const DesignChoice used = client_->design();
+  EXPECT_TRUE(served.design.usable);
+  EXPECT_THAT(served.why, HasSubstr("automatic: the cheapest of"));
+  EXPECT_EQ(used.why, "automatic: the responder's design");
+  EXPECT_EQ(used.design.protocol, served.design.protocol);
+  EXPECT_EQ(used.design.layout, served.design.layout);
+  EXPECT_EQ(client_->requester().mark_layout(), served.design.layout);
+  EXPECT_THAT(used.design.why, HasSubstr("limited by"));
+
+  const std::string request = "abc";
+  bool done = false;
+  ASSERT_TRUE(client_->call_with(kEcho, request, [&done](const CallOutcome& outcome) {
+    done = true;
+    EXPECT_EQ(outcome.result, CallResult::kOk);
+    EXPECT_EQ(std::string(outcome.response.begin(), outcome.response.end()), "cba");
+  }));
+  EXPECT_TRUE(poll_until([&done] { return done; }));
 }
 
 TEST_F(RpcServiceTest, RequestsAndResponsesInPlace) {

@@ -145,7 +145,7 @@ Status run(std::string_view protocol_text) {
   }
   const auto secret = verbena::JobSecret::random();
   VERBENA_ASSIGN_OR_RETURN(auto listener, verbena::ControlListener::listen("127.0.0.1", 0, secret));
-  return verbena::rpc::with_design_point(
+  return verbena::with_design_point(
       protocol, verbena::MarkLayout::kLastBit, [&]<typename Design>() {
         if constexpr (Design::kProtocol == verbena::Protocol::kRead) {
           return Status::ok_status();

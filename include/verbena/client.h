@@ -26,13 +26,14 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/design_estimate.h"
 #include "verbena/rpc.h"
 #include "verbena/service.h"
 
 namespace verbena {
 
 struct ClientOptions {
-  Protocol protocol = Protocol::kWriteWrite;  // as the server's
+  Protocol protocol = Protocol::kWriteWrite;  // as the server's, or kAutomatic
   MarkLayout layout = MarkLayout::kLastBit;
   // The slots, without the service's header; at most the server's.
   uint32_t request_slot_bytes = 256;
@@ -267,6 +268,8 @@ class BasicClient {
   const Status& status() const { return status_.ok() ? requester_->status() : status_; }
   const ClientStatistics& statistics() const { return statistics_; }
   const ConnectionStatistics& connection_statistics() const { return requester_->statistics(); }
+  // What the connection uses, what it costs, and who chose it (verbena/design_estimate.h).
+  DesignChoice design() const { return requester_->design(); }
   R& requester() { return *requester_; }
 
  private:

@@ -2,28 +2,39 @@
 // argument, so that a message passes no branch and no virtual call for it ("patterns" 4).
 //
 //   // The design is known when the program is built:
-//   using Design = rpc::WriteWrite<channel::LastBitMark>;
+//   using Design = DesignPoint<Protocol::kWriteWrite, MarkLayout::kLastBit>;
 //   auto requester = Design::Requester::create(device, domain, control, options);
 //
 //   // It is chosen when the program starts: once, outside of every loop.
-//   rpc::with_design_point(protocol, layout, [&]<typename Design>() {
+//   with_design_point(protocol, layout, [&]<typename Design>() {
 //     auto client = connect_client<Design>(device, domain, control, options);
 //     run(**client);                                // compiled for each design point
 //   });
 //
-// Requester and responder have the members of verbena/rpc.h; only the virtual calls are gone. This
-// header shows the library's inside, which changes between releases; verbena/rpc.h alone is stable.
+// A design has kProtocol and kLayout; its Requester and Responder have the members of verbena/rpc.h
+// without virtual calls. Only what namespace verbena itself has is the interface: code that is
+// compiled into programs has to be installed, so what lies below verbena/detail/ and in namespaces
+// such as verbena::rpc can be seen, but changes between releases.
 #pragma once
 
 #include <memory>
 #include <utility>
 
-#include "src/rpc/designs.h"  // NOLINT(conventions): shows the inside, see above
+#include "src/rpc/designs.h"  // NOLINT(conventions): has to be compiled in, see above
 #include "verbena/client.h"
 #include "verbena/dispatcher.h"
 #include "verbena/server.h"
 
 namespace verbena {
+
+template <Protocol kProtocol, MarkLayout kLayout = MarkLayout::kLastBit,
+          ReceiveQueues kReceives = ReceiveQueues::kShared>
+using DesignPoint = typename rpc::DesignAt<kProtocol, kLayout, kReceives>::Type;
+
+// Calls `function` with the design as its template argument, and returns what it does. Each design
+// is compiled: keep what does not depend on it outside. (protocol, layout, function), or with the
+// responder's choice (protocol, layout, receive queues, function).
+using rpc::with_design_point;
 
 // Client::connect() for a compiled design point, which decides the protocol and the layout whatever
 // the options say.

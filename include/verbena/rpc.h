@@ -53,7 +53,17 @@
 
 namespace verbena {
 
-enum class Protocol : uint8_t { kSendSend, kSendWrite, kWriteSend, kWriteWrite, kRead };
+enum class Protocol : uint8_t {
+  kSendSend,
+  kSendWrite,
+  kWriteSend,
+  kWriteWrite,
+  kRead,
+  // Leaves the choice open: a responder takes the cheapest one that its device and options allow, a
+  // requester the responder's. Never kRead, whose requests are of another kind. design() tells
+  // which one it became, and why.
+  kAutomatic = 255,
+};
 
 // How the receiver of a WRITE recognizes a whole message in the memory it polls. READ and SEND need
 // none of them.
@@ -66,6 +76,7 @@ enum class MarkLayout : uint8_t {
   kDense,          // a second WRITE sets a byte of a dense array, which alone is polled ("patterns"
                    // 8, L5): for responders with many requesters of which few are active. Rests on
                    // the order of WRITEs, not of the bytes within one.
+  kAutomatic = 255,  // as Protocol::kAutomatic; one may be left open and the other one not
 };
 
 // Where requests that consume a receive (SEND, MarkLayout::kImmediate) find one.
@@ -78,7 +89,8 @@ enum class ReceiveQueues : uint8_t {
 
 std::span<const Protocol> all_protocols();
 std::span<const MarkLayout> all_mark_layouts();
-// "write/write" and so on; "last-bit", "length-markers", "head-tail", "immediate", "dense".
+// "write/write" and so on; "last-bit", "length-markers", "head-tail", "immediate", "dense". The
+// lists and the names that are parsed are those of designs, without kAutomatic.
 const char* protocol_name(Protocol protocol);
 const char* mark_layout_name(MarkLayout layout);
 // "shared", "per-connection".
@@ -102,6 +114,8 @@ inline constexpr uint32_t kMaxPending = 4096;
 inline constexpr uint32_t kMaxConnections = 4096;
 
 inline constexpr uint32_t kDeviceInlineLimit = ~0u;
+
+struct DesignChoice;  // verbena/design_estimate.h
 
 struct RequesterOptions {
   // Capacity of a request slot and of a response slot; at most what the responder offers.
@@ -246,6 +260,9 @@ class Requester {
   virtual const ConnectionStatistics& statistics() const = 0;
   // What the connection uses; kImmediate where one of the devices does not write in order.
   virtual MarkLayout mark_layout() const = 0;
+  // What the connection uses, what it costs, and who chose it. Computed when it is asked for:
+  // control path.
+  virtual DesignChoice design() const = 0;
   virtual uint32_t pending() const = 0;
   virtual uint32_t request_max_bytes() const = 0;
   virtual uint32_t response_max_bytes() const = 0;
@@ -315,6 +332,9 @@ class Responder {
 
   // What all connections use; kImmediate where the device does not write in order.
   virtual MarkLayout mark_layout() const = 0;
+  // As Requester::design(), for messages of the largest size and as many connections as are
+  // allowed.
+  virtual DesignChoice design() const = 0;
 
  protected:
   Responder() = default;
@@ -323,6 +343,7 @@ class Responder {
 // Connects to the responder at the other end of `control`, which calls Responder::connect().
 // Blocks up to the handshake's time-out. `layout` is ignored by protocols without a WRITE half.
 //   kInvalidArgument    an option is out of range, or the responder runs another design
+//                       (kAutomatic takes any)
 //   kLimitExceeded      a limit of the device or of the process: what was asked, and what there is
 //   kUnavailable        the peer is gone
 Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout layout,
@@ -331,7 +352,8 @@ Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout 
                                                   ControlConnection& control,
                                                   const RequesterOptions& options);
 
-// A responder without connections yet.
+// A responder without connections yet. kUnsupported: kAutomatic, and no design can be used here;
+// the message has the reason for the first one.
 Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout layout,
                                                   const Device& device,
                                                   const ProtectionDomain& domain,

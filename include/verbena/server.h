@@ -28,13 +28,14 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/design_estimate.h"
 #include "verbena/rpc.h"
 #include "verbena/service.h"
 
 namespace verbena {
 
 struct ServerOptions {
-  Protocol protocol = Protocol::kWriteWrite;  // any but READ, which calls nobody
+  Protocol protocol = Protocol::kWriteWrite;  // any but READ, which calls nobody; or kAutomatic
   MarkLayout layout = MarkLayout::kLastBit;
   // The slots, without the service's header: see the responder's options of the same names.
   uint32_t request_slot_bytes = 256;
@@ -164,6 +165,8 @@ class BasicServer {
   const ConnectionStatistics& statistics(uint32_t connection) const {
     return responder_->statistics(connection);
   }
+  // What all connections use, what it costs, and who chose it (verbena/design_estimate.h).
+  DesignChoice design() const { return responder_->design(); }
   R& responder() { return *responder_; }
 
  private:

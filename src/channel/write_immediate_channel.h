@@ -22,7 +22,7 @@ struct WriteImmediateChannel {
 
   static MessageCost cost(uint32_t bytes, const CostInputs& inputs) {
     MessageCost cost = sending_cost(bytes, inputs);
-    cost.receiver = receive_cost(inputs);
+    cost.receiver = receive_cost();
     return cost;
   }
 

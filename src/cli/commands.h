@@ -6,6 +6,7 @@ namespace verbena::cli {
 struct Tool;
 
 void add_devices_command(Tool& tool);
+void add_explain_command(Tool& tool);
 void add_bench_command(Tool& tool);
 void add_verbs_command(Tool& tool);
 void add_demo_command(Tool& tool);

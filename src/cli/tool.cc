@@ -87,6 +87,7 @@ Tool::Tool()
        "verbena bench one-to-one --protocol all --response 64,4KiB --json results.json",
        "verbena report results.json"}));
   add_devices_command(*this);
+  add_explain_command(*this);
   add_bench_command(*this);
   add_verbs_command(*this);
   add_demo_command(*this);

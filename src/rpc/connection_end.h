@@ -4,10 +4,7 @@
 // receive buffers) of the incoming ones ("msgproto" 4: R times L, then R times V).
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -41,6 +38,13 @@ struct EndOptions {
   bool spare_receives = true;  // of its own
 };
 
+struct EndSizes {
+  channel::SendQueueSizes sends;
+  channel::ReceivePoolSizes receives;  // of its own
+  uint64_t arena_bytes = 0;
+  uint32_t notifications_bytes = 0;  // of the arena
+};
+
 struct NoReceiver {};
 template <typename Channel, bool kHasReceiver>
 struct ReceiverOf {
@@ -51,10 +55,7 @@ struct ReceiverOf<Channel, false> {
   using Type = NoReceiver;
 };
 
-inline Status receives_refused(int error) {
-  return Status(StatusCode::kLimitExceeded,
-                fmt::format("the device does not take the receives ({})", std::strerror(error)));
-}
+Status receives_refused(int error);
 
 // kSharedReceives: messages that consume receives take them from a queue that connections share.
 // Its owner receives them; there is no receiver here.
@@ -62,8 +63,40 @@ template <channel::MessageChannel Outgoing, channel::MessageChannel Incoming, bo
 class ConnectionEnd {
  public:
   static constexpr bool kHasReceiver = !(kSharedReceives && Incoming::kConsumesReceives);
+  static constexpr bool kOwnReceives = kHasReceiver && Incoming::kConsumesReceives;
+  static constexpr bool kOwnBuffers = kOwnReceives && !Incoming::kWritesSlots;
   using Sender = typename Outgoing::Sender;
   using Receiver = typename ReceiverOf<Incoming, kHasReceiver>::Type;
+
+  // How large everything on this side is; pure.
+  static Result<EndSizes> size(const DeviceInfo& info, const EndOptions& options) {
+    EndSizes sizes;
+    VERBENA_ASSIGN_OR_RETURN(
+        sizes.sends, connect::size_send_queue(info, options.pending, options.signal_interval,
+                                              options.post_batch, Outgoing::kRequestsPerMessage));
+    if (kOwnReceives) {
+      VERBENA_ASSIGN_OR_RETURN(
+          sizes.receives,
+          connect::size_receive_queue(info.max_queue_pair_wrs, "receive queue", options.pending,
+                                      options.spare_receives ? 0 : options.pending,
+                                      options.incoming_max_bytes));
+    }
+    sizes.arena_bytes = channel::SlotArray::size_bytes(Outgoing::shape(options.outgoing_max_bytes),
+                                                       options.pending);
+    if (Incoming::kWritesSlots) {
+      sizes.arena_bytes += channel::SlotArray::size_bytes(
+          Incoming::shape(options.incoming_max_bytes), options.pending);
+    }
+    if (kOwnBuffers) {
+      sizes.arena_bytes +=
+          channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, sizes.receives.receives);
+    }
+    if (Incoming::kNotifies) {
+      sizes.notifications_bytes = channel::NotificationArray::stride_bytes(options.pending);
+      sizes.arena_bytes += round_up<uint64_t>(sizes.notifications_bytes, kCacheLineBytes);
+    }
+    return sizes;
+  }
 
   // Makes everything on this side, up to posted receives.
   Result<EndpointMemory> prepare(const Device& device, const ProtectionDomain& domain,
@@ -71,37 +104,14 @@ class ConnectionEnd {
     const DeviceInfo& info = device.info();
     const channel::SlotShape outgoing_shape = Outgoing::shape(options.outgoing_max_bytes);
     const channel::SlotShape incoming_shape = Incoming::shape(options.incoming_max_bytes);
-    constexpr bool kOwnReceives = kHasReceiver && Incoming::kConsumesReceives;
-    constexpr bool kOwnBuffers = kOwnReceives && !Incoming::kWritesSlots;
-
-    VERBENA_ASSIGN_OR_RETURN(
-        const channel::SendQueueSizes sizes,
-        connect::size_send_queue(info, options.pending, options.signal_interval, options.post_batch,
-                                 Outgoing::kRequestsPerMessage));
-    channel::ReceivePoolSizes receives;
-    if (kOwnReceives) {
-      VERBENA_ASSIGN_OR_RETURN(
-          receives, connect::size_receive_queue(
-                        info.max_queue_pair_wrs, "receive queue", options.pending,
-                        options.spare_receives ? 0 : options.pending, options.incoming_max_bytes));
-    }
+    VERBENA_ASSIGN_OR_RETURN(const EndSizes sizes, size(info, options));
 
     connect::EndpointPlan plan;
-    plan.arena_bytes = channel::SlotArray::size_bytes(outgoing_shape, options.pending);
-    if (Incoming::kWritesSlots) {
-      plan.arena_bytes += channel::SlotArray::size_bytes(incoming_shape, options.pending);
-    }
-    if (kOwnBuffers) {
-      plan.arena_bytes +=
-          channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, receives.receives);
-    }
-    const uint32_t notifications_bytes =
-        Incoming::kNotifies ? channel::NotificationArray::stride_bytes(options.pending) : 0;
-    plan.arena_bytes += round_up<uint64_t>(notifications_bytes, kCacheLineBytes);
+    plan.arena_bytes = sizes.arena_bytes;
     plan.arena_access = Incoming::kWritesSlots ? IBV_ACCESS_REMOTE_WRITE : 0;
-    plan.send_depth_wrs = sizes.depth_wrs;
+    plan.send_depth_wrs = sizes.sends.depth_wrs;
     plan.inline_bytes = connect::inline_limit_bytes(info, options.inline_bytes);
-    plan.own_receives = receives.receives;
+    plan.own_receives = sizes.receives.receives;
     plan.shared_receives = options.shared_receives;
     plan.shared_completions = options.shared_completions;
     plan.events = options.events;
@@ -109,7 +119,7 @@ class ConnectionEnd {
     VERBENA_ASSIGN_OR_RETURN(endpoint_, connect::make_endpoint(device, domain, plan));
 
     RegisteredArena& arena = endpoint_->arena;
-    send_sizes_ = sizes;
+    send_sizes_ = sizes.sends;
     inline_limit_bytes_ = plan.inline_bytes;
     outgoing_ = channel::SlotArray::carve(arena, outgoing_shape, options.pending);
     incoming_ = {nullptr, incoming_shape, options.pending};
@@ -125,7 +135,7 @@ class ConnectionEnd {
     if constexpr (Incoming::kNotifies) {
       mine.notifications_rkey = options.shared_notifications_rkey;
       if (notifications == nullptr) {
-        notifications = arena.carve(notifications_bytes);
+        notifications = arena.carve(sizes.notifications_bytes);
         mine.notifications_rkey = arena.rkey();
       }
       mine.notifications_address = reinterpret_cast<uint64_t>(notifications);
@@ -136,13 +146,13 @@ class ConnectionEnd {
       setup.slots = incoming_;
       setup.notifications = notifications;
       setup.queue_pair = endpoint_->queue_pair.get();
-      setup.receives = receives;
+      setup.receives = sizes.receives;
       if (kOwnReceives) setup.receive_completions = endpoint_->receive_completions->get();
       if (kOwnBuffers) {
         setup.buffers.buffer_bytes = options.incoming_max_bytes;
         setup.buffers.lkey = arena.lkey();
-        setup.buffers.base = arena.carve(
-            channel::ReceiveBuffers::size_bytes(options.incoming_max_bytes, receives.receives));
+        setup.buffers.base = arena.carve(channel::ReceiveBuffers::size_bytes(
+            options.incoming_max_bytes, sizes.receives.receives));
       }
       receiver_ = Receiver(setup);
       const int error = receiver_.post_receives();

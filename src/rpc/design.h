@@ -15,7 +15,7 @@
 #include "src/channel/length_markers_mark.h"
 #include "src/channel/write_channel.h"
 #include "src/channel/write_immediate_channel.h"
-#include "src/rpc/cost_estimate.h"
+#include "src/rpc/design_cost.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {

@@ -23,6 +23,29 @@
 
 namespace verbena::rpc {
 
+template <MarkLayout kLayout>
+struct MarkOf;
+template <>
+struct MarkOf<MarkLayout::kLastBit> {
+  using Type = channel::LastBitMark;
+};
+template <>
+struct MarkOf<MarkLayout::kLengthMarkers> {
+  using Type = channel::LengthMarkersMark;
+};
+template <>
+struct MarkOf<MarkLayout::kHeadTail> {
+  using Type = channel::HeadTailMark;
+};
+template <>
+struct MarkOf<MarkLayout::kImmediate> {
+  using Type = ImmediateMark;
+};
+template <>
+struct MarkOf<MarkLayout::kDense> {
+  using Type = DenseMark;
+};
+
 // Where requests consume no receives, it makes no difference which queue they would come from.
 template <template <typename Mark, ReceiveQueues> typename Design, typename Mark,
           ReceiveQueues kReceives>
@@ -30,24 +53,52 @@ using DesignFor = Design<Mark, Design<Mark, kReceives>::RequestChannel::kConsume
                                    ? kReceives
                                    : ReceiveQueues::kShared>;
 
-template <template <typename Mark, ReceiveQueues> typename Design,
-          ReceiveQueues kReceives = ReceiveQueues::kShared, typename Function>
+// The design of a choice that is made when the program is built.
+template <Protocol kProtocol, MarkLayout kLayout, ReceiveQueues kReceives>
+struct DesignAt;
+template <MarkLayout kLayout, ReceiveQueues kReceives>
+struct DesignAt<Protocol::kSendSend, kLayout, kReceives> {
+  using Type = SendSend<kReceives>;
+};
+template <MarkLayout kLayout, ReceiveQueues kReceives>
+struct DesignAt<Protocol::kSendWrite, kLayout, kReceives> {
+  using Type = DesignFor<SendWrite, typename MarkOf<kLayout>::Type, kReceives>;
+};
+template <MarkLayout kLayout, ReceiveQueues kReceives>
+struct DesignAt<Protocol::kWriteSend, kLayout, kReceives> {
+  using Type = DesignFor<WriteSend, typename MarkOf<kLayout>::Type, kReceives>;
+};
+template <MarkLayout kLayout, ReceiveQueues kReceives>
+struct DesignAt<Protocol::kWriteWrite, kLayout, kReceives> {
+  using Type = DesignFor<WriteWrite, typename MarkOf<kLayout>::Type, kReceives>;
+};
+template <MarkLayout kLayout, ReceiveQueues kReceives>
+struct DesignAt<Protocol::kRead, kLayout, kReceives> {
+  using Type = Read;
+};
+
+template <Protocol kProtocol, ReceiveQueues kReceives, typename Function>
 decltype(auto) with_mark_layout(MarkLayout layout, Function&& function) {
   switch (layout) {
     case MarkLayout::kLastBit:
-      return function.template operator()<DesignFor<Design, channel::LastBitMark, kReceives>>();
+      return function.template
+      operator()<typename DesignAt<kProtocol, MarkLayout::kLastBit, kReceives>::Type>();
     case MarkLayout::kLengthMarkers:
-      return function
-          .template operator()<DesignFor<Design, channel::LengthMarkersMark, kReceives>>();
+      return function.template
+      operator()<typename DesignAt<kProtocol, MarkLayout::kLengthMarkers, kReceives>::Type>();
     case MarkLayout::kHeadTail:
-      return function.template operator()<DesignFor<Design, channel::HeadTailMark, kReceives>>();
+      return function.template
+      operator()<typename DesignAt<kProtocol, MarkLayout::kHeadTail, kReceives>::Type>();
     case MarkLayout::kDense:
-      return function.template operator()<DesignFor<Design, DenseMark, kReceives>>();
+      return function
+          .template operator()<typename DesignAt<kProtocol, MarkLayout::kDense, kReceives>::Type>();
     case MarkLayout::kImmediate:
+    case MarkLayout::kAutomatic:
       break;
   }
   VERBENA_ASSERT(layout == MarkLayout::kImmediate);
-  return function.template operator()<DesignFor<Design, ImmediateMark, kReceives>>();
+  return function
+      .template operator()<typename DesignAt<kProtocol, MarkLayout::kImmediate, kReceives>::Type>();
 }
 
 template <ReceiveQueues kReceives = ReceiveQueues::kShared, typename Function>
@@ -56,12 +107,13 @@ decltype(auto) with_design_point(Protocol protocol, MarkLayout layout, Function&
     case Protocol::kSendSend:
       return function.template operator()<SendSend<kReceives>>();
     case Protocol::kSendWrite:
-      return with_mark_layout<SendWrite, kReceives>(layout, function);
+      return with_mark_layout<Protocol::kSendWrite, kReceives>(layout, function);
     case Protocol::kWriteSend:
-      return with_mark_layout<WriteSend, kReceives>(layout, function);
+      return with_mark_layout<Protocol::kWriteSend, kReceives>(layout, function);
     case Protocol::kWriteWrite:
-      return with_mark_layout<WriteWrite, kReceives>(layout, function);
+      return with_mark_layout<Protocol::kWriteWrite, kReceives>(layout, function);
     case Protocol::kRead:
+    case Protocol::kAutomatic:
       break;
   }
   VERBENA_ASSERT(protocol == Protocol::kRead);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/base/wire.h"
-#include "src/rpc/negotiation.h"
+#include "src/rpc/layer.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "src/connect/exchange.h"
+#include "src/connect/endpoint.h"
 #include "verbena/connection.h"
 #include "verbena/status.h"
 

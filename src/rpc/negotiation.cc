@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/wire.h"
+#include "src/rpc/layer.h"
 
 namespace verbena::rpc {
 namespace {
@@ -42,11 +43,13 @@ Status check_size(const char* what, uint32_t wanted, uint32_t offered, const cha
 }
 
 std::string name_of(Protocol protocol) {
+  if (protocol == Protocol::kAutomatic) return protocol_name(protocol);
   return protocol <= Protocol::kRead ? protocol_name(protocol)
                                      : fmt::format("protocol {}", static_cast<int>(protocol));
 }
 
 std::string name_of(MarkLayout layout) {
+  if (layout == MarkLayout::kAutomatic) return mark_layout_name(layout);
   return layout <= kLastMarkLayout ? mark_layout_name(layout)
                                    : fmt::format("layout {}", static_cast<int>(layout));
 }
@@ -54,7 +57,15 @@ std::string name_of(MarkLayout layout) {
 }  // namespace
 
 Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest& offered) {
-  if (wanted.protocol != offered.protocol) {
+  const bool any_protocol = wanted.protocol == Protocol::kAutomatic;
+  if (any_protocol && offered.protocol == Protocol::kRead) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("the responder serves {}, whose requests are of another kind; start "
+                              "the requester with {} instead of {}",
+                              name_of(offered.protocol), name_of(offered.protocol),
+                              name_of(wanted.protocol)));
+  }
+  if (any_protocol ? offered.protocol > Protocol::kRead : wanted.protocol != offered.protocol) {
     return Status(
         StatusCode::kInvalidArgument,
         fmt::format("the requester wants {}, the responder serves {}; start both with the "
@@ -62,16 +73,21 @@ Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest
                     name_of(wanted.protocol), name_of(offered.protocol)));
   }
   DesignRequest agreed = wanted;
-  if (uses_mark_layout(offered.protocol) && wanted.layout != offered.layout) {
-    if (offered.layout == MarkLayout::kImmediate && wanted.layout <= kLastMarkLayout) {
+  agreed.protocol = offered.protocol;
+  if (uses_mark_layout(offered.protocol) &&
+      (wanted.layout != offered.layout || offered.layout > kLastMarkLayout)) {
+    const bool any_layout = wanted.layout == MarkLayout::kAutomatic;
+    if (offered.layout == MarkLayout::kImmediate &&
+        (any_layout || wanted.layout <= kLastMarkLayout)) {
       // The responder's device does not write in order; every requester can do without marks.
-    } else if (wanted.layout == MarkLayout::kImmediate && !wanted.writes_in_order) {
+    } else if ((any_layout || wanted.layout == MarkLayout::kImmediate) && !wanted.writes_in_order &&
+               needs_writes_in_order(offered.layout)) {
       return Status(StatusCode::kUnsupported,
                     fmt::format("the requester's device does not place the bytes of a WRITE in "
                                 "order, so the mark layout {} cannot tell when a message is whole; "
                                 "start the responder with {}",
                                 name_of(offered.layout), name_of(MarkLayout::kImmediate)));
-    } else {
+    } else if (!any_layout || offered.layout > kLastMarkLayout) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("the requester wants the mark layout {}, the responder uses {}; "
                                 "start both with the same one",

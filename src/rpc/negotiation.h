@@ -6,16 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "src/connect/exchange.h"
 #include "verbena/connection.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
 namespace verbena::rpc {
-
-inline constexpr connect::Layer kLayer = {
-    .name = "request/response", .magic = 0x43505256 /* "VRPC" */, .version = 3};
 
 // The design and the sizes that a requester asks for, or a responder offers at most.
 struct DesignRequest {
@@ -27,13 +24,19 @@ struct DesignRequest {
   uint32_t pending = 0;
 };
 
+// What a requester and a responder agreed on, with the requester's word for who chose it.
+struct DesignAgreement : DesignRequest {
+  std::string why;
+};
+
 // The layout that a side can use where it was asked for `layout`.
 inline MarkLayout usable_layout(MarkLayout layout, bool writes_in_order) {
-  return writes_in_order || !needs_writes_in_order(layout) ? layout : MarkLayout::kImmediate;
+  if (writes_in_order || layout == MarkLayout::kAutomatic) return layout;
+  return needs_writes_in_order(layout) ? MarkLayout::kImmediate : layout;
 }
 
 // What the connection uses if `wanted` meets `offered`; pure. The requester's sizes, the
-// responder's layout.
+// responder's layout, and its protocol too where the requester's is kAutomatic.
 Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest& offered);
 
 // The requester's side: its own sizes, and the layout that the responder chose.

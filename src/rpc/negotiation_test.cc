@@ -11,6 +11,7 @@
 
 #include "src/base/runtime.h"
 #include "src/base/wire.h"
+#include "src/rpc/layer.h"
 
 namespace verbena::rpc {
 namespace {
@@ -106,6 +107,58 @@ TEST(NegotiateTest, ARequesterThatCannotUseMarksIsToldWhatToDo) {
   EXPECT_THAT(agreed.status().message(), HasSubstr("start the responder with immediate"));
 }
 
+TEST(NegotiateTest, AutomaticTakesTheRespondersDesign) {
+  DesignRequest wanted = design();
+  wanted.protocol = Protocol::kAutomatic;
+  wanted.layout = MarkLayout::kAutomatic;
+  for (const Protocol protocol : all_protocols()) {
+    for (const MarkLayout layout : all_mark_layouts()) {
+      DesignRequest offered = design();
+      offered.protocol = protocol;
+      offered.layout = layout;
+      const auto agreed = negotiate(wanted, offered);
+      ASSERT_EQ(agreed.ok(), protocol != Protocol::kRead) << agreed.status().message();
+      if (!agreed.ok()) continue;
+      EXPECT_EQ(agreed->protocol, protocol);
+      EXPECT_EQ(agreed->layout, layout);
+    }
+  }
+  // One half may be named.
+  wanted.protocol = Protocol::kWriteWrite;
+  EXPECT_TRUE(negotiate(wanted, design()).ok());
+  wanted.protocol = Protocol::kSendSend;
+  EXPECT_THAT(negotiate(wanted, design()).status().message(), HasSubstr("wants send/send"));
+}
+
+TEST(NegotiateTest, AutomaticTakesNothingThatTheRequesterCannotUse) {
+  DesignRequest wanted = design();
+  wanted.protocol = Protocol::kAutomatic;
+  wanted.layout = MarkLayout::kAutomatic;
+  DesignRequest offered = design();
+  offered.protocol = Protocol::kRead;
+  EXPECT_THAT(negotiate(wanted, offered).status().message(),
+              HasSubstr("start the requester with read"));
+  // A responder of a later release, or nonsense.
+  offered.protocol = static_cast<Protocol>(99);
+  EXPECT_THAT(negotiate(wanted, offered).status().message(),
+              HasSubstr("wants automatic, the responder serves protocol 99"));
+  offered = design();
+  offered.layout = static_cast<MarkLayout>(77);
+  EXPECT_THAT(negotiate(wanted, offered).status().message(), HasSubstr("layout 77"));
+  offered.layout = MarkLayout::kAutomatic;
+  EXPECT_FALSE(negotiate(wanted, offered).ok()) << "a responder has to decide";
+  offered = design();
+  offered.protocol = Protocol::kAutomatic;
+  EXPECT_FALSE(negotiate(wanted, offered).ok()) << "a responder has to decide";
+
+  wanted.writes_in_order = false;
+  EXPECT_THAT(negotiate(wanted, design()).status().message(),
+              HasSubstr("start the responder with immediate"));
+  offered = design();
+  offered.layout = MarkLayout::kDense;
+  EXPECT_TRUE(negotiate(wanted, offered).ok());
+}
+
 // --- over a connection ---
 
 class NegotiationTest : public testing::Test {
@@ -198,7 +251,7 @@ TEST_F(NegotiationTest, GarbageAndOtherVersionsAreRefused) {
   frames.push_back(frame(0x12345678, kLayer.version));
   frames.push_back(frame(kLayer.magic, kLayer.version));  // cut short
   frames.emplace_back();                                  // empty
-  const char* reasons[] = {"version 3", "not a request/response handshake", "cut short",
+  const char* reasons[] = {"version 4", "not a request/response handshake", "cut short",
                            "not a request/response handshake"};
   for (size_t i = 0; i < frames.size(); ++i) {
     ASSERT_TRUE(requester_->send(frames[i].bytes()).ok());

@@ -14,8 +14,9 @@ namespace verbena::rpc {
 
 // --- requester ---
 
-ReadRequester::ReadRequester(ControlConnection& control, const RequesterOptions& options)
-    : RequesterBase(control, options,
+ReadRequester::ReadRequester(const Device& device, ControlConnection& control,
+                             const RequesterOptions& options, const DesignAgreement& agreed)
+    : RequesterBase(device, control, options, agreed,
                     std::max(options.request_max_bytes, static_cast<uint32_t>(sizeof(ReadRequest))),
                     kPollBatch),
       work_(options.pending) {
@@ -28,7 +29,7 @@ Result<std::unique_ptr<ReadRequester>> ReadRequester::create(const Device& devic
                                                              ControlConnection& control,
                                                              const RequesterOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(
-      const DesignRequest agreed,
+      const DesignAgreement agreed,
       request_design(Protocol::kRead, MarkLayout::kImmediate, device, control, options));
   return connect(device, domain, control, options, agreed);
 }
@@ -37,8 +38,8 @@ Result<std::unique_ptr<ReadRequester>> ReadRequester::connect(const Device& devi
                                                               const ProtectionDomain& domain,
                                                               ControlConnection& control,
                                                               const RequesterOptions& options,
-                                                              const DesignRequest& /*agreed*/) {
-  std::unique_ptr<ReadRequester> requester(new ReadRequester(control, options));
+                                                              const DesignAgreement& agreed) {
+  std::unique_ptr<ReadRequester> requester(new ReadRequester(device, control, options, agreed));
   const Result<EndpointMemory> mine = requester->prepare(device, domain, options);
   connect::Endpoint* endpoint = requester->endpoint_ ? &*requester->endpoint_ : nullptr;
   VERBENA_ASSIGN_OR_RETURN(

@@ -26,7 +26,7 @@
 #include "src/channel/work_request.h"
 #include "src/connect/endpoint.h"
 #include "src/memory/arena.h"
-#include "src/rpc/cost_estimate.h"
+#include "src/rpc/design_cost.h"
 #include "src/rpc/endpoint_memory.h"
 #include "src/rpc/negotiation.h"
 #include "src/rpc/requester_base.h"
@@ -46,7 +46,7 @@ class ReadRequester final : public RequesterBase {
                                                         const ProtectionDomain& domain,
                                                         ControlConnection& control,
                                                         const RequesterOptions& options,
-                                                        const DesignRequest& agreed);
+                                                        const DesignAgreement& agreed);
 
   char* request_buffer(uint32_t slot) override {
     return reinterpret_cast<char*>(requests_.data()) + uint64_t{slot} * request_stride_bytes_;
@@ -104,7 +104,8 @@ class ReadRequester final : public RequesterBase {
  private:
   static constexpr uint32_t kPollBatch = 16;
 
-  ReadRequester(ControlConnection& control, const RequesterOptions& options);
+  ReadRequester(const Device& device, ControlConnection& control, const RequesterOptions& options,
+                const DesignAgreement& agreed);
   QueuePair& queue_pair() override { return endpoint_->queue_pair; }
   Result<EndpointMemory> prepare(const Device& device, const ProtectionDomain& domain,
                                  const RequesterOptions& options);
@@ -182,10 +183,11 @@ class ReadResponder final : public ResponderBase<ReadConnection> {
       look_after_peers();
     return 0;
   }
-  MarkLayout mark_layout() const override { return MarkLayout::kImmediate; }
 
  private:
-  using ResponderBase::ResponderBase;
+  ReadResponder(const Device& device, const ProtectionDomain& domain,
+                const ResponderOptions& options)
+      : ResponderBase(Protocol::kRead, MarkLayout::kImmediate, device, domain, options) {}
   Result<EndpointMemory> prepare(ReadConnection& connection);
   void look_after_peers();
 
@@ -200,18 +202,18 @@ struct Read {
   using Requester = ReadRequester;
   using Responder = ReadResponder;
 
-  // The request costs nothing but the READ itself.
-  static CostEstimate estimate(uint32_t /*request_bytes*/, uint32_t response_bytes,
-                               const channel::CostInputs& inputs) {
-    CostEstimate estimate;
-    estimate.requester.work_requests = 1;
-    estimate.requester.doorbells = 1.0 / inputs.post_batch;
-    estimate.requester.completions = 1;
-    estimate.requester.polled_lines = 1;
-    estimate.responder.device_reads = 1;
-    estimate.wire_messages = 2;
-    estimate.wire_bytes = response_bytes;
-    return estimate;
+  // The request is the READ, the response what the responder's RNIC reads.
+  static DesignCost cost(uint32_t /*request_bytes*/, uint32_t response_bytes,
+                         const channel::CostInputs& requester,
+                         const channel::CostInputs& /*responder*/) {
+    DesignCost cost;
+    cost.request.sender.work_requests = 1;
+    cost.request.sender.doorbells = 1.0 / requester.post_batch;
+    cost.response.sender.device_reads = 1;
+    cost.response.receiver.completions = 1;
+    cost.response.receiver.polled_lines = 1;
+    cost.response.wire_bytes = response_bytes;
+    return cost;
   }
 };
 

@@ -33,7 +33,7 @@ class ChannelRequester final : public RequesterBase {
                                                           ControlConnection& control,
                                                           const RequesterOptions& options) {
     VERBENA_ASSIGN_OR_RETURN(
-        const DesignRequest agreed,
+        const DesignAgreement agreed,
         request_design(Design::kProtocol, Design::kLayout, device, control, options));
     return connect(device, domain, control, options, agreed);
   }
@@ -43,8 +43,9 @@ class ChannelRequester final : public RequesterBase {
                                                            const ProtectionDomain& domain,
                                                            ControlConnection& control,
                                                            const RequesterOptions& options,
-                                                           const DesignRequest& agreed) {
-    std::unique_ptr<ChannelRequester> requester(new ChannelRequester(control, options));
+                                                           const DesignAgreement& agreed) {
+    std::unique_ptr<ChannelRequester> requester(
+        new ChannelRequester(device, control, options, agreed));
     End& end = requester->end_;
     Result<EndpointMemory> mine = [&]() -> Result<EndpointMemory> {
       VERBENA_RETURN_IF_ERROR(check_layout(Design::kProtocol, Design::kLayout, agreed));
@@ -122,8 +123,9 @@ class ChannelRequester final : public RequesterBase {
  private:
   using End = ConnectionEnd<RequestChannel, ResponseChannel, /*kSharedReceives=*/false>;
 
-  ChannelRequester(ControlConnection& control, const RequesterOptions& options)
-      : RequesterBase(control, options, options.request_max_bytes, options.pending),
+  ChannelRequester(const Device& device, ControlConnection& control,
+                   const RequesterOptions& options, const DesignAgreement& agreed)
+      : RequesterBase(device, control, options, agreed, options.request_max_bytes, options.pending),
         response_max_bytes_(options.response_max_bytes),
         spare_receives_(options.spare_receives) {}
 

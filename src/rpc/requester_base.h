@@ -11,6 +11,7 @@
 #include "src/connect/event_wait.h"
 #include "src/connect/failure.h"
 #include "src/connect/peer_watch.h"
+#include "src/rpc/design_choice.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/rpc.h"
@@ -24,17 +25,24 @@ class RequesterBase : public Requester {
   void close() override { fail(connect::connection_closed(peer_)); }
   uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
   uint32_t request_max_bytes() const override { return request_max_bytes_; }
+  DesignChoice design() const override {
+    return requester_choice(device_->info(), agreed_, options_);
+  }
 
  protected:
   enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
 
-  RequesterBase(ControlConnection& control, const RequesterOptions& options,
-                uint32_t request_max_bytes, uint32_t default_poll_batch)
+  RequesterBase(const Device& device, ControlConnection& control, const RequesterOptions& options,
+                const DesignAgreement& agreed, uint32_t request_max_bytes,
+                uint32_t default_poll_batch)
       : request_max_bytes_(request_max_bytes),
         poll_batch_(options.poll_batch == 0 ? default_poll_batch : options.poll_batch),
         slots_(options.pending, SlotState::kFree),
         control_(&control),
-        peer_("the responder " + control.peer_name()) {}
+        peer_("the responder " + control.peer_name()),
+        device_(&device),
+        options_(options),
+        agreed_(agreed) {}
 
   virtual QueuePair& queue_pair() = 0;
 
@@ -76,6 +84,11 @@ class RequesterBase : public Requester {
   ControlConnection* control_;
   std::string peer_;
   Status status_;
+
+ private:
+  const Device* device_;
+  RequesterOptions options_;
+  DesignAgreement agreed_;
 };
 
 }  // namespace verbena::rpc

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "src/rpc/design_choice.h"
 #include "src/rpc/options.h"
 
 namespace verbena::rpc {
 
-Result<DesignRequest> request_design(Protocol protocol, MarkLayout layout, const Device& device,
-                                     ControlConnection& control, const RequesterOptions& options) {
+Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, const Device& device,
+                                       ControlConnection& control,
+                                       const RequesterOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_sizes(options.request_max_bytes, options.response_max_bytes,
                                       options.pending, options.post_batch));
   DesignRequest wanted;
@@ -17,7 +19,12 @@ Result<DesignRequest> request_design(Protocol protocol, MarkLayout layout, const
   wanted.request_max_bytes = options.request_max_bytes;
   wanted.response_max_bytes = options.response_max_bytes;
   wanted.pending = options.pending;
-  return request_design(control, wanted, options.handshake_timeout_ns);
+  VERBENA_ASSIGN_OR_RETURN(const DesignRequest agreed,
+                           request_design(control, wanted, options.handshake_timeout_ns));
+  if (is_automatic(protocol, layout))
+    return DesignAgreement{agreed, "automatic: the responder's design"};
+  return DesignAgreement{
+      agreed, why_asked(uses_mark_layout(protocol) ? layout : agreed.layout, agreed.layout)};
 }
 
 Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed) {

@@ -10,8 +10,8 @@
 namespace verbena::rpc {
 
 // Checks the options and agrees on the design with the responder.
-Result<DesignRequest> request_design(Protocol protocol, MarkLayout layout, const Device& device,
-                                     ControlConnection& control, const RequesterOptions& options);
+Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, const Device& device,
+                                       ControlConnection& control, const RequesterOptions& options);
 
 // Whether what was agreed can be done with a requester that was built for `layout`.
 Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed);

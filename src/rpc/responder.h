@@ -143,8 +143,6 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
     return true;
   }
 
-  MarkLayout mark_layout() const override { return Design::kLayout; }
-
  private:
   using Base::alive_;
   using Base::connections_;
@@ -156,7 +154,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
 
   ChannelResponder(const Device& device, const ProtectionDomain& domain,
                    const ResponderOptions& options)
-      : Base(device, domain, options) {}
+      : Base(Design::kProtocol, Design::kLayout, device, domain, options) {}
 
   // --- messages ---
 

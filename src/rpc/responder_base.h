@@ -11,6 +11,7 @@
 #include "src/base/assert.h"
 #include "src/connect/failure.h"
 #include "src/connect/peer_watch.h"
+#include "src/rpc/design_choice.h"
 #include "src/rpc/responder_control.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
@@ -42,11 +43,20 @@ class ResponderBase : public Responder {
   const ConnectionStatistics& statistics(uint32_t connection) const override {
     return at(connection).statistics;
   }
+  MarkLayout mark_layout() const override { return design_.layout; }
+  DesignChoice design() const override {
+    return responder_choice(device_->info(), design_, options_);
+  }
+  // Where a choice at run time led to this design.
+  void set_reason(std::string why) { design_.why = std::move(why); }
 
  protected:
-  ResponderBase(const Device& device, const ProtectionDomain& domain,
-                const ResponderOptions& options)
-      : device_(&device), domain_(&domain), options_(options) {}
+  ResponderBase(Protocol protocol, MarkLayout layout, const Device& device,
+                const ProtectionDomain& domain, const ResponderOptions& options)
+      : device_(&device),
+        domain_(&domain),
+        options_(options),
+        design_{protocol, layout, why_asked(layout, layout)} {}
 
   // For destructors: what the derived class shares between connections must outlive these.
   void drop_connections() {
@@ -112,6 +122,9 @@ class ResponderBase : public Responder {
   uint32_t latest_ = 0;
   connect::PeerWatch watch_;
   Status status_;
+
+ private:
+  ChosenDesign design_;
 };
 
 }  // namespace verbena::rpc

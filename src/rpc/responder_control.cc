@@ -81,17 +81,26 @@ Status too_many_connections(uint32_t max_connections) {
                             max_connections));
 }
 
+Result<channel::ReceivePoolSizes> size_inbox(const DeviceInfo& info,
+                                             const ResponderOptions& options, bool with_buffers) {
+  if (info.max_shared_receive_queues == 0) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} has no shared receive queues; use ReceiveQueues::kPerConnection "
+                              "or a protocol whose requests are WRITEs",
+                              info.name));
+  }
+  const uint64_t messages = uint64_t{options.max_connections} * options.pending;
+  return connect::size_receive_queue(info.max_shared_receive_queue_wrs, "shared receive queue",
+                                     static_cast<uint32_t>(messages), options.receive_depth,
+                                     with_buffers ? options.request_max_bytes : 0);
+}
+
 Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
                                                  const ProtectionDomain& domain,
                                                  const ResponderOptions& options, bool with_buffers,
                                                  const CompletionChannel* events) {
-  const DeviceInfo& info = device.info();
-  const uint64_t messages = uint64_t{options.max_connections} * options.pending;
-  VERBENA_ASSIGN_OR_RETURN(
-      const channel::ReceivePoolSizes sizes,
-      connect::size_receive_queue(info.max_shared_receive_queue_wrs, "shared receive queue",
-                                  static_cast<uint32_t>(messages), options.receive_depth,
-                                  with_buffers ? options.request_max_bytes : 0));
+  VERBENA_ASSIGN_OR_RETURN(const channel::ReceivePoolSizes sizes,
+                           size_inbox(device.info(), options, with_buffers));
 
   auto inbox = std::make_unique<RequestInbox>();
   inbox->receives = sizes.receives;

@@ -37,6 +37,9 @@ struct RequestInbox {
   channel::SharedInbox inbox;
   uint32_t receives = 0;
 };
+// How many receives that takes on a device.
+Result<channel::ReceivePoolSizes> size_inbox(const DeviceInfo& info,
+                                             const ResponderOptions& options, bool with_buffers);
 // `with_buffers`: receives for SENDs; else they only take immediates.
 Result<std::unique_ptr<RequestInbox>> make_inbox(const Device& device,
                                                  const ProtectionDomain& domain,

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/rpc/design_choice.h"
 #include "src/rpc/designs.h"
-#include "src/rpc/negotiation.h"
 #include "src/rpc/requester_control.h"
 
 namespace verbena {
@@ -49,6 +49,8 @@ const char* protocol_name(Protocol protocol) {
       return "write/write";
     case Protocol::kRead:
       return "read";
+    case Protocol::kAutomatic:
+      return "automatic";
   }
   VERBENA_ASSERT(false && "not a protocol");
   return "";
@@ -66,6 +68,8 @@ const char* mark_layout_name(MarkLayout layout) {
       return "immediate";
     case MarkLayout::kDense:
       return "dense";
+    case MarkLayout::kAutomatic:
+      return "automatic";
   }
   VERBENA_ASSERT(false && "not a mark layout");
   return "";
@@ -98,10 +102,10 @@ Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout 
                                                   const ProtectionDomain& domain,
                                                   ControlConnection& control,
                                                   const RequesterOptions& options) {
-  VERBENA_ASSIGN_OR_RETURN(const rpc::DesignRequest agreed,
+  VERBENA_ASSIGN_OR_RETURN(const rpc::DesignAgreement agreed,
                            rpc::request_design(protocol, layout, device, control, options));
   return rpc::with_design_point(
-      protocol, agreed.layout, [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
+      agreed.protocol, agreed.layout, [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
         VERBENA_ASSIGN_OR_RETURN(
             std::unique_ptr<Requester> requester,
             Design::Requester::connect(device, domain, control, options, agreed));
@@ -113,13 +117,16 @@ Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout 
                                                   const Device& device,
                                                   const ProtectionDomain& domain,
                                                   const ResponderOptions& options) {
-  return rpc::with_design_point(
-      protocol, rpc::usable_layout(layout, device.info().writes_in_order), options.receive_queues,
-      [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
-        VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Responder> responder,
-                                 Design::Responder::create(device, domain, options));
-        return responder;
-      });
+  VERBENA_ASSIGN_OR_RETURN(rpc::ChosenDesign chosen,
+                           rpc::choose_design(protocol, layout, device.info(), options));
+  return rpc::with_design_point(chosen.protocol, chosen.layout, options.receive_queues,
+                                [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
+                                  VERBENA_ASSIGN_OR_RETURN(
+                                      auto responder,
+                                      Design::Responder::create(device, domain, options));
+                                  responder->set_reason(std::move(chosen.why));
+                                  return std::unique_ptr<Responder>(std::move(responder));
+                                });
 }
 
 }  // namespace verbena

@@ -26,6 +26,13 @@ TEST(RpcNamesTest, EveryNameParsesBack) {
   }
 }
 
+TEST(RpcNamesTest, AutomaticIsNoDesign) {
+  EXPECT_STREQ(protocol_name(Protocol::kAutomatic), "automatic");
+  EXPECT_STREQ(mark_layout_name(MarkLayout::kAutomatic), "automatic");
+  EXPECT_FALSE(parse_protocol("automatic").ok());
+  EXPECT_FALSE(parse_mark_layout("automatic").ok());
+}
+
 TEST(RpcNamesTest, UnknownNamesAreAnsweredWithTheKnownOnes) {
   const auto protocol = parse_protocol("write");
   EXPECT_EQ(protocol.status().code(), StatusCode::kInvalidArgument);

@@ -28,9 +28,11 @@ struct WriteSend {
   using Requester = ChannelRequester<WriteSend<Mark>>;
   using Responder = ChannelResponder<WriteSend>;
 
-  static CostEstimate estimate(uint32_t request_bytes, uint32_t response_bytes,
-                               const channel::CostInputs& inputs) {
-    return estimate_pair<RequestChannel, ResponseChannel>(request_bytes, response_bytes, inputs);
+  static DesignCost cost(uint32_t request_bytes, uint32_t response_bytes,
+                         const channel::CostInputs& requester,
+                         const channel::CostInputs& responder) {
+    return cost_of_pair<RequestChannel, ResponseChannel>(request_bytes, response_bytes, requester,
+                                                         responder);
   }
 };
 

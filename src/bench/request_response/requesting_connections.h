@@ -44,7 +44,7 @@ inline Result<std::unique_ptr<ControlConnection>> reach(const NodeJob& job, uint
 // The first connection, over which the design is agreed on; it decides what is compiled.
 struct FirstConnection {
   std::unique_ptr<ControlConnection> control;
-  rpc::DesignRequest agreed;
+  rpc::DesignAgreement agreed;
 };
 // `number` is that of the requesting thread in job.connections().
 inline Result<FirstConnection> reach_first(const NodeJob& job, uint32_t number) {
@@ -68,7 +68,7 @@ class RequestingConnections {
     const RequesterOptions options = requester_options(job.setup.point);
     for (const uint32_t peer : job.connections().requesting[number].peers) {
       if (job.team.halt().load(std::memory_order_relaxed)) break;
-      rpc::DesignRequest agreed = first.agreed;
+      rpc::DesignAgreement agreed = first.agreed;
       std::unique_ptr<ControlConnection> control = std::move(first.control);
       if (control == nullptr) {
         VERBENA_ASSIGN_OR_RETURN(control, reach(job, number, peer));
