@@ -16,7 +16,7 @@
 #include "src/cli/axis_options.h"
 #include "src/cli/commands.h"
 #include "src/cli/tool.h"
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 #include "verbena/design_estimate.h"
 #include "verbena/device.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "src/device/sim/profile.h"
+#include "src/device/sim/rnic_profile.h"
 
 namespace verbena {
 namespace {
