@@ -231,12 +231,12 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
     return state.send_broken =
                Status(StatusCode::kUnavailable, fmt::format("peer {} is gone", state.peer_name));
   }
-  // Record by record, so that no frame is in memory twice. The first one begins with the header.
-  std::array<std::byte, TlsStream::kMaxRecordBytes> first;
-  size_t encrypted = std::min(frame.size(), first.size() - kFrameHeaderBytes);
+  // Record by record, so that no long frame is in memory twice. The first has the header.
+  size_t encrypted = std::min(frame.size(), TlsStream::kMaxRecordBytes - kFrameHeaderBytes);
+  std::vector<std::byte> first(kFrameHeaderBytes + encrypted);
   store_little_endian(first.data(), static_cast<uint32_t>(frame.size()));
   std::copy_n(frame.begin(), encrypted, first.begin() + kFrameHeaderBytes);
-  std::span<const std::byte> record = std::span(first).first(kFrameHeaderBytes + encrypted);
+  std::span<const std::byte> record = first;
   const Deadline deadline(timeout_ns);
   PatientSend patience(state.socket.get());
   while (true) {
@@ -261,7 +261,8 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
       }
     }
     if (encrypted == frame.size()) return Status::ok_status();
-    record = frame.subspan(encrypted).first(std::min(frame.size() - encrypted, first.size()));
+    record = frame.subspan(encrypted);
+    record = record.first(std::min(record.size(), TlsStream::kMaxRecordBytes));
     encrypted += record.size();
   }
 }

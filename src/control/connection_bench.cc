@@ -34,7 +34,7 @@ ControlConnection connect_to(const ControlListener& listener) {
   return *ControlConnection::connect("127.0.0.1", listener.port(), secret(), kTimeoutNs);
 }
 
-void BM_Connect(benchmark::State& state) {
+void connect(benchmark::State& state) {
   constexpr int kAtATime = 100;
   ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret());
   for (auto _ : state) {
@@ -43,9 +43,9 @@ void BM_Connect(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * kAtATime);
 }
-BENCHMARK(BM_Connect)->UseRealTime();
+BENCHMARK(connect)->UseRealTime();
 
-void BM_RoundTrip(benchmark::State& state) {
+void round_trip(benchmark::State& state) {
   ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret());
   const Thread server = serve(listener, 1, [](ControlConnection& connection) {
     while (true) {
@@ -62,9 +62,9 @@ void BM_RoundTrip(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations());
 }
-BENCHMARK(BM_RoundTrip)->Arg(64)->UseRealTime();
+BENCHMARK(round_trip)->Arg(64)->UseRealTime();
 
-void BM_Stream(benchmark::State& state) {
+void stream(benchmark::State& state) {
   ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret());
   const Thread server = serve(listener, 1, [](ControlConnection& connection) {
     while (connection.receive(kTimeoutNs).ok()) {
@@ -78,7 +78,7 @@ void BM_Stream(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
-BENCHMARK(BM_Stream)->Arg(64)->Arg(1 << 20)->UseRealTime();
+BENCHMARK(stream)->Arg(64)->Arg(1 << 20)->UseRealTime();
 
 }  // namespace
 }  // namespace verbena

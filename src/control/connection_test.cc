@@ -342,7 +342,7 @@ TEST_F(ConnectionTest, FramesAreNotReadableOnTheirWay) {
   const std::vector<std::byte> text = bytes_of("the number of a queue pair");
   ASSERT_TRUE(pair.connection.send(text).ok());
   const std::vector<std::byte> seen = pair.raw.wire().hear(text.size() + 8);
-  EXPECT_TRUE(std::ranges::search(seen, text).empty());
+  EXPECT_EQ(std::search(seen.begin(), seen.end(), text.begin(), text.end()), seen.end());
 }
 
 // What the system's administrator has set for other programs: each line alone would keep the two

@@ -117,7 +117,8 @@ TEST(HandshakeTest, AConnectorWithTheWrongSecretIsRefusedAndLearnsNothing) {
     // All that the listener says: nothing to try guesses on.
     if (message == 1) {
       const EncodedPreface refusal = encode_refusal(kControlProtocolVersion, Refusal::kWrongSecret);
-      EXPECT_TRUE(std::ranges::equal(bytes, refusal)) << bytes.size() << " bytes";
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), refusal.begin(), refusal.end()))
+          << bytes.size() << " bytes";
     }
     EXPECT_LE(message, 1);
   });

@@ -144,9 +144,6 @@ struct TlsStream::Callbacks {
     shared.context = SSL_CTX_new(TLS_method());
     if (shared.bio_method == nullptr || shared.context == nullptr || !configure(shared.context)) {
       shared.error = take_openssl_error();
-      SSL_CTX_free(shared.context);
-      BIO_meth_free(shared.bio_method);
-      return shared;
     }
     return shared;
   }
@@ -172,7 +169,8 @@ struct TlsStream::Callbacks {
   }
 
   static const Shared& shared() {
-    static const Shared made = make_shared();
+    // Never destroyed, for the same reason.
+    static const Shared& made = *new Shared(make_shared());
     return made;
   }
 };
