@@ -26,51 +26,41 @@ namespace verbena::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Topologies; a node is a process, its threads have a core each while there are enough:\n"
-    "  one-to-one     a requester and a responder\n"
-    "  N-to-1, M:1    --nodes x --threads request, one node responds with --responder-threads\n"
-    "  1:M            one node requests; each of its threads from a thread of every responder "
-    "node\n"
-    "  N-to-M         each request goes to a random thread of --responders nodes\n"
-    "  M:M            every node requests from all others, and responds\n\n"
-    "Sizes: a number, B, KiB, MiB or GiB behind it; lists with commas; \"64,…,4MiB\" (or \"...\") "
-    "takes\n"
-    "every power of two between. A bench measures all combinations; protocols take turns, run by "
-    "run,\n"
-    "so that they are compared under the same conditions.\n\n"
-    "Latency: from just before a request is posted until its response is taken, in a closed loop: "
-    "a\n"
-    "slot's next request is posted when its response came. Waiting behind other pending requests "
-    "is\n"
-    "included. Queueing in front of the loop, as in a system that goes on sending while responses "
-    "are\n"
-    "late (coordinated omission), cannot occur here and is not measured. READ sends no request: "
-    "its\n"
-    "request size is only there for comparison.\n\n"
-    "CPU: instructions per message where the machine counts them, else TSC cycles (results have "
-    "both), of\n"
-    "the polls that found a message; handler, posting and on soft0 the copying are included, idle "
-    "polling is "
-    "not.\n"
-    "--profile samples user space with perf; it needs a --duration of seconds where only the clock "
-    "can\n"
-    "sample. Where the machine counts no instructions, it counts them with valgrind (callgrind), "
-    "in "
-    "a short\n"
-    "run of each point with nodes of their own on this host: per message, per byte of the "
-    "response, "
-    "by\n"
-    "function, and again without idle polling. Threads are slow there, so a poll may find more "
-    "messages.\n\n"
-    "Experiments: a TOML file names a topology and lists on axes, which are the options above "
-    "without\n"
-    "their dashes. Those of the papers are found by name: 'verbena reproduce' takes the same "
-    "ones.\n\n"
-    "Two hosts: --listen on one, --connect HOST on the other, with the same --secret-file, which\n"
-    "'(umask 077; openssl rand -hex 32 > job.secret)' makes. More hosts, or a launcher:\n"
-    "'mpiexec verbena bench ... --job' or srun, one rank per host; see "
-    "docs/running-on-a-cluster.md.\n\n"
-    "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
+    R"(Topologies; a node is a process, and each of its threads has a core while there are enough:
+  one-to-one     one requester, one responder
+  N-to-1, M:1    --nodes x --threads request, one node responds with --responder-threads
+  1:M            one node requests, each of its threads from one thread of every responder node
+  N-to-M         each request goes to a random thread of --responders nodes
+  M:M            every node requests from all others, and responds to them
+
+Sizes are numbers with or without B, KiB, MiB or GiB. Lists have commas; "64,…,4MiB" (or "...")
+stands for every power of two in between. All combinations are measured. Protocols take turns, run
+by run, so that they are compared under the same conditions.
+
+Latency is the time from just before a request is posted until its response is taken, in a closed
+loop: a slot's next request is posted once its response has come. It includes waiting behind other
+pending requests. Queueing in front of the loop, as in a system that keeps sending while responses
+are late (coordinated omission), cannot occur and is not measured. READ sends no request: its
+request size is there for comparison only.
+
+CPU is instructions per message where the machine counts them, else TSC cycles (result files have
+both), of the polls that found a message. Handlers, posting and, on soft0, copying are included;
+empty polls are not. --profile samples user space with perf; where only the clock can sample, it
+needs a --duration of seconds. Where the machine counts no instructions, --profile counts them with
+valgrind (callgrind) in a short extra run of each point, with nodes of its own on this host: per
+message, per byte of the response, by function, and once more without empty polls. Threads are slow
+there, so a poll may find more messages.
+
+An experiment is a TOML file with a topology and lists on axes, which are the options above without
+their dashes. Those of the papers are found by name, as by 'verbena reproduce'.
+
+Two hosts: --listen on one, --connect HOST on the other, with the same --secret-file, which
+'(umask 077; openssl rand -hex 32 > job.secret)' makes. More hosts, or a launcher: srun or
+'mpiexec verbena bench ... --job', one rank per host; see docs/running-on-a-cluster.md.
+
+Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.
+
+)";
 
 struct BenchOptions {
   std::string topology;
@@ -210,26 +200,27 @@ void add_bench_command(Tool& tool) {
   verify->option_text(" ");
   CLI::Option* profile = command->add_flag(
       "--profile", options->profile,
-      "Show the share of each function on each side, and the instructions of a message");
+      "Show the share of each function on each side, and instructions per message");
   profile->option_text(" ");
-  CLI::Option* json = add("--json", options->json, "FILE",
-                          "Write the results there, after every run; 'verbena report' reads them");
+  CLI::Option* json =
+      add("--json", options->json, "FILE",
+          "Write the results to this file after every run; 'verbena report' reads them");
   tool.takes_path[json] = true;
   CLI::Option* resume = command->add_flag(
       "--resume", options->resume,
-      "Go on from what the --json file has of this very plan, after an interruption");
+      "After an interruption, measure only what the --json file lacks of this plan");
   resume->option_text(" ")->needs(json);
   CLI::Option* experiment =
       add("--experiment", options->experiment, "NAME|FILE",
-          "Measure a paper's figure by its name, or what this file says; other "
-          "options replace it");
+          "Measure a figure of the papers, by name, or an experiment file; other "
+          "options override it");
   experiment->excludes(topology);
   tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();
   CLI::Option* limit_nodes = add("--limit-nodes", options->limit_nodes, "N",
-                                 "Take N where a list has more nodes of either role");
+                                 "Lower numbers of nodes, of either role, to at most N");
   CLI::Option* limit_threads = add("--limit-threads", options->limit_threads, "N",
-                                   "Take N where a list has more threads of either role");
+                                   "Lower numbers of threads, of either role, to at most N");
   add("--port", options->port, "N",
       fmt::format("TCP port of the control connection (two hosts: {}; else any)", kDefaultPort));
   CLI::Option* listen_option = add("--listen", options->listen, "[ADDRESS]",
@@ -237,8 +228,9 @@ void add_bench_command(Tool& tool) {
   listen_option->expected(0, 1);
   CLI::Option* connect = add("--connect", options->connect, "HOST",
                              "Two hosts: be the requester; the other side listens there");
-  CLI::Option* secret = add("--secret-file", options->secret_file, "FILE",
-                            "Several hosts: what all sides know and nobody else, mode 0600");
+  CLI::Option* secret =
+      add("--secret-file", options->secret_file, "FILE",
+          "Several hosts: a file of mode 0600 with the secret that all sides share");
   tool.takes_path[secret] = true;
   not_for_listeners.insert(not_for_listeners.end(), {connect, verify, profile, json, resume,
                                                      experiment, limit_nodes, limit_threads});

@@ -114,8 +114,8 @@ Status check_hosts(const Experiment& experiment, const std::vector<bench::PointG
     const bench::Point& point = group.front();
     if (point.responder_nodes == 1 && point.topology != bench::Topology::kAllToAll) continue;
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("--connect brings one responder node, {} with {} of them cannot be "
-                              "measured so; choose one-to-one or M:1",
+                  fmt::format("--connect has one responder node, but {} needs {} of them; choose "
+                              "one-to-one or M:1",
                               bench::topology_name(point.topology), point.responder_nodes));
   }
   return Status::ok_status();
@@ -194,14 +194,14 @@ int run_experiment(const Experiment& experiment) {
     if (!found.ok()) return refuse(found.status());
     profiler = std::move(*found);
     if (!profiler->without_instructions().empty()) {
-      log_warning("nothing counts instructions here: {}", profiler->without_instructions());
+      log_warning("instructions are not counted: {}", profiler->without_instructions());
     }
   }
   if (!simulated(experiment) && !tsc_is_steady()) {
     log_warning("this machine's cycle counter is not steady: latencies come from a slower clock");
   }
   if (!simulated(experiment) && usable_cpus().size() < 2) {
-    log_warning("there is one CPU for processes that poll: they take turns, which is slow");
+    log_warning("there is one CPU for several polling processes: they take turns, which is slow");
   }
 
   const bench::ResultOrigin origin{experiment.device, experiment.command, settings_json(experiment),

@@ -37,9 +37,11 @@ std::vector<CLI::Option*> add_job_flags(CLI::App& command, JobFlags& flags) {
           .add_flag("--job", flags.job,
                     "Several hosts: mpiexec, srun or ssh start this command once per host")
           ->option_text(" "),
-      command.add_option("--rank", flags.rank, "Several hosts: 0 measures and prints (launcher's)")
+      command
+          .add_option("--rank", flags.rank,
+                      "Several hosts: the rank of this process; 0 prints (launcher's)")
           ->option_text("N"),
-      command.add_option("--size", flags.size, "Several hosts: how many ranks (launcher's)")
+      command.add_option("--size", flags.size, "Several hosts: the number of ranks (launcher's)")
           ->option_text("N"),
       command
           .add_option("--coordinator", flags.coordinator,

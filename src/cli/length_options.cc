@@ -4,7 +4,8 @@ namespace verbena::cli {
 
 std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::string& requests,
                                              const std::string& help, LengthTexts& texts) {
-  CLI::Option* runs = command.add_option("--runs", texts.runs, "How often each point is measured");
+  CLI::Option* runs =
+      command.add_option("--runs", texts.runs, "How many times each point is measured");
   runs->option_text("N (3)");
   CLI::Option* duration =
       command.add_option("--duration", texts.duration, "How long each run lasts");
@@ -13,7 +14,7 @@ std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::strin
   count->option_text("N")->excludes(duration);
   CLI::Option* stall = command.add_option(
       "--stall-timeout", texts.stall,
-      "End a run in which nothing completes for so long, with a line that says who waits");
+      "End a run in which nothing completes for this long, and say which node waits");
   stall->option_text("TIME (30s)");
   return {runs, duration, count, stall};
 }

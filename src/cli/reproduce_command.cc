@@ -37,16 +37,18 @@ constexpr std::string_view kSimulated = "sim:";
 constexpr uint64_t kMaxJobs = 1024;
 
 constexpr const char* kHelp =
-    "Every claim is a row of share/verbena/reproduce/claims.csv, and its check an entry of\n"
-    "share/verbena/reproduce/checks/PAPER.toml: the points that are measured and what has to "
-    "hold.\n"
-    "Numbers hold within 25 %; rows about hardware, and rows that the profile of the device was\n"
-    "calibrated with, within 15 %. The latter do not count as reproduced. Shares of a whole hold\n"
-    "within as much of what they lack to 100 %, where that is less. Orders, plateaus and\n"
-    "crossovers hold as they are stated, a crossover between two measured places at the second.\n"
-    "What cannot be checked is listed with the reason.\n\n"
-    "Exit code: 0 when everything was measured, whatever holds; 1 if something failed; 2 wrong\n"
-    "usage; 130 Ctrl-C.\n\n";
+    R"(Every claim is a row of share/verbena/reproduce/claims.csv, and its check is an entry of
+share/verbena/reproduce/checks/PAPER.toml: the points to measure, and what has to hold.
+A number holds within 25 %; one about hardware, or one that the device's profile was calibrated
+with, within 15 %. Calibrated ones do not count as reproduced. A share of a whole holds within the
+same percentage of its distance from 100 %, where that is less. Orders, plateaus and crossovers have
+to be as stated; a crossover between two measured points counts at the second one. What cannot be
+checked is listed with the reason.
+
+Exit code: 0 if everything was measured, whatever holds; 1 if something failed; 2 wrong usage;
+130 Ctrl-C.
+
+)";
 
 struct ReproduceOptions {
   std::string what = "all";
@@ -253,17 +255,18 @@ void add_reproduce_command(Tool& tool) {
       add("WHAT", options->what, "(all)",
           "all, a paper, or a figure: the name of a file in experiments/, such as msgproto-fig10a");
   tool.choices[what] = {"all", "patterns", "msgproto", "memsem", "bufreuse", "mpiiba"};
-  add("--device", options->device, "NAME", "Another device than the one of the paper's RNIC");
+  add("--device", options->device, "NAME",
+      "Measure on this device instead of the simulated RNIC of the paper");
   add("--duration", options->duration, "TIME",
       "How long each point is measured (in virtual time, where it is simulated)");
   add("--jobs", options->jobs, "N",
       "How many points are measured at once (simulated ones: one per core, others: 1)");
   CLI::Option* json = add("--json", options->json, "FILE",
-                          "Write the verdicts there: a list with one object per claim");
+                          "Write the verdicts to this file: a list with one object per claim");
   CLI::Option* results = add("--results", options->results, "FILE",
-                             "Write what was measured there, for 'verbena report'");
+                             "Write the measurements to this file, for 'verbena report'");
   CLI::Option* report = add("--report", options->report, "FILE.html",
-                            "Draw the figures there, with what the papers state on them");
+                            "Draw the figures on this page, together with what the papers state");
   tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;
   command->footer(
       kHelp + examples_text({"verbena reproduce mpiiba --json verdicts.json",

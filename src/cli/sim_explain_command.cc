@@ -29,17 +29,15 @@ namespace {
 constexpr uint64_t kDurationNs = 500'000;
 
 constexpr const char* kHelp =
-    "Shows the way of one request and its response, from just before the post until the response "
-    "is\n"
-    "taken: when each step begins, how long it takes, on which node, in which unit. What is in "
-    "brackets is\n"
-    "a wait: for a unit that serves others, for what went before, or until a thread looks. The "
-    "steps are\n"
-    "compared with what the thread measured; exit code 1 if they do not add up.\n\n"
-    "--trace: a file for ui.perfetto.dev or chrome://tracing. Nodes are processes there, threads, "
-    "buses,\n"
-    "both sides of the RNIC and the network are tracks, and arrows join the steps of a "
-    "message.\n\n";
+    R"(Shows the way of one request and its response, from just before the post until the response is
+taken: when each step begins, how long it takes, on which node and in which unit. Steps in brackets
+are waits: for a unit that is busy, for an earlier step, or until a thread polls. The steps are
+compared with the measured latency; the exit code is 1 if they do not add up to it.
+
+--trace writes a file for ui.perfetto.dev or chrome://tracing. Nodes are its processes; threads,
+buses, both sides of the RNIC and the network are its tracks; arrows join the steps of a message.
+
+)";
 
 struct ExplainOptions {
   std::string topology;
@@ -163,9 +161,9 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
       ->option_text("Q (0.5)");
   command->add_option("--duration", options->duration, "How long the run lasts, in virtual time")
       ->option_text("TIME (500us)");
-  CLI::Option* trace =
-      command->add_option("--trace", options->trace,
-                          "Write what happened around the message there, for a trace viewer");
+  CLI::Option* trace = command->add_option(
+      "--trace", options->trace,
+      "Write what happened around the message to this file, for a trace viewer");
   trace->option_text("FILE.json");
   tool.takes_path[trace] = true;
   command->footer(

@@ -108,13 +108,13 @@ int list_profiles(const ProfilesOptions& options) {
 
 void add_sim_profiles_command(Tool& tool, CLI::App& sim) {
   CLI::App* command = sim.add_subcommand(
-      "profiles", "List the simulated RNICs, or every parameter of some and where it is from");
+      "profiles", "List the simulated RNICs, or all parameters of some with their sources");
   const auto options = std::make_shared<ProfilesOptions>();
   CLI::Option* names = command->add_option("PROFILE", options->names,
-                                           "Those whose parameters are listed; none: an overview");
+                                           "Profiles to list the parameters of; none: an overview");
   names->option_text(" ");
   tool.choices[names] = sim::profile_names();
-  command->add_flag("--json", options->json, "Print a JSON list, of all parameters");
+  command->add_flag("--json", options->json, "Print a JSON list with all parameters");
   command->footer(
       "Evidence: documented, by the maker or another source; calibrated, so that the claims behind "
       "its\n"

@@ -22,28 +22,28 @@ namespace verbena::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Two nodes, each a process: the threads of one post, each over a queue pair of its own, and a\n"
-    "thread of the other has the memory that they reach. Lists sweep: all combinations are "
-    "measured.\n\n"
-    "An operation moves --entries buffers of --size bytes. --method says how they become work "
-    "requests:\n"
-    "  sp        the CPU copies them into one buffer, which one work request writes (READ: copies "
-    "them apart)\n"
-    "  sgl       one work request whose gather list has them all\n"
-    "  doorbell  a work request each, announced by one doorbell\n"
-    "With one entry, sgl and doorbell are the plain verb.\n\n"
-    "look is no verb: a round over the marks of --entries channels of --size bytes in the own "
-    "region,\n"
-    "into which nobody writes; its latency is the polling time of so many channels.\n\n"
-    "Addresses: regions are used from their beginning to their end, again and again (seq), or "
-    "each\n"
-    "place is drawn anew (rand).\n\n"
-    "Latency: from before the CPU work and the post of an operation until its completion is "
-    "taken.\n"
-    "Completions of WRITEs, READs and atomics come when the other side has acknowledged them, on "
-    "soft0\n"
-    "when they are done. The bytes are not checked: 'verbena bench' does that.\n\n"
-    "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
+    R"(Two nodes, each a process: the threads of one post work requests, each on a queue pair of its own;
+a thread of the other owns the memory that they reach. All combinations of the lists are measured.
+
+An operation moves --entries buffers of --size bytes. --method says how they become work requests:
+  sp        the CPU copies them into one buffer for one work request (READ: out of one buffer)
+  sgl       one work request with all of them in its gather list
+  doorbell  a work request for each, all posted with one doorbell
+With one entry, sgl and doorbell are the plain verb.
+
+look is no verb: it polls the marks of --entries channels of --size bytes in the own region, into
+which nobody writes. Its latency is what polling so many channels takes.
+
+Addresses: a region is used from its beginning to its end, again and again (seq), or each place is
+drawn at random (rand).
+
+Latency is the time from before the CPU work and the post of an operation until its completion is
+polled. WRITEs, READs and atomics complete when the other side has acknowledged them, on soft0 when
+they are done. The bytes are not checked; 'verbena bench --verify' does that.
+
+Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.
+
+)";
 
 struct VerbsOptions {
   std::string experiment;
@@ -104,17 +104,17 @@ void add_verbs_command(Tool& tool) {
   add_length_options(*command, "--operations",
                      "How many operations each thread posts in a run, instead of a time",
                      options->length);
-  CLI::Option* json =
-      command->add_option("--json", options->json, "Write the results there, after every run");
+  CLI::Option* json = command->add_option("--json", options->json,
+                                          "Write the results to this file after every run");
   json->option_text("FILE");
   CLI::Option* resume = command->add_flag(
       "--resume", options->resume,
-      "Go on from what the --json file has of this very plan, after an interruption");
+      "After an interruption, measure only what the --json file lacks of this plan");
   resume->option_text(" ")->needs(json);
   CLI::Option* experiment =
       command->add_option("--experiment", options->experiment,
-                          "Measure a paper's figure by its name, or what this file says; other "
-                          "options replace it");
+                          "Measure a figure of the papers, by name, or an experiment file; other "
+                          "options override it");
   experiment->option_text("NAME|FILE");
   tool.takes_path[json] = tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();
