@@ -88,7 +88,7 @@ Tool::Tool()
        "verbena report results.json"}));
   add_devices_command(*this);
   add_bench_command(*this);
-  add_verbs_command(*this);
+  add_workload_commands(*this);
   add_demo_command(*this);
   add_report_command(*this);
   add_reproduce_command(*this);
