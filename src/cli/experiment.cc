@@ -17,6 +17,7 @@
 #include "src/bench/explain/profiler.h"
 #include "src/bench/result/model_evidence.h"
 #include "src/bench/result/result_file.h"
+#include "src/bench/run/coordination.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_pool.h"
 #include "src/bench/run/node_service.h"
