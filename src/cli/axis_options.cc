@@ -40,11 +40,11 @@ CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology) 
   return option;
 }
 
-std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, bench::Subject subject,
-                                           AxisTexts& texts, Values values) {
+std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command,
+                                           const bench::Workload& workload, AxisTexts& texts,
+                                           Values values) {
   std::vector<CLI::Option*> options;
-  for (const bench::Axis& axis : bench::axes()) {
-    if (!axis.belongs_to(subject)) continue;
+  for (const bench::Axis& axis : workload.traits().axes) {
     std::string names = fmt::format("--{}", axis.name);
     if (!axis.alias.empty()) names += fmt::format(",--{}", axis.alias);
     CLI::Option* option = command.add_option_function<std::string>(

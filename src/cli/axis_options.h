@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/bench/experiment/point.h"
+#include "src/bench/experiment/workload.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {
@@ -17,11 +17,12 @@ namespace verbena::cli {
 using AxisTexts = std::map<std::string_view, std::string>;
 
 CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology);
-// An option per axis of the subject, which leaves in `texts` what was typed; `texts` must outlive
+// An option per axis of the workload, which leaves in `texts` what was typed; `texts` must outlive
 // the command. With Values::kOne, help and completion offer no lists.
 enum class Values : uint8_t { kLists, kOne };
-std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command, bench::Subject subject,
-                                           AxisTexts& texts, Values values = Values::kLists);
+std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command,
+                                           const bench::Workload& workload, AxisTexts& texts,
+                                           Values values = Values::kLists);
 // "sim:NAME" for each profile that is installed.
 std::vector<std::string> simulated_devices();
 

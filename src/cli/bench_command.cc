@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/plan.h"
 #include "src/bench/experiment/size_list.h"
 #include "src/bench/experiment/topology.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/result/result_file.h"
 #include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
@@ -106,7 +106,7 @@ Status limit(const std::string& text, const char* what,
   VERBENA_ASSIGN_OR_RETURN(const uint64_t most,
                            parse_one(text, {.what = what, .min = 1, .max = bench::kMaxNodes}));
   for (bench::Sweep& sweep : plan->sweeps) {
-    for (const std::string_view axis : axes) sweep.limit(*bench::find_axis(axis), most);
+    for (const std::string_view axis : axes) sweep.limit(axis, most);
   }
   return Status::ok_status();
 }
@@ -114,19 +114,15 @@ Status limit(const std::string& text, const char* what,
 Result<bench::Plan> parse_plan(const BenchOptions& options) {
   bench::Plan plan;
   if (!options.experiment.empty()) {
-    VERBENA_ASSIGN_OR_RETURN(plan, read_experiment(options.experiment));
-    if (plan.sweeps.front().subject() == bench::Subject::kVerbs) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{} is about single verbs; 'verbena verbs --experiment' measures "
-                                "it",
-                                options.experiment));
-    }
+    VERBENA_ASSIGN_OR_RETURN(
+        plan, read_experiment(options.experiment, bench::request_response_workload()));
   } else if (options.topology.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "which topology? there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M; see "
                   "'verbena bench --help'");
   } else {
-    VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology));
+    VERBENA_ASSIGN_OR_RETURN(
+        bench::Sweep sweep, bench::Sweep::in(options.topology, bench::request_response_workload()));
     plan.sweeps.push_back(std::move(sweep));
   }
   VERBENA_RETURN_IF_ERROR(apply_options(options, &plan));
@@ -186,7 +182,7 @@ void add_bench_command(Tool& tool) {
   tool.choices[device] = {"soft0"};
   for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
   std::vector<CLI::Option*> not_for_listeners =
-      add_axis_options(tool, *command, bench::Subject::kMessages, options->axes);
+      add_axis_options(tool, *command, bench::request_response_workload(), options->axes);
   for (CLI::Option* one : add_length_options(
            *command, "--requests",
            "How many requests each requesting thread sends in a run, instead of a time",

@@ -8,7 +8,8 @@ struct Tool;
 void add_devices_command(Tool& tool);
 void add_explain_command(Tool& tool);
 void add_bench_command(Tool& tool);
-void add_verbs_command(Tool& tool);
+// Of the workloads that have no command above.
+void add_workload_commands(Tool& tool);
 void add_demo_command(Tool& tool);
 void add_report_command(Tool& tool);
 void add_reproduce_command(Tool& tool);

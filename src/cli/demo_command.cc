@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/base/output.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/result/result_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
@@ -27,7 +28,8 @@ struct DemoOptions {
 // About 100 s on two cores; the quick one some 10 s.
 Result<bench::Plan> demo_plan(bool quick) {
   bench::Plan plan;
-  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in("one-to-one"));
+  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep,
+                           bench::Sweep::in("one-to-one", bench::request_response_workload()));
   VERBENA_RETURN_IF_ERROR(sweep.set("pending", "1,16"));
   if (quick) {
     VERBENA_RETURN_IF_ERROR(sweep.set("response", "64,4KiB,64KiB"));

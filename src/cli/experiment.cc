@@ -13,17 +13,17 @@
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/workload.h"
 #include "src/bench/explain/profiler.h"
-#include "src/bench/request_response/results_table.h"
 #include "src/bench/result/model_evidence.h"
 #include "src/bench/result/result_file.h"
+#include "src/bench/run/coordination.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_pool.h"
 #include "src/bench/run/node_service.h"
 #include "src/bench/run/progress.h"
 #include "src/bench/run/session.h"
 #include "src/bench/run/simulated_nodes.h"
-#include "src/bench/verbs/verbs_table.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/rnic_profile.h"
 #include "verbena/connection.h"
@@ -145,7 +145,7 @@ int report_failures(const std::vector<bench::PointResult>& results, uint64_t poi
                                   results.size() < points ? fmt::format(" and {} were not reached",
                                                                         points - results.size())
                                                           : "",
-                                  bench::point_text(first->point), first->error)));
+                                  first->point.workload->text(first->point), first->error)));
   return kExitFailure;
 }
 
@@ -224,7 +224,7 @@ int run_experiment(const Experiment& experiment) {
   bench::Progress progress(steps);
   bench::SessionHooks hooks;
   hooks.begins = [&](const bench::Point& point, uint32_t run) {
-    progress.step(fmt::format("{}, run {}", bench::point_text(point), run + 1));
+    progress.step(fmt::format("{}, run {}", point.workload->text(point), run + 1));
   };
   hooks.ended = [&](const std::vector<bench::PointResult>& results) {
     if (experiment.json_path.empty()) return;
@@ -247,9 +247,9 @@ int run_experiment(const Experiment& experiment) {
   progress.clear();
 
   if (!results.empty()) {
-    const bool verbs = bench::subject_of(results.front().point) == bench::Subject::kVerbs;
-    print_output("{}{}{}", verbs ? bench::verbs_table(results) : bench::results_table(results),
-                 bench::model_text(experiment.device), bench::profiles_table(results));
+    const bench::Workload& workload = *results.front().point.workload;
+    print_output("{}{}{}", workload.table(results), bench::model_text(experiment.device),
+                 workload.profiles_table(results));
   }
   const int output = finish_output();
   if (bench::interrupted()) {

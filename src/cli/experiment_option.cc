@@ -1,5 +1,7 @@
 #include "src/cli/experiment_option.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -27,13 +29,20 @@ std::vector<std::string> experiment_names() {
   return names;
 }
 
-Result<bench::Plan> read_experiment(const std::string& name_or_path) {
+Result<bench::Plan> read_experiment(const std::string& name_or_path,
+                                    const bench::Workload& workload) {
+  std::string path = name_or_path;
   const std::vector<std::string> names = experiment_names();
-  if (std::find(names.begin(), names.end(), name_or_path) == names.end()) {
-    return bench::read_experiment_file(name_or_path);
+  if (std::find(names.begin(), names.end(), name_or_path) != names.end()) {
+    VERBENA_ASSIGN_OR_RETURN(const std::string folder, find_share("experiments", ""));
+    path = folder + "/" + name_or_path + kExtension;
   }
-  VERBENA_ASSIGN_OR_RETURN(const std::string folder, find_share("experiments", ""));
-  return bench::read_experiment_file(folder + "/" + name_or_path + kExtension);
+  VERBENA_ASSIGN_OR_RETURN(bench::Plan plan, bench::read_experiment_file(path));
+  const bench::Workload& own = plan.sweeps.front().workload();
+  if (&own == &workload) return plan;
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{} is about {}; 'verbena {} --experiment' measures it", name_or_path,
+                            own.traits().subject, own.traits().command.name));
 }
 
 }  // namespace verbena::cli

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/bench/run/coordination.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_service.h"
 #include "verbena/device.h"

@@ -17,8 +17,8 @@
 
 #include "src/base/runtime.h"
 #include "src/base/spawn.h"
-#include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/workload.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/progress.h"
 #include "src/cli/share.h"
@@ -57,19 +57,14 @@ class ScratchFolder {
 std::vector<std::string> bench_command(const std::string& tool, const std::string& device,
                                        const WantedPoint& wanted, const std::string& json) {
   const bench::Point& point = wanted.point;
-  const bench::Subject subject = bench::subject_of(point);
-  std::vector<std::string> command = {tool};
-  if (subject == bench::Subject::kVerbs) {
-    command.emplace_back("verbs");
-  } else {
-    command.insert(command.end(), {"bench", bench::topology_name(point.topology)});
-  }
+  const bench::WorkloadTraits& workload = point.workload->traits();
+  std::vector<std::string> command = {tool, std::string(workload.command.name)};
+  if (workload.has_topology) command.emplace_back(bench::topology_name(point.topology));
   const auto add = [&](std::string name, std::string value) {
     command.push_back(std::move(name));
     command.push_back(std::move(value));
   };
-  for (const bench::Axis& axis : bench::axes()) {
-    if (!axis.belongs_to(subject)) continue;
+  for (const bench::Axis& axis : workload.axes) {
     add(fmt::format("--{}", axis.name), axis.text(axis.get(point)));
   }
   add("--device", device);
@@ -90,6 +85,8 @@ std::string last_line(const std::string& path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
+uint64_t memory_bytes(const bench::Point& point) { return point.workload->memory_bytes(point); }
+
 // Roughly how long a point takes: its process, its memory, and its time. A simulation spends that
 // for each node that is a bottleneck, and something for each request that is under way.
 double expected_ns(const PointList& list, const WantedPoint& wanted) {
@@ -98,7 +95,7 @@ double expected_ns(const PointList& list, const WantedPoint& wanted) {
   constexpr double kSimulatedNs = 80;  // of this machine for one of a busy node
   constexpr double kPendingNs = 40e3;
   const bench::Point& point = wanted.point;
-  const double setup_ns = kProcessNs + kByteNs * static_cast<double>(bench::memory_bytes(point));
+  const double setup_ns = kProcessNs + kByteNs * static_cast<double>(memory_bytes(point));
   const auto duration_ns = static_cast<double>(wanted.duration_ns);
   if (!list.device.starts_with(sim::kDevicePrefix)) return setup_ns + duration_ns;
   const auto wiring = bench::wire_connections(point);
@@ -137,15 +134,14 @@ class Measurer {
   std::optional<size_t> take() {
     std::unique_lock lock(mutex_);
     const auto fits = [&] {
-      return done() || running_ == 0 ||
-             bench::memory_bytes(work_[next_].second->point) <= free_bytes_;
+      return done() || running_ == 0 || memory_bytes(work_[next_].second->point) <= free_bytes_;
     };
     changed_.wait(lock, fits);
     if (done()) return std::nullopt;
     const bench::Point& point = work_[next_].second->point;
-    free_bytes_ -= std::min(free_bytes_, bench::memory_bytes(point));
+    free_bytes_ -= std::min(free_bytes_, memory_bytes(point));
     ++running_;
-    progress_.step(fmt::format("{} on {}", bench::point_text(point), work_[next_].first->device),
+    progress_.step(fmt::format("{} on {}", point.workload->text(point), work_[next_].first->device),
                    expected_ns(*work_[next_].first, *work_[next_].second));
     return next_++;
   }
@@ -181,7 +177,7 @@ class Measurer {
     if (measurement.error.empty()) any_ = true;
     if (!any_ && exit_code == kExitUsage) hopeless_ = measurement.error;
     if (!bench::interrupted()) list->measurements->add(wanted->point, std::move(measurement));
-    free_bytes_ += bench::memory_bytes(wanted->point);
+    free_bytes_ += memory_bytes(wanted->point);
     --running_;
     changed_.notify_all();
   }
@@ -210,7 +206,7 @@ Status measure_points(const std::vector<PointList>& lists, uint32_t jobs) {
   if (work.empty()) return Status::ok_status();
   // The largest first, so that none of them is left when the others are done.
   std::stable_sort(work.begin(), work.end(), [](const auto& a, const auto& b) {
-    return bench::memory_bytes(a.second->point) > bench::memory_bytes(b.second->point);
+    return memory_bytes(a.second->point) > memory_bytes(b.second->point);
   });
   VERBENA_ASSIGN_OR_RETURN(const std::string tool, own_path());
   const ScratchFolder folder;

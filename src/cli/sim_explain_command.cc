@@ -13,6 +13,8 @@
 #include "src/bench/explain/explain_point.h"
 #include "src/bench/explain/simulation_trace.h"
 #include "src/bench/explain/waterfall.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/result/model_evidence.h"
 #include "src/bench/result/result_file.h"
 #include "src/bench/result/text_table.h"
@@ -58,7 +60,8 @@ Result<bench::Point> parse_point(const ExplainOptions& options) {
         "which topology? there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M; see 'verbena "
         "sim explain --help'");
   }
-  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology));
+  VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep,
+                           bench::Sweep::in(options.topology, bench::request_response_workload()));
   VERBENA_RETURN_IF_ERROR(sweep.set("protocol", "write/write"));
   for (const auto& [name, text] : options.axes) VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
   bench::Plan plan;
@@ -98,13 +101,15 @@ std::string heading(const bench::Point& point, const ExplainOptions& options,
   if (point.topology != bench::Topology::kOneToOne) {
     shape += fmt::format(" {}x{}", point.nodes, point.threads);
   }
+  const bench::RequestResponseSettings& settings = bench::request_response_settings(point);
   return fmt::format(
       "{} on {}, {}, {} request, {} response, {} pending: {}, {} requests in {}\n"
       "The {:g} quantile of their latency: {}\n\n",
-      protocol_name(point.protocol), options.device, shape, bench::size_text(point.request_bytes),
-      bench::size_text(point.response_bytes), point.pending,
-      bench::rate_text(explanation.run.rate_per_s), explanation.messages, "the timed phase",
-      quantile, bench::time_text(static_cast<double>(explanation.path.measured_ns)));
+      protocol_name(settings.protocol), options.device, shape,
+      bench::size_text(settings.request_bytes), bench::size_text(settings.response_bytes),
+      point.pending, bench::rate_text(explanation.run.rate_per_s), explanation.messages,
+      "the timed phase", quantile,
+      bench::time_text(static_cast<double>(explanation.path.measured_ns)));
 }
 
 int explain(const ExplainOptions& options) {
@@ -153,7 +158,7 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
   CLI::Option* device = command->add_option("--device", options->device, "The simulated RNIC");
   device->option_text("sim:PROFILE");
   tool.choices[device] = simulated_devices();
-  add_axis_options(tool, *command, bench::Subject::kMessages, options->axes, Values::kOne);
+  add_axis_options(tool, *command, bench::request_response_workload(), options->axes, Values::kOne);
   command->get_option("--protocol")->option_text("NAME (write/write)");
   command
       ->add_option("--quantile", options->quantile,

@@ -89,7 +89,7 @@ Tool::Tool()
   add_devices_command(*this);
   add_explain_command(*this);
   add_bench_command(*this);
-  add_verbs_command(*this);
+  add_workload_commands(*this);
   add_demo_command(*this);
   add_report_command(*this);
   add_reproduce_command(*this);

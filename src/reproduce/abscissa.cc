@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "src/bench/experiment/workload.h"
+
 namespace verbena::reproduce {
 
 namespace {
@@ -14,10 +16,6 @@ double responding_threads(const Point& point) {
 }
 double empty_percent(const Point& point) {
   return 100.0 - 100.0 * point.active_ppm / Point::kAlwaysActive;
-}
-template <auto kMember>
-double member(const Point& point) {
-  return static_cast<double>(point.*kMember);
 }
 
 // In 1:M and M:M both roles have as many threads, in M:M as many nodes: these move together.
@@ -34,21 +32,27 @@ constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "thre
                                                     "responder-threads"};
 
 constexpr std::array kAbscissas = {
-    Abscissa{"nodes", member<&Point::nodes>, kNodes},
-    Abscissa{"responders", member<&Point::responder_nodes>, kNodes},
-    Abscissa{"threads", member<&Point::threads>, kThreads},
-    Abscissa{"responder-threads", member<&Point::responder_threads>, kResponderThreads},
-    Abscissa{"response", member<&Point::response_bytes>, kResponse},
-    Abscissa{"pending", member<&Point::pending>, kPending},
-    Abscissa{"size", member<&Point::size_bytes>, kSize},
-    Abscissa{"entries", member<&Point::entries>, kEntries},
-    Abscissa{"region", member<&Point::region_bytes>, kRegion},
+    Abscissa{"nodes", nullptr, kNodes},
+    Abscissa{"responders", nullptr, kNodes},
+    Abscissa{"threads", nullptr, kThreads},
+    Abscissa{"responder-threads", nullptr, kResponderThreads},
+    Abscissa{"response", nullptr, kResponse},
+    Abscissa{"pending", nullptr, kPending},
+    Abscissa{"size", nullptr, kSize},
+    Abscissa{"entries", nullptr, kEntries},
+    Abscissa{"region", nullptr, kRegion},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},
     Abscissa{"empty-percent", empty_percent, kActive},
 };
 
 }  // namespace
+
+double Abscissa::value(const bench::Point& point) const {
+  if (computed != nullptr) return computed(point);
+  const bench::Axis* axis = point.workload->find_axis(name);
+  return axis == nullptr ? 0 : static_cast<double>(axis->get(point));
+}
 
 const Abscissa* find_abscissa(std::string_view name) {
   for (const Abscissa& one : kAbscissas) {

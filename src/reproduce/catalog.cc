@@ -102,7 +102,7 @@ Result<std::vector<WantedPoint>> wanted_points(const Catalog& catalog, const Pap
         const bool own = use != paper.uses.end() && use->second.duration_ns != 0;
         const uint64_t duration_ns = own ? use->second.duration_ns : paper.duration_ns;
         for (const bench::Point& point : *points) {
-          const auto [found, added] = places.emplace(key_of(point), wanted.size());
+          const auto [found, added] = places.emplace(bench::key_of(point), wanted.size());
           if (added) wanted.push_back({point, duration_ns});
           WantedPoint& one = wanted[found->second];
           one.duration_ns = std::max(one.duration_ns, duration_ns);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "src/bench/experiment/workload.h"
 #include "src/reproduce/finding.h"
 
 namespace verbena::reproduce {
@@ -92,12 +93,13 @@ TEST_F(SmallCatalog, SaysWhatIsWrongInACheck) {
 nlohmann::json full_row(const bench::Point& point) {
   const nlohmann::json cost = {
       {"cycles_per_message", 1000}, {"instructions_per_byte", 10}, {"cycles_per_byte", 15}};
+  const bench::Axis* entries = point.workload->find_axis("entries");
   return {{"topology", bench::topology_name(point.topology)},
           {"requester_nodes", point.nodes},
           {"responder_nodes", point.responder_nodes},
           {"responder_threads", point.responder_threads},
           {"threads", point.threads},
-          {"entries", point.entries},
+          {"entries", entries == nullptr ? 1 : entries->get(point)},
           {"value_bandwidth_bytes_per_s", 1e9},
           {"rate_per_s", 1e6},
           {"latency_ns", {{"p50", 1000}, {"p99", 2000}}},

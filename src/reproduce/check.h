@@ -10,26 +10,32 @@
 #include <utility>
 #include <vector>
 
-#include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/point.h"
 #include "src/reproduce/abscissa.h"
 #include "src/reproduce/claim.h"
 #include "src/reproduce/metric.h"
+#include "verbena/status.h"
 
 namespace verbena::reproduce {
+
+// Values on axes as typed ("1,16"), by the axis' name.
+using AxisTexts = std::map<std::string, std::string>;
 
 // Points of an experiment: those that have one of the values on each axis.
 struct Selection {
   std::string experiment;  // "msgproto-fig10a"
   std::optional<bench::Topology> topology{};
-  std::map<const bench::Axis*, std::vector<uint64_t>> axes{};
+  AxisTexts axes{};
   // What this selection says itself, beside what the whole check says: in that, two quantities that
   // are put together differ on purpose.
-  std::set<const bench::Axis*> own{};
+  std::set<std::string> own{};
   bool own_topology = false;
-
-  bool contains(const bench::Point& point) const;
 };
+
+// The points of these that a selection has, all of one workload. kInvalidArgument: that workload
+// has no such axis, or no such value.
+Result<std::vector<bench::Point>> chosen_points(const std::vector<bench::Point>& points,
+                                                const Selection& selection);
 
 // What has to hold of a quantity. "Lines" are those of a figure: points that differ only in what is
 // on the horizontal axis, Part::along.
@@ -60,10 +66,10 @@ struct Part {
   std::optional<Selection> minus{};
   QuotientUnit quotient_unit = QuotientUnit::kRatio;
   std::optional<Selection> than{};
-  std::vector<Selection> groups{};         // of kOrdered, the highest first; `of` is empty
-  bool ascending = false;                  // the lowest first
-  std::vector<const bench::Axis*> best{};  // only the highest value over these axes counts
-  bool mean = false;                       // the mean of all values with the same `at` counts
+  std::vector<Selection> groups{};  // of kOrdered, the highest first; `of` is empty
+  bool ascending = false;           // the lowest first
+  std::vector<std::string> best{};  // only the highest value over these axes counts
+  bool mean = false;                // the mean of all values with the same `at` counts
   std::vector<const Abscissa*> at{};
   const Abscissa* along = nullptr;
   double scale = 1;  // the quantity is multiplied by it
@@ -93,7 +99,7 @@ struct Check {
 
 // What is measured of an experiment, and how long: the standard is all of it.
 struct Use {
-  std::map<const bench::Axis*, std::vector<uint64_t>> only{};
+  AxisTexts only{};
   uint64_t duration_ns = 0;  // 0: PaperChecks::duration_ns
 };
 

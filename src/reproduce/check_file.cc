@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "src/bench/experiment/size_list.h"
+#include "src/bench/workloads.h"
 
 namespace verbena::reproduce {
 
@@ -43,6 +44,12 @@ constexpr std::array<std::string_view, 27> kCheckKeys = {
     "is",    "as",     "best",  "mean", "at",    "along", "scale",   "within", "share",
     "slack", "mostly", "note",  "part", "value", "lacks", "compare", "unit",   "ascending",
 };
+
+// Of the first workload that has one: which it is about, the experiment says.
+const bench::Axis* find_axis(std::string_view name) {
+  const bench::Workload* workload = bench::workload_with_axis(name);
+  return workload == nullptr ? nullptr : workload->find_axis(name);
+}
 
 class Reader {
  public:
@@ -230,9 +237,9 @@ class Reader {
       VERBENA_RETURN_IF_ERROR(find(name, &part->at.back()));
     }
     for (const std::string& name : texts_of(table.get("best"))) {
-      const bench::Axis* axis = bench::find_axis(name);
+      const bench::Axis* axis = find_axis(name);
       if (axis == nullptr) return error(table, fmt::format("there is no axis '{}'", name));
-      part->best.push_back(axis);
+      part->best.emplace_back(axis->name);
     }
     const bool along_needed = part->shape != Shape::kStated && part->shape != Shape::kSimilar &&
                               part->shape != Shape::kOrdered;
@@ -245,7 +252,7 @@ class Reader {
   Status add_own(const toml::table& table, Selection* selection) const {
     for (const auto& [key, node] : table) {
       selection->own_topology = selection->own_topology || key.str() == "topology";
-      if (const bench::Axis* axis = bench::find_axis(key.str())) selection->own.insert(axis);
+      if (const bench::Axis* axis = find_axis(key.str())) selection->own.emplace(axis->name);
     }
     return add_axes(table, selection);
   }
@@ -262,11 +269,9 @@ class Reader {
         VERBENA_ASSIGN_OR_RETURN(selection->topology, bench::parse_topology(text));
         continue;
       }
-      const bench::Axis* axis = bench::find_axis(key.str());
+      const bench::Axis* axis = find_axis(key.str());
       if (axis == nullptr) return error(node, fmt::format("there is no axis '{}'", key.str()));
-      const auto values = axis->parse(text);
-      if (!values.ok()) return error(node, values.status().message());
-      selection->axes[axis] = *values;
+      selection->axes[std::string(axis->name)] = text;
     }
     return Status::ok_status();
   }

@@ -19,7 +19,7 @@
 //   id = "msgproto.f10a.read_16"
 //   in = "msgproto-fig10a"                      # the experiment
 //   where = { response = 365 }                  # holds for all selections of the check
-//   of = { protocol = "read", pending = 16 }    # axes of bench/experiment/axis.h, and topology
+//   of = { protocol = "read", pending = 16 }    # axes of the workload, and topology
 //
 // Further keys of a check, all of them members of Part in check.h: metric (of metric.h; standard
 // "value-bandwidth"), is ("stated", "rises", "falls", "flat", "similar", "ordered", "reaches",

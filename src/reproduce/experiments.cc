@@ -9,12 +9,6 @@
 
 namespace verbena::reproduce {
 
-PointKey key_of(const bench::Point& point) {
-  PointKey key = {static_cast<uint64_t>(point.topology)};
-  for (const bench::Axis& axis : bench::axes()) key.push_back(axis.get(point));
-  return key;
-}
-
 Result<std::vector<bench::Point>> Experiments::points(const std::string& name) {
   if (const auto known = read_.find(name); known != read_.end()) return known->second;
   VERBENA_ASSIGN_OR_RETURN(const bench::Plan plan,
@@ -34,15 +28,11 @@ Result<std::vector<bench::Point>> Experiments::points(const Selection& selection
   if (const auto use = uses.find(selection.experiment); use != uses.end()) {
     used.axes = use->second.only;
   }
-  std::vector<bench::Point> chosen;
-  for (const bench::Point& point : all) {
-    if (used.contains(point) && selection.contains(point)) chosen.push_back(point);
-  }
+  VERBENA_ASSIGN_OR_RETURN(std::vector<bench::Point> chosen, chosen_points(all, used));
+  VERBENA_ASSIGN_OR_RETURN(chosen, chosen_points(chosen, selection));
   if (!chosen.empty()) return chosen;
   std::string text;
-  for (const auto& [axis, values] : selection.axes) {
-    text += fmt::format(" {} {}", axis->name, axis->text(values.front()));
-  }
+  for (const auto& [axis, values] : selection.axes) text += fmt::format(" {} {}", axis, values);
   return Status(StatusCode::kInvalidArgument,
                 fmt::format("{} has no point with{}", selection.experiment, text));
 }

@@ -11,9 +11,8 @@
 
 namespace verbena::reproduce {
 
-// One value per axis and the topology: equal for points that measure the same.
+// bench::key_of(): equal for points that measure the same.
 using PointKey = std::vector<uint64_t>;
-PointKey key_of(const bench::Point& point);
 
 class Experiments {
  public:

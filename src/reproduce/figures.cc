@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "src/bench/experiment/workload.h"
 #include "src/reproduce/quantity.h"
 
 namespace verbena::reproduce {
@@ -78,25 +79,12 @@ const Abscissa* best_abscissa(const std::vector<Sample>& samples) {
   return best;
 }
 
-// What its line is called: the protocol, or the raw verb and how entries are put together.
-std::string name_of(const bench::Point& point) {
-  if (bench::subject_of(point) == bench::Subject::kMessages) return protocol_name(point.protocol);
-  const std::string operation = bench::operation_name(point.operation);
-  const bool plain = point.entries == 1 && point.method != bench::VectorMethod::kSp;
-  return plain ? operation : operation + " " + bench::vector_method_name(point.method);
-}
+std::string line_text(const bench::Point& point) { return point.workload->line_text(point); }
 
 // What tells lines of the same name from each other.
 std::vector<std::string> variants_of(std::vector<Sample> samples, const Abscissa& along) {
-  for (Sample& sample : samples) {
-    sample.point.protocol = Protocol::kRead;
-    if (bench::subject_of(sample.point) == bench::Subject::kVerbs) {
-      sample.point.operation = bench::Operation::kWrite;
-      sample.point.method = bench::VectorMethod::kSgl;
-    }
-    sample.other = sample.point;
-  }
-  return labels_of(samples, {&along});
+  for (Sample& sample : samples) sample.other = sample.point;
+  return labels_of(samples, {&along}, samples.front().point.workload->traits().line_axes);
 }
 
 class Figure {
@@ -136,7 +124,7 @@ class Figure {
   json lines(const Abscissa& along) const {
     std::map<std::pair<std::string, std::string>, std::map<double, double>> by_name;
     for (size_t i = 0; i < samples_.size(); ++i) {
-      by_name[{variants_[i], name_of(samples_[i].point)}][along.value(samples_[i].point)] =
+      by_name[{variants_[i], line_text(samples_[i].point)}][along.value(samples_[i].point)] =
           samples_[i].value;
     }
     json list = json::array();
@@ -153,7 +141,7 @@ class Figure {
 
   std::string variant_of(const bench::Point& point) const {
     for (size_t i = 0; i < samples_.size(); ++i) {
-      if (key_of(samples_[i].point) == key_of(point)) return variants_[i];
+      if (samples_[i].point == point) return variants_[i];
     }
     return "";
   }
@@ -176,7 +164,7 @@ class Figure {
       for (const Sample& sample : *samples) {
         if (sample.point.topology != topology_) continue;
         list.push_back({{"claim", claim.id},
-                        {"protocol", name_of(sample.point)},
+                        {"protocol", line_text(sample.point)},
                         {"variant", variant_of(sample.point)},
                         {"x", along.value(sample.point)},
                         {"low", range.low * factor},

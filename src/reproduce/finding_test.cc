@@ -8,7 +8,7 @@
 #include <fstream>
 #include <functional>
 
-#include "src/bench/experiment/axis.h"
+#include "src/bench/request_response/request_response_settings.h"
 #include "src/reproduce/check_file.h"
 
 namespace verbena::reproduce {
@@ -76,7 +76,13 @@ class Findings : public testing::Test {
   std::string folder_;
 };
 
-bool is_read(const bench::Point& point) { return point.protocol == Protocol::kRead; }
+bool is_read(const bench::Point& point) {
+  return bench::request_response_settings(point).protocol == Protocol::kRead;
+}
+
+uint32_t response_bytes(const bench::Point& point) {
+  return bench::request_response_settings(point).response_bytes;
+}
 
 constexpr const char* kOnePoint = "of = { protocol = \"read\", response = 1024, pending = 4 }\n";
 
@@ -159,7 +165,7 @@ TEST_F(Findings, EveryValueHasToBeStated) {
 
 TEST_F(Findings, QuotientsAreOfPointsThatAgreeOtherwise) {
   const auto gbps = [](const bench::Point& point) {
-    return (is_read(point) ? 3.0 : 1.0) * point.pending * point.response_bytes;
+    return (is_read(point) ? 3.0 : 1.0) * point.pending * response_bytes(point);
   };
   // Other pending requests or sizes would give other quotients.
   const std::string check = "of = { protocol = \"read\" }\nover = { protocol = \"send/send\" }\n";
@@ -282,7 +288,7 @@ TEST_F(Findings, SizesAreStatedInKilobytes) {
   const std::string converges =
       "where = { pending = 1 }\nis = \"converges\"\nalong = \"response\"\n";
   const auto gbps = [](const bench::Point& point) {
-    return is_read(point) || point.response_bytes == 8192 ? 10.0 : 5.0;
+    return is_read(point) || response_bytes(point) == 8192 ? 10.0 : 5.0;
   };
   const auto finding = find_in(converges, gbps, stating(8, 8, ">=", "KB"));
   ASSERT_TRUE(finding.ok());

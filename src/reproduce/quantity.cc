@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/workload.h"
 
 namespace verbena::reproduce {
 
@@ -19,13 +19,23 @@ Names moved_by(const std::vector<const Abscissa*>& abscissas) {
   return names;
 }
 
-// key_of() without some axes.
+// bench::key_of() without some axes.
 PointKey key_without(const bench::Point& point, const Names& names, bool with_topology = true) {
-  PointKey key = {with_topology ? static_cast<uint64_t>(point.topology) : 0};
-  for (const bench::Axis& axis : bench::axes()) {
-    key.push_back(names.contains(axis.name) ? 0 : axis.get(point));
+  PointKey key = bench::key_of(point);
+  if (!with_topology) key[1] = 0;
+  size_t place = 2;
+  for (const bench::Axis& axis : point.workload->traits().axes) {
+    if (names.contains(axis.name)) key[place] = 0;
+    ++place;
   }
   return key;
+}
+
+// Axes that mean nothing at a point are at all their values there.
+void add_idle_axes(const bench::Point& point, Names& names) {
+  for (const bench::Axis& axis : point.workload->traits().axes) {
+    if (!axis.applies(point)) names.insert(axis.name);
+  }
 }
 
 std::vector<double> place(const bench::Point& point, const std::vector<const Abscissa*>& at) {
@@ -34,9 +44,9 @@ std::vector<double> place(const bench::Point& point, const std::vector<const Abs
   return values;
 }
 
-void add_axis(const bench::Axis* axis, Names& names) {
-  names.insert(axis->name);
-  if (const Abscissa* same = find_abscissa(axis->name)) {
+void add_axis(std::string_view axis, Names& names) {
+  names.insert(axis);
+  if (const Abscissa* same = find_abscissa(axis)) {
     names.insert(same->moves.begin(), same->moves.end());
   }
 }
@@ -49,17 +59,17 @@ Selection second_of(const Part& part, const Selection& of, bool groups) {
   second.own = given.own;
   second.own_topology = given.own_topology;
   if (given.own_topology) second.topology = given.topology;
-  for (const bench::Axis* axis : given.own) second.axes[axis] = given.axes.at(axis);
+  for (const std::string& axis : given.own) second.axes[axis] = given.axes.at(axis);
   return second;
 }
 
 // On which the points of both quantities may differ.
 Names free_axes(const Part& part, const Selection& of, const Selection& second, bool groups) {
   Names names;
-  for (const bench::Axis* axis : second.own) add_axis(axis, names);
-  for (const bench::Axis* axis : part.best) add_axis(axis, names);
+  for (const std::string& axis : second.own) add_axis(axis, names);
+  for (const std::string& axis : part.best) add_axis(axis, names);
   if (!groups) {
-    for (const bench::Axis* axis : of.own) add_axis(axis, names);
+    for (const std::string& axis : of.own) add_axis(axis, names);
   }
   // A topology that differs has other nodes and threads.
   if (second.own_topology || of.own_topology) {
@@ -71,11 +81,13 @@ Names free_axes(const Part& part, const Selection& of, const Selection& second, 
 }
 
 std::vector<Sample> best_of(const std::vector<Sample>& samples,
-                            const std::vector<const bench::Axis*>& axes) {
+                            const std::vector<std::string>& axes) {
   Names names;
-  for (const bench::Axis* axis : axes) add_axis(axis, names);
+  for (const std::string& axis : axes) add_axis(axis, names);
   // Some protocols have no mark: the best protocol is the best of all, not one per mark.
-  if (names.contains("protocol")) names.insert("mark");
+  for (const bench::Axis& axis : samples.front().point.workload->traits().axes) {
+    if (names.contains(axis.depends_on)) names.insert(axis.name);
+  }
   std::vector<Sample> best;
   std::map<PointKey, size_t> places;
   for (const Sample& sample : samples) {
@@ -155,10 +167,8 @@ Result<std::vector<Sample>> quantity_of(const Part& part, const Selection& of,
       for (const Sample& other : others) {
         if (place(one.point, all) != place(other.point, all)) continue;
         Names moved = free;
-        // What has no mark is at the place of every mark.
-        if (!uses_mark_layout(one.point.protocol) || !uses_mark_layout(other.point.protocol)) {
-          moved.insert("mark");
-        }
+        add_idle_axes(one.point, moved);
+        add_idle_axes(other.point, moved);
         if (key_without(one.point, moved, same_topology) !=
             key_without(other.point, moved, same_topology)) {
           continue;
@@ -215,8 +225,11 @@ Result<std::vector<Line>> lines_of(const std::vector<Sample>& samples, const Abs
 }
 
 std::vector<std::string> labels_of(const std::vector<Sample>& samples,
-                                   const std::vector<const Abscissa*>& known) {
-  const Names moved = moved_by(known);
+                                   const std::vector<const Abscissa*>& known,
+                                   std::span<const std::string_view> known_axes) {
+  if (samples.empty()) return {};
+  Names moved = moved_by(known);
+  moved.insert(known_axes.begin(), known_axes.end());
   std::vector<std::string> labels(samples.size());
   const auto extend = [&](auto text_of) {
     std::set<std::string> different;
@@ -227,15 +240,17 @@ std::vector<std::string> labels_of(const std::vector<Sample>& samples,
     }
   };
   extend([](const Sample& one) { return std::string(bench::topology_name(one.point.topology)); });
-  for (const bench::Axis& axis : bench::axes()) {
-    if (moved.contains(axis.name)) continue;
+  for (const bench::Axis& any : samples.front().point.workload->traits().axes) {
+    if (moved.contains(any.name)) continue;
     const auto text_of = [&](const bench::Point& point) {
-      const std::string text = axis.text(axis.get(point));
-      return axis.compared ? text : fmt::format("{} {}", axis.name, text);
+      const bench::Axis* axis = point.workload->find_axis(any.name);
+      if (axis == nullptr) return std::string();
+      const std::string text = axis->text(axis->get(point));
+      return axis->compared ? text : fmt::format("{} {}", axis->name, text);
     };
     extend([&](const Sample& one) { return text_of(one.point); });
     const bool same = std::all_of(samples.begin(), samples.end(), [&](const Sample& one) {
-      return axis.get(one.point) == axis.get(one.other);
+      return text_of(one.point) == text_of(one.other);
     });
     if (!same) extend([&](const Sample& one) { return text_of(one.other); });
   }

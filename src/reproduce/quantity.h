@@ -49,8 +49,9 @@ std::vector<std::vector<Sample>> groups_of(const std::vector<Sample>& samples,
 Result<std::vector<Line>> lines_of(const std::vector<Sample>& samples, const Abscissa& along);
 
 // What tells these samples from each other, in words: "write/write", "read 16". Empty where there
-// is one of them, or the abscissas alone tell them apart.
+// is one of them, or the abscissas and axes that are known alone tell them apart.
 std::vector<std::string> labels_of(const std::vector<Sample>& samples,
-                                   const std::vector<const Abscissa*>& known);
+                                   const std::vector<const Abscissa*>& known,
+                                   std::span<const std::string_view> known_axes = {});
 
 }  // namespace verbena::reproduce

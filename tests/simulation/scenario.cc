@@ -9,6 +9,8 @@
 
 #include "src/base/runtime.h"
 #include "src/bench/experiment/topology.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/run/run.h"
 #include "src/bench/run/simulated_nodes.h"
 #include "src/device/sim/simulated_node.h"
@@ -153,15 +155,16 @@ bool excusable(const Status& status) {
 
 Scenario draw(uint64_t seed) {
   Random random(seed);
-  Scenario scenario{.seed = seed, .point = {}};
+  Scenario scenario{.seed = seed, .point = bench::request_response_workload().point()};
   Point& point = scenario.point;
+  bench::RequestResponseSettings& settings = bench::request_response_settings(point);
   draw_topology(random, &point);
-  point.protocol = one_of(random, all_protocols());
-  point.layout = one_of(random, all_mark_layouts());
-  point.request_bytes = draw_size(random);
-  point.response_bytes = draw_size(random);
+  settings.protocol = one_of(random, all_protocols());
+  settings.layout = one_of(random, all_mark_layouts());
+  settings.request_bytes = draw_size(random);
+  settings.response_bytes = draw_size(random);
   point.pending = between(random, 1, 6);
-  point.receive_queues = one_of(random, all_receive_queues());
+  settings.receive_queues = one_of(random, all_receive_queues());
   if (one_in(random, 4)) point.model = bench::ConnectionModel::kDispatcher;
   if (one_in(random, 4)) point.wait = bench::WaitMode::kBlock;
   if (one_in(random, 2)) point.inline_bytes = between(random, 0, 300);
@@ -179,25 +182,26 @@ Scenario draw(uint64_t seed) {
   if (one_in(random, 4)) scenario.slow_percent = between(random, 200, 5'000);
   if (one_in(random, 10)) scenario.queue_pair_errors = between(random, 1, 2);
   if (one_in(random, 16)) scenario.crashes = 1;
-  if (one_in(random, 4)) point.poll_batch = between(random, 1, 2);
+  if (one_in(random, 4)) settings.poll_batch = between(random, 1, 2);
   return scenario;
 }
 
 std::string describe(const Scenario& scenario) {
   const Point& point = scenario.point;
+  const bench::RequestResponseSettings& settings = bench::request_response_settings(point);
   return fmt::format(
       "{} {}x{} to {}x{}, {} {}, {} B / {} B, pending {}, receive queues {}, dispatcher {}, "
       "block {}, inline {}, signal {}, batch {}, poll {}, {} requests; loss {} ppm, delay {} ppm "
       "of {} ns, "
       "{} flaps, slow {} %, {} queue pair errors, {} crashes",
       bench::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
-      point.responder_threads, protocol_name(point.protocol), layout_text(point),
-      point.request_bytes, point.response_bytes, point.pending,
-      receive_queues_name(point.receive_queues), point.model == bench::ConnectionModel::kDispatcher,
-      point.wait == bench::WaitMode::kBlock, point.inline_bytes, point.signal_interval,
-      point.post_batch, point.poll_batch, scenario.requests, scenario.loss_ppm, scenario.delay_ppm,
-      scenario.delay_most_ns, scenario.link_flaps, scenario.slow_percent,
-      scenario.queue_pair_errors, scenario.crashes);
+      point.responder_threads, protocol_name(settings.protocol), layout_text(settings),
+      settings.request_bytes, settings.response_bytes, point.pending,
+      receive_queues_name(settings.receive_queues),
+      point.model == bench::ConnectionModel::kDispatcher, point.wait == bench::WaitMode::kBlock,
+      point.inline_bytes, point.signal_interval, point.post_batch, settings.poll_batch,
+      scenario.requests, scenario.loss_ppm, scenario.delay_ppm, scenario.delay_most_ns,
+      scenario.link_flaps, scenario.slow_percent, scenario.queue_pair_errors, scenario.crashes);
 }
 
 Outcome carry_out(const Scenario& scenario) {

@@ -7,7 +7,7 @@
 #include "src/base/assert.h"
 #include "src/bench/result/statistics.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 Status Comparison::run_round(uint64_t round,
                              const std::function<void(const std::string& name)>& begins) {
@@ -80,4 +80,4 @@ nlohmann::json to_json(const std::vector<Verdict>& verdicts, const Comparison& c
   return list;
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

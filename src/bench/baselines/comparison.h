@@ -8,7 +8,7 @@
 
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // Something that is measured in every round.
 struct Contender {
@@ -57,4 +57,4 @@ class Comparison {
 // The list that build/bench-peers.json holds.
 nlohmann::json to_json(const std::vector<Verdict>& verdicts, const Comparison& comparison);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 namespace {
 
 TEST(Comparison, RatiosAreThoseOfRoundsNotOfMedians) {
@@ -71,4 +71,4 @@ TEST(Comparison, FailuresNameTheContender) {
 }
 
 }  // namespace
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

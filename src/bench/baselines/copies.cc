@@ -12,7 +12,7 @@
 #include "src/bench/baselines/verbs_end.h"
 #include "src/bench/result/statistics.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -147,4 +147,4 @@ Result<double> registration_of_gigabyte_s(const CpuPair& cpus) {
   return run_pair(cpus, [](Side& side) { return register_gigabyte(side); });
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

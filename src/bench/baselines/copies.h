@@ -6,7 +6,7 @@
 #include "src/bench/baselines/process_pair.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // Bytes per second of 1 MiB messages, one after the other, from one buffer of side 0 to one of side
 // 1, which sleeps meanwhile.
@@ -21,4 +21,4 @@ Result<double> registration_again_us(const CpuPair& cpus, uint64_t registrations
 // Registering 1 GiB for the first time, every page of which has been written, in seconds.
 Result<double> registration_of_gigabyte_s(const CpuPair& cpus);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -11,7 +11,7 @@
 #include "src/bench/baselines/process_pair.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 struct EchoPlan {
   uint32_t bytes = 64;  // of request and response
@@ -71,4 +71,4 @@ Status request_echoes(Side& side, const EchoPlan& plan, Post&& post, Take&& take
   return Status::ok_status();
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

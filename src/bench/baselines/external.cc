@@ -22,7 +22,7 @@
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -244,4 +244,4 @@ Result<double> perftest_write_one_way_ns(const CpuPair& cpus, const std::string&
   return cycles / tsc_cycles_per_ns();
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

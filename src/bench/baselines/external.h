@@ -7,7 +7,7 @@
 #include "src/bench/baselines/process_pair.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // ucx_perftest over shared memory (posix): the median one-way time of "put_lat" (a remote
 // store, polled) or "am_lat" (an active message).
@@ -23,4 +23,4 @@ Result<double> perftest_write_one_way_ns(const CpuPair& cpus, const std::string&
 Result<double> parse_ucx_median_us(const std::string& output);
 Result<double> parse_perftest_typical(const std::string& output);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 namespace {
 
 TEST(PeersOutput, UcxPerftest) {
@@ -33,4 +33,4 @@ TEST(PeersOutput, Perftest) {
 }
 
 }  // namespace
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -25,7 +25,7 @@
 #include "src/bench/result/text_table.h"
 #include "src/bench/run/progress.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 namespace {
 
 struct Options {
@@ -263,10 +263,10 @@ int measure(const Options& options) {
 }
 
 }  // namespace
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines
 
 int main(int argc, char** argv) {
-  verbena::bench::peers::Options options;
+  verbena::bench::baselines::Options options;
   CLI::App app("Verbena beside UCX's shared memory, perftest and memcpy, in one interleaved run.",
                "verbena-bench-peers");
   app.add_option("--json", options.json, "Where the ratios are written")->capture_default_str();
@@ -279,5 +279,5 @@ int main(int argc, char** argv) {
   app.add_option("--only", options.only,
                  "Measure only those whose name contains this; writes nothing");
   CLI11_PARSE(app, argc, argv);
-  return verbena::bench::peers::measure(options);
+  return verbena::bench::baselines::measure(options);
 }

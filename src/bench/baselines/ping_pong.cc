@@ -15,11 +15,13 @@
 #include "src/bench/baselines/verbs_end.h"
 #include "src/bench/load/closed_loop.h"
 #include "src/bench/request_response/answer_loop.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/request_response/request_work.h"
 #include "src/rpc/designs.h"
 #include "verbena/connection.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -190,11 +192,12 @@ Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips) {
 Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_trips) {
   return run_connected_pair(cpus, [&](const ConnectedSide& own) -> Status {
     const std::atomic<bool> never{false};
-    const Point point{.protocol = Protocol::kWriteWrite, .request_bytes = 64, .response_bytes = 64};
+    const Point point = request_response_workload().point();
+    const RequestResponseSettings& settings = request_response_settings(point);
     using Design = rpc::WriteWrite<channel::LastBitMark>;
     if (own.side.number() == 1) {
       ResponderOptions options;
-      options.response_max_bytes = point.response_bytes;
+      options.response_max_bytes = settings.response_bytes;
       VERBENA_ASSIGN_OR_RETURN(auto responder,
                                Design::Responder::create(own.device, own.domain, options));
       VERBENA_RETURN_IF_ERROR(responder->connect(own.control));
@@ -206,7 +209,7 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
       return Status::ok_status();
     }
     RequesterOptions options;
-    options.response_max_bytes = point.response_bytes;
+    options.response_max_bytes = settings.response_bytes;
     VERBENA_ASSIGN_OR_RETURN(
         auto requester, Design::Requester::create(own.device, own.domain, own.control, options));
     Design::Requester* const targets[] = {requester.get()};
@@ -226,4 +229,4 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
   });
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -7,7 +7,7 @@
 #include "src/bench/baselines/process_pair.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // One cache line handed back and forth by plain loads and stores: what no messaging can beat.
 Result<double> cache_line_one_way_ns(const CpuPair& cpus, uint64_t round_trips);
@@ -22,4 +22,4 @@ Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips);
 // round trip.
 Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_trips);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -14,7 +14,7 @@
 
 #include "src/base/runtime.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -104,4 +104,4 @@ Result<double> run_connected_pair(const CpuPair& cpus,
   });
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

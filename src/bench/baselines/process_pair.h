@@ -10,7 +10,7 @@
 #include "verbena/device.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // Which CPUs everything here runs on: side 0 on the first, side 1 on the second.
 struct CpuPair {
@@ -68,4 +68,4 @@ struct ConnectedSide {
 Result<double> run_connected_pair(const CpuPair& cpus,
                                   const std::function<Status(const ConnectedSide&)>& body);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -11,7 +11,7 @@
 #include "verbena/connection.h"
 #include "verbena/device.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -86,4 +86,4 @@ Result<double> rpc_echo(const CpuPair& cpus, Protocol protocol, const EchoPlan& 
   });
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -6,9 +6,9 @@
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // One connection over soft0, marks in the last bit; requests per second.
 Result<double> rpc_echo(const CpuPair& cpus, Protocol protocol, const EchoPlan& plan);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

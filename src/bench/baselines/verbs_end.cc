@@ -4,7 +4,7 @@
 
 #include "src/base/runtime.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 Result<std::unique_ptr<VerbsEnd>> VerbsEnd::connect(Side& side, char* memory, uint64_t bytes) {
   std::unique_ptr<VerbsEnd> end(new VerbsEnd);
@@ -50,4 +50,4 @@ Status wait_for_completion(ibv_cq* completions) {
                                                     : explain_completion_error(completion.status));
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -11,7 +11,7 @@
 #include "verbena/device.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 class VerbsEnd {
  public:
@@ -44,4 +44,4 @@ class VerbsEnd {
 // Waits for the next completion and takes it.
 Status wait_for_completion(ibv_cq* completions);
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

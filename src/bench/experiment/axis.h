@@ -1,11 +1,13 @@
-// The axes of the design space that a benchmark can vary: one table, from which come the tool's
-// options, the keys of experiment files, the keys of result files, and what travels between the
-// processes. An axis more is an entry here and a member of Point.
+// An axis of the design space: something that a benchmark can vary. From a workload's axes come the
+// tool's options, the keys of experiment files, the keys of result files, and what travels between
+// the processes.
+//
+// axis_kinds.h makes axes of numbers, sizes and names; common_axes.h has those of the members that
+// every point has.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,10 +17,7 @@
 
 namespace verbena::bench {
 
-enum class Scope : uint8_t { kMessages, kVerbs, kBoth };
-
 struct Axis {
-  Scope scope;  // of which subject it is an axis
   // "pending": the option is --pending, the key in an experiment file is pending.
   std::string_view name;
   std::string_view alias;  // a second name for both; may be empty
@@ -30,6 +29,8 @@ struct Axis {
   std::string_view help;
   // Points that differ in nothing but such axes are compared: their runs take turns.
   bool compared;
+  // The axis whose value decides whether this one means anything (`applies`); "" where none does.
+  std::string_view depends_on;
 
   // A list as typed: "1,16".
   Result<std::vector<uint64_t>> (*parse)(std::string_view text);
@@ -42,18 +43,8 @@ struct Axis {
   bool (*possible)(uint64_t value);
   // The values, where they are names.
   std::vector<std::string> (*choices)();
-
-  bool belongs_to(Subject subject) const {
-    return scope == Scope::kBoth ||
-           scope == (subject == Subject::kVerbs ? Scope::kVerbs : Scope::kMessages);
-  }
+  // Whether it means anything at this point.
+  bool (*applies)(const Point& point);
 };
-
-// From the slowest changing to the fastest in a sweep.
-std::span<const Axis> axes();
-// By name or alias; null if there is none.
-const Axis* find_axis(std::string_view name);
-// Of the axes of a subject, for errors: "pending, size, entries".
-std::string axis_names(Subject subject);
 
 }  // namespace verbena::bench

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "src/bench/experiment/size_list.h"
+#include "src/bench/workloads.h"
 
 namespace verbena::bench {
 
@@ -67,11 +68,12 @@ class Reader {
           contains(kTableKeys, key.str())) {
         continue;
       }
-      return error(key.source().begin.line,
-                   fmt::format("there is no key '{}'; there are {}, {} and {}{}", key.str(),
-                               fmt::join(kTextKeys, ", "), fmt::join(kPlanKeys, ", "),
-                               fmt::join(kTableKeys, ", "),
-                               find_axis(key.str()) != nullptr ? "; put it below [axes]" : ""));
+      return error(
+          key.source().begin.line,
+          fmt::format("there is no key '{}'; there are {}, {} and {}{}", key.str(),
+                      fmt::join(kTextKeys, ", "), fmt::join(kPlanKeys, ", "),
+                      fmt::join(kTableKeys, ", "),
+                      workload_with_axis(key.str()) != nullptr ? "; put it below [axes]" : ""));
     }
     return Status::ok_status();
   }
@@ -122,10 +124,10 @@ class Reader {
   }
 
   Status add_sweep(const toml::table& file, const toml::table* own) {
-    VERBENA_ASSIGN_OR_RETURN(const Subject subject, subject_in(file));
-    VERBENA_ASSIGN_OR_RETURN(Sweep sweep, subject == Subject::kVerbs
-                                              ? verbs_sweep(file, own)
-                                              : sweep_in_topology(file, own));
+    VERBENA_ASSIGN_OR_RETURN(const Workload* workload, workload_in(file));
+    VERBENA_ASSIGN_OR_RETURN(Sweep sweep, workload->traits().has_topology
+                                              ? sweep_in_topology(file, own, *workload)
+                                              : sweep_without_topology(file, own, *workload));
     if (const toml::node* axes = file.get("axes")) {
       if (!axes->is_table()) return error(*axes, "'axes' is no table; write [axes]");
       VERBENA_RETURN_IF_ERROR(set_axes(*axes->as_table(), &sweep));
@@ -135,26 +137,40 @@ class Reader {
     return Status::ok_status();
   }
 
-  Result<Subject> subject_in(const toml::table& file) const {
-    const toml::node* kind = file.get("kind");
-    if (kind == nullptr) return Subject::kMessages;
-    if (kind->value<std::string>() == "verbs") return Subject::kVerbs;
-    return error(*kind, "'kind' is \"verbs\", or left out where the points have a topology");
+  Result<const Workload*> workload_in(const toml::table& file) const {
+    const Workload* workload = workloads().front();
+    if (const toml::node* kind = file.get("kind")) {
+      workload = find_workload(kind->value<std::string>().value_or(""));
+      if (workload == nullptr) {
+        std::vector<std::string> names;
+        for (const Workload* other : workloads().subspan(1)) {
+          names.push_back(fmt::format("\"{}\"", other->traits().name));
+        }
+        return error(*kind, fmt::format("'kind' is {}, or left out for {}", fmt::join(names, ", "),
+                                        workloads().front()->traits().subject));
+      }
+    }
+    const toml::node* verify = file.get("verify");
+    if (verify != nullptr && !workload->traits().verifies) {
+      return error(*verify, fmt::format("the bytes of {} are not verified; leave 'verify' out",
+                                        workload->traits().subject));
+    }
+    return workload;
   }
 
-  Result<Sweep> verbs_sweep(const toml::table& file, const toml::table* own) const {
+  Result<Sweep> sweep_without_topology(const toml::table& file, const toml::table* own,
+                                       const Workload& workload) const {
     for (const toml::table* table : {&file, own}) {
       const toml::node* topology = table != nullptr ? table->get("topology") : nullptr;
       if (topology == nullptr) continue;
-      return error(*topology, "raw verbs have no topology; leave it out, or 'kind'");
+      return error(*topology, fmt::format("{} have no topology; leave it out, or 'kind'",
+                                          workload.traits().subject));
     }
-    if (const toml::node* verify = file.get("verify")) {
-      return error(*verify, "the bytes of raw verbs are not verified; leave 'verify' out");
-    }
-    return Sweep::of_verbs();
+    return Sweep::of(workload);
   }
 
-  Result<Sweep> sweep_in_topology(const toml::table& file, const toml::table* own) const {
+  Result<Sweep> sweep_in_topology(const toml::table& file, const toml::table* own,
+                                  const Workload& workload) const {
     const toml::node* topology = own != nullptr ? own->get("topology") : nullptr;
     if (topology == nullptr) topology = file.get("topology");
     if (topology == nullptr) {
@@ -162,7 +178,7 @@ class Reader {
                    "no 'topology'; there are one-to-one, N-to-1 (or M:1), 1:M, N-to-M and M:M");
     }
     VERBENA_ASSIGN_OR_RETURN(const std::string name, text_of("topology", *topology));
-    Result<Sweep> sweep = Sweep::in(name);
+    Result<Sweep> sweep = Sweep::in(name, workload);
     if (!sweep.ok()) return error(*topology, sweep.status().message());
     return sweep;
   }
@@ -170,13 +186,11 @@ class Reader {
   Status set_axes(const toml::table& table, Sweep* sweep) const {
     for (const auto& [key, node] : table) {
       if (key.str() == "topology") continue;
-      const Axis* axis = find_axis(key.str());
-      if (axis == nullptr) {
-        return error(key.source().begin.line, fmt::format("there is no axis '{}'; there are {}",
-                                                          key.str(), axis_names(sweep->subject())));
+      if (sweep->workload().find_axis(key.str()) == nullptr) {
+        return error(key.source().begin.line, sweep->set(key.str(), "").message());
       }
       VERBENA_ASSIGN_OR_RETURN(const std::string text, text_of(key.str(), node));
-      const Status set = sweep->set(*axis, text);
+      const Status set = sweep->set(key.str(), text);
       if (!set.ok()) return error(node, set.message());
     }
     return Status::ok_status();

@@ -6,10 +6,8 @@
 //   duration = "1s"                              # or requests = 4000000, per requesting thread
 //   verify = false
 //
-//   [axes]                                       # of axis.h; a value, a list, or text as typed
-//   protocol = ["send/send", "write/write"]
-//   nodes = [1, 2, 3]
-//   response = "64,...,16KiB"
+//   [axes]                                       # of the workload; a value, a list, or text as
+//   typed protocol = ["send/send", "write/write"] nodes = [1, 2, 3] response = "64,...,16KiB"
 //
 //   [[sweep]]                                    # any number: each measures the axes above, with
 //   threads = 1                                  # these instead; topology may differ too
@@ -18,8 +16,8 @@
 //   [machine]                                    # what the original was measured on: free keys
 //   link_gbps = 56
 //
-// With kind = "verbs" the points are raw verbs: such a file has the axes of `verbena verbs`, and no
-// topology.
+// 'kind' names the workload (workloads.h) where it is not requests and responses: with kind =
+// "verbs" such a file has the axes of `verbena verbs`, and no topology.
 //
 // The files hold what the papers have, whatever this machine can do: the tool's --limit-nodes and
 // --limit-threads make them smaller.

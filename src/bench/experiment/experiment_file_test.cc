@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "src/bench/verbs/verbs_workload.h"
+
 namespace verbena::bench {
 namespace {
 
@@ -125,8 +127,8 @@ entries = 4
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   ASSERT_EQ(plan->sweeps.size(), 2u);
   for (const Sweep& sweep : plan->sweeps) {
-    EXPECT_EQ(sweep.subject(), Subject::kVerbs);
-    EXPECT_EQ(sweep.values(*find_axis("size")).size(), 4u);
+    EXPECT_EQ(&sweep.workload(), &verbs_workload());
+    EXPECT_EQ(sweep.values(*verbs_workload().find_axis("size")).size(), 4u);
   }
   EXPECT_THAT(refusal_of("kind = 'verbs'\ntopology = 'M:1'\n"), HasSubstr("no topology"));
   EXPECT_THAT(refusal_of("kind = 'verbs'\n[[sweep]]\ntopology = 'M:1'\n"),

@@ -9,7 +9,8 @@
 
 #include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/point.h"
-#include "src/bench/run/run.h"
+#include "src/bench/experiment/run_options.h"
+#include "src/bench/experiment/workload.h"
 #include "verbena/device.h"
 #include "verbena/status.h"
 
@@ -20,32 +21,30 @@ inline constexpr uint64_t kMaxRequests = 1'000'000'000'000;
 // A run that is limited by its requests ends after a day all the same.
 inline constexpr uint64_t kUnlimitedRunNs = 86'400'000'000'000;
 
-// All combinations of some values on each axis, in one topology.
+// All combinations of some values on each axis of a workload, in one topology.
 class Sweep {
  public:
   // A single point, on every axis what Axis::standard says. `topology` as people write it: N-to-1
   // is M:1 with a single responding thread where nothing else is said.
-  static Result<Sweep> in(std::string_view topology);
-  // The same for raw verbs, which have no topology: threads of one node, each with a queue pair to
-  // a second node.
-  static Sweep of_verbs();
+  static Result<Sweep> in(std::string_view topology, const Workload& workload);
+  // The same where users choose no topology (WorkloadTraits::has_topology).
+  static Sweep of(const Workload& workload);
 
-  // kInvalidArgument says what the axis takes, or that the subject has no such axis.
-  Status set(const Axis& axis, std::string_view text);
+  // kInvalidArgument says what the axis takes, or that the workload has no such axis.
   Status set(std::string_view axis_name, std::string_view text);
 
-  Subject subject() const { return subject_; }
+  const Workload& workload() const { return *workload_; }
   Topology topology() const { return topology_; }
-  // Empty where the topology decides, or the subject has no such axis.
+  // Of an axis of the workload; empty where the topology decides.
   const std::vector<uint64_t>& values(const Axis& axis) const;
-  // Replaces what is above `most` by it.
-  void limit(const Axis& axis, uint64_t most);
+  // Replaces what is above `most` by it; nothing where the workload has no such axis.
+  void limit(std::string_view axis_name, uint64_t most);
 
  private:
+  explicit Sweep(const Workload& workload);
   std::vector<uint64_t>& values(const Axis& axis);
-  void set_standards();
 
-  Subject subject_ = Subject::kMessages;
+  const Workload* workload_;
   Topology topology_ = Topology::kOneToOne;
   std::vector<std::vector<uint64_t>> values_;  // by axis
 };
@@ -76,11 +75,6 @@ Status check_huge_pages(const Point& point, const DeviceInfo& device, uint64_t f
 // What is planned, for the result file: two plans with equal ones measure the same.
 nlohmann::json plan_json(const Plan& plan);
 
-// In short, for progress and errors: "write/write, 64 B request, 64 B response, 1 pending".
-std::string point_text(const Point& point);
-
-// Memory of both sides' slots or regions, over all nodes.
-uint64_t memory_bytes(const Point& point);
 // Memory that this process could still get, by the machine and by the limit of its control group;
 // UINT64_MAX if that cannot be found out.
 uint64_t available_memory_bytes();

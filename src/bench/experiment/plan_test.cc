@@ -3,6 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
+#include "src/bench/verbs/verbs_settings.h"
+#include "src/bench/verbs/verbs_workload.h"
+#include "src/bench/workloads.h"
+
 namespace verbena::bench {
 namespace {
 
@@ -18,7 +24,7 @@ DeviceInfo device() {
 // One sweep; each entry is an axis and its values.
 Plan plan_of(std::string_view topology,
              const std::vector<std::pair<std::string_view, std::string_view>>& axes) {
-  Sweep sweep = Sweep::in(topology).value();
+  Sweep sweep = Sweep::in(topology, request_response_workload()).value();
   for (const auto& [name, text] : axes) {
     const Status status = sweep.set(name, text);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -49,7 +55,8 @@ TEST(Plan, GroupsHoldWhatIsCompared) {
     // send/send and read have no mark, the three others come with each layout.
     EXPECT_EQ(group.size(), 2u + 3u * 2u);
     for (const Point& point : group) {
-      EXPECT_EQ(point.response_bytes, group.front().response_bytes);
+      EXPECT_EQ(request_response_settings(point).response_bytes,
+                request_response_settings(group.front()).response_bytes);
       EXPECT_EQ(point.pending, group.front().pending);
     }
   }
@@ -84,7 +91,7 @@ TEST(Plan, EachPointIsMeasuredOnce) {
 
 TEST(Plan, ALimitReplacesWhatIsAbove) {
   Plan plan = plan_of("M:1", {{"nodes", "1,2,28"}, {"protocol", "read"}});
-  plan.sweeps[0].limit(*find_axis("nodes"), 4);
+  plan.sweeps[0].limit("nodes", 4);
   const std::vector<Point> points = points_of(plan);
   ASSERT_EQ(points.size(), 3u);
   EXPECT_EQ(points[2].nodes, 4u);
@@ -96,7 +103,8 @@ TEST(Plan, RefusesWhatTheTopologyHasNot) {
   EXPECT_THAT(refusal_of(plan_of("1:M", {{"threads", "2"}, {"responder-threads", "3"}})).message(),
               HasSubstr("leave"));
   EXPECT_THAT(refusal_of(plan_of("M:M", {{"nodes", "1"}})).message(), HasSubstr("2 nodes"));
-  EXPECT_EQ(Sweep::in("ring").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Sweep::in("ring", request_response_workload()).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(Plan, ItsTextTellsPlansApart) {
@@ -108,7 +116,7 @@ TEST(Plan, ItsTextTellsPlansApart) {
 
 TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
   DeviceInfo info = device();
-  Point point;
+  Point point = request_response_workload().point();
   EXPECT_TRUE(check_huge_pages(point, info, 0).ok());
   point.huge_pages = 1;
   EXPECT_TRUE(check_huge_pages(point, info, 8).ok());
@@ -138,28 +146,32 @@ TEST(Plan, RefusesWhatCannotBeDone) {
 }
 
 TEST(Axes, ValuesAreReadAsTheyAreWritten) {
-  for (const Axis& axis : axes()) {
-    SCOPED_TRACE(std::string(axis.name));
-    Point point;
-    if (!axis.belongs_to(Subject::kMessages)) point.operation = Operation::kRead;
-    EXPECT_EQ(find_axis(axis.name), &axis);
-    const uint64_t value = axis.get(point);
-    EXPECT_TRUE(axis.possible(value));
-    Result<std::vector<uint64_t>> parsed = axis.parse(axis.text(value));
-    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-    EXPECT_THAT(*parsed, testing::ElementsAre(value));
-    Point other = point;
-    axis.set(other, value);
-    EXPECT_EQ(axis.to_json(other), axis.to_json(point));
-    for (const std::string& choice : axis.choices()) EXPECT_TRUE(axis.parse(choice).ok()) << choice;
-    EXPECT_FALSE(axis.parse("nonsense").ok());
+  for (const Workload* workload : workloads()) {
+    for (const Axis& axis : workload->traits().axes) {
+      SCOPED_TRACE(std::string(axis.name));
+      const Point point = workload->point();
+      EXPECT_EQ(workload->find_axis(axis.name), &axis);
+      const uint64_t value = axis.get(point);
+      EXPECT_TRUE(axis.possible(value));
+      Result<std::vector<uint64_t>> parsed = axis.parse(axis.text(value));
+      ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+      EXPECT_THAT(*parsed, testing::ElementsAre(value));
+      Point other = point;
+      axis.set(other, value);
+      EXPECT_EQ(axis.to_json(other), axis.to_json(point));
+      for (const std::string& choice : axis.choices()) {
+        EXPECT_TRUE(axis.parse(choice).ok()) << choice;
+      }
+      EXPECT_FALSE(axis.parse("nonsense").ok());
+    }
   }
-  EXPECT_EQ(find_axis("value"), find_axis("response"));
-  EXPECT_EQ(find_axis("colour"), nullptr);
+  const Workload& workload = request_response_workload();
+  EXPECT_EQ(workload.find_axis("value"), workload.find_axis("response"));
+  EXPECT_EQ(workload.find_axis("colour"), nullptr);
 }
 
 TEST(Axes, SharesOfActiveRequesters) {
-  const Axis& active = *find_axis("active");
+  const Axis& active = *request_response_workload().find_axis("active");
   EXPECT_THAT(active.parse("0.1,0.5,1").value(),
               testing::ElementsAre(100'000u, 500'000u, 1'000'000u));
   for (const char* text : {"0", "-1", "1.1", "nan", "0.5,", "50%"}) {
@@ -168,15 +180,17 @@ TEST(Axes, SharesOfActiveRequesters) {
 }
 
 TEST(Plan, CountsTheMemoryOfBothSides) {
-  EXPECT_EQ(memory_bytes({.request_bytes = 64, .response_bytes = 4032, .pending = 16}),
-            2u * 65536u);
+  const std::vector<Point> points = points_of(
+      plan_of("one-to-one",
+              {{"request", "64"}, {"response", "4032"}, {"pending", "16"}, {"protocol", "read"}}));
+  EXPECT_EQ(points[0].workload->memory_bytes(points[0]), 2u * 65536u);
   EXPECT_GT(available_memory_bytes(), 0u);
 }
 
 // --- raw verbs ---
 
 Plan verbs_plan_of(const std::vector<std::pair<std::string_view, std::string_view>>& axes) {
-  Sweep sweep = Sweep::of_verbs();
+  Sweep sweep = Sweep::of(verbs_workload());
   for (const auto& [name, text] : axes) {
     const Status status = sweep.set(name, text);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -189,13 +203,14 @@ Plan verbs_plan_of(const std::vector<std::pair<std::string_view, std::string_vie
 TEST(VerbsPlan, IsAPlainWriteWhereNobodySaysMore) {
   const std::vector<Point> points = points_of(verbs_plan_of({}));
   ASSERT_EQ(points.size(), 1u);
-  EXPECT_EQ(subject_of(points[0]), Subject::kVerbs);
-  EXPECT_EQ(points[0].operation, Operation::kWrite);
-  EXPECT_EQ(points[0].size_bytes, 64u);
-  EXPECT_EQ(operation_bytes(points[0]), 64u);
-  EXPECT_EQ(requests_per_operation(points[0]), 1u);
-  EXPECT_EQ(points[0].region_bytes, 1u << 20);
-  EXPECT_EQ(subject_of(points_of(plan_of("one-to-one", {}))[0]), Subject::kMessages);
+  EXPECT_EQ(points[0].workload, &verbs_workload());
+  const VerbsSettings& settings = verbs_settings(points[0]);
+  EXPECT_EQ(settings.operation, Operation::kWrite);
+  EXPECT_EQ(settings.size_bytes, 64u);
+  EXPECT_EQ(settings.operation_bytes(), 64u);
+  EXPECT_EQ(settings.requests_per_operation(), 1u);
+  EXPECT_EQ(settings.region_bytes, 1u << 20);
+  EXPECT_EQ(points_of(plan_of("one-to-one", {}))[0].workload, &request_response_workload());
 }
 
 TEST(VerbsPlan, SweepsItsAxesAndKnowsNoOther) {
@@ -210,25 +225,27 @@ TEST(VerbsPlan, SweepsItsAxesAndKnowsNoOther) {
   const std::vector<Point> points = points_of(plan);
   EXPECT_EQ(points.size(), 2u * 3u * 2u * 3u * 2u);
   for (const Point& point : points) {
-    EXPECT_EQ(point.remote, AccessPattern::kRandom);
-    EXPECT_EQ(point.region_bytes, 4096u);
+    const VerbsSettings& settings = verbs_settings(point);
+    EXPECT_EQ(settings.remote, AccessPattern::kRandom);
+    EXPECT_EQ(settings.region_bytes, 4096u);
     // Each thread has one of its own on the other side.
     EXPECT_EQ(wire_connections(point).value().queue_pairs(), 3u);
-    EXPECT_EQ(requests_per_operation(point),
-              point.method == VectorMethod::kDoorbell ? point.entries : 1u);
-    EXPECT_EQ(memory_bytes(point), 3u * (2 * 4096 + operation_bytes(point)));
+    EXPECT_EQ(settings.requests_per_operation(),
+              settings.method == VectorMethod::kDoorbell ? settings.entries : 1u);
+    EXPECT_EQ(verbs_workload().memory_bytes(point), 3u * (2 * 4096 + settings.operation_bytes()));
   }
-  EXPECT_THAT(Sweep::of_verbs().set("protocol", "read").message(),
+  EXPECT_THAT(Sweep::of(verbs_workload()).set("protocol", "read").message(),
               testing::AllOf(HasSubstr("raw verbs have no axis 'protocol'"), HasSubstr("entries")));
-  EXPECT_THAT(Sweep::in("one-to-one").value().set("entries", "4").message(),
-              testing::AllOf(HasSubstr("no axis 'entries'"), HasSubstr("protocol")));
+  EXPECT_THAT(
+      Sweep::in("one-to-one", request_response_workload()).value().set("entries", "4").message(),
+      testing::AllOf(HasSubstr("no axis 'entries'"), HasSubstr("protocol")));
 }
 
 TEST(VerbsPlan, AtomicsHaveEightBytes) {
   const std::vector<Point> points =
       points_of(verbs_plan_of({{"operation", "fetch-add,compare-swap"}, {"size", "8,64,4KiB"}}));
   ASSERT_EQ(points.size(), 2u);
-  for (const Point& point : points) EXPECT_EQ(point.size_bytes, 8u);
+  for (const Point& point : points) EXPECT_EQ(verbs_settings(point).size_bytes, 8u);
 }
 
 TEST(VerbsPlan, RefusalsNameTheCauseAndTheRemedy) {

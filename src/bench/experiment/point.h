@@ -1,15 +1,18 @@
-// What is measured: one design in one topology with one set of sizes, and how long.
-//
-// axis.h has the table of what can be varied; a member here belongs to an entry there.
+// What is measured: a workload in one topology with one value on each of its axes.
 #pragma once
 
+#include <any>
 #include <cstdint>
+#include <vector>
 
+#include "src/base/assert.h"
 #include "src/bench/experiment/topology.h"
-#include "src/bench/verbs/operation.h"
 #include "verbena/rpc.h"
+#include "verbena/status.h"
 
 namespace verbena::bench {
+
+class Workload;
 
 // Who owns the queue pairs ("patterns" 4.1).
 enum class ConnectionModel : uint8_t {
@@ -23,22 +26,10 @@ enum class WaitMode : uint8_t {
   kBlock,  // then sleeps until a completion comes, where the protocol has one
 };
 
-// What a point is about.
-enum class Subject : uint8_t {
-  kMessages,  // requests and their responses
-  kVerbs,     // single verbs, which nobody answers
-};
-
+// The members that every workload has; which of them can be varied says its axes. Workload::point()
+// makes one.
 struct Point {
-  // kMessages: the members up to `think_ns` say all; else those of raw verbs below, and `threads`,
-  // `pending` and how work is posted.
-  Operation operation = Operation::kMessages;
-
-  Protocol protocol = Protocol::kWriteWrite;
-  MarkLayout layout = MarkLayout::kLastBit;  // means something only where uses_mark_layout()
-  uint32_t request_bytes = 64;
-  uint32_t response_bytes = 64;
-  uint32_t pending = 1;  // per queue pair; with a random responder, per requesting thread
+  const Workload* workload = nullptr;
 
   Topology topology = Topology::kOneToOne;
   uint32_t nodes = 1;
@@ -47,50 +38,40 @@ struct Point {
   uint32_t responder_threads = 1;
   ConnectionModel model = ConnectionModel::kPrivate;
 
-  ReceiveQueues receive_queues = ReceiveQueues::kShared;
-  WaitMode wait = WaitMode::kPoll;
-  uint32_t inline_bytes = kDeviceInlineLimit;
-  uint32_t signal_interval = 0;  // 0: a quarter of the send queue
+  uint32_t pending = 1;          // per queue pair; with a random responder, per requesting thread
+  uint32_t signal_interval = 0;  // 0: as the workload does it
   uint32_t post_batch = 1;
-  uint32_t poll_batch = 0;  // 0: all that have come
+  uint32_t inline_bytes = kDeviceInlineLimit;
   uint32_t huge_pages = 0;
-  uint32_t spare_receives = 1;
-
+  WaitMode wait = WaitMode::kPoll;
   // The share of requests that are sent, in millionths: before each, a requester draws, and instead
   // of the others it rests for `think_ns` ("patterns" 7, figure 9b).
   uint32_t active_ppm = kAlwaysActive;
   uint64_t think_ns = 8'000;
 
-  // --- raw verbs: a thread and its queue pair have a region on each side ---
-
-  uint32_t size_bytes = 64;  // of an entry
-  uint32_t entries = 1;      // of an operation
-  VectorMethod method = VectorMethod::kSgl;
-  AccessPattern local = AccessPattern::kSequential;
-  AccessPattern remote = AccessPattern::kSequential;
-  uint64_t region_bytes = uint64_t{1} << 20;
+  // What the workload has beside these: a struct of its own (settings_of()).
+  std::any settings{};
 
   static constexpr uint32_t kAlwaysActive = 1'000'000;
-
-  bool operator==(const Point&) const = default;
 };
 
-inline Subject subject_of(const Point& point) {
-  return point.operation == Operation::kMessages ? Subject::kMessages : Subject::kVerbs;
+template <typename Settings>
+const Settings& settings_of(const Point& point) {
+  const auto* settings = std::any_cast<Settings>(&point.settings);
+  VERBENA_ASSERT(settings != nullptr);
+  return *settings;
+}
+template <typename Settings>
+Settings& settings_of(Point& point) {
+  auto* settings = std::any_cast<Settings>(&point.settings);
+  VERBENA_ASSERT(settings != nullptr);
+  return *settings;
 }
 
-// Of one raw operation.
-inline uint32_t requests_per_operation(const Point& point) {
-  return point.method == VectorMethod::kDoorbell ? point.entries : 1;
-}
-inline uint64_t operation_bytes(const Point& point) {
-  return uint64_t{point.entries} * point.size_bytes;
-}
-
-// What counts as payload of a message: the response, as the papers do; of an operation all of it.
-inline uint64_t value_bytes(const Point& point) {
-  return subject_of(point) == Subject::kVerbs ? operation_bytes(point) : point.response_bytes;
-}
+// The workload, the topology, and then the value on each of the workload's axes: equal for equal
+// points.
+std::vector<uint64_t> key_of(const Point& point);
+bool operator==(const Point& a, const Point& b);
 
 inline TopologyShape shape_of(const Point& point) {
   return {.topology = point.topology,
@@ -117,20 +98,6 @@ inline Result<Wiring> wire_connections(const Point& point) {
 inline uint32_t threads_of(const WiredNode& node, const Point& point) {
   const bool dispatched = point.model == ConnectionModel::kDispatcher && node.requesting > 0;
   return node.requesting + node.responding + (dispatched ? 1 : 0);
-}
-
-// How long one run of a point lasts: until either limit is reached.
-// So long nothing may complete in a run, and no sign of life come from a node.
-inline constexpr uint64_t kStallNs = 30'000'000'000;
-
-struct RunLength {
-  uint64_t requests = UINT64_MAX;  // of each requesting thread
-  uint64_t duration_ns = 300'000'000;
-};
-
-// "last-bit" and so on; "none" where the protocol has no mark.
-inline const char* layout_text(const Point& point) {
-  return uses_mark_layout(point.protocol) ? mark_layout_name(point.layout) : "none";
 }
 
 }  // namespace verbena::bench

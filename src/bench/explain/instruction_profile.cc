@@ -129,11 +129,14 @@ Result<InstructionProfile> InstructionProfiler::profile(const Point& point) {
       std::max(kRequests, kRoundsOfSlots * point.pending * wiring.requesting.front().peers.size());
   options.length.duration_ns = kMostNs;
   RunFailure failure;
-  const Status status = run_point(*pool_, point, options, 0, &failure).status();
+  const Result<RunResult> run = run_point(*pool_, point, options, 0, &failure);
   if (!failure.nodes_remain) pool_.reset();
-  VERBENA_RETURN_IF_ERROR(status);
+  VERBENA_RETURN_IF_ERROR(run.status());
   InstructionProfile profile = instruction_profile(take_dumps(folder_.path()));
-  if (point.protocol == Protocol::kRead) profile.responder = InstructionCost{};
+  // Where operations are none of the other side's business, it has no polls to count.
+  if (run->responder_cost && run->responder_cost->cycles == 0) {
+    profile.responder = InstructionCost{};
+  }
   if (profile.requester && profile.responder) return profile;
   return Status(StatusCode::kUnsupported, "valgrind counted no instructions");
 }

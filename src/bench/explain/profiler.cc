@@ -13,6 +13,7 @@
 
 #include "src/base/instruction_count.h"
 #include "src/base/spawn.h"
+#include "src/bench/experiment/workload.h"
 
 namespace verbena::bench {
 
@@ -164,6 +165,35 @@ Result<Profile> Profiler::profile(NodePool& pool, const Point& point, const RunO
     VERBENA_ASSIGN_OR_RETURN(profile.instructions, instructions_->profile(point));
   }
   return profile;
+}
+
+nlohmann::json to_json(const Profile& profile, const Point& point) {
+  const auto value_bytes = static_cast<double>(point.workload->operation_bytes(point).value);
+  const auto shares = [](const std::vector<FunctionShare>& functions) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const FunctionShare& one : functions) {
+      list.push_back({{"function", one.function}, {"share", one.share}});
+    }
+    return list;
+  };
+  const auto cost = [&](const std::optional<InstructionCost>& side) -> nlohmann::json {
+    if (!side) return nullptr;
+    return {{"per_message", side->per_message},
+            {"per_byte", side->per_message / value_bytes},
+            {"messages_per_poll", side->messages_per_poll},
+            {"functions", shares(side->functions)}};
+  };
+  nlohmann::json row = nlohmann::json::object();
+  if (profile.samples) {
+    row = {{"event", profile.samples->event},
+           {"requester", shares(profile.samples->requester)},
+           {"responder", shares(profile.samples->responder)}};
+  }
+  if (profile.instructions) {
+    row["instructions"] = {{"requester", cost(profile.instructions->requester)},
+                           {"responder", cost(profile.instructions->responder)}};
+  }
+  return row;
 }
 
 }  // namespace verbena::bench

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +55,9 @@ class Profiler {
   std::unique_ptr<InstructionProfiler> instructions_;
   std::string without_instructions_;
 };
+
+// As the result file has it.
+nlohmann::json to_json(const Profile& profile, const Point& point);
 
 // What `perf report -F overhead,comm,sym -t ';'` prints, by the names of the threads. Pure.
 SampleProfile parse_profile(std::string_view report);

@@ -23,6 +23,7 @@
 #include "src/base/silence_watch.h"
 #include "src/base/tsc.h"
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/run_options.h"
 #include "src/bench/load/poll_cost.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"

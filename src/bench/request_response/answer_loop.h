@@ -9,6 +9,7 @@
 #include "src/base/runtime.h"
 #include "src/bench/experiment/point.h"
 #include "src/bench/load/payload_pattern.h"
+#include "src/bench/request_response/request_response_settings.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -21,8 +22,8 @@ class AnswerWork {
  public:
   // `keys`: of the payloads, by connection.
   AnswerWork(const Point& point, std::vector<uint64_t> keys)
-      : request_bytes_(point.request_bytes),
-        response_bytes_(point.response_bytes),
+      : request_bytes_(request_response_settings(point).request_bytes),
+        response_bytes_(request_response_settings(point).response_bytes),
         pending_(pending_per_queue_pair(point)),
         keys_(std::move(keys)),
         sequence_(kVerify ? keys_.size() * pending_per_queue_pair(point) : 0) {}
@@ -75,6 +76,9 @@ class LookCount {
   uint64_t first_ = 0;
   uint64_t last_ = 0;
 };
+
+// Of Report::counters.
+enum Counter : size_t { kLooks, kEmptyLooks };
 
 struct Looks {
   uint64_t all = 0;

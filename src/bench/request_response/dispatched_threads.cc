@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_work.h"
 #include "src/bench/request_response/requesting_connections.h"
 #include "src/bench/run/request_phases.h"
 #include "src/rpc/designs.h"
@@ -132,8 +134,9 @@ Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& re
 Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   const Point& point = job.setup.point;
   VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
+  const Protocol protocol = request_response_settings(point).protocol;
   const MarkLayout layout = first.agreed.layout;
-  return rpc::with_design_point(point.protocol, layout, [&]<typename Design>() -> Status {
+  return rpc::with_design_point(protocol, layout, [&]<typename Design>() -> Status {
     auto dispatch = std::make_shared<Dispatch<Design>>();
     dispatch->layout = layout;
     VERBENA_RETURN_IF_ERROR(dispatch->connections.connect(job, number, std::move(first)));
@@ -167,11 +170,10 @@ void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Ste
     views.emplace_back(*dispatch.workers[worker], static_cast<uint32_t>(at), dispatch.layout);
     targets.push_back(&views.back());
   }
-  RequestPhases<DispatchedTarget, kReads> phases(job, number, std::move(targets),
-                                                 {.connection = dispatcher,
-                                                  .responding = wanted,
-                                                  .first_slot = worker * job.setup.point.pending},
-                                                 report.report);
+  RequestPhases<DispatchedTarget, RequestWorks<kReads>> phases(
+      job, number, std::move(targets),
+      RequestWorks<kReads>(job, dispatcher, worker * job.setup.point.pending, wanted),
+      report.report);
   phases.serve(step);
 }
 
@@ -192,7 +194,7 @@ void run_worker_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   if (step.kind == StepKind::kLeave) return;
   // The loop takes the step that was waited for as its first.
   step.number = connect_number;
-  if (job.setup.point.protocol == Protocol::kRead) {
+  if (request_response_settings(job.setup.point).protocol == Protocol::kRead) {
     serve_worker<true>(job, number, report, step);
   } else {
     serve_worker<false>(job, number, report, step);

@@ -8,15 +8,17 @@
 
 #include "src/bench/experiment/point.h"
 #include "src/bench/load/payload_pattern.h"
+#include "src/bench/request_response/request_response_settings.h"
 
 namespace verbena::bench {
 
 class ReadableLayout {
  public:
   explicit ReadableLayout(const Point& point)
-      : stride_bytes_((uint64_t{point.response_bytes} + kShiftBytes - 1) / kShiftBytes *
-                          kShiftBytes +
-                      kShifts * kShiftBytes),
+      : stride_bytes_(
+            (uint64_t{request_response_settings(point).response_bytes} + kShiftBytes - 1) /
+                kShiftBytes * kShiftBytes +
+            kShifts * kShiftBytes),
         size_bytes_(stride_bytes_ * pending_per_queue_pair(point)) {}
 
   uint64_t size_bytes() const { return size_bytes_; }

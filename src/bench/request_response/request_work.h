@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "src/bench/experiment/point.h"
 #include "src/bench/load/payload_pattern.h"
 #include "src/bench/request_response/readable_memory.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/run/node_job.h"
 #include "verbena/rpc.h"
 
 namespace verbena::bench {
@@ -22,8 +25,8 @@ class MessageWork {
 
   // `first_slot`: of the queue pair's slots, the one that is slot 0 here.
   MessageWork(const Point& point, uint64_t key, uint32_t first_slot = 0)
-      : request_bytes_(point.request_bytes),
-        response_bytes_(point.response_bytes),
+      : request_bytes_(request_response_settings(point).request_bytes),
+        response_bytes_(request_response_settings(point).response_bytes),
         first_slot_(first_slot),
         key_(key),
         sequence_(kVerify ? point.pending : 0) {}
@@ -63,7 +66,7 @@ class ReadWork {
   static constexpr bool kTakesTime = kVerify;
 
   ReadWork(const Point& point, uint64_t memory_key, uint32_t first_slot = 0)
-      : response_bytes_(point.response_bytes),
+      : response_bytes_(request_response_settings(point).response_bytes),
         first_slot_(first_slot),
         layout_(point),
         pattern_(readable_pattern(memory_key)),
@@ -89,6 +92,52 @@ class ReadWork {
   ReadableLayout layout_;
   PayloadPattern pattern_;
   std::vector<uint64_t> sequence_;
+};
+
+// The key of the payloads between two threads in one phase: whatever strays between pairs, phases
+// or runs is noticed.
+inline uint64_t pair_key(uint64_t run_key, uint64_t phase, uint32_t requesting,
+                         uint32_t responding) {
+  return run_key + phase + (uint64_t{requesting} << 40) + (uint64_t{responding} << 20);
+}
+
+// The work of a thread's requests to each of its responding threads.
+template <bool kReads>
+class RequestWorks {
+ public:
+  // `connection`: the number in NodeJob::connections that connected; `first_slot`: of the queue
+  // pairs' slots, this thread's first one.
+  RequestWorks(const NodeJob& job, uint32_t connection, uint32_t first_slot,
+               std::vector<uint32_t> responding)
+      : job_(job),
+        connection_(connection),
+        first_slot_(first_slot),
+        responding_(std::move(responding)) {}
+
+  template <bool kVerify>
+  auto make(const Phase& phase) const {
+    const Point& point = job_.setup.point;
+    const uint64_t run_key = job_.setup.run_key;
+    if constexpr (kReads) {
+      std::vector<ReadWork<kVerify>> works;
+      for (const uint32_t peer : responding_) {
+        works.emplace_back(point, pair_key(run_key, 0, 0, peer), first_slot_);
+      }
+      return works;
+    } else {
+      std::vector<MessageWork<kVerify>> works;
+      for (const uint32_t peer : responding_) {
+        works.emplace_back(point, pair_key(run_key, phase.number, connection_, peer), first_slot_);
+      }
+      return works;
+    }
+  }
+
+ private:
+  const NodeJob& job_;
+  uint32_t connection_;
+  uint32_t first_slot_;
+  std::vector<uint32_t> responding_;
 };
 
 }  // namespace verbena::bench

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "src/bench/request_response/request_response_settings.h"
 #include "src/bench/run/node_job.h"
+#include "src/bench/run/thread_connection.h"
 #include "src/rpc/requester_control.h"
 #include "verbena/connection.h"
 #include "verbena/rpc.h"
@@ -15,30 +17,20 @@
 namespace verbena::bench {
 
 inline RequesterOptions requester_options(const Point& point) {
+  const RequestResponseSettings& settings = request_response_settings(point);
   RequesterOptions options;
-  options.request_max_bytes = point.request_bytes;
-  options.response_max_bytes = point.response_bytes;
+  options.request_max_bytes = settings.request_bytes;
+  options.response_max_bytes = settings.response_bytes;
   options.pending = pending_per_queue_pair(point);
   options.inline_bytes = point.inline_bytes;
   options.signal_interval = point.signal_interval;
   options.post_batch = point.post_batch;
-  options.poll_batch = point.poll_batch;
+  options.poll_batch = settings.poll_batch;
   options.blocking = point.wait == WaitMode::kBlock;
   options.huge_pages = point.huge_pages != 0;
-  options.spare_receives = point.spare_receives != 0;
+  options.spare_receives = settings.spare_receives != 0;
   options.handshake_timeout_ns = kSetupTimeoutNs;
   return options;
-}
-
-// The control connection to a responding thread, which knows then who comes.
-inline Result<std::unique_ptr<ControlConnection>> reach(const NodeJob& job, uint32_t number,
-                                                        uint32_t responding) {
-  const ThreadAddress& address = job.addresses[responding];
-  VERBENA_ASSIGN_OR_RETURN(
-      ControlConnection control,
-      ControlConnection::connect(address.host, address.port, job.secret, kSetupTimeoutNs));
-  VERBENA_RETURN_IF_ERROR(control.send_value(kPairHelloTag, PairHello{number}));
-  return std::make_unique<ControlConnection>(std::move(control));
 }
 
 // The first connection, over which the design is agreed on; it decides what is compiled.
@@ -48,13 +40,13 @@ struct FirstConnection {
 };
 // `number` is that of the requesting thread in job.connections().
 inline Result<FirstConnection> reach_first(const NodeJob& job, uint32_t number) {
-  const Point& point = job.setup.point;
+  const RequestResponseSettings& settings = request_response_settings(job.setup.point);
   FirstConnection first;
   VERBENA_ASSIGN_OR_RETURN(first.control,
                            reach(job, number, job.connections().requesting[number].peers.front()));
-  VERBENA_ASSIGN_OR_RETURN(
-      first.agreed, rpc::request_design(point.protocol, point.layout, job.device, *first.control,
-                                        requester_options(point)));
+  VERBENA_ASSIGN_OR_RETURN(first.agreed,
+                           rpc::request_design(settings.protocol, settings.layout, job.device,
+                                               *first.control, requester_options(job.setup.point)));
   return first;
 }
 

@@ -3,6 +3,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_work.h"
 #include "src/bench/request_response/requesting_connections.h"
 #include "src/bench/run/request_phases.h"
 #include "src/rpc/designs.h"
@@ -13,14 +15,16 @@ namespace {
 
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
+  const Protocol protocol = request_response_settings(job.setup.point).protocol;
   const MarkLayout layout = first.agreed.layout;
-  return rpc::with_design_point(job.setup.point.protocol, layout, [&]<typename Design>() -> Status {
+  return rpc::with_design_point(protocol, layout, [&]<typename Design>() -> Status {
     using Requester = typename Design::Requester;
     RequestingConnections<Design> connections;
     VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
-    RequestPhases<Requester, std::is_same_v<Requester, rpc::ReadRequester>> phases(
+    using Works = RequestWorks<std::is_same_v<Requester, rpc::ReadRequester>>;
+    RequestPhases<Requester, Works> phases(
         job, number, connections.targets(),
-        {.connection = number, .responding = job.wiring().requesting[number].peers}, report.report);
+        Works(job, number, 0, job.wiring().requesting[number].peers), report.report);
     job.team.finished();
     phases.serve(step);
     return Status::ok_status();

@@ -12,6 +12,9 @@
 #include "src/base/runtime.h"
 #include "src/bench/request_response/answer_loop.h"
 #include "src/bench/request_response/readable_memory.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_work.h"
+#include "src/bench/run/thread_connection.h"
 #include "src/rpc/designs.h"
 #include "src/rpc/negotiation.h"
 
@@ -32,15 +35,16 @@ class RespondingThread {
 
   Status listen() {
     const Point& point = job_.setup.point;
+    const RequestResponseSettings& settings = request_response_settings(point);
     ResponderOptions options;
-    options.request_max_bytes = point.request_bytes;
-    options.response_max_bytes = point.response_bytes;
+    options.request_max_bytes = settings.request_bytes;
+    options.response_max_bytes = settings.response_bytes;
     options.pending = pending_per_queue_pair(point);
     options.max_connections = connections();
     options.inline_bytes = point.inline_bytes;
     options.signal_interval = point.signal_interval;
     options.post_batch = point.post_batch;
-    options.receive_queues = point.receive_queues;
+    options.receive_queues = settings.receive_queues;
     options.blocking = point.wait == WaitMode::kBlock;
     options.huge_pages = point.huge_pages != 0;
     options.handshake_timeout_ns = kSetupTimeoutNs;
@@ -147,13 +151,13 @@ class RespondingThread {
     Report& report = report_.report;
     report.requests = work.requests();
     report.mismatches = work.mismatches();
-    const bool mailboxes =
-        point.protocol == Protocol::kWriteSend || point.protocol == Protocol::kWriteWrite;
+    const Protocol protocol = request_response_settings(point).protocol;
+    const bool mailboxes = protocol == Protocol::kWriteSend || protocol == Protocol::kWriteWrite;
     const Looks found = looks_of(looks.polls(), work.requests(), connections(),
                                  mailboxes && Design::kLayout != MarkLayout::kImmediate,
                                  pending_per_queue_pair(point));
-    report.looks = found.all;
-    report.empty_looks = found.empty;
+    report.counters[kLooks] = found.all;
+    report.counters[kEmptyLooks] = found.empty;
     if (cost != nullptr && cost->per_message()) {
       report.costs = {{*cost->per_message(), cost->messages()}};
     }
@@ -203,10 +207,10 @@ void run_responding_thread(NodeJob& job, uint32_t number, ThreadReport& report) 
     step = job.team.next(step.number);
   }
   if (step.kind == StepKind::kLeave) return;
-  const MarkLayout layout =
-      rpc::usable_layout(job.setup.point.layout, job.device.info().writes_in_order);
+  const RequestResponseSettings& settings = request_response_settings(job.setup.point);
+  const MarkLayout layout = rpc::usable_layout(settings.layout, job.device.info().writes_in_order);
   const Status status = rpc::with_design_point(
-      job.setup.point.protocol, layout, job.setup.point.receive_queues,
+      settings.protocol, layout, settings.receive_queues,
       [&]<typename Design>() { return run_design<Design>(job, number, report); });
   if (status.ok()) return;
   job.team.failed(status);

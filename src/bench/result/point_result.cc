@@ -1,5 +1,7 @@
 #include "src/bench/result/point_result.h"
 
+#include "src/bench/experiment/workload.h"
+
 namespace verbena::bench {
 
 Summary PointResult::over_runs(double RunResult::*value) const {
@@ -9,13 +11,11 @@ Summary PointResult::over_runs(double RunResult::*value) const {
 }
 
 double PointResult::total_bandwidth_bytes_per_s() const {
-  if (subject_of(point) == Subject::kVerbs) return value_bandwidth_bytes_per_s();
-  const uint64_t request_bytes = point.protocol == Protocol::kRead ? 0 : point.request_bytes;
-  return rate_per_s().median * static_cast<double>(request_bytes + point.response_bytes);
+  return rate_per_s().median * static_cast<double>(point.workload->operation_bytes(point).total);
 }
 
 double PointResult::value_bandwidth_bytes_per_s() const {
-  return rate_per_s().median * static_cast<double>(value_bytes(point));
+  return rate_per_s().median * static_cast<double>(point.workload->operation_bytes(point).value);
 }
 
 std::optional<double> PointResult::value_bandwidth_per_node_bytes_per_s() const {
@@ -23,10 +23,10 @@ std::optional<double> PointResult::value_bandwidth_per_node_bytes_per_s() const 
   return value_bandwidth_bytes_per_s() / point.nodes;
 }
 
-std::optional<double> PointResult::empty_look_share() const {
+std::optional<double> PointResult::metric(size_t index) const {
   std::vector<double> values;
   for (const RunResult& run : runs) {
-    if (run.empty_look_share) values.push_back(*run.empty_look_share);
+    if (index < run.metrics.size() && run.metrics[index]) values.push_back(*run.metrics[index]);
   }
   if (values.empty()) return std::nullopt;
   return median(values);

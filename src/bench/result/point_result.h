@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/result/run_result.h"
 #include "src/bench/result/statistics.h"
-#include "src/bench/run/run.h"
 
 namespace verbena::bench {
 
@@ -32,14 +32,14 @@ struct PointResult {
   Summary p50_ns() const { return over_runs(&RunResult::p50_ns); }
   Summary p99_ns() const { return over_runs(&RunResult::p99_ns); }
   Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
-  // Of requests and responses together; a READ has no request that travels.
+  // OperationBytes::total.
   double total_bandwidth_bytes_per_s() const;
-  // Of the responses alone, as the papers count: messages per time x V.
+  // OperationBytes::value: of responses alone, as the papers count (messages per time x V).
   double value_bandwidth_bytes_per_s() const;
   // The same where every node requests, as the mean of a node ("msgproto" 4); else nothing.
   std::optional<double> value_bandwidth_per_node_bytes_per_s() const;
-  // Of the responders' looks for a request, how many found none; nothing where nobody looks.
-  std::optional<double> empty_look_share() const;
+  // One of WorkloadTraits::metrics; nothing where no run has it.
+  std::optional<double> metric(size_t index) const;
   uint64_t requests() const;
   std::optional<CpuCost> requester_cost() const { return cost(&RunResult::requester_cost); }
   std::optional<CpuCost> responder_cost() const { return cost(&RunResult::responder_cost); }

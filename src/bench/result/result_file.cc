@@ -14,8 +14,8 @@
 #include "src/base/build_info.h"
 #include "src/base/file_descriptor.h"
 #include "src/base/machine.h"
-#include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/topology.h"
+#include "src/bench/experiment/workload.h"
 #include "src/bench/result/model_evidence.h"
 
 namespace verbena::bench {
@@ -38,7 +38,7 @@ json cost_json(const std::optional<CpuCost>& cost) {
 json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
   json sides = cost_json(cost);
   if (cost) {
-    const auto bytes = static_cast<double>(value_bytes(point));
+    const auto bytes = static_cast<double>(point.workload->operation_bytes(point).value);
     sides["cycles_per_byte"] = cost->cycles / bytes;
     if (cost->instructions) sides["instructions_per_byte"] = *cost->instructions / bytes;
   }
@@ -46,13 +46,15 @@ json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
 }
 
 // What a single run found, so that a later session can go on from it.
-json run_json(const RunResult& run) {
+json run_json(const RunResult& run, const WorkloadTraits& workload) {
   json row = {{"requests", run.requests}, {"rate_per_s", run.rate_per_s},
               {"p50_ns", run.p50_ns},     {"p99_ns", run.p99_ns},
               {"p999_ns", run.p999_ns},   {"mark_layout", mark_layout_name(run.layout)}};
   row["cpu"] = {{"requester", cost_json(run.requester_cost)},
                 {"responder", cost_json(run.responder_cost)}};
-  if (run.empty_look_share) row["empty_look_share"] = *run.empty_look_share;
+  for (size_t i = 0; i < run.metrics.size(); ++i) {
+    if (run.metrics[i]) row[std::string(workload.metrics[i].json)] = *run.metrics[i];
+  }
   if (run.simulated) {
     row["simulation"] = {{"events", run.simulated->events},
                          {"virtual_ns", run.simulated->virtual_ns},
@@ -91,7 +93,7 @@ std::optional<CpuCost> cost_from(const json& cost) {
 }
 
 // The inverse of run_json(); throws json::exception where something is missing.
-RunResult run_from(const json& row) {
+RunResult run_from(const json& row, const WorkloadTraits& workload) {
   RunResult run;
   run.requests = row.at("requests").get<uint64_t>();
   run.rate_per_s = row.at("rate_per_s").get<double>();
@@ -101,7 +103,10 @@ RunResult run_from(const json& row) {
   run.layout = parse_mark_layout(row.at("mark_layout").get<std::string>()).value();
   run.requester_cost = cost_from(row.at("cpu").at("requester"));
   run.responder_cost = cost_from(row.at("cpu").at("responder"));
-  if (row.contains("empty_look_share")) run.empty_look_share = row.at("empty_look_share");
+  for (const ShareMetric& metric : workload.metrics) {
+    const auto share = row.find(metric.json);
+    run.metrics.push_back(share == row.end() ? std::nullopt : std::optional(share->get<double>()));
+  }
   if (row.contains("simulation")) {
     const nlohmann::json& simulation = row.at("simulation");
     run.simulated = SimulationCounts{
@@ -170,9 +175,8 @@ json to_json(const PointResult& result) {
               {"verified", result.verified()},
               {"errors", result.errors},
               {"runs", result.runs.size()}};
-  for (const Axis& axis : axes()) {
-    if (axis.belongs_to(subject_of(point))) row[std::string(axis.json)] = axis.to_json(point);
-  }
+  const WorkloadTraits& workload = point.workload->traits();
+  for (const Axis& axis : workload.axes) row[std::string(axis.json)] = axis.to_json(point);
   const Result<Wiring> wiring = wire_connections(point);
   if (wiring.ok()) {
     row["nodes"] = wiring->nodes.size();
@@ -209,40 +213,13 @@ json to_json(const PointResult& result) {
                    {"p50_max_ns", p50.max}};
   row["cpu"] = {{"requester", cost_json(result.requester_cost(), point)},
                 {"responder", cost_json(result.responder_cost(), point)}};
-  if (const std::optional<double> share = result.empty_look_share()) {
-    row["empty_look_share"] = *share;
+  for (size_t i = 0; i < workload.metrics.size(); ++i) {
+    const std::optional<double> share = result.metric(i);
+    if (share) row[std::string(workload.metrics[i].json)] = *share;
   }
   if (!result.profile.is_null()) row["profile"] = result.profile;
   row["run_results"] = json::array();
-  for (const RunResult& run : result.runs) row["run_results"].push_back(run_json(run));
-  return row;
-}
-
-json to_json(const Profile& profile, const Point& point) {
-  const auto shares = [](const std::vector<FunctionShare>& functions) {
-    json list = json::array();
-    for (const FunctionShare& one : functions) {
-      list.push_back({{"function", one.function}, {"share", one.share}});
-    }
-    return list;
-  };
-  const auto cost = [&](const std::optional<InstructionCost>& side) -> json {
-    if (!side) return nullptr;
-    return {{"per_message", side->per_message},
-            {"per_byte", side->per_message / point.response_bytes},
-            {"messages_per_poll", side->messages_per_poll},
-            {"functions", shares(side->functions)}};
-  };
-  json row = json::object();
-  if (profile.samples) {
-    row = {{"event", profile.samples->event},
-           {"requester", shares(profile.samples->requester)},
-           {"responder", shares(profile.samples->responder)}};
-  }
-  if (profile.instructions) {
-    row["instructions"] = {{"requester", cost(profile.instructions->requester)},
-                           {"responder", cost(profile.instructions->responder)}};
-  }
+  for (const RunResult& run : result.runs) row["run_results"].push_back(run_json(run, workload));
   return row;
 }
 
@@ -307,10 +284,13 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
       result.number = row.at("plan_number").get<uint64_t>();
       result.point = points.at(result.number);
       result.verify = origin.plan.value("verify", false);
-      for (const json& run : row.at("run_results")) result.runs.push_back(run_from(run));
+      const Workload& workload = *result.point.workload;
+      for (const json& run : row.at("run_results")) {
+        result.runs.push_back(run_from(run, workload.traits()));
+      }
       if (!result.measured()) continue;
       if (row.contains("profile")) result.profile = row["profile"];
-      result.point.layout = result.runs.back().layout;
+      workload.adopt(result.point, result.runs.back().layout);
       results.push_back(std::move(result));
     }
   } catch (const std::exception& damaged) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "src/bench/experiment/plan.h"
-#include "src/bench/explain/profiler.h"
 #include "src/bench/result/point_result.h"
 #include "verbena/status.h"
 
@@ -23,7 +22,6 @@ struct ResultOrigin {
 };
 
 nlohmann::json to_json(const PointResult& result);
-nlohmann::json to_json(const Profile& profile, const Point& point);
 // The whole file.
 nlohmann::json result_document(const ResultOrigin& origin, const std::vector<PointResult>& results);
 

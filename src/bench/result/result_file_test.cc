@@ -11,6 +11,8 @@
 
 #include "src/base/build_info.h"
 #include "src/bench/experiment/plan.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/run/session.h"
 
 namespace verbena::bench {
@@ -34,13 +36,18 @@ class ResultFile : public testing::Test {
   std::filesystem::path folder_;
 };
 
+Point point_of(Protocol protocol) {
+  Point point = request_response_workload().point();
+  request_response_settings(point).protocol = protocol;
+  return point;
+}
+
 PointResult measured() {
-  PointResult result{.point = {.protocol = Protocol::kWriteSend,
-                               .layout = MarkLayout::kLengthMarkers,
-                               .request_bytes = 64,
-                               .response_bytes = 936,
-                               .pending = 4},
-                     .verify = true};
+  PointResult result{.point = point_of(Protocol::kWriteSend), .verify = true};
+  result.point.pending = 4;
+  RequestResponseSettings& settings = request_response_settings(result.point);
+  settings.layout = MarkLayout::kLengthMarkers;
+  settings.response_bytes = 936;
   for (double rate : {1e6, 2e6, 4e6}) {
     result.runs.push_back(
         {.requests = 1000,
@@ -105,7 +112,7 @@ TEST_F(ResultFile, WhereEveryNodeRequestsEachHasItsShare) {
 }
 
 TEST_F(ResultFile, AFailedPointHasNoNumbersAndIsNotVerified) {
-  PointResult result{.point = {.protocol = Protocol::kRead}, .verify = true, .errors = 3};
+  PointResult result{.point = point_of(Protocol::kRead), .verify = true, .errors = 3};
   result.error = "the responder is gone";
   json row = to_json(result);
   EXPECT_EQ(row["errors"], 3);
@@ -124,14 +131,14 @@ TEST_F(ResultFile, AFailedPointHasNoNumbersAndIsNotVerified) {
 
 TEST_F(ResultFile, OnlyResponsesCountForTheBandwidthOfReads) {
   PointResult result = measured();
-  result.point.protocol = Protocol::kRead;
+  request_response_settings(result.point).protocol = Protocol::kRead;
   EXPECT_EQ(to_json(result)["value_bandwidth_bytes_per_s"], 936 * 2e6);
   EXPECT_EQ(to_json(result)["total_bandwidth_bytes_per_s"], 936 * 2e6);
 }
 
 TEST_F(ResultFile, CanBeGoneOnFrom) {
   Plan plan;
-  plan.sweeps.push_back(Sweep::in("M:1").value());
+  plan.sweeps.push_back(Sweep::in("M:1", request_response_workload()).value());
   ASSERT_TRUE(plan.sweeps[0].set("protocol", "write/send,read").ok());
   const std::vector<PointGroup> groups = point_groups(plan).value();
   ResultOrigin origin{.device = "soft0", .command = "x", .plan = plan_json(plan)};
@@ -140,7 +147,7 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
 
   PointResult first = measured();
   first.point = groups[0][0];
-  first.runs[0].empty_look_share = 0.25;
+  first.runs[0].metrics = {0.25};
   PointResult failed{.point = groups[0][1], .number = 1, .errors = 1};
   ASSERT_TRUE(write_json_file(path, result_document(origin, {first, failed})).ok());
   const Result<std::vector<PointResult>> results = read_results(path, origin, groups);

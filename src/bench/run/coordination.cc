@@ -7,14 +7,14 @@
 
 #include "src/base/runtime.h"
 #include "src/base/wire.h"
-#include "src/bench/experiment/axis.h"
 #include "src/bench/run/interrupt.h"
+#include "src/bench/workloads.h"
 
 namespace verbena::bench {
 
 namespace {
 
-constexpr uint16_t kVersion = 3;
+constexpr uint16_t kVersion = 4;
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxCauseBytes = 4096;
 // Of the largest list: a node's CPUs or threads, a job's responding threads.
@@ -32,9 +32,15 @@ void write_cpus(WireWriter& writer, const std::vector<int>& cpus) {
 }
 
 void write_point(WireWriter& writer, const Point& point) {
+  const WorkloadTraits& workload = point.workload->traits();
+  writer.string(workload.name);
   writer.u8(static_cast<uint8_t>(point.topology));
-  writer.u8(static_cast<uint8_t>(axes().size()));
-  for (const Axis& axis : axes()) writer.u64(axis.get(point));
+  for (const uint32_t count :
+       {point.nodes, point.threads, point.responder_nodes, point.responder_threads}) {
+    writer.u32(count);
+  }
+  writer.u8(static_cast<uint8_t>(workload.axes.size()));
+  for (const Axis& axis : workload.axes) writer.u64(axis.get(point));
 }
 
 void write_costs(WireWriter& writer, const std::vector<WeighedCost>& costs) {
@@ -53,8 +59,7 @@ void write_report(WireWriter& writer, const Report& report) {
   writer.u64(report.mismatches);
   writer.u64(report.first_ns);
   writer.u64(report.last_ns);
-  writer.u64(report.looks);
-  writer.u64(report.empty_looks);
+  for (const uint64_t counter : report.counters) writer.u64(counter);
   writer.u8(static_cast<uint8_t>(report.layout));
   write_costs(writer, report.costs);
   write_costs(writer, report.dispatcher_costs);
@@ -86,11 +91,19 @@ Status wrong(const char* what) {
 }
 
 Status read_point(WireReader& reader, Point* point) {
+  const Workload* workload = find_workload(reader.string(kMaxTextBytes));
+  if (workload == nullptr) return wrong("workload");
+  *point = workload->point();
   const uint8_t topology = reader.u8();
   if (topology >= all_topologies().size()) return wrong("topology");
   point->topology = static_cast<Topology>(topology);
-  if (reader.u8() != axes().size()) return wrong("number of axes");
-  for (const Axis& axis : axes()) {
+  // Whether these go together, wire() tells.
+  for (uint32_t* count :
+       {&point->nodes, &point->threads, &point->responder_nodes, &point->responder_threads}) {
+    *count = reader.u32();
+  }
+  if (reader.u8() != workload->traits().axes.size()) return wrong("number of axes");
+  for (const Axis& axis : workload->traits().axes) {
     const uint64_t value = reader.u64();
     if (!axis.possible(value)) return wrong(std::string(axis.what).c_str());
     axis.set(*point, value);
@@ -115,8 +128,7 @@ Status read_report(WireReader& reader, Report* report) {
   report->mismatches = reader.u64();
   report->first_ns = reader.u64();
   report->last_ns = reader.u64();
-  report->looks = reader.u64();
-  report->empty_looks = reader.u64();
+  for (uint64_t& counter : report->counters) counter = reader.u64();
   report->layout = static_cast<MarkLayout>(reader.u8());
   if (report->layout > kLastMarkLayout) return wrong("mark layout");
   read_costs(reader, &report->costs);

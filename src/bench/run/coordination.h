@@ -23,12 +23,14 @@
 // time, it says every second that it is alive.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/run_options.h"
 #include "src/bench/load/poll_cost.h"
 #include "verbena/connection.h"
 #include "verbena/status.h"
@@ -117,9 +119,8 @@ struct Report {
   // Requesting: first post and last response, counted from "go".
   uint64_t first_ns = 0;
   uint64_t last_ns = 0;
-  // Responding: looks for a message, and those that found none (answer_loop.h).
-  uint64_t looks = 0;
-  uint64_t empty_looks = 0;
+  // Responding: what the workload counts beside all this, see ShareMetric.
+  std::array<uint64_t, 4> counters{};
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really use
   std::vector<WeighedCost> costs{};          // one per thread that saw messages
   // Of dispatchers, beside what their workers cost: part of the requesters', in the report of the

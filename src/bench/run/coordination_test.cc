@@ -8,14 +8,17 @@
 
 #include "src/base/runtime.h"
 #include "src/base/wire.h"
-#include "src/bench/experiment/axis.h"
+#include "src/bench/experiment/plan.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
+#include "src/bench/verbs/verbs_workload.h"
 
 namespace verbena::bench {
 namespace {
 
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 
-class Messages : public testing::Test {
+class Coordination : public testing::Test {
  protected:
   void SetUp() override {
     const JobSecret secret = JobSecret::random();
@@ -45,25 +48,27 @@ class Messages : public testing::Test {
   std::optional<ControlConnection> responder_;
 };
 
-TEST_F(Messages, ArriveAsTheyWereSent) {
-  Point point{.protocol = Protocol::kSendWrite,
-              .layout = MarkLayout::kHeadTail,
-              .request_bytes = 5,
-              .response_bytes = kMaxMessageBytes,
-              .pending = kMaxPending,
+TEST_F(Coordination, ArriveAsTheyWereSent) {
+  Point point{.workload = &request_response_workload(),
               .topology = Topology::kManyToMany,
               .nodes = 3,
               .threads = 4,
               .responder_nodes = 5,
               .responder_threads = 6,
+              .pending = kMaxPending,
               .active_ppm = 100'000,
-              .think_ns = 5};
+              .think_ns = 5,
+              .settings = RequestResponseSettings{.protocol = Protocol::kSendWrite,
+                                                  .layout = MarkLayout::kHeadTail,
+                                                  .request_bytes = 5,
+                                                  .response_bytes = kMaxMessageBytes}};
   Result<Message> message =
       pass({.kind = MessageKind::kSetup,
             .setup = {.point = point, .node = 7, .run_key = 77, .seed = 78, .cpus = {3, -1}}});
   ASSERT_TRUE(message.ok()) << message.status().message();
   EXPECT_EQ(message->kind, MessageKind::kSetup);
   EXPECT_EQ(message->setup.point, point);
+  EXPECT_EQ(message->setup.point.responder_threads, 6u);
   EXPECT_EQ(message->setup.node, 7u);
   EXPECT_EQ(message->setup.run_key, 77u);
   EXPECT_EQ(message->setup.seed, 78u);
@@ -107,8 +112,7 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
                                .mismatches = 1,
                                .first_ns = 2,
                                .last_ns = 3,
-                               .looks = 4,
-                               .empty_looks = 5,
+                               .counters = {4, 5, 6, 7},
                                .layout = MarkLayout::kImmediate,
                                .costs = {{CpuCost{.cycles = 12.5, .instructions = 30.5}, 6}},
                                .dispatcher_costs = {{CpuCost{.cycles = 7}, 5}},
@@ -120,8 +124,7 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
     EXPECT_EQ(report.mismatches, 1u);
     EXPECT_EQ(report.first_ns, 2u);
     EXPECT_EQ(report.last_ns, 3u);
-    EXPECT_EQ(report.looks, 4u);
-    EXPECT_EQ(report.empty_looks, 5u);
+    EXPECT_THAT(report.counters, testing::ElementsAre(4u, 5u, 6u, 7u));
     EXPECT_EQ(report.layout, MarkLayout::kImmediate);
     ASSERT_EQ(report.costs.size(), 1u);
     EXPECT_EQ(report.costs[0].cost, (CpuCost{.cycles = 12.5, .instructions = 30.5}));
@@ -135,7 +138,21 @@ TEST_F(Messages, ArriveAsTheyWereSent) {
   }
 }
 
-TEST_F(Messages, AFailureIsTheFailureOfWhoWaits) {
+// Of raw verbs the topology is on no axis.
+TEST_F(Coordination, APointHasTheTopologyThatItFits) {
+  Sweep sweep = Sweep::of(verbs_workload());
+  ASSERT_TRUE(sweep.set("threads", "3").ok());
+  Plan plan;
+  plan.sweeps.push_back(std::move(sweep));
+  const Point point = point_groups(plan).value()[0][0];
+  const Result<Message> message =
+      pass({.kind = MessageKind::kSetup, .setup = {.point = point, .cpus = {}}});
+  ASSERT_TRUE(message.ok()) << message.status().message();
+  EXPECT_EQ(message->setup.point, point);
+  EXPECT_EQ(wire_connections(message->setup.point).value().queue_pairs(), 3u);
+}
+
+TEST_F(Coordination, AFailureIsTheFailureOfWhoWaits) {
   ASSERT_TRUE(send_failure(*requester_, Status(StatusCode::kLimitExceeded, "no room")).ok());
   const Result<Message> message = expect_message(*responder_, MessageKind::kBegun, kTimeoutNs);
   ASSERT_FALSE(message.ok());
@@ -147,7 +164,7 @@ TEST_F(Messages, AFailureIsTheFailureOfWhoWaits) {
             StatusCode::kProtocolViolation);
 }
 
-TEST_F(Messages, ImpossibleOnesAreRefused) {
+TEST_F(Coordination, ImpossibleOnesAreRefused) {
   const auto begin = [](uint16_t version, MessageKind kind) {
     WireWriter writer;
     writer.u16(version);
@@ -156,10 +173,16 @@ TEST_F(Messages, ImpossibleOnesAreRefused) {
   };
   // A set-up in which one axis has this value.
   const auto setup = [&](std::string_view name, uint64_t value) {
-    WireWriter writer = begin(3, MessageKind::kSetup);
+    WireWriter writer = begin(4, MessageKind::kSetup);
+    const WorkloadTraits& workload = request_response_workload().traits();
+    const Point point = request_response_workload().point();
+    writer.string(name == "workload" ? "none" : workload.name);
     writer.u8(0);
-    writer.u8(static_cast<uint8_t>(axes().size()));
-    for (const Axis& axis : axes()) writer.u64(axis.name == name ? value : axis.get(Point{}));
+    for (int i = 0; i < 4; ++i) writer.u32(1);
+    writer.u8(static_cast<uint8_t>(workload.axes.size()));
+    for (const Axis& axis : workload.axes) {
+      writer.u64(axis.name == name ? value : axis.get(point));
+    }
     writer.u32(0);
     writer.u64(0);
     writer.u64(0);
@@ -167,6 +190,7 @@ TEST_F(Messages, ImpossibleOnesAreRefused) {
     return writer;
   };
   EXPECT_EQ(refusal_of(setup("protocol", 0)).code(), StatusCode::kOk);
+  EXPECT_EQ(refusal_of(setup("workload", 0)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("protocol", 5)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("mark", 99)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("request", uint64_t{kMaxMessageBytes} + 1)).code(),
@@ -175,19 +199,19 @@ TEST_F(Messages, ImpossibleOnesAreRefused) {
   EXPECT_EQ(refusal_of(setup("pending", kMaxPending + 1)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("nodes", kMaxNodes + 1)).code(), StatusCode::kProtocolViolation);
   // A list that claims to be longer than its frame.
-  WireWriter endless = begin(3, MessageKind::kConnect);
+  WireWriter endless = begin(4, MessageKind::kConnect);
   endless.u32(~0u);
   EXPECT_EQ(refusal_of(endless).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(begin(1, MessageKind::kDone)).code(), StatusCode::kProtocolViolation);
-  EXPECT_EQ(refusal_of(begin(3, static_cast<MessageKind>(99))).code(),
+  EXPECT_EQ(refusal_of(begin(4, static_cast<MessageKind>(99))).code(),
             StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(WireWriter()).code(), StatusCode::kProtocolViolation);
-  WireWriter longer = begin(3, MessageKind::kDone);
+  WireWriter longer = begin(4, MessageKind::kDone);
   longer.u8(0);
   EXPECT_EQ(refusal_of(longer).code(), StatusCode::kProtocolViolation);
 }
 
-TEST_F(Messages, AWaitEndsWithTimeOrPeer) {
+TEST_F(Coordination, AWaitEndsWithTimeOrPeer) {
   EXPECT_EQ(receive_message(*responder_, 0).status().code(), StatusCode::kTimeout);
   // It looks for an interrupt now and then; the limit that it names is the caller's.
   const Status late = receive_message(*responder_, 120'000'000).status();

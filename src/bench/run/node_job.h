@@ -55,19 +55,6 @@ struct NodeJob {
   }
 };
 
-// What a requesting thread tells the responding thread that it connects to.
-struct PairHello {
-  uint32_t requesting = 0;
-};
-inline constexpr uint32_t kPairHelloTag = 0x70616972;  // "pair"
-
-// The key of the payloads between two threads in one phase: whatever strays between pairs, phases
-// or runs is noticed.
-inline uint64_t pair_key(uint64_t run_key, uint64_t phase, uint32_t requesting,
-                         uint32_t responding) {
-  return run_key + phase + (uint64_t{requesting} << 40) + (uint64_t{responding} << 20);
-}
-
 // What one thread has to report when its step is over; read by the main thread then.
 struct ThreadReport {
   Report report;

@@ -7,11 +7,8 @@
 #include <utility>
 
 #include "src/base/log.h"
-#include "src/bench/request_response/dispatched_threads.h"
-#include "src/bench/request_response/requesting_thread.h"
-#include "src/bench/request_response/responding_thread.h"
+#include "src/bench/experiment/workload.h"
 #include "src/bench/run/placement.h"
-#include "src/bench/verbs/verbs_threads.h"
 
 namespace verbena::bench {
 
@@ -46,29 +43,27 @@ void PointNode::begin_step(const Step& step, uint32_t participants) {
 
 Status PointNode::start_threads() {
   const uint32_t count = threads_of(node(), job_.setup.point);
-  const bool verbs = subject_of(job_.setup.point) == Subject::kVerbs;
+  const Workload& workload = *job_.setup.point.workload;
   reports_.resize(count);
   for (uint32_t i = 0; i < count; ++i) {
-    const char* role = "request";
+    const char* name = "request";
+    ThreadRole role = ThreadRole::kRequesting;
     uint32_t thread = i;
-    void (*run)(NodeJob&, uint32_t, ThreadReport&) = verbs ? run_verbs_requesting_thread
-                                                     : job_.has_dispatcher()
-                                                         ? run_worker_thread
-                                                         : run_requesting_thread;
     uint32_t number = node().first_requesting + thread;
     if (i >= node().requesting + node().responding) {
-      role = "dispatch";
+      name = "dispatch";
+      role = ThreadRole::kDispatching;
       thread = 0;
-      run = run_dispatcher_thread;
       number = job_.connections().nodes[job_.setup.node].first_requesting;
     } else if (i >= node().requesting) {
-      role = "respond";
+      name = "respond";
+      role = ThreadRole::kResponding;
       thread = i - node().requesting;
-      run = verbs ? run_verbs_responding_thread : run_responding_thread;
       number = node().first_responding + thread;
     }
+    const ThreadBody run = workload.body(role, job_.setup.point);
     const int cpu = i < job_.setup.cpus.size() ? job_.setup.cpus[i] : -1;
-    threads_.push_back(start_thread(fmt::format("{}-{}", role, thread), [this, i, run, number,
+    threads_.push_back(start_thread(fmt::format("{}-{}", name, thread), [this, i, run, number,
                                                                          cpu] {
       if (cpu >= 0 && !pin_this_thread(cpu)) {
         log_warning("the system does not let a thread stay on CPU {}; results will vary more", cpu);
@@ -168,8 +163,7 @@ Report PointNode::merged(uint32_t first, uint32_t count) const {
     sum.mismatches += one.mismatches;
     sum.first_ns = std::min(sum.first_ns, one.first_ns);
     sum.last_ns = std::max(sum.last_ns, one.last_ns);
-    sum.looks += one.looks;
-    sum.empty_looks += one.empty_looks;
+    for (size_t c = 0; c < sum.counters.size(); ++c) sum.counters[c] += one.counters[c];
     sum.layout = one.layout;
     sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
     sum.latencies.insert(sum.latencies.end(), one.latencies.begin(), one.latencies.end());

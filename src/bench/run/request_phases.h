@@ -5,34 +5,41 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "src/base/histogram.h"
 #include "src/bench/load/closed_loop.h"
-#include "src/bench/request_response/request_work.h"
 #include "src/bench/run/node_job.h"
 
 namespace verbena::bench {
 
-// The pairs whose payloads travel: what the responding threads make of them.
-struct RequestPairs {
-  uint32_t connection = 0;           // the number in NodeJob::connections that connected
-  std::vector<uint32_t> responding;  // by target
-  uint32_t first_slot = 0;           // of the queue pairs' slots, this thread's first one
+// The work of a target that has no payload to write and to check.
+struct NoPayload {
+  static constexpr bool kTakesTime = false;
+  uint32_t prepare(uint32_t /*slot*/, char* /*request*/) { return 0; }
+  bool check(uint32_t /*slot*/, std::span<const char> /*response*/) { return true; }
+};
+struct NoPayloads {
+  template <bool kVerify>
+  std::vector<NoPayload> make(const Phase& /*phase*/) const {
+    return std::vector<NoPayload>(1);
+  }
 };
 
-// `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout.
-// `kReads`: the requests are READs. A target without payloads to write and to check names its own
-// `Work` (request_work.h).
-template <typename Target, bool kReads>
+// `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout. `Works`
+// makes what the loop does to the payloads: make<kVerify>(phase) returns a vector with one work per
+// target (ClosedLoop).
+template <typename Target, typename Works>
 class RequestPhases {
  public:
-  RequestPhases(NodeJob& job, uint32_t number, std::vector<Target*> targets, RequestPairs pairs,
+  RequestPhases(NodeJob& job, uint32_t number, std::vector<Target*> targets, Works works,
                 Report& report)
       : job_(job),
         number_(number),
         targets_(std::move(targets)),
-        pairs_(std::move(pairs)),
+        works_(std::move(works)),
         report_(report) {}
 
   // Serves phases until the team leaves.
@@ -96,32 +103,12 @@ class RequestPhases {
   }
 
   LoopOutcome run_any(const LoopOrders& orders, bool verify) {
-    if constexpr (requires { typename Target::Work; }) {
-      std::vector<typename Target::Work> works(targets_.size());
-      return run_works<typename Target::Work>(works, orders);
-    } else {
-      return verify ? run_checked<true>(orders) : run_checked<false>(orders);
+    if (verify) {
+      auto works = works_.template make<true>(phase_);
+      return run_works(works, orders);
     }
-  }
-
-  template <bool kVerify>
-  LoopOutcome run_checked(const LoopOrders& orders) {
-    const Point& point = job_.setup.point;
-    const uint64_t run_key = job_.setup.run_key;
-    if constexpr (kReads) {
-      std::vector<ReadWork<kVerify>> works;
-      for (const uint32_t peer : pairs_.responding) {
-        works.emplace_back(point, pair_key(run_key, 0, 0, peer), pairs_.first_slot);
-      }
-      return run_works<ReadWork<kVerify>>(works, orders);
-    } else {
-      std::vector<MessageWork<kVerify>> works;
-      for (const uint32_t peer : pairs_.responding) {
-        works.emplace_back(point, pair_key(run_key, phase_.number, pairs_.connection, peer),
-                           pairs_.first_slot);
-      }
-      return run_works<MessageWork<kVerify>>(works, orders);
-    }
+    auto works = works_.template make<false>(phase_);
+    return run_works(works, orders);
   }
 
   // Each loop is compiled for each design: only those that measure are without what they need not.
@@ -145,7 +132,7 @@ class RequestPhases {
   NodeJob& job_;
   uint32_t number_;
   std::vector<Target*> targets_;
-  RequestPairs pairs_;
+  Works works_;
   Report& report_;
   Phase phase_;
   std::unique_ptr<PollCost> cost_;

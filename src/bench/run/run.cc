@@ -10,6 +10,7 @@
 #include "src/base/runtime.h"
 #include "src/bench/experiment/plan.h"
 #include "src/bench/experiment/topology.h"
+#include "src/bench/experiment/workload.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_group.h"
 #include "src/bench/run/placement.h"
@@ -43,8 +44,7 @@ void add(Report& sum, const Report& one) {
   sum.requests += one.requests;
   sum.unanswered += one.unanswered;
   sum.mismatches += one.mismatches;
-  sum.looks += one.looks;
-  sum.empty_looks += one.empty_looks;
+  for (size_t i = 0; i < sum.counters.size(); ++i) sum.counters[i] += one.counters[i];
   sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
   sum.dispatcher_costs.insert(sum.dispatcher_costs.end(), one.dispatcher_costs.begin(),
                               one.dispatcher_costs.end());
@@ -179,9 +179,12 @@ class PointRunner {
     result->p99_ns = static_cast<double>(latency_ns->quantile(0.99));
     result->p999_ns = static_cast<double>(latency_ns->quantile(0.999));
     result->layout = requesters.layout;
-    if (outcome.responders.looks > 0) {
-      result->empty_look_share = static_cast<double>(outcome.responders.empty_looks) /
-                                 static_cast<double>(outcome.responders.looks);
+    const auto& counters = outcome.responders.counters;
+    for (const ShareMetric& metric : point_.workload->traits().metrics) {
+      result->metrics.emplace_back();
+      if (counters[metric.whole] == 0) continue;
+      result->metrics.back() =
+          static_cast<double>(counters[metric.part]) / static_cast<double>(counters[metric.whole]);
     }
     return Status::ok_status();
   }

@@ -1,62 +1,17 @@
 // One run of one point, as its coordinator leads it: set-up, warm-up, CPU cost, measurement.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "src/bench/experiment/point.h"
-#include "src/bench/load/poll_cost.h"
+#include "src/bench/experiment/run_options.h"
+#include "src/bench/result/run_result.h"
 #include "src/bench/run/node_pool.h"
 #include "verbena/status.h"
 
 namespace verbena::bench {
 
 class PointNodes;
-
-struct RunOptions {
-  RunLength length;
-  // Instead of a duration, for simulations: about so many requests of all threads together, and
-  // enough that all slots have been used several times. 0: `length` says.
-  uint64_t messages = 0;
-  // So long nothing may complete, and a node may give no sign of life; in time in which this
-  // process runs.
-  uint64_t stall_ns = kStallNs;
-  bool verify = false;  // every payload byte of the measured requests and responses
-  // Of the phases, warm-up and CPU cost alone; the latter takes all of `length`.
-  bool cost_only = false;
-  // Just before and after the timed phase, while the threads of all nodes are there; `processes`:
-  // the nodes that were started on this host. An error of the first ends the run.
-  std::function<Status(const std::vector<pid_t>& processes)> before_timed{};
-  std::function<void()> after_timed{};
-};
-
-// What a simulation had to do for a run.
-struct SimulationCounts {
-  uint64_t events = 0;
-  uint64_t virtual_ns = 0;
-  uint64_t digest = 0;  // of all that happened: equal for equal runs
-  double wall_s = 0;
-};
-
-struct RunResult {
-  uint64_t requests = 0;  // measured ones that were answered
-  uint64_t errors = 0;    // requests without an answer, and payloads that were not what was sent
-  double rate_per_s = 0;  // of all requesting threads together
-  double p50_ns = 0;
-  double p99_ns = 0;
-  double p999_ns = 0;
-  std::optional<CpuCost> requester_cost{};
-  std::optional<CpuCost> responder_cost{};
-  // Of the responding threads' looks for a request, the share that found none; nothing for READ.
-  std::optional<double> empty_look_share{};
-  MarkLayout layout = MarkLayout::kLastBit;  // what the connections really used
-  std::optional<SimulationCounts> simulated{};
-};
 
 // What a failed run leaves to tell.
 struct RunFailure {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/bench/experiment/workload.h"
 #include "src/bench/run/interrupt.h"
+#include "src/bench/run/run.h"
 
 namespace verbena::bench {
 
@@ -57,7 +59,7 @@ class Session {
     ended_ = interrupted();
     if (measured.ok()) {
       result.runs.push_back(*measured);
-      result.point.layout = measured->layout;
+      result.point.workload->adopt(result.point, measured->layout);
       result.errors += measured->errors;
       if (measured->errors > 0) {
         result.error = fmt::format("{} of {} messages arrived with other bytes than were sent",

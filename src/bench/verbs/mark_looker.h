@@ -12,7 +12,7 @@
 #include "src/base/virtual_time.h"
 #include "src/bench/experiment/point.h"
 #include "src/bench/verbs/verbs_connection.h"
-#include "src/bench/verbs/verbs_requester.h"
+#include "src/bench/verbs/verbs_settings.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -20,12 +20,10 @@ namespace verbena::bench {
 
 class MarkLooker {
  public:
-  using Work = VerbsRequester::Work;
-
   // The mark of a channel is the last byte of its entry in the own region.
   MarkLooker(const Point& point, VerbsConnection connection)
-      : channels_(point.entries),
-        channel_bytes_(point.size_bytes),
+      : channels_(verbs_settings(point).entries),
+        channel_bytes_(verbs_settings(point).size_bytes),
         connection_(std::move(connection)) {
     waiting_.reserve(point.pending);
     due_.reserve(point.pending);

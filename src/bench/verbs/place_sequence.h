@@ -5,7 +5,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
-#include "src/bench/verbs/operation.h"
+#include "src/bench/verbs/verbs_settings.h"
 
 namespace verbena::bench {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/bench/run/coordination.h"
+#include "src/bench/verbs/verbs_settings.h"
 #include "src/connect/exchange.h"
 
 namespace verbena::bench {
@@ -15,26 +16,23 @@ namespace {
 constexpr connect::Layer kLayer = {
     .name = "single verbs", .magic = 0x53425256 /* "VRBS" */, .version = 1};
 
-uint64_t request_bytes(const Point& point) {
-  return operation_bytes(point) / requests_per_operation(point);
-}
-
 uint32_t send_depth(const Point& point) {
   // One more: a requester may ask for the completion of what it posted unsignaled.
-  return point.pending * requests_per_operation(point) + 1;
+  return point.pending * verbs_settings(point).requests_per_operation() + 1;
 }
 
 // As many as may be on their way, and as many again while the responder posts anew.
 uint32_t receive_depth(const Device& device, const Point& point) {
-  return std::min(2 * point.pending * requests_per_operation(point),
+  return std::min(2 * point.pending * verbs_settings(point).requests_per_operation(),
                   device.info().max_queue_pair_wrs);
 }
 
 }  // namespace
 
 bool post_receive(const VerbsConnection& connection, const Point& point, uint64_t number) {
-  const uint64_t bytes = request_bytes(point);
-  const uint64_t place = number % (point.region_bytes / bytes) * bytes;
+  const VerbsSettings& verbs = verbs_settings(point);
+  const uint64_t bytes = verbs.request_bytes();
+  const uint64_t place = number % (verbs.region_bytes / bytes) * bytes;
   ibv_sge sge = {.addr = reinterpret_cast<uint64_t>(connection.endpoint.arena.data()) + place,
                  .length = static_cast<uint32_t>(bytes),
                  .lkey = connection.endpoint.arena.lkey()};
@@ -46,15 +44,16 @@ bool post_receive(const VerbsConnection& connection, const Point& point, uint64_
 Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDomain& domain,
                                       const Point& point, bool responds,
                                       ControlConnection& control) {
+  const VerbsSettings& verbs = verbs_settings(point);
   unsigned access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (device.info().atomics) access |= IBV_ACCESS_REMOTE_ATOMIC;
-  const bool gathers = has_entries(point.operation) && point.method == VectorMethod::kSgl;
-  const bool receives = responds && point.operation == Operation::kSend;
+  const bool gathers = has_entries(verbs.operation) && verbs.method == VectorMethod::kSgl;
+  const bool receives = responds && verbs.operation == Operation::kSend;
   connect::EndpointPlan plan;
-  plan.arena_bytes = point.region_bytes;
+  plan.arena_bytes = verbs.region_bytes;
   plan.arena_access = access;
   plan.send_depth_wrs = responds ? 1 : send_depth(point);
-  plan.max_send_sges = gathers ? point.entries : 1;
+  plan.max_send_sges = gathers ? verbs.entries : 1;
   plan.inline_bytes = std::min(point.inline_bytes, device.info().max_inline_bytes);
   plan.max_outstanding_reads = connect::outstanding_reads(device.info());
   plan.own_receives = receives ? receive_depth(device, point) : 0;
@@ -62,9 +61,9 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
   VERBENA_ASSIGN_OR_RETURN(connect::Endpoint endpoint,
                            connect::make_endpoint(device, domain, plan));
   std::optional<RegisteredArena> staging;
-  if (!responds && point.method == VectorMethod::kSp && has_entries(point.operation)) {
+  if (!responds && verbs.method == VectorMethod::kSp && has_entries(verbs.operation)) {
     VERBENA_ASSIGN_OR_RETURN(
-        staging, RegisteredArena::create(domain, point.pending * operation_bytes(point),
+        staging, RegisteredArena::create(domain, point.pending * verbs.operation_bytes(),
                                          IBV_ACCESS_LOCAL_WRITE,
                                          connect::wants_huge_pages(device, plan.huge_pages)));
   }

@@ -26,40 +26,44 @@ ibv_wr_opcode opcode_of(Operation operation) {
   }
 }
 
-bool copies(const Point& point) {
-  return point.method == VectorMethod::kSp && has_entries(point.operation);
+bool copies(const VerbsSettings& verbs) {
+  return verbs.method == VectorMethod::kSp && has_entries(verbs.operation);
 }
 
 }  // namespace
 
 VerbsRequester::VerbsRequester(const Point& point, VerbsConnection connection, uint64_t seed)
-    : operation_(point.operation),
-      entries_(point.entries),
-      requests_(requests_per_operation(point)),
+    : VerbsRequester(point, verbs_settings(point), std::move(connection), seed) {}
+
+VerbsRequester::VerbsRequester(const Point& point, const VerbsSettings& verbs,
+                               VerbsConnection connection, uint64_t seed)
+    : operation_(verbs.operation),
+      entries_(verbs.entries),
+      requests_(verbs.requests_per_operation()),
       signal_interval_(std::max(point.signal_interval, 1u)),
-      gathers_(copies(point) && point.operation != Operation::kRead),
-      scatters_(copies(point) && point.operation == Operation::kRead),
+      gathers_(copies(verbs) && verbs.operation != Operation::kRead),
+      scatters_(copies(verbs) && verbs.operation == Operation::kRead),
       connection_(std::move(connection)),
-      local_places_(point.local, point.region_bytes, point.size_bytes, seed),
-      remote_places_(point.remote, point.region_bytes, operation_bytes(point) / requests_, ~seed),
+      local_places_(verbs.local, verbs.region_bytes, verbs.size_bytes, seed),
+      remote_places_(verbs.remote, verbs.region_bytes, verbs.request_bytes(), ~seed),
       list_(connection_.endpoint.queue_pair.get(), point.post_batch * requests_),
       work_(size_t{point.pending} * requests_),
-      pieces_(size_t{point.pending} * point.entries,
-              {.addr = 0, .length = point.size_bytes, .lkey = connection_.endpoint.arena.lkey()}),
-      staged_(copies(point) ? point.pending : 0),
+      pieces_(size_t{point.pending} * verbs.entries,
+              {.addr = 0, .length = verbs.size_bytes, .lkey = connection_.endpoint.arena.lkey()}),
+      staged_(copies(verbs) ? point.pending : 0),
       order_(point.pending) {
   for (uint32_t slot = 0; slot < staged_.size(); ++slot) {
     const RegisteredArena& staging = *connection_.staging;
     staged_[slot] = {
-        .addr = reinterpret_cast<uint64_t>(staging.data()) + slot * operation_bytes(point),
-        .length = static_cast<uint32_t>(operation_bytes(point)),
+        .addr = reinterpret_cast<uint64_t>(staging.data()) + slot * verbs.operation_bytes(),
+        .length = static_cast<uint32_t>(verbs.operation_bytes()),
         .lkey = staging.lkey()};
   }
   fill_constant_parts();
   const bool has_payload = operation_ == Operation::kWrite || operation_ == Operation::kSend;
   const uint64_t inline_bytes =
       std::min(point.inline_bytes, connection_.endpoint.queue_pair.max_inline_bytes());
-  if (has_payload && operation_bytes(point) / requests_ <= inline_bytes) {
+  if (has_payload && verbs.request_bytes() <= inline_bytes) {
     for (ibv_send_wr& request : work_) request.send_flags |= IBV_SEND_INLINE;
   }
 }

@@ -14,6 +14,7 @@
 #include "src/bench/experiment/point.h"
 #include "src/bench/verbs/place_sequence.h"
 #include "src/bench/verbs/verbs_connection.h"
+#include "src/bench/verbs/verbs_settings.h"
 #include "src/channel/post_list.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
@@ -22,13 +23,6 @@ namespace verbena::bench {
 
 class VerbsRequester {
  public:
-  // Nothing is written into payloads and nothing comes back that could be checked.
-  struct Work {
-    static constexpr bool kTakesTime = false;
-    uint32_t prepare(uint32_t /*slot*/, char* /*request*/) { return 0; }
-    bool check(uint32_t /*slot*/, std::span<const char> /*response*/) { return true; }
-  };
-
   // `seed`: of random addresses.
   VerbsRequester(const Point& point, VerbsConnection connection, uint64_t seed);
   // Work requests point to each other and to gather lists.
@@ -77,6 +71,8 @@ class VerbsRequester {
  private:
   static constexpr int kPolledAtOnce = 16;
 
+  VerbsRequester(const Point& point, const VerbsSettings& verbs, VerbsConnection connection,
+                 uint64_t seed);
   void fill_constant_parts();
   void gather(uint32_t slot);
   void scatter(uint32_t slot);

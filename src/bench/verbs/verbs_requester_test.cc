@@ -14,6 +14,8 @@
 
 #include "src/base/runtime.h"
 #include "src/bench/verbs/mark_looker.h"
+#include "src/bench/verbs/verbs_settings.h"
+#include "src/bench/verbs/verbs_workload.h"
 #include "src/device/sim/cluster_for_test.h"
 #include "verbena/connection.h"
 
@@ -43,10 +45,11 @@ constexpr uint32_t kDone = 2;
 void request(const Device& device, const ProtectionDomain& domain, const Point& point,
              ControlConnection& control, uint64_t operations, Moved& moved) {
   VerbsConnection connection = must(connect_verbs(device, domain, point, false, control));
+  const VerbsSettings& verbs = verbs_settings(point);
   char* const region = connection.endpoint.arena.data();
-  const bool reads = point.operation == Operation::kRead || is_atomic(point.operation);
-  for (uint64_t i = 0; !reads && i < point.region_bytes; ++i) {
-    region[i] = static_cast<char>(i % point.size_bytes + i / point.size_bytes % 7 + 1);
+  const bool reads = verbs.operation == Operation::kRead || is_atomic(verbs.operation);
+  for (uint64_t i = 0; !reads && i < verbs.region_bytes; ++i) {
+    region[i] = static_cast<char>(i % verbs.size_bytes + i / verbs.size_bytes % 7 + 1);
   }
   must(control.receive_value<uint8_t>(kFilled, kTimeoutNs));
   VerbsRequester requester(point, std::move(connection), run_seed());
@@ -70,21 +73,22 @@ void request(const Device& device, const ProtectionDomain& domain, const Point& 
     }
   }
   moved.error = requester.status().message();
-  moved.own.assign(region, region + point.region_bytes);
+  moved.own.assign(region, region + verbs.region_bytes);
   must(control.send_value(kDone, uint8_t{1}));
 }
 
 void respond(const Device& device, const ProtectionDomain& domain, const Point& point,
              ControlConnection& control, Moved& moved) {
   VerbsConnection connection = must(connect_verbs(device, domain, point, true, control));
+  const VerbsSettings& verbs = verbs_settings(point);
   char* const region = connection.endpoint.arena.data();
-  if (point.operation == Operation::kRead) {
-    for (uint64_t i = 0; i < point.region_bytes; ++i) region[i] = static_cast<char>(i * 7 + 3);
+  if (verbs.operation == Operation::kRead) {
+    for (uint64_t i = 0; i < verbs.region_bytes; ++i) region[i] = static_cast<char>(i * 7 + 3);
   }
   must(control.send_value(kFilled, uint8_t{1}));
   // Short SENDs are put into their receives when these are polled for.
-  const uint64_t receives = point.operation == Operation::kSend
-                                ? uint64_t{point.pending} * requests_per_operation(point)
+  const uint64_t receives = verbs.operation == Operation::kSend
+                                ? uint64_t{point.pending} * verbs.requests_per_operation()
                                 : 0;
   Waiter waiter;
   for (uint64_t received = 0; received < receives;) {
@@ -99,7 +103,7 @@ void respond(const Device& device, const ProtectionDomain& domain, const Point& 
     ++received;
   }
   must(control.receive_value<uint8_t>(kDone, kTimeoutNs));
-  moved.other.assign(region, region + point.region_bytes);
+  moved.other.assign(region, region + verbs.region_bytes);
 }
 
 Moved run_pair(const Point& point, uint64_t operations, bool simulated) {
@@ -153,16 +157,17 @@ class MovesBytes : public testing::TestWithParam<Case> {
 
   Point point(Operation operation) const {
     const auto [simulated, method, entries, signal_interval] = GetParam();
-    Point point;
-    point.operation = operation;
-    point.method = method;
-    point.entries = entries;
+    Point point = verbs_workload().point();
+    VerbsSettings& verbs = verbs_settings(point);
+    verbs.operation = operation;
+    verbs.method = method;
+    verbs.entries = entries;
     point.signal_interval = signal_interval;
-    point.size_bytes = 40;
+    verbs.size_bytes = 40;
     point.pending = 5;
     point.post_batch = 2;
     point.inline_bytes = entries == 1 ? kDeviceInlineLimit : 0;
-    point.region_bytes = kOperations * operation_bytes(point);
+    verbs.region_bytes = kOperations * verbs.operation_bytes();
     return point;
   }
   Moved run(const Point& point, uint64_t operations) const {
@@ -174,14 +179,15 @@ TEST_P(MovesBytes, OfSequentialOperationsFromBeginToEnd) {
   for (const Operation operation : {Operation::kWrite, Operation::kRead, Operation::kSend}) {
     SCOPED_TRACE(operation_name(operation));
     const Point one = point(operation);
+    const VerbsSettings& verbs = verbs_settings(one);
     // A SEND's receives are posted ahead of time and not posted again here.
     const uint64_t operations = operation == Operation::kSend ? one.pending : kOperations;
     const Moved moved = run(one, operations);
     EXPECT_EQ(moved.error, "");
     EXPECT_EQ(moved.taken, operations);
-    const uint64_t bytes = operations * operation_bytes(one);
-    ASSERT_EQ(moved.own.size(), one.region_bytes);
-    ASSERT_EQ(moved.other.size(), one.region_bytes);
+    const uint64_t bytes = operations * verbs.operation_bytes();
+    ASSERT_EQ(moved.own.size(), verbs.region_bytes);
+    ASSERT_EQ(moved.other.size(), verbs.region_bytes);
     EXPECT_EQ(std::memcmp(moved.own.data(), moved.other.data(), bytes), 0);
     EXPECT_NE(moved.other[bytes - 1], 0);
   }
@@ -191,12 +197,13 @@ TEST_P(MovesBytes, OfRandomPlacesInWholePieces) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE(seed);
   Point one = point(Operation::kWrite);
-  one.remote = AccessPattern::kRandom;
-  const uint64_t piece = operation_bytes(one) / requests_per_operation(one);
+  VerbsSettings& verbs = verbs_settings(one);
+  verbs.remote = AccessPattern::kRandom;
+  const uint64_t piece = verbs.request_bytes();
   const Moved moved = run(one, kOperations);
   EXPECT_EQ(moved.error, "");
   uint64_t touched = 0;
-  for (uint64_t at = 0; at + piece <= one.region_bytes; at += piece) {
+  for (uint64_t at = 0; at + piece <= verbs.region_bytes; at += piece) {
     if (moved.other[at] == 0) {
       EXPECT_EQ(moved.other[at + piece - 1], 0);
       continue;
@@ -204,31 +211,32 @@ TEST_P(MovesBytes, OfRandomPlacesInWholePieces) {
     ++touched;
     // It is one of the own region's pieces.
     bool known = false;
-    for (uint64_t from = 0; from + piece <= one.region_bytes && !known; from += piece) {
+    for (uint64_t from = 0; from + piece <= verbs.region_bytes && !known; from += piece) {
       known = std::memcmp(&moved.own[from], &moved.other[at], piece) == 0;
     }
     EXPECT_TRUE(known) << at;
   }
   // By chance 1 - 1/e of them.
-  EXPECT_GT(touched, one.region_bytes / piece / 4);
+  EXPECT_GT(touched, verbs.region_bytes / piece / 4);
 }
 
 TEST_P(MovesBytes, AtomicsCountEveryOperation) {
   Point one = point(Operation::kFetchAdd);
-  if (one.entries > 1) one.method = VectorMethod::kDoorbell;
-  one.size_bytes = 8;
-  one.remote = AccessPattern::kRandom;
-  one.region_bytes = 64;
-  one.region_bytes = std::max<uint64_t>(one.region_bytes, operation_bytes(one));
+  VerbsSettings& verbs = verbs_settings(one);
+  if (verbs.entries > 1) verbs.method = VectorMethod::kDoorbell;
+  verbs.size_bytes = 8;
+  verbs.remote = AccessPattern::kRandom;
+  verbs.region_bytes = 64;
+  verbs.region_bytes = std::max<uint64_t>(verbs.region_bytes, verbs.operation_bytes());
   const Moved moved = run(one, kOperations);
   EXPECT_EQ(moved.error, "");
   uint64_t sum = 0;
-  for (uint64_t at = 0; at < one.region_bytes; at += 8) {
+  for (uint64_t at = 0; at < verbs.region_bytes; at += 8) {
     uint64_t word = 0;
     std::memcpy(&word, &moved.other[at], sizeof(word));
     sum += word;
   }
-  EXPECT_EQ(sum, kOperations * one.entries);
+  EXPECT_EQ(sum, kOperations * verbs.entries);
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& one) {
@@ -269,12 +277,13 @@ void connect_in(sim::Cluster& cluster, const Point& point,
 }
 
 TEST(MarkLooker, FindsTheMarksThatAreSetInEveryRound) {
-  Point point;
-  point.operation = Operation::kLook;
-  point.entries = 5;
-  point.size_bytes = 3;
+  Point point = verbs_workload().point();
+  VerbsSettings& verbs = verbs_settings(point);
+  verbs.operation = Operation::kLook;
+  verbs.entries = 5;
+  verbs.size_bytes = 3;
   point.pending = 2;
-  point.region_bytes = 64;
+  verbs.region_bytes = 64;
   sim::Cluster cluster;
   connect_in(cluster, point, [&](VerbsConnection connection) {
     char* const region = connection.endpoint.arena.data();
@@ -295,10 +304,11 @@ TEST(MarkLooker, FindsTheMarksThatAreSetInEveryRound) {
 }
 
 TEST(VerbsRequester, AnErrorEndsItWithItsCause) {
-  Point point;
-  point.operation = Operation::kWrite;
-  point.size_bytes = 4096;
-  point.region_bytes = 4096;
+  Point point = verbs_workload().point();
+  VerbsSettings& verbs = verbs_settings(point);
+  verbs.operation = Operation::kWrite;
+  verbs.size_bytes = 4096;
+  verbs.region_bytes = 4096;
   sim::Cluster cluster;
   connect_in(cluster, point, [&](VerbsConnection connection) {
     connection.remote.rkey ^= 0xffff;

@@ -6,29 +6,25 @@
 
 #include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/size_list.h"
-#include "src/bench/request_response/results_table.h"
+#include "src/bench/result/result_texts.h"
 #include "src/bench/result/text_table.h"
+#include "src/bench/verbs/verbs_workload.h"
 
 namespace verbena::bench {
 
 namespace {
 
-std::string cost_text(const std::optional<CpuCost>& cost) {
-  if (!cost) return "-";
-  const double count = cost->instructions.value_or(cost->cycles);
-  return count == 0 ? "0" : count_text(count);
-}
-
 // What has a column: the operation, and each axis on which points differ from what is usual.
 std::vector<const Axis*> shown_axes(const std::vector<PointResult>& results) {
-  const Point usual;
+  const Workload& workload = verbs_workload();
+  const Point usual = workload.point();
   std::vector<const Axis*> shown;
-  for (const Axis& axis : axes()) {
+  for (const Axis& axis : workload.traits().axes) {
     const bool always = axis.name == "operation" || axis.name == "size" || axis.name == "pending";
     const bool differs = std::any_of(results.begin(), results.end(), [&](const PointResult& one) {
       return axis.get(one.point) != axis.get(usual);
     });
-    if (axis.belongs_to(Subject::kVerbs) && (always || differs)) shown.push_back(&axis);
+    if (always || differs) shown.push_back(&axis);
   }
   return shown;
 }

@@ -9,11 +9,12 @@
 
 #include "src/base/runtime.h"
 #include "src/bench/load/poll_cost.h"
-#include "src/bench/request_response/requesting_connections.h"
 #include "src/bench/run/request_phases.h"
+#include "src/bench/run/thread_connection.h"
 #include "src/bench/verbs/mark_looker.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_requester.h"
+#include "src/bench/verbs/verbs_settings.h"
 
 namespace verbena::bench {
 
@@ -37,9 +38,7 @@ void end_with(ThreadTeam& team, Step& step, const Status& status) {
 template <typename Target>
 void serve_phases(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step,
                   Target& target) {
-  RequestPhases<Target, /*kReads=*/false> phases(
-      job, number, {&target},
-      {.connection = number, .responding = job.wiring().requesting[number].peers}, report.report);
+  RequestPhases<Target, NoPayloads> phases(job, number, {&target}, NoPayloads(), report.report);
   job.team.finished();
   phases.serve(step);
 }
@@ -50,7 +49,7 @@ Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, co
                            reach(job, number, job.wiring().requesting[number].peers.front()));
   VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection, connect_verbs(job.device, job.domain, point,
                                                                      /*responds=*/false, *control));
-  if (point.operation == Operation::kLook) {
+  if (verbs_settings(point).operation == Operation::kLook) {
     MarkLooker looker(point, std::move(connection));
     serve_phases(job, number, report, step, looker);
   } else {
@@ -106,7 +105,7 @@ class VerbsRespondingThread {
       if (step.kind == StepKind::kLeave) return Status::ok_status();
       if (step.kind == StepKind::kPrepare) {
         report_.report = Report{};
-        const bool receives = job_.setup.point.operation == Operation::kSend;
+        const bool receives = verbs_settings(job_.setup.point).operation == Operation::kSend;
         // One-sided verbs cost nothing here, in any unit.
         if (!receives) report_.report.costs = {{CpuCost{}, 0}};
         job_.team.finished();

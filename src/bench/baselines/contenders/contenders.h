@@ -11,7 +11,7 @@
 #include "src/bench/baselines/process_pair.h"
 #include "verbena/status.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 // A pair of ZeroMQ sockets of type PAIR over ipc.
 Result<double> zeromq_echo(const CpuPair& cpus, const EchoPlan& plan);
@@ -23,4 +23,4 @@ Result<double> grpc_echo(const CpuPair& cpus, const EchoPlan& plan);
 // A name for a socket in Linux's abstract namespace, which leaves no file behind.
 std::string socket_name();
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

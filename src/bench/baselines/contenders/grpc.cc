@@ -9,7 +9,7 @@
 
 #include "src/bench/baselines/contenders/contenders.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -143,4 +143,4 @@ Result<double> grpc_echo(const CpuPair& cpus, const EchoPlan& plan) {
   });
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -4,7 +4,7 @@
 #include "src/base/runtime.h"
 #include "src/bench/baselines/contenders/contenders.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 std::string socket_name() {
   uint64_t number = 0;
@@ -12,4 +12,4 @@ std::string socket_name() {
   return fmt::format("verbena-bench-peers-{}-{:x}", getpid(), number);
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

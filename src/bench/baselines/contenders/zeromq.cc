@@ -6,7 +6,7 @@
 
 #include "src/bench/baselines/contenders/contenders.h"
 
-namespace verbena::bench::peers {
+namespace verbena::bench::baselines {
 
 namespace {
 
@@ -56,4 +56,4 @@ Result<double> zeromq_echo(const CpuPair& cpus, const EchoPlan& plan) {
   return run_pair(cpus, [&](Side& side) { return run(side, plan, address); });
 }
 
-}  // namespace verbena::bench::peers
+}  // namespace verbena::bench::baselines

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <span>
 
+#include "src/bench/experiment/point.h"
+
 namespace verbena::bench {
 
 enum class Operation : uint8_t {
-  kMessages,  // none of them alone: requests with responses, by a protocol
   kWrite,
   kRead,
   kSend,
@@ -27,9 +28,9 @@ enum class VectorMethod : uint8_t {
 
 enum class AccessPattern : uint8_t { kSequential, kRandom };
 
-inline constexpr std::array kRawOperations = {Operation::kWrite,       Operation::kRead,
-                                              Operation::kSend,        Operation::kFetchAdd,
-                                              Operation::kCompareSwap, Operation::kLook};
+inline constexpr std::array kOperations = {Operation::kWrite,       Operation::kRead,
+                                           Operation::kSend,        Operation::kFetchAdd,
+                                           Operation::kCompareSwap, Operation::kLook};
 inline constexpr std::array kVectorMethods = {VectorMethod::kSp, VectorMethod::kSgl,
                                               VectorMethod::kDoorbell};
 inline constexpr std::array kAccessPatterns = {AccessPattern::kSequential, AccessPattern::kRandom};
@@ -47,11 +48,9 @@ inline constexpr const char* operation_name(Operation operation) {
     case Operation::kCompareSwap:
       return "compare-swap";
     case Operation::kLook:
-      return "look";
-    case Operation::kMessages:
       break;
   }
-  return "messages";
+  return "look";
 }
 
 inline constexpr const char* vector_method_name(VectorMethod method) {
@@ -79,5 +78,28 @@ inline constexpr bool has_entries(Operation operation) {
 inline constexpr bool is_atomic(Operation operation) {
   return operation == Operation::kFetchAdd || operation == Operation::kCompareSwap;
 }
+
+// What a point about raw verbs has beside Point's own members. A thread and its queue pair have a
+// region on each side.
+struct VerbsSettings {
+  Operation operation = Operation::kWrite;
+  uint32_t size_bytes = 64;  // of an entry
+  uint32_t entries = 1;      // of an operation
+  VectorMethod method = VectorMethod::kSgl;
+  AccessPattern local = AccessPattern::kSequential;
+  AccessPattern remote = AccessPattern::kSequential;
+  uint64_t region_bytes = uint64_t{1} << 20;
+
+  uint32_t requests_per_operation() const {
+    return method == VectorMethod::kDoorbell ? entries : 1;
+  }
+  uint64_t operation_bytes() const { return uint64_t{entries} * size_bytes; }
+  uint64_t request_bytes() const { return operation_bytes() / requests_per_operation(); }
+};
+
+inline const VerbsSettings& verbs_settings(const Point& point) {
+  return settings_of<VerbsSettings>(point);
+}
+inline VerbsSettings& verbs_settings(Point& point) { return settings_of<VerbsSettings>(point); }
 
 }  // namespace verbena::bench

@@ -1,23 +1,20 @@
-#include "src/bench/request_response/results_table.h"
+#include "src/bench/request_response/request_response_table.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
-#include "src/bench/experiment/axis.h"
 #include "src/bench/experiment/size_list.h"
+#include "src/bench/request_response/request_response_axes.h"
+#include "src/bench/request_response/request_response_settings.h"
+#include "src/bench/request_response/request_response_workload.h"
+#include "src/bench/result/result_texts.h"
 #include "src/bench/result/text_table.h"
 
 namespace verbena::bench {
 
 namespace {
-
-std::string number_text(double count) { return count == 0 ? "0" : count_text(count); }
-
-std::string cost_text(const std::optional<CpuCost>& cost) {
-  if (!cost) return "-";
-  return number_text(cost->instructions.value_or(cost->cycles));
-}
 
 std::string spread_text(const Summary& summary) {
   return fmt::format("{:+.0f}/{:+.0f} %", (summary.min / summary.median - 1) * 100,
@@ -35,9 +32,10 @@ std::string shares_text(const char* side, const nlohmann::json& functions) {
 
 // Whether two points differ only in what is compared.
 bool same_group(const Point& a, const Point& b) {
-  return a.topology == b.topology &&
-         std::all_of(axes().begin(), axes().end(),
-                     [&](const Axis& axis) { return axis.compared || axis.get(a) == axis.get(b); });
+  const std::span<const Axis> axes = request_response_axes();
+  return a.topology == b.topology && std::all_of(axes.begin(), axes.end(), [&](const Axis& axis) {
+           return axis.compared || axis.get(a) == axis.get(b);
+         });
 }
 
 // "M:1 4 x 2 -> 1 x 2": nodes x threads of both sides.
@@ -55,9 +53,9 @@ std::vector<const Axis*> unusual_axes(const std::vector<PointResult>& results) {
   constexpr std::string_view kOwnColumns[] = {
       "nodes",   "threads",  "responders", "responder-threads", "request", "response",
       "pending", "protocol", "mark"};
-  const Point usual;
+  const Point usual = request_response_workload().point();
   std::vector<const Axis*> unusual;
-  for (const Axis& axis : axes()) {
+  for (const Axis& axis : request_response_axes()) {
     if (std::find(std::begin(kOwnColumns), std::end(kOwnColumns), axis.name) !=
         std::end(kOwnColumns)) {
       continue;
@@ -73,24 +71,7 @@ std::vector<const Axis*> unusual_axes(const std::vector<PointResult>& results) {
 
 }  // namespace
 
-std::string simulation_text(const std::vector<PointResult>& results) {
-  SimulationCounts sum;
-  for (const PointResult& result : results) {
-    for (const RunResult& run : result.runs) {
-      if (!run.simulated) continue;
-      sum.events += run.simulated->events;
-      sum.virtual_ns += run.simulated->virtual_ns;
-      sum.wall_s += run.simulated->wall_s;
-    }
-  }
-  if (sum.events == 0 || sum.wall_s <= 0) return {};
-  return fmt::format(
-      "simulated: {:.3g} ms of virtual time in {:.2f} s, {:.1f} M events, {:.1f} M/s\n",
-      static_cast<double>(sum.virtual_ns) / 1e6, sum.wall_s, static_cast<double>(sum.events) / 1e6,
-      static_cast<double>(sum.events) / 1e6 / sum.wall_s);
-}
-
-std::string results_table(const std::vector<PointResult>& results) {
+std::string request_response_table(const std::vector<PointResult>& results) {
   const bool shapes = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
     return result.point.topology != Topology::kOneToOne;
   });
@@ -114,13 +95,15 @@ std::string results_table(const std::vector<PointResult>& results) {
   const Point* previous = nullptr;
   for (const PointResult& result : results) {
     const Point& point = result.point;
+    const RequestResponseSettings& settings = request_response_settings(point);
     // What is compared stands together.
     if (previous != nullptr && !same_group(*previous, point)) rows.emplace_back();
     previous = &point;
-    std::vector<std::string> row = {protocol_name(point.protocol),
-                                    uses_mark_layout(point.protocol) ? layout_text(point) : "-",
-                                    size_text(point.request_bytes), size_text(point.response_bytes),
-                                    fmt::format("{}", point.pending)};
+    std::vector<std::string> row = {
+        protocol_name(settings.protocol),
+        uses_mark_layout(settings.protocol) ? layout_text(settings) : "-",
+        size_text(settings.request_bytes), size_text(settings.response_bytes),
+        fmt::format("{}", point.pending)};
     if (shapes) row.insert(row.begin() + 2, shape_text(point));
     for (size_t i = 0; i < unusual.size(); ++i) {
       row.insert(row.begin() + static_cast<std::ptrdiff_t>(2 + i),
@@ -138,7 +121,7 @@ std::string results_table(const std::vector<PointResult>& results) {
                              cost_text(result.requester_cost()), cost_text(result.responder_cost()),
                              fmt::format("{}", result.runs.size()), spread_text(rate)});
       if (shapes) {
-        const std::optional<double> empty = result.empty_look_share();
+        const std::optional<double> empty = result.metric(0);
         row.push_back(empty ? fmt::format("{:.0f} %", *empty * 100) : "-");
       }
       if (verified) row.push_back(result.verified() ? "yes" : "NO");
@@ -164,14 +147,15 @@ std::string results_table(const std::vector<PointResult>& results) {
          simulation_text(results);
 }
 
-std::string profiles_table(const std::vector<PointResult>& results) {
+std::string request_response_profiles(const std::vector<PointResult>& results) {
   std::string text;
   for (const PointResult& result : results) {
     if (result.profile.is_null()) continue;
     const Point& point = result.point;
+    const RequestResponseSettings& settings = request_response_settings(point);
     const std::string what =
-        fmt::format("{} {}, {} response, {} pending", protocol_name(point.protocol),
-                    shape_text(point), size_text(point.response_bytes), point.pending);
+        fmt::format("{} {}, {} response, {} pending", protocol_name(settings.protocol),
+                    shape_text(point), size_text(settings.response_bytes), point.pending);
     if (result.profile.contains("event")) {
       text += fmt::format("\nwhere the time goes: {} (samples of {})\n", what,
                           result.profile.value("event", ""));
@@ -188,7 +172,7 @@ std::string profiles_table(const std::vector<PointResult>& results) {
       text += fmt::format(
           "  {}  {} per message, {:.3g} per byte of the response, {:.3g} messages "
           "a poll\n",
-          side, number_text(cost.value("per_message", 0.0)), cost.value("per_byte", 0.0),
+          side, cost_number_text(cost.value("per_message", 0.0)), cost.value("per_byte", 0.0),
           cost.value("messages_per_poll", 0.0));
       text += shares_text(side, cost.value("functions", nlohmann::json::array()));
     }

@@ -1,0 +1,78 @@
+#include "src/bench/verbs/verbs_axes.h"
+
+#include <array>
+
+#include "src/bench/experiment/axis_kinds.h"
+#include "src/bench/experiment/common_axes.h"
+#include "src/bench/verbs/verbs_settings.h"
+
+namespace verbena::bench {
+
+namespace {
+
+using Settings = VerbsSettings;
+
+constexpr ListLimits kSizeLimits{.what = "size", .min = 1, .max = kMaxMessageBytes};
+constexpr ListLimits kEntriesLimits{.what = "number of entries", .min = 1, .max = 256};
+constexpr ListLimits kRegionLimits{.what = "region size", .min = 8, .max = uint64_t{64} << 30};
+
+struct OperationNames {
+  using Value = Operation;
+  static std::span<const Operation> all() { return kOperations; }
+  static const char* name(Operation operation) { return operation_name(operation); }
+  static Result<Operation> parse(std::string_view text) {
+    return parse_one_name<OperationNames>("operation", text);
+  }
+};
+
+struct MethodNames {
+  using Value = VectorMethod;
+  static std::span<const VectorMethod> all() { return kVectorMethods; }
+  static const char* name(VectorMethod method) { return vector_method_name(method); }
+  static Result<VectorMethod> parse(std::string_view text) {
+    return parse_one_name<MethodNames>("method", text);
+  }
+};
+
+struct PatternNames {
+  using Value = AccessPattern;
+  static std::span<const AccessPattern> all() { return kAccessPatterns; }
+  static const char* name(AccessPattern pattern) { return access_pattern_name(pattern); }
+  static Result<AccessPattern> parse(std::string_view text) {
+    return parse_one_name<PatternNames>("access pattern", text);
+  }
+};
+
+constexpr std::array kAxes = {
+    kThreadsAxis,
+    size_axis<kSizeLimits, &Settings::size_bytes>("size", "size_bytes", "64",
+                                                  "Bytes per entry; of an atomic always 8"),
+    count_axis<kEntriesLimits, &Settings::entries>(
+        "entries", "entries", "1", "Buffers that an operation moves, put together by --method"),
+    size_axis<kRegionLimits, &Settings::region_bytes>(
+        "region", "region_bytes", "1MiB", "Registered memory of a queue pair on each side"),
+    with_help(kPendingAxis, "Operations under way at once, per queue pair (R)"),
+    with_help(kSignalIntervalAxis,
+              "Every n-th work request asks for a completion; 0: every operation"),
+    kPostBatchAxis,
+    kInlineAxis,
+    kHugePagesAxis,
+    name_axis<PatternNames, &Settings::local>(
+        "local", "local_pattern", "access pattern", "seq",
+        "Which entries of the own region follow each other: seq, rand, or all"),
+    name_axis<PatternNames, &Settings::remote>(
+        "remote", "remote_pattern", "access pattern", "seq",
+        "The same of the other side's region; a SEND's receives lie in sequence"),
+    name_axis<OperationNames, &Settings::operation>(
+        "operation", "operation", "operation", "write",
+        "write, read, send, fetch-add, compare-swap, look, or all"),
+    name_axis<MethodNames, &Settings::method>(
+        "method", "method", "method", "sgl",
+        "How entries become work requests: sp, sgl, doorbell, or all"),
+};
+
+}  // namespace
+
+std::span<const Axis> verbs_axes() { return kAxes; }
+
+}  // namespace verbena::bench

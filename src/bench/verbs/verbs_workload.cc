@@ -1,0 +1,176 @@
+#include "src/bench/verbs/verbs_workload.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "src/bench/experiment/limits.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/verbs/verbs_axes.h"
+#include "src/bench/verbs/verbs_settings.h"
+#include "src/bench/verbs/verbs_table.h"
+#include "src/bench/verbs/verbs_threads.h"
+
+namespace verbena::bench {
+
+namespace {
+
+using Settings = VerbsSettings;
+
+constexpr const char* kHelp =
+    R"(Two nodes, each a process: the threads of one post work requests, each on a queue pair of its own;
+a thread of the other owns the memory that they reach. All combinations of the lists are measured.
+
+An operation moves --entries buffers of --size bytes. --method says how they become work requests:
+  sp        the CPU copies them into one buffer for one work request (READ: out of one buffer)
+  sgl       one work request with all of them in its gather list
+  doorbell  a work request for each, all posted with one doorbell
+With one entry, sgl and doorbell are the plain verb.
+
+look is no verb: it polls the marks of --entries channels of --size bytes in the own region, into
+which nobody writes. Its latency is what polling so many channels takes.
+
+Addresses: a region is used from its beginning to its end, again and again (seq), or each place is
+drawn at random (rand).
+
+Latency is the time from before the CPU work and the post of an operation until its completion is
+polled. WRITEs, READs and atomics complete when the other side has acknowledged them, on soft0 when
+they are done. The bytes are not checked; 'verbena bench --verify' does that.
+
+)";
+
+constexpr std::array<std::string_view, 3> kExamples = {
+    "verbena verbs --operation write,read --size 8,...,4KiB --pending 1,32 --duration 10ms",
+    "verbena verbs --method all --entries 4,16 --inline 0 --pending 16 --device sim:connectx3-40g",
+    "verbena verbs --operation fetch-add --threads 2 --duration 10ms --json atomics.json"};
+
+constexpr std::array<std::string_view, 2> kLineAxes = {"operation", "method"};
+
+Status check_operation(const Settings& settings, const DeviceInfo& device) {
+  if (is_atomic(settings.operation) && !device.atomics) {
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("{} has no atomics; choose another --operation or --device", device.name));
+  }
+  const bool gathers = has_entries(settings.operation) && settings.method == VectorMethod::kSgl;
+  if (!gathers || settings.entries <= device.max_sges) return Status::ok_status();
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("a gather list of {} entries is too long: a work request of {} takes "
+                            "{}; lower --entries, or choose --method sp or doorbell",
+                            settings.entries, device.name, device.max_sges));
+}
+
+class VerbsWorkload : public Workload {
+ public:
+  VerbsWorkload()
+      : Workload({.name = "verbs",
+                  .subject = "raw verbs",
+                  .has_topology = false,
+                  .verifies = false,
+                  .soft_huge_pages = true,
+                  .axes = verbs_axes(),
+                  .line_axes = kLineAxes,
+                  .command = {.name = "verbs",
+                              .summary = "Measure single verbs: WRITE, READ, SEND, atomics, vector "
+                                         "IO, access patterns",
+                              .help = kHelp,
+                              .operations_help = "How many operations each thread posts in a run, "
+                                                 "instead of a time",
+                              .examples = kExamples}}) {}
+
+  Point point() const override {
+    return {.workload = this, .topology = Topology::kManyToOne, .settings = Settings()};
+  }
+
+  Result<Point> fit(Point point) const override {
+    // Each thread has its queue pair to a thread of its own on the other node.
+    point.responder_threads = point.threads;
+    Settings& settings = verbs_settings(point);
+    if (is_atomic(settings.operation)) {
+      settings.size_bytes = sizeof(uint64_t);
+      if (settings.entries > 1 && settings.method != VectorMethod::kDoorbell) {
+        return Status(StatusCode::kInvalidArgument,
+                      fmt::format("one atomic works on 8 bytes, not on {} entries; leave --entries "
+                                  "at 1, or post as many atomics with --method doorbell",
+                                  settings.entries));
+      }
+    }
+    if (point.signal_interval > point.pending) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("with {} operations pending, nobody would learn of their end by "
+                                "every {}th completion; lower --signal-interval to {} at most",
+                                point.pending, point.signal_interval, point.pending));
+    }
+    if (settings.region_bytes < settings.operation_bytes()) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("an operation of {} does not fit a region of {}; raise --region, or "
+                      "lower --size or --entries",
+                      size_text(settings.operation_bytes()), size_text(settings.region_bytes)));
+    }
+    return point;
+  }
+
+  Status check(const Point& point, const DeviceInfo& device,
+               uint64_t available_bytes) const override {
+    const Settings& settings = verbs_settings(point);
+    VERBENA_RETURN_IF_ERROR(
+        check_queue_depth(uint64_t{point.pending} * settings.requests_per_operation(), device,
+                          "--pending or --entries"));
+    VERBENA_RETURN_IF_ERROR(check_operation(settings, device));
+    const uint64_t needed_bytes = memory_bytes(point);
+    if (needed_bytes <= available_bytes) return Status::ok_status();
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("regions of {} for {} threads need {} of memory on both sides "
+                              "together, {} are available; lower --region or --threads",
+                              size_text(settings.region_bytes), point.threads,
+                              size_text(needed_bytes), size_text(available_bytes)));
+  }
+
+  uint64_t memory_bytes(const Point& point) const override {
+    const Settings& settings = verbs_settings(point);
+    const uint64_t staging_bytes = point.pending * settings.operation_bytes();
+    return point.threads * (2 * settings.region_bytes + staging_bytes);
+  }
+
+  ThreadBody body(ThreadRole role, const Point& /*point*/) const override {
+    return role == ThreadRole::kRequesting ? run_verbs_requesting_thread
+                                           : run_verbs_responding_thread;
+  }
+
+  OperationBytes operation_bytes(const Point& point) const override {
+    const uint64_t bytes = verbs_settings(point).operation_bytes();
+    return {.value = bytes, .total = bytes};
+  }
+
+  std::string text(const Point& point) const override {
+    const Settings& settings = verbs_settings(point);
+    std::string vector;
+    if (settings.entries > 1) {
+      vector = fmt::format("{} x {}, ", vector_method_name(settings.method), settings.entries);
+    }
+    return fmt::format("{}, {}{}, {} pending, {} threads", operation_name(settings.operation),
+                       vector, size_text(settings.size_bytes), point.pending, point.threads);
+  }
+
+  // The verb, and how entries are put together.
+  std::string line_text(const Point& point) const override {
+    const Settings& settings = verbs_settings(point);
+    const std::string operation = operation_name(settings.operation);
+    const bool plain = settings.entries == 1 && settings.method != VectorMethod::kSp;
+    return plain ? operation : operation + " " + vector_method_name(settings.method);
+  }
+
+  std::string table(const std::vector<PointResult>& results) const override {
+    return verbs_table(results);
+  }
+};
+
+}  // namespace
+
+const Workload& verbs_workload() {
+  static const VerbsWorkload kWorkload;
+  return kWorkload;
+}
+
+}  // namespace verbena::bench

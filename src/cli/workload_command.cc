@@ -1,0 +1,114 @@
+// A command for each workload that has no command of its own, such as `verbena verbs`: without
+// other hosts and without checks of the payload.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/bench/experiment/plan.h"
+#include "src/bench/result/result_file.h"
+#include "src/bench/run/simulated_nodes.h"
+#include "src/bench/workloads.h"
+#include "src/cli/axis_options.h"
+#include "src/cli/commands.h"
+#include "src/cli/experiment.h"
+#include "src/cli/experiment_option.h"
+#include "src/cli/length_options.h"
+#include "src/cli/tool.h"
+
+namespace verbena::cli {
+
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
+
+struct WorkloadOptions {
+  std::string topology;
+  std::string experiment;
+  AxisTexts axes;
+  std::string device = "soft0";
+  LengthTexts length;
+  std::string json;
+  bool resume = false;
+};
+
+Result<bench::Plan> parse_plan(const bench::Workload& workload, const WorkloadOptions& options) {
+  bench::Plan plan;
+  if (!options.experiment.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(plan, read_experiment(options.experiment, workload));
+  } else if (workload.traits().has_topology) {
+    VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep, bench::Sweep::in(options.topology, workload));
+    plan.sweeps.push_back(std::move(sweep));
+  } else {
+    plan.sweeps.push_back(bench::Sweep::of(workload));
+  }
+  for (bench::Sweep& sweep : plan.sweeps) {
+    for (const auto& [name, text] : options.axes) {
+      VERBENA_RETURN_IF_ERROR(sweep.set(name, text));
+    }
+  }
+  VERBENA_RETURN_IF_ERROR(apply_length(options.length, &plan));
+  return plan;
+}
+
+int measure(const Tool& tool, const bench::Workload& workload, const WorkloadOptions& options) {
+  Result<bench::Plan> plan = parse_plan(workload, options);
+  if (!plan.ok()) return report_error(plan.status());
+  Experiment experiment;
+  experiment.plan = std::move(*plan);
+  experiment.device = options.device;
+  experiment.command = bench::command_text(tool.argc, tool.argv);
+  experiment.json_path = options.json;
+  experiment.resume = options.resume;
+  bench::fit_to_simulation(experiment.device, options.length.chosen(), &experiment.plan);
+  return run_experiment(experiment);
+}
+
+void add_workload_command(Tool& tool, const bench::Workload& workload) {
+  const bench::WorkloadCommand& texts = workload.traits().command;
+  CLI::App* command = tool.app.add_subcommand(std::string(texts.name), std::string(texts.summary));
+  const auto options = std::make_shared<WorkloadOptions>();
+  CLI::Option* topology = nullptr;
+  if (workload.traits().has_topology) topology = add_topology(tool, *command, options->topology);
+  CLI::Option* device =
+      command->add_option("--device", options->device, "The device; 'verbena devices' lists them");
+  device->option_text("NAME (soft0)");
+  tool.choices[device] = {"soft0"};
+  for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
+  add_axis_options(tool, *command, workload, options->axes);
+  add_length_options(*command, "--operations", std::string(texts.operations_help), options->length);
+  CLI::Option* json =
+      command->add_option("--json", options->json, "Write the results to this file after every run");
+  json->option_text("FILE");
+  CLI::Option* resume = command->add_flag(
+      "--resume", options->resume,
+      "After an interruption, measure only what the --json file lacks of this plan");
+  resume->option_text(" ")->needs(json);
+  CLI::Option* experiment =
+      command->add_option("--experiment", options->experiment,
+                          "Measure a figure of the papers, by name, or an experiment file; other "
+                          "options override it");
+  experiment->option_text("NAME|FILE");
+  if (topology != nullptr) experiment->excludes(topology);
+  tool.takes_path[json] = tool.takes_path[experiment] = true;
+  tool.choices[experiment] = experiment_names();
+  command->footer(
+      std::string(texts.help) + kExitCodes +
+      examples_text(std::vector<std::string>(texts.examples.begin(), texts.examples.end())));
+  command->callback(
+      [&tool, &workload, options] { tool.exit_code = measure(tool, workload, *options); });
+}
+
+}  // namespace
+
+void add_workload_commands(Tool& tool) {
+  for (const bench::Workload* workload : bench::workloads()) {
+    if (!workload->traits().command.summary.empty()) add_workload_command(tool, *workload);
+  }
+}
+
+}  // namespace verbena::cli
