@@ -81,8 +81,8 @@ void add_workload_command(Tool& tool, const bench::Workload& workload) {
   for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
   add_axis_options(tool, *command, workload, options->axes);
   add_length_options(*command, "--operations", std::string(texts.operations_help), options->length);
-  CLI::Option* json =
-      command->add_option("--json", options->json, "Write the results to this file after every run");
+  CLI::Option* json = command->add_option("--json", options->json,
+                                          "Write the results to this file after every run");
   json->option_text("FILE");
   CLI::Option* resume = command->add_flag(
       "--resume", options->resume,
