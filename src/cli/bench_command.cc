@@ -25,7 +25,7 @@ namespace verbena::cli {
 
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kBenchHelp =
     "Topologies; a node is a process, its threads have a core each while there are enough:\n"
     "  one-to-one     a requester and a responder\n"
     "  N-to-1, M:1    --nodes x --threads request, one node responds with --responder-threads\n"
@@ -250,7 +250,7 @@ void add_bench_command(Tool& tool) {
   listen_option->needs(secret);
   connect->needs(secret);
   command->footer(
-      kHelp +
+      kBenchHelp +
       examples_text(
           {"verbena bench one-to-one --device soft0 --protocol write/write --request 64 --response "
            "64,...,4KiB --verify",

@@ -36,7 +36,7 @@ namespace {
 constexpr std::string_view kSimulated = "sim:";
 constexpr uint64_t kMaxJobs = 1024;
 
-constexpr const char* kHelp =
+constexpr const char* kReproduceHelp =
     "Every claim is a row of share/verbena/reproduce/claims.csv, and its check an entry of\n"
     "share/verbena/reproduce/checks/PAPER.toml: the points that are measured and what has to "
     "hold.\n"
@@ -266,8 +266,9 @@ void add_reproduce_command(Tool& tool) {
                             "Draw the figures there, with what the papers state on them");
   tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;
   command->footer(
-      kHelp + examples_text({"verbena reproduce mpiiba --json verdicts.json",
-                             "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
+      kReproduceHelp +
+      examples_text({"verbena reproduce mpiiba --json verdicts.json",
+                     "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
   command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
 }
 

@@ -21,7 +21,7 @@ namespace verbena::cli {
 
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kVerbsHelp =
     "Two nodes, each a process: the threads of one post, each over a queue pair of its own, and a\n"
     "thread of the other has the memory that they reach. Lists sweep: all combinations are "
     "measured.\n\n"
@@ -119,7 +119,7 @@ void add_verbs_command(Tool& tool) {
   tool.takes_path[json] = tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();
   command->footer(
-      kHelp +
+      kVerbsHelp +
       examples_text(
           {"verbena verbs --operation write,read --size 8,...,4KiB --pending 1,32 --duration 10ms",
            "verbena verbs --method all --entries 4,16 --inline 0 --pending 16 --device "

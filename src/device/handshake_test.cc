@@ -19,8 +19,8 @@ using State = Handshake::State;
 using testing::HasSubstr;
 
 JobSecret secret_of(std::string_view text) { return *JobSecret::from_string(text); }
-JobSecret secret() { return secret_of("the secret of this job"); }
-JobSecret other_secret() { return secret_of("the secret of that job"); }
+JobSecret right_secret() { return secret_of("the secret of this job"); }
+JobSecret wrong_secret() { return secret_of("the secret of that job"); }
 
 std::vector<std::byte> take_output(Handshake& from) {
   std::vector<std::byte> bytes(from.output().begin(), from.output().end());
@@ -61,7 +61,7 @@ HandshakeBytes as_message(std::span<const std::byte> bytes) {
 }
 
 TEST(HandshakeTest, BothSidesWithTheSecretAgree) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   for (size_t step : {SIZE_MAX, size_t{1}, size_t{7}}) {
     Handshake connector(HandshakeRole::kConnector, key);
     Handshake listener(HandshakeRole::kListener, key);
@@ -100,7 +100,7 @@ TEST(HandshakeTest, TheLayoutIsFixed) {
 }
 
 TEST(HandshakeTest, TheProofIsHmacSha256OverLabelAndBothHellos) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   HandshakeBytes first{};
   HandshakeBytes second{};
   first.fill(std::byte{0x11});
@@ -120,8 +120,8 @@ TEST(HandshakeTest, TheProofIsHmacSha256OverLabelAndBothHellos) {
 }
 
 TEST(HandshakeTest, AConnectorWithTheWrongSecretIsRefused) {
-  const JobSecret right = secret();
-  const JobSecret wrong = other_secret();
+  const JobSecret right = right_secret();
+  const JobSecret wrong = wrong_secret();
   Handshake connector(HandshakeRole::kConnector, wrong);
   Handshake listener(HandshakeRole::kListener, right);
   carry(connector, listener);
@@ -134,8 +134,8 @@ TEST(HandshakeTest, AConnectorWithTheWrongSecretIsRefused) {
 }
 
 TEST(HandshakeTest, AListenerWithoutTheSecretIsRefused) {
-  const JobSecret key = secret();
-  const JobSecret wrong = other_secret();
+  const JobSecret key = right_secret();
+  const JobSecret wrong = wrong_secret();
   Handshake connector(HandshakeRole::kConnector, key);
   const HandshakeBytes hello = as_message(take_output(connector));
   HandshakeMessage impostor_hello;
@@ -152,7 +152,7 @@ TEST(HandshakeTest, AListenerWithoutTheSecretIsRefused) {
 }
 
 TEST(HandshakeTest, AnImpostorCannotSendTheConnectorsProofBack) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake connector(HandshakeRole::kConnector, key);
   take_output(connector);
   HandshakeMessage hello;
@@ -165,7 +165,7 @@ TEST(HandshakeTest, AnImpostorCannotSendTheConnectorsProofBack) {
 }
 
 TEST(HandshakeTest, AMirrorIsNoPeer) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake connector(HandshakeRole::kConnector, key);
   feed(connector, take_output(connector));
   EXPECT_EQ(connector.state(), State::kRefused);
@@ -173,7 +173,7 @@ TEST(HandshakeTest, AMirrorIsNoPeer) {
 }
 
 TEST(HandshakeTest, ARecordedHandshakeCannotBePlayedBack) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   std::vector<std::vector<std::byte>> recorded;
   {
     Handshake connector(HandshakeRole::kConnector, key);
@@ -191,7 +191,7 @@ TEST(HandshakeTest, ARecordedHandshakeCannotBePlayedBack) {
 }
 
 TEST(HandshakeTest, AListenerTellsAStrangerNothingToTryGuessesOn) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake listener(HandshakeRole::kListener, key);
   EXPECT_TRUE(listener.output().empty());
   Handshake connector(HandshakeRole::kConnector, key);
@@ -204,14 +204,14 @@ TEST(HandshakeTest, AListenerTellsAStrangerNothingToTryGuessesOn) {
 }
 
 TEST(HandshakeTest, NoncesAreFresh) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake first(HandshakeRole::kConnector, key);
   Handshake second(HandshakeRole::kConnector, key);
   EXPECT_NE(take_output(first), take_output(second));
 }
 
 TEST(HandshakeTest, VersionsThatDifferAreNamedOnBothSides) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake connector(HandshakeRole::kConnector, key, 3);
   Handshake listener(HandshakeRole::kListener, key, 1);
   carry(connector, listener);
@@ -227,7 +227,7 @@ TEST(HandshakeTest, VersionsThatDifferAreNamedOnBothSides) {
 }
 
 TEST(HandshakeTest, ARefusalOfALaterVersionForAnUnknownReasonIsAboutTheVersion) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake connector(HandshakeRole::kConnector, key);
   take_output(connector);
   HandshakeMessage refusal;
@@ -240,7 +240,7 @@ TEST(HandshakeTest, ARefusalOfALaterVersionForAnUnknownReasonIsAboutTheVersion) 
 }
 
 TEST(HandshakeTest, GarbageIsRefusedAtItsFirstWrongByte) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   for (std::string_view garbage : {"GET / HTTP/1.1\r\n", "V", "VERBENA ", "SSH-2.0-x\r\n"}) {
     Handshake listener(HandshakeRole::kListener, key);
     feed(listener, std::as_bytes(std::span(garbage)));
@@ -259,7 +259,7 @@ TEST(HandshakeTest, GarbageIsRefusedAtItsFirstWrongByte) {
 }
 
 TEST(HandshakeTest, MessagesOutOfTurnAreRefused) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   HandshakeMessage proof;
   proof.kind = HandshakeKind::kProof;
   {
@@ -285,7 +285,7 @@ TEST(HandshakeTest, MessagesOutOfTurnAreRefused) {
 }
 
 TEST(HandshakeTest, ARefusalFromOutsideReachesThePeer) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   Handshake connector(HandshakeRole::kConnector, key);
   Handshake listener(HandshakeRole::kListener, key);
   feed(listener, take_output(connector));
@@ -299,7 +299,7 @@ TEST(HandshakeTest, ARefusalFromOutsideReachesThePeer) {
 // Whatever single bit is altered on the way, the connector never takes the handshake for good, nor
 // does the listener unless all that it received was right.
 TEST(HandshakeTest, NoAlteredBitPasses) {
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   for (int altered_message = 0; altered_message < 4; ++altered_message) {
     for (size_t bit = 0; bit < 8 * kHandshakeMessageBytes; ++bit) {
       Handshake connector(HandshakeRole::kConnector, key);
@@ -319,7 +319,7 @@ TEST(HandshakeTest, RandomBytesNeverPass) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
   Random random(seed);
-  const JobSecret key = secret();
+  const JobSecret key = right_secret();
   for (int round = 0; round < 20'000; ++round) {
     const auto role = random.below(2) == 0 ? HandshakeRole::kConnector : HandshakeRole::kListener;
     Handshake handshake(role, key);
