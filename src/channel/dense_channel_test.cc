@@ -16,10 +16,6 @@
 namespace verbena::channel {
 namespace {
 
-struct Free {
-  void operator()(char* memory) const { std::free(memory); }
-};
-
 class DenseChannelTest : public testing::Test {
  protected:
   using Found = std::vector<std::pair<uint32_t, std::string>>;

@@ -5,10 +5,16 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <vector>
 
 namespace verbena::channel {
+
+// For slots from std::aligned_alloc().
+struct Free {
+  void operator()(char* memory) const { std::free(memory); }
+};
 
 class FakeQueue {
  public:

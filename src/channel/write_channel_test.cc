@@ -19,10 +19,6 @@
 namespace verbena::channel {
 namespace {
 
-struct Free {
-  void operator()(char* memory) const { std::free(memory); }
-};
-
 template <typename Mark>
 class WriteChannelTest : public testing::Test {
  protected:

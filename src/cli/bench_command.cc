@@ -25,7 +25,7 @@ namespace verbena::cli {
 
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kBenchHelp =
     R"(Topologies; a node is a process, and each of its threads has a core while there are enough:
   one-to-one     one requester, one responder
   N-to-1, M:1    --nodes x --threads request, one node responds with --responder-threads
@@ -238,7 +238,7 @@ void add_bench_command(Tool& tool) {
   listen_option->needs(secret);
   connect->needs(secret);
   command->footer(
-      kHelp +
+      kBenchHelp +
       examples_text(
           {"verbena bench one-to-one --device soft0 --protocol write/write --request 64 --response "
            "64,...,4KiB --verify",

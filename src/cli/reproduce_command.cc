@@ -36,7 +36,7 @@ namespace {
 constexpr std::string_view kSimulated = "sim:";
 constexpr uint64_t kMaxJobs = 1024;
 
-constexpr const char* kHelp =
+constexpr const char* kReproduceHelp =
     R"(Every claim is a row of share/verbena/reproduce/claims.csv, and its check is an entry of
 share/verbena/reproduce/checks/PAPER.toml: the points to measure, and what has to hold.
 A number holds within 25 %; one about hardware, or one that the device's profile was calibrated
@@ -269,8 +269,9 @@ void add_reproduce_command(Tool& tool) {
                             "Draw the figures on this page, together with what the papers state");
   tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;
   command->footer(
-      kHelp + examples_text({"verbena reproduce mpiiba --json verdicts.json",
-                             "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
+      kReproduceHelp +
+      examples_text({"verbena reproduce mpiiba --json verdicts.json",
+                     "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
   command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
 }
 

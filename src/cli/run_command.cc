@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "src/base/output.h"
+#include "src/cli/tool.h"
 
 namespace verbena::cli {
 
@@ -18,8 +19,6 @@ namespace {
 
 constexpr const char* kPreload = "LD_PRELOAD";
 
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
 // As shells do.
 constexpr int kExitNotExecutable = 126;
 constexpr int kExitNotFound = 127;

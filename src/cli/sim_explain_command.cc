@@ -30,7 +30,7 @@ namespace {
 // Long enough for a steady state; virtual time is not cheap.
 constexpr uint64_t kDurationNs = 500'000;
 
-constexpr const char* kHelp =
+constexpr const char* kExplainHelp =
     R"(Shows the way of one request and its response, from just before the post until the response is
 taken: when each step begins, how long it takes, on which node and in which unit. Steps in brackets
 are waits: for a unit that is busy, for an earlier step, or until a thread polls. The steps are
@@ -172,7 +172,7 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
   trace->option_text("FILE.json");
   tool.takes_path[trace] = true;
   command->footer(
-      kHelp +
+      kExplainHelp +
       examples_text(
           {"verbena sim explain one-to-one --device sim:connectx3-fdr --protocol write/write",
            "verbena sim explain M:1 --nodes 4 --pending 8 --quantile 0.99 --device "

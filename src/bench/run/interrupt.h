@@ -13,6 +13,8 @@ void ignore_interrupts();
 
 // The flag; the exit code of a process that obeys it is 128 + the signal (130 for Ctrl-C).
 bool interrupted();
+// So long a wait may last before the flag is read again.
+inline constexpr int kInterruptLookMs = 50;
 int interrupt_exit_code();
 
 }  // namespace verbena::bench

@@ -15,7 +15,6 @@ namespace verbena::bench {
 
 namespace {
 
-constexpr int kInterruptLookMs = 50;
 constexpr int64_t kTearDownTimeoutNs = 20'000'000'000;  // of all nodes together
 constexpr int64_t kTearDownLookNs = 100'000'000;
 // A node that is stopped may be continued with the one who waits for it, a little later.

@@ -8,7 +8,7 @@ namespace verbena::sim {
 namespace {
 
 // The share of misses when `members` are used in turn, after some rounds to begin with.
-double miss_share(uint64_t capacity, uint64_t window, size_t members, uint64_t seed = 1) {
+double state_miss_share(uint64_t capacity, uint64_t window, size_t members, uint64_t seed = 1) {
   StateCache cache;
   cache.configure(capacity, window);
   std::vector<CacheStamp> stamps(members);
@@ -25,18 +25,18 @@ double miss_share(uint64_t capacity, uint64_t window, size_t members, uint64_t s
 }
 
 TEST(StateCacheTest, WhatFitsIsNeverMissed) {
-  EXPECT_EQ(miss_share(64, 0, 64), 0);
-  EXPECT_EQ(miss_share(64, 0, 1), 0);
+  EXPECT_EQ(state_miss_share(64, 0, 64), 0);
+  EXPECT_EQ(state_miss_share(64, 0, 1), 0);
 }
 
 TEST(StateCacheTest, OfTwiceWhatFitsHalfIsMissed) {
-  EXPECT_NEAR(miss_share(64, 0, 128), 0.5, 0.02);
-  EXPECT_NEAR(miss_share(1000, 0, 4000), 0.75, 0.02);
+  EXPECT_NEAR(state_miss_share(64, 0, 128), 0.5, 0.02);
+  EXPECT_NEAR(state_miss_share(1000, 0, 4000), 0.75, 0.02);
 }
 
 TEST(StateCacheTest, WhatWasUsedJustBeforeIsThere) {
-  EXPECT_EQ(miss_share(16, 128, 128), 0);
-  EXPECT_GT(miss_share(16, 127, 128), 0.8);
+  EXPECT_EQ(state_miss_share(16, 128, 128), 0);
+  EXPECT_GT(state_miss_share(16, 127, 128), 0.8);
 }
 
 TEST(StateCacheTest, SizesCountNotMembers) {
