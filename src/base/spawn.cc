@@ -67,10 +67,6 @@ Result<int> wait_for_exit(pid_t process) {
                     fmt::format("cannot wait for process {}: {}", process, std::strerror(errno)));
     }
   }
-  return exit_code_of(wait_status);
-}
-
-int exit_code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 

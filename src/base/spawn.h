@@ -34,7 +34,6 @@ Result<pid_t> spawn(const std::vector<std::string>& arguments, const SpawnOption
 
 // Waits for the end of a child: its exit code, or 128 + the signal that ended it.
 Result<int> wait_for_exit(pid_t process);
-int exit_code_of(int wait_status);
 
 // Both together.
 Result<int> run_and_wait(const std::vector<std::string>& arguments,
