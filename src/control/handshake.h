@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "src/base/file_descriptor.h"
 #include "src/control/preface.h"
