@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,8 @@ struct Case {
   std::vector<std::string> measured;
 };
 
+void PrintTo(const Case& one, std::ostream* to) { *to << one.name; }
+
 class EstimatedOrder : public testing::TestWithParam<Case> {};
 
 std::map<std::string, double> estimated_ns(const Case& one) {
@@ -108,7 +111,8 @@ std::map<std::string, double> simulated_ns(const Case& one) {
   const Outcome outcome = run_tool(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   std::map<std::string, double> intervals_ns;
-  for (const json& point : json::parse(read_file(file)).at("results")) {
+  const json results = json::parse(read_file(file));
+  for (const json& point : results.at("results")) {
     const std::string mark = point.at("mark_layout");
     intervals_ns[std::string(point.at("protocol")) + " " + (mark == "none" ? "-" : mark)] =
         1e9 / double{point.at("rate_per_s")};

@@ -32,9 +32,9 @@ constexpr const char* kHelp =
     "  CPU         of the requesting and of the responding thread, per request\n"
     "  memory      registered by a requesting thread and by the responder\n"
     "For a simulated RNIC these are times. Of other devices the steps are not known one by one:\n"
-    "x1.50 is one and a half times the time of the cheapest design, with the steps of a typical\n"
-    "RNIC (soft0: of a software one). With READ no handler runs, so Protocol::kAutomatic never\n"
-    "takes it.\n"
+    "x1.50 is one and a half times the time of the cheapest design that runs a handler, with the\n"
+    "steps of a typical RNIC (soft0: of a software one). With READ no handler runs, so\n"
+    "Protocol::kAutomatic never takes it.\n"
     "Topologies: M:1 is --requesters M, 1:M is --responders M, N-to-M both. 'verbena bench'\n"
     "measures; 'verbena sim explain' shows where the time of one message goes.\n\n";
 
@@ -117,8 +117,17 @@ nlohmann::json to_json(const DesignEstimate& design) {
   return row;
 }
 
+// What times are given in proportion to. A READ without a thread at the responder is no measure for
+// the others.
+const DesignEstimate& comparable_best(const std::vector<DesignEstimate>& designs) {
+  for (const DesignEstimate& design : designs) {
+    if (design.usable && design.protocol != Protocol::kRead) return design;
+  }
+  return designs.front();
+}
+
 std::string table(const std::vector<DesignEstimate>& designs, bool with_model) {
-  const DesignEstimate& best = designs.front();
+  const DesignEstimate& best = comparable_best(designs);
   const auto time = [&best](double ns) {
     return best.of_this_device ? bench::time_text(ns)
                                : fmt::format("x{:.2f}", ns / best.interval_ns);
@@ -167,7 +176,8 @@ int explain(const Options& options) {
   print_output("{}", table(designs, workload->workers > 1));
   if (designs.front().usable && !designs.front().of_this_device) {
     print_output(
-        "x1.00 is the time of the cheapest design; proportions are estimated, not measured\n");
+        "x1.00 is the time of the cheapest design that runs a handler; proportions are estimated, "
+        "not measured\n");
   }
   return 0;
 }
