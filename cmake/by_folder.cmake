@@ -1,9 +1,12 @@
 # verbena_compile_by_folder(TARGET): the sources of a folder are compiled as one unit. Where many files include the same
 # large headers (CLI11, nlohmann/json, GoogleTest), these are parsed once and their templates compiled once: a fifth of
-# the CPU time. So a name in an anonymous namespace is used by no other file of the folder: not for its own, which is an
-error, nor for one of a header, which the first file's would hide from all behind it without one. Not for the data path, whose machine code must
-# not depend on what lies beside it. VERBENA_BY_FOLDER=OFF compiles each file alone: quicker where a single file is
-# edited again and again, and what clang-tidy reads (scripts/check).
+# the CPU time.
+#
+# So the names in a file's anonymous namespace must be used by no other file of the folder. If both declare one, the
+# compiler says so. If one declares it and the other one means a name of a header, it is hidden silently.
+#
+# Not for the data path, whose machine code must not depend on what lies beside it. VERBENA_BY_FOLDER=OFF compiles each
+# file alone: quicker where a single file is edited again and again, and what 'scripts/check tidy --alone' reads.
 option(VERBENA_BY_FOLDER "Compile the files of a folder together, where that is much faster" ON)
 
 function(verbena_compile_by_folder target)
