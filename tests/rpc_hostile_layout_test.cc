@@ -72,6 +72,7 @@ std::vector<Malformed> malformed_slots(MarkLayout layout, const channel::SlotSha
       add_notified(0xff, 8, "completion mark");
       break;
     case MarkLayout::kImmediate:
+    case MarkLayout::kAutomatic:
       break;
   }
   return slots;

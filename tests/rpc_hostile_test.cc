@@ -14,10 +14,9 @@ TEST_F(RpcHostileTest, GarbageInPolledSlots) {
   const auto attack = [](auto& requester) { requester.write(std::vector<char>(128, '\xee')); };
   for (MarkLayout layout :
        {MarkLayout::kLastBit, MarkLayout::kLengthMarkers, MarkLayout::kHeadTail}) {
-    rpc::with_mark_layout<rpc::WriteWrite>(
-        layout, [&]<typename Design>() { expect_ended<Design>("completion mark", attack); });
-    rpc::with_mark_layout<rpc::WriteSend>(
-        layout, [&]<typename Design>() { expect_ended<Design>("completion mark", attack); });
+    const auto ended = [&]<typename Design>() { expect_ended<Design>("completion mark", attack); };
+    rpc::with_mark_layout<Protocol::kWriteWrite, ReceiveQueues::kShared>(layout, ended);
+    rpc::with_mark_layout<Protocol::kWriteSend, ReceiveQueues::kShared>(layout, ended);
   }
 }
 

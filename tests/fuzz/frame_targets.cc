@@ -8,9 +8,11 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/wire.h"
 #include "src/bench/run/coordination.h"
+#include "src/connect/exchange.h"
 #include "src/job/member.h"
 #include "src/job/pmi_client.h"
 #include "src/rpc/endpoint_memory.h"
+#include "src/rpc/layer.h"
 #include "src/rpc/negotiation.h"
 #include "tests/fuzz/connection_pair.h"
 #include "tests/fuzz/targets.h"
@@ -219,7 +221,8 @@ Status run_coordination(std::span<const std::byte> input) {
 }
 std::vector<Bytes> coordination_seeds() {
   using bench::MessageKind;
-  bench::Report report{.requests = 1000, .last_ns = 5000, .looks = 4000, .empty_looks = 3000};
+  bench::Report report{.requests = 1000, .last_ns = 5000};
+  report.counters = {4000, 3000};
   report.costs.push_back({.cost = {.cycles = 100, .instructions = 200}, .messages = 1000});
   report.latencies.push_back({.ns = 900, .count = 1000});
   const std::vector<bench::Message> messages = {
