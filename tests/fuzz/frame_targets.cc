@@ -7,6 +7,7 @@
 
 #include "src/base/file_descriptor.h"
 #include "src/base/wire.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/run/coordination.h"
 #include "src/connect/exchange.h"
 #include "src/job/member.h"
@@ -221,6 +222,7 @@ Status run_coordination(std::span<const std::byte> input) {
 }
 std::vector<Bytes> coordination_seeds() {
   using bench::MessageKind;
+  const bench::Point point = bench::request_response_workload().point();
   bench::Report report{.requests = 1000, .last_ns = 5000};
   report.counters = {4000, 3000};
   report.costs.push_back({.cost = {.cycles = 100, .instructions = 200}, .messages = 1000});
@@ -228,7 +230,7 @@ std::vector<Bytes> coordination_seeds() {
   const std::vector<bench::Message> messages = {
       {.kind = MessageKind::kHello, .hello = {.host = "node-a", .cpus = {0, 1}, .token = 7}},
       {.kind = MessageKind::kSetup,
-       .setup = {.point = {}, .node = 1, .run_key = 2, .seed = 3, .cpus = {0}}},
+       .setup = {.point = point, .node = 1, .run_key = 2, .seed = 3, .cpus = {0}}},
       {.kind = MessageKind::kConnect, .addresses = {{"127.0.0.1", 1}, {"127.0.0.1", 2}}},
       {.kind = MessageKind::kPhase, .phase = {.verify = true, .number = 5}},
       {.kind = MessageKind::kGo, .go = {.host = "node-a", .now_ns = 1}},

@@ -4,6 +4,7 @@
 #include "src/bench/experiment/experiment_file.h"
 #include "src/bench/experiment/size_list.h"
 #include "src/bench/experiment/topology.h"
+#include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/result/result_file.h"
 #include "src/device/sim/rnic_profile.h"
 #include "src/job/member.h"
@@ -104,7 +105,8 @@ const bench::ResultOrigin& result_origin() {
   return origin;
 }
 Status run_results(std::span<const std::byte> input) {
-  const std::vector<bench::PointGroup> groups(1, bench::PointGroup(2));
+  const bench::Point point = bench::request_response_workload().point();
+  const std::vector<bench::PointGroup> groups(1, bench::PointGroup(2, point));
   Status status;
   with_file(input, [&](const std::string& path) {
     const auto results = bench::read_results(path, result_origin(), groups);
@@ -122,6 +124,7 @@ std::vector<Bytes> result_seeds() {
   std::vector<bench::PointResult> results(2);
   results[1].number = 1;
   for (bench::PointResult& result : results) {
+    result.point = bench::request_response_workload().point();
     result.runs.push_back({.requests = 1000, .rate_per_s = 1e6, .p50_ns = 900, .p99_ns = 1000});
   }
   return {as_bytes(bench::result_document(result_origin(), results).dump(1))};
