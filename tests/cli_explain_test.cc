@@ -79,7 +79,7 @@ struct Case {
   std::vector<std::string> measured;
 };
 
-void PrintTo(const Case& one, std::ostream* to) { *to << one.name; }
+std::ostream& operator<<(std::ostream& to, const Case& one) { return to << one.name; }
 
 class EstimatedOrder : public testing::TestWithParam<Case> {};
 
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {"--device", "sim:connectx3-fdr", "--requesters", "8", "--pending", "8"},
                          {"M:1", "--nodes", "8", "--responder-threads", "1", "--device",
                           "sim:connectx3-fdr", "--pending", "8"}}),
-    [](const testing::TestParamInfo<Case>& info) { return std::string(info.param.name); });
+    testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace verbena::test

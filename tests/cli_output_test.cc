@@ -14,7 +14,6 @@
 namespace verbena::test {
 namespace {
 
-using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr int kExitClosedPipe = 141;
