@@ -1,6 +1,7 @@
 #include "src/device/soft/validity.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -66,7 +67,8 @@ struct FailsAtTheEnd {
     const bool refused = check_valid<Domain>(&none) == EINVAL;
     const bool explained =
         std::string(last_error()).find("no protection domain") != std::string::npos;
-    _exit(refused && explained ? 0 : 2);
+    // Without a search for leaks, which a sanitizer makes even in _exit().
+    syscall(SYS_exit_group, refused && explained ? 0 : 2);
   }
 };
 
