@@ -1,15 +1,21 @@
 #include "src/device/soft/pages/thread_census.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+
+#include "src/base/file_descriptor.h"
 
 // Where the C library keeps the area for restartable sequences, from glibc 2.35 on.
 extern "C" __attribute__((weak)) const std::ptrdiff_t __rseq_offset;  // NOLINT
@@ -25,6 +31,23 @@ uint64_t robust_list_of(pid_t thread) {
   size_t size = 0;
   syscall(SYS_get_robust_list, thread, &head, &size);
   return reinterpret_cast<uint64_t>(head);
+}
+
+// A thread stays listed for a while after it was joined, and the main thread for as long as others
+// run. PF_EXITING is the kernel's mark of a thread that never returns to user code.
+bool has_exited(pid_t thread) {
+  constexpr unsigned kExiting = 4;
+  char text[512];
+  snprintf(text, sizeof(text), "/proc/self/task/%d/stat", thread);
+  const FileDescriptor file(open(text, O_RDONLY | O_CLOEXEC));
+  const ssize_t bytes = file.valid() ? read(file.get(), text, sizeof(text) - 1) : -1;
+  if (bytes <= 0) return !file.valid() ? errno == ENOENT : errno == ESRCH;
+  text[bytes] = '\0';
+  // The name, in brackets, may contain anything.
+  const char* fields = strrchr(text, ')');
+  unsigned flags = 0;
+  return fields != nullptr && sscanf(fields, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+         (flags & kExiting) != 0;
 }
 
 }  // namespace
@@ -52,6 +75,8 @@ std::vector<ThreadPlace> threads_of_process() {
     const auto id = static_cast<pid_t>(atoi(entry->d_name));
     if (id <= 0) continue;
     const uint64_t list = robust_list_of(id);
+    // The kernel forgets the list before it tells joiners; one that has just started has none yet.
+    if (list == 0 && has_exited(id)) continue;
     if (list == 0 || own_list == 0) {
       threads.push_back({.id = id});
     } else {

@@ -18,7 +18,7 @@ struct ThreadPlace {
 
 pid_t this_thread();
 
-// All threads, the calling one included. Costs about 1 µs per thread plus 20 µs.
+// All threads that may still run, the calling one included. Costs about 1 µs per thread plus 20 µs.
 std::vector<ThreadPlace> threads_of_process();
 
 }  // namespace verbena::soft
