@@ -25,7 +25,7 @@ constexpr uint32_t kMaxSges = 32;  // mlx4; mlx5 takes 30
 constexpr uint32_t kMaxCqes = 1 << 22;
 constexpr uint64_t kPageBytes = 4096;
 
-constinit thread_local LastError last_error_line;
+LastError last_error_line;
 
 int refuse(int error, std::string_view text) {
   last_error_line.set(text);

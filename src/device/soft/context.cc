@@ -20,7 +20,7 @@
 namespace verbena::soft {
 namespace {
 
-constinit thread_local LastError last_error_line;
+LastError last_error_line;
 
 // Some libraries look behind the public part for fields of their own devices.
 struct PaddedDevice {
