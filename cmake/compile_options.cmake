@@ -31,7 +31,9 @@ add_compile_definitions($<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
 set(VERBENA_SANITIZE "" CACHE STRING "Value for -fsanitize, e.g. address,undefined")
 if(VERBENA_SANITIZE)
   add_compile_options(-fsanitize=${VERBENA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${VERBENA_SANITIZE})
+  # DT_RPATH, because DT_RUNPATH is that of the caller of dlopen() alone, and the sanitizers call it in the program's
+  # place.
+  add_link_options(-fsanitize=${VERBENA_SANITIZE} LINKER:--disable-new-dtags)
   if(VERBENA_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # ThreadSanitizer does not see fences; gcc says so at each. Our fences order stores to other processes and to
     # devices, between which it sees nothing in any case.

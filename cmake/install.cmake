@@ -2,6 +2,7 @@
 #   include/verbena/            the public headers
 #   include/verbena/detail/     the headers behind verbena/design.h, and no other private ones
 #   lib/libverbena.a            all layers that a user's system links, in one library
+#   lib/verbena/libverbena.so   the software RNIC, which that loads where it is used
 #   lib/cmake/verbena/          find_package(verbena) -> verbena::verbena
 #   lib/pkgconfig/verbena.pc    pkg-config --cflags --libs verbena
 #   bin/verbena, lib/verbena/   the tool and the libraries it starts programs with (installed where they are built)
@@ -19,6 +20,11 @@ target_include_directories(verbena_library INTERFACE $<BUILD_INTERFACE:${PROJECT
 target_compile_features(verbena_library PUBLIC cxx_std_20)
 # The public headers need no more than libibverbs; the rest is needed to link only.
 target_link_libraries(verbena_library PUBLIC PkgConfig::IBVERBS)
+# So that soft0 finds libverbena.so; verbena.pc has the same.
+target_link_options(verbena_library INTERFACE
+  $<BUILD_INTERFACE:-Wl,-rpath,${CMAKE_LIBRARY_OUTPUT_DIRECTORY}>
+  $<INSTALL_INTERFACE:-Wl,-rpath,$<INSTALL_PREFIX>/lib/verbena>)
+add_dependencies(verbena_library verbena_soft_library)
 foreach(layer base control device memory channel connect rpc job)
   get_target_property(type verbena_${layer} TYPE)
   if(type STREQUAL STATIC_LIBRARY)

@@ -14,7 +14,7 @@
 #include "src/device/probe.h"
 #include "src/device/sim/control.h"
 #include "src/device/sim/rnic_profile.h"
-#include "src/device/soft/soft.h"
+#include "src/device/soft_library.h"
 #include "src/device/verbs_control.h"
 #include "verbena/fault.h"
 
@@ -62,6 +62,12 @@ Status not_found(std::string_view name, const HardwareDevices& hardware) {
   for (const ibv_device* device : hardware) known += std::string(device->name) + ", ";
   known += soft::kDeviceName;
   return explain_unlisted_device(name, known);
+}
+
+template <auto kClose>
+int close_faulty(ibv_context* context) {
+  fault::Injector::uninstall(context);
+  return kClose(context);
 }
 
 }  // namespace
@@ -128,11 +134,8 @@ Status Device::inject(const FaultPlan& faults) {
         StatusCode::kUnsupported,
         fmt::format("{} takes its faults from the simulation, not from a fault plan", info_.name)};
   }
-  const auto close = [](ibv_context* context) {
-    fault::Injector::uninstall(context);
-    if (sim::owns(context)) return sim::close_device(context);
-    return soft::owns(context) ? soft::close_device(context) : ibv_close_device(context);
-  };
+  const Close close = info_.kind == DeviceKind::kSoft ? close_faulty<close_soft_rnic>
+                                                      : close_faulty<ibv_close_device>;
   VERBENA_ASSIGN_OR_RETURN(const fault::Injector* injector,
                            fault::Injector::install(context_.get(), *control_, faults));
   context_ = {context_.release(), close};
@@ -147,11 +150,12 @@ FaultCounts injected_faults(const Device& device) {
 
 Result<Device> Device::open_without_faults(std::string_view name) {
   if (name == soft::kDeviceName) {
-    ibv_context* context = soft::open_device(soft::device());
+    VERBENA_ASSIGN_OR_RETURN(const soft::SoftRnic* rnic, load_soft_rnic());
+    ibv_context* context = rnic->open_device(rnic->device);
     if (context == nullptr) {
-      return verbs_error(soft::control(), fmt::format("cannot open {}", name), errno);
+      return verbs_error(*rnic->control, fmt::format("cannot open {}", name), errno);
     }
-    return from_context(context, soft::close_device, &soft::control(), name, DeviceKind::kSoft);
+    return from_context(context, close_soft_rnic, rnic->control, name, DeviceKind::kSoft);
   }
   if (name.starts_with(sim::kDevicePrefix)) {
     VERBENA_ASSIGN_OR_RETURN(ibv_context * context, sim::open_device(name));

@@ -418,10 +418,6 @@ const VerbsControl& control() {
   return kControl;
 }
 
-bool owns(const ibv_context* context) {
-  return context != nullptr && context->ops.post_send == post_send;
-}
-
 Result<ibv_context*> open_device(std::string_view name) {
   Simulation* const simulation = Simulation::current();
   if (simulation == nullptr || simulation->here() == nullptr) {

@@ -11,7 +11,6 @@
 namespace verbena::sim {
 
 const VerbsControl& control();
-bool owns(const ibv_context* context);
 
 // Opens the RNIC of the node where the caller is. kUnavailable outside of a simulation,
 // kInvalidArgument if the node has another RNIC.

@@ -16,6 +16,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
+#include "src/device/soft/soft_rnic.h"
 
 namespace verbena::soft {
 namespace {
@@ -147,12 +148,6 @@ int close_device(ibv_context* verbs) {
   retire(context);
   return 0;
 }
-
-bool owns(const ibv_context* context) {
-  return context != nullptr && context->ops.post_send == post_send;
-}
-
-bool owns(const ibv_device* candidate) { return candidate == device(); }
 
 int query_device(ibv_context*, ibv_device_attr* attributes) {
   *attributes = {};

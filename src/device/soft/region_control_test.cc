@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "src/device/soft/soft.h"
+#include "src/device/soft/soft_rnic.h"
 #include "verbena/device.h"
 
 namespace verbena::soft {

@@ -14,8 +14,8 @@
 #include "src/base/assert.h"
 #include "src/base/log.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/only_copy.h"
 #include "src/device/soft/rc.h"
-#include "src/device/soft/soft.h"
 
 namespace verbena::soft {
 namespace {
@@ -62,6 +62,7 @@ Result<Rnic*> Rnic::get() {
 Rnic* Rnic::existing() { return instance.load(std::memory_order_acquire); }
 
 Result<Rnic*> Rnic::make() {
+  VERBENA_RETURN_IF_ERROR(check_only_copy());
   VERBENA_ASSIGN_OR_RETURN(Registry registry, Registry::open());
   std::unique_ptr<Rnic> rnic(new Rnic(std::move(registry)));
   VERBENA_RETURN_IF_ERROR(rnic->start());
@@ -356,10 +357,6 @@ void Rnic::retry_idle() {
       retry_waiting(qp);
     }
   });
-}
-
-void pages_released(void* address, size_t length_bytes) {
-  if (Rnic* rnic = Rnic::existing()) rnic->pages().forget(address, length_bytes);
 }
 
 }  // namespace verbena::soft

@@ -23,7 +23,8 @@ bool is_device_node(const char* path) {
   constexpr char kDirectory[] = "/dev/infiniband/";
   constexpr size_t kDirectoryChars = sizeof(kDirectory) - 1;
   return path != nullptr && std::strncmp(path, kDirectory, kDirectoryChars) == 0 &&
-         std::strcmp(path + kDirectoryChars, device()->dev_name) == 0;
+         rnic().device != nullptr &&
+         std::strcmp(path + kDirectoryChars, rnic().device->dev_name) == 0;
 }
 
 // A real file of this name, as of a device whose driver counts as soft0 does, is left as it is.

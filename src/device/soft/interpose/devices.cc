@@ -1,6 +1,5 @@
 // Lists soft0 beside the real devices, opens and closes it.
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <new>
 #include <unordered_map>
@@ -28,12 +27,7 @@ __be64 ask_guid() {
   return control().query_device(nullptr, &attributes) == 0 ? attributes.node_guid : 0;
 }
 
-std::atomic<bool> opened{false};
-
 }  // namespace
-
-bool device_was_opened() { return opened.load(std::memory_order_relaxed); }
-
 }  // namespace verbena::soft::interpose
 
 using namespace verbena::soft;             // NOLINT: definitions below are global
@@ -45,7 +39,9 @@ VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   int installed_count = 0;
   ibv_device** installed = VERBENA_INSTALLED(ibv_get_device_list, "IBVERBS_1.1")(&installed_count);
   if (installed == nullptr) installed_count = 0;  // a kernel without RDMA
-  const auto count = static_cast<size_t>(installed_count) + 1;
+  ibv_device* soft = rnic().device;
+  const size_t soft_count = soft != nullptr ? 1 : 0;
+  const auto count = static_cast<size_t>(installed_count) + soft_count;
   auto** list = new (std::nothrow) ibv_device* [count + 1] {};
   if (list == nullptr) {
     if (installed != nullptr) {
@@ -54,8 +50,8 @@ VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
     errno = ENOMEM;
     return nullptr;
   }
-  list[0] = device();
-  std::copy_n(installed, installed_count, list + 1);
+  if (soft != nullptr) list[0] = soft;
+  std::copy_n(installed, installed_count, list + soft_count);
   {
     DeviceLists& lists = device_lists();
     std::lock_guard guard(lists.mutex);
@@ -96,14 +92,11 @@ VERBENA_EXPORT int ibv_get_device_index(ibv_device* device) {
 }
 
 VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
-  if (owns(device)) {
-    opened.store(true, std::memory_order_relaxed);
-    return reported(open_device(device), "ibv_open_device");
-  }
+  if (owns(device)) return reported(rnic().open_device(device), "ibv_open_device");
   return VERBENA_INSTALLED(ibv_open_device, "IBVERBS_1.1")(device);
 }
 
 VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
-  if (owns(context)) return reported(close_device(context), "ibv_close_device");
+  if (owns(context)) return reported(rnic().close_device(context), "ibv_close_device");
   return VERBENA_INSTALLED(ibv_close_device, "IBVERBS_1.1")(context);
 }

@@ -2,11 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <cstdlib>
-#include <mutex>
-
-#include "src/base/log.h"
-#include "src/base/runtime.h"
+#include <string>
 
 namespace verbena::soft::interpose {
 
@@ -20,26 +18,27 @@ void* find_installed_if_any(const char* name, const char* version) {
 void* find_installed(const char* name, const char* version) {
   void* found = find_installed_if_any(name, version);
   if (found == nullptr) {
-    log_error("the installed libibverbs has no {} (version {}); install a newer libibverbs", name,
-              version);
+    std::fprintf(stderr,
+                 "verbena: error: the installed libibverbs has no %s (version %s); install a newer "
+                 "libibverbs\n",
+                 name, version);
     std::abort();
   }
   return found;
 }
 
-void report_refusal(const char* verb) {
-  constexpr uint32_t kLinesPerPeriod = 5;
-  constexpr uint64_t kPeriodNs = 1'000'000'000;
-  const int error = errno;
-  const char* reason = control().last_error();
-  if (*reason != '\0' && log_enabled(LogLevel::kError)) {
-    static std::mutex mutex;
-    static LogRateLimit rate_limit(kLinesPerPeriod, kPeriodNs);
-    std::lock_guard guard(mutex);
-    uint64_t suppressed = 0;
-    if (rate_limit.allow(now_ns(), &suppressed)) log_error("{}: {}", verb, reason);
-  }
-  errno = error;
+const SoftRnic& rnic() {
+  static const SoftRnic none{};
+  static const SoftRnic& used = []() -> const SoftRnic& {
+    const SoftRnic& found = *verbena_soft_rnic(kSoftRnicVersion);
+    Dl_info place{};
+    const bool known = dladdr(reinterpret_cast<void*>(&verbena_soft_rnic), &place) != 0;
+    const std::string reason = why_unusable(found, known ? place.dli_fname : kLibraryName);
+    if (reason.empty()) return found;
+    std::fprintf(stderr, "verbena: error: %s\n", reason.c_str());
+    return none;
+  }();
+  return used;
 }
 
 }  // namespace verbena::soft::interpose

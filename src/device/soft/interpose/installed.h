@@ -1,16 +1,17 @@
-// The way from the interposer to the libibverbs that is installed, and what all its files share.
+// The way from the interposer to the libibverbs that is installed and to the software RNIC, and
+// what all its files share.
 //
 // Every public verb that takes an object is defined here under its own name and version. It asks
-// soft::owns() about the object's context and answers itself, or hands the call on unchanged: the
-// installed functions look behind the public structures, where the software RNIC's objects have
-// other things.
+// owns() about the object's context and hands the call to the software RNIC (libverbena.so), or on
+// unchanged: the installed functions look behind the public structures, where the software RNIC's
+// objects have other things.
 #pragma once
 
 #include <infiniband/verbs.h>
 
 #include <cerrno>
 
-#include "src/device/soft/soft.h"
+#include "src/device/soft/soft_rnic.h"
 
 // verbs.h gives these names to macros; here they are functions.
 #undef ibv_get_device_list
@@ -37,23 +38,25 @@ void* find_installed(const char* name, const char* version);
 // Null where it lacks it.
 void* find_installed_if_any(const char* name, const char* version);
 
-// Prints one line on why soft0 refused a verb, if it has a reason to give; VERBENA_LOG=off silences
-// it. Keeps errno.
-void report_refusal(const char* verb);
+// The software RNIC of this process. Where libverbena.so cannot be used, because it is of another
+// version, this says so once, and the result has no device, so that nothing belongs to it.
+const SoftRnic& rnic();
 
-// Whether this program has ever opened soft0.
-bool device_was_opened();
+// Whether an object is of soft0.
+inline bool owns(const ibv_device* device) { return device != nullptr && device == rnic().device; }
+inline bool owns(const ibv_context* context) { return context != nullptr && owns(context->device); }
+inline const VerbsControl& control() { return *rnic().control; }
 
 inline int reported(int error, const char* verb) {
   if (error != 0) [[unlikely]]
-    report_refusal(verb);
+    rnic().report_refusal(verb);
   return error;
 }
 
 template <typename Object>
 Object* reported(Object* object, const char* verb) {
   if (object == nullptr) [[unlikely]]
-    report_refusal(verb);
+    rnic().report_refusal(verb);
   return object;
 }
 

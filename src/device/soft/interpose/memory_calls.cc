@@ -1,9 +1,8 @@
 // Tells the software RNIC when the program gives shared pages back, and keeps the meaning that the
 // program expects of its memory calls: pages that soft0 shares with peers are a shared mapping,
-// though the program asked for a private one. What the software RNIC in this library calls itself
-// goes straight on, as __wrap_NAME below (the linker's --wrap). The C library does not come here
-// when malloc and free map and unmap large blocks; page sharing finds that out when such an address
-// is registered again.
+// though the program asked for a private one. The software RNIC calls the kernel itself where it
+// moves pages. The C library does not come here when malloc and free map and unmap large blocks;
+// page sharing finds that out when such an address is registered again.
 #include "src/device/soft/interpose/memory_calls.h"
 
 #include <sys/auxv.h>
@@ -13,12 +12,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
 #include <cstdint>
 
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/replace.h"
-#include "src/device/soft/pages/page_share.h"
 
 namespace verbena::soft::interpose {
 namespace {
@@ -29,13 +26,17 @@ std::atomic<decltype(&::munmap)> found_munmap;
 std::atomic<decltype(&::madvise)> found_madvise;
 std::atomic<decltype(&::mmap)> found_mmap;
 std::atomic<decltype(&::mremap)> found_mremap;
+// The software RNIC, once it is to be told; null before, too.
+std::atomic<const SoftRnic*> told_rnic;
 
 __attribute__((constructor)) void find_next_functions() {
   found_munmap.store(VERBENA_NEXT(munmap));
   found_madvise.store(VERBENA_NEXT(madvise));
   found_mmap.store(VERBENA_NEXT(mmap));
   found_mremap.store(VERBENA_NEXT(mremap));
-  PageShare::set_discards_seen();
+  if (rnic().device == nullptr) return;
+  rnic().see_discards();
+  told_rnic.store(&rnic());
 }
 
 void* as_pointer(long result) { return reinterpret_cast<void*>(result); }
@@ -78,6 +79,11 @@ void* next_mremap(void* address, size_t old_length, size_t length, int flags, vo
   return as_pointer(syscall(SYS_mremap, address, old_length, length, flags, new_address));
 }
 
+bool peers_share(const void* address, size_t length) {
+  const SoftRnic* told = told_rnic.load(std::memory_order_relaxed);
+  return told != nullptr && told->shares_any(address, length);
+}
+
 bool starts_a_page(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % page_bytes() == 0;
 }
@@ -88,7 +94,9 @@ size_t whole_pages(size_t length) {
 
 bool release(void* address, size_t length) {
   if (length == 0 || !starts_a_page(address)) return false;
-  pages_released(address, length);
+  if (const SoftRnic* told = told_rnic.load(std::memory_order_relaxed)) {
+    told->pages_released(address, length);
+  }
   return true;
 }
 
@@ -105,11 +113,10 @@ VERBENA_REPLACE(madvise) int verbena_madvise(void* address, size_t length, int a
   constexpr int kDontNeedLocked = 24;  // MADV_DONTNEED_LOCKED of newer headers
   if (advice == MADV_DONTNEED || advice == kDontNeedLocked) release(address, length);
   const int result = next_madvise(address, length, advice);
-  if (result != 0 && advice == MADV_FREE && errno == EINVAL && device_was_opened()) {
-    // The kernel frees private pages only. It may do so at any time, so at once is right too.
-    if (release(address, length)) return 0;
-    errno = EINVAL;
-  }
+  if (result == 0 || advice != MADV_FREE || errno != EINVAL) return result;
+  // The kernel frees private pages only. It may do so at any time, so at once is right too.
+  if (peers_share(address, length) && release(address, length)) return 0;
+  errno = EINVAL;
   return result;
 }
 
@@ -124,28 +131,3 @@ void* verbena_mmap64(void* address, size_t length, int protection, int flags, in
                      off64_t offset) noexcept {
   return map(address, length, protection, flags, fd, offset);
 }
-
-extern "C" {
-
-int __wrap_munmap(void* address, size_t length) { return next_munmap(address, length); }
-
-int __wrap_madvise(void* address, size_t length, int advice) {
-  return next_madvise(address, length, advice);
-}
-
-void* __wrap_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  return next_mmap(address, length, protection, flags, fd, offset);
-}
-
-void* __wrap_mremap(void* address, size_t old_length, size_t length, int flags, ...) {
-  void* new_address = nullptr;
-  if ((flags & MREMAP_FIXED) != 0) {
-    va_list arguments;
-    va_start(arguments, flags);
-    new_address = va_arg(arguments, void*);
-    va_end(arguments);
-  }
-  return next_mremap(address, old_length, length, flags, new_address);
-}
-
-}  // extern "C"

@@ -12,16 +12,9 @@
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/memory_calls.h"
 #include "src/device/soft/interpose/replace.h"
-#include "src/device/soft/pages/vma_query.h"
-#include "src/device/soft/rnic.h"
 
 namespace verbena::soft::interpose {
 namespace {
-
-bool shared(const void* address, size_t length) {
-  Rnic* rnic = Rnic::existing();
-  return rnic != nullptr && rnic->pages().shares_any(address, length);
-}
 
 bool overlap(const void* first, size_t first_length, const void* second, size_t second_length) {
   const auto first_begin = reinterpret_cast<uintptr_t>(first);
@@ -34,26 +27,9 @@ void* fail(int error) {
   return MAP_FAILED;
 }
 
-// The protection of the memory in the range; -1 if some is missing or protected otherwise. Where
-// the program has one mapping, sharing a part of it or marking its first page makes several.
-int protection_of(const PageShare& pages, const void* address, size_t length) {
-  auto at = reinterpret_cast<uint64_t>(address);
-  const uint64_t end = at + length;
-  int protection = -1;
-  VmaQuery::Scan scan(pages.mappings(), at, end);
-  for (Vma vma; at < end && scan.next(&vma); at = vma.end) {
-    const bool was_one = pages.shares(vma) || (!vma.shared && vma.inode == 0);
-    if (vma.start > at || !was_one || (protection >= 0 && vma.protection() != protection)) {
-      return -1;
-    }
-    protection = vma.protection();
-  }
-  return at < end ? -1 : protection;
-}
-
 // A moved mapping's contents at `new_address`, or where the kernel likes if that is null.
 void* copy_to_new_pages(void* address, size_t old_length, size_t length, void* new_address) {
-  const int protection = protection_of(Rnic::existing()->pages(), address, old_length);
+  const int protection = rnic().protection_of(address, old_length);
   if (protection < 0) return fail(EFAULT);
   if ((protection & PROT_READ) == 0) return fail(ENOMEM);
   const int fixed = new_address != nullptr ? MAP_FIXED : 0;
@@ -93,7 +69,7 @@ void* verbena_mremap(void* address, size_t old_length, size_t length, int flags,
   }
 
   if (fixed) release(new_address, wanted);
-  if ((fixed || wanted > had) && shared(address, had)) {
+  if ((fixed || wanted > had) && peers_share(address, had)) {
     if ((flags & MREMAP_MAYMOVE) == 0) return fail(ENOMEM);
     return copy_to_new_pages(address, had, wanted, new_address);
   }

@@ -163,6 +163,10 @@ class PageShare {
   // Whether some page of the range is shared. An interposed mremap() that lets pages grow has to
   // copy them to new memory then. No lock, no allocation.
   bool shares_any(const void* address, uint64_t length_bytes) const;
+  // The protection (PROT_...) of the memory in the range; -1 if some of it is missing, protected
+  // otherwise, or neither private nor of the memory file. Where the program has one mapping,
+  // sharing a part of it or marking its first page makes several. No lock, no allocation.
+  int protection_of(const void* address, uint64_t length_bytes) const;
 
  private:
   friend class ForkHandlers;

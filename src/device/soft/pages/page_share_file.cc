@@ -140,6 +140,19 @@ bool PageShare::shares_any(const void* address, uint64_t length_bytes) const {
   return false;
 }
 
+int PageShare::protection_of(const void* address, uint64_t length_bytes) const {
+  uint64_t at = as_number(address);
+  const uint64_t end = at + length_bytes;
+  int protection = -1;
+  VmaQuery::Scan scan(query_, at, end);
+  for (Vma vma; at < end && scan.next(&vma); at = vma.end) {
+    const bool of_one = is_own(vma) || (!vma.shared && vma.inode == 0);
+    if (vma.start > at || !of_one || (protection >= 0 && vma.protection() != protection)) return -1;
+    protection = vma.protection();
+  }
+  return at < end ? -1 : protection;
+}
+
 Result<void*> PageShare::map_new(uint64_t length_bytes) {
   if (length_bytes == 0 || length_bytes > kSpanBytes / 2) {
     return Status(StatusCode::kInvalidArgument,

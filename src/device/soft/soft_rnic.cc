@@ -1,0 +1,64 @@
+// The entry of libverbena.so, and what only it needs.
+#include "src/device/soft/soft_rnic.h"
+
+#include <cerrno>
+#include <mutex>
+
+#include "src/base/log.h"
+#include "src/base/runtime.h"
+#include "src/device/soft/pages/page_share.h"
+#include "src/device/soft/rnic.h"
+#include "src/device/soft/soft.h"
+
+namespace verbena::soft {
+namespace {
+
+void report_refusal(const char* verb) {
+  constexpr uint32_t kLinesPerPeriod = 5;
+  constexpr uint64_t kPeriodNs = 1'000'000'000;
+  const int error = errno;
+  const char* reason = control().last_error();
+  if (*reason != '\0' && log_enabled(LogLevel::kError)) {
+    static std::mutex mutex;
+    static LogRateLimit rate_limit(kLinesPerPeriod, kPeriodNs);
+    const std::lock_guard guard(mutex);
+    uint64_t suppressed = 0;
+    if (rate_limit.allow(now_ns(), &suppressed)) log_error("{}: {}", verb, reason);
+  }
+  errno = error;
+}
+
+void pages_released(void* address, size_t length_bytes) {
+  if (Rnic* rnic = Rnic::existing()) rnic->pages().forget(address, length_bytes);
+}
+
+bool shares_any(const void* address, size_t length_bytes) {
+  Rnic* rnic = Rnic::existing();
+  return rnic != nullptr && rnic->pages().shares_any(address, length_bytes);
+}
+
+int protection_of(const void* address, size_t length_bytes) {
+  Rnic* rnic = Rnic::existing();
+  return rnic != nullptr ? rnic->pages().protection_of(address, length_bytes) : -1;
+}
+
+}  // namespace
+}  // namespace verbena::soft
+
+const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: there is one so far*/) {
+  using namespace verbena::soft;  // NOLINT: this function is global
+  static const SoftRnic rnic = {
+      .version = kSoftRnicVersion,
+      .release = verbena::kVersion,
+      .device = device(),
+      .open_device = open_device,
+      .close_device = close_device,
+      .control = &control(),
+      .report_refusal = report_refusal,
+      .see_discards = PageShare::set_discards_seen,
+      .pages_released = pages_released,
+      .shares_any = shares_any,
+      .protection_of = protection_of,
+  };
+  return &rnic;
+}

@@ -1,0 +1,84 @@
+// The software RNIC of a process as everything outside of src/device/soft uses it: what
+// libverbena.so exports.
+//
+// A process has one software RNIC, so its code is in one shared library. Whoever needs it (this
+// library's own device soft0, the library in front of libibverbs, a module that another program
+// loads) loads "libverbena.so" by that name, never by a path: the dynamic linker then gives all of
+// them the copy that was loaded first. The name has no version for the same reason: who is older or
+// newer meets the same RNIC, and compares kSoftRnicVersion.
+//
+// Only C types, structures of libibverbs and pointers to functions of C cross this interface: the
+// library has a C++ library of its own. Posting and polling do not pass it: they go through
+// ibv_context::ops.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "src/device/verbs_control.h"
+#include "verbena/version.h"
+
+namespace verbena::soft {
+
+inline constexpr const char* kDeviceName = "soft0";
+inline constexpr const char* kLibraryName = "libverbena.so";
+
+// Of SoftRnic and of VerbsControl: every change of either raises it.
+inline constexpr uint32_t kSoftRnicVersion = 1;
+
+// Each call may be made from any thread.
+struct SoftRnic {
+  // These two are the same in all versions, so that versions can be compared.
+  uint32_t version;
+  const char* release;  // of Verbena, "1.2.3"
+
+  // The one software device; lives as long as the process. A context is of soft0 if it names this
+  // device.
+  ibv_device* device;
+  // Joins this user's registry of software RNICs. Null with errno on failure, and
+  // control->last_error() says why. The context's async_fd is a real descriptor. Each open yields
+  // an own context; all share the process's one RNIC.
+  ibv_context* (*open_device)(ibv_device*);
+  int (*close_device)(ibv_context*);
+  const VerbsControl* control;
+
+  // The rest is for the library in front of libibverbs.
+
+  // Prints one line on why this thread's latest call was refused, if there is a reason to give, at
+  // most a few a second; VERBENA_LOG=off silences it. Keeps errno.
+  void (*report_refusal)(const char* verb);
+  // Somebody calls pages_released() for every munmap, MADV_DONTNEED and the like of the program.
+  void (*see_discards)();
+  // The program gives the pages of [address, address + length) back to the kernel or puts others
+  // there: munmap, mmap with MAP_FIXED, MADV_DONTNEED. What peers shared of them becomes zero
+  // pages, and a later registration starts anew. Called before the kernel is, on any thread and
+  // from malloc, so it neither allocates nor waits long. Does nothing, at the cost of a load, where
+  // nothing is shared.
+  void (*pages_released)(void* address, size_t length_bytes);
+  // Whether peers share a page of the range. No lock, no allocation.
+  bool (*shares_any)(const void* address, size_t length_bytes);
+  // The protection (PROT_...) of the memory in the range, which to the program is one mapping; -1
+  // if some of it is missing, protected otherwise or of something else.
+  int (*protection_of)(const void* address, size_t length_bytes);
+};
+static_assert(sizeof(VerbsControl) == 25 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 11 * sizeof(void*), "then raise kSoftRnicVersion");
+
+// Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
+inline std::string why_unusable(const SoftRnic& found, const std::string& library) {
+  if (found.version == kSoftRnicVersion) return "";
+  return "soft0: " + library + " is of Verbena " + found.release + " (interface " +
+         std::to_string(found.version) + "), and what uses it is of Verbena " + kVersion +
+         " (interface " + std::to_string(kSoftRnicVersion) +
+         "); a process has one software RNIC, so build all that it loads with one release";
+}
+
+}  // namespace verbena::soft
+
+// The software RNIC by the interface of this version; where the library does not have that, by its
+// newest one: why_unusable() compares.
+extern "C" [[gnu::visibility("default")]] const verbena::soft::SoftRnic* verbena_soft_rnic(
+    uint32_t version);
