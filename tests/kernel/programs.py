@@ -8,7 +8,8 @@ BUILD = Path(os.environ.get("VERBENA_BUILD", Path(__file__).resolve().parents[2]
 TOOL = BUILD / "bin/verbena"
 TESTS = ["device_test", "rpc_one_to_one_test", "rpc_hostile_test", "rpc_dispatcher_test", "rpc_broken_test",
          "rpc_service_test", "rpc_peer_process"]
-ALL = [TOOL] + [BUILD / "bin" / name for name in TESTS]
+# With the library that those with soft0 load.
+ALL = [TOOL, BUILD / "lib/verbena/libverbena.so"] + [BUILD / "bin" / name for name in TESTS]
 
 SECRET = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 OTHER_SECRET = "that of another job, not this one's"
