@@ -19,7 +19,7 @@ target_include_directories(verbena_library INTERFACE $<BUILD_INTERFACE:${PROJECT
 target_compile_features(verbena_library PUBLIC cxx_std_20)
 # The public headers need no more than libibverbs; the rest is needed to link only.
 target_link_libraries(verbena_library PUBLIC PkgConfig::IBVERBS)
-foreach(layer base control device memory channel connect rpc job)
+foreach(layer base control device memory channel connect rpc remote job)
   get_target_property(type verbena_${layer} TYPE)
   if(type STREQUAL STATIC_LIBRARY)
     target_sources(verbena_library PRIVATE $<TARGET_OBJECTS:verbena_${layer}>)
