@@ -22,12 +22,14 @@ constexpr uint64_t kCountedOperations = 5000;
 // All kinds of operations, in turn: at once, and one at a time.
 void operate(RemoteRegion& region, const MemoryRegion& memory, uint64_t operations,
              Counted& counted) {
+  const LocalSlice pieces[] = {{&memory, 0, 40}, {&memory, 100, 8}, {&memory, 4000, 16}};
   const LocalSlice slice{.memory = &memory, .offset_bytes = 64, .size_bytes = 4096};
   char bytes[64] = {};
   uint64_t posted = 0;
   uint64_t done = 0;
   const auto post = [&](uint64_t number) {
-    switch (number % 6) {
+    const VectorMethod method = all_vector_methods()[number % 3];
+    switch (number % 8) {
       case 0:
         return region.post_write(kFirstWord, number, number);
       case 1:
@@ -38,6 +40,10 @@ void operate(RemoteRegion& region, const MemoryRegion& memory, uint64_t operatio
         return region.post_compare_and_swap(kCounter, number, number, number);
       case 4:
         return region.post_write(4096, slice, number);
+      case 5:
+        return region.post_writev(256, pieces, number, method);
+      case 6:
+        return region.post_readv(256, pieces, number, method);
       default:
         return region.post_read(4096, slice, number);
     }
@@ -51,6 +57,7 @@ void operate(RemoteRegion& region, const MemoryRegion& memory, uint64_t operatio
       static_cast<void>(region.write(kFirstWord, done));
       static_cast<void>(region.read(128, std::span<char>(bytes)));
       static_cast<void>(region.fetch_and_add(kCounter, 1));
+      static_cast<void>(region.readv(256, pieces));
     }
   }
 }
@@ -89,8 +96,9 @@ Status run_back_end(ControlListener& listener) {
 TEST(RemoteDataPathTest, NoAllocationNoLockNoSystemCall) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
   for (const RemoteRegionOptions& options :
-       {RemoteRegionOptions{}, RemoteRegionOptions{.pending = 1},
-        RemoteRegionOptions{.pending = 32, .signal_interval = 8, .post_batch = 4}}) {
+       {RemoteRegionOptions{.max_entries = 3}, RemoteRegionOptions{.pending = 1, .max_entries = 4},
+        RemoteRegionOptions{
+            .pending = 32, .signal_interval = 8, .post_batch = 4, .max_entries = 3}}) {
     SCOPED_TRACE(options.pending);
     const JobSecret secret = JobSecret::random();
     auto listener = ControlListener::listen("127.0.0.1", 0, secret);

@@ -55,10 +55,12 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/posting.h"
+#include "verbena/remote_vector.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -162,8 +164,8 @@ enum class Order : uint8_t {
 // An operation that is done.
 struct RemoteCompletion {
   uint64_t token = 0;
-  // What was read, of an atomic the 8 bytes before it; of a WRITE nothing. Valid until the next
-  // post.
+  // What was read, of an atomic the 8 bytes before it; of a WRITE and of vectors nothing. Valid
+  // until the next post.
   std::span<const char> bytes;
 
   template <typename T>
@@ -193,12 +195,17 @@ struct RemoteRegionOptions {
   // Operations that are posted as one list (one doorbell). 1: each at once. Above: when that many
   // are there, and at each poll; at most 256 and pending.
   uint32_t post_batch = 1;
+  // The most pieces of a vector operation, 1 to 1024 (readv() and so on). Each of the pending
+  // operations then has as many entries in the send queue.
+  uint32_t max_entries = 1;
+  // Threads that use the device like this one at once: for VectorMethod::kAutomatic.
+  uint32_t threads = 1;
   bool huge_pages = false;
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
 
 struct RemoteStatistics {
-  uint64_t reads = 0;
+  uint64_t reads = 0;  // work requests
   uint64_t writes = 0;
   uint64_t atomics = 0;
   uint64_t read_bytes = 0;
@@ -244,6 +251,13 @@ class RemoteRegion {
     return write(to.offset_bytes, bytes_of(value));
   }
 
+  // Several pieces of registered memory, at most options.max_entries, which lie one behind the
+  // other in the region ("memsem" III-A). With VectorMethod::kSp at most options.copy_bytes in all.
+  virtual Status readv(uint64_t offset_bytes, std::span<const LocalSlice> to,
+                       VectorMethod method = VectorMethod::kAutomatic) = 0;
+  virtual Status writev(uint64_t offset_bytes, std::span<const LocalSlice> from,
+                        VectorMethod method = VectorMethod::kAutomatic) = 0;
+
   // Sets the word to `desired` if it is `expected`. What it was before: equal to `expected` if it
   // was set.
   virtual Result<uint64_t> compare_and_swap(RemotePointer<uint64_t> word, uint64_t expected,
@@ -272,6 +286,19 @@ class RemoteRegion {
                                            Order order = Order::kPosted) = 0;
   virtual PostResult post_fetch_and_add(RemotePointer<uint64_t> word, uint64_t addend,
                                         uint64_t token, Order order = Order::kPosted) = 0;
+
+  // As readv() and writev(). With VectorMethod::kSp at most options.value_bytes in all; the pieces
+  // of a WRITE then may change at once, those of a READ are filled when its completion is taken.
+  virtual PostResult post_readv(uint64_t offset_bytes, std::span<const LocalSlice> to,
+                                uint64_t token, VectorMethod method = VectorMethod::kAutomatic,
+                                Order order = Order::kPosted) = 0;
+  virtual PostResult post_writev(uint64_t offset_bytes, std::span<const LocalSlice> from,
+                                 uint64_t token, VectorMethod method = VectorMethod::kAutomatic,
+                                 Order order = Order::kPosted) = 0;
+  // What the methods cost for operations of about this size (by powers of two); the one that
+  // kAutomatic takes comes first. Control path.
+  virtual std::vector<VectorEstimate> vector_estimates(bool reads, uint32_t entries,
+                                                       uint32_t entry_bytes) const = 0;
 
   template <typename T>
   PostResult post_read(RemotePointer<T> from, uint64_t token, Order order = Order::kPosted) {

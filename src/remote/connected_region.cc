@@ -19,6 +19,8 @@ namespace {
 constexpr uint32_t kMaxPending = 4096;
 constexpr uint32_t kMaxPostBatch = 256;
 constexpr uint32_t kMaxValueBytes = 1u << 20;
+constexpr uint32_t kMaxEntries = 1024;
+constexpr uint32_t kMaxThreads = 1024;
 constexpr uint32_t kMaxCopyBytes = 16u << 20;
 
 Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t most) {
@@ -35,6 +37,8 @@ Status check(const RemoteRegionOptions& options) {
       check_range("copy_bytes", options.copy_bytes, sizeof(uint64_t), kMaxCopyBytes));
   VERBENA_RETURN_IF_ERROR(
       check_range("signal_interval", options.signal_interval, 1, options.pending));
+  VERBENA_RETURN_IF_ERROR(check_range("max_entries", options.max_entries, 1, kMaxEntries));
+  VERBENA_RETURN_IF_ERROR(check_range("threads", options.threads, 1, kMaxThreads));
   return check_range("post_batch", options.post_batch, 1, std::min(options.pending, kMaxPostBatch));
 }
 
@@ -45,8 +49,7 @@ ConnectedRegion::ConnectedRegion(const Device& device, ControlConnection& contro
     : options_(options),
       control_(&control),
       peer_("the back-end " + control.peer_name()),
-      device_name_(device.info().name),
-      device_has_atomics_(device.info().atomics),
+      device_(device.info()),
       value_stride_bytes_(round_up<uint64_t>(options.value_bytes, kCacheLineBytes)) {}
 
 ConnectedRegion::~ConnectedRegion() {
@@ -57,7 +60,8 @@ ConnectedRegion::~ConnectedRegion() {
 OperationQueueSizes ConnectedRegion::queue_sizes() const {
   return {.pending = options_.pending,
           .signal_interval = options_.signal_interval,
-          .post_batch = options_.post_batch};
+          .post_batch = options_.post_batch,
+          .max_entries = options_.max_entries};
 }
 
 Status ConnectedRegion::prepare(const Device& device, const ProtectionDomain& domain) {
@@ -66,6 +70,7 @@ Status ConnectedRegion::prepare(const Device& device, const ProtectionDomain& do
   connect::EndpointPlan plan;
   plan.arena_bytes = values_bytes + round_up<uint64_t>(options_.copy_bytes, kCacheLineBytes);
   plan.send_depth_wrs = OperationQueue::depth_wrs(queue_sizes());
+  plan.max_send_sges = std::min(options_.max_entries, info.max_sges);
   plan.inline_bytes = connect::inline_limit_bytes(info, options_.inline_bytes);
   plan.max_outstanding_reads = connect::outstanding_reads(info);
   plan.huge_pages = options_.huge_pages;
@@ -82,6 +87,10 @@ Status ConnectedRegion::prepare(const Device& device, const ProtectionDomain& do
   inline_limit_bytes_ = std::min(options_.inline_bytes, endpoint_->queue_pair.max_inline_bytes());
   queue_ = OperationQueue(endpoint_->queue_pair.get(), endpoint_->send_completions->get(),
                           queue_sizes());
+  pieces_.resize((OperationQueue::ring_size(options_.pending) + 1) * options_.max_entries);
+  if (options_.max_entries > 1) {
+    vector_choice_ = VectorChoice(info, vector_workload(), options_.max_entries);
+  }
   return Status::ok_status();
 }
 
@@ -98,7 +107,7 @@ Result<std::unique_ptr<ConnectedRegion>> ConnectedRegion::open(const Device& dev
       control, kLayer, region->endpoint_ ? &*region->endpoint_ : nullptr, mine,
       [&](WireReader& theirs) { return decode(theirs, Role::kFrontEnd, &region->region_); },
       options.handshake_timeout_ns));
-  region->atomics_ = region->device_has_atomics_ && region->region_.atomics;
+  region->atomics_ = region->device_.atomics && region->region_.atomics;
   return region;
 }
 
@@ -137,7 +146,7 @@ void ConnectedRegion::refuse(Access access, uint64_t offset_bytes, uint64_t byte
   } else if (!atomics_) {
     refusal_ = Status(StatusCode::kUnsupported,
                       fmt::format("{} has no atomics; use READ and WRITE, or another device",
-                                  device_has_atomics_ ? "the device of " + peer_ : device_name_));
+                                  device_.atomics ? "the device of " + peer_ : device_.name));
   } else {
     VERBENA_ASSERT(access == Access::kAtomic);
     refusal_ = Status(
@@ -169,6 +178,49 @@ void ConnectedRegion::refuse_value(uint64_t bytes) {
                     fmt::format("a value of {} bytes was posted, value_bytes is {}; raise it, or "
                                 "register the memory and use a LocalSlice",
                                 bytes, options_.value_bytes));
+}
+
+void ConnectedRegion::refuse_vector(const Vector& vector, uint64_t entries,
+                                    uint32_t staging_bytes) {
+  if (entries > options_.max_entries) {
+    refusal_ = Status(StatusCode::kInvalidArgument,
+                      fmt::format("a vector has {} pieces, max_entries is {}; raise it, or use "
+                                  "fewer pieces",
+                                  entries, options_.max_entries));
+  } else if (vector.total_bytes > kMaxTransferBytes) {
+    refusal_ = Status(StatusCode::kInvalidArgument,
+                      fmt::format("a vector of {} bytes is longer than a transfer, {} bytes; "
+                                  "transfer it in parts",
+                                  vector.total_bytes, kMaxTransferBytes));
+  } else if (vector.method == VectorMethod::kSp) {
+    refusal_ = Status(StatusCode::kInvalidArgument,
+                      fmt::format("a vector of {} bytes does not fit the buffer of {} bytes that "
+                                  "sp copies through; raise value_bytes (copy_bytes for readv() "
+                                  "and writev()), or take sgl or doorbell",
+                                  vector.total_bytes, staging_bytes));
+  } else {
+    refusal_ = Status(StatusCode::kInvalidArgument,
+                      fmt::format("{} pieces are more than the {} entries that {} takes in a "
+                                  "gather list; take sp or doorbell, or fewer pieces",
+                                  vector.pieces.size(), device_.max_sges, device_.name));
+  }
+}
+
+VectorWorkload ConnectedRegion::vector_workload() const {
+  return {.pending = options_.pending,
+          .threads = options_.threads,
+          .staging_bytes = std::min(options_.value_bytes, options_.copy_bytes),
+          .inline_bytes = options_.inline_bytes,
+          .signal_interval = options_.signal_interval};
+}
+
+std::vector<VectorEstimate> ConnectedRegion::vector_estimates(bool reads, uint32_t entries,
+                                                              uint32_t entry_bytes) const {
+  VectorWorkload workload = vector_workload();
+  workload.reads = reads;
+  workload.entries = entries;
+  workload.entry_bytes = entry_bytes;
+  return estimate_vector_methods(device_, VectorChoice::rounded(workload));
 }
 
 }  // namespace verbena::remote

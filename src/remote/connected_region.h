@@ -7,15 +7,18 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "src/channel/channel_error.h"
 #include "src/connect/endpoint.h"
 #include "src/connect/peer_watch.h"
 #include "src/remote/operation_queue.h"
 #include "src/remote/region_description.h"
+#include "src/remote/vector_cost.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/remote.h"
+#include "verbena/remote_vector.h"
 #include "verbena/status.h"
 
 namespace verbena::remote {
@@ -57,6 +60,16 @@ class ConnectedRegion final : public RemoteRegion {
   PostResult post_fetch_and_add(RemotePointer<uint64_t> word, uint64_t addend, uint64_t token,
                                 Order order) override;
 
+  Status readv(uint64_t offset_bytes, std::span<const LocalSlice> to, VectorMethod method) override;
+  Status writev(uint64_t offset_bytes, std::span<const LocalSlice> from,
+                VectorMethod method) override;
+  PostResult post_readv(uint64_t offset_bytes, std::span<const LocalSlice> to, uint64_t token,
+                        VectorMethod method, Order order) override;
+  PostResult post_writev(uint64_t offset_bytes, std::span<const LocalSlice> from, uint64_t token,
+                         VectorMethod method, Order order) override;
+  std::vector<VectorEstimate> vector_estimates(bool reads, uint32_t entries,
+                                               uint32_t entry_bytes) const override;
+
   bool flush() override;
   uint32_t collect() override;
   RemoteCompletion take() override;
@@ -71,6 +84,15 @@ class ConnectedRegion final : public RemoteRegion {
   }
 
  private:
+  // A vector that may be posted, in pieces that are not empty.
+  struct Vector {
+    bool reads = false;
+    VectorMethod method = VectorMethod::kSp;
+    uint64_t offset_bytes = 0;
+    uint64_t total_bytes = 0;
+    unsigned flags = 0;
+    std::span<ibv_sge> pieces = {};
+  };
   // What an operation does to the region.
   enum class Access : uint8_t { kRead, kWrite, kAtomic };
   // A piece of this process's memory, with its key.
@@ -122,6 +144,11 @@ class ConnectedRegion final : public RemoteRegion {
     return bytes <= inline_limit_bytes_ ? IBV_SEND_INLINE : 0;
   }
 
+  static unsigned fence(Order order) { return order == Order::kAfterReads ? IBV_SEND_FENCE : 0; }
+
+  // A work request with `pieces` gather entries of `bytes` together, for its caller to fill in.
+  ibv_send_wr& add_request(ibv_wr_opcode opcode, unsigned flags, uint64_t offset_bytes,
+                           uint32_t bytes, uint32_t pieces);
   void add_transfer(ibv_wr_opcode opcode, unsigned flags, uint64_t offset_bytes,
                     const Local& local);
   void add_atomic(const Atomic& atomic, unsigned flags, uint64_t offset_bytes, const Local& result);
@@ -131,6 +158,18 @@ class ConnectedRegion final : public RemoteRegion {
                          Order order);
   Status transfer_alone(ibv_wr_opcode opcode, unsigned flags, uint64_t offset_bytes,
                         const Local& local);
+  // Fills in the rest of `vector`, with its pieces in pieces_of(place). False: refusal_ says why it
+  // may not be.
+  bool make_vector(std::span<const LocalSlice> slices, uint32_t place, uint32_t staging_bytes,
+                   Vector* vector);
+  // Adds its work requests. The result says where its bytes go, if the CPU has to put them there.
+  std::span<const ibv_sge> add_vector(const Vector& vector, const Local& staging);
+  PostResult post_vector(Vector vector, std::span<const LocalSlice> slices, uint64_t token);
+  Status vector_alone(Vector vector, std::span<const LocalSlice> slices);
+  // Of the operation at that place of the ring; one behind them for synchronous calls.
+  std::span<ibv_sge> pieces_of(uint32_t place) {
+    return {pieces_.data() + size_t{place} * options_.max_entries, options_.max_entries};
+  }
   Result<uint64_t> atomic_alone(const Atomic& atomic, RemotePointer<uint64_t> word);
   // Posts what was added, and waits for it.
   Status finish_alone();
@@ -150,6 +189,8 @@ class ConnectedRegion final : public RemoteRegion {
   void refuse(Access access, uint64_t offset_bytes, uint64_t bytes);
   void refuse_slice(const LocalSlice& slice);
   void refuse_value(uint64_t bytes);
+  void refuse_vector(const Vector& vector, uint64_t entries, uint32_t staging_bytes);
+  VectorWorkload vector_workload() const;
   // The first failure is the one to tell.
   void fail(Status status);
   void fail(const channel::ChannelError& error);
@@ -158,14 +199,15 @@ class ConnectedRegion final : public RemoteRegion {
   const RemoteRegionOptions options_;
   ControlConnection* control_;
   std::string peer_;
-  std::string device_name_;
-  bool device_has_atomics_;
+  const DeviceInfo device_;
   RegionDescription region_;
   bool atomics_ = false;  // both devices have them
   uint32_t inline_limit_bytes_ = 0;
   uint64_t value_stride_bytes_ = 0;
   char* values_ = nullptr;       // one for each place of the ring
   char* copy_buffer_ = nullptr;  // of synchronous calls
+  std::vector<ibv_sge> pieces_;  // of vectors
+  VectorChoice vector_choice_;
   OperationQueue queue_;
   connect::PeerWatch watch_;
   connect::SilenceCheck silence_;

@@ -4,11 +4,10 @@
 #include "src/base/runtime.h"
 #include "src/base/virtual_time.h"
 #include "src/remote/connected_region.h"
+#include "src/remote/vector_copy.h"
 
 namespace verbena::remote {
 namespace {
-
-unsigned fence(Order order) { return order == Order::kAfterReads ? IBV_SEND_FENCE : 0; }
 
 void copy(char* to, const char* from, uint64_t bytes) {
   if (bytes == 0) return;
@@ -20,24 +19,30 @@ void copy(char* to, const char* from, uint64_t bytes) {
 
 // --- work requests ---
 
-void ConnectedRegion::add_transfer(ibv_wr_opcode opcode, unsigned flags, uint64_t offset_bytes,
-                                   const Local& local) {
-  // Some devices take a gather entry of length 0 for 2^31 bytes.
-  const uint32_t pieces = local.size_bytes != 0 ? 1 : 0;
+ibv_send_wr& ConnectedRegion::add_request(ibv_wr_opcode opcode, unsigned flags,
+                                          uint64_t offset_bytes, uint32_t bytes, uint32_t pieces) {
   ibv_send_wr& request = queue_.add(opcode, flags, pieces);
-  if (pieces != 0) {
-    request.sg_list[0] = {.addr = reinterpret_cast<uint64_t>(local.data),
-                          .length = local.size_bytes,
-                          .lkey = local.lkey};
-  }
   request.wr.rdma.remote_addr = region_.address + offset_bytes;
   request.wr.rdma.rkey = region_.rkey;
   if (opcode == IBV_WR_RDMA_READ) {
     ++statistics_.reads;
-    statistics_.read_bytes += local.size_bytes;
+    statistics_.read_bytes += bytes;
   } else {
     ++statistics_.writes;
-    statistics_.written_bytes += local.size_bytes;
+    statistics_.written_bytes += bytes;
+  }
+  return request;
+}
+
+void ConnectedRegion::add_transfer(ibv_wr_opcode opcode, unsigned flags, uint64_t offset_bytes,
+                                   const Local& local) {
+  // Some devices take a gather entry of length 0 for 2^31 bytes.
+  const uint32_t pieces = local.size_bytes != 0 ? 1 : 0;
+  ibv_send_wr& request = add_request(opcode, flags, offset_bytes, local.size_bytes, pieces);
+  if (pieces != 0) {
+    request.sg_list[0] = {.addr = reinterpret_cast<uint64_t>(local.data),
+                          .length = local.size_bytes,
+                          .lkey = local.lkey};
   }
 }
 
@@ -61,7 +66,8 @@ PostResult ConnectedRegion::post_transfer(ibv_wr_opcode opcode, unsigned flags,
                                           uint64_t token) {
   add_transfer(opcode, flags, offset_bytes, local);
   const uint32_t result_bytes = opcode == IBV_WR_RDMA_READ ? local.size_bytes : 0;
-  return committed(queue_.commit({token, local.data, result_bytes}));
+  return committed(
+      queue_.commit({.token = token, .bytes = local.data, .size_bytes = result_bytes}));
 }
 
 PostResult ConnectedRegion::post_read(uint64_t offset_bytes, uint32_t size_bytes, uint64_t token,
@@ -118,7 +124,8 @@ PostResult ConnectedRegion::post_atomic(const Atomic& atomic, RemotePointer<uint
   if (!queue_.has_room()) return would_block();
   const Local result = next_value(sizeof(uint64_t));
   add_atomic(atomic, fence(order), word.offset_bytes, result);
-  return committed(queue_.commit({token, result.data, sizeof(uint64_t)}));
+  return committed(
+      queue_.commit({.token = token, .bytes = result.data, .size_bytes = sizeof(uint64_t)}));
 }
 
 PostResult ConnectedRegion::post_compare_and_swap(RemotePointer<uint64_t> word, uint64_t expected,
@@ -158,6 +165,7 @@ uint32_t ConnectedRegion::collect() {
 
 RemoteCompletion ConnectedRegion::take() {
   const Operation& operation = queue_.take();
+  if (!operation.scatter.empty()) scatter(operation.bytes, operation.scatter);
   return {operation.token, {operation.bytes, operation.size_bytes}};
 }
 

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/base/assert.h"
@@ -35,6 +36,8 @@ struct Operation {
   uint64_t token = 0;
   const char* bytes = nullptr;  // where its result lies
   uint32_t size_bytes = 0;
+  // Where the CPU copies what was read, piece by piece.
+  std::span<const ibv_sge> scatter = {};
 };
 
 class OperationQueue {

@@ -87,6 +87,8 @@ class SimulatedRegions {
   // How a front-end fared; ok also if its node has crashed before its end.
   const Status& status(uint32_t front_end) const { return ends_[front_end].status; }
   bool crashed(uint32_t front_end) { return cluster_.node(front_end + 1).crashed; }
+  // Its memory then means nothing: a WRITE may be acknowledged before it is there.
+  bool back_end_crashed() { return cluster_.node(0).crashed; }
 
  private:
   // Longer than the retries of the simulated RNICs, and than any test's work.
