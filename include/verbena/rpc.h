@@ -49,6 +49,7 @@
 
 #include "verbena/connection.h"
 #include "verbena/device.h"
+#include "verbena/posting.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -113,8 +114,6 @@ inline constexpr uint32_t kMaxMessageBytes = 1u << 29;
 inline constexpr uint32_t kMaxPending = 4096;
 inline constexpr uint32_t kMaxConnections = 4096;
 
-inline constexpr uint32_t kDeviceInlineLimit = ~0u;
-
 struct DesignChoice;  // verbena/design_estimate.h
 
 struct RequesterOptions {
@@ -174,12 +173,6 @@ struct ResponderOptions {
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
 
-enum class PostResult : uint8_t {
-  kPosted,
-  kWouldBlock,  // the slot still waits for its response, or the send queue is full: poll, try again
-  kFailed,      // see status()
-};
-
 // What has passed a connection so far; seen from either side.
 struct ConnectionStatistics {
   uint64_t requests = 0;
@@ -225,7 +218,8 @@ class Requester {
   virtual char* request_buffer(uint32_t slot) = 0;
 
   // Sends the first `bytes` of the slot's request buffer. The buffer must not change until the
-  // response came. Never blocks. kFailed also for a slot or a size beyond the options, or a READ
+  // response came. Never blocks. kWouldBlock: the slot still waits for its response, or the send
+  // queue is full. kFailed: see status(); also for a slot or a size beyond the options, or a READ
   // outside the responder's memory: the status then is kInvalidArgument.
   virtual PostResult try_post(uint32_t slot, uint32_t bytes) = 0;
 

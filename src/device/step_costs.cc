@@ -39,6 +39,7 @@ StepCosts profile_costs(const sim::Profile& profile) {
   costs.take_receive_ns = ns(profile.rx_receive);
   costs.write_gap_ns = ns(profile.queue_pair_write_gap);
   costs.read_gap_ns = ns(profile.queue_pair_read_gap);
+  costs.gather_entry_ns = ns(profile.queue_pair_gather_gap);
   costs.fetch_ahead_bytes = 16 << 10;  // transmit.cc
   costs.path_ns = ns(profile.switch_latency + 2 * profile.cable);
   costs.link_byte_ns = byte_ns(profile.link_kib);
@@ -66,6 +67,7 @@ StepCosts software_costs() {
   costs.take_receive_ns = 60;  // the line of the receive queue goes to the sender
   costs.write_gap_ns = 110;    // each message is a line that goes to the receiver
   costs.read_gap_ns = 0;
+  costs.gather_entry_ns = 5;
   costs.path_ns = costs.link_byte_ns = costs.packet_overhead_bytes = 0;
   return costs;
 }

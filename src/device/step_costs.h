@@ -40,6 +40,7 @@ struct StepCosts {
   double take_receive_ns = 5;
   double write_gap_ns = 110;     // from one message of a queue pair to its next
   double read_gap_ns = 110;      // from one READ to the next
+  double gather_entry_ns = 30;   // for each further entry of a gather list
   double fetch_ahead_bytes = 0;  // payload that a queue pair has fetched before it is sent; 0: any
 
   // --- network ---

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <span>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/run/run.h"
 #include "src/bench/run/simulated_nodes.h"
-#include "src/device/sim/simulated_node.h"
 
 namespace verbena::simulation_test {
 
@@ -23,8 +21,6 @@ using bench::Point;
 
 constexpr const char* kDevice = "sim:connectx3-fdr";
 constexpr uint32_t kMostNodes = 6;
-// Set-up and phases of a scenario without faults take some hundred microseconds.
-constexpr uint64_t kFaultsWithinNs = 600'000;
 // Longer than any patience of a requester (closed_loop.h) or of a handshake.
 constexpr uint64_t kSurvivorsNs = 130'000'000'000;
 
@@ -67,71 +63,6 @@ void draw_topology(Random& random, Point* point) {
   }
 }
 
-// A fault that comes at its time.
-struct Fault {
-  sim::Simulation* simulation;
-  uint32_t node;
-  uint64_t number;
-};
-
-void link_goes(void* object, uint64_t up) {
-  const Fault& fault = *static_cast<Fault*>(object);
-  sim::Simulation& simulation = *fault.simulation;
-  simulation.fabric().set_link(simulation.node(fault.node), up != 0);
-}
-
-void queue_pair_fails(void* object, uint64_t) {
-  const Fault& fault = *static_cast<Fault*>(object);
-  sim::Rnic& rnic = fault.simulation->node(fault.node).rnic;
-  std::vector<sim::QueuePair*> ready;
-  for (uint32_t number = 1; sim::QueuePair* const qp = rnic.find_queue_pair(number); ++number) {
-    if (qp->state == IBV_QPS_RTS) ready.push_back(qp);
-  }
-  if (ready.empty()) return;
-  rnic.fail(*ready[fault.number % ready.size()], IBV_WC_WR_FLUSH_ERR);
-}
-
-void node_crashes(void* object, uint64_t) {
-  const Fault& fault = *static_cast<Fault*>(object);
-  fault.simulation->node(fault.node).crash();
-}
-
-class Faults {
- public:
-  Faults(const Scenario& scenario, sim::Simulation& simulation)
-      : simulation_(simulation), random_(scenario.seed ^ kSeed) {
-    simulation.fabric().set_faults({.loss_ppm = scenario.loss_ppm,
-                                    .delay_ppm = scenario.delay_ppm,
-                                    .delay_most = scenario.delay_most_ns * sim::kPsPerNs});
-    simulation.node(any_node()).slow_percent = scenario.slow_percent;
-    for (uint32_t i = 0; i < scenario.link_flaps; ++i) {
-      const uint64_t down_ns = random_.below(kFaultsWithinNs);
-      Fault* const fault = plan(link_goes, down_ns, 0);
-      simulation.at((down_ns + random_.below(100'000)) * sim::kPsPerNs, link_goes, fault, 1);
-    }
-    for (uint32_t i = 0; i < scenario.queue_pair_errors; ++i) {
-      plan(queue_pair_fails, random_.below(kFaultsWithinNs), 0);
-    }
-    for (uint32_t i = 0; i < scenario.crashes; ++i) {
-      plan(node_crashes, random_.below(kFaultsWithinNs), 0);
-    }
-  }
-
- private:
-  static constexpr uint64_t kSeed = 0x6661756c7473;
-
-  uint32_t any_node() { return static_cast<uint32_t>(random_.below(simulation_.nodes())); }
-  Fault* plan(sim::Event::Act act, uint64_t at_ns, uint64_t argument) {
-    faults_.push_back({&simulation_, any_node(), random_.next()});
-    simulation_.at(at_ns * sim::kPsPerNs, act, &faults_.back(), argument);
-    return &faults_.back();
-  }
-
-  sim::Simulation& simulation_;
-  Random random_;
-  std::deque<Fault> faults_;
-};
-
 Status broken(std::string what) { return {StatusCode::kInternal, std::move(what)}; }
 
 Status check_result(const Scenario& scenario, const bench::Wiring& wiring,
@@ -173,15 +104,15 @@ Scenario draw(uint64_t seed) {
   if (one_in(random, 8)) point.active_ppm = 500'000;
   scenario.requests = between(random, 4, 24);
 
-  if (one_in(random, 2)) scenario.loss_ppm = one_in(random, 2) ? 1'000 : 20'000;
+  if (one_in(random, 2)) scenario.faults.loss_ppm = one_in(random, 2) ? 1'000 : 20'000;
   if (one_in(random, 4)) {
-    scenario.delay_ppm = 10'000;
-    scenario.delay_most_ns = one_in(random, 2) ? 5'000 : 300'000;
+    scenario.faults.delay_ppm = 10'000;
+    scenario.faults.delay_most_ns = one_in(random, 2) ? 5'000 : 300'000;
   }
-  if (one_in(random, 4)) scenario.link_flaps = between(random, 1, 4);
-  if (one_in(random, 4)) scenario.slow_percent = between(random, 200, 5'000);
-  if (one_in(random, 10)) scenario.queue_pair_errors = between(random, 1, 2);
-  if (one_in(random, 16)) scenario.crashes = 1;
+  if (one_in(random, 4)) scenario.faults.link_flaps = between(random, 1, 4);
+  if (one_in(random, 4)) scenario.faults.slow_percent = between(random, 200, 5'000);
+  if (one_in(random, 10)) scenario.faults.queue_pair_errors = between(random, 1, 2);
+  if (one_in(random, 16)) scenario.faults.crashes = 1;
   if (one_in(random, 4)) settings.poll_batch = between(random, 1, 2);
   return scenario;
 }
@@ -191,17 +122,14 @@ std::string describe(const Scenario& scenario) {
   const bench::RequestResponseSettings& settings = bench::request_response_settings(point);
   return fmt::format(
       "{} {}x{} to {}x{}, {} {}, {} B / {} B, pending {}, receive queues {}, dispatcher {}, "
-      "block {}, inline {}, signal {}, batch {}, poll {}, {} requests; loss {} ppm, delay {} ppm "
-      "of {} ns, "
-      "{} flaps, slow {} %, {} queue pair errors, {} crashes",
+      "block {}, inline {}, signal {}, batch {}, poll {}, {} requests; {}",
       bench::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
       point.responder_threads, protocol_name(settings.protocol), layout_text(settings),
       settings.request_bytes, settings.response_bytes, point.pending,
       receive_queues_name(settings.receive_queues),
       point.model == bench::ConnectionModel::kDispatcher, point.wait == bench::WaitMode::kBlock,
       point.inline_bytes, point.signal_interval, point.post_batch, settings.poll_batch,
-      scenario.requests, scenario.loss_ppm, scenario.delay_ppm, scenario.delay_most_ns,
-      scenario.link_flaps, scenario.slow_percent, scenario.queue_pair_errors, scenario.crashes);
+      scenario.requests, sim::describe(scenario.faults));
 }
 
 Outcome carry_out(const Scenario& scenario) {
@@ -211,7 +139,7 @@ Outcome carry_out(const Scenario& scenario) {
   bench::SimulatedNodes nodes(scenario.seed, true);
   outcome.broken = nodes.add(kDevice, static_cast<uint32_t>(wiring->nodes.size()));
   if (!outcome.broken.ok()) return outcome;
-  const Faults faults(scenario, nodes.simulation());
+  const sim::ScheduledFaults faults(scenario.faults, scenario.seed, nodes.simulation());
 
   bench::RunOptions options;
   options.length = {.requests = scenario.requests, .duration_ns = 1'000'000'000'000};

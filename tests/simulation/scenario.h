@@ -5,6 +5,7 @@
 #include <string>
 
 #include "src/bench/experiment/point.h"
+#include "src/device/sim/fault_schedule_for_test.h"
 #include "verbena/status.h"
 
 namespace verbena::simulation_test {
@@ -14,16 +15,9 @@ struct Scenario {
   bench::Point point;
   uint64_t requests = 0;  // of each requesting thread, in each phase
 
-  // Faults; 0: none of the kind.
-  uint32_t loss_ppm = 0;
-  uint32_t delay_ppm = 0;
-  uint64_t delay_most_ns = 0;
-  uint32_t link_flaps = 0;
-  uint64_t slow_percent = 100;  // of one node
-  uint32_t queue_pair_errors = 0;
-  uint32_t crashes = 0;
+  sim::FaultSchedule faults = {};
 
-  bool must_finish() const { return queue_pair_errors == 0 && crashes == 0; }
+  bool must_finish() const { return faults.is_survivable(); }
 };
 
 // What the seed says.

@@ -1,0 +1,47 @@
+// The other side of remote_kill_test: a back-end or a front-end in a process of its own, so that it
+// can be killed. Usage: remote_peer_process PORT, with the job's secret in VERBENA_TEST_SECRET.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/remote_support.h"
+
+namespace verbena::remote_test {
+namespace {
+
+Status run(uint16_t port, const JobSecret& secret) {
+  VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
+                           ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskTag, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  if (task.role == Role::kFrontEnd) {
+    VERBENA_ASSIGN_OR_RETURN(auto region,
+                             open_region(device, domain, control, {.pending = task.pending}));
+    take_numbers(*region, ~uint64_t{0}, [](uint64_t) {});
+    return region->status();
+  }
+  VERBENA_ASSIGN_OR_RETURN(auto region,
+                           expose_region(device, domain, {.size_bytes = kRegionBytes}));
+  VERBENA_RETURN_IF_ERROR(region->accept(control));
+  Waiter waiter;
+  while (region->look_after() > 0) waiter.idle();
+  return Status::ok_status();
+}
+
+int run_main(int argc, char** argv) {
+  const char* text = std::getenv(rpc_test::kSecretVariable);
+  if (argc != 2 || text == nullptr) return 2;
+  const auto secret = JobSecret::from_string(text);
+  if (!secret.ok()) return 2;
+  const Status status = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}\n", status.message());
+  return 1;
+}
+
+}  // namespace
+}  // namespace verbena::remote_test
+
+int main(int argc, char** argv) { return verbena::remote_test::run_main(argc, argv); }
