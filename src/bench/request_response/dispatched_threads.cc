@@ -11,6 +11,7 @@
 #include "src/bench/request_response/request_work.h"
 #include "src/bench/request_response/requesting_connections.h"
 #include "src/bench/run/request_phases.h"
+#include "src/bench/run/responding_steps.h"
 #include "src/rpc/designs.h"
 #include "verbena/dispatcher.h"
 
@@ -58,20 +59,6 @@ class DispatchedTarget {
   MarkLayout layout_;
 };
 
-// Waits for the step in which all connect; false: the point ends before.
-bool await_connect(NodeJob& job, Step& step) {
-  while (step.kind != StepKind::kConnect && step.kind != StepKind::kLeave) {
-    step = job.team.next(step.number);
-  }
-  return step.kind == StepKind::kConnect;
-}
-
-void end_with(NodeJob& job, Step& step, const Status& status) {
-  if (status.ok()) return;
-  job.team.failed(status);
-  while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
-}
-
 // Carries requests until the phase ends. `poll()` returns how often a message was moved.
 template <typename Requester, typename Poll>
 Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
@@ -80,7 +67,7 @@ Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
       uint64_t{job.node().requesting} * job.setup.point.pending * dispatcher.requesters().size();
   Waiter waiter;
   uint32_t idle_polls = 0;
-  while (!job.team.halt().load(std::memory_order_relaxed)) {
+  while (!job.team.halted()) {
     note_looks(mailboxes);
     if (poll() > 0) {
       note_hand_over();
@@ -113,22 +100,13 @@ Status carry_costed(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& rep
 }
 
 template <typename Requester>
-Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report, Step step) {
-  for (;;) {
-    step = job.team.next(step.number);
-    if (step.kind == StepKind::kLeave) return Status::ok_status();
-    if (step.kind == StepKind::kPrepare) {
-      report = Report{};
-      if (step.phase.kind == PhaseKind::kCost) {
-        VERBENA_RETURN_IF_ERROR(carry_costed(job, dispatcher, report));
-        continue;
-      }
-      job.team.finished();
-      VERBENA_RETURN_IF_ERROR(carry(job, dispatcher, [&] { return dispatcher.poll(); }));
-    } else if (step.kind == StepKind::kEnd) {
-      job.team.finished();
-    }
-  }
+Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report,
+                     const Step& step) {
+  return serve_phases(job.team, step, report, [&](const Step& phase) {
+    if (phase.phase.kind == PhaseKind::kCost) return carry_costed(job, dispatcher, report);
+    job.team.finished();
+    return carry(job, dispatcher, [&] { return dispatcher.poll(); });
+  });
 }
 
 Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
@@ -181,13 +159,13 @@ void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Ste
 
 void run_dispatcher_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   Step step;
-  if (await_connect(job, step))
-    end_with(job, step, connect_and_dispatch(job, number, report, step));
+  if (!job.team.await(StepKind::kConnect, step)) return;
+  job.team.end_with(connect_and_dispatch(job, number, report, step), step);
 }
 
 void run_worker_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   Step step;
-  if (!await_connect(job, step)) return;
+  if (!job.team.await(StepKind::kConnect, step)) return;
   const uint64_t connect_number = step.number;
   job.team.finished();
   step = job.team.next(step.number);

@@ -35,14 +35,8 @@ Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, co
 
 void run_requesting_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   Step step;
-  while (step.kind != StepKind::kConnect && step.kind != StepKind::kLeave) {
-    step = job.team.next(step.number);
-  }
-  if (step.kind == StepKind::kLeave) return;
-  const Status status = connect_and_serve(job, number, report, step);
-  if (status.ok()) return;
-  job.team.failed(status);
-  while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
+  if (!job.team.await(StepKind::kConnect, step)) return;
+  job.team.end_with(connect_and_serve(job, number, report, step), step);
 }
 
 }  // namespace verbena::bench

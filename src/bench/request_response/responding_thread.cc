@@ -1,12 +1,9 @@
 #include "src/bench/request_response/responding_thread.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
@@ -14,7 +11,7 @@
 #include "src/bench/request_response/readable_memory.h"
 #include "src/bench/request_response/request_response_settings.h"
 #include "src/bench/request_response/request_work.h"
-#include "src/bench/run/thread_connection.h"
+#include "src/bench/run/responding_steps.h"
 #include "src/rpc/designs.h"
 #include "src/rpc/negotiation.h"
 
@@ -22,10 +19,8 @@ namespace verbena::bench {
 
 namespace {
 
-constexpr int64_t kAcceptLookNs = 20'000'000;
-
 template <typename Design>
-class RespondingThread {
+class RespondingThread final : public RespondingTarget {
   using Responder = typename Design::Responder;
   static constexpr bool kReads = std::is_same_v<Responder, rpc::ReadResponder>;
 
@@ -33,7 +28,7 @@ class RespondingThread {
   RespondingThread(NodeJob& job, uint32_t number, ThreadReport& report)
       : job_(job), number_(number), report_(report) {}
 
-  Status listen() {
+  Status prepare() override {
     const Point& point = job_.setup.point;
     const RequestResponseSettings& settings = request_response_settings(point);
     ResponderOptions options;
@@ -59,74 +54,31 @@ class RespondingThread {
       }
     }
     VERBENA_ASSIGN_OR_RETURN(responder_, Responder::create(job_.device, job_.domain, options));
-    // All requesters may come at once, and wait while this thread connects one of them.
-    ControlListenerOptions listener;
-    listener.max_pending = std::max<size_t>(listener.max_pending, connections());
-    listener.handshake_timeout_ns = kSetupTimeoutNs;
-    VERBENA_ASSIGN_OR_RETURN(listener_,
-                             ControlListener::listen(job_.address, 0, job_.secret, listener));
-    report_.address = {job_.address, listener_->port()};
-    job_.team.finished();
     return Status::ok_status();
   }
 
-  Status accept() {
-    const uint64_t start_ns = now_ns();
-    while (requesting_.size() < connections() && !halted()) {
-      Result<ControlConnection> accepted = listener_->accept(kAcceptLookNs);
-      if (!accepted.ok()) {
-        if (accepted.status().code() != StatusCode::kTimeout) return accepted.status();
-        if (now_ns() - start_ns < uint64_t{kSetupTimeoutNs} * 2) continue;
-        return Status(
-            StatusCode::kTimeout,
-            fmt::format("{} of {} requesters connected within {} s; is the machine "
-                        "overloaded?",
-                        requesting_.size(), connections(), 2 * kSetupTimeoutNs / 1'000'000'000));
-      }
-      auto control = std::make_unique<ControlConnection>(std::move(*accepted));
-      VERBENA_ASSIGN_OR_RETURN(const PairHello hello,
-                               control->receive_value<PairHello>(kPairHelloTag, kSetupTimeoutNs));
-      VERBENA_RETURN_IF_ERROR(responder_->connect(*control));
-      controls_.push_back(std::move(control));
-      VERBENA_ASSERT(responder_->latest_connection() == requesting_.size());
-      requesting_.push_back(hello.requesting);
-    }
-    listener_.reset();
+  Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) override {
+    VERBENA_RETURN_IF_ERROR(responder_->connect(*control));
+    controls_.push_back(std::move(control));
+    VERBENA_ASSERT(responder_->latest_connection() == requesting_.size());
+    requesting_.push_back(requesting);
     return Status::ok_status();
   }
 
-  // Serves phases until the team leaves.
-  Status serve(Step step) {
-    job_.team.finished();
-    for (;;) {
-      step = job_.team.next(step.number);
-      if (step.kind == StepKind::kLeave) return Status::ok_status();
-      if (step.kind == StepKind::kPrepare) {
-        report_.report = Report{};
-        VERBENA_RETURN_IF_ERROR(answer(step));
-      } else if (step.kind == StepKind::kEnd) {
-        job_.team.finished();
-      }
-    }
-  }
-
- private:
-  uint32_t connections() const {
-    return static_cast<uint32_t>(job_.connections().responding[number_].peers.size());
-  }
-  bool halted() const { return job_.team.halt().load(std::memory_order_relaxed); }
-
-  Status answer(const Step& step) {
+  Status answer(const Step& step) override {
     if constexpr (kReads) {
       // Costs nothing, in any unit; the thread sleeps.
       report_.report.costs = {{CpuCost{}, 0}};
       job_.team.finished();
       return sleep_until_halt(step);
     } else {
-      const Phase& phase = step.phase;
-      const bool verify = phase.verify;
-      return verify ? answer_with<true>(phase) : answer_with<false>(phase);
+      return step.phase.verify ? answer_with<true>(step.phase) : answer_with<false>(step.phase);
     }
+  }
+
+ private:
+  uint32_t connections() const {
+    return static_cast<uint32_t>(job_.connections().responding[number_].peers.size());
   }
 
   template <bool kVerify>
@@ -168,10 +120,10 @@ class RespondingThread {
   Status sleep_until_halt(Step step) {
     constexpr int64_t kLookNs = 100'000'000;
     const auto nothing = [](const Request&, std::span<char>) { return 0u; };
-    while (!halted()) {
+    while (!job_.team.halted()) {
       step = job_.team.next_within(step.number, kLookNs);
       responder_->poll(nothing);
-      if (!responder_->status().ok() && !halted()) return responder_->status();
+      if (!responder_->status().ok() && !job_.team.halted()) return responder_->status();
     }
     return Status::ok_status();
   }
@@ -183,38 +135,19 @@ class RespondingThread {
   std::vector<std::unique_ptr<ControlConnection>> controls_;  // outlive the responder
   std::vector<uint32_t> requesting_;                          // by connection
   std::unique_ptr<Responder> responder_;
-  std::optional<ControlListener> listener_;
 };
-
-template <typename Design>
-Status run_design(NodeJob& job, uint32_t number, ThreadReport& report) {
-  RespondingThread<Design> thread(job, number, report);
-  VERBENA_RETURN_IF_ERROR(thread.listen());
-  Step step;
-  while (step.kind != StepKind::kConnect) {
-    step = job.team.next(step.number);
-    if (step.kind == StepKind::kLeave) return Status::ok_status();
-  }
-  VERBENA_RETURN_IF_ERROR(thread.accept());
-  return thread.serve(step);
-}
 
 }  // namespace
 
 void run_responding_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
-  Step step;
-  while (step.kind != StepKind::kListen && step.kind != StepKind::kLeave) {
-    step = job.team.next(step.number);
-  }
-  if (step.kind == StepKind::kLeave) return;
   const RequestResponseSettings& settings = request_response_settings(job.setup.point);
   const MarkLayout layout = rpc::usable_layout(settings.layout, job.device.info().writes_in_order);
-  const Status status = rpc::with_design_point(
-      settings.protocol, layout, settings.receive_queues,
-      [&]<typename Design>() { return run_design<Design>(job, number, report); });
-  if (status.ok()) return;
-  job.team.failed(status);
-  while (step.kind != StepKind::kLeave) step = job.team.next(step.number);
+  auto target = rpc::with_design_point(settings.protocol, layout, settings.receive_queues,
+                                       [&]<typename Design>() -> std::unique_ptr<RespondingTarget> {
+                                         return std::make_unique<RespondingThread<Design>>(
+                                             job, number, report);
+                                       });
+  run_responding_steps(job, number, std::move(target), report);
 }
 
 }  // namespace verbena::bench

@@ -78,6 +78,17 @@ void ThreadTeam::failed(Status why) {
   wake();
 }
 
+bool ThreadTeam::await(StepKind kind, Step& step) {
+  while (step.kind != kind && step.kind != StepKind::kLeave) step = next(step.number);
+  return step.kind == kind;
+}
+
+void ThreadTeam::end_with(const Status& status, Step& step) {
+  if (status.ok()) return;
+  failed(status);
+  await(StepKind::kLeave, step);
+}
+
 void ThreadTeam::wake() {
   if (VirtualTime* const time = VirtualTime::current()) return time->wake_all_at(&event_);
   const uint64_t one = 1;

@@ -55,11 +55,17 @@ class ThreadTeam {
   Step next(uint64_t number);
   // The same, or nothing new (the same number) after `timeout_ns`.
   Step next_within(uint64_t number, int64_t timeout_ns);
+  // Waits for a step of this kind, from `step` on, which becomes that step; false: the point ends
+  // before it.
+  bool await(StepKind kind, Step& step);
   void finished();
   // The thread takes no further part, but waits for kLeave.
   void failed(Status why);
+  // Where `status` is an error, failed() and the wait for kLeave.
+  void end_with(const Status& status, Step& step);
   // Set from kEnd or kLeave on, cleared by kPrepare: polling loops end.
   const std::atomic<bool>& halt() const { return halt_; }
+  bool halted() const { return halt_.load(std::memory_order_relaxed); }
 
  private:
   void wake();
