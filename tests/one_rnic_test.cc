@@ -28,6 +28,16 @@ class OneRnicTest : public testing::Test {
                                    {"LD_LIBRARY_PATH", library_path}})
         .wait();
   }
+  // Runs the program in a tree of its own, with this file as the library that it finds there.
+  Outcome run_with_library(const std::string& file) {
+    namespace fs = std::filesystem;
+    const std::string program = scratch_.file("bin/program");
+    fs::create_directories(scratch_.file("bin"));
+    fs::create_directories(scratch_.file("lib/verbena"));
+    fs::copy_file(kProgram, program);
+    if (!file.empty()) fs::copy_file(file, scratch_.file("lib/verbena/libverbena.so"));
+    return run({program, "open"});
+  }
   static bool has_interposer() {
     return access(VERBENA_TEST_PROCESSES "/../lib/verbena/libverbena-verbs.so", R_OK) == 0;
   }
@@ -77,11 +87,11 @@ TEST_F(OneRnicTest, RefusesToBeTheSecondOne) {
 }
 
 TEST_F(OneRnicTest, OfAnotherVersionIsRefused) {
-  const Outcome outcome = run({kProgram, "open"}, VERBENA_OTHER_VERSION);
+  const Outcome outcome = run_with_library(VERBENA_OTHER_VERSION "/libverbena.so");
   EXPECT_EQ(outcome.exit_code, 1);
   expect_one_line(outcome.out);
   EXPECT_THAT(outcome.out,
-              HasSubstr(VERBENA_OTHER_VERSION "/libverbena.so is of Verbena 9.9.9 (interface 99)"));
+              HasSubstr("/lib/verbena/libverbena.so is of Verbena 9.9.9 (interface 99)"));
 }
 
 TEST_F(OneRnicTest, OfAnotherVersionIsLeftOutUnderRun) {
@@ -93,19 +103,14 @@ TEST_F(OneRnicTest, OfAnotherVersionIsLeftOutUnderRun) {
 }
 
 TEST_F(OneRnicTest, ThatCannotBeFoundIsNamed) {
-  // It is looked for relative to the program.
-  const std::string program = scratch_.file("moved_program");
-  std::filesystem::copy_file(kProgram, program);
-  const Outcome outcome = run({program, "open"});
+  const Outcome outcome = run_with_library("");
   EXPECT_EQ(outcome.exit_code, 1);
   expect_one_line(outcome.out);
   EXPECT_THAT(outcome.out, HasSubstr("libverbena.so: cannot open shared object file"));
 }
 
 TEST_F(OneRnicTest, IsNotAnyLibraryOfThatName) {
-  std::filesystem::copy_file(VERBENA_TEST_PROCESSES "/one_rnic_module_1.so",
-                             scratch_.file(soft::kLibraryName));
-  const Outcome outcome = run({kProgram, "open"}, scratch_.path());
+  const Outcome outcome = run_with_library(VERBENA_TEST_PROCESSES "/one_rnic_module_1.so");
   EXPECT_EQ(outcome.exit_code, 1);
   expect_one_line(outcome.out);
   EXPECT_THAT(outcome.out, HasSubstr("another library than Verbena's"));

@@ -12,10 +12,10 @@
 namespace verbena::soft {
 namespace {
 
-TEST(OnlyCopyTest, IsFineAlone) { EXPECT_TRUE(check_only_copy().ok()); }
+TEST(OnlyCopyDeathTest, IsFineAlone) { EXPECT_TRUE(check_only_copy().ok()); }
 
 // In a child, because nothing unloads the library.
-TEST(OnlyCopyTest, NamesTheLibraryThatIsLoadedBesideLinkedObjects) {
+TEST(OnlyCopyDeathTest, NamesTheLibraryThatIsLoadedBesideLinkedObjects) {
   const auto load_and_check = [] {
     if (dlopen(kLibraryName, RTLD_NOW | RTLD_LOCAL) == nullptr) {
       std::fprintf(stderr, "%s\n", dlerror());

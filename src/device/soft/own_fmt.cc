@@ -1,6 +1,8 @@
 // {fmt} inside libverbena.so: what fmt::format() of all its files calls, compiled from the headers.
 #include <fmt/format.h>
 
+#include <string>
+
 namespace verbena::soft {
 
 // Its address makes the compiler emit it.
