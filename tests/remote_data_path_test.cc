@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <memory>
-#include <optional>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "tests/data_path_counts.h"
 #include "tests/remote_support.h"
+#include "verbena/remote_consolidation.h"
 
 namespace verbena::remote_test {
 namespace {
@@ -62,6 +63,33 @@ void operate(RemoteRegion& region, const MemoryRegion& memory, uint64_t operatio
   }
 }
 
+// Small writes into blocks that are kept, all over the region: some are written, some loaded.
+void consolidate(ConsolidatedRegion& region, uint64_t operations) {
+  for (uint64_t i = 0; i < operations; ++i) {
+    const uint64_t number = i * 7919 % kWords;
+    static_cast<void>(region.write(kFirstWord + number, i));
+    if (i % 4 == 0) static_cast<void>(region.read(kFirstWord + (number ^ 1)));
+    if (i % 16 == 0) static_cast<void>(region.poll());
+  }
+  static_cast<void>(region.flush());
+}
+
+Status run_consolidating(bool exclusive, uint16_t port, const JobSecret& secret, Counts& counts) {
+  VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
+                           ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  VERBENA_ASSIGN_OR_RETURN(auto region,
+                           open_region(device, domain, control, {.value_bytes = 1024}));
+  VERBENA_ASSIGN_OR_RETURN(auto hot, ConsolidatedRegion::create(*region, {.exclusive = exclusive}));
+  Counted counted;
+  consolidate(*hot, kWarmUp);
+  counted.begin();
+  consolidate(*hot, kCountedOperations);
+  counts = counted.end(kCountedOperations);
+  return region->status();
+}
+
 Status run_front_end(const RemoteRegionOptions& options, uint16_t port, const JobSecret& secret,
                      Counts& counts) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
@@ -93,24 +121,37 @@ Status run_back_end(ControlListener& listener) {
   return Status::ok_status();
 }
 
-TEST(RemoteDataPathTest, NoAllocationNoLockNoSystemCall) {
+void run(const std::function<Status(uint16_t port, const JobSecret&, Counts&)>& front_end) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
+  const JobSecret secret = JobSecret::random();
+  auto listener = ControlListener::listen("127.0.0.1", 0, secret);
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  const bool traced = test::run_counted(
+      {{"back-end", false, [&](Counts&) { return run_back_end(*listener); }},
+       {"front-end", true,
+        [&](Counts& counts) { return front_end(listener->port(), secret, counts); }}},
+      kCountedOperations);
+  if (!traced) GTEST_SKIP() << "this system does not let a process trace its children";
+}
+
+TEST(RemoteDataPathTest, NoAllocationNoLockNoSystemCall) {
   for (const RemoteRegionOptions& options :
        {RemoteRegionOptions{.max_entries = 3}, RemoteRegionOptions{.pending = 1, .max_entries = 4},
         RemoteRegionOptions{
             .pending = 32, .signal_interval = 8, .post_batch = 4, .max_entries = 3}}) {
     SCOPED_TRACE(options.pending);
-    const JobSecret secret = JobSecret::random();
-    auto listener = ControlListener::listen("127.0.0.1", 0, secret);
-    ASSERT_TRUE(listener.ok()) << listener.status().message();
-    const bool traced =
-        test::run_counted({{"back-end", false, [&](Counts&) { return run_back_end(*listener); }},
-                           {"front-end", true,
-                            [&](Counts& counts) {
-                              return run_front_end(options, listener->port(), secret, counts);
-                            }}},
-                          kCountedOperations);
-    if (!traced) GTEST_SKIP() << "this system does not let a process trace its children";
+    run([&](uint16_t port, const JobSecret& secret, Counts& counts) {
+      return run_front_end(options, port, secret, counts);
+    });
+  }
+}
+
+TEST(RemoteDataPathTest, NoneWithConsolidation) {
+  for (const bool exclusive : {false, true}) {
+    SCOPED_TRACE(exclusive);
+    run([&](uint16_t port, const JobSecret& secret, Counts& counts) {
+      return run_consolidating(exclusive, port, secret, counts);
+    });
   }
 }
 
