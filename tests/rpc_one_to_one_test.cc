@@ -207,9 +207,9 @@ TEST_F(RpcOneToOneTest, TwoThreadsThatSleep) {
 }
 
 // A receive per pending request, each posted before its request: none is ever missing.
-TEST_F(RpcOneToOneTest, TwoThreadsWithoutSpareReceives) {
+TEST_F(RpcOneToOneTest, TwoThreadsWithoutReceiveSlack) {
   for (Case c : design_points()) {
-    c.spare_receives = false;
+    c.receive_slack = false;
     for (uint32_t pending : {1u, 5u}) {
       c.pending = pending;
       run_in_two_threads(c);

@@ -146,7 +146,7 @@ struct RequesterOptions {
   // used ones go back in lists. Without: as many as can be pending, each posted anew before its
   // slot's next request ("one receive event for every SEND", "msgproto" 4.1); an RNIC then fetches
   // it while the response waits.
-  bool spare_receives = true;
+  bool receive_slack = true;
   // For each step of the handshake with the peer.
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
