@@ -153,20 +153,20 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
       if (!member.ok()) return {};
       Job told = job;
       told.self = i;
-      EXPECT_TRUE(member->send_value(kJobTag, told).ok());
+      EXPECT_TRUE(member->send_value(kJobType, told).ok());
       members.push_back(std::move(*member));
     }
     for (uint32_t i = 0; i < job.members; ++i) {
-      const auto port = members[i].receive_value<uint16_t>(kPortTag, kTimeoutNs);
+      const auto port = members[i].receive_value<uint16_t>(kPortType, kTimeoutNs);
       EXPECT_TRUE(port.ok()) << port.status().message();
       if (port.ok()) ports[i] = *port;
     }
     for (ControlConnection& member : members) {
-      EXPECT_TRUE(member.send_value(kPortsTag, ports).ok());
+      EXPECT_TRUE(member.send_value(kPortsType, ports).ok());
     }
     Sum sum;
     for (uint32_t i = 0; i < job.members; ++i) {
-      const auto report = members[i].receive_value<Report>(kReportTag, 2 * kTimeoutNs);
+      const auto report = members[i].receive_value<Report>(kReportType, 2 * kTimeoutNs);
       EXPECT_TRUE(report.ok()) << "member " << i << ": " << report.status().message();
       if (report.ok()) add(i, *report, sum);
     }

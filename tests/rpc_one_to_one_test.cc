@@ -51,7 +51,7 @@ class RpcOneToOneTest : public testing::Test {
   ControlConnection start(std::optional<PeerProcess>& process, const Task& task) {
     process.emplace("rpc_peer_process", listener_->port(), secret_);
     ControlConnection control = accept();
-    EXPECT_TRUE(control.send_value(kTaskTag, task).ok());
+    EXPECT_TRUE(control.send_value(kTaskType, task).ok());
     return control;
   }
 

@@ -334,7 +334,7 @@ struct Task {
   Role role = Role::kResponder;
   Case c;
 };
-inline constexpr uint32_t kTaskTag = 0x7a51;
+inline constexpr uint32_t kTaskType = 0x7a51;
 inline constexpr const char* kSecretVariable = "VERBENA_TEST_SECRET";
 inline constexpr int kExitBadRequests = 3;
 inline constexpr int kExitBadResponses = 4;

@@ -124,27 +124,27 @@ class ControlConnection {
   // received. One system call, never blocks: for a polling loop to call now and then.
   bool peer_closed() const;
 
-  // Sends `value` under `tag`, a number that names its type in this exchange.
+  // Sends `value` with `type`, a number that names its type in this exchange.
   template <typename T>
-  Status send_value(uint32_t tag, const T& value, int64_t timeout_ns = kSendTimeoutNs) {
+  Status send_value(uint32_t type, const T& value, int64_t timeout_ns = kSendTimeoutNs) {
     check_exchangeable<T>();
-    return send_tagged(tag, &value, sizeof(T), timeout_ns);
+    return send_typed(type, &value, sizeof(T), timeout_ns);
   }
-  // Receives what the peer's send_value() sent. Another tag or size is kProtocolViolation.
+  // Receives what the peer's send_value() sent. Another type or size is kProtocolViolation.
   template <typename T>
-  Result<T> receive_value(uint32_t tag, int64_t timeout_ns) {
+  Result<T> receive_value(uint32_t type, int64_t timeout_ns) {
     check_exchangeable<T>();
     T value{};
-    Status status = receive_tagged(tag, &value, sizeof(T), timeout_ns);
+    Status status = receive_typed(type, &value, sizeof(T), timeout_ns);
     if (!status.ok()) return status;
     return value;
   }
   // Both sides call it: sends `mine` and returns the peer's.
   template <typename T>
-  Result<T> exchange(uint32_t tag, const T& mine, int64_t timeout_ns) {
-    Status status = send_value(tag, mine, timeout_ns);
+  Result<T> exchange(uint32_t type, const T& mine, int64_t timeout_ns) {
+    Status status = send_value(type, mine, timeout_ns);
     if (!status.ok()) return status;
-    return receive_value<T>(tag, timeout_ns);
+    return receive_value<T>(type, timeout_ns);
   }
 
   // "192.0.2.7:7471" or "[2001:db8::7]:7471".
@@ -168,8 +168,8 @@ class ControlConnection {
     static_assert(sizeof(T) <= kMaxValueBytes);
     static_assert(std::endian::native == std::endian::little, "values travel as in memory");
   }
-  Status send_tagged(uint32_t tag, const void* value, size_t size_bytes, int64_t timeout_ns);
-  Status receive_tagged(uint32_t tag, void* value, size_t size_bytes, int64_t timeout_ns);
+  Status send_typed(uint32_t type, const void* value, size_t size_bytes, int64_t timeout_ns);
+  Status receive_typed(uint32_t type, void* value, size_t size_bytes, int64_t timeout_ns);
 
   std::unique_ptr<State> state_;
 };
