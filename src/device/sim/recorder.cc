@@ -47,7 +47,7 @@ constexpr StepText kTexts[] = {
     {StepKind::kPlacementOrder, Unit::kBus, true, "wait for earlier DMA writes"},
     {StepKind::kDoorbellWait, Unit::kSendingSide, true, "wait for earlier doorbells"},
     {StepKind::kSend, Unit::kSendingSide, false, "packet made and sent"},
-    {StepKind::kTurn, Unit::kSendingSide, true, "wait for a turn on the sending side"},
+    {StepKind::kTurn, Unit::kSendingSide, true, "wait for arbitration on the sending side"},
     {StepKind::kPacing, Unit::kSendingSide, true, "gap between messages of a queue pair"},
     {StepKind::kSameQueuePair, Unit::kSendingSide, true, "wait for what the queue pair sends before"},
     {StepKind::kSendOrder, Unit::kSendingSide, true, "wait for earlier packets of the queue pair"},

@@ -89,8 +89,8 @@ constexpr Parameter kParameters[] = {
     {"rx_64", Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
     {"rx_receive", Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
     {"rx_ack", Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
-    {"queue_pair_turn", Unit::kCount, &Profile::queue_pair_turn, "packets that a queue pair sends before another one's turn"},
-    {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two entries of one queue pair"},
+    {"arbitration_burst", Unit::kCount, &Profile::arbitration_burst, "arbitration burst: packets of a queue pair before another one sends"},
+    {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two WQEs of one queue pair"},
     {"queue_pair_read_gap", Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
     {"queue_pair_gather_gap", Unit::kNs, &Profile::queue_pair_gather_gap, "of one queue pair, each further entry of a gather list"},
     {"atomic_operation", Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
@@ -227,7 +227,7 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
   }
   for (const char* positive :
        {"cores", "sockets", "hyperthread_slowdown", "pcie_payload", "mtu", "max_outstanding_reads",
-        "context_misses_at_once", "page", "wqe_prefetch", "queue_pair_turn", "port_buffer"}) {
+        "context_misses_at_once", "page", "wqe_prefetch", "arbitration_burst", "port_buffer"}) {
     if (profile.*find_parameter(positive)->member == 0) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }

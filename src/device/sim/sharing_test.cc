@@ -78,7 +78,7 @@ TEST_F(SharingTest, QueuePairsSendInTurnsOfSeveralPackets) {
   Profile profile = test_profile();
   profile.queue_pair_write_gap = 0;
   for (const uint64_t turn : {1, 3, 5}) {
-    profile.queue_pair_turn = turn;
+    profile.arbitration_burst = turn;
     Cluster cluster(2, /*seed=*/1, profile);
     Buffer here(cluster[0], 64);
     Buffer there(cluster[1], 64);

@@ -127,7 +127,7 @@ void Rnic::paced(void* object, uint64_t life) {
 
 // A turn that is not over goes on before others begin.
 void Rnic::queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent) {
-  if (*turn_sent == 0 || *turn_sent >= node_.profile.queue_pair_turn) {
+  if (*turn_sent == 0 || *turn_sent >= node_.profile.arbitration_burst) {
     *turn_sent = 0;
     ring.push_back(job);
   } else {
