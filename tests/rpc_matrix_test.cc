@@ -187,7 +187,7 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
     sum.ended += report.ended;
     sum.waits += report.waits;
     sum.faults.delays += report.faults.delays;
-    sum.faults.held_receives += report.faults.held_receives;
+    sum.faults.deferred_receives += report.faults.deferred_receives;
     sum.faults.delayed_completions += report.faults.delayed_completions;
     sum.faults.queue_pair_errors += report.faults.queue_pair_errors;
   }
@@ -216,7 +216,7 @@ TEST_P(RpcMatrixTest, EveryTopologyTakesRandomFaults) {
       EXPECT_EQ(sum.complete + sum.ended, sum.connections) << "each finished or said why not";
       // An error ends the connection of the queue pair that it hit, and no other.
       EXPECT_LE(sum.ended, sum.faults.queue_pair_errors);
-      all.faults.delays += sum.faults.delays + sum.faults.held_receives;
+      all.faults.delays += sum.faults.delays + sum.faults.deferred_receives;
       all.waits += sum.waits;
       EXPECT_TRUE(job.c.blocking || sum.waits == 0);
       if (HasFailure()) return;
