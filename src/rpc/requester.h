@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "src/rpc/connection_end.h"
-#include "src/rpc/design.h"
+#include "src/rpc/design_point.h"
 #include "src/rpc/endpoint_memory.h"
 #include "src/rpc/negotiation.h"
 #include "src/rpc/requester_base.h"
