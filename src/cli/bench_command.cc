@@ -111,7 +111,7 @@ Status limit(const std::string& text, const char* what,
   return Status::ok_status();
 }
 
-Result<bench::Plan> parse_plan(const BenchOptions& options) {
+Result<bench::Plan> parse_bench_plan(const BenchOptions& options) {
   bench::Plan plan;
   if (!options.experiment.empty()) {
     VERBENA_ASSIGN_OR_RETURN(
@@ -145,8 +145,8 @@ int listen(const BenchOptions& options) {
   return listen_for_experiment(listening);
 }
 
-int measure(const Tool& tool, const BenchOptions& options) {
-  Result<bench::Plan> plan = parse_plan(options);
+int measure_bench(const Tool& tool, const BenchOptions& options) {
+  Result<bench::Plan> plan = parse_bench_plan(options);
   if (!plan.ok()) return report_error(plan.status());
   const uint16_t default_port = options.connect.empty() ? 0 : kDefaultPort;
   const Result<uint16_t> port =
@@ -246,7 +246,7 @@ void add_bench_command(Tool& tool) {
            "results.json",
            "verbena bench M:1 --nodes 2 --threads 2 --pending 16 --value 365 --duration 50ms"}));
   command->callback([&tool, options, listen_option] {
-    tool.exit_code = listen_option->count() > 0 ? listen(*options) : measure(tool, *options);
+    tool.exit_code = listen_option->count() > 0 ? listen(*options) : measure_bench(tool, *options);
   });
 }
 
