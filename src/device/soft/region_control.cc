@@ -41,13 +41,28 @@ Status check_access(unsigned access) {
             "soft0: remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE too"};
   }
   return {};
+
+}
+// Peers reach the memory of a region in the memory file.
+void use_shared_pages(Rnic& rnic, NewRegion& region) {
+  region.sharing = Sharing::kMapped;
+  if (const std::byte* alias = rnic.self().map(region.address, region.length_bytes)) {
+    region.alias = reinterpret_cast<uint64_t>(alias);
+  }
 }
 
 // Decides how peers reach the memory of a region, and makes it so.
 Status make_reachable(Rnic& rnic, NewRegion& region) {
-  VERBENA_ASSIGN_OR_RETURN(const Segment segment,
-                           look_at_memory(rnic.pages(), region.address, region.length_bytes,
-                                          (region.access & IBV_ACCESS_LOCAL_WRITE) != 0));
+  void* const address = reinterpret_cast<void*>(region.address);
+  const bool writes = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  // Often all is shared already: then one pass over the mappings is enough.
+  if (Rnic::reached_by_peers(region.access) &&
+      rnic.pages().share_again(address, region.length_bytes, writes)) {
+    use_shared_pages(rnic, region);
+    return {};
+  }
+  VERBENA_ASSIGN_OR_RETURN(const Segment segment, check_mapped_memory(rnic.pages(), region.address,
+                                                                      region.length_bytes, writes));
   region.sharing = Sharing::kForeign;
   // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
   // as it is.
@@ -59,14 +74,10 @@ Status make_reachable(Rnic& rnic, NewRegion& region) {
     allow_peers_to_copy();  // those who cannot attach it
     return {};
   }
-  void* const address = reinterpret_cast<void*>(region.address);
   VERBENA_ASSIGN_OR_RETURN(const PageShare::Outcome shared,
                            rnic.pages().share(address, region.length_bytes));
   if (shared.sharing == PageShare::Sharing::kShared) {
-    region.sharing = Sharing::kMapped;
-    if (const std::byte* alias = rnic.self().map(region.address, region.length_bytes)) {
-      region.alias = reinterpret_cast<uint64_t>(alias);
-    }
+    use_shared_pages(rnic, region);
     return {};
   }
   log_info("soft0: peers reach {} bytes at {} through the kernel{}: {}", region.length_bytes,

@@ -48,8 +48,8 @@ std::string why_not(const Vma& vma, uint64_t begin, uint64_t end, bool writes) {
 
 }  // namespace
 
-Result<Segment> look_at_memory(const PageShare& pages, uint64_t address, uint64_t length_bytes,
-                               bool writes) {
+Result<Segment> check_mapped_memory(const PageShare& pages, uint64_t address, uint64_t length_bytes,
+                                    bool writes) {
   static const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t begin = address & ~(page_bytes - 1);
   const uint64_t end = (address + length_bytes + page_bytes - 1) & ~(page_bytes - 1);
