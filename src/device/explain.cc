@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 
+#include "src/base/log.h"
 #include "src/device/probe.h"
 
 namespace verbena {
@@ -97,6 +98,11 @@ Status verbs_error(const VerbsControl& control, std::string_view what, int error
   const char* explanation = control.last_error();
   return {status_code_of_errno(error),
           fmt::format("{}: {}", what, *explanation != '\0' ? explanation : std::strerror(error))};
+}
+
+void internal::log_not_destroyed(const char* kind, const VerbsControl& control, int error) {
+  log_warning("{}",
+              verbs_error(control, fmt::format("a {} was not destroyed", kind), error).message());
 }
 
 Status explain_open_error(const ibv_device& device, int error) {

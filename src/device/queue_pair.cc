@@ -106,7 +106,7 @@ Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
   ibv_qp* handle = control.create_qp(domain.get(), &attributes);
   if (handle == nullptr) return explain_queue_pair_error(domain, options, errno);
 
-  QueuePair queue_pair({handle, control.destroy_qp}, &control);
+  QueuePair queue_pair({handle, control.destroy_qp, control}, &control);
   queue_pair.max_inline_bytes_ = attributes.cap.max_inline_data;
   queue_pair.port_ = port.number;
   // Drawn, so that late packets of an earlier connection are not taken for this one's.

@@ -32,13 +32,11 @@ int reset(Qp& qp) {
   qp.resetting = true;
   const std::vector<Rnic::PeerFlight> standing = qp.rnic->quiesce_peers(&qp);
   if (!standing.empty()) {
-    const std::string why = fmt::format(
-        "soft0: queue pair {:#x}: {} stands still in the middle of an access to this "
-        "process's memory; continue or end it, then reset or destroy again",
-        qp.verbs.qp_num, Rnic::describe(standing));
-    // Said here, too: not everybody who destroys something looks at what that returns.
-    log_warning("{}", why);
-    return fail(EBUSY, why);
+    return fail(
+        EBUSY,
+        fmt::format("soft0: queue pair {:#x}: {} is stopped in the middle of an access to this "
+                    "process's memory; continue or end it, then reset or destroy again",
+                    qp.verbs.qp_num, Rnic::describe(standing)));
   }
   qp.resetting = false;
   if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);

@@ -177,11 +177,7 @@ int dereg_mr(ibv_mr* verbs) {
   Region& region = as_region(verbs);
   if (verbs->lkey != region.key) return refuse_invalid(Region::kName);
   const Status taken = as_context(verbs->context).rnic->deregister_region(region.key);
-  if (!taken.ok()) {
-    // Said here, too: not everybody who destroys something looks at what that returns.
-    log_warning("{}", taken.message());
-    return fail(EBUSY, taken.message());
-  }
+  if (!taken.ok()) return fail(EBUSY, taken.message());
   end_use(region.domain->users);
   retire(&region);
   return 0;
