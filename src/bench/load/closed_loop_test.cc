@@ -173,7 +173,7 @@ TEST_F(ClosedLoopTest, ShowsThatItRuns) {
   std::atomic<uint64_t> activity{0};
   run(std::vector<FakeRequester*>{&answering},
       {.length = {.requests = 1000}, .activity = &activity});
-  EXPECT_EQ(activity, 1000u);
+  EXPECT_EQ(activity, 1001u);  // before the first post, and with each response
   activity = 0;
   run(std::vector<SilentRequester*>{&silent},
       {.length = {}, .stall_ns = 20'000'000, .activity = &activity});
