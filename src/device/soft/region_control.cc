@@ -25,24 +25,23 @@ constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 Status check_access(unsigned access) {
   if ((access & IBV_ACCESS_ON_DEMAND) != 0) {
     return {StatusCode::kUnsupported,
-            "soft0: registers memory that exists, as devices without on-demand paging do; leave "
-            "IBV_ACCESS_ON_DEMAND out"};
+            "soft0: has no on-demand paging; leave IBV_ACCESS_ON_DEMAND out"};
   }
   if ((access & IBV_ACCESS_MW_BIND) != 0) {
     return {StatusCode::kUnsupported, "soft0: has no memory windows; leave IBV_ACCESS_MW_BIND out"};
   }
   if ((access & ~kKnown) != 0) {
     return {StatusCode::kUnsupported,
-            fmt::format("soft0: does not know access flags {:#x}; it knows {:#x}", access & ~kKnown,
-                        kKnown)};
+            fmt::format("soft0: access flags {:#x} are not supported; supported are {:#x}",
+                        access & ~kKnown, kKnown)};
   }
   if ((access & kRemoteWrites) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
     return {StatusCode::kInvalidArgument,
             "soft0: remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE too"};
   }
   return {};
-
 }
+
 // Peers reach the memory of a region in the memory file.
 void use_shared_pages(Rnic& rnic, NewRegion& region) {
   region.sharing = Sharing::kMapped;
@@ -122,8 +121,9 @@ int dealloc_pd(ibv_pd* verbs) {
 ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
   if (check_valid<Domain>(verbs) != 0) return nullptr;
   if (length_bytes > kMaxRegionBytes) {
-    fail(EINVAL, fmt::format("soft0: a region of {} bytes; the limit is {}: register its parts",
-                             length_bytes, kMaxRegionBytes));
+    fail(EINVAL,
+         fmt::format("soft0: a region of {} bytes exceeds the limit of {}; register its parts",
+                     length_bytes, kMaxRegionBytes));
     return nullptr;
   }
   Domain& domain = as_domain(verbs);

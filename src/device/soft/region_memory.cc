@@ -20,7 +20,7 @@ namespace {
 std::string why_not(const Vma& vma, uint64_t begin, uint64_t end, bool writes) {
   const std::string place = fmt::format("[{:#x}, {:#x})", begin, end);
   if (!vma.readable) {
-    return fmt::format("{} may not be read (it is {}); allow it with mprotect()", place,
+    return fmt::format("{} cannot be read (it is {}); allow it with mprotect()", place,
                        vma.writable ? "PROT_WRITE" : "PROT_NONE");
   }
   if (writes && !vma.writable) {
@@ -63,7 +63,7 @@ Result<Segment> check_mapped_memory(const PageShare& pages, uint64_t address, ui
   VmaQuery::Scan scan(pages.mappings(), begin, end);
   for (Vma vma; at < end && scan.next(&vma); at = vma.end) {
     if (vma.start > at) break;
-    // Private memory and what is shared already have no file to look at; names cost time.
+    // Private memory and what is shared already have no file to check; names cost time.
     const bool plain = (vma.inode == 0 && !vma.shared) || pages.shares(vma);
     if (!plain) VmaQuery::Scan(pages.mappings(), at, at + 1, VmaQuery::Detail::kNamed).next(&vma);
     const std::string reason = why_not(vma, at, std::min(end, vma.end), writes);

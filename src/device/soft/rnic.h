@@ -70,7 +70,7 @@ class Rnic {
   // The process in a slot, mapped on first use and kept as long as anyone here uses it.
   Result<std::shared_ptr<Peer>> attach(uint32_t slot);
 
-  // A peer's operation on this process's memory that had not ended when last looked at.
+  // A peer's operation on this process's memory that had not ended when last checked.
   struct PeerFlight {
     std::shared_ptr<Peer> process;
     const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
@@ -109,7 +109,7 @@ class Rnic {
   std::atomic<uint32_t> completion_queue_count{0};
   std::atomic<uint32_t> shared_receive_queue_count{0};
 
-  uint32_t next_life() { return next_life_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  uint32_t next_generation() { return next_life_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
  private:
   explicit Rnic(Registry registry) : registry_(std::move(registry)) {}

@@ -152,7 +152,7 @@ class PageShare {
   // failure.
   std::byte* map_alias(uint64_t offset_bytes, uint64_t length_bytes);
 
-  // The mappings of this process, for those who look at memory before they share it.
+  // The mappings of this process, for callers that check memory before they share it.
   const VmaQuery& mappings() const { return query_; }
   // Whether pages of this mapping are in the memory file already.
   bool shares(const Vma& vma) const { return is_own(vma); }

@@ -206,7 +206,7 @@ TEST_P(PageShareTest, PeersThatStandStillAreCutOff) {
     EXPECT_TRUE(holds(view.get(), bytes, 83));
     fill(view.get(), bytes, 84);
     EXPECT_TRUE(holds(memory, bytes, 83));
-    expect_private(*share, memory + kPage, 10, "process 7 stands still");
+    expect_private(*share, memory + kPage, 10, "process 7 is stopped");
     refused = share->cut_off(memory + kPage, 10, Sharing::kPrivate, standing);
     EXPECT_NE(refused.message().find("through the kernel"), std::string::npos);
     share->release(memory + kPage, 10, Sharing::kPrivate);
