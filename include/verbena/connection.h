@@ -16,13 +16,13 @@
 //   auto connection = ControlConnection::connect("node-a", 7471, *secret, 10'000'000'000);
 //   connection->send(bytes);
 //
-// Connections are TLS 1.3 with a pre-shared key made of the secret, and with ephemeral keys: each
-// side has proved that it knows the secret, nobody on the way can read, alter, insert or play back
-// frames, and who learns the secret later cannot read what was recorded before. What is not kept
-// from others: that there is a connection, when, and how much it carries. And whoever overhears a
-// handshake, or listens in the place of a peer, can try guesses of the secret on it: see JobSecret.
+// Connections are TLS 1.3 with a pre-shared key derived from the secret, and with ephemeral keys:
+// each side has proved that it has the secret, frames cannot be read, altered, inserted or replayed
+// on the way, and a later leak of the secret does not reveal recorded traffic. Visible to others:
+// that there is a connection, when, and how much it carries. And a handshake that is recorded, or
+// answered in place of a peer, allows guesses of the secret to be tested: see JobSecret.
 //
-// Time-outs are in nanoseconds; a negative one waits without limit, 0 looks once. No call raises a
+// Time-outs are in nanoseconds; a negative one waits without limit, 0 polls once. No call raises a
 // signal, throws, or is ended early by one (EINTR). IPv4 and IPv6, numeric or by name.
 #pragma once
 
@@ -182,8 +182,8 @@ struct ControlListenerOptions {
 
 // Accepts the peers of a job. Strangers are refused with a reason that their side can print and a
 // line in the log here (at most one per second on average), and cost the job nothing: their
-// handshakes proceed beside the genuine ones, so many at once and each for as long as the options
-// say. When all places are taken, the longest one gives way after a quarter of a second. Movable;
+// handshakes run concurrently with the genuine ones, limited in number and in time as the options
+// say. When all places are taken, the oldest one is dropped after a quarter of a second. Movable;
 // one thread at a time may use it.
 class ControlListener {
  public:

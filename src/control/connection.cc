@@ -65,7 +65,7 @@ Attempt connect_failed(const std::string& peer, int error) {
   }
   const Status status(
       error == EACCES || error == EPERM ? StatusCode::kPermissionDenied : StatusCode::kUnavailable,
-      fmt::format("cannot connect to {}: {}; is the other side running, and host, port and "
+      fmt::format("cannot connect to {}: {}; is the other side running, and are host, port and "
                   "firewall right?",
                   peer, std::strerror(error)));
   const bool permanent =
