@@ -71,7 +71,7 @@ Result<CompletionQueue> CompletionQueue::create(const Device& device,
   const VerbsControl& control = device.control();
   if (options.depth_cqes == 0 || options.depth_cqes > INT_MAX) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("a completion queue needs 1 to {} entries, not {}",
+                  fmt::format("a completion queue needs 1 to {} CQEs, not {}",
                               device.info().max_cqes, options.depth_cqes));
   }
   ibv_cq* cq =

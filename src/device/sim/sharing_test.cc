@@ -88,7 +88,7 @@ TEST_F(SharingTest, QueuePairsSendInTurnsOfSeveralPackets) {
     End b2(cluster[1]);
     connect(a1, b1);
     connect(a2, b2);
-    // Both queue pairs have all their entries before the first one's turn is over.
+    // Both queue pairs have all their WQEs before the first one's turn is over.
     Recorder recorder(1 << 16);
     cluster.simulation().record(&recorder);
     const SendRequest request = write(there, {here.sge(0, 8)}, IBV_SEND_SIGNALED | IBV_SEND_INLINE);
