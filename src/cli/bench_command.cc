@@ -213,10 +213,10 @@ void add_bench_command(Tool& tool) {
   experiment->excludes(topology);
   tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();
-  CLI::Option* limit_nodes = add("--limit-nodes", options->limit_nodes, "N",
-                                 "Lower numbers of nodes, of either role, to at most N");
+  CLI::Option* limit_nodes =
+      add("--limit-nodes", options->limit_nodes, "N", "Use at most N nodes of either role");
   CLI::Option* limit_threads = add("--limit-threads", options->limit_threads, "N",
-                                   "Lower numbers of threads, of either role, to at most N");
+                                   "Use at most N threads of either role per node");
   add("--port", options->port, "N",
       fmt::format("TCP port of the control connection (two hosts: {}; else any)", kDefaultPort));
   CLI::Option* listen_option = add("--listen", options->listen, "[ADDRESS]",

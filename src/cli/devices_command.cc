@@ -80,7 +80,7 @@ void add_devices_command(Tool& tool) {
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print a JSON list instead of a table");
   command->footer(
-      "inline: largest message that travels inside its work request. WRITE in order: the last "
+      "inline: largest message that is sent inline, in its WQE. WRITE in order: the last "
       "byte\n"
       "of a WRITE is guaranteed to land last, so a receiver may poll memory for it.\n\n" +
       examples_text({"verbena devices", "verbena devices --json"}));

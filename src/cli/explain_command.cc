@@ -203,21 +203,23 @@ void add_explain_command(Tool& tool) {
         ->option_text(fmt::format("N ({})", *value));
   };
   DesignWorkload& workload = options->workload;
-  count("--pending", &workload.pending, "Requests under way of a thread at a responder", 1,
+  count("--pending", &workload.pending, "Pending requests of a thread at one responder", 1,
         kMaxPending);
-  count("--requesters", &workload.requesters, "Nodes that ask the same responder", 1,
+  count("--requesters", &workload.requesters, "Nodes that send to the same responder", 1,
         kMaxConnections);
   count("--workers", &workload.workers, "Threads of each; above 1, dispatchers are compared too", 1,
         kMaxConnections);
-  count("--responders", &workload.responders, "Responders that each thread asks", 1,
+  count("--responders", &workload.responders, "Responders that each thread sends to", 1,
         kMaxConnections);
   count("--active", &workload.active,
         "Connections of a responder that have a request waiting, as a mean; 0: all", 0,
         kMaxConnections);
-  command->add_option("--inline", options->inline_bytes, "Messages up to this travel in their WQE")
+  command
+      ->add_option("--inline", options->inline_bytes,
+                   "Messages up to this size are sent inline, in their WQE")
       ->option_text("SIZE (device)");
   count("--signal-interval", &workload.signal_interval,
-        "Every n-th work request asks for a completion; 0: a quarter of the send queue", 0, 16384);
+        "Every n-th work request is signaled; 0: a quarter of the send queue", 0, 16384);
   count("--post-batch", &workload.post_batch, "Work requests per doorbell", 1, 256);
   command->add_flag("--json", options->json, "Print a JSON list, with the counts of each step");
   command->footer(

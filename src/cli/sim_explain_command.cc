@@ -85,7 +85,8 @@ Result<double> parse_quantile(const std::string& text) {
     used = 0;
   }
   if (used == text.size() && value >= 0 && value <= 1) return value;
-  return invalid(fmt::format("'{}' is no quantile; give a number from 0 to 1, such as 0.99", text));
+  return invalid(
+      fmt::format("'{}' is not a quantile; give a number from 0 to 1, such as 0.99", text));
 }
 
 Status check_device(const std::string& device) {

@@ -151,7 +151,7 @@ TEST_F(ClosedLoopTest, EndsWhereNothingIsAnswered) {
   const LoopOutcome outcome =
       run(std::vector<SilentRequester*>{&requester}, {.length = {}, .stall_ns = 20'000'000});
   EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("3 requests wait"));
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("3 pending requests"));
   EXPECT_EQ(outcome.unanswered, 3u);
 }
 

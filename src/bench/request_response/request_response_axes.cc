@@ -55,7 +55,8 @@ bool has_mark(const Point& point) {
 constexpr Axis mark_axis() {
   Axis axis = name_axis<LayoutNames, &Settings::layout>(
       "mark", "mark_layout", "mark layout", "last-bit",
-      "How a WRITE is recognized: last-bit, length-markers, head-tail, immediate, dense, or all");
+      "How a complete WRITE is recognized: last-bit, length-markers, head-tail, immediate, dense, "
+      "or all");
   axis.to_json = layout_json;
   axis.depends_on = "protocol";
   axis.applies = has_mark;
@@ -77,7 +78,7 @@ constexpr std::array kAxes = {
     kPostBatchAxis,
     count_axis<kPollBatchLimits, &Settings::poll_batch>(
         "poll-batch", "poll_batch", "0",
-        "Responses that a requester takes of a queue pair before the next one's turn; 0: all"),
+        "Responses that a requester takes of a queue pair before the next one; 0: all"),
     kInlineAxis,
     kHugePagesAxis,
     count_axis<kReceiveSlackLimits, &Settings::receive_slack>(

@@ -109,7 +109,9 @@ class Rnic {
   std::atomic<uint32_t> completion_queue_count{0};
   std::atomic<uint32_t> shared_receive_queue_count{0};
 
-  uint32_t next_generation() { return next_generation_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  uint32_t next_generation() {
+    return next_generation_.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
 
  private:
   explicit Rnic(Registry registry) : registry_(std::move(registry)) {}
