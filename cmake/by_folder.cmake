@@ -2,8 +2,8 @@
 # large headers (CLI11, nlohmann/json, GoogleTest), these are parsed once and their templates compiled once: a fifth of
 # the CPU time.
 #
-# So the names in a file's anonymous namespace must be used by no other file of the folder. If both declare one, the
-# compiler says so. If one declares it and the other one means a name of a header, it is hidden silently.
+# So the names in a file's anonymous namespace must be used by no other file of the folder. If both declare one, mostly the
+# compiler says so. What it accepts (overloads, and a name that hides one of a header) scripts/check-private-names refuses.
 #
 # Not for the data path, whose machine code must not depend on what lies beside it. VERBENA_BY_FOLDER=OFF compiles each
 # file alone: quicker where a single file is edited again and again, and what 'scripts/check tidy --alone' reads.

@@ -1,5 +1,5 @@
-# The target header_check compiles every header alone, so that each includes what it uses. The public headers see only
-# include/, as they do once installed; verbena/design.h, which shows the inside, sees the inside too.
+# The target header_check compiles every header alone, or first in its .cc file, so that each includes what it uses. The
+# public headers see only include/, as they do once installed; verbena/design.h, which shows the inside, sees the inside too.
 function(verbena_header_check target)
   cmake_parse_arguments(CHECK "" "" "FROM;HEADERS;LINK;INCLUDE" ${ARGN})
   set(sources)
@@ -25,6 +25,31 @@ verbena_header_check(verbena_design_header_check FROM ${PROJECT_SOURCE_DIR}/incl
 verbena_header_check(verbena_public_header_check FROM ${PROJECT_SOURCE_DIR}/include HEADERS ${public_headers}
   INCLUDE ${PROJECT_SOURCE_DIR}/include LINK PkgConfig::IBVERBS)
 
-file(GLOB_RECURSE private_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.h)
+# Where a layer's file is compiled by itself and includes its own header first, compiling it is that header's check.
+function(verbena_checked_by_library header found)
+  cmake_path(REPLACE_EXTENSION header LAST_ONLY .cc OUTPUT_VARIABLE source)
+  cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
+  string(REGEX REPLACE "^src/([a-z]+)/.*" "verbena_\\1" library ${name})
+  get_target_property(sources ${library} SOURCES)
+  get_target_property(together ${library} UNITY_BUILD)
+  set(${found} FALSE PARENT_SCOPE)
+  if(source IN_LIST sources AND NOT together)
+    file(STRINGS ${source} first_include REGEX "^#include" LIMIT_COUNT 1)
+    file(STRINGS ${header} guard REGEX "^#pragma once" LIMIT_COUNT 1)
+    if(guard AND first_include STREQUAL "#include \"${name}\"")
+      set(${found} TRUE PARENT_SCOPE)
+      add_dependencies(header_check ${library})
+    endif()
+  endif()
+endfunction()
+
+file(GLOB_RECURSE all_private_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.h)
+set(private_headers)
+foreach(header IN LISTS all_private_headers)
+  verbena_checked_by_library(${header} checked)
+  if(NOT checked)
+    list(APPEND private_headers ${header})
+  endif()
+endforeach()
 verbena_header_check(verbena_private_header_check FROM ${PROJECT_SOURCE_DIR} HEADERS ${private_headers}
   LINK verbena_cli)

@@ -57,7 +57,7 @@ TEST(BadInput, GetsOneLineAndAnExitCode) {
       {of_bench({"--pending", "4096", "--response", "512MiB"}),
        1,
        {"memory", "available", "lower"}},
-      {of_bench({"--huge-pages", "1"}), 1, {"soft0", "no use for huge pages", "leave"}},
+      {of_bench({"--huge-pages", "1"}), 1, {"soft0", "changes nothing", "leave"}},
       {of_bench({"--runs", "0"}), 2, {"runs"}},
       {of_bench({"--runs", "x"}), 2, {"runs"}},
       {of_bench({"--duration", "5"}), 2, {"'5'", "500ms"}},

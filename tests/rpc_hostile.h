@@ -85,7 +85,7 @@ class RpcHostileTest : public testing::Test {
     expect_one_ended(case_of<Design>(), reason, attack_seen, [&] {
       hostile.emplace("rpc_hostile_process", listener_->port(), secret_);
       ControlConnection control = accept();
-      EXPECT_TRUE(control.send_value(kHostileTaskTag, task).ok());
+      EXPECT_TRUE(control.send_value(kHostileTaskType, task).ok());
       return control;
     });
     EXPECT_EQ(hostile->wait(), 0);

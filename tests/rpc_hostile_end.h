@@ -144,7 +144,7 @@ struct HostileTask {
   uint32_t notified_slot = 0;
   uint8_t notification = 0;  // 0: none
 };
-inline constexpr uint32_t kHostileTaskTag = 0x7a52;
+inline constexpr uint32_t kHostileTaskType = 0x7a52;
 
 template <typename Requester>
 void carry_out(const HostileTask& task, Requester& requester) {

@@ -14,7 +14,7 @@ Status attack(uint16_t port, const JobSecret& secret) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(const HostileTask task,
-                           control.receive_value<HostileTask>(kHostileTaskTag, kTimeoutNs));
+                           control.receive_value<HostileTask>(kHostileTaskType, kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(Side side, open_side());
   return rpc::with_design_point(task.c.protocol, task.c.layout, [&]<typename Design>() -> Status {
     if constexpr (rpc::ChannelPair<Design>) {

@@ -54,7 +54,7 @@ TEST_F(RpcHostileTest, SendsThatAreLargerThanAgreed) {
 
 // A responder that answers what nobody asked: slot 0 waits for an answer, slot 1 does not.
 TEST_F(RpcHostileTest, ResponsesWithoutARequest) {
-  expect_reported<rpc::SendSend<>>("a slot that waits for none", [](auto& responder) {
+  expect_reported<rpc::SendSend<>>("a slot without a pending request", [](auto& responder) {
     responder.send(std::vector<char>(5, 'x'), MessageTag{0, 1}.immediate());
   });
 }

@@ -82,7 +82,7 @@ class RpcKillTest : public testing::TestWithParam<Protocol> {
     EXPECT_TRUE(control.ok()) << control.status().message();
     if (!control.ok()) return victim;
     victim.control = std::make_unique<ControlConnection>(std::move(*control));
-    EXPECT_TRUE(victim.control->send_value(kTaskTag, Task{role, c}).ok());
+    EXPECT_TRUE(victim.control->send_value(kTaskType, Task{role, c}).ok());
     return victim;
   }
 

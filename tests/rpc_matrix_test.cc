@@ -153,20 +153,20 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
       if (!member.ok()) return {};
       Job told = job;
       told.self = i;
-      EXPECT_TRUE(member->send_value(kJobTag, told).ok());
+      EXPECT_TRUE(member->send_value(kJobType, told).ok());
       members.push_back(std::move(*member));
     }
     for (uint32_t i = 0; i < job.members; ++i) {
-      const auto port = members[i].receive_value<uint16_t>(kPortTag, kTimeoutNs);
+      const auto port = members[i].receive_value<uint16_t>(kPortType, kTimeoutNs);
       EXPECT_TRUE(port.ok()) << port.status().message();
       if (port.ok()) ports[i] = *port;
     }
     for (ControlConnection& member : members) {
-      EXPECT_TRUE(member.send_value(kPortsTag, ports).ok());
+      EXPECT_TRUE(member.send_value(kPortsType, ports).ok());
     }
     Sum sum;
     for (uint32_t i = 0; i < job.members; ++i) {
-      const auto report = members[i].receive_value<Report>(kReportTag, 2 * kTimeoutNs);
+      const auto report = members[i].receive_value<Report>(kReportType, 2 * kTimeoutNs);
       EXPECT_TRUE(report.ok()) << "member " << i << ": " << report.status().message();
       if (report.ok()) add(i, *report, sum);
     }
@@ -187,7 +187,7 @@ class RpcMatrixTest : public testing::TestWithParam<DesignPoint> {
     sum.ended += report.ended;
     sum.waits += report.waits;
     sum.faults.delays += report.faults.delays;
-    sum.faults.held_receives += report.faults.held_receives;
+    sum.faults.deferred_receives += report.faults.deferred_receives;
     sum.faults.delayed_completions += report.faults.delayed_completions;
     sum.faults.queue_pair_errors += report.faults.queue_pair_errors;
   }
@@ -216,7 +216,7 @@ TEST_P(RpcMatrixTest, EveryTopologyTakesRandomFaults) {
       EXPECT_EQ(sum.complete + sum.ended, sum.connections) << "each finished or said why not";
       // An error ends the connection of the queue pair that it hit, and no other.
       EXPECT_LE(sum.ended, sum.faults.queue_pair_errors);
-      all.faults.delays += sum.faults.delays + sum.faults.held_receives;
+      all.faults.delays += sum.faults.delays + sum.faults.deferred_receives;
       all.waits += sum.waits;
       EXPECT_TRUE(job.c.blocking || sum.waits == 0);
       if (HasFailure()) return;

@@ -56,10 +56,10 @@ struct Report {
   char message[400] = {};
 };
 
-inline constexpr uint32_t kJobTag = 0x10b0;
-inline constexpr uint32_t kPortTag = 0x10b1;
-inline constexpr uint32_t kPortsTag = 0x10b2;
-inline constexpr uint32_t kReportTag = 0x10b3;
+inline constexpr uint32_t kJobType = 0x10b0;
+inline constexpr uint32_t kPortType = 0x10b1;
+inline constexpr uint32_t kPortsType = 0x10b2;
+inline constexpr uint32_t kReportType = 0x10b3;
 
 class Member {
  public:
@@ -99,8 +99,8 @@ class Member {
     domain_.emplace(std::move(domain));
     VERBENA_ASSIGN_OR_RETURN(ControlListener listener,
                              ControlListener::listen("127.0.0.1", 0, secret));
-    VERBENA_RETURN_IF_ERROR(test.send_value(kPortTag, listener.port()));
-    VERBENA_ASSIGN_OR_RETURN(const Ports ports, test.receive_value<Ports>(kPortsTag, kTimeoutNs));
+    VERBENA_RETURN_IF_ERROR(test.send_value(kPortType, listener.port()));
+    VERBENA_ASSIGN_OR_RETURN(const Ports ports, test.receive_value<Ports>(kPortsType, kTimeoutNs));
     if (job_.serves(job_.self)) {
       Case c = job_.c;
       c.max_connections = job_.members;
@@ -281,8 +281,8 @@ class Member {
 inline Status live(uint16_t port, const JobSecret& secret) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection test,
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
-  VERBENA_ASSIGN_OR_RETURN(const Job job, test.receive_value<Job>(kJobTag, kTimeoutNs));
-  return test.send_value(kReportTag, Member::run(job, test, secret));
+  VERBENA_ASSIGN_OR_RETURN(const Job job, test.receive_value<Job>(kJobType, kTimeoutNs));
+  return test.send_value(kReportType, Member::run(job, test, secret));
 }
 
 }  // namespace verbena::rpc_test

@@ -51,7 +51,7 @@ class RpcOneToOneTest : public testing::Test {
   ControlConnection start(std::optional<PeerProcess>& process, const Task& task) {
     process.emplace("rpc_peer_process", listener_->port(), secret_);
     ControlConnection control = accept();
-    EXPECT_TRUE(control.send_value(kTaskTag, task).ok());
+    EXPECT_TRUE(control.send_value(kTaskType, task).ok());
     return control;
   }
 
@@ -207,9 +207,9 @@ TEST_F(RpcOneToOneTest, TwoThreadsThatSleep) {
 }
 
 // A receive per pending request, each posted before its request: none is ever missing.
-TEST_F(RpcOneToOneTest, TwoThreadsWithoutSpareReceives) {
+TEST_F(RpcOneToOneTest, TwoThreadsWithoutReceiveSlack) {
   for (Case c : design_points()) {
-    c.spare_receives = false;
+    c.receive_slack = false;
     for (uint32_t pending : {1u, 5u}) {
       c.pending = pending;
       run_in_two_threads(c);

@@ -14,7 +14,7 @@ namespace {
 Result<int> run(uint16_t port, const JobSecret& secret) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
-  VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskTag, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskType, kTimeoutNs));
   const Case& c = task.c;
   VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));

@@ -52,7 +52,7 @@ struct Case {
   ReceiveQueues receive_queues = ReceiveQueues::kShared;
   bool blocking = false;  // wait for events where that is possible
   bool huge_pages = false;
-  bool spare_receives = true;
+  bool receive_slack = true;
   uint32_t max_connections = 1;
   bool in_turn = true;  // slots posted in order, or in any
   uint64_t messages = 1000;
@@ -78,7 +78,7 @@ inline RequesterOptions requester_options(const Case& c) {
   options.poll_batch = c.poll_batch;
   options.blocking = c.blocking;
   options.huge_pages = c.huge_pages;
-  options.spare_receives = c.spare_receives;
+  options.receive_slack = c.receive_slack;
   options.handshake_timeout_ns = kTimeoutNs;
   return options;
 }
@@ -334,7 +334,7 @@ struct Task {
   Role role = Role::kResponder;
   Case c;
 };
-inline constexpr uint32_t kTaskTag = 0x7a51;
+inline constexpr uint32_t kTaskType = 0x7a51;
 inline constexpr const char* kSecretVariable = "VERBENA_TEST_SECRET";
 inline constexpr int kExitBadRequests = 3;
 inline constexpr int kExitBadResponses = 4;

@@ -393,7 +393,7 @@ TEST(DeathNoticeTest, WhatHadArrivedIsDeliveredFirst) {
   EXPECT_TRUE(has_pattern(buffer.data() + 2048, 2048, 1));
 }
 
-// As after a RNIC's retries; what is posted then comes too late.
+// As after an RNIC's retries; what is posted then comes too late.
 TEST(DeathNoticeTest, TheFirstRequestAfterADeathTellsOfIt) {
   Node node;
   Buffer buffer(node.domain, 4096);
@@ -412,7 +412,7 @@ TEST(DeathNoticeTest, TheFirstRequestAfterADeathTellsOfIt) {
       EXPECT_EQ(wc.status,
                 first && !failed_by_its_owner ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR);
     }
-    // The next life knows nothing of it.
+    // The next generation has nothing of it.
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RESET;
     ASSERT_EQ(node.control().modify_qp(end.qp(), &attributes, IBV_QP_STATE), 0);

@@ -247,7 +247,7 @@ class ImmediateErrorTest : public testing::TestWithParam<PlaceAndDepth> {};
 INSTANTIATE_TEST_SUITE_P(Places, ImmediateErrorTest, all_places_and_receives(),
                          name_by_place_and_receives);
 
-// As by a RNIC, which takes the receive before it looks at the key.
+// As by an RNIC, which takes the receive before it looks at the key.
 TEST_P(ImmediateErrorTest, TheReceiveThatItMetCompletesWithTheAccessError) {
   const auto [place, srq_depth] = GetParam();
   Node node;

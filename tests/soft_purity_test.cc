@@ -136,7 +136,7 @@ bool trap_system_calls() {
 // A queue pair for each way in which arrivals are found and receives are kept.
 struct Plan {
   bool shared_receives;
-  bool belled;  // so many other queue pairs on the queue that this one rings a bell
+  bool with_ready_bit;  // so many other queue pairs on the queue that this one has a ready bit
   bool with_channel;
 };
 
@@ -189,7 +189,7 @@ VERBENA_TEST_CHILD(measured) {
       node.device, {.depth_cqes = 256, .channel = plan.with_channel ? &channel : nullptr}));
   SharedReceiveQueue srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 64}));
   std::vector<std::unique_ptr<End>> others;
-  for (int i = 0; plan.belled && i < 20; ++i) {
+  for (int i = 0; plan.with_ready_bit && i < 20; ++i) {
     others.push_back(std::make_unique<End>(node, EndOptions{.send_cq = &cq, .recv_cq = &cq}));
   }
   End end(node, {.send_cq = &cq,
@@ -307,7 +307,7 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.verb << (one.plan.shared_receives ? "_shared" : "")
-             << (one.plan.belled ? "_belled" : "")
+             << (one.plan.with_ready_bit ? "_with_ready_bit" : "")
              << (one.plan.with_channel ? "_with_channel" : "");
 }
 

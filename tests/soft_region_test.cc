@@ -1,5 +1,5 @@
 // Memory that cannot be what it was registered as, or does not stay so: read-only, inaccessible,
-// missing, protected or unmapped afterwards. Registration refuses what a RNIC could not pin; what
+// missing, protected or unmapped afterwards. Registration refuses what an RNIC could not pin; what
 // was registered stays in reach, as pinned pages do, and nothing ends in a signal.
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>

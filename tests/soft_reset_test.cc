@@ -35,7 +35,7 @@ class ResetTest : public testing::TestWithParam<PlaceAndDepth> {
 
 INSTANTIATE_TEST_SUITE_P(Places, ResetTest, all_places_and_receives(), name_by_place_and_receives);
 
-// Each life leaves something behind: arrivals not polled, sends that wait, receives not used.
+// Each generation leaves something behind: arrivals not polled, sends that wait, receives not used.
 TEST_P(ResetTest, ManyLivesDoNotMix) {
   Random random(run_seed());
   End end(node_);
@@ -43,32 +43,33 @@ TEST_P(ResetTest, ManyLivesDoNotMix) {
   responder.add_buffer(8192);
   const bool shared = options().srq_depth != 0;
   uint64_t shared_posted = 0;
-  const uint64_t lives = iterations(300);
-  for (uint64_t life = 1; life <= lives; ++life) {
-    SCOPED_TRACE(testing::Message() << "VERBENA_SEED=" << run_seed() << " life " << life);
+  const uint64_t generations = iterations(300);
+  for (uint64_t generation = 1; generation <= generations; ++generation) {
+    SCOPED_TRACE(testing::Message()
+                 << "VERBENA_SEED=" << run_seed() << " generation " << generation);
     responder.connect(end);
     const uint64_t sends = random.below(6);
     const uint64_t receives = shared ? 8 - shared_posted : random.below(6);
     for (uint64_t i = 0; i < receives; ++i) {
-      ASSERT_EQ(responder.post_receive(life * 100 + i, {{0, 0, 4096}}), 0);
+      ASSERT_EQ(responder.post_receive(generation * 100 + i, {{0, 0, 4096}}), 0);
     }
     shared_posted += shared ? receives : 0;
     for (uint64_t i = 0; i < sends; ++i) {
       const size_t size = random.below(2) == 0 ? 16 : 2000;
-      buffer_.at<uint64_t>(0) = life;
+      buffer_.at<uint64_t>(0) = generation;
       buffer_.at<uint64_t>(8) = i;
-      ASSERT_EQ(post(end.qp(), {.id = life * 100 + i, .sges = {buffer_.sge(0, size)}}), 0);
+      ASSERT_EQ(post(end.qp(), {.id = generation * 100 + i, .sges = {buffer_.sge(0, size)}}), 0);
       if (i >= receives && !shared) break;  // it waits, and what follows would be overwritten
-      ASSERT_EQ(wait_for_one(end.cq()).wr_id, life * 100 + i);
-      // Some are looked at, the others lie there when the life ends.
+      ASSERT_EQ(wait_for_one(end.cq()).wr_id, generation * 100 + i);
+      // Some are polled, the others are there when the generation ends.
       if (random.below(3) == 0) continue;
       const ibv_wc wc = responder.wait_for_one();
       ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
       if (shared) --shared_posted;
       if (!shared) {
-        ASSERT_EQ(wc.wr_id / 100, life);
+        ASSERT_EQ(wc.wr_id / 100, generation);
       }
-      ASSERT_EQ(responder.load(0, 0), life);
+      ASSERT_EQ(responder.load(0, 0), generation);
     }
     // Either side first.
     if (random.below(2) == 0) {
@@ -102,9 +103,9 @@ TEST_P(ResetTest, OneSideConnectsBeforeTheOtherIsReset) {
   Responder responder(place(), options());
   responder.add_buffer(8192);
   responder.connect(end);
-  for (uint64_t life = 0; life < 10; ++life) {
-    ASSERT_EQ(responder.post_receive(life, {{0, 0, 64}}), 0);
-    ASSERT_EQ(post(end.qp(), {.id = life, .sges = {buffer_.sge(0, 8)}}), 0);
+  for (uint64_t generation = 0; generation < 10; ++generation) {
+    ASSERT_EQ(responder.post_receive(generation, {{0, 0, 64}}), 0);
+    ASSERT_EQ(post(end.qp(), {.id = generation, .sges = {buffer_.sge(0, 8)}}), 0);
     ASSERT_EQ(wait_for_one(end.cq()).status, IBV_WC_SUCCESS);
     ASSERT_EQ(responder.wait_for_one().status, IBV_WC_SUCCESS);
     // This side is connected again before the other one has even begun.
@@ -114,14 +115,14 @@ TEST_P(ResetTest, OneSideConnectsBeforeTheOtherIsReset) {
     responder.reset();
     responder.connect(end.address());
     // And both directions go.
-    ASSERT_EQ(post_receive(end.qp(), life, {buffer_.sge(64, 64)}), 0);
-    ASSERT_EQ(responder.send(life, {{0, 0, 8}}), 0);
+    ASSERT_EQ(post_receive(end.qp(), generation, {buffer_.sge(64, 64)}), 0);
+    ASSERT_EQ(responder.send(generation, {{0, 0, 8}}), 0);
     ASSERT_EQ(wait_for_one(end.cq()).status, IBV_WC_SUCCESS);
     ASSERT_EQ(responder.wait_for_one().status, IBV_WC_SUCCESS);
   }
 }
 
-// A new life that the other side knows nothing of must not be heard as the old one going on.
+// A new generation that the other side knows nothing of must not be heard as the old one going on.
 TEST_P(ResetTest, OneSideAloneCannotGoOn) {
   End end(node_);
   Responder responder(place(), options());
@@ -168,7 +169,7 @@ TEST_P(ResetTest, APeerThatWasResetIsNotReachedByItsOldLifesSender) {
   EXPECT_EQ(responder.load(1, 0), 1u);
 }
 
-// An error of an old life must not reach the new one.
+// An error of an old generation must not reach the new one.
 TEST_P(ResetTest, BlameEndsWithTheLife) {
   for (int round = 0; round < 50; ++round) {
     End end(node_);

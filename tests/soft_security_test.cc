@@ -67,7 +67,7 @@ std::vector<Area> areas_of(const Attack attack, Qp& qp, Qp* own_shared_receiver)
           area_of(peer.shared, sizeof(soft::QpShared)),
           area_of(peer.packets.packets, (peer.packets.mask + 1) * sizeof(Packet)),
           area_of(peer.cq.shared, 2 * soft::kCacheLineBytes),
-          area_of(peer.cq.shared->bells, 64),
+          area_of(peer.cq.shared->ready_bits, 64),
       };
       if (peer.srq.shared == nullptr) {
         areas.push_back(area_of(peer.receives.receives,
@@ -217,7 +217,7 @@ bool connect_to_attacker(const Node& node, End& end, const QueuePairAddress& att
   const Status status = end.queue_pair().connect(attacker, kImpatient);
   if (status.ok()) return true;
   EXPECT_EQ(attack, Attack::kOwnQueues) << status.message();
-  EXPECT_NE(status.message().find("describes its queue pair"), std::string::npos)
+  EXPECT_NE(status.message().find("reports an inconsistent queue pair"), std::string::npos)
       << status.message();
   EXPECT_EQ(state_of(node, end.qp()), IBV_QPS_INIT);
   return false;
@@ -317,7 +317,7 @@ TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
       }
       if (step % 50 == 49 && state_of(node, end.qp()) == IBV_QPS_ERR) {
         ++failed;
-        // The next life begins under fire, and has no peer.
+        // The next generation begins under fire, and has no peer.
         ibv_qp_attr attributes{};
         attributes.qp_state = IBV_QPS_RESET;
         ASSERT_EQ(node.control().modify_qp(end.qp(), &attributes, IBV_QP_STATE), 0);
@@ -478,14 +478,14 @@ TEST_P(OwnReceiveRuleTest, MoreCreditsThanReceives) {
 // The peer's word on what is at fault may not be about another kind of object.
 TEST_P(BrokenRuleTest, AFaultOfAnyKindIsAnEventOfTheQueuePair) {
   Qp& qp = soft::as_qp(receiver_.qp());
-  qp.shared->reliable.fault.store(soft::make_fault(qp.life, IBV_EVENT_CQ_ERR));
+  qp.shared->reliable.fault.store(soft::make_fault(qp.generation, IBV_EVENT_CQ_ERR));
   qp.rnic->wake();
   expect_fatal();
 }
 
 TEST_P(BrokenRuleTest, AFaultOfAnotherLifeIsNone) {
   Qp& qp = soft::as_qp(receiver_.qp());
-  qp.shared->reliable.fault.store(soft::make_fault(qp.life - 1, IBV_EVENT_QP_ACCESS_ERR));
+  qp.shared->reliable.fault.store(soft::make_fault(qp.generation - 1, IBV_EVENT_QP_ACCESS_ERR));
   qp.rnic->wake();
   ASSERT_TRUE(wait_until([&] { return qp.shared->reliable.fault.load() == 0; }));
   send_spoiled([](Packet&) {});

@@ -141,7 +141,8 @@ class StandingPeerTest : public testing::Test {
     EXPECT_NE(std::string(control().last_error()).find(std::to_string(child_->pid())),
               std::string::npos)
         << control().last_error();
-    EXPECT_NE(std::string(control().last_error()).find("stands still"), std::string::npos)
+    EXPECT_NE(std::string(control().last_error()).find("is stopped in the middle"),
+              std::string::npos)
         << control().last_error();
   }
 

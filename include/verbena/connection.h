@@ -16,13 +16,13 @@
 //   auto connection = ControlConnection::connect("node-a", 7471, *secret, 10'000'000'000);
 //   connection->send(bytes);
 //
-// Connections are TLS 1.3 with a pre-shared key made of the secret, and with ephemeral keys: each
-// side has proved that it knows the secret, nobody on the way can read, alter, insert or play back
-// frames, and who learns the secret later cannot read what was recorded before. What is not kept
-// from others: that there is a connection, when, and how much it carries. And whoever overhears a
-// handshake, or listens in the place of a peer, can try guesses of the secret on it: see JobSecret.
+// Connections are TLS 1.3 with a pre-shared key derived from the secret, and with ephemeral keys:
+// each side has proved that it has the secret, frames cannot be read, altered, inserted or replayed
+// on the way, and a later leak of the secret does not reveal recorded traffic. Visible to others:
+// that there is a connection, when, and how much it carries. And a handshake that is recorded, or
+// answered in place of a peer, allows guesses of the secret to be tested: see JobSecret.
 //
-// Time-outs are in nanoseconds; a negative one waits without limit, 0 looks once. No call raises a
+// Time-outs are in nanoseconds; a negative one waits without limit, 0 polls once. No call raises a
 // signal, throws, or is ended early by one (EINTR). IPv4 and IPv6, numeric or by name.
 #pragma once
 
@@ -124,27 +124,27 @@ class ControlConnection {
   // received. One system call, never blocks: for a polling loop to call now and then.
   bool peer_closed() const;
 
-  // Sends `value` under `tag`, a number that names its type in this exchange.
+  // Sends `value` with `type`, a number that names its type in this exchange.
   template <typename T>
-  Status send_value(uint32_t tag, const T& value, int64_t timeout_ns = kSendTimeoutNs) {
+  Status send_value(uint32_t type, const T& value, int64_t timeout_ns = kSendTimeoutNs) {
     check_exchangeable<T>();
-    return send_tagged(tag, &value, sizeof(T), timeout_ns);
+    return send_typed(type, &value, sizeof(T), timeout_ns);
   }
-  // Receives what the peer's send_value() sent. Another tag or size is kProtocolViolation.
+  // Receives what the peer's send_value() sent. Another type or size is kProtocolViolation.
   template <typename T>
-  Result<T> receive_value(uint32_t tag, int64_t timeout_ns) {
+  Result<T> receive_value(uint32_t type, int64_t timeout_ns) {
     check_exchangeable<T>();
     T value{};
-    Status status = receive_tagged(tag, &value, sizeof(T), timeout_ns);
+    Status status = receive_typed(type, &value, sizeof(T), timeout_ns);
     if (!status.ok()) return status;
     return value;
   }
   // Both sides call it: sends `mine` and returns the peer's.
   template <typename T>
-  Result<T> exchange(uint32_t tag, const T& mine, int64_t timeout_ns) {
-    Status status = send_value(tag, mine, timeout_ns);
+  Result<T> exchange(uint32_t type, const T& mine, int64_t timeout_ns) {
+    Status status = send_value(type, mine, timeout_ns);
     if (!status.ok()) return status;
-    return receive_value<T>(tag, timeout_ns);
+    return receive_value<T>(type, timeout_ns);
   }
 
   // "192.0.2.7:7471" or "[2001:db8::7]:7471".
@@ -168,8 +168,8 @@ class ControlConnection {
     static_assert(sizeof(T) <= kMaxValueBytes);
     static_assert(std::endian::native == std::endian::little, "values travel as in memory");
   }
-  Status send_tagged(uint32_t tag, const void* value, size_t size_bytes, int64_t timeout_ns);
-  Status receive_tagged(uint32_t tag, void* value, size_t size_bytes, int64_t timeout_ns);
+  Status send_typed(uint32_t type, const void* value, size_t size_bytes, int64_t timeout_ns);
+  Status receive_typed(uint32_t type, void* value, size_t size_bytes, int64_t timeout_ns);
 
   std::unique_ptr<State> state_;
 };
@@ -182,8 +182,8 @@ struct ControlListenerOptions {
 
 // Accepts the peers of a job. Strangers are refused with a reason that their side can print and a
 // line in the log here (at most one per second on average), and cost the job nothing: their
-// handshakes proceed beside the genuine ones, so many at once and each for as long as the options
-// say. When all places are taken, the longest one gives way after a quarter of a second. Movable;
+// handshakes run concurrently with the genuine ones, limited in number and in time as the options
+// say. When all places are taken, the oldest one is dropped after a quarter of a second. Movable;
 // one thread at a time may use it.
 class ControlListener {
  public:

@@ -94,20 +94,25 @@ class Device {
 };
 
 namespace internal {
-// Owns one verbs object; Traits names its type and the entry of VerbsControl that destroys it.
+// One line in the log: what was not destroyed, and why.
+void log_not_destroyed(const char* kind, const VerbsControl& control, int error);
+
+// Owns one verbs object, which `destroy`, an entry of `control`, destroys. Where the device refuses
+// that (EBUSY: it is in use), the object stays until the process ends, and the log says so.
 template <typename Object>
 class VerbsHandle {
  public:
   using Destroy = int (*)(Object*);
   VerbsHandle() = default;
-  VerbsHandle(Object* object, Destroy destroy) : object_(object), destroy_(destroy) {}
-  VerbsHandle(VerbsHandle&& other) noexcept
-      : object_(std::exchange(other.object_, nullptr)), destroy_(other.destroy_) {}
+  VerbsHandle(Object* object, Destroy destroy, const VerbsControl& control)
+      : object_(object), destroy_(destroy), control_(&control) {}
+  VerbsHandle(VerbsHandle&& other) noexcept { *this = std::move(other); }
   VerbsHandle& operator=(VerbsHandle&& other) noexcept {
     if (this != &other) {
       reset();
       object_ = std::exchange(other.object_, nullptr);
       destroy_ = other.destroy_;
+      control_ = other.control_;
     }
     return *this;
   }
@@ -115,12 +120,22 @@ class VerbsHandle {
 
   Object* get() const { return object_; }
   void reset() {
-    if (object_ != nullptr) destroy_(std::exchange(object_, nullptr));
+    if (object_ == nullptr) return;
+    const int error = destroy_(std::exchange(object_, nullptr));
+    if (error != 0) log_not_destroyed(name(static_cast<Object*>(nullptr)), *control_, error);
   }
 
  private:
+  static const char* name(ibv_pd*) { return "protection domain"; }
+  static const char* name(ibv_mr*) { return "memory region"; }
+  static const char* name(ibv_comp_channel*) { return "completion channel"; }
+  static const char* name(ibv_cq*) { return "completion queue"; }
+  static const char* name(ibv_srq*) { return "shared receive queue"; }
+  static const char* name(ibv_qp*) { return "queue pair"; }
+
   Object* object_ = nullptr;
   Destroy destroy_ = nullptr;
+  const VerbsControl* control_ = nullptr;
 };
 }  // namespace internal
 

@@ -1,8 +1,9 @@
 // Fault injection: how a system behaves when its fabric misbehaves, on any device and on purpose.
 //
 // A device that is opened with a plan works as before, except that now and then it delays, holds
-// back, splits or breaks something, as a RNIC under load, a slow peer or a bad cable would. Nothing
-// above the device can tell the difference. A device that is opened without one costs nothing more.
+// back, splits or breaks something, as an RNIC under load, a slow peer or a bad cable would.
+// Nothing above the device can tell the difference. A device that is opened without one costs
+// nothing more.
 //
 //   FaultPlan plan;
 //   plan.seed = 7;
@@ -13,7 +14,7 @@
 //
 //   VERBENA_FAULTS="seed=7,delay=0.01:50us,rnr=0.001:1ms,queue_pair_error=1e-6" my_program
 //
-// What is kept: a queue's order, its depth (work that is held back counts), every work request and
+// What is kept: a queue's order, its depth (work that is deferred counts), every work request and
 // its completion. Errors that a device can only find late come as completions. For the death of a
 // peer, kill its process.
 //
@@ -22,7 +23,7 @@
 // queues interleave is up to the threads.
 //
 // Threading: as without faults. A plan with durations starts one thread per device, which posts
-// later what was held back. Work that goes around ibv_post_send, ibv_post_recv, ibv_post_srq_recv
+// later what was deferred. Work that goes around ibv_post_send, ibv_post_recv, ibv_post_srq_recv
 // and ibv_poll_cq (ibv_wr_start and the like) meets no faults, as do objects that were not made
 // through verbena/device.h.
 #pragma once
@@ -68,7 +69,7 @@ struct FaultPlan {
 // What was injected so far, in work requests, receives, completions and queue pairs.
 struct FaultCounts {
   uint64_t delays = 0;
-  uint64_t held_receives = 0;
+  uint64_t deferred_receives = 0;
   uint64_t delayed_completions = 0;
   uint64_t queue_pair_errors = 0;
 };

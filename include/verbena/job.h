@@ -83,7 +83,7 @@ class Job {
   // At `root` what each rank gave, by rank; empty at all others.
   Result<std::vector<std::vector<std::byte>>> gather(std::span<const std::byte> mine, int root = 0,
                                                      int64_t timeout_ns = kTimeoutNs);
-  // `bytes` of `root` at every rank; those of the others are not looked at.
+  // `bytes` of `root` at every rank; those of the others are ignored.
   Result<std::vector<std::byte>> broadcast(std::span<const std::byte> bytes, int root = 0,
                                            int64_t timeout_ns = kTimeoutNs);
 

@@ -29,13 +29,13 @@
 // Slots. A requester has `pending` slots, numbered from 0. Each holds one request at a time: fill
 // request_buffer(slot), try_post(slot, bytes), and once poll() delivered its response, the slot may
 // be posted again. The response's bytes stay valid until then. Posting the slots in turn (0, 1, ...
-// pending - 1, 0, ...) costs the responder one look per request; any other order works too.
+// pending - 1, 0, ...) costs the responder one poll per request; any other order works too.
 //
 // Threading: one requester or responder belongs to one thread at a time. Device and protection
 // domain must outlive it, a control connection the RDMA connection that it made; whoever closes it
 // ends that too. The other way round, a connection that ends hangs its control connection up, so
 // that the other side learns of it. Cost: after connect, nothing here allocates, locks or enters
-// the kernel for a message. About every 10 ms without traffic, a poll looks whether the peer still
+// the kernel for a message. About every 10 ms without traffic, a poll checks whether the peer still
 // lives (one system call). Polling never blocks and never sleeps.
 #pragma once
 
@@ -83,8 +83,8 @@ enum class MarkLayout : uint8_t {
 // Where requests that consume a receive (SEND, MarkLayout::kImmediate) find one.
 enum class ReceiveQueues : uint8_t {
   kShared,         // one shared receive queue and one completion queue for all connections
-                   // ("patterns" 4.1): one look for all, as many receives as are pending in all
-  kPerConnection,  // each queue pair has its own of both: a look per connection, and no requester
+                   // ("patterns" 4.1): one poll for all, as many receives as are pending in all
+  kPerConnection,  // each queue pair has its own of both: a poll per connection, and no requester
                    // can use up another one's receives
 };
 
@@ -135,7 +135,7 @@ struct RequesterOptions {
   // next one after each response, or first takes all there are. 0: all (READ: 16).
   uint32_t poll_batch = 0;
   // Makes wait() possible where responses raise completions (the response verb SEND,
-  // MarkLayout::kImmediate, READ). Costs the device a look per message.
+  // MarkLayout::kImmediate, READ). Costs the device a check per message.
   bool blocking = false;
   // Slots in 2 MiB pages, so that the device needs fewer translations ("patterns" 8). Where the
   // system has none to give, in usual ones.
@@ -145,7 +145,7 @@ struct RequesterOptions {
   // used ones go back in lists. Without: as many as can be pending, each posted anew before its
   // slot's next request ("one receive event for every SEND", "msgproto" 4.1); an RNIC then fetches
   // it while the response waits.
-  bool spare_receives = true;
+  bool receive_slack = true;
   // For each step of the handshake with the peer.
   int64_t handshake_timeout_ns = 10'000'000'000;
 };

@@ -12,7 +12,7 @@ def checked_target(out):
     if os.path.isdir(target):
         raise ReportError(f"{out}: is a directory: name the file to write, e.g. {pathlib.Path(out) / 'report.html'}")
     if os.path.exists(target) and not os.path.isfile(target):
-        raise ReportError(f"{out}: is no regular file: give the page a file name of its own")
+        raise ReportError(f"{out}: is not a regular file: give the page a file name of its own")
     return target
 
 

@@ -25,7 +25,7 @@ SETTINGS = (
     ("post_batch", "{} per doorbell"),
     ("poll_batch", "{} per poll"),
     ("huge_pages", "huge pages {}"),
-    ("spare_receives", "spare receives {}"),
+    ("receive_slack", "receive slack {}"),
 )
 SETTING_KEYS = tuple(key for key, _ in SETTINGS)
 _WORDS = ("model", "receive_queues", "wait", "inline_bytes")  # whose values may be texts

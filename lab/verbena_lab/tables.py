@@ -139,7 +139,7 @@ _COLUMNS = (
     Column("Per doorbell", "post_batch", _setting("post_batch"), _count, False),
     Column("Per poll", "poll_batch", _setting("poll_batch"), _count, False),
     Column("Huge pages", "huge_pages", _setting("huge_pages"), _count, False),
-    Column("Spare receives", "spare_receives", _setting("spare_receives"), _count, False),
+    Column("Receive slack", "receive_slack", _setting("receive_slack"), _count, False),
     Column("Active", "active_share", _setting("active_share"), units.percent_text, False),
     Column("Think time", "think_ns", _setting("think_ns"), units.time_text, False),
     Column("Queue pairs per node", "queue_pairs_per_node", _attribute("queue_pairs_per_node"), _count, False),

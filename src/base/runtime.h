@@ -25,7 +25,7 @@ uint64_t now_ns();
 // Of the machine, also in a simulation: for what is told about the run itself.
 uint64_t machine_now_ns();
 
-// A pause between two looks at memory that another core will write.
+// A pause between two polls of memory that another core will write.
 inline void cpu_relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -111,17 +111,17 @@ bool pin_this_thread(int cpu);
 // threads. The first call takes milliseconds.
 std::vector<int> usable_cpus();
 
-// Backs off in a polling loop: call idle() when a look found nothing, progress() when it found
+// Backs off in a polling loop: call idle() after an empty poll, progress() when it found
 // something. One per polling thread.
 //
-// It spins first (a `pause` per look), then yields the CPU at every look. On a core of its own a
+// It spins first (a `pause` per poll), then yields the CPU at every poll. On a core of its own a
 // poller so never sleeps, and a yield comes back at once: latency stays that of polling. Where a
 // yield shows that somebody else ran on this CPU (more pollers than cores), the spinning phase
 // shrinks, so that the one who has work gets to run, and a poller that found nothing for a
-// millisecond sleeps between looks until yields come back at once again.
+// millisecond sleeps between polls until yields come back at once again.
 class Waiter {
  public:
-  // In a simulation the first look that finds nothing already waits: time passes only there.
+  // In a simulation the first empty poll already waits: time passes only there.
   Waiter() : spins_(VirtualTime::current() == nullptr ? kSpins : 0) {}
 
   void progress() {

@@ -1,7 +1,8 @@
-// Whether something has stood still for too long, counted in time in which the one who looks ran.
+// Whether something has made no progress for too long, counted in time in which the checking thread
+// ran.
 //
 // A machine or a process that was stopped and goes on later has lost time in which nobody could
-// have moved. So between two looks at most kMostOfALookNs count, however long the pause was.
+// have moved. So of the time between two checks at most kMaxGapNs counts.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +14,21 @@ namespace verbena {
 
 class SilenceWatch {
  public:
-  static constexpr uint64_t kMostOfALookNs = 1'000'000'000;
+  static constexpr uint64_t kMaxGapNs = 1'000'000'000;
 
-  SilenceWatch(uint64_t limit_ns, uint64_t now_ns) : limit_ns_(limit_ns), looked_ns_(now_ns) {}
+  SilenceWatch(uint64_t limit_ns, uint64_t now_ns) : limit_ns_(limit_ns), checked_ns_(now_ns) {}
 
-  // Look often, compared with the limit. `progress` is any number that changes while things move.
+  // Call it often, compared with the limit. `progress` is any number that changes while things
+  // move.
   bool too_long(uint64_t now_ns, uint64_t progress) {
-    const uint64_t passed_ns = now_ns - looked_ns_;
-    looked_ns_ = now_ns;
+    const uint64_t passed_ns = now_ns - checked_ns_;
+    checked_ns_ = now_ns;
     if (progress != progress_) {
       progress_ = progress;
       silent_ns_ = 0;
     } else {
       // Virtual time is never lost.
-      silent_ns_ +=
-          VirtualTime::current() != nullptr ? passed_ns : std::min(passed_ns, kMostOfALookNs);
+      silent_ns_ += VirtualTime::current() != nullptr ? passed_ns : std::min(passed_ns, kMaxGapNs);
     }
     return silent_ns_ > limit_ns_;
   }
@@ -35,7 +36,7 @@ class SilenceWatch {
 
  private:
   uint64_t limit_ns_;
-  uint64_t looked_ns_;
+  uint64_t checked_ns_;
   uint64_t progress_ = 0;
   uint64_t silent_ns_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <set>
 #include <utility>
@@ -16,9 +17,12 @@
 #include "src/bench/experiment/common_axes.h"
 #include "src/bench/experiment/plan.h"
 #include "src/bench/result/result_file.h"
+#include "src/bench/run/point_node.h"
 #include "src/bench/run/request_phases.h"
 #include "src/bench/run/session.h"
 #include "src/bench/workloads.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
 
 namespace verbena::bench {
 namespace {
@@ -63,10 +67,7 @@ class Pauser {
 
 void run_pausing_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   Step step;
-  while (step.kind != StepKind::kConnect) {
-    step = job.team.next(step.number);
-    if (step.kind == StepKind::kLeave) return;
-  }
+  if (!job.team.await(StepKind::kConnect, step)) return;
   Pauser pauser(settings_of<PauseSettings>(job.setup.point).pause_ns);
   RequestPhases<Pauser, NoPayloads> phases(job, number, {&pauser}, {}, report.report);
   job.team.finished();
@@ -168,6 +169,85 @@ TEST(AThirdWorkload, IsMeasuredAndReported) {
     EXPECT_EQ(row["total_bandwidth_bytes_per_s"], 30 * row["rate_per_s"].get<double>());
   }
   EXPECT_EQ(results[0].point.workload->table(results), "2 pauses");
+}
+
+// A device whose poll does not return as long as `stuck` is set.
+std::atomic<bool> stuck;
+class StuckPauser : public Pauser {
+ public:
+  StuckPauser() : Pauser(1) {}
+  template <typename Take>
+  uint32_t poll(Take&& take) {
+    while (stuck.load()) sleep_ns(1'000'000);
+    return Pauser::poll(take);
+  }
+};
+
+void run_sticking_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
+  Step step;
+  if (!job.team.await(StepKind::kConnect, step)) return;
+  StuckPauser pauser;
+  RequestPhases<StuckPauser, NoPayloads> phases(job, number, {&pauser}, {}, report.report);
+  job.team.finished();
+  phases.serve(step);
+}
+
+class StickingWorkload : public PauseWorkload {
+ public:
+  ThreadBody body(ThreadRole /*role*/, const Point& /*point*/) const override {
+    return run_sticking_thread;
+  }
+};
+
+TEST(APointNode, NamesTheThreadThatIsStuckInACall) {
+  constexpr uint64_t kPatienceNs = 120'000'000'000;
+  const StickingWorkload workload;
+  const Result<Device> device = Device::open("soft0");
+  ASSERT_TRUE(device.ok()) << device.status().message();
+  const Result<ProtectionDomain> domain = ProtectionDomain::create(*device);
+  ASSERT_TRUE(domain.ok());
+  bench::Setup setup;
+  setup.point = workload.point();
+  Result<Wiring> wiring = wire(shape_of(setup.point));
+  ASSERT_TRUE(wiring.ok()) << wiring.status().message();
+  Message connect{.kind = MessageKind::kConnect};
+  connect.addresses.resize(wiring->responding.size());
+  const JobSecret secret = JobSecret::random();
+  PointNode node(*device, *domain, secret, "127.0.0.1", setup,
+                 std::make_shared<JobWiring>(std::move(*wiring), setup.point.model));
+  const auto settle = [&node] {
+    const uint64_t end_ns = now_ns() + kPatienceNs;
+    while (!node.settled() && now_ns() < end_ns) sleep_ns(1'000'000);
+    ASSERT_TRUE(node.settled());
+  };
+  stuck = true;
+  ASSERT_TRUE(node.start().ok());
+  settle();
+  ASSERT_TRUE(node.begin(connect).ok());
+  settle();
+  ASSERT_TRUE(node.begin({.kind = MessageKind::kPhase,
+                          .phase = {.kind = PhaseKind::kTimed,
+                                    .length = {.requests = 1},
+                                    .stall_ns = 50'000'000}})
+                  .ok());
+  settle();
+  EXPECT_TRUE(node.stalled().ok()) << "nothing runs yet";
+  ASSERT_TRUE(node.begin({.kind = MessageKind::kGo}).ok());
+  Status stalled;
+  for (const uint64_t end_ns = now_ns() + kPatienceNs; stalled.ok() && now_ns() < end_ns;) {
+    sleep_ns(1'000'000);
+    stalled = node.stalled();
+  }
+  EXPECT_FALSE(node.settled());
+  stuck = false;
+  EXPECT_EQ(stalled.code(), StatusCode::kTimeout);
+  EXPECT_THAT(stalled.message(), HasSubstr("thread request-0 has not returned from a call"));
+  settle();
+  // A thread that has finished is not missed, however long the others take.
+  for (int check = 0; check < 10; ++check) {
+    sleep_ns(10'000'000);
+    EXPECT_TRUE(node.stalled().ok());
+  }
 }
 
 TEST(Workloads, HaveNamesOfTheirOwn) {

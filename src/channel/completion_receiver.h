@@ -17,7 +17,7 @@ namespace verbena::channel {
 inline const char* receive_violation(const ibv_wc& completion, ibv_wc_opcode expected,
                                      uint32_t capacity_bytes) {
   if (completion.opcode != expected || (completion.wc_flags & IBV_WC_WITH_IMM) == 0) {
-    return "it sent by another verb than agreed";
+    return "it sent with another verb than agreed";
   }
   if (completion.byte_len > capacity_bytes) return "its message is larger than agreed";
   return nullptr;
@@ -82,7 +82,7 @@ class CompletionReceiver {
     const char* violation = receive_violation(completion, kExpected, slots_.shape.capacity_bytes);
     const MessageTag tag = MessageTag::from_completion(completion);
     if (violation == nullptr && (tag.slot >= slots_.count || !eligible(tag.slot))) {
-      violation = "its message names a slot that waits for none";
+      violation = "its message names a slot without a pending request";
     }
     if (violation != nullptr) [[unlikely]] {
       error_ = ChannelError::peer_violated(violation);

@@ -175,9 +175,9 @@ struct DenseChannel {
       const char* message = slots_.slot(slot);
       const uint32_t bytes = load_relaxed(reinterpret_cast<const uint32_t*>(message));
       if (notification != kNotification || bytes > slots_.shape.capacity_bytes) [[unlikely]] {
-        error_ = ChannelError::peer_violated(notification != kNotification
-                                                 ? "its completion mark is none that a sender makes"
-                                                 : "its message is larger than agreed");
+        error_ = ChannelError::peer_violated(
+            notification != kNotification ? "its completion mark is not one that a sender makes"
+                                          : "its message is larger than agreed");
         return false;
       }
       note_message();

@@ -38,7 +38,7 @@ inline StepCounts receive_cost() {
   StepCounts cost;
   cost.receives = 1;
   cost.completions = 1;
-  cost.polled_lines = 1;  // the completion queue's next entry
+  cost.polled_lines = 1;  // the completion queue's next CQE
   cost.device_reads = 1;  // the posted receive
   return cost;
 }

@@ -52,7 +52,7 @@ struct ReceivePoolSizes {
   // Where buffers are small there are some more: whoever reposts seldom disturbs the sender, who
   // has to look at the queue's end, less.
   static ReceivePoolSizes for_messages(uint32_t messages, uint32_t buffer_bytes) {
-    if (buffer_bytes <= kSmallBufferBytes) return {messages + kSpareReceives, kMaxRepostBatch};
+    if (buffer_bytes <= kSmallBufferBytes) return {messages + kReceiveSlack, kMaxRepostBatch};
     const uint32_t batch = std::clamp(messages / 2, 1u, kMaxRepostBatch);
     return {messages + batch, batch};
   }
@@ -63,7 +63,7 @@ struct ReceivePoolSizes {
   }
 
   static constexpr uint32_t kMaxRepostBatch = 8;
-  static constexpr uint32_t kSpareReceives = 2 * kMaxRepostBatch;
+  static constexpr uint32_t kReceiveSlack = 2 * kMaxRepostBatch;
   static constexpr uint32_t kSmallBufferBytes = 4096;
 };
 

@@ -42,7 +42,7 @@ TEST(ReceivePoolTest, SizesLeaveAReceiveForEveryMessageWhileABatchWaits) {
     for (const uint32_t buffer_bytes : {64u, 1u << 20}) {
       const ReceivePoolSizes sizes = ReceivePoolSizes::for_messages(messages, buffer_bytes);
       EXPECT_GE(sizes.receives - (sizes.repost_batch - 1), messages);
-      EXPECT_LE(sizes.receives, messages + ReceivePoolSizes::kSpareReceives);
+      EXPECT_LE(sizes.receives, messages + ReceivePoolSizes::kReceiveSlack);
     }
     EXPECT_LE(ReceivePoolSizes::for_messages(messages, 1u << 20).receives,
               messages + ReceivePoolSizes::kMaxRepostBatch)

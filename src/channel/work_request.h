@@ -61,7 +61,7 @@ inline void set_size(SlotRequest& slot, uint32_t bytes, uint32_t inline_limit_by
   slot.request.send_flags = bytes <= inline_limit_bytes ? IBV_SEND_INLINE : 0;
 }
 
-// The same where `bytes` may be 0: some devices take a gather entry of length 0 for 2^31 bytes.
+// The same where `bytes` may be 0: some devices take an SGE of length 0 for 2^31 bytes.
 inline void set_size_or_empty(SlotRequest& slot, uint32_t bytes, uint32_t inline_limit_bytes) {
   set_size(slot, bytes, inline_limit_bytes);
   slot.request.num_sge = bytes != 0 ? 1 : 0;

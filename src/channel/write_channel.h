@@ -127,7 +127,8 @@ struct WriteChannel {
       if (probe.arrival != Arrival::kMessage) {
         note_look();
         if (probe.arrival == Arrival::kViolation) [[unlikely]] {
-          error_ = ChannelError::peer_violated("its completion mark is none that a sender makes");
+          error_ =
+              ChannelError::peer_violated("its completion mark is not one that a sender makes");
         }
         return false;
       }

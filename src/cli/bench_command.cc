@@ -111,7 +111,7 @@ Status limit(const std::string& text, const char* what,
   return Status::ok_status();
 }
 
-Result<bench::Plan> parse_plan(const BenchOptions& options) {
+Result<bench::Plan> parse_bench_plan(const BenchOptions& options) {
   bench::Plan plan;
   if (!options.experiment.empty()) {
     VERBENA_ASSIGN_OR_RETURN(
@@ -145,8 +145,8 @@ int listen(const BenchOptions& options) {
   return listen_for_experiment(listening);
 }
 
-int measure(const Tool& tool, const BenchOptions& options) {
-  Result<bench::Plan> plan = parse_plan(options);
+int measure_bench(const Tool& tool, const BenchOptions& options) {
+  Result<bench::Plan> plan = parse_bench_plan(options);
   if (!plan.ok()) return report_error(plan.status());
   const uint16_t default_port = options.connect.empty() ? 0 : kDefaultPort;
   const Result<uint16_t> port =
@@ -213,10 +213,10 @@ void add_bench_command(Tool& tool) {
   experiment->excludes(topology);
   tool.takes_path[experiment] = true;
   tool.choices[experiment] = experiment_names();
-  CLI::Option* limit_nodes = add("--limit-nodes", options->limit_nodes, "N",
-                                 "Lower numbers of nodes, of either role, to at most N");
+  CLI::Option* limit_nodes =
+      add("--limit-nodes", options->limit_nodes, "N", "Use at most N nodes of either role");
   CLI::Option* limit_threads = add("--limit-threads", options->limit_threads, "N",
-                                   "Lower numbers of threads, of either role, to at most N");
+                                   "Use at most N threads of either role per node");
   add("--port", options->port, "N",
       fmt::format("TCP port of the control connection (two hosts: {}; else any)", kDefaultPort));
   CLI::Option* listen_option = add("--listen", options->listen, "[ADDRESS]",
@@ -246,7 +246,7 @@ void add_bench_command(Tool& tool) {
            "results.json",
            "verbena bench M:1 --nodes 2 --threads 2 --pending 16 --value 365 --duration 50ms"}));
   command->callback([&tool, options, listen_option] {
-    tool.exit_code = listen_option->count() > 0 ? listen(*options) : measure(tool, *options);
+    tool.exit_code = listen_option->count() > 0 ? listen(*options) : measure_bench(tool, *options);
   });
 }
 

@@ -24,7 +24,7 @@ const char* kind_name(DeviceKind kind) {
 
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
 
-nlohmann::json to_json(const DeviceInfo& info) {
+nlohmann::json device_json(const DeviceInfo& info) {
   nlohmann::json device = {{"name", info.name}, {"kind", kind_name(info.kind)}};
   if (!info.unavailable.empty()) {
     device["unavailable"] = info.unavailable;
@@ -52,7 +52,7 @@ nlohmann::json to_json(const DeviceInfo& info) {
   return device;
 }
 
-std::string table(const std::vector<DeviceInfo>& devices) {
+std::string device_table(const std::vector<DeviceInfo>& devices) {
   std::vector<std::vector<std::string>> rows = {{"device", "kind", "link", "port", "MTU", "inline",
                                                  "SGEs", "queue pairs", "WRs each", "READs each",
                                                  "SRQs", "atomics", "WRITE in order"}};
@@ -80,7 +80,7 @@ void add_devices_command(Tool& tool) {
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print a JSON list instead of a table");
   command->footer(
-      "inline: largest message that travels inside its work request. WRITE in order: the last "
+      "inline: largest message that is sent inline, in its WQE. WRITE in order: the last "
       "byte\n"
       "of a WRITE is guaranteed to land last, so a receiver may poll memory for it.\n\n" +
       examples_text({"verbena devices", "verbena devices --json"}));
@@ -88,10 +88,10 @@ void add_devices_command(Tool& tool) {
     const std::vector<DeviceInfo> devices = Device::list();
     if (*json) {
       nlohmann::json list = nlohmann::json::array();
-      for (const DeviceInfo& info : devices) list.push_back(to_json(info));
+      for (const DeviceInfo& info : devices) list.push_back(device_json(info));
       print_output("{}\n", list.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
     } else {
-      print_output("{}", table(devices));
+      print_output("{}", device_table(devices));
     }
   });
 }

@@ -88,14 +88,14 @@ const char* receives_name(const DesignEstimate& design) {
   return design.takes_receives ? receive_queues_name(design.receive_queues) : "-";
 }
 
-nlohmann::json to_json(const StepCounts& steps) {
+nlohmann::json steps_json(const StepCounts& steps) {
   return {{"work_requests", steps.work_requests}, {"doorbells", steps.doorbells},
           {"receives", steps.receives},           {"completions", steps.completions},
           {"polled_lines", steps.polled_lines},   {"cleared_bytes", steps.cleared_bytes},
           {"device_reads", steps.device_reads}};
 }
 
-nlohmann::json to_json(const DesignEstimate& design) {
+nlohmann::json design_json(const DesignEstimate& design) {
   nlohmann::json row = {{"protocol", protocol_name(design.protocol)},
                         {"mark", mark_name(design)},
                         {"receive_queues", receives_name(design)},
@@ -106,8 +106,8 @@ nlohmann::json to_json(const DesignEstimate& design) {
   row.update({{"times", design.of_this_device ? "modelled" : "proportions only"},
               {"interval_ns", design.interval_ns},
               {"round_trip_ns", design.round_trip_ns},
-              {"requester", to_json(design.requester)},
-              {"responder", to_json(design.responder)},
+              {"requester", steps_json(design.requester)},
+              {"responder", steps_json(design.responder)},
               {"wire_messages", design.wire_messages},
               {"wire_bytes", design.wire_bytes}});
   row["requester"].update(
@@ -126,7 +126,7 @@ const DesignEstimate& comparable_best(const std::vector<DesignEstimate>& designs
   return designs.front();
 }
 
-std::string table(const std::vector<DesignEstimate>& designs, bool with_model) {
+std::string design_table(const std::vector<DesignEstimate>& designs, bool with_model) {
   const DesignEstimate& best = comparable_best(designs);
   const auto time = [&best](double ns) {
     return best.of_this_device ? bench::time_text(ns)
@@ -161,7 +161,7 @@ std::string table(const std::vector<DesignEstimate>& designs, bool with_model) {
   return text;
 }
 
-int explain(const Options& options) {
+int explain_designs(const Options& options) {
   const Result<DesignWorkload> workload = parse_workload(options);
   if (!workload.ok()) return report_error(workload.status());
   const Result<DeviceInfo> device = device_info(options.device);
@@ -169,11 +169,11 @@ int explain(const Options& options) {
   const std::vector<DesignEstimate> designs = estimate_designs(*device, *workload);
   if (options.json) {
     nlohmann::json list = nlohmann::json::array();
-    for (const DesignEstimate& design : designs) list.push_back(to_json(design));
+    for (const DesignEstimate& design : designs) list.push_back(design_json(design));
     print_output("{}\n", list.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
     return 0;
   }
-  print_output("{}", table(designs, workload->workers > 1));
+  print_output("{}", design_table(designs, workload->workers > 1));
   if (designs.front().usable && !designs.front().of_this_device) {
     print_output(
         "x1.00 is the time of the cheapest design that runs a handler; proportions are estimated, "
@@ -203,21 +203,23 @@ void add_explain_command(Tool& tool) {
         ->option_text(fmt::format("N ({})", *value));
   };
   DesignWorkload& workload = options->workload;
-  count("--pending", &workload.pending, "Requests under way of a thread at a responder", 1,
+  count("--pending", &workload.pending, "Pending requests of a thread at one responder", 1,
         kMaxPending);
-  count("--requesters", &workload.requesters, "Nodes that ask the same responder", 1,
+  count("--requesters", &workload.requesters, "Nodes that send to the same responder", 1,
         kMaxConnections);
   count("--workers", &workload.workers, "Threads of each; above 1, dispatchers are compared too", 1,
         kMaxConnections);
-  count("--responders", &workload.responders, "Responders that each thread asks", 1,
+  count("--responders", &workload.responders, "Responders that each thread sends to", 1,
         kMaxConnections);
   count("--active", &workload.active,
         "Connections of a responder that have a request waiting, as a mean; 0: all", 0,
         kMaxConnections);
-  command->add_option("--inline", options->inline_bytes, "Messages up to this travel in their WQE")
+  command
+      ->add_option("--inline", options->inline_bytes,
+                   "Messages up to this size are sent inline, in their WQE")
       ->option_text("SIZE (device)");
   count("--signal-interval", &workload.signal_interval,
-        "Every n-th work request asks for a completion; 0: a quarter of the send queue", 0, 16384);
+        "Every n-th work request is signaled; 0: a quarter of the send queue", 0, 16384);
   count("--post-batch", &workload.post_batch, "Work requests per doorbell", 1, 256);
   command->add_flag("--json", options->json, "Print a JSON list, with the counts of each step");
   command->footer(
@@ -226,7 +228,7 @@ void add_explain_command(Tool& tool) {
           {"verbena explain",
            "verbena explain --device sim:connectx5-edr --requesters 40 --response 4KiB",
            "verbena explain --device sim:connectx3-fdr --responders 8 --pending 16 --json"}));
-  command->callback([&tool, options] { tool.exit_code = explain(*options); });
+  command->callback([&tool, options] { tool.exit_code = explain_designs(*options); });
 }
 
 }  // namespace verbena::cli

@@ -30,7 +30,7 @@ void add_report_command(Tool& tool) {
   inputs->required()->option_text("...");
   CLI::Option* output =
       command->add_option("-o,--output", options->output,
-                          "The page to write; it needs nothing else, not even a network");
+                          "The page to write; it is self-contained and needs no network");
   output->option_text("OUT.html (report.html)");
   tool.takes_path[inputs] = tool.takes_path[output] = true;
   command->footer(

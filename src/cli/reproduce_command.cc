@@ -260,7 +260,7 @@ void add_reproduce_command(Tool& tool) {
   add("--duration", options->duration, "TIME",
       "How long each point is measured (in virtual time, where it is simulated)");
   add("--jobs", options->jobs, "N",
-      "How many points are measured at once (simulated ones: one per core, others: 1)");
+      "How many points are measured at once (default: simulated, one per core; others, 1)");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the verdicts to this file: a list with one object per claim");
   CLI::Option* results = add("--results", options->results, "FILE",

@@ -85,7 +85,8 @@ Result<double> parse_quantile(const std::string& text) {
     used = 0;
   }
   if (used == text.size() && value >= 0 && value <= 1) return value;
-  return invalid(fmt::format("'{}' is no quantile; give a number from 0 to 1, such as 0.99", text));
+  return invalid(
+      fmt::format("'{}' is not a quantile; give a number from 0 to 1, such as 0.99", text));
 }
 
 Status check_device(const std::string& device) {
@@ -112,7 +113,7 @@ std::string heading(const bench::Point& point, const ExplainOptions& options,
       bench::time_text(static_cast<double>(explanation.path.measured_ns)));
 }
 
-int explain(const ExplainOptions& options) {
+int explain_message(const ExplainOptions& options) {
   if (const Status status = check_device(options.device); !status.ok()) return report_error(status);
   const Result<double> quantile = parse_quantile(options.quantile);
   if (!quantile.ok()) return report_error(quantile.status());
@@ -177,7 +178,7 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
           {"verbena sim explain one-to-one --device sim:connectx3-fdr --protocol write/write",
            "verbena sim explain M:1 --nodes 4 --pending 8 --quantile 0.99 --device "
            "sim:connectx3-fdr --trace trace.json"}));
-  command->callback([&tool, options] { tool.exit_code = explain(*options); });
+  command->callback([&tool, options] { tool.exit_code = explain_message(*options); });
 }
 
 }  // namespace verbena::cli

@@ -41,7 +41,7 @@ Result<std::vector<ListedProfile>> read_profiles(const std::vector<std::string>&
   return list;
 }
 
-nlohmann::json to_json(const std::vector<ListedProfile>& profiles) {
+nlohmann::json profiles_json(const std::vector<ListedProfile>& profiles) {
   nlohmann::json list = nlohmann::json::array();
   for (const ListedProfile& profile : profiles) {
     nlohmann::json parameters = nlohmann::json::array();
@@ -91,7 +91,7 @@ int list_profiles(const ProfilesOptions& options) {
       read_profiles(all ? sim::profile_names() : options.names);
   if (!profiles.ok()) return report_error(profiles.status());
   if (options.json) {
-    print_output("{}\n", to_json(*profiles).dump(1));
+    print_output("{}\n", profiles_json(*profiles).dump(1));
     return 0;
   }
   if (all) {

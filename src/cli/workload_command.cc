@@ -36,7 +36,8 @@ struct WorkloadOptions {
   bool resume = false;
 };
 
-Result<bench::Plan> parse_plan(const bench::Workload& workload, const WorkloadOptions& options) {
+Result<bench::Plan> parse_workload_plan(const bench::Workload& workload,
+                                        const WorkloadOptions& options) {
   bench::Plan plan;
   if (!options.experiment.empty()) {
     VERBENA_ASSIGN_OR_RETURN(plan, read_experiment(options.experiment, workload));
@@ -55,8 +56,9 @@ Result<bench::Plan> parse_plan(const bench::Workload& workload, const WorkloadOp
   return plan;
 }
 
-int measure(const Tool& tool, const bench::Workload& workload, const WorkloadOptions& options) {
-  Result<bench::Plan> plan = parse_plan(workload, options);
+int measure_workload(const Tool& tool, const bench::Workload& workload,
+                     const WorkloadOptions& options) {
+  Result<bench::Plan> plan = parse_workload_plan(workload, options);
   if (!plan.ok()) return report_error(plan.status());
   Experiment experiment;
   experiment.plan = std::move(*plan);
@@ -100,7 +102,7 @@ void add_workload_command(Tool& tool, const bench::Workload& workload) {
       std::string(texts.help) + kExitCodes +
       examples_text(std::vector<std::string>(texts.examples.begin(), texts.examples.end())));
   command->callback(
-      [&tool, &workload, options] { tool.exit_code = measure(tool, workload, *options); });
+      [&tool, &workload, options] { tool.exit_code = measure_workload(tool, workload, *options); });
 }
 
 }  // namespace

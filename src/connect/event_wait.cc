@@ -14,7 +14,7 @@ Status EventWait::enable(const Device& device) {
 void EventWait::sleep_for(int64_t timeout_ns) {
   constexpr int64_t kLookNs = 10'000'000;
   const int64_t slice_ns = timeout_ns < 0 ? kLookNs : std::min(timeout_ns, kLookNs);
-  // A time-out, or a queue that is armed no longer: both mean to look again.
+  // A time-out, or a queue that is armed no longer: both mean to poll again.
   static_cast<void>(channel_->wait(slice_ns));
 }
 

@@ -18,11 +18,11 @@ class EventWait {
   // Where completion queues that are to wake the sleeper send their events; null: nowhere.
   const CompletionChannel* channel() const { return channel_ ? &*channel_ : nullptr; }
 
-  // The queue's next completion is to be an event. Then look at the queue once more, and only then
+  // The queue's next completion is to be an event. Then poll the queue once more, and only then
   // sleep: what came before is no event.
   static bool arm(ibv_cq* queue) { return ibv_req_notify_cq(queue, /*solicited_only=*/0) == 0; }
   // Sleeps until an event, for at most `timeout_ns` (negative: no limit), and never for long: peers
-  // are to be looked after.
+  // are to be served.
   void sleep_for(int64_t timeout_ns);
 
  private:

@@ -63,7 +63,7 @@ Status check(const QueuePairAddress& address) {
     return wrong("queue pair number or packet sequence number has more than 24 bits");
   }
   if (address.mtu < IBV_MTU_256 || address.mtu > IBV_MTU_4096) {
-    return wrong("MTU is none of 256 to 4096 bytes");
+    return wrong("MTU is not one of 256 to 4096 bytes");
   }
   return Status::ok_status();
 }
@@ -108,10 +108,11 @@ Status check_step(const ControlConnection& control, const Layer& layer, WireRead
   const uint8_t code = reader.u8();
   const std::string reason = reader.string(kMaxReasonBytes);
   if (reader.failed() || magic != layer.magic) {
-    return Status(StatusCode::kProtocolViolation,
-                  fmt::format("the peer {} sent what is not a {} handshake; both sides must open "
-                              "the same kind of connection",
-                              control.peer_name(), layer.name));
+    return Status(
+        StatusCode::kProtocolViolation,
+        fmt::format("the peer {} sent something other than a {} handshake; both sides must open "
+                    "the same kind of connection",
+                    control.peer_name(), layer.name));
   }
   if (version != layer.version) {
     return Status(StatusCode::kProtocolViolation,

@@ -1,4 +1,4 @@
-// How the two ends of a connection learn of each other, over the control connection:
+// How the two ends of a connection exchange their addresses, over the control connection:
 //
 //   steps of the layer above, if it has any
 //   endpoint: queue pair, and what the layer above adds   <->   endpoint
@@ -39,10 +39,10 @@ void begin_step(WireWriter& writer, const Layer& layer, uint8_t step, const Stat
 Status check_step(const ControlConnection& control, const Layer& layer, WireReader& reader,
                   uint8_t step);
 
-// Trades endpoints with the peer and connects the queue pairs; returns when both sides may send.
-// `mine` is what the peer's layer is to know of this side, or why there is no endpoint (`endpoint`
-// then is null). `accept` reads and checks the same of the peer, before anything is connected; what
-// it finds wrong is told to the peer too. Control path.
+// Exchanges endpoints with the peer and connects the queue pairs; returns when both sides may send.
+// `mine` are the bytes for the peer's layer, or the reason why there is no endpoint (`endpoint` is
+// null then). `accept` reads and checks those of the peer, before anything is connected; the peer
+// gets its error, too. Control path.
 Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
             const Result<std::vector<std::byte>>& mine,
             const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns);

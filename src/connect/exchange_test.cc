@@ -185,7 +185,7 @@ struct Frame {
 
 TEST_F(ExchangeTest, FramesThatCannotBeAreRefusedWithTheReason) {
   const std::pair<Frame, const char*> frames[] = {
-      {{.magic = 1}, "not a test handshake"},
+      {{.magic = 1}, "other than a test handshake"},
       {{.version = 8}, "version 8"},
       {{.step = 2}, "step 2"},
       {{.queue_pair_number = 1u << 24}, "24 bits"},

@@ -1,4 +1,4 @@
-// When to look whether peers are still alive: rarely, and never for a message's sake.
+// When to check whether peers are still alive: rarely, and never for a message's sake.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace verbena::connect {
 
 class PeerWatch {
  public:
-  // Called once per poll with what it found. True about every 10 ms: then look whether the peers
+  // Called once per poll with what it found. True about every 10 ms: then check whether the peers
   // that were silent since the last time still live. Costs an addition; the clock is read once in
   // 256 polls that found nothing.
   bool due(uint32_t found) {
@@ -36,8 +36,8 @@ class PeerWatch {
   uint64_t last_ns_ = now_ns();
 };
 
-// Whether one silent peer has gone, by its control connection. Two looks in a row must say so: what
-// it sent before it left is taken in between.
+// Whether one silent peer has gone, by its control connection. Two checks in a row must say so:
+// what it sent before it left is taken in between.
 class SilenceCheck {
  public:
   // `progress` is any number that has changed if the peer was heard of.

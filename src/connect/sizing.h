@@ -11,7 +11,7 @@
 namespace verbena::connect {
 
 // A send queue for `pending` messages of so many work requests at once. Deep enough that posting
-// never has to wait for a completion of this interval: pending + signal_interval entries.
+// never has to wait for a completion of this interval: pending + signal_interval WQEs.
 // `signal_interval` 0: a quarter of the depth. kLimitExceeded if the device's queue pairs are not
 // that deep.
 Result<channel::SendQueueSizes> size_send_queue(const DeviceInfo& device, uint32_t pending,

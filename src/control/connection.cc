@@ -65,7 +65,7 @@ Attempt connect_failed(const std::string& peer, int error) {
   }
   const Status status(
       error == EACCES || error == EPERM ? StatusCode::kPermissionDenied : StatusCode::kUnavailable,
-      fmt::format("cannot connect to {}: {}; is the other side running, and host, port and "
+      fmt::format("cannot connect to {}: {}; is the other side running, and are host, port and "
                   "firewall right?",
                   peer, std::strerror(error)));
   const bool permanent =
@@ -144,7 +144,7 @@ Status hung_up_on(const std::string& peer) {
 }
 
 // In front of a value's bytes.
-constexpr size_t kTagBytes = 4;
+constexpr size_t kTypeBytes = 4;
 
 std::string simulated_name(uint16_t port) { return fmt::format("simulated:{}", port); }
 
@@ -358,32 +358,32 @@ bool ControlConnection::peer_closed() const {
          (descriptor.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-Status ControlConnection::send_tagged(uint32_t tag, const void* value, size_t size_bytes,
-                                      int64_t timeout_ns) {
-  std::array<std::byte, kTagBytes + kMaxValueBytes> frame;
-  store_little_endian(frame.data(), tag);
-  std::memcpy(frame.data() + kTagBytes, value, size_bytes);
-  return send(std::span(frame).first(kTagBytes + size_bytes), timeout_ns);
+Status ControlConnection::send_typed(uint32_t type, const void* value, size_t size_bytes,
+                                     int64_t timeout_ns) {
+  std::array<std::byte, kTypeBytes + kMaxValueBytes> frame;
+  store_little_endian(frame.data(), type);
+  std::memcpy(frame.data() + kTypeBytes, value, size_bytes);
+  return send(std::span(frame).first(kTypeBytes + size_bytes), timeout_ns);
 }
 
-Status ControlConnection::receive_tagged(uint32_t tag, void* value, size_t size_bytes,
-                                         int64_t timeout_ns) {
+Status ControlConnection::receive_typed(uint32_t type, void* value, size_t size_bytes,
+                                        int64_t timeout_ns) {
   VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame, receive(timeout_ns));
-  const bool has_tag = frame.size() >= kTagBytes;
-  const uint32_t peer_tag = has_tag ? load_little_endian<uint32_t>(frame.data()) : 0;
-  if (!has_tag || peer_tag != tag || frame.size() != kTagBytes + size_bytes) {
-    return state_->receive_broken =
-               Status(StatusCode::kProtocolViolation,
-                      has_tag ? fmt::format("peer {} sent a value of tag {} and {} bytes, expected "
-                                            "was tag {} and {} bytes; do both sides run the same "
-                                            "release?",
-                                            peer_name(), peer_tag, frame.size() - kTagBytes, tag,
-                                            size_bytes)
-                              : fmt::format("peer {} sent a frame of {} bytes where a value of tag "
-                                            "{} and {} bytes was expected",
-                                            peer_name(), frame.size(), tag, size_bytes));
+  const bool has_type = frame.size() >= kTypeBytes;
+  const uint32_t peer_type = has_type ? load_little_endian<uint32_t>(frame.data()) : 0;
+  if (!has_type || peer_type != type || frame.size() != kTypeBytes + size_bytes) {
+    return state_->receive_broken = Status(
+               StatusCode::kProtocolViolation,
+               has_type ? fmt::format("peer {} sent a value of type {} and {} bytes, expected "
+                                      "was type {} and {} bytes; do both sides run the same "
+                                      "release?",
+                                      peer_name(), peer_type, frame.size() - kTypeBytes, type,
+                                      size_bytes)
+                        : fmt::format("peer {} sent a frame of {} bytes where a value of type "
+                                      "{} and {} bytes was expected",
+                                      peer_name(), frame.size(), type, size_bytes));
   }
-  std::memcpy(value, frame.data() + kTagBytes, size_bytes);
+  std::memcpy(value, frame.data() + kTypeBytes, size_bytes);
   return Status::ok_status();
 }
 

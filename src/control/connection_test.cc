@@ -145,7 +145,7 @@ TEST_F(ConnectionTest, AValueOfAnotherTypeIsAnError) {
     ASSERT_TRUE(pair.here.send_value<uint32_t>(1, 5).ok());
     const Result<uint32_t> value = pair.there.receive_value<uint32_t>(2, kLongNs);
     EXPECT_EQ(value.status().code(), StatusCode::kProtocolViolation);
-    EXPECT_THAT(value.status().message(), HasSubstr("tag 1 and 4 bytes, expected was tag 2"));
+    EXPECT_THAT(value.status().message(), HasSubstr("type 1 and 4 bytes, expected was type 2"));
     EXPECT_FALSE(pair.there.receive(0).ok());
   }
   {

@@ -175,8 +175,8 @@ Status Handshake::failure(const std::string& peer) const {
     case Refusal::kNotAPeer:
       if (by_peer) {
         return Status(StatusCode::kProtocolViolation,
-                      fmt::format("{} takes this side for something that is not a Verbena peer; "
-                                  "does something between the two alter the bytes?",
+                      fmt::format("{} does not recognize this side as a Verbena peer; does "
+                                  "something between the two alter the bytes?",
                                   peer));
       }
       return Status(StatusCode::kProtocolViolation,
@@ -191,17 +191,19 @@ Status Handshake::failure(const std::string& peer) const {
     case Refusal::kWrongSecret:
       return Status(StatusCode::kPermissionDenied,
                     by_peer ? fmt::format("wrong secret: {} has another job secret than this side; "
-                                          "give both the same",
+                                          "give both sides the same",
                                           peer)
                             : fmt::format("wrong secret: {} did not prove that it knows the job "
                                           "secret; give both sides the same",
                                           peer));
     case Refusal::kTooSlow:
-      return Status(StatusCode::kTimeout,
-                    by_peer ? fmt::format("{} gave up: this side took too long over the handshake; "
-                                          "is its CPU overcommitted?",
-                                          peer)
-                            : fmt::format("{} did not finish the handshake in time", peer));
+      return Status(
+          StatusCode::kTimeout,
+          by_peer
+              ? fmt::format(
+                    "{} gave up: this side took too long for the handshake; is its CPU overloaded?",
+                    peer)
+              : fmt::format("{} did not finish the handshake in time", peer));
     case Refusal::kCrowded:
       return Status(StatusCode::kLimitExceeded,
                     by_peer ? fmt::format("{} has too many handshakes pending; try again", peer)

@@ -1,8 +1,8 @@
 // The handshake of a control connection: prefaces (preface.h), then TLS 1.3 with the job's secret.
-// It takes what has arrived on a non-blocking socket, and waits for nothing.
+// It reads what has arrived on a non-blocking socket, and never blocks.
 //
-// The connector's first TLS message already proves that it knows the secret. The listener looks at
-// it before it says a word of its own, so a stranger who connects gets nothing to try guesses on.
+// The connector's first TLS message already proves that it knows the secret. The listener checks
+// it before it sends anything, so a stranger who connects gets nothing to test guesses against.
 // The connector is done only when the listener has admitted it: what ends a handshake on either
 // side is known to both before a frame is sent.
 #pragma once
@@ -36,13 +36,14 @@ class Handshake {
   Handshake(ControlRole role, FileDescriptor socket, const JobSecret& secret,
             uint16_t version = kControlProtocolVersion);
 
-  // Takes what has arrived, and sends what there is to say.
+  // Reads what has arrived, and sends what is due.
   State advance();
   State state() const { return state_; }
   // Whether advance() is due when the socket takes bytes again, not only when it has some.
   bool wants_to_send() const { return stream_ != nullptr && !stream_->all_sent(); }
 
-  // Refuses from outside, because the time or the place for this handshake is up.
+  // Refuses because of the listener's limits: the time for this handshake is up, or its place is
+  // needed.
   void refuse(Refusal refusal);
 
   // Why the handshake was refused, for the side that this is: "peer" names the other one.

@@ -46,7 +46,7 @@ Result<JobSecret> JobSecret::from_file(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return cannot("open", path);
   struct stat info {};
-  if (fstat(file.get(), &info) != 0) return cannot("look at", path);
+  if (fstat(file.get(), &info) != 0) return cannot("stat", path);
   if (!S_ISREG(info.st_mode)) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("the secret file {} is not a regular file", path));

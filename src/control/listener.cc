@@ -21,8 +21,8 @@ namespace verbena {
 
 namespace {
 
-// While all places are taken, a handshake that goes on for that long gives its place to the next in
-// the queue. A genuine peer needs two round trips.
+// While all places are taken, a handshake that has taken that long is dropped for the next in the
+// queue. A genuine peer needs two round trips.
 constexpr uint64_t kGraceNs = 250'000'000;
 // A refused peer has that long to read why and close: closing at once could take the reason from
 // its socket.
@@ -114,9 +114,9 @@ struct ControlListener::State {
 
   // One poll() over all pending handshakes and the listening socket, at most until `deadline`.
   void wait(const Deadline& deadline);
-  // Takes what the peers sent. The first that has proved itself.
+  // Reads what the peers sent. The first that has proved that it has the secret.
   std::unique_ptr<ControlConnection::State> advance_all();
-  // Takes what one peer sent; true once it has proved itself.
+  // Reads what one peer sent; true once it has proved that it has the secret.
   bool advance(Pending& peer);
   // Takes new connections off the system's queue while there are places.
   Status take_new();
@@ -128,7 +128,7 @@ struct ControlListener::State {
     pollfd waiting{socket.get(), POLLIN, 0};
     return poll(&waiting, 1, 0) == 1;
   }
-  // Makes a place free; false where none may be taken away yet.
+  // Makes a place free; false where no handshake may be dropped yet.
   bool evict_one(uint64_t at_ns);
   uint64_t next_event_ns(uint64_t at_ns) const;
   void refuse(Pending& stranger, Refusal refusal);
@@ -237,7 +237,7 @@ std::unique_ptr<ControlConnection::State> ControlListener::State::advance_all() 
 
 Status ControlListener::State::take_new() {
   if (descriptors.back().revents == 0) return Status::ok_status();
-  // As many at a time as there are places: a flood of strangers does not keep those inside waiting.
+  // As many at a time as there are places: a flood of strangers does not delay pending handshakes.
   for (size_t i = 0; i < options.max_pending; ++i) {
     const uint64_t at_ns = now_ns();
     if (!room_for_more(at_ns)) return Status::ok_status();
@@ -254,9 +254,9 @@ Status ControlListener::State::take_new() {
       const int error = errno;
       if (error == EAGAIN || error == EWOULDBLOCK) return Status::ok_status();
       if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        // The system looks for a descriptor before it looks whether anybody waits.
+        // The system takes a descriptor before it checks whether a connection waits.
         if (!anybody_waits()) return Status::ok_status();
-        // Those under way may be genuine, and have their time; then strangers among them give way.
+        // Pending ones may be genuine, and get their time; those that exceed it are dropped then.
         if (!pending.empty()) {
           places = pending.size();
           return Status::ok_status();
@@ -266,7 +266,7 @@ Status ControlListener::State::take_new() {
                                   "files (ulimit -n)",
                                   name, std::strerror(error)));
       }
-      // Interrupted, or that one left before it was accepted.
+      // Interrupted, or the peer closed it before it was accepted.
       continue;
     }
     set_connection_options(accepted.get());
@@ -307,7 +307,7 @@ bool ControlListener::State::evict_one(uint64_t at_ns) {
   return true;
 }
 
-// When something happens without a peer's doing: a time is up, or a place can be taken away.
+// When something is due without an event of a peer: a deadline, or a place that becomes free.
 uint64_t ControlListener::State::next_event_ns(uint64_t at_ns) const {
   uint64_t next_ns = UINT64_MAX;
   for (const Pending& peer : pending) {
@@ -383,7 +383,7 @@ Result<ControlConnection> ControlListener::accept(int64_t timeout_ns) {
       return ControlConnection(std::move(accepted));
     }
     VERBENA_RETURN_IF_ERROR(state.take_new());
-    // After what had arrived was looked at: this thread may have been away for long.
+    // After what had arrived was handled: this thread may have been away for long.
     state.end_overdue();
     if (deadline.expired()) {
       return Status(StatusCode::kTimeout,

@@ -1,6 +1,6 @@
-// What either side of a control connection says first, in the clear: 48 bytes, laid out alike in
-// every version of the control protocol. So sides of different versions can tell each other so, and
-// who is no peer at all gets a reason instead of silence.
+// What either side of a control connection sends first, in plain text: 48 bytes with the same
+// layout in every version of the control protocol. So sides of different versions can report that,
+// and a program that is not a peer gets a reason instead of silence.
 //
 //   connector                        listener
 //      hello, ClientHello     ->
@@ -8,8 +8,8 @@
 //      Finished               ->
 //                             <-         admission (one byte, encrypted)
 //
-// Nothing here is authenticated: who alters it can keep two sides from connecting, as who cuts the
-// cable can, and no more.
+// Nothing here is authenticated: altering it can only prevent a connection, as cutting the cable
+// can.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ enum class Refusal : uint32_t {
   kAltered = 6,  // what follows the prefaces does not verify; never told to the peer
 };
 
-// Version 1 had HMACs in prefaces of kind 2 instead of TLS, and said hello on both sides.
+// Version 1 had HMACs in prefaces of kind 2 instead of TLS, and both sides sent a hello.
 enum class PrefaceKind : uint16_t { kHello = 1, kRefusal = 3, kWelcome = 4 };
 
 inline constexpr size_t kPrefaceBytes = 48;

@@ -58,11 +58,11 @@ class TlsStream {
 
   // Encrypts `bytes` as one record of at most kMaxRecordBytes: kDone or kFailed.
   Outcome write(std::span<const std::byte> bytes);
-  // Tells the peer that this is the end, as far as the socket takes it. Does nothing in a process
+  // Sends close_notify to the peer, as far as the socket takes it. Does nothing in a process
   // that inherited the connection by fork(): it is its parent's.
   void close_notify();
 
-  // Sends what there is, as far as the socket takes it; false where the connection broke.
+  // Sends what is buffered, as far as the socket takes it; false where the connection broke.
   bool flush();
   bool all_sent() const { return output_.empty(); }
 

@@ -21,7 +21,7 @@ Result<CompletionChannel> CompletionChannel::create(const Device& device) {
     return verbs_error(
         control, fmt::format("cannot make a completion channel on {}", device.info().name), errno);
   }
-  return CompletionChannel({channel, control.destroy_comp_channel}, &control);
+  return CompletionChannel({channel, control.destroy_comp_channel, control}, &control);
 }
 
 Result<ibv_cq*> CompletionChannel::wait(int64_t timeout_ns) {
@@ -71,14 +71,14 @@ Result<CompletionQueue> CompletionQueue::create(const Device& device,
   const VerbsControl& control = device.control();
   if (options.depth_cqes == 0 || options.depth_cqes > INT_MAX) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("a completion queue needs 1 to {} entries, not {}",
+                  fmt::format("a completion queue needs 1 to {} CQEs, not {}",
                               device.info().max_cqes, options.depth_cqes));
   }
   ibv_cq* cq =
       control.create_cq(device.get(), static_cast<int>(options.depth_cqes), options.user_context,
                         options.channel != nullptr ? options.channel->get() : nullptr, 0);
   if (cq == nullptr) return explain_completion_queue_error(device, options, errno);
-  return CompletionQueue({cq, control.destroy_cq});
+  return CompletionQueue({cq, control.destroy_cq, control});
 }
 
 }  // namespace verbena

@@ -6,6 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "src/base/log.h"
+#include "src/device/soft/soft.h"
+#include "src/device/verbs_control.h"
+
 namespace verbena {
 namespace {
 
@@ -19,6 +23,31 @@ TEST(DeviceTest, ListEndsWithTheSoftwareDevice) {
   EXPECT_EQ(std::count_if(devices.begin(), devices.end(),
                           [](const DeviceInfo& device) { return device.name == "soft0"; }),
             1);
+}
+
+TEST(DeviceTest, AnObjectThatIsInUseWhenItsHandleEndsIsLogged) {
+  const Result<Device> device = Device::open("soft0");
+  ASSERT_TRUE(device.ok()) << device.status().message();
+  const Result<ProtectionDomain> domain = ProtectionDomain::create(*device);
+  ASSERT_TRUE(domain.ok());
+  Result<CompletionQueue> cq = CompletionQueue::create(*device, {.depth_cqes = 16});
+  ASSERT_TRUE(cq.ok());
+  ibv_cq* const left = cq->get();
+  std::string logged;
+  {
+    const Result<QueuePair> qp = QueuePair::create(*domain, {.send_cq = &*cq, .recv_cq = &*cq});
+    ASSERT_TRUE(qp.ok()) << qp.status().message();
+    const LogLevel level = log_level();
+    set_log_level(LogLevel::kWarning);
+    testing::internal::CaptureStderr();
+    { const CompletionQueue ends = std::move(*cq); }
+    logged = testing::internal::GetCapturedStderr();
+    set_log_level(level);
+  }
+  EXPECT_EQ(logged,
+            "verbena: warning: a completion queue was not destroyed: soft0: the completion queue "
+            "still has queue pairs; destroy them first\n");
+  EXPECT_EQ(soft::control().destroy_cq(left), 0);
 }
 
 TEST(DeviceTest, InfoIsAskedFromTheDevice) {

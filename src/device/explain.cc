@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 
+#include "src/base/log.h"
 #include "src/device/probe.h"
 
 namespace verbena {
@@ -97,6 +98,11 @@ Status verbs_error(const VerbsControl& control, std::string_view what, int error
   const char* explanation = control.last_error();
   return {status_code_of_errno(error),
           fmt::format("{}: {}", what, *explanation != '\0' ? explanation : std::strerror(error))};
+}
+
+void internal::log_not_destroyed(const char* kind, const VerbsControl& control, int error) {
+  log_warning("{}",
+              verbs_error(control, fmt::format("a {} was not destroyed", kind), error).message());
 }
 
 Status explain_open_error(const ibv_device& device, int error) {
@@ -219,10 +225,10 @@ Status explain_completion_queue_error(const Device& device, const CompletionQueu
                                       int error) {
   const VerbsControl& control = device.control();
   const std::string what =
-      fmt::format("cannot create a completion queue of {} entries", options.depth_cqes);
+      fmt::format("cannot create a completion queue of {} CQEs", options.depth_cqes);
   if (explains_itself(control)) return verbs_error(control, what, error);
   const DeviceInfo& info = device.info();
-  const std::string limit = exceeded("entries", options.depth_cqes, info.max_cqes);
+  const std::string limit = exceeded("CQEs", options.depth_cqes, info.max_cqes);
   if (!limit.empty()) return {StatusCode::kLimitExceeded, what + ": " + limit};
   if (error == ENOMEM) {
     return {StatusCode::kLimitExceeded,
@@ -247,7 +253,7 @@ Status explain_shared_receive_queue_error(const ProtectionDomain& domain,
   }
   const std::string limit =
       first_of({exceeded("work requests", options.depth_wrs, device.max_srq_wr),
-                exceeded("scatter entries", options.max_sges, device.max_srq_sge)});
+                exceeded("SGEs of a receive", options.max_sges, device.max_srq_sge)});
   if (!limit.empty()) return {StatusCode::kLimitExceeded, what + ": " + limit};
   if (error == ENOMEM) {
     return {
@@ -271,9 +277,8 @@ Status explain_queue_pair_error(const ProtectionDomain& domain, const QueuePairO
   const std::string limit = first_of(
       {exceeded("send queue depth", options.send_depth_wrs, device.max_qp_wr),
        exceeded("receive queue depth", own_receives ? options.recv_depth_wrs : 0, device.max_qp_wr),
-       exceeded("gather entries of a send", options.max_send_sges, device.max_sge),
-       exceeded("scatter entries of a receive", own_receives ? options.max_recv_sges : 0,
-                device.max_sge)});
+       exceeded("SGEs of a send", options.max_send_sges, device.max_sge),
+       exceeded("SGEs of a receive", own_receives ? options.max_recv_sges : 0, device.max_sge)});
   if (!limit.empty()) return {StatusCode::kLimitExceeded, what + ": " + limit};
   if (options.max_inline_bytes > 0) {
     const Result<QueuePairProbe> probe = probe_queue_pair(domain);
@@ -287,7 +292,7 @@ Status explain_queue_pair_error(const ProtectionDomain& domain, const QueuePairO
   if (error == ENOMEM || error == EINVAL) {
     return {
         StatusCode::kLimitExceeded,
-        fmt::format("{}: {} sends with {} entries and {} inline bytes are together more than the "
+        fmt::format("{}: {} sends with {} SGEs and {} inline bytes are together more than the "
                     "device takes, memory is short, or all its {} queue pairs are in use; ask for "
                     "less",
                     what, options.send_depth_wrs, options.max_send_sges, options.max_inline_bytes,

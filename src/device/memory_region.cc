@@ -12,7 +12,7 @@ Result<MemoryRegion> MemoryRegion::create(const ProtectionDomain& domain, void* 
   ibv_mr* region = control.reg_mr(domain.get(), address, length_bytes,
                                   reinterpret_cast<uint64_t>(address), access);
   if (region == nullptr) return explain_registration_error(domain, length_bytes, access, errno);
-  return MemoryRegion({region, control.dereg_mr});
+  return MemoryRegion({region, control.dereg_mr, control});
 }
 
 }  // namespace verbena

@@ -24,8 +24,8 @@ Result<std::optional<T>> number_from(const char* variable, T min, T max) {
   if (error != std::errc() || rest != end || value < min || value > max) {
     return Status(
         StatusCode::kInvalidArgument,
-        fmt::format("the environment has {}={}; a number from {} to {} is meant", variable, text,
-                    static_cast<unsigned>(min), static_cast<unsigned>(max)));
+        fmt::format("{} is '{}' in the environment; it must be a number from {} to {}", variable,
+                    text, static_cast<unsigned>(min), static_cast<unsigned>(max)));
   }
   return std::optional<T>(value);
 }

@@ -53,7 +53,8 @@ TEST_F(PathSettingsTest, WhatIsNoNumberInRangeIsNamed) {
     const Result<PathSettings> settings = path_settings();
     ASSERT_FALSE(settings.ok()) << wrong;
     EXPECT_EQ(settings.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(settings.status().message(), HasSubstr("VERBENA_GID_INDEX=" + std::string(wrong)));
+    EXPECT_THAT(settings.status().message(),
+                HasSubstr("VERBENA_GID_INDEX is '" + std::string(wrong) + "'"));
     EXPECT_THAT(settings.status().message(), HasSubstr("0 to 255"));
   }
   unsetenv("VERBENA_GID_INDEX");

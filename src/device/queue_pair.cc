@@ -30,7 +30,7 @@ Status check(const ReliabilityOptions& options) {
   for (const Limit& limit : limits) {
     if (limit.value > limit.max) {
       return {StatusCode::kInvalidArgument,
-              fmt::format("{} is {}, its encoding ends at {}", limit.name, limit.value, limit.max)};
+              fmt::format("{} is {}; it must be at most {}", limit.name, limit.value, limit.max)};
     }
   }
   return {};
@@ -106,7 +106,7 @@ Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
   ibv_qp* handle = control.create_qp(domain.get(), &attributes);
   if (handle == nullptr) return explain_queue_pair_error(domain, options, errno);
 
-  QueuePair queue_pair({handle, control.destroy_qp}, &control);
+  QueuePair queue_pair({handle, control.destroy_qp, control}, &control);
   queue_pair.max_inline_bytes_ = attributes.cap.max_inline_data;
   queue_pair.port_ = port.number;
   // Drawn, so that late packets of an earlier connection are not taken for this one's.
@@ -154,7 +154,7 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
   VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path, path_to(peer, port, device, settings));
   if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096) {
     return {StatusCode::kProtocolViolation,
-            fmt::format("the peer's MTU code is {}; there are {} to {}", peer.mtu,
+            fmt::format("the peer's MTU code is {}; valid codes are {} to {}", peer.mtu,
                         static_cast<int>(IBV_MTU_256), static_cast<int>(IBV_MTU_4096))};
   }
   ibv_device_attr limits{};

@@ -48,18 +48,20 @@ Result<job::Placement> find_seat(const JobOptions& options, const job::Environme
                   "give rank, size and coordinator yourself (--rank, --size, --coordinator)");
   }
   if (placement.size < 1 || placement.size > kMaxJobRanks || placement.rank >= placement.size) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {} of {} cannot be; ranks go from 0 to size - 1, and there are "
-                              "at most {}",
-                              placement.rank, placement.size, kMaxJobRanks));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("rank {} of {} is impossible: ranks go from 0 to size - 1, and there are "
+                    "at most {}",
+                    placement.rank, placement.size, kMaxJobRanks));
   }
   if (placement.size > 1 && placement.coordinator.empty() && placement.pmi_descriptor < 0) {
     return Status(
         StatusCode::kInvalidArgument,
-        fmt::format(
-            "nobody says where rank 0 is{}; give its address with --coordinator HOST:PORT, "
-            "or VERBENA_COORDINATOR in the environment of all ranks",
-            placement.launcher.empty() ? "" : fmt::format(" ({} does not)", placement.launcher)));
+        fmt::format("the address of rank 0 is unknown{}; give it with --coordinator HOST:PORT, "
+                    "or VERBENA_COORDINATOR in the environment of all ranks",
+                    placement.launcher.empty()
+                        ? ""
+                        : fmt::format(" ({} does not give it)", placement.launcher)));
   }
   return placement;
 }

@@ -45,7 +45,7 @@ Result<std::vector<std::byte>> receive_from(Job& job, int rank, Call call,
   if (frame->size() < kCallBytes ||
       load_little_endian<uint32_t>(frame->data()) != static_cast<uint32_t>(call)) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("{} sent something else than this rank waits for; all ranks must "
+                  fmt::format("{} sent another message than this rank expects; all ranks must "
                               "make the same calls in the same order",
                               name_of(job, rank)));
   }

@@ -213,7 +213,7 @@ TEST_F(JobTest, SilentRanksAreNamedAndHoldUpNobody) {
   run({options(0, 4), options(2, 4)}, [&](size_t index, const Result<Job>& job) {
     ASSERT_FALSE(job.ok());
     EXPECT_THAT(job.status().message(), HasSubstr("rank 1, 3 did not join: 127.0.0.1:")) << index;
-    EXPECT_THAT(job.status().message(), HasSubstr("not said which rank it is within 10 s"));
+    EXPECT_THAT(job.status().message(), HasSubstr("not sent its rank within 10 s"));
   });
 }
 
@@ -259,7 +259,8 @@ TEST_F(JobTest, WhatIsMissingIsNamed) {
   EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("rank 2 of 2"));
   missing = options(0, 2);
   missing.coordinator = "host:port";
-  EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("'host:port' is no HOST:PORT"));
+  EXPECT_THAT(Job::join(missing).status().message(),
+              HasSubstr("'host:port' is not of the form HOST:PORT"));
   missing = options(0, 2);
   missing.secret.reset();
   EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("VERBENA_JOB_SECRET_FILE"));

@@ -25,8 +25,9 @@ Result<std::optional<int>> number_in(const Environment& environment, const char*
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the environment has {}={}, which is no number", variable, text));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("{} is '{}' in the environment, which is not a number", variable, text));
   }
   return std::optional<int>(value);
 }

@@ -100,7 +100,7 @@ TEST(LauncherTest, ContradictionsAreNamed) {
     EXPECT_THAT(placement.status().message(), HasSubstr("PMI_RANK, PMI_SIZE"));
   }
   EXPECT_THAT(placement_in({{"SLURM_PROCID", "two"}}).status().message(),
-              HasSubstr("SLURM_PROCID=two"));
+              HasSubstr("SLURM_PROCID is 'two'"));
 }
 
 }  // namespace

@@ -20,10 +20,11 @@ Status check_beginning(WireReader& reader, const std::string& peer) {
   const uint32_t magic = reader.u32();
   const uint16_t version = reader.u16();
   if (reader.failed() || magic != kMagic) {
-    return Status(StatusCode::kProtocolViolation,
-                  fmt::format("the peer {} is no rank of a job; was everything started by the same "
-                              "command?",
-                              peer));
+    return Status(
+        StatusCode::kProtocolViolation,
+        fmt::format(
+            "the peer {} is not a rank of this job; were all ranks started by the same command?",
+            peer));
   }
   if (version != kJobVersion) {
     return Status(StatusCode::kProtocolViolation,
@@ -94,13 +95,13 @@ Result<std::vector<Member>> decode_members(std::span<const std::byte> frame, uin
                                            const std::string& peer) {
   if (const Status refusal = refusal_in(frame); !refusal.ok()) {
     return Status(refusal.code(),
-                  fmt::format("the coordinator {} says: {}", peer, refusal.message()));
+                  fmt::format("the coordinator {} refused this rank: {}", peer, refusal.message()));
   }
   WireReader reader(frame);
   VERBENA_RETURN_IF_ERROR(check_beginning(reader, peer));
   if (reader.u8() != 0) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("the coordinator {} refuses without a reason", peer));
+                  fmt::format("the coordinator {} refused this rank without a reason", peer));
   }
   const uint32_t count = reader.u32();
   std::vector<Member> members;
@@ -135,7 +136,7 @@ Result<HostAndPort> split_address(const std::string& text) {
   }
   if (!right) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the coordinator '{}' is no HOST:PORT", text));
+                  fmt::format("the coordinator '{}' is not of the form HOST:PORT", text));
   }
   return parts;
 }

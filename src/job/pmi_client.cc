@@ -56,7 +56,7 @@ Status PmiClient::put(const std::string& key, const std::string& value) {
   VERBENA_ASSIGN_OR_RETURN(
       const std::string answer,
       ask(fmt::format("cmd=put kvsname={} key={} value={}", space_, key, value), "put_result"));
-  return pmi_value(answer, "rc") == "0" ? Status::ok_status() : failed("did not take a value");
+  return pmi_value(answer, "rc") == "0" ? Status::ok_status() : failed("refused a value");
 }
 
 Status PmiClient::barrier() { return ask("cmd=barrier_in", "barrier_out").status(); }
@@ -66,7 +66,7 @@ Result<std::string> PmiClient::get(const std::string& key) {
       const std::string answer,
       ask(fmt::format("cmd=get kvsname={} key={}", space_, key), "get_result"));
   std::string value = pmi_value(answer, "value");
-  if (pmi_value(answer, "rc") != "0" || value.empty()) return failed("lost a value");
+  if (pmi_value(answer, "rc") != "0" || value.empty()) return failed("returned no value");
   return value;
 }
 
@@ -80,7 +80,7 @@ Result<std::string> PmiClient::ask(const std::string& line, std::string_view ans
   }
   VERBENA_ASSIGN_OR_RETURN(std::string found, read_line());
   if (pmi_value(found, "cmd") != answer) {
-    return failed(fmt::format("answered '{}' where {} was due", found, answer));
+    return failed(fmt::format("answered '{}' instead of {}", found, answer));
   }
   return found;
 }
@@ -93,7 +93,7 @@ Result<std::string> PmiClient::read_line() {
       unread_.erase(0, end + 1);
       return line;
     }
-    if (unread_.size() > kMaxLineBytes) return failed("sends no line");
+    if (unread_.size() > kMaxLineBytes) return failed("sent a line that is too long");
     pollfd waiting{descriptor_, POLLIN, 0};
     if (poll_until({&waiting, 1}, Deadline::at(end_ns_)) == 0) return failed("did not answer");
     char bytes[1024];

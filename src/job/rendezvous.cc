@@ -59,12 +59,11 @@ class Introductions {
       const bool all_are_here = silent_.size() >= missing;
       if (!silent_.empty() &&
           (deadline.expired() || (all_are_here && silent_.back().patience.expired()))) {
-        return Status(
-            StatusCode::kUnavailable,
-            fmt::format(
-                "{} connected to {} on {} and knows the secret, but has not said which rank it is "
-                "within {} s; is its process stopped?",
-                silent_names(), listener_.name(), host_name(), kIntroductionNs / 1'000'000'000));
+        return Status(StatusCode::kUnavailable,
+                      fmt::format("{} connected to {} on {} and knows the secret, but has not sent "
+                                  "its rank within {} s; is its process stopped?",
+                                  silent_names(), listener_.name(), host_name(),
+                                  kIntroductionNs / 1'000'000'000));
       }
       Result<ControlConnection> connection = listener_.accept(
           silent_.empty() ? deadline.remaining_ns() : std::min(deadline.remaining_ns(), kLookNs));
@@ -179,7 +178,7 @@ Status connect_all(const Seat& seat, const std::vector<Member>& members,
     if (request.rank <= static_cast<uint32_t>(seat.rank) ||
         request.rank >= static_cast<uint32_t>(seat.size) || mesh->peers[request.rank].has_value()) {
       return Status(StatusCode::kProtocolViolation,
-                    fmt::format("{} connected as rank {} where that cannot be",
+                    fmt::format("{} connected as rank {}, which is not expected here",
                                 rank->connection.peer_name(), request.rank));
     }
     mesh->peers[request.rank] = std::move(rank->connection);

@@ -63,10 +63,11 @@ Result<RegisteredArena> RegisteredArena::create(const ProtectionDomain& domain, 
   const bool small = domain.control().shares_pages && size_bytes < page_bytes();
   Memory memory = small ? allocate(size_bytes) : map(size_bytes, huge_pages);
   if (memory == nullptr) {
-    return Status(StatusCode::kLimitExceeded,
-                  fmt::format("no {} bytes of memory for a connection's slots ({}); use fewer or "
-                              "smaller slots",
-                              size_bytes, std::strerror(errno)));
+    return Status(
+        StatusCode::kLimitExceeded,
+        fmt::format(
+            "cannot allocate {} bytes for a connection's slots ({}); use fewer or smaller slots",
+            size_bytes, std::strerror(errno)));
   }
   VERBENA_ASSIGN_OR_RETURN(
       MemoryRegion region,

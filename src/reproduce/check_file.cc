@@ -106,7 +106,7 @@ class Reader {
   }
 
   Status add_unchecked(const toml::node& node) {
-    if (!node.is_table()) return error(node, "'unchecked' is no list of tables");
+    if (!node.is_table()) return error(node, "'unchecked' is not a list of tables");
     const toml::table& table = *node.as_table();
     VERBENA_ASSIGN_OR_RETURN(const std::string reason, required_text(table, "reason"));
     const toml::array* ids = table["ids"].as_array();
@@ -118,7 +118,7 @@ class Reader {
   }
 
   Status add_check(const toml::node& node) {
-    if (!node.is_table()) return error(node, "'check' is no list of tables");
+    if (!node.is_table()) return error(node, "'check' is not a list of tables");
     const toml::table& table = *node.as_table();
     Check check;
     VERBENA_ASSIGN_OR_RETURN(check.id, required_text(table, "id"));
@@ -129,7 +129,7 @@ class Reader {
       VERBENA_RETURN_IF_ERROR(add_part(table, &check));
     } else {
       for (const toml::node& part : *parts) {
-        if (!part.is_table()) return error(part, "'part' is no list of tables");
+        if (!part.is_table()) return error(part, "'part' is not a list of tables");
         toml::table merged = table;
         merged.erase("part");
         for (const auto& [key, value] : *part.as_table()) merged.insert_or_assign(key, value);

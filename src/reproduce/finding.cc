@@ -322,7 +322,7 @@ class Finder {
     for (const Line& line : lines) {
       if (line.size() < 2) {
         return Status(StatusCode::kInvalidArgument,
-                      fmt::format("one value along {} is no line", part_.along->name));
+                      fmt::format("a line along {} needs more than one value", part_.along->name));
       }
       firsts.push_back(line.begin()->second);
     }

@@ -35,7 +35,7 @@ struct EndOptions {
   uint32_t shared_notifications_rkey = 0;
   const CompletionChannel* events = nullptr;
   bool huge_pages = false;
-  bool spare_receives = true;  // of its own
+  bool receive_slack = true;  // of its own
 };
 
 struct EndSizes {
@@ -78,7 +78,7 @@ class ConnectionEnd {
       VERBENA_ASSIGN_OR_RETURN(
           sizes.receives,
           connect::size_receive_queue(info.max_queue_pair_wrs, "receive queue", options.pending,
-                                      options.spare_receives ? 0 : options.pending,
+                                      options.receive_slack ? 0 : options.pending,
                                       options.incoming_max_bytes));
     }
     sizes.arena_bytes = channel::SlotArray::size_bytes(Outgoing::shape(options.outgoing_max_bytes),

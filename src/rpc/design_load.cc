@@ -6,7 +6,7 @@
 namespace verbena::rpc {
 namespace {
 
-// Of a WQE in front of its gather list or inlined payload, and one entry of that list.
+// Of a WQE in front of its gather list or inlined payload, and one SGE.
 constexpr double kEntryHeadBytes = 32;
 constexpr double kSgeBytes = 16;
 constexpr double kInlineHeadBytes = 4;
@@ -23,7 +23,7 @@ struct MessageWay {
   double payload_packets() const { return std::max(1.0, std::ceil(bytes() / mtu_bytes)); }
   double packets() const { return payload_packets() + cost.wire_messages - 1; }
   double first_packet_bytes() const { return std::min(bytes(), mtu_bytes); }
-  // What a RNIC does by itself: the response of a READ.
+  // What an RNIC does by itself: the response of a READ.
   bool by_thread() const { return cost.sender.work_requests > 0; }
   bool inlined() const { return cost.sender.device_reads == 0; }
 

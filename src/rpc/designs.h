@@ -13,7 +13,7 @@
 #include "src/channel/head_tail_mark.h"
 #include "src/channel/last_bit_mark.h"
 #include "src/channel/length_markers_mark.h"
-#include "src/rpc/design.h"
+#include "src/rpc/design_point.h"
 #include "src/rpc/read.h"
 #include "src/rpc/send_send.h"
 #include "src/rpc/send_write.h"

@@ -251,8 +251,8 @@ TEST_F(NegotiationTest, GarbageAndOtherVersionsAreRefused) {
   frames.push_back(frame(0x12345678, kLayer.version));
   frames.push_back(frame(kLayer.magic, kLayer.version));  // cut short
   frames.emplace_back();                                  // empty
-  const char* reasons[] = {"version 4", "not a request/response handshake", "cut short",
-                           "not a request/response handshake"};
+  const char* reasons[] = {"version 4", "other than a request/response handshake", "cut short",
+                           "other than a request/response handshake"};
   for (size_t i = 0; i < frames.size(); ++i) {
     ASSERT_TRUE(requester_->send(frames[i].bytes()).ok());
     const auto agreed = accept_design(*responder_, design(), kTimeoutNs);

@@ -23,9 +23,10 @@ Result<NotificationBoard> NotificationBoard::create(uint32_t connections, uint32
   if (memory == MAP_FAILED) {
     return Status(
         StatusCode::kLimitExceeded,
-        fmt::format("no {} bytes of memory for the notifications of {} connections ({}); lower "
-                    "max_connections or pending",
-                    size_bytes, connections, std::strerror(errno)));
+        fmt::format(
+            "cannot allocate {} bytes for the notification bytes of {} connections ({}); lower "
+            "max_connections or pending",
+            size_bytes, connections, std::strerror(errno)));
   }
   board.memory_ = {static_cast<char*>(memory), Unmap{size_bytes}};
   return board;

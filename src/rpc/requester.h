@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "src/rpc/connection_end.h"
-#include "src/rpc/design.h"
+#include "src/rpc/design_point.h"
 #include "src/rpc/endpoint_memory.h"
 #include "src/rpc/negotiation.h"
 #include "src/rpc/requester_base.h"
@@ -80,11 +80,11 @@ class ChannelRequester final : public RequesterBase {
     // First: once the request is out, the response may come.
     receiver.release(slot);
     slots_[slot] = SlotState::kWaiting;
-    if (!spare_receives_) receiver.after_post(slot);
+    if (!receive_slack_) receiver.after_post(slot);
     if (!sender.post(slot, bytes)) [[unlikely]]
       return no_room();
-    // Last: a spare receive is there for the response, so this one is in no hurry.
-    if (spare_receives_) receiver.after_post(slot);
+    // Last: with slack, a receive for the response is posted already.
+    if (receive_slack_) receiver.after_post(slot);
     ++statistics_.requests;
     statistics_.request_bytes += bytes;
     return PostResult::kPosted;
@@ -127,7 +127,7 @@ class ChannelRequester final : public RequesterBase {
                    const RequesterOptions& options, const DesignAgreement& agreed)
       : RequesterBase(device, control, options, agreed, options.request_max_bytes, options.pending),
         response_max_bytes_(options.response_max_bytes),
-        spare_receives_(options.spare_receives) {}
+        receive_slack_(options.receive_slack) {}
 
   QueuePair& queue_pair() override { return end_.queue_pair(); }
 
@@ -166,7 +166,7 @@ class ChannelRequester final : public RequesterBase {
 
   End end_;
   uint32_t response_max_bytes_;
-  bool spare_receives_;
+  bool receive_slack_;
 };
 
 }  // namespace verbena::rpc

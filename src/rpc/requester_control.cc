@@ -44,7 +44,7 @@ EndOptions end_options(const RequesterOptions& options) {
   end.signal_interval = options.signal_interval;
   end.post_batch = options.post_batch;
   end.huge_pages = options.huge_pages;
-  end.spare_receives = options.spare_receives;
+  end.receive_slack = options.receive_slack;
   return end;
 }
 

@@ -18,7 +18,7 @@
 #include "src/channel/completion_receiver.h"
 #include "src/connect/event_wait.h"
 #include "src/rpc/connection_end.h"
-#include "src/rpc/design.h"
+#include "src/rpc/design_point.h"
 #include "src/rpc/endpoint_memory.h"
 #include "src/rpc/negotiation.h"
 #include "src/rpc/notification_board.h"

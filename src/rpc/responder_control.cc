@@ -57,7 +57,7 @@ EndOptions end_options(const ResponderOptions& options, const DesignRequest& agr
 Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer) {
   if (bytes == kBreakConnection) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("{} sent a request that makes no sense here; do both sides run the "
+                  fmt::format("{} sent a malformed request; do both sides run the "
                               "same release?",
                               peer));
   }

@@ -117,9 +117,10 @@ Result<RequesterOptions> requester_options(const ClientOptions& options) {
 }
 
 Status malformed_response() {
-  return Status(StatusCode::kProtocolViolation,
-                "the server's response is none that this client asked for; do both sides run the "
-                "same release?");
+  return Status(
+      StatusCode::kProtocolViolation,
+      "the server sent a response to a call that this client did not make; do both sides run the "
+      "same release?");
 }
 
 }  // namespace internal

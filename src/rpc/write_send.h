@@ -12,7 +12,7 @@
 #pragma once
 
 #include "src/channel/send_channel.h"
-#include "src/rpc/design.h"
+#include "src/rpc/design_point.h"
 #include "src/rpc/requester.h"
 #include "src/rpc/responder.h"
 

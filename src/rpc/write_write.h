@@ -12,7 +12,7 @@
 // memory per requester that the responder must look at.
 #pragma once
 
-#include "src/rpc/design.h"
+#include "src/rpc/design_point.h"
 #include "src/rpc/requester.h"
 #include "src/rpc/responder.h"
 

@@ -1,4 +1,5 @@
-"""scripts/skipped-tests counts what was skipped; scripts/soak finds, records and replays what fails."""
+"""scripts/skipped-tests counts what was skipped; scripts/soak finds, records and replays what fails;
+scripts/check-private-names finds names that hide others."""
 
 import os
 import pathlib
@@ -96,6 +97,57 @@ class Soak(unittest.TestCase):
         done = self.run_soak("#!/bin/sh\n", "0.003")
         self.assertEqual(done.returncode, 1)
         self.assertIn("odd_test has no test *", done.stderr)
+
+
+class PrivateNames(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.root = pathlib.Path(scratch.name)
+        self.write("src/CMakeLists.txt", "verbena_layer(base LINK x)\nverbena_layer(cli BY_FOLDER LINK verbena_base)\n")
+        self.write("src/base/limit.h", "namespace verbena {\nint limit(int value);\nstruct Size;\n}  // namespace verbena\n")
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def source(self, name, declaration, include="src/base/limit.h"):
+        self.write(name, f'#include "{include}"\n\nnamespace verbena::cli {{\nnamespace {{\n\n{declaration}\n\n'
+                         "}  // namespace\n}  // namespace verbena::cli\n")
+
+    def check(self):
+        done = subprocess.run([sys.executable, SOURCE / "scripts/check-private-names", self.root], capture_output=True,
+                              text=True)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(done.returncode, 1 if done.stdout else 0)
+        return done.stdout.splitlines()
+
+    def test_a_name_of_an_included_header_is_hidden(self):
+        for declaration in ("constexpr int limit = 3;", "int limit(long value) {\n  return 3;\n}", "struct limit {\n};",
+                            "template <typename T>\nT limit(T value) {\n  return value;\n}"):
+            self.source("src/cli/a.cc", declaration)
+            self.assertEqual(len(self.check()), 1, declaration)
+            self.assertIn("limit  <- hides that of src/base/limit.h", self.check()[0])
+
+    def test_the_header_may_be_included_by_another_file_and_by_a_header(self):
+        self.write("src/base/all.h", '#include "src/base/limit.h"\n')
+        self.source("src/cli/a.cc", "constexpr int limit = 3;", include="src/base/other.h")
+        self.assertEqual(self.check(), [])
+        self.source("src/cli/b.cc", "int used() { return 1; }", include="src/base/all.h")
+        self.assertEqual(len(self.check()), 1)
+
+    def test_overloads_of_two_files(self):
+        self.source("src/cli/a.cc", "int text(int value) { return value; }")
+        self.source("src/cli/b.cc", "int text(long value) { return 2; }")
+        self.assertIn("src/cli/b.cc:6: text  <- overloads that of src/cli/a.cc", self.check()[0])
+        self.source("src/cli/b.cc", "int other(long value) { return text(value); }")
+        self.assertEqual(self.check(), [])
+
+    def test_files_that_are_compiled_by_themselves_may_use_a_name_again(self):
+        for name in ("src/base/a.cc", "src/base/b.cc", "src/cli/a.cc", "src/cli/a_test.cc", "src/cli/folder/a.cc"):
+            self.source(name, "int text(int value) { return value; }")
+        self.assertEqual(self.check(), [])
 
 
 if __name__ == "__main__":

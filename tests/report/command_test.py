@@ -100,7 +100,7 @@ class Command(unittest.TestCase):
         before = result.read_bytes()
         self.assert_refused(self.run_lab("report", result, self.data), "one of the result files")
         self.assertEqual(result.read_bytes(), before)
-        self.assert_refused(self.run_lab("report", "/dev/null", self.data), "no regular file")
+        self.assert_refused(self.run_lab("report", "/dev/null", self.data), "not a regular file")
         self.assertTrue(pathlib.Path("/dev/null").is_char_device())
 
     def test_a_link_to_the_page_stays_a_link(self):

@@ -25,10 +25,11 @@ AxisValues parse_shares(std::string_view text) {
     const auto ppm = static_cast<int64_t>(std::llround(share * Point::kAlwaysActive));
     if (error != std::errc() || end != entry.data() + entry.size() || ppm < 1 ||
         ppm > int64_t{Point::kAlwaysActive}) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("'{}' is no share of active requesters; give numbers above 0 and "
-                                "up to 1, such as 0.1,0.5,1",
-                                entry));
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("'{}' is not a share of active requesters; give numbers above 0 and "
+                      "up to 1, such as 0.1,0.5,1",
+                      entry));
     }
     const auto value = static_cast<uint64_t>(ppm);
     if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
@@ -48,7 +49,7 @@ AxisValues parse_think(std::string_view text) {
   VERBENA_ASSIGN_OR_RETURN(const uint64_t think_ns, parse_duration_ns(text));
   if (think_ns > kMaxThinkNs) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("a rest of {} is too long; choose up to 1s", text));
+                  fmt::format("a pause of {} is too long; choose up to 1s", text));
   }
   return std::vector<uint64_t>{think_ns};
 }

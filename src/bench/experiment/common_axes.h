@@ -61,7 +61,7 @@ inline constexpr ListLimits kPendingLimits{
     .what = "number of pending requests", .min = 1, .max = kMaxPending};
 inline constexpr Axis kPendingAxis = count_axis<kPendingLimits, &Point::pending>(
     "pending", "pending", "1",
-    "Requests under way at once, per queue pair (R); N-to-M: per requesting thread");
+    "Pending requests per queue pair (R); N-to-M: per requesting thread");
 
 // In millionths; 0 < share <= 1.
 AxisValues parse_shares(std::string_view text);
@@ -76,7 +76,7 @@ inline constexpr Axis kActiveAxis{
     .what = "share of active requesters",
     .shape = "SHARES",
     .standard = "1",
-    .help = "Share of requests that are sent; instead of the others a requester rests",
+    .help = "Share of requests that are sent; instead of the others the requester pauses",
     .compared = false,
     .depends_on = "",
     .parse = parse_shares,
@@ -98,7 +98,7 @@ inline constexpr Axis kThinkAxis{.name = "think",
                                  .what = "rest",
                                  .shape = "TIME",
                                  .standard = "8us",
-                                 .help = "How long such a rest lasts",
+                                 .help = "How long such a pause lasts",
                                  .compared = false,
                                  .depends_on = "",
                                  .parse = parse_think,
@@ -121,7 +121,7 @@ struct WaitNames {
 };
 inline constexpr Axis kWaitAxis = name_axis<WaitNames, &Point::wait>(
     "wait", "wait", "way to wait", "poll",
-    "Of idle threads: poll (spin, then yield), block (then sleep on completions), or all");
+    "What idle threads do: poll (spin, then yield), block (then sleep on completions), or all");
 
 // --- how work is posted ---
 
@@ -131,7 +131,7 @@ inline constexpr ListLimits kHugePagesLimits{.what = "use of huge pages", .min =
 
 inline constexpr Axis kSignalIntervalAxis = count_axis<kSignalLimits, &Point::signal_interval>(
     "signal-interval", "signal_interval", "0",
-    "Every n-th work request asks for a completion; 0: a quarter of the send queue");
+    "Every n-th work request is signaled; 0: a quarter of the send queue");
 inline constexpr Axis kPostBatchAxis = count_axis<kBatchLimits, &Point::post_batch>(
     "post-batch", "post_batch", "1", "Work requests per doorbell");
 inline constexpr Axis kHugePagesAxis = count_axis<kHugePagesLimits, &Point::huge_pages>(
@@ -149,7 +149,7 @@ inline constexpr Axis kInlineAxis{.name = "inline",
                                   .what = "inline limit",
                                   .shape = "SIZES",
                                   .standard = "device",
-                                  .help = "Messages up to this size travel in the work request",
+                                  .help = "Messages up to this size are sent inline, in their WQE",
                                   .compared = false,
                                   .depends_on = "",
                                   .parse = parse_inline,

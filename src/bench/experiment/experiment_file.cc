@@ -45,7 +45,7 @@ class Reader {
       return std::move(plan_);
     }
     if (!sweeps->is_array_of_tables()) {
-      return error(*sweeps, "'sweep' is no list of tables; write [[sweep]] above each");
+      return error(*sweeps, "'sweep' is not a list of tables; write [[sweep]] above each");
     }
     for (const toml::node& sweep : *sweeps->as_array()) {
       VERBENA_RETURN_IF_ERROR(add_sweep(file, sweep.as_table()));
@@ -87,7 +87,7 @@ class Reader {
     }
     const toml::node* machine = file.get("machine");
     if (machine == nullptr) return Status::ok_status();
-    if (!machine->is_table()) return error(*machine, "'machine' is no table; write [machine]");
+    if (!machine->is_table()) return error(*machine, "'machine' is not a table; write [machine]");
     for (const auto& [key, node] : *machine->as_table()) {
       VERBENA_ASSIGN_OR_RETURN(const std::string text, text_of(key.str(), node));
       plan_.about["machine"][std::string(key.str())] = text;
@@ -129,7 +129,7 @@ class Reader {
                                               ? sweep_in_topology(file, own, *workload)
                                               : sweep_without_topology(file, own, *workload));
     if (const toml::node* axes = file.get("axes")) {
-      if (!axes->is_table()) return error(*axes, "'axes' is no table; write [axes]");
+      if (!axes->is_table()) return error(*axes, "'axes' is not a table; write [axes]");
       VERBENA_RETURN_IF_ERROR(set_axes(*axes->as_table(), &sweep));
     }
     if (own != nullptr) VERBENA_RETURN_IF_ERROR(set_axes(*own, &sweep));
@@ -239,9 +239,9 @@ Result<Plan> read_experiment_file(const std::string& path) {
   }
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() == kMaxFileBytes) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("{} is no experiment: it has more than {}", path, size_text(kMaxFileBytes)));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} is not an experiment file: it has more than {}", path,
+                              size_text(kMaxFileBytes)));
   }
   Reader reader(path);
   try {

@@ -195,10 +195,11 @@ Status check_huge_pages(const Point& point, const DeviceInfo& device, uint64_t f
   if (point.huge_pages == 0) return Status::ok_status();
   const bool soft = point.workload->traits().soft_huge_pages;
   if (device.kind == DeviceKind::kSimulated || (device.kind == DeviceKind::kSoft && !soft)) {
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("{} has no use for huge pages: only RNICs translate addresses; "
-                              "leave --huge-pages 1 out",
-                              device.name));
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format(
+            "--huge-pages 1 changes nothing on {}: only RNICs translate addresses; leave it out",
+            device.name));
   }
   if (free_huge_pages > 0) return Status::ok_status();
   return Status(StatusCode::kUnsupported,

@@ -123,7 +123,7 @@ TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
   EXPECT_THAT(check_huge_pages(point, info, 0).message(), HasSubstr("vm.nr_hugepages"));
   for (const DeviceKind kind : {DeviceKind::kSoft, DeviceKind::kSimulated}) {
     info.kind = kind;
-    EXPECT_THAT(check_huge_pages(point, info, 8).message(), HasSubstr("toy0 has no use"));
+    EXPECT_THAT(check_huge_pages(point, info, 8).message(), HasSubstr("changes nothing on toy0"));
     EXPECT_FALSE(
         check_points(point_groups(plan_of("one-to-one", {{"huge-pages", "1"}})).value(), info)
             .ok());
@@ -255,7 +255,7 @@ TEST(VerbsPlan, RefusalsNameTheCauseAndTheRemedy) {
   EXPECT_THAT(refusal_of(verbs_plan_of({{"operation", "fetch-add"}, {"entries", "4"}})).message(),
               testing::AllOf(HasSubstr("8 bytes"), HasSubstr("doorbell")));
   EXPECT_THAT(refusal_of(verbs_plan_of({{"signal-interval", "9"}, {"pending", "8"}})).message(),
-              HasSubstr("lower --signal-interval to 8"));
+              HasSubstr("lower --signal-interval to at most 8"));
 
   DeviceInfo info = device();
   info.max_sges = 16;
@@ -263,7 +263,7 @@ TEST(VerbsPlan, RefusalsNameTheCauseAndTheRemedy) {
     return check_points(point_groups(plan).value(), info).message();
   };
   EXPECT_THAT(refused(verbs_plan_of({{"entries", "17"}})),
-              testing::AllOf(HasSubstr("17 entries"), HasSubstr("toy0 takes 16")));
+              testing::AllOf(HasSubstr("17 SGEs"), HasSubstr("toy0 takes 16")));
   EXPECT_EQ(refused(verbs_plan_of({{"entries", "17"}, {"method", "sp"}})), "");
   EXPECT_EQ(refused(verbs_plan_of({{"entries", "17"}, {"operation", "look"}})), "");
   EXPECT_THAT(refused(verbs_plan_of({{"operation", "fetch-add"}})), HasSubstr("no atomics"));

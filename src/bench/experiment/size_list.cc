@@ -50,8 +50,8 @@ Status not_a_number(std::string_view entry, const ListLimits& limits, bool sizes
       sizes ? ", or a list such as 64,4KiB or 64,…,1MiB" : ", or a list such as 1,16 or 1,…,64";
   return Status(
       StatusCode::kInvalidArgument,
-      fmt::format("'{}' is no {}: give a whole number{}{}", quoted(entry), limits.what,
-                  sizes ? " with B, KiB, MiB or GiB behind it" : "", limits.single ? "" : list));
+      fmt::format("'{}' is not a valid {}: give a whole number{}{}", quoted(entry), limits.what,
+                  sizes ? " with or without B, KiB, MiB or GiB" : "", limits.single ? "" : list));
 }
 
 template <size_t kCount>
@@ -144,7 +144,7 @@ Result<uint64_t> parse_duration_ns(std::string_view text) {
   const double ns = unit == nullptr ? 0 : number * static_cast<double>(unit->factor);
   if (!(ns >= 1) || ns > kMaxSeconds * 1e9) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' is no duration: give a number with us, ms, s or min behind it, "
+                  fmt::format("'{}' is not a duration: give a number followed by us, ms, s or min, "
                               "at most {} s, such as 500ms or 1s",
                               quoted(text), kMaxSeconds));
   }

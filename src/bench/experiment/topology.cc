@@ -157,8 +157,7 @@ Result<TopologyShape> fitted(TopologyShape shape) {
       break;
     case Topology::kAllToAll:
       if (shape.nodes < 2) {
-        return Status(StatusCode::kInvalidArgument,
-                      "M:M with a single node has nobody to talk to; choose 2 nodes or more");
+        return Status(StatusCode::kInvalidArgument, "M:M needs at least 2 nodes, not 1");
       }
       shape.responder_nodes = shape.nodes;
       shape.responder_threads = shape.threads;

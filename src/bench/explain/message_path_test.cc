@@ -112,7 +112,7 @@ TEST(Waterfall, TellsServiceFromWaitingAndSumsThemByUnit) {
                 step(StepKind::kSend, 1'400'000, 2'000'000)};
   path.measured_ns = 1000;
   const std::string text = waterfall_text(path, {});
-  EXPECT_THAT(text, HasSubstr("(wait for a turn on the sending side)"));
+  EXPECT_THAT(text, HasSubstr("(wait for arbitration on the sending side)"));
   EXPECT_THAT(text, HasSubstr("     400.0      600.0"));
   EXPECT_THAT(text, Not(HasSubstr("beside")));
   const std::string summary = summary_text(path);

@@ -171,6 +171,7 @@ class ClosedLoop {
       }
     };
 
+    show_activity();  // from here on a call that does not return is noticed
     start_lanes();
     Waiter waiter;
     uint32_t idle_polls = 0;
@@ -340,11 +341,11 @@ class ClosedLoop {
     // Those that rest wait for nobody.
     const uint64_t progress = unanswered == 0 ? now : last;
     if (!silence_.too_long(static_cast<uint64_t>(clock_.to_ns(now)), progress)) return true;
-    *status =
-        Status(StatusCode::kTimeout,
-               fmt::format("no response for {:.1f} s, {} requests wait although the responder "
-                           "lives; is its process stopped, or its machine overloaded?",
-                           static_cast<double>(silence_.silent_ns()) / 1e9, unanswered));
+    *status = Status(
+        StatusCode::kTimeout,
+        fmt::format("no response for {:.1f} s to {} pending requests, although the responder is "
+                    "connected; is its process stopped, or its machine overloaded?",
+                    static_cast<double>(silence_.silent_ns()) / 1e9, unanswered));
     return false;
   }
 

@@ -151,7 +151,7 @@ TEST_F(ClosedLoopTest, EndsWhereNothingIsAnswered) {
   const LoopOutcome outcome =
       run(std::vector<SilentRequester*>{&requester}, {.length = {}, .stall_ns = 20'000'000});
   EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("3 requests wait"));
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("3 pending requests"));
   EXPECT_EQ(outcome.unanswered, 3u);
 }
 
@@ -173,7 +173,7 @@ TEST_F(ClosedLoopTest, ShowsThatItRuns) {
   std::atomic<uint64_t> activity{0};
   run(std::vector<FakeRequester*>{&answering},
       {.length = {.requests = 1000}, .activity = &activity});
-  EXPECT_EQ(activity, 1000u);
+  EXPECT_EQ(activity, 1001u);  // before the first post, and with each response
   activity = 0;
   run(std::vector<SilentRequester*>{&silent},
       {.length = {}, .stall_ns = 20'000'000, .activity = &activity});

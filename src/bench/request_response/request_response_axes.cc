@@ -15,7 +15,7 @@ using Settings = RequestResponseSettings;
 constexpr ListLimits kRequestLimits{.what = "request size", .min = 1, .max = kMaxMessageBytes};
 constexpr ListLimits kResponseLimits{.what = "response size", .min = 1, .max = kMaxMessageBytes};
 constexpr ListLimits kPollBatchLimits{.what = "poll batch", .min = 0, .max = 4096};
-constexpr ListLimits kSpareReceivesLimits{.what = "use of spare receives", .min = 0, .max = 1};
+constexpr ListLimits kReceiveSlackLimits{.what = "receive slack", .min = 0, .max = 1};
 
 struct ProtocolNames {
   using Value = Protocol;
@@ -55,7 +55,8 @@ bool has_mark(const Point& point) {
 constexpr Axis mark_axis() {
   Axis axis = name_axis<LayoutNames, &Settings::layout>(
       "mark", "mark_layout", "mark layout", "last-bit",
-      "How a WRITE is recognized: last-bit, length-markers, head-tail, immediate, dense, or all");
+      "How a complete WRITE is recognized: last-bit, length-markers, head-tail, immediate, dense, "
+      "or all");
   axis.to_json = layout_json;
   axis.depends_on = "protocol";
   axis.applies = has_mark;
@@ -77,12 +78,12 @@ constexpr std::array kAxes = {
     kPostBatchAxis,
     count_axis<kPollBatchLimits, &Settings::poll_batch>(
         "poll-batch", "poll_batch", "0",
-        "Responses that a requester takes of a queue pair before the next one's turn; 0: all"),
+        "Responses that a requester takes of a queue pair before the next one; 0: all"),
     kInlineAxis,
     kHugePagesAxis,
-    count_axis<kSpareReceivesLimits, &Settings::spare_receives>(
-        "spare-receives", "spare_receives", "1",
-        "Receives for responses; 0: as many as are pending, each posted before its request"),
+    count_axis<kReceiveSlackLimits, &Settings::receive_slack>(
+        "receive-slack", "receive_slack", "1",
+        "1: more receives than pending responses; 0: as many, each reposted before its request"),
     kWaitAxis,
     name_axis<ReceiveQueueNames, &Settings::receive_queues>(
         "receive-queues", "receive_queues", "kind of receive queues", "shared",

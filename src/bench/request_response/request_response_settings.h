@@ -15,7 +15,7 @@ struct RequestResponseSettings {
   uint32_t response_bytes = 64;
   ReceiveQueues receive_queues = ReceiveQueues::kShared;
   uint32_t poll_batch = 0;  // 0: all that have come
-  uint32_t spare_receives = 1;
+  uint32_t receive_slack = 1;
 };
 
 inline const RequestResponseSettings& request_response_settings(const Point& point) {

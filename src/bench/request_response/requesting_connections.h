@@ -28,7 +28,7 @@ inline RequesterOptions requester_options(const Point& point) {
   options.poll_batch = settings.poll_batch;
   options.blocking = point.wait == WaitMode::kBlock;
   options.huge_pages = point.huge_pages != 0;
-  options.spare_receives = settings.spare_receives != 0;
+  options.receive_slack = settings.receive_slack != 0;
   options.handshake_timeout_ns = kSetupTimeoutNs;
   return options;
 }

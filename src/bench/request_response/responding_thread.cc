@@ -49,8 +49,7 @@ class RespondingThread final : public RespondingTarget {
       options.readable = readable_->bytes();
       if (options.readable.empty()) {
         return Status(StatusCode::kLimitExceeded,
-                      "the machine has not enough memory for what is to be read; lower --response "
-                      "or --pending");
+                      "not enough memory for what requesters read; lower --response or --pending");
       }
     }
     VERBENA_ASSIGN_OR_RETURN(responder_, Responder::create(job_.device, job_.domain, options));

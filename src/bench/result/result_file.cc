@@ -143,8 +143,9 @@ std::string final_path(const std::string& path) {
 Result<FileDescriptor> open_temporary(const std::string& path, std::string* name) {
   struct stat status {};
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("cannot write {}: it is no regular file; name a file", path));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("cannot write {}: it is not a regular file; name another file", path));
   }
   *name = path + ".XXXXXX";
   FileDescriptor file(mkostemp(name->data(), O_CLOEXEC));
@@ -268,11 +269,11 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
   if (!file) return std::vector<PointResult>{};
   const json document = json::parse(file, nullptr, false);
   if (!document.is_object() || !document.contains("plan") || !document.contains("results")) {
-    return cannot_go_on(path, "it is no result file that has a plan");
+    return cannot_go_on(path, "it is not a result file with a plan");
   }
-  if (document["plan"] != origin.plan) return cannot_go_on(path, "it is of another plan");
+  if (document["plan"] != origin.plan) return cannot_go_on(path, "it belongs to another plan");
   if (document.value("device", json()) != origin.device) {
-    return cannot_go_on(path, "it is of another device");
+    return cannot_go_on(path, "it was measured on another device");
   }
   std::vector<Point> points;
   for (const PointGroup& group : groups) points.insert(points.end(), group.begin(), group.end());

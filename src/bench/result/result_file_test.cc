@@ -165,7 +165,7 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   origin.device = "mlx5_0";
   EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
   std::ofstream(path) << "{";
-  EXPECT_THAT(refusal(), testing::HasSubstr("no result file"));
+  EXPECT_THAT(refusal(), testing::HasSubstr("not a result file"));
   json damaged =
       result_document({.device = "mlx5_0", .command = "x", .plan = origin.plan}, {first});
   damaged["results"][0]["plan_number"] = 99;

@@ -290,8 +290,7 @@ Result<Message> expect_message(ControlConnection& control, MessageKind kind, int
   }
   return Status(
       StatusCode::kProtocolViolation,
-      fmt::format("the peer sent message {} where {} was due; run the same release on both "
-                  "sides",
+      fmt::format("the peer sent message {} instead of {}; run the same release on both sides",
                   static_cast<int>(message.kind), static_cast<int>(kind)));
 }
 

@@ -97,10 +97,10 @@ Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_n
       if (message.ok() && message->kind == MessageKind::kFailed) {
         status = Status(message->code, message->cause);
       } else if (message.ok() && (message->kind != kind || answered[number])) {
-        status = Status(StatusCode::kProtocolViolation,
-                        fmt::format("it sent message {} where {} was due; run the same release "
-                                    "everywhere",
-                                    static_cast<int>(message->kind), static_cast<int>(kind)));
+        status =
+            Status(StatusCode::kProtocolViolation,
+                   fmt::format("it sent message {} instead of {}; run the same release everywhere",
+                               static_cast<int>(message->kind), static_cast<int>(kind)));
       }
       if (!status.ok()) {
         note_failure(number, status);

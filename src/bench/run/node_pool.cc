@@ -189,7 +189,7 @@ Status NodePool::start(uint32_t count) {
                                expect_message(*connection, MessageKind::kHello, kStartTimeoutNs));
       if (message.hello.token >= count || started[message.hello.token]->control_) {
         return Status(StatusCode::kProtocolViolation,
-                      "a node introduced itself that was not started");
+                      "a process connected as a node that the coordinator did not start");
       }
       NodeLink& node = *started[message.hello.token];
       node.hello_ = std::move(message.hello);

@@ -90,7 +90,7 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
       if (!wiring.ok()) {
         message = wiring.status();
       } else if (setup.node >= wiring->nodes.size()) {
-        message = Status(StatusCode::kProtocolViolation, "the point has no node of that number");
+        message = Status(StatusCode::kProtocolViolation, "the point has no node with this number");
       } else {
         auto shared = std::make_shared<JobWiring>(std::move(*wiring), setup.point.model);
         PointNode point(device, domain, secret, own_address(control), std::move(setup),
@@ -108,13 +108,13 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
                                                control.peer_name(), message->cause));
     } else if (control.peer_closed()) {
       return Status(StatusCode::kUnavailable,
-                    fmt::format("the coordinator {} is gone: it ended without a good-bye",
+                    fmt::format("the coordinator {} is gone: it ended in the middle of the job",
                                 control.peer_name()));
     } else {
       const Status why =
           message.ok() ? Status(StatusCode::kProtocolViolation,
-                                fmt::format("the coordinator {} sent message {} where a point to "
-                                            "measure was due; run the same release on both sides",
+                                fmt::format("the coordinator {} sent message {} instead of a point "
+                                            "to measure; run the same release on both sides",
                                             control.peer_name(), static_cast<int>(message->kind)))
                        : message.status();
       VERBENA_RETURN_IF_ERROR(send_failure(control, why));

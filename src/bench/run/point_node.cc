@@ -63,13 +63,13 @@ Status PointNode::start_threads() {
     }
     const ThreadBody run = workload.body(role, job_.setup.point);
     const int cpu = i < job_.setup.cpus.size() ? job_.setup.cpus[i] : -1;
-    threads_.push_back(start_thread(fmt::format("{}-{}", name, thread), [this, i, run, number,
-                                                                         cpu] {
-      if (cpu >= 0 && !pin_this_thread(cpu)) {
-        log_warning("the system does not let a thread stay on CPU {}; results will vary more", cpu);
-      }
-      run(job_, number, reports_[i]);
-    }));
+    threads_.push_back(
+        start_thread(fmt::format("{}-{}", name, thread), [this, i, run, number, cpu] {
+          if (cpu >= 0 && !pin_this_thread(cpu)) {
+            log_warning("cannot pin a thread to CPU {}; results will vary more", cpu);
+          }
+          run(job_, number, reports_[i]);
+        }));
     if (!threads_.back().joinable()) {
       return Status(StatusCode::kLimitExceeded,
                     fmt::format("cannot start thread {} of {}; raise the limit of processes "
@@ -84,8 +84,9 @@ Status PointNode::begin(const Message& message) {
   switch (message.kind) {
     case MessageKind::kConnect:
       if (message.addresses.size() != job_.wiring().responding.size()) {
-        return Status(StatusCode::kProtocolViolation,
-                      "the coordinator's list of responding threads does not fit the point");
+        return Status(
+            StatusCode::kProtocolViolation,
+            "the coordinator lists another number of responding threads than the point has");
       }
       job_.addresses = message.addresses;
       begin_step({.kind = StepKind::kConnect}, all_threads());
@@ -115,7 +116,7 @@ Status PointNode::stalled() {
     const uint64_t count = job_.activity[i].count.load(std::memory_order_relaxed);
     if (!watches_[i].too_long(now, count) || count == 0) continue;
     return Status(StatusCode::kTimeout,
-                  fmt::format("its thread request-{} has not come back from a call of the device "
+                  fmt::format("its thread request-{} has not returned from a call of the device "
                               "for {:.1f} s; its queues "
                               "may be damaged, or this is a defect: 'gdb -p {}' shows where it is",
                               i, static_cast<double>(watches_[i].silent_ns()) / 1e9, getpid()));

@@ -40,7 +40,7 @@ class PointNode {
   // The first failure of any thread; ok if there was none.
   Status failure() { return job_.team.failure(); }
 
-  // To be called often by whoever drives it: kTimeout if a requesting thread has not come back from
+  // To be called often by whoever drives it: kTimeout if a requesting thread has not returned from
   // a call for as long as the phase allows. Then the threads cannot be joined any more.
   Status stalled();
 

@@ -40,7 +40,7 @@ Status accept_all(NodeJob& job, ControlListener& listener, uint32_t requesters,
     }
     auto control = std::make_unique<ControlConnection>(std::move(*accepted));
     VERBENA_ASSIGN_OR_RETURN(const PairHello hello,
-                             control->receive_value<PairHello>(kPairHelloTag, kSetupTimeoutNs));
+                             control->receive_value<PairHello>(kPairHelloType, kSetupTimeoutNs));
     VERBENA_RETURN_IF_ERROR(target.connect(std::move(control), hello.requesting));
     ++connected;
   }

@@ -132,10 +132,10 @@ class PointRunner {
                              run_phase(PhaseKind::kWarmUp, verify, length));
     note_rate(outcome.requesters);
     if (outcome.requesters.mismatches > 0 || outcome.responders.mismatches > 0) {
-      return Status(StatusCode::kProtocolViolation,
-                    fmt::format("{} requests and {} responses arrived with other bytes than were "
-                                "sent",
-                                outcome.responders.mismatches, outcome.requesters.mismatches));
+      return Status(
+          StatusCode::kProtocolViolation,
+          fmt::format("{} requests and {} responses arrived corrupted: other bytes than were sent",
+                      outcome.responders.mismatches, outcome.requesters.mismatches));
     }
     return Status::ok_status();
   }

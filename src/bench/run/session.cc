@@ -62,8 +62,9 @@ class Session {
       result.point.workload->adopt(result.point, measured->layout);
       result.errors += measured->errors;
       if (measured->errors > 0) {
-        result.error = fmt::format("{} of {} messages arrived with other bytes than were sent",
-                                   measured->errors, 2 * measured->requests);
+        result.error =
+            fmt::format("{} of {} messages arrived corrupted: other bytes than were sent",
+                        measured->errors, 2 * measured->requests);
       }
     } else if (!ended_) {
       result.errors = std::max<uint64_t>(failure.lost, 1);

@@ -114,7 +114,7 @@ Status SimulatedNodes::collect(MessageKind /*kind*/, int64_t timeout_ns, uint64_
   VERBENA_RETURN_IF_ERROR(failure());
   if (!settled) {
     return {StatusCode::kTimeout,
-            fmt::format("the simulated nodes came to no end within {} ms of virtual time",
+            fmt::format("the simulated nodes did not finish within {} ms of virtual time",
                         timeout_ns / 1'000'000)};
   }
   for (uint32_t number = 0; number < size(); ++number)

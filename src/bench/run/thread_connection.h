@@ -15,7 +15,7 @@ namespace verbena::bench {
 struct PairHello {
   uint32_t requesting = 0;
 };
-inline constexpr uint32_t kPairHelloTag = 0x70616972;  // "pair"
+inline constexpr uint32_t kPairHelloType = 0x70616972;  // "pair"
 
 // The control connection to a responding thread, which knows then who comes.
 inline Result<std::unique_ptr<ControlConnection>> reach(const NodeJob& job, uint32_t number,
@@ -24,7 +24,7 @@ inline Result<std::unique_ptr<ControlConnection>> reach(const NodeJob& job, uint
   VERBENA_ASSIGN_OR_RETURN(
       ControlConnection control,
       ControlConnection::connect(address.host, address.port, job.secret, kSetupTimeoutNs));
-  VERBENA_RETURN_IF_ERROR(control.send_value(kPairHelloTag, PairHello{number}));
+  VERBENA_RETURN_IF_ERROR(control.send_value(kPairHelloType, PairHello{number}));
   return std::make_unique<ControlConnection>(std::move(control));
 }
 

@@ -46,29 +46,28 @@ struct PatternNames {
 constexpr std::array kAxes = {
     kThreadsAxis,
     size_axis<kSizeLimits, &Settings::size_bytes>("size", "size_bytes", "64",
-                                                  "Bytes per entry; of an atomic always 8"),
+                                                  "Bytes per buffer; of an atomic always 8"),
     count_axis<kEntriesLimits, &Settings::entries>(
-        "entries", "entries", "1", "Buffers that an operation moves, put together by --method"),
+        "entries", "entries", "1", "Buffers of an operation, gathered as --method says"),
     size_axis<kRegionLimits, &Settings::region_bytes>(
         "region", "region_bytes", "1MiB", "Registered memory of a queue pair on each side"),
-    with_help(kPendingAxis, "Operations under way at once, per queue pair (R)"),
-    with_help(kSignalIntervalAxis,
-              "Every n-th work request asks for a completion; 0: every operation"),
+    with_help(kPendingAxis, "Pending operations per queue pair (R)"),
+    with_help(kSignalIntervalAxis, "Every n-th work request is signaled; 0: one per operation"),
     kPostBatchAxis,
     kInlineAxis,
     kHugePagesAxis,
     name_axis<PatternNames, &Settings::local>(
         "local", "local_pattern", "access pattern", "seq",
-        "Which entries of the own region follow each other: seq, rand, or all"),
+        "Order of addresses in the local region: seq, rand, or all"),
     name_axis<PatternNames, &Settings::remote>(
         "remote", "remote_pattern", "access pattern", "seq",
-        "The same of the other side's region; a SEND's receives lie in sequence"),
+        "The same in the remote region; receives of SENDs are always in sequence"),
     name_axis<OperationNames, &Settings::operation>(
         "operation", "operation", "operation", "write",
         "write, read, send, fetch-add, compare-swap, look, or all"),
     name_axis<MethodNames, &Settings::method>(
         "method", "method", "method", "sgl",
-        "How entries become work requests: sp, sgl, doorbell, or all"),
+        "How buffers become work requests: sp, sgl, doorbell, or all"),
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace verbena::bench {
 namespace {
 
 constexpr connect::Layer kLayer = {
-    .name = "single verbs", .magic = 0x53425256 /* "VRBS" */, .version = 1};
+    .name = "raw verbs", .magic = 0x53425256 /* "VRBS" */, .version = 1};
 
 uint32_t send_depth(const Point& point) {
   // One more: a requester may ask for the completion of what it posted unsignaled.

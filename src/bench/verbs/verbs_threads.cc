@@ -102,8 +102,7 @@ class VerbsRespondingThread final : public RespondingTarget {
       }
       if (!post_receive(*connection_, job_.setup.point, received_++)) {
         *status = {StatusCode::kInternal,
-                   "the queue pair refuses a receive in place of one that "
-                   "it has just completed"};
+                   "the queue pair refuses to repost a receive that it has just completed"};
         return 0;
       }
     }

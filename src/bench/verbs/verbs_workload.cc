@@ -55,28 +55,30 @@ Status check_operation(const Settings& settings, const DeviceInfo& device) {
   const bool gathers = has_entries(settings.operation) && settings.method == VectorMethod::kSgl;
   if (!gathers || settings.entries <= device.max_sges) return Status::ok_status();
   return Status(StatusCode::kLimitExceeded,
-                fmt::format("a gather list of {} entries is too long: a work request of {} takes "
-                            "{}; lower --entries, or choose --method sp or doorbell",
+                fmt::format("a gather list of {} SGEs is too long: a work request of {} takes {}; "
+                            "lower --entries, or choose --method sp or doorbell",
                             settings.entries, device.name, device.max_sges));
 }
 
 class VerbsWorkload : public Workload {
  public:
   VerbsWorkload()
-      : Workload({.name = "verbs",
-                  .subject = "raw verbs",
-                  .has_topology = false,
-                  .verifies = false,
-                  .soft_huge_pages = true,
-                  .axes = verbs_axes(),
-                  .line_axes = kLineAxes,
-                  .command = {.name = "verbs",
-                              .summary = "Measure single verbs: WRITE, READ, SEND, atomics, vector "
-                                         "IO, access patterns",
-                              .help = kHelp,
-                              .operations_help = "How many operations each thread posts in a run, "
-                                                 "instead of a time",
-                              .examples = kExamples}}) {}
+      : Workload(
+            {.name = "verbs",
+             .subject = "raw verbs",
+             .has_topology = false,
+             .verifies = false,
+             .soft_huge_pages = true,
+             .axes = verbs_axes(),
+             .line_axes = kLineAxes,
+             .command = {
+                 .name = "verbs",
+                 .summary =
+                     "Measure raw verbs: WRITE, READ, SEND, atomics, vector IO, access patterns",
+                 .help = kHelp,
+                 .operations_help = "How many operations each thread posts in a run, "
+                                    "instead of a time",
+                 .examples = kExamples}}) {}
 
   Point point() const override {
     return {.workload = this, .topology = Topology::kManyToOne, .settings = Settings()};
@@ -96,10 +98,11 @@ class VerbsWorkload : public Workload {
       }
     }
     if (point.signal_interval > point.pending) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("with {} operations pending, nobody would learn of their end by "
-                                "every {}th completion; lower --signal-interval to {} at most",
-                                point.pending, point.signal_interval, point.pending));
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("with {} pending operations of which only every {}th work request is "
+                      "signaled, none may ever complete; lower --signal-interval to at most {}",
+                      point.pending, point.signal_interval, point.pending));
     }
     if (settings.region_bytes < settings.operation_bytes()) {
       return Status(

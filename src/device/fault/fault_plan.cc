@@ -38,7 +38,7 @@ bool take_number(std::string_view& text, Number& number) {
 
 Status take_probability(std::string_view part, std::string_view& text, double& probability) {
   if (!take_number(text, probability) || !(probability >= 0 && probability <= 1)) {
-    return wrong(part, "its probability is no number from 0 to 1");
+    return wrong(part, "its probability must be a number from 0 to 1");
   }
   return {};
 }
@@ -59,7 +59,7 @@ Status parse_fault(std::string_view part, std::string_view text, Fault& fault) {
       return {};
     }
   }
-  return wrong(part, "its duration is none of up to an hour in ns, us, ms or s");
+  return wrong(part, "its duration must be at most an hour, in ns, us, ms or s");
 }
 
 Status parse_part(std::string_view part, FaultPlan& plan) {
@@ -71,13 +71,13 @@ Status parse_part(std::string_view part, FaultPlan& plan) {
   if (name == "completion_delay") return parse_fault(part, value, plan.completion_delay);
   if (name == "queue_pair_error") {
     VERBENA_RETURN_IF_ERROR(take_probability(part, value, plan.queue_pair_error));
-    return value.empty() ? Status() : wrong(part, "it is a probability alone");
+    return value.empty() ? Status() : wrong(part, "it takes a probability and nothing else");
   }
   if (name == "seed") {
     const bool number = take_number(value, plan.seed) && value.empty();
-    return number ? Status() : wrong(part, "the seed is a decimal number below 2^64");
+    return number ? Status() : wrong(part, "the seed must be a decimal number below 2^64");
   }
-  return wrong(part, "there are seed, delay, rnr, completion_delay and queue_pair_error");
+  return wrong(part, "the faults are seed, delay, rnr, completion_delay and queue_pair_error");
 }
 
 std::string text_of(const char* name, const Fault& fault) {

@@ -50,8 +50,8 @@ TEST(FaultPlanTest, OneLineNamesWhatIsWrong) {
     const char* why;
   };
   for (const Wrong& wrong : {
-           Wrong{"seed=7,drop=1:1us", "'drop=1:1us'", "there are seed, delay"},
-           Wrong{"nonsense", "'nonsense'", "there are seed, delay"},
+           Wrong{"seed=7,drop=1:1us", "'drop=1:1us'", "the faults are seed, delay"},
+           Wrong{"nonsense", "'nonsense'", "the faults are seed, delay"},
            Wrong{"seed=-1", "'seed=-1'", "decimal number"},
            Wrong{"seed=1x", "'seed=1x'", "decimal number"},
            Wrong{"delay=2:1us", "'delay=2:1us'", "from 0 to 1"},
@@ -63,8 +63,9 @@ TEST(FaultPlanTest, OneLineNamesWhatIsWrong) {
            Wrong{"rnr=0.1:5min", "'rnr=0.1:5min'", "ns, us, ms or s"},
            Wrong{"rnr=0.1:-5us", "'rnr=0.1:-5us'", "ns, us, ms or s"},
            Wrong{"rnr=0.1:1e9s", "'rnr=0.1:1e9s'", "an hour"},
-           Wrong{"queue_pair_error=0.1:5us", "'queue_pair_error=0.1:5us'", "probability alone"},
-           Wrong{"seed=1,,delay=0.1:1us", "''", "there are seed"},
+           Wrong{"queue_pair_error=0.1:5us", "'queue_pair_error=0.1:5us'",
+                 "takes a probability and nothing else"},
+           Wrong{"seed=1,,delay=0.1:1us", "''", "the faults are seed"},
        }) {
     const auto plan = FaultPlan::parse(wrong.text);
     ASSERT_FALSE(plan.ok()) << wrong.text;

@@ -7,25 +7,25 @@ namespace verbena::fault {
 int FaultyCompletionQueue::poll(int count, ibv_wc* completions, uint64_t& delayed_count) {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!kept_.empty()) {
-    if (held_until_ns_ != 0 && now_ns() < held_until_ns_) return 0;
+    if (deferred_until_ns_ != 0 && now_ns() < deferred_until_ns_) return 0;
     return take_kept(count, completions);
   }
   const int taken = poll_(verbs_, count, completions);
   if (taken < 0) return taken;
   int passing = taken;
   for (int i = 0; i < taken; ++i) {
-    // Every completion draws, also behind one that is held: so that its draw does not depend on how
-    // many were polled at once.
+    // Every completion draws, also behind one that is deferred: so that its draw does not depend on
+    // how many were polled at once.
     if (!dice_.hit(fault_.probability) || armed_) continue;
     ++delayed_count;
     if (passing < taken) continue;
     passing = i;
-    held_until_ns_ = now_ns() + fault_.duration_ns;
+    deferred_until_ns_ = now_ns() + fault_.duration_ns;
   }
   kept_.assign(completions + passing, completions + taken);
   if (taken == 0 && !added_.empty()) {
     kept_.swap(added_);
-    held_until_ns_ = 0;
+    deferred_until_ns_ = 0;
     return take_kept(count, completions);
   }
   return passing;
@@ -43,7 +43,7 @@ int FaultyCompletionQueue::take_kept(int count, ibv_wc* completions) {
 void FaultyCompletionQueue::arm() {
   const std::lock_guard<std::mutex> guard(mutex_);
   armed_ = true;
-  held_until_ns_ = 0;
+  deferred_until_ns_ = 0;
 }
 
 void FaultyCompletionQueue::event_taken() {

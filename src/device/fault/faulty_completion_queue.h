@@ -22,8 +22,8 @@ class FaultyCompletionQueue {
   // As ibv_poll_cq(); adds to `delayed_count` the completions that it delays.
   int poll(int count, ibv_wc* completions, uint64_t& delayed_count);
 
-  // The owner is about to sleep until the next event, and what was held back has had its event: so
-  // nothing is held back from here until an event was taken.
+  // The owner is about to sleep until the next event, and what was deferred has had its event: so
+  // nothing is deferred from here until an event was taken.
   void arm();
   void event_taken();
 
@@ -41,7 +41,7 @@ class FaultyCompletionQueue {
   std::mutex mutex_;
   Dice dice_;
   bool armed_ = false;
-  uint64_t held_until_ns_ = 0;
+  uint64_t deferred_until_ns_ = 0;
   std::deque<ibv_wc> kept_;   // taken from the device, not handed out yet
   std::deque<ibv_wc> added_;  // come after what the device has
 };

@@ -28,12 +28,12 @@ int check_send(const ibv_send_wr& request, const ibv_qp_cap& cap) {
 
 }  // namespace
 
-std::shared_ptr<ReceiveHoldQueue> make_shared_receives(DeviceParts& parts, ibv_srq* verbs,
-                                                       const ibv_srq_attr& granted,
-                                                       uint64_t number) {
+std::shared_ptr<ReceiveDeferringQueue> make_shared_receives(DeviceParts& parts, ibv_srq* verbs,
+                                                            const ibv_srq_attr& granted,
+                                                            uint64_t number) {
   // The functions must not keep the queue alive, nor outlive it: the timer's calls hold it weakly.
-  auto self = std::make_shared<std::weak_ptr<ReceiveHoldQueue>>();
-  ReceiveHoldQueue::Device device;
+  auto self = std::make_shared<std::weak_ptr<ReceiveDeferringQueue>>();
+  ReceiveDeferringQueue::Device device;
   device.post = [&parts, verbs](ibv_recv_wr* list, ibv_recv_wr** rejected) {
     return parts.ops.post_srq_recv(verbs, list, rejected);
   };
@@ -43,18 +43,18 @@ std::shared_ptr<ReceiveHoldQueue> make_shared_receives(DeviceParts& parts, ibv_s
   device.signaled = always_signaled;
   device.release_at = [&parts, self](uint64_t due_ns) {
     parts.timer.call_at(due_ns, [queue = *self] {
-      const std::shared_ptr<ReceiveHoldQueue> alive = queue.lock();
+      const std::shared_ptr<ReceiveDeferringQueue> alive = queue.lock();
       if (alive == nullptr) return;
       for (const uint64_t wr_id : alive->release()) {
-        log_error("the device does not take the receive {:#x}, which was held back", wr_id);
+        log_error("the device refuses the receive {:#x}, which was deferred by a fault", wr_id);
       }
     });
   };
-  auto queue = std::make_shared<ReceiveHoldQueue>(
+  auto queue = std::make_shared<ReceiveDeferringQueue>(
       parts.plan.rnr, Dice(parts.plan.seed, Stream::kSharedReceive, number), granted.max_wr,
       std::move(device));
   *self = queue;
-  queue->set_holding(true);
+  queue->set_deferring(true);
   return queue;
 }
 
@@ -72,7 +72,7 @@ FaultyQueuePair::FaultyQueuePair(DeviceParts& parts, ibv_qp* verbs, const ibv_qp
       number_(verbs->qp_num),
       queues_(std::move(queues)),
       error_dice_(parts.plan.seed, Stream::kError, number) {
-  SendHoldQueue::Device sends;
+  SendDeferringQueue::Device sends;
   sends.post = [this](ibv_send_wr* list, ibv_send_wr** rejected) {
     return parts_.ops.post_send(verbs_, list, rejected);
   };
@@ -87,12 +87,12 @@ FaultyQueuePair::FaultyQueuePair(DeviceParts& parts, ibv_qp* verbs, const ibv_qp
       if (const auto alive = weak.lock()) alive->release_sends(/*everything=*/false);
     });
   };
-  sends_ = std::make_unique<SendHoldQueue>(parts.plan.delay,
-                                           Dice(parts.plan.seed, Stream::kDelay, number),
-                                           granted.cap.max_send_wr, std::move(sends));
+  sends_ = std::make_unique<SendDeferringQueue>(parts.plan.delay,
+                                                Dice(parts.plan.seed, Stream::kDelay, number),
+                                                granted.cap.max_send_wr, std::move(sends));
   if (granted.srq != nullptr) return;
 
-  ReceiveHoldQueue::Device receives;
+  ReceiveDeferringQueue::Device receives;
   receives.post = [this](ibv_recv_wr* list, ibv_recv_wr** rejected) {
     return parts_.ops.post_recv(verbs_, list, rejected);
   };
@@ -105,24 +105,24 @@ FaultyQueuePair::FaultyQueuePair(DeviceParts& parts, ibv_qp* verbs, const ibv_qp
       if (const auto alive = weak.lock()) alive->release_receives(/*everything=*/false);
     });
   };
-  receives_ = std::make_unique<ReceiveHoldQueue>(parts.plan.rnr,
-                                                 Dice(parts.plan.seed, Stream::kReceive, number),
-                                                 granted.cap.max_recv_wr, std::move(receives));
+  receives_ = std::make_unique<ReceiveDeferringQueue>(
+      parts.plan.rnr, Dice(parts.plan.seed, Stream::kReceive, number), granted.cap.max_recv_wr,
+      std::move(receives));
 }
 
 int FaultyQueuePair::post_send(ibv_send_wr* list, ibv_send_wr** rejected) {
   draw_error(list);
-  uint64_t held_count = 0;
-  const int error = sends_->post(list, rejected, held_count);
-  parts_.delays += held_count;
+  uint64_t deferred_count = 0;
+  const int error = sends_->post(list, rejected, deferred_count);
+  parts_.delays += deferred_count;
   return error;
 }
 
 int FaultyQueuePair::post_receive(ibv_recv_wr* list, ibv_recv_wr** rejected) {
   if (receives_ == nullptr) return parts_.ops.post_recv(verbs_, list, rejected);
-  uint64_t held_count = 0;
-  const int error = receives_->post(list, rejected, held_count);
-  parts_.held_receives += held_count;
+  uint64_t deferred_count = 0;
+  const int error = receives_->post(list, rejected, deferred_count);
+  parts_.deferred_receives += deferred_count;
   return error;
 }
 
@@ -185,9 +185,9 @@ void FaultyQueuePair::before_reset() {
 }
 
 void FaultyQueuePair::after_state(ibv_qp_state state) {
-  if (state == IBV_QPS_INIT && receives_ != nullptr) receives_->set_holding(true);
+  if (state == IBV_QPS_INIT && receives_ != nullptr) receives_->set_deferring(true);
   if (state == IBV_QPS_RTS) {
-    sends_->set_holding(true);
+    sends_->set_deferring(true);
     const std::lock_guard<std::mutex> guard(error_mutex_);
     breakable_ = true;
   }
@@ -196,12 +196,12 @@ void FaultyQueuePair::after_state(ibv_qp_state state) {
     const std::lock_guard<std::mutex> guard(error_mutex_);
     breakable_ = false;
   }
-  // What is held is flushed with the rest.
-  sends_->set_holding(false);
+  // What is deferred is flushed with the rest.
+  sends_->set_deferring(false);
   sends_->stop_counting();
   release_sends(/*everything=*/true);
   if (receives_ == nullptr) return;
-  receives_->set_holding(false);
+  receives_->set_deferring(false);
   receives_->stop_counting();
   release_receives(/*everything=*/true);
 }
@@ -223,7 +223,7 @@ void FaultyQueuePair::drop() {
   if (queues_.receive_completions != nullptr) queues_.receive_completions->forget(number_);
 }
 
-// --- what was held ---
+// --- what was deferred ---
 
 void FaultyQueuePair::release_sends(bool everything) {
   for (const uint64_t wr_id : sends_->release(everything)) {
@@ -237,8 +237,8 @@ void FaultyQueuePair::release_receives(bool everything) {
   }
 }
 
-// The device refuses a work request whose poster has been told that it was taken. A RNIC that finds
-// out late completes it with an error, and its queue pair goes to the error state.
+// The device refuses a work request whose poster has been told that it was taken. An RNIC that
+// finds out late completes it with an error, and its queue pair goes to the error state.
 void FaultyQueuePair::lose(FaultyCompletionQueue* completions, uint64_t wr_id) {
   ibv_wc completion{};
   completion.wr_id = wr_id;

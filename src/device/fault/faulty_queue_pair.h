@@ -7,17 +7,17 @@
 #include <memory>
 #include <mutex>
 
+#include "src/device/fault/deferring_queue.h"
 #include "src/device/fault/dice.h"
 #include "src/device/fault/faulty_completion_queue.h"
-#include "src/device/fault/hold_queue.h"
 #include "src/device/fault/timer.h"
 #include "src/device/verbs_control.h"
 #include "verbena/fault.h"
 
 namespace verbena::fault {
 
-using SendHoldQueue = HoldQueue<ibv_send_wr>;
-using ReceiveHoldQueue = HoldQueue<ibv_recv_wr>;
+using SendDeferringQueue = DeferringQueue<ibv_send_wr>;
+using ReceiveDeferringQueue = DeferringQueue<ibv_recv_wr>;
 
 // What the objects of one device share.
 struct DeviceParts {
@@ -25,16 +25,16 @@ struct DeviceParts {
   const VerbsControl* control;  // of the device itself
   ibv_context_ops ops;          // of the device itself
   std::atomic<uint64_t> delays{0};
-  std::atomic<uint64_t> held_receives{0};
+  std::atomic<uint64_t> deferred_receives{0};
   std::atomic<uint64_t> delayed_completions{0};
   std::atomic<uint64_t> queue_pair_errors{0};
   Timer timer;  // ends first: its calls use the rest
 };
 
-// A shared receive queue: what is held back of it.
-std::shared_ptr<ReceiveHoldQueue> make_shared_receives(DeviceParts& parts, ibv_srq* verbs,
-                                                       const ibv_srq_attr& granted,
-                                                       uint64_t number);
+// A shared receive queue: what is deferred of it.
+std::shared_ptr<ReceiveDeferringQueue> make_shared_receives(DeviceParts& parts, ibv_srq* verbs,
+                                                            const ibv_srq_attr& granted,
+                                                            uint64_t number);
 
 class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
  public:
@@ -43,7 +43,7 @@ class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
   struct Queues {
     std::shared_ptr<FaultyCompletionQueue> send_completions;
     std::shared_ptr<FaultyCompletionQueue> receive_completions;
-    std::shared_ptr<ReceiveHoldQueue> shared_receives;
+    std::shared_ptr<ReceiveDeferringQueue> shared_receives;
   };
   static std::shared_ptr<FaultyQueuePair> create(DeviceParts& parts, ibv_qp* verbs,
                                                  const ibv_qp_init_attr& granted, Queues queues,
@@ -74,8 +74,8 @@ class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
   ibv_qp* verbs_;
   uint32_t number_;
   Queues queues_;
-  std::unique_ptr<SendHoldQueue> sends_;
-  std::unique_ptr<ReceiveHoldQueue> receives_;  // null with a shared receive queue
+  std::unique_ptr<SendDeferringQueue> sends_;
+  std::unique_ptr<ReceiveDeferringQueue> receives_;  // null with a shared receive queue
 
   std::mutex error_mutex_;  // guards the dice, and the queue pair's life against to_error()
   Dice error_dice_;

@@ -47,9 +47,9 @@ struct Injector::Verbs {
     Injector& injector = injector_of(srq->context);
     const auto known = injector.shared_receives_.find(srq);
     if (known == nullptr) return injector.parts_.ops.post_srq_recv(srq, list, rejected);
-    uint64_t held_count = 0;
-    const int error = known->post(list, rejected, held_count);
-    injector.parts_.held_receives += held_count;
+    uint64_t deferred_count = 0;
+    const int error = known->post(list, rejected, deferred_count);
+    injector.parts_.deferred_receives += deferred_count;
     return error;
   }
 
@@ -188,7 +188,8 @@ Result<Injector*> Injector::install(ibv_context* context, const VerbsControl& co
   std::unique_ptr<Injector> injector(new Injector(context, control, plan));
   if (!injector->parts_.timer.running()) {
     return Status(StatusCode::kLimitExceeded,
-                  "faults need a thread, and the system starts no more; raise ulimit -u");
+                  "fault injection needs a thread, and none can be started; raise the limit of "
+                  "processes (ulimit -u)");
   }
   Injector* installed = injector.get();
   {
@@ -222,7 +223,7 @@ Injector* Injector::of(const ibv_context* context) {
 
 FaultCounts Injector::counts() const {
   return {.delays = parts_.delays,
-          .held_receives = parts_.held_receives,
+          .deferred_receives = parts_.deferred_receives,
           .delayed_completions = parts_.delayed_completions,
           .queue_pair_errors = parts_.queue_pair_errors};
 }

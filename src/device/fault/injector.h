@@ -65,7 +65,7 @@ class Injector {
 
   VerbsControl control_;
   Known<ibv_cq, FaultyCompletionQueue> completion_queues_;
-  Known<ibv_srq, ReceiveHoldQueue> shared_receives_;
+  Known<ibv_srq, ReceiveDeferringQueue> shared_receives_;
   Known<ibv_qp, FaultyQueuePair> queue_pairs_;
   mutable std::shared_mutex numbers_mutex_;
   std::unordered_map<uint32_t, std::weak_ptr<FaultyQueuePair>> queue_pair_numbers_;

@@ -1,4 +1,5 @@
-// Faults on soft0: what is held, delayed and broken, and that nothing is lost or reordered by it.
+// Faults on soft0: what is deferred, delayed and broken, and that nothing is lost or reordered by
+// it.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -125,8 +126,8 @@ TEST_F(InjectorTest, ADeviceWithoutAPlanIsUntouched) {
   EXPECT_NE(one->get()->ops.post_send, other->get()->ops.post_send);
   EXPECT_NE(one->get()->ops.poll_cq, other->get()->ops.poll_cq);
   const FaultCounts none = injected_faults(*one);
-  EXPECT_EQ(none.delays + none.held_receives + none.delayed_completions + none.queue_pair_errors,
-            0u);
+  EXPECT_EQ(
+      none.delays + none.deferred_receives + none.delayed_completions + none.queue_pair_errors, 0u);
 }
 
 // Nobody polls the sender's completions: the delayed work is posted all the same.
@@ -188,7 +189,7 @@ TEST_F(InjectorTest, HeldReceivesMakeSendersWait) {
       }
       EXPECT_EQ((*faulty_->words)[arrived[id].wr_id], id) << "in order";
     }
-    EXPECT_EQ(counts().held_receives, 8u);
+    EXPECT_EQ(counts().deferred_receives, 8u);
   }
 }
 

@@ -153,7 +153,7 @@ int destroy_comp_channel(ibv_comp_channel* verbs) {
 ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_channel* channel,
                   int) {
   if (cqes <= 0 || static_cast<uint32_t>(cqes) > kMaxCqes) {
-    refuse(EINVAL, fmt::format("a completion queue has 1 to {} entries, not {}", kMaxCqes, cqes));
+    refuse(EINVAL, fmt::format("a completion queue needs 1 to {} CQEs, not {}", kMaxCqes, cqes));
     return nullptr;
   }
   auto* cq = new Cq;
@@ -202,8 +202,9 @@ int init_receives(ReceiveQueue& queue, Node& node, uint32_t depth, uint32_t max_
 ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) {
   if (attributes->attr.max_wr == 0 || attributes->attr.max_wr > kMaxQueueWrs ||
       attributes->attr.max_sge > kMaxSges) {
-    refuse(EINVAL, fmt::format("a shared receive queue has 1 to {} entries of up to {} segments",
-                               kMaxQueueWrs, kMaxSges));
+    refuse(EINVAL,
+           fmt::format("a shared receive queue needs 1 to {} work requests of up to {} SGEs",
+                       kMaxQueueWrs, kMaxSges));
     return nullptr;
   }
   auto* srq = new Srq;
@@ -214,7 +215,8 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) {
   return &srq->verbs;
 }
 int modify_srq(ibv_srq*, ibv_srq_attr*, int) {
-  return refuse(EOPNOTSUPP, "a simulated shared receive queue keeps its size and has no limit");
+  return refuse(EOPNOTSUPP,
+                "a simulated shared receive queue cannot be resized and has no limit event");
 }
 int query_srq(ibv_srq* verbs, ibv_srq_attr* attributes) {
   const ReceiveQueue& queue = as_srq(verbs).queue;
@@ -233,15 +235,17 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   Node& node = node_of(pd->context);
   const ibv_qp_cap& cap = init->cap;
   if (init->qp_type != IBV_QPT_RC || init->send_cq == nullptr || init->recv_cq == nullptr) {
-    refuse(EINVAL, "a simulated queue pair is reliable-connected and has two completion queues");
+    refuse(
+        EINVAL,
+        "a simulated queue pair must be reliable connected (RC) and needs two completion queues");
     return nullptr;
   }
   if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
       cap.max_send_sge > kMaxSges || cap.max_recv_sge > kMaxSges ||
       cap.max_inline_data > node.profile.max_inline_bytes) {
     refuse(EINVAL,
-           fmt::format("{} work requests of {} segments and {} bytes inline were asked for; {} "
-                       "has up to {}, {} and {}",
+           fmt::format("asked for {} work requests of {} SGEs and {} inline bytes; {} has at most "
+                       "{}, {} and {}",
                        std::max(cap.max_send_wr, cap.max_recv_wr),
                        std::max(cap.max_send_sge, cap.max_recv_sge), cap.max_inline_data,
                        node.profile.name, kMaxQueueWrs, kMaxSges, node.profile.max_inline_bytes));
@@ -298,10 +302,10 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
       qp.node->rnic.reset(qp);
       break;
     case IBV_QPS_INIT:
-      if (from != IBV_QPS_RESET) return refuse(EINVAL, "INIT comes after RESET");
+      if (from != IBV_QPS_RESET) return refuse(EINVAL, "a queue pair goes to INIT from RESET only");
       break;
     case IBV_QPS_RTR:
-      if (from != IBV_QPS_INIT) return refuse(EINVAL, "RTR comes after INIT");
+      if (from != IBV_QPS_INIT) return refuse(EINVAL, "a queue pair goes to RTR from INIT only");
       take_path(qp, *attributes);
       if (qp.peer_node == nullptr) {
         return refuse(EINVAL,
@@ -309,7 +313,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
       }
       break;
     case IBV_QPS_RTS:
-      if (from != IBV_QPS_RTR) return refuse(EINVAL, "RTS comes after RTR");
+      if (from != IBV_QPS_RTR) return refuse(EINVAL, "a queue pair goes to RTS from RTR only");
       qp.attributes.timeout = attributes->timeout;
       qp.attributes.retry_cnt = attributes->retry_cnt;
       qp.attributes.rnr_retry = attributes->rnr_retry;
@@ -317,11 +321,13 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
           std::min<uint64_t>(attributes->max_rd_atomic, qp.node->profile.max_outstanding_reads));
       break;
     case IBV_QPS_ERR:
-      if (from == IBV_QPS_RESET) return refuse(EINVAL, "a queue pair in RESET has nothing to fail");
+      if (from == IBV_QPS_RESET)
+        return refuse(EINVAL, "a queue pair does not go from RESET to ERR");
       qp.node->rnic.fail(qp, IBV_WC_WR_FLUSH_ERR);
       break;
     default:
-      return refuse(EINVAL, "a simulated queue pair knows RESET, INIT, RTR, RTS and ERR");
+      return refuse(EINVAL,
+                    "a simulated queue pair has the states RESET, INIT, RTR, RTS and ERR only");
   }
   qp.state = attributes->qp_state;
   verbs->state = qp.state;

@@ -7,7 +7,7 @@
 // used since its last turn.
 //
 // A plain doorbell only says that there is more to fetch; several of a queue pair are as good as
-// one. An entry that came along takes room, and when there is none, the bus takes no more: the
+// one. A WQE that came along takes room, and when there is none, the bus takes no more: the
 // thread that posts the next one stands still in its store.
 #include <algorithm>
 
@@ -49,7 +49,7 @@ void Rnic::make_entry_room() {
   stalled_.pop_front();
 }
 
-// What it says fits an event: how many entries there are, by the lower half, and of which life of
+// What it says fits an event: how many WQEs there are, by the lower half, and of which life of
 // the queue pair.
 void Rnic::ring(QueuePair& qp, bool along) {
   const uint64_t life = qp.life & kLifeMask;
@@ -153,7 +153,7 @@ void Rnic::take_doorbell() {
                  uint64_t{qp.life} << 32 | static_cast<uint32_t>(qp.rung));
 }
 
-// The entries that a doorbell announced have been fetched.
+// The WQEs that a doorbell announced have been fetched.
 void Rnic::entries_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
   if (qp.life != argument >> 32 || qp.state != IBV_QPS_RTS) return;

@@ -29,7 +29,7 @@ struct Pair {
 
 class DoorbellsTest : public testing::Test {
  protected:
-  // Inline entries go along with their doorbells.
+  // Inline WQEs go along with their doorbells.
   SendRequest write(uint64_t id, unsigned flags) {
     return {.id = id,
             .opcode = IBV_WR_RDMA_WRITE,
@@ -107,7 +107,7 @@ TEST_F(DoorbellsTest, DoorbellsOfAQueuePairThatWaitsAreHandledTogether) {
   EXPECT_EQ(fetched, std::vector<Time>(kPosts, fetched.front()));
 }
 
-// Of entries that came along and are handled together, the first is sent at once; the RNIC keeps no
+// Of WQEs that came along and are handled together, the first is sent at once; the RNIC keeps no
 // copies of the others.
 TEST_F(DoorbellsTest, EntriesThatComeAlongAndWaitAreFetchedAfterAll) {
   constexpr uint64_t kReads = 4;
@@ -249,7 +249,7 @@ TEST_F(DoorbellsTest, ALockThatAnotherThreadHeldLastTakesLonger) {
   const uint64_t more_ns = (profile.cpu_line_transfer + profile.blueflame_lock_contended -
                             profile.blueflame_lock_alone) /
                            kPsPerNs;
-  // Building the entry takes not always the same.
+  // Building the WQE takes not always the same.
   EXPECT_GT(handed_ns, alone_ns + more_ns / 2);
   EXPECT_LT(handed_ns, alone_ns + 2 * more_ns);
 }

@@ -62,7 +62,7 @@ struct Cq {
   uint32_t capacity = 0;
   struct Entry {
     ibv_wc completion;
-    QueuePair* sender;  // of a send: the queue pair whose entries below `message` it frees
+    QueuePair* sender;  // of a send: the queue pair whose WQEs below `message` it frees
     uint64_t message;
   };
   GrowingRing<Entry> entries;
@@ -201,7 +201,7 @@ struct QueuePair {
   uint32_t max_inline_bytes = 0;
   SendEntries entries;
   uint64_t posted = 0;
-  uint64_t reclaimed = 0;  // entries whose place is free again: after the poll of a completion
+  uint64_t reclaimed = 0;  // WQEs whose place is free again: after the poll of a completion
   uint64_t told = 0;       // doorbells that reached the RNIC told of so many
   uint64_t rung = 0;       // those that it has handled, of so many
   uint64_t fetched = 0;    // and it has so many
@@ -217,7 +217,7 @@ struct QueuePair {
   uint64_t send_message = 0;
   uint32_t send_packet = 0;
   Time send_after = 0;
-  Time translating = 0;      // that the next entry still has to wait for
+  Time translating = 0;      // that the next WQE still has to wait for
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
   bool queued = false;       // in the sending side's ring

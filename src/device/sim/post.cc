@@ -1,4 +1,4 @@
-// The processor's side of posting: entries, doorbells, and what they cost the calling thread.
+// The processor's side of posting: WQEs, doorbells, and what they cost the calling thread.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace verbena::sim {
 
 namespace {
 
-// Of a send queue entry (findings of rdma-core's mlx4 and mlx5: control, address, data segments).
+// Of a send WQE (findings of rdma-core's mlx4 and mlx5: control, address, data segments).
 constexpr uint64_t kControlBytes = 16;
 constexpr uint64_t kAddressBytes = 16;
 constexpr uint64_t kSegmentBytes = 16;
@@ -121,7 +121,7 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   const Fiber* const thread = simulation.running();
   if (thread == nullptr) return with_entries;
   if (qp.node->remote(*thread)) cost += profile.cpu_remote_mmio;
-  // A plain doorbell is one store; an entry is several, which threads must not mix.
+  // A plain doorbell is one store; a WQE is several, which threads must not mix.
   Recorder* const recorder = simulation.recorder();
   if (profile.blueflame_lock_alone == 0 || !with_entries) {
     if (recorder != nullptr) {

@@ -79,7 +79,7 @@ void Rnic::receives_posted(ReceiveQueue& queue, uint64_t count) {
 }
 
 // No doorbell tells the RNIC of receives: it reads how many there are from a record in memory, and
-// then the entries. While it knows of enough, both happen ahead of the messages.
+// then the WQEs. While it knows of enough, both happen ahead of the messages.
 void Rnic::fetch_receives(ReceiveQueue& queue) {
   if (queue.fetching) return;
   queue.fetching = true;

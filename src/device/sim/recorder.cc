@@ -29,7 +29,7 @@ constexpr StepText kTexts[] = {
     {StepKind::kReap, Unit::kProcessor, false, "completions of sends taken"},
     {StepKind::kPostReceive, Unit::kProcessor, false, "receive posted"},
     {StepKind::kBuild, Unit::kPosting, false, "entry built"},
-    {StepKind::kBlueFlame, Unit::kPosting, false, "entry written to the RNIC (BlueFlame)"},
+    {StepKind::kBlueFlame, Unit::kPosting, false, "WQE written to the RNIC (BlueFlame)"},
     {StepKind::kRing, Unit::kPosting, false, "doorbell written"},
     {StepKind::kLockWait, Unit::kPosting, true, "wait for the BlueFlame lock"},
     {StepKind::kBusStall, Unit::kPosting, true, "store waits for room in the RNIC (BlueFlame)"},
@@ -42,19 +42,19 @@ constexpr StepText kTexts[] = {
     {StepKind::kEntryFetch, Unit::kBus, false, "entry fetch"},
     {StepKind::kPayloadFetch, Unit::kBus, false, "payload fetch"},
     {StepKind::kPlacement, Unit::kBus, false, "DMA write of the payload"},
-    {StepKind::kCompletionEntry, Unit::kBus, false, "DMA write of the completion entry"},
+    {StepKind::kCompletionEntry, Unit::kBus, false, "DMA write of the CQE"},
     {StepKind::kBusWait, Unit::kBus, true, "wait for the bus"},
     {StepKind::kPlacementOrder, Unit::kBus, true, "wait for earlier DMA writes"},
     {StepKind::kDoorbellWait, Unit::kSendingSide, true, "wait for earlier doorbells"},
     {StepKind::kSend, Unit::kSendingSide, false, "packet made and sent"},
-    {StepKind::kTurn, Unit::kSendingSide, true, "wait for a turn on the sending side"},
+    {StepKind::kTurn, Unit::kSendingSide, true, "wait for arbitration on the sending side"},
     {StepKind::kPacing, Unit::kSendingSide, true, "gap between messages of a queue pair"},
     {StepKind::kSameQueuePair, Unit::kSendingSide, true, "wait for what the queue pair sends before"},
     {StepKind::kSendOrder, Unit::kSendingSide, true, "wait for earlier packets of the queue pair"},
     {StepKind::kReceive, Unit::kReceivingSide, false, "packet taken and checked"},
     {StepKind::kReceiveWait, Unit::kReceivingSide, true, "wait for the receiving side"},
     {StepKind::kReceiveOrder, Unit::kReceivingSide, true, "wait for earlier packets of the queue pair"},
-    {StepKind::kReceiveEntry, Unit::kReceivingSide, true, "wait for the fetch of a receive entry"},
+    {StepKind::kReceiveEntry, Unit::kReceivingSide, true, "wait for the fetch of a receive WQE"},
     {StepKind::kSendMiss, Unit::kCaches, false, "state not on chip (sending)"},
     {StepKind::kReceiveMiss, Unit::kCaches, false, "state not on chip (receiving)"},
     {StepKind::kTranslationMiss, Unit::kCaches, false, "translation not on chip"},
@@ -111,7 +111,7 @@ StepOf Recorder::of(const Packet& packet) {
   const bool ack = packet.kind == PacketKind::kAck || packet.kind == PacketKind::kNak;
   const QueuePair& source = *packet.source;
   StepOf of;
-  // A response is about the entry that asked for it.
+  // A response is about the WQE that asked for it.
   of.message = {.node = request ? source.node->number : packet.to->number,
                 .queue_pair = request ? source.verbs.qp_num : source.attributes.dest_qp_num,
                 .number = packet.message};

@@ -2,7 +2,7 @@
 //
 // A simulation has none, or one that its owner gave it (Simulation::record()). Each step tells
 // which unit did what to which message, and from when to when; a message is known by the queue pair
-// whose entry it is and its number there. Steps in which a message waits are steps too, so that
+// whose WQE it is and its number there. Steps in which a message waits are steps too, so that
 // those of one message follow each other; some waits are what lies between two steps
 // (src/bench/explain/message_path.h).
 #pragma once
@@ -33,8 +33,8 @@ enum class StepKind : uint8_t {
   kTake,           // a completion of a message, with its handling
   kReap,           // of something sent
   kPostReceive,    //
-  kBuild,          // an entry of a send queue
-  kBlueFlame,      // an entry written into the RNIC, with the lock held
+  kBuild,          // a send WQE
+  kBlueFlame,      // a WQE written into the RNIC, with the lock held
   kRing,           // a doorbell's store
   kLockWait,       // for the lock of BlueFlame
   kBusStall,       // a store that the bus does not take
@@ -91,7 +91,7 @@ bool is_wait(StepKind kind);
 Unit unit_of(StepKind kind);
 const char* text_of(Unit unit);
 
-// An entry of a send queue, for as long as its queue pair lives.
+// A send WQE, for as long as its queue pair lives.
 struct MessageId {
   uint32_t node = 0;
   uint32_t queue_pair = 0;
@@ -173,7 +173,7 @@ class Recorder {
   // Over a bus or through another server, which was free from `free` on.
   void served(StepKind wait, StepKind kind, uint32_t node, const StepOf& of, Time now, Time free,
               Time end);
-  // `about`: the entries that are posted, if it is about some.
+  // `about`: the WQEs that are posted, if it is about some.
   void thread_step(const Fiber& fiber, StepKind kind, Time begin, Time end,
                    const MessageId* about = nullptr);
   // What the next charged() is for.
@@ -184,7 +184,7 @@ class Recorder {
   void charged(const Fiber& fiber, Time begin, Time end);
   // A thread's own work from `begin` to `end`: looks first, copies last.
   void worked(const Fiber& fiber, bool found, Time begin, Time looked, Time copied, Time end);
-  // The doorbell for the entries from `first` to before `count`; no thread outside of all.
+  // The doorbell for the WQEs from `first` to before `count`; no thread outside of all.
   void rung(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t count, Time now,
             Time there);
   // Some of the time that a packet takes next is a cache's fault.

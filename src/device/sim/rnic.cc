@@ -113,7 +113,7 @@ Time Rnic::context_cost(QueuePair& qp, Time* delay) {
   return contexts_.touch(qp.context, dice_) ? 0 : state_missed(1, delay);
 }
 
-// Where the state is missed: that of the queue and of its completions, and then the entry, which
+// Where the state is missed: that of the queue and of its completions, and then the WQE, which
 // was fetched ahead and lost.
 Time Rnic::receive_cost(QueuePair& qp, Time* delay) {
   const bool hit = contexts_.touch(qp.receive_queue().state, dice_);

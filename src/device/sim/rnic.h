@@ -1,11 +1,11 @@
 // A simulated RNIC: reliable connections with SEND, WRITE, READ and atomics.
 //
-// A message's way, each step an event: doorbell over the bus; fetch of the entry, unless it came
+// A message's way, each step an event: doorbell over the bus; fetch of the WQE, unless it came
 // with its doorbell; fetch of the payload, unless it is inline; the sending side, one packet after
 // the other, taking turns between queue pairs; link and switch (fabric.h); the receiving side;
 // payload and completion over the bus into memory; the acknowledgement back the same way.
 //
-//   doorbells.cc      doorbells, fetches of entries
+//   doorbells.cc      doorbells, fetches of WQEs
 //   transmit.cc       fetches of payloads, the sending side
 //   receive.cc        the receiving side, placement
 //   receive_queue.cc  receives and their fetches
@@ -40,10 +40,10 @@ class Rnic {
   Rnic(Simulation& simulation, Node& node, uint64_t seed);
 
   // --- from the processor ---
-  // Before an entry goes along with its doorbell: the running thread stands still until the RNIC
+  // Before a WQE goes along with its doorbell: the running thread stands still until the RNIC
   // has room for it.
   void await_entry_room();
-  // The running thread rings for all that was posted; `along`: the new entry comes along.
+  // The running thread rings for all that was posted; `along`: the new WQE comes along.
   void ring(QueuePair& qp, bool along);
   // At the time when it reaches the RNIC.
   void receives_posted(ReceiveQueue& queue, uint64_t count);
@@ -89,7 +89,7 @@ class Rnic {
   struct Doorbell {
     QueuePair* qp;
     uint32_t life;
-    bool along;  // an entry came with it
+    bool along;  // a WQE came with it
   };
 
   // --- doorbells.cc ---

@@ -52,9 +52,9 @@ struct Parameter {
 constexpr Parameter kParameters[] = {
     {"cpu_clock", Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
     {"cores", Unit::kCount, &Profile::cores, "cores per socket"},
-    {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC hangs on the first"},
+    {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC is attached to the first"},
     {"hyperthread_slowdown", Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
-    {"cpu_jitter", Unit::kPercent, &Profile::jitter_percent, "how far a piece of work takes more or less time than on average"},
+    {"cpu_jitter", Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
     {"cpu_look", Unit::kNs, &Profile::cpu_look, "a look at a slot that nothing has come to, loop included"},
     {"cpu_device_line", Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
     {"cpu_message", Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
@@ -62,13 +62,13 @@ constexpr Parameter kParameters[] = {
     {"cpu_line_transfer", Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
     {"cpu_remote_mmio", Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
     {"cpu_remote_line", Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket"},
-    {"post_wqe", Unit::kNs, &Profile::post_wqe, "building one work queue entry"},
+    {"post_wqe", Unit::kNs, &Profile::post_wqe, "building one WQE"},
     {"post_doorbell", Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
-    {"post_blueflame_64", Unit::kNs, &Profile::post_blueflame_64, "each 64 B of an entry that goes with its doorbell; without a lock the fence included"},
-    {"blueflame_max", Unit::kBytes, &Profile::blueflame_max_bytes, "largest entry that goes with its doorbell; 0: none does"},
-    {"blueflame_single_only", Unit::kYesNo, &Profile::blueflame_single_only, "only a lone inline or READ entry goes with its doorbell"},
-    {"blueflame_queue", Unit::kCount, &Profile::blueflame_queue, "such entries on their way to the RNIC or waiting there, beyond which the bus takes none"},
-    {"blueflame_lock_alone", Unit::kNs, &Profile::blueflame_lock_alone, "for such an entry, holding the context's lock besides, with the fence; 0: no lock"},
+    {"post_blueflame_64", Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
+    {"blueflame_max", Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
+    {"blueflame_single_only", Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
+    {"blueflame_queue", Unit::kCount, &Profile::blueflame_queue, "such WQEs in flight to the RNIC or waiting there, beyond which the store stalls"},
+    {"blueflame_lock_alone", Unit::kNs, &Profile::blueflame_lock_alone, "holding the context's lock for such a WQE, with the fence; 0: no lock"},
     {"blueflame_lock_contended", Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
     {"poll_empty", Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
     {"poll_completion", Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
@@ -89,14 +89,14 @@ constexpr Parameter kParameters[] = {
     {"rx_64", Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
     {"rx_receive", Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
     {"rx_ack", Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
-    {"queue_pair_turn", Unit::kCount, &Profile::queue_pair_turn, "packets that a queue pair sends before another one's turn"},
-    {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two entries of one queue pair"},
+    {"arbitration_burst", Unit::kCount, &Profile::arbitration_burst, "arbitration burst: packets of a queue pair before another one sends"},
+    {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two WQEs of one queue pair"},
     {"queue_pair_read_gap", Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
-    {"queue_pair_gather_gap", Unit::kNs, &Profile::queue_pair_gather_gap, "of one queue pair, each further entry of a gather list"},
+    {"queue_pair_gather_gap", Unit::kNs, &Profile::queue_pair_gather_gap, "of one queue pair, each further SGE of a gather list"},
     {"atomic_operation", Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
     {"max_outstanding_reads", Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
-    {"completion_entry", Unit::kBytes, &Profile::completion_bytes, "entry of a completion queue"},
-    {"wqe_prefetch", Unit::kCount, &Profile::wqe_prefetch, "entries that one fetch of a queue brings"},
+    {"completion_entry", Unit::kBytes, &Profile::completion_bytes, "one CQE"},
+    {"wqe_prefetch", Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
     {"max_inline", Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
     {"context_cache", Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
     {"context_miss", Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
@@ -156,12 +156,12 @@ Result<double> check_entry(std::string_view file, const Parameter& parameter,
   }
   const auto unit = entry["unit"].value<std::string>();
   if (unit != text_of(parameter.unit)) {
-    return bad(file, fmt::format("{} is in {}, not {}", parameter.name, text_of(parameter.unit),
-                                 unit.value_or("nothing")));
+    return bad(file, fmt::format("the unit of {} is {}, not {}", parameter.name,
+                                 text_of(parameter.unit), unit.value_or("nothing")));
   }
   const std::string evidence = entry["evidence"].value_or(std::string());
   if (evidence != "documented" && evidence != "calibrated" && evidence != "assumed") {
-    return bad(file, fmt::format("the evidence of {} is documented, calibrated or assumed",
+    return bad(file, fmt::format("the evidence of {} must be documented, calibrated or assumed",
                                  parameter.name));
   }
   if (entry["source"].value_or(std::string()).empty()) {
@@ -191,9 +191,12 @@ Result<std::string> read_profile(std::string_view name) {
   const bool plain = !name.empty() && name.find('/') == std::string_view::npos;
   std::ifstream file(profile_directory() / fmt::format("{}.toml", name));
   if (!plain || !file) {
+    const std::vector<std::string> names = profile_names();
     return Status(StatusCode::kNotFound,
-                  fmt::format("there is no profile of an RNIC '{}' in {}; there are {}", name,
-                              profile_directory().string(), fmt::join(profile_names(), ", ")));
+                  fmt::format("there is no profile of an RNIC '{}' in {}; {}", name,
+                              profile_directory().string(),
+                              names.empty() ? "there are none: install verbena again"
+                                            : fmt::format("there are {}", fmt::join(names, ", "))));
   }
   std::ostringstream text;
   text << file.rdbuf();
@@ -227,14 +230,14 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
   }
   for (const char* positive :
        {"cores", "sockets", "hyperthread_slowdown", "pcie_payload", "mtu", "max_outstanding_reads",
-        "context_misses_at_once", "page", "wqe_prefetch", "queue_pair_turn", "port_buffer"}) {
+        "context_misses_at_once", "page", "wqe_prefetch", "arbitration_burst", "port_buffer"}) {
     if (profile.*find_parameter(positive)->member == 0) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }
   }
   if (profile.mtu_bytes < 256 || profile.mtu_bytes > 4096 ||
       (profile.mtu_bytes & (profile.mtu_bytes - 1)) != 0) {
-    return bad(name, "mtu is a power of two from 256 to 4096");
+    return bad(name, "mtu must be a power of two from 256 to 4096");
   }
   return profile;
 }

@@ -67,7 +67,7 @@ struct Profile {
   Time rx_64 = 0;
   Time rx_ack = 0;
   Time rx_receive = 0;
-  uint64_t queue_pair_turn = 0;
+  uint64_t arbitration_burst = 0;
   Time queue_pair_write_gap = 0;
   Time queue_pair_read_gap = 0;
   Time queue_pair_gather_gap = 0;

@@ -418,7 +418,7 @@ TEST_F(RnicTest, ASendWaitsUntilAReceiveIsPosted) {
   EXPECT_TRUE(there_.has(1, 0, 64));
 }
 
-// No doorbell tells of receives: the RNIC reads how many there are, and then the entries.
+// No doorbell tells of receives: the RNIC reads how many there are, and then the WQEs.
 TEST_F(RnicTest, ASendWaitsForAReceiveThatWasNotFetchedAhead) {
   connect_ends();
   const auto took_ns = [this](uint64_t id) {

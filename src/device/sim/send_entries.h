@@ -15,7 +15,7 @@
 
 namespace verbena::sim {
 
-// An entry of a send queue. Messages of a queue pair are numbered like their entries.
+// A send WQE. Messages of a queue pair are numbered like their WQEs.
 struct Wqe {
   uint64_t wr_id = 0;
   uint64_t remote_address = 0;
@@ -37,7 +37,7 @@ struct Wqe {
   bool bad = false;    // its memory may not be used: it fails when its turn comes
 };
 
-// The bytes of an inline entry; its place in the queue keeps the memory for the next one.
+// The bytes of an inline WQE; its place in the queue keeps the memory for the next one.
 struct InlineBytes {
   std::unique_ptr<std::byte[]> bytes;
   uint32_t capacity = 0;
@@ -51,7 +51,7 @@ struct InlineBytes {
   }
 };
 
-// A few neighbouring entries of a send queue.
+// A few neighbouring WQEs of a send queue.
 struct SendBlock {
   static constexpr uint32_t kEntries = 4;
 
@@ -63,8 +63,9 @@ struct SendBlock {
   std::unique_ptr<ibv_sge[]> sges;
 };
 
-// The entries of a send queue, by their numbers. Most queues of a large cluster are deep and hardly
-// used: memory is there for those that the RNIC still has to do with, not for the whole depth.
+// The send WQEs of a queue pair, by their numbers. Most queues of a large cluster are deep and
+// hardly used: memory is there for those that the RNIC still has to do with, not for the whole
+// depth.
 class SendEntries {
  public:
   void configure(uint32_t depth, uint32_t max_sges) {
@@ -75,7 +76,7 @@ class SendEntries {
     for (std::unique_ptr<SendBlock>& block : blocks_) block.reset();
     oldest_ = 0;
   }
-  // Makes the place of a new entry, the next one. Nobody will ask for those below `done` again.
+  // Makes the place of a new WQE, the next one. Nobody will ask for those below `done` again.
   void add(uint64_t number, uint64_t done) {
     const uint64_t next = number / SendBlock::kEntries;
     std::unique_ptr<SendBlock>& block = blocks_[next % blocks_.size()];

@@ -5,7 +5,7 @@
 namespace verbena::sim {
 namespace {
 
-// Posts `count` entries, of which at most `pending` are not done, and looks at all that are not.
+// Posts `count` WQEs, of which at most `pending` are not done, and looks at all that are not.
 void expect_kept(uint32_t depth, uint64_t count, uint64_t pending) {
   SendEntries entries;
   entries.configure(depth, 2);

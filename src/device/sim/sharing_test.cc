@@ -78,7 +78,7 @@ TEST_F(SharingTest, QueuePairsSendInTurnsOfSeveralPackets) {
   Profile profile = test_profile();
   profile.queue_pair_write_gap = 0;
   for (const uint64_t turn : {1, 3, 5}) {
-    profile.queue_pair_turn = turn;
+    profile.arbitration_burst = turn;
     Cluster cluster(2, /*seed=*/1, profile);
     Buffer here(cluster[0], 64);
     Buffer there(cluster[1], 64);
@@ -88,7 +88,7 @@ TEST_F(SharingTest, QueuePairsSendInTurnsOfSeveralPackets) {
     End b2(cluster[1]);
     connect(a1, b1);
     connect(a2, b2);
-    // Both queue pairs have all their entries before the first one's turn is over.
+    // Both queue pairs have all their WQEs before the first one's turn is over.
     Recorder recorder(1 << 16);
     cluster.simulation().record(&recorder);
     const SendRequest request = write(there, {here.sge(0, 8)}, IBV_SEND_SIGNALED | IBV_SEND_INLINE);

@@ -1,4 +1,4 @@
-// The sending side: fetches of payloads, and the ring in which queue pairs take turns.
+// The sending side: fetches of payloads, and the ring of queue pairs that arbitration serves.
 #include <algorithm>
 #include <utility>
 
@@ -28,7 +28,7 @@ uint32_t fetch_ahead(const QueuePair& qp) {
 
 // ---- fetches ----
 
-// Reads a part of a message over the bus, one read per entry of its gather list. The result is what
+// Reads a part of a message over the bus, one read per SGE. The result is what
 // missing translations cost.
 Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes,
                        Time* read) {
@@ -66,7 +66,7 @@ void Rnic::fetch_payloads(QueuePair& qp) {
     const Time translated = gather_read(qp, qp.payload_message,
                                         uint64_t{qp.payload_packet} * qp.mtu_bytes, bytes, &read);
     const Time there = read + translated;
-    // The entries behind it wait for its translations, too.
+    // The WQEs behind it wait for its translations, too.
     qp.translating += translated;
     if (Recorder* const recorder = simulation_.recorder()) {
       StepOf of = Recorder::of(qp, qp.payload_message);
@@ -125,9 +125,9 @@ void Rnic::paced(void* object, uint64_t life) {
   qp.node->rnic.schedule_requests(qp);
 }
 
-// A turn that is not over goes on before others begin.
+// A burst that is not over goes on before others begin.
 void Rnic::queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent) {
-  if (*turn_sent == 0 || *turn_sent >= node_.profile.queue_pair_turn) {
+  if (*turn_sent == 0 || *turn_sent >= node_.profile.arbitration_burst) {
     *turn_sent = 0;
     ring.push_back(job);
   } else {
@@ -139,7 +139,7 @@ void Rnic::schedule_requests(QueuePair& qp) {
   if (qp.queued) return;
   if (!may_send(qp)) {
     if (!qp.pacing) qp.turn_sent = 0;
-    // An entry that cannot be carried out fails when those before it are done.
+    // A WQE that cannot be carried out fails when those before it are done.
     const bool here = qp.state == IBV_QPS_RTS && qp.retired == qp.send_message;
     if (here && qp.send_message < qp.fetched && qp.wqe(qp.send_message).bad) {
       fail(qp, IBV_WC_LOC_PROT_ERR);

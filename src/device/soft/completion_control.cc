@@ -32,7 +32,9 @@ ibv_comp_channel* create_comp_channel(ibv_context* context) {
   if (check_valid_context(context) != 0) return nullptr;
   int event_pipe[2];
   if (pipe2(event_pipe, O_CLOEXEC) != 0) {
-    fail(errno, fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno)));
+    fail(errno,
+         fmt::format("soft0: cannot make a pipe: {}; raise the limit of open files (ulimit -n)",
+                     strerror(errno)));
     return nullptr;
   }
   fcntl(event_pipe[1], F_SETFL, O_NONBLOCK);
@@ -69,8 +71,8 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
     return nullptr;
   }
   if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqes || comp_vector != 0) {
-    fail(EINVAL, fmt::format("soft0: a completion queue of {} entries on vector {}: wanted 1 to {} "
-                             "entries, vector 0",
+    fail(EINVAL, fmt::format("soft0: a completion queue of {} CQEs on vector {}: possible are 1 to "
+                             "{} CQEs, vector 0",
                              cqe, comp_vector, kMaxCqes));
     return nullptr;
   }

@@ -63,49 +63,49 @@ int take_scanned(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   return taken;
 }
 
-// Goes once around all bells, from the one behind the last that was served: however busy one queue
-// pair is, each gets its turn. The word in which it begins comes last again, for its bells before
+// Goes once around the ready bitmap, from the bit behind the last that was served: however busy one
+// queue pair is, each is served. The word in which it begins comes last again, for the bits before
 // that one.
-int take_belled(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+int take_ready(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
-  const auto words = static_cast<uint32_t>((cq.belled.size() + 63) / 64);
+  const auto words = static_cast<uint32_t>((cq.with_ready_bit.size() + 63) / 64);
   for (uint32_t step = 0; step <= words; ++step) {
-    const uint32_t word = cq.next_bell / 64;
-    const uint64_t looked_at = ~0ull << (cq.next_bell % 64);
-    std::atomic<uint64_t>& bells = cq.shared->bells[word];
-    uint64_t rung = bells.load(std::memory_order_relaxed) & looked_at;
-    // Acquire: the packets behind the bells are visible. A packet that comes later rings again.
-    if (rung != 0) rung = bells.fetch_and(~looked_at, std::memory_order_acq_rel) & looked_at;
-    for (; rung != 0; rung &= rung - 1) {
-      const uint32_t index = word * 64 + static_cast<uint32_t>(std::countr_zero(rung));
-      Qp* qp = index < cq.belled.size() ? cq.belled[index] : nullptr;
+    const uint32_t word = cq.next_ready_bit / 64;
+    const uint64_t polled = ~0ull << (cq.next_ready_bit % 64);
+    std::atomic<uint64_t>& bits = cq.shared->ready_bits[word];
+    uint64_t ready = bits.load(std::memory_order_relaxed) & polled;
+    // Acquire: the packets of these queue pairs are visible. A later packet sets its bit again.
+    if (ready != 0) ready = bits.fetch_and(~polled, std::memory_order_acq_rel) & polled;
+    for (; ready != 0; ready &= ready - 1) {
+      const uint32_t index = word * 64 + static_cast<uint32_t>(std::countr_zero(ready));
+      Qp* qp = index < cq.with_ready_bit.size() ? cq.with_ready_bit[index] : nullptr;
       while (qp != nullptr && taken < count && broken.qp == nullptr &&
              take_packet(*qp, wc[taken], broken))
         ++taken;
       if (taken == count || broken.qp != nullptr) {
-        bells.fetch_or(rung,
-                       std::memory_order_relaxed);  // for the next poll; this one may have more too
-        cq.next_bell = (index + 1) % (words * 64);
+        bits.fetch_or(ready,
+                      std::memory_order_relaxed);  // for the next poll; this one may have more too
+        cq.next_ready_bit = (index + 1) % (words * 64);
         return taken;
       }
     }
-    cq.next_bell = (word + 1) % words * 64;
+    cq.next_ready_bit = (word + 1) % words * 64;
   }
   return taken;
 }
 
 int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
-  if (cq.belled.empty() && cq.flushing.empty()) [[likely]]
+  if (cq.with_ready_bit.empty() && cq.flushing.empty()) [[likely]]
     return take_scanned(cq, count, wc, broken);
   // The kinds take turns in being first.
   using Take = int (*)(Cq&, int, ibv_wc*, Broken&);
-  constexpr Take kTakes[] = {take_scanned, take_belled, take_flushed};
+  constexpr Take kTakes[] = {take_scanned, take_ready, take_flushed};
   cq.next_kind = (cq.next_kind + 1) % std::size(kTakes);
   int taken = 0;
   for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr;
        ++step) {
     const uint32_t kind = (cq.next_kind + step) % std::size(kTakes);
-    if (kTakes[kind] == take_belled && cq.belled.empty()) continue;
+    if (kTakes[kind] == take_ready && cq.with_ready_bit.empty()) continue;
     taken += kTakes[kind](cq, count - taken, wc + taken, broken);
   }
   return taken;
@@ -140,14 +140,16 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
 int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   Cq& cq = as_cq(verbs);
   if (cq.channel == nullptr) [[unlikely]] {
-    return fail(EINVAL, "soft0: the completion queue has no channel to tell; create it with one");
+    return fail(
+        EINVAL,
+        "soft0: the completion queue has no completion channel; create it with one to get events");
   }
   const OwnerLock::Guard guard(cq.lock);
   const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;
   if (cq.shared->armed.load(std::memory_order_relaxed) < wanted) {
     cq.shared->armed.store(wanted, std::memory_order_relaxed);
   }
-  // Store-load: pairs with the sender's fence between its packet and its look at `armed`.
+  // Store-load: pairs with the sender's fence between its packet and its load of `armed`.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return 0;
 }
@@ -198,13 +200,13 @@ uint32_t attach_receiver(Cq& cq, Qp& qp) {
   const OwnerLock::Guard guard(cq.lock);
   if (cq.scanned_count < Cq::kScanned) {
     cq.scanned[cq.scanned_count++] = &qp;
-    return kNoBell;
+    return kNoReadyBit;
   }
-  auto place = std::find(cq.belled.begin(), cq.belled.end(), nullptr);
-  if (place == cq.belled.end()) place = cq.belled.insert(place, nullptr);
-  VERBENA_ASSERT(cq.belled.size() <= kMaxQueuePairs);
+  auto place = std::find(cq.with_ready_bit.begin(), cq.with_ready_bit.end(), nullptr);
+  if (place == cq.with_ready_bit.end()) place = cq.with_ready_bit.insert(place, nullptr);
+  VERBENA_ASSERT(cq.with_ready_bit.size() <= kMaxQueuePairs);
   *place = &qp;
-  return static_cast<uint32_t>(place - cq.belled.begin());
+  return static_cast<uint32_t>(place - cq.with_ready_bit.begin());
 }
 
 void detach_receiver(Cq& cq, Qp& qp) {
@@ -212,7 +214,7 @@ void detach_receiver(Cq& cq, Qp& qp) {
   cq.scanned_count = static_cast<uint32_t>(
       std::remove(cq.scanned, cq.scanned + cq.scanned_count, &qp) - cq.scanned);
   cq.next_scanned = 0;
-  std::replace(cq.belled.begin(), cq.belled.end(), &qp, static_cast<Qp*>(nullptr));
+  std::replace(cq.with_ready_bit.begin(), cq.with_ready_bit.end(), &qp, static_cast<Qp*>(nullptr));
   std::erase(cq.flushing, &qp);
 }
 
@@ -244,7 +246,7 @@ void reclaim_shared_receives(Qp& qp, bool all) {
     const uint64_t taker = claim & 0xffffff;
     if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] &&
         taker != 0 && taker == qp.peer.taker_number) {
-      // A taker that died before it moved the head on: its entry of the ring is about to be reused.
+      // A taker that died before it moved the head on: its place in the ring is about to be reused.
       uint64_t position = claim >> 24;
       srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
       publish_shared_receive(srq, static_cast<uint16_t>(index));

@@ -19,7 +19,7 @@ struct Completion {
   ibv_wc_status status;
   ibv_wc_opcode opcode;
   uint32_t byte_count;
-  uint32_t send_position;  // send queue entries up to here are free once this is polled
+  uint32_t send_position;  // send WQEs up to here are free once this is polled
 };
 
 // A ring in memory of this process alone. Under the completion queue's lock.

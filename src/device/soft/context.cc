@@ -93,7 +93,9 @@ ibv_context* open_device(ibv_device* opened) {
   }
   int event_pipe[2];
   if (pipe2(event_pipe, O_CLOEXEC) != 0) {
-    fail(errno, fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno)));
+    fail(errno,
+         fmt::format("soft0: cannot make a pipe: {}; raise the limit of open files (ulimit -n)",
+                     strerror(errno)));
     return nullptr;
   }
   fcntl(event_pipe[1], F_SETFL, O_NONBLOCK);
@@ -101,9 +103,9 @@ ibv_context* open_device(ibv_device* opened) {
   const int take_fd = open(fmt::format("/proc/self/fd/{}", event_pipe[0]).c_str(),
                            O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (take_fd < 0) {
-    fail(errno, fmt::format(
-                    "soft0: cannot open a pipe: {}; raise ulimit -n, and see that /proc is mounted",
-                    strerror(errno)));
+    fail(errno, fmt::format("soft0: cannot open a pipe: {}; raise the limit of open files (ulimit "
+                            "-n), and check that /proc is mounted",
+                            strerror(errno)));
     close(event_pipe[0]);
     close(event_pipe[1]);
     return nullptr;
@@ -138,7 +140,10 @@ int close_device(ibv_context* verbs) {
   if (const uint32_t users = context->users.load(); users != 0) {
     // As libibverbs, which does not refuse it: programs (perftest, for one) forget objects. These
     // stay until they are destroyed or the process ends, and the context with them.
-    log_info("soft0: a context was closed with {} domains, completion channels and queues", users);
+    log_info(
+        "soft0: a context was closed while it had {} protection domains, completion channels and "
+        "completion queues, which stay until they are destroyed or the process ends",
+        users);
     return 0;
   }
   close(verbs->async_fd);

@@ -13,7 +13,7 @@ void set_state(Qp& qp, ibv_qp_state state) {
   qp.verbs.state = state;
   qp.attributes.qp_state = state;
   // Release: a peer that finds the gate open finds everything that was set up before.
-  qp.shared->gate.store(make_gate(qp.life, qp.attributes.dest_qp_num, state),
+  qp.shared->gate.store(make_gate(qp.generation, qp.attributes.dest_qp_num, state),
                         std::memory_order_release);
 }
 

@@ -12,8 +12,8 @@ class Flight {
  public:
   explicit Flight(Qp& qp) : qp_(qp) { begin(qp_); }
   ~Flight() { end(qp_); }
-  // Ends the flight of `qp` and begins the next one: whoever waits for it goes on. The caller looks
-  // again at what it may touch.
+  // Ends the flight of `qp` and begins the next one: whoever waits for it goes on. The caller
+  // checks again what it may touch.
   static void renew(Qp& qp) {
     end(qp);
     begin(qp);

@@ -20,7 +20,7 @@ struct Pieces {
   uint32_t size_bytes = 0;
 };
 
-// False if an entry is no registered memory with `access`. Entries without bytes are left out.
+// False if an SGE is not registered memory with `access`. SGEs without bytes are left out.
 inline bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access, Pieces& pieces) {
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];

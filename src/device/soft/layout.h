@@ -3,8 +3,8 @@
 //
 // Every process is an own RNIC. It publishes one Header, and one block per queue pair, completion
 // queue and shared receive queue, all in its one memory file, where they lie at the offset of their
-// address. A peer maps them and moves data and receive work itself. No lock lives here: each word
-// has one writer, or is changed by one atomic step, so a process that dies at any instruction
+// address. A peer maps them and moves data and receive work itself. There is no lock here: each
+// word has one writer, or is changed by one atomic step, so a process that dies at any instruction
 // leaves nothing half done that others wait for.
 //
 // Whatever is read from here was written by another process: indexes, lengths and keys are checked
@@ -46,8 +46,7 @@ inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
 inline uint32_t slot_of(uint32_t qp_number) { return qp_number >> kQpIndexBits; }
 inline uint32_t index_of(uint32_t qp_number) { return qp_number & (kMaxQueuePairs - 1); }
 
-// A key names an entry of the region table and, in its low byte, which of the entry's lives is
-// meant.
+// A key names an entry of the region table and, in its low byte, which of its generations.
 inline uint32_t region_index(uint32_t key) { return key >> 8; }
 
 enum class Sharing : uint32_t {
@@ -80,7 +79,7 @@ struct Header {
   uint32_t version;
   uint32_t slot;
   int32_t pid;
-  int32_t wake_fd;   // pipe of the service thread: one byte asks it to look at all faults
+  int32_t wake_fd;   // pipe of the service thread: one byte asks it to read all faults
   uint32_t wake_id;  // of that pipe, so that another file under its number is not written to
   alignas(kCacheLineBytes)
       std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
@@ -93,13 +92,13 @@ struct SharedSge {
   uint32_t lkey;
 };
 
-// A posted receive, as senders see it. The first line holds three gather entries, enough for most.
+// A posted receive, as senders see it. The first line holds three SGEs, enough for most.
 struct alignas(kCacheLineBytes) SharedReceive {
   // Shared receive queues only: (position << 24) | queue pair number of the taker, 0 while free to
   // take.
   std::atomic<uint64_t> claim;
   uint32_t sge_count;
-  uint32_t length_bytes;  // of all entries; kReceiveInvalid if the owner found an entry that is not
+  uint32_t length_bytes;  // of all SGEs; kReceiveInvalid if the owner found an SGE that is not
                           // registered
   SharedSge sges[3];
 };
@@ -117,7 +116,7 @@ inline constexpr uint32_t kPacketInlineBytes = 112;
 struct alignas(kCacheLineBytes) Packet {
   uint32_t byte_count;
   uint32_t immediate;
-  uint16_t receive_index;      // which entry of the shared receive queue the sender took
+  uint16_t receive_index;      // which WQE of the shared receive queue the sender took
   uint8_t kind;                // PacketKind | kPacketSolicited | kPacketWithImmediate
   uint8_t inline_bytes;        // payload here, not yet in the receive buffer
   std::atomic<uint32_t> mark;  // position + 1: this packet is complete
@@ -136,7 +135,7 @@ enum PacketKind : uint8_t {
   kPacketSolicited = 0x80,
 };
 
-inline constexpr uint32_t kNoBell = ~0u;
+inline constexpr uint32_t kNoReadyBit = ~0u;
 
 // What the peer of a connected queue pair needs to deliver to it: a ring of packets that this one
 // peer writes, and the receives that are posted to the queue pair itself.
@@ -154,9 +153,9 @@ struct ConnectionShared {
   // Packets consumed; only kept with a shared receive queue, where credits do not bound the
   // packets.
   alignas(kCacheLineBytes) std::atomic<uint32_t> consumed;
-  // Which life of the peer sends here, 0 before its first operation. Another life, which would
-  // start anew in the middle of the packets, is not let in.
-  std::atomic<uint32_t> sender_life;
+  // Which generation of the peer sends here, 0 before its first operation. Another generation,
+  // which would start anew in the middle of the packets, is not let in.
+  std::atomic<uint32_t> sender_generation;
 };
 
 // What a reliable connection adds: a responder's answers to what it cannot carry out.
@@ -169,14 +168,14 @@ struct ReliableShared {
 
 // A queue pair as other processes see it. The first part does not depend on the transport.
 struct QpShared {
-  // Which life of the queue pair, which peer it accepts and whether it accepts: see make_gate().
-  // One load tells a sender everything that may have changed.
+  // Which generation of the queue pair, which peer it accepts and whether it accepts: see
+  // make_gate(). One load tells a sender everything that may have changed.
   alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
   std::atomic<uint32_t> access;  // ibv_access_flags for peers
   uint32_t domain;
   uint64_t completion_queue;      // address of CqShared
   uint64_t shared_receive_queue;  // address of SrqShared, or 0
-  uint32_t bell;                  // bit to set in the completion queue after an arrival, or kNoBell
+  uint32_t ready_bit;  // bit to set in the completion queue after an arrival, or kNoReadyBit
   // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away
   // from peers waits for it to move; long copies move it on as they go.
   alignas(kCacheLineBytes) std::atomic<uint64_t> in_flight;
@@ -187,13 +186,15 @@ struct QpShared {
 
 // No gate's value, not even that of memory that is gone and reads as zero.
 inline constexpr uint64_t kNoGate = ~0ull;
-inline uint64_t make_gate(uint32_t life, uint32_t peer_qp_number, ibv_qp_state state) {
-  return static_cast<uint64_t>(life) << 32 | peer_qp_number << 8 | static_cast<uint32_t>(state);
+inline uint64_t make_gate(uint32_t generation, uint32_t peer_qp_number, ibv_qp_state state) {
+  return static_cast<uint64_t>(generation) << 32 | peer_qp_number << 8 |
+         static_cast<uint32_t>(state);
 }
 
-// Which life of the queue pair is at fault (so that a later one is not), and the event to raise.
-inline uint64_t make_fault(uint32_t life, ibv_event_type event) {
-  return static_cast<uint64_t>(life) << 32 | static_cast<uint32_t>(event);
+// Which generation of the queue pair is at fault (so that a later one is not), and the event to
+// raise.
+inline uint64_t make_fault(uint32_t generation, ibv_event_type event) {
+  return static_cast<uint64_t>(generation) << 32 | static_cast<uint32_t>(event);
 }
 
 struct CqShared {
@@ -202,14 +203,14 @@ struct CqShared {
   int32_t channel_fd;   // of the owner's process
   uint32_t channel_id;  // of that pipe, so that a reused descriptor is not mistaken
   uint64_t cookie;      // what an event carries
-  alignas(kCacheLineBytes) std::atomic<uint64_t> bells[kMaxQueuePairs / 64];
+  alignas(kCacheLineBytes) std::atomic<uint64_t> ready_bits[kMaxQueuePairs / 64];
 };
 inline constexpr uint32_t kArmedSolicited = 1;
 inline constexpr uint32_t kArmedAny = 2;
 
-// A shared receive queue: a ring of entry indexes in posting order. A sender takes the entry at
-// `head` by marking the entry itself with its queue pair number; anyone may then move `head` on. So
-// an entry whose taker died is found.
+// A shared receive queue: a ring of indexes of receive WQEs in posting order. A sender takes the
+// WQE at `head` by marking its place in the ring with its queue pair number; anyone may then move
+// `head` on. So a WQE whose taker died is found.
 struct SrqShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> head;
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;

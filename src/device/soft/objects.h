@@ -83,17 +83,18 @@ struct Cq {
   CompletionRing completions;
   bool overrun = false;
   bool served_own =
-      false;  // the last single poll took an own completion: look at arrivals first now
+      false;  // the last single poll took an own completion: the next one polls arrivals first
 
-  // Queue pairs whose arrivals end here. The first kScanned connected ones are looked at on every
-  // poll; the others ring a bell (one bit each) so that a poll costs no look at each of thousands.
+  // Queue pairs whose arrivals end here. The first kScanned connected ones are checked on every
+  // poll; the peers of the others set a bit in the ready bitmap, so that a poll need not check each
+  // of thousands.
   static constexpr uint32_t kScanned = 8;
   Qp* scanned[kScanned] = {};
   uint32_t scanned_count = 0;
   uint32_t next_scanned = 0;
-  std::vector<Qp*> belled;
-  uint32_t next_bell = 0;
-  uint32_t next_kind = 0;     // of arrivals that is looked at first
+  std::vector<Qp*> with_ready_bit;  // by bit
+  uint32_t next_ready_bit = 0;
+  uint32_t next_kind = 0;     // of arrivals that is polled first
   std::vector<Qp*> flushing;  // queue pairs in error whose receives are still to be flushed
 
   std::mutex senders_mutex;
@@ -159,7 +160,7 @@ struct Qp {
   QpShared* shared = nullptr;
   size_t shared_bytes = 0;
   uint32_t index = 0;
-  uint32_t life = 0;
+  uint32_t generation = 0;
   ibv_qp_init_attr init{};
   ibv_qp_attr attributes{};
 
@@ -179,7 +180,7 @@ struct Qp {
   alignas(kCacheLineBytes) OwnerLock recv_lock;
   ReceiveRing receives;  // without a shared receive queue
   alignas(kCacheLineBytes) PacketRing arrivals;
-  uint32_t bell = kNoBell;
+  uint32_t ready_bit = kNoReadyBit;
 
   std::mutex control;      // modify, destroy, error
   bool resetting = false;  // a peer that stands still keeps the reset from its end
@@ -223,12 +224,13 @@ void ring_own_channel(Cq& cq, bool solicited);
 
 // Drops a queue pair's completions from a queue, as a reset and destruction require.
 void forget_completions(Cq& cq, const Qp& qp);
-// Makes `cq` look for the arrivals of `qp`, and says whether these must ring a bell (and which).
+// Makes polls of `cq` find the arrivals of `qp`; returns the ready bit that its peer must set, or
+// kNoReadyBit.
 uint32_t attach_receiver(Cq& cq, Qp& qp);
 void detach_receiver(Cq& cq, Qp& qp);
 // From now on the receives of `qp` complete as flushed, after what has arrived already.
 void start_flushing(Qp& qp);
-// Posts the shared receives again that the peer of `qp` took without delivering; with `all`, also
+// Reposts the shared receives that the peer of `qp` took without delivering; with `all`, also
 // those whose packet nobody will poll any more. The peer touches nothing any more.
 void reclaim_shared_receives(Qp& qp, bool all);
 // Makes receive `index` of the shared queue available again. Holds srq.lock.

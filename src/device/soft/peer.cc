@@ -38,7 +38,7 @@ void raw_munmap(void* address, uint64_t length_bytes) {
 }  // namespace
 
 // Descriptors of a process mean something only while it is the one that wrote the record:
-// `life_fd_` is opened first and looked at last, and what was opened in between is that process's.
+// `life_fd_` is opened first and checked last, and what was opened in between is that process's.
 Status Peer::open_files(const ProcessRecord& record) {
   const Status gone{StatusCode::kUnavailable, fmt::format("soft0: process {} is gone", record.pid)};
   // Whatever stands under the number, opening it neither waits nor becomes this process's terminal.
@@ -51,9 +51,9 @@ Status Peer::open_files(const ProcessRecord& record) {
   pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
   if (pid_fd_ < 0 && errno != ENOSYS) {
     if (errno == ESRCH) return gone;
-    return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot watch process {} (pidfd_open): {}; raise ulimit -n",
-                        record.pid, strerror(errno))};
+    return {StatusCode::kLimitExceeded, fmt::format("soft0: cannot watch process {} (pidfd_open): "
+                                                    "{}; raise the limit of open files (ulimit -n)",
+                                                    record.pid, strerror(errno))};
   }
   memory_fd_ = open_of_peer(record.memory_fd, O_RDWR);
   const int memory_error = errno;
@@ -98,8 +98,8 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   if (!safe_to_map(peer->memory_fd_) || record.header_address % kCacheLineBytes != 0 ||
       record.header_address > kAddressSpaceBytes - sizeof(Header)) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("soft0: what process {} offers as its memory is no file of soft0 (a "
-                              "memfd of {} bytes, sealed against shrinking)",
+                  fmt::format("soft0: the memory file of process {} is not one of soft0 (a memfd "
+                              "of {} bytes, sealed against shrinking)",
                               record.pid, kAddressSpaceBytes));
   }
   peer->header_ = reinterpret_cast<Header*>(peer->map(record.header_address, sizeof(Header)));
@@ -112,9 +112,10 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
   }
   if (peer->header_->magic != kLayoutMagic || peer->header_->version != kLayoutVersion ||
       peer->header_->slot != record.slot) {
-    return Status(
-        StatusCode::kProtocolViolation,
-        fmt::format("soft0: the tables of process {} are not those of this version", record.pid));
+    return Status(StatusCode::kProtocolViolation,
+                  fmt::format("soft0: the tables of process {} are those of another version; use "
+                              "one build of Verbena for both",
+                              record.pid));
   }
   return peer;
 }

@@ -18,7 +18,7 @@ Copy copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, CopyPart&& copy)
     at += part;
     Flight::renew(qp);
     if (!qp.peer.accepts()) return Copy::kShut;
-    // Acquire: a new life of the region's entry is not mixed up with this one.
+    // Acquire: a later generation of the region's entry is not mixed up with this one.
     if (entry.stamp.load(std::memory_order_acquire) != stamp) return Copy::kRevoked;
   }
   return Copy::kDone;

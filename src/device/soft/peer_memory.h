@@ -10,7 +10,7 @@
 
 namespace verbena::soft {
 
-// How a copy ended. All but the first end in the middle of a message, as with a RNIC.
+// How a copy ended. All but the first end in the middle of a message, as with an RNIC.
 enum class Copy : uint8_t {
   kDone,
   kShut,     // the peer does not accept this queue pair any more

@@ -28,14 +28,14 @@ T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_by
 }
 
 // A peer of this process is described by its private half. What stands in shared memory, where
-// other peers can write, is not even looked at.
+// other peers can write, is not even read.
 void link_within_process(const Qp& other, PeerQp& peer) {
   peer.regions = other.regions;
   peer.shared = other.shared;
-  peer.life = static_cast<uint32_t>(other.shared->gate.load(std::memory_order_acquire) >> 32);
+  peer.generation = static_cast<uint32_t>(other.shared->gate.load(std::memory_order_acquire) >> 32);
   peer.domain = other.domain;
   peer.receive_domain = other.domain;
-  peer.cq = {other.recv_cq->shared, other.bell, other.recv_cq->channel != nullptr};
+  peer.cq = {other.recv_cq->shared, other.ready_bit, other.recv_cq->channel != nullptr};
   peer.packets = {.packets = other.arrivals.packets, .mask = other.arrivals.mask};
   if (const Srq* srq = other.srq; srq != nullptr) {
     peer.receive_domain = srq->domain;
@@ -58,8 +58,8 @@ namespace {
 
 // Each maps one part of what the peer published. False if it cannot be what it says.
 bool map_completion_queue(Peer& process, const QpShared& shared, PeerCq& cq) {
-  cq.bell = load_relaxed(&shared.bell);
-  if (cq.bell != kNoBell && cq.bell >= kMaxQueuePairs) return false;
+  cq.ready_bit = load_relaxed(&shared.ready_bit);
+  if (cq.ready_bit != kNoReadyBit && cq.ready_bit >= kMaxQueuePairs) return false;
   cq.shared =
       map_array<CqShared>(process, load_relaxed(&shared.completion_queue), 1, sizeof(CqShared), 1);
   if (cq.shared == nullptr) return false;
@@ -126,13 +126,13 @@ Status connect_peer(Qp& qp, uint32_t number) {
             fmt::format("soft0: process {} has no queue pair {:#x}", process.pid(), number)};
   }
   const Status broken{StatusCode::kProtocolViolation,
-                      fmt::format("soft0: process {} describes its queue pair {:#x} wrongly",
+                      fmt::format("soft0: process {} reports an inconsistent queue pair {:#x}",
                                   process.pid(), number)};
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
   // Acquire: the rest was set up before the gate was first stored.
-  peer.life = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
+  peer.generation = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
   peer.domain = load_relaxed(&shared.domain);
   peer.receive_domain = peer.domain;
   if (!map_completion_queue(process, shared, peer.cq) ||
@@ -148,19 +148,20 @@ Status connect_peer(Qp& qp, uint32_t number) {
   return {};
 }
 
-// A peer that changes its life afterwards knows nothing of what was sent, and an own life after
-// another one's operations would go on in the middle of them; both stay shut.
+// A peer that changes its generation afterwards has received nothing of what was sent, and an own
+// generation after another one's operations would go on in the middle of them; both stay shut.
 bool open_gate(Qp& qp) {
   PeerQp& peer = qp.peer;
   if (peer.gate_ready != kNoGate) return false;
   const uint64_t gate = peer.shared->gate.load(std::memory_order_acquire);
-  const auto life = static_cast<uint32_t>(gate >> 32);
-  const uint64_t ready = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTR);
-  const uint64_t sending = make_gate(life, qp.verbs.qp_num, IBV_QPS_RTS);
+  const auto generation = static_cast<uint32_t>(gate >> 32);
+  const uint64_t ready = make_gate(generation, qp.verbs.qp_num, IBV_QPS_RTR);
+  const uint64_t sending = make_gate(generation, qp.verbs.qp_num, IBV_QPS_RTS);
   if (gate != ready && gate != sending) return false;
-  uint32_t sender_life = 0;
-  if (!peer.shared->connection.sender_life.compare_exchange_strong(sender_life, qp.life) &&
-      sender_life != qp.life)
+  uint32_t sender_generation = 0;
+  if (!peer.shared->connection.sender_generation.compare_exchange_strong(sender_generation,
+                                                                         qp.generation) &&
+      sender_generation != qp.generation)
     return false;
   peer.gate_ready = ready;
   peer.gate_sending = sending;

@@ -33,7 +33,7 @@ struct RegionView {
 // Where a peer hears of arrivals.
 struct PeerCq {
   CqShared* shared = nullptr;
-  uint32_t bell = kNoBell;
+  uint32_t ready_bit = kNoReadyBit;
   bool has_channel = false;
 };
 
@@ -79,7 +79,7 @@ struct PeerQp {
   uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
   const RegionEntry* regions = nullptr;
   QpShared* shared = nullptr;
-  uint32_t life = 0;  // of the peer's queue pair when it was connected to
+  uint32_t generation = 0;  // of the peer's queue pair when it was connected to
   uint32_t domain = 0;
   uint32_t receive_domain =
       0;  // of the receives' memory: a shared receive queue may have another one

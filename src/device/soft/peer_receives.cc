@@ -26,8 +26,8 @@ bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
     uint64_t unclaimed = make_claim(position, 0);
     const bool won = receive.claim.compare_exchange_strong(unclaimed, make_claim(position, taker),
                                                            std::memory_order_acq_rel);
-    // Whoever won, the entry is gone: help the head on, so that a winner that dies here holds
-    // nobody up.
+    // Whichever sender won, the WQE is taken: help the head on, so that a winner that dies here
+    // holds nobody up.
     srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
     if (won) {
       taken = {&receive, index};

@@ -20,7 +20,7 @@ constexpr uint32_t kMaxSharedPackets = 4096;
 int reset(Qp& qp) {
   {
     const OwnerLock::Guard guard(qp.send_lock);
-    qp.life = qp.rnic->next_life();
+    qp.generation = qp.rnic->next_generation();
     qp.next_flush = IBV_WC_WR_FLUSH_ERR;
     qp.attributes.dest_qp_num = 0;
     set_state(qp, IBV_QPS_RESET);
@@ -32,13 +32,11 @@ int reset(Qp& qp) {
   qp.resetting = true;
   const std::vector<Rnic::PeerFlight> standing = qp.rnic->quiesce_peers(&qp);
   if (!standing.empty()) {
-    const std::string why = fmt::format(
-        "soft0: queue pair {:#x}: {} stands still in the middle of an access to this "
-        "process's memory; continue or end it, then reset or destroy again",
-        qp.verbs.qp_num, Rnic::describe(standing));
-    // Said here, too: not everybody who destroys something looks at what that returns.
-    log_warning("{}", why);
-    return fail(EBUSY, why);
+    return fail(
+        EBUSY,
+        fmt::format("soft0: queue pair {:#x}: {} is stopped in the middle of an access to this "
+                    "process's memory; continue or end it, then reset or destroy again",
+                    qp.verbs.qp_num, Rnic::describe(standing)));
   }
   qp.resetting = false;
   if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);
@@ -59,7 +57,7 @@ int reset(Qp& qp) {
   ConnectionShared& connection = qp.shared->connection;
   connection.credits.store(qp.receives.credits());
   connection.consumed.store(0);
-  connection.sender_life.store(0);
+  connection.sender_generation.store(0);
   qp.shared->reliable.fault.store(0);
   return 0;
 }
@@ -103,9 +101,10 @@ void set_up_connection(Qp& qp, const Sizes& sizes) {
 // Whether soft0 can make such a queue pair. 0, or an errno value as from fail().
 int check_init(const ibv_pd* pd, const ibv_qp_init_attr& init) {
   if (init.qp_type != IBV_QPT_RC) {
-    return fail(EOPNOTSUPP,
-                fmt::format("soft0: offers reliable connected (RC) queue pairs, asked for type {}",
-                            static_cast<int>(init.qp_type)));
+    return fail(
+        EOPNOTSUPP,
+        fmt::format("soft0: offers reliable connected (RC) queue pairs only, asked for type {}",
+                    static_cast<int>(init.qp_type)));
   }
   if (init.send_cq == nullptr || init.recv_cq == nullptr) {
     return fail(EINVAL, "soft0: a queue pair needs a send and a receive completion queue");
@@ -126,11 +125,10 @@ int check_init(const ibv_pd* pd, const ibv_qp_init_attr& init) {
       cap.max_inline_data > kMaxInlineBytes) {
     return fail(
         EINVAL,
-        fmt::format(
-            "soft0: a queue pair with {}/{} send/receive requests, {}/{} entries, {} B inline; the "
-            "limits are {} requests, {} entries, {} B inline",
-            cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
-            cap.max_inline_data, kMaxQueueWrs, kMaxSges, kMaxInlineBytes));
+        fmt::format("soft0: a queue pair with {}/{} send/receive work requests, {}/{} SGEs, {} B "
+                    "inline; the limits are {} work requests, {} SGEs, {} B inline",
+                    cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
+                    cap.max_inline_data, kMaxQueueWrs, kMaxSges, kMaxInlineBytes));
   }
   return 0;
 }
@@ -163,7 +161,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp->send_cq = &as_cq(init->send_cq);
   qp->recv_cq = &as_cq(init->recv_cq);
   qp->srq = init->srq == nullptr ? nullptr : &as_srq(init->srq);
-  qp->life = rnic.next_life();
+  qp->generation = rnic.next_generation();
   qp->init = *init;
   qp->send_depth = std::max(cap.max_send_wr, 1u);
   qp->waiting.configure(qp->send_depth, std::max(cap.max_send_sge, 1u), cap.max_inline_data);
@@ -200,8 +198,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     qp->send_cq->senders.push_back(qp.get());
   }
-  qp->bell = attach_receiver(*qp->recv_cq, *qp);
-  qp->shared->bell = qp->bell;
+  qp->ready_bit = attach_receiver(*qp->recv_cq, *qp);
+  qp->shared->ready_bit = qp->ready_bit;
   make_valid(*qp, pd->context);
   return &qp.release()->verbs;
 }

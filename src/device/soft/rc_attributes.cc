@@ -48,7 +48,7 @@ int check_transition(ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
     return mask == 0 ? 0
-                     : fail(EINVAL, fmt::format("soft0: the step to {} takes no attributes",
+                     : fail(EINVAL, fmt::format("soft0: the transition to {} takes no attributes",
                                                 state_name(to)));
   }
   for (const Transition& step : kTransitions) {
@@ -56,10 +56,9 @@ int check_transition(ibv_qp_state from, ibv_qp_state to, int mask) {
     if ((mask & step.required) != step.required || (mask & ~(step.required | step.optional)) != 0) {
       return fail(
           EINVAL,
-          fmt::format(
-              "soft0: the step from {} to {} needs the attributes {:#x} and may have {:#x}, "
-              "given were {:#x} (ibv_qp_attr_mask)",
-              state_name(from), state_name(to), step.required, step.optional, mask));
+          fmt::format("soft0: the transition from {} to {} needs the attributes {:#x} and may have "
+                      "{:#x}; given were {:#x} (ibv_qp_attr_mask)",
+                      state_name(from), state_name(to), step.required, step.optional, mask));
     }
     return 0;
   }
@@ -84,13 +83,13 @@ int check_values(const ibv_qp_attr& attributes, int mask) {
                                     attributes.dest_qp_num));
   }
   if ((mask & IBV_QP_TIMEOUT) != 0 && attributes.timeout > 31)
-    return fail(EINVAL, "soft0: timeout is 0 to 31");
+    return fail(EINVAL, "soft0: timeout must be 0 to 31");
   if ((mask & IBV_QP_RETRY_CNT) != 0 && attributes.retry_cnt > 7)
-    return fail(EINVAL, "soft0: retry_cnt is 0 to 7");
+    return fail(EINVAL, "soft0: retry_cnt must be 0 to 7");
   if ((mask & IBV_QP_RNR_RETRY) != 0 && attributes.rnr_retry > 7)
-    return fail(EINVAL, "soft0: rnr_retry is 0 to 7");
+    return fail(EINVAL, "soft0: rnr_retry must be 0 to 7");
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attributes.min_rnr_timer > 31) {
-    return fail(EINVAL, "soft0: min_rnr_timer is 0 to 31");
+    return fail(EINVAL, "soft0: min_rnr_timer must be 0 to 31");
   }
   for (const auto& [named, depth] : {std::pair(IBV_QP_MAX_QP_RD_ATOMIC, attributes.max_rd_atomic),
                                      {IBV_QP_MAX_DEST_RD_ATOMIC, attributes.max_dest_rd_atomic}}) {

@@ -105,8 +105,8 @@ void flush_waiting(Qp& qp, ibv_wc_status first) {
 }
 
 void blame_peer(Qp& qp, ibv_event_type event) {
-  const auto life = static_cast<uint32_t>(qp.peer.gate_ready >> 32);
-  qp.peer.shared->reliable.fault.store(make_fault(life, event), std::memory_order_release);
+  const auto generation = static_cast<uint32_t>(qp.peer.gate_ready >> 32);
+  qp.peer.shared->reliable.fault.store(make_fault(generation, event), std::memory_order_release);
   qp.peer.process->wake_service();
 }
 
@@ -121,7 +121,7 @@ void accept_blame(Qp& qp) {
                                    ? static_cast<ibv_event_type>(said)
                                    : IBV_EVENT_QP_FATAL;
   const OwnerLock::Guard guard(qp.send_lock);
-  if (fault >> 32 == qp.life) fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, event);
+  if (fault >> 32 == qp.generation) fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, event);
 }
 
 void peer_ended(Qp& qp) {
@@ -129,7 +129,7 @@ void peer_ended(Qp& qp) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
   const bool left_in_order =
-      (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.life;
+      (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.generation;
   if (connected && (!left_in_order || !qp.waiting.empty())) {
     log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num,
              qp.peer.process->pid(), qp.attributes.dest_qp_num);

@@ -86,7 +86,7 @@ Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
   return failed(status);
 }
 
-// As by a RNIC, which takes the receive of an immediate before it looks at the key.
+// As by an RNIC, which takes the receive of an immediate before it checks the key.
 [[gnu::noinline, gnu::cold]] Execution refuse_write(Qp& qp, const ibv_send_wr& wr) {
   Taken taken;
   if (wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && take_receive(qp, taken))

@@ -7,7 +7,7 @@
 namespace verbena::soft {
 namespace {
 
-// Keeps a copy of a receive request and shows it to senders. Senders check each entry again when
+// Keeps a copy of a receive request and publishes it to senders. Senders check each SGE again when
 // they use it; that it is checked here too lets them skip reading it for small messages.
 void keep_receive(const RegionEntry* regions, uint32_t domain, const ibv_recv_wr& wr,
                   PostedReceive& kept, SharedReceive& shown) {

@@ -25,16 +25,15 @@ constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 Status check_access(unsigned access) {
   if ((access & IBV_ACCESS_ON_DEMAND) != 0) {
     return {StatusCode::kUnsupported,
-            "soft0: registers memory that exists, as devices without on-demand paging do; leave "
-            "IBV_ACCESS_ON_DEMAND out"};
+            "soft0: has no on-demand paging; leave IBV_ACCESS_ON_DEMAND out"};
   }
   if ((access & IBV_ACCESS_MW_BIND) != 0) {
     return {StatusCode::kUnsupported, "soft0: has no memory windows; leave IBV_ACCESS_MW_BIND out"};
   }
   if ((access & ~kKnown) != 0) {
     return {StatusCode::kUnsupported,
-            fmt::format("soft0: does not know access flags {:#x}; it knows {:#x}", access & ~kKnown,
-                        kKnown)};
+            fmt::format("soft0: access flags {:#x} are not supported; supported are {:#x}",
+                        access & ~kKnown, kKnown)};
   }
   if ((access & kRemoteWrites) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
     return {StatusCode::kInvalidArgument,
@@ -43,11 +42,26 @@ Status check_access(unsigned access) {
   return {};
 }
 
+// Peers reach the memory of a region in the memory file.
+void use_shared_pages(Rnic& rnic, NewRegion& region) {
+  region.sharing = Sharing::kMapped;
+  if (const std::byte* alias = rnic.self().map(region.address, region.length_bytes)) {
+    region.alias = reinterpret_cast<uint64_t>(alias);
+  }
+}
+
 // Decides how peers reach the memory of a region, and makes it so.
 Status make_reachable(Rnic& rnic, NewRegion& region) {
-  VERBENA_ASSIGN_OR_RETURN(const Segment segment,
-                           look_at_memory(rnic.pages(), region.address, region.length_bytes,
-                                          (region.access & IBV_ACCESS_LOCAL_WRITE) != 0));
+  void* const address = reinterpret_cast<void*>(region.address);
+  const bool writes = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  // Often all is shared already: then one pass over the mappings is enough.
+  if (Rnic::reached_by_peers(region.access) &&
+      rnic.pages().share_again(address, region.length_bytes, writes)) {
+    use_shared_pages(rnic, region);
+    return {};
+  }
+  VERBENA_ASSIGN_OR_RETURN(const Segment segment, check_mapped_memory(rnic.pages(), region.address,
+                                                                      region.length_bytes, writes));
   region.sharing = Sharing::kForeign;
   // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
   // as it is.
@@ -59,14 +73,10 @@ Status make_reachable(Rnic& rnic, NewRegion& region) {
     allow_peers_to_copy();  // those who cannot attach it
     return {};
   }
-  void* const address = reinterpret_cast<void*>(region.address);
   VERBENA_ASSIGN_OR_RETURN(const PageShare::Outcome shared,
                            rnic.pages().share(address, region.length_bytes));
   if (shared.sharing == PageShare::Sharing::kShared) {
-    region.sharing = Sharing::kMapped;
-    if (const std::byte* alias = rnic.self().map(region.address, region.length_bytes)) {
-      region.alias = reinterpret_cast<uint64_t>(alias);
-    }
+    use_shared_pages(rnic, region);
     return {};
   }
   log_info("soft0: peers reach {} bytes at {} through the kernel{}: {}", region.length_bytes,
@@ -111,8 +121,9 @@ int dealloc_pd(ibv_pd* verbs) {
 ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
   if (check_valid<Domain>(verbs) != 0) return nullptr;
   if (length_bytes > kMaxRegionBytes) {
-    fail(EINVAL, fmt::format("soft0: a region of {} bytes; the limit is {}: register its parts",
-                             length_bytes, kMaxRegionBytes));
+    fail(EINVAL,
+         fmt::format("soft0: a region of {} bytes exceeds the limit of {}; register its parts",
+                     length_bytes, kMaxRegionBytes));
     return nullptr;
   }
   Domain& domain = as_domain(verbs);
@@ -166,11 +177,7 @@ int dereg_mr(ibv_mr* verbs) {
   Region& region = as_region(verbs);
   if (verbs->lkey != region.key) return refuse_invalid(Region::kName);
   const Status taken = as_context(verbs->context).rnic->deregister_region(region.key);
-  if (!taken.ok()) {
-    // Said here, too: not everybody who destroys something looks at what that returns.
-    log_warning("{}", taken.message());
-    return fail(EBUSY, taken.message());
-  }
+  if (!taken.ok()) return fail(EBUSY, taken.message());
   end_use(region.domain->users);
   retire(&region);
   return 0;

@@ -20,7 +20,7 @@ namespace {
 std::string why_not(const Vma& vma, uint64_t begin, uint64_t end, bool writes) {
   const std::string place = fmt::format("[{:#x}, {:#x})", begin, end);
   if (!vma.readable) {
-    return fmt::format("{} may not be read (it is {}); allow it with mprotect()", place,
+    return fmt::format("{} cannot be read (it is {}); allow it with mprotect()", place,
                        vma.writable ? "PROT_WRITE" : "PROT_NONE");
   }
   if (writes && !vma.writable) {
@@ -48,8 +48,8 @@ std::string why_not(const Vma& vma, uint64_t begin, uint64_t end, bool writes) {
 
 }  // namespace
 
-Result<Segment> look_at_memory(const PageShare& pages, uint64_t address, uint64_t length_bytes,
-                               bool writes) {
+Result<Segment> check_mapped_memory(const PageShare& pages, uint64_t address, uint64_t length_bytes,
+                                    bool writes) {
   static const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t begin = address & ~(page_bytes - 1);
   const uint64_t end = (address + length_bytes + page_bytes - 1) & ~(page_bytes - 1);
@@ -63,7 +63,7 @@ Result<Segment> look_at_memory(const PageShare& pages, uint64_t address, uint64_
   VmaQuery::Scan scan(pages.mappings(), begin, end);
   for (Vma vma; at < end && scan.next(&vma); at = vma.end) {
     if (vma.start > at) break;
-    // Private memory and what is shared already have no file to look at; names cost time.
+    // Private memory and what is shared already have no file to check; names cost time.
     const bool plain = (vma.inode == 0 && !vma.shared) || pages.shares(vma);
     if (!plain) VmaQuery::Scan(pages.mappings(), at, at + 1, VmaQuery::Detail::kNamed).next(&vma);
     const std::string reason = why_not(vma, at, std::min(end, vma.end), writes);

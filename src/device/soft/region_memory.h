@@ -15,10 +15,10 @@ struct Segment {
   bool found = false;
 };
 
-// Whether [address, address + length) can be registered as a RNIC would pin it: all of it is
+// Whether [address, address + length) can be registered as an RNIC would pin it: all of it is
 // mapped, readable, backed by a file that reaches so far or by none, and writable if `writes`. Else
 // kInvalidArgument, with one line. Cost: a system call or two per mapping.
-Result<Segment> look_at_memory(const PageShare& pages, uint64_t address, uint64_t length_bytes,
-                               bool writes);
+Result<Segment> check_mapped_memory(const PageShare& pages, uint64_t address, uint64_t length_bytes,
+                                    bool writes);
 
 }  // namespace verbena::soft

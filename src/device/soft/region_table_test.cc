@@ -56,7 +56,7 @@ TEST_F(RegionTableTest, AnInvalidKeyKeepsItsPlace) {
   table_.free_place(key);
   const uint32_t next = enter(8192);
   EXPECT_EQ(region_index(next), region_index(key));
-  EXPECT_NE(next, key) << "a key of the former life would work";
+  EXPECT_NE(next, key) << "a key of the former generation would work";
 }
 
 // What peers write into the published table decides nothing here.

@@ -23,7 +23,7 @@ namespace verbena::soft {
 namespace {
 
 constexpr const char* kSlotPrefix = "soft0.";
-// Whatever lies there under a slot's name, looking at it neither waits nor leads elsewhere.
+// Whatever lies there under a slot's name, opening it neither blocks nor follows a link.
 constexpr int kLookFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 std::string slot_name(uint32_t slot) { return fmt::format("{}{}", kSlotPrefix, slot); }
@@ -49,7 +49,7 @@ uint64_t pid_namespace_of_self() {
 }
 
 // Whether a living process holds the lock of a slot's file. The lock belongs to the open file, so
-// that neither another part of the same process nor a look at the file can drop it.
+// that neither another part of the same process nor opening the file can drop it.
 bool locked(int fd) {
   struct flock lock {};
   lock.l_type = F_WRLCK;

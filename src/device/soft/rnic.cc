@@ -78,7 +78,8 @@ Status Rnic::start() {
   int wake_pipe[2];
   if (pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
     return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno))};
+            fmt::format("soft0: cannot make a pipe: {}; raise the limit of open files (ulimit -n)",
+                        strerror(errno))};
   }
   wake_read_fd_ = wake_pipe[0];
   wake_write_fd_ = wake_pipe[1];
@@ -86,7 +87,8 @@ Status Rnic::start() {
   int life_pipe[2];
   if (pipe2(life_pipe, O_CLOEXEC) != 0) {
     return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot make a pipe: {}; raise ulimit -n", strerror(errno))};
+            fmt::format("soft0: cannot make a pipe: {}; raise the limit of open files (ulimit -n)",
+                        strerror(errno))};
   }
   close(life_pipe[0]);
   life_fd_ = life_pipe[1];
@@ -95,9 +97,11 @@ Status Rnic::start() {
   event.events = EPOLLIN;
   event.data.u64 = kWakeTag;
   if (epoll_fd_ < 0 || epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_read_fd_, &event) != 0) {
-    return {StatusCode::kLimitExceeded,
-            fmt::format("soft0: cannot make an epoll descriptor: {}; raise ulimit -n",
-                        strerror(errno))};
+    return {
+        StatusCode::kLimitExceeded,
+        fmt::format(
+            "soft0: cannot make an epoll descriptor: {}; raise the limit of open files (ulimit -n)",
+            strerror(errno))};
   }
 
   header_->magic = kLayoutMagic;
@@ -200,8 +204,8 @@ Status Rnic::take_from_peers(const RegionEntry& region) {
                                      pages_sharing(sharing), {gone_on, who});
   if (cut.ok()) return cut;
   return {StatusCode::kUnavailable,
-          fmt::format("soft0: {} stands still in the middle of an access to this memory, which "
-                      "cannot be taken from it ({}); continue or end it, then deregister again",
+          fmt::format("soft0: {} is stopped in the middle of an access to this memory, which "
+                      "cannot be revoked ({}); continue or end it, then deregister again",
                       who, cut.message())};
 }
 

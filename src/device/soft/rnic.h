@@ -70,7 +70,7 @@ class Rnic {
   // The process in a slot, mapped on first use and kept as long as anyone here uses it.
   Result<std::shared_ptr<Peer>> attach(uint32_t slot);
 
-  // A peer's operation on this process's memory that had not ended when last looked at.
+  // A peer's operation on this process's memory that had not ended when last checked.
   struct PeerFlight {
     std::shared_ptr<Peer> process;
     const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
@@ -109,7 +109,9 @@ class Rnic {
   std::atomic<uint32_t> completion_queue_count{0};
   std::atomic<uint32_t> shared_receive_queue_count{0};
 
-  uint32_t next_life() { return next_life_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  uint32_t next_generation() {
+    return next_generation_.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
 
  private:
   explicit Rnic(Registry registry) : registry_(std::move(registry)) {}
@@ -126,7 +128,7 @@ class Rnic {
   std::unique_ptr<PageShare> pages_;
   Header* header_ = nullptr;
   uint32_t slot_ = 0;
-  std::atomic<uint32_t> next_life_{0};
+  std::atomic<uint32_t> next_generation_{0};
 
   std::mutex queue_pairs_mutex_;
   std::vector<Qp*> queue_pairs_;

@@ -14,11 +14,9 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   const uint32_t depth = init->attr.max_wr;
   const uint32_t max_sges = init->attr.max_sge;
   if (depth < 1 || depth > kMaxQueueWrs || max_sges > kMaxSges) {
-    fail(EINVAL,
-         fmt::format(
-             "soft0: a shared receive queue of {} requests with {} entries each: wanted 1 to {} "
-             "requests, at most {} entries",
-             depth, max_sges, kMaxQueueWrs, kMaxSges));
+    fail(EINVAL, fmt::format("soft0: a shared receive queue of {} work requests of {} SGEs each: "
+                             "possible are 1 to {} work requests of at most {} SGEs",
+                             depth, max_sges, kMaxQueueWrs, kMaxSges));
     return nullptr;
   }
   Rnic& rnic = *as_context(pd->context).rnic;
@@ -80,9 +78,10 @@ int modify_srq(ibv_srq* verbs, ibv_srq_attr* attributes, int mask) {
   Srq& srq = as_srq(verbs);
   if ((mask & IBV_SRQ_LIMIT) != 0) {
     if (attributes->srq_limit > srq.depth) {
-      return fail(EINVAL,
-                  fmt::format("soft0: a limit of {} on a shared receive queue of {} requests",
-                              attributes->srq_limit, srq.depth));
+      return fail(
+          EINVAL,
+          fmt::format("soft0: a limit of {} exceeds the shared receive queue's {} work requests",
+                      attributes->srq_limit, srq.depth));
     }
     const OwnerLock::Guard guard(srq.lock);
     srq.limit = attributes->srq_limit;

@@ -146,7 +146,7 @@ TEST_P(SharedReceiveRecoveryTest, TheQueueKeepsItsFullDepth) {
   }
 }
 
-// The one that helps may be another sender that finds the claimed entry at the head.
+// The one that helps may be another sender that finds the claimed WQE at the head.
 TEST_P(SharedReceiveRecoveryTest, OtherSendersPassADeadOne) {
   const auto sender = make_end(nullptr);
   const auto receiver = make_end(&srq_);

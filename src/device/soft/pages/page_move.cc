@@ -195,7 +195,7 @@ VERBENA_IN_FLIGHT bool fly(PageMove& move) {
     on_range(move, UFFDIO_UNREGISTER);
     return fail(move, result, "mremap(MREMAP_DONTUNMAP)");
   }
-  // Threads may have touched more pages since the first look.
+  // Threads may have touched more pages since the first check.
   bool done = find_touched(move, move.aside) && prepare_staging(move);
   if (done) {
     fill_staging(move, move.aside);

@@ -16,12 +16,11 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/device/soft/pages/page_share_for_test.h"
 #include "src/device/soft/pages/raw_syscall.h"
 
 namespace verbena::soft {
 namespace {
-
-const auto kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
 std::byte* map(size_t bytes, int protection) {
   void* memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

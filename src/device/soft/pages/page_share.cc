@@ -172,13 +172,13 @@ bool PageShare::is_in_place(const Vma& vma) const {
   return is_own(vma) && vma.offset_bytes == vma.start;
 }
 
-Status PageShare::look(Range range, bool* in_place) const {
+Status PageShare::find_mapped(Range range, int protection, bool* in_place) const {
   *in_place = true;
   uint64_t at = range.first;
   VmaQuery::Scan scan(query_, range.first, range.second);
   for (Vma vma; at < range.second && scan.next(&vma); at = vma.end) {
     if (vma.start > at) break;
-    *in_place = *in_place && is_in_place(vma);
+    *in_place = *in_place && is_in_place(vma) && (vma.protection() & protection) == protection;
   }
   if (at >= range.second) return {};
   return {StatusCode::kInvalidArgument,
@@ -203,7 +203,7 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   const Range range = whole_pages(address, length_bytes);
   const std::lock_guard lock(mutex_);
   bool in_place;
-  VERBENA_RETURN_IF_ERROR(look(range, &in_place));
+  VERBENA_RETURN_IF_ERROR(find_mapped(range, PROT_NONE, &in_place));
   std::string reason;
   if (!in_place) {
     if (shared_since_collection_bytes_ >= kCollectAfterBytes) collect_unmapped();
@@ -224,6 +224,18 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   ++held_private_[Range(begin, begin + length_bytes)];
   return Outcome{Sharing::kPrivate, fmt::format("{} stays private memory: {}",
                                                 describe(range.first, range.second), reason)};
+}
+
+bool PageShare::share_again(const void* address, uint64_t length_bytes, bool writes) {
+  if (length_bytes == 0 || length_bytes > ~0ull - as_number(address) - page_bytes_) return false;
+  const Range range = whole_pages(address, length_bytes);
+  // So no other registration's end makes the pages private in between.
+  const std::lock_guard lock(mutex_);
+  bool in_place;
+  const int protection = PROT_READ | (writes ? PROT_WRITE : 0);
+  if (!find_mapped(range, protection, &in_place).ok() || !in_place) return false;
+  registrations_.add(range);
+  return true;
 }
 
 }  // namespace verbena::soft

@@ -102,9 +102,8 @@ class PageShare {
     Sharing sharing = Sharing::kShared;
     std::string reason;  // kPrivate: one line with cause, limit and remedy
   };
-  // Registers the pages that hold [address, address + length) and shares them. For pages that are
-  // registered already that is a system call or two. Fails with kInvalidArgument if something in
-  // the range is not mapped.
+  // Registers the pages that hold [address, address + length) and shares them. Fails with
+  // kInvalidArgument if something in the range is not mapped.
   //
   // After kPrivate the range stays private until release(): peers that write through the kernel
   // must not be surprised by pages that move. kPrivate is the answer for MAP_SHARED, huge-page,
@@ -112,6 +111,9 @@ class PageShare {
   // kernel writes there), when the process runs out of mappings, when other threads run and
   // nothing holds them, and while a peer that stands still may yet write to what lay there before.
   Result<Outcome> share(void* address, uint64_t length_bytes);
+  // The same for pages that are all shared already and readable, and writable if `writes`. False,
+  // and nothing is registered, if there are others. Cost: a system call per mapping.
+  bool share_again(const void* address, uint64_t length_bytes, bool writes);
 
   // The registration of exactly this range, for which share() said `sharing`, has ended, and no
   // peer touches it any more. Pages that no other one covers become private again.
@@ -150,7 +152,7 @@ class PageShare {
   // failure.
   std::byte* map_alias(uint64_t offset_bytes, uint64_t length_bytes);
 
-  // The mappings of this process, for those who look at memory before they share it.
+  // The mappings of this process, for callers that check memory before they share it.
   const VmaQuery& mappings() const { return query_; }
   // Whether pages of this mapping are in the memory file already.
   bool shares(const Vma& vma) const { return is_own(vma); }
@@ -202,7 +204,8 @@ class PageShare {
   bool is_own(const Vma& vma) const;
   bool is_alias(const Vma& vma) const;
   bool is_in_place(const Vma& vma) const;
-  Status look(Range range, bool* in_place) const;
+  // `in_place`: whether all of it is in the memory file, mapped with at least this protection.
+  Status find_mapped(Range range, int protection, bool* in_place) const;
   bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
   Range whole_pages(const void* address, uint64_t length_bytes) const;
 

@@ -16,7 +16,7 @@ struct PageShare::Alias {
 };
 
 std::byte* PageShare::map_alias(uint64_t offset_bytes, uint64_t length_bytes) {
-  // With the lock, so that nobody who looks for own mappings meets this one before it is known.
+  // With the lock, so that no search for own mappings finds this one before it is recorded.
   const std::lock_guard lock(mutex_);
   std::byte* base = raw_map(0, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                             file_.get(), offset_bytes);

@@ -68,8 +68,8 @@ std::string PageShare::claim(Range range) {
     }
   }
   if (!moved.empty() && writers_ == Writers::kNone && other_threads_run(threads_of_process())) {
-    return "its pages in the memory file are those of memory that mremap() moved away, and other "
-           "threads run; allow sysctl vm.unprivileged_userfaultfd=1";
+    return "its place in the memory file is taken by memory that mremap() moved away, and other "
+           "threads run; allow userfaultfd (sysctl vm.unprivileged_userfaultfd=1)";
   }
   for (const Piece& piece : moved) {
     std::string reason = make_private(piece, nullptr);

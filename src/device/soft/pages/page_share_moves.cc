@@ -66,8 +66,8 @@ std::string explain_failure(int error, std::string_view call) {
     return fmt::format("{}: {}; raise the limit of open files (ulimit -n)", call, strerror(error));
   }
   if (error == EBUSY) {
-    return fmt::format("{}: {}; another userfaultfd of this process watches the pages", call,
-                       strerror(error));
+    return fmt::format("{}: {}; another userfaultfd of this process is registered for the pages",
+                       call, strerror(error));
   }
   return fmt::format("{}: {}; moving pages needs Linux 5.14 or newer", call, strerror(error));
 }
@@ -277,7 +277,8 @@ std::string PageShare::detach_from_file(const Piece& piece) {
   detach.userfaultfd = userfaultfd.get();
   detach.stop_reader = stop.get();
   Thread reader = start_thread("verbena-detach", [&detach] { read_events(&detach); });
-  if (!reader.joinable()) return "no thread can be started; raise ulimit -u";
+  if (!reader.joinable())
+    return "no thread can be started; raise the limit of processes (ulimit -u)";
   for (Waiter waiter; detach.reader_runs.load(std::memory_order_acquire) == 0;) waiter.idle();
 
   std::string reason;

@@ -147,8 +147,8 @@ std::string PageShare::why_kept(Range range) {
   for (const Kept& kept : kept_) {
     if (kept.range.first < range.second && range.first < kept.range.second) {
       return fmt::format(
-          "{} stands still in the middle of an access to memory that lay here before; continue or "
-          "end it",
+          "{} is stopped in the middle of an access to memory that was at this address before; "
+          "continue or end it",
           kept.standing.who);
     }
   }

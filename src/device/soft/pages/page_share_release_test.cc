@@ -91,6 +91,36 @@ TEST_P(PageShareTest, OverlappingRegistrationsKeepTheirPages) {
   });
 }
 
+TEST_P(PageShareTest, SharesAgainOnlyWhatIsSharedAndAccessible) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(6 * kPage);
+    fill(memory, 6 * kPage, 83);
+    EXPECT_FALSE(share->share_again(memory, 1, false)) << "it is private";
+    expect_shared(*share, memory + kPage, 3 * kPage);
+    EXPECT_FALSE(share->share_again(memory, 2 * kPage, false)) << "the first page is private";
+    EXPECT_FALSE(share->share_again(memory + kPage, 4 * kPage, false)) << "the last one is";
+    EXPECT_FALSE(share->share_again(memory + kPage, 0, false));
+    EXPECT_FALSE(share->share_again(memory + kPage, ~0ull - kPage, false));
+    ASSERT_EQ(mprotect(memory + 2 * kPage, kPage, PROT_READ), 0);
+    EXPECT_FALSE(share->share_again(memory + kPage, 3 * kPage, true)) << "a page is read-only";
+    ASSERT_EQ(mprotect(memory + 3 * kPage, kPage, PROT_NONE), 0);
+    EXPECT_FALSE(share->share_again(memory + kPage, 3 * kPage, false)) << "a page is not readable";
+    ASSERT_EQ(mprotect(memory + 2 * kPage, 2 * kPage, PROT_READ | PROT_WRITE), 0);
+    // None of these registered anything; these do, besides share().
+    EXPECT_TRUE(share->share_again(memory + kPage + 100, kPage, false));
+    EXPECT_TRUE(share->share_again(memory + kPage, kPage, true));
+    share->release(memory + kPage, 3 * kPage, Sharing::kShared);
+    EXPECT_FALSE(share->shares_any(memory + 3 * kPage, kPage));
+    share->release(memory + kPage, kPage, Sharing::kShared);
+    expect_same_both_ways(*share, memory + kPage, 2 * kPage);
+    share->release(memory + kPage + 100, kPage, Sharing::kShared);
+    EXPECT_FALSE(share->shares_any(memory, 6 * kPage));
+    EXPECT_EQ(file_bytes(*share), 0u);
+  });
+}
+
 TEST_P(PageShareTest, ReleasesMemoryThatMovedOrIsGone) {
   SKIP_IF_ALWAYS_THREADED();
   run_alone([] {
@@ -176,7 +206,7 @@ TEST_P(PageShareTest, PeersThatStandStillAreCutOff) {
     EXPECT_TRUE(holds(view.get(), bytes, 83));
     fill(view.get(), bytes, 84);
     EXPECT_TRUE(holds(memory, bytes, 83));
-    expect_private(*share, memory + kPage, 10, "process 7 stands still");
+    expect_private(*share, memory + kPage, 10, "process 7 is stopped");
     refused = share->cut_off(memory + kPage, 10, Sharing::kPrivate, standing);
     EXPECT_NE(refused.message().find("through the kernel"), std::string::npos);
     share->release(memory + kPage, 10, Sharing::kPrivate);

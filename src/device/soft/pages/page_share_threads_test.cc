@@ -210,7 +210,7 @@ TEST_P(PageShareTest, SignalHandlersMayUseTheMemory) {
     }
     const itimerval never{};
     ASSERT_EQ(setitimer(ITIMER_REAL, &never, nullptr), 0);
-    // Those after the last look went to the last page.
+    // Those after the last check went to the last page.
     EXPECT_LE(sum, signals_seen);
     EXPECT_EQ(sum + *signal_counter - sum, *signal_counter);
     uint64_t total = 0;

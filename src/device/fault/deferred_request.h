@@ -12,9 +12,9 @@
 namespace verbena::fault {
 
 template <typename Request>
-class HeldRequest {
+class DeferredRequest {
  public:
-  HeldRequest(const Request& original, uint64_t due_ns)
+  DeferredRequest(const Request& original, uint64_t due_ns)
       : request_(original),
         entries_(original.sg_list, original.sg_list + original.num_sge),
         due_ns_(due_ns) {
@@ -23,8 +23,8 @@ class HeldRequest {
     copy_inline_bytes();
   }
   // The request points into its own object.
-  HeldRequest(const HeldRequest&) = delete;
-  HeldRequest& operator=(const HeldRequest&) = delete;
+  DeferredRequest(const DeferredRequest&) = delete;
+  DeferredRequest& operator=(const DeferredRequest&) = delete;
 
   Request* request() { return &request_; }
   // Not to be posted before; 0: only queued behind another one.

@@ -1,4 +1,4 @@
-#include "src/device/fault/hold_queue.h"
+#include "src/device/fault/deferring_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -14,15 +14,15 @@ constexpr uint64_t kLongNs = 3'600'000'000'000;  // never over in a test
 constexpr uint32_t kDepth = 4;
 
 // A send queue whose device writes down what it is given.
-class HoldQueueTest : public testing::Test {
+class DeferringQueueTest : public testing::Test {
  protected:
   struct Posted {
     uint64_t wr_id;
     std::string bytes;
   };
 
-  HoldQueue<ibv_send_wr> queue(double probability, uint64_t duration_ns, uint64_t seed = 1) {
-    HoldQueue<ibv_send_wr>::Device device;
+  DeferringQueue<ibv_send_wr> queue(double probability, uint64_t duration_ns, uint64_t seed = 1) {
+    DeferringQueue<ibv_send_wr>::Device device;
     device.post = [this](ibv_send_wr* list, ibv_send_wr** rejected) {
       for (; list != nullptr; list = list->next) {
         if (error_ != 0) {
@@ -54,9 +54,9 @@ class HoldQueueTest : public testing::Test {
     request.send_flags = flags;
     return request;
   }
-  int post(HoldQueue<ibv_send_wr>& queue, ibv_send_wr* list) {
+  int post(DeferringQueue<ibv_send_wr>& queue, ibv_send_wr* list) {
     rejected_ = nullptr;
-    return queue.post(list, &rejected_, held_count_);
+    return queue.post(list, &rejected_, deferred_count_);
   }
   std::vector<uint64_t> posted() const {
     std::vector<uint64_t> numbers;
@@ -68,25 +68,25 @@ class HoldQueueTest : public testing::Test {
   int error_ = 0;
   uint64_t wake_ns_ = 0;
   ibv_send_wr* rejected_ = nullptr;
-  uint64_t held_count_ = 0;
+  uint64_t deferred_count_ = 0;
 };
 
 using Numbers = std::vector<uint64_t>;
 
-TEST_F(HoldQueueTest, NothingIsHeldUntilItIsTurnedOn) {
+TEST_F(DeferringQueueTest, NothingIsHeldUntilItIsTurnedOn) {
   auto queue = this->queue(1, kLongNs);
   ibv_send_wr one = request(1, nullptr, 0);
   EXPECT_EQ(post(queue, &one), 0);
   EXPECT_EQ(posted(), Numbers{1});
-  queue.set_holding(true);
+  queue.set_deferring(true);
   EXPECT_EQ(post(queue, &one), 0);
   EXPECT_EQ(posted(), Numbers{1});
-  EXPECT_EQ(held_count_, 1u);
+  EXPECT_EQ(deferred_count_, 1u);
 }
 
-TEST_F(HoldQueueTest, WhatIsHeldIsCopiedWithGatherListAndInlineBytes) {
+TEST_F(DeferringQueueTest, WhatIsHeldIsCopiedWithGatherListAndInlineBytes) {
   auto queue = this->queue(1, kLongNs);
-  queue.set_holding(true);
+  queue.set_deferring(true);
   char first[] = "abc";
   char second[] = "defg";
   ibv_sge entries[2] = {{reinterpret_cast<uint64_t>(first), 3, 0},
@@ -105,9 +105,9 @@ TEST_F(HoldQueueTest, WhatIsHeldIsCopiedWithGatherListAndInlineBytes) {
   EXPECT_EQ(posted_[1].bytes, "xyzdefg");
 }
 
-TEST_F(HoldQueueTest, OrderIsKeptAndTimeIsKept) {
+TEST_F(DeferringQueueTest, OrderIsKeptAndTimeIsKept) {
   auto queue = this->queue(1, 1'000'000);
-  queue.set_holding(true);
+  queue.set_deferring(true);
   ibv_send_wr second = request(2, nullptr, 0);
   ibv_send_wr first = request(1, nullptr, 0);
   first.next = &second;
@@ -123,12 +123,12 @@ TEST_F(HoldQueueTest, OrderIsKeptAndTimeIsKept) {
   EXPECT_EQ(posted(), (Numbers{1, 2}));
 }
 
-// Some requests of a list go to the device at once: those before the first that is held.
-TEST_F(HoldQueueTest, RandomHoldsKeepTheOrder) {
+// Some requests of a list go to the device at once: those before the first that is deferred.
+TEST_F(DeferringQueueTest, RandomHoldsKeepTheOrder) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     posted_.clear();
     auto queue = this->queue(0.3, 0, seed);
-    queue.set_holding(true);
+    queue.set_deferring(true);
     ibv_send_wr list[kDepth] = {};
     for (uint32_t i = 0; i < kDepth; ++i) {
       list[i] = request(i, nullptr, 0);
@@ -139,21 +139,21 @@ TEST_F(HoldQueueTest, RandomHoldsKeepTheOrder) {
     queue.release();
     EXPECT_EQ(posted(), (Numbers{0, 1, 2, 3})) << "seed " << seed;
   }
-  EXPECT_GT(held_count_, 0u);
-  EXPECT_LT(held_count_, 50u * kDepth);
+  EXPECT_GT(deferred_count_, 0u);
+  EXPECT_LT(deferred_count_, 50u * kDepth);
 }
 
-TEST_F(HoldQueueTest, TheSameSeedHoldsTheSame) {
+TEST_F(DeferringQueueTest, TheSameSeedHoldsTheSame) {
   std::vector<uint64_t> counts;
   for (uint64_t seed : {5, 5, 6}) {
     auto queue = this->queue(0.5, 0, seed);
-    queue.set_holding(true);
+    queue.set_deferring(true);
     uint64_t pattern = 0;
     for (int i = 0; i < 64; ++i) {
-      held_count_ = 0;
+      deferred_count_ = 0;
       ibv_send_wr one = request(1, nullptr, 0);
       ASSERT_EQ(post(queue, &one), 0);
-      pattern = pattern << 1 | held_count_;
+      pattern = pattern << 1 | deferred_count_;
       queue.release(true);
       queue.stop_counting();
     }
@@ -163,14 +163,14 @@ TEST_F(HoldQueueTest, TheSameSeedHoldsTheSame) {
   EXPECT_NE(counts[0], counts[2]);
 }
 
-TEST_F(HoldQueueTest, HeldWorkCountsTowardsTheDepth) {
+TEST_F(DeferringQueueTest, HeldWorkCountsTowardsTheDepth) {
   auto queue = this->queue(1, kLongNs);
   ibv_send_wr signaled = request(1, nullptr, 0, IBV_SEND_SIGNALED);
   ASSERT_EQ(post(queue, &signaled), 0);  // with the device
-  queue.set_holding(true);
+  queue.set_deferring(true);
   for (uint32_t i = 1; i < kDepth; ++i) {
-    ibv_send_wr held = request(1 + i, nullptr, 0);
-    ASSERT_EQ(post(queue, &held), 0);
+    ibv_send_wr deferred = request(1 + i, nullptr, 0);
+    ASSERT_EQ(post(queue, &deferred), 0);
   }
   ibv_send_wr one_more = request(9, nullptr, 0);
   EXPECT_EQ(post(queue, &one_more), ENOMEM);
@@ -180,9 +180,9 @@ TEST_F(HoldQueueTest, HeldWorkCountsTowardsTheDepth) {
   EXPECT_EQ(post(queue, &one_more), ENOMEM);
 }
 
-TEST_F(HoldQueueTest, WhatNoDeviceTakesIsRefusedAtOnce) {
+TEST_F(DeferringQueueTest, WhatNoDeviceTakesIsRefusedAtOnce) {
   auto queue = this->queue(1, kLongNs);
-  queue.set_holding(true);
+  queue.set_deferring(true);
   ibv_sge entries[3] = {};
   ibv_send_wr bad = request(2, entries, 3);
   ibv_send_wr good = request(1, entries, 2);
@@ -193,10 +193,10 @@ TEST_F(HoldQueueTest, WhatNoDeviceTakesIsRefusedAtOnce) {
   EXPECT_EQ(posted(), Numbers{1});
 }
 
-TEST_F(HoldQueueTest, TheDevicesRefusalNamesTheCallersRequest) {
+TEST_F(DeferringQueueTest, TheDevicesRefusalNamesTheCallersRequest) {
   for (double probability : {0.0, 0.5}) {
     auto queue = this->queue(probability, kLongNs, 3);
-    queue.set_holding(true);
+    queue.set_deferring(true);
     error_ = EINVAL;
     ibv_send_wr second = request(2, nullptr, 0);
     ibv_send_wr first = request(1, nullptr, 0);
@@ -205,16 +205,16 @@ TEST_F(HoldQueueTest, TheDevicesRefusalNamesTheCallersRequest) {
     for (int i = 0; i < 100 && error == 0; ++i) {
       error = post(queue, &first);
       queue.drop();
-      queue.set_holding(true);
+      queue.set_deferring(true);
     }
     EXPECT_EQ(error, EINVAL);
     EXPECT_EQ(rejected_, &first);
   }
 }
 
-TEST_F(HoldQueueTest, LateErrorsAreReturnedAndAFullDeviceIsTriedAgain) {
+TEST_F(DeferringQueueTest, LateErrorsAreReturnedAndAFullDeviceIsTriedAgain) {
   auto queue = this->queue(1, 0);
-  queue.set_holding(true);
+  queue.set_deferring(true);
   ibv_send_wr second = request(2, nullptr, 0);
   ibv_send_wr first = request(1, nullptr, 0);
   first.next = &second;
@@ -228,9 +228,9 @@ TEST_F(HoldQueueTest, LateErrorsAreReturnedAndAFullDeviceIsTriedAgain) {
   EXPECT_TRUE(posted_.empty());
 }
 
-TEST_F(HoldQueueTest, DroppedWorkIsNeverPosted) {
+TEST_F(DeferringQueueTest, DroppedWorkIsNeverPosted) {
   auto queue = this->queue(1, 0);
-  queue.set_holding(true);
+  queue.set_deferring(true);
   ibv_send_wr one = request(1, nullptr, 0);
   ASSERT_EQ(post(queue, &one), 0);
   queue.drop();

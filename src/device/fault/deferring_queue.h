@@ -1,8 +1,8 @@
-// A send or receive queue, of which some work requests are held back before the device gets them.
+// A send or receive queue, of which some work requests are deferred before the device gets them.
 //
-// While one is held, all that come later queue behind it, so that the order is kept. What is held
-// counts towards the queue's depth: the caller is refused (ENOMEM) where the device would have
-// refused it had nothing been held.
+// While one is deferred, all that come later queue behind it, so that the order is kept. What is
+// deferred counts towards the queue's depth: the caller is refused (ENOMEM) where the device would
+// have refused it had nothing been deferred.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,14 +15,14 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/device/fault/deferred_request.h"
 #include "src/device/fault/dice.h"
-#include "src/device/fault/held_request.h"
 #include "verbena/fault.h"
 
 namespace verbena::fault {
 
 template <typename Request>
-class HoldQueue {
+class DeferringQueue {
  public:
   struct Device {
     // Posts to the device.
@@ -35,25 +35,25 @@ class HoldQueue {
     std::function<void(uint64_t due_ns)> release_at;
   };
 
-  HoldQueue(Fault fault, Dice dice, uint32_t depth_wrs, Device device)
+  DeferringQueue(Fault fault, Dice dice, uint32_t depth_wrs, Device device)
       : fault_(fault), dice_(dice), depth_wrs_(depth_wrs), device_(std::move(device)) {}
 
-  // As ibv_post_send() and ibv_post_recv(); adds to `held_count` those that it holds back.
-  int post(Request* list, Request** rejected, uint64_t& held_count) {
+  // As ibv_post_send() and ibv_post_recv(); adds to `deferred_count` those that it defers.
+  int post(Request* list, Request** rejected, uint64_t& deferred_count) {
     const std::lock_guard<std::mutex> guard(mutex_);
     std::vector<Request*> requests;
     size_t passing = 0;  // leading requests that go to the device at once
     std::vector<uint64_t> due_ns;
     for (Request* request = list; request != nullptr; request = request->next) {
-      const bool hold = holding_ && dice_.hit(fault_.probability);
+      const bool defer = deferring_ && dice_.hit(fault_.probability);
       requests.push_back(request);
-      due_ns.push_back(hold ? now_ns() + fault_.duration_ns : 0);
-      held_count += hold ? 1 : 0;
-      if (held_.empty() && passing + 1 == requests.size() && !hold) ++passing;
+      due_ns.push_back(defer ? now_ns() + fault_.duration_ns : 0);
+      deferred_count += defer ? 1 : 0;
+      if (deferred_.empty() && passing + 1 == requests.size() && !defer) ++passing;
     }
     if (const int error = pass(requests, passing, rejected); error != 0) return error;
     for (size_t i = passing; i < requests.size(); ++i) {
-      if (const int error = hold(*requests[i], due_ns[i]); error != 0) {
+      if (const int error = defer(*requests[i], due_ns[i]); error != 0) {
         *rejected = requests[i];
         return error;
       }
@@ -66,8 +66,8 @@ class HoldQueue {
   std::vector<uint64_t> release(bool everything = false) {
     const std::lock_guard<std::mutex> guard(mutex_);
     std::vector<uint64_t> lost;
-    while (!held_.empty()) {
-      HeldRequest<Request>& first = held_.front();
+    while (!deferred_.empty()) {
+      DeferredRequest<Request>& first = deferred_.front();
       if (!everything && first.due_ns() > now_ns()) {
         device_.release_at(first.due_ns());
         break;
@@ -81,7 +81,7 @@ class HoldQueue {
         break;
       }
       if (error != 0) lost.push_back(first.request()->wr_id);
-      held_.pop_front();
+      deferred_.pop_front();
     }
     return lost;
   }
@@ -99,16 +99,16 @@ class HoldQueue {
     forget();
   }
   // Whether work requests meet faults. Not from the beginning, nor in the error state.
-  void set_holding(bool holding) {
+  void set_deferring(bool deferring) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    holding_ = holding;
+    deferring_ = deferring;
   }
   // The device forgets its work, and so does this.
   void drop() {
     const std::lock_guard<std::mutex> guard(mutex_);
-    held_.clear();
+    deferred_.clear();
     forget();
-    holding_ = false;
+    deferring_ = false;
   }
 
  private:
@@ -141,12 +141,12 @@ class HoldQueue {
     return error;
   }
 
-  int hold(const Request& request, uint64_t due_ns) {
+  int defer(const Request& request, uint64_t due_ns) {
     if (const int error = device_.check(request); error != 0) return error;
-    if (accepted_ - retired_ >= depth_wrs_ || held_.size() >= depth_wrs_) return ENOMEM;
+    if (accepted_ - retired_ >= depth_wrs_ || deferred_.size() >= depth_wrs_) return ENOMEM;
     note(request);
-    held_.emplace_back(request, due_ns);
-    if (held_.size() == 1) device_.release_at(due_ns);
+    deferred_.emplace_back(request, due_ns);
+    if (deferred_.size() == 1) device_.release_at(due_ns);
     return 0;
   }
 
@@ -165,8 +165,8 @@ class HoldQueue {
   Dice dice_;
   uint32_t depth_wrs_;
   Device device_;
-  bool holding_ = false;
-  std::deque<HeldRequest<Request>> held_;
+  bool deferring_ = false;
+  std::deque<DeferredRequest<Request>> deferred_;
   // Work requests so far, of these known to be done, and which ones' completions will tell.
   uint64_t accepted_ = 0;
   uint64_t retired_ = 0;
