@@ -180,7 +180,8 @@ enum class PostResult : uint8_t {
   kFailed,      // see status()
 };
 
-// What has passed a connection so far; seen from either side.
+// What has passed a connection so far; seen from either side. The polls and copied bytes that it
+// took are counted by thread: verbena/data_path.h.
 struct ConnectionStatistics {
   uint64_t requests = 0;
   uint64_t responses = 0;

@@ -2,7 +2,7 @@
 //
 // Only every n-th work request asks for a completion ("patterns" 8). Work requests of one queue
 // complete in order, so that completion also tells that the n - 1 before it are done, and frees
-// their entries. The completion queue is looked at only when the send queue is full: once in many
+// their WQEs. The completion queue is polled only when the send queue is full: once in many
 // messages.
 #pragma once
 

@@ -65,7 +65,7 @@ constexpr std::array kAxes = {
         "The same of the other side's region; a SEND's receives lie in sequence"),
     name_axis<OperationNames, &Settings::operation>(
         "operation", "operation", "operation", "write",
-        "write, read, send, fetch-add, compare-swap, look, or all"),
+        "write, read, send, fetch-add, compare-swap, poll, or all"),
     name_axis<MethodNames, &Settings::method>(
         "method", "method", "method", "sgl",
         "How entries become work requests: sp, sgl, doorbell, or all"),
