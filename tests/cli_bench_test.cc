@@ -262,7 +262,7 @@ TEST_P(BenchOfTopology, MovesEveryByteInEveryProtocol) {
     const unsigned requesters =
         row["requester_nodes"].get<unsigned>() * row["threads"].get<unsigned>();
     EXPECT_EQ(row["requests_measured"], 100 * requesters) << row;
-    EXPECT_EQ(row.contains("empty_look_share"), row["protocol"] != "read");
+    EXPECT_EQ(row.contains("empty_poll_share"), row["protocol"] != "read");
   }
 }
 

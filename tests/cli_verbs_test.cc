@@ -79,8 +79,8 @@ TEST_P(VerbsOn, EveryMethodOfVectorIoIsMeasured) {
   }
 }
 
-TEST_P(VerbsOn, RoundsOfLooksTakeLongerWithMoreChannels) {
-  const json rows = measure({"--operation", "look", "--entries", "1,256"});
+TEST_P(VerbsOn, RoundsOfPollsTakeLongerWithMoreChannels) {
+  const json rows = measure({"--operation", "poll", "--entries", "1,256"});
   ASSERT_EQ(rows.size(), 2u);
   const auto per_round = [&](size_t row) { return 1 / rows[row].at("rate_per_s").get<double>(); };
   EXPECT_GT(per_round(0), 0);

@@ -17,7 +17,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
@@ -26,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/data_path.h"
 #include "verbena/design_estimate.h"
 #include "verbena/rpc.h"
 #include "verbena/service.h"
@@ -240,14 +240,14 @@ class BasicClient {
       post_again();
     if (!status().ok()) [[unlikely]]
       disconnect();
-    looks_ += found != 0 ? 1 : kIdleWeight;
-    if (looks_ >= kLooksPerClock) [[unlikely]]
-      look_at_clock();
+    polls_ += found != 0 ? 1 : kIdleWeight;
+    if (polls_ >= kPollsPerClock) [[unlikely]]
+      check_deadlines();
     return found;
   }
   // Sleeps until a response may have come: see Requester::wait(). Then poll.
   bool wait(int64_t timeout_ns) {
-    looks_ = kLooksPerClock;
+    polls_ = kPollsPerClock;
     return requester_->wait(timeout_ns);
   }
 
@@ -302,7 +302,7 @@ class BasicClient {
   };
 
   // The clock is read once in so many polls that found something, or some hundred that did not.
-  static constexpr uint32_t kLooksPerClock = 8192;
+  static constexpr uint32_t kPollsPerClock = 8192;
   static constexpr uint32_t kIdleWeight = 64;
 
   uint32_t next(uint32_t index) const { return index + 1 == free_.size() ? 0 : index + 1; }
@@ -323,7 +323,7 @@ class BasicClient {
   void begin_with(const CallSlot& slot, uint16_t type, std::span<const char> request,
                   int64_t timeout_ns) {
     const size_t first = request.size() < request_bytes_ ? request.size() : request_bytes_;
-    if (first > 0) std::memcpy(slot.buffer.data(), request.data(), first);
+    if (first > 0) copy_bytes(slot.buffer.data(), request.data(), first);
     begin(slot.number, type, request, static_cast<uint32_t>(first), timeout_ns);
   }
 
@@ -342,7 +342,7 @@ class BasicClient {
     ++statistics_.calls;
     if (slot.deadline_ns != 0) {
       ++with_deadline_;
-      looks_ = kLooksPerClock;
+      polls_ = kPollsPerClock;
     }
     send(number, Step::kCall, 0, first_bytes);
   }
@@ -402,8 +402,8 @@ class BasicClient {
       const size_t rest = slot.request.size() - slot.sent_bytes;
       const auto bytes = static_cast<uint32_t>(rest < request_bytes_ ? rest : request_bytes_);
       const auto offset = static_cast<uint32_t>(slot.sent_bytes);
-      std::memcpy(requester_->request_buffer(number) + kServiceHeaderBytes,
-                  slot.request.data() + slot.sent_bytes, bytes);
+      copy_bytes(requester_->request_buffer(number) + kServiceHeaderBytes,
+                 slot.request.data() + slot.sent_bytes, bytes);
       slot.sent_bytes += bytes;
       ++statistics_.fragments;
       send(number, Step::kFragment, offset, bytes);
@@ -419,7 +419,7 @@ class BasicClient {
       return;
     }
     char* whole = large_.get() + size_t{number} * large_bytes_;
-    std::memcpy(whole + slot.received_bytes, payload.data(), payload.size());
+    copy_bytes(whole + slot.received_bytes, payload.data(), payload.size());
     if (slot.received_bytes == 0) slot.outcome.result = header.result;
     slot.response_bytes = header.total_bytes;
     slot.received_bytes += static_cast<uint32_t>(payload.size());
@@ -457,8 +457,8 @@ class BasicClient {
     callback(outcome);
   }
 
-  void look_at_clock() {
-    looks_ = 0;
+  void check_deadlines() {
+    polls_ = 0;
     if (with_deadline_ == 0) return;
     const uint64_t now_ns = internal::service_clock_ns();
     for (uint32_t number = 0; number < slots_.size(); ++number) {
@@ -525,7 +525,7 @@ class BasicClient {
   uint32_t unposted_count_ = 0;
   uint32_t outstanding_ = 0;
   uint32_t with_deadline_ = 0;
-  uint32_t looks_ = 0;
+  uint32_t polls_ = 0;
   uint32_t calls_ = 0;
   std::shared_ptr<Waiter> waiter_ = internal::make_waiter();
   ClientStatistics statistics_;

@@ -26,7 +26,6 @@
 // construction.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/data_path.h"
 #include "verbena/rpc.h"
 
 namespace verbena {
@@ -68,7 +68,7 @@ class DispatchWorker {
     waiting_[responder].push_back(static_cast<uint32_t>(at));
     ++waiting_count_;
     // Publishes the request's bytes to the dispatcher's thread.
-    requests_[at].store(kFlag | bytes, std::memory_order_release);
+    publish_word(&requests_[at], kFlag | bytes);
     return true;
   }
 
@@ -94,9 +94,9 @@ class DispatchWorker {
       const size_t at = waiting[i];
       Answer& answer = answers_[at];
       // Pairs with answer(): where the response lies, and the response itself.
-      const uint64_t mark = answer.mark.load(std::memory_order_acquire);
+      const uint64_t mark = consume_word(&answer.mark);
       if (mark == 0) continue;
-      answer.mark.store(0, std::memory_order_relaxed);
+      store_word(&answer.mark, uint64_t{0});
       waiting[i] = waiting.back();
       waiting.pop_back();
       waits_[at] = false;
@@ -128,7 +128,7 @@ class DispatchWorker {
   static constexpr size_t kCacheLineBytes = 64;
 
   struct Answer {
-    std::atomic<uint64_t> mark{0};
+    uint64_t mark = 0;
     const char* bytes = nullptr;
   };
 
@@ -151,18 +151,16 @@ class DispatchWorker {
 
   void answer(size_t at, std::span<const char> response) {
     answers_[at].bytes = response.data();
-    answers_[at].mark.store(kFlag | response.size(), std::memory_order_release);
+    publish_word(&answers_[at].mark, kFlag | response.size());
   }
-  void answer_failed(size_t at) {
-    answers_[at].mark.store(kFlag | kFailed, std::memory_order_release);
-  }
+  void answer_failed(size_t at) { publish_word(&answers_[at].mark, kFlag | kFailed); }
 
   uint32_t number_;
   uint32_t pending_;
   std::vector<char*> buffers_;
-  std::vector<std::atomic<uint64_t>> requests_;  // written here, cleared by the dispatcher
-  std::vector<Answer> answers_;                  // written by the dispatcher, cleared here
-  std::vector<char> posted_;                     // the dispatcher's own
+  std::vector<uint64_t> requests_;  // written here, cleared by the dispatcher
+  std::vector<Answer> answers_;     // written by the dispatcher, cleared here
+  std::vector<char> posted_;        // the dispatcher's own
   // The worker's own.
   alignas(kCacheLineBytes) std::vector<char> waits_;
   std::vector<std::vector<uint32_t>> waiting_;  // mailboxes, by responder
@@ -197,7 +195,7 @@ class Dispatcher {
   const std::vector<R*>& requesters() const { return requesters_; }
 
   // Posts what the workers handed over and hands out the responses that came; returns how many of
-  // both. Never blocks. Looks at every mailbox.
+  // both. Never blocks. Polls every mailbox.
   uint32_t poll() {
     uint32_t moved = 0;
     for (const auto& worker : workers_) moved += take_requests(*worker);
@@ -226,10 +224,10 @@ class Dispatcher {
       for (uint32_t slot = 0; slot < options_.pending; ++slot) {
         const size_t at = mailbox(responder, slot);
         // Pairs with hand_over(): the request's bytes are there.
-        const uint64_t request = worker.requests_[at].load(std::memory_order_acquire);
+        const uint64_t request = consume_word(&worker.requests_[at]);
         if (request == 0) continue;
         if (failed_[responder]) [[unlikely]] {
-          worker.requests_[at].store(0, std::memory_order_relaxed);
+          store_word(&worker.requests_[at], uint64_t{0});
           worker.answer_failed(at);
           continue;
         }
@@ -237,7 +235,7 @@ class Dispatcher {
             requesters_[responder]->try_post(worker.number_ * options_.pending + slot,
                                              static_cast<uint32_t>(request & ~Worker::kFlag));
         if (result == PostResult::kWouldBlock) continue;  // the send queue is full: next time
-        worker.requests_[at].store(0, std::memory_order_relaxed);
+        store_word(&worker.requests_[at], uint64_t{0});
         if (result == PostResult::kPosted) [[likely]] {
           worker.posted_[at] = true;
           ++taken;

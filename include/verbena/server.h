@@ -21,13 +21,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "verbena/data_path.h"
 #include "verbena/design_estimate.h"
 #include "verbena/rpc.h"
 #include "verbena/service.h"
@@ -231,8 +231,8 @@ class BasicServer {
       default:
         return kBreakConnection;
     }
-    std::memcpy(memory_.request(index).data() + partial.received_bytes, payload.data(),
-                payload.size());
+    copy_bytes(memory_.request(index).data() + partial.received_bytes, payload.data(),
+               payload.size());
     partial.received_bytes += static_cast<uint32_t>(payload.size());
     if (partial.received_bytes < partial.request_bytes) {
       Header next = header;
@@ -260,8 +260,8 @@ class BasicServer {
     const uint32_t total = memory_.calls[index].response_bytes;
     const auto bytes = static_cast<uint32_t>(
         std::min<size_t>(total - offset, response.size() - kServiceHeaderBytes));
-    std::memcpy(response.data() + kServiceHeaderBytes, memory_.response(index).data() + offset,
-                bytes);
+    copy_bytes(response.data() + kServiceHeaderBytes, memory_.response(index).data() + offset,
+               bytes);
     header.step = Step::kResponse;
     header.result = result;
     header.total_bytes = total;

@@ -16,8 +16,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <span>
+
+#include "verbena/data_path.h"
 
 namespace verbena {
 
@@ -58,11 +59,11 @@ struct ServiceHeader {
   uint32_t offset = 0;       // of this part
   uint32_t call = 0;         // the client's number for it
 
-  void write_to(char* message) const { std::memcpy(message, this, sizeof(*this)); }
+  void write_to(char* message) const { copy_bytes(message, this, sizeof(*this)); }
   // The message lies in memory that the peer can write: read once, checked afterwards.
   static ServiceHeader read_from(const char* message) {
     ServiceHeader header;
-    std::memcpy(&header, message, sizeof(header));
+    copy_bytes(&header, message, sizeof(header));
     return header;
   }
 };

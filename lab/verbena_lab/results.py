@@ -99,7 +99,7 @@ class Measurement:
     responder_cpu: Optional[Cpu]
     mark_layout: str
     settings: tuple  # the values of SETTINGS
-    empty_look_share: Optional[float]  # of the responders' looks for a request
+    empty_poll_share: Optional[float]  # of the responders' polls, those that found nothing
     queue_pairs_per_node: Optional[int]  # of the node that has most
     rate_mean_per_s: Optional[float]  # over the runs, beside the median
     rate_deviation_per_s: Optional[float]
@@ -288,8 +288,9 @@ class _Row:
             self.fail(key, f"a whole number from {minimum} to {MAX_WHOLE}")
         return value
 
-    def number(self, key, may_be_absent):
-        value = self._row.get(key)
+    def number(self, key, may_be_absent, former=None):
+        """`former`: what older files call it."""
+        value = self._row.get(key, self._row.get(former))
         if value is None and may_be_absent:
             return None
         if not _is_number(value):
@@ -359,7 +360,7 @@ def _measurement(row, source):
         responder_cpu=_cpu(cpu.get("responder")),
         mark_layout=row.text("mark_layout", ""),
         settings=tuple(row.setting(key) for key, _ in SETTINGS),
-        empty_look_share=row.number("empty_look_share", True),
+        empty_poll_share=row.number("empty_poll_share", True, former="empty_look_share"),
         rate_mean_per_s=_number_or_none(mean.get("rate_per_s")),
         rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),

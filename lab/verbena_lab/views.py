@@ -182,5 +182,5 @@ def _merge(members):
         # Of one measurement's runs; there is none over several.
         rate_mean_per_s=None,
         rate_deviation_per_s=None,
-        empty_look_share=None,
+        empty_poll_share=None,
     )

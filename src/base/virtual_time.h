@@ -21,13 +21,11 @@ class VirtualTime {
   // The CPU cycles that the running thread has used, in steps of what the simulation charges.
   virtual uint64_t cycles() = 0;
   virtual void sleep_ns(uint64_t duration_ns) = 0;
-  // A polling loop found nothing: returns when a device wrote what this thread may look at, or
-  // somebody woke the pollers, or at `due_ns`.
+  // A polling loop found nothing: returns when a device wrote what this thread may poll, or another
+  // thread handed something over, or somebody woke the pollers, or at `due_ns`.
   virtual void idle(uint64_t due_ns) = 0;
-  // Lets every polling loop look again: something changed that no device wrote.
+  // Lets every polling loop poll again: something changed that no device wrote.
   virtual void wake_pollers() = 0;
-  // From now on the polling loops of this node wait for each other, too (note_hand_over()).
-  virtual void announce_hand_overs() = 0;
 
   // Threads waiting for each other off the data path. False: `deadline_ns` came first.
   virtual bool wait_at(const void* place, uint64_t deadline_ns) = 0;
@@ -61,37 +59,5 @@ class VirtualTime {
   // NOLINTNEXTLINE(readability-identifier-naming): private, whatever clang-tidy 14 takes it for
   static inline constinit thread_local VirtualTime* current_ = nullptr;
 };
-
-// What a thread did with memory, for a simulation to charge: two instructions each, and all there
-// is on the data path that a real device does not need. With VERBENA_NO_SIMULATION_HOOKS they
-// are nothing; only their cost is measured that way.
-struct CpuWork {
-  uint64_t looks = 0;       // at memory that a device writes, such as a slot's mark, for nothing
-  uint64_t messages = 0;    // found, each by a look of its own
-  uint64_t further = 0;     // writes that were part of these messages besides their marks
-  uint64_t bytes = 0;       // cleared or copied
-  uint64_t hand_overs = 0;  // to another thread of the node
-};
-
-#if defined(__GNUC__)
-__attribute__((tls_model("initial-exec")))
-#endif
-inline constinit thread_local CpuWork cpu_work;
-
-#ifndef VERBENA_NO_SIMULATION_HOOKS
-inline void note_look() { ++cpu_work.looks; }
-inline void note_looks(uint64_t count) { cpu_work.looks += count; }
-inline void note_message() { ++cpu_work.messages; }
-inline void note_further_write() { ++cpu_work.further; }
-inline void note_bytes(uint64_t bytes) { cpu_work.bytes += bytes; }
-inline void note_hand_over() { ++cpu_work.hand_overs; }
-#else
-inline void note_look() {}
-inline void note_looks(uint64_t) {}
-inline void note_message() {}
-inline void note_further_write() {}
-inline void note_bytes(uint64_t) {}
-inline void note_hand_over() {}
-#endif
 
 }  // namespace verbena

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "src/base/assert.h"
+#include "verbena/data_path.h"
 
 namespace verbena::channel {
 
@@ -18,7 +19,7 @@ class CompletionBatch {
   const ibv_wc* next() {
     if (next_ == count_) {
       next_ = 0;
-      const int count = ibv_poll_cq(completions_, kCapacity, batch_);
+      const int count = poll_completions(completions_, kCapacity, batch_);
       count_ = count > 0 ? static_cast<uint32_t>(count) : 0;
       if (count < 0) [[unlikely]]
         failed_ = true;

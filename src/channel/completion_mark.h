@@ -20,8 +20,8 @@
 #include <cstdint>
 
 #include "src/base/sanitizer.h"
-#include "src/base/shared_memory.h"
 #include "src/memory/arena.h"
+#include "verbena/data_path.h"
 
 namespace verbena::channel {
 
@@ -51,22 +51,19 @@ struct Probe {
   const char* payload = nullptr;  // aligned to 8 bytes
 };
 
-// The byte that decides: the last one of the message. Everything before it is there once it is.
-inline uint8_t load_mark(const char* last_byte) {
-  return load_acquire(reinterpret_cast<const uint8_t*>(last_byte));
-}
-
-// The word at a slot's start, for layouts that find the last byte by it. It is polled while the
-// device writes it, and nothing but where to look is concluded from it. So this race is meant; only
-// ThreadSanitizer has to be told.
+// Polls the word at a slot's start, for layouts that find the last byte by it. The device may be
+// writing it, and nothing but where the last byte lies is concluded from it. So this race is meant;
+// only ThreadSanitizer has to be told.
 #if VERBENA_THREAD_SANITIZER
-__attribute__((noinline, no_sanitize("thread"))) inline uint64_t load_header(const char* slot) {
+__attribute__((noinline, no_sanitize("thread"))) inline uint64_t poll_header(const char* slot) {
   asm volatile("" ::: "memory");
-  return *reinterpret_cast<const uint64_t*>(slot);
+  const uint64_t head = *reinterpret_cast<const uint64_t*>(slot);  // NOLINT(conventions)
+  verbena::internal::count_poll(head != 0);
+  return head;
 }
 #else
-inline uint64_t load_header(const char* slot) {
-  return load_acquire(reinterpret_cast<const uint64_t*>(slot));
+inline uint64_t poll_header(const char* slot) {
+  return poll_word(reinterpret_cast<const uint64_t*>(slot));
 }
 #endif
 

@@ -108,7 +108,7 @@ class CompletionReceiver {
 };
 
 // The receives of all connections of a responder: one shared receive queue, one completion queue
-// ("patterns" 4.1, always so for requests by SEND). Looking at it costs the same however many
+// ("patterns" 4.1, always so for requests by SEND). A poll of it costs the same however many
 // connections there are.
 class SharedInbox {
  public:

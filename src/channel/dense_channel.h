@@ -5,7 +5,7 @@
 //   slots          | length (4 bytes) | 3 unused | 1 | payload | ...    never polled
 //   notifications  | n0 | n1 | n2 | ...                                 polled, a byte per slot
 //
-// A responder looks at one cache line for 64 requesters with one slot each, so that slots in which
+// A responder polls one cache line for 64 requesters with one slot each, so that slots in which
 // nothing arrives cost it almost nothing; the price is a second work request per message. Both go
 // out as one list, so there is still one doorbell. Work requests of one queue pair are carried out
 // in order, so the layout does not rest on the order of bytes within a WRITE.
@@ -13,13 +13,11 @@
 
 #include <bit>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
-#include "src/base/shared_memory.h"
-#include "src/base/virtual_time.h"
 #include "src/channel/channel.h"
 #include "src/channel/completion_mark.h"
+#include "verbena/data_path.h"
 
 namespace verbena::channel {
 
@@ -31,17 +29,17 @@ struct NotificationArray {
     return slots <= kWordBytes ? std::bit_ceil(slots) : round_up(slots, kWordBytes);
   }
 
-  // The notifications from `first`, a multiple of 8, as the bytes of one number.
-  static uint64_t load(const char* notifications, uint32_t stride_bytes, uint32_t first) {
+  // Polls the notifications from `first`, a multiple of 8: they are the bytes of one number.
+  static uint64_t poll(const char* notifications, uint32_t stride_bytes, uint32_t first) {
     switch (stride_bytes) {
       case 1:
-        return load_acquire(reinterpret_cast<const uint8_t*>(notifications));
+        return poll_word(reinterpret_cast<const uint8_t*>(notifications));
       case 2:
-        return load_acquire(reinterpret_cast<const uint16_t*>(notifications));
+        return poll_word(reinterpret_cast<const uint16_t*>(notifications));
       case 4:
-        return load_acquire(reinterpret_cast<const uint32_t*>(notifications));
+        return poll_word(reinterpret_cast<const uint32_t*>(notifications));
       default:
-        return load_acquire(reinterpret_cast<const uint64_t*>(notifications + first));
+        return poll_word(reinterpret_cast<const uint64_t*>(notifications + first));
     }
   }
 
@@ -52,7 +50,7 @@ struct NotificationArray {
                                 uint32_t connections, Visit&& visit) {
     const uint64_t end = uint64_t{connections} * stride_bytes;
     for (uint64_t first = 0; first < end; first += kWordBytes) {
-      uint64_t set = load_acquire(reinterpret_cast<const uint64_t*>(notifications + first));
+      uint64_t set = poll_word(reinterpret_cast<const uint64_t*>(notifications + first));
       while (set != 0) [[unlikely]] {
           const uint64_t byte = first + static_cast<uint64_t>(std::countr_zero(set)) / 8;
           const uint64_t number = byte / stride_bytes;
@@ -115,7 +113,7 @@ struct DenseChannel {
 
     bool post(uint32_t slot, uint32_t bytes) {
       VERBENA_DEBUG_ASSERT(bytes <= slots_.shape.capacity_bytes);
-      std::memcpy(slots_.slot(slot), &bytes, sizeof(bytes));
+      store_word(slots_.slot(slot), bytes);
       set_size(payloads_[slot], kPayloadOffset + bytes, inline_limit_bytes_);
       set_size(notifications_[slot], 1, inline_limit_bytes_);
       return queue_.push(payloads_[slot].request, notifications_[slot].request);
@@ -145,8 +143,7 @@ struct DenseChannel {
     uint32_t poll(uint32_t limit, Eligible&& eligible, Deliver&& deliver) {
       uint32_t found = 0;
       for (uint32_t first = 0; first < slots_.count; first += kWordBytes) {
-        note_look();
-        uint64_t set = NotificationArray::load(notifications_, stride_bytes_, first);
+        uint64_t set = NotificationArray::poll(notifications_, stride_bytes_, first);
         while (set != 0) {
           const uint32_t byte = static_cast<uint32_t>(std::countr_zero(set)) / 8;
           set &= ~(uint64_t{0xff} << byte * 8);
@@ -170,20 +167,18 @@ struct DenseChannel {
     template <DeliverFunction Deliver>
     bool take(uint32_t slot, Deliver& deliver) {
       // The sender's device stored one byte: only a load of that byte is sure to acquire what came
-      // before it. The word said no more than where to look.
-      const uint8_t notification = load_mark(notifications_ + slot);
+      // before it. The word said no more than which one.
+      const uint8_t notification = poll_mark(notifications_ + slot, kNotification);
       const char* message = slots_.slot(slot);
-      const uint32_t bytes = load_relaxed(reinterpret_cast<const uint32_t*>(message));
+      const uint32_t bytes = read_word(reinterpret_cast<const uint32_t*>(message));
       if (notification != kNotification || bytes > slots_.shape.capacity_bytes) [[unlikely]] {
         error_ = ChannelError::peer_violated(
             notification != kNotification ? "its completion mark is not one that a sender makes"
                                           : "its message is larger than agreed");
         return false;
       }
-      note_message();
-      note_further_write();
       // Before the answer, which invites the next message into this slot.
-      store_relaxed(reinterpret_cast<uint8_t*>(notifications_ + slot), uint8_t{0});
+      store_word(notifications_ + slot, uint8_t{0});
       deliver(slot, message + kPayloadOffset, bytes);
       return true;
     }

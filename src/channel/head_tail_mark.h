@@ -18,11 +18,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "src/base/assert.h"
-#include "src/base/shared_memory.h"
 #include "src/channel/completion_mark.h"
+#include "verbena/data_path.h"
 
 namespace verbena::channel {
 
@@ -42,12 +41,12 @@ struct HeadTailMark {
     const uint64_t flag = static_cast<uint8_t>(*tail) == kPrimary ? kSecondary : kPrimary;
     *tail = static_cast<char>(flag);
     const uint64_t head = flag << 56 | bytes;
-    std::memcpy(slot, &head, sizeof(head));
+    store_word(slot, head);
     return {0, 0, message_bytes(bytes)};
   }
 
   static Probe probe(const char* slot, const SlotShape& shape) {
-    const uint64_t head = load_header(slot);
+    const uint64_t head = poll_header(slot);
     const uint64_t flag = head >> 56;
     if (flag == 0) return {};
     const uint64_t bytes = head & ~(uint64_t{0xff} << 56);
@@ -55,12 +54,12 @@ struct HeadTailMark {
       return {.arrival = Arrival::kViolation};
     }
     const auto size = static_cast<uint32_t>(bytes);
-    if (load_mark(slot + message_bytes(size) - 1) != flag) return {};
+    if (poll_mark(slot + message_bytes(size) - 1, static_cast<uint8_t>(flag)) != flag) return {};
     return {Arrival::kMessage, size, slot + kPayloadOffset};
   }
 
   static void clear(char* slot, const SlotShape& /*shape*/, uint32_t /*bytes*/) {
-    store_relaxed(reinterpret_cast<uint64_t*>(slot), uint64_t{0});
+    store_word(slot, uint64_t{0});
   }
 
  private:

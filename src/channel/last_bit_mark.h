@@ -5,19 +5,18 @@
 //
 // The paper's messages have one size known to both sides. Here sizes are free, so the mark's word
 // carries the length too, and messages are aligned to the slot's end: the flag is always in the
-// same place, whatever the size. The receiver looks at one word for everything and clears one word;
-// nothing that earlier messages left behind is ever looked at.
+// same place, whatever the size. The receiver polls one word for everything and clears one word;
+// nothing that earlier messages left behind is ever read.
 //
 // In the sender's slot the payload begins at the start, so that it can be written before its size
 // is known; the mark's word follows it.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "src/base/assert.h"
-#include "src/base/shared_memory.h"
 #include "src/channel/completion_mark.h"
+#include "verbena/data_path.h"
 
 namespace verbena::channel {
 
@@ -33,17 +32,15 @@ struct LastBitMark {
 
   static Sealed seal(char* slot, const SlotShape& shape, uint32_t bytes) {
     VERBENA_DEBUG_ASSERT(bytes <= shape.capacity_bytes);
-    const uint64_t mark = kFlag | bytes;
-    std::memcpy(slot + padded(bytes), &mark, sizeof(mark));
+    store_word(slot + padded(bytes), kFlag | bytes);
     const uint32_t sealed = sealed_bytes(bytes);
     return {0, shape.slot_bytes - sealed, sealed};
   }
 
   static Probe probe(const char* slot, const SlotShape& shape) {
     const char* end = slot + shape.slot_bytes - kWordBytes;
-    if ((load_mark(end + kWordBytes - 1) & kFlagInLastByte) == 0) return {};
     uint64_t mark;
-    std::memcpy(&mark, end, sizeof(mark));
+    if (!poll_marked_word(end, &mark)) return {};
     const uint64_t bytes = mark & ~kFlag;
     if (bytes > shape.capacity_bytes) return {.arrival = Arrival::kViolation};
     const auto size = static_cast<uint32_t>(bytes);
@@ -51,12 +48,11 @@ struct LastBitMark {
   }
 
   static void clear(char* slot, const SlotShape& shape, uint32_t /*bytes*/) {
-    store_relaxed(reinterpret_cast<uint64_t*>(slot + shape.slot_bytes - kWordBytes), uint64_t{0});
+    store_word(slot + shape.slot_bytes - kWordBytes, uint64_t{0});
   }
 
  private:
   static constexpr uint64_t kFlag = uint64_t{1} << 63;
-  static constexpr uint8_t kFlagInLastByte = kFlag >> 56;
   static constexpr uint32_t padded(uint32_t bytes) { return round_up(bytes, kWordBytes); }
 };
 static_assert(CompletionMark<LastBitMark>);

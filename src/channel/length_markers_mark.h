@@ -13,11 +13,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "src/base/assert.h"
-#include "src/base/shared_memory.h"
 #include "src/channel/completion_mark.h"
+#include "verbena/data_path.h"
 
 namespace verbena::channel {
 
@@ -36,27 +35,27 @@ struct LengthMarkersMark {
   static Sealed seal(char* slot, const SlotShape& shape, uint32_t bytes) {
     VERBENA_DEBUG_ASSERT(bytes <= shape.capacity_bytes);
     const uint64_t head = kMarker << 56 | static_cast<uint64_t>(bytes) << 24;
-    std::memcpy(slot, &head, sizeof(head));
+    store_word(slot, head);
     slot[message_bytes(bytes) - 1] = static_cast<char>(kMarker);
     return {kUnusedBytes, kUnusedBytes, sealed_bytes(bytes)};
   }
 
   static Probe probe(const char* slot, const SlotShape& shape) {
-    const uint64_t head = load_header(slot);
+    const uint64_t head = poll_header(slot);
     const uint64_t marker = head >> 56;
     if (marker == 0) return {};
     const auto bytes = static_cast<uint32_t>(head >> 24);
     if (marker != kMarker || bytes > shape.capacity_bytes) {
       return {.arrival = Arrival::kViolation};
     }
-    const uint8_t last = load_mark(slot + message_bytes(bytes) - 1);
+    const uint8_t last = poll_mark(slot + message_bytes(bytes) - 1, kMarker);
     if (last == kMarker) return {Arrival::kMessage, bytes, slot + kPayloadOffset};
     return {.arrival = last == 0 ? Arrival::kNone : Arrival::kViolation};
   }
 
   static void clear(char* slot, const SlotShape& shape, uint32_t bytes) {
     VERBENA_DEBUG_ASSERT(bytes <= shape.capacity_bytes);
-    std::memset(slot, 0, message_bytes(bytes));
+    clear_bytes(slot, message_bytes(bytes));
   }
 
  private:

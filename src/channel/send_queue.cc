@@ -1,5 +1,7 @@
 #include "src/channel/send_queue.h"
 
+#include "verbena/data_path.h"
+
 namespace verbena::channel {
 
 void SendQueue::reap() {
@@ -7,7 +9,7 @@ void SendQueue::reap() {
   ibv_wc completions[kBatch];
   int count = kBatch;
   while (count == kBatch && !error_) {
-    count = ibv_poll_cq(completions_, kBatch, completions);
+    count = poll_completions(completions_, kBatch, completions);
     if (count < 0) error_ = ChannelError::poll_failed();
     for (int i = 0; i < count; ++i) {
       if (completions[i].status == IBV_WC_SUCCESS) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/base/virtual_time.h"
 #include "src/channel/channel.h"
 #include "src/channel/completion_mark.h"
 
@@ -76,8 +75,8 @@ struct WriteChannel {
     int post_receives() { return 0; }
 
     // Delivers at most `limit` messages. The next one is expected in the slot behind the last: a
-    // sender that uses its slots in turn is found with one look. For those that do not, each poll
-    // that found nothing looks at one more slot.
+    // sender that uses its slots in turn is found with one poll of a slot. For those that do not,
+    // one more slot is polled where there was nothing.
     template <EligibleFunction Eligible, DeliverFunction Deliver>
     uint32_t poll(uint32_t limit, Eligible&& eligible, Deliver&& deliver) {
       uint32_t found = 0;
@@ -90,7 +89,6 @@ struct WriteChannel {
     void release(uint32_t slot) {
       if constexpr (!Mark::kClearKeepsPayload) {
         if (used_bytes_[slot] == kUnused) return;
-        note_bytes(used_bytes_[slot]);
         Mark::clear(slots_.slot(slot), slots_.shape, used_bytes_[slot]);
         used_bytes_[slot] = kUnused;
       }
@@ -104,7 +102,7 @@ struct WriteChannel {
     static constexpr uint32_t kUnused = ~0u;
 
     // On its way while the message before it is delivered: a line that another core wrote takes
-    // longer to come than a small message to handle. The next look goes there in any case.
+    // longer to come than a small message to handle. It is polled next in any case.
     void fetch(const char* slot) const {
       __builtin_prefetch(slot);
       __builtin_prefetch(slot + slots_.shape.slot_bytes - 1);
@@ -125,14 +123,12 @@ struct WriteChannel {
       char* bytes = slots_.slot(slot);
       const Probe probe = Mark::probe(bytes, slots_.shape);
       if (probe.arrival != Arrival::kMessage) {
-        note_look();
         if (probe.arrival == Arrival::kViolation) [[unlikely]] {
           error_ =
               ChannelError::peer_violated("its completion mark is not one that a sender makes");
         }
         return false;
       }
-      note_message();
       if constexpr (Mark::kClearKeepsPayload) {
         Mark::clear(bytes, slots_.shape, probe.bytes);
       } else {

@@ -22,7 +22,7 @@ StepCosts profile_costs(const sim::Profile& profile) {
   costs.entry_only_inline = profile.blueflame_single_only != 0;
   costs.post_receive_ns = ns(profile.post_receive);
   costs.post_shared_receive_ns = ns(profile.post_shared_receive);
-  costs.poll_memory_ns = ns(profile.cpu_look);
+  costs.poll_memory_ns = ns(profile.cpu_poll);
   costs.poll_queue_ns = ns(profile.poll_empty);
   costs.completion_ns = ns(profile.poll_completion);
   costs.device_line_ns = ns(profile.cpu_device_line);

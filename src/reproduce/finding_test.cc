@@ -47,7 +47,7 @@ class Findings : public testing::Test {
     for (const bench::Point& point : *points) {
       const nlohmann::json row = {{"value_bandwidth_bytes_per_s", gbps(point) / 8e-9},
                                   {"latency_ns", {{"p50", 1500.0}}},
-                                  {"empty_look_share", gbps(point) / 100}};
+                                  {"empty_poll_share", gbps(point) / 100}};
       measurements.add(point, point.pending == broken_pending_ ? Measurement{.error = "no RNIC"}
                                                                : Measurement{.row = row});
     }
@@ -99,7 +99,7 @@ TEST_F(Findings, ANumberMayBeOffByTheTolerance) {
 }
 
 TEST_F(Findings, SharesOfAWholeMayBeOffByAShareOfWhatTheyLackToHundred) {
-  const std::string check = std::string(kOnePoint) + "metric = \"empty-looks-percent\"\n";
+  const std::string check = std::string(kOnePoint) + "metric = \"empty-polls-percent\"\n";
   const auto percent = [](double value) { return [=](const bench::Point&) { return value; }; };
   const auto stated = [](double value) { return stating(value, value, "=", "percent"); };
   // As shares of what is stated, all of these would be within 25 %.

@@ -80,8 +80,8 @@ std::optional<double> responder_nanoseconds(const json& row) {
   if (!per_s || !nodes || !threads || *per_s == 0) return std::nullopt;
   return 1e9 * *nodes * *threads / *per_s;
 }
-std::optional<double> empty_looks_percent(const json& row) {
-  const auto share = number_at(row, "empty_look_share");
+std::optional<double> empty_polls_percent(const json& row) {
+  const auto share = number_at(row, "empty_poll_share");
   if (!share) return std::nullopt;
   return 100 * *share;
 }
@@ -104,7 +104,7 @@ constexpr std::array kMetrics = {
     Metric{"responder-nanoseconds", Dimension::kPlain, responder_nanoseconds},
     Metric{"requester-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'q'>},
     Metric{"responder-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'s'>},
-    Metric{"empty-looks-percent", Dimension::kShare, empty_looks_percent},
+    Metric{"empty-polls-percent", Dimension::kShare, empty_polls_percent},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
 };
 

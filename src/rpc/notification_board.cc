@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "src/base/assert.h"
+#include "verbena/data_path.h"
 
 namespace verbena::rpc {
 
@@ -35,7 +36,7 @@ Result<NotificationBoard> NotificationBoard::create(uint32_t connections, uint32
 Result<MemoryRegion> NotificationBoard::offer(const ProtectionDomain& domain, uint32_t connection,
                                               uint32_t slots) const {
   VERBENA_ASSERT(slots <= stride_bytes_);
-  std::memset(notifications(connection), 0, stride_bytes_);
+  clear_bytes(notifications(connection), stride_bytes_);
   return MemoryRegion::create(domain, notifications(connection), slots,
                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 }

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,6 +30,7 @@
 #include "src/rpc/negotiation.h"
 #include "src/rpc/requester_base.h"
 #include "src/rpc/responder_base.h"
+#include "verbena/data_path.h"
 #include "verbena/rpc.h"
 
 namespace verbena::rpc {
@@ -60,7 +60,7 @@ class ReadRequester final : public RequesterBase {
     if (slots_[slot] != SlotState::kFree) [[unlikely]]
       return not_free(slot);
     ReadRequest read;
-    std::memcpy(&read, request_buffer(slot), sizeof(read));
+    copy_bytes(&read, request_buffer(slot), sizeof(read));
     if (read.bytes > responses_.shape.capacity_bytes || read.bytes > readable_bytes_ ||
         read.offset > readable_bytes_ - read.bytes) [[unlikely]] {
       return misused_read(read);

@@ -109,6 +109,11 @@ class Reading(unittest.TestCase):
         self.assertEqual([one.value_bandwidth_bytes_per_s for one in found], [1000, 1000])
         self.assertEqual([one.total_bandwidth_bytes_per_s for one in found], [1640, 1000])
 
+    def test_the_share_of_empty_polls_is_found_in_older_files_too(self):
+        rows = [synthetic.row("send/send", 64, 1, empty_look_share=0.5), synthetic.row("read", 64, 1, empty_poll_share=0.25)]
+        found = support.load(synthetic.document(rows)).measurements
+        self.assertEqual([one.empty_poll_share for one in found], [0.5, 0.25])
+
     def test_a_bad_file_among_good_ones_is_an_error(self):
         synthetic.write_full_set(self.folder)
         self.file("bad.json", "{")

@@ -87,7 +87,7 @@ class Scaling(unittest.TestCase):
         self.assertEqual(plot["variants"][0]["data"][0]["x"], [1, 2])
 
     def test_the_page_has_the_section_and_the_table_the_columns(self):
-        rows = [shaped("read", n, empty_look_share=0.25 * n, queue_pairs={"most_per_node": n}) for n in (1, 2)]
+        rows = [shaped("read", n, empty_poll_share=0.25 * n, queue_pairs={"most_per_node": n}) for n in (1, 2)]
         rows[0]["mean"] = {"rate_per_s": 2000, "rate_deviation_per_s": 100}
         text = page.render(support.load(synthetic.document(rows)), "")
         self.assertIn("How it scales", text)

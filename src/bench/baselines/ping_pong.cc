@@ -202,9 +202,9 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
                                Design::Responder::create(own.device, own.domain, options));
       VERBENA_RETURN_IF_ERROR(responder->connect(own.control));
       AnswerWork<false> work(point, {0});
-      LookCount looks;
+      PollCount polls;
       // Ends when the requester leaves.
-      static_cast<void>(answer_until_halt(*responder, never, looks, /*block=*/false,
+      static_cast<void>(answer_until_halt(*responder, never, polls, /*block=*/false,
                                           [&] { return responder->poll(work); }));
       return Status::ok_status();
     }

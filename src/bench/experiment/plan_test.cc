@@ -265,7 +265,7 @@ TEST(VerbsPlan, RefusalsNameTheCauseAndTheRemedy) {
   EXPECT_THAT(refused(verbs_plan_of({{"entries", "17"}})),
               testing::AllOf(HasSubstr("17 SGEs"), HasSubstr("toy0 takes 16")));
   EXPECT_EQ(refused(verbs_plan_of({{"entries", "17"}, {"method", "sp"}})), "");
-  EXPECT_EQ(refused(verbs_plan_of({{"entries", "17"}, {"operation", "look"}})), "");
+  EXPECT_EQ(refused(verbs_plan_of({{"entries", "17"}, {"operation", "poll"}})), "");
   EXPECT_THAT(refused(verbs_plan_of({{"operation", "fetch-add"}})), HasSubstr("no atomics"));
   EXPECT_THAT(
       refused(verbs_plan_of({{"entries", "32"}, {"method", "doorbell"}, {"pending", "32"}})),

@@ -32,7 +32,8 @@ using ThreadBody = void (*)(NodeJob& job, uint32_t number, ThreadReport& report)
 
 // A metric that is the workload's own: one of Report::counters as a share of another one.
 struct ShareMetric {
-  std::string_view json;  // the key in results
+  std::string_view json;      // the key in results
+  std::string_view former{};  // the key in results of earlier versions
   size_t part;
   size_t whole;
 };

@@ -47,7 +47,7 @@ StepKind wait_before(std::span<const Step> steps) {
 
 bool finds_message(StepKind kind) { return kind == StepKind::kHandle || kind == StepKind::kTake; }
 bool finds_nothing(StepKind kind) {
-  return kind == StepKind::kLook || kind == StepKind::kPollEmpty || kind == StepKind::kIdle;
+  return kind == StepKind::kPoll || kind == StepKind::kPollEmpty || kind == StepKind::kIdle;
 }
 
 Status not_recorded(const char* what) {
@@ -240,7 +240,7 @@ std::vector<Step> MessagePaths::thread_part(uint32_t thread, Time from, Time to,
       --own;
     }
   }
-  // Looks between other messages are part of them: only those behind the last one find this one.
+  // Polls between other messages are part of them: only those behind the last one find this one.
   size_t first_other = own;
   size_t end_of_others = 0;
   for (size_t i = 0; i < own; ++i) {

@@ -69,22 +69,22 @@ TEST(Tile, LeavesTheEarlierOfTwoThatOverlapWhole) {
 
 TEST(Tile, CutsWhatReachesBeyondAndExplainsNothingThatItDoesNotKnow) {
   const auto tiled =
-      tile({step(StepKind::kLook, 0, 120), step(StepKind::kHandle, 150, 500)}, 100, 200);
+      tile({step(StepKind::kPoll, 0, 120), step(StepKind::kHandle, 150, 500)}, 100, 200);
   EXPECT_THAT(kinds_of(tiled),
-              ElementsAre(StepKind::kLook, StepKind::kUnexplained, StepKind::kHandle));
+              ElementsAre(StepKind::kPoll, StepKind::kUnexplained, StepKind::kHandle));
   expect_no_gap(tiled, 100, 200);
   EXPECT_THAT(kinds_of(tile({}, 5, 9)), ElementsAre(StepKind::kUnexplained));
-  EXPECT_TRUE(tile({step(StepKind::kLook, 0, 100)}, 200, 200).empty());
+  EXPECT_TRUE(tile({step(StepKind::kPoll, 0, 100)}, 200, 200).empty());
 }
 
 TEST(Merged, JoinsOnlyWhatIsTheSameAtTheSamePlace) {
-  std::vector<Step> steps = {step(StepKind::kLook, 0, 5), step(StepKind::kLook, 5, 9),
-                             step(StepKind::kHandle, 9, 20), step(StepKind::kLook, 20, 21)};
-  steps.push_back(step(StepKind::kLook, 21, 30));
+  std::vector<Step> steps = {step(StepKind::kPoll, 0, 5), step(StepKind::kPoll, 5, 9),
+                             step(StepKind::kHandle, 9, 20), step(StepKind::kPoll, 20, 21)};
+  steps.push_back(step(StepKind::kPoll, 21, 30));
   steps.back().node = 1;
   const auto result = merged(steps);
   EXPECT_THAT(kinds_of(result),
-              ElementsAre(StepKind::kLook, StepKind::kHandle, StepKind::kLook, StepKind::kLook));
+              ElementsAre(StepKind::kPoll, StepKind::kHandle, StepKind::kPoll, StepKind::kPoll));
   expect_no_gap(result, 0, 30);
 }
 

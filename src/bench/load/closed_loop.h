@@ -115,8 +115,8 @@ class ClosedLoop {
   const LoopClock& clock() const { return clock_; }
 
  private:
-  // Few: where others want this CPU, each look may cost their time slices.
-  static constexpr uint32_t kIdlePollsPerLook = 64;
+  // Few: where others want this CPU, each poll may cost their time slices.
+  static constexpr uint32_t kIdlePollsPerCheck = 64;
   static constexpr uint32_t kIdlePollsBeforeSleep = 256;
 
   struct Place {
@@ -190,9 +190,9 @@ class ClosedLoop {
       } else {
         if (halt_.load(std::memory_order_relaxed)) [[unlikely]]
           break;
-        if (++idle_polls % kIdlePollsPerLook == 0) {
+        if (++idle_polls % kIdlePollsPerCheck == 0) {
           const uint64_t unanswered = posted_ - outcome.completed - unmeasured_;
-          if (!look(last, unanswered, &outcome.status)) break;
+          if (!can_go_on(last, unanswered, &outcome.status)) break;
         }
         if (wake_rested()) {
           waiter.progress();
@@ -333,7 +333,7 @@ class ClosedLoop {
   }
 
   // Rarely, and only while nothing comes: whether it still makes sense to wait.
-  bool look(uint64_t last, uint64_t unanswered, Status* status) {
+  bool can_go_on(uint64_t last, uint64_t unanswered, Status* status) {
     show_activity();
     *status = first_failure();
     if (!status->ok()) return false;

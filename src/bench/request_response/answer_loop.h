@@ -10,6 +10,7 @@
 #include "src/bench/experiment/point.h"
 #include "src/bench/load/payload_pattern.h"
 #include "src/bench/request_response/request_response_settings.h"
+#include "verbena/data_path.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -58,43 +59,31 @@ class AnswerWork {
   uint64_t mismatches_ = 0;
 };
 
-// How often a responder looked for requests: what it costs to have many mailboxes that are empty
-// ("patterns" 7). Counted from the first poll that found a request to the last one.
-class LookCount {
+// What the polls of a responding thread found: what it costs to have many mailboxes that are empty
+// ("patterns" 7). From the first poll that found a request to the last one, so that the waits
+// before and after the load do not count.
+class PollCount {
  public:
   void count(uint32_t found) {
-    ++polls_;
-    if (found == 0) return;
-    if (first_ == 0) first_ = polls_;
-    last_ = polls_;
+    if (found != 0 || !begun_) read(found);
   }
 
-  uint64_t polls() const { return first_ == 0 ? 0 : last_ - first_ + 1; }
+  DataPathStatistics between() const { return begun_ ? last_ - first_ : DataPathStatistics(); }
 
  private:
-  uint64_t polls_ = 0;
-  uint64_t first_ = 0;
-  uint64_t last_ = 0;
+  // Not in the loop, where it changes what compilers do with the poll.
+  __attribute__((noinline)) void read(uint32_t found) {
+    begun_ = found != 0;
+    (begun_ ? last_ : first_) = data_path_statistics();
+  }
+
+  bool begun_ = false;
+  DataPathStatistics first_ = data_path_statistics();
+  DataPathStatistics last_;
 };
 
 // Of Report::counters.
-enum Counter : size_t { kLooks, kEmptyLooks };
-
-struct Looks {
-  uint64_t all = 0;
-  uint64_t empty = 0;
-};
-
-// What `polls` with `requests` found requests mean in looks. With mailboxes, a poll looks at each
-// of `connections`, and where a request was and a connection may have more, at the next one too;
-// with receives, a poll takes completions until there is none.
-inline Looks looks_of(uint64_t polls, uint64_t requests, uint64_t connections, bool mailboxes,
-                      uint32_t pending) {
-  if (!mailboxes) return {.all = polls + requests, .empty = polls};
-  const uint64_t mailbox_polls = polls * connections;
-  if (pending > 1) return {.all = mailbox_polls + requests, .empty = mailbox_polls};
-  return {.all = mailbox_polls, .empty = mailbox_polls > requests ? mailbox_polls - requests : 0};
-}
+enum Counter : size_t { kPolls, kEmptyPolls };
 
 // So long a thread polls before it sleeps, where it may: a sleep costs a system call, and the other
 // side more for every message while this one is awake only by an event.
@@ -103,15 +92,15 @@ inline constexpr uint32_t kIdlePollsBeforeSleep = 256;
 // `poll()` answers what has come and returns how many. Returns when told to halt, or why nothing
 // will come any more.
 template <typename Responder, typename Poll>
-Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, LookCount& looks,
+Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, PollCount& polls,
                          bool block, Poll&& poll) {
-  // Few: where others want this CPU, each look may cost their time slices.
-  constexpr uint32_t kIdlePollsPerLook = 64;
+  // Few: where others want this CPU, each poll may cost their time slices.
+  constexpr uint32_t kIdlePollsPerCheck = 64;
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!halt.load(std::memory_order_relaxed)) {
     const uint32_t found = poll();
-    looks.count(found);
+    polls.count(found);
     if (found > 0) {
       idle_polls = 0;
       waiter.progress();
@@ -119,7 +108,7 @@ Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, Lo
     }
     // Asleep it is woken often enough to see `halt`.
     if (!block || idle_polls < kIdlePollsBeforeSleep || !responder.wait(-1)) waiter.idle();
-    if (++idle_polls % kIdlePollsPerLook == 0 && !responder.status().ok()) {
+    if (++idle_polls % kIdlePollsPerCheck == 0 && !responder.status().ok()) {
       return responder.status();
     }
   }

@@ -38,7 +38,6 @@ class DispatchedTarget {
 
   char* request_buffer(uint32_t slot) { return worker_.request_buffer(responder_, slot); }
   PostResult try_post(uint32_t slot, uint32_t bytes) {
-    note_hand_over();
     return worker_.hand_over(responder_, slot, bytes) ? PostResult::kPosted
                                                       : PostResult::kWouldBlock;
   }
@@ -62,20 +61,16 @@ class DispatchedTarget {
 // Carries requests until the phase ends. `poll()` returns how often a message was moved.
 template <typename Requester, typename Poll>
 Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
-  constexpr uint32_t kIdlePollsPerLook = 64;
-  const uint64_t mailboxes =
-      uint64_t{job.node().requesting} * job.setup.point.pending * dispatcher.requesters().size();
+  constexpr uint32_t kIdlePollsPerCheck = 64;
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!job.team.halted()) {
-    note_looks(mailboxes);
     if (poll() > 0) {
-      note_hand_over();
       waiter.progress();
       continue;
     }
     waiter.idle();
-    if (++idle_polls % kIdlePollsPerLook != 0) continue;
+    if (++idle_polls % kIdlePollsPerCheck != 0) continue;
     for (const Requester* requester : dispatcher.requesters()) {
       VERBENA_RETURN_IF_ERROR(requester->status());
     }
@@ -125,7 +120,6 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report,
     for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
       dispatch->workers.push_back(&dispatcher.worker(worker));
     }
-    if (VirtualTime* const time = VirtualTime::current()) time->announce_hand_overs();
     job.dispatch = std::static_pointer_cast<DispatchBase>(dispatch);
     job.team.finished();
     return serve_workers(job, dispatcher, report.report, step);

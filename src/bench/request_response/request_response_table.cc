@@ -143,7 +143,7 @@ std::string request_response_table(const std::vector<PointResult>& results) {
              "not travel); CPU: {} per message at requester and responder, polls\nthat found "
              "nothing "
              "left out; numbers are medians over the runs, spread is that of the rate\n{}",
-             unit, shapes ? "empty: share of the responders' looks that found no request\n" : "") +
+             unit, shapes ? "empty: share of the responders' polls that found nothing\n" : "") +
          simulation_text(results);
 }
 

@@ -21,8 +21,10 @@ namespace {
 using Settings = RequestResponseSettings;
 
 constexpr std::array<std::string_view, 1> kLineAxes = {"protocol"};
-constexpr std::array kMetrics = {
-    ShareMetric{.json = "empty_look_share", .part = kEmptyLooks, .whole = kLooks}};
+constexpr std::array kMetrics = {ShareMetric{.json = "empty_poll_share",
+                                             .former = "empty_look_share",
+                                             .part = kEmptyPolls,
+                                             .whole = kPolls}};
 
 class RequestResponseWorkload : public Workload {
  public:

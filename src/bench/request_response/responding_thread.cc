@@ -89,26 +89,21 @@ class RespondingThread final : public RespondingTarget {
     }
     AnswerWork<kVerify> work(point, std::move(keys));
     const bool block = point.wait == WaitMode::kBlock;
-    LookCount looks;
+    PollCount polls;
     std::unique_ptr<PollCost> cost;
     if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
     job_.team.finished();
     const Status status =
         cost != nullptr ? answer_until_halt(
-                              *responder_, job_.team.halt(), looks, block,
+                              *responder_, job_.team.halt(), polls, block,
                               [&] { return cost->measure([&] { return responder_->poll(work); }); })
-                        : answer_until_halt(*responder_, job_.team.halt(), looks, block,
+                        : answer_until_halt(*responder_, job_.team.halt(), polls, block,
                                             [&] { return responder_->poll(work); });
     Report& report = report_.report;
     report.requests = work.requests();
     report.mismatches = work.mismatches();
-    const Protocol protocol = request_response_settings(point).protocol;
-    const bool mailboxes = protocol == Protocol::kWriteSend || protocol == Protocol::kWriteWrite;
-    const Looks found = looks_of(looks.polls(), work.requests(), connections(),
-                                 mailboxes && Design::kLayout != MarkLayout::kImmediate,
-                                 pending_per_queue_pair(point));
-    report.counters[kLooks] = found.all;
-    report.counters[kEmptyLooks] = found.empty;
+    report.counters[kPolls] = polls.between().polls;
+    report.counters[kEmptyPolls] = polls.between().empty_polls;
     if (cost != nullptr && cost->per_message()) {
       report.costs = {{*cost->per_message(), cost->messages()}};
     }

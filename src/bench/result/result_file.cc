@@ -104,7 +104,8 @@ RunResult run_from(const json& row, const WorkloadTraits& workload) {
   run.requester_cost = cost_from(row.at("cpu").at("requester"));
   run.responder_cost = cost_from(row.at("cpu").at("responder"));
   for (const ShareMetric& metric : workload.metrics) {
-    const auto share = row.find(metric.json);
+    auto share = row.find(metric.json);
+    if (share == row.end() && !metric.former.empty()) share = row.find(metric.former);
     run.metrics.push_back(share == row.end() ? std::nullopt : std::optional(share->get<double>()));
   }
   if (row.contains("simulation")) {

@@ -158,6 +158,14 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   EXPECT_EQ(count_runs(groups, 3, *results), 3u);
   EXPECT_EQ(count_runs(groups, 5, *results), 7u);
 
+  // As an earlier version wrote it.
+  json earlier = result_document(origin, {first});
+  json& run = earlier["results"][0]["run_results"][0];
+  run["empty_look_share"] = run["empty_poll_share"];
+  run.erase("empty_poll_share");
+  ASSERT_TRUE(write_json_file(path, earlier).ok());
+  EXPECT_EQ(to_json(read_results(path, origin, groups).value()[0]), to_json(first));
+
   const auto refusal = [&] { return read_results(path, origin, groups).status().message(); };
   origin.plan["runs"] = 4;
   EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("plan")));

@@ -64,7 +64,7 @@ constexpr std::array kAxes = {
         "The same in the remote region; receives of SENDs are always in sequence"),
     name_axis<OperationNames, &Settings::operation>(
         "operation", "operation", "operation", "write",
-        "write, read, send, fetch-add, compare-swap, look, or all"),
+        "write, read, send, fetch-add, compare-swap, poll, or all"),
     name_axis<MethodNames, &Settings::method>(
         "method", "method", "method", "sgl",
         "How buffers become work requests: sp, sgl, doorbell, or all"),

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "src/base/virtual_time.h"
+#include "verbena/data_path.h"
 
 namespace verbena::bench {
 
@@ -119,19 +119,17 @@ char* VerbsRequester::request_buffer(uint32_t slot) {
 void VerbsRequester::gather(uint32_t slot) {
   auto* to = reinterpret_cast<char*>(staged_[slot].addr);
   for (const ibv_sge& piece : pieces_of(slot)) {
-    std::memcpy(to, reinterpret_cast<const void*>(piece.addr), piece.length);
+    copy_bytes(to, reinterpret_cast<const void*>(piece.addr), piece.length);
     to += piece.length;
   }
-  note_bytes(staged_[slot].length);
 }
 
 void VerbsRequester::scatter(uint32_t slot) {
   const auto* from = reinterpret_cast<const char*>(staged_[slot].addr);
   for (const ibv_sge& piece : pieces_of(slot)) {
-    std::memcpy(reinterpret_cast<void*>(piece.addr), from, piece.length);
+    copy_bytes(reinterpret_cast<void*>(piece.addr), from, piece.length);
     from += piece.length;
   }
-  note_bytes(staged_[slot].length);
 }
 
 void VerbsRequester::ask() {

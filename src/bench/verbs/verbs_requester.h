@@ -16,6 +16,7 @@
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_settings.h"
 #include "src/channel/post_list.h"
+#include "verbena/data_path.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -38,7 +39,7 @@ class VerbsRequester {
     flush();
     ibv_wc completions[kPolledAtOnce];
     const int polled =
-        ibv_poll_cq(connection_.endpoint.send_completions->get(), kPolledAtOnce, completions);
+        poll_completions(connection_.endpoint.send_completions->get(), kPolledAtOnce, completions);
     uint32_t found = 0;
     for (int i = 0; i < polled; ++i) {
       if (completions[i].status != IBV_WC_SUCCESS) [[unlikely]] {

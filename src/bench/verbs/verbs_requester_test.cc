@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
-#include "src/bench/verbs/mark_looker.h"
+#include "src/bench/verbs/mark_poller.h"
 #include "src/bench/verbs/verbs_settings.h"
 #include "src/bench/verbs/verbs_workload.h"
 #include "src/device/sim/cluster_for_test.h"
@@ -276,10 +276,10 @@ void connect_in(sim::Cluster& cluster, const Point& point,
   responder.join();
 }
 
-TEST(MarkLooker, FindsTheMarksThatAreSetInEveryRound) {
+TEST(MarkPoller, FindsTheMarksThatAreSetInEveryRound) {
   Point point = verbs_workload().point();
   VerbsSettings& verbs = verbs_settings(point);
-  verbs.operation = Operation::kLook;
+  verbs.operation = Operation::kPoll;
   verbs.entries = 5;
   verbs.size_bytes = 3;
   point.pending = 2;
@@ -291,15 +291,15 @@ TEST(MarkLooker, FindsTheMarksThatAreSetInEveryRound) {
     region[4 * 3 + 2] = 1;      // of the last
     region[5 * 3 + 2] = 1;      // of none
     region[3] = region[4] = 1;  // data
-    MarkLooker looker(point, std::move(connection));
+    MarkPoller poller(point, std::move(connection));
     const uint64_t begun_ns = now_ns();
     uint32_t taken = 0;
-    for (uint32_t slot = 0; slot < 2; ++slot) looker.try_post(slot, 0);
-    EXPECT_EQ(looker.poll([&](uint32_t slot, std::span<const char>) { taken += slot + 1; }), 2u);
+    for (uint32_t slot = 0; slot < 2; ++slot) poller.try_post(slot, 0);
+    EXPECT_EQ(poller.poll([&](uint32_t slot, std::span<const char>) { taken += slot + 1; }), 2u);
     EXPECT_EQ(taken, 3u);
-    EXPECT_EQ(looker.found(), 4u);
+    EXPECT_EQ(poller.found(), 4u);
     EXPECT_GT(now_ns(), begun_ns);
-    EXPECT_EQ(looker.poll([](uint32_t, std::span<const char>) {}), 0u);
+    EXPECT_EQ(poller.poll([](uint32_t, std::span<const char>) {}), 0u);
   });
 }
 

@@ -16,7 +16,7 @@ enum class Operation : uint8_t {
   kSend,
   kFetchAdd,
   kCompareSwap,
-  kLook,  // no verb: a round of looks at the marks of channels into which nobody writes
+  kPoll,  // no verb: a round of polls of the marks of channels into which nobody writes
 };
 
 // Vector IO, for WRITE as an example:
@@ -30,7 +30,7 @@ enum class AccessPattern : uint8_t { kSequential, kRandom };
 
 inline constexpr std::array kOperations = {Operation::kWrite,       Operation::kRead,
                                            Operation::kSend,        Operation::kFetchAdd,
-                                           Operation::kCompareSwap, Operation::kLook};
+                                           Operation::kCompareSwap, Operation::kPoll};
 inline constexpr std::array kVectorMethods = {VectorMethod::kSp, VectorMethod::kSgl,
                                               VectorMethod::kDoorbell};
 inline constexpr std::array kAccessPatterns = {AccessPattern::kSequential, AccessPattern::kRandom};
@@ -47,10 +47,10 @@ inline constexpr const char* operation_name(Operation operation) {
       return "fetch-add";
     case Operation::kCompareSwap:
       return "compare-swap";
-    case Operation::kLook:
+    case Operation::kPoll:
       break;
   }
-  return "look";
+  return "poll";
 }
 
 inline constexpr const char* vector_method_name(VectorMethod method) {

@@ -10,10 +10,11 @@
 #include "src/bench/run/request_phases.h"
 #include "src/bench/run/responding_steps.h"
 #include "src/bench/run/thread_connection.h"
-#include "src/bench/verbs/mark_looker.h"
+#include "src/bench/verbs/mark_poller.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_requester.h"
 #include "src/bench/verbs/verbs_settings.h"
+#include "verbena/data_path.h"
 
 namespace verbena::bench {
 
@@ -33,9 +34,9 @@ Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, co
                            reach(job, number, job.wiring().requesting[number].peers.front()));
   VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection, connect_verbs(job.device, job.domain, point,
                                                                      /*responds=*/false, *control));
-  if (verbs_settings(point).operation == Operation::kLook) {
-    MarkLooker looker(point, std::move(connection));
-    serve_requests(job, number, report, step, looker);
+  if (verbs_settings(point).operation == Operation::kPoll) {
+    MarkPoller poller(point, std::move(connection));
+    serve_requests(job, number, report, step, poller);
   } else {
     VerbsRequester requester(point, std::move(connection), job.setup.seed + number);
     serve_requests(job, number, report, step, requester);
@@ -91,8 +92,8 @@ class VerbsRespondingThread final : public RespondingTarget {
   uint32_t poll(Status* status) {
     constexpr int kPolledAtOnce = 16;
     ibv_wc completions[kPolledAtOnce];
-    const int polled =
-        ibv_poll_cq(connection_->endpoint.receive_completions->get(), kPolledAtOnce, completions);
+    const int polled = poll_completions(connection_->endpoint.receive_completions->get(),
+                                        kPolledAtOnce, completions);
     for (int i = 0; i < polled; ++i) {
       if (completions[i].status != IBV_WC_SUCCESS) {
         // The other side has ended its queue pair: that it is gone, others tell.

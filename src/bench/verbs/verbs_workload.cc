@@ -27,7 +27,7 @@ An operation moves --entries buffers of --size bytes. --method says how they bec
   doorbell  a work request for each, all posted with one doorbell
 With one entry, sgl and doorbell are the plain verb.
 
-look is no verb: it polls the marks of --entries channels of --size bytes in the own region, into
+poll is no verb: it polls the marks of --entries channels of --size bytes in the own region, into
 which nobody writes. Its latency is what polling so many channels takes.
 
 Addresses: a region is used from its beginning to its end, again and again (seq), or each place is

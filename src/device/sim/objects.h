@@ -34,7 +34,7 @@ struct Context {
 struct Region {
   ibv_mr verbs{};
   Node* node = nullptr;
-  Fiber* owner = nullptr;  // the thread that looks at what devices write there
+  Fiber* owner = nullptr;  // the thread that polls what devices write there
   uint64_t iova = 0;
   uint64_t length_bytes = 0;
   std::byte* base = nullptr;
@@ -55,7 +55,7 @@ struct Channel {
 struct Cq {
   ibv_cq verbs{};
   Node* node = nullptr;
-  Fiber* poller = nullptr;  // who looked last
+  Fiber* poller = nullptr;  // who polled last
   Channel* channel = nullptr;
   bool armed = false;
   bool overrun = false;

@@ -20,7 +20,7 @@ struct StepText {
 
 // clang-format off
 constexpr StepText kTexts[] = {
-    {StepKind::kLook, Unit::kProcessor, false, "looks at slots"},
+    {StepKind::kPoll, Unit::kProcessor, false, "polls of slots"},
     {StepKind::kHandle, Unit::kProcessor, false, "handling by the thread"},
     {StepKind::kCopy, Unit::kProcessor, false, "copying or clearing"},
     {StepKind::kHandOver, Unit::kProcessor, false, "hand-over to another thread"},
@@ -36,7 +36,7 @@ constexpr StepText kTexts[] = {
     {StepKind::kIdle, Unit::kProcessor, true, "polling, nothing comes"},
     {StepKind::kAsleep, Unit::kProcessor, true, "asleep"},
     {StepKind::kOtherWork, Unit::kProcessor, false, "other work of the thread"},
-    {StepKind::kDetection, Unit::kProcessor, true, "visible, not looked at yet (detection)"},
+    {StepKind::kDetection, Unit::kProcessor, true, "visible, not polled yet (detection)"},
     {StepKind::kOtherMessages, Unit::kProcessor, true, "the thread is busy with other messages"},
     {StepKind::kDoorbell, Unit::kBus, false, "doorbell over the bus"},
     {StepKind::kEntryFetch, Unit::kBus, false, "entry fetch"},
@@ -172,11 +172,11 @@ void Recorder::charged(const Fiber& fiber, Time begin, Time end) {
   thread_step(fiber, charge.kind, begin, end, charge.named ? &charge.message : nullptr);
 }
 
-void Recorder::worked(const Fiber& fiber, bool found, Time begin, Time looked, Time copied,
+void Recorder::worked(const Fiber& fiber, bool found, Time begin, Time polled, Time copied,
                       Time end) {
   const Time copies = end - std::min(copied, end - begin);
-  const Time handling = found ? std::min(begin + looked, copies) : copies;
-  thread_step(fiber, StepKind::kLook, begin, handling);
+  const Time handling = found ? std::min(begin + polled, copies) : copies;
+  thread_step(fiber, StepKind::kPoll, begin, handling);
   thread_step(fiber, StepKind::kHandle, handling, copies);
   thread_step(fiber, StepKind::kCopy, copies, end);
 }

@@ -25,7 +25,7 @@ struct QueuePair;
 
 enum class StepKind : uint8_t {
   // Of a thread.
-  kLook,           // at memory in which nothing has come
+  kPoll,           // of words in memory
   kHandle,         // what was found there
   kCopy,           // and clearing
   kHandOver,       // to another thread
@@ -41,7 +41,7 @@ enum class StepKind : uint8_t {
   kIdle,           // polls, and nothing comes
   kAsleep,         //
   kOtherWork,      //
-  kDetection,      // what had come was not looked at yet
+  kDetection,      // what had come was not polled yet
   kOtherMessages,  // a thread's time for them
   // Of the bus.
   kDoorbell,
@@ -182,8 +182,8 @@ class Recorder {
     next_charge_ = {.kind = kind, .named = true, .message = of(qp, first).message};
   }
   void charged(const Fiber& fiber, Time begin, Time end);
-  // A thread's own work from `begin` to `end`: looks first, copies last.
-  void worked(const Fiber& fiber, bool found, Time begin, Time looked, Time copied, Time end);
+  // A thread's own work from `begin` to `end`: polls first, copies last.
+  void worked(const Fiber& fiber, bool found, Time begin, Time polled, Time copied, Time end);
   // The doorbell for the WQEs from `first` to before `count`; no thread outside of all.
   void rung(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t count, Time now,
             Time there);

@@ -55,7 +55,7 @@ constexpr Parameter kParameters[] = {
     {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC is attached to the first"},
     {"hyperthread_slowdown", Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
     {"cpu_jitter", Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
-    {"cpu_look", Unit::kNs, &Profile::cpu_look, "a look at a slot that nothing has come to, loop included"},
+    {"cpu_poll", Unit::kNs, &Profile::cpu_poll, "a poll of a word in the cache, loop included"},
     {"cpu_device_line", Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
     {"cpu_message", Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
     {"cpu_copy", Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},

@@ -27,7 +27,7 @@ struct Profile {
   uint64_t sockets = 0;
   uint64_t hyperthread_percent = 0;
   uint64_t jitter_percent = 0;
-  Time cpu_look = 0;
+  Time cpu_poll = 0;
   Time cpu_device_line = 0;
   Time cpu_message = 0;
   Time cpu_copy_kib = 0;

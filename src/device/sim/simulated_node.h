@@ -39,7 +39,6 @@ class Node {
   const uint32_t number;
   bool crashed = false;
   uint64_t slow_percent = 100;  // what its threads do takes so long; above 100: a slow node
-  bool hand_overs = false;
   Time blueflame_lock_free_at = 0;
   const Fiber* blueflame_lock_holder = nullptr;  // the last one
   std::vector<Fiber*> threads;

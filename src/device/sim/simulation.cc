@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kFabricSeed = 0x66616272;
 // Writes that nobody polls for do not keep a polling loop busy for longer.
 constexpr uint32_t kMostRounds = 4096;
-// A polling loop that nothing comes to looks again after that long: peers may have gone.
+// A polling loop that nothing comes to polls again after that long: peers may have gone.
 constexpr Time kLongestIdle = 1'000'000 * kPsPerNs;
 
 Time to_time(uint64_t ns) { return ns > kNever / kPsPerNs ? kNever : ns * kPsPerNs; }
@@ -116,10 +116,11 @@ void Simulation::resume(Fiber& fiber) {
   fiber.state = Fiber::State::kRunning;
   fiber.local = std::max(fiber.local, now_);
   running_ = &fiber;
-  cpu_work = CpuWork{};
+  main_counters_ = std::exchange(internal::data_path_counters, fiber.counters);
   before_switch(&main_stack_, fiber.stack);
   fiber.context = std::move(fiber.context).resume();
   after_switch(fiber.stack, main_stack_);
+  fiber.counters = std::exchange(internal::data_path_counters, main_counters_);
   running_ = nullptr;
   if (fiber.state == Fiber::State::kEnded) {
     end_stack(fiber.stack);
@@ -146,7 +147,7 @@ void Simulation::schedule(Fiber& fiber, Time when) {
 
 void Simulation::wake(Fiber& fiber, Time when) {
   if (fiber.state != Fiber::State::kPolling) {
-    // It looks again before it waits: see idle().
+    // It polls again before it waits: see idle().
     fiber.called = true;
     return;
   }
@@ -155,49 +156,64 @@ void Simulation::wake(Fiber& fiber, Time when) {
 
 // ---- CPU time ----
 
+namespace {
+
+// Of words in memory: those of completion queues are charged by the device.
+uint64_t polls_of(const internal::DataPathCounters& counters) {
+  return counters.empty_polls + counters.leading_polls + counters.marks;
+}
+
+}  // namespace
+
 Time Simulation::taken(Fiber& fiber, Time alone) const {
   const Time mean = fiber.node->slowed(alone);
   const Time range = mean * fiber.node->profile.jitter_percent / 100;
   return range == 0 ? mean : mean - range + fiber.dice.below(2 * range + 1);
 }
 
-void Simulation::flush_work(Fiber& fiber) {
-  const CpuWork work = std::exchange(cpu_work, CpuWork{});
+void Simulation::charge_data_path(Fiber& fiber, uint64_t least_polls) {
+  const internal::DataPathCounters& now = internal::data_path_counters;
+  const internal::DataPathCounters before = std::exchange(fiber.charged, now);
+  const uint64_t messages = now.marks - before.marks;
+  const uint64_t lines = messages + now.further_lines - before.further_lines;
+  const uint64_t polls = std::max(polls_of(now) - polls_of(before), least_polls);
+  const uint64_t bytes =
+      now.bytes_copied - before.bytes_copied + now.bytes_cleared - before.bytes_cleared;
+
   const Profile& profile = fiber.node->profile;
-  const Time looked = (work.looks + work.messages) * profile.cpu_look;
-  const Time copied = work.bytes * profile.cpu_copy_kib / 1024;
-  Time spent = looked + copied;
-  if (work.messages > 0) {
-    fiber.unseen -= std::min(fiber.unseen, work.messages + work.further);
+  const Time polled = polls * profile.cpu_poll;
+  const Time copied = bytes * profile.cpu_copy_kib / 1024;
+  Time spent = polled + copied;
+  if (messages > 0) {
+    fiber.unseen -= std::min(fiber.unseen, lines);
     fiber.rounds = 0;
     Time line = profile.cpu_device_line;
     if (fiber.node->remote(fiber)) line += profile.cpu_remote_line;
-    spent += work.messages * (profile.cpu_message + line);
+    spent += messages * profile.cpu_message + lines * line;
   }
   spent = taken(fiber, spent);
   if (recorder_ != nullptr) {
-    recorder_->worked(fiber, work.messages > 0, fiber.local, fiber.node->slowed(looked),
+    recorder_->worked(fiber, messages > 0, fiber.local, fiber.node->slowed(polled),
                       fiber.node->slowed(copied), fiber.local + spent);
   }
   fiber.local += spent;
   fiber.busy += spent;
-  if (work.hand_overs > 0 && fiber.node->hand_overs) {
-    const Time seen = fiber.local + profile.cpu_line_transfer;
-    if (recorder_ != nullptr) {
-      recorder_->thread_step(fiber, StepKind::kHandOver, fiber.local,
-                             fiber.local + work.hand_overs * profile.cpu_line_transfer);
-    }
-    fiber.local += work.hand_overs * profile.cpu_line_transfer;
-    fiber.busy += work.hand_overs * profile.cpu_line_transfer;
-    for (Fiber* other : fiber.node->threads) {
-      if (other != &fiber) wake(*other, seen);
-    }
+  // The line of a word comes from the core that published it.
+  const Time moved = (now.consumed_words - before.consumed_words) * profile.cpu_line_transfer;
+  if (recorder_ != nullptr) {
+    recorder_->thread_step(fiber, StepKind::kHandOver, fiber.local, fiber.local + moved);
+  }
+  fiber.local += moved;
+  fiber.busy += moved;
+  if (now.hand_overs == before.hand_overs) return;
+  for (Fiber* other : fiber.node->threads) {
+    if (other != &fiber) wake(*other, fiber.local);
   }
 }
 
 void Simulation::charge(Time cpu) {
   if (running_ == nullptr) return;
-  flush_work(*running_);
+  charge_data_path(*running_);
   cpu = taken(*running_, cpu);
   if (recorder_ != nullptr) {
     recorder_->charged(*running_, running_->local, running_->local + cpu);
@@ -209,7 +225,7 @@ void Simulation::charge(Time cpu) {
 void Simulation::catch_up() {
   if (running_ == nullptr) return;
   Fiber& fiber = *running_;
-  flush_work(fiber);
+  charge_data_path(fiber);
   while (events_.next_at() <= fiber.local) {
     if (events_.front().act == resume_event) {
       // Another thread's turn: it needs this one's place on the processor.
@@ -248,20 +264,20 @@ void Simulation::stand_still() {
 
 uint64_t Simulation::now_ns() {
   if (running_ == nullptr) return now_ / kPsPerNs;
-  flush_work(*running_);
+  charge_data_path(*running_);
   return running_->local / kPsPerNs;
 }
 
 uint64_t Simulation::cycles() {
   if (running_ == nullptr) return 0;
-  flush_work(*running_);
+  charge_data_path(*running_);
   return running_->busy / running_->node->profile.cpu_cycle;
 }
 
 void Simulation::sleep_ns(uint64_t duration_ns) {
   VERBENA_ASSERT(running_ != nullptr);
   Fiber& fiber = *running_;
-  flush_work(fiber);
+  charge_data_path(fiber);
   ++fiber.generation;
   schedule(fiber, after(fiber.local, to_time(duration_ns)));
   leave(Fiber::State::kReady);
@@ -270,9 +286,9 @@ void Simulation::sleep_ns(uint64_t duration_ns) {
 void Simulation::idle(uint64_t due_ns) {
   VERBENA_ASSERT(running_ != nullptr);
   Fiber& fiber = *running_;
-  if (cpu_work.looks == 0 && cpu_work.messages == 0) ++cpu_work.looks;
+  charge_data_path(fiber, /*least_polls=*/1);  // a round of a loop takes time whatever is in it
   catch_up();
-  // Something came since this thread looked there: it looks again at once.
+  // Something came since this thread polled there: it polls again at once.
   if (std::exchange(fiber.called, false)) return;
   if (fiber.unseen > 0 && ++fiber.rounds < kMostRounds) return;
   fiber.unseen = 0;
@@ -288,15 +304,10 @@ void Simulation::wake_pollers() {
   for (const auto& fiber : fibers_) wake(*fiber, now_);
 }
 
-void Simulation::announce_hand_overs() {
-  VERBENA_ASSERT(here() != nullptr);
-  here()->hand_overs = true;
-}
-
 bool Simulation::wait_at(const void* place, uint64_t deadline_ns) {
   VERBENA_ASSERT(running_ != nullptr);
   Fiber& fiber = *running_;
-  flush_work(fiber);
+  charge_data_path(fiber);
   waiting_[place].push_back(&fiber);
   fiber.place = place;
   fiber.timed_out = false;
@@ -355,7 +366,7 @@ void* Simulation::start_thread(const std::string& name, std::function<void()> bo
                                           main_ = std::move(main);
                                           fiber.body();
                                           fiber.body = nullptr;
-                                          flush_work(fiber);
+                                          charge_data_path(fiber);
                                           fiber.state = Fiber::State::kEnded;
                                           before_switch(nullptr, main_stack_);
                                           return std::move(main_);

@@ -7,9 +7,10 @@
 //
 // While a Simulation exists, the thread of the system that made it lives in virtual time
 // (virtual_time.h). Threads that are started there become fibers of the current node. A fiber runs
-// without time passing; the device and the polling loops charge it the CPU time of what it does,
-// which puts its own clock ahead. Before it sees anything that others may have changed, everything
-// that happens until then is made to happen (catch_up()), so all see each other in order.
+// without time passing; it is charged the CPU time of what it does, by the device and for what the
+// data path counts (verbena/data_path.h), which puts its own clock ahead. Before it sees anything
+// that others may have changed, everything that happens until then is made to happen (catch_up()),
+// so all see each other in order.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -25,6 +26,7 @@
 #include "src/base/virtual_time.h"
 #include "src/device/sim/event_queue.h"
 #include "src/device/sim/switched_stack.h"
+#include "verbena/data_path.h"
 
 namespace verbena::sim {
 
@@ -53,8 +55,11 @@ struct Fiber {
   bool called = false;          // something came that its polling loop has perhaps not seen
   const void* place = nullptr;  // where it waits
   // Writes into its memory that it has not come across: while there are any, its polling loop goes
-  // on, since one round need not look everywhere.
+  // on, since one round need not poll everywhere.
   uint64_t unseen = 0;
+  // What it did on the data path, while another thread runs; and what of it was charged.
+  internal::DataPathCounters counters;
+  internal::DataPathCounters charged;
   Random dice{0};  // for what its work takes
   uint32_t rounds = 0;
 };
@@ -113,7 +118,8 @@ class Simulation final : public VirtualTime {
   // Where Device::open() and start_thread() take effect.
   Node* here() const { return running_ != nullptr ? running_->node : here_; }
 
-  // Charges the running thread CPU time, with what it noted in cpu_work; nothing outside of all.
+  // Charges the running thread CPU time, beside what it did on the data path; nothing outside of
+  // all.
   void charge(Time cpu);
   // Makes everything happen that comes before the running thread's clock.
   void catch_up();
@@ -129,7 +135,7 @@ class Simulation final : public VirtualTime {
   // The same until go_on() for it, of which nobody knows yet when that will be.
   void stand_still();
   void go_on(Fiber& fiber) { schedule(fiber, now_); }
-  // The fiber's polling loop looks again at `when`, if it waits.
+  // The fiber's polling loop polls again at `when`, if it waits.
   void wake(Fiber& fiber, Time when);
 
   // --- VirtualTime ---
@@ -139,7 +145,6 @@ class Simulation final : public VirtualTime {
   void sleep_ns(uint64_t duration_ns) override;
   void idle(uint64_t due_ns) override;
   void wake_pollers() override;
-  void announce_hand_overs() override;
   bool wait_at(const void* place, uint64_t deadline_ns) override;
   void wake_waiting_at(const void* place) override;
   void wake_all_at(const void* place) override;
@@ -158,7 +163,8 @@ class Simulation final : public VirtualTime {
   void resume(Fiber& fiber);
   // Leaves the running fiber until it is resumed.
   void leave(Fiber::State state);
-  void flush_work(Fiber& fiber);
+  // Charges what the data path has counted since the last time (verbena/data_path.h).
+  void charge_data_path(Fiber& fiber, uint64_t least_polls = 0);
   // What work takes on this thread that takes so long alone on average.
   Time taken(Fiber& fiber, Time alone) const;
   void schedule(Fiber& fiber, Time when);
@@ -173,6 +179,7 @@ class Simulation final : public VirtualTime {
   bool attention_ = false;
   Recorder* recorder_ = nullptr;
   Fiber* running_ = nullptr;
+  internal::DataPathCounters main_counters_;  // of who runs the simulation
   Node* here_ = nullptr;
   boost::context::fiber main_;
   SwitchedStack main_stack_;

@@ -8,6 +8,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/sim/cluster_for_test.h"
+#include "verbena/data_path.h"
 
 namespace verbena::sim {
 namespace {
@@ -215,8 +216,78 @@ TEST_F(SimulationTest, AnIdlePollerSleepsUntilItIsWokenOrDue) {
   EXPECT_LT(woken_ns, 101 * kUs);
 }
 
-// A poller that nobody wakes looks again all the same: peers may have gone.
-TEST_F(SimulationTest, AnIdlePollerLooksAgainAfterAMillisecond) {
+// Whatever the data path counts takes time, without another word to the simulation.
+TEST_F(SimulationTest, AThreadIsChargedForWhatItsDataPathCounts) {
+  const Profile& profile = cluster_.node(0).profile;
+  Thread thread = cluster_.start(0, [&] {
+    uint64_t word = 0;
+    char mark = 1;
+    uint64_t begun_ns = 0;
+    // Work takes a fifth more or less than it does on average.
+    const auto expect_about = [&begun_ns](Time time) {
+      const double ns = static_cast<double>(time) / kPsPerNs;
+      EXPECT_NEAR(static_cast<double>(now_ns() - begun_ns), ns, 0.25 * ns + 1);
+      begun_ns = now_ns();
+    };
+    begun_ns = now_ns();
+    expect_about(0);
+    for (int i = 0; i < 100; ++i) poll_word(&word);
+    expect_about(100 * profile.cpu_poll);
+    for (int i = 0; i < 10; ++i) poll_mark(&mark, 1);
+    expect_about(10 * (profile.cpu_poll + profile.cpu_device_line + profile.cpu_message));
+    std::vector<char> from(10'240);
+    std::vector<char> to(from.size());
+    copy_bytes(to.data(), from.data(), to.size());
+    expect_about(10 * profile.cpu_copy_kib);
+    clear_bytes(to.data(), to.size());
+    expect_about(10 * profile.cpu_copy_kib);
+    publish_word(&word, uint64_t{1});
+    expect_about(0);
+    for (int i = 0; i < 10; ++i) consume_word(&word);
+    expect_about(10 * (profile.cpu_poll + profile.cpu_line_transfer));
+    store_word(&word, uint64_t{0});
+    expect_about(0);
+  });
+  thread.join();
+}
+
+TEST_F(SimulationTest, APublishedWordIsSeenByThePollersOfItsNode) {
+  uint64_t word = 0;
+  uint64_t seen_ns = 0;
+  Thread poller = cluster_.start(0, [&] {
+    Waiter waiter;
+    while (consume_word(&word) == 0) waiter.idle();
+    seen_ns = now_ns();
+  });
+  Thread publisher = cluster_.start(0, [&] {
+    sleep_ns(100 * kUs);
+    publish_word(&word, uint64_t{1});
+  });
+  poller.join();
+  publisher.join();
+  EXPECT_GE(seen_ns, 100 * kUs);
+  EXPECT_LT(seen_ns, 101 * kUs);
+}
+
+TEST_F(SimulationTest, EachThreadHasStatisticsOfItsOwn) {
+  const uint64_t word = 0;
+  std::vector<Thread> threads;
+  for (uint64_t i = 0; i < 3; ++i) {
+    threads.push_back(cluster_.start(i % 2, [&word, i] {
+      for (uint64_t poll = 0; poll < 10 * (i + 1); ++poll) {
+        poll_word(&word);
+        sleep_ns(10);
+      }
+      EXPECT_EQ(data_path_statistics().polls, 10 * (i + 1));
+    }));
+  }
+  const uint64_t outside = data_path_statistics().polls;
+  for (Thread& thread : threads) thread.join();
+  EXPECT_EQ(data_path_statistics().polls, outside);
+}
+
+// A poller that nobody wakes polls again all the same: peers may have gone.
+TEST_F(SimulationTest, AnIdlePollerPollsAgainAfterAMillisecond) {
   Thread poller = cluster_.start(0, [&] {
     Waiter waiter;
     waiter.idle();

@@ -1,4 +1,4 @@
-// Looks at the marks of polled channels, one after the other, while nothing comes: what a polling
+// Polls the marks of channels, one after the other, while nothing comes: what a polling
 // set costs whoever polls it ("mpiiba" 6.4). The closed loop (closed_loop.h) drives it like a
 // requester: an operation is one round over all marks, done within the poll.
 #pragma once
@@ -8,20 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "src/base/shared_memory.h"
-#include "src/base/virtual_time.h"
 #include "src/bench/experiment/point.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_settings.h"
+#include "verbena/data_path.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
 namespace verbena::bench {
 
-class MarkLooker {
+class MarkPoller {
  public:
   // The mark of a channel is the last byte of its entry in the own region.
-  MarkLooker(const Point& point, VerbsConnection connection)
+  MarkPoller(const Point& point, VerbsConnection connection)
       : channels_(verbs_settings(point).entries),
         channel_bytes_(verbs_settings(point).size_bytes),
         connection_(std::move(connection)) {
@@ -39,7 +38,7 @@ class MarkLooker {
     due_.swap(waiting_);
     const auto rounds = static_cast<uint32_t>(due_.size());
     for (const uint32_t slot : due_) {
-      look();
+      poll_marks();
       take(slot, std::span<const char>());
     }
     due_.clear();
@@ -50,16 +49,15 @@ class MarkLooker {
   bool wait(int64_t /*timeout_ns*/) { return false; }
   const Status& status() const { return status_; }
   MarkLayout mark_layout() const { return MarkLayout::kLastBit; }
-  // Marks that were set when they were looked at.
+  // Marks that were set when they were polled.
   uint64_t found() const { return found_; }
 
  private:
-  void look() {
+  void poll_marks() {
     const char* mark = connection_.endpoint.arena.data() + channel_bytes_ - 1;
     for (uint32_t i = 0; i < channels_; ++i, mark += channel_bytes_) {
-      found_ += load_acquire(mark) != 0 ? 1 : 0;
+      found_ += poll_word(mark) != 0 ? 1 : 0;
     }
-    note_looks(channels_);
   }
 
   const uint32_t channels_;
