@@ -158,6 +158,25 @@ inline T consume_word(const T* address) {
   return word;
 }
 
+// Changes a word that other threads change in the same way: sequentially consistent, and each of them
+// takes the cache line. A hand-over, and the consumption of one. What the word was before.
+template <typename T>
+inline T compare_and_swap_word(T* address, T expected, T desired) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  internal::count(internal::data_path_counters.hand_overs);
+  internal::count(internal::data_path_counters.consumed_words);
+  __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST,
+                              __ATOMIC_SEQ_CST);
+  return expected;
+}
+template <typename T>
+inline T fetch_and_add_word(T* address, T addend) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  internal::count(internal::data_path_counters.hand_overs);
+  internal::count(internal::data_path_counters.consumed_words);
+  return __atomic_fetch_add(address, addend, __ATOMIC_SEQ_CST);
+}
+
 // ibv_poll_cq(). A poll, and an empty one where nothing is there.
 inline int poll_completions(ibv_cq* queue, int most, ibv_wc* completions) {
   const int found = ibv_poll_cq(queue, most, completions);

@@ -51,13 +51,13 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <type_traits>
 #include <vector>
 
 #include "verbena/connection.h"
+#include "verbena/data_path.h"
 #include "verbena/device.h"
 #include "verbena/posting.h"
 #include "verbena/remote_vector.h"
@@ -173,7 +173,7 @@ struct RemoteCompletion {
     static_assert(std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T>);
     assert(bytes.size() >= sizeof(T));
     T value{};
-    std::memcpy(&value, bytes.data(), sizeof(T));
+    copy_bytes(&value, bytes.data(), sizeof(T));
     return value;
   }
 };

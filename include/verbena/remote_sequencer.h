@@ -9,9 +9,9 @@
 // expect gaps. After 2^64 they begin anew.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
+#include "verbena/data_path.h"
 #include "verbena/remote.h"
 #include "verbena/status.h"
 
@@ -41,7 +41,7 @@ class LocalSequencer {
   // `word` is aligned to 8 bytes and must outlive it. It may lie in memory that processes share.
   explicit LocalSequencer(uint64_t& word) : word_(&word) {}
 
-  uint64_t next(uint64_t count = 1) { return std::atomic_ref(*word_).fetch_add(count); }
+  uint64_t next(uint64_t count = 1) { return fetch_and_add_word(word_, count); }
 
  private:
   uint64_t* word_;

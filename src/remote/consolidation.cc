@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
-#include "src/base/virtual_time.h"
 #include "src/remote/block_buffer.h"
+#include "verbena/data_path.h"
 #include "verbena/remote_consolidation.h"
 
 namespace verbena::remote {
@@ -43,11 +42,6 @@ Status check(const RemoteRegion& region, const ConsolidationOptions& options) {
         "the region can be read only; set ExposedRegionOptions::writable at the back-end");
   }
   return Status::ok_status();
-}
-
-void copy(char* to, const char* from, uint64_t bytes) {
-  std::memcpy(to, from, bytes);
-  note_bytes(bytes);
 }
 
 class Consolidation final : public ConsolidatedRegion {
@@ -157,7 +151,7 @@ Status Consolidation::write(uint64_t offset_bytes, std::span<const char> from) {
 Status Consolidation::modify(uint64_t number, uint32_t inner, std::span<const char> from,
                              uint64_t at_ns) {
   VERBENA_ASSIGN_OR_RETURN(Block* const block, hold(number));
-  copy(buffer_.bytes(*block) + inner, from.data(), from.size());
+  copy_bytes(buffer_.bytes(*block) + inner, from.data(), from.size());
   buffer_.dirty(*block).set(inner, inner + static_cast<uint32_t>(from.size()));
   ++statistics_.modifications;
   if (block->modifications++ == 0) {
@@ -182,7 +176,7 @@ Status Consolidation::read(uint64_t offset_bytes, std::span<char> to) {
         if (block != nullptr &&
             (block->loaded || buffer_.dirty(*block).all(inner, inner + bytes))) {
           ++statistics_.local_reads;
-          copy(part.data(), buffer_.bytes(*block) + inner, bytes);
+          copy_bytes(part.data(), buffer_.bytes(*block) + inner, bytes);
           return Status::ok_status();
         }
         VERBENA_RETURN_IF_ERROR(region_->read(offset_bytes + place, part));
@@ -192,8 +186,8 @@ Status Consolidation::read(uint64_t offset_bytes, std::span<char> to) {
         for (DirtyBits::Run run = dirty.next(inner); run.begin < inner + bytes;
              run = dirty.next(run.end)) {
           const uint32_t end = std::min(run.end, inner + bytes);
-          copy(part.data() + (run.begin - inner), buffer_.bytes(*block) + run.begin,
-               end - run.begin);
+          copy_bytes(part.data() + (run.begin - inner), buffer_.bytes(*block) + run.begin,
+                     end - run.begin);
         }
         return Status::ok_status();
       });
@@ -216,9 +210,9 @@ Status Consolidation::load(Block& block) {
   const DirtyBits dirty = buffer_.dirty(block);
   char* const bytes = buffer_.bytes(block);
   for (DirtyBits::Run run = dirty.next(0); !run.empty(); run = dirty.next(run.end)) {
-    std::memcpy(scratch_.data() + run.begin, bytes + run.begin, run.end - run.begin);
+    copy_bytes(scratch_.data() + run.begin, bytes + run.begin, run.end - run.begin);
   }
-  copy(bytes, scratch_.data(), size_bytes);
+  copy_bytes(bytes, scratch_.data(), size_bytes);
   block.loaded = true;
   ++statistics_.loads;
   return Status::ok_status();

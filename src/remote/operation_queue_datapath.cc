@@ -1,11 +1,12 @@
 #include "src/remote/operation_queue.h"
+#include "verbena/data_path.h"
 
 namespace verbena::remote {
 
 bool OperationQueue::reap() {
   constexpr int kAtOnce = 16;
   ibv_wc completions[kAtOnce];
-  const int count = ibv_poll_cq(completions_, kAtOnce, completions);
+  const int count = poll_completions(completions_, kAtOnce, completions);
   if (count < 0) [[unlikely]] {
     if (!error_) error_ = channel::ChannelError::poll_failed();
     return false;

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
+#include "verbena/data_path.h"
 #include "verbena/remote_lock.h"
 
 namespace verbena {
@@ -138,8 +138,7 @@ uint64_t Spinlock::next_backoff_ns() {
 }
 
 Result<uint64_t> LocalSpinlock::compare_and_swap(uint64_t expected, uint64_t desired) {
-  std::atomic_ref(*word_).compare_exchange_strong(expected, desired);
-  return expected;
+  return compare_and_swap_word(word_, expected, desired);
 }
 
 }  // namespace verbena
