@@ -20,8 +20,8 @@
 // reads cost nothing then, and a flush is one WRITE: this is what the paper measures.
 //
 // Who reads at the back-end or another front-end may see a block half old and half new, as with any
-// WRITE. One thread uses it. A write is a copy, and a post where it is the theta-th of its block; no
-// allocation.
+// WRITE. One thread uses it. A write is a copy, and a post where it is the theta-th of its block;
+// nothing is allocated.
 #pragma once
 
 #include <cstdint>

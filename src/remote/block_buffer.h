@@ -1,8 +1,8 @@
 // The blocks of consolidated remote memory that are kept here. Data path.
 //
 // Four-way associative: a block can lie in four places only, so finding one is four comparisons,
-// and nothing is allocated. Blocks with modifications are in a list, the one with the first lease in
-// front: leases are all equally long, so new ones go to the end.
+// and nothing is allocated. Blocks with modifications are in a list, the one with the first lease
+// in front: leases are all equally long, so new ones go to the end.
 #pragma once
 
 #include <cstdint>
