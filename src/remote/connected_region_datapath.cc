@@ -1,21 +1,10 @@
 #include <algorithm>
-#include <cstring>
 
 #include "src/base/runtime.h"
-#include "src/base/virtual_time.h"
+#include "src/remote/charged_copy.h"
 #include "src/remote/connected_region.h"
-#include "src/remote/vector_copy.h"
 
 namespace verbena::remote {
-namespace {
-
-void copy(char* to, const char* from, uint64_t bytes) {
-  if (bytes == 0) return;
-  std::memcpy(to, from, bytes);
-  note_bytes(bytes);
-}
-
-}  // namespace
 
 // --- work requests ---
 
@@ -243,7 +232,7 @@ Result<uint64_t> ConnectedRegion::atomic_alone(const Atomic& atomic, RemotePoint
              {copy_buffer_, sizeof(uint64_t), endpoint_->arena.lkey()});
   VERBENA_RETURN_IF_ERROR(finish_alone());
   uint64_t before = 0;
-  std::memcpy(&before, copy_buffer_, sizeof(before));
+  copy(reinterpret_cast<char*>(&before), copy_buffer_, sizeof(before));
   return before;
 }
 

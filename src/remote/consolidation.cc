@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
-#include "src/base/virtual_time.h"
 #include "src/remote/block_buffer.h"
+#include "src/remote/charged_copy.h"
 #include "verbena/remote_consolidation.h"
 
 namespace verbena::remote {
@@ -43,11 +42,6 @@ Status check(const RemoteRegion& region, const ConsolidationOptions& options) {
         "the region can be read only; set ExposedRegionOptions::writable at the back-end");
   }
   return Status::ok_status();
-}
-
-void copy(char* to, const char* from, uint64_t bytes) {
-  std::memcpy(to, from, bytes);
-  note_bytes(bytes);
 }
 
 class Consolidation final : public ConsolidatedRegion {
@@ -216,7 +210,7 @@ Status Consolidation::load(Block& block) {
   const DirtyBits dirty = buffer_.dirty(block);
   char* const bytes = buffer_.bytes(block);
   for (DirtyBits::Run run = dirty.next(0); !run.empty(); run = dirty.next(run.end)) {
-    std::memcpy(scratch_.data() + run.begin, bytes + run.begin, run.end - run.begin);
+    copy(scratch_.data() + run.begin, bytes + run.begin, run.end - run.begin);
   }
   copy(bytes, scratch_.data(), size_bytes);
   block.loaded = true;
