@@ -158,7 +158,7 @@ inline T consume_word(const T* address) {
   return word;
 }
 
-// Changes a word that other threads change in the same way: sequentially consistent, and each of them
+// Changes a word that other threads change in the same way, sequentially consistent; each of them
 // takes the cache line. A hand-over, and the consumption of one. What the word was before.
 template <typename T>
 inline T compare_and_swap_word(T* address, T expected, T desired) {

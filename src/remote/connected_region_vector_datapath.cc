@@ -1,8 +1,8 @@
 // Vector IO: the ways in which several pieces become work requests.
 #include <algorithm>
 
-#include "src/remote/vector_copy.h"
 #include "src/remote/connected_region.h"
+#include "src/remote/vector_copy.h"
 
 namespace verbena::remote {
 
