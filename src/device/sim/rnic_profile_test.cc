@@ -106,8 +106,8 @@ TEST(ProfileTest, OneLineNamesWhatIsWrong) {
     const char* why;
   };
   for (const Wrong& wrong : {
-           Wrong{"mtu", "unit", "unit = \"KiB\"", "mtu is in B, not KiB"},
-           Wrong{"mtu", "unit", "", "mtu is in B, not nothing"},
+           Wrong{"mtu", "unit", "unit = \"KiB\"", "the unit of mtu is B, not KiB"},
+           Wrong{"mtu", "unit", "", "the unit of mtu is B, not nothing"},
            Wrong{"mtu", "source", "source = \"\"", "mtu has no source"},
            Wrong{"mtu", "source", "", "mtu has no source"},
            Wrong{"mtu", "evidence", "evidence = \"hope\"", "the evidence of mtu"},
