@@ -89,7 +89,7 @@ void move_vectors(RegionForTest& region, RegionForTest::Opened& front_end, Rando
     ASSERT_TRUE(front_end->writev(offset, from.slices(), method).ok());
     ASSERT_TRUE(front_end->readv(offset, to.slices(), method).ok());
   }
-  ASSERT_EQ(std::memcmp(region->data() + offset, expected.data(), expected.size()), 0);
+  ASSERT_TRUE(std::equal(expected.begin(), expected.end(), region->data() + offset));
   char* const end = region->data() + region->size_bytes();
   const auto is_zero = [](char byte) { return byte == 0; };
   ASSERT_TRUE(std::all_of(region->data() + 0, region->data() + offset, is_zero));

@@ -27,7 +27,7 @@ struct OperationNames {
 
 struct MethodNames {
   using Value = VectorMethod;
-  static std::span<const VectorMethod> all() { return kVectorMethods; }
+  static std::span<const VectorMethod> all() { return all_vector_methods(); }
   static const char* name(VectorMethod method) { return vector_method_name(method); }
   static Result<VectorMethod> parse(std::string_view text) {
     return parse_one_name<MethodNames>("method", text);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "src/remote/vector_copy.h"
 #include "verbena/data_path.h"
 
 namespace verbena::bench {
@@ -92,7 +93,9 @@ PostResult VerbsRequester::try_post(uint32_t slot, uint32_t /*bytes*/) {
   order_[posted_++ % order_.size()] = slot;
   const auto region = reinterpret_cast<uint64_t>(connection_.endpoint.arena.data());
   for (ibv_sge& piece : pieces_of(slot)) piece.addr = region + local_places_.next();
-  if (gathers_) gather(slot);
+  if (gathers_) {
+    remote::gather(pieces_of(slot), reinterpret_cast<char*>(staged_[slot].addr));
+  }
   for (uint32_t i = 0; i < requests_; ++i) {
     ibv_send_wr& request = work_[size_t{slot} * requests_ + i];
     const uint64_t address = connection_.remote.address + remote_places_.next();
@@ -114,22 +117,6 @@ PostResult VerbsRequester::try_post(uint32_t slot, uint32_t /*bytes*/) {
 
 char* VerbsRequester::request_buffer(uint32_t slot) {
   return reinterpret_cast<char*>(work_[size_t{slot} * requests_].sg_list->addr);
-}
-
-void VerbsRequester::gather(uint32_t slot) {
-  auto* to = reinterpret_cast<char*>(staged_[slot].addr);
-  for (const ibv_sge& piece : pieces_of(slot)) {
-    copy_bytes(to, reinterpret_cast<const void*>(piece.addr), piece.length);
-    to += piece.length;
-  }
-}
-
-void VerbsRequester::scatter(uint32_t slot) {
-  const auto* from = reinterpret_cast<const char*>(staged_[slot].addr);
-  for (const ibv_sge& piece : pieces_of(slot)) {
-    copy_bytes(reinterpret_cast<void*>(piece.addr), from, piece.length);
-    from += piece.length;
-  }
 }
 
 void VerbsRequester::ask() {

@@ -16,6 +16,7 @@
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_settings.h"
 #include "src/channel/post_list.h"
+#include "src/remote/vector_copy.h"
 #include "verbena/data_path.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
@@ -50,7 +51,9 @@ class VerbsRequester {
       for (; done_ < completions[i].wr_id; ++found) {
         const uint32_t slot = order_[done_ % order_.size()];
         ++done_;
-        if (scatters_) scatter(slot);
+        if (scatters_) {
+          remote::scatter(reinterpret_cast<const char*>(staged_[slot].addr), pieces_of(slot));
+        }
         take(slot, std::span<const char>());
       }
     }
@@ -75,8 +78,6 @@ class VerbsRequester {
   VerbsRequester(const Point& point, const VerbsSettings& verbs, VerbsConnection connection,
                  uint64_t seed);
   void fill_constant_parts();
-  void gather(uint32_t slot);
-  void scatter(uint32_t slot);
   // Asks for a completion of what was posted last, where all that is pending is unsignaled: at the
   // end of a run.
   void ask();

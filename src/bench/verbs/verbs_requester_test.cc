@@ -19,12 +19,13 @@
 #include "src/device/sim/cluster_for_test.h"
 #include "verbena/connection.h"
 
-namespace verbena::bench {
+namespace verbena {
 
 static std::ostream& operator<<(std::ostream& out, VectorMethod method) {
   return out << vector_method_name(method);
 }
 
+namespace bench {
 namespace {
 
 using sim::must;
@@ -326,4 +327,5 @@ TEST(VerbsRequester, AnErrorEndsItWithItsCause) {
 }
 
 }  // namespace
-}  // namespace verbena::bench
+}  // namespace bench
+}  // namespace verbena

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "src/bench/experiment/point.h"
+#include "verbena/remote_vector.h"
 
 namespace verbena::bench {
 
@@ -19,20 +20,11 @@ enum class Operation : uint8_t {
   kPoll,  // no verb: a round of polls of the marks of channels into which nobody writes
 };
 
-// Vector IO, for WRITE as an example:
-enum class VectorMethod : uint8_t {
-  kSp,        // the CPU copies all entries into one buffer, which is written by one work request
-  kSgl,       // one work request whose gather list has all entries
-  kDoorbell,  // a work request per entry, announced together by one doorbell
-};
-
 enum class AccessPattern : uint8_t { kSequential, kRandom };
 
 inline constexpr std::array kOperations = {Operation::kWrite,       Operation::kRead,
                                            Operation::kSend,        Operation::kFetchAdd,
                                            Operation::kCompareSwap, Operation::kPoll};
-inline constexpr std::array kVectorMethods = {VectorMethod::kSp, VectorMethod::kSgl,
-                                              VectorMethod::kDoorbell};
 inline constexpr std::array kAccessPatterns = {AccessPattern::kSequential, AccessPattern::kRandom};
 
 inline constexpr const char* operation_name(Operation operation) {
@@ -51,18 +43,6 @@ inline constexpr const char* operation_name(Operation operation) {
       break;
   }
   return "poll";
-}
-
-inline constexpr const char* vector_method_name(VectorMethod method) {
-  switch (method) {
-    case VectorMethod::kSp:
-      return "sp";
-    case VectorMethod::kSgl:
-      return "sgl";
-    case VectorMethod::kDoorbell:
-      break;
-  }
-  return "doorbell";
 }
 
 inline constexpr const char* access_pattern_name(AccessPattern pattern) {
