@@ -180,7 +180,7 @@ inline T fetch_and_add_word(T* address, T addend) {
 // ibv_poll_cq(). A poll, and an empty one where nothing is there.
 inline int poll_completions(ibv_cq* queue, int most, ibv_wc* completions) {
   const int found = ibv_poll_cq(queue, most, completions);
-  internal::count_either(found != 0, internal::data_path_counters.full_queue_polls,
+  internal::count_either(found > 0, internal::data_path_counters.full_queue_polls,
                          internal::data_path_counters.empty_queue_polls);
   return found;
 }
