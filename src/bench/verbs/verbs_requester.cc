@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "src/remote/vector_copy.h"
-#include "verbena/data_path.h"
 
 namespace verbena::bench {
 
