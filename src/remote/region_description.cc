@@ -32,7 +32,7 @@ Status decode(WireReader& reader, Role mine, RegionDescription* description) {
                       ? "the peer exposes a region, too; one side must call open_region()"
                       : "the peer opens a region, too; one side must call expose_region()");
   }
-  if (mine == Role::kBackEnd) {
+  if (mine == Role::kBackEnd && role == static_cast<uint8_t>(Role::kFrontEnd)) {
     description->role = Role::kFrontEnd;
     return Status::ok_status();
   }
