@@ -9,12 +9,18 @@
 #include <fstream>
 #include <string>
 
+#include "src/base/sanitizer.h"
 #include "src/device/soft/pages/page_share_for_test.h"
 
 namespace verbena::soft {
 namespace {
 
+// ThreadSanitizer has a thread of its own, which comes and goes; and it ends children that start some.
+#define SKIP_UNDER_THREAD_SANITIZER() \
+  if (VERBENA_THREAD_SANITIZER) GTEST_SKIP() << "ThreadSanitizer's thread is listed, too"
+
 TEST(ThreadCensusTest, ListsThreadsThatRun) {
+  SKIP_UNDER_THREAD_SANITIZER();
   run_alone([] {
     const size_t before = threads_of_process().size();
     std::atomic<bool> runs{false};
@@ -33,6 +39,7 @@ TEST(ThreadCensusTest, ListsThreadsThatRun) {
 
 // /proc lists a thread for some microseconds after its join has returned.
 TEST(ThreadCensusTest, ThreadsThatWereJoinedAreGone) {
+  SKIP_UNDER_THREAD_SANITIZER();
   run_alone([] {
     const size_t before = threads_of_process().size();
     for (int i = 0; i < 3000; ++i) {
@@ -44,6 +51,7 @@ TEST(ThreadCensusTest, ThreadsThatWereJoinedAreGone) {
 
 // A main thread that ends stays listed for as long as others run.
 TEST(ThreadCensusTest, AMainThreadThatEndedIsGone) {
+  SKIP_UNDER_THREAD_SANITIZER();
   run_alone([] {
     const size_t before = threads_of_process().size();
     const pid_t main_thread = this_thread();
