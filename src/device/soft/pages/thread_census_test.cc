@@ -15,7 +15,7 @@
 namespace verbena::soft {
 namespace {
 
-// ThreadSanitizer has a thread of its own, which comes and goes; and it ends children that start some.
+// ThreadSanitizer has a thread of its own, which is listed, too.
 #define SKIP_UNDER_THREAD_SANITIZER() \
   if (VERBENA_THREAD_SANITIZER) GTEST_SKIP() << "ThreadSanitizer's thread is listed, too"
 
