@@ -144,7 +144,7 @@ TEST(Verbs, GoesOnFromItsResults) {
 TEST(VerbsErrors, AreOneLineAndNameTheCause) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{"--operation", "ping"},
-       "there are write, read, send, fetch-add, compare-swap, look and all"},
+       "there are write, read, send, fetch-add, compare-swap, poll and all"},
       {{"--method", "list"}, "there are sp, sgl, doorbell and all"},
       {{"--local", "zipf"}, "there are seq, rand and all"},
       {{"--size", "0"}, "size 0"},
