@@ -36,7 +36,9 @@ int take_own(Cq& cq, int count, ibv_wc* wc) {
   return taken;
 }
 
-// Flushed receives of queue pairs in error, once all that had arrived is taken.
+// Flushed receives of queue pairs in error, once all that had arrived is taken. The packet of a
+// sender that was in flight may come after the first of them. Its receive is flushed by then, and
+// it must not meet a later one.
 int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
   for (Qp* qp : cq.flushing) {
@@ -44,6 +46,7 @@ int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
     if (qp->srq != nullptr) continue;
     for (const PostedReceive* receive;
          taken < count && (receive = qp->receives.oldest()) != nullptr;) {
+      qp->arrivals.close();
       fill_completion(*qp, receive->wr_id, IBV_WC_WR_FLUSH_ERR, wc[taken++]);
       qp->receives.pop();
     }

@@ -142,9 +142,16 @@ struct PacketRing {
   Packet* packets = nullptr;
   uint32_t mask = 0;
   uint32_t next = 0;
+  bool closed = false;
   Packet& packet(uint32_t number) const { return packets[number & mask]; }
   // Acquire: behind the mark lie the packet, and the data that the sender placed before it.
   bool arrived() const { return packet(next).mark.load(std::memory_order_acquire) == next + 1; }
+  // Nothing arrives any more: no sender is as far as to write the mark that is expected then.
+  void close() {
+    if (closed) return;
+    closed = true;
+    next += 1u << 31;
+  }
 };
 
 struct Qp {
