@@ -21,7 +21,8 @@
 //
 // Who reads at the back-end or another front-end may see a block half old and half new, as with any
 // WRITE. One thread uses it. A write is a copy, and a post where it is the theta-th of its block;
-// nothing is allocated.
+// nothing is allocated. It pays where a round trip takes microseconds. On soft0 it does not: there a
+// small WRITE takes less time (some 150 ns) than keeping one (some 230 ns).
 #pragma once
 
 #include <cstdint>
@@ -72,7 +73,7 @@ class ConsolidatedRegion {
 
   // A hint: writes into these bytes, and into the rest of their blocks, are worth to be
   // consolidated. With a hint, all others go to the back-end at once, and take a round trip. Few of
-  // them: each write looks through all. kInvalidArgument: not inside of the region. Control path.
+  // them: each write searches all. kInvalidArgument: not inside of the region. Control path.
   virtual Status add_hot_range(uint64_t offset_bytes, uint64_t size_bytes) = 0;
 
   // Keeps the bytes, and writes what is due. Refused are, before anything happens, writes that

@@ -45,10 +45,11 @@ Status decode(WireReader& reader, Role mine, RegionDescription* description) {
   description->atomics = (flags & kAtomics) != 0;
   if (role != static_cast<uint8_t>(Role::kBackEnd) || flags > (kWritable | kAtomics) ||
       description->size_bytes == 0 || description->size_bytes > UINT64_MAX - description->address) {
-    return Status(StatusCode::kProtocolViolation,
-                  fmt::format("the peer describes a region of {} bytes at address {} that cannot "
-                              "be; do both sides run the same release?",
-                              description->size_bytes, description->address));
+    return Status(
+        StatusCode::kProtocolViolation,
+        fmt::format("the peer describes an invalid region of {} bytes at address {}; run the "
+                    "same release on both sides",
+                    description->size_bytes, description->address));
   }
   return Status::ok_status();
 }
