@@ -21,7 +21,7 @@
 //
 // Who reads at the back-end or another front-end may see a block half old and half new, as with any
 // WRITE. One thread uses it. A write is a copy, and a post where it is the theta-th of its block;
-// nothing is allocated. It pays where a round trip takes microseconds. On soft0 it does not: there a
+// nothing is allocated. It pays where a round trip takes microseconds, so not on soft0: there a
 // small WRITE takes less time (some 150 ns) than keeping one (some 230 ns).
 #pragma once
 

@@ -60,7 +60,7 @@ TEST(RegionDescriptionTest, WhatCannotBeIsAViolation) {
     RegionDescription found;
     const Status decoded = decode_all(bytes, Role::kFrontEnd, &found);
     EXPECT_EQ(decoded.code(), StatusCode::kProtocolViolation);
-    EXPECT_THAT(decoded.message(), HasSubstr("do both sides run the same release?"));
+    EXPECT_THAT(decoded.message(), HasSubstr("run the same release on both sides"));
   }
   // A frame that is cut short, at every place, or too long.
   std::vector<std::byte> bytes = encode(kRegion);
