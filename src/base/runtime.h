@@ -17,11 +17,10 @@
 #include <vector>
 
 #include "src/base/virtual_time.h"
+#include "verbena/clock.h"
 
 namespace verbena {
 
-// Monotonic time; in a simulation, virtual time.
-uint64_t now_ns();
 // Of the machine, also in a simulation: for what is told about the run itself.
 uint64_t machine_now_ns();
 
@@ -33,8 +32,6 @@ inline void cpu_relax() {
   asm volatile("isb" ::: "memory");
 #endif
 }
-
-void sleep_ns(uint64_t duration_ns);
 
 // A thread that is joined when its owner is destroyed.
 class Thread {
