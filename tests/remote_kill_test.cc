@@ -144,7 +144,7 @@ TEST_F(RemoteKillTest, ABackEndOutlivesItsFrontEnds) {
     Waiter waiter;
     const uint64_t start_ns = now_ns();
     bool killed = moment.in_handshake;
-    while ((*region)->look_after() > 1) {
+    while ((*region)->remove_ended() > 1) {
       if (!killed && word_at(**region, kCounter) - before >= moment.operations) {
         victim.process->signal(SIGKILL);
         killed = true;

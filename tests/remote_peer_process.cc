@@ -26,7 +26,7 @@ Status run(uint16_t port, const JobSecret& secret) {
                            expose_region(device, domain, {.size_bytes = kRegionBytes}));
   VERBENA_RETURN_IF_ERROR(region->accept(control));
   Waiter waiter;
-  while (region->look_after() > 0) waiter.idle();
+  while (region->remove_ended() > 0) waiter.idle();
   return Status::ok_status();
 }
 

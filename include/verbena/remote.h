@@ -100,8 +100,8 @@ class ExposedRegion {
 
   // Ends the connections of front-ends that are gone, which frees their places. Returns how many
   // are left. A system call for each: now and then; accept() does it by itself.
-  virtual uint32_t look_after() = 0;
-  // Connections that are alive, as of the last look_after().
+  virtual uint32_t remove_ended() = 0;
+  // Connections that are alive, as of the last remove_ended().
   virtual uint32_t connections() const = 0;
   // Why the connection that ended last did; ok as long as none has.
   virtual const Status& last_end() const = 0;

@@ -109,14 +109,14 @@ class WireReader {
     if (failed_) {
       return Status(
           StatusCode::kProtocolViolation,
-          fmt::format("the {} of {} bytes is cut short or has a length beyond its limit; do both "
-                      "sides run the same release?",
+          fmt::format("the {} of {} bytes is cut short or has a length beyond its limit; run the "
+                      "same release on both sides",
                       what, size_));
     }
     if (!rest_.empty()) {
       return Status(StatusCode::kProtocolViolation,
-                    fmt::format("the {} of {} bytes has {} bytes too many; do both sides run the "
-                                "same release?",
+                    fmt::format("the {} of {} bytes has {} bytes too many; run the same release on "
+                                "both sides",
                                 what, size_, rest_.size()));
     }
     return Status::ok_status();

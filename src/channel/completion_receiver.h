@@ -80,8 +80,8 @@ class CompletionReceiver {
     }
     constexpr ibv_wc_opcode kExpected = kPayloadInSlots ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
     const char* violation = receive_violation(completion, kExpected, slots_.shape.capacity_bytes);
-    const MessageTag tag = MessageTag::from_completion(completion);
-    if (violation == nullptr && (tag.slot >= slots_.count || !eligible(tag.slot))) {
+    const MessageImmediate immediate = MessageImmediate::from_completion(completion);
+    if (violation == nullptr && (immediate.slot >= slots_.count || !eligible(immediate.slot))) {
       violation = "its message names a slot without a pending request";
     }
     if (violation != nullptr) [[unlikely]] {
@@ -90,13 +90,13 @@ class CompletionReceiver {
     }
     const char* payload;
     if constexpr (kPayloadInSlots) {
-      payload = slots_.slot(tag.slot);
+      payload = slots_.slot(immediate.slot);
       pool_.give_back(completion.wr_id);
     } else {
       payload = pool_.buffer(completion.wr_id);
-      held_[tag.slot] = static_cast<uint32_t>(completion.wr_id);
+      held_[immediate.slot] = static_cast<uint32_t>(completion.wr_id);
     }
-    deliver(tag.slot, payload, completion.byte_len);
+    deliver(immediate.slot, payload, completion.byte_len);
     return true;
   }
 

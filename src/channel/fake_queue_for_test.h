@@ -39,7 +39,7 @@ class FakeQueue {
 
   // Every list posted, in order.
   std::vector<std::vector<ibv_send_wr>> sends;
-  std::vector<std::vector<uint64_t>> receives;  // tags
+  std::vector<std::vector<uint64_t>> receives;  // wr_id
   int post_result = 0;
   // What polling will yield.
   std::deque<ibv_wc> arrivals;

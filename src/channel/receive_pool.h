@@ -78,14 +78,14 @@ class ReceivePool {
         requests_(sizes.receives),
         entries_(sizes.receives) {
     VERBENA_ASSERT(sizes.repost_batch >= 1 && sizes.repost_batch <= sizes.receives);
-    for (uint32_t tag = 0; tag < sizes.receives; ++tag) {
-      requests_[tag].wr_id = tag;
+    for (uint32_t number = 0; number < sizes.receives; ++number) {
+      requests_[number].wr_id = number;
       if (buffers.buffer_bytes > 0) {
-        entries_[tag] = {.addr = reinterpret_cast<uint64_t>(buffer(tag)),
-                         .length = buffers.buffer_bytes,
-                         .lkey = buffers.lkey};
-        requests_[tag].sg_list = &entries_[tag];
-        requests_[tag].num_sge = 1;
+        entries_[number] = {.addr = reinterpret_cast<uint64_t>(buffer(number)),
+                            .length = buffers.buffer_bytes,
+                            .lkey = buffers.lkey};
+        requests_[number].sg_list = &entries_[number];
+        requests_[number].num_sge = 1;
       }
     }
   }
@@ -95,24 +95,24 @@ class ReceivePool {
 
   // Posts every receive; once, before the peer may send. 0, or an errno value.
   int post_all() {
-    for (uint32_t tag = 0; tag < requests_.size(); ++tag) {
-      if (!give_back(tag)) break;
+    for (uint32_t number = 0; number < requests_.size(); ++number) {
+      if (!give_back(number)) break;
     }
     flush();
     return error_.error;
   }
 
   uint32_t size() const { return static_cast<uint32_t>(requests_.size()); }
-  char* buffer(uint64_t tag) const {
-    VERBENA_DEBUG_ASSERT(tag < requests_.size());
-    return buffers_.base + tag * buffers_.stride_bytes();
+  char* buffer(uint64_t number) const {
+    VERBENA_DEBUG_ASSERT(number < requests_.size());
+    return buffers_.base + number * buffers_.stride_bytes();
   }
 
-  // The receive `tag` may be filled again. It is posted once the batch is full.
-  bool give_back(uint64_t tag) {
-    VERBENA_DEBUG_ASSERT(tag < requests_.size());
+  // The receive `number` may be filled again. It is posted once the batch is full.
+  bool give_back(uint64_t number) {
+    VERBENA_DEBUG_ASSERT(number < requests_.size());
     VERBENA_DEBUG_ASSERT(waiting_ < repost_batch_);
-    ibv_recv_wr* request = &requests_[tag];
+    ibv_recv_wr* request = &requests_[number];
     VERBENA_DEBUG_ASSERT(request != first_);
     request->next = first_;
     first_ = request;

@@ -16,12 +16,12 @@ TEST(ReceivePoolTest, PostsEveryReceiveOnceWithItsOwnTag) {
   FakeQueue fake;
   ReceivePool<OwnReceiveQueue> pool({fake.queue_pair()}, {}, ReceivePoolSizes{21, 8});
   ASSERT_EQ(pool.post_all(), 0);
-  std::set<uint64_t> tags;
+  std::set<uint64_t> numbers;
   for (const auto& list : fake.receives) {
     EXPECT_LE(list.size(), 8u);
-    tags.insert(list.begin(), list.end());
+    numbers.insert(list.begin(), list.end());
   }
-  EXPECT_EQ(tags.size(), 21u);
+  EXPECT_EQ(numbers.size(), 21u);
 }
 
 TEST(ReceivePoolTest, ConsumedReceivesGoBackAsLists) {
@@ -29,7 +29,7 @@ TEST(ReceivePoolTest, ConsumedReceivesGoBackAsLists) {
   ReceivePool<SharedReceiveQueueRef> pool({fake.shared_receives()}, {}, ReceivePoolSizes{10, 4});
   ASSERT_EQ(pool.post_all(), 0);
   fake.receives.clear();
-  for (uint64_t tag : {7, 2, 9}) pool.give_back(tag);
+  for (uint64_t number : {7, 2, 9}) pool.give_back(number);
   EXPECT_TRUE(fake.receives.empty());
   pool.give_back(0);
   ASSERT_EQ(fake.receives.size(), 1u);
@@ -85,11 +85,11 @@ class CompletionReceiverTest : public testing::Test {
     fake_.receives.clear();
   }
 
-  static ibv_wc message(uint64_t tag, uint32_t slot, uint32_t bytes) {
-    ibv_wc completion = FakeQueue::completion(tag);
+  static ibv_wc message(uint64_t number, uint32_t slot, uint32_t bytes) {
+    ibv_wc completion = FakeQueue::completion(number);
     completion.opcode = IBV_WC_RECV;
     completion.wc_flags = IBV_WC_WITH_IMM;
-    const MessageTag names = {0, slot};
+    const MessageImmediate names = {0, slot};
     completion.imm_data = htonl(names.immediate());
     completion.byte_len = bytes;
     return completion;

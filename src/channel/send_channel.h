@@ -32,7 +32,7 @@ struct SendChannel {
     explicit Sender(const SenderSetup& setup)
         : UnmarkedSender(setup, [&](SlotRequest& request, char* payload, uint32_t slot) {
             set_send(request, reinterpret_cast<uint64_t>(payload), setup.lkey,
-                     MessageTag{setup.connection, slot}.immediate());
+                     MessageImmediate{setup.connection, slot}.immediate());
           }) {}
   };
 

@@ -68,13 +68,13 @@ inline void set_size_or_empty(SlotRequest& slot, uint32_t bytes, uint32_t inline
 }
 
 // What the immediate of a message says: which of the receiver's connections, and which slot.
-struct MessageTag {
+struct MessageImmediate {
   uint32_t connection;
   uint32_t slot;
 
   static constexpr uint32_t kSlotBits = 16;
   uint32_t immediate() const { return connection << kSlotBits | slot; }
-  static MessageTag from_completion(const ibv_wc& completion) {
+  static MessageImmediate from_completion(const ibv_wc& completion) {
     const uint32_t immediate = ntohl(completion.imm_data);
     return {immediate >> kSlotBits, immediate & ((1u << kSlotBits) - 1)};
   }

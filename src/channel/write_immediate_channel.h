@@ -34,7 +34,7 @@ struct WriteImmediateChannel {
             const auto offset = static_cast<uint64_t>(payload - setup.slots.base);
             set_write_with_immediate(request, reinterpret_cast<uint64_t>(payload), setup.lkey,
                                      setup.remote.address + offset, setup.remote.rkey,
-                                     MessageTag{setup.connection, slot}.immediate());
+                                     MessageImmediate{setup.connection, slot}.immediate());
           }) {}
   };
 

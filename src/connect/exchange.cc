@@ -57,7 +57,7 @@ Status check(const QueuePairAddress& address) {
   constexpr uint32_t kMax24Bits = (1u << 24) - 1;
   const auto wrong = [](const char* what) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("the peer's {}; do both sides run the same release?", what));
+                  fmt::format("the peer's {}; run the same release on both sides", what));
   };
   if (address.queue_pair_number > kMax24Bits || address.packet_sequence_number > kMax24Bits) {
     return wrong("queue pair number or packet sequence number has more than 24 bits");

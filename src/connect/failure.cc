@@ -30,7 +30,7 @@ Status explain_failure(const ChannelError& error, const std::string& peer) {
                                 peer));
     case ChannelError::Kind::kViolation:
       return Status(StatusCode::kProtocolViolation,
-                    fmt::format("{} broke the protocol: {}; do both sides run the same release?",
+                    fmt::format("{} broke the protocol: {}; run the same release on both sides",
                                 peer, error.violation));
     case ChannelError::Kind::kNone:
       break;

@@ -287,11 +287,11 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
     if (!in_header && state.body_bytes == state.body.size()) {
       // Whatever followed in the same record poll() would not tell of.
       if (!state.stream->at_record_end()) {
-        return state.receive_broken =
-                   Status(StatusCode::kProtocolViolation,
-                          fmt::format("peer {} sent more than a frame at a time; do both sides run "
-                                      "the same release?",
-                                      state.peer_name));
+        return state.receive_broken = Status(
+                   StatusCode::kProtocolViolation,
+                   fmt::format("peer {} sent more than a frame at a time; run the same release "
+                               "on both sides",
+                               state.peer_name));
       }
       state.header_bytes = 0;
       state.body_bytes = 0;
@@ -330,8 +330,8 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
     if (frame_bytes > kMaxControlFrameBytes) {
       return state.receive_broken = Status(
                  StatusCode::kProtocolViolation,
-                 fmt::format("peer {} announced a frame of {} bytes, the limit is {}; do both "
-                             "sides run the same release?",
+                 fmt::format("peer {} announced a frame of {} bytes, the limit is {}; run the "
+                             "same release on both sides",
                              state.peer_name, frame_bytes, kMaxControlFrameBytes));
     }
     state.body.resize(frame_bytes);
@@ -375,8 +375,8 @@ Status ControlConnection::receive_typed(uint32_t type, void* value, size_t size_
     return state_->receive_broken = Status(
                StatusCode::kProtocolViolation,
                has_type ? fmt::format("peer {} sent a value of type {} and {} bytes, expected "
-                                      "was type {} and {} bytes; do both sides run the same "
-                                      "release?",
+                                      "was type {} and {} bytes; run the same release on both "
+                                      "sides",
                                       peer_name(), peer_type, frame.size() - kTypeBytes, type,
                                       size_bytes)
                         : fmt::format("peer {} sent a frame of {} bytes where a value of type "

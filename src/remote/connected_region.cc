@@ -125,7 +125,7 @@ void ConnectedRegion::fail(const channel::ChannelError& error) {
   fail(connect::diagnose(error, {}, *control_, peer_));
 }
 
-void ConnectedRegion::look_after_peer() {
+void ConnectedRegion::check_peer() {
   if (!status_.ok()) return;
   if (silence_.gone(answered_, [this] { return control_->peer_closed(); })) {
     fail(connect::peer_is_gone(peer_));

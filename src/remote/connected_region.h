@@ -194,7 +194,7 @@ class ConnectedRegion final : public RemoteRegion {
   // The first failure is the one to tell.
   void fail(Status status);
   void fail(const channel::ChannelError& error);
-  void look_after_peer();
+  void check_peer();
 
   const RemoteRegionOptions options_;
   ControlConnection* control_;

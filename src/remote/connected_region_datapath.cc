@@ -156,7 +156,7 @@ uint32_t ConnectedRegion::collect() {
   const uint32_t done = queue_.done();
   answered_ += done;
   if (watch_.due(done)) [[unlikely]]
-    look_after_peer();
+    check_peer();
   return status_.ok() ? done : 0;
 }
 
@@ -179,7 +179,7 @@ Status ConnectedRegion::finish_alone() {
       fail(queue_.error());
     if (queue_.alone_is_done()) break;
     if (watch_.due(0)) [[unlikely]]
-      look_after_peer();
+      check_peer();
     if (!status_.ok()) return status_;
     waiter.idle();
   }

@@ -42,7 +42,7 @@ class HostedRegion final : public ExposedRegion {
   Status expose();
 
   Status accept(ControlConnection& control) override;
-  uint32_t look_after() override;
+  uint32_t remove_ended() override;
   uint32_t connections() const override { return static_cast<uint32_t>(front_ends_.size()); }
   const Status& last_end() const override { return last_end_; }
   char* data() const override { return data_; }
@@ -132,7 +132,7 @@ Result<std::vector<std::byte>> HostedRegion::prepare(FrontEnd& front_end) const 
 }
 
 Status HostedRegion::accept(ControlConnection& control) {
-  look_after();
+  remove_ended();
   FrontEnd front_end(control);
   const Result<std::vector<std::byte>> mine = prepare(front_end);
   RegionDescription theirs;
@@ -144,7 +144,7 @@ Status HostedRegion::accept(ControlConnection& control) {
   return Status::ok_status();
 }
 
-uint32_t HostedRegion::look_after() {
+uint32_t HostedRegion::remove_ended() {
   std::erase_if(front_ends_, [this](FrontEnd& front_end) {
     if (!front_end.control->peer_closed()) return false;
     last_end_ = connect::peer_is_gone(front_end.peer);

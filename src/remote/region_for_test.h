@@ -59,7 +59,7 @@ class RegionForTest {
   // Until the back-end knows of the end of all but `left` connections.
   void wait_for_connections(uint32_t left) {
     Waiter waiter;
-    while (region_->look_after() > left) waiter.idle();
+    while (region_->remove_ended() > left) waiter.idle();
   }
 
  private:

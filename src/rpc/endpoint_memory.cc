@@ -51,7 +51,7 @@ bool lies_in_address_space(uint64_t address, uint64_t size_bytes) {
 Status check_memory(const EndpointMemory& memory, const EndpointNeeds& needs) {
   const auto wrong = [](const char* what) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("the peer's {}; do both sides run the same release?", what));
+                  fmt::format("the peer's {}; run the same release on both sides", what));
   };
   if (memory.connection >= kMaxConnections) return wrong("connection number is out of range");
   if (needs.slots_bytes > 0 && (memory.slots_bytes < needs.slots_bytes ||

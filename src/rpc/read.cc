@@ -164,7 +164,7 @@ Result<EndpointMemory> ReadResponder::prepare(ReadConnection& connection) {
 }
 
 // READs leave no trace here: the control connection alone tells.
-void ReadResponder::look_after_peers() {
+void ReadResponder::check_peers() {
   // Backwards: ending one takes it out of the list.
   for (size_t i = alive_.size(); i-- > 0;) {
     ReadConnection& connection = *alive_[i];

@@ -138,13 +138,13 @@ class ReadRequester final : public RequesterBase {
       fail(channel::ChannelError::poll_failed(), {});
     statistics_.responses += found;
     if (watch_.due(found)) [[unlikely]]
-      look_after_peer();
+      check_peer();
     return found;
   }
 
   PostResult misused(uint32_t slot, uint32_t bytes);
   PostResult misused_read(const ReadRequest& read);
-  void look_after_peer() {
+  void check_peer() {
     if (status_.ok()) fail_if_peer_is_gone();
   }
 
@@ -176,11 +176,11 @@ class ReadResponder final : public ResponderBase<ReadConnection> {
                                                        const ResponderOptions& options);
 
   Status connect(ControlConnection& control) override;
-  // Nothing to answer; looks whether the requesters still live.
+  // Nothing to answer; checks that the requesters still live.
   bool wait(int64_t /*timeout_ns*/) override { return false; }
   uint32_t poll_with(RequestHandler /*handler*/) override {
     if (watch_.due(0)) [[unlikely]]
-      look_after_peers();
+      check_peers();
     return 0;
   }
 
@@ -189,7 +189,7 @@ class ReadResponder final : public ResponderBase<ReadConnection> {
                 const ResponderOptions& options)
       : ResponderBase(Protocol::kRead, MarkLayout::kImmediate, device, domain, options) {}
   Result<EndpointMemory> prepare(ReadConnection& connection);
-  void look_after_peers();
+  void check_peers();
 
   std::optional<RegisteredArena> own_memory_;
   std::optional<MemoryRegion> readable_;

@@ -143,7 +143,7 @@ class ChannelRequester final : public RequesterBase {
           on_response(slot, std::span<const char>(payload, bytes));
         });
     if (watch_.due(found)) [[unlikely]]
-      look_after_peer();
+      check_peer();
     return found;
   }
 
@@ -157,7 +157,7 @@ class ChannelRequester final : public RequesterBase {
     return true;
   }
 
-  void look_after_peer() {
+  void check_peer() {
     if (!status_.ok()) return;
     end_.sender().queue().reap();
     if (fail_if_broken()) return;

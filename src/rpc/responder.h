@@ -172,7 +172,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
       for (Connection* connection : alive_) answered += answer_slots(*connection, handler);
     }
     if (watch_.due(answered)) [[unlikely]]
-      look_after_peers();
+      check_peers();
     return answered;
   }
 
@@ -197,8 +197,9 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
     while (answered < inbox_->receives) {
       const ibv_wc* completion = inbox.next();
       if (completion == nullptr) break;
-      const channel::MessageTag tag = channel::MessageTag::from_completion(*completion);
-      Connection* connection = sender_of(*completion, tag);
+      const channel::MessageImmediate immediate =
+          channel::MessageImmediate::from_completion(*completion);
+      Connection* connection = sender_of(*completion, immediate);
       if (connection == nullptr) [[unlikely]] {
         reject(*completion);
         inbox.take();
@@ -222,7 +223,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
 
   template <typename Handler>
   void answer_message(Connection& connection, const ibv_wc& completion, Handler& handler) {
-    const uint32_t slot = channel::MessageTag::from_completion(completion).slot;
+    const uint32_t slot = channel::MessageImmediate::from_completion(completion).slot;
     const char* payload = RequestChannel::kWritesSlots ? connection.end.incoming().slot(slot)
                                                        : inbox_->inbox.buffer(completion);
     answer(connection, slot, payload, completion.byte_len, handler);
@@ -283,13 +284,13 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
   }
 
   // The connection that a completion of the inbox belongs to; null if it is an error, from a
-  // connection that has ended, or breaks the protocol. The tag is the peer's word, the queue pair
-  // number is not.
-  Connection* sender_of(const ibv_wc& completion, const channel::MessageTag& tag) {
-    if (completion.status != IBV_WC_SUCCESS || tag.connection >= connections_.size())
+  // connection that has ended, or breaks the protocol. The immediate is the peer's word, the queue
+  // pair number is not.
+  Connection* sender_of(const ibv_wc& completion, const channel::MessageImmediate& immediate) {
+    if (completion.status != IBV_WC_SUCCESS || immediate.connection >= connections_.size())
       return nullptr;
-    Connection* connection = connections_[tag.connection].get();
-    if (!connection->status.ok() || tag.slot >= connection->pending ||
+    Connection* connection = connections_[immediate.connection].get();
+    if (!connection->status.ok() || immediate.slot >= connection->pending ||
         completion.qp_num != connection->end.queue_pair().number() ||
         request_violation(completion, connection->end.incoming().shape) != nullptr) {
       return nullptr;
@@ -324,16 +325,16 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
     // A late message of a connection that has ended.
   }
 
-  void look_after_peers() {
+  void check_peers() {
     // Backwards: ending one takes it out of the list.
-    for (size_t i = alive_.size(); i-- > 0;) look_after(*alive_[i]);
+    for (size_t i = alive_.size(); i-- > 0;) check_connection(*alive_[i]);
     if constexpr (kInbox) {
       if (inbox_->inbox.next() != nullptr) return;
     }
     ended_.clear();
   }
 
-  void look_after(Connection& connection) {
+  void check_connection(Connection& connection) {
     channel::SendQueue& queue = connection.end.sender().queue();
     queue.reap();
     const channel::ChannelError receiving = receive_error(connection);

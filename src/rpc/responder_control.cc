@@ -57,8 +57,8 @@ EndOptions end_options(const ResponderOptions& options, const DesignRequest& agr
 Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer) {
   if (bytes == kBreakConnection) {
     return Status(StatusCode::kProtocolViolation,
-                  fmt::format("{} sent a malformed request; do both sides run the "
-                              "same release?",
+                  fmt::format("{} sent a malformed request; run the same release on "
+                              "both sides",
                               peer));
   }
   return Status(StatusCode::kInvalidArgument,

@@ -119,8 +119,8 @@ Result<RequesterOptions> requester_options(const ClientOptions& options) {
 Status malformed_response() {
   return Status(
       StatusCode::kProtocolViolation,
-      "the server sent a response to a call that this client did not make; do both sides run the "
-      "same release?");
+      "the server sent a response to a call that this client did not make; run the same release on "
+      "both sides");
 }
 
 }  // namespace internal

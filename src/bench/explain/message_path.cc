@@ -132,7 +132,7 @@ MessagePaths::MessagePaths(const sim::Recorder& recorder, MarkLayout layout)
   }
   // Threads may be ahead of each other.
   std::stable_sort(by_ring_.begin(), by_ring_.end(), [&](uint32_t a, uint32_t b) {
-    return recorder.posts()[a].rung < recorder.posts()[b].rung;
+    return recorder.posts()[a].rang_at < recorder.posts()[b].rang_at;
   });
 }
 
@@ -140,12 +140,13 @@ const MessagePaths::Post* MessagePaths::find_request(const sim::Recorder::Taken&
                                                      Time from) const {
   const std::vector<Post>& posts = recorder_.posts();
   const uint32_t node = recorder_.threads()[taken.thread].node;
-  auto at = std::lower_bound(by_ring_.begin(), by_ring_.end(), from,
-                             [&](uint32_t number, Time when) { return posts[number].rung < when; });
+  auto at =
+      std::lower_bound(by_ring_.begin(), by_ring_.end(), from,
+                       [&](uint32_t number, Time when) { return posts[number].rang_at < when; });
   const Post* found = nullptr;
-  for (; at != by_ring_.end() && posts[*at].rung <= taken.taken; ++at) {
+  for (; at != by_ring_.end() && posts[*at].rang_at <= taken.taken; ++at) {
     const Post& post = posts[*at];
-    // A READ's entry names where the response goes.
+    // A READ's WQE names where the response goes.
     const uint64_t place = post.opcode == IBV_WR_RDMA_READ ? taken.response : taken.request;
     const bool covers = place >= post.address && place - post.address <= post.length_bytes;
     if (post.message.node != node || !covers) continue;
@@ -173,7 +174,7 @@ const MessagePaths::Post* MessagePaths::find_response(const sim::Recorder::Taken
 }
 
 // Where a message's signal is a WRITE of one byte behind it, that is what a thread sees.
-sim::MessageId MessagePaths::seen_entry(const Post& post) const {
+sim::MessageId MessagePaths::seen_wqe(const Post& post) const {
   sim::MessageId next = post.message;
   ++next.number;
   const auto signal = posts_.find(next);
@@ -280,8 +281,7 @@ void MessagePaths::add_beside(const char* what, const sim::MessageId& id, Messag
     const auto found = by_message_.find(later);
     if (found == by_message_.end()) break;
     BesidePath ack{.text = fmt::format("acknowledgement of the {}", what), .node = id.node};
-    BesidePath completion{.text = fmt::format("completion of the {}'s entry", what),
-                          .node = id.node};
+    BesidePath completion{.text = fmt::format("completion of the {}'s WQE", what), .node = id.node};
     for (const uint32_t number : found->second) {
       const Step& step = recorder_.steps()[number];
       if (!is_ack(step)) continue;
@@ -316,11 +316,11 @@ Result<MessagePath> MessagePaths::find(const sim::Recorder::Taken& taken) const 
   const uint32_t poster = request->thread;
   const bool handed_over = poster != taken.thread;
   if (handed_over) {
-    const Time given = first_hand_over(taken.thread, from, request->rung, /*finds=*/false);
+    const Time given = first_hand_over(taken.thread, from, request->rang_at, /*finds=*/false);
     append(thread_part(taken.thread, from, given, /*finds=*/false, nullptr));
-    append(thread_part(poster, given, request->rung, /*finds=*/true, request));
+    append(thread_part(poster, given, request->rang_at, /*finds=*/true, request));
   } else {
-    append(thread_part(poster, from, request->rung, /*finds=*/false, request));
+    append(thread_part(poster, from, request->rang_at, /*finds=*/false, request));
   }
 
   // Over to the other side; false: that was not recorded, or something came before its cause.
@@ -332,17 +332,17 @@ Result<MessagePath> MessagePaths::find(const sim::Recorder::Taken& taken) const 
     append(tile(steps, posted, visible));
     return true;
   };
-  const sim::MessageId asked = seen_entry(*request);
-  if (!carry(asked, request->rung)) return not_recorded("the request's way");
+  const sim::MessageId asked = seen_wqe(*request);
+  if (!carry(asked, request->rang_at)) return not_recorded("the request's way");
   if (request->opcode != IBV_WR_RDMA_READ) {
     add_beside("request", asked, &path);
     const Post* const response = find_response(taken, from);
-    if (response == nullptr || response->thread == sim::kNoThread || response->rung < visible) {
+    if (response == nullptr || response->thread == sim::kNoThread || response->rang_at < visible) {
       return not_recorded("the response's post");
     }
-    append(thread_part(response->thread, visible, response->rung, /*finds=*/true, response));
-    const sim::MessageId answered = seen_entry(*response);
-    if (!carry(answered, response->rung)) return not_recorded("the response's way");
+    append(thread_part(response->thread, visible, response->rang_at, /*finds=*/true, response));
+    const sim::MessageId answered = seen_wqe(*response);
+    if (!carry(answered, response->rang_at)) return not_recorded("the response's way");
     add_beside("response", answered, &path);
   }
   if (handed_over) {

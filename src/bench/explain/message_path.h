@@ -2,8 +2,8 @@
 // taken, step behind step, without a gap.
 //
 // What the simulation recorded knows entries of send queues only. Which of them are the request and
-// the response is found by where both lie: the request in the memory that its entry sends, the
-// response where a packet of its entry was placed last.
+// the response is found by where both lie: the request in the memory that its WQE sends, the
+// response where a packet of its WQE was placed last.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +66,7 @@ class MessagePaths {
 
   const Post* find_request(const sim::Recorder::Taken& taken, sim::Time from) const;
   const Post* find_response(const sim::Recorder::Taken& taken, sim::Time from) const;
-  sim::MessageId seen_entry(const Post& post) const;
+  sim::MessageId seen_wqe(const Post& post) const;
   std::vector<sim::Step> of_message(const sim::MessageId& id) const;
   std::vector<sim::Step> of_thread(uint32_t thread, sim::Time from, sim::Time to) const;
   // A thread's time from when something was visible to it, or it began by itself, until `to`.

@@ -60,7 +60,7 @@ TEST(Tile, TakesWhatComesBehindABusForTheReason) {
 TEST(Tile, LeavesTheEarlierOfTwoThatOverlapWhole) {
   const auto tiled =
       tile({step(StepKind::kPacing, 110, 180), step(StepKind::kPayloadFetch, 100, 150),
-            step(StepKind::kEntryFetch, 120, 130)},
+            step(StepKind::kWqeFetch, 120, 130)},
            100, 180);
   EXPECT_THAT(kinds_of(tiled), ElementsAre(StepKind::kPayloadFetch, StepKind::kPacing));
   EXPECT_EQ(tiled[1].begin, 150u);

@@ -47,7 +47,7 @@ class TraceMaker {
     nlohmann::json args = {{"takes_ns", us(step.end - step.begin) * 1e3}};
     if (!thread || step.named) {
       args["queue_pair"] = fmt::format("{} of node {}", step.message.queue_pair, step.message.node);
-      args["entry"] = step.message.number;
+      args["wqe"] = step.message.number;
     }
     if (!thread) args["packet"] = packet_text(step.packet);
     if (!thread && step.index != sim::kAllPackets) args["index"] = step.index;

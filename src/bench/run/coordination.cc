@@ -87,7 +87,7 @@ std::vector<int> read_cpus(WireReader& reader) {
 Status wrong(const char* what) {
   return Status(
       StatusCode::kProtocolViolation,
-      fmt::format("the peer's {} is impossible; do both sides run the same release?", what));
+      fmt::format("the peer's {} is impossible; run the same release on both sides", what));
 }
 
 Status read_point(WireReader& reader, Point* point) {

@@ -23,25 +23,25 @@ namespace {
 
 constexpr uint64_t kEntryBytes = 64;
 constexpr uint64_t kAlong = uint64_t{1} << 63;
-constexpr uint32_t kLifeMask = INT32_MAX;
+constexpr uint32_t kGenerationMask = INT32_MAX;
 
 }  // namespace
 
 // Its place is given back in take_doorbell().
-void Rnic::await_entry_room() {
+void Rnic::await_wqe_room() {
   Fiber* const thread = simulation_.running();
-  if (thread == nullptr || entries_along_ < node_.profile.blueflame_queue) {
-    ++entries_along_;
+  if (thread == nullptr || wqes_along_ < node_.profile.blueflame_queue) {
+    ++wqes_along_;
     return;
   }
   stalled_.push_back(thread);
   simulation_.stand_still();
 }
 
-void Rnic::make_entry_room() {
-  VERBENA_ASSERT(entries_along_ > 0);
+void Rnic::make_wqe_room() {
+  VERBENA_ASSERT(wqes_along_ > 0);
   if (stalled_.empty()) {
-    --entries_along_;
+    --wqes_along_;
     return;
   }
   // Its place is the next one's.
@@ -49,36 +49,36 @@ void Rnic::make_entry_room() {
   stalled_.pop_front();
 }
 
-// What it says fits an event: how many WQEs there are, by the lower half, and of which life of
-// the queue pair.
+// What it says fits an event: how many WQEs there are, by the lower half, and of which
+// generation of the queue pair.
 void Rnic::ring(QueuePair& qp, bool along) {
-  const uint64_t life = qp.life & kLifeMask;
+  const uint64_t generation = qp.generation & kGenerationMask;
   simulation_.at(simulation_.local() + node_.profile.pcie_one_way, doorbell_arrived, &qp,
-                 life << 32 | static_cast<uint32_t>(qp.posted) | (along ? kAlong : 0));
+                 generation << 32 | static_cast<uint32_t>(qp.posted) | (along ? kAlong : 0));
 }
 
 void Rnic::doorbell_arrived(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
   Rnic& rnic = qp.node->rnic;
   const bool along = (argument & kAlong) != 0;
-  if (rnic.note_doorbell(qp, static_cast<uint32_t>(argument >> 32) & kLifeMask,
+  if (rnic.note_doorbell(qp, static_cast<uint32_t>(argument >> 32) & kGenerationMask,
                          static_cast<uint32_t>(argument), along) ||
       along) {
-    rnic.doorbells_.push_back({&qp, qp.life, along});
+    rnic.doorbells_.push_back({&qp, qp.generation, along});
     if (!rnic.handles_doorbell_) rnic.handle_doorbells();
   }
 }
 
 // True if the queue pair waits for its turn only since now.
-bool Rnic::note_doorbell(QueuePair& qp, uint32_t life, uint32_t count, bool along) {
-  if ((qp.life & kLifeMask) != life || qp.state != IBV_QPS_RTS) return false;
-  const uint32_t ahead = count - static_cast<uint32_t>(qp.told);
-  if (ahead == 0 || ahead > qp.depth) return false;  // another thread's has told of it
-  const bool first = qp.told == qp.rung;
+bool Rnic::note_doorbell(QueuePair& qp, uint32_t generation, uint32_t count, bool along) {
+  if ((qp.generation & kGenerationMask) != generation || qp.state != IBV_QPS_RTS) return false;
+  const uint32_t ahead = count - static_cast<uint32_t>(qp.announced);
+  if (ahead == 0 || ahead > qp.depth) return false;  // another thread's announced it
+  const bool first = qp.announced == qp.handled;
   record_doorbell_wait(qp);
-  qp.told += ahead;
-  VERBENA_DEBUG_ASSERT(qp.rung <= qp.told && qp.told <= qp.posted);
-  qp.told_at = simulation_.now();
+  qp.announced += ahead;
+  VERBENA_DEBUG_ASSERT(qp.handled <= qp.announced && qp.announced <= qp.posted);
+  qp.announced_at = simulation_.now();
   qp.all_along = along && (first || qp.all_along);
   return first;
 }
@@ -86,8 +86,8 @@ bool Rnic::note_doorbell(QueuePair& qp, uint32_t life, uint32_t count, bool alon
 void Rnic::record_doorbell_wait(const QueuePair& qp) {
   Recorder* const recorder = simulation_.recorder();
   if (recorder == nullptr) return;
-  for (uint64_t number = qp.rung; number < qp.told; ++number) {
-    recorder->step(StepKind::kDoorbellWait, node_.number, Recorder::of(qp, number), qp.told_at,
+  for (uint64_t number = qp.handled; number < qp.announced; ++number) {
+    recorder->step(StepKind::kDoorbellWait, node_.number, Recorder::of(qp, number), qp.announced_at,
                    simulation_.now());
   }
 }
@@ -96,17 +96,17 @@ void Rnic::handle_doorbells() {
   while (!doorbells_.empty()) {
     const Doorbell doorbell = doorbells_.front();
     QueuePair& qp = *doorbell.qp;
-    const bool news = qp.life == doorbell.life && qp.told > qp.rung;
+    const bool news = qp.generation == doorbell.generation && qp.announced > qp.handled;
     if (news && !contexts_.touch(qp.context, dice_)) {
       handles_doorbell_ = true;
       const Time done = simulation_.now() + node_.profile.context_miss;
       if (Recorder* const recorder = simulation_.recorder()) {
         record_doorbell_wait(qp);
-        for (uint64_t number = qp.rung; number < qp.told; ++number) {
+        for (uint64_t number = qp.handled; number < qp.announced; ++number) {
           recorder->step(StepKind::kSendMiss, node_.number, Recorder::of(qp, number),
                          simulation_.now(), done);
         }
-        qp.told_at = done;
+        qp.announced_at = done;
       }
       simulation_.at(done, doorbell_context, this);
       return;
@@ -126,15 +126,16 @@ void Rnic::doorbell_context(void* object, uint64_t) {
 void Rnic::take_doorbell() {
   const Doorbell doorbell = doorbells_.front();
   doorbells_.pop_front();
-  if (doorbell.along) make_entry_room();
+  if (doorbell.along) make_wqe_room();
   QueuePair& qp = *doorbell.qp;
-  if (qp.life != doorbell.life || qp.state != IBV_QPS_RTS || qp.told == qp.rung) return;
+  if (qp.generation != doorbell.generation || qp.state != IBV_QPS_RTS || qp.announced == qp.handled)
+    return;
   record_doorbell_wait(qp);
-  const uint64_t entries = qp.told - qp.rung;
-  qp.rung = qp.told;
-  if (qp.all_along && qp.fetched + entries == qp.rung) {
+  const uint64_t entries = qp.announced - qp.handled;
+  qp.handled = qp.announced;
+  if (qp.all_along && qp.fetched + entries == qp.handled) {
     // A copy that came along is used at once or not at all.
-    for (; qp.fetched < qp.rung; ++qp.fetched) {
+    for (; qp.fetched < qp.handled; ++qp.fetched) {
       if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
     }
     fetch_payloads(qp);
@@ -144,22 +145,22 @@ void Rnic::take_doorbell() {
   const Time free = bus_down_.free_at();
   const Time there = bus_read(entries * kEntryBytes);
   if (Recorder* const recorder = simulation_.recorder()) {
-    for (uint64_t number = qp.rung - entries; number < qp.rung; ++number) {
-      recorder->served(StepKind::kBusWait, StepKind::kEntryFetch, node_.number,
+    for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
+      recorder->served(StepKind::kBusWait, StepKind::kWqeFetch, node_.number,
                        Recorder::of(qp, number), simulation_.now(), free, there);
     }
   }
-  simulation_.at(there, entries_fetched, &qp,
-                 uint64_t{qp.life} << 32 | static_cast<uint32_t>(qp.rung));
+  simulation_.at(there, wqes_fetched, &qp,
+                 uint64_t{qp.generation} << 32 | static_cast<uint32_t>(qp.handled));
 }
 
 // The WQEs that a doorbell announced have been fetched.
-void Rnic::entries_fetched(void* object, uint64_t argument) {
+void Rnic::wqes_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != argument >> 32 || qp.state != IBV_QPS_RTS) return;
+  if (qp.generation != argument >> 32 || qp.state != IBV_QPS_RTS) return;
   // The count's lower half: no two that are under way are so far apart.
   qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
-  VERBENA_DEBUG_ASSERT(qp.fetched <= qp.rung);
+  VERBENA_DEBUG_ASSERT(qp.fetched <= qp.handled);
   Rnic& rnic = qp.node->rnic;
   rnic.fetch_payloads(qp);
   rnic.schedule_requests(qp);

@@ -102,7 +102,7 @@ TEST_F(DoorbellsTest, DoorbellsOfAQueuePairThatWaitsAreHandledTogether) {
   EXPECT_EQ(take_all(pair.near).size(), kPosts);
   std::vector<Time> fetched;
   for (const Step& step : recorder.steps()) {
-    if (step.kind == StepKind::kEntryFetch) fetched.push_back(step.begin);
+    if (step.kind == StepKind::kWqeFetch) fetched.push_back(step.begin);
   }
   EXPECT_EQ(fetched, std::vector<Time>(kPosts, fetched.front()));
 }

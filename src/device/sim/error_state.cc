@@ -34,7 +34,7 @@ void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
   const Wqe& wqe = qp.wqe(message);
   Packet* const packet = simulation_.fabric().allocate();
   packet->target = &qp;
-  packet->target_life = qp.life;
+  packet->target_generation = qp.generation;
   packet->cq = qp.send_cq;
   packet->entry = {.completion = make_completion(wqe.wr_id, status, completed_opcode(wqe.opcode),
                                                  qp.verbs.qp_num, wqe.length_bytes),
@@ -60,7 +60,8 @@ void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
 void Rnic::completion_visible(void* object, uint64_t) {
   auto* const packet = static_cast<Packet*>(object);
   Simulation& simulation = packet->target->node->simulation;
-  if (packet->target->life == packet->target_life) push_completion(*packet->cq, packet->entry);
+  if (packet->target->generation == packet->target_generation)
+    push_completion(*packet->cq, packet->entry);
   simulation.fabric().free(packet);
 }
 

@@ -30,8 +30,8 @@ struct Packet {
   Node* to = nullptr;
   QueuePair* source = nullptr;
   QueuePair* target = nullptr;
-  uint32_t source_life = 0;
-  uint32_t target_life = 0;
+  uint32_t source_generation = 0;
+  uint32_t target_generation = 0;
   uint64_t message = 0;  // its number in the requester's queue; of an ack: all below have arrived
   uint32_t index = 0;
   uint32_t payload_bytes = 0;

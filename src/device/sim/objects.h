@@ -13,7 +13,7 @@
 #include "src/device/sim/event_queue.h"
 #include "src/device/sim/growing_ring.h"
 #include "src/device/sim/random_cache.h"
-#include "src/device/sim/send_entries.h"
+#include "src/device/sim/send_wqes.h"
 #include "src/device/sim/state_cache.h"
 
 namespace verbena::sim {
@@ -88,7 +88,7 @@ struct ReceiveQueue {
   uint64_t fetched = 0;   // of these, the RNIC has
   uint64_t consumed = 0;
   bool fetching = false;
-  bool found_none = false;            // the record told of nothing new, when it was read just now
+  bool found_none = false;            // the record announced nothing new when it was read just now
   uint32_t epoch = 0;                 // of fetches: earlier ones mean nothing
   std::unique_ptr<uint32_t[]> order;  // slots, by the receive's number
   std::vector<uint32_t> free_slots;
@@ -144,7 +144,7 @@ struct RcRequester {
   uint32_t retries = 0;
   uint32_t rnr_retries = 0;
 
-  // What is on its way, or in a cache, outlives a life of the queue pair.
+  // What is on its way, or in a cache, outlives a generation of the queue pair.
   void reset() { *this = {.read_state = read_state, .placing = placing}; }
 };
 
@@ -170,7 +170,7 @@ struct QueuePair {
   Node* node = nullptr;
   ibv_qp_cap cap{};
   bool signals_all = false;
-  // What it was told when it was connected, as far as it matters here: ibv_qp_attr is large.
+  // What modify_qp set, as far as it matters here: ibv_qp_attr is large.
   struct Attributes {
     ibv_mtu path_mtu = IBV_MTU_256;
     uint32_t dest_qp_num = 0;
@@ -183,7 +183,8 @@ struct QueuePair {
     uint8_t rnr_retry = 0;
   } attributes;
   ibv_qp_state state = IBV_QPS_RESET;
-  uint32_t life = 0;  // grows when it is reset or destroyed: what is under way means nothing then
+  uint32_t generation =
+      0;  // grows when it is reset or destroyed: what is under way means nothing then
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
@@ -199,14 +200,14 @@ struct QueuePair {
   uint32_t depth = 0;
   uint32_t max_sges = 0;
   uint32_t max_inline_bytes = 0;
-  SendEntries entries;
+  SendWqes wqes;
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // WQEs whose place is free again: after the poll of a completion
-  uint64_t told = 0;       // doorbells that reached the RNIC told of so many
-  uint64_t rung = 0;       // those that it has handled, of so many
+  uint64_t announced = 0;  // by the doorbells that reached the RNIC
+  uint64_t handled = 0;    // announced by the doorbells that it has handled
   uint64_t fetched = 0;    // and it has so many
-  bool all_along = false;  // what it was told of and has not handled came with the doorbells
-  Time told_at = 0;        // by the last of them
+  bool all_along = false;  // what is announced and not handled came with the doorbells
+  Time announced_at = 0;   // by the last of them
   uint64_t retired = 0;    // completed in order
   // Payload: what is being fetched, and what lies ready to be sent.
   uint64_t payload_message = 0;
@@ -235,8 +236,8 @@ struct QueuePair {
   RcRequester requester;
   RcResponder responder;
 
-  Wqe& wqe(uint64_t number) { return entries.wqe(number); }
-  ibv_sge* sges_of(uint64_t number) { return entries.sges(number); }
+  Wqe& wqe(uint64_t number) { return wqes.wqe(number); }
+  ibv_sge* sges_of(uint64_t number) { return wqes.sges(number); }
   ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
 };
 

@@ -11,8 +11,11 @@ namespace verbena::sim {
 // So many packets of a message at least are fetched ahead of the one that is sent.
 inline constexpr uint32_t kFetchAheadLeast = 2;
 
-// Of an event that a later life of the queue pair, or a later `epoch` in it, makes meaningless.
-inline uint64_t fetch_stamp(uint32_t life, uint32_t epoch) { return uint64_t{life} << 32 | epoch; }
+// Of an event that a later generation of the queue pair, or a later `epoch` in it, makes
+// meaningless.
+inline uint64_t fetch_stamp(uint32_t generation, uint32_t epoch) {
+  return uint64_t{generation} << 32 | epoch;
+}
 
 // The payload of packet `index` of a message.
 inline uint32_t payload_of(uint32_t length_bytes, uint32_t mtu_bytes, uint32_t index) {

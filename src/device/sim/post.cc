@@ -25,7 +25,7 @@ bool is_rdma(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
          opcode == IBV_WR_RDMA_READ;
 }
-uint64_t entry_bytes(const Wqe& wqe) {
+uint64_t wqe_bytes(const Wqe& wqe) {
   uint64_t bytes = kControlBytes;
   if (is_rdma(wqe.opcode)) bytes += kAddressBytes;
   if (is_atomic(wqe.opcode)) bytes += 2 * kAddressBytes;
@@ -33,7 +33,7 @@ uint64_t entry_bytes(const Wqe& wqe) {
 }
 
 // 0, or an errno value.
-int make_entry(QueuePair& qp, const ibv_send_wr& request) {
+int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
   if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > qp.max_sges) return EINVAL;
   if (qp.posted - qp.reclaimed == qp.depth) return ENOMEM;
   const uint64_t number = qp.posted;
@@ -74,10 +74,10 @@ int make_entry(QueuePair& qp, const ibv_send_wr& request) {
                 !is_atomic(request.opcode);
   if (wqe.inlined && length > qp.max_inline_bytes) return ENOMEM;
   // The data of READs is placed after they have been retired.
-  qp.entries.add(number, qp.requester.placing == 0 ? qp.retired : 0);
+  qp.wqes.add(number, qp.requester.placing == 0 ? qp.retired : 0);
   std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
   if (wqe.inlined) {
-    std::byte* to = qp.entries.inline_bytes(number).hold(wqe.length_bytes);
+    std::byte* to = qp.wqes.inline_bytes(number).hold(wqe.length_bytes);
     for (int i = 0; i < request.num_sge; ++i) {
       const ibv_sge& sge = request.sg_list[i];
       if (sge.length == 0) continue;
@@ -112,24 +112,24 @@ bool local_memory_fails(QueuePair& qp, uint64_t number) {
 bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   Simulation& simulation = qp.node->simulation;
   const Profile& profile = qp.node->profile;
-  const uint64_t bytes = entry_bytes(wqe);
+  const uint64_t bytes = wqe_bytes(wqe);
   const bool lone = entries == 1 && (profile.blueflame_single_only == 0 || wqe.inlined ||
                                      wqe.opcode == IBV_WR_RDMA_READ);
-  const bool with_entries = entries == 1 && lone && bytes <= profile.blueflame_max_bytes;
-  Time cost = with_entries ? (bytes + kBurstBytes - 1) / kBurstBytes * profile.post_blueflame_64
-                           : profile.post_doorbell;
+  const bool with_wqe = entries == 1 && lone && bytes <= profile.blueflame_max_bytes;
+  Time cost = with_wqe ? (bytes + kBurstBytes - 1) / kBurstBytes * profile.post_blueflame_64
+                       : profile.post_doorbell;
   const Fiber* const thread = simulation.running();
-  if (thread == nullptr) return with_entries;
+  if (thread == nullptr) return with_wqe;
   if (qp.node->remote(*thread)) cost += profile.cpu_remote_mmio;
   // A plain doorbell is one store; a WQE is several, which threads must not mix.
   Recorder* const recorder = simulation.recorder();
-  if (profile.blueflame_lock_alone == 0 || !with_entries) {
+  if (profile.blueflame_lock_alone == 0 || !with_wqe) {
     if (recorder != nullptr) {
-      recorder->next_charge(with_entries ? StepKind::kBlueFlame : StepKind::kRing, qp,
+      recorder->next_charge(with_wqe ? StepKind::kBlueFlame : StepKind::kRing, qp,
                             qp.posted - entries);
     }
     simulation.charge(cost);
-    return with_entries;
+    return with_wqe;
   }
   // In the order in which the threads come to the lock. Its line is in the core of who held it
   // last; to who waits it comes as soon as it is free.
@@ -149,7 +149,7 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
     recorder->thread_step(*thread, StepKind::kBlueFlame, begun, begun + hold, &posted);
   }
   simulation.advance_to(node.blueflame_lock_free_at);
-  return with_entries;
+  return with_wqe;
 }
 
 }  // namespace
@@ -162,7 +162,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   int error = 0;
   for (; request != nullptr; request = request->next) {
     if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_ERR) error = EINVAL;
-    if (error == 0) error = make_entry(qp, *request);
+    if (error == 0) error = make_wqe(qp, *request);
     if (error != 0) {
       *bad = request;
       break;
@@ -186,13 +186,13 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
     if (local_memory_fails(qp, number)) qp.wqe(number).bad = true;
   }
   const uint64_t count = qp.posted;
-  const bool with_entries = charge_doorbell(qp, entries, qp.wqe(count - 1));
-  if (with_entries) qp.node->rnic.await_entry_room();
+  const bool with_wqe = charge_doorbell(qp, entries, qp.wqe(count - 1));
+  if (with_wqe) qp.node->rnic.await_wqe_room();
   if (recorder != nullptr) {
-    recorder->rung(simulation.running(), qp, before, count, simulation.local(),
-                   simulation.local() + profile.pcie_one_way);
+    recorder->doorbell(simulation.running(), qp, before, count, simulation.local(),
+                       simulation.local() + profile.pcie_one_way);
   }
-  qp.node->rnic.ring(qp, with_entries);
+  qp.node->rnic.ring(qp, with_wqe);
   return error;
 }
 

@@ -133,7 +133,7 @@ void Rnic::ack_received(const Packet& packet) {
         qp.requester.paused = true;
         go_back(qp);
         simulation_.at(simulation_.now() + rnr_delay(packet.source->attributes.min_rnr_timer),
-                       rnr_over, &qp, qp.life);
+                       rnr_over, &qp, qp.generation);
         break;
       default:
         fail(qp, status_of(packet.nak));
@@ -143,9 +143,9 @@ void Rnic::ack_received(const Packet& packet) {
   schedule_requests(qp);
 }
 
-void Rnic::rnr_over(void* object, uint64_t life) {
+void Rnic::rnr_over(void* object, uint64_t generation) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != life || !qp.requester.paused) return;
+  if (qp.generation != generation || !qp.requester.paused) return;
   qp.requester.paused = false;
   qp.requester.progress_at = qp.node->simulation.now();
   qp.node->rnic.schedule_requests(qp);
@@ -211,12 +211,13 @@ void Rnic::start_timer(QueuePair& qp) {
   if (qp.requester.timer_running || qp.attributes.timeout == 0) return;
   qp.requester.timer_running = true;
   constexpr Time kTimeoutUnit = 4096 * kPsPerNs;
-  simulation_.at(simulation_.now() + (kTimeoutUnit << qp.attributes.timeout), timer, &qp, qp.life);
+  simulation_.at(simulation_.now() + (kTimeoutUnit << qp.attributes.timeout), timer, &qp,
+                 qp.generation);
 }
 
-void Rnic::timer(void* object, uint64_t life) {
+void Rnic::timer(void* object, uint64_t generation) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != life || qp.state != IBV_QPS_RTS) return;
+  if (qp.generation != generation || qp.state != IBV_QPS_RTS) return;
   Rnic& rnic = qp.node->rnic;
   const Time now = rnic.simulation_.now();
   constexpr Time kTimeoutUnit = 4096 * kPsPerNs;
@@ -236,7 +237,7 @@ void Rnic::timer(void* object, uint64_t life) {
     rnic.go_back(qp);
   }
   qp.requester.timer_running = true;
-  rnic.simulation_.at(qp.requester.progress_at + timeout, timer, &qp, life);
+  rnic.simulation_.at(qp.requester.progress_at + timeout, timer, &qp, generation);
 }
 
 }  // namespace verbena::sim

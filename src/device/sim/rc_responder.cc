@@ -150,7 +150,7 @@ void Rnic::atomic_done(void* object, uint64_t) {
                                      [packet](const PendingResponse& other) {
                                        return other.atomic && other.message == packet->message;
                                      });
-  if (qp.life != packet->target_life || response == qp.responder.responses.end()) {
+  if (qp.generation != packet->target_generation || response == qp.responder.responses.end()) {
     rnic.simulation_.fabric().free(packet);
     return;
   }
@@ -212,7 +212,7 @@ void Rnic::fetch_responses(QueuePair& qp) {
       }
       ++response.fetching;
       simulation_.at(there, response_fetched, &qp,
-                     fetch_stamp(qp.life, static_cast<uint32_t>(response.message)));
+                     fetch_stamp(qp.generation, static_cast<uint32_t>(response.message)));
     }
     if (response.fetched + response.fetching < response.packets) return;
   }
@@ -220,7 +220,7 @@ void Rnic::fetch_responses(QueuePair& qp) {
 
 void Rnic::response_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != argument >> 32) return;
+  if (qp.generation != argument >> 32) return;
   for (PendingResponse& response : qp.responder.responses) {
     if (static_cast<uint32_t>(response.message) != static_cast<uint32_t>(argument)) continue;
     if (response.fetching == 0) continue;
@@ -246,14 +246,15 @@ void Rnic::schedule_responses(QueuePair& qp) {
     return;
   }
   qp.responder.response_queued = true;
-  queue_turn(responses_, {Job::Kind::kResponse, &qp, qp.life}, &qp.responder.response_turn_sent);
+  enqueue_job(responses_, {Job::Kind::kResponse, &qp, qp.generation},
+              &qp.responder.response_turn_sent);
   start_next();
 }
 
 void Rnic::schedule_ack(QueuePair& qp) {
   if (qp.responder.ack_queued) return;
   qp.responder.ack_queued = true;
-  responses_.push_back({Job::Kind::kAck, &qp, qp.life});
+  responses_.push_back({Job::Kind::kAck, &qp, qp.generation});
   start_next();
 }
 

@@ -26,7 +26,7 @@ bool takes_receive(const Packet& packet) {
 void Rnic::packet_arrived(Packet* packet) {
   const Profile& profile = node_.profile;
   QueuePair* const qp = packet->target;
-  if (qp == nullptr || qp->life != packet->target_life) {
+  if (qp == nullptr || qp->generation != packet->target_generation) {
     simulation_.fabric().handled(*packet);
     simulation_.fabric().free(packet);
     return;
@@ -59,7 +59,7 @@ void Rnic::received(void* object, uint64_t) {
       qp.state == IBV_QPS_RTS || (qp.state == IBV_QPS_RTR && packet->kind == PacketKind::kRequest);
   const bool from_peer = packet->from == qp.peer_node && packet->source != nullptr &&
                          packet->source->verbs.qp_num == qp.attributes.dest_qp_num;
-  if (qp.life != packet->target_life || !ready || !from_peer || qp.node->crashed) {
+  if (qp.generation != packet->target_generation || !ready || !from_peer || qp.node->crashed) {
     rnic.simulation_.fabric().free(packet);
     return;
   }
@@ -181,7 +181,7 @@ void Rnic::place(void* object, uint64_t) {
   Rnic& rnic = qp.node->rnic;
   Simulation& simulation = rnic.simulation_;
   if (packet->kind != PacketKind::kRequest) --qp.requester.placing;
-  if (qp.life == packet->target_life && !qp.node->crashed) {
+  if (qp.generation == packet->target_generation && !qp.node->crashed) {
     Fiber* owner = nullptr;
     if (Recorder* const recorder = simulation.recorder()) rnic.record_placed(*recorder, *packet);
     if (packet->bytes == nullptr) {
@@ -228,7 +228,7 @@ bool Rnic::gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* b
                   uint64_t length) {
   const Wqe& wqe = qp.wqe(message);
   if (wqe.inlined) {
-    std::memcpy(bytes, qp.entries.inline_bytes(message).bytes.get() + offset, length);
+    std::memcpy(bytes, qp.wqes.inline_bytes(message).bytes.get() + offset, length);
     return true;
   }
   const ibv_sge* sge = qp.sges_of(message);

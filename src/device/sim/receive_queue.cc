@@ -10,7 +10,7 @@ namespace verbena::sim {
 
 namespace {
 
-constexpr uint64_t kReceiveEntryBytes = 16;
+constexpr uint64_t kReceiveWqeBytes = 16;
 constexpr uint64_t kReceiveRecordBytes = 8;
 
 }  // namespace
@@ -63,7 +63,7 @@ void Rnic::consume_receive(QueuePair& qp, Packet& packet) {
 void Rnic::complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status) {
   Packet* const packet = simulation_.fabric().allocate();
   packet->target = &qp;
-  packet->target_life = qp.life;
+  packet->target_generation = qp.generation;
   packet->opcode = IBV_WR_SEND;
   packet->cq = qp.recv_cq;
   packet->entry = {.completion = make_completion(qp.receive_queue().receives[slot].wr_id, status,
@@ -85,7 +85,7 @@ void Rnic::fetch_receives(ReceiveQueue& queue) {
   queue.fetching = true;
   if (queue.known > queue.fetched) {
     const uint64_t count = std::min(node_.profile.wqe_prefetch, queue.known - queue.fetched);
-    simulation_.at(bus_read(count * kReceiveEntryBytes), receives_fetched, &queue,
+    simulation_.at(bus_read(count * kReceiveWqeBytes), receives_fetched, &queue,
                    uint64_t{queue.epoch} << 32 | count);
   } else {
     simulation_.at(bus_read(kReceiveRecordBytes), record_read, &queue, queue.epoch);
@@ -124,7 +124,7 @@ void Rnic::take_starving(ReceiveQueue& queue) {
     QueuePair& qp = *packet->target;
     Rnic& rnic = qp.node->rnic;
     const bool ready = qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_RTR;
-    if (qp.life != packet->target_life || !ready) {
+    if (qp.generation != packet->target_generation || !ready) {
       rnic.simulation_.fabric().free(packet);
     } else {
       rnic.request_received(packet);

@@ -28,7 +28,7 @@ constexpr StepText kTexts[] = {
     {StepKind::kTake, Unit::kProcessor, false, "completion taken, handling by the thread"},
     {StepKind::kReap, Unit::kProcessor, false, "completions of sends taken"},
     {StepKind::kPostReceive, Unit::kProcessor, false, "receive posted"},
-    {StepKind::kBuild, Unit::kPosting, false, "entry built"},
+    {StepKind::kBuild, Unit::kPosting, false, "WQE built"},
     {StepKind::kBlueFlame, Unit::kPosting, false, "WQE written to the RNIC (BlueFlame)"},
     {StepKind::kRing, Unit::kPosting, false, "doorbell written"},
     {StepKind::kLockWait, Unit::kPosting, true, "wait for the BlueFlame lock"},
@@ -39,7 +39,7 @@ constexpr StepText kTexts[] = {
     {StepKind::kDetection, Unit::kProcessor, true, "visible, not polled yet (detection)"},
     {StepKind::kOtherMessages, Unit::kProcessor, true, "the thread is busy with other messages"},
     {StepKind::kDoorbell, Unit::kBus, false, "doorbell over the bus"},
-    {StepKind::kEntryFetch, Unit::kBus, false, "entry fetch"},
+    {StepKind::kWqeFetch, Unit::kBus, false, "WQE fetch"},
     {StepKind::kPayloadFetch, Unit::kBus, false, "payload fetch"},
     {StepKind::kPlacement, Unit::kBus, false, "DMA write of the payload"},
     {StepKind::kCompletionEntry, Unit::kBus, false, "DMA write of the CQE"},
@@ -181,8 +181,8 @@ void Recorder::worked(const Fiber& fiber, bool found, Time begin, Time polled, T
   thread_step(fiber, StepKind::kCopy, copies, end);
 }
 
-void Recorder::rung(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t count, Time now,
-                    Time there) {
+void Recorder::doorbell(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t count, Time now,
+                        Time there) {
   if (steps_.size() == most_steps_) return;
   for (uint64_t number = first; number < count; ++number) {
     const Wqe& wqe = qp.wqe(number);
@@ -191,7 +191,7 @@ void Recorder::rung(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t 
     posts_.push_back({.message = message.message,
                       .first = first,
                       .thread = fiber != nullptr ? number_of(*fiber) : kNoThread,
-                      .rung = now,
+                      .rang_at = now,
                       .address = wqe.sges > 0 ? qp.sges_of(number)[0].addr : 0,
                       .length_bytes = wqe.length_bytes,
                       .opcode = wqe.opcode});

@@ -45,7 +45,7 @@ enum class StepKind : uint8_t {
   kOtherMessages,  // a thread's time for them
   // Of the bus.
   kDoorbell,
-  kEntryFetch,
+  kWqeFetch,
   kPayloadFetch,
   kPlacement,
   kCompletionEntry,
@@ -136,7 +136,7 @@ class Recorder {
     MessageId message;
     uint64_t first = 0;  // of those posted with it
     uint32_t thread = kNoThread;
-    Time rung = 0;
+    Time rang_at = 0;
     uint64_t address = 0;  // of its first bytes
     uint32_t length_bytes = 0;
     ibv_wr_opcode opcode = IBV_WR_SEND;
@@ -185,8 +185,8 @@ class Recorder {
   // A thread's own work from `begin` to `end`: polls first, copies last.
   void worked(const Fiber& fiber, bool found, Time begin, Time polled, Time copied, Time end);
   // The doorbell for the WQEs from `first` to before `count`; no thread outside of all.
-  void rung(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t count, Time now,
-            Time there);
+  void doorbell(const Fiber* fiber, QueuePair& qp, uint64_t first, uint64_t count, Time now,
+                Time there);
   // Some of the time that a packet takes next is a cache's fault.
   void missed(Time share) { missed_ += share; }
   // A packet on the sending or receiving side, from `begin` to `end`, that share included.

@@ -78,10 +78,10 @@ void Rnic::remove_queue_pair(QueuePair& qp) {
 }
 
 void Rnic::reset(QueuePair& qp) {
-  ++qp.life;
+  ++qp.generation;
   qp.state = IBV_QPS_RESET;
-  qp.entries.clear();
-  qp.posted = qp.reclaimed = qp.told = qp.rung = qp.fetched = qp.retired = 0;
+  qp.wqes.clear();
+  qp.posted = qp.reclaimed = qp.announced = qp.handled = qp.fetched = qp.retired = 0;
   qp.payload_message = qp.send_message = 0;
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
   qp.pacing = qp.queued = false;

@@ -42,7 +42,7 @@ class Rnic {
   // --- from the processor ---
   // Before a WQE goes along with its doorbell: the running thread stands still until the RNIC
   // has room for it.
-  void await_entry_room();
+  void await_wqe_room();
   // The running thread rings for all that was posted; `along`: the new WQE comes along.
   void ring(QueuePair& qp, bool along);
   // At the time when it reaches the RNIC.
@@ -76,7 +76,7 @@ class Rnic {
   struct Job {
     enum class Kind : uint8_t { kRequest, kResponse, kAck } kind;
     QueuePair* qp;
-    uint32_t life;
+    uint32_t generation;
   };
   // A packet to send, the time that making it takes, and how much longer it is on its way.
   struct Made {
@@ -88,28 +88,28 @@ class Rnic {
   // A queue pair that has been rung for, and waits for its turn.
   struct Doorbell {
     QueuePair* qp;
-    uint32_t life;
+    uint32_t generation;
     bool along;  // a WQE came with it
   };
 
   // --- doorbells.cc ---
   static void doorbell_arrived(void* qp, uint64_t argument);
   static void doorbell_context(void* rnic, uint64_t);
-  static void entries_fetched(void* qp, uint64_t argument);
-  bool note_doorbell(QueuePair& qp, uint32_t life, uint32_t count, bool along);
+  static void wqes_fetched(void* qp, uint64_t argument);
+  bool note_doorbell(QueuePair& qp, uint32_t generation, uint32_t count, bool along);
   void record_doorbell_wait(const QueuePair& qp);
   void handle_doorbells();
   void take_doorbell();
-  void make_entry_room();
+  void make_wqe_room();
 
   // --- transmit.cc ---
   static void payload_fetched(void* qp, uint64_t stamp);
   static void sent(void* rnic, uint64_t);
-  static void paced(void* qp, uint64_t life);
+  static void paced(void* qp, uint64_t generation);
   static void emit(void* packet, uint64_t);
   Time gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes, Time* read);
   void fetch_payloads(QueuePair& qp);
-  void queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent);
+  void enqueue_job(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent);
   // Gives the queue pair a turn if it has something to send.
   void schedule_requests(QueuePair& qp);
   bool may_send(QueuePair& qp);
@@ -145,8 +145,8 @@ class Rnic {
   void complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status);
 
   // --- rc_requester.cc ---
-  static void timer(void* qp, uint64_t life);
-  static void rnr_over(void* qp, uint64_t life);
+  static void timer(void* qp, uint64_t generation);
+  static void rnr_over(void* qp, uint64_t generation);
   static bool may_begin(const QueuePair& qp, const Wqe& wqe);
   // Completes the packet of a READ or an atomic.
   void ask(QueuePair& qp, Wqe& wqe, Made& made);
@@ -210,7 +210,7 @@ class Rnic {
 
   std::deque<Doorbell> doorbells_;
   bool handles_doorbell_ = false;  // the first of them waits for a context
-  uint64_t entries_along_ = 0;     // on their way with their doorbells, or waiting here
+  uint64_t wqes_along_ = 0;        // on their way with their doorbells, or waiting here
   std::deque<Fiber*> stalled_;     // threads whose next one has no room
 
   bool sending_ = false;

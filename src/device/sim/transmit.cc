@@ -76,7 +76,7 @@ void Rnic::fetch_payloads(QueuePair& qp) {
       recorder->step(StepKind::kTranslationMiss, node_.number, of, read, there);
     }
     ++qp.payload_outstanding;
-    simulation_.at(there, payload_fetched, &qp, fetch_stamp(qp.life, qp.fetch_epoch));
+    simulation_.at(there, payload_fetched, &qp, fetch_stamp(qp.generation, qp.fetch_epoch));
     if (++qp.payload_packet == wqe.packets) {
       ++qp.payload_message;
       qp.payload_packet = 0;
@@ -86,7 +86,7 @@ void Rnic::fetch_payloads(QueuePair& qp) {
 
 void Rnic::payload_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (fetch_stamp(qp.life, qp.fetch_epoch) != argument) return;
+  if (fetch_stamp(qp.generation, qp.fetch_epoch) != argument) return;
   --qp.payload_outstanding;
   ++qp.payload_ready;
   qp.node->rnic.schedule_requests(qp);
@@ -111,22 +111,22 @@ bool Rnic::may_send(QueuePair& qp) {
         recorder->step(StepKind::kPacing, node_.number, Recorder::of(qp, qp.send_message),
                        simulation_.now(), qp.send_after);
       }
-      simulation_.at(qp.send_after, paced, &qp, qp.life);
+      simulation_.at(qp.send_after, paced, &qp, qp.generation);
     }
     return false;
   }
   return true;
 }
 
-void Rnic::paced(void* object, uint64_t life) {
+void Rnic::paced(void* object, uint64_t generation) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.life != life) return;
+  if (qp.generation != generation) return;
   qp.pacing = false;
   qp.node->rnic.schedule_requests(qp);
 }
 
 // A burst that is not over goes on before others begin.
-void Rnic::queue_turn(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent) {
+void Rnic::enqueue_job(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent) {
   if (*turn_sent == 0 || *turn_sent >= node_.profile.arbitration_burst) {
     *turn_sent = 0;
     ring.push_back(job);
@@ -147,7 +147,7 @@ void Rnic::schedule_requests(QueuePair& qp) {
     return;
   }
   qp.queued = true;
-  queue_turn(requests_, {Job::Kind::kRequest, &qp, qp.life}, &qp.turn_sent);
+  enqueue_job(requests_, {Job::Kind::kRequest, &qp, qp.generation}, &qp.turn_sent);
   start_next();
 }
 
@@ -161,7 +161,7 @@ void Rnic::start_next() {
     const Job job = ring.front();
     ring.pop_front();
     QueuePair& qp = *job.qp;
-    if (qp.life != job.life) continue;
+    if (qp.generation != job.generation) continue;
     switch (job.kind) {
       case Job::Kind::kRequest:
         qp.queued = false;
@@ -243,9 +243,9 @@ Packet* Rnic::make_packet(QueuePair& qp, PacketKind kind) {
   packet->from = &node_;
   packet->to = qp.peer_node;
   packet->source = &qp;
-  packet->source_life = qp.life;
+  packet->source_generation = qp.generation;
   packet->target = qp.peer_node->rnic.find_queue_pair(qp.attributes.dest_qp_num);
-  packet->target_life = packet->target != nullptr ? packet->target->life : 0;
+  packet->target_generation = packet->target != nullptr ? packet->target->generation : 0;
   return packet;
 }
 

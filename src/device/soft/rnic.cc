@@ -344,7 +344,7 @@ void Rnic::mark_dead(uint32_t slot) {
   // The event may be that of a former process in the slot.
   if (peer == nullptr || peer->dead() || peer->exists()) return;
   peer->set_dead();
-  pages_->look_after_standing_peers();
+  pages_->check_standing_peers();
   for_each_queue_pair([&](Qp& qp) {
     if (qp.peer.process == peer) peer_ended(qp);
   });

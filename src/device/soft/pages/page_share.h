@@ -132,7 +132,7 @@ class PageShare {
   Status cut_off(void* address, uint64_t length_bytes, Sharing sharing,
                  const StandingPeers& standing);
   // Peers may have gone on: gives back what was kept for them.
-  void look_after_standing_peers();
+  void check_standing_peers();
 
   // Somebody tells forget() of every MADV_DONTNEED of the program.
   static void set_discards_seen() { discards_seen.store(true, std::memory_order_relaxed); }

@@ -61,7 +61,7 @@ Status PageShare::cut_off(void* address, uint64_t length_bytes, Sharing sharing,
   return {};
 }
 
-void PageShare::look_after_standing_peers() {
+void PageShare::check_standing_peers() {
   const std::lock_guard lock(mutex_);
   give_back_kept();
 }

@@ -220,7 +220,7 @@ TEST_P(PageShareTest, PeersThatStandStillAreCutOff) {
     ASSERT_TRUE(cut.ok()) << cut.message();
     gone_on = true;
     EXPECT_GT(file_bytes(*share), 0u);
-    share->look_after_standing_peers();
+    share->check_standing_peers();
     EXPECT_EQ(file_bytes(*share), 0u);
   });
 }

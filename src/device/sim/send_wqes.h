@@ -66,7 +66,7 @@ struct SendBlock {
 // The send WQEs of a queue pair, by their numbers. Most queues of a large cluster are deep and
 // hardly used: memory is there for those that the RNIC still has to do with, not for the whole
 // depth.
-class SendEntries {
+class SendWqes {
  public:
   void configure(uint32_t depth, uint32_t max_sges) {
     max_sges_ = max_sges;

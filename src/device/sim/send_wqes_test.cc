@@ -1,4 +1,4 @@
-#include "src/device/sim/send_entries.h"
+#include "src/device/sim/send_wqes.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@ namespace {
 
 // Posts `count` WQEs, of which at most `pending` are not done, and looks at all that are not.
 void expect_kept(uint32_t depth, uint64_t count, uint64_t pending) {
-  SendEntries entries;
+  SendWqes entries;
   entries.configure(depth, 2);
   for (uint64_t number = 0; number < count; ++number) {
     const uint64_t done = number < pending ? 0 : number - pending + 1;
@@ -23,7 +23,7 @@ void expect_kept(uint32_t depth, uint64_t count, uint64_t pending) {
   }
 }
 
-TEST(SendEntriesTest, KeepsWhatIsNotDone) {
+TEST(SendWqesTest, KeepsWhatIsNotDone) {
   for (const uint32_t depth : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 64u}) {
     for (const uint64_t pending : {1u, 2u, 3u, 5u, 8u, 64u}) {
       if (pending <= depth) expect_kept(depth, 500, pending);
@@ -31,8 +31,8 @@ TEST(SendEntriesTest, KeepsWhatIsNotDone) {
   }
 }
 
-TEST(SendEntriesTest, UsesTheMemoryOfWhatIsDoneAgain) {
-  SendEntries entries;
+TEST(SendWqesTest, UsesTheMemoryOfWhatIsDoneAgain) {
+  SendWqes entries;
   entries.configure(64, 1);
   entries.add(0, 0);
   const Wqe* const first = &entries.wqe(0);
@@ -40,8 +40,8 @@ TEST(SendEntriesTest, UsesTheMemoryOfWhatIsDoneAgain) {
   EXPECT_EQ(&entries.wqe(SendBlock::kEntries), first);
 }
 
-TEST(SendEntriesTest, BeginsAnewWhenCleared) {
-  SendEntries entries;
+TEST(SendWqesTest, BeginsAnewWhenCleared) {
+  SendWqes entries;
   entries.configure(8, 1);
   for (uint64_t number = 0; number < 30; ++number) entries.add(number, number);
   entries.clear();
