@@ -5,13 +5,19 @@
 # So the names in a file's anonymous namespace must be used by no other file of the folder. If both declare one, mostly the
 # compiler says so. What it accepts (overloads, and a name that hides one of a header) scripts/check-private-names refuses.
 #
-# Not for the data path, whose machine code must not depend on what lies beside it. VERBENA_BY_FOLDER=OFF compiles each
-# file alone: quicker where a single file is edited again and again, and what 'scripts/check tidy --alone' reads.
-option(VERBENA_BY_FOLDER "Compile the files of a folder together, where that is much faster" ON)
+# VERBENA_BY_FOLDER says for what:
+#   ON   tools and tests; not the data path, whose machine code must not depend on what lies beside it
+#   ALL  every library: what the sanitizers run and what clang-tidy reads, for which speed does not matter
+#   OFF  nothing: quicker where a single file is edited again and again, and what 'scripts/check tidy --alone' reads
+set(VERBENA_BY_FOLDER ON CACHE STRING "Compile the files of a folder together: ON (tools and tests), ALL or OFF")
 
 function(verbena_compile_by_folder target)
   if(NOT VERBENA_BY_FOLDER)
     return()
+  endif()
+  # A private type is used in one folder, as gcc would see if the unit's files were no includes to it.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
@@ -21,4 +27,11 @@ function(verbena_compile_by_folder target)
     string(MAKE_C_IDENTIFIER "${folder}" group)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
+endfunction()
+
+# The same for libraries of the data path: only with ALL.
+function(verbena_compile_by_folder_where_all target)
+  if(VERBENA_BY_FOLDER STREQUAL ALL)
+    verbena_compile_by_folder(${target})
+  endif()
 endfunction()

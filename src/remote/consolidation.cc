@@ -17,7 +17,7 @@ constexpr uint32_t kLeastBlockBytes = 64;
 constexpr uint32_t kLeastBlocks = 4;
 constexpr uint32_t kMostBlocks = 1u << 20;
 
-Status check(const RemoteRegion& region, const ConsolidationOptions& options) {
+Status check_options(const RemoteRegion& region, const ConsolidationOptions& options) {
   const auto wrong = [](std::string what) {
     return Status(StatusCode::kInvalidArgument, std::move(what));
   };
@@ -288,7 +288,7 @@ namespace verbena {
 
 Result<std::unique_ptr<ConsolidatedRegion>> ConsolidatedRegion::create(
     RemoteRegion& region, const ConsolidationOptions& options) {
-  VERBENA_RETURN_IF_ERROR(remote::check(region, options));
+  VERBENA_RETURN_IF_ERROR(remote::check_options(region, options));
   return std::unique_ptr<ConsolidatedRegion>(
       std::make_unique<remote::Consolidation>(region, options));
 }

@@ -29,7 +29,7 @@ DesignWorkload responder_workload(const ResponderOptions& options) {
   return workload;
 }
 
-std::string name_of(const DesignEstimate& design) {
+std::string design_name(const DesignEstimate& design) {
   if (!uses_mark_layout(design.protocol)) return protocol_name(design.protocol);
   return fmt::format("{} with {}", protocol_name(design.protocol), mark_layout_name(design.layout));
 }
@@ -67,7 +67,7 @@ Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const D
   ChosenDesign chosen{best.protocol, best.layout,
                       fmt::format("automatic: the cheapest of {} that can be used here", usable)};
   if (usable > 1) {
-    chosen.why += fmt::format("; {} takes {:.2f} times as long", name_of(candidates[1]),
+    chosen.why += fmt::format("; {} takes {:.2f} times as long", design_name(candidates[1]),
                               candidates[1].interval_ns / best.interval_ns);
   }
   return chosen;

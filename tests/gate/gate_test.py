@@ -104,7 +104,7 @@ class PrivateNames(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.root = pathlib.Path(scratch.name)
-        self.write("src/CMakeLists.txt", "verbena_layer(base LINK x)\nverbena_layer(cli BY_FOLDER LINK verbena_base)\n")
+        self.write("src/CMakeLists.txt", "verbena_layer(base LINK x)\nverbena_layer(cli LINK verbena_base)\n")
         self.write("src/base/limit.h", "namespace verbena {\nint limit(int value);\nstruct Size;\n}  // namespace verbena\n")
 
     def write(self, name, text):
@@ -144,8 +144,8 @@ class PrivateNames(unittest.TestCase):
         self.source("src/cli/b.cc", "int other(long value) { return text(value); }")
         self.assertEqual(self.check(), [])
 
-    def test_files_that_are_compiled_by_themselves_may_use_a_name_again(self):
-        for name in ("src/base/a.cc", "src/base/b.cc", "src/cli/a.cc", "src/cli/a_test.cc", "src/cli/folder/a.cc"):
+    def test_files_of_other_units_may_use_a_name_again(self):
+        for name in ("src/base/a.cc", "src/cli/a.cc", "src/cli/a_test.cc", "src/cli/a_bench.cc", "src/cli/folder/a.cc"):
             self.source(name, "int text(int value) { return value; }")
         self.assertEqual(self.check(), [])
 

@@ -19,11 +19,11 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kGigabyte = uint64_t{1} << 30;
 
-struct Unmap {
+struct UnmapBytes {
   uint64_t bytes = 0;
   void operator()(char* memory) const { munmap(memory, bytes); }
 };
-using Mapping = std::unique_ptr<char, Unmap>;
+using Mapping = std::unique_ptr<char, UnmapBytes>;
 
 // Private memory as malloc() gives it to an application, every page written.
 Result<Mapping> map_private(uint64_t bytes) {
@@ -33,7 +33,7 @@ Result<Mapping> map_private(uint64_t bytes) {
                   fmt::format("cannot map {} bytes of memory: {}", bytes, std::strerror(errno)));
   }
   std::memset(memory, 1, bytes);
-  return Mapping(static_cast<char*>(memory), Unmap{bytes});
+  return Mapping(static_cast<char*>(memory), UnmapBytes{bytes});
 }
 
 // Side 0 copies in batches, of which the median counts; side 1 sleeps until that is done.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kMeetTimeoutNs = 60'000'000'000;
 
-struct Unmap {
+struct UnmapBoard {
   void operator()(Board* board) const { munmap(board, sizeof(Board)); }
 };
 
@@ -63,7 +63,7 @@ Result<double> run_pair(const CpuPair& cpus, const std::function<Status(Side&)>&
                   fmt::format("cannot map {} bytes of shared memory: {}", sizeof(Board),
                               std::strerror(errno)));
   }
-  const std::unique_ptr<Board, Unmap> board(new (memory) Board);
+  const std::unique_ptr<Board, UnmapBoard> board(new (memory) Board);
   pid_t processes[2];
   for (int number : {0, 1}) {
     processes[number] = fork();

@@ -14,9 +14,9 @@ namespace verbena::bench {
 
 namespace {
 
+using sim::Component;
 using sim::Step;
 using sim::Time;
-using sim::Unit;
 
 // The format counts microseconds.
 double us(Time time) { return static_cast<double>(time) / (1e3 * sim::kPsPerNs); }
@@ -130,13 +130,13 @@ class TraceMaker {
       return track;
     }
     const bool wait = sim::is_wait(step.kind);
-    const Unit unit = sim::unit_of(step.kind);
-    const auto place = 2 * static_cast<uint64_t>(unit) + (wait ? 1 : 0);
+    const Component component = sim::component_of(step.kind);
+    const auto place = 2 * static_cast<uint64_t>(component) + (wait ? 1 : 0);
     uint64_t track = kFirstUnit + place * kTracksEach;
     const uint64_t first = track;
     while (lanes.busy_until[track] > step.begin && track + 1 < first + kTracksEach) ++track;
     lanes.busy_until[track] = step.end;
-    lanes.names[track] = fmt::format("{}{}", sim::text_of(unit), wait ? ", waiting" : "");
+    lanes.names[track] = fmt::format("{}{}", sim::text_of(component), wait ? ", waiting" : "");
     return track;
   }
 

@@ -11,9 +11,9 @@ namespace verbena::bench {
 
 namespace {
 
+using sim::Component;
 using sim::Step;
 using sim::Time;
-using sim::Unit;
 
 constexpr uint64_t kBarWidth = 32;
 
@@ -42,7 +42,7 @@ std::string place_text(const Step& step, const std::vector<sim::Recorder::Thread
   if (step.thread != sim::kNoThread && step.thread < threads.size()) {
     return fmt::format("thread {}", threads[step.thread].number);
   }
-  return sim::text_of(sim::unit_of(step.kind));
+  return sim::text_of(sim::component_of(step.kind));
 }
 
 std::string waterfall_text(const MessagePath& path,
@@ -67,22 +67,22 @@ std::string waterfall_text(const MessagePath& path,
 }
 
 std::string summary_text(const MessagePath& path) {
-  constexpr size_t kUnits = static_cast<size_t>(Unit::kNone) + 1;
-  std::array<Time, kUnits> serves{};
-  std::array<Time, kUnits> waits{};
+  constexpr size_t kComponents = static_cast<size_t>(Component::kNone) + 1;
+  std::array<Time, kComponents> serves{};
+  std::array<Time, kComponents> waits{};
   Time served = 0;
   for (const Step& step : path.steps) {
-    const auto unit = static_cast<size_t>(sim::unit_of(step.kind));
+    const auto component = static_cast<size_t>(sim::component_of(step.kind));
     const Time took = step.end - step.begin;
-    (sim::is_wait(step.kind) ? waits : serves)[unit] += took;
+    (sim::is_wait(step.kind) ? waits : serves)[component] += took;
     if (!sim::is_wait(step.kind)) served += took;
   }
   const Time all = path.sum();
   std::vector<std::vector<std::string>> rows = {
       {"unit", "serves ns", "share", "keeps waiting ns", "share"}};
-  for (size_t i = 0; i < kUnits; ++i) {
+  for (size_t i = 0; i < kComponents; ++i) {
     if (serves[i] + waits[i] == 0) continue;
-    rows.push_back({sim::text_of(static_cast<Unit>(i)), ns_text(serves[i]),
+    rows.push_back({sim::text_of(static_cast<Component>(i)), ns_text(serves[i]),
                     share_text(serves[i], all), ns_text(waits[i]), share_text(waits[i], all)});
   }
   rows.push_back({"all", ns_text(served), share_text(served, all), ns_text(all - served),

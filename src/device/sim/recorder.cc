@@ -13,57 +13,57 @@ namespace {
 
 struct StepText {
   StepKind kind;
-  Unit unit;
+  Component component;
   bool wait;
   const char* text;
 };
 
 // clang-format off
 constexpr StepText kTexts[] = {
-    {StepKind::kPoll, Unit::kProcessor, false, "polls of slots"},
-    {StepKind::kHandle, Unit::kProcessor, false, "handling by the thread"},
-    {StepKind::kCopy, Unit::kProcessor, false, "copying or clearing"},
-    {StepKind::kHandOver, Unit::kProcessor, false, "hand-over to another thread"},
-    {StepKind::kPollEmpty, Unit::kProcessor, false, "poll of the completion queue"},
-    {StepKind::kTake, Unit::kProcessor, false, "completion taken, handling by the thread"},
-    {StepKind::kReap, Unit::kProcessor, false, "completions of sends taken"},
-    {StepKind::kPostReceive, Unit::kProcessor, false, "receive posted"},
-    {StepKind::kBuild, Unit::kPosting, false, "WQE built"},
-    {StepKind::kBlueFlame, Unit::kPosting, false, "WQE written to the RNIC (BlueFlame)"},
-    {StepKind::kRing, Unit::kPosting, false, "doorbell written"},
-    {StepKind::kLockWait, Unit::kPosting, true, "wait for the BlueFlame lock"},
-    {StepKind::kBusStall, Unit::kPosting, true, "store waits for room in the RNIC (BlueFlame)"},
-    {StepKind::kIdle, Unit::kProcessor, true, "polling, nothing comes"},
-    {StepKind::kAsleep, Unit::kProcessor, true, "asleep"},
-    {StepKind::kOtherWork, Unit::kProcessor, false, "other work of the thread"},
-    {StepKind::kDetection, Unit::kProcessor, true, "visible, not polled yet (detection)"},
-    {StepKind::kOtherMessages, Unit::kProcessor, true, "the thread is busy with other messages"},
-    {StepKind::kDoorbell, Unit::kBus, false, "doorbell over the bus"},
-    {StepKind::kWqeFetch, Unit::kBus, false, "WQE fetch"},
-    {StepKind::kPayloadFetch, Unit::kBus, false, "payload fetch"},
-    {StepKind::kPlacement, Unit::kBus, false, "DMA write of the payload"},
-    {StepKind::kCompletionEntry, Unit::kBus, false, "DMA write of the CQE"},
-    {StepKind::kBusWait, Unit::kBus, true, "wait for the bus"},
-    {StepKind::kPlacementOrder, Unit::kBus, true, "wait for earlier DMA writes"},
-    {StepKind::kDoorbellWait, Unit::kSendingSide, true, "wait for earlier doorbells"},
-    {StepKind::kSend, Unit::kSendingSide, false, "packet made and sent"},
-    {StepKind::kTurn, Unit::kSendingSide, true, "wait for arbitration on the sending side"},
-    {StepKind::kPacing, Unit::kSendingSide, true, "gap between messages of a queue pair"},
-    {StepKind::kSameQueuePair, Unit::kSendingSide, true, "wait for what the queue pair sends before"},
-    {StepKind::kSendOrder, Unit::kSendingSide, true, "wait for earlier packets of the queue pair"},
-    {StepKind::kReceive, Unit::kReceivingSide, false, "packet taken and checked"},
-    {StepKind::kReceiveWait, Unit::kReceivingSide, true, "wait for the receiving side"},
-    {StepKind::kReceiveOrder, Unit::kReceivingSide, true, "wait for earlier packets of the queue pair"},
-    {StepKind::kReceiveEntry, Unit::kReceivingSide, true, "wait for the fetch of a receive WQE"},
-    {StepKind::kSendMiss, Unit::kCaches, false, "state not on chip (sending)"},
-    {StepKind::kReceiveMiss, Unit::kCaches, false, "state not on chip (receiving)"},
-    {StepKind::kTranslationMiss, Unit::kCaches, false, "translation not on chip"},
-    {StepKind::kLinkWait, Unit::kNetwork, true, "wait for the link"},
-    {StepKind::kCable, Unit::kNetwork, false, "cable to the switch"},
-    {StepKind::kSwitchQueue, Unit::kNetwork, true, "queue at the switch"},
-    {StepKind::kLink, Unit::kNetwork, false, "bytes on the link"},
-    {StepKind::kSwitch, Unit::kNetwork, false, "switch, cable to the RNIC"},
-    {StepKind::kUnexplained, Unit::kNone, true, "not explained"},
+    {StepKind::kPoll, Component::kProcessor, false, "polls of slots"},
+    {StepKind::kHandle, Component::kProcessor, false, "handling by the thread"},
+    {StepKind::kCopy, Component::kProcessor, false, "copying or clearing"},
+    {StepKind::kHandOver, Component::kProcessor, false, "hand-over to another thread"},
+    {StepKind::kPollEmpty, Component::kProcessor, false, "poll of the completion queue"},
+    {StepKind::kTake, Component::kProcessor, false, "completion taken, handling by the thread"},
+    {StepKind::kReap, Component::kProcessor, false, "completions of sends taken"},
+    {StepKind::kPostReceive, Component::kProcessor, false, "receive posted"},
+    {StepKind::kBuild, Component::kPosting, false, "WQE built"},
+    {StepKind::kBlueFlame, Component::kPosting, false, "WQE written to the RNIC (BlueFlame)"},
+    {StepKind::kRing, Component::kPosting, false, "doorbell written"},
+    {StepKind::kLockWait, Component::kPosting, true, "wait for the BlueFlame lock"},
+    {StepKind::kBusStall, Component::kPosting, true, "store waits for room in the RNIC (BlueFlame)"},
+    {StepKind::kIdle, Component::kProcessor, true, "polling, nothing comes"},
+    {StepKind::kAsleep, Component::kProcessor, true, "asleep"},
+    {StepKind::kOtherWork, Component::kProcessor, false, "other work of the thread"},
+    {StepKind::kDetection, Component::kProcessor, true, "visible, not polled yet (detection)"},
+    {StepKind::kOtherMessages, Component::kProcessor, true, "the thread is busy with other messages"},
+    {StepKind::kDoorbell, Component::kBus, false, "doorbell over the bus"},
+    {StepKind::kWqeFetch, Component::kBus, false, "WQE fetch"},
+    {StepKind::kPayloadFetch, Component::kBus, false, "payload fetch"},
+    {StepKind::kPlacement, Component::kBus, false, "DMA write of the payload"},
+    {StepKind::kCompletionEntry, Component::kBus, false, "DMA write of the CQE"},
+    {StepKind::kBusWait, Component::kBus, true, "wait for the bus"},
+    {StepKind::kPlacementOrder, Component::kBus, true, "wait for earlier DMA writes"},
+    {StepKind::kDoorbellWait, Component::kSendingSide, true, "wait for earlier doorbells"},
+    {StepKind::kSend, Component::kSendingSide, false, "packet made and sent"},
+    {StepKind::kTurn, Component::kSendingSide, true, "wait for arbitration on the sending side"},
+    {StepKind::kPacing, Component::kSendingSide, true, "gap between messages of a queue pair"},
+    {StepKind::kSameQueuePair, Component::kSendingSide, true, "wait for what the queue pair sends before"},
+    {StepKind::kSendOrder, Component::kSendingSide, true, "wait for earlier packets of the queue pair"},
+    {StepKind::kReceive, Component::kReceivingSide, false, "packet taken and checked"},
+    {StepKind::kReceiveWait, Component::kReceivingSide, true, "wait for the receiving side"},
+    {StepKind::kReceiveOrder, Component::kReceivingSide, true, "wait for earlier packets of the queue pair"},
+    {StepKind::kReceiveEntry, Component::kReceivingSide, true, "wait for the fetch of a receive WQE"},
+    {StepKind::kSendMiss, Component::kCaches, false, "state not on chip (sending)"},
+    {StepKind::kReceiveMiss, Component::kCaches, false, "state not on chip (receiving)"},
+    {StepKind::kTranslationMiss, Component::kCaches, false, "translation not on chip"},
+    {StepKind::kLinkWait, Component::kNetwork, true, "wait for the link"},
+    {StepKind::kCable, Component::kNetwork, false, "cable to the switch"},
+    {StepKind::kSwitchQueue, Component::kNetwork, true, "queue at the switch"},
+    {StepKind::kLink, Component::kNetwork, false, "bytes on the link"},
+    {StepKind::kSwitch, Component::kNetwork, false, "switch, cable to the RNIC"},
+    {StepKind::kUnexplained, Component::kNone, true, "not explained"},
 };
 // clang-format on
 static_assert(std::size(kTexts) == static_cast<size_t>(StepKind::kUnexplained) + 1);
@@ -78,25 +78,25 @@ const StepText& text_entry(StepKind kind) {
 
 const char* text_of(StepKind kind) { return text_entry(kind).text; }
 bool is_wait(StepKind kind) { return text_entry(kind).wait; }
-Unit unit_of(StepKind kind) { return text_entry(kind).unit; }
+Component component_of(StepKind kind) { return text_entry(kind).component; }
 
-const char* text_of(Unit unit) {
-  switch (unit) {
-    case Unit::kProcessor:
+const char* text_of(Component component) {
+  switch (component) {
+    case Component::kProcessor:
       return "CPU, handling";
-    case Unit::kPosting:
+    case Component::kPosting:
       return "CPU, posting";
-    case Unit::kBus:
+    case Component::kBus:
       return "host bus";
-    case Unit::kSendingSide:
+    case Component::kSendingSide:
       return "sending side";
-    case Unit::kReceivingSide:
+    case Component::kReceivingSide:
       return "receiving side";
-    case Unit::kCaches:
+    case Component::kCaches:
       return "RNIC caches";
-    case Unit::kNetwork:
+    case Component::kNetwork:
       return "network";
-    case Unit::kNone:
+    case Component::kNone:
       break;
   }
   return "not explained";

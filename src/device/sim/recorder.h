@@ -75,7 +75,7 @@ enum class StepKind : uint8_t {
   kUnexplained,  // between two steps, for no reason that is known
 };
 
-enum class Unit : uint8_t {
+enum class Component : uint8_t {
   kProcessor,
   kPosting,
   kBus,
@@ -88,8 +88,8 @@ enum class Unit : uint8_t {
 
 const char* text_of(StepKind kind);
 bool is_wait(StepKind kind);
-Unit unit_of(StepKind kind);
-const char* text_of(Unit unit);
+Component component_of(StepKind kind);
+const char* text_of(Component component);
 
 // A send WQE, for as long as its queue pair lives.
 struct MessageId {

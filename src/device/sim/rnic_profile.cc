@@ -19,7 +19,7 @@ namespace {
 
 enum class Unit { kNs, kGbPerS, kGigabitPerS, kGhz, kCount, kBytes, kPercent, kYesNo };
 
-const char* text_of(Unit unit) {
+const char* unit_text(Unit unit) {
   switch (unit) {
     case Unit::kNs:
       return "ns";
@@ -155,9 +155,9 @@ Result<double> check_entry(std::string_view file, const Parameter& parameter,
     return bad(file, fmt::format("{} needs a value of 0 or more", parameter.name));
   }
   const auto unit = entry["unit"].value<std::string>();
-  if (unit != text_of(parameter.unit)) {
+  if (unit != unit_text(parameter.unit)) {
     return bad(file, fmt::format("the unit of {} is {}, not {}", parameter.name,
-                                 text_of(parameter.unit), unit.value_or("nothing")));
+                                 unit_text(parameter.unit), unit.value_or("nothing")));
   }
   const std::string evidence = entry["evidence"].value_or(std::string());
   if (evidence != "documented" && evidence != "calibrated" && evidence != "assumed") {
@@ -256,7 +256,7 @@ Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
     const toml::table& entry = *table[parameter.name].as_table();
     ParameterText one{.name = parameter.name,
                       .value = fmt::format("{:g}", entry["value"].value_or(0.0)),
-                      .unit = text_of(parameter.unit),
+                      .unit = unit_text(parameter.unit),
                       .evidence = entry["evidence"].value_or(std::string()),
                       .source = entry["source"].value_or(std::string()),
                       .meaning = parameter.meaning,

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
 #include "src/device/soft/layout.h"
@@ -27,21 +28,6 @@ constexpr const char* kSlotPrefix = "soft0.";
 constexpr int kLookFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 std::string slot_name(uint32_t slot) { return fmt::format("{}{}", kSlotPrefix, slot); }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 uint64_t pid_namespace_of_self() {
   struct stat status {};

@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kPresent = 1ull << 63;
 constexpr uint64_t kSwapped = 1ull << 62;
 
-VERBENA_IN_FLIGHT bool fail(PageMove& move, long result, const char* call) {
+VERBENA_IN_FLIGHT bool fail_move(PageMove& move, long result, const char* call) {
   move.error = static_cast<int>(-result);
   move.failed_call = call;
   return false;
@@ -70,7 +70,7 @@ VERBENA_IN_FLIGHT bool find_mapped(PageMove& move, const std::byte* pages) {
                     static_cast<long>(bytes - have), static_cast<long>(position + have));
     if (result == -EINTR) continue;
     if (is_error(result) || result == 0) {
-      return fail(move, is_error(result) ? result : -EIO, "read(/proc/self/pagemap)");
+      return fail_move(move, is_error(result) ? result : -EIO, "read(/proc/self/pagemap)");
     }
     have += static_cast<size_t>(result);
   }
@@ -93,7 +93,7 @@ VERBENA_IN_FLIGHT bool find_touched_in_file(PageMove& move, const std::byte* pag
     const uint64_t offset = move.file_offset + page * move.page_bytes;
     const long data = raw_syscall(SYS_lseek, move.file, static_cast<long>(offset), SEEK_DATA);
     if (data == -ENXIO) return true;
-    if (is_error(data)) return fail(move, data, "lseek(SEEK_DATA)");
+    if (is_error(data)) return fail_move(move, data, "lseek(SEEK_DATA)");
     if (static_cast<uint64_t>(data) == offset) move.touched[page] = 1;
     const size_t next = (static_cast<uint64_t>(data) - move.file_offset) / move.page_bytes;
     page = next > page ? next : page + 1;
@@ -134,7 +134,7 @@ VERBENA_IN_FLIGHT bool prepare_staging(PageMove& move) {
     const long result =
         raw_syscall(SYS_madvise, as_argument(move.staging + page * move.page_bytes),
                     static_cast<long>((end - page) * move.page_bytes), MADV_POPULATE_WRITE);
-    if (is_error(result)) return fail(move, result, "madvise(MADV_POPULATE_WRITE)");
+    if (is_error(result)) return fail_move(move, result, "madvise(MADV_POPULATE_WRITE)");
     page = end;
   }
   return true;
@@ -156,7 +156,7 @@ VERBENA_IN_FLIGHT void fill_staging(PageMove& move, const std::byte* pages) {
   }
 }
 
-VERBENA_IN_FLIGHT long remap(PageMove& move, std::byte* from, std::byte* to, long flags) {
+VERBENA_IN_FLIGHT long remap_pages(PageMove& move, std::byte* from, std::byte* to, long flags) {
   return remap_in_flight(from, to, move.length_bytes, flags, move.spare);
 }
 
@@ -164,10 +164,10 @@ VERBENA_IN_FLIGHT bool put_in_place(PageMove& move) {
   if (move.protection != (PROT_READ | PROT_WRITE)) {
     const long result = raw_syscall(SYS_mprotect, as_argument(move.staging),
                                     static_cast<long>(move.length_bytes), move.protection);
-    if (is_error(result)) return fail(move, result, "mprotect");
+    if (is_error(result)) return fail_move(move, result, "mprotect");
   }
-  const long result = remap(move, move.staging, move.address, 0);
-  if (is_error(result)) return fail(move, result, "mremap");
+  const long result = remap_pages(move, move.staging, move.address, 0);
+  if (is_error(result)) return fail_move(move, result, "mremap");
   move.staging_gone = true;
   return true;
 }
@@ -188,12 +188,12 @@ VERBENA_IN_FLIGHT bool fly(PageMove& move) {
   request.ioctls = 0;
   long result = raw_syscall(SYS_ioctl, move.userfaultfd, static_cast<long>(UFFDIO_REGISTER),
                             as_argument(&request));
-  if (is_error(result)) return fail(move, result, "ioctl(UFFDIO_REGISTER)");
+  if (is_error(result)) return fail_move(move, result, "ioctl(UFFDIO_REGISTER)");
 
-  result = remap(move, move.address, move.aside, MREMAP_DONTUNMAP);
+  result = remap_pages(move, move.address, move.aside, MREMAP_DONTUNMAP);
   if (is_error(result)) {
     on_range(move, UFFDIO_UNREGISTER);
-    return fail(move, result, "mremap(MREMAP_DONTUNMAP)");
+    return fail_move(move, result, "mremap(MREMAP_DONTUNMAP)");
   }
   // Threads may have touched more pages since the first check.
   bool done = find_touched(move, move.aside) && prepare_staging(move);
@@ -202,7 +202,7 @@ VERBENA_IN_FLIGHT bool fly(PageMove& move) {
     done = put_in_place(move);
   }
   if (!done) {
-    move.lost = is_error(remap(move, move.aside, move.address, 0));
+    move.lost = is_error(remap_pages(move, move.aside, move.address, 0));
     move.aside_gone = !move.lost;
   }
   on_range(move, UFFDIO_WAKE);
