@@ -16,6 +16,7 @@ constexpr ListLimits kSizeLimits{.what = "size", .min = 1, .max = 1 << 20};
 constexpr ListLimits kRegionLimits{.what = "region size", .min = 64, .max = uint64_t{64} << 30};
 constexpr ListLimits kBlockLimits{.what = "block size", .min = 64, .max = 1 << 20};
 constexpr ListLimits kThetaLimits{.what = "theta", .min = 1, .max = 1 << 20};
+constexpr ListLimits kKeptLimits{.what = "number of blocks", .min = 4, .max = 1 << 20};
 constexpr ListLimits kRangeLimits{.what = "range", .min = 1, .max = 1 << 20};
 
 // Names of an enumeration: all of them, the name of one, and what they are in errors.
@@ -58,6 +59,8 @@ constexpr std::array kAxes = {
         "block", "block_bytes", "1KiB", "Block that is written at once (S): a power of two"),
     count_axis<kThetaLimits, &Settings::theta>("theta", "theta", "16",
                                                "Modifications after which a block is written"),
+    count_axis<kKeptLimits, &Settings::kept_blocks>(
+        "kept", "kept_blocks", "64", "Blocks that are kept at once, each in one of four places"),
     count_axis<kRangeLimits, &Settings::range>("range", "range", "1",
                                                "Numbers that a sequencer gives at once"),
     with_help(kPendingAxis,

@@ -91,6 +91,7 @@ struct RemoteSettings {
   uint64_t region_bytes = uint64_t{64} << 10;  // of a thread
   uint32_t block_bytes = 1024;                 // S
   uint32_t theta = 16;
+  uint32_t kept_blocks = 64;
   uint32_t range = 1;  // numbers at once
 };
 
@@ -110,7 +111,7 @@ inline bool can_be_pending(const RemoteSettings& settings) {
 // In lines of their own: the word of the lock or sequencer, and what the lock guards.
 inline constexpr uint64_t kWordOffset = 0;
 inline constexpr uint64_t kGuardedOffset = 64;
-// Where --verify notes which numbers were given; after that, or after the words, the threads' parts.
+// Where --verify notes which numbers were given.
 inline constexpr uint64_t kClaimsOffset = 128;
 inline constexpr uint64_t kClaims = uint64_t{1} << 16;
 

@@ -94,6 +94,7 @@ Status serve_writes(const RemoteThread& thread, ThreadReport& report, const Step
       std::unique_ptr<ConsolidatedRegion> consolidated,
       ConsolidatedRegion::create(
           *thread.region, {.block_bytes = settings.block_bytes,
+                           .blocks = settings.kept_blocks,
                            .modifications = settings.theta,
                            .exclusive = settings.consolidation == ConsolidationKind::kExclusive}));
   ConsolidatedWrites writes(thread, std::move(consolidated));

@@ -25,7 +25,8 @@ All combinations of the lists are measured; what means nothing to an operation i
   write      Writes --size bytes into the thread's own --region. --consolidation says how:
                none       one WRITE for each
                shared     kept in blocks of --block bytes; after --theta modifications of a block,
-                          or 1 ms, its modified bytes are written. 64 blocks are kept at once
+                          or 1 ms, its modified bytes are written, and before that where
+                          another block needs its place (--kept)
                exclusive  the same, and nobody else writes into the region: one WRITE per block
   lock       Takes the one lock that all threads share, and gives it back at once.
   sequencer  Takes --range numbers from the one sequencer that all threads share.
@@ -70,6 +71,7 @@ void fit_settings(Point& point) {
   if (settings.consolidation == ConsolidationKind::kNone) {
     settings.block_bytes = usual.block_bytes;
     settings.theta = usual.theta;
+    settings.kept_blocks = usual.kept_blocks;
   }
   if (settings.operation != RemoteOperation::kLock) settings.backoff = usual.backoff;
   if (settings.operation != RemoteOperation::kSequencer) settings.range = usual.range;
@@ -147,12 +149,10 @@ class RemoteWorkload : public Workload {
   uint64_t memory_bytes(const Point& point) const override {
     const Settings& settings = remote_settings(point);
     // Of each thread: what it has on its way, and the blocks that it keeps.
-    const uint64_t entry = settings.consolidation == ConsolidationKind::kNone
-                               ? settings.size_bytes
-                               : settings.block_bytes;
-    constexpr uint64_t kKept = 64 + 16;
-    return exposed_bytes(point) +
-           uint64_t{point.nodes} * point.threads * (point.pending + kKept) * entry;
+    const bool keeps = settings.consolidation != ConsolidationKind::kNone;
+    const uint64_t entry_bytes = keeps ? settings.block_bytes : settings.size_bytes;
+    const uint64_t entries = point.pending + (keeps ? std::bit_ceil(settings.kept_blocks) : 0);
+    return exposed_bytes(point) + uint64_t{point.nodes} * point.threads * entries * entry_bytes;
   }
 
   ThreadBody body(ThreadRole role, const Point& /*point*/) const override {
