@@ -19,7 +19,7 @@ function(verbena_app name)
   target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     PRIVATE ${PROJECT_SOURCE_DIR}/apps)
   target_link_libraries(${library} PUBLIC PkgConfig::IBVERBS ${APP_LINK}
-    INTERFACE $<BUILD_INTERFACE:verbena_remote> $<INSTALL_INTERFACE:verbena::verbena>)
+    INTERFACE $<BUILD_INTERFACE:verbena_remote> $<BUILD_INTERFACE:verbena_rpc> $<INSTALL_INTERFACE:verbena::verbena>)
   add_dependencies(product ${library})
   install(TARGETS ${library} EXPORT verbena ARCHIVE)
 

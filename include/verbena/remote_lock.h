@@ -20,7 +20,7 @@
 // seen before (a fencing token).
 //
 // One object for each thread that locks; it belongs to that thread. A lock that is answered by a
-// server derives from Spinlock as well, above request/response, and is not a part of this.
+// server derives from Spinlock as well: verbena/apps/lock_service.h.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,15 @@
 #include "verbena/status.h"
 
 namespace verbena {
+
+// What the word of a lock says, for who keeps such words elsewhere than in a region.
+struct LockWord {
+  uint64_t token = 0;  // below 2^63
+  bool held = false;
+
+  static constexpr LockWord of(uint64_t word) { return {word >> 1, (word & 1) != 0}; }
+  constexpr uint64_t word() const { return token << 1 | (held ? 1 : 0); }
+};
 
 struct SpinlockOptions {
   // Above 0. The longest time for which a dead holder blocks others, and for which a living one may

@@ -1,6 +1,6 @@
 // A sequencer: numbers that rise by one, or ranges of them, each given to one caller only ("memsem"
 // III-E). The remote one is a fetch-and-add on a word of a region, the local one on a word of this
-// machine's memory. One that is answered by a server is a service of server.h, not a part of this.
+// machine's memory. One that is answered by a server: verbena/apps/lock_service.h.
 //
 //   RemoteSequencer log(*region, kTail);
 //   Result<uint64_t> place = log.next(record_bytes);   // so many bytes from there are the caller's

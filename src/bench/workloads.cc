@@ -2,13 +2,15 @@
 
 #include <array>
 
+#include "src/bench/remote/remote_workload.h"
 #include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/verbs/verbs_workload.h"
 
 namespace verbena::bench {
 
 std::span<const Workload* const> workloads() {
-  static const std::array kWorkloads = {&request_response_workload(), &verbs_workload()};
+  static const std::array kWorkloads = {&request_response_workload(), &verbs_workload(),
+                                        &remote_workload()};
   return kWorkloads;
 }
 

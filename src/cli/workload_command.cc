@@ -1,5 +1,5 @@
 // A command for each workload that has no command of its own, such as `verbena verbs`: without
-// other hosts and without checks of the payload.
+// other hosts.
 #include <fmt/format.h>
 
 #include <memory>
@@ -34,6 +34,7 @@ struct WorkloadOptions {
   LengthTexts length;
   std::string json;
   bool resume = false;
+  bool verify = false;
 };
 
 Result<bench::Plan> parse_workload_plan(const bench::Workload& workload,
@@ -53,6 +54,7 @@ Result<bench::Plan> parse_workload_plan(const bench::Workload& workload,
     }
   }
   VERBENA_RETURN_IF_ERROR(apply_length(options.length, &plan));
+  plan.run.verify = plan.run.verify || options.verify;
   return plan;
 }
 
@@ -83,6 +85,12 @@ void add_workload_command(Tool& tool, const bench::Workload& workload) {
   for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
   add_axis_options(tool, *command, workload, options->axes);
   add_length_options(*command, "--operations", std::string(texts.operations_help), options->length);
+  if (workload.traits().verifies) {
+    command
+        ->add_flag("--verify", options->verify,
+                   "Check what every operation did; what takes time for that counts")
+        ->option_text(" ");
+  }
   CLI::Option* json = command->add_option("--json", options->json,
                                           "Write the results to this file after every run");
   json->option_text("FILE");

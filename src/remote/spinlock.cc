@@ -10,12 +10,10 @@
 namespace verbena {
 namespace {
 
-// The word: the token, and whether it is held.
-constexpr uint64_t kHeld = 1;
-uint64_t token_of(uint64_t word) { return word >> 1; }
-uint64_t free_word(uint64_t token) { return token << 1; }
-uint64_t held_word(uint64_t token) { return token << 1 | kHeld; }
-bool is_held_word(uint64_t word) { return (word & kHeld) != 0; }
+uint64_t token_of(uint64_t word) { return LockWord::of(word).token; }
+uint64_t free_word(uint64_t token) { return LockWord{token, false}.word(); }
+uint64_t held_word(uint64_t token) { return LockWord{token, true}.word(); }
+bool is_held_word(uint64_t word) { return LockWord::of(word).held; }
 
 // Between attempts without back-off, for who shares the processor with the holder.
 constexpr uint64_t kBreathNs = 100;

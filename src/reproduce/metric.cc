@@ -85,6 +85,10 @@ std::optional<double> empty_polls_percent(const json& row) {
   if (!share) return std::nullopt;
   return 100 * *share;
 }
+// Of operations on remote memory.
+std::optional<double> round_trips(const json& row) {
+  return number_at(row, "round_trips_per_operation");
+}
 std::optional<double> queue_pairs(const json& row) {
   return number_at(row, "queue_pairs", "most_per_node");
 }
@@ -105,6 +109,7 @@ constexpr std::array kMetrics = {
     Metric{"requester-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'q'>},
     Metric{"responder-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'s'>},
     Metric{"empty-polls-percent", Dimension::kShare, empty_polls_percent},
+    Metric{"round-trips", Dimension::kPlain, round_trips},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
 };
 

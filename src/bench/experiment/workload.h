@@ -30,7 +30,8 @@ enum class ThreadRole : uint8_t { kRequesting, kResponding, kDispatching };
 // wiring (of a dispatcher: in NodeJob::connections()).
 using ThreadBody = void (*)(NodeJob& job, uint32_t number, ThreadReport& report);
 
-// A metric that is the workload's own: one of Report::counters as a share of another one.
+// A metric that is the workload's own: one of Report::counters, of all threads together, for each
+// of another one.
 struct ShareMetric {
   std::string_view json;      // the key in results
   std::string_view former{};  // the key in results of earlier versions

@@ -120,7 +120,7 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report,
     for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
       dispatch->workers.push_back(&dispatcher.worker(worker));
     }
-    job.dispatch = std::static_pointer_cast<DispatchBase>(dispatch);
+    job.shared = std::static_pointer_cast<DispatchBase>(dispatch);
     job.team.finished();
     return serve_workers(job, dispatcher, report.report, step);
   });
@@ -129,7 +129,7 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report,
 // From the first phase on: all have connected then.
 template <bool kReads>
 void serve_worker(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
-  const DispatchBase& dispatch = *static_cast<DispatchBase*>(job.dispatch.get());
+  const DispatchBase& dispatch = *static_cast<DispatchBase*>(job.shared.get());
   const uint32_t worker = number - job.node().first_requesting;
   const uint32_t dispatcher = job.connections().nodes[job.setup.node].first_requesting;
   const std::vector<uint32_t>& reached = job.connections().requesting[dispatcher].peers;

@@ -119,7 +119,7 @@ struct Report {
   // Requesting: first post and last response, counted from "go".
   uint64_t first_ns = 0;
   uint64_t last_ns = 0;
-  // Responding: what the workload counts beside all this, see ShareMetric.
+  // What the workload counts beside all this, see ShareMetric.
   std::array<uint64_t, 4> counters{};
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really use
   std::vector<WeighedCost> costs{};          // one per thread that saw messages

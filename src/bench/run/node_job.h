@@ -44,8 +44,8 @@ struct NodeJob {
   std::unique_ptr<ThreadActivity[]> activity{};  // of this node's requesting threads
   // From StepKind::kConnect on: of all responding threads of the job.
   std::vector<ThreadAddress> addresses{};
-  // From the end of that step on, with a dispatcher: see dispatched_threads.cc.
-  std::shared_ptr<void> dispatch{};
+  // From the end of that step on: what the node's threads share, which one of them makes in it.
+  std::shared_ptr<void> shared{};
 
   const Wiring& wiring() const { return shared_wiring->requests; }
   const Wiring& connections() const { return shared_wiring->connections; }

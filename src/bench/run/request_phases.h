@@ -30,7 +30,7 @@ struct NoPayloads {
 
 // `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout. `Works`
 // makes what the loop does to the payloads: make<kVerify>(phase) returns a vector with one work per
-// target (ClosedLoop).
+// target (ClosedLoop). Where it has Status ended(Report&), that adds to the report of each phase.
 template <typename Target, typename Works>
 class RequestPhases {
  public:
@@ -95,10 +95,15 @@ class RequestPhases {
       report_.latencies.push_back(
           {static_cast<uint64_t>(clock.to_ns(first + (last - first) / 2)), count});
     });
-    if (outcome.status.ok()) {
+    Status status = outcome.status;
+    if constexpr (requires { works_.ended(report_); }) {
+      const Status ended = works_.ended(report_);
+      if (status.ok()) status = ended;
+    }
+    if (status.ok()) {
       job_.team.finished();
     } else {
-      job_.team.failed(outcome.status);
+      job_.team.failed(status);
     }
   }
 

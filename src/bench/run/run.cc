@@ -179,12 +179,14 @@ class PointRunner {
     result->p99_ns = static_cast<double>(latency_ns->quantile(0.99));
     result->p999_ns = static_cast<double>(latency_ns->quantile(0.999));
     result->layout = requesters.layout;
-    const auto& counters = outcome.responders.counters;
+    const auto counted = [&](size_t counter) {
+      return static_cast<double>(requesters.counters[counter] +
+                                 outcome.responders.counters[counter]);
+    };
     for (const ShareMetric& metric : point_.workload->traits().metrics) {
       result->metrics.emplace_back();
-      if (counters[metric.whole] == 0) continue;
-      result->metrics.back() =
-          static_cast<double>(counters[metric.part]) / static_cast<double>(counters[metric.whole]);
+      if (counted(metric.whole) == 0) continue;
+      result->metrics.back() = counted(metric.part) / counted(metric.whole);
     }
     return Status::ok_status();
   }
