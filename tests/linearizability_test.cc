@@ -66,10 +66,12 @@ TEST(LinearizabilityTest, WhatWasNotAnsweredMayHaveHappenedOrNot) {
   EXPECT_EQ(broken_history({first, lost, call(4, 5, Kind::kSearch, 1)}), "");
   EXPECT_EQ(broken_history({first, lost, call(4, 5, Kind::kSearch, 2)}), "");
   // Also later, but then it stays.
-  EXPECT_EQ(broken_history({first, lost, call(4, 5, Kind::kSearch, 1), call(6, 7, Kind::kSearch, 2)}),
-            "");
-  EXPECT_NE(broken_history({first, lost, call(4, 5, Kind::kSearch, 2), call(6, 7, Kind::kSearch, 1)}),
-            "");
+  EXPECT_EQ(
+      broken_history({first, lost, call(4, 5, Kind::kSearch, 1), call(6, 7, Kind::kSearch, 2)}),
+      "");
+  EXPECT_NE(
+      broken_history({first, lost, call(4, 5, Kind::kSearch, 2), call(6, 7, Kind::kSearch, 1)}),
+      "");
   // Not before it was called.
   EXPECT_NE(broken_history({call(1, 2, Kind::kSearch, 2), lost}), "");
 }
@@ -77,7 +79,8 @@ TEST(LinearizabilityTest, WhatWasNotAnsweredMayHaveHappenedOrNot) {
 TEST(LinearizabilityTest, KeysAreIndependent) {
   MapCall other = call(3, 4, Kind::kUpdate, 2);
   other.operation.key = 8;
-  EXPECT_EQ(broken_history({call(1, 2, Kind::kUpdate, 1), other, call(5, 6, Kind::kSearch, 1)}), "");
+  EXPECT_EQ(broken_history({call(1, 2, Kind::kUpdate, 1), other, call(5, 6, Kind::kSearch, 1)}),
+            "");
 }
 
 // A register that works, used by several at once, and then one answer that is changed.

@@ -39,8 +39,7 @@ TEST_P(HashtableConcurrencyTest, KeysAreLinearizable) {
   std::vector<std::vector<test::MapCall>> histories(load.front_ends);
   for (uint32_t i = 0; i < load.front_ends; ++i) {
     tables.push_back(back_end.open(load.pending));
-    recorders.emplace_back(*tables[i], i, load.keys, run_seed() * 100 + i,
-                           histories[i]);
+    recorders.emplace_back(*tables[i], i, load.keys, run_seed() * 100 + i, histories[i]);
   }
   std::vector<Thread> threads;
   for (Recorder& recorder : recorders) {

@@ -62,8 +62,8 @@ bool FrontEnd::is_fit(std::string_view key, std::string_view value) {
   }
   if (key.empty() || key.size() > header.max_key_bytes) {
     refuse({StatusCode::kInvalidArgument, "a key of this hashtable has 1 to " +
-                                              std::to_string(header.max_key_bytes) + " bytes, not " +
-                                              std::to_string(key.size())});
+                                              std::to_string(header.max_key_bytes) +
+                                              " bytes, not " + std::to_string(key.size())});
   } else {
     refuse({StatusCode::kInvalidArgument, "a value of this hashtable has up to " +
                                               std::to_string(header.max_value_bytes) +
@@ -78,10 +78,10 @@ void FrontEnd::refuse(Status status) {
 }
 
 void FrontEnd::damaged(NodePointer node) {
-  status_ = Status(StatusCode::kProtocolViolation,
-                   "the hashtable is damaged at offset " +
-                       std::to_string(layout_.offset_bytes(node)) +
-                       " of its region: something else writes there; format it anew");
+  status_ =
+      Status(StatusCode::kProtocolViolation,
+             "the hashtable is damaged at offset " + std::to_string(layout_.offset_bytes(node)) +
+                 " of its region: something else writes there; format it anew");
 }
 
 }  // namespace hashtable

@@ -140,8 +140,8 @@ class FrontEnd final : public Hashtable {
   const uint32_t pool_room_;  // for what pending operations and an exchange may give
   NodePool pool_;
   std::vector<Operation> operations_;
-  std::vector<char> entries_;    // their nodes
-  std::vector<uint32_t> free_;   // operations
+  std::vector<char> entries_;   // their nodes
+  std::vector<uint32_t> free_;  // operations
   std::vector<uint32_t> waiting_;
   std::vector<HashtableReply> finished_;  // without a value
   std::vector<char> copy_;                // a node that is copied

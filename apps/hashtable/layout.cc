@@ -92,8 +92,8 @@ Result<Layout> Layout::of(const HashtableFormat& format) {
   Header header;
   header.max_key_bytes = format.max_key_bytes;
   header.max_value_bytes = format.max_value_bytes;
-  header.node_bytes = static_cast<uint32_t>(
-      round_up(sizeof(NodeHeader) + format.max_key_bytes + format.max_value_bytes, kAlignmentBytes));
+  header.node_bytes = static_cast<uint32_t>(round_up(
+      sizeof(NodeHeader) + format.max_key_bytes + format.max_value_bytes, kAlignmentBytes));
   header.length_bytes = static_cast<uint32_t>(
       round_up((header.node_bytes + NodePointer::kMostLength - 1) / NodePointer::kMostLength, 8));
   header.entries = format.entries;
@@ -127,8 +127,8 @@ uint64_t Layout::hash(std::string_view key) const {
 
 uint32_t Layout::carried_nodes() const {
   constexpr uint32_t kMost = 31;
-  return std::min(kMost, static_cast<uint32_t>((header_.node_bytes - sizeof(NodeHeader)) /
-                                               sizeof(uint64_t)));
+  return std::min(
+      kMost, static_cast<uint32_t>((header_.node_bytes - sizeof(NodeHeader)) / sizeof(uint64_t)));
 }
 
 bool Layout::parse(NodePointer pointer, const char* bytes, Node* node) const {

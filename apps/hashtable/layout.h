@@ -12,27 +12,28 @@
 //   update   READ the word, READ the node (is it this key?), WRITE a new node, CAS of the word
 //   insert   READ the word, WRITE, CAS        remove   READ the word, READ the node, CAS
 //
-// So the word is the whole state of a bucket: who finds it unchanged knows that nothing has happened
-// to any of its keys. Two insertions of a key cannot both succeed, and a front-end that dies has
-// published or has not. Reads are linearizable at the READ of the word, changes at their CAS.
+// So the word is the whole state of a bucket: who finds it unchanged knows that nothing has
+// happened to any of its keys. Two insertions of a key cannot both succeed, and a front-end that
+// dies has published or has not. Reads are linearizable at the READ of the word, changes at their
+// CAS.
 //
 // Nodes are used again. A pointer says which use it means: {use, length, index}; the node repeats
 // the pointer under which it was published, and a checksum over all of it. A reader that finds
-// another use, or a torn one, begins again with the word. A use comes again after 2^30 others of the
-// same node: by then nobody may have an old pointer in its hands. (A front-end that was stopped for so
-// long would also have to meet the very same pointer.)
+// another use, or a torn one, begins again with the word. A use comes again after 2^30 others of
+// the same node: by then nobody may have an old pointer in its hands. (A front-end that was stopped
+// for so long would also have to meet the very same pointer.)
 //
 // Who wins the compare-and-swap owns the nodes that it has made unreachable: no list of garbage and
 // no epochs. A front-end keeps them in a queue (node_pool.h) and uses the oldest one first, so the
 // last versions of an entry stay readable for those that are on their way to them: the versions of
-// "memsem" IV-B. The paper takes a version by fetch-and-add and then writes the entry in place. That
-// loses an acknowledged value where a writer dies half-way in a place that has come round again, and
-// two writers that are slow can change their order; here the compare-and-swap is version and
-// publication in one. Fetch-and-add hands out nodes that were never used.
+// "memsem" IV-B. The paper takes a version by fetch-and-add and then writes the entry in place.
+// That loses an acknowledged value where a writer dies half-way in a place that has come round
+// again, and two writers that are slow can change their order; here the compare-and-swap is version
+// and publication in one. Fetch-and-add hands out nodes that were never used.
 //
 // Nodes that a front-end has too many of go back as batches: one node carries the pointers of the
-// others, and is pushed to the list of free nodes as to a bucket. What a dead front-end had is found
-// by reclaim_hashtable(), once no front-end is connected.
+// others, and is pushed to the list of free nodes as to a bucket. What a dead front-end had is
+// found by reclaim_hashtable(), once no front-end is connected.
 #pragma once
 
 #include <algorithm>
@@ -94,8 +95,8 @@ class NodePointer {
   }
   constexpr NodePointer next_use() const { return NodePointer(word_ + kOneUse); }
   constexpr NodePointer with_length(uint32_t length) const {
-    return NodePointer((word_ & ~(uint64_t{kMostLength} << kIndexBits)) |
-                       uint64_t{length} << kIndexBits);
+    return NodePointer((word_ & ~(uint64_t{kMostLength} << kIndexBits)) | uint64_t{length}
+                                                                              << kIndexBits);
   }
   friend constexpr bool operator==(NodePointer, NodePointer) = default;
 

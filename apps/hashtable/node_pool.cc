@@ -131,8 +131,8 @@ NodePool::Event NodePool::take_carrier(const RemoteCompletion& done) {
   }
   behind_carrier_ = carrier.next;
   step_ = Step::kPopping;
-  return post(region_->post_compare_and_swap(kFreeNodes, head_.word(), behind_carrier_.word(),
-                                             kToken));
+  return post(
+      region_->post_compare_and_swap(kFreeNodes, head_.word(), behind_carrier_.word(), kToken));
 }
 
 NodePool::Event NodePool::push() {
@@ -145,7 +145,8 @@ NodePool::Event NodePool::push() {
       PostResult::kPosted) {
     return Event::kFailed;
   }
-  return post(region_->post_compare_and_swap(kFreeNodes, head_.word(), carrier_node_.word(), kToken));
+  return post(
+      region_->post_compare_and_swap(kFreeNodes, head_.word(), carrier_node_.word(), kToken));
 }
 
 }  // namespace verbena::hashtable

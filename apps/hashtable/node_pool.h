@@ -1,6 +1,6 @@
-// The nodes that a front-end has for itself, and how it gets some from the table and gives some back.
-// The oldest one is used first. One exchange with the table is on its way at a time: two of the
-// region's operations at most. Data path.
+// The nodes that a front-end has for itself, and how it gets some from the table and gives some
+// back. The oldest one is used first. One exchange with the table is on its way at a time: two of
+// the region's operations at most. Data path.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,7 @@ class NodePool {
   static constexpr uint32_t kMany = 64;
 
   NodePool(RemoteRegion& region, const Layout& layout, uint32_t capacity)
-      : region_(&region),
-        layout_(layout),
-        nodes_(capacity),
-        carrier_(layout.header().node_bytes) {}
+      : region_(&region), layout_(layout), nodes_(capacity), carrier_(layout.header().node_bytes) {}
 
   uint32_t count() const { return count_; }
   // Room for so many more.
@@ -53,7 +50,14 @@ class NodePool {
   uint64_t spills() const { return spills_; }
 
  private:
-  enum class Step : uint8_t { kIdle, kTakingFresh, kReadingList, kReadingCarrier, kPopping, kPushing };
+  enum class Step : uint8_t {
+    kIdle,
+    kTakingFresh,
+    kReadingList,
+    kReadingCarrier,
+    kPopping,
+    kPushing
+  };
 
   Event end(bool got);
   Event post(PostResult posted) {
@@ -77,7 +81,7 @@ class NodePool {
   NodePointer behind_carrier_;
   uint32_t carried_ = 0;  // nodes that are popped with the carrier, or pushed with it
   uint32_t misreads_ = 0;
-  NodePointer popped_[31];  // Layout::carried_nodes()
+  NodePointer popped_[31];     // Layout::carried_nodes()
   std::vector<char> carrier_;  // to be pushed
   NodePointer carrier_node_;
   uint64_t refills_ = 0;

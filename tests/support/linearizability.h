@@ -4,7 +4,7 @@
 //
 // Model says what one thing does, a register for instance, of which the history is:
 //   struct Operation                         what was called, and what was answered
-//   using State                              copied, compared and hashed; its initial one is State{}
+//   using State                              copied, compared, hashed; at first State{}
 //   static uint64_t hash(const State&)
 //   static bool step(State&, const Operation&, bool answered)
 //     carries the operation out. False: it cannot have been answered so. Where it was not answered,
@@ -112,7 +112,8 @@ class LinearizabilitySearch {
   struct SeenHash {
     size_t operator()(const Seen& seen) const {
       uint64_t hash = Model::hash(seen.state);
-      for (const uint64_t word : seen.done) hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
+      for (const uint64_t word : seen.done)
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
       return hash;
     }
   };

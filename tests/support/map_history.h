@@ -1,5 +1,5 @@
-// Histories of a map from keys to values that several use at once: each key is a register of its own
-// that may be empty, and must be linearizable (linearizability.h).
+// Histories of a map from keys to values that several use at once: each key is a register of its
+// own that may be empty, and must be linearizable (linearizability.h).
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,10 @@ inline std::string describe(const MapCall& call) {
   return std::to_string(call.begin_ns) + " to " +
          (answered ? std::to_string(call.end_ns) : std::string("?")) + ": " +
          kKinds[static_cast<uint32_t>(done.kind)] + " " + std::to_string(done.value) +
-         (!answered ? "" : done.succeeded ? ", done" : ", not done") + "\n";
+         (!answered        ? ""
+          : done.succeeded ? ", done"
+                           : ", not done") +
+         "\n";
 }
 
 inline bool is_key_linearizable(const std::vector<MapCall>& calls) {
@@ -74,7 +77,8 @@ inline bool is_key_linearizable(const std::vector<MapCall>& calls) {
     const bool answered = call.end_ns != kUnanswered;
     if (!answered && call.operation.kind == Kind::kSearch) continue;
     possible.push_back(call);
-    const bool is_seen = call.operation.kind != Kind::kRemove && seen.contains(call.operation.value);
+    const bool is_seen =
+        call.operation.kind != Kind::kRemove && seen.contains(call.operation.value);
     if (answered || is_seen) certain.push_back(call);
   }
   return is_linearizable<MapModel>(certain) ||

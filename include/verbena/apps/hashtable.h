@@ -1,6 +1,6 @@
 // A hashtable in remote memory: front-ends insert, search, update and remove entries in the memory
-// of a back-end, by one-sided verbs only ("memsem" IV-B). The back-end formats a region, and runs no
-// code when it is used.
+// of a back-end, by one-sided verbs only ("memsem" IV-B). The back-end formats a region, and runs
+// no code when it is used.
 //
 //   constexpr HashtableFormat kFormat = {.entries = 1 << 20, .max_value_bytes = 64};
 //
@@ -98,11 +98,11 @@ struct HashtableStatistics {
   uint64_t inserts = 0;
   uint64_t updates = 0;
   uint64_t removes = 0;
-  uint64_t rereads = 0;        // entries that were overwritten while they were read
-  uint64_t lost_races = 0;     // publications that another front-end's came before
+  uint64_t rereads = 0;         // entries that were overwritten while they were read
+  uint64_t lost_races = 0;      // publications that another front-end's came before
   uint64_t copied_entries = 0;  // rewritten because they lay before another one in a bucket
-  uint64_t refills = 0;        // batches of free entries taken from the table
-  uint64_t spills = 0;         // ... given to it
+  uint64_t refills = 0;         // batches of free entries taken from the table
+  uint64_t spills = 0;          // ... given to it
 };
 
 class Hashtable {
