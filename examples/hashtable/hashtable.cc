@@ -3,8 +3,8 @@
 //
 //   cmake -B build && cmake --build build && build/hashtable
 //
-// Crawlers and back-end are threads here, so that one command shows it all; with a process or a host
-// for each, nothing in them would change but the addresses and devices.
+// Crawlers and back-end are threads here, so that one command shows it all; with a process or a
+// host for each, nothing in them would change but the addresses and devices.
 #include "verbena/apps/hashtable.h"
 
 #include <cstdint>
