@@ -324,6 +324,9 @@ class RemoteRegion {
   // The same in two steps: how many are done, and each of these once.
   virtual uint32_t collect() = 0;
   virtual RemoteCompletion take() = 0;
+  // As collect(), but returns only when an operation is done, or none can be: nothing is
+  // outstanding, or the connection broke. Spins, yields and sleeps as synchronous calls do.
+  uint32_t wait();
   // Operations that are posted and were not taken.
   virtual uint32_t outstanding() const = 0;
 

@@ -13,6 +13,23 @@ void copy(char* to, const char* from, uint64_t bytes) {
 }
 
 }  // namespace
+}  // namespace verbena::remote
+
+namespace verbena {
+
+uint32_t RemoteRegion::wait() {
+  Waiter waiter;
+  while (outstanding() > 0 && status().ok()) {
+    const uint32_t done = collect();
+    if (done > 0) return done;
+    waiter.idle();
+  }
+  return 0;
+}
+
+}  // namespace verbena
+
+namespace verbena::remote {
 
 // --- work requests ---
 

@@ -1,0 +1,335 @@
+#include <cassert>
+#include <string>
+
+#include "hashtable/front_end.h"
+#include "verbena/data_path.h"
+
+namespace verbena::hashtable {
+namespace {
+
+// As long as a bucket's word does not change, its nodes do not either, so one of them that is
+// misread so often is damaged.
+constexpr uint32_t kMostMisreads = 8;
+
+}  // namespace
+
+void FrontEnd::expect(bool posted) {
+  if (posted || !status().ok()) [[likely]]
+    return;
+  status_ = Status(StatusCode::kInternal, "the region refused: " + region_->error().message());
+}
+
+PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view value, uint64_t token) {
+  if (!status().ok() || !is_fit(key, value)) return PostResult::kFailed;
+  // Whoever removes much gets nodes; they have to be given back first.
+  if (free_.empty() || pool_.room() < pool_room_) {
+    keep_pool_filled();
+    return PostResult::kWouldBlock;
+  }
+  Operation& operation = operations_[free_.back()];
+  operation.kind = kind;
+  operation.token = token;
+  operation.key_bytes = static_cast<uint32_t>(key.size());
+  operation.value_bytes = static_cast<uint32_t>(value.size());
+  operation.misreads = 0;
+  operation.head = NodePointer();
+  char* const payload = operation.node + sizeof(NodeHeader);
+  copy_bytes(payload, key.data(), key.size());
+  if (!value.empty()) copy_bytes(payload + key.size(), value.data(), value.size());
+  operation.bucket = layout_.bucket(layout_.hash(key));
+  operation.step = Step::kReadingWord;
+  if (region_->post_read(operation.bucket, slot(operation)) != PostResult::kPosted) {
+    expect(false);
+    return PostResult::kFailed;
+  }
+  free_.pop_back();
+  return PostResult::kPosted;
+}
+
+HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view value) {
+  HashtableReply reply;
+  if (pending() > 0) {
+    refuse({StatusCode::kInvalidArgument,
+            std::to_string(pending()) +
+                " operations are pending; poll until there are none before a single call"});
+    return reply;
+  }
+  for (;;) {
+    const PostResult posted = post(kind, key, value, 0);
+    if (posted == PostResult::kFailed) return reply;
+    if (posted == PostResult::kPosted) break;
+    collected_ = region_->wait();
+    take(&reply);
+  }
+  while (!take(&reply) && status().ok()) collected_ = region_->wait();
+  return reply;
+}
+
+bool FrontEnd::take(HashtableReply* reply) {
+  for (;;) {
+    if (!finished_.empty()) [[unlikely]] {
+      *reply = finished_.back();
+      finished_.pop_back();
+      return true;
+    }
+    if (collected_ == 0 || !status().ok()) return false;
+    --collected_;
+    if (handle(region_->take(), reply)) return true;
+  }
+}
+
+bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
+  if (done.token == NodePool::kIgnoredToken) return false;
+  if (done.token == NodePool::kToken) {
+    switch (pool_.handle(done)) {
+      case NodePool::Event::kNone:
+        break;
+      case NodePool::Event::kEnd:
+        resume_waiting();
+        keep_pool_filled();
+        break;
+      case NodePool::Event::kFailed:
+        expect(false);
+        break;
+      case NodePool::Event::kDamaged:
+        damaged(NodePointer());
+        break;
+    }
+    return false;
+  }
+  assert(done.token < operations_.size());
+  Operation& operation = operations_[done.token];
+  switch (operation.step) {
+    case Step::kReadingWord:
+      return walk(operation, NodePointer(done.value<uint64_t>()), reply);
+    case Step::kReadingNode:
+      return take_node(operation, done, reply);
+    case Step::kCopying:
+      return take_copy(operation, done);
+    case Step::kPublishing:
+      return take_publication(operation, NodePointer(done.value<uint64_t>()), reply);
+  }
+  return false;
+}
+
+// --- finding the key ---
+
+bool FrontEnd::walk(Operation& operation, NodePointer head, HashtableReply* reply) {
+  if (head != operation.head) operation.misreads = 0;
+  operation.head = head;
+  operation.depth = 0;
+  operation.found = false;
+  return visit(operation, head, reply);
+}
+
+bool FrontEnd::visit(Operation& operation, NodePointer node, HashtableReply* reply) {
+  if (node.is_null()) return absent(operation, reply);
+  if (!layout_.is_possible(node) || operation.depth >= kMostNodes) {
+    damaged(node);
+    return false;
+  }
+  operation.at = node;
+  operation.step = Step::kReadingNode;
+  expect(region_->post_read(layout_.offset_bytes(node), layout_.size_bytes(node),
+                            slot(operation)) == PostResult::kPosted);
+  return false;
+}
+
+bool FrontEnd::take_node(Operation& operation, const RemoteCompletion& done,
+                         HashtableReply* reply) {
+  Node node;
+  if (!layout_.parse(operation.at, done.bytes.data(), &node)) {
+    read_again(operation);
+    return false;
+  }
+  if (node.key == operation.key()) return found(operation, node, reply);
+  operation.path[operation.depth++] = operation.at;
+  return visit(operation, node.next, reply);
+}
+
+void FrontEnd::read_again(Operation& operation) {
+  ++statistics_.rereads;
+  if (++operation.misreads > kMostMisreads) return damaged(operation.at);
+  operation.step = Step::kReadingWord;
+  expect(region_->post_read(operation.bucket, slot(operation)) == PostResult::kPosted);
+}
+
+bool FrontEnd::found(Operation& operation, const Node& node, HashtableReply* reply) {
+  if (operation.kind == Kind::kSearch) {
+    return finish(operation, HashtableOutcome::kDone, node.value, reply);
+  }
+  if (operation.kind == Kind::kInsert) {
+    return finish(operation, HashtableOutcome::kExists, {}, reply);
+  }
+  operation.found = true;
+  operation.replaced = operation.at;
+  operation.behind = node.next;
+  change(operation);
+  return false;
+}
+
+bool FrontEnd::absent(Operation& operation, HashtableReply* reply) {
+  if (!operation.writes_entry()) {
+    return finish(operation, HashtableOutcome::kNotFound, {}, reply);
+  }
+  if (operation.depth >= kMostNodes) {
+    error_ = &crowded_;
+    return finish(operation, HashtableOutcome::kFull, {}, reply);
+  }
+  change(operation);
+  return false;
+}
+
+// --- publishing another state of the bucket ---
+
+void FrontEnd::change(Operation& operation) {
+  if (take_nodes(operation)) {
+    write(operation);
+  } else {
+    waiting_.push_back(static_cast<uint32_t>(slot(operation)));
+  }
+  keep_pool_filled();
+}
+
+bool FrontEnd::take_nodes(Operation& operation) {
+  const uint32_t have = operation.taken_count;
+  const uint32_t need = operation.nodes();
+  if (have >= need) return true;
+  if (need - have + (operation.found ? 0 : kLeftToUpdates) > pool_.count()) return false;
+  while (operation.taken_count < need) operation.taken[operation.taken_count++] = pool_.take();
+  return true;
+}
+
+void FrontEnd::write(Operation& operation) {
+  operation.copied = 0;
+  if (operation.copies() == 0) return publish(operation);
+  operation.step = Step::kCopying;
+  expect(region_->post_read(layout_.offset_bytes(operation.path[0]),
+                            layout_.size_bytes(operation.path[0]),
+                            slot(operation)) == PostResult::kPosted);
+}
+
+bool FrontEnd::take_copy(Operation& operation, const RemoteCompletion& done) {
+  Node node;
+  const uint32_t number = operation.copied;
+  operation.at = operation.path[number];
+  if (!layout_.parse(operation.at, done.bytes.data(), &node)) {
+    read_again(operation);
+    return false;
+  }
+  const auto key_bytes = static_cast<uint32_t>(node.key.size());
+  const auto value_bytes = static_cast<uint32_t>(node.value.size());
+  const NodePointer to = operation.copy(number);
+  char* const payload = copy_.data() + sizeof(NodeHeader);
+  copy_bytes(payload, node.key.data(), key_bytes + value_bytes);
+  seal(copy_.data(), to, operation.behind_copy(number), key_bytes, value_bytes,
+       payload_checksum(payload, key_bytes, value_bytes));
+  ++statistics_.copied_entries;
+  expect(region_->post_write(layout_.offset_bytes(to),
+                             {copy_.data(), sizeof(NodeHeader) + key_bytes + value_bytes},
+                             NodePool::kIgnoredToken) == PostResult::kPosted);
+  if (++operation.copied == operation.depth) {
+    publish(operation);
+    return false;
+  }
+  const NodePointer next = operation.path[operation.copied];
+  expect(region_->post_read(layout_.offset_bytes(next), layout_.size_bytes(next),
+                            slot(operation)) == PostResult::kPosted);
+  return false;
+}
+
+void FrontEnd::publish(Operation& operation) {
+  NodePointer desired = operation.rest();
+  if (operation.writes_entry()) {
+    const uint32_t payload_bytes = operation.key_bytes + operation.value_bytes;
+    const NodePointer self = operation.taken[0].with_length(layout_.length_of(payload_bytes));
+    seal(operation.node, self, desired, operation.key_bytes, operation.value_bytes,
+         payload_checksum(operation.node + sizeof(NodeHeader), operation.key_bytes,
+                          operation.value_bytes));
+    expect(region_->post_write(layout_.offset_bytes(self),
+                               {operation.node, sizeof(NodeHeader) + payload_bytes},
+                               NodePool::kIgnoredToken) == PostResult::kPosted);
+    desired = self;
+  }
+  operation.step = Step::kPublishing;
+  expect(region_->post_compare_and_swap(operation.bucket, operation.head.word(), desired.word(),
+                                        slot(operation)) == PostResult::kPosted);
+}
+
+bool FrontEnd::take_publication(Operation& operation, NodePointer before, HashtableReply* reply) {
+  if (before != operation.head) {
+    ++statistics_.lost_races;
+    return walk(operation, before, reply);
+  }
+  // Nobody can reach these any more.
+  if (operation.found) {
+    for (uint32_t i = 0; i < operation.depth; ++i) pool_.give(operation.path[i]);
+    pool_.give(operation.replaced);
+  }
+  const uint32_t used = operation.nodes();
+  while (operation.taken_count > used) pool_.give(operation.taken[--operation.taken_count]);
+  operation.taken_count = 0;
+  const bool done = finish(operation, HashtableOutcome::kDone, {}, reply);
+  if (!waiting_.empty()) [[unlikely]]
+    resume_waiting();
+  keep_pool_filled();
+  return done;
+}
+
+bool FrontEnd::finish(Operation& operation, HashtableOutcome outcome, std::string_view value,
+                      HashtableReply* reply) {
+  while (operation.taken_count > 0) pool_.give(operation.taken[--operation.taken_count]);
+  count(operation.kind);
+  *reply = {operation.token, outcome, value};
+  free_.push_back(static_cast<uint32_t>(slot(operation)));
+  return true;
+}
+
+void FrontEnd::count(Kind kind) {
+  switch (kind) {
+    case Kind::kSearch:
+      ++statistics_.searches;
+      break;
+    case Kind::kInsert:
+      ++statistics_.inserts;
+      break;
+    case Kind::kUpdate:
+      ++statistics_.updates;
+      break;
+    case Kind::kRemove:
+      ++statistics_.removes;
+      break;
+  }
+}
+
+// --- nodes ---
+
+void FrontEnd::resume_waiting() {
+  size_t left = 0;
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    Operation& operation = operations_[waiting_[i]];
+    if (take_nodes(operation)) {
+      write(operation);
+    } else if (pool_.is_starved()) {
+      error_ = &full_;
+      HashtableReply reply;
+      finish(operation, HashtableOutcome::kFull, {}, &reply);
+      finished_.push_back(reply);
+    } else {
+      waiting_[left++] = waiting_[i];
+    }
+  }
+  waiting_.resize(left);
+}
+
+void FrontEnd::keep_pool_filled() {
+  if (pool_.is_busy() || closing_) return;
+  const bool wanted = !waiting_.empty() || (pool_.count() < NodePool::kFew && !pool_.is_starved());
+  if (wanted) {
+    expect(pool_.begin_refill());
+  } else if (pool_.count() > NodePool::kMany) {
+    expect(pool_.begin_spill());
+  }
+}
+
+}  // namespace verbena::hashtable

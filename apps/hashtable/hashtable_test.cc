@@ -1,0 +1,336 @@
+// One front-end at a time: what a map does, limits, a full table, and what is no hashtable.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hashtable/layout.h"
+#include "hashtable/table_for_test.h"
+#include "src/base/runtime.h"
+
+namespace verbena::hashtable {
+namespace {
+
+using testing::HasSubstr;
+using Outcome = HashtableOutcome;
+
+TEST(HashtableTest, DoesWhatAMapDoes) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE(seed);
+  Random random(seed);
+  // Few buckets, so that they have several entries.
+  TableForTest back_end({.entries = 64, .max_key_bytes = 24, .max_value_bytes = 100});
+  auto table = back_end.open();
+  std::unordered_map<std::string, std::string> expected;
+  for (uint64_t i = 0; i < 100'000; ++i) {
+    const std::string key = text_of(random.below(200), 1 + random.below(2) * 20);
+    const std::string value = text_of(i, random.below(101)).substr(0, 100);
+    const auto found = expected.find(key);
+    HashtableReply reply;
+    switch (random.below(4)) {
+      case 0:
+        reply = table->search(key);
+        ASSERT_EQ(reply.outcome, found != expected.end() ? Outcome::kDone : Outcome::kNotFound);
+        ASSERT_EQ(reply.value, found != expected.end() ? found->second : "");
+        break;
+      case 1:
+        reply = table->insert(key, value);
+        ASSERT_EQ(reply.outcome, found == expected.end() ? Outcome::kDone : Outcome::kExists);
+        expected.emplace(key, value);
+        break;
+      case 2:
+        ASSERT_EQ(table->update(key, value).outcome, Outcome::kDone) << table->error().message();
+        expected[key] = value;
+        break;
+      default:
+        reply = table->remove(key);
+        ASSERT_EQ(reply.outcome, found != expected.end() ? Outcome::kDone : Outcome::kNotFound);
+        expected.erase(key);
+    }
+  }
+  EXPECT_EQ(table->statistics().rereads, 0u);
+  EXPECT_EQ(table->statistics().lost_races, 0u);
+  EXPECT_GT(table->statistics().copied_entries, 0u);
+  // Another front-end finds it all.
+  auto other = back_end.open();
+  for (const auto& [key, value] : expected) EXPECT_EQ(other->search(key).value, value);
+}
+
+// Many at once: each key is used by one operation at a time, so the outcome is known.
+TEST(HashtableTest, PostedOperationsDoWhatAMapDoes) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE(seed);
+  Random random(seed);
+  constexpr uint32_t kPending = 32;
+  TableForTest back_end({.entries = 256, .max_key_bytes = 16, .max_value_bytes = 40});
+  auto table = back_end.open(kPending);
+  ASSERT_EQ(table->pending_limit(), kPending);
+  struct Expected {
+    bool busy = false;
+    bool is_search = false;
+    std::string value;  // empty: none
+    Outcome outcome = Outcome::kDone;
+  };
+  std::vector<Expected> keys(300);
+  uint64_t would_block = 0;
+  const auto take = [&](const HashtableReply& reply) {
+    Expected& key = keys[reply.token];
+    EXPECT_EQ(reply.outcome, key.outcome);
+    EXPECT_EQ(reply.value, key.is_search ? key.value : "");
+    key.busy = false;
+  };
+  for (uint64_t i = 1; i <= 100'000 && !HasFailure(); ++i) {
+    const uint64_t number = random.below(keys.size());
+    Expected& key = keys[number];
+    while (key.busy) table->poll(take);
+    const std::string name = text_of(number);
+    const std::string value = text_of(i, random.below(40));
+    const bool exists = !key.value.empty();
+    PostResult posted = PostResult::kWouldBlock;
+    const uint64_t kind = random.below(4);
+    while (posted == PostResult::kWouldBlock) {
+      switch (kind) {
+        case 0:
+          posted = table->post_search(name, number);
+          break;
+        case 1:
+          posted = table->post_insert(name, value, number);
+          break;
+        case 2:
+          posted = table->post_update(name, value, number);
+          break;
+        default:
+          posted = table->post_remove(name, number);
+      }
+      if (posted != PostResult::kWouldBlock) break;
+      ++would_block;
+      ASSERT_EQ(table->pending(), kPending);
+      table->poll(take);
+    }
+    ASSERT_EQ(posted, PostResult::kPosted) << table->error().message();
+    key.busy = true;
+    key.is_search = kind == 0;
+    key.outcome = kind == 2 || (kind == 1) != exists ? Outcome::kDone
+                  : kind == 1                        ? Outcome::kExists
+                                                     : Outcome::kNotFound;
+    if (kind == 2 || (kind == 1 && !exists)) key.value = value;
+    if (kind == 3) key.value.clear();
+  }
+  while (table->pending() > 0) table->poll(take);
+  EXPECT_GT(would_block, 0u);
+  EXPECT_TRUE(table->status().ok()) << table->status().message();
+}
+
+TEST(HashtableTest, RefusesWhatIsTooLongAndChangesNothing) {
+  TableForTest back_end({.entries = 8, .max_key_bytes = 8, .max_value_bytes = 16});
+  auto table = back_end.open(4);
+  const std::string key(8, 'k');
+  const std::string value(16, 'v');
+  ASSERT_EQ(table->insert(key, value).outcome, Outcome::kDone);
+  EXPECT_EQ(table->search(key).value, value);
+  ASSERT_EQ(table->update(key, "").outcome, Outcome::kDone);
+  EXPECT_EQ(table->search(key).outcome, Outcome::kDone);
+  EXPECT_EQ(table->search(key).value, "");
+
+  EXPECT_EQ(table->update(key, value + "v").outcome, Outcome::kFailed);
+  EXPECT_THAT(table->error().message(),
+              HasSubstr("a value of this hashtable has up to 16 bytes, not 17"));
+  EXPECT_EQ(table->search("").outcome, Outcome::kFailed);
+  EXPECT_THAT(table->error().message(),
+              HasSubstr("a key of this hashtable has 1 to 8 bytes, not 0"));
+  EXPECT_EQ(table->post_insert(key + "k", value, 1), PostResult::kFailed);
+  EXPECT_EQ(table->error().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(table->error().message(), HasSubstr("not 9"));
+  // One at a time means that none is pending.
+  ASSERT_EQ(table->post_search(key, 1), PostResult::kPosted);
+  EXPECT_EQ(table->search(key).outcome, Outcome::kFailed);
+  EXPECT_THAT(table->error().message(), HasSubstr("1 operations are pending"));
+  while (table->pending() > 0) table->poll([](const HashtableReply&) {});
+
+  EXPECT_TRUE(table->status().ok());
+  EXPECT_EQ(table->search(key).outcome, Outcome::kDone);
+}
+
+TEST(HashtableTest, AFullTableRefusesInsertionsAndDoesAllElse) {
+  constexpr uint64_t kEntries = 1000;
+  TableForTest back_end({.entries = kEntries, .max_front_ends = 2});
+  auto table = back_end.open(8);
+  uint64_t inserted = 0;
+  while (table->insert(text_of(inserted), "one").outcome == Outcome::kDone) ++inserted;
+  EXPECT_GE(inserted, kEntries);
+  EXPECT_EQ(table->insert(text_of(inserted), "one").outcome, Outcome::kFull);
+  EXPECT_EQ(table->error().code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(table->error().message(), HasSubstr("the hashtable is full: the 1000 entries"));
+  EXPECT_EQ(table->update(text_of(inserted), "one").outcome, Outcome::kFull);
+  EXPECT_EQ(table->search(text_of(inserted)).outcome, Outcome::kNotFound);
+  // Updates and posted insertions.
+  for (uint64_t i = 0; i < inserted; ++i) {
+    ASSERT_EQ(table->update(text_of(i), "two").outcome, Outcome::kDone);
+  }
+  uint32_t refused = 0;
+  for (uint64_t i = 0; i < 4; ++i) {
+    ASSERT_EQ(table->post_insert(text_of(inserted + i), "one", i), PostResult::kPosted);
+  }
+  while (table->pending() > 0) {
+    table->poll([&](const HashtableReply& reply) { refused += reply.outcome == Outcome::kFull; });
+  }
+  EXPECT_EQ(refused, 4u);
+  // What one front-end removes, another one can insert.
+  auto other = back_end.open();
+  EXPECT_EQ(other->insert(text_of(inserted), "one").outcome, Outcome::kFull);
+  for (uint64_t i = 0; i < 500; ++i) {
+    ASSERT_EQ(table->remove(text_of(i)).outcome, Outcome::kDone);
+  }
+  EXPECT_GT(table->statistics().spills, 0u);
+  uint64_t again = 0;
+  while (again < 500 && other->insert(text_of(again), "three").outcome == Outcome::kDone) ++again;
+  EXPECT_GE(again, 400u);
+  for (uint64_t i = 0; i < again; ++i) ASSERT_EQ(table->search(text_of(i)).value, "three");
+  for (uint64_t i = 500; i < inserted; ++i) ASSERT_EQ(table->search(text_of(i)).value, "two");
+}
+
+TEST(HashtableTest, EntriesAlwaysFitWhateverTheirSize) {
+  for (const uint32_t value_bytes : {0u, 1u, 7u, 64u, 1000u, 5000u, 1'000'000u}) {
+    const uint32_t key_bytes = value_bytes == 1000 ? 4096 : 9;
+    SCOPED_TRACE(value_bytes);
+    constexpr uint64_t kEntries = 40;
+    TableForTest back_end({.entries = kEntries,
+                           .max_key_bytes = key_bytes,
+                           .max_value_bytes = value_bytes,
+                           .max_front_ends = 1});
+    auto table = back_end.open();
+    for (uint64_t i = 0; i < kEntries; ++i) {
+      ASSERT_EQ(table->insert(text_of(i, key_bytes), text_of(i, value_bytes).substr(0, value_bytes))
+                    .outcome,
+                Outcome::kDone);
+    }
+    for (uint64_t i = 0; i < kEntries; ++i) {
+      const HashtableReply reply = table->search(text_of(i, key_bytes));
+      ASSERT_EQ(reply.value, text_of(i, value_bytes).substr(0, value_bytes));
+    }
+  }
+}
+
+TEST(HashtableTest, RefusesFormatsThatCannotBe) {
+  const auto message = [](const HashtableFormat& format) {
+    const auto bytes = hashtable_bytes(format);
+    return bytes.ok() ? std::string("it is possible") : bytes.status().message();
+  };
+  EXPECT_THAT(message({.entries = 0}), HasSubstr("a number of entries of 1 to 134217728, not 0"));
+  EXPECT_THAT(message({.max_key_bytes = 0}), HasSubstr("a longest key in bytes of 1 to 4096"));
+  EXPECT_THAT(message({.max_value_bytes = 1'000'001}), HasSubstr("not 1000001"));
+  EXPECT_THAT(message({.max_front_ends = 0}), HasSubstr("a number of front-ends"));
+  std::vector<char> memory(1000);
+  const Status small = format_hashtable(memory, {});
+  EXPECT_EQ(small.code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(small.message(), HasSubstr("but the region has 1000"));
+  EXPECT_EQ(format_hashtable(std::span(memory).subspan(1), {}).code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(HashtableTest, OpensOnlyWhatIsAHashtable) {
+  constexpr HashtableFormat kFormat = {.entries = 16};
+  TableForTest back_end(kFormat);
+  const std::vector<char> good(back_end.memory().begin(), back_end.memory().end());
+  auto region = back_end.region().open(hashtable_region_options(kFormat));
+  const auto message = [&](size_t offset_bytes, char change) {
+    back_end.memory()[offset_bytes] ^= change;
+    const auto table = Hashtable::open(*region);
+    back_end.memory()[offset_bytes] ^= change;
+    EXPECT_EQ(table.status().code(), StatusCode::kProtocolViolation);
+    return table.status().message();
+  };
+  EXPECT_THAT(message(0, 1), HasSubstr("it begins with something else"));
+  EXPECT_THAT(message(offsetof(Header, version), 2), HasSubstr("its version is 3, not 1"));
+  for (size_t i = offsetof(Header, max_key_bytes); i < sizeof(Header); ++i) {
+    EXPECT_THAT(message(i, 4), HasSubstr("its header is damaged")) << i;
+  }
+  EXPECT_TRUE(Hashtable::open(*region).ok());
+  // A larger table in a smaller region.
+  Header larger = test::must(Layout::of({.entries = 17})).header();
+  std::memcpy(back_end.memory().data(), &larger, sizeof(larger));
+  EXPECT_THAT(Hashtable::open(*region).status().message(), HasSubstr("the region"));
+  EXPECT_EQ(reclaim_hashtable(back_end.memory()).status().code(), StatusCode::kProtocolViolation);
+
+  remote::RegionForTest tiny({.size_bytes = 64});
+  auto tiny_region = tiny.open();
+  EXPECT_EQ(Hashtable::open(*tiny_region).status().code(), StatusCode::kProtocolViolation);
+}
+
+TEST(HashtableTest, SaysWhatARegionMustHave) {
+  constexpr HashtableFormat kFormat = {.entries = 16};
+  TableForTest back_end(kFormat);
+  auto small = back_end.region().open({.pending = 5, .value_bytes = 64});
+  EXPECT_THAT(Hashtable::open(*small).status().message(),
+              HasSubstr("value_bytes of 128 and pending of 5, not 64 and 5"));
+  auto least = back_end.region().open({.pending = 5, .value_bytes = 128});
+  EXPECT_EQ((*Hashtable::open(*least))->pending_limit(), 1u);
+  remote::RegionForTest read_only({.size_bytes = 4096, .writable = false});
+  auto region = read_only.open();
+  EXPECT_EQ(Hashtable::open(*region).status().code(), StatusCode::kPermissionDenied);
+}
+
+TEST(HashtableTest, ADamagedEntryEndsTheFrontEnd) {
+  TableForTest back_end({.entries = 4, .max_front_ends = 1});
+  auto table = back_end.open();
+  ASSERT_EQ(table->insert("key", "value").outcome, Outcome::kDone);
+  const std::string whole(back_end.memory().data(), back_end.memory().size());
+  const size_t at = whole.find("value");
+  ASSERT_NE(at, std::string::npos);
+  back_end.memory()[at] ^= 1;
+  EXPECT_EQ(reclaim_hashtable(back_end.memory()).status().code(), StatusCode::kProtocolViolation);
+  EXPECT_EQ(table->search("key").outcome, Outcome::kFailed);
+  EXPECT_EQ(table->status().code(), StatusCode::kProtocolViolation);
+  EXPECT_THAT(table->status().message(), HasSubstr("the hashtable is damaged at offset "));
+  EXPECT_EQ(table->post_search("key", 1), PostResult::kFailed);
+}
+
+TEST(HashtableTest, WhatABrokenConnectionLeavesIsReclaimed) {
+  TableForTest back_end({.entries = 1000, .max_front_ends = 1});
+  std::map<std::string, std::string> expected;
+  uint64_t number = 0;
+  for (uint32_t round = 0; round < 20; ++round) {
+    auto table = back_end.open(4);
+    for (uint32_t i = 0; i < 100; ++i) {
+      const std::string key = text_of(number++ % 300);
+      if (round % 4 == 3) {
+        EXPECT_EQ(table->remove(key).outcome, Outcome::kDone);
+        expected.erase(key);
+      } else {
+        EXPECT_EQ(table->update(key, text_of(i)).outcome, Outcome::kDone);
+        expected[key] = text_of(i);
+      }
+    }
+    table.region->close();  // its table cannot give anything back
+    EXPECT_EQ(table->search("0").outcome, Outcome::kFailed);
+    EXPECT_EQ(table->status().code(), StatusCode::kUnavailable);
+  }
+  back_end.region().wait_for_connections(0);
+  const auto found = reclaim_hashtable(back_end.memory());
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_GT(*found, 100u);
+  EXPECT_EQ(*reclaim_hashtable(back_end.memory()), 0u);
+  auto table = back_end.open();
+  for (const auto& [key, value] : expected) ASSERT_EQ(table->search(key).value, value);
+  // There is room for all of them again.
+  for (uint64_t i = 0; i < 1000; ++i) {
+    ASSERT_EQ(table->update(text_of(i), "new").outcome, Outcome::kDone);
+  }
+  EXPECT_TRUE(table->close().ok());
+  EXPECT_EQ(table->search("1").outcome, Outcome::kFailed);
+  EXPECT_THAT(table->status().message(), HasSubstr("has closed the hashtable"));
+  table.table.reset();
+  // Who closes leaves nothing.
+  table.region->close();
+  back_end.region().wait_for_connections(0);
+  EXPECT_EQ(*reclaim_hashtable(back_end.memory()), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::hashtable

@@ -1,0 +1,175 @@
+// What lies where in the region of a hashtable, and why.
+//
+//   header | next fresh node | free nodes | directory: a word per bucket | nodes
+//
+// A bucket is a list of nodes, each with one entry. Its word in the directory points to the first.
+// A node that can be reached from the directory never changes: whoever modifies a bucket writes new
+// nodes that nobody can reach yet, and publishes them by one compare-and-swap of the bucket's word.
+// Where the entry is not the first of its bucket, the nodes before it are copied, too, since they
+// lead to it; the ones behind it stay. The directory has two words per entry, so that is rare.
+//
+//   search   READ the word, READ the node
+//   update   READ the word, READ the node (is it this key?), WRITE a new node, CAS of the word
+//   insert   READ the word, WRITE, CAS        remove   READ the word, READ the node, CAS
+//
+// So the word is the whole state of a bucket: who finds it unchanged knows that nothing has
+// happened to any of its keys. Two insertions of a key cannot both succeed, and a front-end that
+// dies has published or has not. Reads are linearizable at the READ of the word, changes at their
+// CAS.
+//
+// Nodes are used again. A pointer says which use it means: {use, length, index}; the node repeats
+// the pointer under which it was published, and a checksum over all of it. A reader that finds
+// another use, or a torn one, begins again with the word. A use comes again after 2^30 others of
+// the same node: by then nobody may have an old pointer in its hands. (A front-end that was stopped
+// for so long would also have to meet the very same pointer.)
+//
+// Who wins the compare-and-swap owns the nodes that it has made unreachable: no list of garbage and
+// no epochs. A front-end keeps them in a queue (node_pool.h) and uses the oldest one first, so the
+// last versions of an entry stay readable for those that are on their way to them: the versions of
+// "memsem" IV-B. The paper takes a version by fetch-and-add and then writes the entry in place.
+// That loses an acknowledged value where a writer dies half-way in a place that has come round
+// again, and two writers that are slow can change their order; here the compare-and-swap is version
+// and publication in one. Fetch-and-add hands out nodes that were never used.
+//
+// Nodes that a front-end has too many of go back as batches: one node carries the pointers of the
+// others, and is pushed to the list of free nodes as to a bucket. What a dead front-end had is
+// found by reclaim_hashtable(), once no front-end is connected.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "verbena/apps/hashtable.h"
+#include "verbena/remote.h"
+#include "verbena/status.h"
+
+namespace verbena::hashtable {
+
+inline constexpr uint64_t kMagic = 0x6c62746873616876;  // "vhashtbl"
+inline constexpr uint32_t kLayoutVersion = 1;
+
+// Nodes that a front-end may have of its own, for as many as HashtableFormat::max_front_ends.
+inline constexpr uint32_t kSpareNodes = 160;
+
+// At offset 0. Front-ends read it when they open the table.
+struct Header {
+  uint64_t magic = kMagic;
+  uint32_t version = kLayoutVersion;
+  uint32_t max_key_bytes = 0;
+  uint32_t max_value_bytes = 0;
+  uint32_t node_bytes = 0;    // from one to the next
+  uint32_t length_bytes = 0;  // the unit of a pointer's length
+  uint32_t unused = 0;
+  uint64_t entries = 0;
+  uint64_t nodes = 0;
+  uint64_t buckets = 0;  // a power of two
+  uint64_t hash_seed = 0;
+  uint64_t checksum = 0;  // of what is before it
+};
+
+// In cache lines of their own.
+inline constexpr RemotePointer<uint64_t> kNextFresh{.offset_bytes = 128};
+inline constexpr RemotePointer<uint64_t> kFreeNodes{.offset_bytes = 192};
+inline constexpr uint64_t kDirectoryOffsetBytes = 256;
+
+// Points to one use of a node, and says how many bytes to read. 0: to none.
+class NodePointer {
+ public:
+  static constexpr uint32_t kIndexBits = 28;
+  static constexpr uint32_t kLengthBits = 6;
+  static constexpr uint64_t kMostNodes = uint64_t{1} << kIndexBits;
+  static constexpr uint32_t kMostLength = (1u << kLengthBits) - 1;
+
+  constexpr NodePointer() = default;
+  constexpr explicit NodePointer(uint64_t word) : word_(word) {}
+  // A node that was never used.
+  static constexpr NodePointer unused(uint64_t index) { return NodePointer(index); }
+
+  constexpr uint64_t word() const { return word_; }
+  constexpr bool is_null() const { return word_ == 0; }
+  constexpr uint64_t index() const { return word_ & (kMostNodes - 1); }
+  constexpr uint32_t length() const {
+    return static_cast<uint32_t>(word_ >> kIndexBits) & kMostLength;
+  }
+  constexpr NodePointer next_use() const { return NodePointer(word_ + kOneUse); }
+  constexpr NodePointer with_length(uint32_t length) const {
+    return NodePointer((word_ & ~(uint64_t{kMostLength} << kIndexBits)) | uint64_t{length}
+                                                                              << kIndexBits);
+  }
+  friend constexpr bool operator==(NodePointer, NodePointer) = default;
+
+ private:
+  static constexpr uint64_t kOneUse = uint64_t{1} << (kIndexBits + kLengthBits);
+
+  uint64_t word_ = 0;
+};
+
+// Followed by the key and the value. Free nodes that carry others have no key, and the others'
+// pointers as their value.
+struct NodeHeader {
+  uint64_t self = 0;
+  uint64_t next = 0;
+  uint64_t checksum = 0;
+  uint32_t key_bytes = 0;
+  uint32_t value_bytes = 0;
+};
+
+// A node that was read, as it lies in memory.
+struct Node {
+  NodePointer next;
+  std::string_view key;
+  std::string_view value;
+};
+
+// A header that was checked, and what follows from it.
+class Layout {
+ public:
+  Layout() = default;
+  // kInvalidArgument: a limit is out of range.
+  static Result<Layout> of(const HashtableFormat& format);
+  // Of a region of `region_bytes`; kProtocolViolation: no hashtable, or a damaged one.
+  static Result<Layout> of(const Header& header, uint64_t region_bytes);
+
+  const Header& header() const { return header_; }
+  uint64_t region_bytes() const { return nodes_offset_bytes_ + header_.nodes * header_.node_bytes; }
+
+  uint64_t hash(std::string_view key) const;
+  RemotePointer<uint64_t> bucket(uint64_t index) const {
+    return {kDirectoryOffsetBytes + (index & (header_.buckets - 1)) * sizeof(uint64_t)};
+  }
+  uint64_t offset_bytes(NodePointer node) const {
+    return nodes_offset_bytes_ + node.index() * header_.node_bytes;
+  }
+  uint32_t size_bytes(NodePointer node) const {
+    return std::min(node.length() * header_.length_bytes, header_.node_bytes);
+  }
+  // Of a node with so many bytes of key and value.
+  uint32_t length_of(uint32_t payload_bytes) const {
+    return (static_cast<uint32_t>(sizeof(NodeHeader)) + payload_bytes + header_.length_bytes - 1) /
+           header_.length_bytes;
+  }
+  bool is_possible(NodePointer node) const {
+    return node.index() < header_.nodes && node.length() > 0;
+  }
+  // Pointers that fit into a free node.
+  uint32_t carried_nodes() const;
+
+  // Whether `bytes`, of size_bytes(pointer), are this use of the node, as a whole.
+  bool parse(NodePointer pointer, const char* bytes, Node* node) const;
+
+ private:
+  explicit Layout(const Header& header);
+
+  Header header_;
+  uint64_t nodes_offset_bytes_ = 0;
+};
+
+// Of the key and value of a node; seal() needs it again each time that the node is linked anew.
+uint64_t payload_checksum(const char* payload, uint32_t key_bytes, uint32_t value_bytes);
+// Writes the header of a node at `bytes`, whose key and value follow.
+void seal(char* bytes, NodePointer self, NodePointer next, uint32_t key_bytes, uint32_t value_bytes,
+          uint64_t payload_checksum);
+
+}  // namespace verbena::hashtable

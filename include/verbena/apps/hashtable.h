@@ -1,0 +1,178 @@
+// A hashtable in remote memory: front-ends insert, search, update and remove entries in the memory
+// of a back-end, by one-sided verbs only ("memsem" IV-B). The back-end formats a region, and runs
+// no code when it is used.
+//
+//   constexpr HashtableFormat kFormat = {.entries = 1 << 20, .max_value_bytes = 64};
+//
+//   // The back-end:
+//   auto region = expose_region(device, domain, {.size_bytes = *hashtable_bytes(kFormat)});
+//   format_hashtable({(*region)->data(), (*region)->size_bytes()}, kFormat);
+//   (*region)->accept(*control);                              // once per front-end
+//
+//   // A front-end:
+//   auto region = open_region(device, domain, *control, hashtable_region_options(kFormat));
+//   auto table = Hashtable::open(**region);
+//   (*table)->update("Ada", "1815");
+//   HashtableReply reply = (*table)->search("Ada");           // reply.value: "1815"
+//
+// Each call takes two or three round trips. To have many on their way, post them and poll:
+//
+//   if ((*table)->post_search(key, token) == PostResult::kPosted) ...
+//   (*table)->poll([&](const HashtableReply& reply) { ... reply.token, reply.value ... });
+//
+// Any number of front-ends, in threads, processes and hosts, use a table at once, each with a
+// region of its own. What they promise each other:
+// - Operations on a key are linearizable: each happens at one moment between its call (or post) and
+//   its reply, for all front-ends alike. Operations of one front-end that are pending together have
+//   no order among each other, also on the same key.
+// - A front-end that dies, at whatever instruction, blocks nobody, and an operation that was
+//   answered is not undone. One that was not answered has happened as a whole or not at all. Its
+//   spare entries, at most some 150 (HashtableFormat::max_front_ends), are lost to the table until
+//   reclaim_hashtable().
+// - A value is never torn: what was overwritten while it was read is detected, and read again.
+// - There are no locks and no leases, so a front-end may be stopped and go on at any time.
+//
+// The table lives and dies with the back-end's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "verbena/posting.h"
+#include "verbena/remote.h"
+#include "verbena/status.h"
+
+namespace verbena {
+
+// What a table has room for; fixed when it is formatted.
+struct HashtableFormat {
+  // So many entries always fit, 1 to 2^27. Some more do: max_front_ends have 160 spare ones each,
+  // which they need for updates.
+  uint64_t entries = 1 << 20;
+  // Keys have 1 B to this, at most 4 KiB; values 0 B to this, at most 1,000,000 B. Each entry takes
+  // 32 B and both, in whole 64 B: with the default 128 B, and 16 to 32 B of the directory.
+  uint32_t max_key_bytes = 32;
+  uint32_t max_value_bytes = 64;
+  // Front-ends at once for which there are spare entries, 1 to 16,384. More of them work, too.
+  uint32_t max_front_ends = 16;
+  // Of the hash function. One that nobody knows keeps others from choosing keys that collide.
+  uint64_t hash_seed = 1;
+};
+
+// The size of a region for such a table. kInvalidArgument: a limit is out of range.
+Result<uint64_t> hashtable_bytes(const HashtableFormat& format);
+
+// Makes an empty table of `memory`, which is all of an exposed region that no front-end uses yet;
+// what was in it is lost. Control path: writes the directory, 8 B for each of the buckets.
+//   kInvalidArgument  a limit is out of range, or the memory is not aligned to 8 B
+//   kLimitExceeded    the memory is too small: both sizes
+Status format_hashtable(std::span<char> memory, const HashtableFormat& format);
+
+// Gives the table back what front-ends that died have left. No front-end may be connected
+// meanwhile. Control path: reads all entries. Returns how many were found; kProtocolViolation: this
+// is no hashtable, or a damaged one, and nothing has changed.
+Result<uint64_t> reclaim_hashtable(std::span<char> memory);
+
+// What the region of a front-end needs for `pending` operations at once, 1 to 256.
+RemoteRegionOptions hashtable_region_options(const HashtableFormat& format, uint32_t pending = 1);
+
+enum class HashtableOutcome : uint8_t {
+  kDone,
+  kNotFound,  // search and remove: there is no such key
+  kExists,    // insert: there is, and its value stays
+  kFull,      // insert and update: no entry is free, see error(); nothing has changed
+  kFailed,    // one at a time only: refused, see error(), or the connection broke, see status()
+};
+
+struct HashtableReply {
+  uint64_t token = 0;
+  HashtableOutcome outcome = HashtableOutcome::kFailed;
+  // Of a search that found it; valid until the next call of this front-end.
+  std::string_view value;
+};
+
+struct HashtableStatistics {
+  uint64_t searches = 0;  // that were answered, as the others
+  uint64_t inserts = 0;
+  uint64_t updates = 0;
+  uint64_t removes = 0;
+  uint64_t rereads = 0;         // entries that were overwritten while they were read
+  uint64_t lost_races = 0;      // publications that another front-end's came before
+  uint64_t copied_entries = 0;  // rewritten because they lay before another one in a bucket
+  uint64_t refills = 0;         // batches of free entries taken from the table
+  uint64_t spills = 0;          // ... given to it
+};
+
+class Hashtable {
+ public:
+  // Uses the table that `region` has, which must outlive it; nobody else may post to or poll the
+  // region meanwhile. Two round trips. As many operations may be pending as the region has room for
+  // (hashtable_region_options()).
+  //   kInvalidArgument    the region's options are too small for this table
+  //   kPermissionDenied   the region is read only
+  //   kProtocolViolation  there is no hashtable in it, or that of another release, or a damaged one
+  static Result<std::unique_ptr<Hashtable>> open(RemoteRegion& region);
+  // As close(), but nobody learns of a failure.
+  virtual ~Hashtable() = default;
+  Hashtable(const Hashtable&) = delete;
+  Hashtable& operator=(const Hashtable&) = delete;
+
+  // --- one at a time: each call returns when its operation is done; none may be pending ---
+  //
+  // kFailed, with kInvalidArgument in error(): a key or value above its limit, an empty key, or
+  // operations are pending; nothing has happened. Where status() is not ok the connection broke: an
+  // operation that modifies may have happened or not.
+
+  // Two round trips; one more where another entry lies before it, which a fifth of them have.
+  virtual HashtableReply search(std::string_view key) = 0;
+  // Only if there is no such key. Two round trips.
+  virtual HashtableReply insert(std::string_view key, std::string_view value) = 0;
+  // Whether there is such a key or not. Three round trips.
+  virtual HashtableReply update(std::string_view key, std::string_view value) = 0;
+  // Three round trips.
+  virtual HashtableReply remove(std::string_view key) = 0;
+
+  // --- many at once ---
+  //
+  // Key and value may change at once. kWouldBlock: pending_limit() operations are pending: poll,
+  // then try again. kFailed: error() says why, and nothing has happened.
+
+  virtual PostResult post_search(std::string_view key, uint64_t token) = 0;
+  virtual PostResult post_insert(std::string_view key, std::string_view value, uint64_t token) = 0;
+  virtual PostResult post_update(std::string_view key, std::string_view value, uint64_t token) = 0;
+  virtual PostResult post_remove(std::string_view key, uint64_t token) = 0;
+
+  // Carries pending operations on, and calls on_reply(const HashtableReply&) for each that is done,
+  // in any order; it may post others. Returns how many. Never blocks.
+  template <typename OnReply>
+  uint32_t poll(OnReply&& on_reply) {
+    uint32_t replies = 0;
+    collect();
+    for (HashtableReply reply; take(&reply); ++replies) on_reply(reply);
+    return replies;
+  }
+  // Posted and not answered.
+  virtual uint32_t pending() const = 0;
+  virtual uint32_t pending_limit() const = 0;
+
+  // Ok while the table works. Else: kUnavailable, the connection broke, or kProtocolViolation, an
+  // entry is damaged. Pending operations get no reply then.
+  virtual const Status& status() const = 0;
+  // Why the last operation that was refused or found no room was.
+  virtual const Status& error() const = 0;
+  // Waits for what is pending, without replies, and gives the spare entries back.
+  virtual Status close() = 0;
+
+  virtual const HashtableStatistics& statistics() const = 0;
+
+ protected:
+  Hashtable() = default;
+
+  // The two steps of poll().
+  virtual void collect() = 0;
+  virtual bool take(HashtableReply* reply) = 0;
+};
+
+}  // namespace verbena

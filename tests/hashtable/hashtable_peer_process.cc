@@ -1,0 +1,136 @@
+// A front-end of hashtable_kill_test, in a process that can be killed. Usage:
+// hashtable_peer_process PORT JOURNAL, with the job's secret in VERBENA_TEST_SECRET.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/hashtable/journal.h"
+
+namespace verbena::hashtable_test {
+namespace {
+
+class Worker {
+ public:
+  Worker(Hashtable& table, Journal& journal, const Task& task)
+      : table_(table),
+        journal_(journal),
+        random_(run_seed() + task.number),
+        number_(task.number),
+        dies_after_us_(task.dies_after_us) {}
+
+  void run() {
+    Waiter waiter;
+    while (load(journal_.go) == 0) waiter.idle();
+    if (dies_after_us_ > 0) die_soon();
+    while (table_.status().ok() && (next_ < Journal::kMostCalls || table_.pending() > 0)) {
+      while (next_ < Journal::kMostCalls && post()) {
+      }
+      const uint32_t replies = table_.poll([this](const HashtableReply& reply) { take(reply); });
+      replies > 0 ? waiter.progress() : waiter.idle();
+    }
+    while (dies_after_us_ > 0) sleep_ns(1'000'000);
+  }
+
+ private:
+  using Kind = test::MapOperation::Kind;
+
+  // By a signal whose default action ends the process: none of its code runs any more.
+  void die_soon() const {
+    signal(SIGALRM, SIG_DFL);
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
+    itimerval timer{};
+    timer.it_value.tv_usec = dies_after_us_;
+    setitimer(ITIMER_REAL, &timer, nullptr);
+  }
+
+  bool post() {
+    if (table_.pending() == table_.pending_limit()) return false;
+    Journal::Entry& entry = journal_.entries[next_];
+    entry.kind = static_cast<Kind>(random_.below(4));
+    entry.key = random_.below(kKeys);
+    entry.value = (number_ + 1) * Journal::kMostCalls + next_;
+    const std::string key = std::to_string(entry.key);
+    const std::string value = fmt::format("{0}:{0}:{0}", entry.value);
+    // First the journal: a call of which nothing is known must not have happened.
+    store(entry.begin_ns, now_ns());
+    PostResult posted = PostResult::kFailed;
+    switch (entry.kind) {
+      case Kind::kSearch:
+        posted = table_.post_search(key, next_);
+        break;
+      case Kind::kInsert:
+        posted = table_.post_insert(key, value, next_);
+        break;
+      case Kind::kUpdate:
+        posted = table_.post_update(key, value, next_);
+        break;
+      case Kind::kRemove:
+        posted = table_.post_remove(key, next_);
+    }
+    if (posted != PostResult::kPosted) return false;
+    ++next_;
+    return true;
+  }
+
+  void take(const HashtableReply& reply) {
+    Journal::Entry& entry = journal_.entries[reply.token];
+    entry.succeeded = reply.outcome == HashtableOutcome::kDone ? 1 : 0;
+    if (reply.outcome == HashtableOutcome::kFull) std::abort();  // there is room for all keys
+    if (entry.kind == Kind::kSearch && entry.succeeded != 0) {
+      entry.value = std::strtoull(std::string(reply.value).c_str(), nullptr, 10);
+      if (reply.value != fmt::format("{0}:{0}:{0}", entry.value)) entry.value = 1;  // torn
+    }
+    store(entry.end_ns, now_ns());
+    store(journal_.count, journal_.count + 1);
+  }
+
+  Hashtable& table_;
+  Journal& journal_;
+  Random random_;
+  const uint64_t number_;
+  const uint32_t dies_after_us_;
+  uint64_t next_ = 0;
+};
+
+Status run(uint16_t port, const JobSecret& secret, Journal& journal) {
+  using rpc_test::kTimeoutNs;
+  VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
+                           ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskTag, kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(rpc_test::test_device()));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  VERBENA_ASSIGN_OR_RETURN(
+      auto region,
+      open_region(device, domain, control, hashtable_region_options(kFormat, task.pending)));
+  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region));
+  Worker(*table, journal, task).run();
+  return table->close();
+}
+
+int run_main(int argc, char** argv) {
+  const char* text = std::getenv(rpc_test::kSecretVariable);
+  if (argc != 3 || text == nullptr) return 2;
+  const auto secret = JobSecret::from_string(text);
+  const int file = open(argv[2], O_RDWR | O_CLOEXEC);
+  Journal* const journal = map_journal(file);
+  close(file);
+  if (!secret.ok() || journal == nullptr) return 2;
+  const Status status = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret, *journal);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}\n", status.message());
+  return 1;
+}
+
+}  // namespace
+}  // namespace verbena::hashtable_test
+
+int main(int argc, char** argv) { return verbena::hashtable_test::run_main(argc, argv); }

@@ -1,0 +1,69 @@
+// What a front-end has called and was answered, in a file that outlives it: its test reads there
+// what it did until it was killed.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "tests/rpc_support.h"
+#include "tests/support/map_history.h"
+#include "verbena/apps/hashtable.h"
+
+namespace verbena::hashtable_test {
+
+inline constexpr HashtableFormat kFormat = {
+    .entries = 64, .max_key_bytes = 16, .max_value_bytes = 64, .max_front_ends = 64};
+inline constexpr uint64_t kKeys = 48;
+inline constexpr uint32_t kTaskTag = 0x48544b01;
+
+struct Task {
+  uint64_t number = 0;  // of the front-end: its values are its own
+  uint32_t pending = 1;
+  uint32_t dies_after_us = 0;  // 0: it lives
+};
+
+// Zeroed, so a call is there once its begin_ns is, and answered once its end_ns is.
+struct Journal {
+  static constexpr uint64_t kMostCalls = 4'000;
+
+  struct Entry {
+    uint64_t begin_ns;
+    uint64_t end_ns;
+    uint64_t key;
+    uint64_t value;
+    test::MapOperation::Kind kind;
+    uint32_t succeeded;
+  };
+  uint64_t go;     // 1: all have come, begin
+  uint64_t count;  // of answers
+  Entry entries[kMostCalls];
+};
+
+// Null: it cannot be.
+inline Journal* map_journal(int file) {
+  void* const memory = mmap(nullptr, sizeof(Journal), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<Journal*>(memory);
+}
+
+inline uint64_t load(uint64_t& word) { return std::atomic_ref(word).load(); }
+inline void store(uint64_t& word, uint64_t value) { std::atomic_ref(word).store(value); }
+
+inline std::vector<test::MapCall> calls_of(Journal& journal) {
+  std::vector<test::MapCall> calls;
+  for (uint64_t i = 0; i < Journal::kMostCalls; ++i) {
+    Journal::Entry& entry = journal.entries[i];
+    const uint64_t begin_ns = load(entry.begin_ns);
+    if (begin_ns == 0) break;
+    const uint64_t end_ns = load(entry.end_ns);
+    calls.push_back({begin_ns,
+                     end_ns == 0 ? test::kUnanswered : end_ns,
+                     {entry.kind, end_ns != 0 && entry.succeeded != 0, entry.key, entry.value}});
+  }
+  return calls;
+}
+
+}  // namespace verbena::hashtable_test

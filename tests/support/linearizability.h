@@ -1,0 +1,168 @@
+// Whether a history of calls, some of them at once, could have happened one at a time, each between
+// its call and its answer: linearizability, decided by the search of Wing and Gong with the states
+// that it has seen remembered.
+//
+// Model says what one thing does, a register for instance, of which the history is:
+//   struct Operation                         what was called, and what was answered
+//   using State                              copied, compared, hashed; at first State{}
+//   static uint64_t hash(const State&)
+//   static bool step(State&, const Operation&, bool answered)
+//     carries the operation out. False: it cannot have been answered so. Where it was not answered,
+//     because its caller died, anything goes, and it may have happened or not.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace verbena::test {
+
+inline constexpr uint64_t kUnanswered = std::numeric_limits<uint64_t>::max();
+
+// Times are of one clock. A call at the moment of another one's answer counts as at once with it.
+template <typename Operation>
+struct Call {
+  uint64_t begin_ns = 0;
+  uint64_t end_ns = kUnanswered;
+  Operation operation;
+};
+
+template <typename Model>
+class LinearizabilitySearch {
+ public:
+  using State = typename Model::State;
+  using Calls = std::vector<Call<typename Model::Operation>>;
+
+  explicit LinearizabilitySearch(const Calls& calls)
+      : calls_(calls), done_((calls.size() + 63) / 64) {
+    struct Moment {
+      uint64_t at_ns;
+      bool is_end;
+      size_t call;
+    };
+    std::vector<Moment> moments;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      moments.push_back({calls[i].begin_ns, false, i});
+      if (!answered(i)) continue;
+      moments.push_back({calls[i].end_ns, true, i});
+      ++answers_left_;
+    }
+    std::sort(moments.begin(), moments.end(), [](const Moment& a, const Moment& b) {
+      return std::pair(a.at_ns, a.is_end) < std::pair(b.at_ns, b.is_end);
+    });
+    // Event 0 is the head of the list, 1 and up the moments, and the last one its end.
+    events_.resize(moments.size() + 2);
+    ends_.resize(calls.size());
+    begins_.resize(calls.size());
+    for (size_t i = 0; i < events_.size(); ++i) {
+      events_[i].before = i == 0 ? 0 : i - 1;
+      events_[i].behind = i + 1;
+      if (i == 0 || i > moments.size()) continue;
+      events_[i].call = moments[i - 1].call;
+      events_[i].is_end = moments[i - 1].is_end;
+      (moments[i - 1].is_end ? ends_ : begins_)[moments[i - 1].call] = i;
+    }
+  }
+
+  bool run() {
+    const size_t end = events_.size() - 1;
+    State state{};
+    size_t at = events_[0].behind;
+    while (answers_left_ > 0) {
+      if (at != end && !events_[at].is_end) {
+        State next = state;
+        const size_t call = events_[at].call;
+        if (Model::step(next, calls_[call].operation, answered(call)) && is_new(call, next)) {
+          chosen_.emplace_back(call, std::exchange(state, next));
+          choose(call);
+          at = events_[0].behind;
+        } else {
+          at = events_[at].behind;
+        }
+        continue;
+      }
+      // An answer, whose call must come before everything behind it: take the last choice back.
+      if (chosen_.empty()) return false;
+      const auto [call, before] = chosen_.back();
+      chosen_.pop_back();
+      state = before;
+      take_back(call);
+      at = events_[begins_[call]].behind;
+    }
+    return true;
+  }
+
+ private:
+  struct Event {
+    size_t before = 0;
+    size_t behind = 0;
+    size_t call = 0;
+    bool is_end = false;
+  };
+  // What was carried out, and the state after it.
+  struct Seen {
+    std::vector<uint64_t> done;
+    State state;
+    bool operator==(const Seen&) const = default;
+  };
+  struct SeenHash {
+    size_t operator()(const Seen& seen) const {
+      uint64_t hash = Model::hash(seen.state);
+      for (const uint64_t word : seen.done)
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
+      return hash;
+    }
+  };
+
+  bool answered(size_t call) const { return calls_[call].end_ns != kUnanswered; }
+  void flip(size_t call) { done_[call / 64] ^= uint64_t{1} << (call % 64); }
+  bool is_new(size_t call, const State& state) {
+    flip(call);
+    const bool inserted = seen_.insert({done_, state}).second;
+    flip(call);
+    return inserted;
+  }
+  void unlink(size_t event) {
+    events_[events_[event].before].behind = events_[event].behind;
+    events_[events_[event].behind].before = events_[event].before;
+  }
+  void link(size_t event) {
+    events_[events_[event].before].behind = event;
+    events_[events_[event].behind].before = event;
+  }
+  void choose(size_t call) {
+    flip(call);
+    unlink(begins_[call]);
+    if (!answered(call)) return;
+    unlink(ends_[call]);
+    --answers_left_;
+  }
+  void take_back(size_t call) {
+    flip(call);
+    if (answered(call)) {
+      link(ends_[call]);
+      ++answers_left_;
+    }
+    link(begins_[call]);
+  }
+
+  const Calls& calls_;
+  std::vector<Event> events_;
+  std::vector<size_t> begins_;  // of calls: their events
+  std::vector<size_t> ends_;
+  std::vector<uint64_t> done_;
+  size_t answers_left_ = 0;
+  std::vector<std::pair<size_t, State>> chosen_;  // with the state before
+  std::unordered_set<Seen, SeenHash> seen_;
+};
+
+template <typename Model>
+bool is_linearizable(const std::vector<Call<typename Model::Operation>>& calls) {
+  return LinearizabilitySearch<Model>(calls).run();
+}
+
+}  // namespace verbena::test
