@@ -60,7 +60,11 @@ Result<std::vector<Replica>> open_stores(const Device& device, const ProtectionD
   std::vector<Replica> replicas;
   for (ControlConnection* const control : controls) {
     auto replica = open_store(device, domain, *control, role, options);
-    VERBENA_RETURN_IF_ERROR(replica.status());
+    if (!replica.ok()) {
+      // So that the stores behind it do not wait for a front-end that does not come.
+      for (ControlConnection* const other : controls) other->hang_up();
+      return replica.status();
+    }
     replicas.push_back(std::move(*replica));
   }
   return replicas;

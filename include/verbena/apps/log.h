@@ -232,7 +232,8 @@ class LogWriter {
 };
 
 // Opens the log whose replicas are at the other ends of `replicas`, in any order: all of them, one
-// connection for each, which must outlive it. `device` and `domain` must, too. Control path.
+// connection for each, which must outlive it. `device` and `domain` must, too. A failure hangs them
+// up. Control path.
 //   kInvalidArgument    an option is out of range, or these are not all replicas of one log
 //   kLimitExceeded      a limit of the device, or a store has as many writers as it wants
 //   kUnavailable        a store is blank, or being formed, or gone
