@@ -24,8 +24,8 @@ struct FaultSchedule {
   uint64_t slow_percent = 100;  // of one node
   uint32_t queue_pair_errors = 0;
   uint32_t crashes = 0;
-  // When flaps, errors and crashes come. Without them, what a test does takes some hundred
-  // microseconds.
+  // When flaps, errors and crashes come, counted from when the schedule begins. Without them, what
+  // a test does takes some hundred microseconds.
   uint64_t within_ns = 600'000;
 
   // Nothing that a reliable connection does not get over.
@@ -43,7 +43,10 @@ inline std::string describe(const FaultSchedule& faults) {
 class ScheduledFaults {
  public:
   ScheduledFaults(const FaultSchedule& schedule, uint64_t seed, Simulation& simulation)
-      : simulation_(simulation), random_(seed ^ kSeed), within_ns_(schedule.within_ns) {
+      : simulation_(simulation),
+        random_(seed ^ kSeed),
+        begin_ns_(now_ns()),
+        within_ns_(schedule.within_ns) {
     simulation.fabric().set_faults({.loss_ppm = schedule.loss_ppm,
                                     .delay_ppm = schedule.delay_ppm,
                                     .delay_most = schedule.delay_most_ns * kPsPerNs});
@@ -51,7 +54,7 @@ class ScheduledFaults {
     for (uint32_t i = 0; i < schedule.link_flaps; ++i) {
       const uint64_t down_ns = random_.below(within_ns_);
       Fault* const fault = plan(link_goes, down_ns);
-      simulation.at((down_ns + random_.below(100'000)) * kPsPerNs, link_goes, fault, 1);
+      simulation.at((begin_ns_ + down_ns + random_.below(100'000)) * kPsPerNs, link_goes, fault, 1);
     }
     for (uint32_t i = 0; i < schedule.queue_pair_errors; ++i) {
       plan(queue_pair_fails, random_.below(within_ns_));
@@ -94,12 +97,13 @@ class ScheduledFaults {
   Fault* plan(Event::Act act, uint64_t at_ns) {
     const uint32_t node = any_node();
     faults_.push_back({&simulation_, node, random_.next()});
-    simulation_.at(at_ns * kPsPerNs, act, &faults_.back(), 0);
+    simulation_.at((begin_ns_ + at_ns) * kPsPerNs, act, &faults_.back(), 0);
     return &faults_.back();
   }
 
   Simulation& simulation_;
   Random random_;
+  uint64_t begin_ns_;
   uint64_t within_ns_;
   std::deque<Fault> faults_;
 };

@@ -1,0 +1,204 @@
+// Makes a log of several stores: a new one, or what is left of one with stores that get its
+// contents. Control path. Every store has ended the connections of all others and lets nobody else
+// in meanwhile, so what is read here does not change.
+//
+// Nothing is lost if this is interrupted: stores that are part of the log stay what they were until
+// all that get its contents have them; then each becomes part of the next epoch. Those that did, if
+// not all, are believed the next time.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "log/layout.h"
+#include "log/replicas.h"
+#include "verbena/apps/log.h"
+#include "verbena/data_path.h"
+
+namespace verbena {
+namespace {
+
+using log_app::Control;
+using log_app::Header;
+using log_app::Layout;
+using log_app::Replica;
+using log_app::StoreState;
+using log_app::WordState;
+
+constexpr uint32_t kCopyBytes = 1u << 20;
+
+class Former {
+ public:
+  explicit Former(std::vector<Replica> stores)
+      : stores_(std::move(stores)), layout_(stores_.front().header.places, 0) {}
+
+  Result<LogFormation> form() {
+    VERBENA_RETURN_IF_ERROR(choose());
+    if (kept_.empty()) {
+      header_.log_id = std::stoull(JobSecret::random().text().substr(0, 16), nullptr, 16);
+      limit_ = layout_.places();
+      formation_.filled = static_cast<uint32_t>(stores_.size());
+    } else {
+      VERBENA_RETURN_IF_ERROR(read_kept());
+      VERBENA_RETURN_IF_ERROR(settle());
+      for (Replica& store : stores_) {
+        if (!is_kept(store)) VERBENA_RETURN_IF_ERROR(fill(store));
+      }
+    }
+    // All have it: from here on, any of them will do.
+    header_.epoch += 1;
+    for (uint32_t i = 0; i < stores_.size(); ++i) VERBENA_RETURN_IF_ERROR(finish(stores_[i], i));
+    formation_.epoch = header_.epoch;
+    return formation_;
+  }
+
+ private:
+  // Whose contents the log has: the stores of the highest epoch.
+  Status choose() {
+    for (const Replica& store : stores_) {
+      if (store.header.places != layout_.places()) {
+        return Status(StatusCode::kInvalidArgument,
+                      store.name + " has room for " + text(store.header.places) + ", " +
+                          stores_.front().name + " for " + text(layout_.places()) +
+                          "; give stores of one capacity_bytes");
+      }
+      if (store.header.state == StoreState::kBlank) continue;
+      if (header_.epoch != 0 && store.header.log_id != header_.log_id) {
+        return Status(StatusCode::kInvalidArgument,
+                      store.name +
+                          " is part of another log than the stores before it; give those "
+                          "of one log, and blank ones");
+      }
+      header_.log_id = store.header.log_id;
+      header_.epoch = std::max(header_.epoch, store.header.epoch);
+    }
+    for (Replica& store : stores_) {
+      if (store.header.state == StoreState::kActive && store.header.epoch == header_.epoch) {
+        kept_.push_back(&store);
+      }
+    }
+    formation_.kept = static_cast<uint32_t>(kept_.size());
+    formation_.filled = static_cast<uint32_t>(stores_.size() - kept_.size());
+    return Status::ok_status();
+  }
+  static std::string text(uint64_t places) {
+    return std::to_string(places * log_app::kPlaceBytes) + " bytes";
+  }
+  bool is_kept(const Replica& store) const {
+    return std::ranges::find(kept_, &store) != kept_.end();
+  }
+
+  Status read_kept() {
+    words_.resize(kept_.size());
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      VERBENA_ASSIGN_OR_RETURN(const Control control, kept_[i]->read_control());
+      // What one was told to drop, all drop. A place is free only where it is free on all.
+      trim_ = std::max(trim_, control.trim);
+      limit_ = std::min(limit_, control.limit);
+      words_[i].resize(layout_.places());
+      VERBENA_RETURN_IF_ERROR(kept_[i]->region->read(
+          kept_[i]->layout().words_at(),
+          {reinterpret_cast<char*>(words_[i].data()), words_[i].size() * sizeof(uint64_t)}));
+    }
+    return Status::ok_status();
+  }
+
+  WordState state(size_t kept, uint64_t place) const {
+    return log_app::word_state(words_[kept][layout_.ring_place(place)], layout_.lap(place));
+  }
+  // Behind the last place of which anything was decided.
+  uint64_t find_end() const {
+    uint64_t end = trim_;
+    for (uint64_t place = trim_; place < limit_; ++place) {
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        if (state(i, place) == WordState::kFree) continue;
+        end = std::max(end, place + log_app::word_places(words_[i][layout_.ring_place(place)]));
+      }
+    }
+    return end;
+  }
+
+  // Decides what is undecided: what is not committed on all that are left was not acknowledged, and
+  // no reader has passed it.
+  Status settle() {
+    tail_ = find_end();
+    for (uint64_t place = trim_; place < tail_;) {
+      const uint64_t at = layout_.ring_place(place);
+      bool committed = true;
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        committed = committed && state(i, place) == WordState::kCommitted;
+      }
+      if (committed) {
+        ++formation_.entries;
+        place += std::max(log_app::word_places(words_[0][at]), 1u);
+        continue;
+      }
+      ++formation_.skipped;
+      const uint64_t word = log_app::skipped_word(layout_.lap(place));
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        if (words_[i][at] == word) continue;
+        words_[i][at] = word;
+        VERBENA_RETURN_IF_ERROR(kept_[i]->region->write(kept_[i]->word(place), word));
+      }
+      ++place;
+    }
+    return Status::ok_status();
+  }
+
+  // The words, and the places from the trim to the tail.
+  Status fill(const Replica& store) const {
+    const Replica& source = *kept_.front();
+    VERBENA_RETURN_IF_ERROR(store.region->write(
+        store.layout().words_at(), {reinterpret_cast<const char*>(words_.front().data()),
+                                    words_.front().size() * sizeof(uint64_t)}));
+    std::vector<char> buffer(kCopyBytes);
+    for (uint64_t place = trim_; place < tail_;) {
+      const uint64_t part = std::min({tail_ - place, layout_.places() - layout_.ring_place(place),
+                                      uint64_t{kCopyBytes / log_app::kPlaceBytes}});
+      const std::span<char> bytes(buffer.data(), part * log_app::kPlaceBytes);
+      VERBENA_RETURN_IF_ERROR(source.region->read(source.layout().place_at(place), bytes));
+      VERBENA_RETURN_IF_ERROR(store.region->write(store.layout().place_at(place), bytes));
+      place += part;
+    }
+    return Status::ok_status();
+  }
+
+  Status finish(const Replica& store, uint32_t number) const {
+    const RemotePointer<Control> control{.offset_bytes = log_app::kControlAt};
+    VERBENA_RETURN_IF_ERROR(store.region->write(
+        control, {.tail = tail_, .trim = trim_, .limit = limit_, .forming = 1}));
+    Header header = store.header;
+    header.state = StoreState::kActive;
+    header.log_id = header_.log_id;
+    header.epoch = header_.epoch;
+    header.replica = number;
+    header.replicas = static_cast<uint32_t>(stores_.size());
+    VERBENA_RETURN_IF_ERROR(store.region->write(RemotePointer<Header>{.offset_bytes = 0}, header));
+    // The answer of an atomic tells that the WRITEs before it are there.
+    return store.region->compare_and_swap({log_app::kFormingAt}, 1, 0).status();
+  }
+
+  std::vector<Replica> stores_;
+  Layout layout_;
+  std::vector<Replica*> kept_;
+  std::vector<std::vector<uint64_t>> words_;  // of those
+  Header header_;                             // log_id and epoch
+  uint64_t tail_ = 0;
+  uint64_t trim_ = 0;
+  uint64_t limit_ = UINT64_MAX;
+  LogFormation formation_;
+};
+
+}  // namespace
+
+Result<LogFormation> form_log(const Device& device, const ProtectionDomain& domain,
+                              std::span<ControlConnection* const> replicas,
+                              int64_t handshake_timeout_ns) {
+  auto stores = log_app::open_stores(
+      device, domain, replicas, log_app::Role::kFormer,
+      {.pending = 1, .copy_bytes = kCopyBytes, .handshake_timeout_ns = handshake_timeout_ns});
+  VERBENA_RETURN_IF_ERROR(stores.status());
+  return Former(std::move(*stores)).form();
+}
+
+}  // namespace verbena

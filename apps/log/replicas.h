@@ -1,0 +1,42 @@
+// The replicas of a log as a front-end sees them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "log/handshake.h"
+#include "log/layout.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/remote.h"
+#include "verbena/status.h"
+
+namespace verbena::log_app {
+
+struct Replica {
+  std::string name;
+  Header header;
+  uint32_t writer = 0;
+  std::unique_ptr<RemoteRegion> region;
+
+  Layout layout() const { return Layout(header.places, header.writers); }
+  RemotePointer<uint64_t> word(uint64_t place) const { return {layout().word_at(place)}; }
+  Result<Control> read_control() const {
+    return region->read(RemotePointer<Control>{.offset_bytes = kControlAt});
+  }
+};
+
+// Opens the stores, in the order of `controls`, and checks that each is one.
+Result<std::vector<Replica>> open_stores(const Device& device, const ProtectionDomain& domain,
+                                         std::span<ControlConnection* const> controls, Role role,
+                                         const RemoteRegionOptions& options);
+
+// The same for a log: checks that these are all its replicas, and puts them into its order.
+Result<std::vector<Replica>> open_log(const Device& device, const ProtectionDomain& domain,
+                                      std::span<ControlConnection* const> controls, Role role,
+                                      const RemoteRegionOptions& options);
+
+}  // namespace verbena::log_app
