@@ -11,6 +11,7 @@
 
 #include "src/base/assert.h"
 #include "verbena/device.h"
+#include "verbena/sockets.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -31,9 +32,12 @@ class RegisteredArena {
   // ibv_access_flags. Relaxed ordering is refused: the memory is polled. Where the device lets
   // regions share pages, a small one takes whole cache lines instead.
   // `huge_pages`: in 2 MiB pages where the system has some to give.
+  // `socket`: where whole pages are to lie; kAnySocket: on the device's socket. Where that cannot
+  // be done, they lie elsewhere, and the log says so in one line, once per process.
   //   kLimitExceeded  the machine has not that much memory, or the locked-memory limit is lower
   static Result<RegisteredArena> create(const ProtectionDomain& domain, uint64_t size_bytes,
-                                        unsigned access, bool huge_pages = false);
+                                        unsigned access, bool huge_pages = false,
+                                        int socket = kAnySocket);
 
   char* data() const { return memory_.get(); }
   uint64_t size_bytes() const { return memory_.get_deleter().size_bytes; }
