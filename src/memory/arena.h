@@ -43,6 +43,8 @@ class RegisteredArena {
   uint64_t size_bytes() const { return memory_.get_deleter().size_bytes; }
   uint32_t lkey() const { return region_.lkey(); }
   uint32_t rkey() const { return region_.rkey(); }
+  // Moves with the arena.
+  const MemoryRegion& region() const { return region_; }
 
   // The next `size_bytes` bytes that nobody has, at the start of a cache line. The caller knows
   // that they fit: the arena was made for the sum of its pieces.
