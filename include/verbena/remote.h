@@ -61,6 +61,7 @@
 #include "verbena/device.h"
 #include "verbena/posting.h"
 #include "verbena/remote_vector.h"
+#include "verbena/sockets.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -79,6 +80,9 @@ struct ExposedRegionOptions {
   // Memory that the region makes, in 2 MiB pages where the system has some: the RNIC then needs
   // fewer translations ("memsem" II-B2).
   bool huge_pages = false;
+  // Where memory that the region makes is to lie (sockets.h): kAnySocket for the socket of the
+  // device, if it is known. What could not be placed is told in the log.
+  int socket = kAnySocket;
   // For each step of the handshake with a front-end.
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
@@ -116,7 +120,8 @@ class ExposedRegion {
 };
 
 // Registers the region. Control path: 60 us on soft0 for 4 KiB, 0.7 s for 1 GiB.
-//   kInvalidArgument  both or none of size_bytes and memory, or an option out of range
+//   kInvalidArgument  both or none of size_bytes and memory, an option out of range, or no such
+//                     socket
 //   kLimitExceeded    more than the machine has, or may be locked, or the device registers at once:
 //                     both numbers
 // `device` and `domain` must outlive the region.

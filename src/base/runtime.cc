@@ -197,18 +197,23 @@ std::vector<int> in_hand_out_order(const std::vector<int>& cpus) {
 
 }  // namespace
 
-bool pin_this_thread(int cpu) {
-  if (cpu < 0 || cpu >= (1 << 20)) return false;
-  const int cpu_count = std::max(cpu + 1, CPU_SETSIZE);
+bool pin_this_thread(const std::vector<int>& cpus) {
+  constexpr int kMostCpus = 1 << 20;
+  if (cpus.empty()) return false;
+  const auto [least, most] = std::minmax_element(cpus.begin(), cpus.end());
+  if (*least < 0 || *most >= kMostCpus) return false;
+  const int cpu_count = std::max(*most + 1, CPU_SETSIZE);
   cpu_set_t* set = CPU_ALLOC(cpu_count);
   if (set == nullptr) return false;
   const size_t size_bytes = CPU_ALLOC_SIZE(cpu_count);
   CPU_ZERO_S(size_bytes, set);
-  CPU_SET_S(cpu, size_bytes, set);
+  for (int cpu : cpus) CPU_SET_S(cpu, size_bytes, set);
   const bool pinned = sched_setaffinity(0, size_bytes, set) == 0;
   CPU_FREE(set);
   return pinned;
 }
+
+bool pin_this_thread(int cpu) { return pin_this_thread(std::vector<int>{cpu}); }
 
 std::vector<int> usable_cpus() {
   static const std::vector<int>* const ordered =

@@ -101,8 +101,9 @@ class Condition {
   std::condition_variable condition_;
 };
 
-// Pins the calling thread to one logical CPU; false where the kernel refuses.
+// Pins the calling thread to one logical CPU, or to any of several; false where the kernel refuses.
 bool pin_this_thread(int cpu);
+bool pin_this_thread(const std::vector<int>& cpus);
 // The CPUs that this process was started with, in the order in which to hand them out: one per
 // physical core first, core by core and NUMA node by NUMA node, then the cores' further hardware
 // threads. The first call takes milliseconds.

@@ -5,11 +5,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "src/base/log.h"
 #include "src/device/verbs_control.h"
+#include "src/memory/socket_topology.h"
 
 namespace verbena {
 
@@ -23,6 +27,23 @@ void* map_pages(uint64_t size_bytes, int flags) {
 }
 
 uint64_t page_bytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+
+// Once is enough: what keeps one allocation from its socket keeps all others from theirs.
+void log_misplaced_once(const std::string& reason) {
+  static std::atomic<bool> logged = false;
+  if (!logged.exchange(true)) log_warning("{}", reason);
+}
+
+// Registered memory has all its pages: where are they?
+void check_place(const void* memory, uint64_t bytes, int socket) {
+  if (socket == kAnySocket || machine_sockets().size() == 1) return;
+  const int found = socket_of_memory(memory, bytes);
+  if (found == socket || machine_sockets()[static_cast<size_t>(socket)].numa_nodes.empty()) return;
+  log_misplaced_once(fmt::format(
+      "{} registered bytes should lie on socket {}, and lie on {}; free memory there, or use a "
+      "device of another socket",
+      bytes, socket, found == kAnySocket ? "several sockets" : fmt::format("socket {}", found)));
+}
 
 }  // namespace
 
@@ -57,7 +78,7 @@ RegisteredArena::Memory RegisteredArena::map(uint64_t size_bytes, bool huge_page
 }
 
 Result<RegisteredArena> RegisteredArena::create(const ProtectionDomain& domain, uint64_t size_bytes,
-                                                unsigned access, bool huge_pages) {
+                                                unsigned access, bool huge_pages, int socket) {
   VERBENA_ASSERT(size_bytes > 0);
   VERBENA_ASSERT((access & IBV_ACCESS_RELAXED_ORDERING) == 0);
   const bool small = domain.control().shares_pages && size_bytes < page_bytes();
@@ -69,9 +90,19 @@ Result<RegisteredArena> RegisteredArena::create(const ProtectionDomain& domain, 
             "cannot allocate {} bytes for a connection's slots ({}); use fewer or smaller slots",
             size_bytes, std::strerror(errno)));
   }
-  VERBENA_ASSIGN_OR_RETURN(
-      MemoryRegion region,
-      MemoryRegion::create(domain, memory.get(), memory.get_deleter().size_bytes, access));
+  const uint64_t memory_bytes = memory.get_deleter().size_bytes;
+  if (small) {
+    socket = kAnySocket;  // shares its page with whatever else the allocator put there
+  } else if (socket == kAnySocket) {
+    socket = socket_of(*domain.get()->context);
+  }
+  if (const Status placed = place_on_socket(memory.get(), memory_bytes, socket); !placed.ok()) {
+    log_misplaced_once(placed.message());
+    socket = kAnySocket;
+  }
+  VERBENA_ASSIGN_OR_RETURN(MemoryRegion region,
+                           MemoryRegion::create(domain, memory.get(), memory_bytes, access));
+  check_place(memory.get(), memory_bytes, socket);
   return RegisteredArena(std::move(memory), std::move(region));
 }
 

@@ -11,6 +11,7 @@
 
 #include "src/base/assert.h"
 #include "verbena/device.h"
+#include "verbena/sockets.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -31,14 +32,19 @@ class RegisteredArena {
   // ibv_access_flags. Relaxed ordering is refused: the memory is polled. Where the device lets
   // regions share pages, a small one takes whole cache lines instead.
   // `huge_pages`: in 2 MiB pages where the system has some to give.
+  // `socket`: where whole pages are to lie; kAnySocket: on the device's socket. Where that cannot
+  // be done, they lie elsewhere, and the log says so in one line, once per process.
   //   kLimitExceeded  the machine has not that much memory, or the locked-memory limit is lower
   static Result<RegisteredArena> create(const ProtectionDomain& domain, uint64_t size_bytes,
-                                        unsigned access, bool huge_pages = false);
+                                        unsigned access, bool huge_pages = false,
+                                        int socket = kAnySocket);
 
   char* data() const { return memory_.get(); }
   uint64_t size_bytes() const { return memory_.get_deleter().size_bytes; }
   uint32_t lkey() const { return region_.lkey(); }
   uint32_t rkey() const { return region_.rkey(); }
+  // Moves with the arena.
+  const MemoryRegion& region() const { return region_; }
 
   // The next `size_bytes` bytes that nobody has, at the start of a cache line. The caller knows
   // that they fit: the arena was made for the sum of its pieces.

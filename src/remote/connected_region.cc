@@ -29,6 +29,8 @@ Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t 
                 fmt::format("{} is {}; choose {} to {}", option, asked, least, most));
 }
 
+}  // namespace
+
 Status check(const RemoteRegionOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("pending", options.pending, 1, kMaxPending));
   VERBENA_RETURN_IF_ERROR(
@@ -41,8 +43,6 @@ Status check(const RemoteRegionOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("threads", options.threads, 1, kMaxThreads));
   return check_range("post_batch", options.post_batch, 1, std::min(options.pending, kMaxPostBatch));
 }
-
-}  // namespace
 
 ConnectedRegion::ConnectedRegion(const Device& device, ControlConnection& control,
                                  const RemoteRegionOptions& options)
@@ -132,45 +132,44 @@ void ConnectedRegion::check_peer() {
   }
 }
 
-void ConnectedRegion::refuse(Access access, uint64_t offset_bytes, uint64_t bytes) {
+Status ConnectedRegion::refusal(Access access, uint64_t offset_bytes, uint64_t bytes) const {
   if (bytes > region_.size_bytes || offset_bytes > region_.size_bytes - bytes) {
-    refusal_ = Status(StatusCode::kInvalidArgument,
-                      fmt::format("{} bytes at offset {} are not all inside of the region of {} "
-                                  "bytes; choose a smaller offset or size",
-                                  bytes, offset_bytes, region_.size_bytes));
-  } else if (!region_.writable) {
-    refusal_ =
-        Status(StatusCode::kPermissionDenied, fmt::format("{} lets its region be read only; set "
-                                                          "ExposedRegionOptions::writable there",
-                                                          peer_));
-  } else if (!atomics_) {
-    refusal_ = Status(StatusCode::kUnsupported,
-                      fmt::format("{} has no atomics; use READ and WRITE, or another device",
-                                  device_.atomics ? "the device of " + peer_ : device_.name));
-  } else {
-    VERBENA_ASSERT(access == Access::kAtomic);
-    refusal_ = Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("an atomic at offset {} is not aligned: choose a multiple of 8", offset_bytes));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} bytes at offset {} are not all inside of the region of {} "
+                              "bytes; choose a smaller offset or size",
+                              bytes, offset_bytes, region_.size_bytes));
   }
+  if (!region_.writable) {
+    return Status(StatusCode::kPermissionDenied, fmt::format("{} lets its region be read only; set "
+                                                             "ExposedRegionOptions::writable there",
+                                                             peer_));
+  }
+  if (!atomics_) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} has no atomics; use READ and WRITE, or another device",
+                              device_.atomics ? "the device of " + peer_ : device_.name));
+  }
+  VERBENA_ASSERT(access == Access::kAtomic);
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("an atomic at offset {} is not aligned: choose a multiple of 8", offset_bytes));
 }
 
-void ConnectedRegion::refuse_slice(const LocalSlice& slice) {
+Status ConnectedRegion::refusal(const LocalSlice& slice) {
   if (slice.memory == nullptr) {
-    refusal_ = Status(StatusCode::kInvalidArgument,
-                      "a LocalSlice names no memory; set LocalSlice::memory to a MemoryRegion");
-  } else if (slice.size_bytes > kMaxTransferBytes) {
-    refusal_ = Status(StatusCode::kInvalidArgument,
-                      fmt::format("a LocalSlice of {} bytes is longer than a transfer, {} bytes; "
-                                  "transfer it in parts",
-                                  slice.size_bytes, kMaxTransferBytes));
-  } else {
-    refusal_ =
-        Status(StatusCode::kInvalidArgument,
-               fmt::format("a LocalSlice of {} bytes at offset {} is not all inside of its "
-                           "registered memory of {} bytes",
-                           slice.size_bytes, slice.offset_bytes, slice.memory->length_bytes()));
+    return Status(StatusCode::kInvalidArgument,
+                  "a LocalSlice names no memory; set LocalSlice::memory to a MemoryRegion");
   }
+  if (slice.size_bytes > kMaxTransferBytes) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("a LocalSlice of {} bytes is longer than a transfer, {} bytes; "
+                              "transfer it in parts",
+                              slice.size_bytes, kMaxTransferBytes));
+  }
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("a LocalSlice of {} bytes at offset {} is not all inside of its "
+                            "registered memory of {} bytes",
+                            slice.size_bytes, slice.offset_bytes, slice.memory->length_bytes()));
 }
 
 void ConnectedRegion::refuse_value(uint64_t bytes) {

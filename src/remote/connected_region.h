@@ -23,8 +23,14 @@
 
 namespace verbena::remote {
 
+// Whether the options are in their ranges.
+Status check(const RemoteRegionOptions& options);
+
 class ConnectedRegion final : public RemoteRegion {
  public:
+  // What an operation does to the region.
+  enum class Access : uint8_t { kRead, kWrite, kAtomic };
+
   static Result<std::unique_ptr<ConnectedRegion>> open(const Device& device,
                                                        const ProtectionDomain& domain,
                                                        ControlConnection& control,
@@ -83,6 +89,22 @@ class ConnectedRegion final : public RemoteRegion {
     return statistics_;
   }
 
+  // Whether the region permits an operation, and if not, why. These read nothing that changes after
+  // open(), so any thread may ask.
+  bool allows(Access access, uint64_t offset_bytes, uint64_t bytes) const {
+    const bool inside = bytes <= region_.size_bytes && offset_bytes <= region_.size_bytes - bytes;
+    const bool permitted = access == Access::kRead || region_.writable;
+    const bool possible = access != Access::kAtomic || (atomics_ && offset_bytes % 8 == 0);
+    return inside && permitted && possible;
+  }
+  Status refusal(Access access, uint64_t offset_bytes, uint64_t bytes) const;
+  static bool is_valid(const LocalSlice& slice) {
+    return slice.memory != nullptr && slice.size_bytes <= kMaxTransferBytes &&
+           slice.size_bytes <= slice.memory->length_bytes() &&
+           slice.offset_bytes <= slice.memory->length_bytes() - slice.size_bytes;
+  }
+  static Status refusal(const LocalSlice& slice);
+
  private:
   // A vector that may be posted, in pieces that are not empty.
   struct Vector {
@@ -93,8 +115,6 @@ class ConnectedRegion final : public RemoteRegion {
     unsigned flags = 0;
     std::span<ibv_sge> pieces = {};
   };
-  // What an operation does to the region.
-  enum class Access : uint8_t { kRead, kWrite, kAtomic };
   // A piece of this process's memory, with its key.
   struct Local {
     char* data = nullptr;
@@ -116,23 +136,18 @@ class ConnectedRegion final : public RemoteRegion {
 
   // Whether an operation may be; else refusal_ says why not.
   bool may(Access access, uint64_t offset_bytes, uint64_t bytes) {
-    const bool inside = bytes <= region_.size_bytes && offset_bytes <= region_.size_bytes - bytes;
-    const bool permitted = access == Access::kRead || region_.writable;
-    const bool possible = access != Access::kAtomic || (atomics_ && offset_bytes % 8 == 0);
-    if (inside && permitted && possible) [[likely]]
+    if (allows(access, offset_bytes, bytes)) [[likely]]
       return true;
-    refuse(access, offset_bytes, bytes);
+    refusal_ = refusal(access, offset_bytes, bytes);
     return false;
   }
   // The memory that `slice` names; null, and refusal_, if it cannot be.
   Local local(const LocalSlice& slice) {
-    if (slice.memory != nullptr && slice.size_bytes <= kMaxTransferBytes &&
-        slice.size_bytes <= slice.memory->length_bytes() &&
-        slice.offset_bytes <= slice.memory->length_bytes() - slice.size_bytes) [[likely]] {
+    if (is_valid(slice)) [[likely]] {
       return {static_cast<char*>(slice.memory->address()) + slice.offset_bytes, slice.size_bytes,
               slice.memory->lkey()};
     }
-    refuse_slice(slice);
+    refusal_ = refusal(slice);
     return {};
   }
   // Where the value of the operation that is posted next lies.
@@ -186,8 +201,6 @@ class ConnectedRegion final : public RemoteRegion {
 
   // --- rare ---
 
-  void refuse(Access access, uint64_t offset_bytes, uint64_t bytes);
-  void refuse_slice(const LocalSlice& slice);
   void refuse_value(uint64_t bytes);
   void refuse_vector(const Vector& vector, uint64_t entries, uint32_t staging_bytes);
   VectorWorkload vector_workload() const;

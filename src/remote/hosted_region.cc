@@ -80,9 +80,9 @@ Status HostedRegion::make_memory(unsigned access) {
                               options_.size_bytes, machine_bytes));
   }
   VERBENA_ASSIGN_OR_RETURN(
-      own_memory_,
-      RegisteredArena::create(*domain_, options_.size_bytes, access,
-                              connect::wants_huge_pages(*device_, options_.huge_pages)));
+      own_memory_, RegisteredArena::create(*domain_, options_.size_bytes, access,
+                                           connect::wants_huge_pages(*device_, options_.huge_pages),
+                                           options_.socket));
   data_ = own_memory_->data();
   size_bytes_ = options_.size_bytes;
   rkey_ = own_memory_->rkey();
@@ -98,6 +98,13 @@ Status HostedRegion::expose() {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("max_connections is {}; choose 1 to {}", options_.max_connections,
                               kMaxConnections));
+  }
+  const auto sockets = static_cast<int>(machine_sockets().size());
+  if (options_.socket < kAnySocket || options_.socket >= sockets) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("socket is {}, and this machine has {}; choose 0 to {}, or "
+                              "kAnySocket",
+                              options_.socket, sockets, sockets - 1));
   }
   unsigned access = remote_access();
   if (options_.writable) access |= IBV_ACCESS_LOCAL_WRITE;
