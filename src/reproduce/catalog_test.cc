@@ -105,7 +105,8 @@ nlohmann::json full_row(const bench::Point& point) {
           {"latency_ns", {{"p50", 1000}, {"p99", 2000}}},
           {"cpu", {{"requester", cost}, {"responder", cost}}},
           {"queue_pairs", {{"most_per_node", 4}}},
-          {"empty_poll_share", 0.5}};
+          {"empty_poll_share", 0.5},
+          {"round_trips_per_operation", 1}};
 }
 
 // The files of the project: each claim has one check, and each check finds what it speaks of.
