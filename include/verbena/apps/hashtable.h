@@ -136,8 +136,9 @@ class Hashtable {
 
   // --- many at once ---
   //
-  // Key and value may change at once. kWouldBlock: pending_limit() operations are pending: poll,
-  // then try again. kFailed: error() says why, and nothing has happened.
+  // Key and value may change at once. kWouldBlock: pending_limit() operations are pending, or more
+  // was removed than could go back to the table yet: poll, then try again. kFailed: error() says
+  // why, and nothing has happened.
 
   virtual PostResult post_search(std::string_view key, uint64_t token) = 0;
   virtual PostResult post_insert(std::string_view key, std::string_view value, uint64_t token) = 0;
