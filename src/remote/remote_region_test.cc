@@ -418,5 +418,21 @@ TEST(RemoteRegionTest, ManyFrontEndsCountTogether) {
   EXPECT_EQ(word_at(*region, 8), kFrontEnds * kEach);
 }
 
+TEST(RemoteRegionTest, WaitReturnsOnceSomethingIsDoneOrNothingCanBe) {
+  RegionForTest back_end;
+  auto region = back_end.open({.pending = 4, .post_batch = 4});
+  EXPECT_EQ(region->wait(), 0u);
+  for (uint64_t token = 0; token < 3; ++token) {
+    ASSERT_EQ(region->post_fetch_and_add({}, 1, token), PostResult::kPosted);
+  }
+  for (uint64_t token = 0; token < 3;) {
+    for (uint32_t done = region->wait(); done > 0; --done) EXPECT_EQ(region->take().token, token++);
+  }
+  EXPECT_EQ(region->wait(), 0u);
+  ASSERT_EQ(region->post_fetch_and_add({}, 1, 4), PostResult::kPosted);
+  region->close();
+  EXPECT_EQ(region->wait(), 0u);
+}
+
 }  // namespace
 }  // namespace verbena::remote

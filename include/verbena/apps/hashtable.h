@@ -27,7 +27,7 @@
 //   no order among each other, also on the same key.
 // - A front-end that dies, at whatever instruction, blocks nobody, and an operation that was
 //   answered is not undone. One that was not answered has happened as a whole or not at all. Its
-//   spare entries, at most some 150 (HashtableFormat::max_front_ends), are lost to the table until
+//   spare entries, at most some 160 (HashtableFormat::max_front_ends), are lost to the table until
 //   reclaim_hashtable().
 // - A value is never torn: what was overwritten while it was read is detected, and read again.
 // - There are no locks and no leases, so a front-end may be stopped and go on at any time.
@@ -108,7 +108,7 @@ struct HashtableStatistics {
 class Hashtable {
  public:
   // Uses the table that `region` has, which must outlive it; nobody else may post to or poll the
-  // region meanwhile. Two round trips. As many operations may be pending as the region has room for
+  // region meanwhile. One round trip. As many operations may be pending as the region has room for
   // (hashtable_region_options()).
   //   kInvalidArgument    the region's options are too small for this table
   //   kPermissionDenied   the region is read only
@@ -125,7 +125,7 @@ class Hashtable {
   // operations are pending; nothing has happened. Where status() is not ok the connection broke: an
   // operation that modifies may have happened or not.
 
-  // Two round trips; one more where another entry lies before it, which a fifth of them have.
+  // Two round trips; one more where another entry lies before it, which up to a fifth of them have.
   virtual HashtableReply search(std::string_view key) = 0;
   // Only if there is no such key. Two round trips.
   virtual HashtableReply insert(std::string_view key, std::string_view value) = 0;
@@ -136,8 +136,9 @@ class Hashtable {
 
   // --- many at once ---
   //
-  // Key and value may change at once. kWouldBlock: pending_limit() operations are pending: poll,
-  // then try again. kFailed: error() says why, and nothing has happened.
+  // Key and value may change at once. kWouldBlock: pending_limit() operations are pending, or more
+  // was removed than could go back to the table yet: poll, then try again. kFailed: error() says
+  // why, and nothing has happened.
 
   virtual PostResult post_search(std::string_view key, uint64_t token) = 0;
   virtual PostResult post_insert(std::string_view key, std::string_view value, uint64_t token) = 0;
