@@ -196,7 +196,8 @@ class LogWriter {
 
   // Posts a batch of records that lie in registered memory. They must not change until it is done.
   // Costs the CPU their CRC.
-  //   kWouldBlock  options.pending batches are posted and not polled: poll, then try again
+  //   kWouldBlock  options.pending batches are posted and not polled; or fewer, near the log's end,
+  //                whose places are not known yet: poll, then try again
   //   kFailed      error() says why: as append(); nothing has happened
   virtual PostResult post_append(std::span<const LocalSlice> records, uint64_t token) = 0;
   // The same of any memory, which is copied and may change at once.
