@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tests/data_path_counts.h"
 #include "tests/remote_support.h"
 #include "verbena/remote_consolidation.h"
+#include "verbena/remote_sockets.h"
 
 namespace verbena::remote_test {
 namespace {
@@ -20,9 +22,10 @@ using test::Counts;
 constexpr uint64_t kWarmUp = 500;
 constexpr uint64_t kCountedOperations = 5000;
 
-// All kinds of operations, in turn: at once, and one at a time.
+// All kinds of operations, in turn: at once, and one at a time if no other thread is needed for
+// them.
 void operate(RemoteRegion& region, const MemoryRegion& memory, uint64_t operations,
-             Counted& counted) {
+             Counted& counted, bool one_at_a_time = true) {
   const LocalSlice pieces[] = {{&memory, 0, 40}, {&memory, 100, 8}, {&memory, 4000, 16}};
   const LocalSlice slice{.memory = &memory, .offset_bytes = 64, .size_bytes = 4096};
   char bytes[64] = {};
@@ -54,7 +57,7 @@ void operate(RemoteRegion& region, const MemoryRegion& memory, uint64_t operatio
     const uint32_t found = region.poll([](const RemoteCompletion&) {});
     done += found;
     counted.polled(found);
-    if (done % 16 == 0) {
+    if (one_at_a_time && done % 16 == 0) {
       static_cast<void>(region.write(kFirstWord, done));
       static_cast<void>(region.read(128, std::span<char>(bytes)));
       static_cast<void>(region.fetch_and_add(kCounter, 1));
@@ -121,13 +124,55 @@ Status run_back_end(ControlListener& listener) {
   return Status::ok_status();
 }
 
-void run(const std::function<Status(uint16_t port, const JobSecret&, Counts&)>& front_end) {
+// The requesting thread; all that it asks for lies on the other socket.
+Status run_proxied_front_end(uint16_t port, const JobSecret& secret, Counts& counts) {
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  std::vector<char> bytes(8192);
+  VERBENA_ASSIGN_OR_RETURN(
+      const MemoryRegion memory,
+      MemoryRegion::create(domain, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE));
+  const SocketDevice sockets[] = {{&device, &domain}, {&device, &domain}};
+  VERBENA_ASSIGN_OR_RETURN(auto connections, connect_sockets(sockets, [&] {
+                             return ControlConnection::connect("127.0.0.1", port, secret,
+                                                               kTimeoutNs);
+                           }));
+  VERBENA_ASSIGN_OR_RETURN(auto region,
+                           connections->open_region(1, {.region = {.max_entries = 3}}));
+  Counted counted;
+  operate(*region, memory, kWarmUp, counted, /*one_at_a_time=*/false);
+  counted.begin();
+  operate(*region, memory, kCountedOperations, counted, /*one_at_a_time=*/false);
+  counts = counted.end(kCountedOperations);
+  return region->status();
+}
+
+Status run_back_end_on_sockets(ControlListener& listener) {
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  const SocketDevice sockets[] = {{&device, &domain}, {&device, &domain}};
+  std::vector<ControlConnection> controls;
+  VERBENA_ASSIGN_OR_RETURN(auto region, expose_sockets(sockets, {.size_bytes = kRegionBytes}));
+  controls.reserve(3);  // two proxies, and the thread's own
+  for (int i = 0; i < 3; ++i) {
+    VERBENA_ASSIGN_OR_RETURN(ControlConnection control, listener.accept(kTimeoutNs));
+    controls.push_back(std::move(control));
+    VERBENA_RETURN_IF_ERROR(region->accept(controls.back()));
+  }
+  Waiter waiter;
+  while (region->part(0).look_after() + region->part(1).look_after() > 0) waiter.idle();
+  region.reset();  // before the connections
+  return Status::ok_status();
+}
+
+void run(const std::function<Status(uint16_t port, const JobSecret&, Counts&)>& front_end,
+         const std::function<Status(ControlListener&)>& back_end = run_back_end) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
   const JobSecret secret = JobSecret::random();
   auto listener = ControlListener::listen("127.0.0.1", 0, secret);
   ASSERT_TRUE(listener.ok()) << listener.status().message();
   const bool traced = test::run_counted(
-      {{"back-end", false, [&](Counts&) { return run_back_end(*listener); }},
+      {{"back-end", false, [&](Counts&) { return back_end(*listener); }},
        {"front-end", true,
         [&](Counts& counts) { return front_end(listener->port(), secret, counts); }}},
       kCountedOperations);
@@ -153,6 +198,10 @@ TEST(RemoteDataPathTest, NoneWithConsolidation) {
       return run_consolidating(exclusive, port, secret, counts);
     });
   }
+}
+
+TEST(RemoteDataPathTest, NoneInHandingOverToAProxy) {
+  run(run_proxied_front_end, run_back_end_on_sockets);
 }
 
 }  // namespace

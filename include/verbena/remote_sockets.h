@@ -105,7 +105,7 @@ struct SocketRegionOptions {
 };
 
 // Connects to the back-end: called once for each connection, which ExposedSockets::accept() takes
-// at the other end. Never by two threads at once.
+// at the other end. By several threads at once, if they open regions at once.
 using ConnectToBackEnd = std::function<Result<ControlConnection>()>;
 
 // The proxies of a process for one back-end: a thread on each socket with one connection.

@@ -13,6 +13,9 @@
 // declares two, each of which has a part of the processors that the process may use. Memory of
 // declared sockets is not placed, since the machine has but one kind. For tests, and to learn.
 //
+// In a simulation there is one socket, and nothing is placed: the profile says which threads are
+// far from the RNIC.
+//
 // All of it is control path, and may be called from any thread.
 #pragma once
 
@@ -30,7 +33,8 @@ namespace verbena {
 inline constexpr int kAnySocket = -1;
 
 struct Socket {
-  // That this process may use, in the order in which to hand them out. Empty: none of the socket's.
+  // That this process may use, in the order in which to hand them out. Empty: none of the
+  // socket's.
   std::vector<int> cpus;
   // Of its memory. Empty: it is declared, or the machine does not tell.
   std::vector<int> numa_nodes;

@@ -65,6 +65,11 @@ Status check_socket(int socket) {
 }  // namespace
 
 const std::vector<Socket>& machine_sockets() {
+  if (VirtualTime::current() != nullptr) {
+    // Where its threads and memory lie is the simulation's affair, not this machine's.
+    static const std::vector<Socket>* const simulated = new std::vector<Socket>(1);
+    return *simulated;
+  }
   static const std::vector<Socket>* const sockets = new std::vector<Socket>(find_sockets());
   return *sockets;
 }
@@ -115,6 +120,7 @@ Status place_on_socket(void* memory, size_t bytes, int socket) {
 
 Status run_on_socket(int socket) {
   VERBENA_RETURN_IF_ERROR(check_socket(socket));
+  if (VirtualTime::current() != nullptr) return Status::ok_status();
   const std::vector<int>& cpus = machine_sockets()[static_cast<size_t>(socket)].cpus;
   if (!cpus.empty() && pin_this_thread(cpus)) return Status::ok_status();
   return Status(StatusCode::kUnavailable,

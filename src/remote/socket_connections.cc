@@ -46,12 +46,11 @@ class Connections final : public SocketConnections {
   const SocketConnectionsOptions options_;
   std::vector<std::shared_ptr<SocketProxy>> proxies_;
   std::vector<uint64_t> begins_;
-  mutable std::mutex mutex_;  // of the following, and of calls of connect_
+  mutable std::mutex mutex_;
   uint32_t opened_ = 0;
 };
 
 Result<SocketRegion::Own> Connections::open(uint32_t socket, RemoteRegionOptions options) {
-  const std::lock_guard lock(mutex_);
   VERBENA_ASSIGN_OR_RETURN(ControlConnection connected, connect_());
   SocketRegion::Own own;
   own.control = std::make_unique<ControlConnection>(std::move(connected));
@@ -69,6 +68,7 @@ Result<SocketRegion::Own> Connections::open(uint32_t socket, RemoteRegionOptions
   options.handshake_timeout_ns = options_.handshake_timeout_ns;
   VERBENA_ASSIGN_OR_RETURN(
       own.region, ConnectedRegion::open(*device.device, *device.domain, *own.control, options));
+  const std::lock_guard lock(mutex_);  // not before: who waits for a peer holds no lock
   ++opened_;
   return own;
 }
