@@ -160,7 +160,7 @@ Status run_back_end_on_sockets(ControlListener& listener) {
     VERBENA_RETURN_IF_ERROR(region->accept(controls.back()));
   }
   Waiter waiter;
-  while (region->part(0).look_after() + region->part(1).look_after() > 0) waiter.idle();
+  while (region->part(0).remove_ended() + region->part(1).remove_ended() > 0) waiter.idle();
   region.reset();  // before the connections
   return Status::ok_status();
 }

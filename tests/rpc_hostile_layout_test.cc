@@ -8,7 +8,7 @@
 namespace verbena::rpc_test {
 namespace {
 
-using channel::MessageTag;
+using channel::MessageImmediate;
 
 constexpr const char* kBroke = "broke the protocol";
 constexpr uint32_t kRequestBytes = 64;    // capacity of the hostile requester's slots
@@ -133,9 +133,10 @@ TEST_F(RpcHostileTest, MalformedSlotsOfResponses) {
 
 // Immediates that name a slot or a connection that is not the sender's.
 std::vector<uint32_t> foreign_immediates(uint32_t connection) {
-  return {MessageTag{connection, kPending}.immediate(), MessageTag{connection, 0xffff}.immediate(),
-          MessageTag{0, 0}.immediate(),  // the good one's
-          MessageTag{connection + 1, 0}.immediate(), ~0u};
+  return {MessageImmediate{connection, kPending}.immediate(),
+          MessageImmediate{connection, 0xffff}.immediate(),
+          MessageImmediate{0, 0}.immediate(),  // the good one's
+          MessageImmediate{connection + 1, 0}.immediate(), ~0u};
 }
 
 TEST_F(RpcHostileTest, ImmediatesOfRequestsThatNameNothing) {
@@ -159,7 +160,7 @@ TEST_F(RpcHostileTest, RequestsThatAreLargerThanAgreedOrByAnotherVerb) {
       []<typename Design>() { return Design::RequestChannel::kConsumesReceives; },
       [&]<typename Design>() {
         expect_ended<Design>("larger than agreed", [](auto& hostile) {
-          const uint32_t immediate = MessageTag{hostile.peer().connection, 0}.immediate();
+          const uint32_t immediate = MessageImmediate{hostile.peer().connection, 0}.immediate();
           // What receives it has the room: only the terms forbid it.
           const Bytes too_long(kRequestBytes + 1, 'x');
           if (Design::RequestChannel::kWritesSlots) {
@@ -172,7 +173,7 @@ TEST_F(RpcHostileTest, RequestsThatAreLargerThanAgreedOrByAnotherVerb) {
                              [](auto& hostile) { hostile.send_without_immediate({}); });
         if (!Design::RequestChannel::kWritesSlots) return;
         expect_ended<Design>("another verb than agreed", [](auto& hostile) {
-          hostile.send({}, MessageTag{hostile.peer().connection, 0}.immediate());
+          hostile.send({}, MessageImmediate{hostile.peer().connection, 0}.immediate());
         });
       });
 }
@@ -183,7 +184,7 @@ TEST_F(RpcHostileTest, ResponsesThatNobodyAskedForOrByAnotherVerb) {
                     // Slot 1 exists but waits for nothing.
                     for (const uint32_t slot : {1u, kPending, 0xffffu}) {
                       expect_reported<Design>(kBroke, [&](auto& hostile) {
-                        const uint32_t immediate = MessageTag{0, slot}.immediate();
+                        const uint32_t immediate = MessageImmediate{0, slot}.immediate();
                         if (Design::ResponseChannel::kWritesSlots) {
                           hostile.write_with_immediate(Bytes(10, 'x'), immediate);
                         } else {
@@ -197,7 +198,7 @@ TEST_F(RpcHostileTest, ResponsesThatNobodyAskedForOrByAnotherVerb) {
                     if (!Design::ResponseChannel::kWritesSlots) return;
                     expect_reported<Design>("larger than agreed", [](auto& hostile) {
                       hostile.write_with_immediate(Bytes(kResponseBytes + 1, 'x'),
-                                                   MessageTag{0, 0}.immediate());
+                                                   MessageImmediate{0, 0}.immediate());
                     });
                   });
 }

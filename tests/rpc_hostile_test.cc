@@ -5,7 +5,7 @@
 namespace verbena::rpc_test {
 namespace {
 
-using channel::MessageTag;
+using channel::MessageImmediate;
 
 TEST_F(RpcHostileTest, GarbageInPolledSlots) {
   if (!side_->device.info().writes_in_order) {
@@ -25,10 +25,10 @@ TEST_F(RpcHostileTest, SendsThatNameNothing) {
   expect_ended<rpc::SendSend<>>("another verb than agreed",
                                 [&](auto& requester) { requester.send_without_immediate(text); });
   expect_ended<rpc::SendSend<>>("a slot that it does not have", [&](auto& requester) {
-    requester.send(text, MessageTag{requester.peer().connection, 2}.immediate());
+    requester.send(text, MessageImmediate{requester.peer().connection, 2}.immediate());
   });
   expect_ended<rpc::SendSend<>>("a slot that it does not have", [&](auto& requester) {
-    requester.send(text, MessageTag{0, 0}.immediate());  // the good one's connection
+    requester.send(text, MessageImmediate{0, 0}.immediate());  // the good one's connection
   });
   expect_ended<rpc::SendSend<>>("a slot that it does not have",
                                 [&](auto& requester) { requester.send(text, ~0u); });
@@ -39,7 +39,7 @@ TEST_F(RpcHostileTest, RequestsWithoutEndWhoseResponsesNobodyTakes) {
   expect_ended<rpc::SendSend<>>("without taking responses", [&](auto& requester) {
     for (int i = 0; i < 200; ++i) {
       requester.send(std::vector<char>(10, 'x'),
-                     MessageTag{requester.peer().connection, 0}.immediate());
+                     MessageImmediate{requester.peer().connection, 0}.immediate());
     }
   });
 }
@@ -48,14 +48,14 @@ TEST_F(RpcHostileTest, SendsThatAreLargerThanAgreed) {
   // They fit the shared buffers, which are made for larger requesters, but not this one's terms.
   expect_ended<rpc::SendWrite<channel::LastBitMark>>("larger than agreed", [](auto& requester) {
     requester.send(std::vector<char>(100, 'x'),
-                   MessageTag{requester.peer().connection, 0}.immediate());
+                   MessageImmediate{requester.peer().connection, 0}.immediate());
   });
 }
 
 // A responder that answers what nobody asked: slot 0 waits for an answer, slot 1 does not.
 TEST_F(RpcHostileTest, ResponsesWithoutARequest) {
   expect_reported<rpc::SendSend<>>("a slot without a pending request", [](auto& responder) {
-    responder.send(std::vector<char>(5, 'x'), MessageTag{0, 1}.immediate());
+    responder.send(std::vector<char>(5, 'x'), MessageImmediate{0, 1}.immediate());
   });
 }
 

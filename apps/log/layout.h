@@ -27,7 +27,7 @@
 // Reuse. A WRITE of a writer that was stopped for long must not hit a place that is used again.
 // Each writer has a floor on each replica, below which it has nothing on its way: it publishes one
 // before it reserves, and takes it back when it has nothing pending. A store frees places
-// (LogStore:: look_after()) below the trim and below all floors, and those of writers whose
+// (LogStore::maintain()) below the trim and below all floors, and those of writers whose
 // connection it has ended do not count. A reservation below the trim was made before the trim, and
 // its floor before that. Freeing is to make the words free in the next lap, so that a writer knows
 // what to swap, and to raise the limit. What a late reader swaps carries its lap and so does no

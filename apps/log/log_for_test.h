@@ -52,7 +52,7 @@ class StoreForTest {
         controls_.push_back(std::make_unique<ControlConnection>(std::move(*control)));
         static_cast<void>(store_->accept(*controls_.back()));
       }
-      store_->look_after();
+      store_->maintain();
     }
   }
 

@@ -139,7 +139,7 @@ class SimulatedLog {
         store.controls.push_back(std::make_unique<ControlConnection>(std::move(*control)));
         static_cast<void>(store.store->accept(*store.controls.back()));
       }
-      store.store->look_after();
+      store.store->maintain();
     }
     store.ended = true;
   }

@@ -74,7 +74,7 @@ class Store final : public LogStore {
   }
 
   Status accept(ControlConnection& control) override {
-    look_after();
+    maintain();
     VERBENA_ASSIGN_OR_RETURN(
         const Hello hello,
         control.receive_value<Hello>(log_app::kHelloTag, options_.handshake_timeout_ns));
@@ -92,7 +92,7 @@ class Store final : public LogStore {
     return status;
   }
 
-  uint32_t look_after() override {
+  uint32_t maintain() override {
     if (region_ == nullptr) return 0;
     std::vector<ControlConnection*> gone;
     std::erase_if(front_ends_, [&gone](ControlConnection* control) {
@@ -100,7 +100,7 @@ class Store final : public LogStore {
       gone.push_back(control);
       return true;
     });
-    const uint32_t left = region_->look_after();
+    const uint32_t left = region_->remove_ended();
     // Their queue pairs are destroyed: nothing of theirs can arrive any more.
     for (const ControlConnection* control : gone) release(*control);
     free_places();

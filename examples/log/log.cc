@@ -42,7 +42,7 @@ void serve(const std::stop_token& stop, verbena::LogStore& store,
       const Status accepted = store.accept(*controls.back());
       if (!accepted.ok()) std::cerr << "log: " << accepted.message() << '\n';
     }
-    store.look_after();  // also frees what was trimmed
+    store.maintain();  // also frees what was trimmed
   }
 }
 

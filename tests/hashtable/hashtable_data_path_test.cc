@@ -82,7 +82,7 @@ Status run_back_end(ControlListener& listener) {
   VERBENA_RETURN_IF_ERROR(format_hashtable({region->data(), region->size_bytes()}, kTableFormat));
   VERBENA_RETURN_IF_ERROR(region->accept(control));
   Waiter waiter;
-  while (region->look_after() > 0) waiter.idle();
+  while (region->remove_ended() > 0) waiter.idle();
   return Status::ok_status();
 }
 

@@ -106,7 +106,7 @@ TEST(HashtableKillTest, NothingThatWasAnsweredIsLost) {
     }
     Waiter waiter;
     const uint64_t start_ns = now_ns();
-    while ((*region)->look_after() > 0) {
+    while ((*region)->remove_ended() > 0) {
       waiter.idle();
       ASSERT_LT(now_ns() - start_ns, static_cast<uint64_t>(kTimeoutNs)) << "one does not go";
     }

@@ -29,7 +29,7 @@ Status serve(const Device& device, const ProtectionDomain& domain, const JobSecr
       controls.push_back(std::make_unique<ControlConnection>(std::move(*control)));
       static_cast<void>(store->accept(*controls.back()));
     }
-    store->look_after();
+    store->maintain();
   }
   return Status::ok_status();
 }

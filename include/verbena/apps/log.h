@@ -4,7 +4,7 @@
 //   // A back-end:
 //   auto store = LogStore::expose(device, domain, {.capacity_bytes = 1 << 30});
 //   for (;;) { auto control = listener->accept(...); (*store)->accept(*control); }
-//   (*store)->look_after();                                     // now and then
+//   (*store)->maintain();                                     // now and then
 //
 //   // A writer, and a reader, each with a control connection of its own:
 //   ControlConnection* const replicas[] = {&*control};
@@ -34,7 +34,7 @@
 // left, and of new ones, with all that was acknowledged. k - 1 may be lost at once.
 //
 // Truncation. LogReader::trim() drops what lies before a reader. A back-end reuses the space in
-// look_after(), once no writer can have a WRITE on its way there. A writer that is stopped
+// maintain(), once no writer can have a WRITE on its way there. A writer that is stopped
 // (SIGSTOP) in the middle of an append delays that; one that is dead does not.
 //
 // Objects are used by one thread at a time; several threads open one each.
@@ -103,7 +103,7 @@ class LogStore {
   // Ends the connections of who is gone, and makes trimmed space free. A system call for each
   // connection, and 64 bytes to clear for each 512 that were trimmed: every few milliseconds while
   // the log is trimmed. Returns how many connections are left.
-  virtual uint32_t look_after() = 0;
+  virtual uint32_t maintain() = 0;
   virtual LogStoreStatistics statistics() const = 0;
 
  protected:
