@@ -84,11 +84,10 @@ Result<RegisteredArena> RegisteredArena::create(const ProtectionDomain& domain, 
   const bool small = domain.control().shares_pages && size_bytes < page_bytes();
   Memory memory = small ? allocate(size_bytes) : map(size_bytes, huge_pages);
   if (memory == nullptr) {
-    return Status(
-        StatusCode::kLimitExceeded,
-        fmt::format(
-            "cannot allocate {} bytes for a connection's slots ({}); use fewer or smaller slots",
-            size_bytes, std::strerror(errno)));
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("cannot allocate {} bytes of registered memory ({}); use fewer or "
+                              "smaller messages, or a smaller region",
+                              size_bytes, std::strerror(errno)));
   }
   const uint64_t memory_bytes = memory.get_deleter().size_bytes;
   if (small) {
