@@ -6,7 +6,7 @@
 #include "lock_service/messages.h"
 #include "verbena/apps/lock_service.h"
 
-namespace verbena::apps {
+namespace verbena {
 
 Result<std::unique_ptr<LockClient>> LockClient::connect(const Device& device,
                                                         const ProtectionDomain& domain,
@@ -17,18 +17,20 @@ Result<std::unique_ptr<LockClient>> LockClient::connect(const Device& device,
   }
   ClientOptions client;
   client.protocol = options.protocol;
-  client.request_slot_bytes = client.response_slot_bytes = kSlotBytes;
+  client.request_slot_bytes = client.response_slot_bytes = lock_service::kSlotBytes;
   client.pending = options.pending + 1;  // one for a call beside those that are posted
   client.handshake_timeout_ns = options.handshake_timeout_ns;
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Client> made,
                            Client::connect(device, domain, control, client));
-  VERBENA_ASSIGN_OR_RETURN(const auto greeting, control.receive_value<Greeting>(
-                                                    kGreetingType, options.handshake_timeout_ns));
-  if (greeting.version != Greeting().version || greeting.lease_ns == 0) {
+  VERBENA_ASSIGN_OR_RETURN(const auto greeting,
+                           control.receive_value<lock_service::Greeting>(
+                               lock_service::kGreetingType, options.handshake_timeout_ns));
+  if (greeting.version != lock_service::Greeting().version || greeting.lease_ns == 0) {
     return Status(StatusCode::kProtocolViolation,
                   "the lock server has version " + std::to_string(greeting.version) +
                       " of its messages, this client version " +
-                      std::to_string(Greeting().version) + "; use the same release on both sides");
+                      std::to_string(lock_service::Greeting().version) +
+                      "; use the same release on both sides");
   }
   std::unique_ptr<LockClient> connected(new LockClient(std::move(made), options));
   connected->locks_ = greeting.locks;
@@ -41,11 +43,13 @@ LockClient::LockClient(std::unique_ptr<Client> client, const LockClientOptions& 
     : options_(options), client_(std::move(client)), done_(options.pending) {}
 
 Result<uint64_t> LockClient::compare_and_swap(uint32_t lock, uint64_t expected, uint64_t desired) {
-  return call(kSwap, bytes_of(SwapRequest{lock, expected, desired}));
+  return call(lock_service::kSwap,
+              lock_service::bytes_of(lock_service::SwapRequest{lock, expected, desired}));
 }
 
 Result<uint64_t> LockClient::fetch_and_add(uint32_t sequencer, uint64_t count) {
-  return call(kAdd, bytes_of(AddRequest{sequencer, count}));
+  return call(lock_service::kAdd,
+              lock_service::bytes_of(lock_service::AddRequest{sequencer, count}));
 }
 
 Result<uint64_t> LockClient::call(uint16_t type, std::span<const char> request) {
@@ -64,9 +68,10 @@ Result<uint64_t> LockClient::call(uint16_t type, std::span<const char> request) 
 PostResult LockClient::post_fetch_and_add(uint32_t sequencer, uint64_t count, uint64_t token) {
   if (!status().ok()) return PostResult::kFailed;
   if (outstanding_ == done_.size()) return PostResult::kWouldBlock;
-  const AddRequest request{sequencer, count};
+  const lock_service::AddRequest request{sequencer, count};
   const auto note = [this, token](const CallOutcome& outcome) { put(token, outcome); };
-  if (!client_->call_with(kAdd, bytes_of(request), note, options_.call_timeout_ns)) {
+  if (!client_->call_with(lock_service::kAdd, lock_service::bytes_of(request), note,
+                          options_.call_timeout_ns)) {
     return PostResult::kWouldBlock;
   }
   ++outstanding_;
@@ -76,8 +81,8 @@ PostResult LockClient::post_fetch_and_add(uint32_t sequencer, uint64_t count, ui
 Result<uint64_t> LockClient::number_of(const CallOutcome& outcome) const {
   switch (outcome.result) {
     case CallResult::kOk: {
-      NumberResponse response;
-      if (read_message(outcome.response, &response)) return response.before;
+      lock_service::NumberResponse response;
+      if (lock_service::read_message(outcome.response, &response)) return response.before;
       return Status(StatusCode::kProtocolViolation, "the lock server's answer is malformed");
     }
     case CallResult::kFailed:
@@ -117,4 +122,4 @@ LockCompletion LockClient::take() {
   return taken;
 }
 
-}  // namespace verbena::apps
+}  // namespace verbena

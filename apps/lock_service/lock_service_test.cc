@@ -20,7 +20,7 @@
 #include "src/device/sim/fault_schedule_for_test.h"
 #include "src/device/verbs_for_test.h"
 
-namespace verbena::apps {
+namespace verbena {
 namespace {
 
 using test::must;
@@ -471,4 +471,4 @@ TEST(LockServiceSimulationTest, ACrashOfTheServerEndsEveryWait) {
 }
 
 }  // namespace
-}  // namespace verbena::apps
+}  // namespace verbena

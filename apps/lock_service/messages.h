@@ -6,7 +6,7 @@
 
 #include "verbena/data_path.h"
 
-namespace verbena::apps {
+namespace verbena::lock_service {
 
 // Over the control connection, by the server, once a client is connected.
 inline constexpr uint32_t kGreetingType = 0x6c6f636b;  // "lock"
@@ -50,4 +50,4 @@ bool read_message(std::span<const char> bytes, T* message) {
   return true;
 }
 
-}  // namespace verbena::apps
+}  // namespace verbena::lock_service

@@ -9,7 +9,7 @@
 #include "verbena/apps/lock_service.h"
 #include "verbena/clock.h"
 
-namespace verbena::apps {
+namespace verbena {
 
 namespace {
 
@@ -45,7 +45,7 @@ Result<std::unique_ptr<LockServer>> LockServer::create(const Device& device,
   VERBENA_RETURN_IF_ERROR(check(options));
   ServerOptions server;
   server.protocol = options.protocol;
-  server.request_slot_bytes = server.response_slot_bytes = kSlotBytes;
+  server.request_slot_bytes = server.response_slot_bytes = lock_service::kSlotBytes;
   server.pending = options.pending + 1;  // see LockClient::connect()
   server.max_connections = options.max_connections;
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> made, Server::create(device, domain, server));
@@ -57,16 +57,18 @@ LockServer::LockServer(std::unique_ptr<Server> server, const LockServerOptions& 
       server_(std::move(server)),
       locks_(options.locks),
       sequencers_(options.sequencers) {
-  server_->handle(kSwap, [this](const Call& c, Reply& reply) { return swap(c, reply); });
-  server_->handle(kAdd, [this](const Call& c, Reply& reply) { return add(c, reply); });
+  server_->handle(lock_service::kSwap,
+                  [this](const Call& c, Reply& reply) { return swap(c, reply); });
+  server_->handle(lock_service::kAdd,
+                  [this](const Call& c, Reply& reply) { return add(c, reply); });
 }
 
 Status LockServer::connect(ControlConnection& control) {
   VERBENA_RETURN_IF_ERROR(server_->connect(control));
-  VERBENA_RETURN_IF_ERROR(
-      control.send_value(kGreetingType, Greeting{.locks = options_.locks,
-                                                 .sequencers = options_.sequencers,
-                                                 .lease_ns = options_.lease_ns}));
+  VERBENA_RETURN_IF_ERROR(control.send_value(
+      lock_service::kGreetingType, lock_service::Greeting{.locks = options_.locks,
+                                                          .sequencers = options_.sequencers,
+                                                          .lease_ns = options_.lease_ns}));
   // The client before it that had this number is gone: its locks end with their leases.
   const uint32_t connection = server_->responder().latest_connection();
   for (Lock& lock : locks_) {
@@ -76,8 +78,9 @@ Status LockServer::connect(ControlConnection& control) {
 }
 
 CallResult LockServer::swap(const Call& call, Reply& reply) {
-  SwapRequest request;
-  if (!read_message(call.request, &request)) return refuse(reply, "the call is malformed");
+  lock_service::SwapRequest request;
+  if (!lock_service::read_message(call.request, &request))
+    return refuse(reply, "the call is malformed");
   if (request.lock >= locks_.size()) {
     char text[128];
     std::snprintf(text, sizeof(text), "there is no lock %llu: the server has %zu, from 0 on",
@@ -87,7 +90,7 @@ CallResult LockServer::swap(const Call& call, Reply& reply) {
   Lock& lock = locks_[request.lock];
   if (lock.word != request.expected) {
     ++statistics_.busy;
-    return respond(reply, NumberResponse{lock.word});
+    return respond(reply, lock_service::NumberResponse{lock.word});
   }
   const uint64_t at_ns = now_ns();
   const LockWord before = LockWord::of(lock.word);
@@ -113,7 +116,7 @@ CallResult LockServer::swap(const Call& call, Reply& reply) {
   lock = {.word = request.desired,
           .lease_end_ns = at_ns + options_.lease_ns,
           .holder = call.connection};
-  return respond(reply, NumberResponse{request.expected});
+  return respond(reply, lock_service::NumberResponse{request.expected});
 }
 
 bool LockServer::permits(const Lock& lock, uint32_t connection, LockWord desired,
@@ -126,8 +129,9 @@ bool LockServer::permits(const Lock& lock, uint32_t connection, LockWord desired
 }
 
 CallResult LockServer::add(const Call& call, Reply& reply) {
-  AddRequest request;
-  if (!read_message(call.request, &request)) return refuse(reply, "the call is malformed");
+  lock_service::AddRequest request;
+  if (!lock_service::read_message(call.request, &request))
+    return refuse(reply, "the call is malformed");
   if (request.sequencer >= sequencers_.size()) {
     char text[128];
     std::snprintf(text, sizeof(text), "there is no sequencer %llu: the server has %zu, from 0 on",
@@ -135,9 +139,9 @@ CallResult LockServer::add(const Call& call, Reply& reply) {
     return refuse(reply, text);
   }
   ++statistics_.numbers;
-  return respond(reply,
-                 NumberResponse{std::exchange(sequencers_[request.sequencer],
-                                              sequencers_[request.sequencer] + request.count)});
+  return respond(
+      reply, lock_service::NumberResponse{std::exchange(
+                 sequencers_[request.sequencer], sequencers_[request.sequencer] + request.count)});
 }
 
 CallResult LockServer::refuse(Reply& reply, const char* text) {
@@ -148,4 +152,4 @@ CallResult LockServer::refuse(Reply& reply, const char* text) {
   return CallResult::kFailed;
 }
 
-}  // namespace verbena::apps
+}  // namespace verbena

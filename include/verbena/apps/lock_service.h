@@ -48,7 +48,7 @@
 #include "verbena/server.h"
 #include "verbena/status.h"
 
-namespace verbena::apps {
+namespace verbena {
 
 inline constexpr uint32_t kMostLocks = 1u << 20;
 
@@ -238,4 +238,4 @@ class RpcSequencer {
   uint32_t number_;
 };
 
-}  // namespace verbena::apps
+}  // namespace verbena

@@ -22,9 +22,9 @@ std::unique_ptr<Spinlock> make_lock(const RemoteThread& thread) {
     case WordVersion::kRpc:
       break;
   }
-  return std::make_unique<apps::RpcSpinlock>(
+  return std::make_unique<RpcSpinlock>(
       *thread.client, 0,
-      apps::RpcBackoff{.least_ns = options.backoff_least_ns, .most_ns = options.backoff_most_ns});
+      RpcBackoff{.least_ns = options.backoff_least_ns, .most_ns = options.backoff_most_ns});
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct RemoteThread {
   uint32_t number;
   std::unique_ptr<ControlConnection> control{};
   std::unique_ptr<verbena::RemoteRegion> region{};  // none of WordVersion::kLocal
-  std::unique_ptr<apps::LockClient> client{};       // WordVersion::kRpc
+  std::unique_ptr<LockClient> client{};             // WordVersion::kRpc
 
   const Point& point() const { return job->setup.point; }
   const RemoteSettings& settings() const { return remote_settings(point()); }

@@ -49,11 +49,10 @@ Status connect(RemoteThread& thread) {
                            open_region(job.device, job.domain, *thread.control, options));
   if (settings.version != WordVersion::kRpc) return Status::ok_status();
   VERBENA_ASSIGN_OR_RETURN(
-      thread.client,
-      apps::LockClient::connect(job.device, job.domain, *thread.control,
-                                {.pending = point.pending,
-                                 .call_timeout_ns = static_cast<int64_t>(kBenchLeaseNs),
-                                 .handshake_timeout_ns = kSetupTimeoutNs}));
+      thread.client, LockClient::connect(job.device, job.domain, *thread.control,
+                                         {.pending = point.pending,
+                                          .call_timeout_ns = static_cast<int64_t>(kBenchLeaseNs),
+                                          .handshake_timeout_ns = kSetupTimeoutNs}));
   return Status::ok_status();
 }
 
@@ -135,12 +134,12 @@ class RemoteRespondingThread final : public RespondingTarget {
                                                      .max_connections = threads,
                                                      .handshake_timeout_ns = kSetupTimeoutNs}));
     if (version != WordVersion::kRpc) return Status::ok_status();
-    VERBENA_ASSIGN_OR_RETURN(server_, apps::LockServer::create(job_.device, job_.domain,
-                                                               {.locks = 1,
-                                                                .sequencers = 1,
-                                                                .lease_ns = kBenchLeaseNs,
-                                                                .max_connections = threads,
-                                                                .pending = point.pending}));
+    VERBENA_ASSIGN_OR_RETURN(server_, LockServer::create(job_.device, job_.domain,
+                                                         {.locks = 1,
+                                                          .sequencers = 1,
+                                                          .lease_ns = kBenchLeaseNs,
+                                                          .max_connections = threads,
+                                                          .pending = point.pending}));
     return Status::ok_status();
   }
 
@@ -180,7 +179,7 @@ class RemoteRespondingThread final : public RespondingTarget {
   // What connections use goes after them.
   std::vector<std::unique_ptr<ControlConnection>> controls_;
   std::unique_ptr<ExposedRegion> region_;
-  std::unique_ptr<apps::LockServer> server_;
+  std::unique_ptr<LockServer> server_;
 };
 
 }  // namespace

@@ -108,7 +108,7 @@ class RpcSequencerOperation : public SequencerOperation {
   PostResult post(uint32_t slot) { return sequencer_.post_next(slot, range_); }
   template <typename Take>
   uint32_t poll(Take&& done) {
-    const uint32_t found = thread_.client->poll([&](const apps::LockCompletion& one) {
+    const uint32_t found = thread_.client->poll([&](const LockCompletion& one) {
       if (!one.status.ok()) [[unlikely]]
         return fail(one.status);
       take(one.number);
@@ -120,7 +120,7 @@ class RpcSequencerOperation : public SequencerOperation {
   uint32_t outstanding() const { return thread_.client->outstanding(); }
 
  private:
-  apps::RpcSequencer sequencer_;
+  RpcSequencer sequencer_;
 };
 
 }  // namespace verbena::bench
