@@ -16,7 +16,7 @@
 namespace verbena::hashtable {
 namespace {
 
-constexpr uint64_t kClusters = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 20 : 1'000;
+constexpr uint64_t kClusters = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 200 : 1'000;
 
 // What a run of all of them has met, so that the schedules are known to be hard enough.
 struct Met {

@@ -371,8 +371,8 @@ class SimulatedService {
   std::vector<std::unique_ptr<ControlConnection>> controls_;
   std::unique_ptr<LockServer> server_;
   std::unique_ptr<ControlListener> listener_;
-  Thread thread_;
   std::vector<End> ends_;
+  Thread thread_;  // reads ends_ to its end
 };
 
 sim::FaultSchedule draw_faults(Random& random) {
