@@ -163,8 +163,8 @@ TEST(SocketSimulationTest, NobodyHangsWhateverGoesWrong) {
   EXPECT_GT(without_failure, kSocketClusters / 4);
 }
 
-// Not inlined: in a function as large as the test's body, gcc 12's check for null pointers takes the
-// address of a thread_local variable for one.
+// Not inlined: in a function as large as the test's body, gcc 12's check for null pointers takes
+// the address of a thread_local variable for one.
 [[gnu::noinline]] DataPathStatistics statistics_of_thread() { return data_path_statistics(); }
 
 // A hand-over takes time, which the simulation charges: but far less than the operation.
