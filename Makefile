@@ -54,12 +54,12 @@ format:  ## Format the sources with clang-format 14
 	@scripts/check format --fix
 
 asan:  ## Build and test with AddressSanitizer and UndefinedBehaviorSanitizer
-	@scripts/setup build run test
+	@scripts/setup build run test sanitize
 	@scripts/build asan
 	@scripts/test asan
 
 tsan:  ## Build and test with ThreadSanitizer
-	@scripts/setup build run test
+	@scripts/setup build run test sanitize
 	@scripts/build tsan
 	@scripts/test tsan
 

@@ -31,18 +31,11 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
 #include "verbena/status.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define VERBENA_COUNTS 0  // the sanitizers put their own functions there
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define VERBENA_COUNTS 0
-#endif
-#endif
-#ifndef VERBENA_COUNTS
-#define VERBENA_COUNTS 1
-#endif
+// The sanitizers put functions of their own there.
+#define VERBENA_COUNTS (!VERBENA_ADDRESS_SANITIZER && !VERBENA_THREAD_SANITIZER)
 
 namespace {
 

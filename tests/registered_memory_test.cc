@@ -24,7 +24,7 @@ TEST(RegisteredMemoryTest, IsPrivateMemoryAgain) {
 }
 
 TEST(RegisteredMemoryTest, IsAsZeroAsJemallocTakesForGranted) {
-#if defined(__SANITIZE_ADDRESS__) || VERBENA_THREAD_SANITIZER
+#if VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER
   GTEST_SKIP() << "the sanitizer has an allocator of its own";
 #endif
   // One arena, and freed pages are discarded at once.

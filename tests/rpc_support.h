@@ -25,7 +25,7 @@ inline const char* test_device() {
 // Of so many messages, the part that this run exchanges: all, fewer in a sanitizer build, or one in
 // VERBENA_TEST_THINNING where the machine is slow because it is emulated.
 inline uint64_t thinned(uint64_t messages) {
-#if VERBENA_THREAD_SANITIZER || defined(__SANITIZE_ADDRESS__)
+#if VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER
   constexpr uint64_t kUsual = 4;
 #else
   constexpr uint64_t kUsual = 1;

@@ -151,10 +151,18 @@ int run_main(int argc, char** argv) {
   return RUN_ALL_TESTS();
 }
 
+size_t open_descriptors() {
+  size_t count = 0;
+  for (int fd = 0; fd < 4096; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) ++count;
+  }
+  return count;
+}
+
 size_t iterations(size_t usual) {
   const char* soak = std::getenv("VERBENA_SOAK");
   if (soak != nullptr && *soak == '1') return usual * 20;
-#if VERBENA_THREAD_SANITIZER || defined(__SANITIZE_ADDRESS__)
+#if VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER
   return std::max<size_t>(usual / 4, 1);
 #else
   return usual;

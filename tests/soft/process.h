@@ -10,8 +10,8 @@
 //     EXPECT_EQ(child.link().get<int>(), 7);
 //     EXPECT_EQ(child.wait(), 0);
 //   }
-//   int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }
 //
+// main() is run_main() (main.cc).
 // Each test program has a registry directory (VERBENA_RUNTIME_DIR) of its own, which its children
 // inherit.
 #pragma once
@@ -96,6 +96,9 @@ struct ChildRole {
 
 // What main() of a test program does: the tests, or the role that the arguments name.
 int run_main(int argc, char** argv);
+
+// Descriptors that this process has open.
+size_t open_descriptors();
 
 // How often to repeat what looks for rare interleavings: `usual`, many times that with
 // VERBENA_SOAK=1, less in a sanitizer build.

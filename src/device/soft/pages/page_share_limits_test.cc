@@ -23,7 +23,7 @@ namespace {
 
 using Sharing = PageShare::Sharing;
 
-#if defined(__SANITIZE_ADDRESS__) || VERBENA_THREAD_SANITIZER
+#if VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER
 #define SKIP_AT_THE_LIMIT() GTEST_SKIP() << "the sanitizer needs mappings of its own"
 #else
 #define SKIP_AT_THE_LIMIT()                                                           \

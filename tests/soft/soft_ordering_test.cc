@@ -271,5 +271,3 @@ TEST(OrderingTest, AnAlignedWordIsWrittenWhole) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -225,7 +225,7 @@ bool connect_to_attacker(const Node& node, End& end, const QueuePairAddress& att
 
 class AttackTest : public testing::TestWithParam<std::tuple<Attack, bool>> {};
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Attack, bool>>& info) {
+std::string attack_case_name(const testing::TestParamInfo<std::tuple<Attack, bool>>& info) {
   const auto [attack, with_srq] = info.param;
   return testing::PrintToString(attack) + (with_srq ? "SharedReceiveQueue" : "OwnReceives");
 }
@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Attacks, AttackTest,
                                                           Attack::kVictimsTables,
                                                           Attack::kOwnQueues, Attack::kPackets),
                                           testing::Bool()),
-                         name_of);
+                         attack_case_name);
 
 TEST_P(AttackTest, TheVictimLosesTheConnectionAtMost) {
   const auto [attack, with_srq] = GetParam();
@@ -548,5 +548,3 @@ TEST(HoldUpTest, APeerKilledInTheMiddleIsNotWaitedFor) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -268,7 +268,8 @@ class RegionStateTest : public testing::TestWithParam<std::tuple<Place, Role, St
   std::optional<Child> child_;
 };
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Place, Role, State, size_t>>& info) {
+std::string region_case_name(
+    const testing::TestParamInfo<std::tuple<Place, Role, State, size_t>>& info) {
   const auto [place, role, state, size_bytes] = info.param;
   return place_name(place) + testing::PrintToString(role) + testing::PrintToString(state) +
          std::to_string(size_bytes);
@@ -283,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      State::kUnmapped, State::kHalfUnmapped,
                                      State::kProtectedAfterwards, State::kUnmappedAfterwards),
                      testing::Values(size_t{8}, kLargestBytes)),
-    name_of);
+    region_case_name);
 
 TEST_P(RegionStateTest, IsRefusedOrStaysInReach) {
   const Registered memory = at_memory({.what = What::kMake,
@@ -384,5 +385,3 @@ TEST_P(ZeroBasedTest, PointersAreNone) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

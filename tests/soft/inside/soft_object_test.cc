@@ -354,5 +354,3 @@ TEST_F(ObjectTest, AQueueWithoutAChannelCannotBeArmed) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -258,5 +258,3 @@ TEST(GoneTest, AKilledPeerEndsEveryWait) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

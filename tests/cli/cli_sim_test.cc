@@ -70,8 +70,8 @@ std::string with_values(std::string profile,
   return profile;
 }
 
-using Case = std::tuple<const char*, std::vector<std::string>>;
-class Explain : public testing::TestWithParam<Case> {
+using ExplainedRun = std::tuple<const char*, std::vector<std::string>>;
+class Explain : public testing::TestWithParam<ExplainedRun> {
  protected:
   // Besides those that there are one in which nothing fits on chip and buses and cores are shared,
   // and one that never waits for a lock or for its turn at the switch.
@@ -138,7 +138,9 @@ INSTANTIATE_TEST_SUITE_P(
                                                  "--quantile", "0.99"},
                         std::vector<std::string>{"M:1", "--nodes", "2", "--threads", "2", "--model",
                                                  "dispatcher"})),
-    [](const testing::TestParamInfo<Case>& one) { return "case_" + std::to_string(one.index); });
+    [](const testing::TestParamInfo<ExplainedRun>& one) {
+      return "case_" + std::to_string(one.index);
+    });
 
 TEST(ExplainWaits, TailsWaitMoreThanMedians) {
   const auto measured = [](const char* quantile) {

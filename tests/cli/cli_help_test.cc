@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-#if defined(__SANITIZE_ADDRESS__)
+#if VERBENA_ADDRESS_SANITIZER
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = VERBENA_THREAD_SANITIZER != 0;

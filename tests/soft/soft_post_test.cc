@@ -426,5 +426,3 @@ TEST_F(PostTest, AnOverrunCompletionQueueRaisesOneEventAndFails) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -322,14 +322,6 @@ VERBENA_TEST_CHILD(channels) {
   return 0;
 }
 
-size_t open_descriptors() {
-  size_t count = 0;
-  for (int fd = 0; fd < 4096; ++fd) {
-    if (fcntl(fd, F_GETFD) >= 0) ++count;
-  }
-  return count;
-}
-
 TEST(SleepTest, ChannelsOfAPeerThatAreGoneLeaveFewDescriptors) {
   Node node;
   Buffer buffer(node.domain, 64);
@@ -390,5 +382,3 @@ TEST(AsyncEventTest, WhatIsNoEventOnlyWakes) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

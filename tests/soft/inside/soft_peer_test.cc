@@ -265,5 +265,3 @@ TEST_P(ImpostorTest, ItsMemoryIsNotMapped) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -275,5 +275,3 @@ TEST(ManyTest, AThousandQueuePairsComeWorkAndGo) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

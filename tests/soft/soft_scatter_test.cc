@@ -15,7 +15,7 @@ namespace verbena::soft_test {
 namespace {
 
 constexpr uint32_t kMaxSges = 16;
-constexpr size_t kBufferBytes = 256 * 1024;
+constexpr size_t kScatterBytes = 256 * 1024;
 
 struct Split {
   std::vector<size_t> offsets;
@@ -116,15 +116,15 @@ TEST_P(ScatterTest, RandomListsMoveTheBytesOfTheModel) {
   End a(node, {.max_sges = kMaxSges});
   End b(node, {.shared_receive_queue = GetParam() ? &srq : nullptr, .max_sges = kMaxSges});
   connect(a, b);
-  Buffer source(node.domain, kBufferBytes);
-  Buffer target(node.domain, kBufferBytes);
+  Buffer source(node.domain, kScatterBytes);
+  Buffer target(node.domain, kScatterBytes);
 
   const size_t rounds = iterations(1500);
   for (size_t round = 0; round < rounds; ++round) {
-    std::vector<std::byte> here = random_bytes(random, kBufferBytes / 32);
+    std::vector<std::byte> here = random_bytes(random, kScatterBytes / 32);
     // Most rounds need little memory, which keeps the model cheap.
     const size_t size = random_size(random);
-    if (size > here.size() - 2048) here = random_bytes(random, kBufferBytes);
+    if (size > here.size() - 2048) here = random_bytes(random, kScatterBytes);
     std::vector<std::byte> there = random_bytes(random, here.size());
     memcpy(source.data(), here.data(), here.size());
     memcpy(target.data(), there.data(), there.size());
@@ -196,5 +196,3 @@ TEST_P(ScatterTest, ListsAreCopiedWhenPosted) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -434,5 +434,3 @@ TEST_F(StateTest, AResetForgetsFlushesToo) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -558,5 +558,3 @@ TEST(LeftoverTest, ProcessesKilledWhileTheyJoinBlockNobody) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

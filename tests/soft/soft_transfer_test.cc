@@ -360,5 +360,3 @@ TEST(AtomicsTest, TwoProcessesAndTheOwnerAddUpExactly) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -382,5 +382,3 @@ TEST(UpdateLockTest, WhoeverHoldsItIsWaitedForAsForALostPeer) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

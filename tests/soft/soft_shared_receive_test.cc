@@ -17,7 +17,7 @@
 namespace verbena::soft_test {
 namespace {
 
-constexpr size_t kSlotBytes = 64 * 1024;
+constexpr size_t kReceiveBytes = 64 * 1024;
 
 // What each message begins with, if it is large enough; the rest is the pattern of `number`.
 struct Heading {
@@ -33,7 +33,7 @@ size_t size_of(uint64_t seed, uint64_t sender, uint64_t number) {
     case 1:
       return 100 + random.below(30);
     case 2:
-      return random.below(kSlotBytes - sizeof(Heading)) + sizeof(Heading);
+      return random.below(kReceiveBytes - sizeof(Heading)) + sizeof(Heading);
     default:
       return sizeof(Heading) + random.below(200);
   }
@@ -54,7 +54,7 @@ bool is_message(const std::byte* at, size_t size, uint64_t sender, uint64_t numb
          has_pattern(at + sizeof(heading), size - sizeof(heading), sender * 1000003 + number);
 }
 
-struct Job {
+struct SenderJob {
   uint64_t first_sender;
   uint64_t queue_pairs;
   uint64_t messages;
@@ -64,8 +64,8 @@ struct Job {
 // Sends on several queue pairs in turn.
 VERBENA_TEST_CHILD(senders) {
   Node node;
-  const auto job = link.get<Job>();
-  Buffer buffer(node.domain, kSlotBytes);
+  const auto job = link.get<SenderJob>();
+  Buffer buffer(node.domain, kReceiveBytes);
   std::vector<std::unique_ptr<End>> ends;
   for (uint64_t i = 0; i < job.queue_pairs; ++i) {
     ends.push_back(std::make_unique<End>(node));
@@ -96,8 +96,8 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
   constexpr uint64_t kDepth = 16;
   const uint64_t messages = iterations(1500);
   Node node;
-  Buffer slots(node.domain, kDepth * kSlotBytes);
-  Buffer source(node.domain, kLocal * kSlotBytes);
+  Buffer slots(node.domain, kDepth * kReceiveBytes);
+  Buffer source(node.domain, kLocal * kReceiveBytes);
   SharedReceiveQueue srq =
       must(SharedReceiveQueue::create(node.domain, {.depth_wrs = kDepth, .max_sges = 2}));
   CompletionQueue cq = must(CompletionQueue::create(node.device, {.depth_cqes = 1024}));
@@ -109,7 +109,7 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
   for (uint64_t i = 0; i < kProcesses; ++i) {
     children.emplace_back("senders");
     Link& link = children.back().link();
-    link.put(Job{i * kPerProcess, kPerProcess, messages, run_seed()});
+    link.put(SenderJob{i * kPerProcess, kPerProcess, messages, run_seed()});
     for (uint64_t j = 0; j < kPerProcess; ++j) {
       ends.push_back(std::make_unique<End>(node, options));
       ends.back()->connect(link.get<QueuePairAddress>());
@@ -125,8 +125,8 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
   const auto post_slot = [&](uint64_t slot) {
     const size_t first = 1 + slot * 37 % 200;
     return post_receive(srq.get(), slot,
-                        {slots.sge(slot * kSlotBytes, first),
-                         slots.sge(slot * kSlotBytes + first, kSlotBytes - first)});
+                        {slots.sge(slot * kReceiveBytes, first),
+                         slots.sge(slot * kReceiveBytes + first, kReceiveBytes - first)});
   };
   std::set<uint64_t> posted;
   for (uint64_t slot = 0; slot < kDepth; ++slot) {
@@ -148,8 +148,8 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
       if (busy[i] || sent[i] == messages) continue;
       const uint64_t sender = kProcesses * kPerProcess + i;
       const size_t size = size_of(run_seed(), sender, sent[i]);
-      write_message(source.data() + i * kSlotBytes, size, sender, sent[i]++);
-      ASSERT_EQ(post(local[i]->qp(), {.sges = {source.sge(i * kSlotBytes, size)}}), 0);
+      write_message(source.data() + i * kReceiveBytes, size, sender, sent[i]++);
+      ASSERT_EQ(post(local[i]->qp(), {.sges = {source.sge(i * kReceiveBytes, size)}}), 0);
       busy[i] = true;
     }
     ibv_wc wcs[8];
@@ -171,11 +171,11 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
       ASSERT_EQ(posted.erase(wc.wr_id), 1u) << "receive " << wc.wr_id << " came twice";
       ASSERT_EQ(wc.byte_len, size_of(run_seed(), sender, next[sender]));
       ASSERT_TRUE(
-          is_message(slots.data() + wc.wr_id * kSlotBytes, wc.byte_len, sender, next[sender]))
+          is_message(slots.data() + wc.wr_id * kReceiveBytes, wc.byte_len, sender, next[sender]))
           << "sender " << sender << " message " << next[sender] << " VERBENA_SEED=" << run_seed();
       ++next[sender];
       ++received;
-      memset(slots.data() + wc.wr_id * kSlotBytes, 0xee, std::min<size_t>(wc.byte_len, 64));
+      memset(slots.data() + wc.wr_id * kReceiveBytes, 0xee, std::min<size_t>(wc.byte_len, 64));
       ASSERT_EQ(post_slot(wc.wr_id), 0);
       posted.insert(wc.wr_id);
     }
@@ -311,5 +311,3 @@ TEST(SharedReceiveTest, DepthOneAndOddDepths) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

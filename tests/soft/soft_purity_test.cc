@@ -33,7 +33,7 @@
 #include "tests/soft/responder.h"
 #include "tests/soft/verbs.h"
 
-#if defined(__SANITIZE_ADDRESS__) || VERBENA_THREAD_SANITIZER
+#if VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER
 #define VERBENA_COUNTS_ALLOCATIONS 0
 #else
 #define VERBENA_COUNTS_ALLOCATIONS 1
@@ -350,5 +350,3 @@ TEST(PurityNetTest, OneAllocationIsFound) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 
@@ -35,7 +36,7 @@ void expect_one_line_with(const Outcome& outcome, const std::string& remedy) {
 class Limits : public testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER
     GTEST_SKIP() << "sanitizers need descriptors and addresses of their own";
 #endif
   }

@@ -30,9 +30,9 @@ constexpr unsigned kWriteAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
 // One message takes long enough to be stopped in its middle.
 constexpr size_t kMessageBytes = 64 << 20;
 constexpr size_t kPageBytes = 65536;  // a multiple of any page
-constexpr uint32_t kReceives = 4096;
+constexpr uint32_t kStandingReceives = 4096;
 
-struct Target {
+struct StandingTarget {
   QueuePairAddress peer;
   uint64_t address;
   uint32_t key;
@@ -46,7 +46,7 @@ VERBENA_TEST_CHILD(writer) {
   memset(source.data(), 'w', kMessageBytes);
   End end(node);
   link.put(end.address());
-  const auto target = link.get<Target>();
+  const auto target = link.get<StandingTarget>();
   end.connect(target.peer, kImpatient);
   ibv_wc_status status = IBV_WC_SUCCESS;
   while (status == IBV_WC_SUCCESS) {
@@ -100,9 +100,9 @@ class StandingPeerTest : public testing::Test {
   const VerbsControl& control() const { return node_.control(); }
 
   void start_writer(const ibv_mr* region, ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE) {
-    end_.emplace(node_, EndOptions{.recv_depth = kReceives});
+    end_.emplace(node_, EndOptions{.recv_depth = kStandingReceives});
     if (opcode == IBV_WR_SEND) {
-      for (uint64_t id = 0; id < kReceives; ++id) {
+      for (uint64_t id = 0; id < kStandingReceives; ++id) {
         ASSERT_EQ(post_receive(end_->qp(), id,
                                {{reinterpret_cast<uint64_t>(region->addr),
                                  static_cast<uint32_t>(region->length), region->lkey}}),
@@ -111,8 +111,8 @@ class StandingPeerTest : public testing::Test {
     }
     child_.emplace("writer");
     end_->connect(child_->link().get<QueuePairAddress>(), kImpatient);
-    child_->link().put(
-        Target{end_->address(), reinterpret_cast<uint64_t>(region->addr), region->rkey, opcode});
+    child_->link().put(StandingTarget{end_->address(), reinterpret_cast<uint64_t>(region->addr),
+                                      region->rkey, opcode});
   }
 
   // Until it is in the middle of a message.
@@ -328,5 +328,3 @@ TEST_F(StandingPeerTest, NorReset) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

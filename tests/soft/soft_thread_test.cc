@@ -279,5 +279,3 @@ TEST(ThreadTest, EventsAndDestruction) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

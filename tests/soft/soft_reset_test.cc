@@ -1,5 +1,4 @@
 // Queue pairs that are reset and connected again, or destroyed, while their peers are at work.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -295,12 +294,6 @@ TEST_P(UnderFireTest, DestroyingWhileThePeerSends) {
 
 // ---- leaks ----
 
-size_t open_descriptors() {
-  size_t count = 0;
-  for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
-  return count;
-}
-
 size_t mappings() {
   std::ifstream maps("/proc/self/maps");
   size_t lines = 0;
@@ -355,5 +348,3 @@ TEST(LeakTest, PeersThatComeAndGoLeaveNothing) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }

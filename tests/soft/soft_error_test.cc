@@ -202,13 +202,14 @@ class OneSidedTest : public testing::TestWithParam<std::tuple<Place, OneSided>> 
   Buffer buffer_{node_.domain, 64};
 };
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Place, OneSided>>& info) {
+std::string error_case_name(const testing::TestParamInfo<std::tuple<Place, OneSided>>& info) {
   const auto [place, verb] = info.param;
   return std::string(verb.name) + "In" + place_name(place);
 }
 
 INSTANTIATE_TEST_SUITE_P(Verbs, OneSidedTest,
-                         testing::Combine(all_places(), testing::ValuesIn(kOneSided)), name_of);
+                         testing::Combine(all_places(), testing::ValuesIn(kOneSided)),
+                         error_case_name);
 
 TEST_P(OneSidedTest, ABadRemoteKey) {
   expect_no_access([](SendRequest& request, Responder&) { request.rkey ^= 1; });
@@ -541,5 +542,3 @@ TEST(KeyTest, AddressesMayBeginElsewhere) {
 
 }  // namespace
 }  // namespace verbena::soft_test
-
-int main(int argc, char** argv) { return verbena::soft_test::run_main(argc, argv); }
