@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kFreshAtOnce = 16;
 // A node that the list's unchanged head points to is whole. A few times more, and it is damaged.
-constexpr uint32_t kMostMisreads = 8;
+constexpr uint32_t kMostHeadMisreads = 8;
 
 }  // namespace
 
@@ -119,7 +119,7 @@ NodePool::Event NodePool::read_carrier(NodePointer head) {
 NodePool::Event NodePool::take_carrier(const RemoteCompletion& done) {
   Node carrier;
   if (!layout_.parse(head_, done.bytes.data(), &carrier)) {
-    return ++misreads_ > kMostMisreads ? Event::kDamaged : read_list();
+    return ++misreads_ > kMostHeadMisreads ? Event::kDamaged : read_list();
   }
   carried_ = static_cast<uint32_t>(carrier.value.size() / sizeof(uint64_t));
   if (!carrier.key.empty() || carried_ > std::size(popped_)) return Event::kDamaged;
