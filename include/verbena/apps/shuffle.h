@@ -11,7 +11,7 @@
 //     if (!span.ok()) return span.status();
 //     if (span->empty()) break;                                // all senders have finished
 //     span->for_each([&](std::string_view record, bool more) { ... });
-//     (*receiver)->release(*span);                             // its sender may use the space again
+//     (*receiver)->release(*span);                             // the sender may use the space again
 //   }
 //
 //   // A sending executor, number 0, with a control connection to each receiver, in their order:
@@ -73,8 +73,8 @@ uint64_t shuffle_hash(std::span<const char> key);
 inline uint64_t shuffle_hash(std::string_view key) {
   return shuffle_hash(std::span<const char>(key.data(), key.size()));
 }
-// The partition, 0 to `partitions` - 1, that a hash belongs to: by its upper bits, so its lower ones
-// can serve a hash table in the partition.
+// The partition, 0 to `partitions` - 1, that a hash belongs to: by its upper bits, so its lower
+// ones can serve a hash table in the partition.
 inline uint32_t partition_of(uint64_t hash, uint32_t partitions) {
   return static_cast<uint32_t>((static_cast<unsigned __int128>(hash) * partitions) >> 64);
 }
@@ -84,8 +84,8 @@ inline uint32_t partition_of(uint64_t hash, uint32_t partitions) {
 struct ShuffleCount {
   uint64_t records = 0;
   uint64_t bytes = 0;
-  // The sum, modulo 2^64, of the shuffle_hash() of each record or part of one; so it does not depend
-  // on their order. 0 without ShuffleReceiverOptions::checksum.
+  // The sum, modulo 2^64, of the shuffle_hash() of each record or part of one; so it does not
+  // depend on their order. 0 without ShuffleReceiverOptions::checksum.
   uint64_t checksum = 0;
 
   ShuffleCount& operator+=(const ShuffleCount& other) {
@@ -201,14 +201,14 @@ class ShuffleReceiver {
   //   kLimitExceeded      a limit of the device
   //   kProtocolViolation  the peer is no sender, or of another release
   virtual Status accept(ControlConnection control) = 0;
-  // accept() for each sender that is still missing, from `listener`. Ends with the first that fails.
+  // accept() for each sender that is still missing, from `listener`. Ends with the first failure.
   //   kTimeout  not all came in time; names those that are missing
   Status accept_all(ControlListener& listener, int64_t timeout_ns);
 
-  // The next records of any sender, in turn; at most a quarter of its buffer at once. Empty: nothing
-  // is there now, or, if finished(), ever. Several spans may be held. A load for each sender that
-  // has nothing; with records of any size, reads their lengths. An error is final, and senders are
-  // told:
+  // The next records of any sender, in turn; at most a quarter of its buffer at once. Empty:
+  // nothing is there now, or, if finished(), ever. Several spans may be held. A load for each sender
+  // that has nothing; with records of any size, reads their lengths. An error is final, and senders
+  // are told:
   //   kUnavailable        a sender died, or gave up; names it and its reason
   //   kProtocolViolation  a sender broke its buffer, or at the end the sums are not equal
   virtual Result<ShuffleSpan> next() = 0;
@@ -256,8 +256,8 @@ struct ShuffleSenderOptions {
   // The number of this executor among those that send.
   uint32_t sender = 0;
   ShuffleMethod method = ShuffleMethod::kAutomatic;
-  // The most records of a WRITE, 1 to 256 ("memsem" IV-C: 1 to 16). kSgl needs a device with as many
-  // gather entries.
+  // The most records of a WRITE, 1 to 256 ("memsem" IV-C: 1 to 16). kSgl needs a device with as
+  // many gather entries.
   uint32_t batch = 16;
   // The most bytes of a WRITE that the CPU copies together, 64 B to 1 MiB. For each receiver, there
   // are pending + 1 such buffers.
@@ -280,8 +280,8 @@ struct ShuffleEstimate {
   double record_ns = 0;  // from one record of a thread to its next
 };
 
-// The three methods for records of that size, the cheapest first, as kAutomatic takes it; those that
-// cannot be used come last. Control path. See verbena/remote_vector.h for what is estimated.
+// The three methods for records of that size, the cheapest first, as kAutomatic takes it; those
+// that cannot be used come last. Control path. See verbena/remote_vector.h for what is estimated.
 std::vector<ShuffleEstimate> estimate_shuffle_methods(const DeviceInfo& device,
                                                       const ShuffleSenderOptions& options,
                                                       uint32_t record_bytes);
@@ -300,12 +300,12 @@ class ShuffleSender {
   ShuffleSender(const ShuffleSender&) = delete;
   ShuffleSender& operator=(const ShuffleSender&) = delete;
 
-  // Takes a record for a receiver. It goes when its batch is full, at flush(), and when the receiver
-  // has no more space.
+  // Takes a record for a receiver. It goes when its batch is full, at flush(), and when the
+  // receiver has no more space.
   //   kWouldBlock  the receiver's buffer is full, or options.pending WRITEs are on their way to it;
   //                nothing was taken: poll(), then try again, or send to another one
-  //   kFailed      error() says why; nothing was taken, and the shuffle goes on unless status() says
-  //                otherwise: no such partition, too long, or not inside of its registered memory
+  //   kFailed      error() says why; nothing was taken, and the shuffle goes on unless status()
+  //                says otherwise: no such partition, too long, or outside of registered memory
   //
   // Of any memory, which is copied, whatever the method, and may change at once.
   PostResult send(uint32_t partition, std::span<const char> record) {
@@ -326,8 +326,8 @@ class ShuffleSender {
   virtual PostResult send_part(uint32_t partition, std::span<const char> part, bool more) = 0;
   virtual PostResult send_part(uint32_t partition, const LocalSlice& part, bool more) = 0;
 
-  // Takes a record of any size up to max_record_bytes(), and waits as long as there is no room. Long
-  // ones go in parts.
+  // Takes a record of any size up to max_record_bytes(), and waits as long as there is no room.
+  // Long ones go in parts.
   //   kInvalidArgument  what send() refuses; nothing was taken
   //   kLimitExceeded    longer than the receiver takes; nothing was taken
   //   kUnavailable      see status()
@@ -384,8 +384,8 @@ class ShuffleSender {
 // ShuffleReceiver::accept(). `device` and `domain` must outlive it. Registers
 // (pending + 1) * batch_bytes for each receiver. Blocks until all have accepted; about 1 ms each.
 // A failure hangs them all up.
-//   kInvalidArgument    an option is out of range; or a receiver has another number, or counts other
-//                       receivers, or has this sender already
+//   kInvalidArgument    an option is out of range; or a receiver has another number, or counts
+//                       other receivers, or has this sender already
 //   kLimitExceeded      a limit of the device
 //   kProtocolViolation  a peer is no receiver, or of another release
 //   kUnavailable        a peer is gone
