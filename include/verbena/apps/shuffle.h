@@ -11,7 +11,7 @@
 //     if (!span.ok()) return span.status();
 //     if (span->empty()) break;                                // all senders have finished
 //     span->for_each([&](std::string_view record, bool more) { ... });
-//     (*receiver)->release(*span);                             // the sender may use the space again
+//     (*receiver)->release(*span);                             // the sender may use it again
 //   }
 //
 //   // A sending executor, number 0, with a control connection to each receiver, in their order:
@@ -175,7 +175,10 @@ class ShuffleSpan {
   const uint32_t* lengths_ = nullptr;  // of each its own, with kMore
   const char* data_ = nullptr;
   uint64_t size_bytes_ = 0;
-  uint64_t first_ = 0;  // its number in the sender's stream
+  // Of the sender's stream: entries before the span, and what release() tells the sender.
+  uint64_t first_entry_ = 0;
+  uint64_t end_entry_ = 0;
+  uint64_t end_position_ = 0;
 };
 
 class ShuffleReceiver {
@@ -203,19 +206,19 @@ class ShuffleReceiver {
   virtual Status accept(ControlConnection control) = 0;
   // accept() for each sender that is still missing, from `listener`. Ends with the first failure.
   //   kTimeout  not all came in time; names those that are missing
-  Status accept_all(ControlListener& listener, int64_t timeout_ns);
+  virtual Status accept_all(ControlListener& listener, int64_t timeout_ns) = 0;
 
   // The next records of any sender, in turn; at most a quarter of its buffer at once. Empty:
-  // nothing is there now, or, if finished(), ever. Several spans may be held. A load for each sender
-  // that has nothing; with records of any size, reads their lengths. An error is final, and senders
-  // are told:
+  // nothing is there now, or, if finished(), ever. Several spans may be held. A load for each
+  // sender that has nothing; with records of any size, reads their lengths. An error is final, and
+  // senders are told:
   //   kUnavailable        a sender died, or gave up; names it and its reason
   //   kProtocolViolation  a sender broke its buffer, or at the end the sums are not equal
   virtual Result<ShuffleSpan> next() = 0;
   // As next(), but returns only when there is something: empty means finished(). Spins, yields and
   // sleeps, as all that wait here.
   //   kInvalidArgument  a sender was not accepted yet, and all others have finished
-  Result<ShuffleSpan> wait_next();
+  virtual Result<ShuffleSpan> wait_next() = 0;
   // Gives the space back to its sender. Spans of one sender are released in the order in which they
   // came, each once; those of different senders in any order. A store.
   virtual void release(const ShuffleSpan& span) = 0;
@@ -235,8 +238,6 @@ class ShuffleReceiver {
 
  protected:
   ShuffleReceiver() = default;
-  // Senders that have not been accepted yet.
-  virtual std::vector<uint32_t> missing_senders() const = 0;
 };
 
 // --- senders ---
@@ -259,9 +260,8 @@ struct ShuffleSenderOptions {
   // The most records of a WRITE, 1 to 256 ("memsem" IV-C: 1 to 16). kSgl needs a device with as
   // many gather entries.
   uint32_t batch = 16;
-  // The most bytes of a WRITE that the CPU copies together, 64 B to 1 MiB. For each receiver, there
-  // are pending + 1 such buffers.
-  uint32_t batch_bytes = 16 * 1024;
+  // The most bytes of a WRITE of several records, 64 B to 16 MiB.
+  uint32_t batch_bytes = 64 * 1024;
   // WRITEs on their way to each receiver, 1 to 256.
   uint32_t pending = 8;
   // For kAutomatic: what records are like, unless they have one size, and the threads that use the
@@ -320,9 +320,9 @@ class ShuffleSender {
   PostResult send(uint32_t partition, const LocalSlice& record) {
     return send_part(partition, record, false);
   }
-  // A part of a record, 1 B to whole_record_bytes(), which is taken as a whole or not at all. All
-  // but the last part have `more`; until that is sent, nothing else goes to this receiver. put()
-  // makes parts by itself.
+  // A part of a record, up to whole_record_bytes(), which is taken as a whole or not at all. All but
+  // the last part have `more`; what is sent to this receiver next is the next part. put() makes
+  // parts by itself.
   virtual PostResult send_part(uint32_t partition, std::span<const char> part, bool more) = 0;
   virtual PostResult send_part(uint32_t partition, const LocalSlice& part, bool more) = 0;
 
@@ -331,11 +331,11 @@ class ShuffleSender {
   //   kInvalidArgument  what send() refuses; nothing was taken
   //   kLimitExceeded    longer than the receiver takes; nothing was taken
   //   kUnavailable      see status()
-  Status put(uint32_t partition, std::span<const char> record);
+  virtual Status put(uint32_t partition, std::span<const char> record) = 0;
+  virtual Status put(uint32_t partition, const LocalSlice& record) = 0;
   Status put(uint32_t partition, std::string_view record) {
     return put(partition, std::span<const char>(record.data(), record.size()));
   }
-  Status put(uint32_t partition, const LocalSlice& record);
 
   // Completes what is done, and asks receivers for space where it was short. Returns how many
   // WRITEs completed. For who got kWouldBlock, and now and then for who sends nothing: it finds out
@@ -376,14 +376,12 @@ class ShuffleSender {
 
  protected:
   ShuffleSender() = default;
-  // Returns when something may have changed for who found no room.
-  virtual void wait_for_room(uint32_t partition) = 0;
 };
 
 // Connects to the receivers at the other ends of `receivers`, number 0 first, 1 to 4096; each calls
-// ShuffleReceiver::accept(). `device` and `domain` must outlive it. Registers
-// (pending + 1) * batch_bytes for each receiver. Blocks until all have accepted; about 1 ms each.
-// A failure hangs them all up.
+// ShuffleReceiver::accept(). `device` and `domain` must outlive it. Registers as much memory as the
+// receivers have for this sender. Blocks until all have accepted, one after the other; about 1 ms
+// each. A failure hangs them all up.
 //   kInvalidArgument    an option is out of range; or a receiver has another number, or counts
 //                       other receivers, or has this sender already
 //   kLimitExceeded      a limit of the device
