@@ -320,8 +320,8 @@ class ShuffleSender {
   PostResult send(uint32_t partition, const LocalSlice& record) {
     return send_part(partition, record, false);
   }
-  // A part of a record, up to whole_record_bytes(), which is taken as a whole or not at all. All but
-  // the last part have `more`; what is sent to this receiver next is the next part. put() makes
+  // A part of a record, up to whole_record_bytes(), which is taken as a whole or not at all. All
+  // but the last part have `more`; what is sent to this receiver next is the next part. put() makes
   // parts by itself.
   virtual PostResult send_part(uint32_t partition, std::span<const char> part, bool more) = 0;
   virtual PostResult send_part(uint32_t partition, const LocalSlice& part, bool more) = 0;
