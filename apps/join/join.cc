@@ -1,5 +1,4 @@
-// The second phase: a hash table for each partition, which the other side probes; and what is around
-// it.
+// The second phase: a hash table for each partition, which the other side probes.
 #include "verbena/apps/join.h"
 
 #include <algorithm>

@@ -122,12 +122,21 @@ Status MemoryBudget::refusal(uint64_t bytes, const std::string& what) const {
 uint64_t MemoryBudget::used_bytes() const { return poll_word(&used_bytes_); }
 uint64_t MemoryBudget::peak_bytes() const { return poll_word(&peak_bytes_); }
 
+// Not by malloc(), which keeps its notes beside a block: there they would touch, and so clear, huge
+// pages of nothing else.
 Block::Block(uint64_t size_bytes) : size_bytes_(size_bytes) {
   if (size_bytes == 0) return;
-  const bool large = size_bytes >= kHugePageBytes;
-  if (::posix_memalign(&data_, large ? kHugePageBytes : 64, size_bytes) != 0)
+  if (size_bytes < kHugePageBytes) {
+    if (::posix_memalign(&data_, 64, size_bytes) != 0) throw std::bad_alloc();
+    return;
+  }
+  data_ = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
     throw std::bad_alloc();
-  if (large) ::madvise(data_, size_bytes, MADV_HUGEPAGE);
+  }
+  ::madvise(data_, size_bytes, MADV_HUGEPAGE);
 }
 Block::Block(Block&& other) noexcept { *this = std::move(other); }
 Block& Block::operator=(Block&& other) noexcept {
@@ -135,6 +144,12 @@ Block& Block::operator=(Block&& other) noexcept {
   std::swap(size_bytes_, other.size_bytes_);
   return *this;
 }
-Block::~Block() { std::free(data_); }
+Block::~Block() {
+  if (size_bytes_ < kHugePageBytes) {
+    std::free(data_);
+  } else {
+    ::munmap(data_, size_bytes_);
+  }
+}
 
 }  // namespace verbena::join_app
