@@ -103,6 +103,16 @@ inline T poll_word(const T* address) {
   return word;
 }
 
+// Polls a word that counts up, and whose last known value is `known`: as poll_word(), and empty
+// while it is the same.
+template <typename T>
+inline T poll_counter(const T* address, T known) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  const T word = __atomic_load_n(address, __ATOMIC_ACQUIRE);
+  internal::count_poll(word != known);
+  return word;
+}
+
 // Polls the byte that decides whether a whole message is there: it is if the byte is `mark`. A
 // poll, and an empty one where it is not.
 inline uint8_t poll_mark(const char* last_byte, uint8_t mark) {

@@ -262,6 +262,11 @@ void Waiter::back_off(uint64_t due_ns) {
   }
 }
 
+PollingBackoff::PollingBackoff() : waiter_(std::make_unique<Waiter>()) {}
+PollingBackoff::~PollingBackoff() = default;
+void PollingBackoff::progress() { waiter_->progress(); }
+void PollingBackoff::idle() { waiter_->idle(); }
+
 // ---- randomness ----
 
 uint64_t Random::next() {

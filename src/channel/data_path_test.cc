@@ -43,6 +43,15 @@ TEST_F(DataPathTest, APollOfAWordIsEmptyWhereItIsZero) {
   expect(1, 0);
 }
 
+TEST_F(DataPathTest, APollOfACounterIsEmptyWhereItIsAsBefore) {
+  uint64_t counter = 7;
+  EXPECT_EQ(poll_counter(&counter, uint64_t{7}), 7u);
+  expect(1, 1);
+  store_word(&counter, uint64_t{9});
+  EXPECT_EQ(poll_counter(&counter, uint64_t{7}), 9u);
+  expect(1, 0);
+}
+
 TEST_F(DataPathTest, APollOfAMarkIsEmptyWhereItIsAnything) {
   char last = 0;
   EXPECT_EQ(poll_mark(&last, 0xa5), 0);

@@ -1,0 +1,400 @@
+#include <algorithm>
+#include <type_traits>
+
+#include "shuffle/sender.h"
+#include "verbena/data_path.h"
+
+namespace verbena::shuffle_app {
+namespace {
+
+// WRITEs of records for each that tells of them: fewer cost less, more let the receiver wait.
+constexpr uint32_t kWritesPerCounter = 8;
+// Of a buffer: what is told of, and how far apart credits are asked for, at the latest.
+constexpr uint64_t kSharesOfBuffer = 8;
+// What one batch may take in the region's queue: records, lengths in two pieces, counter, credit.
+constexpr uint32_t kOperationsOfBatch = 5;
+constexpr uint32_t kSums = 4;
+
+std::span<const char> bytes_of(std::span<const char> part) { return part; }
+std::span<const char> bytes_of(const LocalSlice& slice) {
+  return {static_cast<const char*>(slice.memory->address()) + slice.offset_bytes, slice.size_bytes};
+}
+uint64_t size_of(std::span<const char> part) { return part.size(); }
+uint64_t size_of(const LocalSlice& slice) { return slice.size_bytes; }
+std::span<const char> part_of(std::span<const char> record, uint64_t from, uint64_t bytes) {
+  return record.subspan(from, bytes);
+}
+LocalSlice part_of(const LocalSlice& record, uint64_t from, uint64_t bytes) {
+  return {record.memory, record.offset_bytes + from, static_cast<uint32_t>(bytes)};
+}
+
+bool is_inside(std::span<const char>) { return true; }
+bool is_inside(const LocalSlice& slice) {
+  return slice.memory != nullptr && slice.size_bytes <= slice.memory->length_bytes() &&
+         slice.offset_bytes <= slice.memory->length_bytes() - slice.size_bytes;
+}
+
+}  // namespace
+
+// --- from the caller ---
+
+template <typename Part>
+PostResult Sender::take(uint32_t partition, const Part& part, bool more) {
+  const uint64_t bytes = size_of(part);
+  Lane* const lane = check(partition, bytes, more);
+  if (lane == nullptr) [[unlikely]]
+    return PostResult::kFailed;
+  if (!is_inside(part)) [[unlikely]] {
+    refuse_slice(partition, bytes);
+    return PostResult::kFailed;
+  }
+  if (!make_room(*lane, bytes)) {
+    ++statistics_.would_block;
+    if (check_.due(PeerCheck::kIdle)) look_after_receivers();
+    return status_.ok() ? PostResult::kWouldBlock : PostResult::kFailed;
+  }
+  append(*lane, part, more);
+  // If there is no room for it yet, the next one tries again.
+  if (is_full(lane->batch)) post_batch(*lane);
+  return PostResult::kPosted;
+}
+
+PostResult Sender::send_part(uint32_t partition, std::span<const char> part, bool more) {
+  return take(partition, part, more);
+}
+PostResult Sender::send_part(uint32_t partition, const LocalSlice& part, bool more) {
+  return take(partition, part, more);
+}
+
+template <typename Record>
+Status Sender::put_record(uint32_t partition, const Record& record) {
+  const uint64_t bytes = size_of(record);
+  if (check_whole(partition, bytes) == nullptr) return error();
+  if (!is_inside(record)) {
+    refuse_slice(partition, bytes);
+    return error();
+  }
+  const uint64_t most = lanes_[partition].shape.whole_bytes();
+  for (uint64_t done = 0;;) {
+    const uint64_t part = std::min(bytes - done, most);
+    const bool more = done + part < bytes;
+    const PostResult result = take(partition, part_of(record, done, part), more);
+    if (result == PostResult::kFailed) return error();
+    if (result == PostResult::kWouldBlock) {
+      // What waits here may be what others wait for.
+      if (!flush()) return status_;
+      backoff_.idle();
+      continue;
+    }
+    done += part;
+    if (!more) break;
+  }
+  backoff_.progress();
+  return Status::ok_status();
+}
+
+Status Sender::put(uint32_t partition, std::span<const char> record) {
+  return put_record(partition, record);
+}
+Status Sender::put(uint32_t partition, const LocalSlice& record) {
+  return put_record(partition, record);
+}
+
+Sender::Lane* Sender::check(uint32_t partition, uint64_t bytes, bool more) {
+  if (!status_.ok() || finished_ || partition >= lanes_.size()) [[unlikely]]
+    return refuse_partition(partition);
+  Lane& lane = lanes_[partition];
+  const LaneShape& shape = lane.shape;
+  const bool fits = bytes <= shape.whole_bytes() &&
+                    lane.part_bytes + bytes <= shape.max_record_bytes &&
+                    (!shape.has_lengths() ? bytes == shape.record_bytes : true);
+  if (fits && (!more || shape.max_record_bytes > shape.whole_bytes())) [[likely]]
+    return &lane;
+  return refuse_size(partition, bytes, more);
+}
+
+// --- space ---
+
+bool Sender::has_credit(const Lane& lane, uint64_t bytes) const {
+  const bool fits = lane.reserved.fits(bytes, lane.shape.buffer_bytes);
+  const uint64_t unused = fits ? 0 : lane.shape.buffer_bytes - lane.reserved.offset;
+  const uint64_t entries = fits ? 1 : 2;
+  return lane.reserved.position + unused + bytes - lane.released.position <=
+             lane.shape.buffer_bytes &&
+         lane.reserved.entries + entries - lane.released.entries <= lane.shape.max_entries;
+}
+
+bool Sender::make_room(Lane& lane, uint64_t bytes) {
+  if (!has_credit(lane, bytes)) [[unlikely]] {
+    // The receiver has to see what it is to release.
+    if (!push(lane) || !ask_for_credit(lane)) return false;
+    collect(lane);
+    if (!status_.ok() || !has_credit(lane, bytes)) return false;
+  }
+  const bool fits = lane.reserved.fits(bytes, lane.shape.buffer_bytes);
+  const bool ends_batch =
+      !fits || is_full(lane.batch) ||
+      (lane.batch.records > 0 && lane.batch.bytes + bytes > options_.batch_bytes);
+  if (ends_batch && !post_batch(lane)) return false;
+  if (!fits) {
+    lane.lengths[lane.reserved.entries % lane.shape.max_entries] = kSkip;
+    lane.reserved.skip(lane.shape.buffer_bytes);
+  }
+  return true;
+}
+
+bool Sender::ask_for_credit(Lane& lane) {
+  if (lane.asks_for_credit) return true;
+  if (lane.region->outstanding() >= lane.region->options().pending) return false;
+  if (!posted(lane, lane.region->post_read(lane.layout.released_at(), sizeof(Released), kCredit))) {
+    return false;
+  }
+  ++statistics_.credit_reads;
+  lane.asks_for_credit = true;
+  lane.asked_at = lane.reserved.position;
+  return lane.region->flush();
+}
+
+void Sender::take_credit(Lane& lane, const RemoteCompletion& completion) {
+  const auto released = completion.value<Released>();
+  lane.asks_for_credit = false;
+  if (released.entries > lane.announced_entries || released.position > lane.reserved.position ||
+      released.entries < lane.released.entries || released.position < lane.released.position)
+      [[unlikely]] {
+    refuse_credit(lane, released);
+    return;
+  }
+  lane.released = released;
+}
+
+// --- batches ---
+
+void Sender::append_piece(Lane& lane, const LocalSlice& piece) {
+  Batch& batch = lane.batch;
+  if (batch.pieces > 0) {
+    // Records that were copied lie one behind the other.
+    LocalSlice& last = lane.pieces[batch.pieces - 1];
+    if (last.memory == piece.memory && last.offset_bytes + last.size_bytes == piece.offset_bytes) {
+      last.size_bytes += piece.size_bytes;
+      return;
+    }
+  }
+  lane.pieces[batch.pieces++] = piece;
+}
+
+template <typename Part>
+void Sender::append(Lane& lane, const Part& part, bool more) {
+  const std::span<const char> bytes = bytes_of(part);
+  const auto size = static_cast<uint32_t>(bytes.size());
+  Batch& batch = lane.batch;
+  if (batch.records == 0) batch = {.offset = lane.reserved.offset, .first = taken_};
+  LocalSlice piece = {&*lane.memory, lane.reserved.offset, size};
+  bool copies = true;
+  if constexpr (std::is_same_v<Part, LocalSlice>) {
+    copies = method_ == ShuffleMethod::kSp && size <= options_.batch_bytes;
+    if (!copies) piece = part;
+  }
+  if (size > 0) {
+    if (copies) copy_bytes(lane.records + lane.reserved.offset, bytes.data(), size);
+    append_piece(lane, piece);
+  }
+  if (lane.shape.has_lengths()) {
+    lane.lengths[lane.reserved.entries % lane.shape.max_entries] = size | (more ? kMore : 0);
+  }
+  lane.reserved.add(size, lane.shape.buffer_bytes);
+  ++batch.records;
+  batch.bytes += size;
+  ++taken_;
+  lane.part_bytes = more ? lane.part_bytes + size : 0;
+  lane.in_part = more;
+  lane.sent.records += more ? 0 : 1;
+  lane.sent.bytes += size;
+  if (lane.shape.checksum != 0) lane.sent.checksum += shuffle_hash(bytes);
+}
+
+bool Sender::posted(Lane& lane, PostResult result) {
+  if (result == PostResult::kPosted) [[likely]]
+    return true;
+  lost(lane);
+  return false;
+}
+
+bool Sender::can_post(const Lane& lane) const {
+  return lane.in_flight_tail - lane.in_flight_head < lane.in_flight.size() &&
+         lane.region->outstanding() + kOperationsOfBatch <= lane.region->options().pending;
+}
+
+bool Sender::post_records(Lane& lane) {
+  const Batch& batch = lane.batch;
+  if (batch.bytes == 0) return true;
+  const uint64_t to = lane.layout.records_at() + batch.offset;
+  const PostResult result =
+      batch.pieces == 1 ? lane.region->post_write(to, lane.pieces.front(), kWrite)
+                        : lane.region->post_writev(to, std::span(lane.pieces).first(batch.pieces),
+                                                   kWrite, VectorMethod::kSgl);
+  if (!posted(lane, result)) return false;
+  lane.in_flight[lane.in_flight_tail++ % lane.in_flight.size()] = batch.first;
+  ++statistics_.writes;
+  return true;
+}
+
+bool Sender::post_batch(Lane& lane) {
+  if (lane.batch.records == 0) return true;
+  if (!can_post(lane)) {
+    collect(lane);
+    if (!status_.ok() || !can_post(lane)) return false;
+  }
+  if (!post_records(lane)) return false;
+  lane.batch = {};
+  lane.written_entries = lane.reserved.entries;
+  const uint64_t share_bytes = lane.shape.buffer_bytes / kSharesOfBuffer;
+  const uint64_t share_entries = lane.shape.max_entries / kSharesOfBuffer;
+  if (++lane.silent_writes >= kWritesPerCounter ||
+      lane.reserved.position - lane.announced_position >= share_bytes ||
+      lane.written_entries - lane.announced_entries >= share_entries) {
+    if (!announce(lane)) return false;
+  }
+  // Before it runs short: an answer takes a round trip.
+  const bool is_half_used =
+      lane.reserved.position - lane.released.position > lane.shape.buffer_bytes / 2 ||
+      lane.reserved.entries - lane.released.entries > lane.shape.max_entries / 2;
+  if (is_half_used && lane.reserved.position - lane.asked_at >= share_bytes) {
+    if (!ask_for_credit(lane)) return false;
+  }
+  return lane.region->flush();
+}
+
+bool Sender::post_lengths(Lane& lane, uint64_t entries, uint64_t end) {
+  while (entries < end) {
+    const uint64_t place = entries % lane.shape.max_entries;
+    const uint64_t count = std::min(end - entries, lane.shape.max_entries - place);
+    const uint64_t at = place * sizeof(uint32_t);
+    const LocalSlice lengths = {&*lane.memory, lane.lengths_at + at,
+                                static_cast<uint32_t>(count * sizeof(uint32_t))};
+    if (!posted(lane, lane.region->post_write(lane.layout.lengths_at() + at, lengths, kAnnounce))) {
+      return false;
+    }
+    entries += count;
+  }
+  return true;
+}
+
+bool Sender::announce(Lane& lane) {
+  if (lane.announced_entries == lane.written_entries) return true;
+  if (lane.shape.has_lengths() &&
+      !post_lengths(lane, lane.announced_entries, lane.written_entries)) {
+    return false;
+  }
+  const RemotePointer<uint64_t> announced = {lane.layout.announced_at()};
+  if (!posted(lane, lane.region->post_write(announced, lane.written_entries, kAnnounce))) {
+    return false;
+  }
+  ++statistics_.counters;
+  lane.announced_entries = lane.written_entries;
+  lane.announced_position = lane.reserved.position;
+  lane.silent_writes = 0;
+  return true;
+}
+
+bool Sender::push(Lane& lane) {
+  if (!post_batch(lane)) return false;
+  if (lane.announced_entries == lane.written_entries) return true;
+  if (!can_post(lane)) {
+    collect(lane);
+    if (!status_.ok() || !can_post(lane)) return false;
+  }
+  return announce(lane) && lane.region->flush();
+}
+
+bool Sender::push_and_wait(Lane& lane) {
+  while (!push(lane)) {
+    if (!status_.ok()) return false;
+    collect(lane, /*waits=*/true);
+  }
+  return true;
+}
+
+bool Sender::flush() {
+  if (!status_.ok()) return false;
+  for (Lane& lane : lanes_) {
+    if (!push_and_wait(lane)) return false;
+  }
+  return true;
+}
+
+// --- completions ---
+
+uint32_t Sender::collect(Lane& lane, bool waits) {
+  const uint32_t done = waits ? lane.region->wait() : lane.region->collect();
+  for (uint32_t i = 0; i < done; ++i) {
+    const RemoteCompletion completion = lane.region->take();
+    if (completion.token == kWrite) ++lane.in_flight_head;
+    if (completion.token == kCredit) take_credit(lane, completion);
+  }
+  if (!lane.region->status().ok()) [[unlikely]]
+    lost(lane);
+  return done;
+}
+
+uint32_t Sender::poll() {
+  uint32_t done = 0;
+  for (Lane& lane : lanes_) {
+    if (!status_.ok()) return done;
+    if (lane.region->outstanding() > 0 && !finished_) done += collect(lane);
+  }
+  if (check_.due(done > 0 ? PeerCheck::kBusy : PeerCheck::kIdle)) look_after_receivers();
+  return done;
+}
+
+uint64_t Sender::completed() const {
+  uint64_t least = taken_;
+  if (finished_) return least;
+  for (const Lane& lane : lanes_) {
+    if (lane.in_flight_head < lane.in_flight_tail) {
+      least = std::min(least, lane.in_flight[lane.in_flight_head % lane.in_flight.size()]);
+    } else if (lane.batch.records > 0) {
+      least = std::min(least, lane.batch.first);
+    }
+  }
+  return least;
+}
+
+// --- the end ---
+
+bool Sender::end_lane(Lane& lane) {
+  if (!push_and_wait(lane)) return false;
+  while (lane.region->outstanding() + kSums > lane.region->options().pending) {
+    collect(lane, /*waits=*/true);
+    if (!status_.ok()) return false;
+  }
+  const auto add = [&](uint64_t offset_bytes, uint64_t addend, Order order) {
+    return posted(lane, lane.region->post_fetch_and_add({offset_bytes}, addend, kSum, order));
+  };
+  lane.ended = true;
+  return add(offsetof(Sums, records), lane.sent.records, Order::kPosted) &&
+         add(offsetof(Sums, bytes), lane.sent.bytes, Order::kPosted) &&
+         add(offsetof(Sums, checksum), lane.sent.checksum, Order::kPosted) &&
+         // Whoever sees it sees the sums.
+         add(offsetof(Sums, ended), 1, Order::kAfterReads) && lane.region->flush();
+}
+
+Status Sender::finish() {
+  if (!status_.ok() || finished_) return status_;
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i].in_part) return refuse_end(i);
+  }
+  for (Lane& lane : lanes_) {
+    if (!end_lane(lane)) return status_;
+  }
+  for (Lane& lane : lanes_) {
+    while (lane.region->outstanding() > 0 && !lane.has_left) {
+      collect(lane, /*waits=*/true);
+      if (!status_.ok()) return status_;
+    }
+  }
+  finished_ = true;
+  end_connections({.finished = 1});
+  return Status::ok_status();
+}
+
+}  // namespace verbena::shuffle_app
