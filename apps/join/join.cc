@@ -14,6 +14,7 @@
 #include "join/arrays.h"
 #include "join/key_table.h"
 #include "join/keys.h"
+#include "join/local_join.h"
 #include "join/memory.h"
 #include "join/parallel.h"
 #include "join/partition.h"
@@ -201,10 +202,12 @@ class Probe {
   uint64_t above_budget_ = 0;
 };
 
-Result<JoinStatistics> join_tables(ArrowArrayStream* left_stream, ArrowArrayStream* right_stream,
-                                   const JoinOptions& options, ArrowArrayStream* result) {
+}  // namespace
+
+Result<JoinStatistics> join_here(ArrowArrayStream* left_stream, ArrowArrayStream* right_stream,
+                                 const JoinOptions& options, MemoryBudget& budget,
+                                 ArrowArrayStream* result) {
   const Executor executor(options.threads);
-  MemoryBudget budget(options.memory_limit_bytes);
   uint64_t begun_ns = now_ns();
   const auto lap_ns = [&begun_ns] {
     const uint64_t before_ns = begun_ns;
@@ -262,37 +265,28 @@ Result<JoinStatistics> join_tables(ArrowArrayStream* left_stream, ArrowArrayStre
   return statistics;
 }
 
-// Released when the join is over, also if it fails.
-class Stream {
- public:
-  explicit Stream(ArrowArrayStream* stream) : stream_(stream) {}
-  ~Stream() {
-    if (stream_->release != nullptr) stream_->release(stream_);
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+Status refused_by_system() {
+  return Status(StatusCode::kLimitExceeded,
+                "the system refused memory for the join; set memory_limit_bytes below what it has, "
+                "or join fewer rows at once");
+}
+Status used_twice() {
+  return Status(StatusCode::kInvalidArgument,
+                "a stream to join was released or moved away; a stream can be joined once");
+}
 
- private:
-  ArrowArrayStream* stream_;
-};
-
-}  // namespace
 }  // namespace join_app
 
 Result<JoinStatistics> join_tables(ArrowArrayStream* left, ArrowArrayStream* right,
                                    const JoinOptions& options, ArrowArrayStream* result) {
   const join_app::Stream left_owner(left);
   const join_app::Stream right_owner(right);
-  if (left->release == nullptr || right->release == nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a stream to join was released or moved away; a stream can be joined once");
-  }
+  if (left->release == nullptr || right->release == nullptr) return join_app::used_twice();
   try {
-    return join_app::join_tables(left, right, options, result);
+    join_app::MemoryBudget budget(options.memory_limit_bytes);
+    return join_app::join_here(left, right, options, budget, result);
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kLimitExceeded,
-                  "the system refused memory for the join; set memory_limit_bytes below what it "
-                  "has, or join fewer rows at once");
+    return join_app::refused_by_system();
   }
 }
 

@@ -1,4 +1,5 @@
-// Equi-joins of tables in Arrow's format ("memsem" IV-D). Links verbena::join.
+// Equi-joins of tables in Arrow's format ("memsem" IV-D), of one process by its cores or of many
+// executors by the shuffle. Links verbena::join.
 //
 //   ArrowArrayStream orders, lineitems, joined;      // from pyarrow, Parquet, DuckDB, ...
 //   Result<JoinStatistics> done = join_tables(
@@ -27,6 +28,10 @@
 #include "verbena/status.h"
 
 namespace verbena {
+
+class ProtectionDomain;
+class ShuffleReceiver;
+class ShuffleSender;
 
 enum class JoinKind : uint8_t {
   kInner,  // a row for each pair of a left and a right row with equal keys
@@ -63,6 +68,10 @@ struct JoinStatistics {
   uint64_t read_ns = 0;                 // reading both streams, and checking what came
   uint64_t partition_ns = 0;
   uint64_t probe_ns = 0;  // with building and the result
+  // Of join_shuffled(), where rows, partitions and times above are those of what came to this
+  // executor:
+  uint64_t sent_rows = 0;
+  uint64_t shuffle_ns = 0;
 };
 
 // Joins two tables. The result has the columns of the left table, and then those of the right one
@@ -85,5 +94,40 @@ Result<JoinStatistics> join_tables(ArrowArrayStream* left, ArrowArrayStream* rig
 
 // Makes a stream of one table: of a schema and a struct array, which are moved into it.
 void stream_of_table(ArrowSchema* schema, ArrowArray* table, ArrowArrayStream* stream);
+
+// --- distributed ---
+
+// One executor's connections to all executors, itself among them, by the shuffle
+// (verbena/apps/shuffle.h).
+struct JoinExchange {
+  ShuffleSender& sender;      // to every executor
+  ShuffleReceiver& receiver;  // from every executor; its number is that in `sender`
+  // Rows are put together in 2 MiB that are registered there, from which the shuffle's kSgl and
+  // kBasic take them without another copy. Null: they are copied once more.
+  const ProtectionDomain* domain = nullptr;
+};
+
+// Joins tables of which every executor has a part: each row goes to the executor that its key
+// decides, by the shuffle ("memsem" IV-D), and is joined there, as by join_tables(). All executors
+// call it, with tables of the same columns and the same options. Together their results are the
+// join; `*result` is this executor's part. Rows with a null in the key go nowhere, or stay here if
+// they belong to the result.
+//
+// The shuffle has records of any size (record_bytes 0), and max_record_bytes is at least the longest
+// row: 1 byte, a bit for each column, fixed-width values as they are, and texts with 4 or 8 bytes
+// for their length. It is over afterwards, and cannot be used again.
+//
+// Memory: as join_tables(), of what comes here, and this executor's part of the input until it has
+// been sent. A frequent key has all its rows at one executor.
+//
+// As join_tables(), and where one fails its caller destroys sender and receiver, so that others are
+// told:
+//   kInvalidArgument    another executor has other columns or options: names it and the first that
+//                       differs; or a row is longer than max_record_bytes
+//   kUnavailable        an executor died or gave up: names it
+//   kProtocolViolation  an executor sends something else than rows of this join
+Result<JoinStatistics> join_shuffled(ArrowArrayStream* left, ArrowArrayStream* right,
+                                     const JoinOptions& options, const JoinExchange& executors,
+                                     ArrowArrayStream* result);
 
 }  // namespace verbena
