@@ -25,7 +25,7 @@ uint64_t word_at(const char* at, size_t bytes = sizeof(uint64_t)) {
 
 }  // namespace
 
-uint64_t shuffle_hash(std::span<const char> key) {
+uint64_t shuffle_hash(std::string_view key) {
   const char* at = key.data();
   size_t left = key.size();
   // Two chains, so that the multiplications of long keys overlap.

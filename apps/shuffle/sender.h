@@ -46,9 +46,9 @@ class Sender final : public ShuffleSender {
                                                      const ShuffleSenderOptions& options);
   ~Sender() override;
 
-  PostResult send_part(uint32_t partition, std::span<const char> part, bool more) override;
+  PostResult send_part(uint32_t partition, std::string_view part, bool more) override;
   PostResult send_part(uint32_t partition, const LocalSlice& part, bool more) override;
-  Status put(uint32_t partition, std::span<const char> record) override;
+  Status put(uint32_t partition, std::string_view record) override;
   Status put(uint32_t partition, const LocalSlice& record) override;
   uint32_t poll() override;
   bool flush() override;

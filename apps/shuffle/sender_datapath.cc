@@ -15,20 +15,20 @@ constexpr uint64_t kSharesOfBuffer = 8;
 constexpr uint32_t kOperationsOfBatch = 5;
 constexpr uint32_t kSums = 4;
 
-std::span<const char> bytes_of(std::span<const char> part) { return part; }
-std::span<const char> bytes_of(const LocalSlice& slice) {
+std::string_view bytes_of(std::string_view part) { return part; }
+std::string_view bytes_of(const LocalSlice& slice) {
   return {static_cast<const char*>(slice.memory->address()) + slice.offset_bytes, slice.size_bytes};
 }
-uint64_t size_of(std::span<const char> part) { return part.size(); }
+uint64_t size_of(std::string_view part) { return part.size(); }
 uint64_t size_of(const LocalSlice& slice) { return slice.size_bytes; }
-std::span<const char> part_of(std::span<const char> record, uint64_t from, uint64_t bytes) {
-  return record.subspan(from, bytes);
+std::string_view part_of(std::string_view record, uint64_t from, uint64_t bytes) {
+  return record.substr(from, bytes);
 }
 LocalSlice part_of(const LocalSlice& record, uint64_t from, uint64_t bytes) {
   return {record.memory, record.offset_bytes + from, static_cast<uint32_t>(bytes)};
 }
 
-bool is_inside(std::span<const char>) { return true; }
+bool is_inside(std::string_view) { return true; }
 bool is_inside(const LocalSlice& slice) {
   return slice.memory != nullptr && slice.size_bytes <= slice.memory->length_bytes() &&
          slice.offset_bytes <= slice.memory->length_bytes() - slice.size_bytes;
@@ -59,7 +59,7 @@ PostResult Sender::take(uint32_t partition, const Part& part, bool more) {
   return PostResult::kPosted;
 }
 
-PostResult Sender::send_part(uint32_t partition, std::span<const char> part, bool more) {
+PostResult Sender::send_part(uint32_t partition, std::string_view part, bool more) {
   return take(partition, part, more);
 }
 PostResult Sender::send_part(uint32_t partition, const LocalSlice& part, bool more) {
@@ -93,7 +93,7 @@ Status Sender::put_record(uint32_t partition, const Record& record) {
   return Status::ok_status();
 }
 
-Status Sender::put(uint32_t partition, std::span<const char> record) {
+Status Sender::put(uint32_t partition, std::string_view record) {
   return put_record(partition, record);
 }
 Status Sender::put(uint32_t partition, const LocalSlice& record) {
@@ -184,7 +184,7 @@ void Sender::append_piece(Lane& lane, const LocalSlice& piece) {
 
 template <typename Part>
 void Sender::append(Lane& lane, const Part& part, bool more) {
-  const std::span<const char> bytes = bytes_of(part);
+  const std::string_view bytes = bytes_of(part);
   const auto size = static_cast<uint32_t>(bytes.size());
   Batch& batch = lane.batch;
   if (batch.records == 0) batch = {.offset = lane.reserved.offset, .first = taken_};

@@ -69,10 +69,7 @@ namespace verbena {
 
 // A hash of a key, the same in all processes. 64 well mixed bits; not for secrets. About 1 ns for 8
 // bytes.
-uint64_t shuffle_hash(std::span<const char> key);
-inline uint64_t shuffle_hash(std::string_view key) {
-  return shuffle_hash(std::span<const char>(key.data(), key.size()));
-}
+uint64_t shuffle_hash(std::string_view key);
 // The partition, 0 to `partitions` - 1, that a hash belongs to: by its upper bits, so its lower
 // ones can serve a hash table in the partition.
 inline uint32_t partition_of(uint64_t hash, uint32_t partitions) {
@@ -308,11 +305,8 @@ class ShuffleSender {
   //                says otherwise: no such partition, too long, or outside of registered memory
   //
   // Of any memory, which is copied, whatever the method, and may change at once.
-  PostResult send(uint32_t partition, std::span<const char> record) {
-    return send_part(partition, record, false);
-  }
   PostResult send(uint32_t partition, std::string_view record) {
-    return send_part(partition, std::span<const char>(record.data(), record.size()), false);
+    return send_part(partition, record, false);
   }
   // The same from registered memory. With kSgl and kBasic it is read there when it goes, and must
   // not change until completed() tells that it has. With kSp it is copied, unless it is longer than
@@ -323,7 +317,7 @@ class ShuffleSender {
   // A part of a record, up to whole_record_bytes(), which is taken as a whole or not at all. All
   // but the last part have `more`; what is sent to this receiver next is the next part. put() makes
   // parts by itself.
-  virtual PostResult send_part(uint32_t partition, std::span<const char> part, bool more) = 0;
+  virtual PostResult send_part(uint32_t partition, std::string_view part, bool more) = 0;
   virtual PostResult send_part(uint32_t partition, const LocalSlice& part, bool more) = 0;
 
   // Takes a record of any size up to max_record_bytes(), and waits as long as there is no room.
@@ -331,11 +325,8 @@ class ShuffleSender {
   //   kInvalidArgument  what send() refuses; nothing was taken
   //   kLimitExceeded    longer than the receiver takes; nothing was taken
   //   kUnavailable      see status()
-  virtual Status put(uint32_t partition, std::span<const char> record) = 0;
+  virtual Status put(uint32_t partition, std::string_view record) = 0;
   virtual Status put(uint32_t partition, const LocalSlice& record) = 0;
-  Status put(uint32_t partition, std::string_view record) {
-    return put(partition, std::span<const char>(record.data(), record.size()));
-  }
 
   // Completes what is done, and asks receivers for space where it was short. Returns how many
   // WRITEs completed. For who got kWouldBlock, and now and then for who sends nothing: it finds out
