@@ -29,7 +29,7 @@ uint64_t shuffle_hash(std::string_view key) {
   const char* at = key.data();
   size_t left = key.size();
   // Two chains, so that the multiplications of long keys overlap.
-  uint64_t first = kFirst ^ left;
+  uint64_t first = kFirst + left * kSecond;
   uint64_t second = kSecond;
   while (left >= 16) {
     first = fold(first ^ word_at(at), kThird);

@@ -275,7 +275,7 @@ ShuffleCount Receiver::received() const {
   return sum;
 }
 
-uint64_t Receiver::buffered_bytes(uint32_t sender) const {
+uint64_t Receiver::held_bytes(uint32_t sender) const {
   return lanes_[sender].handed_out.position - lanes_[sender].released_position;
 }
 

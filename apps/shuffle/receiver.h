@@ -34,7 +34,7 @@ class Receiver final : public ShuffleReceiver {
   uint32_t whole_record_bytes() const override { return shape_.whole_bytes(); }
   ShuffleCount received(uint32_t sender) const override { return lanes_[sender].received; }
   ShuffleCount received() const override;
-  uint64_t buffered_bytes(uint32_t sender) const override;
+  uint64_t held_bytes(uint32_t sender) const override;
 
  private:
   struct Lane {
@@ -67,8 +67,8 @@ class Receiver final : public ShuffleReceiver {
   ShuffleSpan take(uint32_t number);
   ShuffleSpan take_records(Lane& lane, uint32_t number);
   ShuffleSpan take_array(Lane& lane, uint32_t number);
-  // After all lanes were polled and had nothing. False: status_.
-  bool look_for_end();
+  // The same of all lanes, in turn.
+  ShuffleSpan take_any();
 
   // --- rare ---
 
@@ -88,7 +88,7 @@ class Receiver final : public ShuffleReceiver {
   uint32_t accepted_ = 0;
   const Sums* sums_ = nullptr;
   uint32_t turn_ = 0;   // whose lane is polled next
-  uint64_t ended_ = 0;  // senders, when the lanes were polled last
+  uint64_t ended_ = 0;  // senders, as was found last
   bool finished_ = false;
   Status status_;
   PeerCheck check_;

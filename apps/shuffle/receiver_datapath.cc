@@ -99,11 +99,11 @@ ShuffleSpan Receiver::take_records(Lane& lane, uint32_t number) {
   uint32_t parts = 0;
   for (; count < most_count && lengths[count] != kSkip; ++count) {
     const uint32_t length = lengths[count] & ~kMore;
-    if (bytes + length > most_bytes) break;
+    if (bytes + length > most_bytes || !end.fits(bytes + length, shape_.buffer_bytes)) break;
     bytes += length;
     parts += lengths[count] >> 31;
   }
-  if (count == 0 || bytes > room_bytes || !end.fits(bytes, shape_.buffer_bytes)) [[unlikely]] {
+  if (count == 0 || bytes > room_bytes) [[unlikely]] {
     refuse_lane(lane, "its next entry is not in its buffer of " +
                           std::to_string(shape_.buffer_bytes) + " bytes");
     return {};
@@ -130,30 +130,35 @@ ShuffleSpan Receiver::take(uint32_t number) {
   return span;
 }
 
-Result<ShuffleSpan> Receiver::next() {
-  if (!status_.ok()) return status_;
+ShuffleSpan Receiver::take_any() {
   const auto lanes = static_cast<uint32_t>(lanes_.size());
-  for (uint32_t i = 0; i < lanes; ++i) {
+  for (uint32_t i = 0; i < lanes && status_.ok(); ++i) {
     const uint32_t number = turn_;
     turn_ = turn_ + 1 == lanes ? 0 : turn_ + 1;
     const ShuffleSpan span = take(number);
-    if (!status_.ok()) [[unlikely]]
-      return status_;
-    if (span.empty()) continue;
-    // Now and then, so that who is never idle learns of a death, too.
-    if (check_.due(PeerCheck::kBusy) && !look_after_senders()) return status_;
-    return span;
+    if (!span.empty()) return span;
   }
-  if (!look_for_end()) return status_;
-  return ShuffleSpan();
+  return {};
 }
 
-bool Receiver::look_for_end() {
-  if (finished_) return true;
-  // What senders wrote before they ended was there when the lanes were polled after that.
-  if (ended_ == lanes_.size()) return finished_ = check_sums();
-  ended_ = poll_counter(&sums_->ended, ended_);
-  return !check_.due(PeerCheck::kIdle) || look_after_senders();
+Result<ShuffleSpan> Receiver::next() {
+  if (!status_.ok()) return status_;
+  if (finished_) return ShuffleSpan();
+  ShuffleSpan span = take_any();
+  if (span.empty() && status_.ok()) {
+    ended_ = poll_counter(&sums_->ended, ended_);
+    if (ended_ == lanes_.size()) {
+      // What senders wrote before they ended is there now.
+      span = take_any();
+      finished_ = span.empty() && status_.ok() && check_sums();
+    }
+  }
+  // When busy, too: who has always something to do must learn of a death as well.
+  const bool is_due = check_.due(span.empty() ? PeerCheck::kIdle : PeerCheck::kBusy);
+  if (is_due && status_.ok()) look_after_senders();
+  if (!status_.ok()) [[unlikely]]
+    return status_;
+  return span;
 }
 
 Result<ShuffleSpan> Receiver::wait_next() {

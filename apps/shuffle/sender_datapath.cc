@@ -129,12 +129,16 @@ bool Sender::make_room(Lane& lane, uint64_t bytes) {
     // The receiver has to see what it is to release.
     if (!push(lane) || !ask_for_credit(lane)) return false;
     collect(lane);
+    // Where the READ did not ask for a completion, that did.
+    if (lane.asks_for_credit) collect(lane);
     if (!status_.ok() || !has_credit(lane, bytes)) return false;
   }
   const bool fits = lane.reserved.fits(bytes, lane.shape.buffer_bytes);
-  const bool ends_batch =
-      !fits || is_full(lane.batch) ||
-      (lane.batch.records > 0 && lane.batch.bytes + bytes > options_.batch_bytes);
+  const Batch& batch = lane.batch;
+  // The ring's beginning is not behind its end.
+  const bool goes_on = fits && batch.offset + batch.bytes == lane.reserved.offset;
+  const bool ends_batch = batch.records > 0 && (!goes_on || is_full(batch) ||
+                                                batch.bytes + bytes > options_.batch_bytes);
   if (ends_batch && !post_batch(lane)) return false;
   if (!fits) {
     lane.lengths[lane.reserved.entries % lane.shape.max_entries] = kSkip;

@@ -258,7 +258,7 @@ TEST(ShuffleTest, ASlowReceiverHoldsItsSendersBackAndNobodyElse) {
   const ShuffleSpan first = must(shuffle.receiver(0).next());
   const ShuffleSpan second = must(shuffle.receiver(0).next());
   EXPECT_EQ(first.count(), 16u);
-  EXPECT_EQ(shuffle.receiver(0).buffered_bytes(0), 4096u);
+  EXPECT_EQ(shuffle.receiver(0).held_bytes(0), 2048u);
   EXPECT_EQ(sender.send(0, record), PostResult::kWouldBlock);
   shuffle.receiver(0).release(first);
   uint32_t more = 0;

@@ -230,8 +230,8 @@ class ShuffleReceiver {
   // What was handed out, of one sender or of all.
   virtual ShuffleCount received(uint32_t sender) const = 0;
   virtual ShuffleCount received() const = 0;
-  // The bytes of a sender's records that are in the buffer, or were handed out and not released.
-  virtual uint64_t buffered_bytes(uint32_t sender) const = 0;
+  // The bytes of a sender's buffer that were handed out and not released.
+  virtual uint64_t held_bytes(uint32_t sender) const = 0;
 
  protected:
   ShuffleReceiver() = default;
