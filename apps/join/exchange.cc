@@ -8,8 +8,8 @@
 #include <memory>
 #include <new>
 #include <numeric>
-#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,8 +67,7 @@ class RowSpace {
   PostResult send(ShuffleSender& sender, uint32_t partition, uint64_t row_bytes, uint64_t from,
                   uint64_t size_bytes, bool more) {
     if (!fits(row_bytes)) {
-      return sender.send_part(partition, std::span<const char>(spare_.data() + from, size_bytes),
-                              more);
+      return sender.send_part(partition, std::string_view(spare_.data() + from, size_bytes), more);
     }
     return sender.send_part(partition,
                             LocalSlice{.memory = region_.get(),
@@ -188,7 +187,7 @@ class Exchange {
  private:
   // Not by mix(), whose upper bits make the partitions of each executor.
   uint32_t partition_of_key(uint64_t key) const {
-    const std::span<const char> bytes(reinterpret_cast<const char*>(&key), sizeof(key));
+    const std::string_view bytes(reinterpret_cast<const char*>(&key), sizeof(key));
     return partition_of(shuffle_hash(bytes), sender_.partitions());
   }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -173,7 +174,61 @@ inline TestTable from_stream(ArrowArrayStream* stream) {
   return table;
 }
 
-// What the join must be, in any order: every pair of rows is looked at by the definition.
+// --- random tables ---
+
+// The columns of a key, by their formats on the left and on the right.
+struct Case {
+  const char* name;
+  std::vector<std::pair<std::string, std::string>> formats;
+};
+inline std::ostream& operator<<(std::ostream& out, const Case& one) { return out << one.name; }
+
+// The key's value for a number: numbers below 100 are different ones, the same for both formats.
+inline Value key_value(const std::string& format, uint64_t number) {
+  const ColumnType type = type_of(format);
+  if (type.layout == Layout::kBool) return std::string(1, static_cast<char>(number % 2));
+  if (type.has_bytes()) {
+    return number == 0 ? "" : "key " + std::string(number % 23, 'x') + std::to_string(number);
+  }
+  std::string bytes(type.width_bytes, '\xff');
+  bytes[number % type.width_bytes] = static_cast<char>(number);
+  bytes[0] = static_cast<char>(number + 100);
+  return bytes;
+}
+
+// Numbers of which few are frequent, as orders of customers are.
+inline uint64_t skewed(Random& random, uint64_t bound) {
+  return random.below(3) == 0 ? random.below(2) : random.below(1 + random.below(bound));
+}
+
+inline TestTable draw_table(Random& random, const Case& keys, bool is_left, size_t rows,
+                            uint64_t bound) {
+  TestTable table;
+  const std::vector<std::string> payload = {"l", "g", "u", "b", "w:5", "Z", "d:20,2", "S", "tdD"};
+  for (size_t i = 0; i < keys.formats.size(); ++i) {
+    const auto& [left, right] = keys.formats[i];
+    table.columns.push_back(
+        {(is_left ? "key" : "right_key") + std::to_string(i), is_left ? left : right, {}});
+  }
+  for (const std::string& format : payload) {
+    table.columns.push_back({(is_left ? "left " : "right ") + format, format, {}});
+  }
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < table.columns.size(); ++i) {
+      TestColumn& column = table.columns[i];
+      const bool is_key = i < keys.formats.size();
+      // Some columns have no nulls at all.
+      const bool null = i % 2 == rows % 2 && random.below(10) == 0;
+      const uint64_t number = is_key ? skewed(random, bound) : random.below(100);
+      column.values.push_back(null ? std::nullopt : key_value(column.format, number));
+    }
+  }
+  return table;
+}
+
+// --- the definition ---
+
+// What the join must be, in any order.
 inline std::vector<std::vector<Value>> expected_rows(const TestTable& left, const TestTable& right,
                                                      const JoinOptions& options) {
   const auto find = [](const TestTable& table, const std::string& name) {
