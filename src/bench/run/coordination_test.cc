@@ -116,7 +116,7 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
                                .layout = MarkLayout::kImmediate,
                                .costs = {{CpuCost{.cycles = 12.5, .instructions = 30.5}, 6}},
                                .dispatcher_costs = {{CpuCost{.cycles = 7}, 5}},
-                               .latencies = {{100, 1}, {200, 2}}}});
+                               .latencies = {{100, 1}, {200, 2, 1}}}});
     ASSERT_TRUE(message.ok()) << message.status().message();
     const Report& report = message->report;
     EXPECT_EQ(report.requests, 9u);
@@ -135,6 +135,8 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
     ASSERT_EQ(report.latencies.size(), 2u);
     EXPECT_EQ(report.latencies[1].ns, 200u);
     EXPECT_EQ(report.latencies[1].count, 2u);
+    EXPECT_EQ(report.latencies[0].kind, 0u);
+    EXPECT_EQ(report.latencies[1].kind, 1u);
   }
 }
 
