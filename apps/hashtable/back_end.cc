@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hashtable/layout.h"
+#include "hashtable/table_memory.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/data_path.h"
 
@@ -13,28 +14,8 @@ namespace verbena {
 namespace hashtable {
 namespace {
 
-// The memory of a table that no front-end uses.
-class Memory {
- public:
-  Memory(std::span<char> memory, const Layout& layout) : data_(memory.data()), layout_(layout) {}
-
-  uint64_t word(RemotePointer<uint64_t> at) const {
-    uint64_t word = 0;
-    copy_bytes(&word, data_ + at.offset_bytes, sizeof(word));
-    return word;
-  }
-  void set_word(RemotePointer<uint64_t> at, uint64_t word) {
-    copy_bytes(data_ + at.offset_bytes, &word, sizeof(word));
-  }
-  char* node(NodePointer node) { return data_ + layout_.offset_bytes(node); }
-
- private:
-  char* data_;
-  const Layout layout_;
-};
-
 // Marks the nodes of all buckets. False: one is damaged, or in two buckets.
-bool mark_used(const Layout& layout, Memory& memory, std::vector<bool>& used) {
+bool mark_used(const Layout& layout, TableMemory& memory, std::vector<bool>& used) {
   for (uint64_t bucket = 0; bucket < layout.header().buckets; ++bucket) {
     NodePointer at(memory.word(layout.bucket(bucket)));
     while (!at.is_null()) {
@@ -51,7 +32,7 @@ bool mark_used(const Layout& layout, Memory& memory, std::vector<bool>& used) {
 }
 
 // Nodes that are on the list of free nodes. False: it is damaged.
-bool count_free(const Layout& layout, Memory& memory, const std::vector<bool>& used,
+bool count_free(const Layout& layout, TableMemory& memory, const std::vector<bool>& used,
                 uint64_t* free) {
   NodePointer at(memory.word(kFreeNodes));
   while (!at.is_null() && *free <= layout.header().nodes) {
@@ -66,7 +47,7 @@ bool count_free(const Layout& layout, Memory& memory, const std::vector<bool>& u
 }
 
 // Nobody has a pointer into the list, so any use of a node will do that is not its last one.
-NodePointer next_use(const Layout& layout, Memory& memory, uint64_t index) {
+NodePointer next_use(const Layout& layout, TableMemory& memory, uint64_t index) {
   uint64_t last = 0;
   copy_bytes(&last, memory.node(NodePointer::unused(index)), sizeof(last));
   const NodePointer pointer(last);
@@ -75,7 +56,7 @@ NodePointer next_use(const Layout& layout, Memory& memory, uint64_t index) {
              : NodePointer::unused(index).next_use();
 }
 
-void make_list(const Layout& layout, Memory& memory, const std::vector<NodePointer>& nodes) {
+void make_list(const Layout& layout, TableMemory& memory, const std::vector<NodePointer>& nodes) {
   NodePointer head;
   for (size_t i = 0; i < nodes.size();) {
     NodePointer carrier = nodes[i++];
@@ -122,12 +103,9 @@ Status format_hashtable(std::span<char> memory, const HashtableFormat& format) {
 
 Result<uint64_t> reclaim_hashtable(std::span<char> memory) {
   using hashtable::NodePointer;
-  hashtable::Header header;
-  header.magic = 0;
-  if (memory.size() >= sizeof(header)) copy_bytes(&header, memory.data(), sizeof(header));
-  VERBENA_ASSIGN_OR_RETURN(const hashtable::Layout layout,
-                           hashtable::Layout::of(header, memory.size()));
-  hashtable::Memory table(memory, layout);
+  VERBENA_ASSIGN_OR_RETURN(hashtable::TableMemory table, hashtable::TableMemory::of(memory));
+  const hashtable::Layout& layout = table.layout();
+  const hashtable::Header& header = layout.header();
   std::vector<bool> used(header.nodes);
   uint64_t free = 0;
   if (!hashtable::mark_used(layout, table, used) ||

@@ -59,8 +59,7 @@ class FrontEnd final : public Hashtable {
   const HashtableStatistics& statistics() const override;
 
  private:
-  // Nodes of a bucket. There is half an entry per bucket, so more mean that all keys collide.
-  static constexpr uint32_t kMostNodes = 32;
+  static constexpr uint32_t kMostNodes = kMostNodesOfBucket;
   // Nodes that insertions leave to updates, which a full table should still have.
   static constexpr uint32_t kLeftToUpdates = 8;
 

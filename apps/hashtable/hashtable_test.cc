@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -155,6 +156,72 @@ TEST(HashtableTest, RefusesWhatIsTooLongAndChangesNothing) {
 
   EXPECT_TRUE(table->status().ok());
   EXPECT_EQ(table->search(key).outcome, Outcome::kDone);
+}
+
+// What a back-end fills in is there for all, as if a front-end had inserted it.
+TEST(HashtableTest, BeginsWithWhatItsBackEndFillsIn) {
+  TableForTest back_end({.entries = 1000, .max_key_bytes = 24, .max_value_bytes = 100});
+  std::string key;
+  std::string value;
+  const auto numbered = [&](uint64_t number) {
+    key = text_of(number, number % 20);
+    value = text_of(number * 7, number % 101).substr(0, number % 101);
+    return HashtableEntry{key, value};
+  };
+  const auto later = [&](uint64_t number) { return numbered(number + 600); };
+  test::must(fill_hashtable(back_end.memory(), 600, numbered));
+  test::must(fill_hashtable(back_end.memory(), 400, later));
+  auto table = back_end.open();
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const HashtableEntry entry = numbered(i);
+    ASSERT_EQ(table->search(entry.key).value, entry.value) << i;
+    ASSERT_EQ(table->insert(entry.key, "").outcome, Outcome::kExists);
+  }
+  for (uint64_t i = 0; i < 1000; i += 2) {
+    ASSERT_EQ(table->update(numbered(i).key, "new").outcome, Outcome::kDone);
+    ASSERT_EQ(table->remove(numbered(i + 1).key).outcome, Outcome::kDone);
+  }
+  for (uint64_t i = 0; i < 1000; i += 2) {
+    EXPECT_EQ(table->search(numbered(i).key).value, "new");
+    EXPECT_EQ(table->search(numbered(i + 1).key).outcome, Outcome::kNotFound);
+  }
+  EXPECT_TRUE(table->close().ok());
+  table.table.reset();
+  table.region->close();
+  back_end.region().wait_for_connections(0);
+  EXPECT_EQ(*reclaim_hashtable(back_end.memory()), 0u);
+}
+
+TEST(HashtableTest, RefusesToFillInWhatCannotBe) {
+  TableForTest back_end({.entries = 100, .max_key_bytes = 8, .max_value_bytes = 8});
+  std::string key;
+  const auto numbered = [&](uint64_t number) {
+    key = text_of(number);
+    return HashtableEntry{key, "value"};
+  };
+  const auto same = [](uint64_t) { return HashtableEntry{"key", "value"}; };
+  const auto fill = [&](uint64_t count, const std::function<HashtableEntry(uint64_t)>& entry) {
+    return fill_hashtable(back_end.memory(), count, entry);
+  };
+  Status status = fill(101, numbered);
+  EXPECT_EQ(status.code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("formatted for 100 entries"));
+  status = fill(2, same);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("give each key once"));
+  for (const HashtableEntry entry :
+       {HashtableEntry{"", "value"}, {"too long a key", "value"}, {"key2", "too long a value"}}) {
+    status = fill(1, [entry](uint64_t) { return entry; });
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("1 to 8 bytes and a value up to 8"));
+  }
+  EXPECT_EQ(fill_hashtable({}, 1, numbered).code(), StatusCode::kProtocolViolation);
+  // The first of the two that were the same is there.
+  EXPECT_EQ(fill(100, numbered).code(), StatusCode::kLimitExceeded);
+  test::must(fill(99, numbered));
+  auto table = back_end.open();
+  EXPECT_EQ(table->search("key").value, "value");
+  EXPECT_EQ(table->search("98").value, "value");
 }
 
 TEST(HashtableTest, AFullTableRefusesInsertionsAndDoesAllElse) {

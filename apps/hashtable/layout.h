@@ -53,6 +53,9 @@ inline constexpr uint32_t kLayoutVersion = 1;
 // Nodes that a front-end may have of its own, for as many as HashtableFormat::max_front_ends.
 inline constexpr uint32_t kSpareNodes = 160;
 
+// Nodes of a bucket. There is half an entry per bucket, so more mean that all keys collide.
+inline constexpr uint32_t kMostNodesOfBucket = 32;
+
 // At offset 0. Front-ends read it when they open the table.
 struct Header {
   uint64_t magic = kMagic;

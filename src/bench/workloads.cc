@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "src/bench/hashtable/hashtable_workload.h"
 #include "src/bench/remote/remote_workload.h"
 #include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/verbs/verbs_workload.h"
@@ -10,7 +11,7 @@ namespace verbena::bench {
 
 std::span<const Workload* const> workloads() {
   static const std::array kWorkloads = {&request_response_workload(), &verbs_workload(),
-                                        &remote_workload()};
+                                        &remote_workload(), &hashtable_workload()};
   return kWorkloads;
 }
 

@@ -42,7 +42,7 @@ Result<bench::Plan> read_experiment(const std::string& name_or_path,
   if (&own == &workload) return plan;
   return Status(StatusCode::kInvalidArgument,
                 fmt::format("{} is about {}; 'verbena {} --experiment' measures it", name_or_path,
-                            own.traits().subject, own.traits().command.name));
+                            own.traits().subject, bench::command_words(own.traits().command)));
 }
 
 }  // namespace verbena::cli

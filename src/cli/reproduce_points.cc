@@ -58,7 +58,9 @@ std::vector<std::string> bench_command(const std::string& tool, const std::strin
                                        const WantedPoint& wanted, const std::string& json) {
   const bench::Point& point = wanted.point;
   const bench::WorkloadTraits& workload = point.workload->traits();
-  std::vector<std::string> command = {tool, std::string(workload.command.name)};
+  std::vector<std::string> command = {tool};
+  if (!workload.command.group.empty()) command.emplace_back(workload.command.group);
+  command.emplace_back(workload.command.name);
   if (workload.has_topology) command.emplace_back(bench::topology_name(point.topology));
   const auto add = [&](std::string name, std::string value) {
     command.push_back(std::move(name));

@@ -1,5 +1,5 @@
-// A command for each workload that has no command of its own, such as `verbena verbs`: without
-// other hosts.
+// A command for each workload that has no command of its own, such as `verbena verbs` and
+// `verbena app log`: on this host, or on those of a launcher.
 #include <fmt/format.h>
 
 #include <memory>
@@ -16,6 +16,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/experiment.h"
 #include "src/cli/experiment_option.h"
+#include "src/cli/job_experiment.h"
 #include "src/cli/length_options.h"
 #include "src/cli/tool.h"
 
@@ -23,6 +24,9 @@ namespace verbena::cli {
 
 namespace {
 
+constexpr const char* kHosts =
+    "Several hosts: srun or 'mpiexec verbena {} ... --job', one rank per host; see\n"
+    "docs/running-on-a-cluster.md.\n\n";
 constexpr const char* kExitCodes =
     "Exit code: 0; 1 something failed (finished points are kept); 2 wrong usage; 130 Ctrl-C.\n\n";
 
@@ -35,6 +39,8 @@ struct WorkloadOptions {
   std::string json;
   bool resume = false;
   bool verify = false;
+  std::string secret_file;
+  JobFlags job;
 };
 
 Result<bench::Plan> parse_workload_plan(const bench::Workload& workload,
@@ -68,13 +74,29 @@ int measure_workload(const Tool& tool, const bench::Workload& workload,
   experiment.command = bench::command_text(tool.argc, tool.argv);
   experiment.json_path = options.json;
   experiment.resume = options.resume;
+  experiment.secret_file = options.secret_file;
   bench::fit_to_simulation(experiment.device, options.length.chosen(), &experiment.plan);
+  if (options.job.any()) return run_experiment_in_job(options.job, std::move(experiment));
   return run_experiment(experiment);
+}
+
+// The command that those of the group are below; it is made with the first of them.
+CLI::App& group_of(Tool& tool, const bench::WorkloadCommand& texts) {
+  if (texts.group.empty()) return tool.app;
+  const std::string name(texts.group);
+  for (CLI::App* command : tool.app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == name) return *command;
+  }
+  CLI::App* group = tool.app.add_subcommand(
+      name, "Measure the applications of remote memory, under the loads that they are made for");
+  group->require_subcommand(1);
+  return *group;
 }
 
 void add_workload_command(Tool& tool, const bench::Workload& workload) {
   const bench::WorkloadCommand& texts = workload.traits().command;
-  CLI::App* command = tool.app.add_subcommand(std::string(texts.name), std::string(texts.summary));
+  CLI::App* command =
+      group_of(tool, texts).add_subcommand(std::string(texts.name), std::string(texts.summary));
   const auto options = std::make_shared<WorkloadOptions>();
   CLI::Option* topology = nullptr;
   if (workload.traits().has_topology) topology = add_topology(tool, *command, options->topology);
@@ -105,9 +127,19 @@ void add_workload_command(Tool& tool, const bench::Workload& workload) {
   experiment->option_text("NAME|FILE");
   if (topology != nullptr) experiment->excludes(topology);
   tool.takes_path[json] = tool.takes_path[experiment] = true;
+  std::string hosts;
+  if (texts.over_hosts) {
+    CLI::Option* secret = command->add_option(
+        "--secret-file", options->secret_file,
+        "Several hosts: a file of mode 0600 with the secret that all sides share");
+    secret->option_text("FILE");
+    tool.takes_path[secret] = true;
+    add_job_flags(*command, options->job);
+    hosts = fmt::format(kHosts, bench::command_words(texts));
+  }
   tool.choices[experiment] = experiment_names();
   command->footer(
-      std::string(texts.help) + kExitCodes +
+      std::string(texts.help) + hosts + kExitCodes +
       examples_text(std::vector<std::string>(texts.examples.begin(), texts.examples.end())));
   command->callback(
       [&tool, &workload, options] { tool.exit_code = measure_workload(tool, workload, *options); });

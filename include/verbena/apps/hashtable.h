@@ -36,6 +36,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -69,6 +70,21 @@ Result<uint64_t> hashtable_bytes(const HashtableFormat& format);
 //   kInvalidArgument  a limit is out of range, or the memory is not aligned to 8 B
 //   kLimitExceeded    the memory is too small: both sizes
 Status format_hashtable(std::span<char> memory, const HashtableFormat& format);
+
+struct HashtableEntry {
+  std::string_view key;
+  std::string_view value;
+};
+
+// Puts entries into a table that no front-end has used yet, without its connections: what a
+// back-end begins with. Calls entry(number) for each number below `count`; what it returns is
+// copied before the next call. Control path: one write of each entry, some 100 ns. On failure the
+// table has those before the one that failed.
+//   kInvalidArgument    a key or value above its limit, an empty key, or one that is there already
+//   kLimitExceeded      more entries than the table was formatted for, or too many keys of one hash
+//   kProtocolViolation  this is no hashtable, or a damaged one
+Status fill_hashtable(std::span<char> memory, uint64_t count,
+                      const std::function<HashtableEntry(uint64_t)>& entry);
 
 // Gives the table back what front-ends that died have left. No front-end may be connected
 // meanwhile. Control path: reads all entries. Returns how many were found; kProtocolViolation: this

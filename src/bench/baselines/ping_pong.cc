@@ -221,7 +221,7 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
       orders.length.requests = requests;
       latency->clear();
       ClosedLoop<Design::Requester, MessageWork<false>, false> loop(targets, works, orders, never);
-      const LoopOutcome outcome = loop.run_timed(*latency);
+      const LoopOutcome outcome = loop.run_timed({latency.get(), 1});
       VERBENA_RETURN_IF_ERROR(outcome.status);
     }
     own.side.set_result(LoopClock().to_ns(latency->quantile(0.5)));

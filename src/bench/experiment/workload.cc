@@ -14,6 +14,11 @@ const Axis* Workload::find_axis(std::string_view name) const {
   return nullptr;
 }
 
+std::string command_words(const WorkloadCommand& command) {
+  if (command.group.empty()) return std::string(command.name);
+  return fmt::format("{} {}", command.group, command.name);
+}
+
 std::string Workload::axis_names() const {
   std::vector<std::string_view> names;
   for (const Axis& axis : traits_.axes) names.push_back(axis.name);

@@ -41,13 +41,19 @@ struct ShareMetric {
 
 // The command of the tool that measures it.
 struct WorkloadCommand {
-  std::string_view name;  // "verbs"
+  std::string_view name;     // "verbs"
+  std::string_view group{};  // "app", where it is `verbena app NAME`
   // Empty where the tool has written the command by itself, as that for requests and responses.
   std::string_view summary{};
   std::string_view help{};
   std::string_view operations_help{};  // of --operations
   std::span<const std::string_view> examples{};
+  // A launcher can start it on several hosts; no axis is called as an option for that (--size).
+  bool over_hosts = false;
 };
+
+// "verbs", "app hashtable".
+std::string command_words(const WorkloadCommand& command);
 
 struct WorkloadTraits {
   std::string_view name;     // in experiment files ('kind') and between processes: "verbs"
@@ -60,6 +66,10 @@ struct WorkloadTraits {
   // Of these axes line_text() tells.
   std::span<const std::string_view> line_axes;
   std::span<const ShareMetric> metrics{};
+  // Kinds of operations, whose latencies are told apart (closed_loop.h).
+  std::span<const std::string_view> kinds{};
+  // What is received decides what happens next, so a simulation has to carry all of it.
+  bool reads_payload = false;
   WorkloadCommand command;
 };
 

@@ -102,9 +102,10 @@ class ClosedLoop {
     resting_.reserve(started_.size());
   }
 
-  // Each latency goes into `latency`, in ticks of clock().
-  LoopOutcome run_timed(Histogram& latency) {
-    return run([](Requester& target, auto& take) { return target.poll(take); }, &latency);
+  // Each latency goes into `latencies`, in ticks of clock(): into the one of its kind, where the
+  // work tells kinds of requests apart by uint32_t kind(slot), else into the first.
+  LoopOutcome run_timed(std::span<Histogram> latencies) {
+    return run([](Requester& target, auto& take) { return target.poll(take); }, latencies.data());
   }
   LoopOutcome run_costed(PollCost& cost) {
     return run([&](Requester& target,
@@ -133,7 +134,7 @@ class ClosedLoop {
   };
 
   template <typename Poll>
-  LoopOutcome run(Poll&& poll, Histogram* latency) {
+  LoopOutcome run(Poll&& poll, Histogram* latencies) {
     LoopOutcome outcome;
     outcome.first_ns = now_ns();
     const uint64_t begin_ns = orders_.begin_ns == 0 ? outcome.first_ns : orders_.begin_ns;
@@ -156,9 +157,9 @@ class ClosedLoop {
           return;
         }
       }
-      if (latency != nullptr) {
+      if (latencies != nullptr) {
         const uint64_t started = started_[index_of({target, slot})];
-        latency->record(last - started);
+        latencies[kind_of(works_[target], slot)].record(last - started);
         if (time_ != nullptr) {
           time_->message_taken(started, last, targets_[target]->request_buffer(slot),
                                response.data());
@@ -224,6 +225,13 @@ class ClosedLoop {
     return outcome;
   }
 
+  static uint32_t kind_of(const Work& work, uint32_t slot) {
+    if constexpr (requires { work.kind(slot); }) {
+      return work.kind(slot);
+    } else {
+      return 0;
+    }
+  }
   size_t index_of(Place place) const { return size_t{place.target} * orders_.pending + place.slot; }
   bool may_post() const {
     return posted_ < orders_.length.requests && !halt_.load(std::memory_order_relaxed);

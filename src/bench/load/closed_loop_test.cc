@@ -110,7 +110,7 @@ class ClosedLoopTest : public testing::Test {
     if (orders.length.requests != UINT64_MAX) orders.length.duration_ns = kLongNs;
     std::vector<MessageWork<false>> works(targets.size(), MessageWork<false>(point, 0));
     ClosedLoop<Requester, MessageWork<false>, kSteered> loop(targets, works, orders, halt_);
-    return loop.run_timed(*latency_);
+    return loop.run_timed({latency_.get(), 1});
   }
   LoopOutcome run(FakeRequester& requester, const RunLength& length) {
     return run(std::vector<FakeRequester*>{&requester}, {.length = length});

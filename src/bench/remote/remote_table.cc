@@ -2,48 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
 
 #include "src/bench/experiment/axis.h"
-#include "src/bench/experiment/size_list.h"
-#include "src/bench/remote/remote_workload.h"
+#include "src/bench/result/application_table.h"
 #include "src/bench/result/result_texts.h"
 #include "src/bench/result/text_table.h"
 
 namespace verbena::bench {
 
-namespace {
-
-bool is_size(const Axis& axis) {
-  return axis.name == "size" || axis.name == "region" || axis.name == "block";
-}
-
-// What has a column: the operation, its version, the threads, and each axis on which points differ
-// from what is usual.
-std::vector<const Axis*> shown_axes(const std::vector<PointResult>& results) {
-  const Workload& workload = remote_workload();
-  const Point usual = workload.point();
-  std::vector<const Axis*> shown;
-  for (const Axis& axis : workload.traits().axes) {
-    const bool always =
-        axis.name == "operation" || axis.name == "version" || axis.name == "threads";
-    const bool differs = std::any_of(results.begin(), results.end(), [&](const PointResult& one) {
-      return axis.get(one.point) != axis.get(usual);
-    });
-    if (always || differs) shown.push_back(&axis);
-  }
-  return shown;
-}
-
-std::string metric_text(const PointResult& result, RemoteMetric metric) {
-  const std::optional<double> value = result.metric(metric);
-  return value ? fmt::format("{:.3g}", *value) : "-";
-}
-
-}  // namespace
-
 std::string remote_table(const std::vector<PointResult>& results) {
-  const std::vector<const Axis*> shown = shown_axes(results);
+  constexpr std::array<std::string_view, 3> kAlways = {"operation", "version", "threads"};
+  const std::vector<const Axis*> shown = shown_axes(results, kAlways);
   std::vector<std::vector<std::string>> rows(1);
   for (const Axis* axis : shown) rows.front().emplace_back(axis->name);
   for (const char* name :
@@ -53,10 +25,7 @@ std::string remote_table(const std::vector<PointResult>& results) {
   const char* unit = "cycles";
   for (const PointResult& result : results) {
     std::vector<std::string> row;
-    for (const Axis* axis : shown) {
-      const uint64_t value = axis->get(result.point);
-      row.push_back(is_size(*axis) ? size_text(value) : axis->text(value));
-    }
+    for (const Axis* axis : shown) row.push_back(axis_text(*axis, result.point));
     if (result.errors > 0) {
       row.push_back(fmt::format("FAILED: {}", result.error));
     } else {

@@ -32,6 +32,27 @@ std::optional<double> PointResult::metric(size_t index) const {
   return median(values);
 }
 
+std::optional<KindResult> PointResult::kind(size_t index) const {
+  const auto over_runs = [&](auto value) {
+    std::vector<double> values;
+    for (const RunResult& run : runs) {
+      if (index < run.kinds.size() && run.kinds[index]) values.push_back(value(*run.kinds[index]));
+    }
+    return values;
+  };
+  const std::vector<double> rates = over_runs([](const KindResult& one) { return one.rate_per_s; });
+  if (rates.empty()) return std::nullopt;
+  KindResult result;
+  for (const RunResult& run : runs) {
+    if (index < run.kinds.size() && run.kinds[index]) result.requests += run.kinds[index]->requests;
+  }
+  result.rate_per_s = median(rates);
+  result.p50_ns = median(over_runs([](const KindResult& one) { return one.p50_ns; }));
+  result.p99_ns = median(over_runs([](const KindResult& one) { return one.p99_ns; }));
+  result.p999_ns = median(over_runs([](const KindResult& one) { return one.p999_ns; }));
+  return result;
+}
+
 uint64_t PointResult::requests() const {
   uint64_t sum = 0;
   for (const RunResult& run : runs) sum += run.requests;

@@ -40,6 +40,9 @@ struct PointResult {
   std::optional<double> value_bandwidth_per_node_bytes_per_s() const;
   // One of WorkloadTraits::metrics; nothing where no run has it.
   std::optional<double> metric(size_t index) const;
+  // One of WorkloadTraits::kinds, its requests of all runs and else medians; nothing where no run
+  // had such a request.
+  std::optional<KindResult> kind(size_t index) const;
   uint64_t requests() const;
   std::optional<CpuCost> requester_cost() const { return cost(&RunResult::requester_cost); }
   std::optional<CpuCost> responder_cost() const { return cost(&RunResult::responder_cost); }

@@ -24,6 +24,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kKinds = "kinds";
 constexpr const char* kCycles = "cycles_per_message";
 constexpr const char* kInstructions = "instructions_per_message";
 
@@ -45,6 +46,22 @@ json cost_json(const std::optional<CpuCost>& cost, const Point& point) {
   return sides;
 }
 
+json kind_json(const KindResult& kind) {
+  return {{"requests", kind.requests},
+          {"rate_per_s", kind.rate_per_s},
+          {"p50_ns", kind.p50_ns},
+          {"p99_ns", kind.p99_ns},
+          {"p999_ns", kind.p999_ns}};
+}
+
+KindResult kind_from(const json& row) {
+  return {.requests = row.at("requests").get<uint64_t>(),
+          .rate_per_s = row.at("rate_per_s").get<double>(),
+          .p50_ns = row.at("p50_ns").get<double>(),
+          .p99_ns = row.at("p99_ns").get<double>(),
+          .p999_ns = row.at("p999_ns").get<double>()};
+}
+
 // What a single run found, so that a later session can go on from it.
 json run_json(const RunResult& run, const WorkloadTraits& workload) {
   json row = {{"requests", run.requests}, {"rate_per_s", run.rate_per_s},
@@ -54,6 +71,9 @@ json run_json(const RunResult& run, const WorkloadTraits& workload) {
                 {"responder", cost_json(run.responder_cost)}};
   for (size_t i = 0; i < run.metrics.size(); ++i) {
     if (run.metrics[i]) row[std::string(workload.metrics[i].json)] = *run.metrics[i];
+  }
+  for (size_t i = 0; i < run.kinds.size(); ++i) {
+    if (run.kinds[i]) row[kKinds][std::string(workload.kinds[i])] = kind_json(*run.kinds[i]);
   }
   if (run.simulated) {
     row["simulation"] = {{"events", run.simulated->events},
@@ -107,6 +127,12 @@ RunResult run_from(const json& row, const WorkloadTraits& workload) {
     auto share = row.find(metric.json);
     if (share == row.end() && !metric.former.empty()) share = row.find(metric.former);
     run.metrics.push_back(share == row.end() ? std::nullopt : std::optional(share->get<double>()));
+  }
+  for (const std::string_view kind : workload.kinds) {
+    run.kinds.emplace_back();
+    if (row.contains(kKinds) && row[kKinds].contains(kind)) {
+      run.kinds.back() = kind_from(row[kKinds][std::string(kind)]);
+    }
   }
   if (row.contains("simulation")) {
     const nlohmann::json& simulation = row.at("simulation");
@@ -218,6 +244,10 @@ json to_json(const PointResult& result) {
   for (size_t i = 0; i < workload.metrics.size(); ++i) {
     const std::optional<double> share = result.metric(i);
     if (share) row[std::string(workload.metrics[i].json)] = *share;
+  }
+  for (size_t i = 0; i < workload.kinds.size(); ++i) {
+    const std::optional<KindResult> kind = result.kind(i);
+    if (kind) row[kKinds][std::string(workload.kinds[i])] = kind_json(*kind);
   }
   if (!result.profile.is_null()) row["profile"] = result.profile;
   row["run_results"] = json::array();

@@ -18,6 +18,15 @@ struct SimulationCounts {
   double wall_s = 0;
 };
 
+// Of one of WorkloadTraits::kinds.
+struct KindResult {
+  uint64_t requests = 0;
+  double rate_per_s = 0;
+  double p50_ns = 0;
+  double p99_ns = 0;
+  double p999_ns = 0;
+};
+
 struct RunResult {
   uint64_t requests = 0;  // measured ones that were answered
   uint64_t errors = 0;    // requests without an answer, and payloads that were not what was sent
@@ -29,6 +38,8 @@ struct RunResult {
   std::optional<CpuCost> responder_cost{};
   // By WorkloadTraits::metrics; nothing where there is nothing to count.
   std::vector<std::optional<double>> metrics{};
+  // By WorkloadTraits::kinds; nothing where there was no request of this kind.
+  std::vector<std::optional<KindResult>> kinds{};
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really used
   std::optional<SimulationCounts> simulated{};
 };

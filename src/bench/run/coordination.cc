@@ -14,7 +14,7 @@ namespace verbena::bench {
 
 namespace {
 
-constexpr uint16_t kVersion = 4;
+constexpr uint16_t kVersion = 5;
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxCauseBytes = 4096;
 // Of the largest list: a node's CPUs or threads, a job's responding threads.
@@ -67,6 +67,7 @@ void write_report(WireWriter& writer, const Report& report) {
   for (const LatencyCount& latency : report.latencies) {
     writer.u64(latency.ns);
     writer.u64(latency.count);
+    writer.u8(latency.kind);
   }
 }
 
@@ -137,6 +138,7 @@ Status read_report(WireReader& reader, Report* report) {
   for (LatencyCount& latency : report->latencies) {
     latency.ns = reader.u64();
     latency.count = reader.u64();
+    latency.kind = reader.u8();
   }
   return Status::ok_status();
 }

@@ -112,11 +112,11 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
                                .mismatches = 1,
                                .first_ns = 2,
                                .last_ns = 3,
-                               .counters = {4, 5, 6, 7},
+                               .counters = {4, 5, 6, 7, 8, 9, 10, 11},
                                .layout = MarkLayout::kImmediate,
                                .costs = {{CpuCost{.cycles = 12.5, .instructions = 30.5}, 6}},
                                .dispatcher_costs = {{CpuCost{.cycles = 7}, 5}},
-                               .latencies = {{100, 1}, {200, 2}}}});
+                               .latencies = {{100, 1}, {200, 2, 1}}}});
     ASSERT_TRUE(message.ok()) << message.status().message();
     const Report& report = message->report;
     EXPECT_EQ(report.requests, 9u);
@@ -124,7 +124,7 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
     EXPECT_EQ(report.mismatches, 1u);
     EXPECT_EQ(report.first_ns, 2u);
     EXPECT_EQ(report.last_ns, 3u);
-    EXPECT_THAT(report.counters, testing::ElementsAre(4u, 5u, 6u, 7u));
+    EXPECT_THAT(report.counters, testing::ElementsAre(4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u));
     EXPECT_EQ(report.layout, MarkLayout::kImmediate);
     ASSERT_EQ(report.costs.size(), 1u);
     EXPECT_EQ(report.costs[0].cost, (CpuCost{.cycles = 12.5, .instructions = 30.5}));
@@ -135,6 +135,8 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
     ASSERT_EQ(report.latencies.size(), 2u);
     EXPECT_EQ(report.latencies[1].ns, 200u);
     EXPECT_EQ(report.latencies[1].count, 2u);
+    EXPECT_EQ(report.latencies[0].kind, 0u);
+    EXPECT_EQ(report.latencies[1].kind, 1u);
   }
 }
 
@@ -173,7 +175,7 @@ TEST_F(Coordination, ImpossibleOnesAreRefused) {
   };
   // A set-up in which one axis has this value.
   const auto setup = [&](std::string_view name, uint64_t value) {
-    WireWriter writer = begin(4, MessageKind::kSetup);
+    WireWriter writer = begin(5, MessageKind::kSetup);
     const WorkloadTraits& workload = request_response_workload().traits();
     const Point point = request_response_workload().point();
     writer.string(name == "workload" ? "none" : workload.name);
@@ -199,14 +201,14 @@ TEST_F(Coordination, ImpossibleOnesAreRefused) {
   EXPECT_EQ(refusal_of(setup("pending", kMaxPending + 1)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("nodes", kMaxNodes + 1)).code(), StatusCode::kProtocolViolation);
   // A list that claims to be longer than its frame.
-  WireWriter endless = begin(4, MessageKind::kConnect);
+  WireWriter endless = begin(5, MessageKind::kConnect);
   endless.u32(~0u);
   EXPECT_EQ(refusal_of(endless).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(begin(1, MessageKind::kDone)).code(), StatusCode::kProtocolViolation);
-  EXPECT_EQ(refusal_of(begin(4, static_cast<MessageKind>(99))).code(),
+  EXPECT_EQ(refusal_of(begin(5, static_cast<MessageKind>(99))).code(),
             StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(WireWriter()).code(), StatusCode::kProtocolViolation);
-  WireWriter longer = begin(4, MessageKind::kDone);
+  WireWriter longer = begin(5, MessageKind::kDone);
   longer.u8(0);
   EXPECT_EQ(refusal_of(longer).code(), StatusCode::kProtocolViolation);
 }

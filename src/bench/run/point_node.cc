@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "src/base/log.h"
 #include "src/bench/experiment/workload.h"
@@ -154,6 +156,27 @@ Message PointNode::answer() {
   return message;
 }
 
+namespace {
+
+// Threads share a clock, so most of their counts are of the same few thousand times.
+void combine(std::vector<LatencyCount>& latencies) {
+  std::sort(latencies.begin(), latencies.end(), [](const LatencyCount& a, const LatencyCount& b) {
+    return std::tie(a.kind, a.ns) < std::tie(b.kind, b.ns);
+  });
+  size_t combined = 0;
+  for (const LatencyCount& one : latencies) {
+    LatencyCount* const last = combined == 0 ? nullptr : &latencies[combined - 1];
+    if (last != nullptr && last->kind == one.kind && last->ns == one.ns) {
+      last->count += one.count;
+    } else {
+      latencies[combined++] = one;
+    }
+  }
+  latencies.resize(combined);
+}
+
+}  // namespace
+
 Report PointNode::merged(uint32_t first, uint32_t count) const {
   Report sum;
   if (count > 0) sum.first_ns = UINT64_MAX;
@@ -169,6 +192,7 @@ Report PointNode::merged(uint32_t first, uint32_t count) const {
     sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
     sum.latencies.insert(sum.latencies.end(), one.latencies.begin(), one.latencies.end());
   }
+  combine(sum.latencies);
   return sum;
 }
 

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "src/base/histogram.h"
+#include "src/bench/experiment/workload.h"
 #include "src/bench/load/closed_loop.h"
 #include "src/bench/run/node_job.h"
 
@@ -51,7 +53,8 @@ class RequestPhases {
         phase_ = step.phase;
         cost_ = phase_.kind == PhaseKind::kCost ? std::make_unique<PollCost>(Side::kRequester)
                                                 : nullptr;
-        latency_ = std::make_unique<Histogram>();
+        latencies_.clear();
+        latencies_.resize(std::max<size_t>(kinds().size(), 1));
         report_ = Report{};
         job_.team.finished();
       } else if (step.kind == StepKind::kRun) {
@@ -61,6 +64,10 @@ class RequestPhases {
   }
 
  private:
+  std::span<const std::string_view> kinds() const {
+    return job_.setup.point.workload->traits().kinds;
+  }
+
   void run(const Step& step) {
     const Point& point = job_.setup.point;
     LoopOrders orders;
@@ -89,12 +96,15 @@ class RequestPhases {
       report_.costs = {{*cost_->per_message(), cost_->messages()}};
     }
     const LoopClock clock;
-    latency_->for_each_bucket([&](uint64_t first, uint64_t last, uint64_t count) {
-      first = std::max(first, latency_->min());
-      last = std::min(last, latency_->max());
-      report_.latencies.push_back(
-          {static_cast<uint64_t>(clock.to_ns(first + (last - first) / 2)), count});
-    });
+    for (size_t kind = 0; kind < latencies_.size(); ++kind) {
+      const Histogram& latency = latencies_[kind];
+      latency.for_each_bucket([&](uint64_t first, uint64_t last, uint64_t count) {
+        first = std::max(first, latency.min());
+        last = std::min(last, latency.max());
+        report_.latencies.push_back({static_cast<uint64_t>(clock.to_ns(first + (last - first) / 2)),
+                                     count, static_cast<uint8_t>(kind)});
+      });
+    }
     Status status = outcome.status;
     if constexpr (requires { works_.ended(report_); }) {
       const Status ended = works_.ended(report_);
@@ -121,7 +131,7 @@ class RequestPhases {
   LoopOutcome run_works(std::vector<Work>& works, const LoopOrders& orders) {
     if constexpr (Work::kTakesTime) {
       return ClosedLoop<Target, Work, /*kSteered=*/true>(targets_, works, orders, job_.team.halt())
-          .run_timed(*latency_);
+          .run_timed(latencies_);
     } else {
       return orders.steered() ? run_loop<Work, true>(works, orders)
                               : run_loop<Work, false>(works, orders);
@@ -131,7 +141,7 @@ class RequestPhases {
   template <typename Work, bool kSteered>
   LoopOutcome run_loop(std::vector<Work>& works, const LoopOrders& orders) {
     ClosedLoop<Target, Work, kSteered> loop(targets_, works, orders, job_.team.halt());
-    return cost_ != nullptr ? loop.run_costed(*cost_) : loop.run_timed(*latency_);
+    return cost_ != nullptr ? loop.run_costed(*cost_) : loop.run_timed(latencies_);
   }
 
   NodeJob& job_;
@@ -141,7 +151,7 @@ class RequestPhases {
   Report& report_;
   Phase phase_;
   std::unique_ptr<PollCost> cost_;
-  std::unique_ptr<Histogram> latency_;
+  std::vector<Histogram> latencies_;  // by kind
 };
 
 }  // namespace verbena::bench

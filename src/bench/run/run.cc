@@ -165,19 +165,34 @@ class PointRunner {
     VERBENA_ASSIGN_OR_RETURN(const PhaseOutcome outcome,
                              run_phase(PhaseKind::kTimed, options_.verify, timed_length()));
     const Report& requesters = outcome.requesters;
+    const std::span<const std::string_view> kinds = point_.workload->traits().kinds;
     const auto latency_ns = std::make_unique<Histogram>();
+    std::vector<Histogram> of_kinds(kinds.size());
     for (const LatencyCount& latency : requesters.latencies) {
       latency_ns->record(latency.ns, latency.count);
+      if (latency.kind < kinds.size()) of_kinds[latency.kind].record(latency.ns, latency.count);
     }
     result->requests = requesters.requests;
     result->errors = requesters.mismatches + outcome.responders.mismatches;
     // First post to last response of all threads: where they do not run all the time, that counts.
     const uint64_t elapsed_ns = std::max<uint64_t>(requesters.last_ns - requesters.first_ns, 1);
-    result->rate_per_s =
-        static_cast<double>(requesters.requests) / static_cast<double>(elapsed_ns) * 1e9;
-    result->p50_ns = static_cast<double>(latency_ns->quantile(0.5));
-    result->p99_ns = static_cast<double>(latency_ns->quantile(0.99));
-    result->p999_ns = static_cast<double>(latency_ns->quantile(0.999));
+    const auto summary = [elapsed_ns](uint64_t requests, const Histogram& latency) {
+      return KindResult{
+          .requests = requests,
+          .rate_per_s = static_cast<double>(requests) / static_cast<double>(elapsed_ns) * 1e9,
+          .p50_ns = static_cast<double>(latency.quantile(0.5)),
+          .p99_ns = static_cast<double>(latency.quantile(0.99)),
+          .p999_ns = static_cast<double>(latency.quantile(0.999))};
+    };
+    const KindResult all = summary(requesters.requests, *latency_ns);
+    result->rate_per_s = all.rate_per_s;
+    result->p50_ns = all.p50_ns;
+    result->p99_ns = all.p99_ns;
+    result->p999_ns = all.p999_ns;
+    for (const Histogram& latency : of_kinds) {
+      result->kinds.emplace_back();
+      if (latency.count() > 0) result->kinds.back() = summary(latency.count(), latency);
+    }
     result->layout = requesters.layout;
     const auto counted = [&](size_t counter) {
       return static_cast<double>(requesters.counters[counter] +
@@ -280,7 +295,8 @@ Result<RunResult> run_simulated_point(const std::string& device, const Point& po
                                       const RunOptions& options, uint32_t run, const Wiring& wiring,
                                       RunFailure* failure) {
   const uint64_t seed = simulation_seed() + run;
-  SimulatedNodes nodes(seed, options.verify || options.messages == 0);
+  SimulatedNodes nodes(
+      seed, options.verify || options.messages == 0 || point.workload->traits().reads_payload);
   VERBENA_RETURN_IF_ERROR(nodes.add(device, static_cast<uint32_t>(wiring.nodes.size())));
   Result<RunResult> result = run_on_nodes(nodes, wiring, point, options, seed, failure);
   if (result.ok()) result->simulated = nodes.counts();

@@ -1,0 +1,100 @@
+#include "src/bench/hashtable/hashtable_axes.h"
+
+#include <array>
+
+#include "src/bench/experiment/axis_kinds.h"
+#include "src/bench/experiment/common_axes.h"
+#include "src/bench/hashtable/hashtable_settings.h"
+#include "src/bench/hashtable/keys.h"
+
+namespace verbena::bench {
+
+namespace {
+
+using Settings = HashtableSettings;
+
+constexpr ListLimits kKeysLimits{.what = "number of keys", .min = 1, .max = 1u << 27};
+constexpr ListLimits kNewKeysLimits{.what = "number of new keys", .min = 1, .max = 1u << 27};
+constexpr ListLimits kKeySizeLimits{.what = "key size", .min = kLeastKeyBytes, .max = 4096};
+constexpr ListLimits kValueSizeLimits{
+    .what = "value size", .min = kLeastValueBytes, .max = 1'000'000};
+constexpr ListLimits kReadsLimits{.what = "share of searches in percent", .min = 0, .max = 100};
+
+struct MixNames {
+  using Value = YcsbMix;
+  static std::span<const YcsbMix> all() { return kYcsbMixes; }
+  static const char* name(YcsbMix mix) { return ycsb_mix_name(mix); }
+  static Result<YcsbMix> parse(std::string_view text) {
+    if (text == "E") {
+      return Status(StatusCode::kInvalidArgument,
+                    "mix E of YCSB scans keys in their order, which a hashtable does not have; "
+                    "there are A, B, C, D, F, custom");
+    }
+    return parse_one_name<MixNames>("mix", text);
+  }
+};
+
+struct DistributionNames {
+  using Value = KeyDistribution;
+  static std::span<const KeyDistribution> all() { return kKeyDistributions; }
+  static const char* name(KeyDistribution one) { return key_distribution_name(one); }
+  static Result<KeyDistribution> parse(std::string_view text) {
+    return parse_one_name<DistributionNames>("distribution", text);
+  }
+};
+
+constexpr Axis nodes_axis() {
+  Axis axis = with_help(kNodesAxis, "Nodes with front-ends; each is a process");
+  axis.standard = "1";
+  return axis;
+}
+
+constexpr Axis back_ends_axis() {
+  Axis axis = with_help(kRespondersAxis, "Nodes that have the table, each a part of the keys");
+  axis.name = "back-ends";
+  axis.alias = "responders";
+  axis.what = "number of back-ends";
+  axis.standard = "1";
+  return axis;
+}
+
+constexpr Axis only_of_mix(Axis axis, bool (*applies)(const Point& point)) {
+  axis.depends_on = "mix";
+  axis.applies = applies;
+  return axis;
+}
+bool inserts(const Point& point) { return hashtable_settings(point).mix == YcsbMix::kD; }
+bool is_custom(const Point& point) { return hashtable_settings(point).mix == YcsbMix::kCustom; }
+
+constexpr std::array kAxes = {
+    nodes_axis(),
+    with_help(kThreadsAxis, "Front-ends of each of these nodes; each is a thread"),
+    back_ends_axis(),
+    count_axis<kKeysLimits, &Settings::keys>("keys", "keys", "100000",
+                                             "Keys that are in the table at the beginning"),
+    only_of_mix(count_axis<kNewKeysLimits, &Settings::new_keys>(
+                    "new-keys", "new_keys", "200000",
+                    "Room for keys that mix D inserts, of all front-ends"),
+                inserts),
+    size_axis<kKeySizeLimits, &Settings::key_bytes>("key-size", "key_bytes", "16",
+                                                    "Bytes of a key"),
+    size_axis<kValueSizeLimits, &Settings::value_bytes>("value-size", "value_bytes", "64",
+                                                        "Bytes of a value"),
+    only_of_mix(count_axis<kReadsLimits, &Settings::reads_percent>(
+                    "reads", "reads_percent", "50",
+                    "Searches of mix custom, in percent; the rest are updates"),
+                is_custom),
+    with_help(kPendingAxis, "Pending operations of a front-end, at most 256"),
+    name_axis<DistributionNames, &Settings::distribution>(
+        "distribution", "distribution", "distribution", "zipfian",
+        "Which keys are used: zipfian (0.99), uniform, latest, or all; of mix D always latest"),
+    name_axis<MixNames, &Settings::mix>(
+        "mix", "mix", "mix", "A",
+        "Mix of operations, those of YCSB or one's own: A, B, C, D, F, custom, or all"),
+};
+
+}  // namespace
+
+std::span<const Axis> hashtable_axes() { return kAxes; }
+
+}  // namespace verbena::bench

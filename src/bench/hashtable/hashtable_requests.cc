@@ -1,0 +1,187 @@
+#include "src/bench/hashtable/hashtable_requests.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "src/bench/run/thread_connection.h"
+
+namespace verbena::bench {
+
+namespace {
+
+// A version says which front-end wrote it: no two write the same one. 0 are the first entries.
+constexpr uint32_t kFrontEndShift = 40;
+
+std::string_view text_of(std::span<const char> bytes) { return {bytes.data(), bytes.size()}; }
+
+}  // namespace
+
+HashtableRequests::HashtableRequests(NodeJob& job, uint32_t number)
+    : job_(job),
+      number_(number),
+      point_(job.setup.point),
+      settings_(hashtable_settings(point_)),
+      reads_percent_(reads_percent(settings_.mix, settings_.reads_percent)),
+      changing_kind_(changing_kind(settings_.mix)),
+      keys_(settings_.distribution, settings_.keys, front_ends(point_), number,
+            job.setup.seed + number),
+      text_(settings_.key_bytes),
+      random_(job.setup.seed ^ scrambled(number)),
+      value_(settings_.value_bytes),
+      version_((uint64_t{number} + 1) << kFrontEndShift),
+      slots_(point_.pending),
+      back_ends_(point_.responder_nodes) {}
+
+Status HashtableRequests::connect() {
+  RemoteRegionOptions options = hashtable_region_options(format_of(point_), point_.pending);
+  options.threads = point_.threads;
+  options.handshake_timeout_ns = kSetupTimeoutNs;
+  for (const uint32_t responding : job_.wiring().requesting[number_].peers) {
+    BackEnd& back_end = back_ends_[responding];
+    VERBENA_ASSIGN_OR_RETURN(back_end.control, reach(job_, number_, responding));
+    VERBENA_ASSIGN_OR_RETURN(back_end.region,
+                             open_region(job_.device, job_.domain, *back_end.control, options));
+    VERBENA_ASSIGN_OR_RETURN(back_end.table, Hashtable::open(*back_end.region));
+  }
+  return Status::ok_status();
+}
+
+void HashtableRequests::begin(const Phase& phase, bool verify) {
+  phase_ = phase;
+  verify_ = verify;
+  done_ = mismatches_ = 0;
+  before_ = counts();
+}
+
+Status HashtableRequests::end(Report& report) {
+  drain();
+  const Counts now = counts();
+  report.counters[kDoneOperations] = done_;
+  report.counters[kRereads] = now.rereads - before_.rereads;
+  report.counters[kLostRaces] = now.lost_races - before_.lost_races;
+  report.counters[kWorkRequests] = now.work_requests - before_.work_requests;
+  if (verify_ && phase_.kind == PhaseKind::kTimed) search_all();
+  report.mismatches += mismatches_;
+  return status_;
+}
+
+// --- operations ---
+
+void HashtableRequests::draw(uint32_t slot) {
+  const bool reads = reads_percent_ > random_.below(100);
+  slots_[slot].kind = reads ? HashtableKind::kSearch : changing_kind_;
+  slots_[slot].updates = slots_[slot].kind == HashtableKind::kUpdate;
+  if (slots_[slot].kind != HashtableKind::kInsert) slots_[slot].key = keys_.next();
+}
+
+PostResult HashtableRequests::try_post(uint32_t slot, uint32_t /*bytes*/) {
+  Slot& one = slots_[slot];
+  if (!status_.ok()) [[unlikely]]
+    return PostResult::kFailed;
+  if (one.updates) return post_update(slot);
+  PostResult result = PostResult::kPosted;
+  if (one.kind == HashtableKind::kInsert) {
+    if (keys_.posted_count() == new_keys_each(point_)) [[unlikely]] {
+      fail({StatusCode::kLimitExceeded,
+            fmt::format("the table has no room for more than {} new keys; raise --new-keys, or "
+                        "measure for a shorter --duration",
+                        settings_.new_keys)});
+      return PostResult::kFailed;
+    }
+    one.key = keys_.next_new();
+    const std::string_view value = text_of(next_value(one.key));
+    result = table_of(one.key).post_insert(text_.of(one.key), value, slot);
+    if (result == PostResult::kPosted) keys_.posted();
+  } else {
+    result = table_of(one.key).post_search(text_.of(one.key), slot);
+  }
+  if (result == PostResult::kFailed) fail(table_of(one.key).error());
+  return result;
+}
+
+PostResult HashtableRequests::post_update(uint32_t slot) {
+  const uint64_t key = slots_[slot].key;
+  Hashtable& table = table_of(key);
+  const PostResult result = table.post_update(text_.of(key), text_of(next_value(key)), slot);
+  if (result == PostResult::kFailed) fail(table.error());
+  return result;
+}
+
+std::span<const char> HashtableRequests::next_value(uint64_t key) {
+  DescribedValue::fill(value_, key, ++version_);
+  return value_;
+}
+
+bool HashtableRequests::answered(uint32_t slot, const HashtableReply& reply) {
+  Slot& one = slots_[slot];
+  check(one, reply);
+  if (one.kind == HashtableKind::kInsert) keys_.inserted(one.key);
+  if (one.kind == HashtableKind::kReadModifyWrite && !one.updates) {
+    // The search has just given its place back, so there is room.
+    one.updates = true;
+    if (post_update(slot) == PostResult::kWouldBlock) [[unlikely]] {
+      fail({StatusCode::kInternal, "the hashtable has no room for an update after a search"});
+    }
+    return false;
+  }
+  ++done_;
+  return true;
+}
+
+void HashtableRequests::check(const Slot& slot, const HashtableReply& reply) {
+  if (reply.outcome != HashtableOutcome::kDone) [[unlikely]] {
+    if (reply.outcome == HashtableOutcome::kFull) return fail(table_of(slot.key).error());
+    ++mismatches_;  // a key is gone, or was there before it was inserted
+    return;
+  }
+  const bool was_read = slot.kind == HashtableKind::kSearch ||
+                        (slot.kind == HashtableKind::kReadModifyWrite && !slot.updates);
+  if (verify_ && was_read &&
+      (reply.value.size() != settings_.value_bytes ||
+       !DescribedValue::matches(reply.value, slot.key))) {
+    ++mismatches_;
+  }
+}
+
+// --- the end of a phase ---
+
+HashtableRequests::Counts HashtableRequests::counts() const {
+  Counts sum;
+  for (const BackEnd& back_end : back_ends_) {
+    const HashtableStatistics& table = back_end.table->statistics();
+    const RemoteStatistics& region = back_end.region->statistics();
+    sum.rereads += table.rereads;
+    sum.lost_races += table.lost_races;
+    sum.work_requests += region.reads + region.writes + region.atomics;
+  }
+  return sum;
+}
+
+uint32_t HashtableRequests::pending() const {
+  uint32_t sum = 0;
+  for (const BackEnd& back_end : back_ends_) sum += back_end.table->pending();
+  return sum;
+}
+
+void HashtableRequests::drain() {
+  Waiter waiter;
+  while (pending() > 0 && status_.ok()) {
+    poll([](uint32_t, std::span<const char>) {}) > 0 ? waiter.progress() : waiter.idle();
+  }
+}
+
+void HashtableRequests::search_all() {
+  const uint32_t front_end_count = front_ends(point_);
+  const auto search = [&](uint64_t key) {
+    // One by one: slot 0 is free, as all are.
+    slots_[0] = {.kind = HashtableKind::kSearch, .updates = false, .key = key};
+    if (try_post(0, 0) == PostResult::kPosted) drain();
+  };
+  for (uint64_t key = number_; key < settings_.keys && status_.ok(); key += front_end_count) {
+    search(key);
+  }
+  for (uint64_t i = 0; i < keys_.inserted_count() && status_.ok(); ++i) search(keys_.new_key(i));
+}
+
+}  // namespace verbena::bench

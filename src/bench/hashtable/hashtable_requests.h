@@ -1,0 +1,117 @@
+// The operations of one front-end, as the closed loop (closed_loop.h) posts and polls them: which
+// they are, and whether they did what they should.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/bench/hashtable/hashtable_settings.h"
+#include "src/bench/hashtable/key_numbers.h"
+#include "src/bench/hashtable/keys.h"
+#include "src/bench/run/coordination.h"
+#include "src/bench/run/node_job.h"
+#include "verbena/apps/hashtable.h"
+#include "verbena/connection.h"
+#include "verbena/remote.h"
+#include "verbena/rpc.h"
+#include "verbena/status.h"
+
+namespace verbena::bench {
+
+class HashtableRequests {
+ public:
+  // `number` is the front-end's in job.wiring().
+  HashtableRequests(NodeJob& job, uint32_t number);
+
+  // Opens the table of each back-end.
+  Status connect();
+
+  // --- a phase: begin(), the loop, end() ---
+
+  void begin(const Phase& phase, bool verify);
+  // What the slot's next operation is.
+  void draw(uint32_t slot);
+  uint32_t kind(uint32_t slot) const { return static_cast<uint32_t>(slots_[slot].kind); }
+  // What is still pending is waited for. With `verify`, the timed phase ends with a search for each
+  // key that has to be in the table; the front-ends share them.
+  Status end(Report& report);
+
+  // --- of the loop ---
+
+  PostResult try_post(uint32_t slot, uint32_t bytes);
+  template <typename Take>
+  uint32_t poll(Take&& take) {
+    uint32_t found = 0;
+    for (const BackEnd& back_end : back_ends_) {
+      if (back_end.table->pending() == 0) continue;
+      const uint32_t replies = back_end.table->poll([&](const HashtableReply& reply) {
+        const auto slot = static_cast<uint32_t>(reply.token);
+        if (answered(slot, reply)) take(slot, std::span<const char>());
+      });
+      if (replies == 0 && !back_end.table->status().ok()) [[unlikely]]
+        fail(back_end.table->status());
+      found += replies;
+    }
+    return found;
+  }
+  char* request_buffer(uint32_t /*slot*/) { return nullptr; }
+  bool wait(int64_t /*timeout_ns*/) { return false; }
+  const Status& status() const { return status_; }
+  MarkLayout mark_layout() const { return MarkLayout::kLastBit; }
+
+ private:
+  struct BackEnd {
+    std::unique_ptr<ControlConnection> control{};
+    std::unique_ptr<verbena::RemoteRegion> region{};
+    std::unique_ptr<Hashtable> table{};
+  };
+  struct Slot {
+    HashtableKind kind = HashtableKind::kSearch;
+    bool updates = false;  // of a read-modify-write: it was read
+    uint64_t key = 0;
+  };
+  struct Counts {
+    uint64_t rereads = 0;
+    uint64_t lost_races = 0;
+    uint64_t work_requests = 0;
+  };
+
+  // True: the operation is over.
+  bool answered(uint32_t slot, const HashtableReply& reply);
+  void check(const Slot& slot, const HashtableReply& reply);
+  PostResult post_update(uint32_t slot);
+  std::span<const char> next_value(uint64_t key);
+  Counts counts() const;
+  uint32_t pending() const;
+  void drain();
+  void search_all();
+  void fail(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+  Hashtable& table_of(uint64_t key) { return *back_ends_[key % back_ends_.size()].table; }
+
+  NodeJob& job_;
+  const uint32_t number_;
+  const Point& point_;
+  const HashtableSettings& settings_;
+  const uint32_t reads_percent_;
+  const HashtableKind changing_kind_;
+  KeyNumbers keys_;
+  KeyText text_;
+  Random random_;
+  std::vector<char> value_;
+  uint64_t version_;
+  std::vector<Slot> slots_;
+  std::vector<BackEnd> back_ends_;  // by their numbers
+  Phase phase_;
+  bool verify_ = false;
+  uint64_t done_ = 0;
+  uint64_t mismatches_ = 0;
+  Counts before_;
+  Status status_;
+};
+
+}  // namespace verbena::bench

@@ -1,0 +1,108 @@
+// What is varied about the hashtable ("memsem" IV-B): the mix of operations of the Yahoo! Cloud
+// Serving Benchmark (Cooper et al. 2010), which keys they use, and how large all is.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "src/bench/experiment/point.h"
+#include "verbena/apps/hashtable.h"
+
+namespace verbena::bench {
+
+// E scans keys in their order, which a hashtable does not have.
+enum class YcsbMix : uint8_t { kA, kB, kC, kD, kF, kCustom };
+enum class KeyDistribution : uint8_t { kZipfian, kUniform, kLatest };
+
+inline constexpr std::array kYcsbMixes = {YcsbMix::kA, YcsbMix::kB, YcsbMix::kC,
+                                          YcsbMix::kD, YcsbMix::kF, YcsbMix::kCustom};
+inline constexpr std::array kKeyDistributions = {
+    KeyDistribution::kZipfian, KeyDistribution::kUniform, KeyDistribution::kLatest};
+
+inline constexpr const char* ycsb_mix_name(YcsbMix mix) {
+  constexpr std::array kNames = {"A", "B", "C", "D", "F", "custom"};
+  return kNames[static_cast<size_t>(mix)];
+}
+inline constexpr const char* key_distribution_name(KeyDistribution distribution) {
+  constexpr std::array kNames = {"zipfian", "uniform", "latest"};
+  return kNames[static_cast<size_t>(distribution)];
+}
+
+// Kinds of operations, as WorkloadTraits::kinds names them.
+enum class HashtableKind : uint8_t { kSearch, kUpdate, kInsert, kReadModifyWrite };
+inline constexpr std::array<std::string_view, 4> kHashtableKinds = {"search", "update", "insert",
+                                                                    "read-modify-write"};
+
+// What is done where no key is only read.
+inline constexpr HashtableKind changing_kind(YcsbMix mix) {
+  switch (mix) {
+    case YcsbMix::kD:
+      return HashtableKind::kInsert;
+    case YcsbMix::kF:
+      return HashtableKind::kReadModifyWrite;
+    default:
+      return HashtableKind::kUpdate;
+  }
+}
+
+// The share of searches of a mix, in percent; of `custom` what the user says.
+inline constexpr uint32_t reads_percent(YcsbMix mix, uint32_t custom) {
+  switch (mix) {
+    case YcsbMix::kA:
+    case YcsbMix::kF:
+      return 50;
+    case YcsbMix::kB:
+    case YcsbMix::kD:
+      return 95;
+    case YcsbMix::kC:
+      return 100;
+    case YcsbMix::kCustom:
+      break;
+  }
+  return custom;
+}
+
+// What a point about the hashtable has beside Point's own members. Keys are numbered from 0 on;
+// back-end b of B has those whose number modulo B is b.
+struct HashtableSettings {
+  YcsbMix mix = YcsbMix::kA;
+  KeyDistribution distribution = KeyDistribution::kZipfian;
+  uint32_t reads_percent = 50;
+  uint64_t keys = 100'000;      // that are there at the beginning
+  uint64_t new_keys = 200'000;  // room for those that mix D inserts
+  uint32_t key_bytes = 16;
+  uint32_t value_bytes = 64;
+};
+
+inline const HashtableSettings& hashtable_settings(const Point& point) {
+  return settings_of<HashtableSettings>(point);
+}
+inline HashtableSettings& hashtable_settings(Point& point) {
+  return settings_of<HashtableSettings>(point);
+}
+
+inline uint32_t front_ends(const Point& point) { return point.nodes * point.threads; }
+
+// New keys that one front-end may insert.
+inline uint64_t new_keys_each(const Point& point) {
+  const HashtableSettings& settings = hashtable_settings(point);
+  if (settings.mix != YcsbMix::kD) return 0;
+  return (settings.new_keys + front_ends(point) - 1) / front_ends(point);
+}
+
+// Of each back-end.
+inline HashtableFormat format_of(const Point& point) {
+  const HashtableSettings& settings = hashtable_settings(point);
+  const uint64_t keys = settings.keys + new_keys_each(point) * front_ends(point);
+  return {.entries = (keys + point.responder_nodes - 1) / point.responder_nodes,
+          .max_key_bytes = settings.key_bytes,
+          .max_value_bytes = settings.value_bytes,
+          .max_front_ends = front_ends(point)};
+}
+
+// --- what is counted: places in Report::counters ---
+
+enum HashtableCounter : uint8_t { kDoneOperations, kRereads, kLostRaces, kWorkRequests };
+
+}  // namespace verbena::bench

@@ -1,0 +1,176 @@
+#include "src/bench/hashtable/hashtable_workload.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "src/bench/experiment/limits.h"
+#include "src/bench/experiment/size_list.h"
+#include "src/bench/hashtable/hashtable_axes.h"
+#include "src/bench/hashtable/hashtable_settings.h"
+#include "src/bench/hashtable/hashtable_table.h"
+#include "src/bench/hashtable/hashtable_threads.h"
+#include "src/bench/hashtable/key_numbers.h"
+
+namespace verbena::bench {
+
+namespace {
+
+using Settings = HashtableSettings;
+
+constexpr const char* kHelp =
+    R"(Each of --nodes processes has --threads front-ends, which use a hashtable in the memory of
+--back-ends further processes by one-sided verbs. The table begins with --keys keys. All
+combinations of the lists are measured.
+
+Mixes of the Yahoo! Cloud Serving Benchmark:
+  A       half searches, half updates
+  B       95 % searches, 5 % updates
+  C       searches alone
+  D       95 % searches, mostly of new keys, 5 % insertions of them
+  F       half searches, half searches followed by an update of the same key
+  custom  --reads percent searches, the rest updates
+Mix E scans keys in their order, which a hashtable does not have: it cannot be measured.
+
+--distribution says which keys:
+  zipfian  key i in proportion to 1 / i^0.99, spread over all keys
+  uniform  each as often as the others
+  latest   zipfian, from the newest key on: those that this front-end inserted, then the others
+
+The result file has rate and latencies of each kind of operation. --verify checks that each value
+that is read is one that was written for this key, as a whole, and at the end that all keys are
+there.
+
+)";
+
+constexpr std::array<std::string_view, 3> kExamples = {
+    "verbena app hashtable --mix all --threads 2 --duration 50ms --verify",
+    "verbena app hashtable --mix custom --reads 0,50,100 --pending 1,16 --duration 50ms",
+    "verbena app hashtable --mix custom --reads 0 --nodes 1,...,8 --device sim:connectx3-40g"};
+
+constexpr std::array<std::string_view, 2> kLineAxes = {"distribution", "mix"};
+
+constexpr std::array kMetrics = {
+    ShareMetric{
+        .json = "work_requests_per_operation", .part = kWorkRequests, .whole = kDoneOperations},
+    ShareMetric{.json = "rereads_per_operation", .part = kRereads, .whole = kDoneOperations},
+    ShareMetric{.json = "lost_races_per_operation", .part = kLostRaces, .whole = kDoneOperations}};
+
+class HashtableWorkload : public Workload {
+ public:
+  HashtableWorkload()
+      : Workload({.name = "hashtable",
+                  .subject = "the hashtable",
+                  .has_topology = false,
+                  .verifies = true,
+                  .soft_huge_pages = false,
+                  .axes = hashtable_axes(),
+                  .line_axes = kLineAxes,
+                  .metrics = kMetrics,
+                  .kinds = kHashtableKinds,
+                  .reads_payload = true,
+                  .command = {.name = "hashtable",
+                              .group = "app",
+                              .summary = "The hashtable in remote memory, under the mixes of YCSB",
+                              .help = kHelp,
+                              .operations_help = "How many operations each front-end carries out "
+                                                 "in a run, instead of a time",
+                              .examples = kExamples,
+                              .over_hosts = true}}) {}
+
+  Point point() const override {
+    return {.workload = this, .topology = Topology::kManyToOne, .settings = Settings()};
+  }
+
+  // What means nothing to the mix is as usual, so that equal points are one.
+  Result<Point> fit(Point point) const override {
+    point.topology = point.responder_nodes == 1 ? Topology::kManyToOne : Topology::kManyToMany;
+    point.responder_threads = 1;
+    Settings& settings = hashtable_settings(point);
+    const Settings usual;
+    if (settings.mix == YcsbMix::kD) {
+      settings.distribution = KeyDistribution::kLatest;
+    } else {
+      settings.new_keys = usual.new_keys;
+    }
+    settings.reads_percent = reads_percent(settings.mix, settings.reads_percent);
+    if (settings.keys < point.responder_nodes) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("{} keys leave some of {} back-ends without any; raise --keys, or "
+                                "lower --back-ends",
+                                settings.keys, point.responder_nodes));
+    }
+    return point;
+  }
+
+  Status check(const Point& point, const DeviceInfo& device,
+               uint64_t available_bytes) const override {
+    const Settings& settings = hashtable_settings(point);
+    const HashtableFormat format = format_of(point);
+    VERBENA_RETURN_IF_ERROR(hashtable_bytes(format).status());
+    if (point.pending > KeyNumbers::kMostPending) {
+      return {StatusCode::kLimitExceeded,
+              fmt::format("a front-end of the hashtable has at most {} operations pending, not {}; "
+                          "lower --pending",
+                          KeyNumbers::kMostPending, point.pending)};
+    }
+    VERBENA_RETURN_IF_ERROR(check_queue_depth(
+        hashtable_region_options(format, point.pending).pending, device, "--pending"));
+    if (!device.atomics) {
+      return {StatusCode::kUnsupported,
+              fmt::format("{} has no atomics, which the hashtable needs; choose another --device",
+                          device.name)};
+    }
+    const uint64_t needed_bytes = memory_bytes(point);
+    if (needed_bytes <= available_bytes) return Status::ok_status();
+    return {
+        StatusCode::kLimitExceeded,
+        fmt::format("{} keys of {} with values of {}, and {} front-ends, need {} of memory, {} "
+                    "are available; lower --keys, --value-size or --threads",
+                    settings.keys, size_text(settings.key_bytes), size_text(settings.value_bytes),
+                    front_ends(point), size_text(needed_bytes), size_text(available_bytes))};
+  }
+
+  uint64_t memory_bytes(const Point& point) const override {
+    const HashtableFormat format = format_of(point);
+    const RemoteRegionOptions options = hashtable_region_options(format, point.pending);
+    const Result<uint64_t> table_bytes = hashtable_bytes(format);
+    return point.responder_nodes * (table_bytes.ok() ? *table_bytes : 0) +
+           uint64_t{front_ends(point)} * point.responder_nodes * options.pending *
+               options.value_bytes;
+  }
+
+  ThreadBody body(ThreadRole role, const Point& /*point*/) const override {
+    return role == ThreadRole::kRequesting ? run_hashtable_front_end : run_hashtable_back_end;
+  }
+
+  OperationBytes operation_bytes(const Point& point) const override {
+    const Settings& settings = hashtable_settings(point);
+    return {.value = settings.value_bytes, .total = settings.key_bytes + settings.value_bytes};
+  }
+
+  std::string text(const Point& point) const override {
+    return fmt::format("hashtable {}, {} x {} front-ends, {} pending", line_text(point),
+                       point.nodes, point.threads, point.pending);
+  }
+
+  // "A zipfian", "custom uniform".
+  std::string line_text(const Point& point) const override {
+    const Settings& settings = hashtable_settings(point);
+    return fmt::format("{} {}", ycsb_mix_name(settings.mix),
+                       key_distribution_name(settings.distribution));
+  }
+
+  std::string table(const std::vector<PointResult>& results) const override {
+    return hashtable_table(results);
+  }
+};
+
+}  // namespace
+
+const Workload& hashtable_workload() {
+  static const HashtableWorkload kWorkload;
+  return kWorkload;
+}
+
+}  // namespace verbena::bench
