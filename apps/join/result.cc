@@ -12,14 +12,14 @@
 namespace verbena::join_app {
 namespace {
 
-using Rows = std::span<const RowNumber>;
+using RowNumbers = std::span<const RowNumber>;
 
 struct Sixteen {
   std::array<uint64_t, 2> words;
 };
 
 template <typename T>
-void gather_values(const Table& table, const Column& column, Rows rows, uint8_t* to) {
+void gather_values(const Table& table, const Column& column, RowNumbers rows, uint8_t* to) {
   // Of one batch, which is the common case, all values lie in one buffer.
   if (column.pieces.size() == 1) {
     const uint8_t* const from = column.pieces[0].values + column.pieces[0].first * sizeof(T);
@@ -39,7 +39,7 @@ void gather_values(const Table& table, const Column& column, Rows rows, uint8_t*
   }
 }
 
-Block gather_fixed(const Table& table, const Column& column, Rows rows) {
+Block gather_fixed(const Table& table, const Column& column, RowNumbers rows) {
   const uint32_t width = column.type.width_bytes;
   Block block(rows.size() * width);
   auto* const to = block.as<uint8_t>();
@@ -76,7 +76,7 @@ uint64_t bitmap_bytes(uint64_t rows) { return (rows + 7) / 8; }
 
 // A bitmap of the rows of which `is_set(place)` holds; how many there are is added to `*count`.
 template <typename IsSet>
-Block gather_bits(const Table& table, const Column& column, Rows rows, uint64_t* count,
+Block gather_bits(const Table& table, const Column& column, RowNumbers rows, uint64_t* count,
                   const IsSet& is_set) {
   Block block(bitmap_bytes(rows.size()));
   auto* const bits = block.as<uint8_t>();
@@ -95,7 +95,7 @@ std::string_view text(const Table& table, const Column& column, RowNumber row) {
   return is_null(place) ? std::string_view() : bytes_of(place, column.type.layout);
 }
 
-uint64_t text_bytes(const Table& table, const Column& column, Rows rows) {
+uint64_t text_bytes(const Table& table, const Column& column, RowNumbers rows) {
   uint64_t bytes = 0;
   for (const RowNumber row : rows) bytes += text(table, column, row).size();
   return bytes;
@@ -103,7 +103,7 @@ uint64_t text_bytes(const Table& table, const Column& column, Rows rows) {
 
 // The offsets and the bytes.
 template <typename Offset>
-void gather_text(const Table& table, const Column& column, Rows rows, uint64_t bytes,
+void gather_text(const Table& table, const Column& column, RowNumbers rows, uint64_t bytes,
                  std::vector<Block>* buffers) {
   Block offsets((rows.size() + 1) * sizeof(Offset));
   Block texts(bytes);
@@ -120,7 +120,7 @@ void gather_text(const Table& table, const Column& column, Rows rows, uint64_t b
 }
 
 Owned<ArrowArray> gather_column(const Table& table, const Column& column, bool may_be_null,
-                                Rows rows, uint64_t bytes) {
+                                RowNumbers rows, uint64_t bytes) {
   std::vector<Block> buffers;
   uint64_t nulls = 0;
   if (may_be_null) {
@@ -202,7 +202,7 @@ uint64_t ResultColumns::bytes_of_rows(uint64_t rows) const {
   return static_cast<uint64_t>(bytes * static_cast<double>(rows));
 }
 
-bool ResultColumns::gather(Rows left, Rows right, MemoryBudget& budget,
+bool ResultColumns::gather(RowNumbers left, RowNumbers right, MemoryBudget& budget,
                            std::vector<Owned<ArrowArray>>* batches) const {
   const uint64_t rows = left.size();
   if (rows == 0) return true;

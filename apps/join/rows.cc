@@ -9,7 +9,7 @@
 namespace verbena::join_app {
 namespace {
 
-constexpr uint64_t kBatchRows = 64 * 1024;
+constexpr uint64_t kRowsOfBatch = 64 * 1024;
 constexpr uint64_t kBatchBytes = uint64_t{1} << 28;  // far below what offsets of 32 bits can tell
 constexpr uint64_t kGrantBytes = uint64_t{1} << 20;
 
@@ -111,7 +111,7 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
     granted_bytes_ += grant;
   }
   used_bytes_ += row_bytes;
-  if (batch_rows_ == kBatchRows || batch_bytes_ + row.size() > kBatchBytes) end_batch();
+  if (batch_rows_ == kRowsOfBatch || batch_bytes_ + row.size() > kBatchBytes) end_batch();
 
   Reader reader(row);
   std::string_view nulls;

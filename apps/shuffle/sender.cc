@@ -15,7 +15,7 @@ constexpr uint32_t kMostBatch = 256;
 constexpr uint32_t kLeastBatchBytes = 64;
 constexpr uint32_t kMostBatchBytes = 16u << 20;
 constexpr uint32_t kMostPending = 256;
-constexpr uint32_t kMostRecordBytes = 1u << 30;
+constexpr uint32_t kMostTypicalRecordBytes = 1u << 30;
 constexpr uint64_t kPageBytes = 4096;
 // In a region's queue: a batch is records, lengths and counter; further ones for credits and sums.
 constexpr uint32_t kOperationsOfBatch = 4;
@@ -28,8 +28,8 @@ Status check_options(const ShuffleSenderOptions& options) {
   VERBENA_RETURN_IF_ERROR(
       check_range("batch_bytes", options.batch_bytes, kLeastBatchBytes, kMostBatchBytes));
   VERBENA_RETURN_IF_ERROR(check_range("pending", options.pending, 1, kMostPending));
-  VERBENA_RETURN_IF_ERROR(
-      check_range("typical_record_bytes", options.typical_record_bytes, 1, kMostRecordBytes));
+  VERBENA_RETURN_IF_ERROR(check_range("typical_record_bytes", options.typical_record_bytes, 1,
+                                      kMostTypicalRecordBytes));
   return check_range("threads", options.threads, 1, kMostReceivers);
 }
 

@@ -12,7 +12,7 @@ constexpr uint32_t kWritesPerCounter = 8;
 // Of a buffer: what is told of, and how far apart credits are asked for, at the latest.
 constexpr uint64_t kSharesOfBuffer = 8;
 // What one batch may take in the region's queue: records, lengths in two pieces, counter, credit.
-constexpr uint32_t kOperationsOfBatch = 5;
+constexpr uint32_t kMostOperationsOfBatch = 5;
 constexpr uint32_t kSums = 4;
 
 std::string_view bytes_of(std::string_view part) { return part; }
@@ -225,7 +225,7 @@ bool Sender::posted(Lane& lane, PostResult result) {
 
 bool Sender::can_post(const Lane& lane) const {
   return lane.in_flight_tail - lane.in_flight_head < lane.in_flight.size() &&
-         lane.region->outstanding() + kOperationsOfBatch <= lane.region->options().pending;
+         lane.region->outstanding() + kMostOperationsOfBatch <= lane.region->options().pending;
 }
 
 bool Sender::post_records(Lane& lane) {
