@@ -113,9 +113,9 @@ struct JoinExchange {
 // join; `*result` is this executor's part. Rows with a null in the key go nowhere, or stay here if
 // they belong to the result.
 //
-// The shuffle has records of any size (record_bytes 0), and max_record_bytes is at least the longest
-// row: 1 byte, a bit for each column, fixed-width values as they are, and texts with 4 or 8 bytes
-// for their length. It is over afterwards, and cannot be used again.
+// The shuffle has records of any size (record_bytes 0), and max_record_bytes is at least the
+// longest row: 1 byte, a bit for each column, fixed-width values as they are, and texts with 4 or 8
+// bytes for their length. It is over afterwards, and cannot be used again.
 //
 // Memory: as join_tables(), of what comes here, and this executor's part of the input until it has
 // been sent. A frequent key has all its rows at one executor.
