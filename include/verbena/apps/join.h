@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,7 @@ struct JoinOptions {
   // The most bytes that input, working memory and result may take together. 0: what the machine has
   // available (also by the limits of its control group), less a fifth.
   uint64_t memory_limit_bytes = 0;
-  // 0: one for each CPU of the process. 1: all is done in the calling thread, without oneTBB, as in
+  // 0: one for each CPU of the process; there are never more. 1: all is done in the calling thread, without oneTBB, as in
   // a simulation it must be.
   uint32_t threads = 0;
 };
@@ -94,6 +95,18 @@ Result<JoinStatistics> join_tables(ArrowArrayStream* left, ArrowArrayStream* rig
 
 // Makes a stream of one table: of a schema and a struct array, which are moved into it.
 void stream_of_table(ArrowSchema* schema, ArrowArray* table, ArrowArrayStream* stream);
+
+// A column of fixed-width values without nulls in memory of the caller, who keeps it until the join
+// has returned.
+struct PlainColumn {
+  std::string name;
+  std::string format;  // as the C data interface writes types: "l" int64, "L" uint64, "g" float64
+  const void* values = nullptr;
+};
+// Makes a stream of one table of so many rows, without a copy: for programs without a library for
+// Arrow.
+void stream_of_columns(uint64_t rows, std::span<const PlainColumn> columns,
+                       ArrowArrayStream* stream);
 
 // --- distributed ---
 
