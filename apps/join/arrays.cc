@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,6 +142,21 @@ void stream_of_table(ArrowSchema* schema, ArrowArray* table, ArrowArrayStream* s
   parts->batches.resize(1);
   std::swap(*parts->batches[0].get(), *table);
   join_app::start(std::move(parts), join_app::schema_once, stream);
+}
+
+void stream_of_columns(uint64_t rows, std::span<const PlainColumn> columns,
+                       ArrowArrayStream* stream) {
+  std::vector<join_app::Field> fields;
+  std::vector<join_app::Owned<ArrowArray>> arrays;
+  for (const PlainColumn& column : columns) {
+    fields.push_back({.name = column.name, .format = column.format, .nullable = false});
+    auto parts = std::make_unique<join_app::ArrayParts>();
+    parts->buffers = {nullptr, column.values};
+    arrays.push_back(join_app::make(rows, 0, std::move(parts)));
+  }
+  std::vector<join_app::Owned<ArrowArray>> batches;
+  batches.push_back(join_app::make_batch(rows, std::move(arrays)));
+  join_app::make_stream(std::move(fields), std::move(batches), stream);
 }
 
 }  // namespace verbena

@@ -2,7 +2,7 @@
 // rows in messages are not.
 //
 // They are not counted one by one (verbena/data_path.h): these are the inner loops of the join,
-// where counting would be half the work. What they move is counted for whole batches.
+// where counting would be half the work. What they move is counted for whole tables and batches.
 #pragma once
 
 #include <cstdint>

@@ -40,37 +40,13 @@ class ExecutorForTest {
     receiver_ = must(ShuffleReceiver::expose(node.device, node.domain, options_.receiver));
     listener_ =
         std::make_unique<ControlListener>(must(ControlListener::listen("127.0.0.1", 0, secret)));
+    port_ = listener_->port();
   }
   // Connects to all, joins, and leaves.
   void run(const std::vector<ExecutorForTest>& all, const TestTable& left, const TestTable& right,
            uint64_t seed) {
-    Thread accepting =
-        start_thread("accept", [this] { must(receiver_->accept_all(*listener_, kTestTimeoutNs)); });
-    std::vector<ControlConnection> controls;
-    for (const ExecutorForTest& other : all) {
-      controls.push_back(must(ControlConnection::connect("127.0.0.1", other.listener_->port(),
-                                                         *secret_, kTestTimeoutNs)));
-    }
-    auto sender = must(
-        open_shuffle_sender(node_->device, node_->domain, std::move(controls), options_.sender));
-    accepting.join();
-    Random random(seed);
-    ArrowArrayStream left_stream = to_stream(left, random);
-    ArrowArrayStream right_stream = to_stream(right, random);
-    ArrowArrayStream result = {};
-    const JoinExchange exchange = {*sender, *receiver_,
-                                   options_.registered_rows ? &node_->domain : nullptr};
-    const auto done = join_shuffled(&left_stream, &right_stream, options_.join, exchange, &result);
-    EXPECT_EQ(left_stream.release, nullptr);
-    EXPECT_EQ(right_stream.release, nullptr);
-    status_ = done.status();
-    if (done.ok()) {
-      statistics_ = *done;
-      joined_ = from_stream(&result);
-    } else {
-      EXPECT_EQ(result.release, nullptr);
-    }
-    sender.reset();
+    status_ = join(all, left, right, seed);
+    sender_.reset();
     receiver_.reset();
     ended_ = true;
   }
@@ -81,11 +57,53 @@ class ExecutorForTest {
   const TestTable& joined() const { return joined_; }
 
  private:
+  Status join(const std::vector<ExecutorForTest>& all, const TestTable& left,
+              const TestTable& right, uint64_t seed) {
+    Status accepted;
+    Thread accepting = start_thread(
+        "accept", [&] { accepted = receiver_->accept_all(*listener_, kTestTimeoutNs); });
+    const Status opened = open(all);
+    accepting.join();
+    VERBENA_RETURN_IF_ERROR(opened);
+    VERBENA_RETURN_IF_ERROR(accepted);
+    Random random(seed);
+    ArrowArrayStream left_stream = to_stream(left, random);
+    ArrowArrayStream right_stream = to_stream(right, random);
+    ArrowArrayStream result = {};
+    const JoinExchange exchange = {*sender_, *receiver_,
+                                   options_.registered_rows ? &node_->domain : nullptr};
+    const auto done = join_shuffled(&left_stream, &right_stream, options_.join, exchange, &result);
+    EXPECT_EQ(left_stream.release, nullptr);
+    EXPECT_EQ(right_stream.release, nullptr);
+    if (!done.ok()) {
+      EXPECT_EQ(result.release, nullptr);
+      return done.status();
+    }
+    statistics_ = *done;
+    joined_ = from_stream(&result);
+    return Status::ok_status();
+  }
+  Status open(const std::vector<ExecutorForTest>& all) {
+    std::vector<ControlConnection> controls;
+    for (const ExecutorForTest& other : all) {
+      VERBENA_ASSIGN_OR_RETURN(auto control, ControlConnection::connect("127.0.0.1", other.port_,
+                                                                        *secret_, kTestTimeoutNs));
+      controls.push_back(std::move(control));
+    }
+    auto sender =
+        open_shuffle_sender(node_->device, node_->domain, std::move(controls), options_.sender);
+    VERBENA_RETURN_IF_ERROR(sender.status());
+    sender_ = std::move(*sender);
+    return Status::ok_status();
+  }
+
   const test::Node* node_ = nullptr;
   const JobSecret* secret_ = nullptr;
   ExecutorOptions options_;
   std::unique_ptr<ShuffleReceiver> receiver_;
+  std::unique_ptr<ShuffleSender> sender_;
   std::unique_ptr<ControlListener> listener_;
+  uint16_t port_ = 0;
   Status status_;
   JoinStatistics statistics_;
   TestTable joined_;

@@ -178,6 +178,24 @@ TEST(JoinTest, ATableOfOneArrayIsAStream) {
   EXPECT_EQ(done->result_rows, 1u);
 }
 
+TEST(JoinTest, PlainColumnsAreJoinedWhereTheyLie) {
+  const int64_t left_keys[] = {1, 2, 3};
+  const int64_t right_keys[] = {3, 2};
+  const double prices[] = {30.5, 20.5};
+  const PlainColumn left_columns[] = {{"k", "l", left_keys}};
+  const PlainColumn right_columns[] = {{"k", "l", right_keys}, {"price", "g", prices}};
+  ArrowArrayStream left;
+  ArrowArrayStream right;
+  ArrowArrayStream result;
+  stream_of_columns(3, left_columns, &left);
+  stream_of_columns(2, right_columns, &right);
+  ASSERT_TRUE(join_tables(&left, &right, {.keys = {{"k", ""}}}, &result).ok());
+  const std::vector<std::vector<Value>> expected = {
+      {bytes_of_value(int64_t{2}), bytes_of_value(20.5)},
+      {bytes_of_value(int64_t{3}), bytes_of_value(30.5)}};
+  EXPECT_EQ(sorted_rows(from_stream(&result)), expected);
+}
+
 TEST(JoinTest, AColumnOutlivesTheRestOfTheResult) {
   Random random(1);
   ArrowArrayStream left = to_stream({{int_column("k", {5})}}, random);

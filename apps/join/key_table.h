@@ -11,6 +11,7 @@
 
 #include "join/keys.h"
 #include "join/partition.h"
+#include "verbena/data_path.h"
 
 namespace verbena::join_app {
 
@@ -31,6 +32,7 @@ class KeyTable {
     has_duplicates_ = false;
     places_.resize(tuples.size());
     rows_.resize(tuples.size());
+    count_copied_bytes(size_bytes(tuples.size()));
     // Each key finds its slot, in which `rows` is the place of its first tuple for now.
     for (uint32_t i = 0; i < tuples.size(); ++i) {
       const Tuple& tuple = tuples[i];

@@ -1,9 +1,11 @@
 // Runs the parts of a piece of work, in tasks of oneTBB or, with one thread, in the caller.
 #pragma once
 
+#include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -11,12 +13,12 @@ namespace verbena::join_app {
 
 class Executor {
  public:
-  // 0 threads: one for each CPU of the process.
+  // 0 threads: one for each CPU of the process, which is also the most.
   explicit Executor(uint32_t threads) {
-    if (threads != 1) {
-      arena_ = std::make_unique<tbb::task_arena>(threads == 0 ? tbb::task_arena::automatic
-                                                              : static_cast<int>(threads));
-    }
+    if (threads == 1) return;
+    const auto most = static_cast<uint32_t>(tbb::info::default_concurrency());
+    arena_ = std::make_unique<tbb::task_arena>(
+        static_cast<int>(threads == 0 ? most : std::min(threads, most)));
   }
 
   uint32_t threads() const {

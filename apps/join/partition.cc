@@ -11,6 +11,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "verbena/data_path.h"
+
 namespace verbena::join_app {
 namespace {
 
@@ -160,6 +162,7 @@ Partitions Partitions::make(const Table& table, const Keys& keys, uint32_t parti
   executor.for_each(lists.size(), [&](uint64_t i) {
     partitioner.scatter(lists[i], places[i].data(), made.tuples_.as<Tuple>());
   });
+  count_copied_bytes(made.tuples_.size_bytes());
   return made;
 }
 

@@ -231,6 +231,7 @@ bool ResultColumns::gather(RowNumbers left, RowNumbers right, MemoryBudget& budg
     columns.push_back(gather_column(*source.table, *source.column, source.may_be_null(),
                                     source.is_left ? left : right, texts[i]));
   }
+  count_copied_bytes(size_bytes);
   batches->push_back(make_batch(rows, std::move(columns)));
   return true;
 }

@@ -2,8 +2,8 @@
 //
 //   1 byte      which table
 //   1 bit each  columns, 1: null; up to a whole byte
-//   values      of those that are not null: fixed ones as they are, a bool in a byte, of texts their
-//               length in as many bytes as an offset has, and then they
+//   values      of those that are not null: fixed ones as they are, a bool in a byte, of texts
+//               their length in as many bytes as an offset has, and then they
 #pragma once
 
 #include <cstdint>

@@ -203,6 +203,11 @@ inline void copy_bytes(void* to, const void* from, size_t bytes) {
   internal::count(internal::data_path_counters.bytes_copied, bytes);
 }
 
+// For a program that moves bytes in a loop of its own: counts them as if copy_bytes() had.
+inline void count_copied_bytes(size_t bytes) {
+  internal::count(internal::data_path_counters.bytes_copied, bytes);
+}
+
 // Sets the bytes to 0.
 inline void clear_bytes(void* address, size_t bytes) {
   std::memset(address, 0, bytes);

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,7 @@ struct JoinOptions {
   // The most bytes that input, working memory and result may take together. 0: what the machine has
   // available (also by the limits of its control group), less a fifth.
   uint64_t memory_limit_bytes = 0;
-  // 0: one for each CPU of the process. 1: all is done in the calling thread, without oneTBB, as in
+  // 0: one for each CPU of the process; there are never more. 1: all is done in the calling thread, without oneTBB, as in
   // a simulation it must be.
   uint32_t threads = 0;
 };
@@ -95,6 +96,18 @@ Result<JoinStatistics> join_tables(ArrowArrayStream* left, ArrowArrayStream* rig
 // Makes a stream of one table: of a schema and a struct array, which are moved into it.
 void stream_of_table(ArrowSchema* schema, ArrowArray* table, ArrowArrayStream* stream);
 
+// A column of fixed-width values without nulls in memory of the caller, who keeps it until the join
+// has returned.
+struct PlainColumn {
+  std::string name;
+  std::string format;  // as the C data interface writes types: "l" int64, "L" uint64, "g" float64
+  const void* values = nullptr;
+};
+// Makes a stream of one table of so many rows, without a copy: for programs without a library for
+// Arrow.
+void stream_of_columns(uint64_t rows, std::span<const PlainColumn> columns,
+                       ArrowArrayStream* stream);
+
 // --- distributed ---
 
 // One executor's connections to all executors, itself among them, by the shuffle
@@ -113,9 +126,9 @@ struct JoinExchange {
 // join; `*result` is this executor's part. Rows with a null in the key go nowhere, or stay here if
 // they belong to the result.
 //
-// The shuffle has records of any size (record_bytes 0), and max_record_bytes is at least the longest
-// row: 1 byte, a bit for each column, fixed-width values as they are, and texts with 4 or 8 bytes
-// for their length. It is over afterwards, and cannot be used again.
+// The shuffle has records of any size (record_bytes 0), and max_record_bytes is at least the
+// longest row: 1 byte, a bit for each column, fixed-width values as they are, and texts with 4 or 8
+// bytes for their length. It is over afterwards, and cannot be used again.
 //
 // Memory: as join_tables(), of what comes here, and this executor's part of the input until it has
 // been sent. A frequent key has all its rows at one executor.
