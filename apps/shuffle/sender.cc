@@ -155,7 +155,11 @@ Sender::~Sender() {
 
 void Sender::end_connections(const Goodbye& goodbye) {
   for (Lane& lane : lanes_) {
-    if (lane.control != nullptr) say_goodbye(*lane.control, goodbye);
+    if (lane.region != nullptr) {
+      say_goodbye(*lane.control, goodbye);
+    } else if (lane.control != nullptr) {
+      lane.control->hang_up();  // amid its handshake
+    }
   }
 }
 

@@ -1,0 +1,257 @@
+// The promises of shuffle.h in clusters in virtual time, each from a seed, with faults: executors
+// crash, links fail, queue pairs break.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shuffle/shuffle_for_test.h"
+#include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
+#include "src/device/sim/cluster_for_test.h"
+#include "src/device/sim/fault_schedule_for_test.h"
+#include "src/remote/simulated_regions_for_test.h"
+
+namespace verbena::shuffle_app {
+namespace {
+
+constexpr uint64_t kClusters = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 20 : 200;
+constexpr int64_t kPatienceNs = 20'000'000'000;
+constexpr uint64_t kEndNs = 1'000'000'000'000;
+
+struct Shape {
+  uint32_t senders = 1;
+  uint32_t receivers = 1;
+  uint64_t records = 100;  // of each sender
+  uint64_t most_bytes = 100;
+  uint64_t hold_ns = 0;  // for which receivers work on a span
+  uint32_t skew = 0;     // of ten records, so many to receiver 0
+  bool registered = false;
+  ShuffleReceiverOptions receiver;
+  ShuffleSenderOptions sender;
+  sim::FaultSchedule faults;
+
+  explicit Shape(Random& random) {
+    senders = 1 + static_cast<uint32_t>(random.below(4));
+    receivers = 1 + static_cast<uint32_t>(random.below(4));
+    records = 20 + random.below(300);
+    most_bytes = 1 + random.below(random.below(4) == 0 ? 3000 : 200);
+    hold_ns = random.below(3) == 0 ? random.below(20'000) : 0;
+    skew = static_cast<uint32_t>(random.below(11));
+    registered = random.below(2) == 0;
+    const bool one_size = random.below(3) == 0;
+    receiver = {.receivers = receivers,
+                .senders = senders,
+                .record_bytes = one_size ? static_cast<uint32_t>(most_bytes) : 0,
+                .buffer_bytes = 4096 + random.below(40'000),
+                .max_record_bytes = one_size ? uint64_t{0} : uint64_t{1} << 20,
+                .checksum = random.below(2) == 0,
+                .handshake_timeout_ns = kPatienceNs};
+    constexpr ShuffleMethod kMethods[] = {ShuffleMethod::kBasic, ShuffleMethod::kSp,
+                                          ShuffleMethod::kSgl, ShuffleMethod::kAutomatic};
+    sender = {.method = kMethods[random.below(4)],
+              .batch = static_cast<uint32_t>(1 + random.below(16)),
+              .pending = static_cast<uint32_t>(1 + random.below(10)),
+              .handshake_timeout_ns = kPatienceNs};
+    faults = remote::draw_faults(random);
+  }
+  uint32_t nodes() const { return senders + receivers; }
+  uint32_t receiver_node(uint32_t number) const { return senders + number; }
+};
+
+std::string describe(const Shape& shape) {
+  return fmt::format(
+      "{} senders, {} receivers, {} records of {} to {} bytes, held {} ns, skew {}, registered {}, "
+      "buffers of {} bytes, {}, batch {}, pending {}; {}",
+      shape.senders, shape.receivers, shape.records, shape.receiver.record_bytes, shape.most_bytes,
+      shape.hold_ns, shape.skew, shape.registered, shape.receiver.buffer_bytes,
+      shuffle_method_name(shape.sender.method), shape.sender.batch, shape.sender.pending,
+      sim::describe(shape.faults));
+}
+
+struct Executor {
+  Status status;
+  bool ended = false;
+};
+
+class SimulatedShuffle {
+ public:
+  SimulatedShuffle(uint64_t seed, const Shape& shape)
+      : seed_(seed),
+        shape_(shape),
+        cluster_(shape.nodes(), seed),
+        executors_(shape.nodes()),
+        listeners_(shape.receivers),
+        receivers_(shape.receivers),
+        senders_(shape.senders),
+        sources_(shape.senders),
+        received_(shape.receivers, Received(shape.senders)) {
+    for (uint32_t i = 0; i < shape_.receivers; ++i) {
+      const sim::OnNode here(cluster_.simulation(), cluster_.node(shape_.receiver_node(i)));
+      listeners_[i] =
+          std::make_unique<ControlListener>(must(ControlListener::listen("127.0.0.1", 0, secret_)));
+    }
+  }
+
+  // What is not promised, in words; empty if all holds.
+  std::string run() {
+    const sim::ScheduledFaults faults(shape_.faults, seed_, cluster_.simulation());
+    std::vector<Thread> threads;
+    for (uint32_t i = 0; i < shape_.nodes(); ++i) {
+      threads.push_back(cluster_.start(i, [this, i] {
+        executors_[i].status = i < shape_.senders ? send(i) : receive(i - shape_.senders);
+        // As a program that ends with its failure.
+        if (!executors_[i].status.ok()) end(i);
+        executors_[i].ended = true;
+      }));
+    }
+    const bool ended = cluster_.simulation().run_until([this] { return all_have_ended(); }, kEndNs);
+    if (!ended) return "an executor hangs";
+    return check();
+  }
+
+ private:
+  void end(uint32_t node) {
+    if (node < shape_.senders) {
+      senders_[node].reset();
+    } else {
+      receivers_[node - shape_.senders].reset();
+    }
+  }
+  bool crashed(uint32_t node) { return cluster_.node(node).crashed; }
+  bool all_have_ended() {
+    for (uint32_t i = 0; i < shape_.nodes(); ++i) {
+      if (!executors_[i].ended && !crashed(i)) return false;
+    }
+    return true;
+  }
+
+  // Whom a sender's record goes to, and what is in it, follow from its number.
+  uint32_t receiver_of(uint32_t sender, uint64_t number) const {
+    Random random(seed_ * 7 + sender * 1'000'003 + number);
+    if (random.below(10) < shape_.skew) return 0;
+    return static_cast<uint32_t>(random.below(shape_.receivers));
+  }
+  std::string record(uint32_t sender, uint64_t number) const {
+    Random random(seed_ * 11 + sender * 1'000'003 + number);
+    const uint64_t bytes =
+        shape_.receiver.record_bytes != 0 ? shape_.most_bytes : random.below(shape_.most_bytes + 1);
+    return record_of(seed_ + sender, number, bytes);
+  }
+
+  Status send(uint32_t number) {
+    sim::Cluster::Member& member = cluster_[number];
+    std::vector<ControlConnection> controls;
+    for (const auto& listener : listeners_) {
+      VERBENA_ASSIGN_OR_RETURN(
+          ControlConnection control,
+          ControlConnection::connect("127.0.0.1", listener->port(), secret_, kPatienceNs));
+      controls.push_back(std::move(control));
+    }
+    ShuffleSenderOptions options = shape_.sender;
+    options.sender = number;
+    VERBENA_ASSIGN_OR_RETURN(senders_[number], open_shuffle_sender(member.device, member.domain,
+                                                                   std::move(controls), options));
+    ShuffleSender& sender = *senders_[number];
+    // Every record has a place of its own: it is never too early to change it.
+    sources_[number] =
+        std::make_unique<Registered>(member, shape_.records * (shape_.most_bytes + 1));
+    Registered& source = *sources_[number];
+    uint64_t offset = 0;
+    for (uint64_t i = 0; i < shape_.records; ++i) {
+      const std::string one = record(number, i);
+      const uint32_t to = receiver_of(number, i);
+      if (shape_.registered) {
+        std::copy(one.begin(), one.end(), source.pages.data() + offset);
+        VERBENA_RETURN_IF_ERROR(
+            sender.put(to, LocalSlice{&source.memory, offset, static_cast<uint32_t>(one.size())}));
+        offset += one.size();
+      } else {
+        VERBENA_RETURN_IF_ERROR(sender.put(to, one));
+      }
+    }
+    return sender.finish();
+  }
+
+  Status receive(uint32_t number) {
+    sim::Cluster::Member& member = cluster_[shape_.receiver_node(number)];
+    ShuffleReceiverOptions options = shape_.receiver;
+    options.receiver = number;
+    VERBENA_ASSIGN_OR_RETURN(receivers_[number],
+                             ShuffleReceiver::expose(member.device, member.domain, options));
+    ShuffleReceiver& receiver = *receivers_[number];
+    VERBENA_RETURN_IF_ERROR(receiver.accept_all(*listeners_[number], kPatienceNs));
+    for (;;) {
+      VERBENA_ASSIGN_OR_RETURN(const ShuffleSpan span, receiver.wait_next());
+      if (span.empty()) return Status::ok_status();
+      if (shape_.hold_ns > 0) sleep_ns(shape_.hold_ns);
+      received_[number].take(span);
+      receiver.release(span);
+    }
+  }
+
+  // --- what must hold ---
+
+  std::string check() {
+    for (uint32_t i = 0; i < shape_.nodes(); ++i) {
+      const Status& status = executors_[i].status;
+      if (crashed(i) || status.ok()) continue;
+      if (shape_.faults.is_survivable()) return status.message();
+      if (status.code() != StatusCode::kUnavailable && status.code() != StatusCode::kTimeout) {
+        return "an unexpected failure: " + status.message();
+      }
+    }
+    for (uint32_t to = 0; to < shape_.receivers; ++to) {
+      if (received_[to].broken()) return "a span is broken";
+      // A receiver that says that it has all has all; else it has a beginning.
+      const bool has_all = executors_[shape_.receiver_node(to)].ended &&
+                           executors_[shape_.receiver_node(to)].status.ok();
+      for (uint32_t from = 0; from < shape_.senders; ++from) {
+        const std::vector<std::string>& records = received_[to].from(from);
+        size_t found = 0;
+        for (uint64_t i = 0; i < shape_.records; ++i) {
+          if (receiver_of(from, i) != to) continue;
+          if (found == records.size()) {
+            if (has_all) return fmt::format("{} has lost record {} of {}", to, i, from);
+            break;
+          }
+          if (records[found++] != record(from, i)) {
+            return fmt::format("{} has something else than record {} of {}", to, i, from);
+          }
+        }
+        if (found != records.size()) return fmt::format("{} has too much of {}", to, from);
+      }
+    }
+    return "";
+  }
+
+  const uint64_t seed_;
+  const Shape& shape_;
+  sim::Cluster cluster_;
+  JobSecret secret_ = JobSecret::random();
+  std::vector<Executor> executors_;
+  std::vector<std::unique_ptr<ControlListener>> listeners_;
+  // Not on the stacks of threads, which end nothing where their node crashes.
+  std::vector<std::unique_ptr<ShuffleReceiver>> receivers_;
+  std::vector<std::unique_ptr<ShuffleSender>> senders_;
+  std::vector<std::unique_ptr<Registered>> sources_;
+  std::vector<Received> received_;
+};
+
+TEST(ShuffleSimulationTest, PromisesHoldWhateverGoesWrong) {
+  for (uint64_t seed = run_seed(); seed < run_seed() + kClusters; ++seed) {
+    Random random(seed);
+    const Shape shape(random);
+    SimulatedShuffle shuffle(seed, shape);
+    ASSERT_EQ(shuffle.run(), "") << describe(shape) << "\nagain: VERBENA_SEED=" << seed
+                                 << " build/release/bin/shuffle_test "
+                                    "--gtest_filter=ShuffleSimulation*";
+  }
+}
+
+}  // namespace
+}  // namespace verbena::shuffle_app
