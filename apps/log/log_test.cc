@@ -187,9 +187,26 @@ TEST_P(LogTest, AReaderStartsWhereItIsTold) {
   EXPECT_THAT(
       log.reader({.start = LogStart::kPosition, .position = *first + 1'000'000}).status().message(),
       HasSubstr("is beyond the log's end"));
+  // A reader may go on elsewhere, as if it had been opened there.
+  ASSERT_TRUE(behind->seek(LogStart::kPosition, *first + 2).ok());
+  EXPECT_EQ(behind->position(), *first + 2);
+  EXPECT_THAT(behind->seek(LogStart::kPosition, *first + 1'000'000).message(),
+              HasSubstr("is beyond the log's end"));
+  records.clear();
+  ASSERT_TRUE(read_records(*behind.result.value(), 2, &records).ok());
+  EXPECT_THAT(records, ElementsAre("three", "four"));
+  ASSERT_TRUE(behind->seek(LogStart::kOldest).ok());
+  records.clear();
+  ASSERT_TRUE(read_records(*behind.result.value(), 4, &records).ok());
+  EXPECT_EQ(records.front(), "one");
   ASSERT_TRUE(oldest->trim().ok());
   EXPECT_THAT(log.reader({.start = LogStart::kPosition, .position = *first}).status().message(),
               HasSubstr("the log was trimmed up to position"));
+  const LogPosition before = behind->position();
+  EXPECT_EQ(behind->seek(LogStart::kPosition, *first).code(), StatusCode::kLimitExceeded);
+  EXPECT_EQ(behind->position(), before);
+  ASSERT_TRUE(behind->seek(LogStart::kNewest).ok());
+  EXPECT_TRUE(behind->next()->empty());
 }
 
 TEST_P(LogTest, ASlowReaderLearnsThatItWasOvertaken) {
@@ -203,7 +220,7 @@ TEST_P(LogTest, ASlowReaderLearnsThatItWasOvertaken) {
   ASSERT_TRUE(fast->trim().ok());
   const auto read = slow->next();
   ASSERT_EQ(read.status().code(), StatusCode::kLimitExceeded);
-  EXPECT_THAT(read.status().message(), HasSubstr("it was too slow; open another one"));
+  EXPECT_THAT(read.status().message(), HasSubstr("it was too slow; let it seek LogStart::kOldest"));
   EXPECT_TRUE(fast->next().ok());
 }
 

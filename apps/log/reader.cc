@@ -46,34 +46,35 @@ Status Reader::prepare(const Device& device, std::span<ControlConnection* const>
   layout_ = replicas_.front().layout();
   most_words_ = std::min<uint64_t>(options_.chunk_bytes / kPlaceBytes, layout_.places());
   VERBENA_RETURN_IF_ERROR(make_room(options_.chunk_bytes));
-  return find_start();
+  return seek(options_.start, options_.position);
 }
 
-Status Reader::find_start() {
+Status Reader::seek(LogStart start, LogPosition position) {
   uint64_t oldest = 0;
+  uint64_t tail = 0;
   for (const Replica& replica : replicas_) {
     VERBENA_ASSIGN_OR_RETURN(const Control control, replica.read_control());
     oldest = std::max(oldest, control.trim);
-    if (&replica == &replicas_.front()) tail_ = control.tail;
+    if (&replica == &replicas_.front()) tail = control.tail;
   }
-  switch (options_.start) {
-    case LogStart::kOldest:
-      place_ = oldest;
-      break;
-    case LogStart::kNewest:
-      place_ = std::max(oldest, tail_);
-      break;
-    case LogStart::kPosition:
-      place_ = options_.position >> kRecordBits;
-      first_record_ = static_cast<uint32_t>(options_.position & ((1u << kRecordBits) - 1));
-      if (place_ > tail_) {
-        return Status(StatusCode::kInvalidArgument, "position " +
-                                                        std::to_string(options_.position) +
-                                                        " is beyond the log's end, which is " +
-                                                        std::to_string(position_of(tail_, 0)));
-      }
-      return check_not_trimmed({.trim = oldest});
+  uint64_t place = oldest;
+  uint32_t first_record = 0;
+  if (start == LogStart::kNewest) place = std::max(oldest, tail);
+  if (start == LogStart::kPosition) {
+    place = position >> kRecordBits;
+    first_record = static_cast<uint32_t>(position & ((1u << kRecordBits) - 1));
+    if (place > tail) {
+      return Status(StatusCode::kInvalidArgument, "position " + std::to_string(position) +
+                                                      " is beyond the log's end, which is " +
+                                                      std::to_string(position_of(tail, 0)));
+    }
+    VERBENA_RETURN_IF_ERROR(check_not_trimmed(oldest, place, position));
   }
+  place_ = place;
+  first_record_ = first_record;
+  tail_ = tail;
+  waits_ = false;
+  damaged_places_ = 0;
   return Status::ok_status();
 }
 
@@ -93,13 +94,16 @@ Status Reader::make_room(uint64_t bytes) {
   return Status::ok_status();
 }
 
-Status Reader::check_not_trimmed(const Control& control) const {
-  if (control.trim <= place_) return Status::ok_status();
+Status Reader::check_not_trimmed(uint64_t trim, uint64_t place, LogPosition position) {
+  if (trim <= place) return Status::ok_status();
   return Status(StatusCode::kLimitExceeded,
-                "the log was trimmed up to position " +
-                    std::to_string(position_of(control.trim, 0)) + ", and this reader is at " +
-                    std::to_string(position()) +
-                    ": it was too slow; open another one at LogStart::kOldest");
+                "the log was trimmed up to position " + std::to_string(position_of(trim, 0)) +
+                    ", and this reader is at " + std::to_string(position) +
+                    ": it was too slow; let it seek LogStart::kOldest");
+}
+
+Status Reader::check_not_trimmed(const Control& control) const {
+  return check_not_trimmed(control.trim, place_, position());
 }
 
 Status Reader::read_tail() {

@@ -23,6 +23,7 @@ class Reader final : public LogReader {
 
   Result<std::span<const LogRecord>> next() override;
   LogPosition position() const override { return position_of(place_, first_record_); }
+  Status seek(LogStart start, LogPosition position) override;
   Status skip_damaged() override;
   Status trim() override;
   const LogReaderStatistics& statistics() const override { return statistics_; }
@@ -37,7 +38,6 @@ class Reader final : public LogReader {
   Reader(const ProtectionDomain& domain, const LogReaderOptions& options)
       : domain_(domain), options_(options) {}
   Status prepare(const Device& device, std::span<ControlConnection* const> controls);
-  Status find_start();
 
   Status read_tail();
   // The words from place_ on, of all replicas.
@@ -51,6 +51,7 @@ class Reader final : public LogReader {
   // Tries to have it skipped on all replicas; false if the place is not free there yet.
   Result<bool> seal(uint64_t place);
   Status read_places(const Replica& replica, uint64_t place, uint64_t places, uint64_t to_bytes);
+  static Status check_not_trimmed(uint64_t trim, uint64_t place, LogPosition position);
   Status check_not_trimmed(const Control& control) const;
   // Adds its records. False: it is damaged.
   bool take_entry(const Entry& entry);

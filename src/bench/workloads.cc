@@ -3,6 +3,7 @@
 #include <array>
 
 #include "src/bench/hashtable/hashtable_workload.h"
+#include "src/bench/log/log_workload.h"
 #include "src/bench/remote/remote_workload.h"
 #include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/verbs/verbs_workload.h"
@@ -11,7 +12,7 @@ namespace verbena::bench {
 
 std::span<const Workload* const> workloads() {
   static const std::array kWorkloads = {&request_response_workload(), &verbs_workload(),
-                                        &remote_workload(), &hashtable_workload()};
+                                        &remote_workload(), &hashtable_workload(), &log_workload()};
   return kWorkloads;
 }
 

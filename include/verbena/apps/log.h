@@ -286,13 +286,18 @@ class LogReader {
   // The records that follow, as many as a chunk holds; none if there are none yet, or if what comes
   // next is not complete: call again, by and by. They are valid until the next call. Two to four
   // round trips.
-  //   kLimitExceeded      what comes next was trimmed: the reader was too slow. Open another one
+  //   kLimitExceeded      what comes next was trimmed: the reader was too slow; seek(LogStart::kOldest)
   //   kProtocolViolation  a record fails its CRC, on all replicas: see skip_damaged()
   //   kUnavailable        a connection broke; open the log anew at position()
   // An error does not move the reader.
   virtual Result<std::span<const LogRecord>> next() = 0;
   // Where next() goes on: the records before it have been read.
   virtual LogPosition position() const = 0;
+  // Goes on elsewhere, as if the reader had been opened with this start. One round trip for each
+  // replica. On failure the reader stays where it is.
+  //   kInvalidArgument    the position is beyond the log's end
+  //   kLimitExceeded      the position was trimmed
+  virtual Status seek(LogStart start, LogPosition position = 0) = 0;
   // Leaves out the batch that next() found damaged.
   //   kInvalidArgument  the last call of next() did not
   virtual Status skip_damaged() = 0;

@@ -93,7 +93,10 @@ std::string application_table(const std::vector<PointResult>& results,
     if (kinds.size() > 1) {
       for (const size_t kind : kinds) row.push_back(kind_text(result, kind));
     }
-    for (const MetricColumn& column : columns) row.push_back(metric_text(result, column.metric));
+    for (const MetricColumn& column : columns) {
+      row.push_back(column.text != nullptr ? column.text(result)
+                                           : metric_text(result, column.metric));
+    }
     row.insert(row.end(), {cost_text(cost), fmt::format("{}", result.runs.size())});
     rows.push_back(std::move(row));
   }

@@ -13,10 +13,11 @@
 
 namespace verbena::bench {
 
-// One of WorkloadTraits::metrics.
+// One of WorkloadTraits::metrics, or what `text` says.
 struct MetricColumn {
   std::string_view name;
-  size_t metric;
+  size_t metric = 0;
+  std::string (*text)(const PointResult&) = nullptr;
 };
 
 // The axes named in `always`, and each on which points differ from what is usual.
@@ -27,7 +28,7 @@ std::string axis_text(const Axis& axis, const Point& point);
 // "-" where there is none.
 std::string metric_text(const PointResult& result, size_t metric);
 
-// `legend` says what the columns of metrics mean.
+// `legend` says what `columns` mean.
 std::string application_table(const std::vector<PointResult>& results,
                               std::span<const std::string_view> always,
                               std::span<const MetricColumn> columns, std::string_view legend);
