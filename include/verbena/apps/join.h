@@ -54,8 +54,8 @@ struct JoinOptions {
   // The most bytes that input, working memory and result may take together. 0: what the machine has
   // available (also by the limits of its control group), less a fifth.
   uint64_t memory_limit_bytes = 0;
-  // 0: one for each CPU of the process; there are never more. 1: all is done in the calling thread, without oneTBB, as in
-  // a simulation it must be.
+  // 0: one for each CPU of the process; there are never more. 1: all is done in the calling thread,
+  // without oneTBB, as in a simulation it must be.
   uint32_t threads = 0;
 };
 
