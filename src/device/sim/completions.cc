@@ -58,8 +58,8 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   }
   if (found > 0 && thread != nullptr) {
     bool messages = false;
-    Time each = profile.poll_completion + profile.cpu_device_line;
-    if (cq.node->remote(*thread)) each += profile.cpu_remote_line;
+    Time each = profile.poll_completion + profile.cpu_device_line +
+                cq.node->remote_line(thread->socket, cq.socket, as_context(verbs->context).socket);
     for (int i = 0; i < found; ++i) {
       // A receive's message is touched next; a send's completion is only counted.
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;

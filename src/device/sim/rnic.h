@@ -127,6 +127,8 @@ class Rnic {
   bool take_write(QueuePair& qp, Packet* packet);
   bool take_send(QueuePair& qp, Packet* packet);
   void land(QueuePair& qp, Packet* packet, Region* region);
+  // Of a queue pair, for the entry of a completion queue.
+  Time write_completion(const QueuePair& qp, const Cq& cq);
   void record_placed(Recorder& recorder, const Packet& packet);
   // Copies between a gather list and bytes; false: memory that is not registered so.
   bool gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes, uint64_t length);
@@ -193,8 +195,12 @@ class Rnic {
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
   Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
-  Time bus_read(uint64_t bytes);   // when data that is asked for now is there
-  Time bus_write(uint64_t bytes);  // when data that is sent now is visible
+  // When data that is asked for now is there, and when data that is sent now is visible; `far`: on
+  // another socket than the port.
+  Time bus_read(uint64_t bytes, bool far = false);
+  Time bus_write(uint64_t bytes, bool far = false);
+  // Whether the first piece of a gather list is.
+  bool is_far(const QueuePair& qp, const ibv_sge* sges, uint32_t count);
   Time bus_up_free_at() const;
 
   Simulation& simulation_;
