@@ -108,12 +108,6 @@ int dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 
-// Where memory lies that is made now: near to the thread, or outside of all to the device.
-uint32_t socket_here(ibv_context* verbs) {
-  const Fiber* const thread = node_of(verbs).simulation.running();
-  return thread != nullptr ? thread->socket : as_context(verbs).socket;
-}
-
 ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
   Node& node = node_of(pd->context);
   Simulation& simulation = node.simulation;
@@ -124,8 +118,11 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
   region->verbs.length = length_bytes;
   region->node = &node;
   region->owner = simulation.running();
+  // What nobody placed lies near the thread, or outside of all near the device.
   const int placed = simulation.socket_of_memory(address, length_bytes);
-  region->socket = placed >= 0 ? static_cast<uint32_t>(placed) : socket_here(pd->context);
+  region->socket = placed >= 0                ? static_cast<uint32_t>(placed)
+                   : region->owner != nullptr ? region->owner->socket
+                                              : as_context(pd->context).socket;
   region->iova = iova;
   region->length_bytes = length_bytes;
   region->base = static_cast<std::byte*>(address);
@@ -172,7 +169,6 @@ ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_cha
   cq->verbs.cq_context = cq_context;
   cq->verbs.cqe = cqes;
   cq->node = &node_of(context);
-  cq->socket = socket_here(context);
   cq->poller = cq->node->simulation.running();
   cq->channel = channel != nullptr ? &as_channel(channel) : nullptr;
   cq->capacity = static_cast<uint32_t>(cqes);
@@ -264,7 +260,6 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   QueuePair& qp = node.rnic.add_queue_pair();
   qp.socket = as_context(pd->context).socket;
-  qp.wqes_socket = socket_here(pd->context);
   qp.verbs.context = pd->context;
   qp.verbs.pd = pd;
   qp.verbs.send_cq = init->send_cq;

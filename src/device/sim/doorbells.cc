@@ -143,7 +143,7 @@ void Rnic::take_doorbell() {
     return;
   }
   const Time free = bus_down_.free_at();
-  const Time there = bus_read(entries * kEntryBytes, qp.wqes_socket != qp.socket);
+  const Time there = bus_read(entries * kEntryBytes);
   if (Recorder* const recorder = simulation_.recorder()) {
     for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
       recorder->served(StepKind::kBusWait, StepKind::kWqeFetch, node_.number,

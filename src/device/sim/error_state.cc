@@ -42,7 +42,7 @@ void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
                    .message = message + 1};
   // Behind the payload of a READ, which went the same way.
   const Time free = bus_up_free_at();
-  const Time written = write_completion(qp, *qp.send_cq);
+  const Time written = bus_write(node_.profile.completion_bytes);
   const Time there = std::max(written, qp.place_at);
   if (Recorder* const recorder = simulation_.recorder()) {
     // The end of a READ; of what was only sent, no more than its acknowledgement.

@@ -57,7 +57,6 @@ struct Channel {
 struct Cq {
   ibv_cq verbs{};
   Node* node = nullptr;
-  uint32_t socket = 0;      // where its entries lie: that of who made it
   Fiber* poller = nullptr;  // who polled last
   Channel* channel = nullptr;
   bool armed = false;
@@ -171,8 +170,7 @@ struct RcResponder {
 struct QueuePair {
   ibv_qp verbs{};
   Node* node = nullptr;
-  uint32_t socket = 0;       // that its port is attached to
-  uint32_t wqes_socket = 0;  // where its WQEs lie: that of who made it
+  uint32_t socket = 0;  // that its port is attached to, and where its queues lie
   ibv_qp_cap cap{};
   bool signals_all = false;
   // What modify_qp set, as far as it matters here: ibv_qp_attr is large.

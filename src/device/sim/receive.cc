@@ -106,7 +106,7 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   Time there =
       packet->payload_bytes > 0 ? bus_write(packet->payload_bytes, far) : simulation_.now();
   const Time payload_there = there;
-  if (packet->cq != nullptr) there = std::max(there, write_completion(qp, *packet->cq));
+  if (packet->cq != nullptr) there = std::max(there, bus_write(node_.profile.completion_bytes));
   packet->region = region;
   advance(qp, *packet);
   if (packet->payload_bytes == 0 && packet->cq == nullptr) {

@@ -70,7 +70,7 @@ void Rnic::complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status) 
                                                  IBV_WC_RECV, qp.verbs.qp_num, 0),
                    .sender = nullptr,
                    .message = slot};
-  qp.place_at = std::max(qp.place_at, write_completion(qp, *qp.recv_cq));
+  qp.place_at = std::max(qp.place_at, bus_write(node_.profile.completion_bytes));
   simulation_.at(qp.place_at, place, packet);
 }
 

@@ -171,10 +171,6 @@ Time Rnic::bus_write(uint64_t bytes, bool far) {
          profile.pcie_one_way + (far ? profile.dma_remote : 0);
 }
 
-Time Rnic::write_completion(const QueuePair& qp, const Cq& cq) {
-  return bus_write(node_.profile.completion_bytes, cq.socket != qp.socket);
-}
-
 bool Rnic::is_far(const QueuePair& qp, const ibv_sge* sges, uint32_t count) {
   const Region* const region = count > 0 ? find_region(sges[0].lkey) : nullptr;
   return region != nullptr && region->socket != qp.socket;

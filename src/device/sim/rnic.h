@@ -127,8 +127,6 @@ class Rnic {
   bool take_write(QueuePair& qp, Packet* packet);
   bool take_send(QueuePair& qp, Packet* packet);
   void land(QueuePair& qp, Packet* packet, Region* region);
-  // Of a queue pair, for the entry of a completion queue.
-  Time write_completion(const QueuePair& qp, const Cq& cq);
   void record_placed(Recorder& recorder, const Packet& packet);
   // Copies between a gather list and bytes; false: memory that is not registered so.
   bool gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes, uint64_t length);
