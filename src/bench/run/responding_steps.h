@@ -19,7 +19,9 @@ class RespondingTarget {
 
   // Makes what requesting threads connect to.
   virtual Status prepare() = 0;
-  // `requesting` is the number of the thread that has come.
+  // How many connections come from so many requesting threads.
+  virtual uint32_t connections(uint32_t requesters) const { return requesters; }
+  // `requesting` is the number of the thread that has come, perhaps not for the first time.
   virtual Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) = 0;
   // Serves the phase of a kPrepare step: calls finished() of the team once requests can be
   // answered, and returns when the team halts.
