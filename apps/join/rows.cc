@@ -15,7 +15,7 @@ constexpr uint64_t kGrantBytes = uint64_t{1} << 20;
 
 Block block_of(const std::vector<uint8_t>& bytes) {
   Block block(bytes.size());
-  copy_bytes(block.as<char>(), bytes.data(), bytes.size());
+  if (!bytes.empty()) copy_bytes(block.as<char>(), bytes.data(), bytes.size());
   return block;
 }
 

@@ -55,6 +55,9 @@ struct alignas(64) DataPathCounters {
   uint64_t empty_queue_polls = 0;
   uint64_t full_queue_polls = 0;
   uint64_t consumed_words = 0;  // that another thread published
+
+  // Of a simulation, else null: the thread waits until its core has the line of a word.
+  void (*take_line)(const void* word) = nullptr;
 };
 
 #if defined(__GNUC__)
@@ -79,6 +82,12 @@ inline void count_either(bool found, uint64_t& there, uint64_t& empty) {
 }
 inline void count_poll(bool found) {
   count_either(found, data_path_counters.leading_polls, data_path_counters.empty_polls);
+}
+
+// Before a word is changed that other threads change in the same way.
+inline void take_line(const void* word) {
+  if (data_path_counters.take_line != nullptr) [[unlikely]]
+    data_path_counters.take_line(word);
 }
 
 }  // namespace internal
@@ -169,12 +178,12 @@ inline T consume_word(const T* address) {
 }
 
 // Changes a word that other threads change in the same way, sequentially consistent; each of them
-// takes the cache line. A hand-over, and the consumption of one. What the word was before.
+// takes the cache line, one after the other. A hand-over. What the word was before.
 template <typename T>
 inline T compare_and_swap_word(T* address, T expected, T desired) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  internal::take_line(address);
   internal::count(internal::data_path_counters.hand_overs);
-  internal::count(internal::data_path_counters.consumed_words);
   __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST,
                               __ATOMIC_SEQ_CST);
   return expected;
@@ -182,8 +191,8 @@ inline T compare_and_swap_word(T* address, T expected, T desired) {
 template <typename T>
 inline T fetch_and_add_word(T* address, T addend) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  internal::take_line(address);
   internal::count(internal::data_path_counters.hand_overs);
-  internal::count(internal::data_path_counters.consumed_words);
   return __atomic_fetch_add(address, addend, __ATOMIC_SEQ_CST);
 }
 

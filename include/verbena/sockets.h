@@ -13,8 +13,10 @@
 // declares two, each of which has a part of the processors that the process may use. Memory of
 // declared sockets is not placed, since the machine has but one kind. For tests, and to learn.
 //
-// In a simulation there is one socket, and nothing is placed: the profile says which threads are
-// far from the RNIC.
+// In a simulation a node has the sockets of its profile. Threads fill the cores of the first one,
+// then of the next, unless they say where they run; memory of the program's own lies on the socket
+// of the thread that registers it, unless it was placed before. Placing lasts until the memory is
+// deregistered.
 //
 // All of it is control path, and may be called from any thread.
 #pragma once
@@ -44,8 +46,9 @@ struct Socket {
 // that is not 1 to 64 is told in the log and means nothing.
 const std::vector<Socket>& machine_sockets();
 
-// The socket that an RNIC is attached to, as the system says. kAnySocket for soft0, which every
-// processor reaches in the same way, with declared sockets, and where the system does not say.
+// The socket that an RNIC is attached to, as the system or the simulation says. kAnySocket for
+// soft0, which every processor reaches in the same way, with declared sockets, and where the system
+// does not say.
 int socket_of(const Device& device);
 // The socket on which all of these pages really are; kAnySocket if they are on several, were never
 // touched, or it is not known. A system call for each 512 pages or so.

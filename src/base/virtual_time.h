@@ -5,6 +5,7 @@
 // may run on others, so what is current belongs to the thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,18 @@ class VirtualTime {
   virtual void join_thread(void* thread) = 0;
 
   virtual uint64_t random() = 0;
+
+  // --- sockets of the node that runs (verbena/sockets.h) ---
+  static constexpr uint32_t kMostSockets = 64;
+  virtual uint32_t sockets() = 0;
+  // To which a device of the simulation is attached; -1: it is none.
+  virtual int socket_of_device(const void* context) = 0;
+  // Where the running thread goes on.
+  virtual void run_on_socket(uint32_t socket) = 0;
+  // Says where memory lies that is registered from now on, until its registration ends.
+  virtual void place_on_socket(const void* memory, size_t bytes, uint32_t socket) = 0;
+  // As that said; -1: nobody did.
+  virtual int socket_of_memory(const void* memory, size_t bytes) = 0;
 
   // The running thread has just taken the response to a request that it posted: when, by now_ns(),
   // and where both lie. For who asks where a message's time goes; nothing else comes of it.

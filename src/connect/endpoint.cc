@@ -32,7 +32,7 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
   VERBENA_ASSIGN_OR_RETURN(
       RegisteredArena arena,
       RegisteredArena::create(domain, plan.arena_bytes, IBV_ACCESS_LOCAL_WRITE | plan.arena_access,
-                              wants_huge_pages(device, plan.huge_pages)));
+                              wants_huge_pages(device, plan.huge_pages), plan.arena_socket));
 
   // An error flushes every work request, signaled or not: there must be room for all of them.
   VERBENA_ASSIGN_OR_RETURN(auto send_completions,

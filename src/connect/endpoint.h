@@ -16,6 +16,7 @@ struct EndpointPlan {
   uint64_t arena_bytes = 0;
   // IBV_ACCESS_REMOTE_*: what the peer may do to the arena, and to memory registered elsewhere.
   unsigned arena_access = 0;
+  int arena_socket = kAnySocket;
   unsigned other_access = 0;
   uint32_t send_depth_wrs = 0;
   uint32_t max_send_sges = 1;

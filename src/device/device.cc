@@ -159,6 +159,7 @@ Result<Device> Device::open_without_faults(std::string_view name) {
   }
   if (name.starts_with(sim::kDevicePrefix)) {
     VERBENA_ASSIGN_OR_RETURN(ibv_context * context, sim::open_device(name));
+    name = name.substr(0, name.find(sim::kPortMark));
     return from_context(context, sim::close_device, &sim::control(), name, DeviceKind::kSimulated);
   }
   const HardwareDevices hardware;

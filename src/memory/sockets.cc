@@ -54,6 +54,16 @@ std::vector<Socket> find_sockets() {
                              : std::vector<Socket>{{.cpus = cpus, .numa_nodes = {}}};
 }
 
+// Of a simulated node, whose processors have no numbers.
+const std::vector<Socket>& simulated_sockets(uint32_t count) {
+  static const auto* const by_count = [] {
+    auto* const all = new std::vector<std::vector<Socket>>;
+    for (uint32_t i = 0; i <= VirtualTime::kMostSockets; ++i) all->emplace_back(i);
+    return all;
+  }();
+  return by_count->at(count);
+}
+
 Status check_socket(int socket) {
   const size_t count = machine_sockets().size();
   if (socket >= 0 && static_cast<size_t>(socket) < count) return Status::ok_status();
@@ -65,16 +75,13 @@ Status check_socket(int socket) {
 }  // namespace
 
 const std::vector<Socket>& machine_sockets() {
-  if (VirtualTime::current() != nullptr) {
-    // Where its threads and memory lie is the simulation's affair, not this machine's.
-    static const std::vector<Socket>* const simulated = new std::vector<Socket>(1);
-    return *simulated;
-  }
+  if (VirtualTime* const time = VirtualTime::current()) return simulated_sockets(time->sockets());
   static const std::vector<Socket>* const sockets = new std::vector<Socket>(find_sockets());
   return *sockets;
 }
 
 int socket_of(const ibv_context& device) {
+  if (VirtualTime* const time = VirtualTime::current()) return time->socket_of_device(&device);
   // Only devices of the kernel have a folder.
   if (device.device == nullptr || device.device->ibdev_path[0] == '\0') return kAnySocket;
   return socket_of_node(machine_sockets(), numa_node_of_device(device.device->ibdev_path));
@@ -83,6 +90,9 @@ int socket_of(const ibv_context& device) {
 int socket_of(const Device& device) { return socket_of(*device.get()); }
 
 int socket_of_memory(const void* memory, size_t bytes) {
+  if (VirtualTime* const time = VirtualTime::current()) {
+    return time->socket_of_memory(memory, bytes);
+  }
   const HwlocSet nodes;
   const hwloc_topology_t topology = machine_topology();
   if (topology == nullptr || bytes == 0 ||
@@ -102,6 +112,10 @@ int socket_of_memory(const void* memory, size_t bytes) {
 Status place_on_socket(void* memory, size_t bytes, int socket) {
   if (socket == kAnySocket) return Status::ok_status();
   VERBENA_RETURN_IF_ERROR(check_socket(socket));
+  if (VirtualTime* const time = VirtualTime::current()) {
+    time->place_on_socket(memory, bytes, static_cast<uint32_t>(socket));
+    return Status::ok_status();
+  }
   const std::vector<Socket>& sockets = machine_sockets();
   const std::vector<int>& numa_nodes = sockets[static_cast<size_t>(socket)].numa_nodes;
   if (sockets.size() == 1 || numa_nodes.empty() || bytes == 0) return Status::ok_status();
@@ -120,7 +134,10 @@ Status place_on_socket(void* memory, size_t bytes, int socket) {
 
 Status run_on_socket(int socket) {
   VERBENA_RETURN_IF_ERROR(check_socket(socket));
-  if (VirtualTime::current() != nullptr) return Status::ok_status();
+  if (VirtualTime* const time = VirtualTime::current()) {
+    time->run_on_socket(static_cast<uint32_t>(socket));
+    return Status::ok_status();
+  }
   const std::vector<int>& cpus = machine_sockets()[static_cast<size_t>(socket)].cpus;
   if (!cpus.empty() && pin_this_thread(cpus)) return Status::ok_status();
   return Status(StatusCode::kUnavailable,

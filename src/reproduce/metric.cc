@@ -93,6 +93,11 @@ std::optional<double> queue_pairs(const json& row) {
   return number_at(row, "queue_pairs", "most_per_node");
 }
 
+// Of all nodes that use the memory of one, at their ends.
+std::optional<double> opened_queue_pairs(const json& row) {
+  return number_at(row, "queue_pairs_to_back_end");
+}
+
 constexpr std::array kMetrics = {
     Metric{"value-bandwidth", Dimension::kBandwidth, value_bandwidth},
     Metric{"value-bandwidth-per-node", Dimension::kBandwidth, value_bandwidth_per_node},
@@ -110,6 +115,7 @@ constexpr std::array kMetrics = {
     Metric{"responder-instructions-per-byte", Dimension::kPlain, instructions_per_byte<'s'>},
     Metric{"empty-polls-percent", Dimension::kShare, empty_polls_percent},
     Metric{"round-trips", Dimension::kPlain, round_trips},
+    Metric{"opened-queue-pairs", Dimension::kPlain, opened_queue_pairs},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
 };
 

@@ -76,6 +76,24 @@ TEST_P(RemoteOn, SequencersOfEveryVersionAreMeasuredAndVerified) {
   }
 }
 
+TEST_P(RemoteOn, WritesOnSeveralSocketsAreMeasuredAndVerified) {
+  const json rows =
+      measure({"--sockets", "2", "--links", "all", "--threads", "1,3", "--nodes", "2", "--pending",
+               "1,4", "--operations", "300", "--region", "8KiB", "--verify"});
+  ASSERT_EQ(rows.size(), 4u * 2u * 2u);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("errors"), 0);
+    EXPECT_EQ(row.at("verified"), true);
+    const unsigned threads = row.at("threads");
+    EXPECT_EQ(row.at("requests_measured"), 2 * threads * 300);
+    const std::string links = row.at("links");
+    const unsigned of_proxies = links == "matched" || links == "proxied" ? 2 : 0;
+    const unsigned of_threads = links == "proxied" ? 0 : threads * (links == "matched" ? 1 : 2);
+    EXPECT_EQ(row.at("queue_pairs_to_back_end"), 2 * (of_proxies + of_threads));
+  }
+}
+
 TEST_P(RemoteOn, WritesAreMeasuredAndVerified) {
   const json rows = measure({"--consolidation", "all", "--pattern", "all", "--size", "32,200",
                              "--block", "256", "--theta", "1,4", "--pending", "1,3", "--threads",

@@ -107,6 +107,45 @@ TEST(Verbs, ASimulationIsTheSameEveryTime) {
   EXPECT_EQ(table(), table());
 }
 
+TEST(Verbs, SocketsOfThreadsAndMemoryAreAxes) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("verbs.json");
+  const Outcome outcome = run_tool(verbs(
+      {"--device", "sim:connectx3-40g", "--operation", "read,send", "--core-socket", "rnic,other",
+       "--memory-socket", "rnic,other", "--remote-core-socket", "rnic,other",
+       "--remote-memory-socket", "all", "--operations", "300", "--runs", "1", "--json", file}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json rows = json::parse(read_file(file))["results"];
+  // READs need no thread on the other side.
+  ASSERT_EQ(rows.size(), 2u * 2u * 3u + 2u * 2u * 2u * 3u);
+  std::map<std::string, double> latency_ns;
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("errors"), 0);
+    if (row.at("operation") != "read") continue;
+    latency_ns[row.at("core_socket").get<std::string>() + " " +
+               row.at("memory_socket").get<std::string>() + " " +
+               row.at("remote_memory_socket").get<std::string>()] = row.at("latency_ns").at("p50");
+  }
+  EXPECT_EQ(latency_ns.at("rnic rnic any"), latency_ns.at("rnic rnic rnic"));
+  EXPECT_LT(latency_ns.at("rnic rnic rnic"), latency_ns.at("rnic rnic other"));
+  EXPECT_LT(latency_ns.at("rnic rnic other"), latency_ns.at("other rnic other"));
+  EXPECT_LT(latency_ns.at("other rnic other"), latency_ns.at("other other other"));
+}
+
+TEST(Verbs, DeclaredSocketsAreUsed) {
+  const auto measure = [](const std::string& sockets) {
+    return ToolProcess({VERBENA_TOOL, "verbs", "--device", "soft0", "--core-socket", "other",
+                        "--remote-memory-socket", "other", "--operations", "300", "--runs", "1"},
+                       {{"VERBENA_SOCKETS", sockets}})
+        .wait();
+  };
+  EXPECT_EQ(measure("2").exit_code, 0);
+  const Outcome refused = measure("1");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err + refused.out, HasSubstr("this machine has one socket"));
+}
+
 TEST(Verbs, AnExperimentIsAFileOrRefused) {
   const ScratchDirectory scratch;
   write_file(

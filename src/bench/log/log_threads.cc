@@ -129,7 +129,7 @@ class LogStoreThread final : public RespondingTarget {
   Status prepare() override {
     const Point& point = job_.setup.point;
     const uint32_t front_ends = point.nodes * point.threads;
-    controls_.resize(front_ends + further_connections());
+    controls_.resize(connections(front_ends));
     VERBENA_ASSIGN_OR_RETURN(store_,
                              LogStore::expose(job_.device, job_.domain,
                                               {.capacity_bytes = log_settings(point).capacity_bytes,
@@ -140,7 +140,10 @@ class LogStoreThread final : public RespondingTarget {
     return Status::ok_status();
   }
 
-  uint32_t further_connections() const override { return is_formed(job_.setup.point) ? 1 : 0; }
+  // One more forms the log.
+  uint32_t connections(uint32_t requesters) const override {
+    return requesters + (is_formed(job_.setup.point) ? 1 : 0);
+  }
 
   // Front-ends wait for all stores, so these take them in in one order: once all have come.
   Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) override {

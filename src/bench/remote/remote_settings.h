@@ -20,6 +20,13 @@ enum class WordVersion : uint8_t {
 enum class ConsolidationKind : uint8_t { kNone, kShared, kExclusive };
 enum class WritePattern : uint8_t { kSequential, kRandom, kZipf };
 enum class Backoff : uint8_t { kOff, kOn };
+// How threads reach memory that lies on several sockets ("memsem" III-D).
+enum class SocketLinks : uint8_t {
+  kOne,      // each thread is connected to each part, all through the ports of the first socket
+  kMesh,     // the same, through the port of its own socket and that of the part's
+  kMatched,  // sockets are connected to their like only, and reach the others by proxies
+  kProxied,  // the same, and threads have no connections but those of the proxies
+};
 
 inline constexpr std::array kRemoteOperations = {RemoteOperation::kWrite, RemoteOperation::kLock,
                                                  RemoteOperation::kSequencer};
@@ -30,6 +37,8 @@ inline constexpr std::array kConsolidationKinds = {
 inline constexpr std::array kWritePatterns = {WritePattern::kSequential, WritePattern::kRandom,
                                               WritePattern::kZipf};
 inline constexpr std::array kBackoffs = {Backoff::kOff, Backoff::kOn};
+inline constexpr std::array kSocketLinks = {SocketLinks::kOne, SocketLinks::kMesh,
+                                            SocketLinks::kMatched, SocketLinks::kProxied};
 
 inline constexpr const char* remote_operation_name(RemoteOperation operation) {
   switch (operation) {
@@ -78,6 +87,23 @@ inline constexpr const char* write_pattern_name(WritePattern pattern) {
 inline constexpr const char* backoff_name(Backoff backoff) {
   return backoff == Backoff::kOn ? "on" : "off";
 }
+inline constexpr const char* socket_links_name(SocketLinks links) {
+  switch (links) {
+    case SocketLinks::kOne:
+      return "one";
+    case SocketLinks::kMesh:
+      return "mesh";
+    case SocketLinks::kMatched:
+      return "matched";
+    case SocketLinks::kProxied:
+      break;
+  }
+  return "proxied";
+}
+
+inline constexpr bool has_proxies(SocketLinks links) {
+  return links == SocketLinks::kMatched || links == SocketLinks::kProxied;
+}
 
 // What a point about remote memory has beside Point's own members. All requesting threads share one
 // lock or sequencer; of writes each has a part of the region of its own.
@@ -93,6 +119,9 @@ struct RemoteSettings {
   uint32_t theta = 16;
   uint32_t kept_blocks = 64;
   uint32_t range = 1;  // numbers at once
+  // On which the memory has a part each, and threads run in turn.
+  uint32_t sockets = 1;
+  SocketLinks links = SocketLinks::kMatched;
 };
 
 inline const RemoteSettings& remote_settings(const Point& point) {
@@ -115,6 +144,16 @@ inline constexpr uint64_t kGuardedOffset = 64;
 inline constexpr uint64_t kClaimsOffset = 128;
 inline constexpr uint64_t kClaims = uint64_t{1} << 16;
 
+// Of a thread, in the part of each socket; and all of that.
+inline uint64_t share_bytes(const Point& point) {
+  const RemoteSettings& settings = remote_settings(point);
+  const uint64_t places = settings.region_bytes / settings.size_bytes;
+  const uint64_t bytes = (places + settings.sockets - 1) / settings.sockets * settings.size_bytes;
+  return (bytes + 63) / 64 * 64;
+}
+inline uint64_t socket_bytes(const Point& point) {
+  return point.nodes * point.threads * share_bytes(point);
+}
 inline uint64_t part_bytes(const Point& point) {
   const RemoteSettings& settings = remote_settings(point);
   const uint64_t block = settings.block_bytes;
@@ -126,6 +165,9 @@ inline uint64_t part_offset(const Point& point, uint32_t requesting_thread) {
 inline uint64_t exposed_bytes(const Point& point) {
   switch (remote_settings(point).operation) {
     case RemoteOperation::kWrite:
+      if (remote_settings(point).sockets > 1) {
+        return remote_settings(point).sockets * socket_bytes(point);
+      }
       return part_offset(point, point.nodes * point.threads);
     case RemoteOperation::kLock:
       return kClaimsOffset;
@@ -137,6 +179,13 @@ inline uint64_t exposed_bytes(const Point& point) {
 
 // --- what is counted: places in Report::counters ---
 
-enum RemoteCounter : uint8_t { kCountedOperations, kRoundTrips, kAcquisitions, kAttempts };
+enum RemoteCounter : uint8_t {
+  kCountedOperations,
+  kRoundTrips,
+  kAcquisitions,
+  kAttempts,
+  kQueuePairs,  // of the nodes that use the memory
+  kBackEnds,
+};
 
 }  // namespace verbena::bench

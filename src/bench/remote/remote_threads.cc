@@ -12,6 +12,7 @@
 #include "src/bench/remote/remote_targets.h"
 #include "src/bench/remote/remote_thread.h"
 #include "src/bench/remote/sequencer_operation.h"
+#include "src/bench/remote/socket_targets.h"
 #include "src/bench/remote/write_operation.h"
 #include "src/bench/run/request_phases.h"
 #include "src/bench/run/responding_steps.h"
@@ -103,6 +104,12 @@ Status serve_writes(const RemoteThread& thread, ThreadReport& report, const Step
 
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   RemoteThread thread{.job = &job, .number = number};
+  if (thread.settings().sockets > 1) {
+    VERBENA_ASSIGN_OR_RETURN(const SocketRegions own, connect_socket_regions(job, number));
+    SocketWrites writes(thread, own);
+    serve(thread, report, step, Posted(writes));
+    return Status::ok_status();
+  }
   VERBENA_RETURN_IF_ERROR(connect(thread));
   switch (thread.settings().operation) {
     case RemoteOperation::kWrite:
@@ -128,6 +135,7 @@ class RemoteRespondingThread final : public RespondingTarget {
     const Point& point = job_.setup.point;
     const WordVersion version = remote_settings(point).version;
     if (version == WordVersion::kLocal) return Status::ok_status();
+    if (remote_settings(point).sockets > 1) return prepare_sockets();
     const uint32_t threads = point.nodes * point.threads;
     VERBENA_ASSIGN_OR_RETURN(region_, expose_region(job_.device, job_.domain,
                                                     {.size_bytes = exposed_bytes(point),
@@ -143,8 +151,14 @@ class RemoteRespondingThread final : public RespondingTarget {
     return Status::ok_status();
   }
 
-  Status connect(std::unique_ptr<ControlConnection> control, uint32_t /*requesting*/) override {
+  uint32_t connections(uint32_t requesters) const override {
+    const Point& point = job_.setup.point;
+    return remote_settings(point).sockets > 1 ? socket_connections(point) : requesters;
+  }
+
+  Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) override {
     controls_.push_back(std::move(control));
+    if (sockets_ != nullptr) return connect_sockets_of(requesting);
     if (region_ != nullptr) VERBENA_RETURN_IF_ERROR(region_->accept(*controls_.back()));
     if (server_ != nullptr) VERBENA_RETURN_IF_ERROR(server_->connect(*controls_.back()));
     return Status::ok_status();
@@ -159,6 +173,28 @@ class RemoteRespondingThread final : public RespondingTarget {
   }
 
  private:
+  Status prepare_sockets() {
+    const Point& point = job_.setup.point;
+    VERBENA_ASSIGN_OR_RETURN(ports_, SocketPorts::open(job_));
+    VERBENA_ASSIGN_OR_RETURN(
+        sockets_, expose_sockets(ports_->devices(), {.size_bytes = socket_bytes(point),
+                                                     .max_connections = socket_connections(point),
+                                                     .handshake_timeout_ns = kSetupTimeoutNs}));
+    next_part_.resize(size_t{point.nodes} * point.threads);
+    return Status::ok_status();
+  }
+
+  // A thread that is connected to each part comes once for each, in their order.
+  Status connect_sockets_of(uint32_t requesting) {
+    ControlConnection& control = *controls_.back();
+    const RemoteSettings& settings = remote_settings(job_.setup.point);
+    if (has_proxies(settings.links)) return sockets_->accept(control);
+    if (requesting >= next_part_.size() || next_part_[requesting] == settings.sockets) {
+      return {StatusCode::kProtocolViolation, "a thread has come more often than there are parts"};
+    }
+    return sockets_->part(next_part_[requesting]++).accept(control);
+  }
+
   void serve_calls(const Phase& phase) {
     std::unique_ptr<PollCost> cost;
     if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
@@ -180,6 +216,10 @@ class RemoteRespondingThread final : public RespondingTarget {
   std::vector<std::unique_ptr<ControlConnection>> controls_;
   std::unique_ptr<ExposedRegion> region_;
   std::unique_ptr<LockServer> server_;
+  // Of a point with several sockets.
+  std::unique_ptr<SocketPorts> ports_;
+  std::unique_ptr<ExposedSockets> sockets_;
+  std::vector<uint32_t> next_part_;  // of requesting threads
 };
 
 }  // namespace

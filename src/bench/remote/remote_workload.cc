@@ -36,6 +36,13 @@ All combinations of the lists are measured; what means nothing to an operation i
   remote     in remote memory: compare-and-swap and fetch-and-add by the RNIC
   rpc        at a server, whose one thread answers calls by SEND and RECEIVE
 
+--sockets gives each of so many sockets a part of the memory, and writes go to all parts in turn or
+at random; thread i runs on socket i. --links says which sockets are connected:
+  one        all through the RNIC or its port of the first socket, wherever threads and memory are
+  mesh       each thread to each part, through the ports of their sockets
+  matched    sockets to their like; a thread reaches other parts by the proxy of their socket
+  proxied    the same, and the part of its own socket, too
+
 Who finds the lock held tries again; with --backoff on after a pause, which doubles from 1 us to
 64 us. --verify checks that nobody has the lock beside its holder, that no number is given twice,
 and that the region has what was written last.
@@ -48,13 +55,14 @@ constexpr std::array<std::string_view, 3> kExamples = {
     "verbena remote --operation sequencer --version remote,rpc --nodes 1,...,8 --device "
     "sim:connectx3-40g"};
 
-constexpr std::array<std::string_view, 4> kLineAxes = {"operation", "version", "backoff",
-                                                       "consolidation"};
+constexpr std::array<std::string_view, 5> kLineAxes = {"operation", "version", "backoff",
+                                                       "consolidation", "links"};
 
 constexpr std::array kMetrics = {
     ShareMetric{
         .json = "round_trips_per_operation", .part = kRoundTrips, .whole = kCountedOperations},
-    ShareMetric{.json = "attempts_per_acquisition", .part = kAttempts, .whole = kAcquisitions}};
+    ShareMetric{.json = "attempts_per_acquisition", .part = kAttempts, .whole = kAcquisitions},
+    ShareMetric{.json = "queue_pairs_to_back_end", .part = kQueuePairs, .whole = kBackEnds}};
 
 // What means nothing to the operation is as usual, so that equal points are one.
 void fit_settings(Point& point) {
@@ -67,6 +75,7 @@ void fit_settings(Point& point) {
     settings.pattern = usual.pattern;
     settings.size_bytes = usual.size_bytes;
     settings.region_bytes = usual.region_bytes;
+    settings.sockets = usual.sockets;
   }
   if (settings.consolidation == ConsolidationKind::kNone) {
     settings.block_bytes = usual.block_bytes;
@@ -75,6 +84,7 @@ void fit_settings(Point& point) {
   }
   if (settings.operation != RemoteOperation::kLock) settings.backoff = usual.backoff;
   if (settings.operation != RemoteOperation::kSequencer) settings.range = usual.range;
+  if (settings.sockets == 1) settings.links = usual.links;
   if (!can_be_pending(settings)) point.pending = 1;
 }
 
@@ -116,6 +126,12 @@ class RemoteWorkload : public Workload {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("a block of {} B is no power of two; choose --block {}",
                                 settings.block_bytes, std::bit_floor(settings.block_bytes)));
+    }
+    if (settings.sockets > 1 && settings.consolidation != ConsolidationKind::kNone) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("writes on {} sockets are not consolidated here; leave --sockets "
+                                "at 1, or --consolidation at none",
+                                settings.sockets));
     }
     if (settings.size_bytes > settings.region_bytes) {
       return Status(StatusCode::kInvalidArgument,
@@ -181,7 +197,10 @@ class RemoteWorkload : public Workload {
           settings.operation == RemoteOperation::kLock && settings.backoff == Backoff::kOn;
       return operation + " " + word_version_name(settings.version) + (pauses ? " back-off" : "");
     }
-    if (settings.consolidation == ConsolidationKind::kNone) return operation;
+    if (settings.consolidation == ConsolidationKind::kNone) {
+      return settings.sockets == 1 ? operation
+                                   : operation + " " + socket_links_name(settings.links);
+    }
     return operation + " " + consolidation_kind_name(settings.consolidation);
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -33,14 +34,23 @@ class WrittenPart {
     const uint64_t place = places_.next();
     if (!numbers_.empty()) [[unlikely]]
       fill(place);
-    return {offset_bytes_ + place * size_bytes_, value_};
+    return {offset_of(place), value_};
   }
   // Places whose bytes in the region are others than those that were written last.
-  Result<uint64_t> mismatches(verbena::RemoteRegion& region) const;
+  // `read` fills a span from an offset of the region.
+  Result<uint64_t> mismatches(
+      const std::function<Status(uint64_t offset_bytes, std::span<char> into)>& read) const;
 
  private:
   void fill(uint64_t place);
+  // On several sockets, whose parts lie one behind the other, places lie in turn.
+  uint64_t offset_of(uint64_t place) const {
+    if (sockets_ == 1) return offset_bytes_ + place * size_bytes_;
+    return place % sockets_ * socket_bytes_ + offset_bytes_ + place / sockets_ * size_bytes_;
+  }
 
+  const uint32_t sockets_;
+  const uint64_t socket_bytes_;
   const uint64_t offset_bytes_;
   const uint32_t size_bytes_;
   const uint64_t key_;

@@ -3,11 +3,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "src/base/runtime.h"
 #include "src/bench/experiment/topology.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/thread_team.h"
@@ -33,6 +37,31 @@ struct alignas(64) ThreadActivity {
   std::atomic<uint64_t> count{0};
 };
 
+// Carried out by the thread that comes first, while the others that come wait for its end.
+class Once {
+ public:
+  Status run(const std::function<Status()>& make) {
+    std::unique_lock lock(mutex_);
+    if (std::exchange(begun_, true)) {
+      ended_.wait(lock, [this] { return result_.has_value(); });
+      return *result_;
+    }
+    lock.unlock();
+    const Status made = make();
+    lock.lock();
+    result_ = made;
+    lock.unlock();
+    ended_.notify_all();
+    return made;
+  }
+
+ private:
+  std::mutex mutex_;
+  Condition ended_;
+  bool begun_ = false;
+  std::optional<Status> result_;
+};
+
 struct NodeJob {
   const Device& device;
   const ProtectionDomain& domain;
@@ -46,6 +75,7 @@ struct NodeJob {
   std::vector<ThreadAddress> addresses{};
   // From the end of that step on: what the node's threads share, which one of them makes in it.
   std::shared_ptr<void> shared{};
+  Once making_shared{};
 
   const Wiring& wiring() const { return shared_wiring->requests; }
   const Wiring& connections() const { return shared_wiring->connections; }

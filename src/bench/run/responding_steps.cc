@@ -51,8 +51,7 @@ Status listen_and_serve(NodeJob& job, uint32_t number, RespondingTarget& target,
                         ThreadReport& report, Step& step) {
   VERBENA_RETURN_IF_ERROR(target.prepare());
   const uint32_t requesters =
-      static_cast<uint32_t>(job.connections().responding[number].peers.size()) +
-      target.further_connections();
+      target.connections(static_cast<uint32_t>(job.connections().responding[number].peers.size()));
   {
     VERBENA_ASSIGN_OR_RETURN(ControlListener listener, listen(job, requesters));
     report.address = {job.address, listener.port()};

@@ -19,9 +19,10 @@ class RespondingTarget {
 
   // Makes what requesting threads connect to.
   virtual Status prepare() = 0;
-  // Connections that come beside one from each requesting thread that is wired to this one.
-  virtual uint32_t further_connections() const { return 0; }
-  // `requesting` is the number of the thread that has come, or what it said instead.
+  // How many connections come, once prepared, where so many requesting threads are wired to this one.
+  virtual uint32_t connections(uint32_t requesters) const { return requesters; }
+  // `requesting` is the number of the thread that has come, perhaps not for the first time, or what
+  // it said instead.
   virtual Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) = 0;
   // Serves the phase of a kPrepare step: calls finished() of the team once requests can be
   // answered, and returns when the team halts.

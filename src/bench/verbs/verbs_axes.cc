@@ -43,6 +43,15 @@ struct PatternNames {
   }
 };
 
+struct SocketPlaceNames {
+  using Value = SocketPlace;
+  static std::span<const SocketPlace> all() { return kSocketPlaces; }
+  static const char* name(SocketPlace place) { return socket_place_name(place); }
+  static Result<SocketPlace> parse(std::string_view text) {
+    return parse_one_name<SocketPlaceNames>("socket", text);
+  }
+};
+
 constexpr std::array kAxes = {
     kThreadsAxis,
     size_axis<kSizeLimits, &Settings::size_bytes>("size", "size_bytes", "64",
@@ -56,6 +65,18 @@ constexpr std::array kAxes = {
     kPostBatchAxis,
     kInlineAxis,
     kHugePagesAxis,
+    name_axis<SocketPlaceNames, &Settings::remote_core>(
+        "remote-core-socket", "remote_core_socket", "socket", "any",
+        "The same of the other side's threads, which only SENDs need"),
+    name_axis<SocketPlaceNames, &Settings::remote_memory>("remote-memory-socket",
+                                                          "remote_memory_socket", "socket", "any",
+                                                          "The same of the other side's regions"),
+    name_axis<SocketPlaceNames, &Settings::memory>(
+        "memory-socket", "memory_socket", "socket", "any",
+        "The same of the regions of the threads that post"),
+    name_axis<SocketPlaceNames, &Settings::core>(
+        "core-socket", "core_socket", "socket", "any",
+        "Socket of the threads that post: that of the RNIC, another one, any, or all"),
     name_axis<PatternNames, &Settings::local>(
         "local", "local_pattern", "access pattern", "seq",
         "Order of addresses in the local region: seq, rand, or all"),

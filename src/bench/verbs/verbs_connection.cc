@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/bench/run/coordination.h"
+#include "src/bench/run/socket_choice.h"
 #include "src/bench/verbs/verbs_settings.h"
 #include "src/connect/exchange.h"
 
@@ -49,8 +50,11 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
   if (device.info().atomics) access |= IBV_ACCESS_REMOTE_ATOMIC;
   const bool gathers = has_entries(verbs.operation) && verbs.method == VectorMethod::kSgl;
   const bool receives = responds && verbs.operation == Operation::kSend;
+  VERBENA_RETURN_IF_ERROR(run_at(responds ? verbs.remote_core : verbs.core, device));
   connect::EndpointPlan plan;
   plan.arena_bytes = verbs.region_bytes;
+  VERBENA_ASSIGN_OR_RETURN(plan.arena_socket,
+                           choose_socket(responds ? verbs.remote_memory : verbs.memory, device));
   plan.arena_access = access;
   plan.send_depth_wrs = responds ? 1 : send_depth(point);
   plan.max_send_sges = gathers ? verbs.entries : 1;

@@ -30,7 +30,8 @@ struct VerbsConnection {
 
 // Makes all of it for `point`, and connects with what the other side made for the same point.
 // `responds`: this side is the one that operations reach; its receives, each as long as a work
-// request of the other side, are posted before anything can come. Control path.
+// request of the other side, are posted before anything can come. The calling thread goes
+// to the socket that the point has for this side. Control path.
 Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDomain& domain,
                                       const Point& point, bool responds,
                                       ControlConnection& control);

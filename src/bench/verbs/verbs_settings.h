@@ -7,6 +7,7 @@
 #include <span>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/socket_place.h"
 #include "verbena/remote_vector.h"
 
 namespace verbena::bench {
@@ -69,6 +70,11 @@ struct VerbsSettings {
   AccessPattern local = AccessPattern::kSequential;
   AccessPattern remote = AccessPattern::kSequential;
   uint64_t region_bytes = uint64_t{1} << 20;
+  // Of the threads that post and of their region, and the same of the other side.
+  SocketPlace core = SocketPlace::kAny;
+  SocketPlace memory = SocketPlace::kAny;
+  SocketPlace remote_core = SocketPlace::kAny;
+  SocketPlace remote_memory = SocketPlace::kAny;
 
   uint32_t requests_per_operation() const {
     return method == VectorMethod::kDoorbell ? entries : 1;

@@ -33,6 +33,9 @@ which nobody writes. Its latency is what polling so many channels takes.
 Addresses: a region is used from its beginning to its end, again and again (seq), or each place is
 drawn at random (rand).
 
+Sockets: where a machine has several, the sockets of threads and regions can be chosen on both sides,
+by what the RNIC is attached to (rnic) or is not (other). VERBENA_SOCKETS=2 declares two.
+
 Latency is the time from before the CPU work and the post of an operation until its completion is
 polled. WRITEs, READs and atomics complete when the other side has acknowledged them, on soft0 when
 they are done. The bytes are not checked; 'verbena bench --verify' does that.
@@ -88,6 +91,7 @@ class VerbsWorkload : public Workload {
     // Each thread has its queue pair to a thread of its own on the other node.
     point.responder_threads = point.threads;
     Settings& settings = verbs_settings(point);
+    if (settings.operation != Operation::kSend) settings.remote_core = SocketPlace::kAny;
     if (is_atomic(settings.operation)) {
       settings.size_bytes = sizeof(uint64_t);
       if (settings.entries > 1 && settings.method != VectorMethod::kDoorbell) {

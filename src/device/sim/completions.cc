@@ -58,8 +58,9 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   }
   if (found > 0 && thread != nullptr) {
     bool messages = false;
-    Time each = profile.poll_completion + profile.cpu_device_line;
-    if (cq.node->remote(*thread)) each += profile.cpu_remote_line;
+    const uint32_t port = as_context(verbs->context).socket;  // queues lie there
+    Time each = profile.poll_completion + profile.cpu_device_line +
+                cq.node->remote_line(thread->socket, port, port);
     for (int i = 0; i < found; ++i) {
       // A receive's message is touched next; a send's completion is only counted.
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;

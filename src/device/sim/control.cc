@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -117,6 +118,11 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
   region->verbs.length = length_bytes;
   region->node = &node;
   region->owner = simulation.running();
+  // What nobody placed lies near the thread, or outside of all near the device.
+  const int placed = simulation.socket_of_memory(address, length_bytes);
+  region->socket = placed >= 0                ? static_cast<uint32_t>(placed)
+                   : region->owner != nullptr ? region->owner->socket
+                                              : as_context(pd->context).socket;
   region->iova = iova;
   region->length_bytes = length_bytes;
   region->base = static_cast<std::byte*>(address);
@@ -135,6 +141,7 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
 
 int dereg_mr(ibv_mr* verbs) {
   Region& region = as_region(verbs);
+  region.node->simulation.forget_place(region.base, region.length_bytes);
   region.node->rnic.remove_region(verbs->rkey);
   return 0;
 }
@@ -252,6 +259,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     return nullptr;
   }
   QueuePair& qp = node.rnic.add_queue_pair();
+  qp.socket = as_context(pd->context).socket;
   qp.verbs.context = pd->context;
   qp.verbs.pd = pd;
   qp.verbs.send_cq = init->send_cq;
@@ -433,6 +441,18 @@ Result<ibv_context*> open_device(std::string_view name) {
                               name, name));
   }
   Node& node = *simulation->here();
+  uint64_t socket = 0;
+  if (const size_t at = name.find(kPortMark); at != std::string_view::npos) {
+    const std::string_view number = name.substr(at + 1);
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), socket);
+    if (error != std::errc() || end != number.data() + number.size() ||
+        socket >= node.profile.sockets) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("{} names no socket of this node; choose {}0 to {}{}", name,
+                                kPortMark, kPortMark, node.profile.sockets - 1));
+    }
+    name = name.substr(0, at);
+  }
   if (name.substr(kDevicePrefix.size()) != node.profile.name) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("this simulated node has the RNIC {}{}, not {}", kDevicePrefix,
@@ -440,6 +460,7 @@ Result<ibv_context*> open_device(std::string_view name) {
   }
   auto* context = new Context;
   context->node = &node;
+  context->socket = static_cast<uint32_t>(socket);
   ibv_context& verbs = context->verbs;
   verbs.device = device_of(std::string(name));
   verbs.cmd_fd = -1;

@@ -28,6 +28,7 @@ enum class NakCode : uint8_t { kNone, kRnr, kSequence, kAccess, kInvalid, kOpera
 struct Context {
   ibv_context verbs{};
   Node* node = nullptr;
+  uint32_t socket = 0;  // that the RNIC's port is attached to
   std::deque<ibv_async_event> events;
 };
 
@@ -35,6 +36,7 @@ struct Region {
   ibv_mr verbs{};
   Node* node = nullptr;
   Fiber* owner = nullptr;  // the thread that polls what devices write there
+  uint32_t socket = 0;     // where the memory lies
   uint64_t iova = 0;
   uint64_t length_bytes = 0;
   std::byte* base = nullptr;
@@ -168,6 +170,7 @@ struct RcResponder {
 struct QueuePair {
   ibv_qp verbs{};
   Node* node = nullptr;
+  uint32_t socket = 0;  // that its port is attached to, and where its queues lie
   ibv_qp_cap cap{};
   bool signals_all = false;
   // What modify_qp set, as far as it matters here: ibv_qp_attr is large.
@@ -218,7 +221,7 @@ struct QueuePair {
   uint64_t send_message = 0;
   uint32_t send_packet = 0;
   Time send_after = 0;
-  Time translating = 0;      // that the next WQE still has to wait for
+  Time waiting = 0;          // that the next WQE still has to, for the payload of this one
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
   bool queued = false;       // in the sending side's ring

@@ -90,8 +90,8 @@ int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
   return 0;
 }
 
-// Where the gather list is memory that the queue pair may not use.
-bool local_memory_fails(QueuePair& qp, uint64_t number) {
+// Where the gather list is memory that the queue pair may not use. `thread` copies where it lies.
+bool local_memory_fails(QueuePair& qp, uint64_t number, Fiber* thread) {
   const Wqe& wqe = qp.wqe(number);
   if (wqe.inlined) return false;
   const bool written = asks_for_data(wqe.opcode);
@@ -104,6 +104,7 @@ bool local_memory_fails(QueuePair& qp, uint64_t number) {
         (written && (region->access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
       return true;
     }
+    if (thread != nullptr) thread->buffers = region->socket;
   }
   return false;
 }
@@ -120,7 +121,7 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
                        : profile.post_doorbell;
   const Fiber* const thread = simulation.running();
   if (thread == nullptr) return with_wqe;
-  if (qp.node->remote(*thread)) cost += profile.cpu_remote_mmio;
+  if (thread->socket != qp.socket) cost += profile.cpu_remote_mmio;
   // A plain doorbell is one store; a WQE is several, which threads must not mix.
   Recorder* const recorder = simulation.recorder();
   if (profile.blueflame_lock_alone == 0 || !with_wqe) {
@@ -183,7 +184,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
     return error;
   }
   for (uint64_t number = before; number < qp.posted; ++number) {
-    if (local_memory_fails(qp, number)) qp.wqe(number).bad = true;
+    if (local_memory_fails(qp, number, simulation.running())) qp.wqe(number).bad = true;
   }
   const uint64_t count = qp.posted;
   const bool with_wqe = charge_doorbell(qp, entries, qp.wqe(count - 1));

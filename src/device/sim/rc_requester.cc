@@ -90,7 +90,7 @@ void Rnic::response_received(Packet* packet) {
   const uint64_t message = packet->message;
   const bool last = packet->last;
   const Time free = bus_up_free_at();
-  const Time there = bus_write(packet->payload_bytes);
+  const Time there = bus_write(packet->payload_bytes, is_far(qp, qp.sges_of(message), wqe.sges));
   qp.place_at = std::max(qp.place_at, there);
   if (Recorder* const recorder = simulation_.recorder()) {
     const StepOf of = Recorder::of(*packet);

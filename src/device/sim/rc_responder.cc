@@ -136,7 +136,9 @@ bool Rnic::take_atomic(QueuePair& qp, Packet* packet) {
   packet->region = region;
   respond(qp, {.message = packet->message, .atomic = true});
   // Behind what was written before.
-  const Time done = atomics_.serve(simulation_.now(), node_.profile.atomic_operation);
+  const Profile& profile = node_.profile;
+  const Time remote = region->socket != qp.socket ? profile.dma_remote : 0;
+  const Time done = atomics_.serve(simulation_.now(), profile.atomic_operation + remote);
   simulation_.at(std::max(done, qp.place_at), atomic_done, packet);
   return true;
 }
@@ -191,13 +193,14 @@ void Rnic::fetch_responses(QueuePair& qp) {
       const uint32_t index = response.fetched + response.fetching;
       const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
       const Time free = bus_down_.free_at();
-      const Time read = bus_read(bytes);
+      Region* const region = find_region(response.rkey);
+      const Time read = bus_read(bytes, region != nullptr && region->socket != qp.socket);
       // Behind what was written before: reads do not pass writes on the bus.
       Time there = std::max(read, qp.place_at);
       const Time ordered = there;
       const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
-      if (Region* const region = find_region(response.rkey)) {
-        if (region->covers(address, bytes)) there += translation_delay(*region, address, bytes);
+      if (region != nullptr && region->covers(address, bytes)) {
+        there += translation_delay(*region, address, bytes);
       }
       if (Recorder* const recorder = simulation_.recorder()) {
         const StepOf of{.message = {.node = qp.peer_node->number,

@@ -96,10 +96,17 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   }
   // What comes behind it waits for its translations, too.
   if (delay > 0) qp.receive_at = std::max(qp.receive_at, simulation_.now()) + delay;
+  bool far = region != nullptr && region->socket != qp.socket;
+  if (packet->payload_bytes > 0 && region == nullptr) {
+    ReceiveQueue& queue = qp.receive_queue();
+    const uint64_t slot = packet->entry.message;
+    far = is_far(qp, queue.sges_of(slot), queue.receives[slot].sges);
+  }
   const Time free = bus_up_free_at();
-  Time there = packet->payload_bytes > 0 ? bus_write(packet->payload_bytes) : simulation_.now();
+  Time there =
+      packet->payload_bytes > 0 ? bus_write(packet->payload_bytes, far) : simulation_.now();
   const Time payload_there = there;
-  if (packet->cq != nullptr) there = bus_write(node_.profile.completion_bytes);
+  if (packet->cq != nullptr) there = std::max(there, bus_write(node_.profile.completion_bytes));
   packet->region = region;
   advance(qp, *packet);
   if (packet->payload_bytes == 0 && packet->cq == nullptr) {
@@ -198,6 +205,10 @@ void Rnic::place(void* object, uint64_t) {
       std::memcpy(packet->region->at(packet->address + packet->offset), packet->bytes,
                   packet->payload_bytes);
       owner = packet->region->owner;
+      if (owner != nullptr) {
+        owner->written_memory = packet->region->socket;
+        owner->written_by = qp.socket;
+      }
       if (owner != nullptr && packet->last && packet->cq == nullptr) ++owner->unseen;
     }
     if (owner != nullptr) simulation.wake(*owner, simulation.now());

@@ -86,7 +86,7 @@ void Rnic::reset(QueuePair& qp) {
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
   qp.pacing = qp.queued = false;
   qp.turn_sent = 0;
-  qp.translating = 0;
+  qp.waiting = 0;
   ++qp.fetch_epoch;
   qp.expected_message = 0;
   qp.expected_packet = 0;
@@ -149,25 +149,31 @@ Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
 
 namespace {
 
-Time bus_time(const Profile& profile, uint64_t bytes, Time kib) {
+Time bus_time(const Profile& profile, uint64_t bytes, Time kib, bool far) {
   const uint64_t packets = (bytes + profile.pcie_payload_bytes - 1) / profile.pcie_payload_bytes;
-  return std::max((bytes + packets * profile.pcie_header_bytes) * kib, bytes * profile.dma_kib) /
+  return std::max((bytes + packets * profile.pcie_header_bytes) * kib,
+                  bytes * (far ? profile.dma_remote_kib : profile.dma_kib)) /
          1024;
 }
 
 }  // namespace
 
-Time Rnic::bus_read(uint64_t bytes) {
+Time Rnic::bus_read(uint64_t bytes, bool far) {
   const Profile& profile = node_.profile;
-  return bus_down_.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_down_kib)) +
-         profile.pcie_read;
+  return bus_down_.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_down_kib, far)) +
+         profile.pcie_read + (far ? profile.dma_remote : 0);
 }
 
-Time Rnic::bus_write(uint64_t bytes) {
+Time Rnic::bus_write(uint64_t bytes, bool far) {
   const Profile& profile = node_.profile;
   Server& bus = profile.pcie_shared != 0 ? bus_down_ : bus_up_;
-  return bus.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_up_kib)) +
-         profile.pcie_one_way;
+  return bus.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_up_kib, far)) +
+         profile.pcie_one_way + (far ? profile.dma_remote : 0);
+}
+
+bool Rnic::is_far(const QueuePair& qp, const ibv_sge* sges, uint32_t count) {
+  const Region* const region = count > 0 ? find_region(sges[0].lkey) : nullptr;
+  return region != nullptr && region->socket != qp.socket;
 }
 
 Time Rnic::bus_up_free_at() const {

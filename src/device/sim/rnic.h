@@ -193,8 +193,12 @@ class Rnic {
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
   Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
-  Time bus_read(uint64_t bytes);   // when data that is asked for now is there
-  Time bus_write(uint64_t bytes);  // when data that is sent now is visible
+  // When data that is asked for now is there, and when data that is sent now is visible; `far`: on
+  // another socket than the port.
+  Time bus_read(uint64_t bytes, bool far = false);
+  Time bus_write(uint64_t bytes, bool far = false);
+  // Whether the first piece of a gather list is.
+  bool is_far(const QueuePair& qp, const ibv_sge* sges, uint32_t count);
   Time bus_up_free_at() const;
 
   Simulation& simulation_;

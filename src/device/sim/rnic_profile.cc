@@ -13,6 +13,8 @@
 #include <set>
 #include <sstream>
 
+#include "src/base/virtual_time.h"
+
 namespace verbena::sim {
 
 namespace {
@@ -52,7 +54,7 @@ struct Parameter {
 constexpr Parameter kParameters[] = {
     {"cpu_clock", Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
     {"cores", Unit::kCount, &Profile::cores, "cores per socket"},
-    {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC is attached to the first"},
+    {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC has a port on each, and is used by that of the first"},
     {"hyperthread_slowdown", Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
     {"cpu_jitter", Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
     {"cpu_poll", Unit::kNs, &Profile::cpu_poll, "a poll of a word in the cache, loop included"},
@@ -60,8 +62,10 @@ constexpr Parameter kParameters[] = {
     {"cpu_message", Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
     {"cpu_copy", Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
     {"cpu_line_transfer", Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
+    {"cpu_atomic", Unit::kNs, &Profile::cpu_atomic, "a compare-and-swap or fetch-and-add on a word whose line the core has"},
     {"cpu_remote_mmio", Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
-    {"cpu_remote_line", Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket"},
+    {"cpu_remote_line", Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket, or that comes from a core there"},
+    {"cpu_remote_copy", Unit::kGbPerS, &Profile::cpu_remote_copy_kib, "clearing or copying by one core, of buffers on the other socket"},
     {"post_wqe", Unit::kNs, &Profile::post_wqe, "building one WQE"},
     {"post_doorbell", Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
     {"post_blueflame_64", Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
@@ -82,6 +86,8 @@ constexpr Parameter kParameters[] = {
     {"pcie_payload", Unit::kBytes, &Profile::pcie_payload_bytes, "payload of a bus packet"},
     {"pcie_header", Unit::kBytes, &Profile::pcie_header_bytes, "everything else of a bus packet"},
     {"dma_rate", Unit::kGbPerS, &Profile::dma_kib, "payload that the RNIC moves to or from memory"},
+    {"dma_remote", Unit::kNs, &Profile::dma_remote, "further time of a DMA access to memory of the other socket"},
+    {"dma_remote_rate", Unit::kGbPerS, &Profile::dma_remote_kib, "payload that the RNIC moves to or from memory of the other socket"},
     {"tx_message", Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
     {"tx_64", Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
     {"tx_ack", Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
@@ -234,6 +240,9 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
     if (profile.*find_parameter(positive)->member == 0) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }
+  }
+  if (profile.sockets > VirtualTime::kMostSockets) {
+    return bad(name, fmt::format("sockets must be at most {}", VirtualTime::kMostSockets));
   }
   if (profile.mtu_bytes < 256 || profile.mtu_bytes > 4096 ||
       (profile.mtu_bytes & (profile.mtu_bytes - 1)) != 0) {

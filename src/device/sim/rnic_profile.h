@@ -12,8 +12,10 @@
 
 namespace verbena::sim {
 
-// Devices are named "sim:PROFILE".
+// Devices are named "sim:PROFILE", the node's RNIC by its port on the first socket, or
+// "sim:PROFILE@SOCKET", by its port on that one ("memsem" figure 9).
 inline constexpr std::string_view kDevicePrefix = "sim:";
+inline constexpr char kPortMark = '@';
 
 // Times are per operation unless their name says otherwise. The table in rnic_profile.cc has each
 // with its unit and meaning.
@@ -32,8 +34,10 @@ struct Profile {
   Time cpu_message = 0;
   Time cpu_copy_kib = 0;
   Time cpu_line_transfer = 0;
+  Time cpu_atomic = 0;
   Time cpu_remote_mmio = 0;
   Time cpu_remote_line = 0;
+  Time cpu_remote_copy_kib = 0;
 
   // --- the verbs library on it ---
   Time post_wqe = 0;
@@ -58,6 +62,8 @@ struct Profile {
   uint64_t pcie_payload_bytes = 0;
   uint64_t pcie_header_bytes = 0;
   Time dma_kib = 0;  // what the RNIC itself can move, in each direction
+  Time dma_remote = 0;
+  Time dma_remote_kib = 0;
 
   // --- RNIC ---
   Time tx_message = 0;

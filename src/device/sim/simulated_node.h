@@ -17,6 +17,7 @@ class Node {
       : simulation(simulation_in),
         profile(profile_in),
         number(number_in),
+        publications(profile_in.sockets),
         rnic(simulation_in, *this, seed) {}
 
   // From now on its threads stand still and its RNIC is silent. Who joins them need not wait.
@@ -24,9 +25,11 @@ class Node {
     crashed = true;
     for (const Fiber* fiber : threads) simulation.wake_all_at(fiber);
   }
-  // Of the thread's socket; the RNIC hangs on the first.
-  bool remote(const Fiber& fiber) const {
-    return fiber.number / profile.cores % profile.sockets != 0;
+  // What the first touch of a line that an RNIC wrote takes longer where not all are on one socket:
+  // the RNIC writes into the caches of its own socket only, and from another socket's memory or
+  // cache a line comes later.
+  Time remote_line(uint32_t thread, uint32_t memory, uint32_t rnic) const {
+    return ((memory != rnic ? 1 : 0) + (thread != memory ? 1 : 0)) * profile.cpu_remote_line;
   }
   // What takes `alone` on a core of its own takes so long with this many threads.
   Time slowed(Time alone) const {
@@ -42,6 +45,7 @@ class Node {
   Time blueflame_lock_free_at = 0;
   const Fiber* blueflame_lock_holder = nullptr;  // the last one
   std::vector<Fiber*> threads;
+  std::vector<uint64_t> publications;  // words that threads of each socket published
   Rnic rnic;
 };
 

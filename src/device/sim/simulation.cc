@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
 #include "src/device/sim/fabric.h"
+#include "src/device/sim/objects.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/simulated_node.h"
 
@@ -182,13 +184,15 @@ void Simulation::charge_data_path(Fiber& fiber, uint64_t least_polls) {
 
   const Profile& profile = fiber.node->profile;
   const Time polled = polls * profile.cpu_poll;
-  const Time copied = bytes * profile.cpu_copy_kib / 1024;
+  const Time copied =
+      bytes * (fiber.buffers == fiber.socket ? profile.cpu_copy_kib : profile.cpu_remote_copy_kib) /
+      1024;
   Time spent = polled + copied;
   if (messages > 0) {
     fiber.unseen -= std::min(fiber.unseen, lines);
     fiber.rounds = 0;
-    Time line = profile.cpu_device_line;
-    if (fiber.node->remote(fiber)) line += profile.cpu_remote_line;
+    const Time line = profile.cpu_device_line +
+                      fiber.node->remote_line(fiber.socket, fiber.written_memory, fiber.written_by);
     spent += messages * profile.cpu_message + lines * line;
   }
   spent = taken(fiber, spent);
@@ -198,17 +202,51 @@ void Simulation::charge_data_path(Fiber& fiber, uint64_t least_polls) {
   }
   fiber.local += spent;
   fiber.busy += spent;
-  // The line of a word comes from the core that published it.
-  const Time moved = (now.consumed_words - before.consumed_words) * profile.cpu_line_transfer;
+  const Time moved = hand_over_time(fiber, now.consumed_words - before.consumed_words);
   if (recorder_ != nullptr) {
     recorder_->thread_step(fiber, StepKind::kHandOver, fiber.local, fiber.local + moved);
   }
   fiber.local += moved;
   fiber.busy += moved;
   if (now.hand_overs == before.hand_overs) return;
+  fiber.node->publications[fiber.socket] += now.hand_overs - before.hand_overs;
   for (Fiber* other : fiber.node->threads) {
     if (other != &fiber) wake(*other, fiber.local);
   }
+}
+
+// The line of a word comes from the core that published it: from another socket as far as threads
+// there have published something since this one last came across.
+Time Simulation::hand_over_time(Fiber& fiber, uint64_t consumed_words) const {
+  if (consumed_words == 0) return 0;
+  const Profile& profile = fiber.node->profile;
+  uint64_t far = 0;
+  for (uint32_t socket = 0; socket < profile.sockets; ++socket) {
+    if (socket != fiber.socket) far += fiber.node->publications[socket];
+  }
+  const uint64_t from_far =
+      std::min(consumed_words, far - std::exchange(fiber.far_publications, far));
+  return consumed_words * profile.cpu_line_transfer + from_far * profile.cpu_remote_line;
+}
+
+// Cores that want one line get it in the order in which they come, each after the one before has
+// changed the word.
+void Simulation::take_line(const void* address) {
+  Simulation& simulation = *current();
+  simulation.catch_up();
+  Fiber& fiber = *simulation.running_;
+  const Profile& profile = fiber.node->profile;
+  SharedWord& word = simulation.shared_words_[address];
+  Time took = profile.cpu_atomic;
+  if (word.owner != nullptr && word.owner != &fiber) {
+    took += profile.cpu_line_transfer;
+    if (word.owner->socket != fiber.socket) took += profile.cpu_remote_line;
+  }
+  word = {&fiber, std::max(fiber.local, word.free_at) + took};
+  if (simulation.recorder_ != nullptr) {
+    simulation.recorder_->thread_step(fiber, StepKind::kHandOver, fiber.local, word.free_at);
+  }
+  simulation.advance_to(word.free_at);
 }
 
 void Simulation::charge(Time cpu) {
@@ -344,6 +382,44 @@ void Simulation::message_taken(uint64_t posted_ns, uint64_t taken_ns, const void
                                        .response = reinterpret_cast<uint64_t>(response)});
 }
 
+// ---- sockets ----
+
+uint32_t Simulation::sockets() {
+  const Node* const node = here();
+  return node != nullptr ? static_cast<uint32_t>(node->profile.sockets) : 1;
+}
+
+int Simulation::socket_of_device(const void* context) {
+  const auto& device = *static_cast<const ibv_context*>(context);
+  if (!std::string_view(device.device->name).starts_with(kDevicePrefix)) return -1;
+  return static_cast<int>(reinterpret_cast<const Context&>(device).socket);
+}
+
+void Simulation::run_on_socket(uint32_t socket) {
+  if (running_ == nullptr) return;
+  VERBENA_ASSERT(socket < running_->node->profile.sockets);
+  charge_data_path(*running_);
+  running_->socket = running_->buffers = socket;
+}
+
+void Simulation::place_on_socket(const void* memory, size_t bytes, uint32_t socket) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  places_[begin] = {begin + bytes, socket};
+}
+
+int Simulation::socket_of_memory(const void* memory, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  auto place = places_.upper_bound(begin);
+  if (place == places_.begin()) return -1;
+  --place;
+  return begin + bytes <= place->second.end ? static_cast<int>(place->second.socket) : -1;
+}
+
+void Simulation::forget_place(const void* memory, size_t bytes) {
+  const auto place = places_.find(reinterpret_cast<uintptr_t>(memory));
+  if (place != places_.end() && place->first + bytes >= place->second.end) places_.erase(place);
+}
+
 void* Simulation::start_thread(const std::string& name, std::function<void()> body) {
   Node* const node = here();
   VERBENA_ASSERT(node != nullptr);
@@ -351,6 +427,9 @@ void* Simulation::start_thread(const std::string& name, std::function<void()> bo
   Fiber& fiber = *fibers_.back();
   fiber.node = node;
   fiber.number = static_cast<uint32_t>(node->threads.size());
+  fiber.socket = static_cast<uint32_t>(fiber.number / node->profile.cores % node->profile.sockets);
+  fiber.buffers = fiber.socket;
+  fiber.counters.take_line = take_line;
   fiber.name = name;
   fiber.dice = Random(random_.next());
   fiber.body = std::move(body);

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -44,6 +45,7 @@ struct Fiber {
   SwitchedStack stack;
   Node* node = nullptr;
   uint32_t number = 0;  // on its node
+  uint32_t socket = 0;  // where it runs
   std::string name;
   std::function<void()> body;
   State state = State::kReady;
@@ -57,6 +59,13 @@ struct Fiber {
   // Writes into its memory that it has not come across: while there are any, its polling loop goes
   // on, since one round need not poll everywhere.
   uint64_t unseen = 0;
+  // Sockets of what an RNIC wrote last for this thread: of the memory, and of the RNIC.
+  uint32_t written_memory = 0;
+  uint32_t written_by = 0;
+  // Of the memory that its last work request named, which it also copies from and to; before that,
+  // where it runs.
+  uint32_t buffers = 0;
+  uint64_t far_publications = 0;  // Node::publications of other sockets that it has come across
   // What it did on the data path, while another thread runs; and what of it was charged.
   internal::DataPathCounters counters;
   internal::DataPathCounters charged;
@@ -137,6 +146,8 @@ class Simulation final : public VirtualTime {
   void go_on(Fiber& fiber) { schedule(fiber, now_); }
   // The fiber's polling loop polls again at `when`, if it waits.
   void wake(Fiber& fiber, Time when);
+  // Memory is no longer registered: what was said of where it lies is forgotten.
+  void forget_place(const void* memory, size_t bytes);
 
   // --- VirtualTime ---
 
@@ -151,6 +162,11 @@ class Simulation final : public VirtualTime {
   void* start_thread(const std::string& name, std::function<void()> body) override;
   void join_thread(void* thread) override;
   uint64_t random() override { return random_.next(); }
+  uint32_t sockets() override;
+  int socket_of_device(const void* context) override;
+  void run_on_socket(uint32_t socket) override;
+  void place_on_socket(const void* memory, size_t bytes, uint32_t socket) override;
+  int socket_of_memory(const void* memory, size_t bytes) override;
   void message_taken(uint64_t posted_ns, uint64_t taken_ns, const void* request,
                      const void* response) override;
 
@@ -159,7 +175,21 @@ class Simulation final : public VirtualTime {
 
   static constexpr Time kMostBehind = 100 * kPsPerNs;
 
+  // A word that several threads change, and the core whose cache has its line. Each counts as a
+  // line of its own: whether two words share one may depend on this process's memory.
+  struct SharedWord {
+    const Fiber* owner = nullptr;
+    Time free_at = 0;  // all who came before have changed it
+  };
+  struct Place {
+    uintptr_t end;
+    uint32_t socket;
+  };
+
   static void resume_event(void* fiber, uint64_t generation);
+  static void take_line(const void* word);
+  // What a line takes from core to core: the word that `fiber` consumes, or changes.
+  Time hand_over_time(Fiber& fiber, uint64_t consumed_words) const;
   void resume(Fiber& fiber);
   // Leaves the running fiber until it is resumed.
   void leave(Fiber::State state);
@@ -187,6 +217,8 @@ class Simulation final : public VirtualTime {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::unordered_map<const void*, std::vector<Fiber*>> waiting_;  // by place
+  std::unordered_map<const void*, SharedWord> shared_words_;
+  std::map<uintptr_t, Place> places_;  // by where the memory begins
 };
 
 // While it exists, what the calling code does outside of all threads is done on this node.

@@ -28,8 +28,8 @@ uint32_t fetch_ahead(const QueuePair& qp) {
 
 // ---- fetches ----
 
-// Reads a part of a message over the bus, one read per SGE. The result is what
-// missing translations cost.
+// Reads a part of a message over the bus, one read per SGE. The result is what missing translations
+// cost.
 Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes,
                        Time* read) {
   Time translated = 0;
@@ -40,8 +40,8 @@ Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_
       continue;
     }
     const uint64_t part = std::min<uint64_t>(bytes, sge->length - offset);
-    *read = bus_read(part);
     Region* const region = find_region(sge->lkey);
+    *read = std::max(*read, bus_read(part, region != nullptr && region->socket != qp.socket));
     if (region != nullptr && region->covers(sge->addr + offset, part)) {
       translated += translation_delay(*region, sge->addr + offset, part);
     }
@@ -66,8 +66,11 @@ void Rnic::fetch_payloads(QueuePair& qp) {
     const Time translated = gather_read(qp, qp.payload_message,
                                         uint64_t{qp.payload_packet} * qp.mtu_bytes, bytes, &read);
     const Time there = read + translated;
-    // The WQEs behind it wait for its translations, too.
-    qp.translating += translated;
+    // The WQEs behind it wait for its translations, too, and for the way to another socket.
+    qp.waiting += translated;
+    if (is_far(qp, qp.sges_of(qp.payload_message), wqe.sges)) {
+      qp.waiting += node_.profile.dma_remote;
+    }
     if (Recorder* const recorder = simulation_.recorder()) {
       StepOf of = Recorder::of(qp, qp.payload_message);
       of.index = qp.payload_packet;
@@ -291,7 +294,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     qp.send_packet = 0;
     const Time gap = asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap;
     const Time gather = wqe.sges > 1 ? (wqe.sges - 1) * profile.queue_pair_gather_gap : 0;
-    qp.send_after = simulation_.now() + gap + gather + std::exchange(qp.translating, 0);
+    qp.send_after = simulation_.now() + gap + gather + std::exchange(qp.waiting, 0);
   }
   start_timer(qp);
   return made;
