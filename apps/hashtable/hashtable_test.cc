@@ -20,12 +20,19 @@ namespace {
 using testing::HasSubstr;
 using Outcome = HashtableOutcome;
 
-TEST(HashtableTest, DoesWhatAMapDoes) {
+// Without and with a hot area, which then has room for a fifth of the keys.
+class HashtableMapTest : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(HashtableMapTest, DoesWhatAMapDoes) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE(seed);
   Random random(seed);
   // Few buckets, so that they have several entries.
-  TableForTest back_end({.entries = 64, .max_key_bytes = 24, .max_value_bytes = 100});
+  TableForTest back_end({.entries = 64,
+                         .max_key_bytes = 24,
+                         .max_value_bytes = 100,
+                         .hot_blocks = GetParam(),
+                         .hot_block_entries = 4});
   auto table = back_end.open();
   std::unordered_map<std::string, std::string> expected;
   for (uint64_t i = 0; i < 100'000; ++i) {
@@ -55,20 +62,30 @@ TEST(HashtableTest, DoesWhatAMapDoes) {
     }
   }
   EXPECT_EQ(table->statistics().rereads, 0u);
-  EXPECT_EQ(table->statistics().lost_races, 0u);
+  // A demotion may come before an operation.
+  if (GetParam() == 0) {
+    EXPECT_EQ(table->statistics().lost_races, 0u);
+  }
   EXPECT_GT(table->statistics().copied_entries, 0u);
+  EXPECT_EQ(table->statistics().hot_promotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_demotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_hits > 1000, GetParam() > 0);
   // Another front-end finds it all.
   auto other = back_end.open();
   for (const auto& [key, value] : expected) EXPECT_EQ(other->search(key).value, value);
 }
 
 // Many at once: each key is used by one operation at a time, so the outcome is known.
-TEST(HashtableTest, PostedOperationsDoWhatAMapDoes) {
+TEST_P(HashtableMapTest, PostedOperationsDoWhatAMapDoes) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE(seed);
   Random random(seed);
   constexpr uint32_t kPending = 32;
-  TableForTest back_end({.entries = 256, .max_key_bytes = 16, .max_value_bytes = 40});
+  TableForTest back_end({.entries = 256,
+                         .max_key_bytes = 16,
+                         .max_value_bytes = 40,
+                         .hot_blocks = 2 * GetParam(),
+                         .hot_block_entries = 4});
   auto table = back_end.open(kPending);
   ASSERT_EQ(table->pending_limit(), kPending);
   struct Expected {
@@ -125,7 +142,13 @@ TEST(HashtableTest, PostedOperationsDoWhatAMapDoes) {
   while (table->pending() > 0) table->poll(take);
   EXPECT_GT(would_block, 0u);
   EXPECT_TRUE(table->status().ok()) << table->status().message();
+  EXPECT_EQ(table->statistics().hot_promotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_demotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_modifications > table->statistics().hot_flushes,
+            GetParam() > 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(HotBlocks, HashtableMapTest, testing::Values(0u, 8u));
 
 TEST(HashtableTest, RefusesWhatIsTooLongAndChangesNothing) {
   TableForTest back_end({.entries = 8, .max_key_bytes = 8, .max_value_bytes = 16});
@@ -247,7 +270,7 @@ TEST(HashtableTest, OpensOnlyWhatIsAHashtable) {
     return table.status().message();
   };
   EXPECT_THAT(message(0, 1), HasSubstr("it begins with something else"));
-  EXPECT_THAT(message(offsetof(Header, version), 2), HasSubstr("its version is 3, not 1"));
+  EXPECT_THAT(message(offsetof(Header, version), 1), HasSubstr("its version is 3, not 2"));
   for (size_t i = offsetof(Header, max_key_bytes); i < sizeof(Header); ++i) {
     EXPECT_THAT(message(i, 4), HasSubstr("its header is damaged")) << i;
   }
