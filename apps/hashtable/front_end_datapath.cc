@@ -24,8 +24,8 @@ PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view valu
   // Whoever removes much gets nodes; they have to be given back first.
   if (free_.empty() || pool_.room() < pool_room_) {
     keep_pool_filled();
-    // There is nothing to wait for: no further operation can come.
-    if (hot_.has_value()) hot_->hurry();
+    // No further operation comes before some are done. The others may gather on.
+    if (hot_.has_value()) hot_->hurry(pending_limit_ / 2);
     return PostResult::kWouldBlock;
   }
   Operation& operation = operations_[free_.back()];

@@ -7,10 +7,11 @@
 //   it is not               READ of pointer and lock, READ of the copy, then the same
 //   nothing is modified     READ of the pointer; if it is the known one, that is all
 //
-// A round that another front-end came before begins again, with the block's lock: CAS of the lock,
-// READ of pointer and lock, READ of the copy, then WRITE, CAS of the pointer, CAS of the lock. It
-// stays so until a round has found the block as the front-end itself had left it. Data path:
-// hot_area_datapath.cc.
+// A round that another front-end came before begins again, with the block's lock: READs of the lock
+// until it is free, CAS of the lock, READ of pointer and lock, READ of the copy, then WRITE, CAS of
+// the pointer, WRITE of the lock. From then on rounds of the block begin with a READ of pointer and
+// lock, and wait for the lock if it is held, until one has found the block as the front-end itself
+// had left it: an RNIC does many more READs than atomics. Data path: hot_area_datapath.cc.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +49,10 @@ class HotArea {
 
   // Takes an operation; pop() gives it back. `urgent`: it does not wait for others.
   void enqueue(Operation& operation, bool urgent);
-  // Begins with the block that gathers for the longest time.
-  void hurry() {
-    if (gathering_.first != kNone) begin(gathering_.first);
+  // Begins with blocks that gather, the longest time first, until no more than so many operations
+  // wait there.
+  void hurry(uint32_t operations) {
+    while (gathered_ > operations) begin(gathering_.first);
   }
   // Looks after what is due.
   void poll();
@@ -99,6 +101,7 @@ class HotArea {
     NodePointer next;     // of the one that is published
     Queue waiting;        // operations for the next round
     Queue batch;          // ... of this round
+    uint32_t waiting_operations = 0;
     uint32_t waiting_modifications = 0;
     uint32_t modifications = 0;  // that are published
     uint32_t misreads = 0;
@@ -109,6 +112,7 @@ class HotArea {
     uint64_t lock_word = 0;
     uint64_t lock_seen_ns = 0;
     uint64_t lock_expected = 0;
+    uint64_t locked_since_ns = 0;
     uint32_t before = kNone;  // in gathering_
     uint32_t behind = kNone;
     Step step = Step::kIdle;
@@ -157,6 +161,7 @@ class HotArea {
   void publish(uint32_t b, NodePointer next);
   void take_publication(uint32_t b, NodePointer before);
   void lock(uint32_t b);
+  bool is_lock_held(const Block& block) const;
   void take_lock(Block& block, uint64_t before);
   void unlock(uint32_t b);
   void see_lock(Block& block, uint64_t word) const;
@@ -189,6 +194,7 @@ class HotArea {
   std::vector<char> contents_;  // a copy of each block
   std::vector<uint32_t> tags_;  // of their entries
   Queue gathering_;             // blocks, the one that is due first in front
+  uint32_t gathered_ = 0;       // operations that wait there
   std::vector<uint32_t> backing_off_;
   std::vector<uint32_t> waiting_;  // blocks, for spare copies
   std::vector<uint32_t> due_;      // blocks, while they go on

@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kMostMisreads = 8;
 // Between two attempts to get a lock: a random time up to a bound that doubles.
 constexpr uint32_t kBackoffLeastNs = 1'000;
-constexpr uint32_t kBackoffMostNs = 64'000;
+constexpr uint32_t kBackoffMostNs = 8'000;
 
 uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash); }
 bool modifies(const Operation& operation) {
@@ -113,6 +113,8 @@ void HotArea::enqueue(Operation& operation, bool urgent) {
   Block& block = blocks_[b];
   operation.step = Operation::Step::kAtBlock;
   append(block.waiting, operation);
+  ++block.waiting_operations;
+  if (block.step == Step::kGathering) ++gathered_;
   if (modifies(operation)) ++block.waiting_modifications;
   block.urgent = block.urgent || urgent || operation.is_search() || options_.hot_lease_ns == 0;
   if (block.step == Step::kIdle || block.step == Step::kGathering) begin_or_gather(b);
@@ -135,10 +137,12 @@ void HotArea::gather(uint32_t b) {
   block.behind = kNone;
   (gathering_.last == kNone ? gathering_.first : blocks_[gathering_.last].behind) = b;
   gathering_.last = b;
+  gathered_ += block.waiting_operations;
 }
 
 void HotArea::stop_gathering(uint32_t b) {
   const Block& block = blocks_[b];
+  gathered_ -= block.waiting_operations;
   (block.before == kNone ? gathering_.first : blocks_[block.before].behind) = block.behind;
   (block.behind == kNone ? gathering_.last : blocks_[block.behind].before) = block.before;
 }
@@ -152,7 +156,7 @@ void HotArea::poll() {
   if (backing_off_.empty()) return;
   due_.swap(backing_off_);
   for (const uint32_t b : due_) {
-    blocks_[b].due_ns <= at_ns ? lock(b) : backing_off_.push_back(b);
+    blocks_[b].due_ns <= at_ns ? read_line(b) : backing_off_.push_back(b);
   }
   due_.clear();
 }
@@ -187,13 +191,14 @@ void HotArea::begin(uint32_t b) {
     Operation& operation = (*operations_)[block.waiting.first];
     block.waiting.first = operation.next;
     if (modifies(operation)) ++modifications;
+    --block.waiting_operations;
     append(block.batch, operation);
   }
   block.waiting_modifications -= modifications;
   block.urgent = block.waiting.first != kNone;
   block.validated = false;
   block.asked_for_copy = false;
-  block.locking = block.contended && has_modifier(b);
+  block.locking = false;
   block.backoff_ns = kBackoffLeastNs;
   go_on(b);
 }
@@ -201,9 +206,7 @@ void HotArea::begin(uint32_t b) {
 void HotArea::go_on(uint32_t b) {
   Block& block = blocks_[b];
   block.step = Step::kBusy;
-  if (block.locking) {
-    lock(b);
-  } else if (block.known) {
+  if (block.known && !(block.contended && has_modifier(b))) {
     evaluate(b);
   } else {
     read_line(b);
@@ -380,7 +383,7 @@ void HotArea::take_publication(uint32_t b, NodePointer before) {
     block.misreads = 0;
     block.contended = true;
     block.locking = true;
-    go_on(b);
+    read_line(b);
   }
   resume_waiting();
   keep_pool_filled();
@@ -397,16 +400,20 @@ void HotArea::answer(uint32_t b) {
 void HotArea::lock(uint32_t b) {
   Block& block = blocks_[b];
   const LockWord seen = LockWord::of(block.lock_word);
-  const uint64_t lease_ns = layout_.header().hot_lock_lease_ns;
-  // As Spinlock: the one who waits is later, and a bit more makes up for clocks.
-  const bool expired = seen.held && now_ns() - block.lock_seen_ns >= lease_ns + lease_ns / 64;
-  // While its holder may live, the word is expected as the holder leaves it behind.
-  block.lock_expected = LockWord{seen.token, expired}.word();
+  block.lock_expected = block.lock_word;
   block.step = Step::kBusy;
+  block.locked_since_ns = now_ns();
   expect(region_->post_compare_and_swap(layout_.block_lock(b), block.lock_expected,
                                         LockWord{seen.token + 1, true}.word(),
                                         token(b, Part::kLock)));
   expect(region_->post_read(layout_.block(b).at<Line>(0), token(b, Part::kLine)));
+}
+
+bool HotArea::is_lock_held(const Block& block) const {
+  const uint64_t lease_ns = layout_.header().hot_lock_lease_ns;
+  // As Spinlock: who waits counts later than the holder, and a bit more makes up for clocks.
+  return LockWord::of(block.lock_word).held &&
+         now_ns() - block.lock_seen_ns < lease_ns + lease_ns / 64;
 }
 
 void HotArea::take_lock(Block& block, uint64_t before) {
@@ -423,7 +430,12 @@ void HotArea::unlock(uint32_t b) {
   const uint64_t held = block.lock_word;
   block.lock_word = LockWord{LockWord::of(held).token, false}.word();
   block.locked = false;
-  // If somebody has taken it over, it stays as it is.
+  // A WRITE costs less. In half of the lease nobody has taken the lock over, and if the WRITE should
+  // be late, it takes a lock from somebody, who only loses time.
+  if (now_ns() - block.locked_since_ns < layout_.header().hot_lock_lease_ns / 2) {
+    return expect(
+        region_->post_write(layout_.block_lock(b), block.lock_word, NodePool::kIgnoredToken));
+  }
   expect(region_->post_compare_and_swap(layout_.block_lock(b), held, block.lock_word,
                                         NodePool::kIgnoredToken));
 }
@@ -456,13 +468,17 @@ void HotArea::read_line(uint32_t b) {
 void HotArea::take_line(uint32_t b, const Line& line) {
   Block& block = blocks_[b];
   const NodePointer pointer(line.pointer);
-  if (block.locking) {
+  if (!block.locked) {
     see_lock(block, line.lock);
-    return LockWord::of(line.lock).held ? back_off(b) : lock(b);
+    // Who meets others here lets the one with the lock go first.
+    if (block.locking || (block.contended && LockWord::of(line.lock).held && has_modifier(b))) {
+      block.locking = true;
+      return is_lock_held(block) ? back_off(b) : lock(b);
+    }
   }
   block.validated = true;
   if (pointer == block.pointer && block.known) {
-    if (block.locked) block.contended = false;
+    block.contended = false;
     return evaluate(b);
   }
   if (pointer != block.pointer) block.misreads = 0;
