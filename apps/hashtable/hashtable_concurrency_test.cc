@@ -18,7 +18,9 @@
 // the device, which on an RNIC are no thread's; what this program does itself is checked.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
-  return "race:verbena::soft::read_peer\nrace:verbena::soft::write_peer\n";
+  return "race:verbena::soft::read_peer\n"
+         "race:verbena::soft::write_peer\n"
+         "race:execute_atomic\n";
 }
 #endif
 

@@ -430,8 +430,8 @@ void HotArea::unlock(uint32_t b) {
   const uint64_t held = block.lock_word;
   block.lock_word = LockWord{LockWord::of(held).token, false}.word();
   block.locked = false;
-  // A WRITE costs less. In half of the lease nobody has taken the lock over, and if the WRITE should
-  // be late, it takes a lock from somebody, who only loses time.
+  // A WRITE costs less. In half of the lease nobody has taken the lock over; should the WRITE be
+  // late, it takes the lock from somebody, who only loses time.
   if (now_ns() - block.locked_since_ns < layout_.header().hot_lock_lease_ns / 2) {
     return expect(
         region_->post_write(layout_.block_lock(b), block.lock_word, NodePool::kIgnoredToken));

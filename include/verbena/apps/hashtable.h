@@ -27,8 +27,8 @@
 //   no order among each other, also on the same key.
 // - A front-end that dies, at whatever instruction, blocks nobody, and an operation that was
 //   answered is not undone. One that was not answered has happened as a whole or not at all. Its
-//   spare entries, at most some 160 (HashtableFormat::max_front_ends), are lost to the table until
-//   reclaim_hashtable().
+//   spare entries, at most some 160 (HashtableFormat::max_front_ends), and as many spare blocks of
+//   the hot area, are lost to the table until reclaim_hashtable().
 // - A value is never torn: what was overwritten while it was read is detected, and read again.
 // - What a table contains never depends on a lock or a lease, so a front-end may be stopped and go
 //   on at any time.
@@ -46,7 +46,7 @@
 //   hot area in a sketch that forgets (HashtableOptions::hot_after), and promotes a key with its
 //   next update. A block that is full for long gives its least modified key back. Of the memory of
 //   a front-end, the sketch takes 8 to 16 B per hot entry (at least 2 KiB), and the blocks all of
-//   their size. Per update of a key that is not hot: some 30 ns.
+//   their size. Per update of a key that is not hot: two counters, and the tags of one block.
 // - Each block has a lock (remote_lock.h) for front-ends that meet there. It only spares them work
 //   in vain: a holder that dies delays others by its lease, and one that is late is not believed.
 //
@@ -73,7 +73,8 @@ struct HashtableFormat {
   // 32 B and both, in whole 64 B: with the default 128 B, and 16 to 32 B of the directory.
   uint32_t max_key_bytes = 32;
   uint32_t max_value_bytes = 64;
-  // Front-ends at once for which there are spare entries, 1 to 16,384. More of them work, too.
+  // Front-ends at once for which there are spare entries, 1 to 16,384. More of them work, too, but
+  // may find no spare block for a modification in the hot area (kFull).
   uint32_t max_front_ends = 16;
   // Of the hash function. One that nobody knows keeps others from choosing keys that collide.
   uint64_t hash_seed = 1;
