@@ -52,12 +52,14 @@ bool FrontEnd::leave_block(Operation& operation, HashtableReply* reply) {
 }
 
 void FrontEnd::follow(Operation& operation, const Node& node) {
+  if (!hot_.has_value() || node.value.size() > layout_.header().max_value_bytes) {
+    return damaged(nodes_.offset_bytes(operation.at));
+  }
   operation.has_forward = true;
   operation.forward_is_absent = (node.payload.flags & Payload::kAbsent) != 0;
   operation.forward_place = node.place;
   copy_bytes(operation.forward_bytes, node.value.data(), node.value.size());
   operation.forward_value = {operation.forward_bytes, node.value.size()};
-  if (!hot_.has_value()) return damaged(nodes_.offset_bytes(operation.at));
   hot_->enqueue(operation, is_alone_);
 }
 

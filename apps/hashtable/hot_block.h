@@ -66,6 +66,7 @@ class HotBlock {
     uint32_t most_entries = 0;
     uint32_t entry_bytes = 0;
     uint32_t max_key_bytes = 0;
+    uint32_t max_value_bytes = 0;
   };
 
   HotBlock(char* bytes, const Shape& shape) : bytes_(bytes), shape_(&shape) {}
@@ -75,8 +76,16 @@ class HotBlock {
   uint32_t size_bytes() const { return size_bytes(count()); }
   // Whether a copy of so many bytes, whose checksum is right, is a block.
   bool is_sound(uint64_t bytes) const {
-    return bytes >= sizeof(HotBlockHeader) && count() <= shape_->most_entries &&
-           bytes == size_bytes();
+    if (bytes < sizeof(HotBlockHeader) || count() > shape_->most_entries || bytes != size_bytes()) {
+      return false;
+    }
+    for (uint32_t i = 0; i < count(); ++i) {
+      const HotEntry one = entry(i);
+      if (one.key_bytes > shape_->max_key_bytes || one.value_bytes > shape_->max_value_bytes) {
+        return false;
+      }
+    }
+    return true;
   }
   void clear() { set_header({}); }
 

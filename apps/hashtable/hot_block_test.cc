@@ -9,7 +9,8 @@
 namespace verbena::hashtable {
 namespace {
 
-constexpr HotBlock::Shape kShape = {.most_entries = 4, .entry_bytes = 56, .max_key_bytes = 8};
+constexpr HotBlock::Shape kShape = {
+    .most_entries = 4, .entry_bytes = 56, .max_key_bytes = 8, .max_value_bytes = 16};
 
 class HotBlockTest : public testing::Test {
  protected:
@@ -83,6 +84,14 @@ TEST_F(HotBlockTest, KnowsWhatIsNoBlock) {
   EXPECT_FALSE(block_.is_sound(sizeof(HotBlockHeader) + kShape.entry_bytes));
   block_.add_promise("key", 0, 1);
   EXPECT_TRUE(block_.is_sound(sizeof(HotBlockHeader) + kShape.entry_bytes));
+  HotEntry entry = block_.entry(0);
+  entry.key_bytes = 9;
+  copy_bytes(bytes_.data() + sizeof(HotBlockHeader), &entry, sizeof(entry));
+  EXPECT_FALSE(block_.is_sound(sizeof(HotBlockHeader) + kShape.entry_bytes));
+  entry.key_bytes = 3;
+  entry.value_bytes = 17;
+  copy_bytes(bytes_.data() + sizeof(HotBlockHeader), &entry, sizeof(entry));
+  EXPECT_FALSE(block_.is_sound(sizeof(HotBlockHeader) + kShape.entry_bytes));
   const HotBlockHeader wrong = {.entries = 5, .recent = 0};
   copy_bytes(bytes_.data(), &wrong, sizeof(wrong));
   EXPECT_FALSE(block_.is_sound(sizeof(HotBlockHeader) + 5 * kShape.entry_bytes));
