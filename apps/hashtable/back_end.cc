@@ -9,71 +9,88 @@
 #include "hashtable/table_memory.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/data_path.h"
+#include "verbena/remote_lock.h"
 
 namespace verbena {
 namespace hashtable {
 namespace {
 
-// Marks the nodes of all buckets. False: one is damaged, or in two buckets.
-bool mark_used(const Layout& layout, TableMemory& memory, std::vector<bool>& used) {
-  for (uint64_t bucket = 0; bucket < layout.header().buckets; ++bucket) {
-    NodePointer at(memory.word(layout.bucket(bucket)));
-    while (!at.is_null()) {
+// The nodes of one space: which of them are used, and which on the list of free ones.
+class Reclaimer {
+ public:
+  Reclaimer(TableMemory& memory, const NodeSpace& space)
+      : memory_(memory), space_(space), used_(space.nodes) {}
+
+  // Marks a list of nodes that lead to each other. False: one is damaged, or in two lists.
+  bool mark_used(NodePointer first) {
+    for (NodePointer at = first; !at.is_null();) {
       Node node;
-      if (!layout.is_possible(at) || used[at.index()] ||
-          !layout.parse(at, memory.node(at), &node)) {
+      if (!space_.is_possible(at) || used_[at.index()] || !space_.parse(at, bytes(at), &node)) {
         return false;
       }
-      used[at.index()] = true;
+      used_[at.index()] = true;
       at = node.next;
     }
+    return true;
   }
-  return true;
-}
-
-// Nodes that are on the list of free nodes. False: it is damaged.
-bool count_free(const Layout& layout, TableMemory& memory, const std::vector<bool>& used,
-                uint64_t* free) {
-  NodePointer at(memory.word(kFreeNodes));
-  while (!at.is_null() && *free <= layout.header().nodes) {
-    Node node;
-    if (!layout.is_possible(at) || used[at.index()] || !layout.parse(at, memory.node(at), &node)) {
-      return false;
+  // Once all are marked. False: the list of free nodes is damaged, or has some twice.
+  bool find_unused() {
+    const uint64_t fresh = std::min(memory_.word(space_.next_fresh), space_.nodes);
+    for (uint64_t index = 0; index < fresh; ++index) {
+      if (!used_[index]) unused_.push_back(next_use(index));
     }
-    *free += 1 + node.value.size() / sizeof(uint64_t);
-    at = node.next;
+    return count_free() && unused_.size() >= free_;
   }
-  return at.is_null();
-}
-
-// Nobody has a pointer into the list, so any use of a node will do that is not its last one.
-NodePointer next_use(const Layout& layout, TableMemory& memory, uint64_t index) {
-  uint64_t last = 0;
-  copy_bytes(&last, memory.node(NodePointer::unused(index)), sizeof(last));
-  const NodePointer pointer(last);
-  return pointer.index() == index && layout.is_possible(pointer)
-             ? pointer.next_use()
-             : NodePointer::unused(index).next_use();
-}
-
-void make_list(const Layout& layout, TableMemory& memory, const std::vector<NodePointer>& nodes) {
-  NodePointer head;
-  for (size_t i = 0; i < nodes.size();) {
-    NodePointer carrier = nodes[i++];
-    char* const bytes = memory.node(carrier);
-    uint32_t carried_bytes = 0;
-    for (uint32_t j = 0; j < layout.carried_nodes() && i < nodes.size(); ++j) {
-      const uint64_t word = nodes[i++].word();
-      copy_bytes(bytes + sizeof(NodeHeader) + carried_bytes, &word, sizeof(word));
-      carried_bytes += sizeof(word);
+  // Makes a list of all unused nodes. How many were not on it.
+  uint64_t free_unused() {
+    NodePointer head;
+    for (size_t i = 0; i < unused_.size();) {
+      NodePointer carrier = unused_[i++];
+      char* const payload = bytes(carrier) + sizeof(NodeHeader);
+      uint32_t carried_bytes = 0;
+      for (uint32_t j = 0; j < space_.carried_nodes() && i < unused_.size(); ++j) {
+        const uint64_t word = unused_[i++].word();
+        copy_bytes(payload + carried_bytes, &word, sizeof(word));
+        carried_bytes += sizeof(word);
+      }
+      carrier = carrier.with_length(space_.length_of(carried_bytes));
+      seal(bytes(carrier), carrier, head, {.value_bytes = carried_bytes});
+      head = carrier;
     }
-    carrier = carrier.with_length(layout.length_of(carried_bytes));
-    seal(bytes, carrier, head, 0, carried_bytes,
-         payload_checksum(bytes + sizeof(NodeHeader), 0, carried_bytes));
-    head = carrier;
+    memory_.set_word(space_.free_nodes, head.word());
+    return unused_.size() - free_;
   }
-  memory.set_word(kFreeNodes, head.word());
-}
+
+ private:
+  char* bytes(NodePointer node) { return memory_.at(space_.offset_bytes(node)); }
+  bool count_free() {
+    NodePointer at(memory_.word(space_.free_nodes));
+    while (!at.is_null() && free_ <= space_.nodes) {
+      Node node;
+      if (!space_.is_possible(at) || used_[at.index()] || !space_.parse(at, bytes(at), &node)) {
+        return false;
+      }
+      free_ += 1 + node.value.size() / sizeof(uint64_t);
+      at = node.next;
+    }
+    return at.is_null();
+  }
+  // Nobody has a pointer into the list, so any use of a node will do that is not its last one.
+  NodePointer next_use(uint64_t index) {
+    uint64_t last = 0;
+    copy_bytes(&last, bytes(NodePointer::unused(index)), sizeof(last));
+    const NodePointer pointer(last);
+    return pointer.index() == index && space_.is_possible(pointer)
+               ? pointer.next_use()
+               : NodePointer::unused(index).next_use();
+  }
+
+  TableMemory& memory_;
+  const NodeSpace space_;
+  std::vector<bool> used_;
+  std::vector<NodePointer> unused_;
+  uint64_t free_ = 0;
+};
 
 }  // namespace
 }  // namespace hashtable
@@ -96,7 +113,11 @@ Status format_hashtable(std::span<char> memory, const HashtableFormat& format) {
                 std::to_string(memory.size()) + "; ask hashtable_bytes() for its size"};
   }
   // The nodes may have any bytes: nothing points to them.
-  clear_bytes(memory.data(), layout.bucket(layout.header().buckets - 1).offset_bytes + 8);
+  const uint64_t nodes_offset_bytes = layout.nodes().first_offset_bytes;
+  clear_bytes(memory.data(), nodes_offset_bytes);
+  const uint64_t blocks_offset_bytes = layout.block(0).offset_bytes;
+  clear_bytes(memory.data() + blocks_offset_bytes,
+              layout.copies().first_offset_bytes - blocks_offset_bytes);
   copy_bytes(memory.data(), &layout.header(), sizeof(hashtable::Header));
   return Status::ok_status();
 }
@@ -106,25 +127,26 @@ Result<uint64_t> reclaim_hashtable(std::span<char> memory) {
   VERBENA_ASSIGN_OR_RETURN(hashtable::TableMemory table, hashtable::TableMemory::of(memory));
   const hashtable::Layout& layout = table.layout();
   const hashtable::Header& header = layout.header();
-  std::vector<bool> used(header.nodes);
-  uint64_t free = 0;
-  if (!hashtable::mark_used(layout, table, used) ||
-      !hashtable::count_free(layout, table, used, &free)) {
+  hashtable::Reclaimer nodes(table, layout.nodes());
+  hashtable::Reclaimer copies(table, layout.copies());
+  bool sound = true;
+  for (uint64_t i = 0; i < header.buckets && sound; ++i) {
+    sound = nodes.mark_used(NodePointer(table.word(layout.bucket(i))));
+  }
+  for (uint32_t i = 0; i < header.hot_blocks && sound; ++i) {
+    sound = copies.mark_used(NodePointer(table.word(layout.block(i))));
+  }
+  if (!sound || !nodes.find_unused() || !copies.find_unused()) {
     return Status(StatusCode::kProtocolViolation,
                   "the hashtable is damaged: something else writes into its memory; format it "
                   "anew");
   }
-  std::vector<NodePointer> unused;
-  const uint64_t fresh = std::min(table.word(hashtable::kNextFresh), header.nodes);
-  for (uint64_t index = 0; index < fresh; ++index) {
-    if (!used[index]) unused.push_back(hashtable::next_use(layout, table, index));
+  // Nobody holds a lock any more.
+  for (uint32_t i = 0; i < header.hot_blocks; ++i) {
+    const LockWord lock = LockWord::of(table.word(layout.block_lock(i)));
+    table.set_word(layout.block_lock(i), LockWord{lock.token, false}.word());
   }
-  if (unused.size() < free) {
-    return Status(StatusCode::kProtocolViolation,
-                  "the hashtable is damaged: nodes are free more than once; format it anew");
-  }
-  hashtable::make_list(layout, table, unused);
-  return unused.size() - free;
+  return nodes.free_unused() + copies.free_unused();
 }
 
 }  // namespace verbena

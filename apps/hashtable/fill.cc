@@ -27,9 +27,10 @@ Status check_entry(const Header& header, const HashtableEntry& entry) {
 
 // Whether the bucket that begins with `at` has no such key, and room for one more.
 Status check_bucket(TableMemory& table, NodePointer at, std::string_view key) {
+  const NodeSpace& space = table.layout().nodes();
   for (uint32_t nodes = 1; !at.is_null(); ++nodes) {
     Node node;
-    if (!table.layout().is_possible(at) || !table.layout().parse(at, table.node(at), &node)) {
+    if (!space.is_possible(at) || !space.parse(at, table.at(space.offset_bytes(at)), &node)) {
       return {StatusCode::kProtocolViolation,
               "the hashtable is damaged: something else writes into its memory; format it anew"};
     }
@@ -55,16 +56,18 @@ Status add_entry(TableMemory& table, uint64_t index, const HashtableEntry& entry
   const RemotePointer<uint64_t> bucket = layout.bucket(layout.hash(entry.key));
   const NodePointer first(table.word(bucket));
   VERBENA_RETURN_IF_ERROR(check_bucket(table, first, entry.key));
-  const auto key_bytes = static_cast<uint32_t>(entry.key.size());
-  const auto value_bytes = static_cast<uint32_t>(entry.value.size());
+  const NodeSpace& space = layout.nodes();
+  const Payload payload{.key_bytes = static_cast<uint16_t>(entry.key.size()),
+                        .value_bytes = static_cast<uint32_t>(entry.value.size())};
   const NodePointer self =
-      NodePointer::unused(index).next_use().with_length(layout.length_of(key_bytes + value_bytes));
-  char* const bytes = table.node(self);
-  char* const payload = bytes + sizeof(NodeHeader);
-  copy_bytes(payload, entry.key.data(), key_bytes);
-  if (value_bytes > 0) copy_bytes(payload + key_bytes, entry.value.data(), value_bytes);
-  seal(bytes, self, first, key_bytes, value_bytes,
-       payload_checksum(payload, key_bytes, value_bytes));
+      NodePointer::unused(index).next_use().with_length(space.length_of(payload.bytes()));
+  char* const node = table.at(space.offset_bytes(self));
+  char* const key = node + sizeof(NodeHeader);
+  copy_bytes(key, entry.key.data(), payload.key_bytes);
+  if (payload.value_bytes > 0) {
+    copy_bytes(key + payload.key_bytes, entry.value.data(), payload.value_bytes);
+  }
+  seal(node, self, first, payload);
   table.set_word(bucket, self.word());
   return Status::ok_status();
 }

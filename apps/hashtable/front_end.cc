@@ -5,16 +5,33 @@
 #include <string>
 #include <utility>
 
+#include "verbena/clock.h"
+
 namespace verbena {
 namespace hashtable {
+namespace {
 
-FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, uint32_t pending_limit)
+constexpr uint64_t kShortNs = 1'000;
+
+// Of an operation: its node, and with a hot area the value of one that forwards.
+uint64_t stride_bytes(const Layout& layout) {
+  const Header& header = layout.header();
+  return header.node_bytes + (layout.has_hot_area() ? header.max_value_bytes : 0);
+}
+
+}  // namespace
+
+FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOptions& options,
+                   uint32_t pending_limit)
     : region_(&region),
       layout_(layout),
-      pool_room_((pending_limit + 1) * (kMostNodes + 1)),
-      pool_(region, layout, NodePool::kMany + 2 * pool_room_),
-      operations_(pending_limit),
-      entries_(size_t{pending_limit} * layout.header().node_bytes),
+      nodes_(layout.nodes()),
+      options_(options),
+      pending_limit_(pending_limit),
+      pool_room_((pending_limit + 2) * (kMostNodes + 1)),
+      pool_(region, nodes_, kPoolToken, NodePool::kMany + 2 * pool_room_),
+      operations_(pending_limit + (layout.has_hot_area() ? 1 : 0)),
+      entries_(operations_.size() * stride_bytes(layout)),
       copy_(layout.header().node_bytes),
       full_(StatusCode::kLimitExceeded,
             "the hashtable is full: the " + std::to_string(layout.header().entries) +
@@ -23,24 +40,35 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, uint32_t pending_
       crowded_(StatusCode::kLimitExceeded,
                "the hashtable has " + std::to_string(kMostNodes) +
                    " other entries with this key's hash, and no room for more; format it with "
-                   "another hash_seed") {
+                   "another hash_seed"),
+      no_copy_(StatusCode::kLimitExceeded,
+               "the hashtable has no spare block for a modification in the hot area: more "
+               "front-ends use it than the max_front_ends it was formatted for, or have died; "
+               "close some, or call reclaim_hashtable()") {
   free_.reserve(pending_limit);
   waiting_.reserve(pending_limit);
   finished_.reserve(pending_limit);
-  for (uint32_t i = pending_limit; i-- > 0;) {
-    operations_[i].node = entries_.data() + size_t{i} * layout.header().node_bytes;
-    free_.push_back(i);
+  for (uint32_t i = 0; i < operations_.size(); ++i) {
+    operations_[i].node = entries_.data() + i * stride_bytes(layout);
+    operations_[i].forward_bytes = operations_[i].node + layout.header().node_bytes;
   }
+  for (uint32_t i = pending_limit; i-- > 0;) free_.push_back(i);
+  if (layout.has_hot_area()) hot_.emplace(region, layout, options, operations_);
 }
 
 FrontEnd::~FrontEnd() { static_cast<void>(close()); }
 
 Status FrontEnd::close() {
   HashtableReply reply;
-  while (status().ok() && (pending() > 0 || pool_.is_busy() || pool_.count() > 0)) {
-    closing_ = pending() == 0;
-    if (closing_ && !pool_.is_busy()) expect(pool_.begin_spill());
-    collected_ = region_->wait();
+  const auto gives_back = [this] {
+    closing_ = pending() == 0 && !demotes_;
+    if (!closing_) return true;
+    if (!pool_.is_busy() && pool_.count() > 0) expect(pool_.begin_spill());
+    const bool gives_copies = hot_.has_value() && hot_->begin_spill();
+    return gives_copies || pool_.is_busy();
+  };
+  while (status().ok() && gives_back()) {
+    wait();
     while (take(&reply)) {
     }
   }
@@ -49,7 +77,18 @@ Status FrontEnd::close() {
   return Status::ok_status();
 }
 
+void FrontEnd::wait() {
+  if (hot_.has_value()) {
+    hot_->hurry(0);
+    look_after_hot_area();
+    // Nothing but time ends the wait for a lock.
+    if (region_->outstanding() == 0 && hot_->waits_for_time()) return sleep_ns(kShortNs);
+  }
+  collected_ = region_->wait();
+}
+
 const HashtableStatistics& FrontEnd::statistics() const {
+  if (hot_.has_value()) hot_->add_to(&statistics_);
   statistics_.refills = pool_.refills();
   statistics_.spills = pool_.spills();
   return statistics_;
@@ -78,16 +117,29 @@ void FrontEnd::refuse(Status status) {
   error_ = &refusal_;
 }
 
-void FrontEnd::damaged(NodePointer node) {
-  status_ =
-      Status(StatusCode::kProtocolViolation,
-             "the hashtable is damaged at offset " + std::to_string(layout_.offset_bytes(node)) +
-                 " of its region: something else writes there; format it anew");
+void FrontEnd::damaged(uint64_t offset_bytes) {
+  status_ = Status(StatusCode::kProtocolViolation,
+                   "the hashtable is damaged at offset " + std::to_string(offset_bytes) +
+                       " of its region: something else writes there; format it anew");
+}
+
+Status check(const HashtableOptions& options) {
+  const auto refused = [](const char* what, uint64_t asked, const char* range) {
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(what) + " is " + std::to_string(asked) + "; choose " + range);
+  };
+  if (options.hot_modifications < 1) return refused("hot_modifications", 0, "1 or more");
+  if (options.hot_after < 1 || options.hot_after > HotSketch::kMost) {
+    return refused("hot_after", options.hot_after, "1 to 255");
+  }
+  if (options.hot_patience < 1) return refused("hot_patience", 0, "1 or more");
+  return Status::ok_status();
 }
 
 }  // namespace hashtable
 
-Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region) {
+Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region,
+                                                   const HashtableOptions& options) {
   using hashtable::FrontEnd;
   using hashtable::Header;
   using hashtable::Layout;
@@ -103,29 +155,32 @@ Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region) {
     header.magic = 0;
   }
   VERBENA_ASSIGN_OR_RETURN(const Layout layout, Layout::of(header, region.size_bytes()));
-  const RemoteRegionOptions& options = region.options();
-  const uint32_t least_pending = hashtable::kOperationsOfOne + hashtable::NodePool::kOperations;
-  if (options.value_bytes < header.node_bytes || options.pending < least_pending) {
+  VERBENA_RETURN_IF_ERROR(hashtable::check(options));
+  const RemoteRegionOptions& of_region = region.options();
+  const auto needs = hashtable::RegionNeeds::of(layout.has_hot_area());
+  const uint32_t least_pending = needs.operations_of_one + needs.more_operations;
+  if (of_region.value_bytes < layout.largest_bytes() || of_region.pending < least_pending) {
     return Status(StatusCode::kInvalidArgument,
                   "this hashtable needs a region with value_bytes of " +
-                      std::to_string(header.node_bytes) + " and pending of " +
+                      std::to_string(layout.largest_bytes()) + " and pending of " +
                       std::to_string(least_pending) + ", not " +
-                      std::to_string(options.value_bytes) + " and " +
-                      std::to_string(options.pending) + "; use hashtable_region_options()");
+                      std::to_string(of_region.value_bytes) + " and " +
+                      std::to_string(of_region.pending) + "; use hashtable_region_options()");
   }
   const uint32_t pending =
-      std::min((options.pending - hashtable::NodePool::kOperations) / hashtable::kOperationsOfOne,
+      std::min((of_region.pending - needs.more_operations) / needs.operations_of_one,
                hashtable::kMostPending);
-  return std::unique_ptr<Hashtable>(std::make_unique<FrontEnd>(region, layout, pending));
+  return std::unique_ptr<Hashtable>(std::make_unique<FrontEnd>(region, layout, options, pending));
 }
 
 RemoteRegionOptions hashtable_region_options(const HashtableFormat& format, uint32_t pending) {
   RemoteRegionOptions options;
   const Result<hashtable::Layout> layout = hashtable::Layout::of(format);
   // A format that cannot be is refused where the table is made.
-  if (layout.ok()) options.value_bytes = layout->header().node_bytes;
-  options.pending = std::clamp(pending, 1u, hashtable::kMostPending) * hashtable::kOperationsOfOne +
-                    hashtable::NodePool::kOperations;
+  if (layout.ok()) options.value_bytes = layout->largest_bytes();
+  const auto needs = hashtable::RegionNeeds::of(layout.ok() && layout->has_hot_area());
+  options.pending = std::clamp(pending, 1u, hashtable::kMostPending) * needs.operations_of_one +
+                    needs.more_operations;
   options.post_batch = std::min(options.pending, 16u);
   return options;
 }

@@ -4,25 +4,43 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "hashtable/hot_area.h"
 #include "hashtable/layout.h"
 #include "hashtable/node_pool.h"
+#include "hashtable/operation.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/remote.h"
 #include "verbena/status.h"
 
 namespace verbena::hashtable {
 
-// The region's operations that one of the table's may have on its way: the last copy, the node and
-// the compare-and-swap.
-inline constexpr uint32_t kOperationsOfOne = 3;
 inline constexpr uint32_t kMostPending = 256;
+
+// What a front-end needs of its region.
+struct RegionNeeds {
+  // Of its operations, for each of the table's: the last copy, the node and the compare-and-swap.
+  uint32_t operations_of_one = 3;
+  // Besides: one exchange of the pool.
+  uint32_t more_operations = NodePool::kOperations;
+
+  static constexpr RegionNeeds of(bool has_hot_area) {
+    if (!has_hot_area) return {};
+    // Also of the demotion that may be on its way, and of the pool of copies.
+    return {HotArea::kOperationsOfOne, HotArea::kOperationsOfOne + 2 * NodePool::kOperations};
+  }
+};
+
+// kInvalidArgument: an option is out of range.
+Status check(const HashtableOptions& options);
 
 class FrontEnd final : public Hashtable {
  public:
-  FrontEnd(RemoteRegion& region, const Layout& layout, uint32_t pending_limit);
+  FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOptions& options,
+           uint32_t pending_limit);
   ~FrontEnd() override;
 
   HashtableReply search(std::string_view key) override { return alone(Kind::kSearch, key, {}); }
@@ -46,76 +64,63 @@ class FrontEnd final : public Hashtable {
   PostResult post_remove(std::string_view key, uint64_t token) override {
     return post(Kind::kRemove, key, {}, token);
   }
-  void collect() override { collected_ = region_->collect(); }
+  void expect_hot(std::string_view key) override {
+    if (hot_.has_value() && is_fit(key, {})) hot_->expect_hot(layout_.hash(key));
+  }
+  void collect() override {
+    if (hot_.has_value()) look_after_hot_area();
+    collected_ = region_->collect();
+  }
   bool take(HashtableReply* reply) override;
 
-  uint32_t pending() const override {
-    return static_cast<uint32_t>(operations_.size() - free_.size());
-  }
-  uint32_t pending_limit() const override { return static_cast<uint32_t>(operations_.size()); }
+  uint32_t pending() const override { return static_cast<uint32_t>(pending_limit_ - free_.size()); }
+  uint32_t pending_limit() const override { return pending_limit_; }
   const Status& status() const override { return status_.ok() ? region_->status() : status_; }
   const Status& error() const override { return status().ok() ? *error_ : status(); }
   Status close() override;
   const HashtableStatistics& statistics() const override;
 
  private:
-  static constexpr uint32_t kMostNodes = kMostNodesOfBucket;
+  static constexpr uint64_t kPoolToken = ~uint64_t{0} - 1;
+
+  using Kind = Operation::Kind;
+  using Step = Operation::Step;
+  using Phase = Operation::Phase;
+
+  static constexpr uint32_t kMostNodes = Operation::kMostNodes;
   // Nodes that insertions leave to updates, which a full table should still have.
   static constexpr uint32_t kLeftToUpdates = 8;
-
-  enum class Kind : uint8_t { kSearch, kInsert, kUpdate, kRemove };
-  enum class Step : uint8_t { kReadingWord, kReadingNode, kCopying, kPublishing };
-
-  struct Operation {
-    Kind kind = Kind::kSearch;
-    Step step = Step::kReadingWord;
-    uint64_t token = 0;
-    RemotePointer<uint64_t> bucket;
-    uint32_t key_bytes = 0;
-    uint32_t value_bytes = 0;
-    NodePointer head;  // the bucket's word, as it was read
-    NodePointer at;    // the node that is read
-    uint32_t misreads = 0;
-    // The nodes before the one with the key, and what comes behind it.
-    uint32_t depth = 0;
-    NodePointer path[kMostNodes];
-    bool found = false;
-    NodePointer replaced;
-    NodePointer behind;
-    // Nodes for what is to be published: the entry's, unless it is removed, and copies of the path.
-    uint32_t taken_count = 0;
-    NodePointer taken[kMostNodes + 1];
-    uint32_t copied = 0;
-    char* node = nullptr;  // node_bytes: header, key, value
-
-    std::string_view key() const { return {node + sizeof(NodeHeader), key_bytes}; }
-    bool writes_entry() const { return kind == Kind::kInsert || kind == Kind::kUpdate; }
-    uint32_t copies() const { return found ? depth : 0; }
-    uint32_t nodes() const { return copies() + (writes_entry() ? 1 : 0); }
-    // What the i-th node of the path is copied to.
-    NodePointer copy(uint32_t i) const {
-      return taken[i + (writes_entry() ? 1 : 0)].with_length(path[i].length());
-    }
-    NodePointer behind_copy(uint32_t i) const { return i + 1 < depth ? copy(i + 1) : behind; }
-    // What the entry's node, or the bucket, leads to.
-    NodePointer rest() const { return !found ? head : depth > 0 ? copy(0) : behind; }
-  };
 
   HashtableReply alone(Kind kind, std::string_view key, std::string_view value);
   PostResult post(Kind kind, std::string_view key, std::string_view value, uint64_t token);
 
   // Each carries an operation on. True: it is done, and *reply is its reply.
   bool handle(const RemoteCompletion& done, HashtableReply* reply);
+  bool handle(Operation& operation, const RemoteCompletion& done, HashtableReply* reply);
   bool walk(Operation& operation, NodePointer head, HashtableReply* reply);
   bool visit(Operation& operation, NodePointer node, HashtableReply* reply);
   bool take_node(Operation& operation, const RemoteCompletion& done, HashtableReply* reply);
   bool found(Operation& operation, const Node& node, HashtableReply* reply);
   bool absent(Operation& operation, HashtableReply* reply);
+  // A node with the key was found whose value counts.
+  bool act(Operation& operation, bool is_absent, std::string_view value, HashtableReply* reply);
   bool take_copy(Operation& operation, const RemoteCompletion& done);
   bool take_publication(Operation& operation, NodePointer before, HashtableReply* reply);
   bool finish(Operation& operation, HashtableOutcome outcome, std::string_view value,
               HashtableReply* reply);
 
+  // The hot area (front_end_hot_datapath.cc).
+  bool enter_block(Operation& operation);
+  bool leave_block(Operation& operation, HashtableReply* reply);
+  void follow(Operation& operation, const Node& node);
+  bool take_check(Operation& operation, NodePointer head, HashtableReply* reply);
+  void begin_demotion(uint64_t hash, uint32_t victim);
+  void go_on_with_demotion(Operation& operation);
+  void end_demotion(Operation& operation);
+  void look_after_hot_area();
+
+  void give_back_nodes(Operation& operation);
+  void read_word(Operation& operation, Step step);
   void read_again(Operation& operation);
   void change(Operation& operation);
   bool take_nodes(Operation& operation);
@@ -131,26 +136,35 @@ class FrontEnd final : public Hashtable {
   void expect(bool posted);
   bool is_fit(std::string_view key, std::string_view value);
   void refuse(Status status);
-  void damaged(NodePointer node);
+  void damaged(uint64_t offset_bytes);
+  // Until something is done, or may be.
+  void wait();
   void count(Kind kind);
 
   RemoteRegion* region_;
   const Layout layout_;
+  const NodeSpace nodes_;
+  const HashtableOptions options_;
+  const uint32_t pending_limit_;
   const uint32_t pool_room_;  // for what pending operations and an exchange may give
   NodePool pool_;
-  std::vector<Operation> operations_;
-  std::vector<char> entries_;   // their nodes
+  std::vector<Operation> operations_;  // with a hot area one more, for a demotion
+  std::vector<char> entries_;          // their nodes
+  std::optional<HotArea> hot_;
+  bool demotes_ = false;
   std::vector<uint32_t> free_;  // operations
   std::vector<uint32_t> waiting_;
   std::vector<HashtableReply> finished_;  // without a value
   std::vector<char> copy_;                // a node that is copied
   uint32_t collected_ = 0;
-  bool closing_ = false;  // nothing is pending, and nodes only go back
+  bool is_alone_ = false;  // an operation is called, and no other one can come
+  bool closing_ = false;   // nothing is pending, and nodes only go back
   mutable HashtableStatistics statistics_;
   Status status_;
   Status refusal_;
   const Status full_;
   const Status crowded_;
+  const Status no_copy_;
   const Status* error_ = &refusal_;
 };
 

@@ -24,19 +24,26 @@ PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view valu
   // Whoever removes much gets nodes; they have to be given back first.
   if (free_.empty() || pool_.room() < pool_room_) {
     keep_pool_filled();
+    // No further operation comes before some are done. The others may gather on.
+    if (hot_.has_value()) hot_->hurry(pending_limit_ / 2);
     return PostResult::kWouldBlock;
   }
   Operation& operation = operations_[free_.back()];
   operation.kind = kind;
   operation.token = token;
-  operation.key_bytes = static_cast<uint32_t>(key.size());
+  operation.key_bytes = static_cast<uint16_t>(key.size());
   operation.value_bytes = static_cast<uint32_t>(value.size());
   operation.misreads = 0;
   operation.head = NodePointer();
   char* const payload = operation.node + sizeof(NodeHeader);
   copy_bytes(payload, key.data(), key.size());
   if (!value.empty()) copy_bytes(payload + key.size(), value.data(), value.size());
-  operation.bucket = layout_.bucket(layout_.hash(key));
+  operation.hash = layout_.hash(key);
+  operation.bucket = layout_.bucket(operation.hash);
+  if (hot_.has_value() && enter_block(operation)) {
+    free_.pop_back();
+    return PostResult::kPosted;
+  }
   operation.step = Step::kReadingWord;
   if (region_->post_read(operation.bucket, slot(operation)) != PostResult::kPosted) {
     expect(false);
@@ -54,14 +61,16 @@ HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view
                 " operations are pending; poll until there are none before a single call"});
     return reply;
   }
-  for (;;) {
-    const PostResult posted = post(kind, key, value, 0);
-    if (posted == PostResult::kFailed) return reply;
-    if (posted == PostResult::kPosted) break;
-    collected_ = region_->wait();
+  is_alone_ = true;
+  PostResult posted = post(kind, key, value, 0);
+  for (; posted == PostResult::kWouldBlock; posted = post(kind, key, value, 0)) {
+    wait();
     take(&reply);
   }
-  while (!take(&reply) && status().ok()) collected_ = region_->wait();
+  if (posted == PostResult::kPosted) {
+    while (!take(&reply) && status().ok()) wait();
+  }
+  is_alone_ = false;
   return reply;
 }
 
@@ -72,6 +81,12 @@ bool FrontEnd::take(HashtableReply* reply) {
       finished_.pop_back();
       return true;
     }
+    if (hot_.has_value()) {
+      if (Operation* const operation = hot_->pop()) {
+        if (leave_block(*operation, reply)) return true;
+        continue;
+      }
+    }
     if (collected_ == 0 || !status().ok()) return false;
     --collected_;
     if (handle(region_->take(), reply)) return true;
@@ -80,7 +95,12 @@ bool FrontEnd::take(HashtableReply* reply) {
 
 bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
   if (done.token == NodePool::kIgnoredToken) return false;
-  if (done.token == NodePool::kToken) {
+  if (hot_.has_value() &&
+      (done.token == HotArea::kPoolToken || HotArea::is_block_token(done.token))) {
+    hot_->handle(done);
+    return false;
+  }
+  if (done.token == kPoolToken) {
     switch (pool_.handle(done)) {
       case NodePool::Event::kNone:
         break;
@@ -92,16 +112,23 @@ bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
         expect(false);
         break;
       case NodePool::Event::kDamaged:
-        damaged(NodePointer());
+        damaged(kFreeNodes.offset_bytes);
         break;
     }
     return false;
   }
   assert(done.token < operations_.size());
-  Operation& operation = operations_[done.token];
+  return handle(operations_[done.token], done, reply);
+}
+
+bool FrontEnd::handle(Operation& operation, const RemoteCompletion& done, HashtableReply* reply) {
   switch (operation.step) {
     case Step::kReadingWord:
       return walk(operation, NodePointer(done.value<uint64_t>()), reply);
+    case Step::kCheckingWord:
+      return take_check(operation, NodePointer(done.value<uint64_t>()), reply);
+    case Step::kAtBlock:
+      break;
     case Step::kReadingNode:
       return take_node(operation, done, reply);
     case Step::kCopying:
@@ -109,6 +136,7 @@ bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
     case Step::kPublishing:
       return take_publication(operation, NodePointer(done.value<uint64_t>()), reply);
   }
+  assert(false);
   return false;
 }
 
@@ -119,26 +147,27 @@ bool FrontEnd::walk(Operation& operation, NodePointer head, HashtableReply* repl
   operation.head = head;
   operation.depth = 0;
   operation.found = false;
+  operation.has_forward = false;
   return visit(operation, head, reply);
 }
 
 bool FrontEnd::visit(Operation& operation, NodePointer node, HashtableReply* reply) {
   if (node.is_null()) return absent(operation, reply);
-  if (!layout_.is_possible(node) || operation.depth >= kMostNodes) {
-    damaged(node);
+  if (!nodes_.is_possible(node) || operation.depth >= kMostNodes) {
+    damaged(nodes_.offset_bytes(node));
     return false;
   }
   operation.at = node;
   operation.step = Step::kReadingNode;
-  expect(region_->post_read(layout_.offset_bytes(node), layout_.size_bytes(node),
-                            slot(operation)) == PostResult::kPosted);
+  expect(region_->post_read(nodes_.offset_bytes(node), nodes_.size_bytes(node), slot(operation)) ==
+         PostResult::kPosted);
   return false;
 }
 
 bool FrontEnd::take_node(Operation& operation, const RemoteCompletion& done,
                          HashtableReply* reply) {
   Node node;
-  if (!layout_.parse(operation.at, done.bytes.data(), &node)) {
+  if (!nodes_.parse(operation.at, done.bytes.data(), &node)) {
     read_again(operation);
     return false;
   }
@@ -149,26 +178,55 @@ bool FrontEnd::take_node(Operation& operation, const RemoteCompletion& done,
 
 void FrontEnd::read_again(Operation& operation) {
   ++statistics_.rereads;
-  if (++operation.misreads > kMostMisreads) return damaged(operation.at);
-  operation.step = Step::kReadingWord;
+  if (++operation.misreads > kMostMisreads) return damaged(nodes_.offset_bytes(operation.at));
+  read_word(operation, Step::kReadingWord);
+}
+
+void FrontEnd::read_word(Operation& operation, Step step) {
+  operation.step = step;
   expect(region_->post_read(operation.bucket, slot(operation)) == PostResult::kPosted);
 }
 
 bool FrontEnd::found(Operation& operation, const Node& node, HashtableReply* reply) {
-  if (operation.kind == Kind::kSearch) {
-    return finish(operation, HashtableOutcome::kDone, node.value, reply);
-  }
-  if (operation.kind == Kind::kInsert) {
-    return finish(operation, HashtableOutcome::kExists, {}, reply);
-  }
-  operation.found = true;
   operation.replaced = operation.at;
   operation.behind = node.next;
+  if (node.payload.forwards()) [[unlikely]] {
+    follow(operation, node);
+    return false;
+  }
+  return act(operation, false, node.value, reply);
+}
+
+bool FrontEnd::act(Operation& operation, bool is_absent, std::string_view value,
+                   HashtableReply* reply) {
+  switch (operation.kind) {
+    case Kind::kSearch:
+      return finish(operation, is_absent ? HashtableOutcome::kNotFound : HashtableOutcome::kDone,
+                    value, reply);
+    case Kind::kInsert:
+      if (!is_absent) return finish(operation, HashtableOutcome::kExists, {}, reply);
+      break;
+    case Kind::kRemove:
+      if (is_absent) return finish(operation, HashtableOutcome::kNotFound, {}, reply);
+      break;
+    case Kind::kUpdate:
+      break;
+    case Kind::kDemote:
+      if (!operation.has_forward) {
+        end_demotion(operation);
+        return false;
+      }
+  }
+  operation.found = true;
   change(operation);
   return false;
 }
 
 bool FrontEnd::absent(Operation& operation, HashtableReply* reply) {
+  if (operation.kind == Kind::kDemote) [[unlikely]] {
+    end_demotion(operation);
+    return false;
+  }
   if (!operation.writes_entry()) {
     return finish(operation, HashtableOutcome::kNotFound, {}, reply);
   }
@@ -204,8 +262,8 @@ void FrontEnd::write(Operation& operation) {
   operation.copied = 0;
   if (operation.copies() == 0) return publish(operation);
   operation.step = Step::kCopying;
-  expect(region_->post_read(layout_.offset_bytes(operation.path[0]),
-                            layout_.size_bytes(operation.path[0]),
+  expect(region_->post_read(nodes_.offset_bytes(operation.path[0]),
+                            nodes_.size_bytes(operation.path[0]),
                             slot(operation)) == PostResult::kPosted);
 }
 
@@ -213,41 +271,40 @@ bool FrontEnd::take_copy(Operation& operation, const RemoteCompletion& done) {
   Node node;
   const uint32_t number = operation.copied;
   operation.at = operation.path[number];
-  if (!layout_.parse(operation.at, done.bytes.data(), &node)) {
+  if (!nodes_.parse(operation.at, done.bytes.data(), &node)) {
     read_again(operation);
     return false;
   }
-  const auto key_bytes = static_cast<uint32_t>(node.key.size());
-  const auto value_bytes = static_cast<uint32_t>(node.value.size());
   const NodePointer to = operation.copy(number);
-  char* const payload = copy_.data() + sizeof(NodeHeader);
-  copy_bytes(payload, node.key.data(), key_bytes + value_bytes);
-  seal(copy_.data(), to, operation.behind_copy(number), key_bytes, value_bytes,
-       payload_checksum(payload, key_bytes, value_bytes));
+  copy_bytes(copy_.data() + sizeof(NodeHeader), node.bytes, node.payload.bytes());
+  seal(copy_.data(), to, operation.behind_copy(number), node.payload);
   ++statistics_.copied_entries;
-  expect(region_->post_write(layout_.offset_bytes(to),
-                             {copy_.data(), sizeof(NodeHeader) + key_bytes + value_bytes},
+  expect(region_->post_write(nodes_.offset_bytes(to),
+                             {copy_.data(), sizeof(NodeHeader) + node.payload.bytes()},
                              NodePool::kIgnoredToken) == PostResult::kPosted);
   if (++operation.copied == operation.depth) {
     publish(operation);
     return false;
   }
   const NodePointer next = operation.path[operation.copied];
-  expect(region_->post_read(layout_.offset_bytes(next), layout_.size_bytes(next),
-                            slot(operation)) == PostResult::kPosted);
+  expect(region_->post_read(nodes_.offset_bytes(next), nodes_.size_bytes(next), slot(operation)) ==
+         PostResult::kPosted);
   return false;
 }
 
 void FrontEnd::publish(Operation& operation) {
   NodePointer desired = operation.rest();
   if (operation.writes_entry()) {
-    const uint32_t payload_bytes = operation.key_bytes + operation.value_bytes;
-    const NodePointer self = operation.taken[0].with_length(layout_.length_of(payload_bytes));
-    seal(operation.node, self, desired, operation.key_bytes, operation.value_bytes,
-         payload_checksum(operation.node + sizeof(NodeHeader), operation.key_bytes,
-                          operation.value_bytes));
-    expect(region_->post_write(layout_.offset_bytes(self),
-                               {operation.node, sizeof(NodeHeader) + payload_bytes},
+    const Payload payload = operation.payload();
+    if (payload.forwards()) {
+      const uint64_t place = operation.place();
+      copy_bytes(operation.node + sizeof(NodeHeader) + payload.key_bytes + payload.value_bytes,
+                 &place, sizeof(place));
+    }
+    const NodePointer self = operation.taken[0].with_length(nodes_.length_of(payload.bytes()));
+    seal(operation.node, self, desired, payload);
+    expect(region_->post_write(nodes_.offset_bytes(self),
+                               {operation.node, sizeof(NodeHeader) + payload.bytes()},
                                NodePool::kIgnoredToken) == PostResult::kPosted);
     desired = self;
   }
@@ -269,7 +326,13 @@ bool FrontEnd::take_publication(Operation& operation, NodePointer before, Hashta
   const uint32_t used = operation.nodes();
   while (operation.taken_count > used) pool_.give(operation.taken[--operation.taken_count]);
   operation.taken_count = 0;
-  const bool done = finish(operation, HashtableOutcome::kDone, {}, reply);
+  bool done = false;
+  if (operation.kind == Kind::kDemote) [[unlikely]] {
+    go_on_with_demotion(operation);
+  } else {
+    if (operation.promised_place != 0) ++statistics_.hot_promotions;
+    done = finish(operation, HashtableOutcome::kDone, {}, reply);
+  }
   if (!waiting_.empty()) [[unlikely]]
     resume_waiting();
   keep_pool_filled();
@@ -278,11 +341,15 @@ bool FrontEnd::take_publication(Operation& operation, NodePointer before, Hashta
 
 bool FrontEnd::finish(Operation& operation, HashtableOutcome outcome, std::string_view value,
                       HashtableReply* reply) {
-  while (operation.taken_count > 0) pool_.give(operation.taken[--operation.taken_count]);
+  give_back_nodes(operation);
   count(operation.kind);
   *reply = {operation.token, outcome, value};
   free_.push_back(static_cast<uint32_t>(slot(operation)));
   return true;
+}
+
+void FrontEnd::give_back_nodes(Operation& operation) {
+  while (operation.taken_count > 0) pool_.give(operation.taken[--operation.taken_count]);
 }
 
 void FrontEnd::count(Kind kind) {
@@ -299,6 +366,8 @@ void FrontEnd::count(Kind kind) {
     case Kind::kRemove:
       ++statistics_.removes;
       break;
+    case Kind::kDemote:
+      break;
   }
 }
 
@@ -310,6 +379,8 @@ void FrontEnd::resume_waiting() {
     Operation& operation = operations_[waiting_[i]];
     if (take_nodes(operation)) {
       write(operation);
+    } else if (pool_.is_starved() && operation.kind == Kind::kDemote) {
+      end_demotion(operation);
     } else if (pool_.is_starved()) {
       error_ = &full_;
       HashtableReply reply;

@@ -25,28 +25,56 @@ struct Met {
   uint64_t copied_entries = 0;
   uint64_t unanswered = 0;
   uint64_t refused = 0;
+  HashtableStatistics hot;
 };
 
+void add_hot(const HashtableStatistics& more, HashtableStatistics* sum) {
+  sum->hot_hits += more.hot_hits;
+  sum->hot_modifications += more.hot_modifications;
+  sum->hot_flushes += more.hot_flushes;
+  sum->hot_loads += more.hot_loads;
+  sum->hot_lost_races += more.hot_lost_races;
+  sum->hot_promotions += more.hot_promotions;
+  sum->hot_demotions += more.hot_demotions;
+  sum->hot_refusals += more.hot_refusals;
+  sum->hot_lock_waits += more.hot_lock_waits;
+  sum->hot_lock_takeovers += more.hot_lock_takeovers;
+}
+
+// A small one, in which keys come and go.
+void draw_hot_area(Random& random, HashtableFormat* format, HashtableOptions* options) {
+  format->hot_blocks = 1 + static_cast<uint32_t>(random.below(4));
+  format->hot_block_entries = 2u << random.below(2);
+  format->hot_lock_lease_ns = random.below(2) == 0 ? 5'000 : 200'000;
+  options->hot_modifications = 1 + static_cast<uint32_t>(random.below(6));
+  options->hot_lease_ns = random.below(3) * 5'000;
+  options->hot_after = 1 + static_cast<uint32_t>(random.below(3));
+  options->hot_patience = 1 + static_cast<uint32_t>(random.below(4));
+}
+
 // What is not promised, in words; empty if all holds.
-std::string broken_promise(uint64_t seed, std::string* description, Met* met) {
+std::string broken_promise(uint64_t seed, bool with_hot_area, std::string* description, Met* met) {
   Random random(seed);
   const auto front_ends = 2 + static_cast<uint32_t>(random.below(4));
   const auto pending = 1 + static_cast<uint32_t>(random.below(2) * random.below(8));
   // With many at once on one key, any order would do, and the checker has to try many.
   const uint64_t keys = pending + random.below(random.below(8) == 0 ? 400 : 24);
   // Sometimes there is no room for all keys.
-  const HashtableFormat format = {.entries = 1 + random.below(16),
-                                  .max_value_bytes = 100,
-                                  .max_front_ends = 1,
-                                  .hash_seed = seed};
+  HashtableFormat format = {.entries = 1 + random.below(16),
+                            .max_value_bytes = 100,
+                            .max_front_ends = 1,
+                            .hash_seed = seed};
+  HashtableOptions table_options;
+  if (with_hot_area) draw_hot_area(random, &format, &table_options);
   RemoteRegionOptions options = hashtable_region_options(format, pending);
   if (random.below(2) == 0) options.inline_bytes = 0;
   options.post_batch = 1 + static_cast<uint32_t>(random.below(options.pending));
   options.signal_interval = 1 + static_cast<uint32_t>(random.below(2));
   const sim::FaultSchedule faults = remote::draw_faults(random);
   const uint64_t operations = 20 + random.below(80);
-  *description = fmt::format("{} front-ends, pending {}, {} keys, {} entries; {}", front_ends,
-                             pending, keys, format.entries, sim::describe(faults));
+  *description =
+      fmt::format("{} front-ends, pending {}, {} keys, {} entries, {} hot blocks; {}", front_ends,
+                  pending, keys, format.entries, format.hot_blocks, sim::describe(faults));
 
   remote::SimulatedRegions regions(seed, front_ends, test::must(hashtable_bytes(format)), faults);
   test::must(format_hashtable(regions.memory(), format));
@@ -54,7 +82,7 @@ std::string broken_promise(uint64_t seed, std::string* description, Met* met) {
   std::vector<std::vector<test::MapCall>> histories(front_ends);
   std::string wrong;
   if (!regions.run(options, [&](uint32_t number, RemoteRegion& region) {
-        auto table = Hashtable::open(region);
+        auto table = Hashtable::open(region, table_options);
         if (!table.ok()) {
           if (region.status().ok()) wrong = table.status().message();
           return;
@@ -70,6 +98,7 @@ std::string broken_promise(uint64_t seed, std::string* description, Met* met) {
         met->lost_races += statistics.lost_races;
         met->copied_entries += statistics.copied_entries;
         met->refused += recorder.refused();
+        add_hot(statistics, &met->hot);
       })) {
     return "a front-end hangs";
   }
@@ -84,20 +113,41 @@ std::string broken_promise(uint64_t seed, std::string* description, Met* met) {
   return test::broken_history(calls);
 }
 
-TEST(HashtableSimulationTest, PromisesHoldWhateverGoesWrong) {
-  Met met;
+void run_clusters(bool with_hot_area, Met* met) {
   for (uint64_t seed = run_seed(); seed < run_seed() + kClusters; ++seed) {
     std::string description;
-    const std::string broken = broken_promise(seed, &description, &met);
-    ASSERT_EQ(broken, "")
-        << description << "\nagain: VERBENA_SEED=" << seed
-        << " build/release/bin/hashtable_test --gtest_filter=HashtableSimulation*";
+    const std::string broken = broken_promise(seed, with_hot_area, &description, met);
+    const char* const suite =
+        testing::UnitTest::GetInstance()->current_test_info()->test_suite_name();
+    ASSERT_EQ(broken, "") << description << "\nagain: VERBENA_SEED=" << seed
+                          << " build/release/bin/hashtable_test --gtest_filter=" << suite << ".*";
   }
-  EXPECT_GT(met.rereads, 0u);
-  EXPECT_GT(met.lost_races, 0u);
-  EXPECT_GT(met.copied_entries, 0u);
-  EXPECT_GT(met.unanswered, met.refused);
-  EXPECT_GT(met.refused, 0u);
+  EXPECT_GT(met->rereads, 0u);
+  EXPECT_GT(met->lost_races, 0u);
+  EXPECT_GT(met->copied_entries, 0u);
+  EXPECT_GT(met->unanswered, met->refused);
+  EXPECT_GT(met->refused, 0u);
+}
+
+TEST(HashtableSimulationTest, PromisesHoldWhateverGoesWrong) {
+  Met met;
+  run_clusters(false, &met);
+  EXPECT_EQ(met.hot.hot_hits, 0u);
+}
+
+TEST(HashtableHotSimulationTest, PromisesHoldWhateverGoesWrong) {
+  Met met;
+  run_clusters(true, &met);
+  const HashtableStatistics& hot = met.hot;
+  EXPECT_GT(hot.hot_hits, 10'000u);
+  EXPECT_GT(hot.hot_modifications, hot.hot_flushes);
+  EXPECT_GT(hot.hot_loads, 1'000u);
+  EXPECT_GT(hot.hot_lost_races, 100u);
+  EXPECT_GT(hot.hot_promotions, 1'000u);
+  EXPECT_GT(hot.hot_demotions, 1'000u);
+  EXPECT_GT(hot.hot_refusals, 1'000u);
+  EXPECT_GT(hot.hot_lock_waits, 100u);
+  EXPECT_GT(hot.hot_lock_takeovers, 0u);
 }
 
 }  // namespace

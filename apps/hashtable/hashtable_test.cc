@@ -14,6 +14,7 @@
 #include "hashtable/layout.h"
 #include "hashtable/table_for_test.h"
 #include "src/base/runtime.h"
+#include "verbena/remote_lock.h"
 
 namespace verbena::hashtable {
 namespace {
@@ -21,12 +22,19 @@ namespace {
 using testing::HasSubstr;
 using Outcome = HashtableOutcome;
 
-TEST(HashtableTest, DoesWhatAMapDoes) {
+// Without and with a hot area, which then has room for a fifth of the keys.
+class HashtableMapTest : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(HashtableMapTest, DoesWhatAMapDoes) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE(seed);
   Random random(seed);
   // Few buckets, so that they have several entries.
-  TableForTest back_end({.entries = 64, .max_key_bytes = 24, .max_value_bytes = 100});
+  TableForTest back_end({.entries = 64,
+                         .max_key_bytes = 24,
+                         .max_value_bytes = 100,
+                         .hot_blocks = GetParam(),
+                         .hot_block_entries = 4});
   auto table = back_end.open();
   std::unordered_map<std::string, std::string> expected;
   for (uint64_t i = 0; i < 100'000; ++i) {
@@ -56,20 +64,30 @@ TEST(HashtableTest, DoesWhatAMapDoes) {
     }
   }
   EXPECT_EQ(table->statistics().rereads, 0u);
-  EXPECT_EQ(table->statistics().lost_races, 0u);
+  // A demotion may come before an operation.
+  if (GetParam() == 0) {
+    EXPECT_EQ(table->statistics().lost_races, 0u);
+  }
   EXPECT_GT(table->statistics().copied_entries, 0u);
+  EXPECT_EQ(table->statistics().hot_promotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_demotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_hits > 1000, GetParam() > 0);
   // Another front-end finds it all.
   auto other = back_end.open();
   for (const auto& [key, value] : expected) EXPECT_EQ(other->search(key).value, value);
 }
 
 // Many at once: each key is used by one operation at a time, so the outcome is known.
-TEST(HashtableTest, PostedOperationsDoWhatAMapDoes) {
+TEST_P(HashtableMapTest, PostedOperationsDoWhatAMapDoes) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE(seed);
   Random random(seed);
   constexpr uint32_t kPending = 32;
-  TableForTest back_end({.entries = 256, .max_key_bytes = 16, .max_value_bytes = 40});
+  TableForTest back_end({.entries = 256,
+                         .max_key_bytes = 16,
+                         .max_value_bytes = 40,
+                         .hot_blocks = 2 * GetParam(),
+                         .hot_block_entries = 4});
   auto table = back_end.open(kPending);
   ASSERT_EQ(table->pending_limit(), kPending);
   struct Expected {
@@ -126,7 +144,13 @@ TEST(HashtableTest, PostedOperationsDoWhatAMapDoes) {
   while (table->pending() > 0) table->poll(take);
   EXPECT_GT(would_block, 0u);
   EXPECT_TRUE(table->status().ok()) << table->status().message();
+  EXPECT_EQ(table->statistics().hot_promotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_demotions > 100, GetParam() > 0);
+  EXPECT_EQ(table->statistics().hot_modifications > table->statistics().hot_flushes,
+            GetParam() > 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(HotBlocks, HashtableMapTest, testing::Values(0u, 8u));
 
 TEST(HashtableTest, RefusesWhatIsTooLongAndChangesNothing) {
   TableForTest back_end({.entries = 8, .max_key_bytes = 8, .max_value_bytes = 16});
@@ -293,6 +317,13 @@ TEST(HashtableTest, RefusesFormatsThatCannotBe) {
   EXPECT_THAT(message({.max_key_bytes = 0}), HasSubstr("a longest key in bytes of 1 to 4096"));
   EXPECT_THAT(message({.max_value_bytes = 1'000'001}), HasSubstr("not 1000001"));
   EXPECT_THAT(message({.max_front_ends = 0}), HasSubstr("a number of front-ends"));
+  EXPECT_THAT(message({.hot_blocks = 65'537}), HasSubstr("a number of hot blocks of 0 to 65536"));
+  EXPECT_THAT(message({.hot_blocks = 1, .hot_block_entries = 6}),
+              HasSubstr("a hot block has 2, 4, 8, 16, 32 or 64 entries, not 6"));
+  EXPECT_THAT(message({.max_value_bytes = 100'000, .hot_blocks = 1, .hot_block_entries = 16}),
+              HasSubstr("the most is 1048576; lower hot_block_entries"));
+  EXPECT_THAT(message({.hot_blocks = 1, .hot_lock_lease_ns = 0}),
+              HasSubstr("a hot_lock_lease_ns of 1000 to 10000000000, not 0"));
   std::vector<char> memory(1000);
   const Status small = format_hashtable(memory, {});
   EXPECT_EQ(small.code(), StatusCode::kLimitExceeded);
@@ -314,7 +345,7 @@ TEST(HashtableTest, OpensOnlyWhatIsAHashtable) {
     return table.status().message();
   };
   EXPECT_THAT(message(0, 1), HasSubstr("it begins with something else"));
-  EXPECT_THAT(message(offsetof(Header, version), 2), HasSubstr("its version is 3, not 1"));
+  EXPECT_THAT(message(offsetof(Header, version), 1), HasSubstr("its version is 3, not 2"));
   for (size_t i = offsetof(Header, max_key_bytes); i < sizeof(Header); ++i) {
     EXPECT_THAT(message(i, 4), HasSubstr("its header is damaged")) << i;
   }
@@ -397,6 +428,146 @@ TEST(HashtableTest, WhatABrokenConnectionLeavesIsReclaimed) {
   table.region->close();
   back_end.region().wait_for_connections(0);
   EXPECT_EQ(*reclaim_hashtable(back_end.memory()), 0u);
+}
+
+TEST(HashtableTest, RefusesOptionsThatCannotBe) {
+  TableForTest back_end({.entries = 16});
+  auto region = back_end.region().open(hashtable_region_options({.entries = 16}));
+  const auto message = [&](const HashtableOptions& options) {
+    const auto table = Hashtable::open(*region, options);
+    return table.ok() ? std::string("it is possible") : table.status().message();
+  };
+  EXPECT_EQ(message({.hot_modifications = 0}), "hot_modifications is 0; choose 1 or more");
+  EXPECT_EQ(message({.hot_after = 0}), "hot_after is 0; choose 1 to 255");
+  EXPECT_EQ(message({.hot_after = 256}), "hot_after is 256; choose 1 to 255");
+  EXPECT_EQ(message({.hot_patience = 0}), "hot_patience is 0; choose 1 or more");
+  EXPECT_EQ(message({}), "it is possible");
+}
+
+constexpr HashtableFormat kHotFormat = {
+    .entries = 64, .max_front_ends = 1, .hot_blocks = 1, .hot_block_entries = 4};
+
+TEST(HashtableHotAreaTest, TheKeyThatIsExpectedToBeHotIsPromotedByItsNextUpdate) {
+  TableForTest back_end(kHotFormat);
+  auto table = back_end.open(1, {});
+  ASSERT_EQ(table->insert("key", "one").outcome, Outcome::kDone);
+  ASSERT_EQ(table->update("key", "two").outcome, Outcome::kDone);
+  EXPECT_EQ(table->statistics().hot_promotions, 0u);
+  table->expect_hot("key");
+  ASSERT_EQ(table->update("key", "three").outcome, Outcome::kDone);
+  EXPECT_EQ(table->statistics().hot_promotions, 1u);
+  // Whoever has not seen it there finds it all the same.
+  auto other = back_end.open(1, {});
+  EXPECT_EQ(other->search("key").value, "three");
+  ASSERT_EQ(table->update("key", "four").outcome, Outcome::kDone);
+  EXPECT_EQ(table->statistics().hot_hits, 1u);
+  EXPECT_EQ(other->search("key").value, "four");
+  ASSERT_EQ(other->remove("key").outcome, Outcome::kDone);
+  EXPECT_EQ(table->search("key").outcome, Outcome::kNotFound);
+  ASSERT_EQ(table->insert("key", "five").outcome, Outcome::kDone);
+  EXPECT_EQ(table->insert("key", "six").outcome, Outcome::kExists);
+  EXPECT_EQ(other->search("key").value, "five");
+}
+
+TEST(HashtableHotAreaTest, ModificationsOfABlockAreWrittenTogether) {
+  TableForTest back_end(kHotFormat);
+  // They gather until theta, however long that takes.
+  auto table =
+      back_end.open(8, {.hot_modifications = 4, .hot_lease_ns = 1'000'000'000'000, .hot_after = 1});
+  for (uint64_t i = 0; i < 6; ++i) {
+    ASSERT_EQ(table->update(text_of(i % 2), "cold").outcome, Outcome::kDone);
+  }
+  const uint64_t flushes = table->statistics().hot_flushes;
+  const uint64_t atomics = table.region->statistics().atomics;
+  uint32_t replies = 0;
+  const auto count = [&](const HashtableReply& reply) {
+    EXPECT_EQ(reply.outcome, Outcome::kDone);
+    ++replies;
+  };
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(table->post_update(text_of(i % 2), "hot", i), PostResult::kPosted);
+  }
+  for (uint32_t i = 0; i < 100; ++i) table->poll(count);
+  EXPECT_EQ(replies, 0u);
+  ASSERT_EQ(table->post_update(text_of(0), "hot", 3), PostResult::kPosted);
+  while (table->pending() > 0) table->poll(count);
+  EXPECT_EQ(replies, 4u);
+  EXPECT_EQ(table->statistics().hot_flushes, flushes + 1);
+  EXPECT_EQ(table.region->statistics().atomics, atomics + 1);
+  // A search does not wait for others, and finds what was posted before.
+  ASSERT_EQ(table->post_update(text_of(0), "later", 4), PostResult::kPosted);
+  ASSERT_EQ(table->post_search(text_of(0), 5), PostResult::kPosted);
+  std::string found;
+  while (table->pending() > 0) {
+    table->poll([&](const HashtableReply& reply) {
+      if (reply.token == 5) found = reply.value;
+    });
+  }
+  EXPECT_EQ(found, "later");
+}
+
+TEST(HashtableHotAreaTest, WithoutSpareBlocksModificationsThereAreRefused) {
+  TableForTest back_end(kHotFormat);
+  auto first = back_end.open(1, {.hot_after = 1});
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(first->update("key", "value").outcome, Outcome::kDone);
+  }
+  EXPECT_GT(first->statistics().hot_hits, 0u);
+  // Takes all copies that nobody has.
+  const Layout layout = test::must(Layout::of(kHotFormat));
+  const uint64_t all = layout.copies().nodes;
+  std::memcpy(back_end.memory().data() + kNextFreshCopy.offset_bytes, &all, sizeof(all));
+  auto second = back_end.open(1, {.hot_after = 1});
+  EXPECT_EQ(second->search("key").value, "value");
+  EXPECT_EQ(second->update("key", "other").outcome, Outcome::kFull);
+  EXPECT_EQ(second->error().code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(second->error().message(), HasSubstr("no spare block"));
+  EXPECT_EQ(first->search("key").value, "value");
+  // What is not hot works, and all does again once somebody gives copies back.
+  EXPECT_EQ(second->update("cold", "value").outcome, Outcome::kDone);
+  EXPECT_TRUE(first->close().ok());
+  EXPECT_EQ(second->update("key", "other").outcome, Outcome::kDone);
+  EXPECT_EQ(second->search("key").value, "other");
+}
+
+TEST(HashtableHotAreaTest, ADeadHolderOfALockDelaysOthersByItsLease) {
+  HashtableFormat format = kHotFormat;
+  format.hot_lock_lease_ns = 1'000'000;
+  TableForTest back_end(format);
+  auto first = back_end.open(1, {.hot_after = 1});
+  auto second = back_end.open(1, {.hot_after = 1});
+  const Layout layout = test::must(Layout::of(format));
+  const uint64_t held = LockWord{7, true}.word();
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(first->update("key", "value").outcome, Outcome::kDone);
+    ASSERT_EQ(second->update("key", "value").outcome, Outcome::kDone);
+  }
+  std::memcpy(back_end.memory().data() + layout.block_lock(0).offset_bytes, &held, sizeof(held));
+  ASSERT_EQ(first->update("key", "one").outcome, Outcome::kDone);
+  // It loses the race, and then has to wait for the lock.
+  ASSERT_EQ(second->update("key", "two").outcome, Outcome::kDone);
+  EXPECT_EQ(first->search("key").value, "two");
+  const HashtableStatistics& statistics = second->statistics();
+  EXPECT_EQ(first->statistics().hot_lock_takeovers + statistics.hot_lock_takeovers, 1u);
+  EXPECT_GT(first->statistics().hot_lock_waits + statistics.hot_lock_waits, 0u);
+}
+
+TEST(HashtableHotAreaTest, ADamagedBlockEndsTheFrontEnd) {
+  TableForTest back_end(kHotFormat);
+  auto table = back_end.open(1, {.hot_after = 1});
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(table->update("key", "value").outcome, Outcome::kDone);
+  }
+  EXPECT_GT(table->statistics().hot_hits, 0u);
+  const Layout layout = test::must(Layout::of(kHotFormat));
+  NodePointer copy;
+  std::memcpy(&copy, back_end.memory().data() + layout.block(0).offset_bytes, sizeof(copy));
+  back_end.memory()[layout.copies().offset_bytes(copy) + 50] ^= 1;
+  auto other = back_end.open(1, {});
+  EXPECT_EQ(other->search("key").outcome, Outcome::kFailed);
+  EXPECT_EQ(other->status().code(), StatusCode::kProtocolViolation);
+  EXPECT_THAT(other->status().message(), HasSubstr("the hashtable is damaged at offset "));
+  EXPECT_EQ(reclaim_hashtable(back_end.memory()).status().code(), StatusCode::kProtocolViolation);
 }
 
 }  // namespace

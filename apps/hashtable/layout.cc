@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "hashtable/hot_block.h"
 #include "verbena/data_path.h"
 
 namespace verbena::hashtable {
@@ -14,10 +15,20 @@ constexpr uint64_t kMostEntries = uint64_t{1} << 27;
 constexpr uint32_t kMostKeyBytes = 4096;
 constexpr uint32_t kMostValueBytes = 1'000'000;
 constexpr uint32_t kMostFrontEnds = 16'384;
+constexpr uint32_t kMostBlocks = 65'536;
+constexpr uint32_t kMostBlockEntries = 64;
+constexpr uint64_t kMostCopyBytes = 1u << 20;  // RemoteRegionOptions::value_bytes
+constexpr uint64_t kLeastLeaseNs = 1'000;
+constexpr uint64_t kMostLeaseNs = 10'000'000'000;
 constexpr uint64_t kAlignmentBytes = 64;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
+}
+
+constexpr uint32_t length_unit(uint32_t node_bytes) {
+  return static_cast<uint32_t>(
+      round_up((node_bytes + NodePointer::kMostLength - 1) / NodePointer::kMostLength, 8));
 }
 
 // Both halves of a product: each bit of the result depends on all of both.
@@ -46,14 +57,48 @@ uint64_t hash_bytes(const char* bytes, size_t size_bytes, uint64_t seed) {
   return mix(hash, seed);
 }
 
-uint64_t node_checksum(uint64_t self, uint64_t next, uint64_t payload) {
-  return mix(payload ^ self, next);
+// Of all that a node has.
+uint64_t node_checksum(uint64_t self, uint64_t next, const char* bytes, const Payload& payload) {
+  const uint64_t shape = uint64_t{payload.flags} << 16 | payload.key_bytes;
+  return mix(hash_bytes(bytes, payload.bytes(), shape) ^ self, next);
 }
 
 Status out_of_range(const char* what, uint64_t asked, uint64_t least, uint64_t most) {
   return {StatusCode::kInvalidArgument, std::string("a hashtable has ") + what + " of " +
                                             std::to_string(least) + " to " + std::to_string(most) +
                                             ", not " + std::to_string(asked)};
+}
+
+// Fills in what a table with hot blocks has besides.
+Status add_hot_area(const HashtableFormat& format, Header* header) {
+  const uint32_t entries = format.hot_block_entries;
+  if (entries < 2 || entries > kMostBlockEntries || !std::has_single_bit(entries)) {
+    return {StatusCode::kInvalidArgument,
+            "a hot block has 2, 4, 8, 16, 32 or 64 entries, not " + std::to_string(entries)};
+  }
+  if (format.hot_lock_lease_ns < kLeastLeaseNs || format.hot_lock_lease_ns > kMostLeaseNs) {
+    return out_of_range("a hot_lock_lease_ns", format.hot_lock_lease_ns, kLeastLeaseNs,
+                        kMostLeaseNs);
+  }
+  const uint64_t entry_bytes =
+      round_up(sizeof(HotEntry) + format.max_key_bytes + format.max_value_bytes, 8);
+  const uint64_t copy_bytes = round_up(
+      sizeof(NodeHeader) + sizeof(HotBlockHeader) + entries * entry_bytes, kAlignmentBytes);
+  if (copy_bytes > kMostCopyBytes) {
+    return {StatusCode::kInvalidArgument, "hot blocks of " + std::to_string(entries) +
+                                              " entries with these longest keys and "
+                                              "values have " +
+                                              std::to_string(copy_bytes) + " bytes, the most is " +
+                                              std::to_string(kMostCopyBytes) +
+                                              "; lower hot_block_entries, or hot_blocks to 0"};
+  }
+  header->hot_blocks = format.hot_blocks;
+  header->hot_block_entries = entries;
+  header->hot_entry_bytes = static_cast<uint32_t>(entry_bytes);
+  header->copy_bytes = static_cast<uint32_t>(copy_bytes);
+  header->copy_length_bytes = length_unit(header->copy_bytes);
+  header->hot_lock_lease_ns = format.hot_lock_lease_ns;
+  return Status::ok_status();
 }
 
 uint64_t header_checksum(const Header& header) {
@@ -70,8 +115,20 @@ Status not_a_table(const std::string& why) {
 
 Layout::Layout(const Header& header)
     : header_(header),
-      nodes_offset_bytes_(
-          round_up(kDirectoryOffsetBytes + header.buckets * sizeof(uint64_t), kAlignmentBytes)) {}
+      nodes_{.next_fresh = kNextFresh,
+             .free_nodes = kFreeNodes,
+             .first_offset_bytes = round_up(
+                 kDirectoryOffsetBytes + header.buckets * sizeof(uint64_t), kAlignmentBytes),
+             .nodes = header.nodes,
+             .node_bytes = header.node_bytes,
+             .length_bytes = header.length_bytes},
+      blocks_offset_bytes_(nodes_.first_offset_bytes + nodes_.nodes * nodes_.node_bytes),
+      copies_{.next_fresh = kNextFreshCopy,
+              .free_nodes = kFreeCopies,
+              .first_offset_bytes = blocks_offset_bytes_ + header.hot_blocks * kBlockLineBytes,
+              .nodes = header.copies,
+              .node_bytes = header.copy_bytes,
+              .length_bytes = header.copy_length_bytes} {}
 
 Result<Layout> Layout::of(const HashtableFormat& format) {
   const auto refused = [](const char* what, uint64_t asked, uint64_t least, uint64_t most) {
@@ -89,17 +146,29 @@ Result<Layout> Layout::of(const HashtableFormat& format) {
   if (format.max_front_ends < 1 || format.max_front_ends > kMostFrontEnds) {
     return refused("a number of front-ends", format.max_front_ends, 1, kMostFrontEnds);
   }
+  if (format.hot_blocks > kMostBlocks) {
+    return refused("a number of hot blocks", format.hot_blocks, 0, kMostBlocks);
+  }
   Header header;
   header.max_key_bytes = format.max_key_bytes;
   header.max_value_bytes = format.max_value_bytes;
-  header.node_bytes = static_cast<uint32_t>(round_up(
-      sizeof(NodeHeader) + format.max_key_bytes + format.max_value_bytes, kAlignmentBytes));
-  header.length_bytes = static_cast<uint32_t>(
-      round_up((header.node_bytes + NodePointer::kMostLength - 1) / NodePointer::kMostLength, 8));
   header.entries = format.entries;
-  header.nodes = format.entries + uint64_t{format.max_front_ends} * kSpareNodes;
   header.buckets = std::bit_ceil(2 * format.entries);
   header.hash_seed = format.hash_seed;
+  const uint64_t spare_nodes = uint64_t{format.max_front_ends} * kSpareNodes;
+  const uint32_t payload_bytes = format.max_key_bytes + format.max_value_bytes;
+  uint64_t node_bytes = sizeof(NodeHeader) + payload_bytes;
+  uint64_t hot_entries = 0;
+  if (format.hot_blocks > 0) {
+    VERBENA_RETURN_IF_ERROR(add_hot_area(format, &header));
+    header.copies = format.hot_blocks + spare_nodes;
+    hot_entries = uint64_t{format.hot_blocks} * format.hot_block_entries;
+    node_bytes += sizeof(uint64_t);  // the place that a node forwards to
+  }
+  header.node_bytes = static_cast<uint32_t>(round_up(node_bytes, kAlignmentBytes));
+  header.length_bytes = length_unit(header.node_bytes);
+  // Keys that were removed while they were hot still have their nodes.
+  header.nodes = format.entries + spare_nodes + hot_entries;
   header.checksum = header_checksum(header);
   return Layout(header);
 }
@@ -125,40 +194,34 @@ uint64_t Layout::hash(std::string_view key) const {
   return hash_bytes(key.data(), key.size(), header_.hash_seed);
 }
 
-uint32_t Layout::carried_nodes() const {
+uint32_t NodeSpace::carried_nodes() const {
   constexpr uint32_t kMost = 31;
-  return std::min(
-      kMost, static_cast<uint32_t>((header_.node_bytes - sizeof(NodeHeader)) / sizeof(uint64_t)));
+  return std::min(kMost,
+                  static_cast<uint32_t>((node_bytes - sizeof(NodeHeader)) / sizeof(uint64_t)));
 }
 
-bool Layout::parse(NodePointer pointer, const char* bytes, Node* node) const {
+bool NodeSpace::parse(NodePointer pointer, const char* bytes, Node* node) const {
   NodeHeader header;
   copy_bytes(&header, bytes, sizeof(header));
   if (header.self != pointer.word()) return false;
   // A torn header may have any lengths.
-  const uint64_t payload_bytes = uint64_t{header.key_bytes} + header.value_bytes;
-  if (sizeof(header) + payload_bytes > size_bytes(pointer)) return false;
-  const char* const payload = bytes + sizeof(header);
-  if (header.checksum !=
-      node_checksum(header.self, header.next,
-                    payload_checksum(payload, header.key_bytes, header.value_bytes))) {
-    return false;
-  }
+  const Payload& payload = header.payload;
+  if (sizeof(header) + payload.bytes() > size_bytes(pointer)) return false;
+  const char* const content = bytes + sizeof(header);
+  if (header.checksum != node_checksum(header.self, header.next, content, payload)) return false;
   node->next = NodePointer(header.next);
-  node->key = {payload, header.key_bytes};
-  node->value = {payload + header.key_bytes, header.value_bytes};
+  node->payload = payload;
+  node->bytes = content;
+  node->key = {content, payload.key_bytes};
+  node->value = {content + payload.key_bytes, payload.value_bytes};
+  if (payload.forwards()) node->place = word_at(content + payload.key_bytes + payload.value_bytes);
   return true;
 }
 
-uint64_t payload_checksum(const char* payload, uint32_t key_bytes, uint32_t value_bytes) {
-  return hash_bytes(payload, uint64_t{key_bytes} + value_bytes, key_bytes);
-}
-
-void seal(char* bytes, NodePointer self, NodePointer next, uint32_t key_bytes, uint32_t value_bytes,
-          uint64_t payload) {
-  const NodeHeader header = {self.word(), next.word(),
-                             node_checksum(self.word(), next.word(), payload), key_bytes,
-                             value_bytes};
+void seal(char* bytes, NodePointer self, NodePointer next, const Payload& payload) {
+  const NodeHeader header = {
+      self.word(), next.word(),
+      node_checksum(self.word(), next.word(), bytes + sizeof(NodeHeader), payload), payload};
   copy_bytes(bytes, &header, sizeof(header));
 }
 

@@ -1,8 +1,11 @@
 // What lies where in the region of a hashtable, and why.
 //
-//   header | next fresh node | free nodes | directory: a word per bucket | nodes
+//   header | next fresh node, free nodes | the same of copies | directory | nodes | blocks | copies
 //
-// A bucket is a list of nodes, each with one entry. Its word in the directory points to the first.
+// Without a hot area there are neither blocks nor copies; hot_block.h says what they are.
+//
+// The directory has a word per bucket. A bucket is a list of nodes, each with one entry, and the
+// word points to the first.
 // A node that can be reached from the directory never changes: whoever modifies a bucket writes new
 // nodes that nobody can reach yet, and publishes them by one compare-and-swap of the bucket's word.
 // Where the entry is not the first of its bucket, the nodes before it are copied, too, since they
@@ -48,7 +51,7 @@
 namespace verbena::hashtable {
 
 inline constexpr uint64_t kMagic = 0x6c62746873616876;  // "vhashtbl"
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 
 // Nodes that a front-end may have of its own, for as many as HashtableFormat::max_front_ends.
 inline constexpr uint32_t kSpareNodes = 160;
@@ -64,18 +67,26 @@ struct Header {
   uint32_t max_value_bytes = 0;
   uint32_t node_bytes = 0;    // from one to the next
   uint32_t length_bytes = 0;  // the unit of a pointer's length
-  uint32_t unused = 0;
+  uint32_t hot_blocks = 0;
   uint64_t entries = 0;
   uint64_t nodes = 0;
   uint64_t buckets = 0;  // a power of two
   uint64_t hash_seed = 0;
+  uint32_t hot_block_entries = 0;
+  uint32_t hot_entry_bytes = 0;  // from one to the next
+  uint32_t copy_bytes = 0;       // from one copy of a block to the next
+  uint32_t copy_length_bytes = 0;
+  uint64_t copies = 0;
+  uint64_t hot_lock_lease_ns = 0;
   uint64_t checksum = 0;  // of what is before it
 };
 
 // In cache lines of their own.
 inline constexpr RemotePointer<uint64_t> kNextFresh{.offset_bytes = 128};
 inline constexpr RemotePointer<uint64_t> kFreeNodes{.offset_bytes = 192};
-inline constexpr uint64_t kDirectoryOffsetBytes = 256;
+inline constexpr RemotePointer<uint64_t> kNextFreshCopy{.offset_bytes = 256};
+inline constexpr RemotePointer<uint64_t> kFreeCopies{.offset_bytes = 320};
+inline constexpr uint64_t kDirectoryOffsetBytes = 384;
 
 // Points to one use of a node, and says how many bytes to read. 0: to none.
 class NodePointer {
@@ -109,21 +120,68 @@ class NodePointer {
   uint64_t word_ = 0;
 };
 
-// Followed by the key and the value. Free nodes that carry others have no key, and the others'
-// pointers as their value.
+// What a node has behind its header: the key, the value, and in one that forwards, its place.
+struct Payload {
+  // The key's entry may lie in the hot area, at the place whose number follows the value.
+  static constexpr uint16_t kForwards = 1;
+  // There is no such key, should it not lie there.
+  static constexpr uint16_t kAbsent = 2;
+
+  uint16_t key_bytes = 0;
+  uint16_t flags = 0;
+  uint32_t value_bytes = 0;
+
+  bool forwards() const { return (flags & kForwards) != 0; }
+  uint64_t bytes() const {
+    return uint64_t{key_bytes} + value_bytes + (forwards() ? sizeof(uint64_t) : 0);
+  }
+};
+
+// Free nodes that carry others have no key, and the others' pointers as their value; copies of
+// blocks have no key, and the block as their value.
 struct NodeHeader {
   uint64_t self = 0;
   uint64_t next = 0;
   uint64_t checksum = 0;
-  uint32_t key_bytes = 0;
-  uint32_t value_bytes = 0;
+  Payload payload;
 };
 
 // A node that was read, as it lies in memory.
 struct Node {
   NodePointer next;
+  Payload payload;
+  const char* bytes = nullptr;  // of the payload
   std::string_view key;
   std::string_view value;
+  uint64_t place = 0;  // of one that forwards
+};
+
+// Nodes of one size, and the words from which front-ends get some.
+struct NodeSpace {
+  RemotePointer<uint64_t> next_fresh;
+  RemotePointer<uint64_t> free_nodes;
+  uint64_t first_offset_bytes = 0;
+  uint64_t nodes = 0;
+  uint32_t node_bytes = 0;
+  uint32_t length_bytes = 0;  // the unit of a pointer's length
+
+  uint64_t offset_bytes(NodePointer node) const {
+    return first_offset_bytes + node.index() * node_bytes;
+  }
+  uint32_t size_bytes(NodePointer node) const {
+    return std::min(node.length() * length_bytes, node_bytes);
+  }
+  // Of a node with so many bytes behind its header.
+  uint32_t length_of(uint64_t payload_bytes) const {
+    return static_cast<uint32_t>((sizeof(NodeHeader) + payload_bytes + length_bytes - 1) /
+                                 length_bytes);
+  }
+  bool is_possible(NodePointer node) const { return node.index() < nodes && node.length() > 0; }
+  // Pointers that fit into a free node.
+  uint32_t carried_nodes() const;
+
+  // Whether `bytes`, of size_bytes(pointer), are this use of the node, as a whole.
+  bool parse(NodePointer pointer, const char* bytes, Node* node) const;
 };
 
 // A header that was checked, and what follows from it.
@@ -136,43 +194,44 @@ class Layout {
   static Result<Layout> of(const Header& header, uint64_t region_bytes);
 
   const Header& header() const { return header_; }
-  uint64_t region_bytes() const { return nodes_offset_bytes_ + header_.nodes * header_.node_bytes; }
+  bool has_hot_area() const { return header_.hot_blocks > 0; }
+  uint64_t region_bytes() const {
+    return copies_.first_offset_bytes + copies_.nodes * copies_.node_bytes;
+  }
 
   uint64_t hash(std::string_view key) const;
   RemotePointer<uint64_t> bucket(uint64_t index) const {
     return {kDirectoryOffsetBytes + (index & (header_.buckets - 1)) * sizeof(uint64_t)};
   }
-  uint64_t offset_bytes(NodePointer node) const {
-    return nodes_offset_bytes_ + node.index() * header_.node_bytes;
-  }
-  uint32_t size_bytes(NodePointer node) const {
-    return std::min(node.length() * header_.length_bytes, header_.node_bytes);
-  }
-  // Of a node with so many bytes of key and value.
-  uint32_t length_of(uint32_t payload_bytes) const {
-    return (static_cast<uint32_t>(sizeof(NodeHeader)) + payload_bytes + header_.length_bytes - 1) /
-           header_.length_bytes;
-  }
-  bool is_possible(NodePointer node) const {
-    return node.index() < header_.nodes && node.length() > 0;
-  }
-  // Pointers that fit into a free node.
-  uint32_t carried_nodes() const;
+  // Nodes of buckets.
+  const NodeSpace& nodes() const { return nodes_; }
 
-  // Whether `bytes`, of size_bytes(pointer), are this use of the node, as a whole.
-  bool parse(NodePointer pointer, const char* bytes, Node* node) const;
+  // Copies of blocks of the hot area.
+  const NodeSpace& copies() const { return copies_; }
+  // The block of a hot key: bits of its hash that choose no bucket of most tables.
+  uint32_t block_of(uint64_t hash) const {
+    return static_cast<uint32_t>(((hash >> 32) * header_.hot_blocks) >> 32);
+  }
+  // A line with two words: the pointer to the block's copy, and the lock.
+  RemotePointer<uint64_t> block(uint32_t index) const {
+    return {blocks_offset_bytes_ + uint64_t{index} * kBlockLineBytes};
+  }
+  RemotePointer<uint64_t> block_lock(uint32_t index) const { return block(index) + 1; }
+  // Front-ends read the most in one piece of this size.
+  uint32_t largest_bytes() const { return std::max(header_.node_bytes, header_.copy_bytes); }
 
  private:
+  static constexpr uint64_t kBlockLineBytes = 64;
+
   explicit Layout(const Header& header);
 
   Header header_;
-  uint64_t nodes_offset_bytes_ = 0;
+  NodeSpace nodes_;
+  uint64_t blocks_offset_bytes_ = 0;
+  NodeSpace copies_;
 };
 
-// Of the key and value of a node; seal() needs it again each time that the node is linked anew.
-uint64_t payload_checksum(const char* payload, uint32_t key_bytes, uint32_t value_bytes);
-// Writes the header of a node at `bytes`, whose key and value follow.
-void seal(char* bytes, NodePointer self, NodePointer next, uint32_t key_bytes, uint32_t value_bytes,
-          uint64_t payload_checksum);
+// Writes the header of a node at `bytes`, whose payload follows.
+void seal(char* bytes, NodePointer self, NodePointer next, const Payload& payload);
 
 }  // namespace verbena::hashtable

@@ -37,21 +37,22 @@ bool NodePool::begin_refill() {
   starved_ = false;
   if (fresh_is_used_up_) return read_list() == Event::kNone;
   step_ = Step::kTakingFresh;
-  return region_->post_fetch_and_add(kNextFresh, kFreshAtOnce, kToken) == PostResult::kPosted;
+  return region_->post_fetch_and_add(space_.next_fresh, kFreshAtOnce, token_) ==
+         PostResult::kPosted;
 }
 
 bool NodePool::begin_spill() {
   assert(!is_busy() && count_ > 0);
   // The carrier, and what it carries.
   carrier_node_ = take();
-  carried_ = std::min(layout_.carried_nodes(), count_);
+  carried_ = std::min(space_.carried_nodes(), count_);
   char* const payload = carrier_.data() + sizeof(NodeHeader);
   for (uint32_t i = 0; i < carried_; ++i) {
     const uint64_t word = take().word();
     copy_bytes(payload + i * sizeof(word), &word, sizeof(word));
   }
   carrier_node_ = carrier_node_.with_length(
-      layout_.length_of(carried_ * static_cast<uint32_t>(sizeof(uint64_t))));
+      space_.length_of(carried_ * static_cast<uint32_t>(sizeof(uint64_t))));
   return push() == Event::kNone;
 }
 
@@ -59,7 +60,7 @@ NodePool::Event NodePool::handle(const RemoteCompletion& done) {
   switch (step_) {
     case Step::kTakingFresh: {
       const auto first = done.value<uint64_t>();
-      const uint64_t end_of_batch = std::min(first + kFreshAtOnce, layout_.header().nodes);
+      const uint64_t end_of_batch = std::min(first + kFreshAtOnce, space_.nodes);
       fresh_is_used_up_ = end_of_batch < first + kFreshAtOnce;
       if (first >= end_of_batch) return read_list();
       for (uint64_t index = first; index < end_of_batch; ++index) give(NodePointer::unused(index));
@@ -104,21 +105,21 @@ NodePool::Event NodePool::end(bool got) {
 
 NodePool::Event NodePool::read_list() {
   step_ = Step::kReadingList;
-  return post(region_->post_read(kFreeNodes, kToken));
+  return post(region_->post_read(space_.free_nodes, token_));
 }
 
 NodePool::Event NodePool::read_carrier(NodePointer head) {
   if (head.is_null()) return end(false);
-  if (!layout_.is_possible(head)) return Event::kDamaged;
+  if (!space_.is_possible(head)) return Event::kDamaged;
   misreads_ = head == head_ ? misreads_ : 0;
   head_ = head;
   step_ = Step::kReadingCarrier;
-  return post(region_->post_read(layout_.offset_bytes(head), layout_.size_bytes(head), kToken));
+  return post(region_->post_read(space_.offset_bytes(head), space_.size_bytes(head), token_));
 }
 
 NodePool::Event NodePool::take_carrier(const RemoteCompletion& done) {
   Node carrier;
-  if (!layout_.parse(head_, done.bytes.data(), &carrier)) {
+  if (!space_.parse(head_, done.bytes.data(), &carrier)) {
     return ++misreads_ > kMostHeadMisreads ? Event::kDamaged : read_list();
   }
   carried_ = static_cast<uint32_t>(carrier.value.size() / sizeof(uint64_t));
@@ -127,26 +128,25 @@ NodePool::Event NodePool::take_carrier(const RemoteCompletion& done) {
     uint64_t word = 0;
     copy_bytes(&word, carrier.value.data() + i * sizeof(word), sizeof(word));
     popped_[i] = NodePointer(word);
-    if (popped_[i].index() >= layout_.header().nodes) return Event::kDamaged;
+    if (popped_[i].index() >= space_.nodes) return Event::kDamaged;
   }
   behind_carrier_ = carrier.next;
   step_ = Step::kPopping;
-  return post(
-      region_->post_compare_and_swap(kFreeNodes, head_.word(), behind_carrier_.word(), kToken));
+  return post(region_->post_compare_and_swap(space_.free_nodes, head_.word(),
+                                             behind_carrier_.word(), token_));
 }
 
 NodePool::Event NodePool::push() {
   const auto value_bytes = static_cast<uint32_t>(carried_ * sizeof(uint64_t));
-  seal(carrier_.data(), carrier_node_, head_, 0, value_bytes,
-       payload_checksum(carrier_.data() + sizeof(NodeHeader), 0, value_bytes));
+  seal(carrier_.data(), carrier_node_, head_, {.value_bytes = value_bytes});
   step_ = Step::kPushing;
   const std::span<const char> bytes{carrier_.data(), sizeof(NodeHeader) + value_bytes};
-  if (region_->post_write(layout_.offset_bytes(carrier_node_), bytes, kIgnoredToken) !=
+  if (region_->post_write(space_.offset_bytes(carrier_node_), bytes, kIgnoredToken) !=
       PostResult::kPosted) {
     return Event::kFailed;
   }
-  return post(
-      region_->post_compare_and_swap(kFreeNodes, head_.word(), carrier_node_.word(), kToken));
+  return post(region_->post_compare_and_swap(space_.free_nodes, head_.word(), carrier_node_.word(),
+                                             token_));
 }
 
 }  // namespace verbena::hashtable

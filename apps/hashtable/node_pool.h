@@ -13,8 +13,6 @@ namespace verbena::hashtable {
 
 class NodePool {
  public:
-  // Of the pool's operations.
-  static constexpr uint64_t kToken = ~uint64_t{0} - 1;
   // Of operations whose completion means nothing by itself: a later one tells of them.
   static constexpr uint64_t kIgnoredToken = ~uint64_t{0};
   static constexpr uint32_t kOperations = 2;
@@ -24,8 +22,13 @@ class NodePool {
   // More are given back.
   static constexpr uint32_t kMany = 64;
 
-  NodePool(RemoteRegion& region, const Layout& layout, uint32_t capacity)
-      : region_(&region), layout_(layout), nodes_(capacity), carrier_(layout.header().node_bytes) {}
+  // `token`: of its operations.
+  NodePool(RemoteRegion& region, const NodeSpace& space, uint64_t token, uint32_t capacity)
+      : region_(&region),
+        space_(space),
+        token_(token),
+        nodes_(capacity),
+        carrier_(space.node_bytes) {}
 
   uint32_t count() const { return count_; }
   // Room for so many more.
@@ -43,7 +46,7 @@ class NodePool {
   bool begin_refill();
   bool begin_spill();
   enum class Event : uint8_t { kNone, kEnd, kFailed, kDamaged };
-  // Takes a completion with kToken. kEnd: the exchange is over.
+  // Takes a completion with the pool's token. kEnd: the exchange is over.
   Event handle(const RemoteCompletion& done);
 
   uint64_t refills() const { return refills_; }
@@ -69,7 +72,8 @@ class NodePool {
   Event push();
 
   RemoteRegion* region_;
-  const Layout layout_;
+  const NodeSpace space_;
+  const uint64_t token_;
   std::vector<NodePointer> nodes_;  // a queue
   uint32_t first_ = 0;
   uint32_t count_ = 0;
@@ -81,7 +85,7 @@ class NodePool {
   NodePointer behind_carrier_;
   uint32_t carried_ = 0;  // nodes that are popped with the carrier, or pushed with it
   uint32_t misreads_ = 0;
-  NodePointer popped_[31];     // Layout::carried_nodes()
+  NodePointer popped_[31];     // NodeSpace::carried_nodes()
   std::vector<char> carrier_;  // to be pushed
   NodePointer carrier_node_;
   uint64_t refills_ = 0;

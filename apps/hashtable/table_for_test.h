@@ -11,6 +11,10 @@
 
 namespace verbena::hashtable {
 
+// So that tests with a hot area need few operations.
+inline constexpr HashtableOptions kSoonHot = {
+    .hot_modifications = 4, .hot_after = 2, .hot_patience = 4};
+
 class TableForTest {
  public:
   struct FrontEnd {
@@ -28,10 +32,10 @@ class TableForTest {
 
   remote::RegionForTest& region() { return region_; }
   std::span<char> memory() { return {region_->data(), region_->size_bytes()}; }
-  FrontEnd open(uint32_t pending = 1) {
+  FrontEnd open(uint32_t pending = 1, const HashtableOptions& options = kSoonHot) {
     FrontEnd end{region_.open(hashtable_region_options(format_, pending)), nullptr};
     test::must(end.region.region.status());
-    end.table = test::must(Hashtable::open(*end.region));
+    end.table = test::must(Hashtable::open(*end.region, options));
     return end;
   }
 

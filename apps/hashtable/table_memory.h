@@ -31,7 +31,7 @@ class TableMemory {
   void set_word(RemotePointer<uint64_t> at, uint64_t word) {
     copy_bytes(data_ + at.offset_bytes, &word, sizeof(word));
   }
-  char* node(NodePointer node) { return data_ + layout_.offset_bytes(node); }
+  char* at(uint64_t offset_bytes) { return data_ + offset_bytes; }
 
  private:
   TableMemory(char* data, const Layout& layout) : data_(data), layout_(layout) {}

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "tests/data_path_counts.h"
 #include "tests/rpc_support.h"
@@ -19,7 +20,10 @@ using test::Counts;
 
 constexpr uint64_t kWarmUp = 2000;
 constexpr uint64_t kCountedOperations = 20'000;
-constexpr HashtableFormat kTableFormat = {.entries = 512, .max_front_ends = 1};
+
+HashtableFormat format_of(uint32_t hot_blocks) {
+  return {.entries = 512, .max_front_ends = 1, .hot_blocks = hot_blocks};
+}
 
 // All kinds of operations on random keys, so that entries come and go and nodes with them.
 void operate(Hashtable& table, uint64_t operations, Random& random, Counted& counted) {
@@ -51,35 +55,44 @@ void operate(Hashtable& table, uint64_t operations, Random& random, Counted& cou
   }
 }
 
-Status run_front_end(uint32_t pending, uint16_t port, const JobSecret& secret, Counts& counts) {
+Status run_front_end(uint32_t pending, uint32_t hot_blocks, uint16_t port, const JobSecret& secret,
+                     Counts& counts) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
-  VERBENA_ASSIGN_OR_RETURN(
-      auto region,
-      open_region(device, domain, control, hashtable_region_options(kTableFormat, pending)));
-  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region));
+  VERBENA_ASSIGN_OR_RETURN(auto region,
+                           open_region(device, domain, control,
+                                       hashtable_region_options(format_of(hot_blocks), pending)));
+  VERBENA_ASSIGN_OR_RETURN(auto table,
+                           Hashtable::open(*region, {.hot_after = 4, .hot_patience = 4}));
   Random random(run_seed());
   Counted counted;
   operate(*table, kWarmUp, random, counted);
   counted.begin();
+  const HashtableStatistics before = table->statistics();
   operate(*table, kCountedOperations, random, counted);
   counts = counted.end(kCountedOperations);
   // Nodes have come and gone in what was counted.
   if (table->statistics().refills < 3 || table->statistics().spills < 3) {
     return {StatusCode::kInternal, "the test exchanges no nodes"};
   }
+  // So have keys, from and to the hot area.
+  const HashtableStatistics& after = table->statistics();
+  if (hot_blocks > 0 && (after.hot_demotions - before.hot_demotions < 10 ||
+                         after.hot_flushes - before.hot_flushes < 100)) {
+    return {StatusCode::kInternal, "the test does not use the hot area"};
+  }
   return table->status();
 }
 
-Status run_back_end(ControlListener& listener) {
+Status run_back_end(const HashtableFormat& format, ControlListener& listener) {
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control, listener.accept(kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
-  VERBENA_ASSIGN_OR_RETURN(const uint64_t size_bytes, hashtable_bytes(kTableFormat));
+  VERBENA_ASSIGN_OR_RETURN(const uint64_t size_bytes, hashtable_bytes(format));
   VERBENA_ASSIGN_OR_RETURN(auto region, expose_region(device, domain, {.size_bytes = size_bytes}));
-  VERBENA_RETURN_IF_ERROR(format_hashtable({region->data(), region->size_bytes()}, kTableFormat));
+  VERBENA_RETURN_IF_ERROR(format_hashtable({region->data(), region->size_bytes()}, format));
   VERBENA_RETURN_IF_ERROR(region->accept(control));
   Waiter waiter;
   while (region->remove_ended() > 0) waiter.idle();
@@ -88,18 +101,20 @@ Status run_back_end(ControlListener& listener) {
 
 TEST(HashtableDataPathTest, NoAllocationNoLockNoSystemCall) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
-  for (const uint32_t pending : {1u, 32u}) {
-    SCOPED_TRACE(pending);
+  for (const auto& [pending, hot_blocks] :
+       {std::pair{1u, 0u}, std::pair{32u, 0u}, std::pair{1u, 8u}, std::pair{32u, 8u}}) {
+    SCOPED_TRACE(testing::Message() << pending << " pending, " << hot_blocks << " hot blocks");
     const JobSecret secret = JobSecret::random();
     auto listener = ControlListener::listen("127.0.0.1", 0, secret);
     ASSERT_TRUE(listener.ok()) << listener.status().message();
-    const bool traced =
-        test::run_counted({{"back-end", false, [&](Counts&) { return run_back_end(*listener); }},
-                           {"front-end", true,
-                            [&](Counts& counts) {
-                              return run_front_end(pending, listener->port(), secret, counts);
-                            }}},
-                          kCountedOperations);
+    const auto back_end = [&, hot = hot_blocks](Counts&) {
+      return run_back_end(format_of(hot), *listener);
+    };
+    const auto front_end = [&, most = pending, hot = hot_blocks](Counts& counts) {
+      return run_front_end(most, hot, listener->port(), secret, counts);
+    };
+    const bool traced = test::run_counted(
+        {{"back-end", false, back_end}, {"front-end", true, front_end}}, kCountedOperations);
     if (!traced) GTEST_SKIP() << "this system does not let a process trace its children";
   }
 }

@@ -66,7 +66,10 @@ class Peer {
   bool has_come_ = false;
 };
 
-TEST(HashtableKillTest, NothingThatWasAnsweredIsLost) {
+class HashtableKillTest : public testing::TestWithParam<bool> {};  // has a hot area
+
+TEST_P(HashtableKillTest, NothingThatWasAnsweredIsLost) {
+  const HashtableFormat format = table_format(GetParam());
   auto device = Device::open(rpc_test::test_device());
   if (!device.ok())
     GTEST_SKIP() << "no " << rpc_test::test_device() << ": " << device.status().message();
@@ -78,19 +81,21 @@ TEST(HashtableKillTest, NothingThatWasAnsweredIsLost) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE(seed);
   Random random(seed);
-  auto region = expose_region(*device, *domain, {.size_bytes = *hashtable_bytes(kFormat)});
+  auto region = expose_region(*device, *domain, {.size_bytes = *hashtable_bytes(format)});
   ASSERT_TRUE(region.ok()) << region.status().message();
   const std::span<char> memory((*region)->data(), (*region)->size_bytes());
-  ASSERT_TRUE(format_hashtable(memory, kFormat).ok());
+  ASSERT_TRUE(format_hashtable(memory, format).ok());
 
   const uint64_t rounds = rpc_test::thinned(50);
   uint64_t reclaimed = 0;
+  uint64_t hot = 0;
   uint64_t number = 0;
   std::vector<test::MapCall> calls;
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     std::vector<std::unique_ptr<Peer>> peers;
     for (uint32_t i = 0; i < kSurvivors + kVictims; ++i) {
-      Task task{number++, 1 + static_cast<uint32_t>(random.below(6))};
+      Task task{.number = number++, .pending = 1 + static_cast<uint32_t>(random.below(6))};
+      task.has_hot_area = GetParam();
       if (i >= kSurvivors) task.dies_after_us = 1 + static_cast<uint32_t>(random.below(3'000));
       peers.push_back(std::make_unique<Peer>(*listener, secret, task));
       ASSERT_TRUE(peers[i]->has_come());
@@ -102,6 +107,7 @@ TEST(HashtableKillTest, NothingThatWasAnsweredIsLost) {
       EXPECT_EQ(peers[i]->process().wait(), i < kSurvivors ? 0 : 128 + SIGALRM);
       const auto history = calls_of(peers[i]->journal());
       EXPECT_TRUE(i >= kSurvivors || history.size() == Journal::kMostCalls);
+      hot += load(peers[i]->journal().hot);
       calls.insert(calls.end(), history.begin(), history.end());
     }
     Waiter waiter;
@@ -112,15 +118,19 @@ TEST(HashtableKillTest, NothingThatWasAnsweredIsLost) {
     }
     const auto found = reclaim_hashtable(memory);
     ASSERT_TRUE(found.ok()) << found.status().message();
-    EXPECT_LE(*found, uint64_t{kVictims} * 160);
+    EXPECT_LE(*found, uint64_t{kVictims} * 160 * (GetParam() ? 2 : 1));
     reclaimed += *found;
     if (round % kRoundsOfTable != kRoundsOfTable - 1 && round + 1 < rounds) continue;
     ASSERT_EQ(test::broken_history(calls), "");
     calls.clear();
-    ASSERT_TRUE(format_hashtable(memory, kFormat).ok());
+    ASSERT_TRUE(format_hashtable(memory, format).ok());
   }
   EXPECT_GT(reclaimed, 0u);
+  EXPECT_EQ(hot > 0, GetParam());
 }
+
+INSTANTIATE_TEST_SUITE_P(HotArea, HashtableKillTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "With" : "Without"; });
 
 }  // namespace
 }  // namespace verbena::hashtable_test

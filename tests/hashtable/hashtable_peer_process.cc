@@ -110,9 +110,11 @@ Status run(uint16_t port, const JobSecret& secret, Journal& journal) {
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
   VERBENA_ASSIGN_OR_RETURN(
       auto region,
-      open_region(device, domain, control, hashtable_region_options(kFormat, task.pending)));
-  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region));
+      open_region(device, domain, control,
+                  hashtable_region_options(table_format(task.has_hot_area), task.pending)));
+  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region, kTableOptions));
   Worker(*table, journal, task).run();
+  store(journal.hot, table->statistics().hot_hits);
   return table->close();
 }
 

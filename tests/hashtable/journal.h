@@ -15,8 +15,19 @@
 
 namespace verbena::hashtable_test {
 
-inline constexpr HashtableFormat kFormat = {
-    .entries = 64, .max_key_bytes = 16, .max_value_bytes = 64, .max_front_ends = 64};
+// With a hot area, a third of the keys fits into it, and locks of the dead are soon taken over.
+inline HashtableFormat table_format(bool has_hot_area) {
+  return {.entries = 64,
+          .max_key_bytes = 16,
+          .max_value_bytes = 64,
+          .max_front_ends = 64,
+          .hot_blocks = has_hot_area ? 4u : 0u,
+          .hot_block_entries = 4,
+          .hot_lock_lease_ns = 200'000};
+}
+// So that keys come and go in the hot area.
+inline constexpr HashtableOptions kTableOptions = {
+    .hot_modifications = 4, .hot_lease_ns = 2'000, .hot_after = 2, .hot_patience = 8};
 inline constexpr uint64_t kKeys = 48;
 inline constexpr uint32_t kTaskTag = 0x48544b01;
 
@@ -24,6 +35,7 @@ struct Task {
   uint64_t number = 0;  // of the front-end: its values are its own
   uint32_t pending = 1;
   uint32_t dies_after_us = 0;  // 0: it lives
+  bool has_hot_area = false;
 };
 
 // Zeroed, so a call is there once its begin_ns is, and answered once its end_ns is.
@@ -40,6 +52,7 @@ struct Journal {
   };
   uint64_t go;     // 1: all have come, begin
   uint64_t count;  // of answers
+  uint64_t hot;    // ... of the hot area, once all are there
   Entry entries[kMostCalls];
 };
 

@@ -27,10 +27,28 @@
 //   no order among each other, also on the same key.
 // - A front-end that dies, at whatever instruction, blocks nobody, and an operation that was
 //   answered is not undone. One that was not answered has happened as a whole or not at all. Its
-//   spare entries, at most some 160 (HashtableFormat::max_front_ends), are lost to the table until
-//   reclaim_hashtable().
+//   spare entries, at most some 160 (HashtableFormat::max_front_ends), and as many spare blocks of
+//   the hot area, are lost to the table until reclaim_hashtable().
 // - A value is never torn: what was overwritten while it was read is detected, and read again.
-// - There are no locks and no leases, so a front-end may be stopped and go on at any time.
+// - What a table contains never depends on a lock or a lease, so a front-end may be stopped and go
+//   on at any time.
+//
+// The hot area ("memsem" IV-B), off unless HashtableFormat::hot_blocks is set, is for keys that are
+// updated often. A hot key lies in a block with others. A front-end keeps the blocks it has seen,
+// gathers operations on a block until there are theta modifications or the lease ends, and writes
+// the block once for all of them. With 32 operations pending this takes a fraction of the work
+// requests; with one at a time, one or two round trips instead of three.
+// - All promises above hold for hot keys, too. An operation is answered when its block was
+//   published, not when it was gathered: a front-end that dies loses nothing that was answered, and
+//   what it has gathered is seen by nobody. So the lease bounds how much later an answer comes, and
+//   not what a crash loses, which is nothing.
+// - A front-end finds hot keys by itself: it counts updates and insertions of keys outside of the
+//   hot area in a sketch that forgets (HashtableOptions::hot_after), and promotes a key with its
+//   next update. A block that is full for long gives its least modified key back. Of the memory of
+//   a front-end, the sketch takes 8 to 16 B per hot entry (at least 2 KiB), and the blocks all of
+//   their size. Per update of a key that is not hot: two counters, and the tags of one block.
+// - Each block has a lock (remote_lock.h) for front-ends that meet there. It only spares them work
+//   in vain: a holder that dies delays others by its lease, and one that is late is not believed.
 //
 // The table lives and dies with the back-end's memory.
 #pragma once
@@ -56,10 +74,36 @@ struct HashtableFormat {
   // 32 B and both, in whole 64 B: with the default 128 B, and 16 to 32 B of the directory.
   uint32_t max_key_bytes = 32;
   uint32_t max_value_bytes = 64;
-  // Front-ends at once for which there are spare entries, 1 to 16,384. More of them work, too.
+  // Front-ends at once for which there are spare entries, 1 to 16,384. More of them work, too, but
+  // may find no spare block for a modification in the hot area (kFull).
   uint32_t max_front_ends = 16;
   // Of the hash function. One that nobody knows keeps others from choosing keys that collide.
   uint64_t hash_seed = 1;
+
+  // The hot area: this many blocks, to 65,536; 0: none. Which block a hot key lies in follows from
+  // its hash.
+  uint32_t hot_blocks = 0;
+  // 2^t, 2 to 64. An entry of a block takes 32 B and the longest key and value, a block at most
+  // 1 MiB; its entries are read and written together. Each block is there once, and 160 times more
+  // for each front-end of max_front_ends.
+  uint32_t hot_block_entries = 8;
+  // How long a front-end that died with a block's lock delays others, 1 us to 10 s.
+  uint64_t hot_lock_lease_ns = 1'000'000;
+};
+
+// Of one front-end, for a table with a hot area.
+struct HashtableOptions {
+  // Theta, from 1 on: so many modifications of a block are written at once.
+  uint32_t hot_modifications = 16;
+  // The longest time for which an operation waits for others on its block before the block is
+  // written. It waits less where pending_limit() operations are pending, or a search is for the
+  // block; one at a time never waits. 0: only what comes while a block is written is gathered.
+  uint64_t hot_lease_ns = 10'000;
+  // Updates and insertions of a key, 1 to 255, that make it hot. Counts are halved each time that
+  // there were 16 for each entry of the hot area.
+  uint32_t hot_after = 8;
+  // A block without room gives an entry back after so many promotions that it was full for; from 1.
+  uint32_t hot_patience = 64;
 };
 
 // The size of a region for such a table. kInvalidArgument: a limit is out of range.
@@ -98,7 +142,7 @@ enum class HashtableOutcome : uint8_t {
   kDone,
   kNotFound,  // search and remove: there is no such key
   kExists,    // insert: there is, and its value stays
-  kFull,      // insert and update: no entry is free, see error(); nothing has changed
+  kFull,      // no entry, or spare block of the hot area, is free, see error(); nothing has changed
   kFailed,    // one at a time only: refused, see error(), or the connection broke, see status()
 };
 
@@ -119,6 +163,17 @@ struct HashtableStatistics {
   uint64_t copied_entries = 0;  // rewritten because they lay before another one in a bucket
   uint64_t refills = 0;         // batches of free entries taken from the table
   uint64_t spills = 0;          // ... given to it
+  // The hot area:
+  uint64_t hot_hits = 0;            // operations that it answered
+  uint64_t hot_modifications = 0;   // of these, the ones that changed a block
+  uint64_t hot_flushes = 0;         // blocks written, for one or more of them
+  uint64_t hot_loads = 0;           // blocks read
+  uint64_t hot_lost_races = 0;      // publications that another front-end's came before
+  uint64_t hot_promotions = 0;      // keys that this front-end moved into the hot area
+  uint64_t hot_demotions = 0;       // ... out of it
+  uint64_t hot_refusals = 0;        // promotions that a full block had no room for
+  uint64_t hot_lock_waits = 0;      // attempts that found a block's lock held
+  uint64_t hot_lock_takeovers = 0;  // from holders whose lease had ended
 };
 
 class Hashtable {
@@ -126,10 +181,12 @@ class Hashtable {
   // Uses the table that `region` has, which must outlive it; nobody else may post to or poll the
   // region meanwhile. One round trip. As many operations may be pending as the region has room for
   // (hashtable_region_options()).
-  //   kInvalidArgument    the region's options are too small for this table
+  //   kInvalidArgument    the region's options are too small for this table, or an option is out of
+  //                       range
   //   kPermissionDenied   the region is read only
   //   kProtocolViolation  there is no hashtable in it, or that of another release, or a damaged one
-  static Result<std::unique_ptr<Hashtable>> open(RemoteRegion& region);
+  static Result<std::unique_ptr<Hashtable>> open(RemoteRegion& region,
+                                                 const HashtableOptions& options = {});
   // As close(), but nobody learns of a failure.
   virtual ~Hashtable() = default;
   Hashtable(const Hashtable&) = delete;
@@ -149,6 +206,10 @@ class Hashtable {
   virtual HashtableReply update(std::string_view key, std::string_view value) = 0;
   // Three round trips.
   virtual HashtableReply remove(std::string_view key) = 0;
+
+  // Makes the key's next update promote it, if its block has room: for who knows the hot keys
+  // beforehand, as the paper's warm-up. Nothing happens without a hot area. No round trip.
+  virtual void expect_hot(std::string_view key) = 0;
 
   // --- many at once ---
   //

@@ -1,0 +1,95 @@
+// That the hot area pays: skewed updates on a simulated cluster, with it and without it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/remote/simulated_regions_for_test.h"
+#include "verbena/apps/hashtable.h"
+
+namespace verbena::hashtable {
+namespace {
+
+// Numbers below `count`, of which i comes with a probability in proportion to 1 / (i + 1)^0.99.
+class Zipf {
+ public:
+  explicit Zipf(uint64_t count) : sums_(count) {
+    double sum = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      sum += std::pow(static_cast<double>(i + 1), -0.99);
+      sums_[i] = sum;
+    }
+  }
+  uint64_t draw(Random& random) const {
+    const double at = static_cast<double>(random.next() >> 11) * 0x1p-53 * sums_.back();
+    return static_cast<uint64_t>(std::upper_bound(sums_.begin(), sums_.end(), at) - sums_.begin());
+  }
+
+ private:
+  std::vector<double> sums_;
+};
+
+constexpr uint32_t kFrontEnds = 4;
+constexpr uint32_t kPending = 8;
+constexpr uint64_t kKeys = 2048;
+constexpr uint64_t kUpdates = 1'000;  // of each front-end, after twice as many to warm up
+
+void update(Hashtable& table, const Zipf& zipf, uint64_t updates, Random& random) {
+  const std::string value(64, 'v');
+  for (uint64_t i = 0; i < updates; ++i) {
+    const std::string key = std::to_string(zipf.draw(random));
+    while (table.post_update(key, value, i) == PostResult::kWouldBlock) {
+      table.poll([](const HashtableReply&) {});
+    }
+  }
+}
+
+// Updates per millisecond of all front-ends together.
+double rate(uint32_t hot_blocks, HashtableStatistics* of_one) {
+  const HashtableFormat format = {.entries = kKeys,
+                                  .max_key_bytes = 16,
+                                  .max_value_bytes = 64,
+                                  .hot_blocks = hot_blocks,
+                                  .hot_block_entries = 8};
+  const Zipf zipf(kKeys);
+  remote::SimulatedRegions regions(1, kFrontEnds, test::must(hashtable_bytes(format)), {});
+  test::must(format_hashtable(regions.memory(), format));
+  uint32_t warm = 0;
+  uint64_t begin_ns = ~uint64_t{0};
+  uint64_t end_ns = 0;
+  EXPECT_TRUE(regions.run(hashtable_region_options(format, kPending),
+                          [&](uint32_t number, RemoteRegion& region) {
+                            auto table = test::must(Hashtable::open(region, {.hot_after = 4}));
+                            Random random(number + 1);
+                            update(*table, zipf, 2 * kUpdates, random);
+                            ++warm;
+                            while (warm < kFrontEnds) {
+                              table->poll([](const HashtableReply&) {});
+                              sleep_ns(1'000);
+                            }
+                            begin_ns = std::min(begin_ns, now_ns());
+                            update(*table, zipf, kUpdates, random);
+                            end_ns = std::max(end_ns, now_ns());
+                            test::must(table->close());
+                            *of_one = table->statistics();
+                          }));
+  return 1e6 * static_cast<double>(kUpdates * kFrontEnds) / static_cast<double>(end_ns - begin_ns);
+}
+
+TEST(HashtableSpeedTest, TheHotAreaSpeedsSkewedUpdatesUp) {
+  HashtableStatistics statistics;
+  const double basic = rate(0, &statistics);
+  EXPECT_EQ(statistics.hot_hits, 0u);
+  // A quarter of the keys fits in.
+  const double hot = rate(64, &statistics);
+  EXPECT_GT(statistics.hot_hits, statistics.updates / 2);
+  EXPECT_GT(statistics.hot_modifications, statistics.hot_flushes * 11 / 10);
+  EXPECT_GT(hot, 1.5 * basic) << hot << " and " << basic << " updates per ms";
+}
+
+}  // namespace
+}  // namespace verbena::hashtable
