@@ -96,7 +96,6 @@ class FrontEnd final : public Hashtable {
 
   // Each carries an operation on. True: it is done, and *reply is its reply.
   bool handle(const RemoteCompletion& done, HashtableReply* reply);
-  bool handle(Operation& operation, const RemoteCompletion& done, HashtableReply* reply);
   bool walk(Operation& operation, NodePointer head, HashtableReply* reply);
   bool visit(Operation& operation, NodePointer node, HashtableReply* reply);
   bool take_node(Operation& operation, const RemoteCompletion& done, HashtableReply* reply);
@@ -119,6 +118,7 @@ class FrontEnd final : public Hashtable {
   void end_demotion(Operation& operation);
   void look_after_hot_area();
 
+  void handle_shared(const RemoteCompletion& done);
   void give_back_nodes(Operation& operation);
   void read_word(Operation& operation, Step step);
   void read_again(Operation& operation);

@@ -94,34 +94,12 @@ bool FrontEnd::take(HashtableReply* reply) {
 }
 
 bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
-  if (done.token == NodePool::kIgnoredToken) return false;
-  if (hot_.has_value() &&
-      (done.token == HotArea::kPoolToken || HotArea::is_block_token(done.token))) {
-    hot_->handle(done);
+  // At pending_limit_ is the demotion.
+  if (done.token > pending_limit_) [[unlikely]] {
+    handle_shared(done);
     return false;
   }
-  if (done.token == kPoolToken) {
-    switch (pool_.handle(done)) {
-      case NodePool::Event::kNone:
-        break;
-      case NodePool::Event::kEnd:
-        resume_waiting();
-        keep_pool_filled();
-        break;
-      case NodePool::Event::kFailed:
-        expect(false);
-        break;
-      case NodePool::Event::kDamaged:
-        damaged(kFreeNodes.offset_bytes);
-        break;
-    }
-    return false;
-  }
-  assert(done.token < operations_.size());
-  return handle(operations_[done.token], done, reply);
-}
-
-bool FrontEnd::handle(Operation& operation, const RemoteCompletion& done, HashtableReply* reply) {
+  Operation& operation = operations_[done.token];
   switch (operation.step) {
     case Step::kReadingWord:
       return walk(operation, NodePointer(done.value<uint64_t>()), reply);
@@ -138,6 +116,26 @@ bool FrontEnd::handle(Operation& operation, const RemoteCompletion& done, Hashta
   }
   assert(false);
   return false;
+}
+
+// What belongs to no single operation.
+void FrontEnd::handle_shared(const RemoteCompletion& done) {
+  if (done.token == NodePool::kIgnoredToken) return;
+  if (done.token != kPoolToken) return hot_->handle(done);
+  switch (pool_.handle(done)) {
+    case NodePool::Event::kNone:
+      break;
+    case NodePool::Event::kEnd:
+      resume_waiting();
+      keep_pool_filled();
+      break;
+    case NodePool::Event::kFailed:
+      expect(false);
+      break;
+    case NodePool::Event::kDamaged:
+      damaged(kFreeNodes.offset_bytes);
+      break;
+  }
 }
 
 // --- finding the key ---
