@@ -2,7 +2,6 @@
 // has all, nothing comes twice, and nobody hangs.
 //
 // The moment is drawn as a number of pauses, not as a time; VERBENA_SEED=N draws the same ones.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,7 +19,6 @@ namespace verbena::shuffle_test {
 namespace {
 
 using rpc_test::PeerProcess;
-using testing::HasSubstr;
 
 constexpr uint32_t kRounds = 40;
 
