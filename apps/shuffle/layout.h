@@ -3,9 +3,9 @@
 //   sums      | lane of sender 0 | lane of sender 1 | ...
 //   lane:     announced | released | lengths | records
 //
-// A lane is the stream of entries of one sender. An entry is a record, a part of one, or a mark that
-// the ring's end stays unused. Its length lies in the ring of lengths, unless all records have one
-// size; its bytes lie in the ring of records, behind those of the entry before it.
+// A lane is the stream of entries of one sender. An entry is a record, a part of one, or a mark
+// that the ring's end stays unused. Its length lies in the ring of lengths, unless all records have
+// one size; its bytes lie in the ring of records, behind those of the entry before it.
 //
 //   released .. handed out .. announced .. written .. reserved
 //   |-  space of the receiver's user  -|-   known to the sender alone   -|

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shuffle/receiver.h"
+#include "shuffle/sender.h"
 #include "shuffle/shuffle_for_test.h"
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
@@ -21,7 +23,8 @@ namespace {
 
 constexpr uint64_t kClusters = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 20 : 200;
 constexpr int64_t kPatienceNs = 20'000'000'000;
-constexpr uint64_t kEndNs = 1'000'000'000'000;
+constexpr uint64_t kEndNs = 100'000'000'000;
+constexpr uint64_t kSliceNs = 100'000;
 
 struct Shape {
   uint32_t senders = 1;
@@ -75,6 +78,8 @@ std::string describe(const Shape& shape) {
 
 struct Executor {
   Status status;
+  bool opened = false;
+  bool dead = false;
   bool ended = false;
 };
 
@@ -99,7 +104,6 @@ class SimulatedShuffle {
 
   // What is not promised, in words; empty if all holds.
   std::string run() {
-    const sim::ScheduledFaults faults(shape_.faults, seed_, cluster_.simulation());
     std::vector<Thread> threads;
     for (uint32_t i = 0; i < shape_.nodes(); ++i) {
       threads.push_back(cluster_.start(i, [this, i] {
@@ -109,7 +113,13 @@ class SimulatedShuffle {
         executors_[i].ended = true;
       }));
     }
-    const bool ended = cluster_.simulation().run_until([this] { return all_have_ended(); }, kEndNs);
+    const auto all_opened = [this] {
+      return std::ranges::all_of(executors_, [](const Executor& one) { return one.opened; });
+    };
+    if (!run_until(all_opened)) return "not all have opened";
+    const sim::ScheduledFaults faults(shape_.faults, seed_, cluster_.simulation());
+    begun_ = true;
+    const bool ended = run_until([this] { return all_have_ended(); });
     if (!ended) return "an executor hangs";
     return check();
   }
@@ -123,11 +133,38 @@ class SimulatedShuffle {
     }
   }
   bool crashed(uint32_t node) { return cluster_.node(node).crashed; }
-  bool all_have_ended() {
-    for (uint32_t i = 0; i < shape_.nodes(); ++i) {
-      if (!executors_[i].ended && !crashed(i)) return false;
+  // In slices: neither a crash nor a variable of this test lets the simulation look again.
+  template <typename Condition>
+  bool run_until(const Condition& holds) {
+    while (!holds()) {
+      if (now_ns() > kEndNs) return false;
+      cluster_.simulation().run_until([] { return false; }, now_ns() + kSliceNs);
     }
     return true;
+  }
+  bool all_have_ended() {
+    bool all = true;
+    for (uint32_t i = 0; i < shape_.nodes(); ++i) {
+      if (crashed(i)) {
+        die(i);
+      } else {
+        all = all && executors_[i].ended;
+      }
+    }
+    return all;
+  }
+  // The control connections of a simulation live on where their node has crashed.
+  void die(uint32_t node) {
+    if (std::exchange(executors_[node].dead, true)) return;
+    if (node < shape_.senders) {
+      if (senders_[node]) static_cast<Sender&>(*senders_[node]).die_for_test();
+    } else if (receivers_[node - shape_.senders]) {
+      static_cast<Receiver&>(*receivers_[node - shape_.senders]).die_for_test();
+    }
+  }
+  void wait_for_others(uint32_t node) {
+    executors_[node].opened = true;
+    while (!begun_) sleep_ns(10'000);
   }
 
   // Whom a sender's record goes to, and what is in it, follow from its number.
@@ -161,6 +198,7 @@ class SimulatedShuffle {
     sources_[number] =
         std::make_unique<Registered>(member, shape_.records * (shape_.most_bytes + 1));
     Registered& source = *sources_[number];
+    wait_for_others(number);
     uint64_t offset = 0;
     for (uint64_t i = 0; i < shape_.records; ++i) {
       const std::string one = record(number, i);
@@ -185,6 +223,7 @@ class SimulatedShuffle {
                              ShuffleReceiver::expose(member.device, member.domain, options));
     ShuffleReceiver& receiver = *receivers_[number];
     VERBENA_RETURN_IF_ERROR(receiver.accept_all(*listeners_[number], kPatienceNs));
+    wait_for_others(shape_.receiver_node(number));
     for (;;) {
       VERBENA_ASSIGN_OR_RETURN(const ShuffleSpan span, receiver.wait_next());
       if (span.empty()) return Status::ok_status();
@@ -240,6 +279,7 @@ class SimulatedShuffle {
   std::vector<std::unique_ptr<ShuffleSender>> senders_;
   std::vector<std::unique_ptr<Registered>> sources_;
   std::vector<Received> received_;
+  bool begun_ = false;
 };
 
 TEST(ShuffleSimulationTest, PromisesHoldWhateverGoesWrong) {

@@ -1,5 +1,5 @@
-// Time as the library reads it, and polling loops that back off: on the machine, and in a simulation
-// in virtual time. A program that takes both from here can run in both.
+// Time as the library reads it, and polling loops that back off: on the machine, and in a
+// simulation in virtual time. A program that takes both from here can run in both.
 #pragma once
 
 #include <cstdint>

@@ -287,7 +287,7 @@ struct ShuffleSenderStatistics {
   uint64_t writes = 0;        // of records
   uint64_t counters = 0;      // WRITEs that tell a receiver how many records have come
   uint64_t credit_reads = 0;  // READs of what a receiver has released
-  uint64_t would_block = 0;   // records that found no room
+  uint64_t would_block = 0;   // times that a record found no room
 };
 
 class ShuffleSender {
