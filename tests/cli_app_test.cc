@@ -57,12 +57,12 @@ void expect_verified(const json& rows, size_t count, uint64_t operations) {
   }
 }
 
-class AppOn : public testing::TestWithParam<const char*> {
+class ApplicationOn : public testing::TestWithParam<const char*> {
  protected:
   json measure(Arguments arguments) const { return measure_on(GetParam(), std::move(arguments)); }
 };
 
-TEST_P(AppOn, TheHashtableDoesEveryMix) {
+TEST_P(ApplicationOn, TheHashtableDoesEveryMix) {
   const json rows =
       measure({"hashtable", "--mix", "all", "--threads", "2", "--pending", "1,5", "--keys", "2000",
                "--new-keys", "2000", "--operations", "400", "--verify"});
@@ -89,7 +89,7 @@ TEST_P(AppOn, TheHashtableDoesEveryMix) {
   }
 }
 
-TEST_P(AppOn, TheHashtableHasItsKeysOnSeveralBackEnds) {
+TEST_P(ApplicationOn, TheHashtableHasItsKeysOnSeveralBackEnds) {
   const json rows =
       measure({"hashtable", "--mix",        "A,D",     "--nodes",    "2",    "--back-ends",
                "3",         "--keys",       "1000",    "--new-keys", "1000", "--pending",
@@ -99,7 +99,7 @@ TEST_P(AppOn, TheHashtableHasItsKeysOnSeveralBackEnds) {
   for (const json& row : rows) EXPECT_EQ(row.at("nodes"), 5);
 }
 
-TEST_P(AppOn, TheHashtableUsesKeysAsTheyAreDistributed) {
+TEST_P(ApplicationOn, TheHashtableUsesKeysAsTheyAreDistributed) {
   const json rows = measure({"hashtable", "--mix", "custom", "--reads", "0,100", "--distribution",
                              "all", "--keys", "1000", "--operations", "300", "--verify"});
   expect_verified(rows, 2 * 3, 300);
@@ -109,7 +109,7 @@ TEST_P(AppOn, TheHashtableUsesKeysAsTheyAreDistributed) {
   }
 }
 
-TEST_P(AppOn, TheLogIsReadByItsReaders) {
+TEST_P(ApplicationOn, TheLogIsReadByItsReaders) {
   const json rows = measure({"log", "--nodes", "2", "--threads", "3", "--readers", "1,2", "--batch",
                              "1,8", "--pending", "1,4", "--operations", "200", "--verify"});
   ASSERT_EQ(rows.size(), 2u * 2u * 2u);
@@ -124,7 +124,7 @@ TEST_P(AppOn, TheLogIsReadByItsReaders) {
   }
 }
 
-TEST_P(AppOn, TheLogIsReplicatedByEveryMethod) {
+TEST_P(ApplicationOn, TheLogIsReplicatedByEveryMethod) {
   const json rows =
       measure({"log", "--replicas", "1,3", "--method", "all", "--batch", "6", "--entry-size",
                "32,1000", "--threads", "2", "--pending", "3", "--operations", "200", "--verify"});
@@ -134,7 +134,7 @@ TEST_P(AppOn, TheLogIsReplicatedByEveryMethod) {
 }
 
 // Many times its capacity goes through the log.
-TEST_P(AppOn, TheLogIsNotFullForLong) {
+TEST_P(ApplicationOn, TheLogIsNotFullForLong) {
   for (const char* readers : {"0", "1"}) {
     for (const bool verify : {false, true}) {
       Arguments arguments = {"log",   "--threads",    "3",   "--readers", readers, "--capacity",
@@ -149,7 +149,7 @@ TEST_P(AppOn, TheLogIsNotFullForLong) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, AppOn, testing::Values("soft0", "sim:connectx3-40g"),
+INSTANTIATE_TEST_SUITE_P(Devices, ApplicationOn, testing::Values("soft0", "sim:connectx3-40g"),
                          [](const testing::TestParamInfo<const char*>& one) {
                            return std::string(one.param).starts_with("sim:") ? "sim" : "soft";
                          });

@@ -8,8 +8,8 @@ namespace verbena::bench {
 
 namespace {
 
-// A writer that is stopped for longer is told so, and appends again. Room that was reserved in vain,
-// where several writers found the log full at once, is waited for so long, too.
+// A writer that is stopped for longer is told so, and appends again. So long is waited for room
+// that was reserved in vain, too, where several writers found the log full at once.
 constexpr uint64_t kHoleLeaseNs = 50'000'000;
 // Parts of the log, each of which is trimmed when the reader is two parts ahead; and what a reader
 // takes at once, which has to be less than a part.

@@ -39,7 +39,7 @@ readers, the first writer reads it.
 constexpr std::array<std::string_view, 3> kExamples = {
     "verbena app log --batch 1,...,32 --pending 4 --duration 50ms",
     "verbena app log --threads 3 --readers 1 --batch 8 --duration 50ms --verify",
-    "verbena app log --nodes 1,...,4 --replicas 2 --batch 32 --method sp,sgl --device "
+    "verbena app log --nodes 1,...,4 --replicas 2 --batch 16 --method sp,sgl --device "
     "sim:connectx3-40g"};
 
 constexpr std::array<std::string_view, 3> kLineAxes = {"entry-size", "batch", "method"};
