@@ -123,7 +123,7 @@ void add_application_targets(std::vector<Target>& list) {
   list.push_back({.name = fmt::format("{} against a file", kLog),
                   .ours = kLog,
                   .peer = kFile,
-                  .limit = 1,
+                  .limit = 0.5,
                   .at_least = true});
 }
 
