@@ -249,13 +249,13 @@ def _result_file(document, path):
     return source, [
         _measurement(_Row(row, path, index), source)
         for index, row in enumerate(document["results"])
-        if not _is_raw_verb(row)
+        if not _is_without_protocol(row)
     ]
 
 
-def _is_raw_verb(row):
-    """Of `verbena verbs`: no protocol, so there is nothing on the page to compare it with."""
-    return isinstance(row, dict) and "operation" in row
+def _is_without_protocol(row):
+    """Of `verbena verbs`, `remote` and `app`: there is nothing on the page to compare it with."""
+    return isinstance(row, dict) and any(key in row for key in ("operation", "mix", "capacity_bytes"))
 
 
 class _Row:

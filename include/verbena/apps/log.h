@@ -286,7 +286,8 @@ class LogReader {
   // The records that follow, as many as a chunk holds; none if there are none yet, or if what comes
   // next is not complete: call again, by and by. They are valid until the next call. Two to four
   // round trips.
-  //   kLimitExceeded      what comes next was trimmed: the reader was too slow; seek(LogStart::kOldest)
+  //   kLimitExceeded      what comes next was trimmed: the reader was too slow. Let it seek()
+  //                       LogStart::kOldest
   //   kProtocolViolation  a record fails its CRC, on all replicas: see skip_damaged()
   //   kUnavailable        a connection broke; open the log anew at position()
   // An error does not move the reader.

@@ -1,5 +1,6 @@
-// verbena-bench-peers: Verbena beside UCX's shared memory, perftest, memcpy, gRPC, ZeroMQ and nng,
-// in one interleaved run, with the ratios that it promises. `make bench-peers` calls it.
+// verbena-bench-peers: Verbena beside UCX's shared memory, perftest, memcpy, gRPC, ZeroMQ, nng,
+// Redis and memcached, in one interleaved run, with the ratios that it promises. `make bench-peers`
+// calls it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +14,7 @@
 
 #include "src/base/machine.h"
 #include "src/base/runtime.h"
+#include "src/bench/baselines/applications.h"
 #include "src/bench/baselines/comparison.h"
 #include "src/bench/baselines/contenders/contenders.h"
 #include "src/bench/baselines/copies.h"
@@ -47,6 +49,83 @@ constexpr const char* kWriteBandwidth = "1 MiB WRITE";
 constexpr const char* kCopyBandwidth = "memcpy, 1 MiB";
 constexpr const char* kAgain = "registration of 4 KiB, again";
 constexpr const char* kGigabyte = "registration of 1 GiB";
+
+// --- applications ---
+
+constexpr const char* kLog = "log, 64 B entries in batches of 32";
+constexpr const char* kFile = "file append by writev(), 64 B entries in batches of 32";
+constexpr const char* kEntryUnit = "M entries/s";
+constexpr uint32_t kStorePending = 32;
+
+struct KeyValueStore {
+  const char* name;
+  Result<double> (*rate)(const CpuPair&, const KeyValuePlan&);
+  uint32_t most_pending;
+  uint64_t slower;  // about so many times; it gets that many fewer operations
+};
+constexpr KeyValueStore kStores[] = {{"hashtable", hashtable_rate, kStorePending, 1},
+                                     {"Redis", redis_rate, kStorePending, 40},
+                                     {"memcached", memcached_rate, 1, 40}};
+
+std::string store_name(const char* store, bool updates, uint32_t pending) {
+  return fmt::format("{}, {}{}", store, updates ? "update" : "search",
+                     pending > 1 ? fmt::format(", {} pending", pending) : "");
+}
+
+// One at a time they are measured in time, else in operations.
+Contender store_contender(const CpuPair& cpus, const KeyValueStore& store, bool updates,
+                          uint32_t pending, uint64_t round_trips) {
+  const KeyValuePlan plan = {.updates = updates,
+                             .pending = pending,
+                             .operations = round_trips * (pending > 1 ? 4 : 1) / store.slower};
+  const auto measure = [=, rate = store.rate]() -> Result<double> {
+    VERBENA_ASSIGN_OR_RETURN(const double rate_per_s, rate(cpus, plan));
+    return pending > 1 ? rate_per_s / 1e6 : 1e9 / rate_per_s;
+  };
+  return {store_name(store.name, updates, pending), pending > 1 ? "M operations/s" : "ns", measure};
+}
+
+void add_applications(const CpuPair& cpus, uint64_t trips, std::vector<Contender>& list) {
+  for (const bool updates : {false, true}) {
+    for (const uint32_t pending : {1u, kStorePending}) {
+      for (const KeyValueStore& store : kStores) {
+        if (pending > store.most_pending) continue;
+        list.push_back(store_contender(cpus, store, updates, pending, trips));
+      }
+    }
+  }
+  const auto millions = [=](Result<double> (*rate)(const CpuPair&, uint64_t)) {
+    return [=]() -> Result<double> {
+      VERBENA_ASSIGN_OR_RETURN(const double rate_per_s, rate(cpus, trips / 4));
+      return rate_per_s / 1e6;
+    };
+  };
+  list.push_back({kLog, kEntryUnit, millions(log_rate)});
+  list.push_back({kFile, kEntryUnit, millions(file_append_rate)});
+}
+
+void add_application_targets(std::vector<Target>& list) {
+  for (const bool updates : {false, true}) {
+    for (const uint32_t pending : {1u, kStorePending}) {
+      const std::string ours = store_name("hashtable", updates, pending);
+      for (const KeyValueStore& store : kStores) {
+        if (store.rate == hashtable_rate || pending > store.most_pending) continue;
+        list.push_back({.name = fmt::format("{} against {}, times the rate", ours, store.name),
+                        .ours = ours,
+                        .peer = store_name(store.name, updates, pending),
+                        .limit = pending > 1 ? 5.0 : 50.0,
+                        .at_least = true,
+                        .times_faster = pending == 1});
+      }
+    }
+  }
+  list.push_back({.name = kLog, .ours = kLog, .peer = "", .limit = 5, .at_least = true});
+  list.push_back({.name = fmt::format("{} against a file", kLog),
+                  .ours = kLog,
+                  .peer = kFile,
+                  .limit = 0.5,
+                  .at_least = true});
+}
 
 // --- echoes: the whole way there and back ---
 
@@ -129,6 +208,7 @@ std::vector<Contender> contenders(const CpuPair& cpus, const Options& options) {
       }
     }
   }
+  add_applications(cpus, trips, list);
   return list;
 }
 
@@ -170,6 +250,7 @@ std::vector<Target> all_targets() {
        echo_name("WRITE/WRITE", 64, kEchoPending), "", 8, true},
   };
   for (Target& target : echo_targets()) list.push_back(std::move(target));
+  add_application_targets(list);
   return list;
 }
 
@@ -182,7 +263,7 @@ std::string value_text(double value, const std::string& unit) {
   if (unit == "ns") return time_text(value);
   if (unit == "us") return time_text(value * 1e3);
   if (unit == "s") return time_text(value * 1e9);
-  if (unit == kRateUnit) return rate_text(value * 1e6);
+  if (unit.starts_with("M ")) return rate_text(value * 1e6);
   return bandwidth_text(value);
 }
 

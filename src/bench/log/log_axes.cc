@@ -14,7 +14,7 @@ namespace {
 using Settings = LogSettings;
 
 constexpr ListLimits kReadersLimits{.what = "number of readers", .min = 0, .max = 255};
-constexpr ListLimits kBatchLimits{.what = "batch", .min = 1, .max = 1000};
+constexpr ListLimits kAppendedBatchLimits{.what = "batch", .min = 1, .max = 1000};
 constexpr ListLimits kEntryLimits{.what = "entry size", .min = kLeastEntryBytes, .max = 1 << 20};
 constexpr ListLimits kCapacityLimits{
     .what = "capacity", .min = 64 << 10, .max = uint64_t{64} << 30};
@@ -55,8 +55,8 @@ constexpr std::array kAxes = {
                                                           "Space for entries: a power of two"),
     size_axis<kEntryLimits, &Settings::entry_bytes>("entry-size", "entry_bytes", "64",
                                                     "Bytes of an entry"),
-    count_axis<kBatchLimits, &Settings::batch>("batch", "entries", "1",
-                                               "Entries that are appended at once"),
+    count_axis<kAppendedBatchLimits, &Settings::batch>("batch", "entries", "1",
+                                                       "Entries that are appended at once"),
     with_help(kPendingAxis, "Pending batches of a writer, at most 256"),
     name_axis<MethodNames, &Settings::method>(
         "method", "method", "method", "automatic",

@@ -1,28 +1,46 @@
 #include "src/bench/log/log_tail.h"
 
+#include <algorithm>
+
 #include "src/bench/log/log_settings.h"
 
 namespace verbena::bench {
 
 namespace {
 
-// A writer that is stopped by its machine for less is not given up.
-constexpr uint64_t kHoleLeaseNs = 10'000'000'000;
-// Each part of the log that was read is trimmed when the reader is two parts ahead.
+// A writer that is stopped for longer is told so, and appends again. So long is waited for room
+// that was reserved in vain, too, where several writers found the log full at once.
+constexpr uint64_t kHoleLeaseNs = 50'000'000;
+// Parts of the log, each of which is trimmed when the reader is two parts ahead; and what a reader
+// takes at once, which has to be less than a part.
 constexpr uint64_t kTrimmedParts = 8;
+constexpr uint64_t kMostChunkBytes = 256 << 10;
+constexpr uint64_t kLeastChunkBytes = 4 << 10;
+
+// What an entry takes in the log, about, with all that describes it.
+uint64_t space_bytes(const LogSettings& settings) {
+  constexpr uint64_t kEntry = 16;
+  constexpr uint64_t kBatch = 96;
+  return settings.entry_bytes + kEntry + kBatch / settings.batch;
+}
 
 }  // namespace
 
 LogTail::LogTail(const Point& point, bool trims)
     : point_(point),
       trims_(trims),
-      trimmed_bytes_(log_settings(point).capacity_bytes / kTrimmedParts) {}
+      trimmed_entries_(log_settings(point).capacity_bytes / kTrimmedParts /
+                       space_bytes(log_settings(point))) {}
 
 Status LogTail::open(const Device& device, const ProtectionDomain& domain,
                      std::span<ControlConnection* const> replicas) {
-  VERBENA_ASSIGN_OR_RETURN(reader_, open_log_reader(device, domain, replicas,
-                                                    {.hole_lease_ns = kHoleLeaseNs,
-                                                     .handshake_timeout_ns = kSetupTimeoutNs}));
+  VERBENA_ASSIGN_OR_RETURN(
+      reader_, open_log_reader(device, domain, replicas,
+                               {.chunk_bytes = static_cast<uint32_t>(std::clamp(
+                                    log_settings(point_).capacity_bytes / kTrimmedParts / 2,
+                                    kLeastChunkBytes, kMostChunkBytes)),
+                                .hole_lease_ns = kHoleLeaseNs,
+                                .handshake_timeout_ns = kSetupTimeoutNs}));
   marked_ = marked_before_ = reader_->position();
   return Status::ok_status();
 }
@@ -35,11 +53,9 @@ void LogTail::begin(const Phase& phase, bool verify) {
 
 Result<size_t> LogTail::read() {
   VERBENA_ASSIGN_OR_RETURN(const std::span<const LogRecord> records, reader_->next());
-  for (const LogRecord& record : records) {
-    check_.take(record.position, record.bytes);
-    read_bytes_ += record.bytes.size();
-  }
-  if (trims_ && read_bytes_ >= trimmed_bytes_) VERBENA_RETURN_IF_ERROR(trim_behind());
+  for (const LogRecord& record : records) check_.take(record.position, record.bytes);
+  read_entries_ += records.size();
+  if (trims_ && read_entries_ >= trimmed_entries_) VERBENA_RETURN_IF_ERROR(trim_behind());
   return records.size();
 }
 
@@ -50,7 +66,7 @@ Status LogTail::trim_behind() {
   VERBENA_RETURN_IF_ERROR(reader_->seek(LogStart::kPosition, here));
   marked_before_ = marked_;
   marked_ = here;
-  read_bytes_ = 0;
+  read_entries_ = 0;
   return Status::ok_status();
 }
 

@@ -41,12 +41,12 @@ class LogTail {
 
   const Point& point_;
   const bool trims_;
-  const uint64_t trimmed_bytes_;  // at once
+  const uint64_t trimmed_entries_;  // at once
   std::unique_ptr<LogReader> reader_;
   EntryCheck check_;
   uint64_t skipped_before_ = 0;
-  // Where the reader was when it had read so much, and that much earlier.
-  uint64_t read_bytes_ = 0;
+  // Read since the last mark; where that was, and the one before.
+  uint64_t read_entries_ = 0;
   LogPosition marked_ = 0;
   LogPosition marked_before_ = 0;
 };

@@ -39,7 +39,7 @@ readers, the first writer reads it.
 constexpr std::array<std::string_view, 3> kExamples = {
     "verbena app log --batch 1,...,32 --pending 4 --duration 50ms",
     "verbena app log --threads 3 --readers 1 --batch 8 --duration 50ms --verify",
-    "verbena app log --nodes 1,...,4 --replicas 2 --batch 32 --method sp,sgl --device "
+    "verbena app log --nodes 1,...,4 --replicas 2 --batch 16 --method sp,sgl --device "
     "sim:connectx3-40g"};
 
 constexpr std::array<std::string_view, 3> kLineAxes = {"entry-size", "batch", "method"};
@@ -101,13 +101,15 @@ class LogWorkload : public Workload {
       return refused(fmt::format("a capacity of {} B is no power of two; choose --capacity {}",
                                  settings.capacity_bytes, std::bit_ceil(settings.capacity_bytes)));
     }
-    const uint64_t most_bytes = std::min(settings.capacity_bytes / 8, kMostBatchBytes);
+    // Room is made behind the readers, some batches behind them.
+    const uint64_t least_batches = settings.readers > 0 ? 32 : 8;
+    const uint64_t most_bytes = std::min(settings.capacity_bytes / least_batches, kMostBatchBytes);
     if (batch_bytes(settings) > most_bytes) {
       return refused(
-          fmt::format("{} entries of {} are more than the {} of a batch, an eighth of "
-                      "the log and at most 16 MiB; raise --capacity, or lower --batch "
-                      "or --entry-size",
-                      settings.batch, size_text(settings.entry_bytes), size_text(most_bytes)));
+          fmt::format("{} entries of {} are more than the {} of a batch that a log of {} "
+                      "takes; raise --capacity, or lower --batch or --entry-size",
+                      settings.batch, size_text(settings.entry_bytes), size_text(most_bytes),
+                      size_text(settings.capacity_bytes)));
     }
     if (point.responder_nodes > kMostReplicas) {
       return refused(fmt::format("{} replicas are more than a log has, {}; lower --replicas",

@@ -1,0 +1,260 @@
+// `verbena app`: the applications between processes and in a simulation, what their results have,
+// what --verify finds, several hosts, and how they refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/own_port.h"
+#include "tests/support/run_tool.h"
+#include "tests/support/tool_process.h"
+
+namespace verbena::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+using Arguments = std::vector<std::string>;
+
+Arguments app(Arguments arguments) {
+  arguments.insert(arguments.begin(), "app");
+  return arguments;
+}
+
+json results_of(const std::string& file) {
+  const json document = json::parse(read_file(file), nullptr, false);
+  EXPECT_TRUE(document.is_object());
+  return document.is_object() ? document["results"] : json::array();
+}
+
+json measure_on(const std::string& device, Arguments arguments) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("app.json");
+  arguments.insert(arguments.end(), {"--device", device, "--runs", "1", "--json", file});
+  const Outcome outcome = run_tool(app(arguments));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(complaints(outcome), "");
+  EXPECT_THAT(outcome.out, HasSubstr("median"));
+  return results_of(file);
+}
+
+// Every point was measured and checked.
+void expect_verified(const json& rows, size_t count, uint64_t operations) {
+  ASSERT_EQ(rows.size(), count);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("errors"), 0);
+    EXPECT_EQ(row.at("verified"), true);
+    EXPECT_EQ(row.at("requests_measured"), operations);
+    EXPECT_GT(row.at("rate_per_s").get<double>(), 0);
+  }
+}
+
+class ApplicationOn : public testing::TestWithParam<const char*> {
+ protected:
+  json measure(Arguments arguments) const { return measure_on(GetParam(), std::move(arguments)); }
+};
+
+TEST_P(ApplicationOn, TheHashtableDoesEveryMix) {
+  const json rows =
+      measure({"hashtable", "--mix", "all", "--threads", "2", "--pending", "1,5", "--keys", "2000",
+               "--new-keys", "2000", "--operations", "400", "--verify"});
+  expect_verified(rows, 6 * 2, 800);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const std::string mix = row.at("mix");
+    const json& kinds = row.at("kinds");
+    uint64_t operations = 0;
+    for (const auto& [name, kind] : kinds.items()) {
+      operations += kind.at("requests").get<uint64_t>();
+      EXPECT_GE(kind.at("p99_ns").get<double>(), kind.at("p50_ns").get<double>());
+    }
+    EXPECT_EQ(operations, 800u);
+    EXPECT_TRUE(kinds.contains("search"));
+    EXPECT_EQ(kinds.contains("update"), mix == "A" || mix == "B" || mix == "custom");
+    EXPECT_EQ(kinds.contains("insert"), mix == "D");
+    EXPECT_EQ(kinds.contains("read-modify-write"), mix == "F");
+    EXPECT_EQ(row.at("distribution"), mix == "D" ? "latest" : "zipfian");
+    EXPECT_EQ(row.at("cpu").at("responder").at("cycles_per_message"), 0);
+    // Two round trips and more of an update.
+    EXPECT_GE(row.at("work_requests_per_operation").get<double>(), 2);
+    EXPECT_LT(row.at("work_requests_per_operation").get<double>(), 8);
+  }
+}
+
+TEST_P(ApplicationOn, TheHashtableHasItsKeysOnSeveralBackEnds) {
+  const json rows =
+      measure({"hashtable", "--mix",        "A,D",     "--nodes",    "2",    "--back-ends",
+               "3",         "--keys",       "1000",    "--new-keys", "1000", "--pending",
+               "4",         "--value-size", "16,6000", "--key-size", "40",   "--operations",
+               "300",       "--verify"});
+  expect_verified(rows, 2 * 2, 600);
+  for (const json& row : rows) EXPECT_EQ(row.at("nodes"), 5);
+}
+
+TEST_P(ApplicationOn, TheHashtableUsesKeysAsTheyAreDistributed) {
+  const json rows = measure({"hashtable", "--mix", "custom", "--reads", "0,100", "--distribution",
+                             "all", "--keys", "1000", "--operations", "300", "--verify"});
+  expect_verified(rows, 2 * 3, 300);
+  for (const json& row : rows) {
+    EXPECT_EQ(row.at("kinds").contains("search"), row.at("reads_percent") == 100);
+    EXPECT_EQ(row.at("kinds").contains("update"), row.at("reads_percent") == 0);
+  }
+}
+
+TEST_P(ApplicationOn, TheLogIsReadByItsReaders) {
+  const json rows = measure({"log", "--nodes", "2", "--threads", "3", "--readers", "1,2", "--batch",
+                             "1,8", "--pending", "1,4", "--operations", "200", "--verify"});
+  ASSERT_EQ(rows.size(), 2u * 2u * 2u);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const uint64_t readers = row.at("readers");
+    EXPECT_EQ(row.at("errors"), 0);
+    EXPECT_EQ(row.at("verified"), true);
+    EXPECT_EQ(row.at("requests_measured"), 2 * (3 - readers) * 200);
+    // Each of all readers has read each entry.
+    EXPECT_DOUBLE_EQ(row.at("read_per_entry"), static_cast<double>(2 * readers));
+  }
+}
+
+TEST_P(ApplicationOn, TheLogIsReplicatedByEveryMethod) {
+  const json rows =
+      measure({"log", "--replicas", "1,3", "--method", "all", "--batch", "6", "--entry-size",
+               "32,1000", "--threads", "2", "--pending", "3", "--operations", "200", "--verify"});
+  expect_verified(rows, 2 * 4 * 2, 400);
+  // The first writer reads it, as nobody else does.
+  for (const json& row : rows) EXPECT_DOUBLE_EQ(row.at("read_per_entry"), 1);
+}
+
+// Many times its capacity goes through the log.
+TEST_P(ApplicationOn, TheLogIsNotFullForLong) {
+  for (const char* readers : {"0", "1"}) {
+    for (const bool verify : {false, true}) {
+      Arguments arguments = {"log",   "--threads",    "3",   "--readers", readers, "--capacity",
+                             "64KiB", "--entry-size", "256", "--batch",   "8",     "--pending",
+                             "4",     "--operations", "500"};
+      if (verify) arguments.emplace_back("--verify");
+      const json rows = measure(arguments);
+      ASSERT_EQ(rows.size(), 1u);
+      EXPECT_EQ(rows[0].at("errors"), 0);
+      EXPECT_EQ(rows[0].at("requests_measured"), 500 * (readers[0] == '0' ? 3 : 2));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ApplicationOn, testing::Values("soft0", "sim:connectx3-40g"),
+                         [](const testing::TestParamInfo<const char*>& one) {
+                           return std::string(one.param).starts_with("sim:") ? "sim" : "soft";
+                         });
+
+TEST(App, ASimulationIsTheSameEveryTime) {
+  const std::vector<Arguments> commands = {
+      {"hashtable", "--threads", "2", "--keys", "1000"},
+      {"log", "--threads", "2", "--readers", "1", "--batch", "4"}};
+  for (const Arguments& command : commands) {
+    const auto table = [&command] {
+      Arguments arguments = command;
+      arguments.insert(arguments.end(),
+                       {"--device", "sim:connectx3-40g", "--operations", "300", "--runs", "1"});
+      const Outcome outcome = run_tool(app(arguments));
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      // The last line tells how long the simulation took.
+      return outcome.out.substr(0, outcome.out.find("simulated:"));
+    };
+    EXPECT_EQ(table(), table());
+  }
+}
+
+// A result file has what a later session needs to go on.
+TEST(App, GoesOnAfterAnInterruption) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("app.json");
+  const Arguments command =
+      app({"hashtable", "--mix", "A,C", "--keys", "1000", "--operations", "200", "--device",
+           "sim:connectx3-40g", "--runs", "1", "--json", file});
+  ASSERT_EQ(run_tool(command).exit_code, 0);
+  const json before = results_of(file);
+  Arguments again = command;
+  again.emplace_back("--resume");
+  const Outcome outcome = run_tool(again);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(results_of(file), before);
+}
+
+// A launcher starts one process per host: the ranks are the nodes.
+TEST(App, RunsOnTheHostsOfALauncher) {
+  const ScratchDirectory scratch;
+  const std::string secret = scratch.file("job.secret");
+  std::ofstream(secret) << "0123456789abcdef0123456789abcdef";
+  ASSERT_EQ(chmod(secret.c_str(), 0600), 0);
+  const std::string coordinator = "127.0.0.1:" + std::to_string(own_port());
+  const auto rank = [&](const std::string& number) {
+    Arguments command = {VERBENA_TOOL};
+    for (const std::string& word :
+         app({"log", "--batch", "4", "--operations", "200", "--runs", "1", "--verify", "--rank",
+              number, "--size", "2", "--coordinator", coordinator, "--secret-file", secret})) {
+      command.push_back(word);
+    }
+    return command;
+  };
+  ToolProcess first(rank("0"));
+  ToolProcess second(rank("1"));
+  const Outcome outcome = first.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("64 B"));
+  EXPECT_EQ(second.wait().exit_code, 0);
+}
+
+TEST(AppErrors, AreOneLineAndNameTheCause) {
+  const std::vector<std::pair<Arguments, const char*>> cases = {
+      {{}, "subcommand"},
+      {{"tree"}, "there are hashtable, log"},
+      {{"hashtable", "--mix", "E"}, "scans keys in their order, which a hashtable does not have"},
+      {{"hashtable", "--mix", "a"}, "there are A, B, C, D, F, custom and all"},
+      {{"hashtable", "--distribution", "normal"}, "there are zipfian, uniform, latest and all"},
+      {{"hashtable", "--reads", "101"}, "share of searches in percent 101"},
+      {{"hashtable", "--key-size", "10"}, "key size 10"},
+      {{"hashtable", "--value-size", "8"}, "value size 8"},
+      {{"hashtable", "--keys", "2", "--back-ends", "3"}, "raise --keys, or lower --back-ends"},
+      {{"hashtable", "--pending", "257"}, "at most 256 operations pending, not 257"},
+      {{"hashtable", "--keys", "100000000", "--value-size", "1000000"}, "lower --keys"},
+      {{"hashtable", "--size", "64"}, "--size"},
+      {{"hashtable", "--experiment", "memsem-fig5"}, "verbena verbs --experiment"},
+      {{"hashtable", "--device", "nosuch0"}, "nosuch0"},
+      {{"log", "--readers", "1"}, "leave no writer; raise --threads, or lower --readers"},
+      {{"log", "--capacity", "100000"}, "choose --capacity 131072"},
+      {{"log", "--batch", "1000", "--entry-size", "64KiB"}, "raise --capacity, or lower --batch"},
+      {{"log", "--entry-size", "16"}, "entry size 16"},
+      {{"log", "--replicas", "17"}, "lower --replicas"},
+      {{"log", "--method", "readv"}, "there are sp, sgl, doorbell, automatic and all"},
+      {{"log", "--method", "sgl", "--batch", "32"}, "lower --batch, or choose another --method"},
+      {{"log", "--pending", "257"}, "at most 256 batches pending, not 257"},
+      {{"log", "--capacity", "64GiB", "--replicas", "16"}, "lower --capacity, --replicas"},
+  };
+  for (const auto& [options, cause] : cases) {
+    const Outcome outcome = run_tool(app(options));
+    EXPECT_NE(outcome.exit_code, 0) << cause;
+    EXPECT_EQ(outcome.out, "") << cause;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(cause));
+  }
+}
+
+// Of a table that has no room for more, the run ends and says what to do.
+TEST(AppErrors, ATableWithoutRoomIsNamed) {
+  const Outcome outcome =
+      run_tool(app({"hashtable", "--mix", "D", "--keys", "100", "--new-keys", "10", "--operations",
+                    "1000", "--device", "sim:connectx3-40g", "--runs", "1"}));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no room for more than 10 new keys; raise --new-keys"));
+}
+
+}  // namespace
+}  // namespace verbena::test
