@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/measure.h"
 #include "tests/support/own_port.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
@@ -28,23 +29,6 @@ Arguments app(Arguments arguments) {
   return arguments;
 }
 
-json results_of(const std::string& file) {
-  const json document = json::parse(read_file(file), nullptr, false);
-  EXPECT_TRUE(document.is_object());
-  return document.is_object() ? document["results"] : json::array();
-}
-
-json measure_on(const std::string& device, Arguments arguments) {
-  const ScratchDirectory scratch;
-  const std::string file = scratch.file("app.json");
-  arguments.insert(arguments.end(), {"--device", device, "--runs", "1", "--json", file});
-  const Outcome outcome = run_tool(app(arguments));
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(complaints(outcome), "");
-  EXPECT_THAT(outcome.out, HasSubstr("median"));
-  return results_of(file);
-}
-
 // Every point was measured and checked.
 void expect_verified(const json& rows, size_t count, uint64_t operations) {
   ASSERT_EQ(rows.size(), count);
@@ -59,7 +43,9 @@ void expect_verified(const json& rows, size_t count, uint64_t operations) {
 
 class ApplicationOn : public testing::TestWithParam<const char*> {
  protected:
-  json measure(Arguments arguments) const { return measure_on(GetParam(), std::move(arguments)); }
+  json measure(Arguments arguments) const {
+    return measure_on(GetParam(), app(std::move(arguments)), "median");
+  }
 };
 
 TEST_P(ApplicationOn, TheHashtableDoesEveryMix) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/measure.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 
@@ -23,23 +24,14 @@ std::vector<std::string> remote(std::vector<std::string> arguments) {
   return arguments;
 }
 
-json measure_on(const std::string& device, std::vector<std::string> arguments) {
-  const ScratchDirectory scratch;
-  const std::string file = scratch.file("remote.json");
-  arguments.insert(arguments.end(), {"--device", device, "--runs", "1", "--json", file});
-  const Outcome outcome = run_tool(remote(arguments));
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(complaints(outcome), "");
-  EXPECT_THAT(outcome.out, HasSubstr("round trips"));
-  const json document = json::parse(read_file(file), nullptr, false);
-  EXPECT_TRUE(document.is_object());
-  return document.is_object() ? document["results"] : json::array();
+json measure_remote_on(const std::string& device, std::vector<std::string> arguments) {
+  return measure_on(device, remote(std::move(arguments)), "round trips");
 }
 
 class RemoteOn : public testing::TestWithParam<const char*> {
  protected:
   json measure(std::vector<std::string> arguments) const {
-    return measure_on(GetParam(), std::move(arguments));
+    return measure_remote_on(GetParam(), std::move(arguments));
   }
 };
 
@@ -119,9 +111,9 @@ INSTANTIATE_TEST_SUITE_P(Devices, RemoteOn, testing::Values("soft0", "sim:connec
 
 TEST(Remote, SeveralNodesShareTheWord) {
   for (const char* device : {"soft0", "sim:connectx3-40g"}) {
-    const json rows =
-        measure_on(device, {"--operation", "lock,sequencer", "--version", "remote,rpc", "--nodes",
-                            "3", "--threads", "2", "--operations", "50", "--verify"});
+    const json rows = measure_remote_on(
+        device, {"--operation", "lock,sequencer", "--version", "remote,rpc", "--nodes", "3",
+                 "--threads", "2", "--operations", "50", "--verify"});
     ASSERT_EQ(rows.size(), 4u);
     for (const json& row : rows) {
       EXPECT_EQ(row.at("errors"), 0);
@@ -133,7 +125,7 @@ TEST(Remote, SeveralNodesShareTheWord) {
 
 // theta writes to a block are one round trip ("memsem" III-C).
 TEST(Remote, ConsolidationSavesRoundTrips) {
-  const json rows = measure_on(
+  const json rows = measure_remote_on(
       "sim:connectx3-40g",
       {"--consolidation", "exclusive", "--pattern", "seq", "--theta", "1,16", "--region", "64KiB"});
   ASSERT_EQ(rows.size(), 2u);

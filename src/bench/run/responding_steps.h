@@ -19,7 +19,8 @@ class RespondingTarget {
 
   // Makes what requesting threads connect to.
   virtual Status prepare() = 0;
-  // How many connections come, once prepared, where so many requesting threads are wired to this one.
+  // How many connections come, once prepared, where so many requesting threads are wired to this
+  // one.
   virtual uint32_t connections(uint32_t requesters) const { return requesters; }
   // `requesting` is the number of the thread that has come, perhaps not for the first time, or what
   // it said instead.
