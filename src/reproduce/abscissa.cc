@@ -27,6 +27,7 @@ constexpr std::array<std::string_view, 1> kPending = {"pending"};
 constexpr std::array<std::string_view, 1> kActive = {"active"};
 constexpr std::array<std::string_view, 1> kSize = {"size"};
 constexpr std::array<std::string_view, 1> kEntries = {"entries"};
+constexpr std::array<std::string_view, 1> kBatch = {"batch"};
 constexpr std::array<std::string_view, 1> kRegion = {"region"};
 constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "threads",
                                                     "responder-threads"};
@@ -40,6 +41,7 @@ constexpr std::array kAbscissas = {
     Abscissa{"pending", nullptr, kPending},
     Abscissa{"size", nullptr, kSize},
     Abscissa{"entries", nullptr, kEntries},
+    Abscissa{"batch", nullptr, kBatch},
     Abscissa{"region", nullptr, kRegion},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},

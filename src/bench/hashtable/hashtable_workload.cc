@@ -125,7 +125,7 @@ class HashtableWorkload : public Workload {
     if (needed_bytes <= available_bytes) return Status::ok_status();
     return {
         StatusCode::kLimitExceeded,
-        fmt::format("{} keys of {} with values of {}, and {} front-ends, need {} of memory, {} "
+        fmt::format("{} keys of {} with values of {}, and {} front-end(s), need {} of memory, {} "
                     "are available; lower --keys, --value-size or --threads",
                     settings.keys, size_text(settings.key_bytes), size_text(settings.value_bytes),
                     front_ends(point), size_text(needed_bytes), size_text(available_bytes))};
