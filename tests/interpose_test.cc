@@ -189,9 +189,20 @@ class InterposePairTest : public InterposeTest, public ::testing::WithParamInter
 
 std::string pair_name(const ::testing::TestParamInfo<Pair>& info) { return info.param.name; }
 
+// perftest measures how fast the cycle counter runs, and gives up where the CPU was taken from it
+// meanwhile.
+bool gave_up_on_the_clock(Program& program) {
+  return program.exit_code() != 0 &&
+         program.output().find("Can't produce a report") != std::string::npos;
+}
+
 TEST_P(InterposePairTest, Runs) {
-  start();
-  if (HasFatalFailure()) return;
+  for (int attempt = 1; attempt <= 20; ++attempt) {
+    start();
+    if (HasFatalFailure()) return;
+    const bool client_gave_up = gave_up_on_the_clock(*client_);
+    if (!gave_up_on_the_clock(*server_) && !client_gave_up) break;
+  }
   EXPECT_EQ(client_->exit_code(), 0) << client_->description() << server_->description();
   EXPECT_EQ(server_->exit_code(), 0) << server_->description();
 }

@@ -7,12 +7,19 @@
 
 #include <cstring>
 #include <deque>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "shuffle/shuffle_for_test.h"
 
-namespace verbena::shuffle_app {
+namespace verbena {
+
+static std::ostream& operator<<(std::ostream& out, ShuffleMethod method) {
+  return out << shuffle_method_name(method);
+}
+
+namespace shuffle_app {
 namespace {
 
 using testing::HasSubstr;
@@ -404,4 +411,5 @@ TEST(ShuffleTest, TheMethodIsExplained) {
 }
 
 }  // namespace
-}  // namespace verbena::shuffle_app
+}  // namespace shuffle_app
+}  // namespace verbena

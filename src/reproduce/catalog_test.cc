@@ -105,6 +105,7 @@ nlohmann::json full_row(const bench::Point& point) {
           {"latency_ns", {{"p50", 1000}, {"p99", 2000}}},
           {"cpu", {{"requester", cost}, {"responder", cost}}},
           {"queue_pairs", {{"most_per_node", 4}}},
+          {"queue_pairs_to_back_end", 4},
           {"empty_poll_share", 0.5},
           {"round_trips_per_operation", 1}};
 }
