@@ -120,7 +120,11 @@ class SimulatedShuffle {
     const sim::ScheduledFaults faults(shape_.faults, seed_, cluster_.simulation());
     begun_ = true;
     const bool ended = run_until([this] { return all_have_ended(); });
-    if (!ended) return "an executor hangs";
+    if (!ended) {
+      // To join their threads would take for ever.
+      for (uint32_t i = 0; i < shape_.nodes(); ++i) cluster_.node(i).crash();
+      return "an executor hangs";
+    }
     return check();
   }
 
@@ -153,7 +157,8 @@ class SimulatedShuffle {
     }
     return all;
   }
-  // The control connections of a simulation live on where their node has crashed.
+  // As where a process alone dies: its host ends its connections at once. Those of a node that has
+  // crashed end after VirtualTime::kSilenceLimitNs.
   void die(uint32_t node) {
     if (std::exchange(executors_[node].dead, true)) return;
     if (node < shape_.senders) {

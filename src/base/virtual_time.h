@@ -39,6 +39,13 @@ class VirtualTime {
 
   virtual uint64_t random() = 0;
 
+  // How long a node that has crashed may be silent before others take it for dead: as long as
+  // control connections let a host be (control/tcp_socket.h).
+  static constexpr uint64_t kSilenceLimitNs = 5'000'000'000;
+  // Turns true when others take the node that runs for dead; all that wait wake then. Null: no node
+  // runs.
+  virtual std::shared_ptr<const bool> taken_for_dead() = 0;
+
   // --- sockets of the node that runs (verbena/sockets.h) ---
   static constexpr uint32_t kMostSockets = 64;
   virtual uint32_t sockets() = 0;

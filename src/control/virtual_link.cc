@@ -6,10 +6,13 @@
 
 #include "src/base/assert.h"
 #include "src/base/virtual_time.h"
+#include "src/control/tcp_socket.h"
 
 namespace verbena {
 
 namespace {
+
+static_assert(VirtualTime::kSilenceLimitNs == kHostSilenceLimitNs);
 
 struct Network {
   std::map<uint16_t, VirtualPort*> ports;
@@ -71,7 +74,7 @@ std::unique_ptr<VirtualPort> VirtualPort::listen(uint16_t port) {
     port = here.next_port++;
   }
   if (here.ports.contains(port)) return nullptr;
-  std::unique_ptr<VirtualPort> made(new VirtualPort(port));
+  std::unique_ptr<VirtualPort> made(new VirtualPort(port, time_here().taken_for_dead()));
   here.ports[port] = made.get();
   time_here().wake_waiting_at(&here);
   return made;
@@ -99,7 +102,8 @@ std::unique_ptr<VirtualLink::End> VirtualPort::connect(uint16_t port, int64_t ti
     if (!time_here().wait_at(&here, deadline_ns)) return nullptr;
     found = here.ports.find(port);
   }
-  const auto link = std::make_shared<VirtualLink>();
+  const auto link =
+      std::make_shared<VirtualLink>(found->second->dead_, time_here().taken_for_dead());
   found->second->arrived_.push_back(std::make_unique<VirtualLink::End>(link, 0));
   time_here().wake_waiting_at(found->second);
   return std::make_unique<VirtualLink::End>(link, 1);

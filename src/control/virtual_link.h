@@ -10,14 +10,20 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "verbena/status.h"
 
 namespace verbena {
 
+// VirtualTime::taken_for_dead() of a node.
+using NodeDeath = std::shared_ptr<const bool>;
+
 class VirtualLink {
  public:
+  VirtualLink(NodeDeath side_0, NodeDeath side_1) : dead_{std::move(side_0), std::move(side_1)} {}
+
   // One of the two ends. Movable by pointer only; closed when destroyed.
   class End {
    public:
@@ -30,7 +36,10 @@ class VirtualLink {
     bool send(std::span<const std::byte> frame);
     // kTimeout or kUnavailable, with no message: the caller knows the names.
     StatusCode receive(int64_t timeout_ns, std::vector<std::byte>* frame);
-    bool peer_closed() const { return link_->closed_[1 - side_] || link_->closed_[side_]; }
+    // Also once the peer's node is taken for dead.
+    bool peer_closed() const {
+      return link_->closed_[1 - side_] || link_->closed_[side_] || is_true(link_->dead_[1 - side_]);
+    }
     void close();
 
    private:
@@ -39,8 +48,11 @@ class VirtualLink {
   };
 
  private:
+  static bool is_true(const NodeDeath& dead) { return dead != nullptr && *dead; }
+
   std::vector<std::vector<std::byte>> frames_[2];  // by the side that receives them; few at once
   bool closed_[2] = {false, false};
+  NodeDeath dead_[2];
 };
 
 // Where connections arrive; its port is its name in the simulation.
@@ -59,8 +71,9 @@ class VirtualPort {
   static std::unique_ptr<VirtualLink::End> connect(uint16_t port, int64_t timeout_ns);
 
  private:
-  explicit VirtualPort(uint16_t port) : port_(port) {}
+  VirtualPort(uint16_t port, NodeDeath dead) : port_(port), dead_(std::move(dead)) {}
   uint16_t port_;
+  NodeDeath dead_;
   std::deque<std::unique_ptr<VirtualLink::End>> arrived_;
 };
 

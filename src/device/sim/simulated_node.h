@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,19 @@ class Node {
         publications(profile_in.sockets),
         rnic(simulation_in, *this, seed) {}
 
-  // From now on its threads stand still and its RNIC is silent. Who joins them need not wait.
+  // From now on its threads stand still and its RNIC is silent, as when a host loses power. Who
+  // joins them need not wait. Its control connections end when others take it for dead.
   void crash() {
     crashed = true;
     for (const Fiber* fiber : threads) simulation.wake_all_at(fiber);
+    simulation.at(
+        simulation.now() + VirtualTime::kSilenceLimitNs * kPsPerNs,
+        [](void* node, uint64_t) {
+          Node& dead = *static_cast<Node*>(node);
+          *dead.taken_for_dead = true;
+          dead.simulation.wake_all_waiting();
+        },
+        this);
   }
   // What the first touch of a line that an RNIC wrote takes longer where not all are on one socket:
   // the RNIC writes into the caches of its own socket only, and from another socket's memory or
@@ -41,6 +51,7 @@ class Node {
   const Profile profile;
   const uint32_t number;
   bool crashed = false;
+  const std::shared_ptr<bool> taken_for_dead = std::make_shared<bool>(false);
   uint64_t slow_percent = 100;  // what its threads do takes so long; above 100: a slow node
   Time blueflame_lock_free_at = 0;
   const Fiber* blueflame_lock_holder = nullptr;  // the last one

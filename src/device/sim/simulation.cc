@@ -372,6 +372,17 @@ void Simulation::wake_waiting_at(const void* place) {
   waiting_.erase(found);
 }
 
+void Simulation::wake_all_waiting() {
+  for (const auto& fiber : fibers_) {
+    if (fiber->place != nullptr) wake_waiting_at(fiber->place);
+  }
+}
+
+std::shared_ptr<const bool> Simulation::taken_for_dead() {
+  const Node* const node = here();
+  return node != nullptr ? node->taken_for_dead : nullptr;
+}
+
 void Simulation::message_taken(uint64_t posted_ns, uint64_t taken_ns, const void* request,
                                const void* response) {
   if (recorder_ == nullptr || running_ == nullptr) return;

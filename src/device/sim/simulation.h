@@ -146,6 +146,8 @@ class Simulation final : public VirtualTime {
   void go_on(Fiber& fiber) { schedule(fiber, now_); }
   // The fiber's polling loop polls again at `when`, if it waits.
   void wake(Fiber& fiber, Time when);
+  // Lets all that wait look again.
+  void wake_all_waiting();
   // Memory is no longer registered: what was said of where it lies is forgotten.
   void forget_place(const void* memory, size_t bytes);
 
@@ -162,6 +164,7 @@ class Simulation final : public VirtualTime {
   void* start_thread(const std::string& name, std::function<void()> body) override;
   void join_thread(void* thread) override;
   uint64_t random() override { return random_.next(); }
+  std::shared_ptr<const bool> taken_for_dead() override;
   uint32_t sockets() override;
   int socket_of_device(const void* context) override;
   void run_on_socket(uint32_t socket) override;
