@@ -129,7 +129,7 @@ class LogStoreThread final : public RespondingTarget {
   Status prepare() override {
     const Point& point = job_.setup.point;
     const uint32_t front_ends = point.nodes * point.threads;
-    controls_.resize(connections(front_ends));
+    controls_.resize(expected_connections(front_ends));
     VERBENA_ASSIGN_OR_RETURN(store_,
                              LogStore::expose(job_.device, job_.domain,
                                               {.capacity_bytes = log_settings(point).capacity_bytes,
@@ -141,7 +141,7 @@ class LogStoreThread final : public RespondingTarget {
   }
 
   // One more forms the log.
-  uint32_t connections(uint32_t requesters) const override {
+  uint32_t expected_connections(uint32_t requesters) const override {
     return requesters + (is_formed(job_.setup.point) ? 1 : 0);
   }
 

@@ -151,7 +151,7 @@ class RemoteRespondingThread final : public RespondingTarget {
     return Status::ok_status();
   }
 
-  uint32_t connections(uint32_t requesters) const override {
+  uint32_t expected_connections(uint32_t requesters) const override {
     const Point& point = job_.setup.point;
     return remote_settings(point).sockets > 1 ? socket_connections(point) : requesters;
   }

@@ -50,8 +50,8 @@ Status accept_all(NodeJob& job, ControlListener& listener, uint32_t requesters,
 Status listen_and_serve(NodeJob& job, uint32_t number, RespondingTarget& target,
                         ThreadReport& report, Step& step) {
   VERBENA_RETURN_IF_ERROR(target.prepare());
-  const uint32_t requesters =
-      target.connections(static_cast<uint32_t>(job.connections().responding[number].peers.size()));
+  const uint32_t requesters = target.expected_connections(
+      static_cast<uint32_t>(job.connections().responding[number].peers.size()));
   {
     VERBENA_ASSIGN_OR_RETURN(ControlListener listener, listen(job, requesters));
     report.address = {job.address, listener.port()};

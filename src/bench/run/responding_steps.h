@@ -21,7 +21,7 @@ class RespondingTarget {
   virtual Status prepare() = 0;
   // How many connections come, once prepared, where so many requesting threads are wired to this
   // one.
-  virtual uint32_t connections(uint32_t requesters) const { return requesters; }
+  virtual uint32_t expected_connections(uint32_t requesters) const { return requesters; }
   // `requesting` is the number of the thread that has come, perhaps not for the first time, or what
   // it said instead.
   virtual Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) = 0;
