@@ -378,20 +378,21 @@ TEST(Experiment, EveryFileOfThePapersIsAPlan) {
   for (const auto& entry : std::filesystem::directory_iterator(VERBENA_SOURCE_DIR "/experiments")) {
     SCOPED_TRACE(entry.path().string());
     ++files;
-    std::string measured_by = "bench";
-    for (const char* kind : {"verbs", "remote"}) {
+    std::vector<std::string> command = {"bench"};
+    for (const char* kind : {"verbs", "remote", "log"}) {
       const std::string line = std::string("kind = \"") + kind + "\"";
-      if (read_file(entry.path()).find(line) != std::string::npos) measured_by = kind;
+      if (read_file(entry.path()).find(line) != std::string::npos) command = {kind};
     }
-    std::vector<std::string> command = {measured_by, "--experiment", entry.path(),
-                                        // A file that cannot be written ends it after everything
-                                        // was read and checked.
-                                        "--json", "/nonexistent/results.json"};
+    if (command.front() == "log") command.insert(command.begin(), "app");
+    const std::string measured_by = command.back();
+    // A file that cannot be written ends it after everything was read and checked.
+    command.insert(command.end(),
+                   {"--experiment", entry.path(), "--json", "/nonexistent/results.json"});
     if (measured_by != "bench") {
       command.insert(command.end(), {"--device", "sim:connectx3-40g"});
       const Outcome refused = run_tool({"bench", "--experiment", entry.path()});
       EXPECT_EQ(refused.exit_code, 2);
-      EXPECT_THAT(refused.err, HasSubstr("verbena " + measured_by + " --experiment"));
+      EXPECT_THAT(refused.err, HasSubstr(measured_by + " --experiment"));
     } else {
       command.insert(command.end(), {"--limit-nodes", "2", "--limit-threads", "2"});
     }
@@ -399,7 +400,7 @@ TEST(Experiment, EveryFileOfThePapersIsAPlan) {
     EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
   }
-  EXPECT_GE(files, 41u);
+  EXPECT_GE(files, 44u);
 }
 
 TEST(Experiment, IsFoundByNameFromEverywhere) {
