@@ -111,7 +111,7 @@ inline std::string_view bytes_of(const Table::Place& place, Layout layout) {
     begin = load<uint64_t>(place.piece.values + place.index * 8);
     end = load<uint64_t>(place.piece.values + place.index * 8 + 8);
   }
-  if (begin == end) return {};  // there may be no bytes at all
+  if (begin == end) return "";  // there may be no bytes at all, not even a pointer to them
   return {reinterpret_cast<const char*>(place.piece.bytes) + begin, end - begin};
 }
 
