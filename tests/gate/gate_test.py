@@ -1,6 +1,7 @@
-"""scripts/skipped-tests counts what was skipped; scripts/soak finds, records and replays what fails;
-scripts/check-private-names finds names that hide others."""
+"""Every test has a program; scripts/skipped-tests counts what was skipped; scripts/soak finds, records and replays what
+fails; scripts/check-private-names finds names that hide others."""
 
+import json
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(os.environ["SOURCE"])
+BUILD = pathlib.Path(os.environ["BUILD"])
 
 RESULTS = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuite>
@@ -28,6 +30,8 @@ no counter here</system-out></testcase>
   <testcase name="figures" status="run">
     <system-out>test_x (figures_test.T) ... skipped 'no plotly'
 OK (skipped=1)</system-out></testcase>
+  <testcase name="lost" status="notrun"><skipped message="Unable to find executable"/>
+    <system-out>Unable to find executable: -m</system-out></testcase>
 </testsuite>
 """
 
@@ -50,8 +54,17 @@ class SkippedTests(unittest.TestCase):
             printed = subprocess.run([SOURCE / "scripts/skipped-tests", file.name], check=True, capture_output=True,
                                      text=True).stdout
         self.assertEqual(printed.split("\n"), [
-            "", "Skipped tests: 4", "  1: no browser", "      page", "  2: no counter here", "      unit/B.Counts",
-            "      unit/C.Counts", "  1: no plotly", "      figures", ""])
+            "", "Skipped tests: 5", "  1: Unable to find executable: -m", "      lost", "  1: no browser", "      page",
+            "  2: no counter here", "      unit/B.Counts", "      unit/C.Counts", "  1: no plotly", "      figures", ""])
+
+
+class Commands(unittest.TestCase):
+    def test_each_test_has_a_program(self):
+        listed = subprocess.run([os.environ["CTEST"], "--test-dir", BUILD, "--show-only=json-v1"], check=True,
+                                capture_output=True, text=True).stdout
+        commands = {test["name"]: test.get("command", [""])[0] for test in json.loads(listed)["tests"]}
+        self.assertIn("gate", commands)
+        self.assertEqual([name for name, program in commands.items() if not os.access(program, os.X_OK)], [])
 
 
 class Soak(unittest.TestCase):
