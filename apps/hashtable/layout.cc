@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstring>
 #include <string>
 
 #include "hashtable/hot_block.h"
@@ -101,8 +102,18 @@ Status add_hot_area(const HashtableFormat& format, Header* header) {
   return Status::ok_status();
 }
 
-uint64_t header_checksum(const Header& header) {
-  return hash_bytes(reinterpret_cast<const char*>(&header), offsetof(Header, checksum), kMagic);
+// Which a table with this header has, if it is one.
+HashtableFormat format_of(const Header& header) {
+  const uint64_t hot_entries = uint64_t{header.hot_blocks} * header.hot_block_entries;
+  const uint64_t spare_nodes = header.nodes - header.entries - hot_entries;
+  return {.entries = header.entries,
+          .max_key_bytes = header.max_key_bytes,
+          .max_value_bytes = header.max_value_bytes,
+          .max_front_ends = static_cast<uint32_t>(spare_nodes / kSpareNodes),
+          .hash_seed = header.hash_seed,
+          .hot_blocks = header.hot_blocks,
+          .hot_block_entries = header.hot_block_entries,
+          .hot_lock_lease_ns = header.hot_lock_lease_ns};
 }
 
 Status not_a_table(const std::string& why) {
@@ -112,6 +123,10 @@ Status not_a_table(const std::string& why) {
 }
 
 }  // namespace
+
+uint64_t header_checksum(const Header& header) {
+  return hash_bytes(reinterpret_cast<const char*>(&header), offsetof(Header, checksum), kMagic);
+}
 
 Layout::Layout(const Header& header)
     : header_(header),
@@ -182,9 +197,13 @@ Result<Layout> Layout::of(const Header& header, uint64_t region_bytes) {
   if (header.checksum != header_checksum(header)) {
     return not_a_table("its header is damaged");
   }
-  const Layout layout(header);
-  if (layout.region_bytes() > region_bytes) {
-    return not_a_table("it has " + std::to_string(layout.region_bytes()) + " bytes, the region " +
+  // The checksum is for damage; what multiplies and divides must follow from possible limits.
+  Result<Layout> layout = of(format_of(header));
+  if (!layout.ok() || std::memcmp(&layout->header_, &header, sizeof(header)) != 0) {
+    return not_a_table("the numbers of its header do not belong together");
+  }
+  if (layout->region_bytes() > region_bytes) {
+    return not_a_table("it has " + std::to_string(layout->region_bytes()) + " bytes, the region " +
                        std::to_string(region_bytes));
   }
   return layout;

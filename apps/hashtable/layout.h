@@ -43,6 +43,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "verbena/apps/hashtable.h"
 #include "verbena/remote.h"
@@ -80,6 +81,7 @@ struct Header {
   uint64_t hot_lock_lease_ns = 0;
   uint64_t checksum = 0;  // of what is before it
 };
+static_assert(std::has_unique_object_representations_v<Header>);
 
 // In cache lines of their own.
 inline constexpr RemotePointer<uint64_t> kNextFresh{.offset_bytes = 128};
@@ -183,6 +185,9 @@ struct NodeSpace {
   // Whether `bytes`, of size_bytes(pointer), are this use of the node, as a whole.
   bool parse(NodePointer pointer, const char* bytes, Node* node) const;
 };
+
+// What Header::checksum is to be.
+uint64_t header_checksum(const Header& header);
 
 // A header that was checked, and what follows from it.
 class Layout {

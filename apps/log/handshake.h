@@ -28,6 +28,10 @@ struct Welcome {
   char reason[300] = {};
 
   bool ok() const { return code == StatusCode::kOk; }
+  // A later release may have others.
+  StatusCode known_code() const {
+    return code >= StatusCode::kOk && code <= StatusCode::kInternal ? code : StatusCode::kUnavailable;
+  }
   static Welcome refusal(const Status& status) {
     Welcome welcome{.code = status.code()};
     const size_t length = std::min(status.message().size(), sizeof(welcome.reason) - 1);
@@ -43,6 +47,14 @@ inline Status check_version(const std::string& peer, uint32_t version) {
   return Status(StatusCode::kProtocolViolation,
                 peer + " has a log of version " + std::to_string(version) + ", this release has " +
                     std::to_string(kVersion) + "; run the same release on both sides");
+}
+
+// What a store's answer means for the front-end.
+inline Status check_welcome(const std::string& peer, const Welcome& welcome) {
+  if (welcome.ok()) return check_version(peer, welcome.version);
+  const auto end = std::ranges::find(welcome.reason, '\0');
+  return Status(welcome.known_code(),
+                peer + ": " + std::string(std::begin(welcome.reason), end));
 }
 
 }  // namespace verbena::log_app

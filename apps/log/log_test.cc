@@ -524,6 +524,22 @@ TEST(LogReplicasTest, AStoreThatWasLeftOutIsFilledAnew) {
 
 // --- bad input ---
 
+// Nothing that a front-end leaves in the words keeps a store from those that come.
+TEST(LogRefusalTest, AStoreServesAlsoWhereItsWordsAreWild) {
+  for (const uint64_t trim : {uint64_t{1} << 60, UINT64_MAX}) {
+    LogForTest log(1, {.capacity_bytes = 64 << 10});
+    {
+      auto raw = log.raw();
+      ASSERT_TRUE(raw.ok()) << raw.status().message();
+      test::must(raw.result->front().region->write(RemotePointer<uint64_t>{kTrimAt}, trim));
+    }
+    auto raw = log.raw();
+    ASSERT_TRUE(raw.ok()) << raw.status().message();
+    const auto control = raw.result->front().read_control();
+    EXPECT_EQ(control->limit, uint64_t{1024}) << "nothing was freed";
+  }
+}
+
 TEST(LogRefusalTest, OptionsOutOfRange) {
   LogForTest log(1, {.capacity_bytes = 64 << 10, .max_writers = 1});
   const auto expose = [&log](const LogStoreOptions& options) {

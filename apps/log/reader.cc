@@ -198,7 +198,7 @@ Status Reader::find_entries(uint64_t* end) {
     const Decision decision = decide(place);
     if (decision == Decision::kCommitted) {
       const uint32_t places = word_places(word(0, place));
-      if (places == 0 || place + places > tail_) {
+      if (places == 0 || places > layout_.places() || place + places > tail_) {
         return Status(StatusCode::kProtocolViolation,
                       "the log is damaged at position " + std::to_string(position_of(place, 0)) +
                           ": an entry of " + std::to_string(places) +

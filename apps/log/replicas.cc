@@ -6,24 +6,6 @@
 namespace verbena::log_app {
 namespace {
 
-Status check_header(const Replica& replica) {
-  const Header& header = replica.header;
-  if (header.magic != kMagic) {
-    return Status(StatusCode::kProtocolViolation,
-                  replica.name + " has no log in its region; open one of LogStore");
-  }
-  VERBENA_RETURN_IF_ERROR(check_version(replica.name, header.version));
-  if (header.place_bytes != kPlaceBytes || !std::has_single_bit(header.places) ||
-      replica.layout().region_bytes() > replica.region->size_bytes()) {
-    return Status(StatusCode::kProtocolViolation,
-                  replica.name + " has a damaged log: its header gives " +
-                      std::to_string(header.places) + " places of " +
-                      std::to_string(header.place_bytes) + " bytes, its region has " +
-                      std::to_string(replica.region->size_bytes()) + " bytes; form the log anew");
-  }
-  return Status::ok_status();
-}
-
 Result<Replica> open_store(const Device& device, const ProtectionDomain& domain,
                            ControlConnection& control, Role role,
                            const RemoteRegionOptions& options) {
@@ -32,22 +14,44 @@ Result<Replica> open_store(const Device& device, const ProtectionDomain& domain,
   VERBENA_RETURN_IF_ERROR(control.send_value(kHelloTag, Hello{.role = role}));
   VERBENA_ASSIGN_OR_RETURN(const Welcome welcome, control.receive_value<Welcome>(
                                                       kWelcomeTag, options.handshake_timeout_ns));
-  if (!welcome.ok()) {
-    const auto end = std::ranges::find(welcome.reason, '\0');
-    return Status(welcome.code, replica.name + ": " + std::string(welcome.reason, end));
-  }
-  VERBENA_RETURN_IF_ERROR(check_version(replica.name, welcome.version));
+  VERBENA_RETURN_IF_ERROR(check_welcome(replica.name, welcome));
   replica.writer = welcome.writer;
   auto region = open_region(device, domain, control, options);
   VERBENA_RETURN_IF_ERROR(region.status());
   replica.region = std::move(*region);
   VERBENA_ASSIGN_OR_RETURN(replica.header,
                            replica.region->read(RemotePointer<Header>{.offset_bytes = 0}));
-  VERBENA_RETURN_IF_ERROR(check_header(replica));
+  VERBENA_RETURN_IF_ERROR(
+      check_header(replica.name, replica.header, replica.region->size_bytes()));
+  if (replica.writer >= replica.header.writers) {
+    return Status(StatusCode::kProtocolViolation,
+                  replica.name + " made this writer number " + std::to_string(replica.writer) +
+                      ", and has room for " + std::to_string(replica.header.writers) +
+                      "; run the same release on both sides");
+  }
   return replica;
 }
 
 }  // namespace
+
+Status check_header(const std::string& store, const Header& header, uint64_t region_bytes) {
+  if (header.magic != kMagic) {
+    return Status(StatusCode::kProtocolViolation,
+                  store + " has no log in its region; open one of LogStore");
+  }
+  VERBENA_RETURN_IF_ERROR(check_version(store, header.version));
+  // First what the layout multiplies.
+  if (header.place_bytes != kPlaceBytes || !std::has_single_bit(header.places) ||
+      header.places > region_bytes / kPlaceBytes ||
+      Layout(header.places, header.writers).region_bytes() > region_bytes) {
+    return Status(StatusCode::kProtocolViolation,
+                  store + " has a damaged log: its header gives " + std::to_string(header.places) +
+                      " places of " + std::to_string(header.place_bytes) +
+                      " bytes, its region has " + std::to_string(region_bytes) +
+                      " bytes; form the log anew");
+  }
+  return Status::ok_status();
+}
 
 Result<std::vector<Replica>> open_stores(const Device& device, const ProtectionDomain& domain,
                                          std::span<ControlConnection* const> controls, Role role,

@@ -29,6 +29,9 @@ struct Replica {
   }
 };
 
+// Whether a region of so many bytes can have this header.
+Status check_header(const std::string& store, const Header& header, uint64_t region_bytes);
+
 // Opens the stores, in the order of `controls`, and checks that each is one.
 Result<std::vector<Replica>> open_stores(const Device& device, const ProtectionDomain& domain,
                                          std::span<ControlConnection* const> controls, Role role,

@@ -196,7 +196,8 @@ class Store final : public LogStore {
     }
     const uint64_t limit = poll_word(word(log_app::kLimitAt));
     const uint64_t freed = limit - layout_.places();
-    if (until <= freed) return;
+    // Above the limit is no record that a reader can have come to: something else wrote the words.
+    if (until <= freed || until > limit) return;
     for (uint64_t place = freed; place < until; ++place) {
       store_word(word(layout_.word_at(place)), log_app::free_word(layout_.lap(place) + 1));
     }

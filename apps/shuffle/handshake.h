@@ -47,6 +47,10 @@ struct Welcome {
   Reason reason = {};
 
   bool ok() const { return code == StatusCode::kOk; }
+  // A later release may have others.
+  StatusCode known_code() const {
+    return code >= StatusCode::kOk && code <= StatusCode::kInternal ? code : StatusCode::kUnavailable;
+  }
 };
 inline constexpr uint32_t kWelcomeTag = 0x53485502;
 
@@ -64,6 +68,19 @@ inline Status check_version(const std::string& peer, uint32_t version) {
                 peer + " has a shuffle of version " + std::to_string(version) +
                     ", this release has " + std::to_string(kVersion) +
                     "; run the same release everywhere");
+}
+
+// What a receiver's answer means for the sender.
+inline Status check_welcome(const std::string& peer, const Welcome& welcome) {
+  VERBENA_RETURN_IF_ERROR(check_version(peer, welcome.version));
+  if (!welcome.ok()) {
+    return Status(welcome.known_code(), peer + ": " + welcome.reason.string());
+  }
+  if (welcome.shape.is_possible()) return Status::ok_status();
+  return Status(StatusCode::kProtocolViolation,
+                peer + " has buffers of " + std::to_string(welcome.shape.buffer_bytes) +
+                    " bytes and " + std::to_string(welcome.shape.max_entries) +
+                    " entries, which no receiver has; run the same release everywhere");
 }
 
 inline Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t most) {

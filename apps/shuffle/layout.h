@@ -28,6 +28,15 @@ namespace verbena::shuffle_app {
 
 inline constexpr uint64_t kLineBytes = 64;
 
+// Of ShuffleReceiverOptions.
+inline constexpr uint32_t kMostRecordBytes = 1u << 20;
+inline constexpr uint64_t kLeastBufferBytes = 4096;
+inline constexpr uint64_t kMostBufferBytes = uint64_t{1} << 30;
+inline constexpr uint32_t kLeastEntries = 16;
+inline constexpr uint32_t kMostEntries = 1u << 26;
+inline constexpr uint64_t kMostLongBytes = uint64_t{1} << 40;
+inline constexpr uint64_t kLeastRecordsOfBuffer = 8;
+
 struct Sums {
   uint64_t ended = 0;  // senders
   uint64_t records = 0;
@@ -54,6 +63,18 @@ struct LaneShape {
   uint64_t buffer_bytes = 0;
   uint64_t max_record_bytes = 0;
   uint32_t checksum = 0;
+
+  // Whether a receiver's options can be so: what a peer tells is multiplied only then.
+  bool is_possible() const {
+    if (record_bytes != 0) {
+      return record_bytes <= kMostRecordBytes && max_entries >= kLeastRecordsOfBuffer &&
+             buffer_bytes == uint64_t{max_entries} * record_bytes &&
+             buffer_bytes <= kMostBufferBytes && max_record_bytes == record_bytes;
+    }
+    return max_entries >= kLeastEntries && max_entries <= kMostEntries &&
+           buffer_bytes >= kLeastBufferBytes && buffer_bytes <= kMostBufferBytes &&
+           max_record_bytes >= 1 && max_record_bytes <= kMostLongBytes;
+  }
 
   // The longest entry: with it and what is left unused at the ring's end, an empty ring is enough.
   uint32_t whole_bytes() const {

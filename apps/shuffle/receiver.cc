@@ -9,14 +9,7 @@ namespace shuffle_app {
 namespace {
 
 constexpr uint32_t kMostExecutors = 4096;
-constexpr uint32_t kMostRecordBytes = 1u << 20;
-constexpr uint64_t kLeastBufferBytes = 4096;
-constexpr uint64_t kMostBufferBytes = uint64_t{1} << 30;
-constexpr uint32_t kLeastEntries = 16;
-constexpr uint32_t kMostEntries = 1u << 26;
-constexpr uint64_t kMostLongBytes = uint64_t{1} << 40;
 constexpr uint64_t kBytesPerEntry = 16;
-constexpr uint64_t kLeastRecordsOfBuffer = 8;
 constexpr int64_t kLookEveryNs = 100'000'000;
 
 Status check(const ShuffleReceiverOptions& options) {
@@ -259,6 +252,14 @@ bool Receiver::check_sums() {
       "; do the shuffle again, and report it";
   fail(Status(StatusCode::kProtocolViolation, text), text);
   return false;
+}
+
+void Receiver::refuse_sums() {
+  const std::string text = "receiver " + std::to_string(options_.receiver) + " has " +
+                           std::to_string(options_.senders) + " senders, and " +
+                           std::to_string(ended_) +
+                           " have ended: something else writes to its buffers";
+  fail(Status(StatusCode::kProtocolViolation, text), text);
 }
 
 void Receiver::fail(const Status& status, const std::string& root) {

@@ -85,6 +85,7 @@ class Receiver final : public ShuffleReceiver {
   bool look_after_senders();
   void refuse_lane(const Lane& lane, const std::string& what);
   bool check_sums();
+  void refuse_sums();
   // The first failure is the one to tell; `root` is told to all senders.
   void fail(const Status& status, const std::string& root);
   void end_connections(const Goodbye& goodbye);

@@ -147,6 +147,10 @@ Result<ShuffleSpan> Receiver::next() {
   ShuffleSpan span = take_any();
   if (span.empty() && status_.ok()) {
     ended_ = poll_counter(&sums_->ended, ended_);
+    if (ended_ > lanes_.size()) [[unlikely]] {
+      refuse_sums();
+      return status_;
+    }
     if (ended_ == lanes_.size()) {
       // What senders wrote before they ended is there now.
       span = take_any();

@@ -89,8 +89,7 @@ Status Sender::open_lane(const Device& device, const ProtectionDomain& domain, u
                                           .receivers = static_cast<uint32_t>(lanes_.size())}));
   VERBENA_ASSIGN_OR_RETURN(const Welcome welcome, control.receive_value<Welcome>(
                                                       kWelcomeTag, options_.handshake_timeout_ns));
-  VERBENA_RETURN_IF_ERROR(check_version(lane.name, welcome.version));
-  if (!welcome.ok()) return Status(welcome.code, lane.name + ": " + welcome.reason.string());
+  VERBENA_RETURN_IF_ERROR(check_welcome(lane.name, welcome));
   lane.shape = welcome.shape;
   lane.layout = LaneLayout(lane.shape, options_.sender);
   if (number == 0) VERBENA_RETURN_IF_ERROR(choose_method(device.info(), lane.shape.record_bytes));

@@ -22,6 +22,7 @@ struct FuzzTarget {
   const char* name;
   Status (*run)(std::span<const std::byte> input);  // what the parser says of it
   std::vector<Bytes> (*seeds)();                    // inputs that are right, to begin with
+  int inputs = 2000;                                // of a run; fewer where each takes milliseconds
 };
 
 std::span<const FuzzTarget> fuzz_targets();

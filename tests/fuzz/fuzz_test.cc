@@ -17,7 +17,6 @@ std::ostream& operator<<(std::ostream& out, const FuzzTarget& target) { return o
 
 namespace {
 
-constexpr int kInputs = 2000;
 constexpr size_t kMaxInputBytes = size_t{64} << 10;
 
 class FuzzTest : public testing::TestWithParam<FuzzTarget> {};
@@ -36,11 +35,11 @@ TEST_P(FuzzTest, AnyInputEnds) {
   const std::vector<Bytes> seeds = GetParam().seeds();
   Random random(run_seed());
   int refused = 0;
-  for (int i = 0; i < kInputs; ++i) {
+  for (int i = 0; i < GetParam().inputs; ++i) {
     if (!GetParam().run(mutated(seeds, random, kMaxInputBytes)).ok()) ++refused;
   }
   // Else the mutations are too weak to find anything.
-  EXPECT_GT(refused, kInputs / 20);
+  EXPECT_GT(refused, GetParam().inputs / 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(, FuzzTest,

@@ -1,4 +1,4 @@
-// What text_targets.cc and frame_targets.cc have for the list in fuzz_target.cc.
+// What the files of targets have for the list in fuzz_target.cc.
 #pragma once
 
 #include "tests/fuzz/fuzz_target.h"
@@ -7,5 +7,6 @@ namespace verbena::fuzz {
 
 std::vector<FuzzTarget> text_targets();
 std::vector<FuzzTarget> frame_targets();
+std::vector<FuzzTarget> application_targets();
 
 }  // namespace verbena::fuzz
