@@ -30,7 +30,8 @@ struct Welcome {
   bool ok() const { return code == StatusCode::kOk; }
   // A later release may have others.
   StatusCode known_code() const {
-    return code >= StatusCode::kOk && code <= StatusCode::kInternal ? code : StatusCode::kUnavailable;
+    return code >= StatusCode::kOk && code <= StatusCode::kInternal ? code
+                                                                    : StatusCode::kUnavailable;
   }
   static Welcome refusal(const Status& status) {
     Welcome welcome{.code = status.code()};
@@ -53,8 +54,7 @@ inline Status check_version(const std::string& peer, uint32_t version) {
 inline Status check_welcome(const std::string& peer, const Welcome& welcome) {
   if (welcome.ok()) return check_version(peer, welcome.version);
   const auto end = std::ranges::find(welcome.reason, '\0');
-  return Status(welcome.known_code(),
-                peer + ": " + std::string(std::begin(welcome.reason), end));
+  return Status(welcome.known_code(), peer + ": " + std::string(std::begin(welcome.reason), end));
 }
 
 }  // namespace verbena::log_app

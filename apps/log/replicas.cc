@@ -21,8 +21,7 @@ Result<Replica> open_store(const Device& device, const ProtectionDomain& domain,
   replica.region = std::move(*region);
   VERBENA_ASSIGN_OR_RETURN(replica.header,
                            replica.region->read(RemotePointer<Header>{.offset_bytes = 0}));
-  VERBENA_RETURN_IF_ERROR(
-      check_header(replica.name, replica.header, replica.region->size_bytes()));
+  VERBENA_RETURN_IF_ERROR(check_header(replica.name, replica.header, replica.region->size_bytes()));
   if (replica.writer >= replica.header.writers) {
     return Status(StatusCode::kProtocolViolation,
                   replica.name + " made this writer number " + std::to_string(replica.writer) +

@@ -49,7 +49,8 @@ struct Welcome {
   bool ok() const { return code == StatusCode::kOk; }
   // A later release may have others.
   StatusCode known_code() const {
-    return code >= StatusCode::kOk && code <= StatusCode::kInternal ? code : StatusCode::kUnavailable;
+    return code >= StatusCode::kOk && code <= StatusCode::kInternal ? code
+                                                                    : StatusCode::kUnavailable;
   }
 };
 inline constexpr uint32_t kWelcomeTag = 0x53485502;
