@@ -25,7 +25,7 @@ from machine import LocalMachine, TestFailure
 
 SKIPPED = 77
 # Each adds its cases.
-for _module in ("cases_one_host", "cases_mistakes", "cases_two_hosts", "cases_job", "cases_bench", "cases_death"):
+for _module in ("cases_one_host", "cases_mistakes", "cases_two_hosts", "cases_job", "cases_bench", "cases_memory", "cases_death"):
     importlib.import_module(_module)
 
 
