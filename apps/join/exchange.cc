@@ -31,6 +31,9 @@ constexpr char kHello = 'h';  // what the sender joins, in words; its first reco
 constexpr char kLeft = 'l';   // a row
 constexpr char kRight = 'r';
 
+// Of another executor's line, in an error.
+constexpr size_t kMostQuotedBytes = 400;
+
 constexpr uint64_t kHalfBytes = uint64_t{1} << 20;
 
 // Where rows are put together. With a domain, in registered memory, from which the shuffle's SGL
@@ -271,9 +274,9 @@ class Exchange {
       lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
       if (theirs == mine) continue;
       return Status(StatusCode::kInvalidArgument,
-                    "executor " + std::to_string(sender) + " has " + std::string(theirs) +
-                        " where this one has " + mine +
-                        "; give all executors tables of one schema, and the same options");
+                    "executor " + std::to_string(sender) + " has " +
+                        std::string(theirs.substr(0, kMostQuotedBytes)) + " where this one has " +
+                        mine + "; give all executors tables of one schema, and the same options");
     }
     return Status::ok_status();
   }
