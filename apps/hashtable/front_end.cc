@@ -32,6 +32,7 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
       pool_(region, nodes_, kPoolToken, NodePool::kMany + 2 * pool_room_),
       operations_(pending_limit + (layout.has_hot_area() ? 1 : 0)),
       entries_(operations_.size() * stride_bytes(layout)),
+      turns_(operations_, pending_limit),
       copy_(layout.header().node_bytes),
       full_(StatusCode::kLimitExceeded,
             "the hashtable is full: the " + std::to_string(layout.header().entries) +

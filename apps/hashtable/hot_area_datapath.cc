@@ -98,22 +98,11 @@ HotArea::Route HotArea::route(Operation& operation, uint32_t* victim) {
 
 // --- gathering ---
 
-void HotArea::append(Queue& queue, Operation& operation) {
-  const uint32_t number = number_of(operation);
-  operation.next = kNone;
-  if (queue.first == kNone) {
-    queue.first = number;
-  } else {
-    (*operations_)[queue.last].next = number;
-  }
-  queue.last = number;
-}
-
 void HotArea::enqueue(Operation& operation, bool urgent) {
   const uint32_t b = layout_.block_of(operation.hash);
   Block& block = blocks_[b];
   operation.step = Operation::Step::kAtBlock;
-  append(block.waiting, operation);
+  append(block.waiting, *operations_, number_of(operation));
   ++block.waiting_operations;
   if (block.step == Step::kGathering) ++gathered_;
   if (modifies(operation)) ++block.waiting_modifications;
@@ -134,25 +123,25 @@ void HotArea::gather(uint32_t b) {
   Block& block = blocks_[b];
   block.step = Step::kGathering;
   block.due_ns = now_ns() + options_.hot_lease_ns;
-  block.before = gathering_.last;
+  block.before = last_gathering_;
   block.behind = kNone;
-  (gathering_.last == kNone ? gathering_.first : blocks_[gathering_.last].behind) = b;
-  gathering_.last = b;
+  (last_gathering_ == kNone ? first_gathering_ : blocks_[last_gathering_].behind) = b;
+  last_gathering_ = b;
   gathered_ += block.waiting_operations;
 }
 
 void HotArea::stop_gathering(uint32_t b) {
   const Block& block = blocks_[b];
   gathered_ -= block.waiting_operations;
-  (block.before == kNone ? gathering_.first : blocks_[block.before].behind) = block.behind;
-  (block.behind == kNone ? gathering_.last : blocks_[block.behind].before) = block.before;
+  (block.before == kNone ? first_gathering_ : blocks_[block.before].behind) = block.behind;
+  (block.behind == kNone ? last_gathering_ : blocks_[block.behind].before) = block.before;
 }
 
 void HotArea::poll() {
   if (!waits_for_time()) return;
   const uint64_t at_ns = now_ns();
-  while (gathering_.first != kNone && blocks_[gathering_.first].due_ns <= at_ns) {
-    begin(gathering_.first);
+  while (first_gathering_ != kNone && blocks_[first_gathering_].due_ns <= at_ns) {
+    begin(first_gathering_);
   }
   if (backing_off_.empty()) return;
   due_.swap(backing_off_);
@@ -193,7 +182,7 @@ void HotArea::begin(uint32_t b) {
     block.waiting.first = operation.next;
     if (modifies(operation)) ++modifications;
     --block.waiting_operations;
-    append(block.batch, operation);
+    append(block.batch, *operations_, number_of(operation));
   }
   block.waiting_modifications -= modifications;
   block.urgent = block.waiting.first != kNone;

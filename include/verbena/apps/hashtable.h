@@ -24,7 +24,8 @@
 // region of its own. What they promise each other:
 // - Operations on a key are linearizable: each happens at one moment between its call (or post) and
 //   its reply, for all front-ends alike. Operations of one front-end that are pending together have
-//   no order among each other, also on the same key.
+//   no order among each other, also on the same key. Those that modify the same key do not race
+//   each other: they take turns, and several updates are published as one.
 // - A front-end that dies, at whatever instruction, blocks nobody, and an operation that was
 //   answered is not undone. One that was not answered has happened as a whole or not at all. Its
 //   spare entries, at most some 160 (HashtableFormat::max_front_ends), and as many spare blocks of
@@ -160,6 +161,8 @@ struct HashtableStatistics {
   uint64_t removes = 0;
   uint64_t rereads = 0;         // entries that were overwritten while they were read
   uint64_t lost_races = 0;      // publications that another front-end's came before
+  // Of the updates: those that a later one of this front-end and key was published in place of.
+  uint64_t overwritten_updates = 0;
   uint64_t copied_entries = 0;  // rewritten because they lay before another one in a bucket
   uint64_t refills = 0;         // batches of free entries taken from the table
   uint64_t spills = 0;          // ... given to it
