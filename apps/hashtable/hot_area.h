@@ -99,6 +99,7 @@ class HotArea {
     OperationQueue batch;    // of this round
     uint32_t waiting_operations = 0;
     uint32_t waiting_modifications = 0;
+    uint32_t batch_modifications = 0;
     uint32_t modifications = 0;  // that are published
     uint32_t misreads = 0;
     uint32_t refused_promotions = 0;
@@ -143,6 +144,9 @@ class HotArea {
   // Begins a round with operations that wait, or lets them gather.
   void begin_or_gather(uint32_t b);
   void begin(uint32_t b);
+  bool has_room_for_next(uint32_t b) const;
+  void take_next(uint32_t b);
+  void take_late_updates(uint32_t b);
   void go_on(uint32_t b);
   bool has_modifier(uint32_t b) const;
   void evaluate(uint32_t b);

@@ -119,6 +119,8 @@ Status format_hashtable(std::span<char> memory, const HashtableFormat& format);
 struct HashtableEntry {
   std::string_view key;
   std::string_view value;
+  // Into the hot area, if there is one and the key's block has room, as the paper's warm-up does.
+  bool is_hot = false;
 };
 
 // Puts entries into a table that no front-end has used yet, without its connections: what a
