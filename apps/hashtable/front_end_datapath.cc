@@ -134,7 +134,7 @@ void FrontEnd::handle_shared(const RemoteCompletion& done) {
       expect(false);
       break;
     case NodePool::Event::kDamaged:
-      damaged(kFreeNodes.offset_bytes);
+      damaged(nodes_.free_nodes.offset_bytes);
       break;
   }
 }

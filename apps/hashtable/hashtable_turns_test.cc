@@ -107,7 +107,8 @@ TEST(HashtableTurnsTest, AnUpdateThatWaitedBeginsWhereTheOneBeforeEnded) {
     EXPECT_EQ(replies, 0u);
     EXPECT_EQ(table.post_update("key", "2", 2), PostResult::kPosted);
     Waiter waiter;
-    while (replies < 2 && table.status().ok()) table.poll(take) > 0 ? waiter.progress() : waiter.idle();
+    while (replies < 2 && table.status().ok())
+      table.poll(take) > 0 ? waiter.progress() : waiter.idle();
     requests = work_requests(region) - before;
     statistics = table.statistics();
     EXPECT_EQ(table.search("key").value, "2");

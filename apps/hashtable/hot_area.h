@@ -93,8 +93,8 @@ class HotArea {
   enum class Part : uint8_t { kLine, kCopy, kLock, kPointer };
 
   struct Block {
-    NodePointer pointer;  // of the copy that `content` is, or comes from
-    NodePointer next;     // of the one that is published
+    NodePointer pointer;     // of the copy that `content` is, or comes from
+    NodePointer next;        // of the one that is published
     OperationQueue waiting;  // for the next round
     OperationQueue batch;    // of this round
     uint32_t waiting_operations = 0;
@@ -190,8 +190,8 @@ class HotArea {
   NodePool pool_;
   HotSketch sketch_;
   std::vector<Block> blocks_;
-  std::vector<char> contents_;  // a copy of each block
-  std::vector<uint32_t> tags_;  // of their entries
+  std::vector<char> contents_;        // a copy of each block
+  std::vector<uint32_t> tags_;        // of their entries
   uint32_t first_gathering_ = kNone;  // blocks, the one that is due first in front
   uint32_t last_gathering_ = kNone;
   uint32_t gathered_ = 0;  // operations that wait there

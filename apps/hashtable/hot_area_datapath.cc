@@ -550,7 +550,7 @@ void HotArea::handle(const RemoteCompletion& done) {
         return;
       case NodePool::Event::kDamaged:
         failure_ = Failure::kDamaged;
-        damaged_offset_bytes_ = kFreeCopies.offset_bytes;
+        damaged_offset_bytes_ = space_.free_nodes.offset_bytes;
         return;
     }
   }

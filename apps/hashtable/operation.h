@@ -81,7 +81,7 @@ struct Operation {
   // In the block.
   bool wants_promise = false;
   uint64_t promised_place = 0;  // 0: none
-  uint32_t version = 0;  // of the entry, as it is demoted
+  uint32_t version = 0;         // of the entry, as it is demoted
   Verdict verdict = Verdict::kAnswered;
   Phase phase = Phase::kReleasing;
   bool is_absent = false;  // what is demoted

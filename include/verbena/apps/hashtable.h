@@ -92,8 +92,13 @@ struct HashtableFormat {
   uint64_t hot_lock_lease_ns = 1'000'000;
 };
 
-// Of one front-end, for a table with a hot area.
+// Of one front-end.
 struct HashtableOptions {
+  // Where the table begins in the region, a multiple of 64: other than 0 where a region has several
+  // of them, such as one on each socket (remote_sockets.h).
+  uint64_t offset_bytes = 0;
+
+  // Of a table with a hot area:
   // Theta, from 1 on: so many modifications of a block are written at once.
   uint32_t hot_modifications = 16;
   // The longest time for which an operation waits for others on its block before the block is
@@ -161,8 +166,8 @@ struct HashtableStatistics {
   uint64_t inserts = 0;
   uint64_t updates = 0;
   uint64_t removes = 0;
-  uint64_t rereads = 0;         // entries that were overwritten while they were read
-  uint64_t lost_races = 0;      // publications that another front-end's came before
+  uint64_t rereads = 0;     // entries that were overwritten while they were read
+  uint64_t lost_races = 0;  // publications that another front-end's came before
   // Of the updates: those that a later one of this front-end and key was published in place of.
   uint64_t overwritten_updates = 0;
   uint64_t copied_entries = 0;  // rewritten because they lay before another one in a bucket
