@@ -97,7 +97,7 @@ class Reclaimer {
 
 Result<uint64_t> hashtable_bytes(const HashtableFormat& format) {
   VERBENA_ASSIGN_OR_RETURN(const hashtable::Layout layout, hashtable::Layout::of(format));
-  return layout.region_bytes();
+  return layout.size_bytes();
 }
 
 Status format_hashtable(std::span<char> memory, const HashtableFormat& format) {
@@ -106,10 +106,10 @@ Status format_hashtable(std::span<char> memory, const HashtableFormat& format) {
     return {StatusCode::kInvalidArgument,
             "the memory of a hashtable is aligned to 8 bytes; let expose_region() make it"};
   }
-  if (memory.size() < layout.region_bytes()) {
+  if (memory.size() < layout.size_bytes()) {
     return {StatusCode::kLimitExceeded,
             "a hashtable of " + std::to_string(format.entries) + " entries takes " +
-                std::to_string(layout.region_bytes()) + " bytes, but the region has " +
+                std::to_string(layout.size_bytes()) + " bytes, but the region has " +
                 std::to_string(memory.size()) + "; ask hashtable_bytes() for its size"};
   }
   // The nodes may have any bytes: nothing points to them.

@@ -32,6 +32,7 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
       pool_(region, nodes_, kPoolToken, NodePool::kMany + 2 * pool_room_),
       operations_(pending_limit + (layout.has_hot_area() ? 1 : 0)),
       entries_(operations_.size() * stride_bytes(layout)),
+      turns_(operations_, pending_limit),
       copy_(layout.header().node_bytes),
       full_(StatusCode::kLimitExceeded,
             "the hashtable is full: the " + std::to_string(layout.header().entries) +
@@ -128,6 +129,9 @@ Status check(const HashtableOptions& options) {
     return Status(StatusCode::kInvalidArgument,
                   std::string(what) + " is " + std::to_string(asked) + "; choose " + range);
   };
+  if (options.offset_bytes % 64 != 0) {
+    return refused("offset_bytes", options.offset_bytes, "a multiple of 64");
+  }
   if (options.hot_modifications < 1) return refused("hot_modifications", 0, "1 or more");
   if (options.hot_after < 1 || options.hot_after > HotSketch::kMost) {
     return refused("hot_after", options.hot_after, "1 to 255");
@@ -148,14 +152,16 @@ Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region,
                   "the region is read only, but a hashtable's front-ends write; expose it as "
                   "writable");
   }
+  VERBENA_RETURN_IF_ERROR(hashtable::check(options));
+  const uint64_t base_bytes = options.offset_bytes;
+  const uint64_t size_bytes = region.size_bytes() - std::min(base_bytes, region.size_bytes());
   Header header;
-  if (region.size_bytes() >= sizeof(header)) {
-    VERBENA_ASSIGN_OR_RETURN(header, region.read(RemotePointer<Header>{}));
+  if (size_bytes >= sizeof(header)) {
+    VERBENA_ASSIGN_OR_RETURN(header, region.read(RemotePointer<Header>{base_bytes}));
   } else {
     header.magic = 0;
   }
-  VERBENA_ASSIGN_OR_RETURN(const Layout layout, Layout::of(header, region.size_bytes()));
-  VERBENA_RETURN_IF_ERROR(hashtable::check(options));
+  VERBENA_ASSIGN_OR_RETURN(const Layout layout, Layout::of(header, size_bytes, base_bytes));
   const RemoteRegionOptions& of_region = region.options();
   const auto needs = hashtable::RegionNeeds::of(layout.has_hot_area());
   const uint32_t least_pending = needs.operations_of_one + needs.more_operations;

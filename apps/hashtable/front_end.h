@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hashtable/bucket_turns.h"
 #include "hashtable/hot_area.h"
 #include "hashtable/layout.h"
 #include "hashtable/node_pool.h"
@@ -107,6 +108,8 @@ class FrontEnd final : public Hashtable {
   bool take_publication(Operation& operation, NodePointer before, HashtableReply* reply);
   bool finish(Operation& operation, HashtableOutcome outcome, std::string_view value,
               HashtableReply* reply);
+  // With the same outcome for the updates that it stands for.
+  void end_turn(Operation& operation, HashtableOutcome outcome);
 
   // The hot area (front_end_hot_datapath.cc).
   bool enter_block(Operation& operation);
@@ -121,6 +124,9 @@ class FrontEnd final : public Hashtable {
   void handle_shared(const RemoteCompletion& done);
   void give_back_nodes(Operation& operation);
   void read_word(Operation& operation, Step step);
+  // Looks for the key in its bucket, if need be later, when it is the operation's turn.
+  void enter_bucket(Operation& operation);
+  void change_published(Operation& operation, const Operation& published);
   void read_again(Operation& operation);
   void change(Operation& operation);
   bool take_nodes(Operation& operation);
@@ -150,6 +156,7 @@ class FrontEnd final : public Hashtable {
   NodePool pool_;
   std::vector<Operation> operations_;  // with a hot area one more, for a demotion
   std::vector<char> entries_;          // their nodes
+  BucketTurns turns_;
   std::optional<HotArea> hot_;
   bool demotes_ = false;
   std::vector<uint32_t> free_;  // operations

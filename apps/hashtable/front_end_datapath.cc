@@ -35,22 +35,19 @@ PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view valu
   operation.value_bytes = static_cast<uint32_t>(value.size());
   operation.misreads = 0;
   operation.head = NodePointer();
+  operation.is_published = false;
   char* const payload = operation.node + sizeof(NodeHeader);
   copy_bytes(payload, key.data(), key.size());
   if (!value.empty()) copy_bytes(payload + key.size(), value.data(), value.size());
   operation.hash = layout_.hash(key);
   operation.bucket = layout_.bucket(operation.hash);
-  if (hot_.has_value() && enter_block(operation)) {
-    free_.pop_back();
-    return PostResult::kPosted;
-  }
-  operation.step = Step::kReadingWord;
-  if (region_->post_read(operation.bucket, slot(operation)) != PostResult::kPosted) {
-    expect(false);
-    return PostResult::kFailed;
-  }
   free_.pop_back();
-  return PostResult::kPosted;
+  if (hot_.has_value() && enter_block(operation)) return PostResult::kPosted;
+  enter_bucket(operation);
+  if (status().ok()) [[likely]]
+    return PostResult::kPosted;
+  free_.push_back(static_cast<uint32_t>(slot(operation)));
+  return PostResult::kFailed;
 }
 
 HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view value) {
@@ -87,7 +84,11 @@ bool FrontEnd::take(HashtableReply* reply) {
         continue;
       }
     }
-    if (collected_ == 0 || !status().ok()) return false;
+    if (collected_ == 0 || !status().ok()) {
+      // What was posted on the way: whoever waits now waits for that.
+      region_->flush();
+      return false;
+    }
     --collected_;
     if (handle(region_->take(), reply)) return true;
   }
@@ -133,12 +134,16 @@ void FrontEnd::handle_shared(const RemoteCompletion& done) {
       expect(false);
       break;
     case NodePool::Event::kDamaged:
-      damaged(kFreeNodes.offset_bytes);
+      damaged(nodes_.free_nodes.offset_bytes);
       break;
   }
 }
 
 // --- finding the key ---
+
+void FrontEnd::enter_bucket(Operation& operation) {
+  if (operation.is_search() || turns_.take(operation)) read_word(operation, Step::kReadingWord);
+}
 
 bool FrontEnd::walk(Operation& operation, NodePointer head, HashtableReply* reply) {
   if (head != operation.head) operation.misreads = 0;
@@ -291,6 +296,7 @@ bool FrontEnd::take_copy(Operation& operation, const RemoteCompletion& done) {
 }
 
 void FrontEnd::publish(Operation& operation) {
+  if (operation.kind == Kind::kUpdate) turns_.overwrite(operation);
   NodePointer desired = operation.rest();
   if (operation.writes_entry()) {
     const Payload payload = operation.payload();
@@ -306,6 +312,7 @@ void FrontEnd::publish(Operation& operation) {
                                NodePool::kIgnoredToken) == PostResult::kPosted);
     desired = self;
   }
+  operation.published = desired;
   operation.step = Step::kPublishing;
   expect(region_->post_compare_and_swap(operation.bucket, operation.head.word(), desired.word(),
                                         slot(operation)) == PostResult::kPosted);
@@ -329,6 +336,7 @@ bool FrontEnd::take_publication(Operation& operation, NodePointer before, Hashta
     go_on_with_demotion(operation);
   } else {
     if (operation.promised_place != 0) ++statistics_.hot_promotions;
+    operation.is_published = true;
     done = finish(operation, HashtableOutcome::kDone, {}, reply);
   }
   if (!waiting_.empty()) [[unlikely]]
@@ -343,7 +351,39 @@ bool FrontEnd::finish(Operation& operation, HashtableOutcome outcome, std::strin
   count(operation.kind);
   *reply = {operation.token, outcome, value};
   free_.push_back(static_cast<uint32_t>(slot(operation)));
+  if (operation.has_turn) end_turn(operation, outcome);
   return true;
+}
+
+void FrontEnd::end_turn(Operation& operation, HashtableOutcome outcome) {
+  while (operation.overwritten != Operation::kNone) {
+    const Operation& one = operations_[operation.overwritten];
+    ++statistics_.overwritten_updates;
+    count(one.kind);
+    finished_.push_back({one.token, outcome, {}});
+    free_.push_back(operation.overwritten);
+    operation.overwritten = one.next;
+  }
+  Operation* const next = turns_.end(operation);
+  if (next == nullptr) [[likely]]
+    return;
+  // What a node that forwards means, its block has to say.
+  const bool is_known = operation.is_published && operation.writes_entry() &&
+                        operation.place() == 0 && next->key() == operation.key() &&
+                        next->kind != Kind::kInsert;
+  is_known ? change_published(*next, operation) : read_word(*next, Step::kReadingWord);
+}
+
+// Begins with the bucket as the operation before has left it: if another front-end has come
+// between, the compare-and-swap finds out.
+void FrontEnd::change_published(Operation& operation, const Operation& published) {
+  operation.head = published.published;
+  operation.depth = 0;
+  operation.found = true;
+  operation.has_forward = false;
+  operation.replaced = operation.head;
+  operation.behind = published.rest();
+  change(operation);
 }
 
 void FrontEnd::give_back_nodes(Operation& operation) {

@@ -37,7 +37,7 @@ bool FrontEnd::leave_block(Operation& operation, HashtableReply* reply) {
                   operation.is_search() ? operation.result : std::string_view(), reply);
   }
   if (!operation.has_forward) {
-    read_word(operation, Step::kReadingWord);
+    enter_bucket(operation);
     return false;
   }
   // The node is like any other. Who modifies the key finds out by the compare-and-swap whether it

@@ -23,6 +23,7 @@ struct Met {
   uint64_t rereads = 0;
   uint64_t lost_races = 0;
   uint64_t copied_entries = 0;
+  uint64_t overwritten_updates = 0;
   uint64_t unanswered = 0;
   uint64_t refused = 0;
   HashtableStatistics hot;
@@ -58,7 +59,7 @@ std::string broken_promise(uint64_t seed, bool with_hot_area, std::string* descr
   const auto front_ends = 2 + static_cast<uint32_t>(random.below(4));
   const auto pending = 1 + static_cast<uint32_t>(random.below(2) * random.below(8));
   // With many at once on one key, any order would do, and the checker has to try many.
-  const uint64_t keys = pending + random.below(random.below(8) == 0 ? 400 : 24);
+  const uint64_t keys = (pending + 1) / 2 + random.below(random.below(8) == 0 ? 400 : 24);
   // Sometimes there is no room for all keys.
   HashtableFormat format = {.entries = 1 + random.below(16),
                             .max_value_bytes = 100,
@@ -97,6 +98,7 @@ std::string broken_promise(uint64_t seed, bool with_hot_area, std::string* descr
         met->rereads += statistics.rereads;
         met->lost_races += statistics.lost_races;
         met->copied_entries += statistics.copied_entries;
+        met->overwritten_updates += statistics.overwritten_updates;
         met->refused += recorder.refused();
         add_hot(statistics, &met->hot);
       })) {
@@ -125,6 +127,7 @@ void run_clusters(bool with_hot_area, Met* met) {
   EXPECT_GT(met->rereads, 0u);
   EXPECT_GT(met->lost_races, 0u);
   EXPECT_GT(met->copied_entries, 0u);
+  EXPECT_GT(met->overwritten_updates, kClusters / 10);
   EXPECT_GT(met->unanswered, met->refused);
   EXPECT_GT(met->refused, 0u);
 }

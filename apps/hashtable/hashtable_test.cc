@@ -216,6 +216,44 @@ TEST(HashtableTest, BeginsWithWhatItsBackEndFillsIn) {
   EXPECT_EQ(*reclaim_hashtable(back_end.memory()), 0u);
 }
 
+// Of hot keys some find no room in their blocks: these are as all others.
+TEST(HashtableTest, BeginsWithHotKeysInTheHotArea) {
+  constexpr uint64_t kEntries = 100;
+  TableForTest back_end({.entries = kEntries, .hot_blocks = 4, .hot_block_entries = 8});
+  std::string key;
+  std::string value;
+  const auto half_hot = [&](uint64_t number) {
+    key = text_of(number);
+    value = text_of(number * 7);
+    return HashtableEntry{key, value, number % 2 == 0};
+  };
+  test::must(fill_hashtable(back_end.memory(), kEntries / 2, half_hot));
+  test::must(fill_hashtable(back_end.memory(), kEntries / 2,
+                            [&](uint64_t i) { return half_hot(i + kEntries / 2); }));
+  auto table = back_end.open();
+  for (uint64_t i = 0; i < kEntries; ++i) {
+    ASSERT_EQ(table->search(text_of(i)).value, text_of(i * 7)) << i;
+    ASSERT_EQ(table->insert(text_of(i), "").outcome, Outcome::kExists);
+  }
+  // Half of the keys are hot, more than have room: all places are taken.
+  EXPECT_EQ(table->statistics().hot_hits, 2 * 32u);
+  EXPECT_EQ(table->statistics().hot_promotions, 0u);
+  auto other = back_end.open();
+  for (uint64_t i = 0; i < kEntries; i += 2) {
+    ASSERT_EQ(table->update(text_of(i), "new").outcome, Outcome::kDone);
+    ASSERT_EQ(other->search(text_of(i)).value, "new");
+    ASSERT_EQ(other->remove(text_of(i + 1)).outcome, Outcome::kDone);
+  }
+  EXPECT_GE(table->statistics().hot_modifications, 32u);
+  for (TableForTest::FrontEnd* const end : {&table, &other}) {
+    EXPECT_TRUE(end->table->close().ok());
+    end->table.reset();
+    end->region->close();
+  }
+  back_end.region().wait_for_connections(0);
+  EXPECT_EQ(*reclaim_hashtable(back_end.memory()), 0u);
+}
+
 TEST(HashtableTest, RefusesToFillInWhatCannotBe) {
   TableForTest back_end({.entries = 100, .max_key_bytes = 8, .max_value_bytes = 8});
   std::string key;

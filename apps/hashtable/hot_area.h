@@ -52,7 +52,7 @@ class HotArea {
   // Begins with blocks that gather, the longest time first, until no more than so many operations
   // wait there.
   void hurry(uint32_t operations) {
-    while (gathered_ > operations) begin(gathering_.first);
+    while (gathered_ > operations) begin(first_gathering_);
   }
   // Looks after what is due.
   void poll();
@@ -63,7 +63,7 @@ class HotArea {
   Operation* pop();
 
   // Whether time alone carries something on.
-  bool waits_for_time() const { return gathering_.first != kNone || !backing_off_.empty(); }
+  bool waits_for_time() const { return first_gathering_ != kNone || !backing_off_.empty(); }
   // The block of a key, as far as is known.
   HotBlock block_of(uint64_t hash) const { return content(layout_.block_of(hash)); }
 
@@ -92,17 +92,14 @@ class HotArea {
   // The region's operations of a block, as tokens tell them.
   enum class Part : uint8_t { kLine, kCopy, kLock, kPointer };
 
-  struct Queue {
-    uint32_t first = kNone;
-    uint32_t last = kNone;
-  };
   struct Block {
-    NodePointer pointer;  // of the copy that `content` is, or comes from
-    NodePointer next;     // of the one that is published
-    Queue waiting;        // operations for the next round
-    Queue batch;          // ... of this round
+    NodePointer pointer;     // of the copy that `content` is, or comes from
+    NodePointer next;        // of the one that is published
+    OperationQueue waiting;  // for the next round
+    OperationQueue batch;    // of this round
     uint32_t waiting_operations = 0;
     uint32_t waiting_modifications = 0;
+    uint32_t batch_modifications = 0;
     uint32_t modifications = 0;  // that are published
     uint32_t misreads = 0;
     uint32_t refused_promotions = 0;
@@ -113,7 +110,7 @@ class HotArea {
     uint64_t lock_seen_ns = 0;
     uint64_t lock_expected = 0;
     uint64_t locked_since_ns = 0;
-    uint32_t before = kNone;  // in gathering_
+    uint32_t before = kNone;  // of those that gather
     uint32_t behind = kNone;
     Step step = Step::kIdle;
     bool known = false;      // `content` is that of `pointer`, and is not being modified
@@ -142,12 +139,14 @@ class HotArea {
   uint32_t find(uint32_t b, const Operation& operation) const;
   void note_tags(uint32_t b);
 
-  void append(Queue& queue, Operation& operation);
   void gather(uint32_t b);
   void stop_gathering(uint32_t b);
   // Begins a round with operations that wait, or lets them gather.
   void begin_or_gather(uint32_t b);
   void begin(uint32_t b);
+  bool has_room_for_next(uint32_t b) const;
+  void take_next(uint32_t b);
+  void take_late_updates(uint32_t b);
   void go_on(uint32_t b);
   bool has_modifier(uint32_t b) const;
   void evaluate(uint32_t b);
@@ -191,10 +190,11 @@ class HotArea {
   NodePool pool_;
   HotSketch sketch_;
   std::vector<Block> blocks_;
-  std::vector<char> contents_;  // a copy of each block
-  std::vector<uint32_t> tags_;  // of their entries
-  Queue gathering_;             // blocks, the one that is due first in front
-  uint32_t gathered_ = 0;       // operations that wait there
+  std::vector<char> contents_;        // a copy of each block
+  std::vector<uint32_t> tags_;        // of their entries
+  uint32_t first_gathering_ = kNone;  // blocks, the one that is due first in front
+  uint32_t last_gathering_ = kNone;
+  uint32_t gathered_ = 0;  // operations that wait there
   std::vector<uint32_t> backing_off_;
   std::vector<uint32_t> waiting_;  // blocks, for spare copies
   std::vector<uint32_t> due_;      // blocks, while they go on

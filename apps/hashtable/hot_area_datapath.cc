@@ -16,7 +16,6 @@ constexpr uint32_t kMostBlockMisreads = 8;
 constexpr uint32_t kBackoffLeastNs = 1'000;
 constexpr uint32_t kBackoffMostNs = 8'000;
 
-uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash); }
 bool modifies(const Operation& operation) {
   return !operation.is_search() && !(operation.kind == Operation::Kind::kDemote &&
                                      operation.phase != Operation::Phase::kDropping);
@@ -35,10 +34,7 @@ HotArea::HotArea(RemoteRegion& region, const Layout& layout, const HashtableOpti
       layout_(layout),
       space_(layout.copies()),
       options_(options),
-      shape_{.most_entries = layout.header().hot_block_entries,
-             .entry_bytes = layout.header().hot_entry_bytes,
-             .max_key_bytes = layout.header().max_key_bytes,
-             .max_value_bytes = layout.header().max_value_bytes},
+      shape_(HotBlock::Shape::of(layout.header())),
       copy_bytes_(layout.header().copy_bytes),
       operations_(&operations),
       pool_(region, space_, kPoolToken,
@@ -58,7 +54,7 @@ HotArea::HotArea(RemoteRegion& region, const Layout& layout, const HashtableOpti
 uint32_t HotArea::find(uint32_t b, const Operation& operation) const {
   const HotBlock block = content(b);
   const uint32_t* const tags = &tags_[size_t{b} * shape_.most_entries];
-  const uint32_t tag = tag_of(operation.hash);
+  const uint32_t tag = HotEntry::tag_of(operation.hash);
   const uint32_t count = block.count();
   for (uint32_t i = 0; i < count; ++i) {
     if (tags[i] == tag && block.key(i, block.entry(i)) == operation.key()) return i;
@@ -98,22 +94,11 @@ HotArea::Route HotArea::route(Operation& operation, uint32_t* victim) {
 
 // --- gathering ---
 
-void HotArea::append(Queue& queue, Operation& operation) {
-  const uint32_t number = number_of(operation);
-  operation.next = kNone;
-  if (queue.first == kNone) {
-    queue.first = number;
-  } else {
-    (*operations_)[queue.last].next = number;
-  }
-  queue.last = number;
-}
-
 void HotArea::enqueue(Operation& operation, bool urgent) {
   const uint32_t b = layout_.block_of(operation.hash);
   Block& block = blocks_[b];
   operation.step = Operation::Step::kAtBlock;
-  append(block.waiting, operation);
+  append(block.waiting, *operations_, number_of(operation));
   ++block.waiting_operations;
   if (block.step == Step::kGathering) ++gathered_;
   if (modifies(operation)) ++block.waiting_modifications;
@@ -134,25 +119,25 @@ void HotArea::gather(uint32_t b) {
   Block& block = blocks_[b];
   block.step = Step::kGathering;
   block.due_ns = now_ns() + options_.hot_lease_ns;
-  block.before = gathering_.last;
+  block.before = last_gathering_;
   block.behind = kNone;
-  (gathering_.last == kNone ? gathering_.first : blocks_[gathering_.last].behind) = b;
-  gathering_.last = b;
+  (last_gathering_ == kNone ? first_gathering_ : blocks_[last_gathering_].behind) = b;
+  last_gathering_ = b;
   gathered_ += block.waiting_operations;
 }
 
 void HotArea::stop_gathering(uint32_t b) {
   const Block& block = blocks_[b];
   gathered_ -= block.waiting_operations;
-  (block.before == kNone ? gathering_.first : blocks_[block.before].behind) = block.behind;
-  (block.behind == kNone ? gathering_.last : blocks_[block.behind].before) = block.before;
+  (block.before == kNone ? first_gathering_ : blocks_[block.before].behind) = block.behind;
+  (block.behind == kNone ? last_gathering_ : blocks_[block.behind].before) = block.before;
 }
 
 void HotArea::poll() {
   if (!waits_for_time()) return;
   const uint64_t at_ns = now_ns();
-  while (gathering_.first != kNone && blocks_[gathering_.first].due_ns <= at_ns) {
-    begin(gathering_.first);
+  while (first_gathering_ != kNone && blocks_[first_gathering_].due_ns <= at_ns) {
+    begin(first_gathering_);
   }
   if (backing_off_.empty()) return;
   due_.swap(backing_off_);
@@ -187,21 +172,41 @@ void HotArea::begin(uint32_t b) {
   Block& block = blocks_[b];
   if (block.step == Step::kGathering) stop_gathering(b);
   block.batch = {};
-  uint32_t modifications = 0;
-  while (block.waiting.first != kNone && modifications < options_.hot_modifications) {
-    Operation& operation = (*operations_)[block.waiting.first];
-    block.waiting.first = operation.next;
-    if (modifies(operation)) ++modifications;
-    --block.waiting_operations;
-    append(block.batch, operation);
-  }
-  block.waiting_modifications -= modifications;
+  block.batch_modifications = 0;
+  while (has_room_for_next(b)) take_next(b);
   block.urgent = block.waiting.first != kNone;
   block.validated = false;
   block.asked_for_copy = false;
   block.locking = false;
   block.backoff_ns = kBackoffLeastNs;
   go_on(b);
+}
+
+bool HotArea::has_room_for_next(uint32_t b) const {
+  const Block& block = blocks_[b];
+  return block.waiting.first != kNone && block.batch_modifications < options_.hot_modifications;
+}
+
+void HotArea::take_next(uint32_t b) {
+  Block& block = blocks_[b];
+  Operation& operation = (*operations_)[block.waiting.first];
+  block.waiting.first = operation.next;
+  --block.waiting_operations;
+  if (modifies(operation)) {
+    --block.waiting_modifications;
+    ++block.batch_modifications;
+  }
+  append(block.batch, *operations_, number_of(operation));
+}
+
+// What has come since the round began, while the block was read or waited for. Updates alone: they
+// are published or looked for elsewhere, while others might rest on what was read before they came.
+void HotArea::take_late_updates(uint32_t b) {
+  while (has_room_for_next(b) &&
+         (*operations_)[blocks_[b].waiting.first].kind == Operation::Kind::kUpdate) {
+    take_next(b);
+  }
+  if (blocks_[b].waiting.first == kNone) blocks_[b].urgent = false;
 }
 
 void HotArea::go_on(uint32_t b) {
@@ -226,6 +231,7 @@ void HotArea::evaluate(uint32_t b) {
   block.step = Step::kBusy;
   NodePointer next;
   if (has_modifier(b)) {
+    take_late_updates(b);
     if (pool_.count() > 0) {
       next = pool_.take();
     } else if (!block.asked_for_copy || publishing_ > 0) {
@@ -301,7 +307,7 @@ bool HotArea::add_promise(uint32_t b, Operation& operation, uint64_t new_place) 
   HotBlock block = content(b);
   operation.promised_place = 0;
   if (!operation.wants_promise || block.is_full()) return false;
-  block.add_promise(operation.key(), tag_of(operation.hash), new_place);
+  block.add_promise(operation.key(), HotEntry::tag_of(operation.hash), new_place);
   note_tags(b);
   operation.promised_place = new_place;
   return true;
@@ -544,7 +550,7 @@ void HotArea::handle(const RemoteCompletion& done) {
         return;
       case NodePool::Event::kDamaged:
         failure_ = Failure::kDamaged;
-        damaged_offset_bytes_ = kFreeCopies.offset_bytes;
+        damaged_offset_bytes_ = space_.free_nodes.offset_bytes;
         return;
     }
   }

@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "hashtable/layout.h"
 #include "verbena/data_path.h"
 
 namespace verbena::hashtable {
@@ -54,6 +55,7 @@ struct HotEntry {
   uint16_t flags = 0;
   uint32_t unused = 0;
 
+  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash); }
   bool is_active() const { return (flags & kPromised) == 0; }
   bool is_absent() const { return (flags & kAbsent) != 0; }
 };
@@ -67,6 +69,13 @@ class HotBlock {
     uint32_t entry_bytes = 0;
     uint32_t max_key_bytes = 0;
     uint32_t max_value_bytes = 0;
+
+    static Shape of(const Header& header) {
+      return {.most_entries = header.hot_block_entries,
+              .entry_bytes = header.hot_entry_bytes,
+              .max_key_bytes = header.max_key_bytes,
+              .max_value_bytes = header.max_value_bytes};
+    }
   };
 
   HotBlock(char* bytes, const Shape& shape) : bytes_(bytes), shape_(&shape) {}

@@ -128,18 +128,20 @@ uint64_t header_checksum(const Header& header) {
   return hash_bytes(reinterpret_cast<const char*>(&header), offsetof(Header, checksum), kMagic);
 }
 
-Layout::Layout(const Header& header)
+Layout::Layout(const Header& header, uint64_t base_bytes)
     : header_(header),
-      nodes_{.next_fresh = kNextFresh,
-             .free_nodes = kFreeNodes,
-             .first_offset_bytes = round_up(
-                 kDirectoryOffsetBytes + header.buckets * sizeof(uint64_t), kAlignmentBytes),
+      base_bytes_(base_bytes),
+      nodes_{.next_fresh = {base_bytes + kNextFresh.offset_bytes},
+             .free_nodes = {base_bytes + kFreeNodes.offset_bytes},
+             .first_offset_bytes =
+                 base_bytes + round_up(kDirectoryOffsetBytes + header.buckets * sizeof(uint64_t),
+                                       kAlignmentBytes),
              .nodes = header.nodes,
              .node_bytes = header.node_bytes,
              .length_bytes = header.length_bytes},
       blocks_offset_bytes_(nodes_.first_offset_bytes + nodes_.nodes * nodes_.node_bytes),
-      copies_{.next_fresh = kNextFreshCopy,
-              .free_nodes = kFreeCopies,
+      copies_{.next_fresh = {base_bytes + kNextFreshCopy.offset_bytes},
+              .free_nodes = {base_bytes + kFreeCopies.offset_bytes},
               .first_offset_bytes = blocks_offset_bytes_ + header.hot_blocks * kBlockLineBytes,
               .nodes = header.copies,
               .node_bytes = header.copy_bytes,
@@ -185,10 +187,10 @@ Result<Layout> Layout::of(const HashtableFormat& format) {
   // Keys that were removed while they were hot still have their nodes.
   header.nodes = format.entries + spare_nodes + hot_entries;
   header.checksum = header_checksum(header);
-  return Layout(header);
+  return Layout(header, 0);
 }
 
-Result<Layout> Layout::of(const Header& header, uint64_t region_bytes) {
+Result<Layout> Layout::of(const Header& header, uint64_t size_bytes, uint64_t base_bytes) {
   if (header.magic != kMagic) return not_a_table("it begins with something else");
   if (header.version != kLayoutVersion) {
     return not_a_table("its version is " + std::to_string(header.version) + ", not " +
@@ -198,13 +200,14 @@ Result<Layout> Layout::of(const Header& header, uint64_t region_bytes) {
     return not_a_table("its header is damaged");
   }
   // The checksum is for damage; what multiplies and divides must follow from possible limits.
-  Result<Layout> layout = of(format_of(header));
-  if (!layout.ok() || std::memcmp(&layout->header_, &header, sizeof(header)) != 0) {
+  const Result<Layout> possible = of(format_of(header));
+  if (!possible.ok() || std::memcmp(&possible->header_, &header, sizeof(header)) != 0) {
     return not_a_table("the numbers of its header do not belong together");
   }
-  if (layout->region_bytes() > region_bytes) {
-    return not_a_table("it has " + std::to_string(layout->region_bytes()) + " bytes, the region " +
-                       std::to_string(region_bytes));
+  const Layout layout(header, base_bytes);
+  if (layout.size_bytes() > size_bytes) {
+    return not_a_table("it has " + std::to_string(layout.size_bytes()) +
+                       " bytes, the memory for it " + std::to_string(size_bytes));
   }
   return layout;
 }

@@ -195,18 +195,20 @@ class Layout {
   Layout() = default;
   // kInvalidArgument: a limit is out of range.
   static Result<Layout> of(const HashtableFormat& format);
-  // Of a region of `region_bytes`; kProtocolViolation: no hashtable, or a damaged one.
-  static Result<Layout> of(const Header& header, uint64_t region_bytes);
+  // Of `size_bytes` of memory, `base_bytes` behind where offsets count from; kProtocolViolation: no
+  // hashtable, or a damaged one.
+  static Result<Layout> of(const Header& header, uint64_t size_bytes, uint64_t base_bytes = 0);
 
   const Header& header() const { return header_; }
   bool has_hot_area() const { return header_.hot_blocks > 0; }
-  uint64_t region_bytes() const {
-    return copies_.first_offset_bytes + copies_.nodes * copies_.node_bytes;
+  uint64_t size_bytes() const {
+    return copies_.first_offset_bytes + copies_.nodes * copies_.node_bytes - base_bytes_;
   }
 
   uint64_t hash(std::string_view key) const;
   RemotePointer<uint64_t> bucket(uint64_t index) const {
-    return {kDirectoryOffsetBytes + (index & (header_.buckets - 1)) * sizeof(uint64_t)};
+    return {base_bytes_ + kDirectoryOffsetBytes +
+            (index & (header_.buckets - 1)) * sizeof(uint64_t)};
   }
   // Nodes of buckets.
   const NodeSpace& nodes() const { return nodes_; }
@@ -228,9 +230,10 @@ class Layout {
  private:
   static constexpr uint64_t kBlockLineBytes = 64;
 
-  explicit Layout(const Header& header);
+  Layout(const Header& header, uint64_t base_bytes);
 
   Header header_;
+  uint64_t base_bytes_ = 0;
   NodeSpace nodes_;
   uint64_t blocks_offset_bytes_ = 0;
   NodeSpace copies_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "hashtable/layout.h"
 #include "hashtable/node_pool.h"
@@ -10,6 +11,12 @@
 #include "verbena/remote.h"
 
 namespace verbena::hashtable {
+
+// Operations that wait for something, by their numbers: Operation::next leads to the next one.
+struct OperationQueue {
+  uint32_t first = ~0u;
+  uint32_t last = ~0u;
+};
 
 struct Operation {
   // Nodes of a bucket. There is half an entry per bucket, so more mean that all keys collide.
@@ -54,6 +61,16 @@ struct Operation {
   uint32_t taken_count = 0;
   NodePointer taken[kMostNodes + 1];
   uint32_t copied = 0;
+  // What its compare-and-swap makes of the bucket's word, and whether it has.
+  NodePointer published;
+  bool is_published = false;
+
+  // Modifications of one bucket take turns (bucket_turns.h).
+  bool has_turn = false;
+  uint32_t next_turn = kNone;    // another operation whose turn it is, in the same list
+  OperationQueue waiting;        // for the end of its turn
+  uint32_t overwritten = kNone;  // updates of its key that it stands for
+  uint32_t next = kNone;         // in a queue
 
   // The hot area. A node with the key that forwards was found:
   bool has_forward = false;
@@ -64,7 +81,6 @@ struct Operation {
   // In the block.
   bool wants_promise = false;
   uint64_t promised_place = 0;  // 0: none
-  uint32_t next = kNone;        // operation at the same block
   uint32_t version = 0;         // of the entry, as it is demoted
   Verdict verdict = Verdict::kAnswered;
   Phase phase = Phase::kReleasing;
@@ -101,5 +117,11 @@ struct Operation {
   // What the entry's node, or the bucket, leads to.
   NodePointer rest() const { return !found ? head : depth > 0 ? copy(0) : behind; }
 };
+
+inline void append(OperationQueue& queue, std::vector<Operation>& operations, uint32_t number) {
+  operations[number].next = Operation::kNone;
+  (queue.first == Operation::kNone ? queue.first : operations[queue.last].next) = number;
+  queue.last = number;
+}
 
 }  // namespace verbena::hashtable

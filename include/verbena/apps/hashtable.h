@@ -24,7 +24,8 @@
 // region of its own. What they promise each other:
 // - Operations on a key are linearizable: each happens at one moment between its call (or post) and
 //   its reply, for all front-ends alike. Operations of one front-end that are pending together have
-//   no order among each other, also on the same key.
+//   no order among each other, also on the same key. Those that modify the same key do not race
+//   each other: they take turns, and several updates are published as one.
 // - A front-end that dies, at whatever instruction, blocks nobody, and an operation that was
 //   answered is not undone. One that was not answered has happened as a whole or not at all. Its
 //   spare entries, at most some 160 (HashtableFormat::max_front_ends), and as many spare blocks of
@@ -91,8 +92,13 @@ struct HashtableFormat {
   uint64_t hot_lock_lease_ns = 1'000'000;
 };
 
-// Of one front-end, for a table with a hot area.
+// Of one front-end.
 struct HashtableOptions {
+  // Where the table begins in the region, a multiple of 64: other than 0 where a region has several
+  // of them, such as one on each socket (remote_sockets.h).
+  uint64_t offset_bytes = 0;
+
+  // Of a table with a hot area:
   // Theta, from 1 on: so many modifications of a block are written at once.
   uint32_t hot_modifications = 16;
   // The longest time for which an operation waits for others on its block before the block is
@@ -118,6 +124,8 @@ Status format_hashtable(std::span<char> memory, const HashtableFormat& format);
 struct HashtableEntry {
   std::string_view key;
   std::string_view value;
+  // Into the hot area, if there is one and the key's block has room, as the paper's warm-up does.
+  bool is_hot = false;
 };
 
 // Puts entries into a table that no front-end has used yet, without its connections: what a
@@ -158,8 +166,10 @@ struct HashtableStatistics {
   uint64_t inserts = 0;
   uint64_t updates = 0;
   uint64_t removes = 0;
-  uint64_t rereads = 0;         // entries that were overwritten while they were read
-  uint64_t lost_races = 0;      // publications that another front-end's came before
+  uint64_t rereads = 0;     // entries that were overwritten while they were read
+  uint64_t lost_races = 0;  // publications that another front-end's came before
+  // Of the updates: those that a later one of this front-end and key was published in place of.
+  uint64_t overwritten_updates = 0;
   uint64_t copied_entries = 0;  // rewritten because they lay before another one in a bucket
   uint64_t refills = 0;         // batches of free entries taken from the table
   uint64_t spills = 0;          // ... given to it

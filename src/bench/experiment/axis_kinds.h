@@ -175,4 +175,14 @@ Result<typename Names::Value> parse_one_name(const char* what, std::string_view 
                 fmt::format("no {} '{}'; there are {}", what, text, names));
 }
 
+// Names of an enumeration: all of them, the name of one, and what they are in errors.
+template <typename Enum, const auto& kAll, const char* (*kName)(Enum), const char* const& kWhat>
+struct EnumNames {
+  using Value = Enum;
+  static std::span<const Enum> all() { return kAll; }
+  static const char* name(Enum value) { return kName(value); }
+  static Result<Enum> parse(std::string_view text) {
+    return parse_one_name<EnumNames>(kWhat, text);
+  }
+};
 }  // namespace verbena::bench

@@ -40,6 +40,22 @@ inline constexpr Axis kResponderThreadsAxis =
         "responder-threads", "responder_threads", "",
         "Responding threads per such node (T; M:1: as --threads, N-to-1: 1)");
 
+// Of applications: the processes that use what others have, and those others.
+constexpr Axis using_nodes_axis(std::string_view help) {
+  Axis axis = with_help(kNodesAxis, help);
+  axis.standard = "1";
+  return axis;
+}
+constexpr Axis used_nodes_axis(std::string_view name, std::string_view what,
+                               std::string_view help) {
+  Axis axis = with_help(kRespondersAxis, help);
+  axis.name = name;
+  axis.alias = "responders";
+  axis.what = what;
+  axis.standard = "1";
+  return axis;
+}
+
 struct ModelNames {
   using Value = ConnectionModel;
   static constexpr std::array kAll = {ConnectionModel::kPrivate, ConnectionModel::kDispatcher};

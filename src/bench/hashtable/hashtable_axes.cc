@@ -4,6 +4,7 @@
 
 #include "src/bench/experiment/axis_kinds.h"
 #include "src/bench/experiment/common_axes.h"
+#include "src/bench/experiment/socket_axes.h"
 #include "src/bench/hashtable/hashtable_settings.h"
 #include "src/bench/hashtable/keys.h"
 
@@ -18,6 +19,10 @@ constexpr ListLimits kNewKeysLimits{.what = "number of new keys", .min = 1, .max
 constexpr ListLimits kKeySizeLimits{.what = "key size", .min = kLeastKeyBytes, .max = 4096};
 constexpr ListLimits kValueSizeLimits{
     .what = "value size", .min = kLeastValueBytes, .max = 1'000'000};
+constexpr ListLimits kHotLimits{.what = "share of hot keys", .min = 0, .max = 1u << 20};
+constexpr ListLimits kHotEntriesLimits{.what = "number of entries of a block", .min = 2, .max = 64};
+constexpr ListLimits kThetaLimits{.what = "theta", .min = 1, .max = 256};
+constexpr ListLimits kLeaseLimits{.what = "lease in ns", .min = 0, .max = 1'000'000'000};
 constexpr ListLimits kReadsLimits{.what = "share of searches in percent", .min = 0, .max = 100};
 
 struct MixNames {
@@ -34,27 +39,13 @@ struct MixNames {
   }
 };
 
-struct DistributionNames {
-  using Value = KeyDistribution;
-  static std::span<const KeyDistribution> all() { return kKeyDistributions; }
-  static const char* name(KeyDistribution one) { return key_distribution_name(one); }
-  static Result<KeyDistribution> parse(std::string_view text) {
-    return parse_one_name<DistributionNames>("distribution", text);
-  }
-};
+constexpr const char* kDistributionName = "distribution";
+using DistributionNames =
+    EnumNames<KeyDistribution, kKeyDistributions, key_distribution_name, kDistributionName>;
 
-constexpr Axis nodes_axis() {
-  Axis axis = with_help(kNodesAxis, "Nodes with front-ends; each is a process");
-  axis.standard = "1";
-  return axis;
-}
-
-constexpr Axis back_ends_axis() {
-  Axis axis = with_help(kRespondersAxis, "Nodes that have the table, each a part of the keys");
-  axis.name = "back-ends";
-  axis.alias = "responders";
-  axis.what = "number of back-ends";
-  axis.standard = "1";
+constexpr Axis only_of_hot_area(Axis axis) {
+  axis.depends_on = "hot";
+  axis.applies = [](const Point& point) { return hashtable_settings(point).hot > 0; };
   return axis;
 }
 
@@ -67,9 +58,10 @@ bool inserts(const Point& point) { return hashtable_settings(point).mix == YcsbM
 bool is_custom(const Point& point) { return hashtable_settings(point).mix == YcsbMix::kCustom; }
 
 constexpr std::array kAxes = {
-    nodes_axis(),
+    using_nodes_axis("Nodes with front-ends; each is a process"),
     with_help(kThreadsAxis, "Front-ends of each of these nodes; each is a thread"),
-    back_ends_axis(),
+    used_nodes_axis("back-ends", "number of back-ends",
+                    "Nodes that have the table, each a part of the keys"),
     count_axis<kKeysLimits, &Settings::keys>("keys", "keys", "100000",
                                              "Keys that are in the table at the beginning"),
     only_of_mix(count_axis<kNewKeysLimits, &Settings::new_keys>(
@@ -85,6 +77,19 @@ constexpr std::array kAxes = {
                     "Searches of mix custom, in percent; the rest are updates"),
                 is_custom),
     with_help(kPendingAxis, "Pending operations of a front-end, at most 256"),
+    count_axis<kHotLimits, &Settings::hot>(
+        "hot", "hot", "0",
+        "One key of so many begins in the hot area, the most used ones; 0: none"),
+    only_of_hot_area(count_axis<kHotEntriesLimits, &Settings::hot_entries>(
+        "hot-entries", "hot_entries", "8", "Entries of a block of the hot area: 2, 4, ..., 64")),
+    only_of_hot_area(count_axis<kThetaLimits, &Settings::theta>(
+        "theta", "theta", "16", "Modifications after which a block is written")),
+    only_of_hot_area(count_axis<kLeaseLimits, &Settings::hot_lease_ns>(
+        "hot-lease", "hot_lease_ns", "10000",
+        "Longest time in ns that an operation waits for them")),
+    sockets_axis<&Settings::sockets>(
+        "Sockets that have a part of each back-end's keys, and front-ends in turn"),
+    links_axis<&Settings::links>(),
     name_axis<DistributionNames, &Settings::distribution>(
         "distribution", "distribution", "distribution", "zipfian",
         "Which keys are used: zipfian (0.99), uniform, latest, or all; of mix D always latest"),

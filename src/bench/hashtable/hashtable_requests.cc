@@ -31,18 +31,26 @@ HashtableRequests::HashtableRequests(NodeJob& job, uint32_t number)
       value_(settings_.value_bytes),
       version_((uint64_t{number} + 1) << kFrontEndShift),
       slots_(point_.pending),
-      back_ends_(point_.responder_nodes) {}
+      parts_(tables(point_)) {}
 
 Status HashtableRequests::connect() {
   RemoteRegionOptions options = hashtable_region_options(format_of(point_), point_.pending);
   options.threads = point_.threads;
   options.handshake_timeout_ns = kSetupTimeoutNs;
+  const SocketUse use = socket_use(settings_);
+  VERBENA_RETURN_IF_ERROR(run_on_own_socket(point_, use, number_));
+  VERBENA_RETURN_IF_ERROR(share_sockets(job_, use, number_));
   for (const uint32_t responding : job_.wiring().requesting[number_].peers) {
-    BackEnd& back_end = back_ends_[responding];
-    VERBENA_ASSIGN_OR_RETURN(back_end.control, reach(job_, number_, responding));
-    VERBENA_ASSIGN_OR_RETURN(back_end.region,
-                             open_region(job_.device, job_.domain, *back_end.control, options));
-    VERBENA_ASSIGN_OR_RETURN(back_end.table, Hashtable::open(*back_end.region));
+    for (uint32_t socket = 0; socket < use.sockets; ++socket) {
+      Part& part = parts_[responding * use.sockets + socket];
+      VERBENA_ASSIGN_OR_RETURN(part.reached,
+                               reach_part(job_, use, number_, responding, socket, options));
+      VERBENA_ASSIGN_OR_RETURN(
+          part.table,
+          Hashtable::open(*part.reached.region, {.offset_bytes = part.reached.offset_bytes,
+                                                 .hot_modifications = settings_.theta,
+                                                 .hot_lease_ns = settings_.hot_lease_ns}));
+    }
   }
   return Status::ok_status();
 }
@@ -61,6 +69,9 @@ Status HashtableRequests::end(Report& report) {
   report.counters[kRereads] = now.rereads - before_.rereads;
   report.counters[kLostRaces] = now.lost_races - before_.lost_races;
   report.counters[kWorkRequests] = now.work_requests - before_.work_requests;
+  report.counters[kHotHits] = now.hot_hits - before_.hot_hits;
+  report.counters[kHotModifications] = now.hot_modifications - before_.hot_modifications;
+  report.counters[kHotFlushes] = now.hot_flushes - before_.hot_flushes;
   if (verify_ && phase_.kind == PhaseKind::kTimed) search_all();
   report.mismatches += mismatches_;
   return status_;
@@ -148,19 +159,22 @@ void HashtableRequests::check(const Slot& slot, const HashtableReply& reply) {
 
 HashtableRequests::Counts HashtableRequests::counts() const {
   Counts sum;
-  for (const BackEnd& back_end : back_ends_) {
-    const HashtableStatistics& table = back_end.table->statistics();
-    const RemoteStatistics& region = back_end.region->statistics();
+  for (const Part& part : parts_) {
+    const HashtableStatistics& table = part.table->statistics();
+    const RemoteStatistics& region = part.reached.region->statistics();
     sum.rereads += table.rereads;
     sum.lost_races += table.lost_races;
     sum.work_requests += region.reads + region.writes + region.atomics;
+    sum.hot_hits += table.hot_hits;
+    sum.hot_modifications += table.hot_modifications;
+    sum.hot_flushes += table.hot_flushes;
   }
   return sum;
 }
 
 uint32_t HashtableRequests::pending() const {
   uint32_t sum = 0;
-  for (const BackEnd& back_end : back_ends_) sum += back_end.table->pending();
+  for (const Part& part : parts_) sum += part.table->pending();
   return sum;
 }
 

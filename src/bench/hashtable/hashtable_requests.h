@@ -13,6 +13,7 @@
 #include "src/bench/hashtable/keys.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/node_job.h"
+#include "src/bench/run/socket_parts.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/connection.h"
 #include "verbena/remote.h"
@@ -45,14 +46,14 @@ class HashtableRequests {
   template <typename Take>
   uint32_t poll(Take&& take) {
     uint32_t found = 0;
-    for (const BackEnd& back_end : back_ends_) {
-      if (back_end.table->pending() == 0) continue;
-      const uint32_t replies = back_end.table->poll([&](const HashtableReply& reply) {
+    for (const Part& part : parts_) {
+      if (part.table->pending() == 0) continue;
+      const uint32_t replies = part.table->poll([&](const HashtableReply& reply) {
         const auto slot = static_cast<uint32_t>(reply.token);
         if (answered(slot, reply)) take(slot, std::span<const char>());
       });
-      if (replies == 0 && !back_end.table->status().ok()) [[unlikely]]
-        fail(back_end.table->status());
+      if (replies == 0 && !part.table->status().ok()) [[unlikely]]
+        fail(part.table->status());
       found += replies;
     }
     return found;
@@ -63,9 +64,8 @@ class HashtableRequests {
   MarkLayout mark_layout() const { return MarkLayout::kLastBit; }
 
  private:
-  struct BackEnd {
-    std::unique_ptr<ControlConnection> control{};
-    std::unique_ptr<verbena::RemoteRegion> region{};
+  struct Part {
+    ReachedPart reached{};
     std::unique_ptr<Hashtable> table{};
   };
   struct Slot {
@@ -77,6 +77,9 @@ class HashtableRequests {
     uint64_t rereads = 0;
     uint64_t lost_races = 0;
     uint64_t work_requests = 0;
+    uint64_t hot_hits = 0;
+    uint64_t hot_modifications = 0;
+    uint64_t hot_flushes = 0;
   };
 
   // True: the operation is over.
@@ -91,7 +94,7 @@ class HashtableRequests {
   void fail(const Status& status) {
     if (status_.ok()) status_ = status;
   }
-  Hashtable& table_of(uint64_t key) { return *back_ends_[key % back_ends_.size()].table; }
+  Hashtable& table_of(uint64_t key) { return *parts_[key % parts_.size()].table; }
 
   NodeJob& job_;
   const uint32_t number_;
@@ -105,7 +108,7 @@ class HashtableRequests {
   std::vector<char> value_;
   uint64_t version_;
   std::vector<Slot> slots_;
-  std::vector<BackEnd> back_ends_;  // by their numbers
+  std::vector<Part> parts_;  // by their numbers
   Phase phase_;
   bool verify_ = false;
   uint64_t done_ = 0;

@@ -2,11 +2,13 @@
 // Serving Benchmark (Cooper et al. 2010), which keys they use, and how large all is.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/socket_links.h"
 #include "verbena/apps/hashtable.h"
 
 namespace verbena::bench {
@@ -63,8 +65,9 @@ inline constexpr uint32_t reads_percent(YcsbMix mix, uint32_t custom) {
   return custom;
 }
 
-// What a point about the hashtable has beside Point's own members. Keys are numbered from 0 on;
-// back-end b of B has those whose number modulo B is b.
+// What a point about the hashtable has beside Point's own members. Keys are numbered from 0 on. A
+// table is a part of them: with s sockets, back-end b of B has on socket i those whose number modulo
+// s * B is s * b + i.
 struct HashtableSettings {
   YcsbMix mix = YcsbMix::kA;
   KeyDistribution distribution = KeyDistribution::kZipfian;
@@ -73,6 +76,14 @@ struct HashtableSettings {
   uint64_t new_keys = 200'000;  // room for those that mix D inserts
   uint32_t key_bytes = 16;
   uint32_t value_bytes = 64;
+  // The hot area: one key of so many (0: of none), and HashtableFormat's and HashtableOptions' own.
+  uint32_t hot = 0;
+  uint32_t hot_entries = HashtableFormat().hot_block_entries;
+  uint32_t theta = HashtableOptions().hot_modifications;
+  uint64_t hot_lease_ns = HashtableOptions().hot_lease_ns;
+  // On which a back-end has a table each, and front-ends run in turn.
+  uint32_t sockets = 1;
+  SocketLinks links = SocketLinks::kMatched;
 };
 
 inline const HashtableSettings& hashtable_settings(const Point& point) {
@@ -91,18 +102,40 @@ inline uint64_t new_keys_each(const Point& point) {
   return (settings.new_keys + front_ends(point) - 1) / front_ends(point);
 }
 
-// Of each back-end.
+inline uint32_t tables(const Point& point) {
+  return point.responder_nodes * hashtable_settings(point).sockets;
+}
+inline uint64_t hot_keys(const HashtableSettings& settings) {
+  return settings.hot == 0 ? 0 : settings.keys / settings.hot;
+}
+
+// Of each table.
 inline HashtableFormat format_of(const Point& point) {
   const HashtableSettings& settings = hashtable_settings(point);
   const uint64_t keys = settings.keys + new_keys_each(point) * front_ends(point);
-  return {.entries = (keys + point.responder_nodes - 1) / point.responder_nodes,
+  const auto share = [&point](uint64_t all, uint64_t unit) {
+    const uint64_t parts = tables(point) * unit;
+    return (all + parts - 1) / parts;
+  };
+  return {.entries = share(keys, 1),
           .max_key_bytes = settings.key_bytes,
           .max_value_bytes = settings.value_bytes,
-          .max_front_ends = front_ends(point)};
+          .max_front_ends = front_ends(point),
+          .hot_blocks = static_cast<uint32_t>(
+              std::min<uint64_t>(share(hot_keys(settings), settings.hot_entries), UINT32_MAX)),
+          .hot_block_entries = settings.hot_entries};
 }
 
 // --- what is counted: places in Report::counters ---
 
-enum HashtableCounter : uint8_t { kDoneOperations, kRereads, kLostRaces, kWorkRequests };
+enum HashtableCounter : uint8_t {
+  kDoneOperations,
+  kRereads,
+  kLostRaces,
+  kWorkRequests,
+  kHotHits,
+  kHotModifications,
+  kHotFlushes
+};
 
 }  // namespace verbena::bench

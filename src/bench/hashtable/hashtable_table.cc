@@ -12,11 +12,14 @@ std::string hashtable_table(const std::vector<PointResult>& results) {
   constexpr std::array kColumns = {
       MetricColumn{.name = "work requests", .metric = kWorkRequestsPerOperation},
       MetricColumn{.name = "rereads", .metric = kRereadsPerOperation},
-      MetricColumn{.name = "lost races", .metric = kLostRacesPerOperation}};
+      MetricColumn{.name = "lost races", .metric = kLostRacesPerOperation},
+      MetricColumn{.name = "hot", .metric = kHotHitsPerOperation},
+      MetricColumn{.name = "per block", .metric = kModificationsPerFlush}};
   return application_table(
       results, kAlways, kColumns,
       "work requests, rereads\n(of entries that changed while they were read) and lost races (of "
-      "updates): per operation");
+      "updates): per operation; hot: answered by the hot area, per operation; per block: "
+      "modifications of a\nblock that are written at once");
 }
 
 }  // namespace verbena::bench

@@ -12,7 +12,9 @@ namespace verbena::bench {
 enum HashtableMetric : uint8_t {
   kWorkRequestsPerOperation,
   kRereadsPerOperation,
-  kLostRacesPerOperation
+  kLostRacesPerOperation,
+  kHotHitsPerOperation,
+  kModificationsPerFlush
 };
 
 // One line per point, and a legend below.

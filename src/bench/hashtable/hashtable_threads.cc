@@ -8,12 +8,13 @@
 
 #include "src/bench/hashtable/hashtable_requests.h"
 #include "src/bench/hashtable/hashtable_settings.h"
+#include "src/bench/hashtable/key_numbers.h"
 #include "src/bench/hashtable/keys.h"
 #include "src/bench/load/poll_cost.h"
 #include "src/bench/run/application_phases.h"
 #include "src/bench/run/responding_steps.h"
+#include "src/bench/run/socket_parts.h"
 #include "verbena/apps/hashtable.h"
-#include "verbena/remote.h"
 
 namespace verbena::bench {
 
@@ -33,20 +34,25 @@ class HashtableBackEnd final : public RespondingTarget {
 
   Status prepare() override {
     const Point& point = job_.setup.point;
+    const HashtableSettings& settings = hashtable_settings(point);
     const HashtableFormat format = format_of(point);
     VERBENA_ASSIGN_OR_RETURN(const uint64_t size_bytes, hashtable_bytes(format));
-    VERBENA_ASSIGN_OR_RETURN(region_, expose_region(job_.device, job_.domain,
-                                                    {.size_bytes = size_bytes,
-                                                     .max_connections = front_ends(point),
-                                                     .handshake_timeout_ns = kSetupTimeoutNs}));
-    const std::span<char> memory(region_->data(), region_->size_bytes());
-    VERBENA_RETURN_IF_ERROR(format_hashtable(memory, format));
-    return fill(memory);
+    VERBENA_ASSIGN_OR_RETURN(parts_, ExposedParts::expose(job_, socket_use(settings), size_bytes));
+    const std::vector<bool> hot =
+        most_used_keys(settings.distribution, settings.keys, hot_keys(settings));
+    for (uint32_t part = 0; part < parts_->parts(); ++part) {
+      VERBENA_RETURN_IF_ERROR(format_hashtable(parts_->memory(part), format));
+      VERBENA_RETURN_IF_ERROR(fill(part, hot));
+    }
+    return Status::ok_status();
   }
 
-  Status connect(std::unique_ptr<ControlConnection> control, uint32_t /*requesting*/) override {
-    controls_.push_back(std::move(control));
-    return region_->accept(*controls_.back());
+  uint32_t expected_connections(uint32_t /*requesters*/) const override {
+    const Point& point = job_.setup.point;
+    return socket_connections(point, socket_use(hashtable_settings(point)));
+  }
+  Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) override {
+    return parts_->accept(std::move(control), requesting);
   }
 
   Status answer(const Step& /*step*/) override {
@@ -57,26 +63,25 @@ class HashtableBackEnd final : public RespondingTarget {
   }
 
  private:
-  Status fill(std::span<char> memory) const {
-    const HashtableSettings& settings = hashtable_settings(job_.setup.point);
-    const uint64_t back_ends = job_.setup.point.responder_nodes;
-    const uint64_t count =
-        settings.keys > number_ ? (settings.keys - number_ - 1) / back_ends + 1 : 0;
+  Status fill(uint32_t part, const std::vector<bool>& hot) const {
+    const Point& point = job_.setup.point;
+    const HashtableSettings& settings = hashtable_settings(point);
+    const uint64_t first = uint64_t{number_} * settings.sockets + part;
+    const uint64_t step = tables(point);
+    const uint64_t count = settings.keys > first ? (settings.keys - first - 1) / step + 1 : 0;
     KeyText text(settings.key_bytes);
     std::vector<char> value(settings.value_bytes);
-    return fill_hashtable(memory, count, [&](uint64_t i) -> HashtableEntry {
-      const uint64_t key = i * back_ends + number_;
+    return fill_hashtable(parts_->memory(part), count, [&](uint64_t i) -> HashtableEntry {
+      const uint64_t key = i * step + first;
       DescribedValue::fill(value, key, 0);
-      return {.key = text.of(key), .value = {value.data(), value.size()}};
+      return {.key = text.of(key), .value = {value.data(), value.size()}, .is_hot = bool{hot[key]}};
     });
   }
 
   NodeJob& job_;
   const uint32_t number_;
   ThreadReport& report_;
-  // What connections use goes after them.
-  std::vector<std::unique_ptr<ControlConnection>> controls_;
-  std::unique_ptr<ExposedRegion> region_;
+  std::unique_ptr<ExposedParts> parts_;
 };
 
 }  // namespace

@@ -48,13 +48,16 @@ constexpr std::array<std::string_view, 3> kExamples = {
     "verbena app hashtable --mix custom --reads 0,50,100 --pending 1,16 --duration 50ms",
     "verbena app hashtable --mix custom --reads 0 --nodes 1,...,8 --device sim:connectx3-40g"};
 
-constexpr std::array<std::string_view, 2> kLineAxes = {"distribution", "mix"};
+constexpr std::array<std::string_view, 4> kLineAxes = {"hot", "links", "distribution", "mix"};
 
 constexpr std::array kMetrics = {
     ShareMetric{
         .json = "work_requests_per_operation", .part = kWorkRequests, .whole = kDoneOperations},
     ShareMetric{.json = "rereads_per_operation", .part = kRereads, .whole = kDoneOperations},
-    ShareMetric{.json = "lost_races_per_operation", .part = kLostRaces, .whole = kDoneOperations}};
+    ShareMetric{.json = "lost_races_per_operation", .part = kLostRaces, .whole = kDoneOperations},
+    ShareMetric{.json = "hot_hits_per_operation", .part = kHotHits, .whole = kDoneOperations},
+    ShareMetric{
+        .json = "modifications_per_flush", .part = kHotModifications, .whole = kHotFlushes}};
 
 class HashtableWorkload : public Workload {
  public:
@@ -94,11 +97,17 @@ class HashtableWorkload : public Workload {
       settings.new_keys = usual.new_keys;
     }
     settings.reads_percent = reads_percent(settings.mix, settings.reads_percent);
-    if (settings.keys < point.responder_nodes) {
+    if (settings.hot == 0) {
+      settings.hot_entries = usual.hot_entries;
+      settings.theta = usual.theta;
+      settings.hot_lease_ns = usual.hot_lease_ns;
+    }
+    if (settings.sockets == 1) settings.links = usual.links;
+    if (settings.keys < tables(point)) {
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{} keys leave some of {} back-ends without any; raise --keys, or "
-                                "lower --back-ends",
-                                settings.keys, point.responder_nodes));
+                    fmt::format("{} keys leave some of {} tables without any; raise --keys, or "
+                                "lower --back-ends or --sockets",
+                                settings.keys, tables(point)));
     }
     return point;
   }
@@ -135,9 +144,11 @@ class HashtableWorkload : public Workload {
     const HashtableFormat format = format_of(point);
     const RemoteRegionOptions options = hashtable_region_options(format, point.pending);
     const Result<uint64_t> table_bytes = hashtable_bytes(format);
-    return point.responder_nodes * (table_bytes.ok() ? *table_bytes : 0) +
-           uint64_t{front_ends(point)} * point.responder_nodes * options.pending *
-               options.value_bytes;
+    // A front-end keeps a copy of each block.
+    const uint64_t table_in_front_end_bytes =
+        (uint64_t{options.pending} + format.hot_blocks) * options.value_bytes;
+    return tables(point) *
+           ((table_bytes.ok() ? *table_bytes : 0) + front_ends(point) * table_in_front_end_bytes);
   }
 
   ThreadBody body(ThreadRole role, const Point& /*point*/) const override {
@@ -154,11 +165,14 @@ class HashtableWorkload : public Workload {
                        point.nodes, point.threads, point.pending);
   }
 
-  // "A zipfian", "custom uniform".
+  // "A zipfian", "custom uniform hot 1/4 matched".
   std::string line_text(const Point& point) const override {
     const Settings& settings = hashtable_settings(point);
-    return fmt::format("{} {}", ycsb_mix_name(settings.mix),
-                       key_distribution_name(settings.distribution));
+    std::string line = fmt::format("{} {}", ycsb_mix_name(settings.mix),
+                                   key_distribution_name(settings.distribution));
+    if (settings.hot > 0) line += fmt::format(" hot 1/{}", settings.hot);
+    if (settings.sockets > 1) line += fmt::format(" {}", socket_links_name(settings.links));
+    return line;
   }
 
   std::string table(const std::vector<PointResult>& results) const override {

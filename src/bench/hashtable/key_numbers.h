@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
@@ -69,6 +70,22 @@ class ZipfRanks {
   double zeta_;
   double eta_ = 0;
 };
+
+// Which keys are used most: `count` of them, or a few less where that many were not found in as
+// many draws as there are keys.
+inline std::vector<bool> most_used_keys(KeyDistribution distribution, uint64_t keys,
+                                        uint64_t count) {
+  std::vector<bool> used(keys);
+  for (uint64_t rank = 0; rank < keys && count > 0; ++rank) {
+    const uint64_t key = distribution == KeyDistribution::kZipfian  ? Random(rank).below(keys)
+                         : distribution == KeyDistribution::kLatest ? keys - 1 - rank
+                                                                    : rank;
+    if (used[key]) continue;
+    used[key] = true;
+    --count;
+  }
+  return used;
+}
 
 // The keys of one front-end of `front_ends`. The popular ones of `zipfian` are spread over all
 // (YCSB's scrambled Zipfian). New keys get numbers that no other front-end gives. Those of `latest`

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -81,6 +82,25 @@ TEST(KeyNumbers, OfZipfianThePopularOnesAreSpread) {
     if (count > 100) ++quarters[number * 4 / kKeys];
   }
   for (const uint32_t quarter : quarters) EXPECT_GT(quarter, 3u);
+}
+
+TEST(KeyNumbers, MostUsedOnesAreDrawnMost) {
+  constexpr uint64_t kKeys = 10'000;
+  constexpr uint64_t kMostUsed = kKeys / 4;
+  constexpr uint32_t kDraws = 20'000;
+  for (const KeyDistribution distribution : kKeyDistributions) {
+    const std::vector<bool> used = most_used_keys(distribution, kKeys, kMostUsed);
+    EXPECT_EQ(std::count(used.begin(), used.end(), true), kMostUsed);
+    KeyNumbers numbers(distribution, kKeys, 1, 0, 5);
+    uint32_t drawn = 0;
+    for (uint32_t i = 0; i < kDraws; ++i) drawn += used[numbers.next()] ? 1 : 0;
+    // Of a Zipf distribution the first quarter of 10,000 has 86 %.
+    const double share = distribution == KeyDistribution::kUniform ? 0.25 : 0.86;
+    EXPECT_NEAR(drawn, share * kDraws, 0.03 * kDraws) << key_distribution_name(distribution);
+  }
+  // Where scrambled ranks do not meet all keys.
+  const std::vector<bool> most = most_used_keys(KeyDistribution::kZipfian, 100, 100);
+  EXPECT_GT(std::count(most.begin(), most.end(), true), 50);
 }
 
 // New keys are drawn once they, and those before them, are in the table.

@@ -19,38 +19,18 @@ constexpr ListLimits kEntryLimits{.what = "entry size", .min = kLeastEntryBytes,
 constexpr ListLimits kCapacityLimits{
     .what = "capacity", .min = 64 << 10, .max = uint64_t{64} << 30};
 
-struct MethodNames {
-  using Value = VectorMethod;
-  static constexpr std::array kAll = {VectorMethod::kSp, VectorMethod::kSgl,
-                                      VectorMethod::kDoorbell, VectorMethod::kAutomatic};
-  static std::span<const VectorMethod> all() { return kAll; }
-  static const char* name(VectorMethod method) { return vector_method_name(method); }
-  static Result<VectorMethod> parse(std::string_view text) {
-    return parse_one_name<MethodNames>("method", text);
-  }
-};
-
-constexpr Axis nodes_axis() {
-  Axis axis = with_help(kNodesAxis, "Nodes with writers and readers; each is a process");
-  axis.standard = "1";
-  return axis;
-}
-
-constexpr Axis replicas_axis() {
-  Axis axis = with_help(kRespondersAxis, "Nodes that have the log, each all of it (k)");
-  axis.name = "replicas";
-  axis.alias = "responders";
-  axis.what = "number of replicas";
-  axis.standard = "1";
-  return axis;
-}
+constexpr std::array kMethods = {VectorMethod::kSp, VectorMethod::kSgl, VectorMethod::kDoorbell,
+                                 VectorMethod::kAutomatic};
+constexpr const char* kMethodName = "method";
+using MethodNames = EnumNames<VectorMethod, kMethods, vector_method_name, kMethodName>;
 
 constexpr std::array kAxes = {
-    nodes_axis(),
+    using_nodes_axis("Nodes with writers and readers; each is a process"),
     with_help(kThreadsAxis, "Threads of each of these nodes; each writes or reads"),
     count_axis<kReadersLimits, &Settings::readers>(
         "readers", "readers", "0", "Of these threads, those that read what is appended; one less"),
-    replicas_axis(),
+    used_nodes_axis("replicas", "number of replicas",
+                    "Nodes that have the log, each all of it (k)"),
     size_axis<kCapacityLimits, &Settings::capacity_bytes>("capacity", "capacity_bytes", "64MiB",
                                                           "Space for entries: a power of two"),
     size_axis<kEntryLimits, &Settings::entry_bytes>("entry-size", "entry_bytes", "64",

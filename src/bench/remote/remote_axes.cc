@@ -4,8 +4,8 @@
 
 #include "src/bench/experiment/axis_kinds.h"
 #include "src/bench/experiment/common_axes.h"
+#include "src/bench/experiment/socket_axes.h"
 #include "src/bench/remote/remote_settings.h"
-#include "verbena/remote_sockets.h"
 
 namespace verbena::bench {
 
@@ -19,24 +19,12 @@ constexpr ListLimits kBlockLimits{.what = "block size", .min = 64, .max = 1 << 2
 constexpr ListLimits kThetaLimits{.what = "theta", .min = 1, .max = 1 << 20};
 constexpr ListLimits kKeptLimits{.what = "number of blocks", .min = 4, .max = 1 << 20};
 constexpr ListLimits kRangeLimits{.what = "range", .min = 1, .max = 1 << 20};
-constexpr ListLimits kSocketLimits{.what = "number of sockets", .min = 1, .max = kMaxRemoteSockets};
 
-// Names of an enumeration: all of them, the name of one, and what they are in errors.
-template <typename Enum, const auto& kAll, const char* (*kName)(Enum), const char* const& kWhat>
-struct EnumNames {
-  using Value = Enum;
-  static std::span<const Enum> all() { return kAll; }
-  static const char* name(Enum value) { return kName(value); }
-  static Result<Enum> parse(std::string_view text) {
-    return parse_one_name<EnumNames>(kWhat, text);
-  }
-};
 constexpr const char* kOperation = "operation";
 constexpr const char* kVersion = "version";
 constexpr const char* kConsolidation = "consolidation";
 constexpr const char* kPattern = "access pattern";
 constexpr const char* kBackoff = "back-off";
-constexpr const char* kLinks = "way between sockets";
 
 using OperationNames =
     EnumNames<RemoteOperation, kRemoteOperations, remote_operation_name, kOperation>;
@@ -45,16 +33,9 @@ using ConsolidationNames =
     EnumNames<ConsolidationKind, kConsolidationKinds, consolidation_kind_name, kConsolidation>;
 using PatternNames = EnumNames<WritePattern, kWritePatterns, write_pattern_name, kPattern>;
 using BackoffNames = EnumNames<Backoff, kBackoffs, backoff_name, kBackoff>;
-using LinksNames = EnumNames<SocketLinks, kSocketLinks, socket_links_name, kLinks>;
-
-constexpr Axis nodes_axis() {
-  Axis axis = with_help(kNodesAxis, "Nodes that use the memory of one more; each is a process");
-  axis.standard = "1";
-  return axis;
-}
 
 constexpr std::array kAxes = {
-    nodes_axis(),
+    using_nodes_axis("Nodes that use the memory of one more; each is a process"),
     with_help(kThreadsAxis, "Threads of each of these nodes"),
     size_axis<kSizeLimits, &Settings::size_bytes>("size", "size_bytes", "32", "Bytes of a write"),
     size_axis<kRegionLimits, &Settings::region_bytes>("region", "region_bytes", "64KiB",
@@ -67,8 +48,7 @@ constexpr std::array kAxes = {
         "kept", "kept_blocks", "64", "Blocks that are kept at once, each in one of four places"),
     count_axis<kRangeLimits, &Settings::range>("range", "range", "1",
                                                "Numbers that a sequencer gives at once"),
-    count_axis<kSocketLimits, &Settings::sockets>(
-        "sockets", "sockets", "1",
+    sockets_axis<&Settings::sockets>(
         "Of writes: sockets that have a part of the memory each, and threads in turn"),
     with_help(kPendingAxis,
               "Pending operations per thread, of consolidated writes blocks; of locks and of what "
@@ -78,9 +58,7 @@ constexpr std::array kAxes = {
         "Order of the places that are written: seq, rand, zipf (0.99), or all"),
     name_axis<BackoffNames, &Settings::backoff>("backoff", "backoff", "back-off", "on",
                                                 "Of locks: off, on, or all"),
-    name_axis<LinksNames, &Settings::links>(
-        "links", "links", "way between sockets", "matched",
-        "Of several sockets: one, mesh, matched, proxied, or all"),
+    links_axis<&Settings::links>(),
     name_axis<ConsolidationNames, &Settings::consolidation>(
         "consolidation", "consolidation", "consolidation", "none",
         "Of writes: none, shared, exclusive, or all"),

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/socket_links.h"
 
 namespace verbena::bench {
 
@@ -20,14 +21,6 @@ enum class WordVersion : uint8_t {
 enum class ConsolidationKind : uint8_t { kNone, kShared, kExclusive };
 enum class WritePattern : uint8_t { kSequential, kRandom, kZipf };
 enum class Backoff : uint8_t { kOff, kOn };
-// How threads reach memory that lies on several sockets ("memsem" III-D).
-enum class SocketLinks : uint8_t {
-  kOne,      // each thread is connected to each part, all through the ports of the first socket
-  kMesh,     // the same, through the port of its own socket and that of the part's
-  kMatched,  // sockets are connected to their like only, and reach the others by proxies
-  kProxied,  // the same, and threads have no connections but those of the proxies
-};
-
 inline constexpr std::array kRemoteOperations = {RemoteOperation::kWrite, RemoteOperation::kLock,
                                                  RemoteOperation::kSequencer};
 inline constexpr std::array kWordVersions = {WordVersion::kLocal, WordVersion::kRemote,
@@ -37,8 +30,6 @@ inline constexpr std::array kConsolidationKinds = {
 inline constexpr std::array kWritePatterns = {WritePattern::kSequential, WritePattern::kRandom,
                                               WritePattern::kZipf};
 inline constexpr std::array kBackoffs = {Backoff::kOff, Backoff::kOn};
-inline constexpr std::array kSocketLinks = {SocketLinks::kOne, SocketLinks::kMesh,
-                                            SocketLinks::kMatched, SocketLinks::kProxied};
 
 inline constexpr const char* remote_operation_name(RemoteOperation operation) {
   switch (operation) {
@@ -87,24 +78,6 @@ inline constexpr const char* write_pattern_name(WritePattern pattern) {
 inline constexpr const char* backoff_name(Backoff backoff) {
   return backoff == Backoff::kOn ? "on" : "off";
 }
-inline constexpr const char* socket_links_name(SocketLinks links) {
-  switch (links) {
-    case SocketLinks::kOne:
-      return "one";
-    case SocketLinks::kMesh:
-      return "mesh";
-    case SocketLinks::kMatched:
-      return "matched";
-    case SocketLinks::kProxied:
-      break;
-  }
-  return "proxied";
-}
-
-inline constexpr bool has_proxies(SocketLinks links) {
-  return links == SocketLinks::kMatched || links == SocketLinks::kProxied;
-}
-
 // What a point about remote memory has beside Point's own members. All requesting threads share one
 // lock or sequencer; of writes each has a part of the region of its own.
 struct RemoteSettings {

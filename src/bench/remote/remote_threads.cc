@@ -16,6 +16,7 @@
 #include "src/bench/remote/write_operation.h"
 #include "src/bench/run/request_phases.h"
 #include "src/bench/run/responding_steps.h"
+#include "src/bench/run/socket_parts.h"
 #include "src/bench/run/thread_connection.h"
 #include "verbena/apps/lock_service.h"
 #include "verbena/remote.h"
@@ -135,7 +136,11 @@ class RemoteRespondingThread final : public RespondingTarget {
     const Point& point = job_.setup.point;
     const WordVersion version = remote_settings(point).version;
     if (version == WordVersion::kLocal) return Status::ok_status();
-    if (remote_settings(point).sockets > 1) return prepare_sockets();
+    const SocketUse use = socket_use(remote_settings(point));
+    if (use.sockets > 1) {
+      VERBENA_ASSIGN_OR_RETURN(parts_, ExposedParts::expose(job_, use, socket_bytes(point)));
+      return Status::ok_status();
+    }
     const uint32_t threads = point.nodes * point.threads;
     VERBENA_ASSIGN_OR_RETURN(region_, expose_region(job_.device, job_.domain,
                                                     {.size_bytes = exposed_bytes(point),
@@ -153,12 +158,13 @@ class RemoteRespondingThread final : public RespondingTarget {
 
   uint32_t expected_connections(uint32_t requesters) const override {
     const Point& point = job_.setup.point;
-    return remote_settings(point).sockets > 1 ? socket_connections(point) : requesters;
+    const SocketUse use = socket_use(remote_settings(point));
+    return use.sockets > 1 ? socket_connections(point, use) : requesters;
   }
 
   Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) override {
+    if (parts_ != nullptr) return parts_->accept(std::move(control), requesting);
     controls_.push_back(std::move(control));
-    if (sockets_ != nullptr) return connect_sockets_of(requesting);
     if (region_ != nullptr) VERBENA_RETURN_IF_ERROR(region_->accept(*controls_.back()));
     if (server_ != nullptr) VERBENA_RETURN_IF_ERROR(server_->connect(*controls_.back()));
     return Status::ok_status();
@@ -173,28 +179,6 @@ class RemoteRespondingThread final : public RespondingTarget {
   }
 
  private:
-  Status prepare_sockets() {
-    const Point& point = job_.setup.point;
-    VERBENA_ASSIGN_OR_RETURN(ports_, SocketPorts::open(job_));
-    VERBENA_ASSIGN_OR_RETURN(
-        sockets_, expose_sockets(ports_->devices(), {.size_bytes = socket_bytes(point),
-                                                     .max_connections = socket_connections(point),
-                                                     .handshake_timeout_ns = kSetupTimeoutNs}));
-    next_part_.resize(size_t{point.nodes} * point.threads);
-    return Status::ok_status();
-  }
-
-  // A thread that is connected to each part comes once for each, in their order.
-  Status connect_sockets_of(uint32_t requesting) {
-    ControlConnection& control = *controls_.back();
-    const RemoteSettings& settings = remote_settings(job_.setup.point);
-    if (has_proxies(settings.links)) return sockets_->accept(control);
-    if (requesting >= next_part_.size() || next_part_[requesting] == settings.sockets) {
-      return {StatusCode::kProtocolViolation, "a thread has come more often than there are parts"};
-    }
-    return sockets_->part(next_part_[requesting]++).accept(control);
-  }
-
   void serve_calls(const Phase& phase) {
     std::unique_ptr<PollCost> cost;
     if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
@@ -216,10 +200,7 @@ class RemoteRespondingThread final : public RespondingTarget {
   std::vector<std::unique_ptr<ControlConnection>> controls_;
   std::unique_ptr<ExposedRegion> region_;
   std::unique_ptr<LockServer> server_;
-  // Of a point with several sockets.
-  std::unique_ptr<SocketPorts> ports_;
-  std::unique_ptr<ExposedSockets> sockets_;
-  std::vector<uint32_t> next_part_;  // of requesting threads
+  std::unique_ptr<ExposedParts> parts_;  // of a point with several sockets
 };
 
 }  // namespace
