@@ -6,13 +6,15 @@
 #include "src/bench/log/log_workload.h"
 #include "src/bench/remote/remote_workload.h"
 #include "src/bench/request_response/request_response_workload.h"
+#include "src/bench/shuffle/shuffle_workload.h"
 #include "src/bench/verbs/verbs_workload.h"
 
 namespace verbena::bench {
 
 std::span<const Workload* const> workloads() {
-  static const std::array kWorkloads = {&request_response_workload(), &verbs_workload(),
-                                        &remote_workload(), &hashtable_workload(), &log_workload()};
+  static const std::array kWorkloads = {
+      &request_response_workload(), &verbs_workload(), &remote_workload(),
+      &hashtable_workload(),        &log_workload(),   &shuffle_workload()};
   return kWorkloads;
 }
 

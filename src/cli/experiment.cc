@@ -95,6 +95,11 @@ Status check_ranks(const Job& job, const std::vector<bench::PointGroup>& groups)
                     fmt::format("{} cannot be measured between hosts yet; choose another topology",
                                 bench::topology_name(point.topology)));
     }
+    if (point.responder_nodes == 0) {
+      return Status(StatusCode::kUnsupported,
+                    "receivers on the nodes of the senders cannot be measured between hosts yet; "
+                    "choose --receiver-nodes 1 or more");
+    }
     const uint32_t needed = point.nodes + point.responder_nodes;
     if (needed <= static_cast<uint32_t>(job.size())) continue;
     return Status(StatusCode::kInvalidArgument,

@@ -28,6 +28,7 @@ constexpr std::array<std::string_view, 1> kActive = {"active"};
 constexpr std::array<std::string_view, 1> kSize = {"size"};
 constexpr std::array<std::string_view, 1> kEntries = {"entries"};
 constexpr std::array<std::string_view, 1> kBatch = {"batch"};
+constexpr std::array<std::string_view, 1> kRecordSize = {"record-size"};
 constexpr std::array<std::string_view, 1> kRegion = {"region"};
 constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "threads",
                                                     "responder-threads"};
@@ -42,6 +43,7 @@ constexpr std::array kAbscissas = {
     Abscissa{"size", nullptr, kSize},
     Abscissa{"entries", nullptr, kEntries},
     Abscissa{"batch", nullptr, kBatch},
+    Abscissa{"record-size", nullptr, kRecordSize},
     Abscissa{"region", nullptr, kRegion},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},

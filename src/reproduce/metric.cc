@@ -92,6 +92,10 @@ std::optional<double> round_trips(const json& row) {
 std::optional<double> queue_pairs(const json& row) {
   return number_at(row, "queue_pairs", "most_per_node");
 }
+// Of the shuffle.
+std::optional<double> sender_cycles(const json& row) {
+  return number_at(row, "sender_cycles_per_record");
+}
 
 // Of all nodes that use the memory of one, at their ends.
 std::optional<double> opened_queue_pairs(const json& row) {
@@ -117,6 +121,7 @@ constexpr std::array kMetrics = {
     Metric{"round-trips", Dimension::kPlain, round_trips},
     Metric{"opened-queue-pairs", Dimension::kPlain, opened_queue_pairs},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
+    Metric{"sender-cycles-per-record", Dimension::kPlain, sender_cycles},
 };
 
 struct Unit {

@@ -135,6 +135,59 @@ TEST_P(ApplicationOn, TheLogIsNotFullForLong) {
   }
 }
 
+TEST_P(ApplicationOn, TheShuffleHasEachRecordOnce) {
+  const json rows =
+      measure({"shuffle", "--nodes", "2", "--threads", "2", "--receivers", "1,3", "--batch", "1,7",
+               "--record-size", "40,500", "--method", "all", "--operations", "60", "--verify"});
+  // With single records, basic is what it is with batches.
+  expect_verified(rows, 2 * 2 * (4 + 3), 4 * 60);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("nodes"), 2);
+    EXPECT_DOUBLE_EQ(row.at("received_per_record"), 1);
+    const double writes = row.at("writes_per_record");
+    EXPECT_GE(writes, 1.0 / row.at("batch").get<double>());
+    EXPECT_LT(writes, row.at("batch") == 7 ? 0.5 : 1.5);
+    EXPECT_GT(row.at("sender_cycles_per_record"), 0);
+    EXPECT_GT(row.at("receiver_cycles_per_record"), 0);
+  }
+}
+
+// Little memory, and most records for a few receivers: senders have to wait.
+TEST_P(ApplicationOn, TheShuffleWaitsForItsReceivers) {
+  const json rows = measure({"shuffle",
+                             "--nodes",
+                             "1",
+                             "--threads",
+                             "2",
+                             "--receiver-nodes",
+                             "2",
+                             "--receivers",
+                             "2",
+                             "--buffer",
+                             "4KiB",
+                             "--writes",
+                             "1",
+                             "--batch",
+                             "4",
+                             "--record-size",
+                             "128",
+                             "--distribution",
+                             "all",
+                             "--method",
+                             "basic,sp,sgl",
+                             "--operations",
+                             "200",
+                             "--verify"});
+  expect_verified(rows, 2 * 3, 2 * 200);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("nodes"), 3);
+    EXPECT_DOUBLE_EQ(row.at("received_per_record"), 1);
+    EXPECT_GT(row.at("credit_reads_per_record"), 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, ApplicationOn, testing::Values("soft0", "sim:connectx3-40g"),
                          [](const testing::TestParamInfo<const char*>& one) {
                            return std::string(one.param).starts_with("sim:") ? "sim" : "soft";
@@ -143,7 +196,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, ApplicationOn, testing::Values("soft0", "sim:c
 TEST(App, ASimulationIsTheSameEveryTime) {
   const std::vector<Arguments> commands = {
       {"hashtable", "--threads", "2", "--keys", "1000"},
-      {"log", "--threads", "2", "--readers", "1", "--batch", "4"}};
+      {"log", "--threads", "2", "--readers", "1", "--batch", "4"},
+      {"shuffle", "--threads", "2", "--method", "sgl", "--distribution", "zipfian"}};
   for (const Arguments& command : commands) {
     const auto table = [&command] {
       Arguments arguments = command;
@@ -174,34 +228,42 @@ TEST(App, GoesOnAfterAnInterruption) {
   EXPECT_EQ(results_of(file), before);
 }
 
-// A launcher starts one process per host: the ranks are the nodes.
-TEST(App, RunsOnTheHostsOfALauncher) {
+// A launcher starts one process per host: the ranks are the nodes. What the first one of two says.
+Outcome run_on_two_ranks(const Arguments& words) {
   const ScratchDirectory scratch;
   const std::string secret = scratch.file("job.secret");
   std::ofstream(secret) << "0123456789abcdef0123456789abcdef";
-  ASSERT_EQ(chmod(secret.c_str(), 0600), 0);
+  EXPECT_EQ(chmod(secret.c_str(), 0600), 0);
   const std::string coordinator = "127.0.0.1:" + std::to_string(own_port());
   const auto rank = [&](const std::string& number) {
-    Arguments command = {VERBENA_TOOL};
-    for (const std::string& word :
-         app({"log", "--batch", "4", "--operations", "200", "--runs", "1", "--verify", "--rank",
-              number, "--size", "2", "--coordinator", coordinator, "--secret-file", secret})) {
-      command.push_back(word);
-    }
+    Arguments command = app(words);
+    command.insert(command.begin(), VERBENA_TOOL);
+    command.insert(command.end(),
+                   {"--operations", "200", "--runs", "1", "--verify", "--rank", number, "--size",
+                    "2", "--coordinator", coordinator, "--secret-file", secret});
     return command;
   };
   ToolProcess first(rank("0"));
   ToolProcess second(rank("1"));
   const Outcome outcome = first.wait();
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("64 B"));
-  EXPECT_EQ(second.wait().exit_code, 0);
+  EXPECT_EQ(second.wait().exit_code, outcome.exit_code);
+  return outcome;
+}
+
+TEST(App, RunsOnTheHostsOfALauncher) {
+  for (const Arguments& command :
+       {Arguments{"log", "--batch", "4"},
+        Arguments{"shuffle", "--nodes", "1", "--threads", "2", "--receiver-nodes", "1"}}) {
+    const Outcome outcome = run_on_two_ranks(command);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("64 B"));
+  }
 }
 
 TEST(AppErrors, AreOneLineAndNameTheCause) {
   const std::vector<std::pair<Arguments, const char*>> cases = {
       {{}, "subcommand"},
-      {{"tree"}, "there are hashtable, log"},
+      {{"tree"}, "there are hashtable, log, shuffle"},
       {{"hashtable", "--mix", "E"}, "scans keys in their order, which a hashtable does not have"},
       {{"hashtable", "--mix", "a"}, "there are A, B, C, D, F, custom and all"},
       {{"hashtable", "--distribution", "normal"}, "there are zipfian, uniform, latest and all"},
@@ -223,6 +285,12 @@ TEST(AppErrors, AreOneLineAndNameTheCause) {
       {{"log", "--method", "sgl", "--batch", "32"}, "lower --batch, or choose another --method"},
       {{"log", "--pending", "257"}, "at most 256 batches pending, not 257"},
       {{"log", "--capacity", "64GiB", "--replicas", "16"}, "lower --capacity, --replicas"},
+      {{"shuffle", "--record-size", "32"}, "record size 32"},
+      {{"shuffle", "--method", "doorbell"}, "there are basic, sp, sgl, automatic and all"},
+      {{"shuffle", "--method", "sgl", "--batch", "33", "--device", "sim:connectx3-40g"},
+       "lower --batch, or choose another --method"},
+      {{"shuffle", "--buffer", "1GiB", "--nodes", "64"}, "lower --buffer"},
+      {{"shuffle", "--nodes", "64", "--threads", "65"}, "lower --nodes, --threads or --receivers"},
   };
   for (const auto& [options, cause] : cases) {
     const Outcome outcome = run_tool(app(options));

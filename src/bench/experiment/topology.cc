@@ -38,7 +38,7 @@ class Wirer {
   explicit Wirer(const TopologyShape& shape) : shape_(shape) {}
 
   Wiring wire() {
-    const bool apart = shape_.topology != Topology::kAllToAll;
+    const bool apart = shape_.topology != Topology::kAllToAll && shape_.responder_nodes > 0;
     for (uint32_t i = 0; i < shape_.nodes; ++i) {
       add_node(shape_.threads, apart ? 0 : shape_.responder_threads);
     }
@@ -134,10 +134,12 @@ Result<Topology> parse_topology(std::string_view name) {
 Result<TopologyShape> fitted(TopologyShape shape) {
   VERBENA_RETURN_IF_ERROR(check_range("nodes", shape.nodes, kMaxNodes));
   VERBENA_RETURN_IF_ERROR(check_range("threads", shape.threads, kMaxThreadsPerNode));
-  VERBENA_RETURN_IF_ERROR(check_range("responder nodes", shape.responder_nodes, kMaxNodes));
+  const Topology topology = shape.topology;
+  if (topology != Topology::kManyToMany || shape.responder_nodes != 0) {
+    VERBENA_RETURN_IF_ERROR(check_range("responder nodes", shape.responder_nodes, kMaxNodes));
+  }
   VERBENA_RETURN_IF_ERROR(
       check_range("responder threads", shape.responder_threads, kMaxThreadsPerNode));
-  const Topology topology = shape.topology;
   switch (topology) {
     case Topology::kOneToOne:
       VERBENA_RETURN_IF_ERROR(only_one(topology, "requesting node", shape.nodes));

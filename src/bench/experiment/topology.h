@@ -9,7 +9,8 @@
 //                                                                     T = S, (i,k) - k
 //   1:M          1 node x S                   Q nodes x S             k - (j,k) for every j
 //   N-to-M       N nodes x S                  Q nodes x T             all with all; each request
-//                                                                     goes to a random one
+//                                                                     goes to a random one; Q = 0: the
+//                                                                     T are on the N nodes
 //   M:M          N nodes x S                  the same N nodes x S    (i,k) - (j,k) for every other
 //                                                                     node j
 //
@@ -38,7 +39,7 @@ struct TopologyShape {
   Topology topology = Topology::kOneToOne;
   uint32_t nodes = 1;              // that request (P, N)
   uint32_t threads = 1;            // that request, per node (S)
-  uint32_t responder_nodes = 1;    // Q
+  uint32_t responder_nodes = 1;    // Q; 0, in N-to-M alone: those that request
   uint32_t responder_threads = 1;  // per responding node (T)
 };
 

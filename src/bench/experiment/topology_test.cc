@@ -193,6 +193,23 @@ TEST(Topology, ManyToMany) {
   }
 }
 
+// All with all, those of the own node among them.
+TEST(Topology, ManyToManyOnTheSameNodes) {
+  const Wiring wiring = wired({.topology = Topology::kManyToMany,
+                               .nodes = 3,
+                               .threads = 2,
+                               .responder_nodes = 0,
+                               .responder_threads = 4});
+  ASSERT_EQ(wiring.nodes.size(), 3u);
+  for (const WiredNode& node : wiring.nodes) {
+    EXPECT_EQ(node.requesting, 2u);
+    EXPECT_EQ(node.responding, 4u);
+    EXPECT_EQ(node.queue_pairs, 2u * 12 + 4 * 6);
+  }
+  for (const WiredThread& thread : wiring.requesting) EXPECT_EQ(thread.peers.size(), 12u);
+  for (const WiredThread& thread : wiring.responding) EXPECT_EQ(thread.peers.size(), 6u);
+}
+
 TEST(Topology, RequestersBeginWithDifferentResponders) {
   const Wiring wiring = wired({.topology = Topology::kManyToMany,
                                .nodes = 1,
@@ -211,6 +228,8 @@ TEST(Topology, RefusesWhatDoesNotFit) {
     return wiring.status().message();
   };
   EXPECT_THAT(refusal({.topology = Topology::kAllToAll, .nodes = 1}), HasSubstr("2 nodes"));
+  EXPECT_THAT(refusal({.topology = Topology::kManyToOne, .responder_nodes = 0}),
+              HasSubstr("0 responder nodes"));
   EXPECT_THAT(refusal({.topology = Topology::kOneToMany, .nodes = 3}), HasSubstr("1:M has one"));
   EXPECT_THAT(refusal({.topology = Topology::kManyToOne, .responder_nodes = 2}),
               HasSubstr("M:1 has one"));

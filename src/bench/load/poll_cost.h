@@ -58,6 +58,12 @@ class PollCost {
   std::optional<CpuCost> per_message() const;
   uint64_t messages() const { return cycles_.count(); }
 
+  // Of the time stamp counter; in a simulation those that the thread was charged.
+  static uint64_t cycles_now() {
+    VirtualTime* const time = VirtualTime::current();
+    return time != nullptr ? time->cycles() : read_tsc_ordered();
+  }
+
  private:
   struct Reading {
     uint64_t instructions = 0;
@@ -87,11 +93,6 @@ class PollCost {
     cycles_.record((cycles - std::min(overhead_.cycles, cycles)) / messages, messages);
     counted_.record((instructions - std::min(overhead_.instructions, instructions)) / messages,
                     messages);
-  }
-
-  static uint64_t cycles_now() {
-    VirtualTime* const time = VirtualTime::current();
-    return time != nullptr ? time->cycles() : read_tsc_ordered();
   }
 
   std::optional<CallgrindCounter> callgrind_;

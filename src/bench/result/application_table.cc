@@ -63,7 +63,8 @@ std::string metric_text(const PointResult& result, size_t metric) {
 
 std::string application_table(const std::vector<PointResult>& results,
                               std::span<const std::string_view> always,
-                              std::span<const MetricColumn> columns, std::string_view legend) {
+                              std::span<const MetricColumn> columns, std::string_view legend,
+                              std::string_view other_side) {
   const std::vector<const Axis*> axes = shown_axes(results, always);
   const std::vector<size_t> kinds = shown_kinds(results);
   const WorkloadTraits& workload = results.front().point.workload->traits();
@@ -103,8 +104,8 @@ std::string application_table(const std::vector<PointResult>& results,
   return text_table(rows, axes.size()) +
          fmt::format(
              "median, p99 and rate: of all operations{}; {};\nCPU: {} per operation here, "
-             "and none on the other side; numbers are medians over the runs\n",
-             kinds.size() > 1 ? ", and median / p99 of each kind" : "", legend, unit) +
+             "{}; numbers are medians over the runs\n",
+             kinds.size() > 1 ? ", and median / p99 of each kind" : "", legend, unit, other_side) +
          simulation_text(results);
 }
 

@@ -28,9 +28,10 @@ std::string axis_text(const Axis& axis, const Point& point);
 // "-" where there is none.
 std::string metric_text(const PointResult& result, size_t metric);
 
-// `legend` says what `columns` mean.
+// `legend` says what `columns` mean, and `other_side` what operations cost there.
 std::string application_table(const std::vector<PointResult>& results,
                               std::span<const std::string_view> always,
-                              std::span<const MetricColumn> columns, std::string_view legend);
+                              std::span<const MetricColumn> columns, std::string_view legend,
+                              std::string_view other_side = "and none on the other side");
 
 }  // namespace verbena::bench

@@ -18,6 +18,8 @@ namespace verbena::bench {
 //   void draw(uint32_t slot)                decides what the slot's next operation is
 //   uint32_t kind(uint32_t slot)            of WorkloadTraits::kinds
 //   Status end(Report&)                     after the loop: adds to the phase's report
+// and may have
+//   Status prepare(const Phase&)            before all threads begin the phase together
 template <typename Requests>
 class ApplicationWork {
  public:
@@ -40,6 +42,10 @@ class ApplicationWorks {
  public:
   explicit ApplicationWorks(Requests& requests) : requests_(&requests) {}
 
+  Status prepare(const Phase& phase) const requires requires(Requests& requests) {
+    requests.prepare(phase);
+  }
+  { return requests_->prepare(phase); }
   template <bool kVerify>
   std::vector<ApplicationWork<Requests>> make(const Phase& phase) const {
     requests_->begin(phase, kVerify);

@@ -32,7 +32,8 @@ struct NoPayloads {
 
 // `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout. `Works`
 // makes what the loop does to the payloads: make<kVerify>(phase) returns a vector with one work per
-// target (ClosedLoop). Where it has Status ended(Report&), that adds to the report of each phase.
+// target (ClosedLoop). Where it has Status prepare(const Phase&), that makes each phase ready; where
+// it has Status ended(Report&), that adds to the phase's report.
 template <typename Target, typename Works>
 class RequestPhases {
  public:
@@ -56,7 +57,7 @@ class RequestPhases {
         latencies_.clear();
         latencies_.resize(std::max<size_t>(kinds().size(), 1));
         report_ = Report{};
-        job_.team.finished();
+        prepare();
       } else if (step.kind == StepKind::kRun) {
         run(step);
       }
@@ -66,6 +67,16 @@ class RequestPhases {
  private:
   std::span<const std::string_view> kinds() const {
     return job_.setup.point.workload->traits().kinds;
+  }
+
+  void prepare() {
+    Status prepared;
+    if constexpr (requires { works_.prepare(phase_); }) prepared = works_.prepare(phase_);
+    if (prepared.ok()) {
+      job_.team.finished();
+    } else {
+      job_.team.failed(prepared);
+    }
   }
 
   void run(const Step& step) {
