@@ -217,6 +217,7 @@ int main() {
   CHECK(ibv_destroy_qp(qp) == 0);
   CHECK(ibv_destroy_srq(srq) == 0);
   CHECK(ibv_destroy_cq(cq) == 0);
+  CHECK(ibv_resize_cq(cq, 1) != 0);
   CHECK(ibv_destroy_comp_channel(channel) == 0);
   CHECK(ibv_dereg_mr(region) == 0);
   CHECK(ibv_dealloc_pd(domain) == 0);

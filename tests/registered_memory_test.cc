@@ -11,11 +11,12 @@
 namespace verbena::test {
 namespace {
 
-Outcome run_program(const std::map<std::string, std::string>& environment) {
+Outcome run_program(const std::map<std::string, std::string>& environment,
+                    const std::string& program = "registered_memory_process") {
   const ScratchDirectory runtime;
   std::map<std::string, std::string> all = environment;
   all["VERBENA_RUNTIME_DIR"] = runtime.path();
-  return ToolProcess({VERBENA_TEST_PROCESSES "/registered_memory_process"}, all).wait();
+  return ToolProcess({VERBENA_TEST_PROCESSES "/" + program}, all).wait();
 }
 
 TEST(RegisteredMemoryTest, IsPrivateMemoryAgain) {
@@ -34,6 +35,11 @@ TEST(RegisteredMemoryTest, IsAsZeroAsJemallocTakesForGranted) {
   if (outcome.err.find("libjemalloc.so.2") != std::string::npos) {
     GTEST_SKIP() << "there is no libjemalloc.so.2 here: " << outcome.err;
   }
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+}
+
+TEST(RegisteredMemoryTest, AForkedChildLeavesTheAllocatorAlone) {
+  const Outcome outcome = run_program({}, "registered_memory_fork_process");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
 }
 

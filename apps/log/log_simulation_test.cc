@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -252,7 +253,9 @@ class SimulatedLog {
     return writer->status();
   }
 
-  // Reads until the writers have ended, and nothing came for long.
+  // Reads until the writers have ended, and nothing came for long: a call that begins so long after
+  // another one found nothing finds nothing, either. One call may take longer than that, where
+  // packets are lost, and only begin to wait for a hole's writer.
   Status read(uint32_t node, LogReaderOptions options, bool trims, Read* read) {
     options.chunk_bytes = 8192;
     options.handshake_timeout_ns = kPatienceNs;
@@ -260,9 +263,10 @@ class SimulatedLog {
     auto opened = open_log_reader(cluster_[node].device, cluster_[node].domain, controls, options);
     VERBENA_RETURN_IF_ERROR(opened.status());
     LogReader* const reader = readers_.emplace_back(std::move(*opened)).get();
-    uint64_t progress_ns = now_ns();
+    std::optional<uint64_t> silent_since_ns;
     LogPosition before = reader->position();
-    while (!writers_have_ended() || now_ns() - progress_ns < 3 * options.hole_lease_ns + 100'000) {
+    for (;;) {
+      const uint64_t begun_ns = now_ns();
       const auto records = reader->next();
       VERBENA_RETURN_IF_ERROR(records.status());
       for (const LogRecord& record : *records) {
@@ -270,12 +274,17 @@ class SimulatedLog {
         before = record.position;
         read->records.emplace(record.position, record.bytes);
       }
-      if (reader->position() != before || !writers_have_ended()) progress_ns = now_ns();
+      if (reader->position() != before || !writers_have_ended()) {
+        silent_since_ns.reset();
+      } else if (!silent_since_ns) {
+        silent_since_ns = now_ns();
+      } else if (begun_ns > *silent_since_ns + 3 * options.hole_lease_ns + 100'000) {
+        return Status::ok_status();
+      }
       before = reader->position();
       if (trims && !records->empty()) VERBENA_RETURN_IF_ERROR(reader->trim());
       if (records->empty()) sleep_ns(1'000);
     }
-    return Status::ok_status();
   }
 
   Status form() {

@@ -131,7 +131,10 @@ int destroy_cq(ibv_cq* verbs) {
   cq.rnic->free_shared(cq.shared, sizeof(CqShared));
   end_use(cq.rnic->completion_queue_count);
   end_use(as_context(verbs->context).users);
-  retire(&cq, [](Cq& shell) { shell.overrun = true; });
+  retire(&cq, [](Cq& shell) {
+    shell.overrun = true;
+    shell.verbs.cqe = 0;  // too few for any size that it is to have instead
+  });
   return 0;
 }
 

@@ -125,6 +125,7 @@ std::vector<PageShare::Piece> PageShare::own_stack() const {
 void PageShare::before_fork() {
   mutex_.lock();
   Fork& fork = *fork_;
+  fork = Fork();  // what this process, as a child, had from its parent
   for (const Piece& piece : own_stack()) {
     const auto [begin, end] = piece.range;
     std::byte* snapshot = raw_map(0, end - begin, PROT_READ | PROT_WRITE,
@@ -261,15 +262,19 @@ void PageShare::after_fork_in_child() {
     [[maybe_unused]] const ssize_t written = write(fork.done_write.get(), &done, 1);
   }
 
-  // From here on everything is the child's own, also what the standard library allocates.
-  fork = Fork();
-  new_mappings_.clear();
+  fork.done_write.reset();
+  fork.done_read.reset();
+
+  // From here on everything is the child's own. It forgets what its parent knew, but frees it at
+  // the next fork only: threads of the parent may hold locks of a memory allocator that does not
+  // prepare for forks.
+  fork.used.swap(used_);
+  fork.new_mappings.swap(new_mappings_);
+  fork.held_private.swap(held_private_);
+  std::swap(fork.registrations, registrations_);
+  fork.kept.swap(kept_);
+  fork.exempt_threads.swap(exempt_threads_);
   aliases_.store(nullptr, std::memory_order_relaxed);  // not inherited
-  used_.clear();
-  held_private_.clear();
-  registrations_.clear();
-  kept_.clear();
-  exempt_threads_.clear();
   shared_since_collection_bytes_ = 0;
   pagemap_.reset();
   userfaultfd_.reset();

@@ -82,6 +82,13 @@ struct PageShare::Fork {
   uint64_t copied_bytes = 0;
   FileDescriptor done_read;  // the child is done when it writes, or is no more
   FileDescriptor done_write;
+  // Only in a child: what its parent knew.
+  std::map<uint64_t, uint64_t> used;
+  std::map<uint64_t, uint64_t> new_mappings;
+  std::map<Range, uint32_t> held_private;
+  PageCounts registrations;
+  std::vector<Kept> kept;
+  std::vector<pid_t> exempt_threads;
 };
 
 }  // namespace verbena::soft
