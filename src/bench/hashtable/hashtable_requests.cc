@@ -181,7 +181,7 @@ uint32_t HashtableRequests::pending() const {
 void HashtableRequests::drain() {
   Waiter waiter;
   while (pending() > 0 && status_.ok()) {
-    poll([](uint32_t, std::span<const char>) {}) > 0 ? waiter.progress() : waiter.idle();
+    poll([](uint32_t, std::span<const char>) {}) > 0 ? waiter.progress() : waiter.idle(due_ns());
   }
 }
 

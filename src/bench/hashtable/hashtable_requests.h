@@ -2,6 +2,7 @@
 // they are, and whether they did what they should.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -57,6 +58,13 @@ class HashtableRequests {
       found += replies;
     }
     return found;
+  }
+  uint64_t due_ns() const {
+    uint64_t due_ns = UINT64_MAX;
+    for (const Part& part : parts_) {
+      if (part.table->pending() > 0) due_ns = std::min(due_ns, part.table->due_ns());
+    }
+    return due_ns;
   }
   char* request_buffer(uint32_t /*slot*/) { return nullptr; }
   bool wait(int64_t /*timeout_ns*/) { return false; }
