@@ -74,6 +74,7 @@ class FrontEnd final : public Hashtable {
   }
   bool take(HashtableReply* reply) override;
 
+  uint64_t due_ns() const override { return hot_.has_value() ? hot_->due_ns() : UINT64_MAX; }
   uint32_t pending() const override { return static_cast<uint32_t>(pending_limit_ - free_.size()); }
   uint32_t pending_limit() const override { return pending_limit_; }
   const Status& status() const override { return status_.ok() ? region_->status() : status_; }

@@ -64,6 +64,8 @@ class HotArea {
 
   // Whether time alone carries something on.
   bool waits_for_time() const { return first_gathering_ != kNone || !backing_off_.empty(); }
+  // When it does; UINT64_MAX: never.
+  uint64_t due_ns() const;
   // The block of a key, as far as is known.
   HotBlock block_of(uint64_t hash) const { return content(layout_.block_of(hash)); }
 

@@ -147,6 +147,12 @@ void HotArea::poll() {
   due_.clear();
 }
 
+uint64_t HotArea::due_ns() const {
+  uint64_t due_ns = first_gathering_ != kNone ? blocks_[first_gathering_].due_ns : UINT64_MAX;
+  for (const uint32_t b : backing_off_) due_ns = std::min(due_ns, blocks_[b].due_ns);
+  return due_ns;
+}
+
 Operation* HotArea::pop() {
   while (answered_ < answering_.size()) {
     const uint32_t b = answering_[answered_];

@@ -47,7 +47,7 @@ class Recorder {
       while (calls_.size() < end && post()) {
       }
       const uint32_t replies = table_->poll([this](const HashtableReply& reply) { take(reply); });
-      replies > 0 ? waiter.progress() : waiter.idle();
+      replies > 0 ? waiter.progress() : waiter.idle(table_->due_ns());
     }
   }
 

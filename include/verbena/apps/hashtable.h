@@ -241,6 +241,9 @@ class Hashtable {
     for (HashtableReply reply; take(&reply); ++replies) on_reply(reply);
     return replies;
   }
+  // When poll() has something to do even if nothing comes, by now_ns() (clock.h): operations wait
+  // for the end of a lease or for a lock. UINT64_MAX: never. For who sleeps between polls.
+  virtual uint64_t due_ns() const = 0;
   // Posted and not answered.
   virtual uint32_t pending() const = 0;
   virtual uint32_t pending_limit() const = 0;

@@ -25,20 +25,8 @@ constexpr ListLimits kThetaLimits{.what = "theta", .min = 1, .max = 256};
 constexpr ListLimits kLeaseLimits{.what = "lease in ns", .min = 0, .max = 1'000'000'000};
 constexpr ListLimits kReadsLimits{.what = "share of searches in percent", .min = 0, .max = 100};
 
-struct MixNames {
-  using Value = YcsbMix;
-  static std::span<const YcsbMix> all() { return kYcsbMixes; }
-  static const char* name(YcsbMix mix) { return ycsb_mix_name(mix); }
-  static Result<YcsbMix> parse(std::string_view text) {
-    if (text == "E") {
-      return Status(StatusCode::kInvalidArgument,
-                    "mix E of YCSB scans keys in their order, which a hashtable does not have; "
-                    "there are A, B, C, D, F, custom");
-    }
-    return parse_one_name<MixNames>("mix", text);
-  }
-};
-
+constexpr const char* kMixName = "mix";
+using MixNames = EnumNames<YcsbMix, kYcsbMixes, ycsb_mix_name, kMixName>;
 constexpr const char* kDistributionName = "distribution";
 using DistributionNames =
     EnumNames<KeyDistribution, kKeyDistributions, key_distribution_name, kDistributionName>;
@@ -54,7 +42,7 @@ constexpr Axis only_of_mix(Axis axis, bool (*applies)(const Point& point)) {
   axis.applies = applies;
   return axis;
 }
-bool inserts(const Point& point) { return hashtable_settings(point).mix == YcsbMix::kD; }
+bool inserts(const Point& point) { return inserts_keys(hashtable_settings(point).mix); }
 bool is_custom(const Point& point) { return hashtable_settings(point).mix == YcsbMix::kCustom; }
 
 constexpr std::array kAxes = {
@@ -66,7 +54,7 @@ constexpr std::array kAxes = {
                                              "Keys that are in the table at the beginning"),
     only_of_mix(count_axis<kNewKeysLimits, &Settings::new_keys>(
                     "new-keys", "new_keys", "200000",
-                    "Room for keys that mix D inserts, of all front-ends"),
+                    "Room for keys that mixes D and E insert, of all front-ends"),
                 inserts),
     size_axis<kKeySizeLimits, &Settings::key_bytes>("key-size", "key_bytes", "16",
                                                     "Bytes of a key"),
@@ -95,7 +83,7 @@ constexpr std::array kAxes = {
         "Which keys are used: zipfian (0.99), uniform, latest, or all; of mix D always latest"),
     name_axis<MixNames, &Settings::mix>(
         "mix", "mix", "mix", "A",
-        "Mix of operations, those of YCSB or one's own: A, B, C, D, F, custom, or all"),
+        "Mix of operations, those of YCSB or one's own: A to F, custom, or all"),
 };
 
 }  // namespace

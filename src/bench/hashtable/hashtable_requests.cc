@@ -12,6 +12,8 @@ namespace {
 
 // A version says which front-end wrote it: no two write the same one. 0 are the first entries.
 constexpr uint32_t kFrontEndShift = 40;
+// The token of a search: its slot, and of a scan's which of its keys it is for.
+constexpr uint32_t kScanShift = 32;
 
 std::string_view text_of(std::span<const char> bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -30,11 +32,15 @@ HashtableRequests::HashtableRequests(NodeJob& job, uint32_t number)
       random_(job.setup.seed ^ scrambled(number)),
       value_(settings_.value_bytes),
       version_((uint64_t{number} + 1) << kFrontEndShift),
+      reading_kind_(reading_kind(settings_.mix)),
       slots_(point_.pending),
-      parts_(tables(point_)) {}
+      parts_(tables(point_)) {
+  stalled_.reserve(point_.pending);
+}
 
 Status HashtableRequests::connect() {
-  RemoteRegionOptions options = hashtable_region_options(format_of(point_), point_.pending);
+  RemoteRegionOptions options =
+      hashtable_region_options(format_of(point_), searches_at_once(point_));
   options.threads = point_.threads;
   options.handshake_timeout_ns = kSetupTimeoutNs;
   const SocketUse use = socket_use(settings_);
@@ -81,7 +87,7 @@ Status HashtableRequests::end(Report& report) {
 
 void HashtableRequests::draw(uint32_t slot) {
   const bool reads = reads_percent_ > random_.below(100);
-  slots_[slot].kind = reads ? HashtableKind::kSearch : changing_kind_;
+  slots_[slot].kind = reads ? reading_kind_ : changing_kind_;
   slots_[slot].updates = slots_[slot].kind == HashtableKind::kUpdate;
   if (slots_[slot].kind != HashtableKind::kInsert) slots_[slot].key = keys_.next();
 }
@@ -91,6 +97,7 @@ PostResult HashtableRequests::try_post(uint32_t slot, uint32_t /*bytes*/) {
   if (!status_.ok()) [[unlikely]]
     return PostResult::kFailed;
   if (one.updates) return post_update(slot);
+  if (one.kind == HashtableKind::kScan) return begin_scan(slot);
   PostResult result = PostResult::kPosted;
   if (one.kind == HashtableKind::kInsert) {
     if (keys_.posted_count() == new_keys_each(point_)) [[unlikely]] {
@@ -111,6 +118,47 @@ PostResult HashtableRequests::try_post(uint32_t slot, uint32_t /*bytes*/) {
   return result;
 }
 
+// --- scans: consecutively numbered keys of those with which the table began, at once ---
+
+PostResult HashtableRequests::begin_scan(uint32_t slot) {
+  Slot& one = slots_[slot];
+  one.scanned = 1 + static_cast<uint32_t>(random_.below(kMostScanned));
+  one.posted = 0;
+  one.unanswered = one.scanned;
+  if (!post_scan(slot)) stalled_.push_back(slot);
+  return status_.ok() ? PostResult::kPosted : PostResult::kFailed;
+}
+
+bool HashtableRequests::post_scan(uint32_t slot) {
+  Slot& one = slots_[slot];
+  for (; one.posted < one.scanned; ++one.posted) {
+    const uint64_t key = (one.key + one.posted) % settings_.keys;
+    const uint64_t token = uint64_t{one.posted} << kScanShift | slot;
+    const PostResult result = table_of(key).post_search(text_.of(key), token);
+    if (result == PostResult::kWouldBlock) return false;
+    if (result == PostResult::kFailed) {
+      fail(table_of(key).error());
+      return true;
+    }
+  }
+  return true;
+}
+
+void HashtableRequests::go_on_with_scans() {
+  size_t left = 0;
+  for (const uint32_t slot : stalled_) {
+    if (!post_scan(slot)) stalled_[left++] = slot;
+  }
+  stalled_.resize(left);
+}
+
+bool HashtableRequests::scan_answered(Slot& slot, const HashtableReply& reply) {
+  check(slot, (slot.key + (reply.token >> kScanShift)) % settings_.keys, reply);
+  if (--slot.unanswered > 0) return false;
+  ++done_;
+  return true;
+}
+
 PostResult HashtableRequests::post_update(uint32_t slot) {
   const uint64_t key = slots_[slot].key;
   Hashtable& table = table_of(key);
@@ -126,7 +174,8 @@ std::span<const char> HashtableRequests::next_value(uint64_t key) {
 
 bool HashtableRequests::answered(uint32_t slot, const HashtableReply& reply) {
   Slot& one = slots_[slot];
-  check(one, reply);
+  if (one.kind == HashtableKind::kScan) return scan_answered(one, reply);
+  check(one, one.key, reply);
   if (one.kind == HashtableKind::kInsert) keys_.inserted(one.key);
   if (one.kind == HashtableKind::kReadModifyWrite && !one.updates) {
     // The search has just given its place back, so there is room.
@@ -140,17 +189,16 @@ bool HashtableRequests::answered(uint32_t slot, const HashtableReply& reply) {
   return true;
 }
 
-void HashtableRequests::check(const Slot& slot, const HashtableReply& reply) {
+void HashtableRequests::check(const Slot& slot, uint64_t key, const HashtableReply& reply) {
   if (reply.outcome != HashtableOutcome::kDone) [[unlikely]] {
-    if (reply.outcome == HashtableOutcome::kFull) return fail(table_of(slot.key).error());
+    if (reply.outcome == HashtableOutcome::kFull) return fail(table_of(key).error());
     ++mismatches_;  // a key is gone, or was there before it was inserted
     return;
   }
-  const bool was_read = slot.kind == HashtableKind::kSearch ||
+  const bool was_read = slot.kind == HashtableKind::kSearch || slot.kind == HashtableKind::kScan ||
                         (slot.kind == HashtableKind::kReadModifyWrite && !slot.updates);
   if (verify_ && was_read &&
-      (reply.value.size() != settings_.value_bytes ||
-       !DescribedValue::matches(reply.value, slot.key))) {
+      (reply.value.size() != settings_.value_bytes || !DescribedValue::matches(reply.value, key))) {
     ++mismatches_;
   }
 }
@@ -181,7 +229,7 @@ uint32_t HashtableRequests::pending() const {
 void HashtableRequests::drain() {
   Waiter waiter;
   while (pending() > 0 && status_.ok()) {
-    poll([](uint32_t, std::span<const char>) {}) > 0 ? waiter.progress() : waiter.idle();
+    poll([](uint32_t, std::span<const char>) {}) > 0 ? waiter.progress() : waiter.idle(due_ns());
   }
 }
 
@@ -189,7 +237,8 @@ void HashtableRequests::search_all() {
   const uint32_t front_end_count = front_ends(point_);
   const auto search = [&](uint64_t key) {
     // One by one: slot 0 is free, as all are.
-    slots_[0] = {.kind = HashtableKind::kSearch, .updates = false, .key = key};
+    slots_[0] = Slot();
+    slots_[0].key = key;
     if (try_post(0, 0) == PostResult::kPosted) drain();
   };
   for (uint64_t key = number_; key < settings_.keys && status_.ok(); key += front_end_count) {

@@ -2,6 +2,7 @@
 // they are, and whether they did what they should.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -56,7 +57,16 @@ class HashtableRequests {
         fail(part.table->status());
       found += replies;
     }
+    if (!stalled_.empty()) [[unlikely]]
+      go_on_with_scans();
     return found;
+  }
+  uint64_t due_ns() const {
+    uint64_t due_ns = UINT64_MAX;
+    for (const Part& part : parts_) {
+      if (part.table->pending() > 0) due_ns = std::min(due_ns, part.table->due_ns());
+    }
+    return due_ns;
   }
   char* request_buffer(uint32_t /*slot*/) { return nullptr; }
   bool wait(int64_t /*timeout_ns*/) { return false; }
@@ -72,6 +82,10 @@ class HashtableRequests {
     HashtableKind kind = HashtableKind::kSearch;
     bool updates = false;  // of a read-modify-write: it was read
     uint64_t key = 0;
+    // Of a scan: its keys, of which the first ones are posted, and answers that are missing.
+    uint32_t scanned = 0;
+    uint32_t posted = 0;
+    uint32_t unanswered = 0;
   };
   struct Counts {
     uint64_t rereads = 0;
@@ -84,7 +98,12 @@ class HashtableRequests {
 
   // True: the operation is over.
   bool answered(uint32_t slot, const HashtableReply& reply);
-  void check(const Slot& slot, const HashtableReply& reply);
+  bool scan_answered(Slot& slot, const HashtableReply& reply);
+  void check(const Slot& slot, uint64_t key, const HashtableReply& reply);
+  PostResult begin_scan(uint32_t slot);
+  // False: the table has no room for the rest now.
+  bool post_scan(uint32_t slot);
+  void go_on_with_scans();
   PostResult post_update(uint32_t slot);
   std::span<const char> next_value(uint64_t key);
   Counts counts() const;
@@ -107,8 +126,10 @@ class HashtableRequests {
   Random random_;
   std::vector<char> value_;
   uint64_t version_;
+  const HashtableKind reading_kind_;
   std::vector<Slot> slots_;
-  std::vector<Part> parts_;  // by their numbers
+  std::vector<uint32_t> stalled_;  // scans that wait for room
+  std::vector<Part> parts_;        // by their numbers
   Phase phase_;
   bool verify_ = false;
   uint64_t done_ = 0;

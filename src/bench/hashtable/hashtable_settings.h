@@ -13,17 +13,17 @@
 
 namespace verbena::bench {
 
-// E scans keys in their order, which a hashtable does not have.
-enum class YcsbMix : uint8_t { kA, kB, kC, kD, kF, kCustom };
+// A hashtable has no order of keys, so a scan of E searches for consecutively numbered ones.
+enum class YcsbMix : uint8_t { kA, kB, kC, kD, kE, kF, kCustom };
 enum class KeyDistribution : uint8_t { kZipfian, kUniform, kLatest };
 
-inline constexpr std::array kYcsbMixes = {YcsbMix::kA, YcsbMix::kB, YcsbMix::kC,
-                                          YcsbMix::kD, YcsbMix::kF, YcsbMix::kCustom};
+inline constexpr std::array kYcsbMixes = {YcsbMix::kA, YcsbMix::kB, YcsbMix::kC,     YcsbMix::kD,
+                                          YcsbMix::kE, YcsbMix::kF, YcsbMix::kCustom};
 inline constexpr std::array kKeyDistributions = {
     KeyDistribution::kZipfian, KeyDistribution::kUniform, KeyDistribution::kLatest};
 
 inline constexpr const char* ycsb_mix_name(YcsbMix mix) {
-  constexpr std::array kNames = {"A", "B", "C", "D", "F", "custom"};
+  constexpr std::array kNames = {"A", "B", "C", "D", "E", "F", "custom"};
   return kNames[static_cast<size_t>(mix)];
 }
 inline constexpr const char* key_distribution_name(KeyDistribution distribution) {
@@ -32,14 +32,24 @@ inline constexpr const char* key_distribution_name(KeyDistribution distribution)
 }
 
 // Kinds of operations, as WorkloadTraits::kinds names them.
-enum class HashtableKind : uint8_t { kSearch, kUpdate, kInsert, kReadModifyWrite };
-inline constexpr std::array<std::string_view, 4> kHashtableKinds = {"search", "update", "insert",
-                                                                    "read-modify-write"};
+enum class HashtableKind : uint8_t { kSearch, kUpdate, kInsert, kReadModifyWrite, kScan };
+inline constexpr std::array<std::string_view, 5> kHashtableKinds = {"search", "update", "insert",
+                                                                    "read-modify-write", "scan"};
+
+// Keys of a scan: 1 to so many, each number as often as the others.
+inline constexpr uint32_t kMostScanned = 100;
+
+inline constexpr bool inserts_keys(YcsbMix mix) { return mix == YcsbMix::kD || mix == YcsbMix::kE; }
+// What is done where nothing changes.
+inline constexpr HashtableKind reading_kind(YcsbMix mix) {
+  return mix == YcsbMix::kE ? HashtableKind::kScan : HashtableKind::kSearch;
+}
 
 // What is done where no key is only read.
 inline constexpr HashtableKind changing_kind(YcsbMix mix) {
   switch (mix) {
     case YcsbMix::kD:
+    case YcsbMix::kE:
       return HashtableKind::kInsert;
     case YcsbMix::kF:
       return HashtableKind::kReadModifyWrite;
@@ -48,7 +58,7 @@ inline constexpr HashtableKind changing_kind(YcsbMix mix) {
   }
 }
 
-// The share of searches of a mix, in percent; of `custom` what the user says.
+// The share of searches or scans of a mix, in percent; of `custom` what the user says.
 inline constexpr uint32_t reads_percent(YcsbMix mix, uint32_t custom) {
   switch (mix) {
     case YcsbMix::kA:
@@ -56,6 +66,7 @@ inline constexpr uint32_t reads_percent(YcsbMix mix, uint32_t custom) {
       return 50;
     case YcsbMix::kB:
     case YcsbMix::kD:
+    case YcsbMix::kE:
       return 95;
     case YcsbMix::kC:
       return 100;
@@ -66,14 +77,14 @@ inline constexpr uint32_t reads_percent(YcsbMix mix, uint32_t custom) {
 }
 
 // What a point about the hashtable has beside Point's own members. Keys are numbered from 0 on. A
-// table is a part of them: with s sockets, back-end b of B has on socket i those whose number modulo
-// s * B is s * b + i.
+// table is a part of them: with s sockets, back-end b of B has on socket i those whose number
+// modulo s * B is s * b + i.
 struct HashtableSettings {
   YcsbMix mix = YcsbMix::kA;
   KeyDistribution distribution = KeyDistribution::kZipfian;
   uint32_t reads_percent = 50;
   uint64_t keys = 100'000;      // that are there at the beginning
-  uint64_t new_keys = 200'000;  // room for those that mix D inserts
+  uint64_t new_keys = 200'000;  // room for those that mixes D and E insert
   uint32_t key_bytes = 16;
   uint32_t value_bytes = 64;
   // The hot area: one key of so many (0: of none), and HashtableFormat's and HashtableOptions' own.
@@ -98,7 +109,7 @@ inline uint32_t front_ends(const Point& point) { return point.nodes * point.thre
 // New keys that one front-end may insert.
 inline uint64_t new_keys_each(const Point& point) {
   const HashtableSettings& settings = hashtable_settings(point);
-  if (settings.mix != YcsbMix::kD) return 0;
+  if (!inserts_keys(settings.mix)) return 0;
   return (settings.new_keys + front_ends(point) - 1) / front_ends(point);
 }
 
@@ -107,6 +118,13 @@ inline uint32_t tables(const Point& point) {
 }
 inline uint64_t hot_keys(const HashtableSettings& settings) {
   return settings.hot == 0 ? 0 : settings.keys / settings.hot;
+}
+
+// Of a front-end's table: a scan's searches are on their way together.
+inline uint32_t searches_at_once(const Point& point) {
+  constexpr uint32_t kMost = 256;
+  const bool scans = hashtable_settings(point).mix == YcsbMix::kE;
+  return std::min(point.pending * (scans ? kMostScanned : 1), kMost);
 }
 
 // Of each table.

@@ -28,14 +28,28 @@ Mixes of the Yahoo! Cloud Serving Benchmark:
   B       95 % searches, 5 % updates
   C       searches alone
   D       95 % searches, mostly of new keys, 5 % insertions of them
+  E       95 % scans of 1 to 100 keys, 5 % insertions
   F       half searches, half searches followed by an update of the same key
   custom  --reads percent searches, the rest updates
-Mix E scans keys in their order, which a hashtable does not have: it cannot be measured.
+A hashtable has no order of keys: a scan searches for consecutively numbered ones, with up to 256
+searches of a front-end on their way. It is one operation, which ends with the last of them.
 
 --distribution says which keys:
   zipfian  key i in proportion to 1 / i^0.99, spread over all keys
   uniform  each as often as the others
   latest   zipfian, from the newest key on: those that this front-end inserted, then the others
+
+--hot N puts the most used keys, one of N, into the hot area of the table at the beginning, in
+blocks of --hot-entries. A front-end writes a block once for --theta modifications of its keys that
+it has pending, or when the first of them has waited --hot-lease nanoseconds; others are promoted
+and given back as it finds out what is used.
+
+--sockets gives each back-end a table on each of so many sockets, with a part of the keys; front-end
+i of a node runs on socket i. --links says which sockets are connected, as for `verbena remote`:
+  one      all through the RNIC or its port of the first socket
+  mesh     each front-end to each table, through the ports of their sockets
+  matched  sockets to their like; a front-end reaches other tables by the proxy of their socket
+  proxied  the same, and the table of its own socket, too
 
 The result file has rate and latencies of each kind of operation. --verify checks that each value
 that is read is one that was written for this key, as a whole, and at the end that all keys are
@@ -46,7 +60,8 @@ there.
 constexpr std::array<std::string_view, 3> kExamples = {
     "verbena app hashtable --mix all --threads 2 --duration 50ms --verify",
     "verbena app hashtable --mix custom --reads 0,50,100 --pending 1,16 --duration 50ms",
-    "verbena app hashtable --mix custom --reads 0 --nodes 1,...,8 --device sim:connectx3-40g"};
+    "verbena app hashtable --mix custom --reads 0 --hot 0,4 --sockets 2 --links one,matched "
+    "--device sim:connectx3-40g"};
 
 constexpr std::array<std::string_view, 4> kLineAxes = {"hot", "links", "distribution", "mix"};
 
@@ -91,11 +106,8 @@ class HashtableWorkload : public Workload {
     point.responder_threads = 1;
     Settings& settings = hashtable_settings(point);
     const Settings usual;
-    if (settings.mix == YcsbMix::kD) {
-      settings.distribution = KeyDistribution::kLatest;
-    } else {
-      settings.new_keys = usual.new_keys;
-    }
+    if (settings.mix == YcsbMix::kD) settings.distribution = KeyDistribution::kLatest;
+    if (!inserts_keys(settings.mix)) settings.new_keys = usual.new_keys;
     settings.reads_percent = reads_percent(settings.mix, settings.reads_percent);
     if (settings.hot == 0) {
       settings.hot_entries = usual.hot_entries;
@@ -124,7 +136,7 @@ class HashtableWorkload : public Workload {
                           KeyNumbers::kMostPending, point.pending)};
     }
     VERBENA_RETURN_IF_ERROR(check_queue_depth(
-        hashtable_region_options(format, point.pending).pending, device, "--pending"));
+        hashtable_region_options(format, searches_at_once(point)).pending, device, "--pending"));
     if (!device.atomics) {
       return {StatusCode::kUnsupported,
               fmt::format("{} has no atomics, which the hashtable needs; choose another --device",
@@ -142,7 +154,7 @@ class HashtableWorkload : public Workload {
 
   uint64_t memory_bytes(const Point& point) const override {
     const HashtableFormat format = format_of(point);
-    const RemoteRegionOptions options = hashtable_region_options(format, point.pending);
+    const RemoteRegionOptions options = hashtable_region_options(format, searches_at_once(point));
     const Result<uint64_t> table_bytes = hashtable_bytes(format);
     // A front-end keeps a copy of each block.
     const uint64_t table_in_front_end_bytes =

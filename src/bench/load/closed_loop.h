@@ -276,11 +276,15 @@ class ClosedLoop {
     return false;
   }
 
-  // When the next lane has rested enough, where only virtual time will tell.
+  // When the next lane has rested enough, or a target has something to do of its own accord, where
+  // only virtual time will tell.
   uint64_t next_due_ns(uint64_t deadline) const {
     uint64_t due = UINT64_MAX;
+    if (VirtualTime::current() == nullptr) return due;
+    if constexpr (requires(const Requester& target) { target.due_ns(); }) {
+      for (const Requester* target : targets_) due = std::min(due, target->due_ns());
+    }
     if constexpr (kSteered) {
-      if (VirtualTime::current() == nullptr) return due;
       if (orders_.settle_ns != 0) due = deadline;
       for (const Resting& one : resting_) due = std::min(due, one.until);
     }
