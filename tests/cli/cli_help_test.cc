@@ -37,9 +37,10 @@ std::vector<std::string> split(const std::string& text) {
 
 const std::vector<std::string>& all_commands() {
   static const std::vector<std::string> commands = {
-      "",          "devices",       "explain",     "bench",        "verbs", "remote",
-      "app",       "app hashtable", "app log",     "app shuffle",  "demo",  "report",
-      "reproduce", "sim",           "sim explain", "sim profiles", "run",   "completion"};
+      "",          "devices",       "explain",  "bench",       "verbs",        "remote",
+      "app",       "app hashtable", "app join", "app log",     "app shuffle",  "demo",
+      "report",    "reproduce",     "sim",      "sim explain", "sim profiles", "run",
+      "completion"};
   return commands;
 }
 
