@@ -30,6 +30,7 @@ constexpr std::array<std::string_view, 1> kEntries = {"entries"};
 constexpr std::array<std::string_view, 1> kBatch = {"batch"};
 constexpr std::array<std::string_view, 1> kRecordSize = {"record-size"};
 constexpr std::array<std::string_view, 1> kRegion = {"region"};
+constexpr std::array<std::string_view, 1> kTuples = {"tuples"};
 constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "threads",
                                                     "responder-threads"};
 
@@ -45,6 +46,7 @@ constexpr std::array kAbscissas = {
     Abscissa{"batch", nullptr, kBatch},
     Abscissa{"record-size", nullptr, kRecordSize},
     Abscissa{"region", nullptr, kRegion},
+    Abscissa{"tuples", nullptr, kTuples},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},
     Abscissa{"empty-percent", empty_percent, kActive},
