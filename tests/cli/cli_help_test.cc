@@ -98,6 +98,18 @@ TEST(Help, EveryPageHasExamplesAndFitsATerminal) {
   }
 }
 
+TEST(Help, OfAllApplicationsHasAnExampleOfEach) {
+  const std::vector<std::string> examples = examples_of(help_of("app"));
+  std::set<std::string> named;
+  for (const std::string& example : examples) {
+    const std::vector<std::string> words = split(example);
+    ASSERT_GT(words.size(), 2u);
+    EXPECT_EQ(words[0] + " " + words[1], "verbena app");
+    named.insert(words[2]);
+  }
+  EXPECT_THAT(named, testing::UnorderedElementsAre("hashtable", "log", "shuffle", "join"));
+}
+
 class Examples : public testing::TestWithParam<std::string> {};
 
 TEST_P(Examples, WorkAsPrinted) {

@@ -40,10 +40,9 @@ of which the model has only those of the RNIC.
 )";
 
 constexpr std::array<std::string_view, 3> kExamples = {
-    "verbena app join --threads 2 --method basic,sp,sgl --runs 1",
-    "verbena app join --exchange none --tuples 16000000 --threads 1,2 --runs 1",
-    "verbena app join --nodes 1,...,8 --threads 2 --tuples 64000 --verify --device "
-    "sim:connectx3-40g"};
+    "verbena app join --threads 2 --exchange all --tuples 100000 --runs 1",
+    "verbena app join --threads 2 --method basic,sp,sgl --tuples 100000 --runs 1 --verify",
+    "verbena app join --nodes 1,...,8 --tuples 64000 --runs 1 --device sim:connectx3-40g"};
 
 constexpr std::array<std::string_view, 3> kLineAxes = {"batch", "exchange", "method"};
 
