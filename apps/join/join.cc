@@ -132,6 +132,7 @@ class Probe {
   void probe(const KeyTable& table, std::span<const Tuple> tuples, const Equal& equal) {
     Worker& mine = worker();
     const bool pairs = kind_ == JoinKind::kInner || kind_ == JoinKind::kLeft;
+    count_copied_bytes(tuples.size() * sizeof(Tuple) + KeyTable::probed_bytes(tuples.size()));
     // Where keys are unique there are no more pairs than tuples; else a few rows may make any
     // number of them, so they are counted before the first one is made.
     if (pairs && columns_ != nullptr && table.has_duplicates() && within_budget()) {

@@ -32,7 +32,8 @@ class KeyTable {
     has_duplicates_ = false;
     places_.resize(tuples.size());
     rows_.resize(tuples.size());
-    count_copied_bytes(size_bytes(tuples.size()));
+    // Each tuple takes the line of its slot twice.
+    count_copied_bytes(size_bytes(tuples.size()) + tuples.size() * 2 * kLineBytes);
     // Each key finds its slot, in which `rows` is the place of its first tuple for now.
     for (uint32_t i = 0; i < tuples.size(); ++i) {
       const Tuple& tuple = tuples[i];
@@ -64,6 +65,10 @@ class KeyTable {
     }
   }
 
+  // What find() takes of the table for so many keys: the lines of a slot and of its rows. It does
+  // not count them itself, since that would cost more than some of its calls.
+  static uint64_t probed_bytes(uint64_t keys) { return keys * 2 * kLineBytes; }
+
   bool has_duplicates() const { return has_duplicates_; }
   // The rows with the same key. `equal(row)`: whether a row with the same word has it.
   template <typename Equal>
@@ -82,6 +87,7 @@ class KeyTable {
     uint32_t count = 0;  // 0: empty
   };
   static constexpr uint32_t kFirst = 1u << 31;
+  static constexpr uint64_t kLineBytes = 64;
 
   static RowNumber row(const Tuple& tuple) { return static_cast<RowNumber>(tuple.row); }
   // At most half of them are used. At least 2, so that a shift by 64 does not occur.

@@ -100,9 +100,12 @@ TableBuilder::TableBuilder(std::vector<Field> fields) : fields_(std::move(fields
 }
 
 Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
-  const Status not_a_row(StatusCode::kProtocolViolation,
-                         "an executor sent " + std::to_string(row.size()) +
-                             " bytes that are no row of its table; do all run one release?");
+  // Made only where it is needed: rows are many.
+  const auto not_a_row = [&row] {
+    return Status(StatusCode::kProtocolViolation,
+                  "an executor sent " + std::to_string(row.size()) +
+                      " bytes that are no row of its table; do all run one release?");
+  };
   // With its part of bitmaps and offsets, at most.
   const uint64_t row_bytes = row.size() + 9 * columns_.size();
   if (used_bytes_ + row_bytes > granted_bytes_) {
@@ -115,7 +118,7 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
 
   Reader reader(row);
   std::string_view nulls;
-  if (!reader.take((columns_.size() + 7) / 8, &nulls)) return not_a_row;
+  if (!reader.take((columns_.size() + 7) / 8, &nulls)) return not_a_row();
   for (size_t i = 0; i < columns_.size(); ++i) {
     Building& column = columns_[i];
     const bool null = bit(reinterpret_cast<const uint8_t*>(nulls.data()), i);
@@ -129,11 +132,11 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
     if (column.type.layout == Layout::kBool) {
       if (batch_rows_ % 8 == 0) column.values.push_back(0);
       if (null) continue;
-      if (!reader.take(1, &value)) return not_a_row;
+      if (!reader.take(1, &value)) return not_a_row();
       if (value[0] != 0) set_bit(column.values.data(), batch_rows_);
     } else if (column.type.layout == Layout::kFixed) {
       const uint32_t width = column.type.width_bytes;
-      if (!null && !reader.take(width, &value)) return not_a_row;
+      if (!null && !reader.take(width, &value)) return not_a_row();
       column.values.insert(column.values.end(), value.begin(), value.end());
       if (null) column.values.resize(column.values.size() + width);
     } else {
@@ -143,7 +146,7 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
           !(reader.take(column.type.offset_bytes(), &length) &&
             reader.take(wide ? load<uint64_t>(length.data()) : load<uint32_t>(length.data()),
                         &value))) {
-        return not_a_row;
+        return not_a_row();
       }
       // Offsets of 32 bits have a sign.
       if (!wide && column.bytes.size() + value.size() > INT32_MAX) return not_a_row;
@@ -156,7 +159,8 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
       }
     }
   }
-  if (!reader.empty()) return not_a_row;
+  if (!reader.empty()) return not_a_row();
+  count_copied_bytes(row.size());
   ++rows_;
   ++batch_rows_;
   batch_bytes_ += row.size();

@@ -7,9 +7,8 @@
 // each, nothing in them would change but the addresses and devices.
 #include "verbena/apps/shuffle.h"
 
-#include <cstdint>
+#include <cstdlib>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -18,89 +17,65 @@
 #include <utility>
 #include <vector>
 
-namespace {
-
-using verbena::Status;
-
+constexpr uint32_t kExecutors = 2;  // of either kind
 constexpr int64_t kTenSecondsNs = 10'000'000'000;
-constexpr uint32_t kReceivers = 2;
-constexpr const char* kTexts[] = {"the cat and the dog and the bird",
-                                  "a dog and a cat and the end"};
-constexpr uint32_t kSenders = std::size(kTexts);
+constexpr const char* kTexts[kExecutors] = {"the cat and the dog and the bird",
+                                            "a dog and a cat and the end"};
 
-struct Job {
-  verbena::JobSecret secret = verbena::JobSecret::random();
-  std::vector<verbena::ControlListener> listeners;  // one of each receiver
-  std::map<std::string, int> counts[kReceivers];
-};
-
-Status count_words(Job& job, uint32_t number) {
-  VERBENA_ASSIGN_OR_RETURN(auto device, verbena::Device::open("soft0"));
-  VERBENA_ASSIGN_OR_RETURN(auto domain, verbena::ProtectionDomain::create(device));
-  VERBENA_ASSIGN_OR_RETURN(
-      auto receiver,
-      verbena::ShuffleReceiver::expose(
-          device, domain, {.receiver = number, .receivers = kReceivers, .senders = kSenders}));
-  VERBENA_RETURN_IF_ERROR(receiver->accept_all(job.listeners[number], kTenSecondsNs));
-  for (;;) {
-    VERBENA_ASSIGN_OR_RETURN(const auto span, receiver->wait_next());
-    if (span.empty()) return Status::ok_status();  // all senders have finished
-    span.for_each([&](std::string_view word, bool) { ++job.counts[number][std::string(word)]; });
-    receiver->release(span);
-  }
+// What fails ends the program here; a service would go on with another shuffle.
+void must(const verbena::Status& status) {
+  if (status.ok()) return;
+  std::cerr << "shuffle: " << status.message() << '\n';
+  std::quick_exit(1);
 }
-
-Status send_words(const Job& job, uint32_t number) {
-  VERBENA_ASSIGN_OR_RETURN(auto device, verbena::Device::open("soft0"));
-  VERBENA_ASSIGN_OR_RETURN(auto domain, verbena::ProtectionDomain::create(device));
-  std::vector<verbena::ControlConnection> receivers;
-  for (const auto& listener : job.listeners) {
-    VERBENA_ASSIGN_OR_RETURN(
-        auto control, verbena::ControlConnection::connect("127.0.0.1", listener.port(), job.secret,
-                                                          kTenSecondsNs));
-    receivers.push_back(std::move(control));
-  }
-  VERBENA_ASSIGN_OR_RETURN(
-      auto sender,
-      verbena::open_shuffle_sender(device, domain, std::move(receivers), {.sender = number}));
-  std::istringstream text(kTexts[number]);
-  for (std::string word; text >> word;) {
-    const uint32_t partition = verbena::partition_of(verbena::shuffle_hash(word), kReceivers);
-    VERBENA_RETURN_IF_ERROR(sender->put(partition, word));
-  }
-  return sender->finish();
+template <typename T>
+T must(verbena::Result<T> result) {
+  must(result.status());
+  return std::move(*result);
 }
-
-Status run() {
-  Job job;
-  for (uint32_t i = 0; i < kReceivers; ++i) {
-    VERBENA_ASSIGN_OR_RETURN(auto listener,
-                             verbena::ControlListener::listen("127.0.0.1", 0, job.secret));
-    job.listeners.push_back(std::move(listener));
-  }
-  Status statuses[kReceivers + kSenders];
-  {
-    std::vector<std::jthread> threads;
-    for (uint32_t i = 0; i < kReceivers; ++i) {
-      threads.emplace_back([&, i] { statuses[i] = count_words(job, i); });
-    }
-    for (uint32_t i = 0; i < kSenders; ++i) {
-      threads.emplace_back([&, i] { statuses[kReceivers + i] = send_words(job, i); });
-    }
-  }
-  for (const Status& status : statuses) VERBENA_RETURN_IF_ERROR(status);
-  std::map<std::string, int> all = job.counts[0];
-  for (const auto& [word, count] : job.counts[1]) {
-    if (!all.emplace(word, count).second) std::cout << word << " came to both executors\n";
-  }
-  for (const auto& [word, count] : all) std::cout << word << ": " << count << '\n';
-  return Status::ok_status();
-}
-
-}  // namespace
 
 int main() {
-  const Status status = run();
-  if (!status.ok()) std::cerr << "shuffle: " << status.message() << '\n';
-  return status.ok() ? 0 : 1;
+  const auto secret = verbena::JobSecret::random();
+  const auto device = must(verbena::Device::open("soft0"));
+  const auto domain = must(verbena::ProtectionDomain::create(device));
+  std::vector<verbena::ControlListener> listeners;  // one of each receiver
+  for (uint32_t i = 0; i < kExecutors; ++i) {
+    listeners.push_back(must(verbena::ControlListener::listen("127.0.0.1", 0, secret)));
+  }
+  std::map<std::string, int> counts[kExecutors];
+
+  const auto count_words = [&](uint32_t number) {
+    auto receiver = must(verbena::ShuffleReceiver::expose(
+        device, domain, {.receiver = number, .receivers = kExecutors, .senders = kExecutors}));
+    must(receiver->accept_all(listeners[number], kTenSecondsNs));
+    for (;;) {
+      const auto span = must(receiver->wait_next());
+      if (span.empty()) return;  // all senders have finished
+      span.for_each([&](std::string_view word, bool) { ++counts[number][std::string(word)]; });
+      receiver->release(span);
+    }
+  };
+  const auto send_words = [&](uint32_t number) {
+    std::vector<verbena::ControlConnection> receivers;
+    for (const auto& listener : listeners) {
+      receivers.push_back(must(verbena::ControlConnection::connect("127.0.0.1", listener.port(),
+                                                                   secret, kTenSecondsNs)));
+    }
+    auto sender = must(
+        verbena::open_shuffle_sender(device, domain, std::move(receivers), {.sender = number}));
+    std::istringstream text(kTexts[number]);
+    for (std::string word; text >> word;) {
+      must(sender->put(verbena::partition_of(verbena::shuffle_hash(word), kExecutors), word));
+    }
+    must(sender->finish());
+  };
+  std::vector<std::jthread> threads;
+  for (uint32_t number = 0; number < kExecutors; ++number) {
+    threads.emplace_back(count_words, number);
+    threads.emplace_back(send_words, number);
+  }
+  threads.clear();  // waits for all
+  for (const auto& own : counts) {
+    for (const auto& [word, count] : own) std::cout << word << ": " << count << '\n';
+  }
 }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "src/bench/hashtable/hashtable_workload.h"
+#include "src/bench/join/join_workload.h"
 #include "src/bench/log/log_workload.h"
 #include "src/bench/remote/remote_workload.h"
 #include "src/bench/request_response/request_response_workload.h"
@@ -12,9 +13,13 @@
 namespace verbena::bench {
 
 std::span<const Workload* const> workloads() {
-  static const std::array kWorkloads = {
-      &request_response_workload(), &verbs_workload(), &remote_workload(),
-      &hashtable_workload(),        &log_workload(),   &shuffle_workload()};
+  static const std::array kWorkloads = {&request_response_workload(),
+                                        &verbs_workload(),
+                                        &remote_workload(),
+                                        &hashtable_workload(),
+                                        &log_workload(),
+                                        &shuffle_workload(),
+                                        &join_workload()};
   return kWorkloads;
 }
 

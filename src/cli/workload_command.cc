@@ -90,6 +90,12 @@ CLI::App& group_of(Tool& tool, const bench::WorkloadCommand& texts) {
   CLI::App* group = tool.app.add_subcommand(
       name, "Measure the applications of remote memory, under the loads that they are made for");
   group->require_subcommand(1);
+  std::vector<std::string> examples;
+  for (const bench::Workload* workload : bench::workloads()) {
+    const bench::WorkloadCommand& command = workload->traits().command;
+    if (command.group == texts.group) examples.emplace_back(command.examples.front());
+  }
+  group->footer(examples_text(examples));
   return *group;
 }
 

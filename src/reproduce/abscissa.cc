@@ -32,6 +32,7 @@ constexpr std::array<std::string_view, 1> kRecordSize = {"record-size"};
 constexpr std::array<std::string_view, 1> kRegion = {"region"};
 constexpr std::array<std::string_view, 1> kHot = {"hot"};
 constexpr std::array<std::string_view, 1> kTheta = {"theta"};
+constexpr std::array<std::string_view, 1> kTuples = {"tuples"};
 constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "threads",
                                                     "responder-threads"};
 
@@ -49,6 +50,7 @@ constexpr std::array kAbscissas = {
     Abscissa{"region", nullptr, kRegion},
     Abscissa{"hot", nullptr, kHot},
     Abscissa{"theta", nullptr, kTheta},
+    Abscissa{"tuples", nullptr, kTuples},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},
     Abscissa{"empty-percent", empty_percent, kActive},

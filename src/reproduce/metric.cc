@@ -57,6 +57,19 @@ std::optional<double> rate_per_thread(const json& row) {
   if (!all || !threads || *threads == 0) return std::nullopt;
   return *all / *threads;
 }
+// Of all nodes.
+std::optional<double> rate_per_requester(const json& row) {
+  const auto of_threads = rate_per_thread(row);
+  const auto nodes = number_at(row, "requester_nodes");
+  if (!of_threads || !nodes || *nodes == 0) return std::nullopt;
+  return *of_threads / *nodes;
+}
+// From one operation to the next, of all threads together.
+std::optional<double> interval(const json& row) {
+  const auto per_s = rate(row);
+  if (!per_s || *per_s == 0) return std::nullopt;
+  return 1e9 / *per_s;
+}
 std::optional<double> latency(const json& row) { return number_at(row, "latency_ns", "p50"); }
 std::optional<double> tail_latency(const json& row) { return number_at(row, "latency_ns", "p99"); }
 
@@ -110,6 +123,8 @@ constexpr std::array kMetrics = {
     Metric{"rate", Dimension::kRate, rate},
     Metric{"entry-rate", Dimension::kRate, entry_rate},
     Metric{"rate-per-thread", Dimension::kRate, rate_per_thread},
+    Metric{"rate-per-requester", Dimension::kRate, rate_per_requester},
+    Metric{"interval", Dimension::kTime, interval},
     Metric{"latency", Dimension::kTime, latency},
     Metric{"tail-latency", Dimension::kTime, tail_latency},
     Metric{"requester-cycles", Dimension::kPlain, cycles<'q'>},

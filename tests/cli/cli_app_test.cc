@@ -190,6 +190,35 @@ TEST_P(ApplicationOn, TheShuffleWaitsForItsReceivers) {
   }
 }
 
+// Of both relations each tuple counts; one executor has fewer than the others.
+TEST_P(ApplicationOn, TheJoinFindsEachTupleOnce) {
+  const json rows =
+      measure({"join", "--nodes", "1,2", "--threads", "1,3", "--tuples", "1999", "--tuple-size",
+               "16,200", "--batch", "5", "--method", "all", "--verify"});
+  expect_verified(rows, 2 * 2 * 2 * 4, 2 * 1999);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_DOUBLE_EQ(row.at("result_per_outer_tuple"), 1);
+    EXPECT_GT(row.at("shuffle_ns_per_tuple"), 0);
+    EXPECT_GT(row.at("cycles_per_tuple"), 0);
+  }
+}
+
+TEST_P(ApplicationOn, TheJoinNeedsNoShuffle) {
+  const json rows =
+      measure({"join", "--exchange", "none", "--tuples", "1,5000", "--method", "all", "--verify"});
+  // Methods mean nothing to it.
+  ASSERT_EQ(rows.size(), 2u);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("verified"), true);
+    EXPECT_EQ(row.at("requests_measured"), 2 * row.at("tuples").get<uint64_t>());
+    EXPECT_DOUBLE_EQ(row.at("result_per_outer_tuple"), 1);
+    EXPECT_EQ(row.at("shuffle_ns_per_tuple"), 0);
+    EXPECT_GT(row.at("probe_ns_per_tuple"), 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, ApplicationOn, testing::Values("soft0", "sim:connectx3-40g"),
                          [](const testing::TestParamInfo<const char*>& one) {
                            return std::string(one.param).starts_with("sim:") ? "sim" : "soft";
@@ -199,7 +228,8 @@ TEST(App, ASimulationIsTheSameEveryTime) {
   const std::vector<Arguments> commands = {
       {"hashtable", "--threads", "2", "--keys", "1000"},
       {"log", "--threads", "2", "--readers", "1", "--batch", "4"},
-      {"shuffle", "--threads", "2", "--method", "sgl", "--distribution", "zipfian"}};
+      {"shuffle", "--threads", "2", "--method", "sgl", "--distribution", "zipfian"},
+      {"join", "--nodes", "2", "--tuples", "2000"}};
   for (const Arguments& command : commands) {
     const auto table = [&command] {
       Arguments arguments = command;
@@ -265,7 +295,7 @@ TEST(App, RunsOnTheHostsOfALauncher) {
 TEST(AppErrors, AreOneLineAndNameTheCause) {
   const std::vector<std::pair<Arguments, const char*>> cases = {
       {{}, "subcommand"},
-      {{"tree"}, "there are hashtable, log, shuffle"},
+      {{"tree"}, "there are hashtable, log, shuffle, join"},
       {{"hashtable", "--mix", "a"}, "there are A, B, C, D, E, F, custom and all"},
       {{"hashtable", "--distribution", "normal"}, "there are zipfian, uniform, latest and all"},
       {{"hashtable", "--reads", "101"}, "share of searches in percent 101"},
@@ -292,6 +322,11 @@ TEST(AppErrors, AreOneLineAndNameTheCause) {
        "lower --batch, or choose another --method"},
       {{"shuffle", "--buffer", "1GiB", "--nodes", "64"}, "lower --buffer"},
       {{"shuffle", "--nodes", "64", "--threads", "65"}, "lower --nodes, --threads or --receivers"},
+      {{"join", "--exchange", "none", "--nodes", "2"}, "leave --nodes at 1"},
+      {{"join", "--exchange", "none", "--threads", "2", "--device", "sim:connectx3-40g"},
+       "choose --threads 1"},
+      {{"join", "--tuple-size", "8"}, "tuple size 8"},
+      {{"join", "--tuples", "1000000000", "--tuple-size", "4096"}, "lower --tuples"},
   };
   for (const auto& [options, cause] : cases) {
     const Outcome outcome = run_tool(app(options));

@@ -37,9 +37,10 @@ std::vector<std::string> split(const std::string& text) {
 
 const std::vector<std::string>& all_commands() {
   static const std::vector<std::string> commands = {
-      "",          "devices",       "explain",     "bench",        "verbs", "remote",
-      "app",       "app hashtable", "app log",     "app shuffle",  "demo",  "report",
-      "reproduce", "sim",           "sim explain", "sim profiles", "run",   "completion"};
+      "",          "devices",       "explain",  "bench",       "verbs",        "remote",
+      "app",       "app hashtable", "app join", "app log",     "app shuffle",  "demo",
+      "report",    "reproduce",     "sim",      "sim explain", "sim profiles", "run",
+      "completion"};
   return commands;
 }
 
@@ -95,6 +96,18 @@ TEST(Help, EveryPageHasExamplesAndFitsATerminal) {
     std::istringstream lines(help);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 140u) << line;
   }
+}
+
+TEST(Help, OfAllApplicationsHasAnExampleOfEach) {
+  const std::vector<std::string> examples = examples_of(help_of("app"));
+  std::set<std::string> named;
+  for (const std::string& example : examples) {
+    const std::vector<std::string> words = split(example);
+    ASSERT_GT(words.size(), 2u);
+    EXPECT_EQ(words[0] + " " + words[1], "verbena app");
+    named.insert(words[2]);
+  }
+  EXPECT_THAT(named, testing::UnorderedElementsAre("hashtable", "log", "shuffle", "join"));
 }
 
 class Examples : public testing::TestWithParam<std::string> {};

@@ -9,8 +9,8 @@
 //                                                                     T = S, (i,k) - k
 //   1:M          1 node x S                   Q nodes x S             k - (j,k) for every j
 //   N-to-M       N nodes x S                  Q nodes x T             all with all; each request
-//                                                                     goes to a random one; Q = 0: the
-//                                                                     T are on the N nodes
+//                                                                     goes to a random one
+//   ... of Q = 0 N nodes x S                  the same N nodes x T    the same
 //   M:M          N nodes x S                  the same N nodes x S    (i,k) - (j,k) for every other
 //                                                                     node j
 //

@@ -32,8 +32,8 @@ struct NoPayloads {
 
 // `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout. `Works`
 // makes what the loop does to the payloads: make<kVerify>(phase) returns a vector with one work per
-// target (ClosedLoop). Where it has Status prepare(const Phase&), that makes each phase ready; where
-// it has Status ended(Report&), that adds to the phase's report.
+// target (ClosedLoop). Where it has Status prepare(const Phase&), that makes each phase ready;
+// where it has Status ended(Report&), that adds to the phase's report.
 template <typename Target, typename Works>
 class RequestPhases {
  public:

@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "src/base/runtime.h"
-#include "src/bench/hashtable/key_numbers.h"
 #include "src/bench/load/poll_cost.h"
-#include "src/bench/shuffle/shuffle_mesh.h"
+#include "src/bench/load/zipf_ranks.h"
+#include "src/bench/run/shuffle_connections.h"
 #include "verbena/data_path.h"
 #include "verbena/remote.h"
 

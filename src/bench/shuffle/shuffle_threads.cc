@@ -9,7 +9,7 @@
 #include "src/bench/load/poll_cost.h"
 #include "src/bench/run/application_phases.h"
 #include "src/bench/run/responding_steps.h"
-#include "src/bench/shuffle/shuffle_mesh.h"
+#include "src/bench/run/shuffle_connections.h"
 #include "src/bench/shuffle/shuffle_records.h"
 #include "src/bench/shuffle/shuffle_sends.h"
 #include "src/bench/shuffle/shuffle_settings.h"

@@ -37,9 +37,9 @@ counts and sums; their order means nothing.
 )";
 
 constexpr std::array<std::string_view, 3> kExamples = {
-    "verbena app shuffle --method basic,sp,sgl --batch 1,...,32 --duration 50ms",
-    "verbena app shuffle --threads 2 --receivers 2 --distribution all --duration 50ms --verify",
-    "verbena app shuffle --nodes 8 --threads 2 --receivers 2 --method all --device "
+    "verbena app shuffle --method basic,sp,sgl --batch 1,4,16 --duration 20ms --runs 1",
+    "verbena app shuffle --threads 2 --receivers 2 --distribution all --duration 20ms --verify",
+    "verbena app shuffle --nodes 2,4 --receivers 2 --method all --runs 1 --device "
     "sim:connectx3-40g"};
 
 constexpr std::array<std::string_view, 4> kLineAxes = {"record-size", "batch", "distribution",

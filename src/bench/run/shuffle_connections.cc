@@ -1,4 +1,4 @@
-#include "src/bench/shuffle/shuffle_mesh.h"
+#include "src/bench/run/shuffle_connections.h"
 
 #include <fmt/format.h>
 
