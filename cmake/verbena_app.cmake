@@ -17,6 +17,8 @@ function(verbena_app name)
   add_library(verbena::${name} ALIAS ${library})
   set_target_properties(${library} PROPERTIES OUTPUT_NAME verbena-${name} EXPORT_NAME ${name})
   target_compile_features(${library} PUBLIC cxx_std_20)
+  # Position-independent code calls even the functions of its own file, unless nobody may replace them.
+  target_compile_options(${library} PRIVATE -fno-semantic-interposition)
   target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     PRIVATE ${PROJECT_SOURCE_DIR}/apps)
   target_link_libraries(${library} PUBLIC PkgConfig::IBVERBS ${APP_LINK}

@@ -120,14 +120,14 @@ class StreamEnd {
   uint64_t position = 0;  // with what was left unused
   uint64_t offset = 0;    // of `position` in the ring
 
-  void add(uint64_t bytes, uint64_t buffer_bytes) {
-    ++entries;
+  void add(uint64_t more_entries, uint64_t bytes, uint64_t buffer_bytes) {
+    entries += more_entries;
     position += bytes;
     offset += bytes;
     if (offset == buffer_bytes) offset = 0;
   }
   // The mark that leaves the ring's end unused.
-  void skip(uint64_t buffer_bytes) { add(buffer_bytes - offset, buffer_bytes); }
+  void skip(uint64_t buffer_bytes) { add(1, buffer_bytes - offset, buffer_bytes); }
   bool fits(uint64_t bytes, uint64_t buffer_bytes) const { return offset + bytes <= buffer_bytes; }
 };
 

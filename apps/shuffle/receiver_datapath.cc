@@ -73,8 +73,7 @@ ShuffleSpan Receiver::take_array(Lane& lane, uint32_t number) {
       std::min({lane.known_entries - end.entries, until_end, shape_.max_entries / kSpansPerBuffer});
   ShuffleSpan span = Access::make(number, end, lane.ring_of_records + end.offset);
   const uint64_t bytes = count * shape_.record_bytes;
-  end.entries += count - 1;
-  end.add(bytes, shape_.buffer_bytes);
+  end.add(count, bytes, shape_.buffer_bytes);
   Access::set_length(&span, shape_.record_bytes);
   Access::set_records(&span, static_cast<uint32_t>(count), bytes);
   lane.received.records += count;
@@ -108,8 +107,7 @@ ShuffleSpan Receiver::take_records(Lane& lane, uint32_t number) {
                           std::to_string(shape_.buffer_bytes) + " bytes");
     return {};
   }
-  end.entries += count - 1;
-  end.add(bytes, shape_.buffer_bytes);
+  end.add(count, bytes, shape_.buffer_bytes);
   Access::set_lengths(&span, lengths);
   Access::set_records(&span, count, bytes);
   lane.received.records += count - parts;

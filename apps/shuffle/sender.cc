@@ -21,7 +21,6 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint32_t kOperationsOfBatch = 4;
 constexpr uint32_t kFurtherOperations = 8;
 constexpr uint32_t kPostedAtOnce = 8;
-constexpr uint32_t kSignalInterval = 4;
 
 Status check_options(const ShuffleSenderOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("batch", options.batch, 1, kMostBatch));
@@ -77,6 +76,7 @@ Status Sender::prepare(const Device& device, const ProtectionDomain& domain,
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     VERBENA_RETURN_IF_ERROR(open_lane(device, domain, i));
   }
+  open_lanes_ = partitions();
   return Status::ok_status();
 }
 
@@ -128,6 +128,9 @@ Status Sender::make_memory(const ProtectionDomain& domain, Lane& lane) const {
   VERBENA_RETURN_IF_ERROR(memory.status());
   lane.memory.emplace(std::move(*memory));
   lane.pieces.resize(batch_records_);
+  lane.most_bytes = std::min<uint64_t>(lane.shape.whole_bytes(), lane.shape.max_record_bytes);
+  lane.has_checksum = lane.shape.checksum != 0;
+  lane.least_bytes = lane.shape.has_lengths() ? 0 : lane.shape.record_bytes;
   lane.in_flight.resize(options_.pending);
   return Status::ok_status();
 }
@@ -162,9 +165,16 @@ void Sender::end_connections(const Goodbye& goodbye) {
   }
 }
 
+ShuffleCount Sender::sent(uint32_t partition) const {
+  const Lane& lane = lanes_[partition];
+  ShuffleCount sum = lane.sent;
+  sum.records += lane.batch.records - lane.batch.parts;
+  sum.bytes += lane.batch.bytes;
+  return sum;
+}
 ShuffleCount Sender::sent() const {
   ShuffleCount sum;
-  for (const Lane& lane : lanes_) sum += lane.sent;
+  for (uint32_t i = 0; i < partitions(); ++i) sum += sent(i);
   return sum;
 }
 
@@ -270,6 +280,7 @@ void Sender::lost(Lane& lane, const PeerState& state, const std::string& cause) 
 void Sender::fail(const Status& status, const std::string& root) {
   if (!status_.ok()) return;
   status_ = status;
+  open_lanes_ = 0;
   end_connections({.reason = Reason(root)});
 }
 

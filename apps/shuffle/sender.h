@@ -6,6 +6,10 @@
 // The sender has the same two rings as the receiver: lengths, and records that are copied, lie in
 // them at the places where they will lie there. So their memory is free again when the receiver's
 // is, and nothing else has to be remembered.
+//
+// With kSp, which copies nearly all, batches rather lie at the beginning of the ring of records, as
+// far as WRITEs on their way leave it free: there they stay in the cache, in which they are written
+// and read again.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +42,9 @@ class OwnPages {
   uint64_t size_bytes_ = 0;
 };
 
+// Operations on a region for each that asks for a completion, unless fewer may be on their way.
+inline constexpr uint32_t kSignalInterval = 4;
+
 class Sender final : public ShuffleSender {
  public:
   static Result<std::unique_ptr<ShuffleSender>> open(const Device& device,
@@ -68,7 +75,7 @@ class Sender final : public ShuffleSender {
   uint64_t max_record_bytes(uint32_t partition) const override {
     return lanes_[partition].shape.max_record_bytes;
   }
-  ShuffleCount sent(uint32_t partition) const override { return lanes_[partition].sent; }
+  ShuffleCount sent(uint32_t partition) const override;
   ShuffleCount sent() const override;
   const ShuffleSenderStatistics& statistics() const override { return statistics_; }
 
@@ -83,45 +90,75 @@ class Sender final : public ShuffleSender {
   // What an operation on a region was posted for: its token.
   enum Step : uint64_t { kWrite, kAnnounce, kCredit, kSum };
 
-  // Records that go by one WRITE: they lie one behind the other in the ring.
+  // Records that go by one WRITE: they lie one behind the other in the ring. What a record changes
+  // is as little as can be: its stores wait in the CPU behind those of the copies.
   struct Batch {
+    uint64_t offset = 0;     // in the receiver's ring
+    uint64_t staged_at = 0;  // in the own one, what of it is copied
+    uint64_t bytes = 0;
+    uint64_t most_bytes = 0;  // for which there is space without a gap
+    uint32_t records = 0;
+    uint32_t most_records = 0;
+    uint32_t pieces = 0;          // 0: all of it was copied
+    uint32_t parts = 0;           // records that are not complete
+    uint32_t* lengths = nullptr;  // of its records, if they have some
+    uint64_t first = 0;           // of all that the sender has taken
+
+    bool takes(uint64_t record_bytes) const {
+      return records < most_records && record_bytes <= most_bytes - bytes;
+    }
+    bool is_full() const { return records == most_records || bytes == most_bytes; }
+  };
+
+  // A WRITE of records on its way.
+  struct Flight {
+    uint64_t first = 0;  // record
+    uint64_t staged_at = 0;
+  };
+
+  // A part of the own ring of records.
+  struct Place {
     uint64_t offset = 0;
     uint64_t bytes = 0;
-    uint32_t records = 0;
-    uint32_t pieces = 0;
-    uint64_t first = 0;  // of all that the sender has taken
   };
 
   struct Lane {
+    // Of each record:
+    Batch batch;
+    std::vector<LocalSlice> pieces;
+    char* records = nullptr;  // as in the receiver's region
+    // Complete records of so many bytes can be sent now.
+    uint64_t least_bytes = 0;
+    uint64_t most_bytes = 0;
+    bool in_part = false;  // of a record that was begun
+    bool has_checksum = false;
+
+    // Of each batch:
+    StreamEnd reserved;  // where it begins
+    Released released;   // as far as it is known
+    bool asks_for_credit = false;
+    uint64_t asked_at = 0;  // where `reserved` was then
+    uint64_t written_entries = 0;
+    uint64_t announced_entries = 0;
+    uint64_t announced_position = 0;  // where `reserved` was then
+    uint64_t staged_end = 0;          // of the last batch that was posted
+    uint32_t silent_writes = 0;       // since the last announcement
+    std::vector<Flight> in_flight;
+    uint64_t in_flight_head = 0;
+    uint64_t in_flight_tail = 0;
+    ShuffleCount sent;        // of batches that are written, but the checksum
+    uint64_t part_bytes = 0;  // of the record in parts that was begun
+    bool ended = false;       // its sums are posted
+    bool has_left = false;    // after that: it has all
+
     std::unique_ptr<ControlConnection> control;
     std::string name;
     LaneShape shape;
     LaneLayout layout;
     OwnPages pages;
     std::optional<MemoryRegion> memory;
-    char* records = nullptr;  // as in the receiver's region
     uint32_t* lengths = nullptr;
-    uint64_t lengths_at = 0;  // in `memory`; the records are at 0
-
-    StreamEnd reserved;
-    Released released;  // as far as it is known
-    bool asks_for_credit = false;
-    uint64_t asked_at = 0;  // where `reserved` was then
-    Batch batch;
-    std::vector<LocalSlice> pieces;
-    uint64_t written_entries = 0;
-    uint64_t announced_entries = 0;
-    uint64_t announced_position = 0;  // where `reserved` was then
-    uint32_t silent_writes = 0;       // since the last announcement
-    // WRITEs of records on their way: the first record of each.
-    std::vector<uint64_t> in_flight;
-    uint64_t in_flight_head = 0;
-    uint64_t in_flight_tail = 0;
-    uint64_t part_bytes = 0;  // of the record in parts that was begun
-    bool in_part = false;
-    bool ended = false;     // its sums are posted
-    bool has_left = false;  // after that: it has all
-    ShuffleCount sent;
+    uint64_t lengths_at = 0;               // in `memory`; the records are at 0
     std::unique_ptr<RemoteRegion> region;  // before the memory and the connection
   };
 
@@ -134,6 +171,19 @@ class Sender final : public ShuffleSender {
 
   // --- data path ---
 
+  // A record, or a part of one.
+  struct Source {
+    const char* data = nullptr;
+    uint64_t bytes = 0;
+    const MemoryRegion* memory = nullptr;  // null: not registered
+    uint64_t offset_bytes = 0;             // there
+  };
+  static Source source_of(std::string_view record);
+  static Source source_of(const LocalSlice& record);
+
+  // Takes a record that its lane's open batch has room for. False: it was not looked into why not.
+  template <typename Record>
+  [[gnu::always_inline]] inline bool take_at_once(uint32_t partition, const Record& record);
   template <typename Part>
   PostResult take(uint32_t partition, const Part& part, bool more);
   template <typename Record>
@@ -143,14 +193,15 @@ class Sender final : public ShuffleSender {
   // The same of a record that may go in parts.
   Lane* check_whole(uint32_t partition, uint64_t bytes);
   bool has_credit(const Lane& lane, uint64_t bytes) const;
-  // Makes the lane ready to append an entry: there is space, and room in the batch.
-  bool make_room(Lane& lane, uint64_t bytes);
-  template <typename Part>
-  void append(Lane& lane, const Part& part, bool more);
-  static void append_piece(Lane& lane, const LocalSlice& piece);
-  bool is_full(const Batch& batch) const {
-    return batch.records >= batch_records_ || batch.bytes >= options_.batch_bytes;
-  }
+  // Posts the open batch, and opens one that has room for so many bytes. False: no room, or
+  // status_.
+  bool begin_batch(Lane& lane, uint64_t bytes);
+  // Where a batch of kSp can be copied, up to so many bytes; none while all is on its way.
+  Place place_for(const Lane& lane, uint64_t most_bytes) const;
+  [[gnu::always_inline]] inline void append(Lane& lane, const Source& source, bool more);
+  [[gnu::always_inline]] inline static void append_piece(Lane& lane, const MemoryRegion* memory,
+                                                         uint64_t offset_bytes,
+                                                         uint32_t size_bytes);
   // Whether a batch can be posted, with all that may follow it.
   bool can_post(const Lane& lane) const;
   // Posts the open batch. False: no room, or status_.
@@ -191,6 +242,7 @@ class Sender final : public ShuffleSender {
   std::string why_;
   uint32_t batch_records_ = 1;
   std::vector<Lane> lanes_;
+  uint32_t open_lanes_ = 0;  // all of them while status_ is ok and finish() has not returned
   uint64_t taken_ = 0;
   bool finished_ = false;
   ShuffleSenderStatistics statistics_;

@@ -15,12 +15,8 @@ constexpr uint64_t kSharesOfBuffer = 8;
 constexpr uint32_t kMostOperationsOfBatch = 5;
 constexpr uint32_t kSums = 4;
 
-std::string_view bytes_of(std::string_view part) { return part; }
-std::string_view bytes_of(const LocalSlice& slice) {
-  return {static_cast<const char*>(slice.memory->address()) + slice.offset_bytes, slice.size_bytes};
-}
-uint64_t size_of(std::string_view part) { return part.size(); }
-uint64_t size_of(const LocalSlice& slice) { return slice.size_bytes; }
+uint64_t size_of(std::string_view record) { return record.size(); }
+uint64_t size_of(const LocalSlice& record) { return record.size_bytes; }
 std::string_view part_of(std::string_view record, uint64_t from, uint64_t bytes) {
   return record.substr(from, bytes);
 }
@@ -38,31 +34,62 @@ bool is_inside(const LocalSlice& slice) {
 
 // --- from the caller ---
 
+Sender::Source Sender::source_of(std::string_view record) {
+  return {.data = record.data(), .bytes = record.size()};
+}
+Sender::Source Sender::source_of(const LocalSlice& record) {
+  return {.data = static_cast<const char*>(record.memory->address()) + record.offset_bytes,
+          .bytes = record.size_bytes,
+          .memory = record.memory,
+          .offset_bytes = record.offset_bytes};
+}
+
+template <typename Record>
+bool Sender::take_at_once(uint32_t partition, const Record& record) {
+  if (partition >= open_lanes_ || !is_inside(record)) [[unlikely]]
+    return false;
+  Lane& lane = lanes_[partition];
+  const Source source = source_of(record);
+  if (source.bytes < lane.least_bytes || source.bytes > lane.most_bytes || lane.in_part ||
+      !lane.batch.takes(source.bytes)) [[unlikely]] {
+    return false;
+  }
+  append(lane, source, false);
+  // If there is no room for it yet, the next one tries again.
+  if (lane.batch.is_full()) [[unlikely]]
+    post_batch(lane);
+  return true;
+}
+
 template <typename Part>
 PostResult Sender::take(uint32_t partition, const Part& part, bool more) {
   const uint64_t bytes = size_of(part);
   Lane* const lane = check(partition, bytes, more);
-  if (lane == nullptr) [[unlikely]]
-    return PostResult::kFailed;
-  if (!is_inside(part)) [[unlikely]] {
+  if (lane == nullptr) return PostResult::kFailed;
+  if (!is_inside(part)) {
     refuse_slice(partition, bytes);
     return PostResult::kFailed;
   }
-  if (!make_room(*lane, bytes)) {
+  if (!lane->batch.takes(bytes) && !begin_batch(*lane, bytes)) {
     ++statistics_.would_block;
     if (check_.due(PeerCheck::kIdle)) look_after_receivers();
     return status_.ok() ? PostResult::kWouldBlock : PostResult::kFailed;
   }
-  append(*lane, part, more);
-  // If there is no room for it yet, the next one tries again.
-  if (is_full(lane->batch)) post_batch(*lane);
+  append(*lane, source_of(part), more);
+  lane->part_bytes = more ? lane->part_bytes + bytes : 0;
+  lane->in_part = more;
+  if (lane->batch.is_full()) post_batch(*lane);
   return PostResult::kPosted;
 }
 
 PostResult Sender::send_part(uint32_t partition, std::string_view part, bool more) {
+  if (!more && take_at_once(partition, part)) [[likely]]
+    return PostResult::kPosted;
   return take(partition, part, more);
 }
 PostResult Sender::send_part(uint32_t partition, const LocalSlice& part, bool more) {
+  if (!more && take_at_once(partition, part)) [[likely]]
+    return PostResult::kPosted;
   return take(partition, part, more);
 }
 
@@ -94,14 +121,18 @@ Status Sender::put_record(uint32_t partition, const Record& record) {
 }
 
 Status Sender::put(uint32_t partition, std::string_view record) {
+  if (take_at_once(partition, record)) [[likely]]
+    return Status::ok_status();
   return put_record(partition, record);
 }
 Status Sender::put(uint32_t partition, const LocalSlice& record) {
+  if (take_at_once(partition, record)) [[likely]]
+    return Status::ok_status();
   return put_record(partition, record);
 }
 
 Sender::Lane* Sender::check(uint32_t partition, uint64_t bytes, bool more) {
-  if (!status_.ok() || finished_ || partition >= lanes_.size()) [[unlikely]]
+  if (partition >= open_lanes_) [[unlikely]]
     return refuse_partition(partition);
   Lane& lane = lanes_[partition];
   const LaneShape& shape = lane.shape;
@@ -124,7 +155,10 @@ bool Sender::has_credit(const Lane& lane, uint64_t bytes) const {
          lane.reserved.entries + entries - lane.released.entries <= lane.shape.max_entries;
 }
 
-bool Sender::make_room(Lane& lane, uint64_t bytes) {
+bool Sender::begin_batch(Lane& lane, uint64_t bytes) {
+  if (!post_batch(lane)) return false;
+  // Of so many, one at least has asked for a completion.
+  if (lane.in_flight_tail - lane.in_flight_head >= kSignalInterval) collect(lane);
   if (!has_credit(lane, bytes)) [[unlikely]] {
     // The receiver has to see what it is to release.
     if (!push(lane) || !ask_for_credit(lane)) return false;
@@ -133,18 +167,51 @@ bool Sender::make_room(Lane& lane, uint64_t bytes) {
     if (lane.asks_for_credit) collect(lane);
     if (!status_.ok() || !has_credit(lane, bytes)) return false;
   }
-  const bool fits = lane.reserved.fits(bytes, lane.shape.buffer_bytes);
-  const Batch& batch = lane.batch;
-  // The ring's beginning is not behind its end.
-  const bool goes_on = fits && batch.offset + batch.bytes == lane.reserved.offset;
-  const bool ends_batch = batch.records > 0 && (!goes_on || is_full(batch) ||
-                                                batch.bytes + bytes > options_.batch_bytes);
-  if (ends_batch && !post_batch(lane)) return false;
-  if (!fits) {
-    lane.lengths[lane.reserved.entries % lane.shape.max_entries] = kSkip;
-    lane.reserved.skip(lane.shape.buffer_bytes);
+  const LaneShape& shape = lane.shape;
+  StreamEnd& begin = lane.reserved;
+  if (!begin.fits(bytes, shape.buffer_bytes)) {
+    lane.lengths[begin.entries % shape.max_entries] = kSkip;
+    begin.skip(shape.buffer_bytes);
   }
+  const uint64_t entry = begin.entries % shape.max_entries;
+  const uint64_t free_bytes = shape.buffer_bytes - (begin.position - lane.released.position);
+  const uint64_t free_entries = shape.max_entries - (begin.entries - lane.released.entries);
+  // The rings' beginnings are not behind their ends.
+  const uint64_t most_records =
+      std::min<uint64_t>({batch_records_, free_entries, shape.max_entries - entry});
+  uint64_t most_bytes = std::min({std::max<uint64_t>(options_.batch_bytes, bytes), free_bytes,
+                                  shape.buffer_bytes - begin.offset});
+  Place place = {begin.offset, most_bytes};
+  if (method_ == ShuffleMethod::kSp) {
+    if (!shape.has_lengths()) most_bytes = std::min(most_bytes, most_records * shape.record_bytes);
+    place = place_for(lane, most_bytes);
+    if (place.bytes < bytes) {
+      collect(lane);
+      place = place_for(lane, most_bytes);
+      if (!status_.ok() || place.bytes < bytes) return false;
+    }
+  }
+  lane.batch = {.offset = begin.offset,
+                .staged_at = place.offset,
+                .most_bytes = place.bytes,
+                .most_records = static_cast<uint32_t>(most_records),
+                .lengths = shape.has_lengths() ? lane.lengths + entry : nullptr,
+                .first = taken_};
   return true;
+}
+
+Sender::Place Sender::place_for(const Lane& lane, uint64_t most_bytes) const {
+  const uint64_t buffer_bytes = lane.shape.buffer_bytes;
+  if (lane.in_flight_head == lane.in_flight_tail) return {0, most_bytes};
+  const uint64_t oldest = lane.in_flight[lane.in_flight_head % lane.in_flight.size()].staged_at;
+  uint64_t free_end = oldest;
+  if (lane.staged_end > oldest) {
+    if (oldest >= most_bytes) return {0, most_bytes};
+    const uint64_t behind = buffer_bytes - lane.staged_end;
+    if (behind < most_bytes && behind < oldest) return {0, oldest};
+    free_end = buffer_bytes;
+  }
+  return {lane.staged_end, std::min(free_end - lane.staged_end, most_bytes)};
 }
 
 bool Sender::ask_for_credit(Lane& lane) {
@@ -173,47 +240,37 @@ void Sender::take_credit(Lane& lane, const RemoteCompletion& completion) {
 
 // --- batches ---
 
-void Sender::append_piece(Lane& lane, const LocalSlice& piece) {
+void Sender::append_piece(Lane& lane, const MemoryRegion* memory, uint64_t offset_bytes,
+                          uint32_t size_bytes) {
   Batch& batch = lane.batch;
-  if (batch.pieces > 0) {
-    // Records that were copied lie one behind the other.
-    LocalSlice& last = lane.pieces[batch.pieces - 1];
-    if (last.memory == piece.memory && last.offset_bytes + last.size_bytes == piece.offset_bytes) {
-      last.size_bytes += piece.size_bytes;
-      return;
-    }
-  }
-  lane.pieces[batch.pieces++] = piece;
+  LocalSlice& piece = lane.pieces[batch.pieces++];
+  piece.memory = memory;
+  piece.offset_bytes = offset_bytes;
+  piece.size_bytes = size_bytes;
 }
 
-template <typename Part>
-void Sender::append(Lane& lane, const Part& part, bool more) {
-  const std::string_view bytes = bytes_of(part);
-  const auto size = static_cast<uint32_t>(bytes.size());
+void Sender::append(Lane& lane, const Source& source, bool more) {
+  const auto size = static_cast<uint32_t>(source.bytes);
   Batch& batch = lane.batch;
-  if (batch.records == 0) batch = {.offset = lane.reserved.offset, .first = taken_};
-  LocalSlice piece = {&*lane.memory, lane.reserved.offset, size};
-  bool copies = true;
-  if constexpr (std::is_same_v<Part, LocalSlice>) {
-    copies = method_ == ShuffleMethod::kSp && size <= options_.batch_bytes;
-    if (!copies) piece = part;
-  }
-  if (size > 0) {
-    if (copies) copy_bytes(lane.records + lane.reserved.offset, bytes.data(), size);
-    append_piece(lane, piece);
-  }
-  if (lane.shape.has_lengths()) {
-    lane.lengths[lane.reserved.entries % lane.shape.max_entries] = size | (more ? kMore : 0);
-  }
-  lane.reserved.add(size, lane.shape.buffer_bytes);
+  const uint64_t at = batch.staged_at + batch.bytes;
+  if (batch.lengths != nullptr) batch.lengths[batch.records] = size | (more ? kMore : 0);
   ++batch.records;
   batch.bytes += size;
+  if (more) ++batch.parts;
   ++taken_;
-  lane.part_bytes = more ? lane.part_bytes + size : 0;
-  lane.in_part = more;
-  lane.sent.records += more ? 0 : 1;
-  lane.sent.bytes += size;
-  if (lane.shape.checksum != 0) lane.sent.checksum += shuffle_hash(bytes);
+  if (lane.has_checksum) lane.sent.checksum += shuffle_hash({source.data, size});
+  if (size == 0) return;
+  if (source.memory == nullptr || (method_ == ShuffleMethod::kSp && size <= options_.batch_bytes)) {
+    // Records that were copied lie one behind the other.
+    if (batch.pieces > 0) append_piece(lane, &*lane.memory, at, size);
+    copy_bytes(lane.records + at, source.data, size);
+  } else {
+    if (batch.pieces == 0 && at > batch.staged_at) {
+      append_piece(lane, &*lane.memory, batch.staged_at,
+                   static_cast<uint32_t>(at - batch.staged_at));
+    }
+    append_piece(lane, source.memory, source.offset_bytes, size);
+  }
 }
 
 bool Sender::posted(Lane& lane, PostResult result) {
@@ -232,23 +289,30 @@ bool Sender::post_records(Lane& lane) {
   const Batch& batch = lane.batch;
   if (batch.bytes == 0) return true;
   const uint64_t to = lane.layout.records_at() + batch.offset;
+  const LocalSlice copied = {&*lane.memory, batch.staged_at, static_cast<uint32_t>(batch.bytes)};
   const PostResult result =
-      batch.pieces == 1 ? lane.region->post_write(to, lane.pieces.front(), kWrite)
-                        : lane.region->post_writev(to, std::span(lane.pieces).first(batch.pieces),
-                                                   kWrite, VectorMethod::kSgl);
+      batch.pieces <= 1
+          ? lane.region->post_write(to, batch.pieces == 0 ? copied : lane.pieces.front(), kWrite)
+          : lane.region->post_writev(to, std::span(lane.pieces).first(batch.pieces), kWrite,
+                                     VectorMethod::kSgl);
   if (!posted(lane, result)) return false;
-  lane.in_flight[lane.in_flight_tail++ % lane.in_flight.size()] = batch.first;
+  lane.in_flight[lane.in_flight_tail++ % lane.in_flight.size()] = {batch.first, batch.staged_at};
+  lane.staged_end = batch.staged_at + batch.bytes;
   ++statistics_.writes;
   return true;
 }
 
 bool Sender::post_batch(Lane& lane) {
-  if (lane.batch.records == 0) return true;
+  const Batch& batch = lane.batch;
+  if (batch.records == 0) return true;
   if (!can_post(lane)) {
     collect(lane);
     if (!status_.ok() || !can_post(lane)) return false;
   }
   if (!post_records(lane)) return false;
+  lane.reserved.add(batch.records, batch.bytes, lane.shape.buffer_bytes);
+  lane.sent.records += batch.records - batch.parts;
+  lane.sent.bytes += batch.bytes;
   lane.batch = {};
   lane.written_entries = lane.reserved.entries;
   const uint64_t share_bytes = lane.shape.buffer_bytes / kSharesOfBuffer;
@@ -355,7 +419,7 @@ uint64_t Sender::completed() const {
   if (finished_) return least;
   for (const Lane& lane : lanes_) {
     if (lane.in_flight_head < lane.in_flight_tail) {
-      least = std::min(least, lane.in_flight[lane.in_flight_head % lane.in_flight.size()]);
+      least = std::min(least, lane.in_flight[lane.in_flight_head % lane.in_flight.size()].first);
     } else if (lane.batch.records > 0) {
       least = std::min(least, lane.batch.first);
     }
@@ -397,6 +461,7 @@ Status Sender::finish() {
     }
   }
   finished_ = true;
+  open_lanes_ = 0;
   end_connections({.finished = 1});
   return Status::ok_status();
 }

@@ -49,6 +49,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,9 +68,49 @@ namespace verbena {
 
 // --- the rule ---
 
+namespace internal {
+
+// Every bit of the product's halves depends on all bits below it, and on all above.
+inline uint64_t shuffle_fold(uint64_t a, uint64_t b) {
+  const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+// Keys are read by the CPU alone, which nothing has to count.
+inline uint64_t shuffle_word(const char* at, size_t bytes = sizeof(uint64_t)) {
+  uint64_t word = 0;
+  std::memcpy(&word, at, bytes);  // NOLINT(conventions): a load
+  return word;
+}
+
+}  // namespace internal
+
 // A hash of a key, the same in all processes. 64 well mixed bits; not for secrets. About 1 ns for 8
-// bytes.
-uint64_t shuffle_hash(std::string_view key);
+// bytes; here, so that it becomes a few instructions where the compiler knows the key's size.
+inline uint64_t shuffle_hash(std::string_view key) {
+  // Odd, with bits in no pattern: the fractions of the square roots of 2, 3 and 5.
+  constexpr uint64_t kFirst = 0x6a09e667f3bcc909u;
+  constexpr uint64_t kSecond = 0xbb67ae8584caa73bu;
+  constexpr uint64_t kThird = 0x3c6ef372fe94f82bu;
+  const char* at = key.data();
+  size_t left = key.size();
+  // Two chains, so that the multiplications of long keys overlap.
+  uint64_t first = kFirst + left * kSecond;
+  uint64_t second = kSecond;
+  while (left >= 16) {
+    first = internal::shuffle_fold(first ^ internal::shuffle_word(at), kThird);
+    second = internal::shuffle_fold(second ^ internal::shuffle_word(at + 8), kFirst);
+    at += 16;
+    left -= 16;
+  }
+  if (left >= 8) {
+    first = internal::shuffle_fold(first ^ internal::shuffle_word(at), kThird);
+    at += 8;
+    left -= 8;
+  }
+  if (left > 0) second = internal::shuffle_fold(second ^ internal::shuffle_word(at, left), kFirst);
+  return internal::shuffle_fold(first ^ kSecond,
+                                internal::shuffle_fold(second ^ first, kThird) | 1);
+}
 // The partition, 0 to `partitions` - 1, that a hash belongs to: by its upper bits, so its lower
 // ones can serve a hash table in the partition.
 inline uint32_t partition_of(uint64_t hash, uint32_t partitions) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "src/bench/baselines/echo.h"
 #include "src/bench/baselines/external.h"
 #include "src/bench/baselines/ping_pong.h"
+#include "src/bench/baselines/records.h"
 #include "src/bench/baselines/rpc_echo.h"
 #include "src/bench/result/result_file.h"
 #include "src/bench/result/statistics.h"
@@ -54,6 +56,8 @@ constexpr const char* kGigabyte = "registration of 1 GiB";
 
 constexpr const char* kLog = "log, 64 B entries in batches of 32";
 constexpr const char* kFile = "file append by writev(), 64 B entries in batches of 32";
+constexpr const char* kShuffle = "shuffle, 256 B records to 4 receivers";
+constexpr const char* kRecordCopy = "memcpy, 256 B records to 4 places";
 constexpr const char* kEntryUnit = "M entries/s";
 constexpr uint32_t kStorePending = 32;
 
@@ -102,6 +106,9 @@ void add_applications(const CpuPair& cpus, uint64_t trips, std::vector<Contender
   };
   list.push_back({kLog, kEntryUnit, millions(log_rate)});
   list.push_back({kFile, kEntryUnit, millions(file_append_rate)});
+  const uint64_t slices = std::max<uint64_t>(trips / 4000, 10);
+  list.push_back({kShuffle, "B/s", [=] { return shuffle_bandwidth(cpus, slices); }});
+  list.push_back({kRecordCopy, "B/s", [=] { return record_copy_bandwidth(cpus, slices); }});
 }
 
 void add_application_targets(std::vector<Target>& list) {
@@ -123,6 +130,11 @@ void add_application_targets(std::vector<Target>& list) {
   list.push_back({.name = fmt::format("{} against a file", kLog),
                   .ours = kLog,
                   .peer = kFile,
+                  .limit = 0.5,
+                  .at_least = true});
+  list.push_back({.name = fmt::format("{} against memcpy, bandwidth", kShuffle),
+                  .ours = kShuffle,
+                  .peer = kRecordCopy,
                   .limit = 0.5,
                   .at_least = true});
 }

@@ -157,27 +157,6 @@ int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   return 0;
 }
 
-bool push_completion(Cq& cq, const Completion& completion) {
-  bool kept = false;
-  {
-    const OwnerLock::Guard guard(cq.lock);
-    if (cq.overrun) [[unlikely]]
-      return false;
-    kept = !cq.completions.full();
-    if (kept) [[likely]] {
-      cq.completions.push(completion);
-    } else {
-      cq.overrun = true;
-    }
-  }
-  if (!kept) [[unlikely]] {
-    raise_event(cq.verbs.context, IBV_EVENT_CQ_ERR, &cq);
-    return false;
-  }
-  if (cq.channel != nullptr) ring_own_channel(cq, completion.status != IBV_WC_SUCCESS);
-  return true;
-}
-
 namespace {
 
 // Whether the queue was armed for this arrival; disarms it.

@@ -222,9 +222,6 @@ int req_notify_cq(ibv_cq*, int solicited_only);                // completion_dat
 // is due. Holds send_lock.
 void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status,
                    uint32_t size_bytes);
-// Adds a completion of own work. Returns false, and puts the queue into overrun, if there is no
-// room.
-bool push_completion(Cq& cq, const Completion& completion);
 // Tells a sleeping owner that something arrived: of a peer's queue, of an own one.
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited);
 void ring_own_channel(Cq& cq, bool solicited);

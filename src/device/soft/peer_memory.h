@@ -19,10 +19,16 @@ enum class Copy : uint8_t {
   kMisfit,   // there is less room than there was said to be
 };
 
+// What a gather list writes is prefetched, unless it would push itself out of the nearest cache.
+inline constexpr uint32_t kPrefetchedBytes = 16 * 1024;
+
 // Writes all pieces to consecutive bytes of the peer, the last byte last. At most
 // RegionView::at_once_bytes.
 inline void write_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
   std::byte* at = view.base + offset;
+  if (pieces.count > 1 && pieces.size_bytes <= kPrefetchedBytes) {
+    prefetch_for_write(at, pieces.size_bytes);
+  }
   for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
     copy_bytes(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
     at += pieces.list[i].size_bytes;

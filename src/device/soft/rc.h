@@ -11,10 +11,21 @@ namespace verbena::soft {
 
 enum class Outcome : uint8_t { kDone, kWaitReceiver, kWaitPeer, kError };
 
-struct Execution {
-  Outcome outcome;
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  uint32_t size_bytes = 0;
+// In one word, which is returned in a register: what is put together in memory and read again as a
+// whole waits until all bytes that were copied before it have left the store buffer.
+class Execution {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): an outcome is one
+  constexpr Execution(Outcome outcome, ibv_wc_status status = IBV_WC_SUCCESS,
+                      uint32_t size_bytes = 0)
+      : word_(uint64_t{size_bytes} << 32 | uint64_t{status} << 8 | static_cast<uint8_t>(outcome)) {}
+
+  constexpr Outcome outcome() const { return static_cast<Outcome>(word_ & 0xff); }
+  constexpr ibv_wc_status status() const { return static_cast<ibv_wc_status>(word_ >> 8 & 0xff); }
+  constexpr uint32_t size_bytes() const { return static_cast<uint32_t>(word_ >> 32); }
+
+ private:
+  uint64_t word_;
 };
 
 // All hold send_lock, but for those that say otherwise.
@@ -41,7 +52,7 @@ void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
 // Does the work or says what it waits for.
 Execution execute(Qp& qp, const ibv_send_wr& wr);
 // Completes the request, and draws the consequences of an error.
-void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution);
+void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution);
 
 // Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others.
 void enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Outcome outcome);

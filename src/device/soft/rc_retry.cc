@@ -70,8 +70,9 @@ void retry_waiting(Qp& qp) {
   while (!qp.waiting.empty() && qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTS) {
     const WaitingSend& first = qp.waiting.front();
     Execution execution = execute(qp, first.wr);
-    if (execution.outcome == Outcome::kWaitReceiver || execution.outcome == Outcome::kWaitPeer) {
-      const Reason reason = reason_of(execution.outcome);
+    if (execution.outcome() == Outcome::kWaitReceiver ||
+        execution.outcome() == Outcome::kWaitPeer) {
+      const Reason reason = reason_of(execution.outcome());
       start_waiting(qp, reason);
       const uint64_t now = now_ns();
       qp.waiting.last_retry_ns.store(now, std::memory_order_relaxed);

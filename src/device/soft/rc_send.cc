@@ -123,8 +123,8 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
     } else if (const Copy copied = write_peer_in_parts(qp, *view, offset, pieces);
                copied != Copy::kDone) {
       const Execution execution = ended(copied);
-      return with_immediate && execution.outcome == Outcome::kError
-                 ? refuse_immediate(qp, taken, execution.status)
+      return with_immediate && execution.outcome() == Outcome::kError
+                 ? refuse_immediate(qp, taken, execution.status())
                  : execution;
     }
   }
@@ -225,14 +225,14 @@ Execution execute(Qp& qp, const ibv_send_wr& wr) {
     return {Outcome::kWaitPeer};
   const Execution execution = execute_verb(qp, wr);
   // While the flight lasts, the peer's queue pair is there to be told.
-  if (execution.outcome == Outcome::kError) [[unlikely]]
-    blame_for(qp, wr, execution.status);
+  if (execution.outcome() == Outcome::kError) [[unlikely]]
+    blame_for(qp, wr, execution.status());
   return execution;
 }
 
-void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, const Execution& execution) {
-  complete_send(qp, wr, position, execution.status, execution.size_bytes);
-  if (execution.outcome == Outcome::kError) [[unlikely]] {
+void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution) {
+  complete_send(qp, wr, position, execution.status(), execution.size_bytes());
+  if (execution.outcome() == Outcome::kError) [[unlikely]] {
     fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
   }
 }
@@ -242,10 +242,10 @@ void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   if (!qp.waiting.empty()) [[unlikely]]
     return enqueue_waiting(qp, wr, position, Outcome::kWaitPeer);
   const Execution execution = execute(qp, wr);
-  if (execution.outcome == Outcome::kDone || execution.outcome == Outcome::kError) [[likely]] {
+  if (execution.outcome() == Outcome::kDone || execution.outcome() == Outcome::kError) [[likely]] {
     return finish_send(qp, wr, position, execution);
   }
-  enqueue_waiting(qp, wr, position, execution.outcome);
+  enqueue_waiting(qp, wr, position, execution.outcome());
 }
 
 }  // namespace verbena::soft

@@ -32,6 +32,30 @@ bool well_formed(const Qp& qp, const ibv_send_wr& wr) {
   return size_bytes <= kMaxMessageBytes && !(is_inline && size_bytes > qp.init.cap.max_inline_data);
 }
 
+// Adds a completion of own work. Returns false, and puts the queue into overrun, if there is no
+// room. Compiled into its caller: a completion that is put together in memory and then copied waits
+// until all bytes that were copied before it have left the store buffer.
+inline bool push_completion(Cq& cq, const Completion& completion) {
+  bool kept = false;
+  {
+    const OwnerLock::Guard guard(cq.lock);
+    if (cq.overrun) [[unlikely]]
+      return false;
+    kept = !cq.completions.full();
+    if (kept) [[likely]] {
+      cq.completions.push(completion);
+    } else {
+      cq.overrun = true;
+    }
+  }
+  if (!kept) [[unlikely]] {
+    raise_event(cq.verbs.context, IBV_EVENT_CQ_ERR, &cq);
+    return false;
+  }
+  if (cq.channel != nullptr) ring_own_channel(cq, completion.status != IBV_WC_SUCCESS);
+  return true;
+}
+
 int post_one(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) [[unlikely]]
