@@ -149,7 +149,7 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
         return not_a_row();
       }
       // Offsets of 32 bits have a sign.
-      if (!wide && column.bytes.size() + value.size() > INT32_MAX) return not_a_row;
+      if (!wide && column.bytes.size() + value.size() > INT32_MAX) return not_a_row();
       column.bytes.insert(column.bytes.end(), value.begin(), value.end());
       if (batch_rows_ == 0) column.values.resize(column.type.offset_bytes());
       if (wide) {
