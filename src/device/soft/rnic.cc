@@ -34,6 +34,7 @@ PageShare::Sharing pages_sharing(Sharing sharing) {
 
 // The RNIC is the parent's: the child may neither use it nor, at exit, remove its traces.
 void forget_in_child() {
+  forks.fetch_add(1, std::memory_order_relaxed);
   if (Rnic* rnic = instance.exchange(nullptr)) rnic->abandon();
 }
 
