@@ -17,7 +17,7 @@ int refuse_invalid(const char* name) {
 
 int refuse_inherited(const char* name) {
   return fail(EPERM, fmt::format("soft0: this {} is of the process that this one was forked from; "
-                                 "leave it to that, and open the device anew after fork()",
+                                 "leave it to that, and open the device anew here",
                                  name));
 }
 
