@@ -38,9 +38,10 @@ TEST(RegisteredMemoryTest, IsAsZeroAsJemallocTakesForGranted) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
 }
 
-TEST(RegisteredMemoryTest, AForkedChildLeavesTheAllocatorAlone) {
+TEST(RegisteredMemoryTest, AForkedChildLeavesAllocatorAndObjectsAlone) {
   const Outcome outcome = run_program({}, "registered_memory_fork_process");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(outcome.err, "");
 }
 
 }  // namespace

@@ -101,6 +101,7 @@ Status verbs_error(const VerbsControl& control, std::string_view what, int error
 }
 
 void internal::log_not_destroyed(const char* kind, const VerbsControl& control, int error) {
+  if (error == EPERM) return;  // a forked child leaves what is its parent's
   log_warning("{}",
               verbs_error(control, fmt::format("a {} was not destroyed", kind), error).message());
 }

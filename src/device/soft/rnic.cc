@@ -34,6 +34,7 @@ PageShare::Sharing pages_sharing(Sharing sharing) {
 
 // The RNIC is the parent's: the child may neither use it nor, at exit, remove its traces.
 void forget_in_child() {
+  forks.fetch_add(1, std::memory_order_relaxed);
   if (Rnic* rnic = instance.exchange(nullptr)) rnic->abandon();
 }
 
@@ -200,8 +201,11 @@ Status Rnic::take_from_peers(const RegionEntry& region) {
                        [](const PeerFlight& flight) { return flight.over(); });
   };
   const std::string who = describe(flights);
-  const Status cut = pages_->cut_off(reinterpret_cast<void*>(address), length_bytes,
-                                     pages_sharing(sharing), {gone_on, who});
+  const Status cut =
+      sharing == Sharing::kSegment
+          ? Status(StatusCode::kUnavailable, "it is a System V segment, which peers attach")
+          : pages_->cut_off(reinterpret_cast<void*>(address), length_bytes, pages_sharing(sharing),
+                            {gone_on, who});
   if (cut.ok()) return cut;
   return {StatusCode::kUnavailable,
           fmt::format("soft0: {} is stopped in the middle of an access to this memory, which "

@@ -15,10 +15,15 @@ int refuse_invalid(const char* name) {
                           name));
 }
 
+int refuse_inherited(const char* name) {
+  return fail(EPERM, fmt::format("soft0: this {} is of the process that this one was forked from; "
+                                 "leave it to that, and open the device anew here",
+                                 name));
+}
+
 int check_valid_context(const ibv_context* verbs) {
   if (verbs == nullptr) return refuse_invalid(Context::kName);
-  const Context& context = as_context(const_cast<ibv_context*>(verbs));
-  return context.validity.word == validity_word(&context) ? 0 : refuse_invalid(Context::kName);
+  return check_word(as_context(const_cast<ibv_context*>(verbs)));
 }
 
 bool count_in(std::atomic<uint32_t>& count, uint32_t limit, const char* name) {

@@ -10,6 +10,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,10 +26,14 @@ struct Validity {
   const ibv_context* context = nullptr;
 };
 
-// Of each kind and place another one: a copy of an object elsewhere is none.
+// How many processes this one descends from by fork(), since the software RNIC was first opened.
+// What these made is not this process's: its RNIC is another one.
+inline std::atomic<uint32_t> forks{0};
+
+// Of each kind, place and process another one: a copy of an object elsewhere is none.
 template <typename Object>
-uint64_t validity_word(const Object* object) {
-  uint64_t word = 0x9e3779b97f4a7c15;
+uint64_t validity_word(const Object* object, uint32_t process) {
+  uint64_t word = 0x9e3779b97f4a7c15 + process;
   for (const char* at = Object::kName; *at != '\0'; ++at) {
     word = (word ^ static_cast<uint64_t>(*at)) * 0x100000001b3;
   }
@@ -38,20 +43,36 @@ uint64_t validity_word(const Object* object) {
 // The last step of making an object.
 template <typename Object>
 void make_valid(Object& object, const ibv_context* context) {
-  object.validity = {validity_word(&object), context};
+  object.validity = {validity_word(&object, forks.load(std::memory_order_relaxed)), context};
 }
 
-// Sets errno and last_error(), and returns errno: `name` is what the object should have been.
+// Set errno and last_error(), and return errno: `name` is what the object should have been, or is
+// in the process that this one is a child of.
 int refuse_invalid(const char* name);
+int refuse_inherited(const char* name);
 
-// 0 if it is a living object, else EINVAL, with a line in last_error(): if (const int error =
-// check_valid<Cq>(verbs); error != 0) return error;
+template <typename Object>
+int check_word(const Object& object) {
+  uint32_t process = forks.load(std::memory_order_relaxed);
+  if (object.validity.word == validity_word(&object, process)) return 0;
+  while (process > 0) {
+    if (object.validity.word == validity_word(&object, --process)) {
+      return refuse_inherited(Object::kName);
+    }
+  }
+  return refuse_invalid(Object::kName);
+}
+
+// 0 if it is a living object, else EINVAL, or EPERM if it is one of a process that this one was
+// forked from, with a line in last_error(): if (const int error = check_valid<Cq>(verbs); error !=
+// 0) return error;
 template <typename Object, typename Public>
 int check_valid(const Public* verbs) {
   const auto* object = reinterpret_cast<const Object*>(verbs);
-  const bool valid = object != nullptr && object->validity.word == validity_word(object) &&
-                     verbs->context == object->validity.context;
-  return valid ? 0 : refuse_invalid(Object::kName);
+  if (object == nullptr || verbs->context != object->validity.context) {
+    return refuse_invalid(Object::kName);
+  }
+  return check_word(*object);
 }
 
 // Destroys `object` (which new made) but for its shell. `prepare` makes the shell refuse what does

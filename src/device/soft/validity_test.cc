@@ -30,6 +30,19 @@ TEST(ValidityTest, TellsLivingObjectsFromOthers) {
   EXPECT_NE(std::string(last_error()).find("not a protection domain"), std::string::npos);
 }
 
+TEST(ValidityTest, ObjectsAreOfTheProcessThatMadeThem) {
+  ibv_context context{};
+  Region region;
+  region.verbs.context = &context;
+  make_valid(region, &context);
+  forks.fetch_add(2);  // as in a child's child
+  EXPECT_EQ(check_valid<Region>(&region.verbs), EPERM);
+  EXPECT_NE(std::string(last_error()).find("forked"), std::string::npos) << last_error();
+  make_valid(region, &context);
+  EXPECT_EQ(check_valid<Region>(&region.verbs), 0);
+  forks.fetch_sub(2);
+}
+
 TEST(ValidityTest, WritesBeyondTheHeadAreNoticed) {
   ibv_context context{};
   Region region;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -266,6 +268,25 @@ TEST_F(StandingPeerTest, MemoryThatIsReachedThroughTheKernelHasToWait) {
   child_->kill();
   ASSERT_TRUE(wait_until([&] { return state_of(node_, end_->qp()) == IBV_QPS_ERR; }));
   ASSERT_EQ(control().dereg_mr(region), 0) << control().last_error();
+}
+
+TEST_F(StandingPeerTest, ASystemVSegmentHasToWait) {
+  const int id = shmget(IPC_PRIVATE, kMessageBytes, IPC_CREAT | 0600);
+  ASSERT_GE(id, 0);
+  void* const memory = shmat(id, nullptr, 0);
+  shmctl(id, IPC_RMID, nullptr);
+  ASSERT_NE(reinterpret_cast<intptr_t>(memory), -1);
+  ibv_mr* region = control().reg_mr(node_.domain.get(), memory, kMessageBytes,
+                                    reinterpret_cast<uint64_t>(memory), kWriteAccess);
+  ASSERT_NE(region, nullptr) << control().last_error();
+  start_writer(region);
+  stop_writer();
+  expect_busy(control().dereg_mr(region));
+  EXPECT_NE(std::string(control().last_error()).find("System V segment"), std::string::npos)
+      << control().last_error();
+  EXPECT_EQ(continue_writer(), IBV_WC_REM_ACCESS_ERR);
+  ASSERT_EQ(control().dereg_mr(region), 0) << control().last_error();
+  shmdt(memory);
 }
 
 TEST_F(StandingPeerTest, ForeignMemoryIsTakenInTheMiddleOfAMessage) {
