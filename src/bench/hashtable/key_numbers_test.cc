@@ -94,9 +94,11 @@ TEST(KeyNumbers, MostUsedOnesAreDrawnMost) {
     KeyNumbers numbers(distribution, kKeys, 1, 0, 5);
     uint32_t drawn = 0;
     for (uint32_t i = 0; i < kDraws; ++i) drawn += used[numbers.next()] ? 1 : 0;
-    // Of a Zipf distribution the first quarter of 10,000 has 86 %.
-    const double share = distribution == KeyDistribution::kUniform ? 0.25 : 0.86;
-    EXPECT_NEAR(drawn, share * kDraws, 0.03 * kDraws) << key_distribution_name(distribution);
+    // The first quarter of 10,000 ranks has 86 %; scrambled, some keys have two ranks.
+    const double share = distribution == KeyDistribution::kUniform   ? 0.25
+                         : distribution == KeyDistribution::kZipfian ? 0.9
+                                                                     : 0.86;
+    EXPECT_NEAR(drawn, share * kDraws, 0.02 * kDraws) << key_distribution_name(distribution);
   }
   // Where scrambled ranks do not meet all keys.
   const std::vector<bool> most = most_used_keys(KeyDistribution::kZipfian, 100, 100);

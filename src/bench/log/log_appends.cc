@@ -13,9 +13,11 @@ constexpr uint64_t kParts = 8;
 
 }  // namespace
 
-LogAppends::LogAppends(NodeJob& job, uint32_t number, std::optional<LogTail>& tail)
+LogAppends::LogAppends(NodeJob& job, uint32_t number, const SocketDevice& device,
+                       std::optional<LogTail>& tail)
     : job_(job),
       number_(number),
+      device_(device),
       settings_(log_settings(job.setup.point)),
       tail_(tail),
       dropped_bytes_(tail ? settings_.capacity_bytes / kParts / log_writers(job.setup.point)
@@ -24,14 +26,14 @@ LogAppends::LogAppends(NodeJob& job, uint32_t number, std::optional<LogTail>& ta
 Status LogAppends::open(std::span<ControlConnection* const> replicas) {
   const uint32_t pending = job_.setup.point.pending;
   const uint32_t batch_bytes = settings_.batch * settings_.entry_bytes;
-  VERBENA_ASSIGN_OR_RETURN(writer_, open_log_writer(job_.device, job_.domain, replicas,
+  VERBENA_ASSIGN_OR_RETURN(writer_, open_log_writer(*device_.device, *device_.domain, replicas,
                                                     {.pending = pending,
                                                      .max_batch = settings_.batch,
                                                      .max_batch_bytes = batch_bytes,
                                                      .method = settings_.method,
                                                      .handshake_timeout_ns = kSetupTimeoutNs}));
   VERBENA_ASSIGN_OR_RETURN(memory_,
-                           RegisteredArena::create(job_.domain, uint64_t{pending} * batch_bytes,
+                           RegisteredArena::create(*device_.domain, uint64_t{pending} * batch_bytes,
                                                    IBV_ACCESS_LOCAL_WRITE));
   first_.resize(pending);
   again_.reserve(pending);

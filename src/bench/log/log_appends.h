@@ -16,6 +16,7 @@
 #include "verbena/apps/log.h"
 #include "verbena/connection.h"
 #include "verbena/remote.h"
+#include "verbena/remote_sockets.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -27,7 +28,8 @@ namespace verbena::bench {
 class LogAppends {
  public:
   // `number` is the writer's in job.wiring(). `tail`: none where other threads read.
-  LogAppends(NodeJob& job, uint32_t number, std::optional<LogTail>& tail);
+  LogAppends(NodeJob& job, uint32_t number, const SocketDevice& device,
+             std::optional<LogTail>& tail);
 
   Status open(std::span<ControlConnection* const> replicas);
 
@@ -74,6 +76,7 @@ class LogAppends {
 
   NodeJob& job_;
   const uint32_t number_;
+  const SocketDevice device_;
   const LogSettings& settings_;
   std::optional<LogTail>& tail_;
   // What this writer may append before it makes room.

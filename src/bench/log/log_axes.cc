@@ -4,6 +4,7 @@
 
 #include "src/bench/experiment/axis_kinds.h"
 #include "src/bench/experiment/common_axes.h"
+#include "src/bench/experiment/socket_axes.h"
 #include "src/bench/log/log_entries.h"
 #include "src/bench/log/log_settings.h"
 
@@ -38,6 +39,8 @@ constexpr std::array kAxes = {
     count_axis<kAppendedBatchLimits, &Settings::batch>("batch", "entries", "1",
                                                        "Entries that are appended at once"),
     with_help(kPendingAxis, "Pending batches of a writer, at most 256"),
+    sockets_axis<&Settings::sockets>("Sockets on which the threads run in turn"),
+    links_axis<&Settings::links>("mesh", "Of several sockets: one or mesh"),
     name_axis<MethodNames, &Settings::method>(
         "method", "method", "method", "automatic",
         "How the entries of a batch become work requests: sp, sgl, doorbell, automatic, or all"),

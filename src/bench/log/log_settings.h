@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/socket_links.h"
 #include "verbena/remote_vector.h"
 
 namespace verbena::bench {
@@ -16,6 +17,9 @@ struct LogSettings {
   uint32_t entry_bytes = 64;
   uint64_t capacity_bytes = uint64_t{64} << 20;
   VectorMethod method = VectorMethod::kAutomatic;
+  // On which writers and readers run in turn; the log lies on the first one of its back-ends.
+  uint32_t sockets = 1;
+  SocketLinks links = SocketLinks::kMesh;
 };
 
 inline const LogSettings& log_settings(const Point& point) {

@@ -13,6 +13,7 @@
 #include "src/bench/log/log_tail.h"
 #include "src/bench/run/application_phases.h"
 #include "src/bench/run/responding_steps.h"
+#include "src/bench/run/socket_parts.h"
 #include "src/bench/run/thread_connection.h"
 #include "verbena/apps/log.h"
 
@@ -66,6 +67,10 @@ Status open(NodeJob& job, uint32_t number, FrontEnd& front_end) {
   if (number == 0 && is_formed(point)) {
     VERBENA_ASSIGN_OR_RETURN(former, reach_replicas(job, former_number(point)));
   }
+  const SocketUse use = socket_use(log_settings(point));
+  VERBENA_RETURN_IF_ERROR(run_on_own_socket(point, use, number));
+  VERBENA_RETURN_IF_ERROR(share_sockets(job, use, number));
+  const SocketDevice device = socket_device(job, use, number);
   VERBENA_ASSIGN_OR_RETURN(front_end.controls, reach_replicas(job, number));
   const std::vector<ControlConnection*> replicas = pointers_to(front_end.controls);
   if (!former.empty()) {
@@ -75,10 +80,10 @@ Status open(NodeJob& job, uint32_t number, FrontEnd& front_end) {
   if (reads_log(point, number)) {
     const bool trims = is_log_reader(point, number) && number == first_log_reader(point);
     front_end.tail.emplace(point, trims);
-    VERBENA_RETURN_IF_ERROR(front_end.tail->open(job.device, job.domain, replicas));
+    VERBENA_RETURN_IF_ERROR(front_end.tail->open(*device.device, *device.domain, replicas));
   }
   if (!writes_log(point, number)) return Status::ok_status();
-  front_end.appends.emplace(job, number, front_end.tail);
+  front_end.appends.emplace(job, number, device, front_end.tail);
   return front_end.appends->open(replicas);
 }
 

@@ -29,6 +29,9 @@ has all of it. All combinations of the lists are measured. An operation appends 
   doorbell   a work request for each
   automatic  the one that is estimated to be cheapest
 
+--sockets lets thread i of a node run on socket i. --links says which port it uses: one, always that
+of the first socket, or mesh, that of its own. The log lies on the first socket of its back-end.
+
 The first reader makes room for what is appended; without readers, writers do, and drop what was
 not read. --verify checks that every reader has read every acknowledged entry once, as it was
 appended, and where its writer was told that it is: so all have read the same order. Without
@@ -42,7 +45,7 @@ constexpr std::array<std::string_view, 3> kExamples = {
     "verbena app log --nodes 1,...,4 --replicas 2 --batch 16 --method sp,sgl --device "
     "sim:connectx3-40g"};
 
-constexpr std::array<std::string_view, 3> kLineAxes = {"entry-size", "batch", "method"};
+constexpr std::array<std::string_view, 4> kLineAxes = {"links", "entry-size", "batch", "method"};
 
 constexpr std::array kMetrics = {
     ShareMetric{.json = "skipped_per_batch", .part = kSkippedBatches, .whole = kAppendedBatches},
@@ -87,7 +90,8 @@ class LogWorkload : public Workload {
   Result<Point> fit(Point point) const override {
     point.topology = point.responder_nodes == 1 ? Topology::kManyToOne : Topology::kManyToMany;
     point.responder_threads = 1;
-    const Settings& settings = log_settings(point);
+    Settings& settings = log_settings(point);
+    if (settings.sockets == 1) settings.links = Settings().links;
     const auto refused = [](std::string why) {
       return Status(StatusCode::kInvalidArgument, std::move(why));
     };
@@ -96,6 +100,12 @@ class LogWorkload : public Workload {
           fmt::format("{} readers of {} threads leave no writer; raise --threads, or "
                       "lower --readers",
                       settings.readers, point.threads));
+    }
+    if (settings.sockets > 1 && has_proxies(settings.links)) {
+      return refused(
+          fmt::format("the log lies on one socket of its back-end, so there are no connections "
+                      "between matching sockets; choose --links one or mesh, not {}",
+                      socket_links_name(settings.links)));
     }
     if (!std::has_single_bit(settings.capacity_bytes)) {
       return refused(fmt::format("a capacity of {} B is no power of two; choose --capacity {}",
@@ -174,11 +184,13 @@ class LogWorkload : public Workload {
                        point.pending);
   }
 
-  // "64 B x 32 sgl".
+  // "64 B x 32 sgl mesh".
   std::string line_text(const Point& point) const override {
     const Settings& settings = log_settings(point);
-    return fmt::format("{} x {} {}", size_text(settings.entry_bytes), settings.batch,
-                       vector_method_name(settings.method));
+    std::string line = fmt::format("{} x {} {}", size_text(settings.entry_bytes), settings.batch,
+                                   vector_method_name(settings.method));
+    if (settings.sockets > 1) line += fmt::format(" {}", socket_links_name(settings.links));
+    return line;
   }
 
   std::string table(const std::vector<PointResult>& results) const override {

@@ -118,26 +118,29 @@ uint32_t started_queue_pairs(const NodeJob& job, const SocketUse& use, uint32_t 
   return static_cast<uint32_t>(shared.connections.size()) * use.sockets;
 }
 
+SocketDevice socket_device(const NodeJob& job, const SocketUse& use, uint32_t number) {
+  if (use.sockets == 1) return {&job.device, &job.domain};
+  const auto& shared = *static_cast<const SharedSockets*>(job.shared.get());
+  return shared.ports->devices()[socket_of_thread(job.setup.point, use, number)];
+}
+
 Result<ReachedPart> reach_part(NodeJob& job, const SocketUse& use, uint32_t number,
                                uint32_t responding, uint32_t part,
                                const RemoteRegionOptions& options) {
-  const uint32_t socket = socket_of_thread(job.setup.point, use, number);
   ReachedPart reached;
-  SocketDevice device{&job.device, &job.domain};
-  if (use.sockets > 1) {
+  if (use.sockets > 1 && has_proxies(use.links)) {
     const auto& shared = *static_cast<const SharedSockets*>(job.shared.get());
-    if (has_proxies(use.links)) {
-      const bool own = use.links == SocketLinks::kMatched && part == socket;
-      SocketConnections& connections = *shared.connections[responding];
-      VERBENA_ASSIGN_OR_RETURN(
-          reached.region,
-          connections.open_region(socket, {.region = options, .own_connection = own}));
-      reached.offset_bytes = connections.offset_bytes(part);
-      reached.has_connection = own;
-      return reached;
-    }
-    device = shared.ports->devices()[socket];
+    const uint32_t socket = socket_of_thread(job.setup.point, use, number);
+    const bool own = use.links == SocketLinks::kMatched && part == socket;
+    SocketConnections& connections = *shared.connections[responding];
+    VERBENA_ASSIGN_OR_RETURN(
+        reached.region,
+        connections.open_region(socket, {.region = options, .own_connection = own}));
+    reached.offset_bytes = connections.offset_bytes(part);
+    reached.has_connection = own;
+    return reached;
   }
+  const SocketDevice device = socket_device(job, use, number);
   VERBENA_ASSIGN_OR_RETURN(reached.control, reach(job, number, responding));
   VERBENA_ASSIGN_OR_RETURN(reached.region,
                            open_region(*device.device, *device.domain, *reached.control, options));

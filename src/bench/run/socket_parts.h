@@ -82,6 +82,8 @@ struct ReachedPart {
 Status share_sockets(NodeJob& job, const SocketUse& use, uint32_t number);
 // Queue pairs of the proxies that this thread has started.
 uint32_t started_queue_pairs(const NodeJob& job, const SocketUse& use, uint32_t number);
+// What the thread is connected through; not with proxies.
+SocketDevice socket_device(const NodeJob& job, const SocketUse& use, uint32_t number);
 // The parts of a back-end in their order.
 Result<ReachedPart> reach_part(NodeJob& job, const SocketUse& use, uint32_t number,
                                uint32_t responding, uint32_t part,
