@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -241,6 +242,23 @@ TEST(App, ASimulationIsTheSameEveryTime) {
       return outcome.out.substr(0, outcome.out.find("simulated:"));
     };
     EXPECT_EQ(table(), table());
+  }
+}
+
+// What is far from the RNIC is slower.
+TEST(App, ExecutorsRunOnTheSocketThatIsNamed) {
+  for (const Arguments& command : {Arguments{"shuffle", "--operations", "500"},
+                                   Arguments{"join", "--nodes", "2", "--tuples", "10000"}}) {
+    Arguments arguments = app(command);
+    arguments.insert(arguments.end(), {"--method", "sp", "--socket", "all", "--verify"});
+    const json rows = measure_on("sim:connectx3-40g", arguments, "runs");
+    ASSERT_EQ(rows.size(), 3u);
+    std::map<std::string, double> rates;
+    for (const json& row : rows) {
+      EXPECT_EQ(row.at("verified"), true);
+      rates[row.at("socket")] = row.at("rate_per_s");
+    }
+    EXPECT_GT(rates["rnic"], 1.02 * rates["other"]) << command.front();
   }
 }
 

@@ -27,6 +27,15 @@ struct JoinMethodNames {
   }
 };
 
+struct JoinSocketNames {
+  using Value = SocketPlace;
+  static std::span<const SocketPlace> all() { return kSocketPlaces; }
+  static const char* name(SocketPlace place) { return socket_place_name(place); }
+  static Result<SocketPlace> parse(std::string_view text) {
+    return parse_one_name<JoinSocketNames>("socket", text);
+  }
+};
+
 struct JoinExchangeNames {
   using Value = JoinExchangeKind;
   static std::span<const JoinExchangeKind> all() { return kJoinExchanges; }
@@ -51,6 +60,9 @@ constexpr std::array kAxes = {
         "tuple-size", "tuple_bytes", "16", "Bytes of a tuple, of which 8 are its key"),
     count_axis<kTupleBatchLimits, &Settings::batch>(
         "batch", "batch", "16", "Tuples of a WRITE, at most; of method basic always 1"),
+    name_axis<JoinSocketNames, &Settings::socket>(
+        "socket", "socket", "socket", "any",
+        "Where executors run: any, rnic (its socket), other, or all"),
     name_axis<JoinExchangeNames, &Settings::exchange>(
         "exchange", "exchange", "exchange", "shuffle",
         "How tuples come together: shuffle, none (all are at one node), or all"),

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/socket_place.h"
 #include "verbena/apps/shuffle.h"
 
 namespace verbena::bench {
@@ -29,6 +30,7 @@ struct JoinSettings {
   uint32_t tuple_bytes = 16;
   uint32_t batch = 16;
   JoinExchangeKind exchange = JoinExchangeKind::kShuffle;
+  SocketPlace socket = SocketPlace::kAny;  // of threads, and of memory that they receive into
   ShuffleMethod method = ShuffleMethod::kAutomatic;
 };
 

@@ -12,6 +12,7 @@
 #include "src/bench/load/poll_cost.h"
 #include "src/bench/run/responding_steps.h"
 #include "src/bench/run/shuffle_connections.h"
+#include "src/bench/run/socket_choice.h"
 #include "verbena/apps/join.h"
 #include "verbena/apps/shuffle.h"
 
@@ -86,6 +87,7 @@ class JoinExecutor {
   Status serve(Step& step) {
     const Point& point = job_.setup.point;
     const JoinSettings& settings = join_settings(point);
+    VERBENA_RETURN_IF_ERROR(run_at(settings.socket, job_.device));
     VERBENA_RETURN_IF_ERROR(share_receivers(job_));
     if (takes_part()) {
       tuples_.emplace(settings.tuples, settings.tuple_bytes, number_, join_executors(point));
@@ -118,10 +120,13 @@ class JoinExecutor {
     if (!has_join(phase_) || !is_shuffled(job_.setup.point)) return Status::ok_status();
     const JoinSettings& settings = join_settings(job_.setup.point);
     const uint32_t executors = join_executors(job_.setup.point);
+    // Executors have found it when they began.
+    const int socket = choose_socket(settings.socket, job_.device).value();
     auto receiver = ShuffleReceiver::expose(job_.device, job_.domain,
                                             {.receiver = number_,
                                              .receivers = executors,
                                              .senders = executors,
+                                             .socket = socket,
                                              .handshake_timeout_ns = kSetupTimeoutNs});
     receiver_ = receiver.ok() ? receiver->get() : nullptr;
     give(receiver.ok() ? std::move(*receiver) : nullptr);

@@ -73,8 +73,7 @@ class JoinWorkload : public Workload {
                                          "shuffle",
                               .help = kHelp,
                               .operations_help = "Of no effect: a run is one join",
-                              .examples = kExamples,
-                              .over_hosts = true}}) {}
+                              .examples = kExamples}}) {}
 
   Point point() const override {
     return {.workload = this,

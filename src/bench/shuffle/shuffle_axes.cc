@@ -32,6 +32,15 @@ struct ShuffleMethodNames {
   }
 };
 
+struct ShuffleSocketNames {
+  using Value = SocketPlace;
+  static std::span<const SocketPlace> all() { return kSocketPlaces; }
+  static const char* name(SocketPlace place) { return socket_place_name(place); }
+  static Result<SocketPlace> parse(std::string_view text) {
+    return parse_one_name<ShuffleSocketNames>("socket", text);
+  }
+};
+
 struct RecordKeysNames {
   using Value = RecordKeys;
   static std::span<const RecordKeys> all() { return kRecordKeys; }
@@ -78,6 +87,9 @@ constexpr std::array kAxes = {
                                                       "Memory of a receiver for each sender"),
     count_axis<kWritesLimits, &Settings::writes>("writes", "pending_writes", "8",
                                                  "WRITEs on their way from a sender to a receiver"),
+    name_axis<ShuffleSocketNames, &Settings::socket>(
+        "socket", "socket", "socket", "any",
+        "Where senders and receivers run: any, rnic (its socket), other, or all"),
     name_axis<RecordKeysNames, &Settings::keys>("distribution", "distribution", "distribution",
                                                 "uniform",
                                                 "How often keys come: uniform, zipfian, or all"),

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "src/bench/experiment/point.h"
+#include "src/bench/experiment/socket_place.h"
 #include "verbena/apps/shuffle.h"
 
 namespace verbena::bench {
@@ -32,6 +33,7 @@ struct ShuffleSettings {
   uint64_t buffer_bytes = uint64_t{256} << 10;
   uint32_t writes = 8;  // on their way to each receiver
   RecordKeys keys = RecordKeys::kUniform;
+  SocketPlace socket = SocketPlace::kAny;  // of threads, and of memory that they receive into
   ShuffleMethod method = ShuffleMethod::kAutomatic;
 };
 

@@ -10,6 +10,7 @@
 #include "src/bench/run/application_phases.h"
 #include "src/bench/run/responding_steps.h"
 #include "src/bench/run/shuffle_connections.h"
+#include "src/bench/run/socket_choice.h"
 #include "src/bench/shuffle/shuffle_records.h"
 #include "src/bench/shuffle/shuffle_sends.h"
 #include "src/bench/shuffle/shuffle_settings.h"
@@ -20,6 +21,7 @@ namespace verbena::bench {
 namespace {
 
 Status open_and_send(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
+  VERBENA_RETURN_IF_ERROR(run_at(shuffle_settings(job.setup.point).socket, job.device));
   ShuffleSends sends(job, number);
   VERBENA_RETURN_IF_ERROR(sends.open());
   serve_application(job, number, sends, report.report, step);
@@ -32,6 +34,7 @@ class ShuffleReceives {
       : job_(job), number_(number), report_(report) {}
 
   Status listen_and_serve(Step& step) {
+    VERBENA_RETURN_IF_ERROR(run_at(shuffle_settings(job_.setup.point).socket, job_.device));
     VERBENA_ASSIGN_OR_RETURN(ControlListener listener, listen_for_senders(job_));
     report_.address = {job_.address, listener.port()};
     job_.team.finished();
@@ -48,6 +51,7 @@ class ShuffleReceives {
     // Cost and rate are told without what a check takes; the warm-up checks every byte.
     const bool verify = phase.verify;
     receiver_.reset();
+    VERBENA_ASSIGN_OR_RETURN(const int socket, choose_socket(settings.socket, job_.device));
     VERBENA_ASSIGN_OR_RETURN(receiver_,
                              ShuffleReceiver::expose(job_.device, job_.domain,
                                                      {.receiver = number_,
@@ -56,6 +60,7 @@ class ShuffleReceives {
                                                       .record_bytes = settings.record_bytes,
                                                       .buffer_bytes = settings.buffer_bytes,
                                                       .checksum = verify,
+                                                      .socket = socket,
                                                       .handshake_timeout_ns = kSetupTimeoutNs}));
     VERBENA_RETURN_IF_ERROR(accept_senders(job_, listener, *receiver_));
     if (job_.team.halted()) return Status::ok_status();
