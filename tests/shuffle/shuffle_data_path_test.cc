@@ -115,9 +115,8 @@ TEST(ShuffleDataPathTest, NoAllocationNoLockNoSystemCall) {
     for (const uint32_t record_bytes : {0u, 100u}) {
       for (const bool registered : {false, true}) {
         const Way way = {method, record_bytes, registered};
-        SCOPED_TRACE(testing::Message()
-                     << shuffle_method_name(method) << ", " << record_bytes << " bytes, "
-                     << (registered ? "registered" : "copied"));
+        SCOPED_TRACE(testing::Message() << shuffle_method_name(method) << ", " << record_bytes
+                                        << " bytes, " << (registered ? "registered" : "copied"));
         const JobSecret secret = JobSecret::random();
         auto listener = ControlListener::listen("127.0.0.1", 0, secret);
         ASSERT_TRUE(listener.ok()) << listener.status().message();
