@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "verbena/data_path.h"
 
@@ -55,6 +57,72 @@ uint64_t group_bytes() {
   return left;
 }
 
+// Large blocks that were freed, for those that come next: zeroing the pages of a join's memory
+// takes the system up to as long as the join. Until a page is written again, the system may have
+// it.
+class KeptBlocks {
+ public:
+  static KeptBlocks& instance() {
+    static KeptBlocks* const kept = new KeptBlocks;  // blocks may be freed at the very end
+    return *kept;
+  }
+
+  // The smallest block of that size or up to an eighth more; null if there is none.
+  void* take(uint64_t size_bytes, uint64_t* capacity_bytes) {
+    const std::lock_guard guard(mutex_);
+    auto best = blocks_.end();
+    for (auto one = blocks_.begin(); one != blocks_.end(); ++one) {
+      if (one->bytes < size_bytes || one->bytes > size_bytes + size_bytes / 8) continue;
+      if (best == blocks_.end() || one->bytes < best->bytes) best = one;
+    }
+    if (best == blocks_.end()) return nullptr;
+    const Kept found = *best;
+    *best = blocks_.back();
+    blocks_.pop_back();
+    bytes_ -= found.bytes;
+    *capacity_bytes = found.bytes;
+    return found.data;
+  }
+  // False: there is no room.
+  bool keep(void* data, uint64_t bytes) {
+    const std::lock_guard guard(mutex_);
+    if (blocks_.size() == kMostBlocks || bytes > kMostKeptBytes - bytes_ ||
+        ::madvise(data, bytes, MADV_FREE) != 0) {
+      return false;
+    }
+    blocks_.push_back({data, bytes});
+    bytes_ += bytes;
+    return true;
+  }
+  void drop() {
+    const std::lock_guard guard(mutex_);
+    for (const Kept& one : blocks_) ::munmap(one.data, one.bytes);
+    blocks_.clear();
+    bytes_ = 0;
+  }
+  uint64_t bytes() {
+    const std::lock_guard guard(mutex_);
+    return bytes_;
+  }
+
+ private:
+  static constexpr size_t kMostBlocks = 1024;
+  struct Kept {
+    void* data;
+    uint64_t bytes;
+  };
+
+  KeptBlocks() { blocks_.reserve(kMostBlocks); }
+
+  std::mutex mutex_;
+  std::vector<Kept> blocks_;
+  uint64_t bytes_ = 0;
+};
+
+uint64_t plus(uint64_t bytes, uint64_t more) {
+  return bytes > UINT64_MAX - more ? UINT64_MAX : bytes + more;
+}
+
 uint64_t address_space_bytes() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
@@ -65,9 +133,14 @@ uint64_t address_space_bytes() {
 }  // namespace
 
 uint64_t available_memory_bytes() {
-  return std::min({proc_bytes("/proc/meminfo", "MemAvailable:", UINT64_MAX), group_bytes(),
-                   address_space_bytes()});
+  // What is kept can be had again; the machine's number has it already.
+  const uint64_t kept_bytes = kept_memory_bytes();
+  return std::min({proc_bytes("/proc/meminfo", "MemAvailable:", UINT64_MAX),
+                   plus(group_bytes(), kept_bytes), plus(address_space_bytes(), kept_bytes)});
 }
+
+uint64_t kept_memory_bytes() { return KeptBlocks::instance().bytes(); }
+void drop_kept_memory() { KeptBlocks::instance().drop(); }
 
 MemoryBudget::MemoryBudget(uint64_t limit_bytes)
     : measured_(limit_bytes == 0),
@@ -122,6 +195,19 @@ Status MemoryBudget::refusal(uint64_t bytes, const std::string& what) const {
 uint64_t MemoryBudget::used_bytes() const { return poll_word(&used_bytes_); }
 uint64_t MemoryBudget::peak_bytes() const { return poll_word(&peak_bytes_); }
 
+namespace {
+
+// Null: the system refuses.
+void* map(uint64_t size_bytes) {
+  void* const data = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  ::madvise(data, size_bytes, MADV_HUGEPAGE);
+  return data;
+}
+
+}  // namespace
+
 // Not by malloc(), which keeps its notes beside a block: there they would touch, and so clear, huge
 // pages of nothing else.
 Block::Block(uint64_t size_bytes) : size_bytes_(size_bytes) {
@@ -130,25 +216,28 @@ Block::Block(uint64_t size_bytes) : size_bytes_(size_bytes) {
     if (::posix_memalign(&data_, 64, size_bytes) != 0) throw std::bad_alloc();
     return;
   }
-  data_ = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data_ == MAP_FAILED) {
-    data_ = nullptr;
-    throw std::bad_alloc();
+  data_ = KeptBlocks::instance().take(size_bytes, &capacity_bytes_);
+  if (data_ != nullptr) return;
+  data_ = map(size_bytes);
+  if (data_ == nullptr) {
+    drop_kept_memory();
+    data_ = map(size_bytes);
   }
-  ::madvise(data_, size_bytes, MADV_HUGEPAGE);
+  if (data_ == nullptr) throw std::bad_alloc();
+  capacity_bytes_ = size_bytes;
 }
 Block::Block(Block&& other) noexcept { *this = std::move(other); }
 Block& Block::operator=(Block&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
+  std::swap(capacity_bytes_, other.capacity_bytes_);
   return *this;
 }
 Block::~Block() {
-  if (size_bytes_ < kHugePageBytes) {
+  if (capacity_bytes_ == 0) {
     std::free(data_);
-  } else {
-    ::munmap(data_, size_bytes_);
+  } else if (!KeptBlocks::instance().keep(data_, capacity_bytes_)) {
+    ::munmap(data_, capacity_bytes_);
   }
 }
 

@@ -12,6 +12,12 @@ namespace verbena::join_app {
 // its control groups and its address space have left.
 uint64_t available_memory_bytes();
 
+// Large blocks that were freed are kept for those that come next, up to so many bytes in all. Their
+// pages are the system's whenever it wants them, and count as available.
+inline constexpr uint64_t kMostKeptBytes = uint64_t{2} << 30;
+uint64_t kept_memory_bytes();
+void drop_kept_memory();
+
 // The bytes that one join has taken, against its limit. Used by many threads.
 class MemoryBudget {
  public:
@@ -60,6 +66,7 @@ class Block {
  private:
   void* data_ = nullptr;
   uint64_t size_bytes_ = 0;
+  uint64_t capacity_bytes_ = 0;  // of a large one
 };
 
 }  // namespace verbena::join_app

@@ -84,7 +84,8 @@ struct JoinStatistics {
 // failure. `result` null: the rows are counted, and nothing is made of them.
 //
 // Blocks; calls run independently of each other in any number of threads. Memory: 16 bytes for each
-// row of both inputs and the result, besides some MiB for each thread.
+// row of both inputs and the result, besides some MiB for each thread. Afterwards up to 2 GiB of it
+// stay with the process for its next join; the system takes their pages when it needs some.
 //   kInvalidArgument    no such column, or two of the name; a type that cannot be joined, or
 //                       two that differ; an input with more than 2^30 rows
 //   kLimitExceeded      more memory than the limit: with the numbers, before it is allocated
