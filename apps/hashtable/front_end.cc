@@ -81,7 +81,7 @@ Status FrontEnd::close() {
 void FrontEnd::wait() {
   if (hot_.has_value()) {
     hot_->hurry(0);
-    look_after_hot_area();
+    poll_hot_area();
     // Nothing but time ends the wait for a lock.
     if (region_->outstanding() == 0 && hot_->waits_for_time()) return sleep_ns(kShortNs);
   }

@@ -69,7 +69,7 @@ class FrontEnd final : public Hashtable {
     if (hot_.has_value() && is_fit(key, {})) hot_->expect_hot(layout_.hash(key));
   }
   void collect() override {
-    if (hot_.has_value()) look_after_hot_area();
+    if (hot_.has_value()) poll_hot_area();
     collected_ = region_->collect();
   }
   bool take(HashtableReply* reply) override;
@@ -120,7 +120,7 @@ class FrontEnd final : public Hashtable {
   void begin_demotion(uint64_t hash, uint32_t victim);
   void go_on_with_demotion(Operation& operation);
   void end_demotion(Operation& operation);
-  void look_after_hot_area();
+  void poll_hot_area();
 
   void handle_shared(const RemoteCompletion& done);
   void give_back_nodes(Operation& operation);

@@ -138,7 +138,7 @@ void FrontEnd::end_demotion(Operation& operation) {
   demotes_ = false;
 }
 
-void FrontEnd::look_after_hot_area() {
+void FrontEnd::poll_hot_area() {
   hot_->poll();
   if (hot_->failure() == HotArea::Failure::kNone) [[likely]]
     return;

@@ -1,4 +1,4 @@
-// Stores in this process, each looked after by a thread, and front-ends of them, for tests.
+// Stores in this process, each with a thread that serves it, and front-ends of them, for tests.
 #pragma once
 
 #include <atomic>

@@ -155,7 +155,7 @@ TEST_P(LogTest, AFullLogIsRefusedAndGoesOnAfterATrim) {
   Waiter waiter;
   while (!writer->append(record).ok()) {
     ASSERT_TRUE(writer->status().ok());
-    waiter.idle();  // until the stores have looked after it
+    waiter.idle();  // until the stores have freed it
   }
   ASSERT_TRUE(read_records(*reader.result.value(), appended + 2, &records).ok());
   EXPECT_EQ(records.back(), record);
@@ -298,7 +298,7 @@ TEST_P(LogTest, AWriterInTheMiddleOfAnAppendHoldsItsSpace) {
   std::vector<std::string> records;
   ASSERT_TRUE(read_records(*reader.result.value(), appended, &records).ok());
   ASSERT_TRUE(reader->trim().ok());
-  // The stores look after the log whenever they take somebody in.
+  // The stores free what was trimmed whenever they take somebody in.
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(log.raw().ok());
     EXPECT_EQ(writer->append(record).status().code(), StatusCode::kLimitExceeded);

@@ -110,7 +110,7 @@ void Writer::refuse_full(uint32_t places) {
                     "the log is full: the batch takes " + std::to_string(places * kPlaceBytes) +
                         " bytes, " + std::to_string(free * kPlaceBytes) + " of " +
                         std::to_string(layout_.places() * kPlaceBytes) +
-                        " are free; trim it, and let its stores look after it");
+                        " are free; trim it, and let its stores call maintain()");
 }
 
 Status Writer::no_success(LogOutcome outcome) const {

@@ -111,7 +111,7 @@ inline PeerState read_goodbye(ControlConnection& control) {
   return {.end = PeerEnd::kGaveUp, .reason = goodbye->reason.string()};
 }
 // A system call.
-inline PeerState look_after(ControlConnection& control) {
+inline PeerState check_peer(ControlConnection& control) {
   return control.peer_closed() ? read_goodbye(control) : PeerState();
 }
 

@@ -1,4 +1,4 @@
-// When to look after peers: rarely, and never for a record's sake.
+// When to check peers: rarely, and never for a record's sake.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Control path: takes senders in, and looks after them.
+// Control path: takes senders in, and checks whether they live.
 #include "shuffle/receiver.h"
 
 #include <algorithm>
@@ -155,7 +155,7 @@ Status Receiver::admit(const Hello& hello, const std::string& peer) {
 }
 
 Status Receiver::accept(ControlConnection control) {
-  if (!status_.ok() || !look_after_senders()) return status_;
+  if (!status_.ok() || !check_senders()) return status_;
   auto owned = std::make_unique<ControlConnection>(std::move(control));
   const std::string peer = "the peer " + owned->peer_name();
   VERBENA_ASSIGN_OR_RETURN(const Hello hello,
@@ -198,7 +198,7 @@ Status Receiver::accept_all(ControlListener& listener, int64_t timeout_ns) {
       VERBENA_RETURN_IF_ERROR(accept(std::move(*control)));
     } else if (control.status().code() != StatusCode::kTimeout) {
       return control.status();
-    } else if (!look_after_senders()) {
+    } else if (!check_senders()) {
       return status_;
     }
   }
@@ -207,10 +207,10 @@ Status Receiver::accept_all(ControlListener& listener, int64_t timeout_ns) {
 
 // --- senders end ---
 
-bool Receiver::look_after_senders() {
+bool Receiver::check_senders() {
   for (Lane& lane : lanes_) {
     if (lane.control == nullptr || lane.left) continue;
-    const PeerState state = look_after(*lane.control);
+    const PeerState state = check_peer(*lane.control);
     switch (state.end) {
       case PeerEnd::kNone:
         break;

@@ -82,7 +82,7 @@ class Receiver final : public ShuffleReceiver {
   Status admit(const Hello& hello, const std::string& peer);
   std::vector<uint32_t> missing() const;
   // Looks after those that have not finished. False: one has died, and status_ says which.
-  bool look_after_senders();
+  bool check_senders();
   void refuse_lane(const Lane& lane, const std::string& what);
   bool check_sums();
   void refuse_sums();

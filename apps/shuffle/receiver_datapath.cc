@@ -157,7 +157,7 @@ Result<ShuffleSpan> Receiver::next() {
   }
   // When busy, too: who has always something to do must learn of a death as well.
   const bool is_due = check_.due(span.empty() ? PeerCheck::kIdle : PeerCheck::kBusy);
-  if (is_due && status_.ok()) look_after_senders();
+  if (is_due && status_.ok()) check_senders();
   if (!status_.ok()) [[unlikely]]
     return status_;
   return span;

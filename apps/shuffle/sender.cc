@@ -253,10 +253,10 @@ void Sender::refuse_credit(Lane& lane, const Released& released) {
   fail(Status(StatusCode::kProtocolViolation, text), text);
 }
 
-void Sender::look_after_receivers() {
+void Sender::check_receivers() {
   for (Lane& lane : lanes_) {
     if (!status_.ok() || finished_) return;
-    const PeerState state = look_after(*lane.control);
+    const PeerState state = check_peer(*lane.control);
     if (state.end != PeerEnd::kNone) lost(lane, state, "it has died before the end of the shuffle");
   }
 }

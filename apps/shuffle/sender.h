@@ -229,7 +229,7 @@ class Sender final : public ShuffleSender {
   void refuse_slice(uint32_t partition, uint64_t bytes);
   void refuse_credit(Lane& lane, const Released& released);
   Status refuse_end(uint32_t partition);
-  void look_after_receivers();
+  void check_receivers();
   // The region does not work any more.
   void lost(Lane& lane);
   void lost(Lane& lane, const PeerState& state, const std::string& cause);

@@ -72,7 +72,7 @@ PostResult Sender::take(uint32_t partition, const Part& part, bool more) {
   }
   if (!lane->batch.takes(bytes) && !begin_batch(*lane, bytes)) {
     ++statistics_.would_block;
-    if (check_.due(PeerCheck::kIdle)) look_after_receivers();
+    if (check_.due(PeerCheck::kIdle)) check_receivers();
     return status_.ok() ? PostResult::kWouldBlock : PostResult::kFailed;
   }
   append(*lane, source_of(part), more);
@@ -410,7 +410,7 @@ uint32_t Sender::poll() {
     if (!status_.ok()) return done;
     if (lane.region->outstanding() > 0 && !finished_) done += collect(lane);
   }
-  if (check_.due(done > 0 ? PeerCheck::kBusy : PeerCheck::kIdle)) look_after_receivers();
+  if (check_.due(done > 0 ? PeerCheck::kBusy : PeerCheck::kIdle)) check_receivers();
   return done;
 }
 

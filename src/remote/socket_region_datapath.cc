@@ -156,7 +156,7 @@ bool SocketRegion::flush() {
 }
 
 uint32_t SocketRegion::collect(Part& part) {
-  if (part.proxied == nullptr) return own_.region->collect();  // also looks after the peer
+  if (part.proxied == nullptr) return own_.region->collect();  // also checks the peer
   return part.proxied->outstanding() > 0 ? part.proxied->collect() : 0;
 }
 

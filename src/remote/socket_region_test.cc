@@ -405,7 +405,7 @@ TEST(SocketRegionTest, AProxyWithoutItsBackEndTellsThoseWhoWait) {
   auto later = sockets.open(0, {.own_connection = false});
   sockets.hang_up(1);  // of the proxy on socket 1
   const RemotePointer<uint64_t> word{kPartBytes};
-  // The proxy looks after a peer that is silent: not while operations succeed.
+  // The proxy checks a peer that is silent: not while operations succeed.
   for (uint64_t pause_ns = 1'000'000; waiting->write(word, 1).ok(); pause_ns *= 2) {
     sleep_ns(pause_ns);
   }

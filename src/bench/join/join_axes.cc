@@ -4,6 +4,7 @@
 
 #include "src/bench/experiment/axis_kinds.h"
 #include "src/bench/experiment/common_axes.h"
+#include "src/bench/experiment/executor_axes.h"
 #include "src/bench/join/join_settings.h"
 
 namespace verbena::bench {
@@ -16,34 +17,9 @@ constexpr ListLimits kTupleLimits{.what = "number of tuples", .min = 1, .max = u
 constexpr ListLimits kTupleBytesLimits{.what = "tuple size", .min = 16, .max = 4096};
 constexpr ListLimits kTupleBatchLimits{.what = "batch", .min = 1, .max = 256};
 
-struct JoinMethodNames {
-  using Value = ShuffleMethod;
-  static constexpr std::array kAll = {ShuffleMethod::kBasic, ShuffleMethod::kSp,
-                                      ShuffleMethod::kSgl, ShuffleMethod::kAutomatic};
-  static std::span<const ShuffleMethod> all() { return kAll; }
-  static const char* name(ShuffleMethod method) { return shuffle_method_name(method); }
-  static Result<ShuffleMethod> parse(std::string_view text) {
-    return parse_one_name<JoinMethodNames>("method", text);
-  }
-};
-
-struct JoinSocketNames {
-  using Value = SocketPlace;
-  static std::span<const SocketPlace> all() { return kSocketPlaces; }
-  static const char* name(SocketPlace place) { return socket_place_name(place); }
-  static Result<SocketPlace> parse(std::string_view text) {
-    return parse_one_name<JoinSocketNames>("socket", text);
-  }
-};
-
-struct JoinExchangeNames {
-  using Value = JoinExchangeKind;
-  static std::span<const JoinExchangeKind> all() { return kJoinExchanges; }
-  static const char* name(JoinExchangeKind exchange) { return join_exchange_name(exchange); }
-  static Result<JoinExchangeKind> parse(std::string_view text) {
-    return parse_one_name<JoinExchangeNames>("exchange", text);
-  }
-};
+constexpr const char* kExchangeName = "exchange";
+using JoinExchangeNames =
+    EnumNames<JoinExchangeKind, kJoinExchanges, join_exchange_name, kExchangeName>;
 
 constexpr Axis join_nodes_axis() {
   Axis axis = with_help(kNodesAxis, "Nodes with executors; each is a process");
@@ -60,14 +36,12 @@ constexpr std::array kAxes = {
         "tuple-size", "tuple_bytes", "16", "Bytes of a tuple, of which 8 are its key"),
     count_axis<kTupleBatchLimits, &Settings::batch>(
         "batch", "batch", "16", "Tuples of a WRITE, at most; of method basic always 1"),
-    name_axis<JoinSocketNames, &Settings::socket>(
-        "socket", "socket", "socket", "any",
+    socket_place_axis<&Settings::socket>(
         "Where executors run: any, rnic (its socket), other, or all"),
     name_axis<JoinExchangeNames, &Settings::exchange>(
-        "exchange", "exchange", "exchange", "shuffle",
+        "exchange", "exchange", kExchangeName, "shuffle",
         "How tuples come together: shuffle, none (all are at one node), or all"),
-    name_axis<JoinMethodNames, &Settings::method>(
-        "method", "method", "method", "automatic",
+    shuffle_method_axis<&Settings::method>(
         "How tuples become WRITEs: basic, sp, sgl, automatic, or all"),
 };
 

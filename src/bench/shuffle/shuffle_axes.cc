@@ -4,6 +4,7 @@
 
 #include "src/bench/experiment/axis_kinds.h"
 #include "src/bench/experiment/common_axes.h"
+#include "src/bench/experiment/executor_axes.h"
 #include "src/bench/shuffle/shuffle_records.h"
 #include "src/bench/shuffle/shuffle_settings.h"
 
@@ -21,34 +22,8 @@ constexpr ListLimits kChunkLimits{.what = "chunk", .min = 1, .max = 4096};
 constexpr ListLimits kBufferLimits{.what = "buffer", .min = 4 << 10, .max = 1 << 30};
 constexpr ListLimits kWritesLimits{.what = "number of pending WRITEs", .min = 1, .max = 256};
 
-struct ShuffleMethodNames {
-  using Value = ShuffleMethod;
-  static constexpr std::array kAll = {ShuffleMethod::kBasic, ShuffleMethod::kSp,
-                                      ShuffleMethod::kSgl, ShuffleMethod::kAutomatic};
-  static std::span<const ShuffleMethod> all() { return kAll; }
-  static const char* name(ShuffleMethod method) { return shuffle_method_name(method); }
-  static Result<ShuffleMethod> parse(std::string_view text) {
-    return parse_one_name<ShuffleMethodNames>("method", text);
-  }
-};
-
-struct ShuffleSocketNames {
-  using Value = SocketPlace;
-  static std::span<const SocketPlace> all() { return kSocketPlaces; }
-  static const char* name(SocketPlace place) { return socket_place_name(place); }
-  static Result<SocketPlace> parse(std::string_view text) {
-    return parse_one_name<ShuffleSocketNames>("socket", text);
-  }
-};
-
-struct RecordKeysNames {
-  using Value = RecordKeys;
-  static std::span<const RecordKeys> all() { return kRecordKeys; }
-  static const char* name(RecordKeys keys) { return record_keys_name(keys); }
-  static Result<RecordKeys> parse(std::string_view text) {
-    return parse_one_name<RecordKeysNames>("distribution", text);
-  }
-};
+constexpr const char* kKeysName = "distribution";
+using RecordKeysNames = EnumNames<RecordKeys, kRecordKeys, record_keys_name, kKeysName>;
 
 constexpr Axis with_standard(Axis axis, std::string_view standard, std::string_view help) {
   axis.standard = standard;
@@ -87,14 +62,12 @@ constexpr std::array kAxes = {
                                                       "Memory of a receiver for each sender"),
     count_axis<kWritesLimits, &Settings::writes>("writes", "pending_writes", "8",
                                                  "WRITEs on their way from a sender to a receiver"),
-    name_axis<ShuffleSocketNames, &Settings::socket>(
-        "socket", "socket", "socket", "any",
+    socket_place_axis<&Settings::socket>(
         "Where senders and receivers run: any, rnic (its socket), other, or all"),
-    name_axis<RecordKeysNames, &Settings::keys>("distribution", "distribution", "distribution",
+    name_axis<RecordKeysNames, &Settings::keys>("distribution", "distribution", kKeysName,
                                                 "uniform",
                                                 "How often keys come: uniform, zipfian, or all"),
-    name_axis<ShuffleMethodNames, &Settings::method>(
-        "method", "method", "method", "automatic",
+    shuffle_method_axis<&Settings::method>(
         "How records become WRITEs: basic, sp, sgl, automatic, or all"),
 };
 
