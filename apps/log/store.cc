@@ -196,8 +196,10 @@ class Store final : public LogStore {
     }
     const uint64_t limit = poll_word(word(log_app::kLimitAt));
     const uint64_t freed = limit - layout_.places();
-    // Above the limit is no record that a reader can have come to: something else wrote the words.
-    if (until <= freed || until > limit) return;
+    if (until <= freed) return;
+    // A trim may be beyond the limit, as reservations may; what is there is freed next time. So a
+    // wild one cannot hold the store.
+    until = std::min(until, limit);
     for (uint64_t place = freed; place < until; ++place) {
       store_word(word(layout_.word_at(place)), log_app::free_word(layout_.lap(place) + 1));
     }
