@@ -15,7 +15,7 @@
 namespace verbena::bench::baselines {
 namespace {
 
-constexpr int64_t kTimeoutNs = 20'000'000'000;
+constexpr int64_t kRecordsTimeoutNs = 20'000'000'000;
 constexpr uint64_t kSourceRecords = kRecordSourceBytes / kRecordBytes;
 static_assert(kRecordPlaces * kRecordPlaceBytes <= kSharedBytes);
 
@@ -123,8 +123,8 @@ Result<double> shuffle_bandwidth(const CpuPair& cpus, uint64_t slices) {
       VERBENA_ASSIGN_OR_RETURN(
           ControlConnection control,
           side.number() == 0
-              ? ControlConnection::connect("127.0.0.1", listener.port(), secret, kTimeoutNs)
-              : listener.accept(kTimeoutNs));
+              ? ControlConnection::connect("127.0.0.1", listener.port(), secret, kRecordsTimeoutNs)
+              : listener.accept(kRecordsTimeoutNs));
       controls.push_back(std::move(control));
     }
     return side.number() == 0 ? send_records(side, std::move(controls), slices)
