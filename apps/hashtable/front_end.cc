@@ -57,7 +57,14 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
   if (layout.has_hot_area()) hot_.emplace(region, layout, options, operations_);
 }
 
-FrontEnd::~FrontEnd() { static_cast<void>(close()); }
+FrontEnd::~FrontEnd() {
+  static_cast<void>(close());
+  // After a failure: what is still on its way must not meet the region's next user.
+  for (uint32_t done = collected_; region_->status().ok() && region_->outstanding() > 0;
+       done = region_->wait()) {
+    for (; done > 0; --done) region_->take();
+  }
+}
 
 Status FrontEnd::close() {
   HashtableReply reply;
