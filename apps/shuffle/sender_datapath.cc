@@ -206,7 +206,10 @@ Sender::Place Sender::place_for(const Lane& lane, uint64_t most_bytes) const {
   const uint64_t oldest = lane.in_flight[lane.in_flight_head % lane.in_flight.size()].staged_at;
   uint64_t free_end = oldest;
   if (lane.staged_end > oldest) {
-    if (oldest >= most_bytes) return {0, most_bytes};
+    // Whoever begins again has no more than what lies before the oldest WRITE until that completes:
+    // enough for all that may be on their way. Where several always are, the whole ring is used.
+    const uint64_t flying = lane.in_flight_tail - lane.in_flight_head;
+    if (flying < kSignalInterval && oldest >= options_.pending * most_bytes) return {0, most_bytes};
     const uint64_t behind = buffer_bytes - lane.staged_end;
     if (behind < most_bytes && behind < oldest) return {0, oldest};
     free_end = buffer_bytes;
