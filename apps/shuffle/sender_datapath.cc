@@ -211,7 +211,7 @@ Sender::Place Sender::place_for(const Lane& lane, uint64_t most_bytes) const {
     const uint64_t flying = lane.in_flight_tail - lane.in_flight_head;
     if (flying < kSignalInterval && oldest >= options_.pending * most_bytes) return {0, most_bytes};
     const uint64_t behind = buffer_bytes - lane.staged_end;
-    if (behind < most_bytes && behind < oldest) return {0, oldest};
+    if (behind < most_bytes && behind < oldest) return {0, std::min(oldest, most_bytes)};
     free_end = buffer_bytes;
   }
   return {lane.staged_end, std::min(free_end - lane.staged_end, most_bytes)};

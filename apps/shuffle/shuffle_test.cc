@@ -119,7 +119,7 @@ TEST_P(ShuffleMethodTest, RecordsOfAnySizeComeOnceInTheirOrder) {
       sent[to][from].push_back(part.record);
       part = {};
       if (random.below(16) == 0) {
-        ASSERT_TRUE(sender.flush());
+        ASSERT_TRUE(sender.flush()) << sender.status().message();
       }
     }
     ShuffleCount all_sent;
