@@ -67,6 +67,7 @@ class JoinWorkload : public Workload {
                   .line_axes = kLineAxes,
                   .metrics = kMetrics,
                   .reads_payload = true,
+                  .node_names = {.both = "executor"},
                   .command = {.name = "join",
                               .group = "app",
                               .summary = "The join of two relations, on one machine or by the "

@@ -74,6 +74,7 @@ class LogWorkload : public Workload {
                   .line_axes = kLineAxes,
                   .metrics = kMetrics,
                   .reads_payload = true,
+                  .node_names = {.requesting = "writer", .responding = "replica"},
                   .command = {.name = "log",
                               .group = "app",
                               .summary = "The log in remote memory: writers, readers and replicas",

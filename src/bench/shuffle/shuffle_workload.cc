@@ -62,24 +62,26 @@ constexpr uint32_t kMostExecutors = 4096;
 class ShuffleWorkload : public Workload {
  public:
   ShuffleWorkload()
-      : Workload({.name = "shuffle",
-                  .subject = "the shuffle",
-                  .has_topology = false,
-                  .verifies = true,
-                  .soft_huge_pages = false,
-                  .axes = shuffle_axes(),
-                  .line_axes = kLineAxes,
-                  .metrics = kMetrics,
-                  .reads_payload = true,
-                  .command = {.name = "shuffle",
-                              .group = "app",
-                              .summary = "The shuffle: records from all senders to the receivers "
-                                         "that their keys decide",
-                              .help = kHelp,
-                              .operations_help = "How many chunks of records each sender sends in "
-                                                 "a run, instead of a time",
-                              .examples = kExamples,
-                              .over_hosts = true}}) {}
+      : Workload(
+            {.name = "shuffle",
+             .subject = "the shuffle",
+             .has_topology = false,
+             .verifies = true,
+             .soft_huge_pages = false,
+             .axes = shuffle_axes(),
+             .line_axes = kLineAxes,
+             .metrics = kMetrics,
+             .reads_payload = true,
+             .node_names = {.requesting = "sender", .responding = "receiver", .both = "executor"},
+             .command = {.name = "shuffle",
+                         .group = "app",
+                         .summary = "The shuffle: records from all senders to the receivers "
+                                    "that their keys decide",
+                         .help = kHelp,
+                         .operations_help = "How many chunks of records each sender sends in "
+                                            "a run, instead of a time",
+                         .examples = kExamples,
+                         .over_hosts = true}}) {}
 
   Point point() const override {
     return {.workload = this,
