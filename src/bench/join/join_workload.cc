@@ -74,7 +74,8 @@ class JoinWorkload : public Workload {
                                          "shuffle",
                               .help = kHelp,
                               .operations_help = "Of no effect: a run is one join",
-                              .examples = kExamples}}) {}
+                              .examples = kExamples,
+                              .over_hosts = true}}) {}
 
   Point point() const override {
     return {.workload = this,
