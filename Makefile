@@ -20,7 +20,7 @@ compile:
 	@scripts/setup build run
 	@scripts/build release product
 
-demo: compile  ## Compare the protocols on this machine; writes build/demo/report.html
+demo: compile  ## Compare the protocols on this machine, measure the applications; writes build/demo/report.html
 	@$(TOOL) demo
 	@$(SAY_PATH)
 

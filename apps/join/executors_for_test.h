@@ -84,14 +84,11 @@ class ExecutorForTest {
     return Status::ok_status();
   }
   Status open(const std::vector<ExecutorForTest>& all) {
-    std::vector<ControlConnection> controls;
-    for (const ExecutorForTest& other : all) {
-      VERBENA_ASSIGN_OR_RETURN(auto control, ControlConnection::connect("127.0.0.1", other.port_,
-                                                                        *secret_, kTestTimeoutNs));
-      controls.push_back(std::move(control));
-    }
-    auto sender =
-        open_shuffle_sender(node_->device, node_->domain, std::move(controls), options_.sender);
+    std::vector<ShuffleAddress> addresses;
+    for (const ExecutorForTest& other : all) addresses.push_back({"127.0.0.1", other.port_});
+    ShuffleSenderOptions options = options_.sender;
+    options.handshake_timeout_ns = kTestTimeoutNs;
+    auto sender = open_shuffle_sender(node_->device, node_->domain, addresses, *secret_, options);
     VERBENA_RETURN_IF_ERROR(sender.status());
     sender_ = std::move(*sender);
     return Status::ok_status();

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <memory>
 #include <ostream>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,6 +196,61 @@ TEST(JoinTest, PlainColumnsAreJoinedWhereTheyLie) {
       {bytes_of_value(int64_t{2}), bytes_of_value(20.5)},
       {bytes_of_value(int64_t{3}), bytes_of_value(30.5)}};
   EXPECT_EQ(sorted_rows(from_stream(&result)), expected);
+}
+
+// Batches of a stream of the test's own, of which the last one fails.
+struct FailingStream {
+  int batches = 0;
+  bool released = false;
+};
+
+TEST(JoinTest, BatchesAreTakenUntilTheStreamEndsOrFails) {
+  const int64_t keys[] = {1, 2, 3};
+  const PlainColumn columns[] = {{"k", "l", keys}};
+  ArrowArrayStream stream;
+  stream_of_columns(3, columns, &stream);
+  std::vector<int64_t> seen;
+  const Status whole = for_each_batch(&stream, [&](const ArrowArray& batch) {
+    for (const int64_t key : plain_values<int64_t>(batch, 0)) seen.push_back(key);
+  });
+  EXPECT_TRUE(whole.ok()) << whole.message();
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(stream.release, nullptr);
+
+  FailingStream state;
+  ArrowArrayStream failing = {};
+  failing.private_data = &state;
+  failing.get_next = [](ArrowArrayStream* self, ArrowArray* batch) {
+    if (++static_cast<FailingStream*>(self->private_data)->batches == 3) return EIO;
+    *batch = {};
+    batch->release = [](ArrowArray* one) { one->release = nullptr; };
+    return 0;
+  };
+  failing.get_last_error = [](ArrowArrayStream*) { return "the disk is gone"; };
+  failing.release = [](ArrowArrayStream* self) {
+    static_cast<FailingStream*>(self->private_data)->released = true;
+  };
+  int taken = 0;
+  const Status failed = for_each_batch(&failing, [&](const ArrowArray&) { ++taken; });
+  EXPECT_EQ(failed.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(failed.message(), "the disk is gone");
+  EXPECT_EQ(taken, 2);
+  EXPECT_TRUE(state.released);
+}
+
+TEST(JoinTest, PlainValuesBeginAtTheOffsetsOfBatchAndColumn) {
+  const int64_t stored[] = {1, 2, 3, 4, 5};
+  const void* buffers[] = {nullptr, stored};
+  ArrowArray column = {};
+  column.offset = 1;
+  column.buffers = buffers;
+  ArrowArray* columns[] = {&column};
+  ArrowArray batch = {};
+  batch.length = 2;
+  batch.offset = 2;
+  batch.children = columns;
+  const std::span<const int64_t> values = plain_values<int64_t>(batch, 0);
+  EXPECT_EQ(std::vector<int64_t>(values.begin(), values.end()), (std::vector<int64_t>{4, 5}));
 }
 
 TEST(JoinTest, AColumnOutlivesTheRestOfTheResult) {

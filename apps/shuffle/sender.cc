@@ -293,4 +293,18 @@ Result<std::unique_ptr<ShuffleSender>> open_shuffle_sender(const Device& device,
   return shuffle_app::Sender::open(device, domain, std::move(receivers), options);
 }
 
+Result<std::unique_ptr<ShuffleSender>> open_shuffle_sender(
+    const Device& device, const ProtectionDomain& domain,
+    const std::vector<ShuffleAddress>& receivers, const JobSecret& secret,
+    const ShuffleSenderOptions& options) {
+  std::vector<ControlConnection> controls;
+  for (const ShuffleAddress& address : receivers) {
+    VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
+                             ControlConnection::connect(address.host, address.port, secret,
+                                                        options.handshake_timeout_ns));
+    controls.push_back(std::move(control));
+  }
+  return open_shuffle_sender(device, domain, std::move(controls), options);
+}
+
 }  // namespace verbena

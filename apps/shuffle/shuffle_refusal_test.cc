@@ -66,6 +66,24 @@ TEST(ShuffleRefusalTest, OptionsOutOfRange) {
                  HasSubstr("number of receivers is 0"));
 }
 
+TEST(ShuffleRefusalTest, ReceiversThatCannotBeReached) {
+  const test::Node node;
+  const JobSecret secret = JobSecret::random();
+  uint16_t port = 0;
+  {
+    const ControlListener closed = must(ControlListener::listen("127.0.0.1", 0, secret));
+    port = closed.port();
+  }
+  const std::vector<ShuffleAddress> addresses = {{"127.0.0.1", port}};
+  EXPECT_REFUSED(open_shuffle_sender(node.device, node.domain, addresses, secret,
+                                     {.handshake_timeout_ns = 50'000'000})
+                     .status(),
+                 kTimeout, HasSubstr("127.0.0.1:" + std::to_string(port)));
+  EXPECT_REFUSED(
+      open_shuffle_sender(node.device, node.domain, std::vector<ShuffleAddress>{}, secret).status(),
+      kInvalidArgument, HasSubstr("number of receivers is 0"));
+}
+
 TEST(ShuffleRefusalTest, SendersThatDoNotFit) {
   ShuffleForTest shuffle(2, 1);
   const auto both = [&](const ShuffleSenderOptions& options) {

@@ -9,40 +9,29 @@
 #include "verbena/apps/join.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <iostream>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "verbena/apps/shuffle.h"
-#include "verbena/connection.h"
-#include "verbena/device.h"
+#include "verbena/must.h"
 
-constexpr uint32_t kExecutors = 4;
+using verbena::must;
+
 constexpr int64_t kTenSecondsNs = 10'000'000'000;
+constexpr uint32_t kExecutors = 4;
 constexpr int64_t kCustomers = 1000;
 constexpr int64_t kOrders = 20'000;
-
-// What fails ends the program here; a service would go on with another join.
-void must(const verbena::Status& status) {
-  if (status.ok()) return;
-  std::cerr << "join: " << status.message() << '\n';
-  std::quick_exit(1);
-}
-template <typename T>
-T must(verbena::Result<T> result) {
-  must(result.status());
-  return std::move(*result);
-}
 
 int main() {
   const auto secret = verbena::JobSecret::random();
   const auto device = must(verbena::Device::open("soft0"));
   const auto domain = must(verbena::ProtectionDomain::create(device));
   std::vector<verbena::ControlListener> listeners;
+  std::vector<verbena::ShuffleAddress> addresses;
   for (uint32_t i = 0; i < kExecutors; ++i) {
     listeners.push_back(must(verbena::ControlListener::listen("127.0.0.1", 0, secret)));
+    addresses.push_back({"127.0.0.1", listeners.back().port()});
   }
   std::atomic<int64_t> orders = 0;
   std::atomic<int64_t> sum = 0;
@@ -52,25 +41,18 @@ int main() {
     auto receiver = must(verbena::ShuffleReceiver::expose(
         device, domain, {.receiver = number, .receivers = kExecutors, .senders = kExecutors}));
     std::jthread accepting([&] { must(receiver->accept_all(listeners[number], kTenSecondsNs)); });
-    std::vector<verbena::ControlConnection> controls;
-    for (const auto& listener : listeners) {
-      controls.push_back(must(verbena::ControlConnection::connect("127.0.0.1", listener.port(),
-                                                                  secret, kTenSecondsNs)));
-    }
     auto sender =
-        must(verbena::open_shuffle_sender(device, domain, std::move(controls), {.sender = number}));
+        must(verbena::open_shuffle_sender(device, domain, addresses, secret, {.sender = number}));
     accepting.join();
 
     // Every fourth order and customer is here; every second customer is of Berlin.
     std::vector<int64_t> berliners;
     std::vector<int64_t> customers;  // of each order
     std::vector<int64_t> prices;
-    for (int64_t id = number; id < kCustomers; id += kExecutors) {
-      if (id % 2 == 0) berliners.push_back(id);
-    }
     for (int64_t id = number; id < kOrders; id += kExecutors) {
       customers.push_back(id * 7 % kCustomers);
       prices.push_back(id);
+      if (id < kCustomers && id % 2 == 0) berliners.push_back(id);
     }
     const verbena::PlainColumn columns[] = {{"customer", "l", customers.data()},
                                             {"price", "l", prices.data()}};
@@ -82,14 +64,10 @@ int main() {
     verbena::stream_of_columns(berliners.size(), ids, &right);
     must(verbena::join_shuffled(&left, &right, {.keys = {{"customer", "id"}}},
                                 {*sender, *receiver, &domain}, &joined));
-    ArrowArray batch;
-    while (joined.get_next(&joined, &batch) == 0 && batch.release != nullptr) {
-      const auto* const found = static_cast<const int64_t*>(batch.children[1]->buffers[1]);
-      for (int64_t i = 0; i < batch.length; ++i) sum += found[i];
+    must(verbena::for_each_batch(&joined, [&](const ArrowArray& batch) {
+      for (const int64_t price : verbena::plain_values<int64_t>(batch, 1)) sum += price;
       orders += batch.length;
-      batch.release(&batch);
-    }
-    joined.release(&joined);
+    }));
   };
   std::vector<std::jthread> threads;
   for (uint32_t number = 0; number < kExecutors; ++number) threads.emplace_back(execute, number);

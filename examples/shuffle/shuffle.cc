@@ -7,40 +7,31 @@
 // each, nothing in them would change but the addresses and devices.
 #include "verbena/apps/shuffle.h"
 
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
-constexpr uint32_t kExecutors = 2;  // of either kind
+#include "verbena/must.h"
+
+using verbena::must;
+
 constexpr int64_t kTenSecondsNs = 10'000'000'000;
+constexpr uint32_t kExecutors = 2;  // of either kind
 constexpr const char* kTexts[kExecutors] = {"the cat and the dog and the bird",
                                             "a dog and a cat and the end"};
-
-// What fails ends the program here; a service would go on with another shuffle.
-void must(const verbena::Status& status) {
-  if (status.ok()) return;
-  std::cerr << "shuffle: " << status.message() << '\n';
-  std::quick_exit(1);
-}
-template <typename T>
-T must(verbena::Result<T> result) {
-  must(result.status());
-  return std::move(*result);
-}
 
 int main() {
   const auto secret = verbena::JobSecret::random();
   const auto device = must(verbena::Device::open("soft0"));
   const auto domain = must(verbena::ProtectionDomain::create(device));
   std::vector<verbena::ControlListener> listeners;  // one of each receiver
+  std::vector<verbena::ShuffleAddress> addresses;
   for (uint32_t i = 0; i < kExecutors; ++i) {
     listeners.push_back(must(verbena::ControlListener::listen("127.0.0.1", 0, secret)));
+    addresses.push_back({"127.0.0.1", listeners.back().port()});
   }
   std::map<std::string, int> counts[kExecutors];
 
@@ -48,21 +39,15 @@ int main() {
     auto receiver = must(verbena::ShuffleReceiver::expose(
         device, domain, {.receiver = number, .receivers = kExecutors, .senders = kExecutors}));
     must(receiver->accept_all(listeners[number], kTenSecondsNs));
-    for (;;) {
-      const auto span = must(receiver->wait_next());
-      if (span.empty()) return;  // all senders have finished
+    for (auto span = must(receiver->wait_next()); !span.empty();  // until all senders finish
+         span = must(receiver->wait_next())) {
       span.for_each([&](std::string_view word, bool) { ++counts[number][std::string(word)]; });
       receiver->release(span);
     }
   };
   const auto send_words = [&](uint32_t number) {
-    std::vector<verbena::ControlConnection> receivers;
-    for (const auto& listener : listeners) {
-      receivers.push_back(must(verbena::ControlConnection::connect("127.0.0.1", listener.port(),
-                                                                   secret, kTenSecondsNs)));
-    }
-    auto sender = must(
-        verbena::open_shuffle_sender(device, domain, std::move(receivers), {.sender = number}));
+    auto sender =
+        must(verbena::open_shuffle_sender(device, domain, addresses, secret, {.sender = number}));
     std::istringstream text(kTexts[number]);
     for (std::string word; text >> word;) {
       must(sender->put(verbena::partition_of(verbena::shuffle_hash(word), kExecutors), word));

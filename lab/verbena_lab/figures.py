@@ -101,7 +101,7 @@ def _by_response_size(view, by_series, kind):
                 label = f"{pending:,} pending" + (f", {units.size_text(request)} request" if len(requests) > 1 else "")
                 layout = {
                     "xaxis": measured_axis("response size", sizes, units.size_text),
-                    "yaxis": _decade_axis(kind["axis"], traces, kind["tick"]),
+                    "yaxis": decade_axis(kind["axis"], traces, kind["tick"]),
                 }
                 variants.append({"label": label, "data": traces, "layout": layout})
     return _plot(kind["id"], kind["title"], kind["caption"], variants)
@@ -266,7 +266,7 @@ def measured_axis(title, values, text):
     return axis
 
 
-def _decade_axis(title, traces, text):
+def decade_axis(title, traces, text):
     """Ticks at 1, 2, 5 in each decade, in human units; decades alone where that would be too many."""
     values = [value for trace in traces for value in trace["y"]]
     values += [

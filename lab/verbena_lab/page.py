@@ -3,6 +3,7 @@
 import os
 
 from . import advice, figures, topologies
+from .application_plots import application_sections
 from .cards import card
 from .errors import ReportError
 from .modelled import is_modelled, modelled_texts
@@ -28,25 +29,31 @@ def write_report(out, inputs):
 def render(results, plotly_source):
     """The page as text."""
     views = make_views(results.measurements)
-    devices = sorted({view.device for view in views})
+    everything = results.measurements + results.applications
+    devices = sorted({one.device for one in everything})
     shown = [_view(view, index) for index, view in enumerate(views)]
     scaling = placed(scaling_plots(views), "")
+    applications = [
+        section | {"plots": placed(section["plots"], "")} for section in application_sections(results.applications)
+    ]
+    of_applications = [plot for section in applications for plot in section["plots"]]
     return render_page(
         "report.html",
         plotly_source,
         title=f"Verbena report: {', '.join(devices)}",
         eyebrow="Verbena report",
-        heading="Which one should I use here?",
-        facts=_facts(results, views, devices),
-        notices=modelled_texts(results.measurements),
+        heading="Which one should I use here?" if views else "What the applications do here",
+        facts=_facts(everything, devices),
+        notices=modelled_texts(everything),
         topologies=_topologies(views),
         topology_note=topologies.NOTE,
         views=shown,
         scaling={"plots": scaling, "series": _all_series(views)},
+        applications=applications,
         peers=results.peers,
-        table=results_table(results.measurements),
+        table=results_table(results.measurements) if views else None,
         sources=results.sources,
-        drawings=drawings([plot for view in shown for plot in view["plots"]] + scaling),
+        drawings=drawings([plot for view in shown for plot in view["plots"]] + scaling + of_applications),
     )
 
 
@@ -66,14 +73,14 @@ def _height_rem(plot):
     return f"{rows * 3.2 + 6:g}" if rows > 6 else ""
 
 
-def _facts(results, views, devices):
-    machines = sorted({view.machine for view in views})
-    count = len(results.measurements)
+def _facts(measurements, devices):
+    machines = sorted({one.source.machine_name() for one in measurements})
+    count = len(measurements)
     modelled = "modelled " if all(map(is_modelled, devices)) else ""
     facts = [f"{count:,} {modelled}measurement{'' if count == 1 else 's'}", f"device {', '.join(devices)}"]
     if len(machines) == 1 and len(machines[0]) <= 60:
         facts.append(machines[0])
-    return [*facts, _verified_text(results.measurements)]
+    return [*facts, _verified_text(measurements)]
 
 
 def _verified_text(measurements):

@@ -6,6 +6,7 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from .applications import RESULT_KEYS, ApplicationResult, application_of
 from .errors import ReportError
 from .protocols import protocol_key
 
@@ -122,32 +123,34 @@ class Peer:
 class Results:
     files: list  # everything that was read, bench-peers.json too
     sources: list
-    measurements: list
+    measurements: list  # of request and response
+    applications: list
     peers: list
 
 
 def load(paths):
     """Reads files and directories (their *.json, not recursively). Raises ReportError for anything that does not fit."""
-    sources, measurements, peers = [], [], []
+    sources, measurements, applications, peers = [], [], [], []
     files = _expand(paths)
     for path in files:
         document = _parse(path)
         if _is_peers(document):
             peers += [_peer(entry, path, index) for index, entry in enumerate(document)]
             continue
-        source, rows = _result_file(document, path)
+        source, rows, of_applications = _result_file(document, path)
         sources.append(source)
         measurements += rows
-        if len(measurements) > MAX_MEASUREMENTS:
+        applications += of_applications
+        if len(measurements) + len(applications) > MAX_MEASUREMENTS:
             raise ReportError(
                 f"{path}: more than {MAX_MEASUREMENTS:,} measurements in one report: give fewer files at a time"
             )
-    if not measurements:
+    if not measurements and not applications:
         raise ReportError(
-            f"no measurements of protocols in {', '.join(map(str, paths))}: write some with "
+            f"no measurements of protocols or applications in {', '.join(map(str, paths))}: write some with "
             "'verbena bench one-to-one --protocol all --json FILE'"
         )
-    return Results(files, sources, measurements, peers)
+    return Results(files, sources, measurements, applications, peers)
 
 
 def _expand(paths):
@@ -246,16 +249,15 @@ def _result_file(document, path):
         models=models if isinstance(models, dict) else {},
         extra={key: value for key, value in document.items() if key not in known},
     )
-    return source, [
-        _measurement(_Row(row, path, index), source)
-        for index, row in enumerate(document["results"])
-        if not _is_without_protocol(row)
-    ]
-
-
-def _is_without_protocol(row):
-    """Of `verbena verbs`, `remote` and `app`: there is nothing on the page to compare it with."""
-    return isinstance(row, dict) and any(key in row for key in ("operation", "mix", "capacity_bytes"))
+    measurements, applications = [], []
+    for index, row in enumerate(document["results"]):
+        checked = _Row(row, path, index)
+        application = application_of(row)
+        if application:
+            applications.append(_application_result(checked, row, application, source))
+        elif "operation" not in row:  # of `verbena verbs` and `remote` the page has nothing
+            measurements.append(_measurement(checked, source))
+    return source, measurements, applications
 
 
 class _Row:
@@ -365,6 +367,57 @@ def _measurement(row, source):
         rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),
     )
+
+
+_QUANTILES = ("p50", "p99", "p999")
+
+
+def _application_result(row, plain, application, source):
+    errors = row.whole("errors", 0)
+    failed = errors > 0
+    axes = {
+        key: value
+        for key, value in plain.items()
+        if key not in RESULT_KEYS and isinstance(value, (int, str)) and not isinstance(value, bool)
+    }
+    if application.each:
+        row.whole(application.each, 1)
+    each = axes[application.each] if application.each else 1
+    latencies = {"": row.part("latency_ns", failed)} | {
+        str(kind): {"p50": one.get("p50_ns"), "p99": one.get("p99_ns"), "p999": one.get("p999_ns")}
+        for kind, one in row.part("kinds", True).items()
+        if isinstance(one, dict)
+    }
+    for name, latency in latencies.items():
+        if not failed and not all(_is_number(latency.get(quantile)) for quantile in _QUANTILES):
+            row.fail("kinds" if name else "latency_ns", "an object with the numbers p50, p99 and p999")
+    rate = row.number("rate_per_s", failed)
+    return ApplicationResult(
+        source=source,
+        application=application,
+        device=row.text("device", source.device),
+        axes=axes,
+        rate_per_s=None if rate is None else rate * each,
+        value_bandwidth_bytes_per_s=row.number("value_bandwidth_bytes_per_s", failed),
+        rate_range=_range(row.part("spread", True), ("rate_min", "rate_max")),
+        latencies=latencies,
+        usage=_usage(row.part("usage", True)),
+        verified=row.flag("verified"),
+        errors=errors,
+    )
+
+
+def _usage(roles):
+    """Units with a share, by role; what is none is left out."""
+    return {
+        str(role): {
+            str(name): unit
+            for name, unit in its_units.items()
+            if isinstance(unit, dict) and _is_number(unit.get("most"))
+        }
+        for role, its_units in roles.items()
+        if isinstance(its_units, dict)
+    }
 
 
 def _bandwidths(row, rate_per_s, failed):

@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "verbena/must.h"
+
 namespace verbena {
 namespace {
 
@@ -69,6 +71,18 @@ TEST(ResultTest, ErrorsReturnThroughTheMacros) {
   EXPECT_EQ(quarter(6).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(check_even(2).ok());
   EXPECT_FALSE(check_even(3).ok());
+}
+
+TEST(MustTest, ReturnsTheValueOfWhatSucceeded) {
+  must(check_even(2));
+  EXPECT_EQ(must(half(12)), 6);
+  EXPECT_EQ(*must(Result<std::unique_ptr<int>>(std::make_unique<int>(3))), 3);
+}
+
+TEST(MustDeathTest, EndsTheProgramWithTheMessageOtherwise) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(must(half(3)), testing::ExitedWithCode(1), "error: odd");
+  EXPECT_EXIT(must(check_even(3)), testing::ExitedWithCode(1), "error: odd");
 }
 
 }  // namespace

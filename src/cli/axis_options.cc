@@ -1,6 +1,7 @@
 #include "src/cli/axis_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "src/bench/experiment/axis.h"
 #include "src/device/sim/rnic_profile.h"
@@ -60,6 +61,22 @@ std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command,
     options.push_back(option);
   }
   return options;
+}
+
+void add_simulated_device(Tool& tool, CLI::App& command, std::string& device) {
+  CLI::Option* option = command.add_option("--device", device, "The simulated RNIC");
+  option->option_text("sim:PROFILE");
+  tool.choices[option] = simulated_devices();
+}
+
+Status check_simulated_device(const std::string& device) {
+  const std::string known = fmt::format("{}", fmt::join(simulated_devices(), ", "));
+  if (device.empty()) {
+    return {StatusCode::kInvalidArgument, fmt::format("which --device? there are {}", known)};
+  }
+  if (device.starts_with(sim::kDevicePrefix)) return Status::ok_status();
+  return {StatusCode::kInvalidArgument,
+          fmt::format("'{}' is not simulated; give one of {}", device, known)};
 }
 
 std::vector<std::string> simulated_devices() {

@@ -10,6 +10,7 @@
 
 #include "src/bench/experiment/workload.h"
 #include "src/cli/tool.h"
+#include "verbena/status.h"
 
 namespace verbena::cli {
 
@@ -23,6 +24,9 @@ enum class Values : uint8_t { kLists, kOne };
 std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command,
                                            const bench::Workload& workload, AxisTexts& texts,
                                            Values values = Values::kLists);
+// --device, which has to be a simulated one.
+void add_simulated_device(Tool& tool, CLI::App& command, std::string& device);
+Status check_simulated_device(const std::string& device);
 // "sim:NAME" for each profile that is installed.
 std::vector<std::string> simulated_devices();
 

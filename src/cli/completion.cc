@@ -143,6 +143,9 @@ std::string zsh_completion(const Tool& tool) {
       if (letter == ' ' || letter == '-') letter = '_';
     }
     std::string specifications;
+    std::string commands;
+    std::string cases;
+    std::string others;
     for (const CLI::Option* option : options_of(command)) {
       const auto choices = tool.choices.find(option);
       std::string action;
@@ -155,16 +158,21 @@ std::string zsh_completion(const Tool& tool) {
       }
       const std::vector<std::string> names = names_of(*option);
       const std::string description = zsh_description(option->get_description());
-      if (names.empty()) {
+      if (names.empty() && command.get_subcommands({}).empty()) {
         specifications += fmt::format(" \\\n    '*:{}:{}'", description, action);
+      } else if (names.empty() && choices != tool.choices.end()) {
+        // Beside the commands below, in whose place it stands.
+        for (const std::string& word : choices->second) {
+          commands += fmt::format(" '{}:{}'", zsh_description(word), description);
+        }
+        others = "        *) ";
       }
       for (const std::string& one : names) {
         specifications += fmt::format(" \\\n    '{}[{}]{}'", one, description,
                                       takes_value(*option) ? fmt::format(":value:{}", action) : "");
       }
     }
-    std::string commands;
-    std::string cases;
+    if (!others.empty()) others += fmt::format("_arguments{} ;;\n", specifications);
     for (const CLI::App* child : command.get_subcommands({})) {
       if (!is_shown(*child)) continue;
       commands +=
@@ -193,7 +201,7 @@ std::string zsh_completion(const Tool& tool) {
 }}
 
 )",
-                               name, specifications, commands, cases);
+                               name, specifications, commands, cases + others);
     }
   });
   return "#compdef verbena\n# Completion of verbena for zsh:  source <(verbena completion "

@@ -13,6 +13,7 @@
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/bench/experiment/plan.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/experiment/workload.h"
 #include "src/bench/explain/profiler.h"
 #include "src/bench/result/model_evidence.h"
@@ -47,10 +48,12 @@ void refuse_ranks(Job& job, int first, const Status& why) {
   }
 }
 
-// One node per rank, in their order; that of this rank is a process of ours.
+// One node per rank, in their order; that of this rank is a process of ours, which the others reach
+// as they have reached us.
 Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device, Job& job) {
   Result<std::unique_ptr<bench::NodePool>> pool =
       bench::NodePool::on_this_host(device, job.secret(), 0);
+  if (pool.ok() && job.size() > 1) (*pool)->reach_at(bench::own_address(job.peer(1)));
   Status failure = pool.ok() ? (*pool)->take(1).status() : pool.status();
   if (!failure.ok()) refuse_ranks(job, 1, failure);
   for (int rank = 1; rank < job.size() && failure.ok(); ++rank) {
@@ -85,28 +88,17 @@ Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment
   return pool;
 }
 
-// A job has so many nodes as ranks. Its first one responds to nobody on another host: it listens on
-// the loopback interface, over which it was started.
+// A job has so many nodes as ranks.
 Status check_ranks(const Job& job, const std::vector<bench::PointGroup>& groups) {
   for (const bench::PointGroup& group : groups) {
     const bench::Point& point = group.front();
-    if (point.topology == bench::Topology::kAllToAll) {
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("{} cannot be measured between hosts yet; choose another topology",
-                                bench::topology_name(point.topology)));
-    }
-    if (point.responder_nodes == 0) {
-      return Status(StatusCode::kUnsupported,
-                    "receivers on the nodes of the senders cannot be measured between hosts yet; "
-                    "choose --receiver-nodes 1 or more");
-    }
-    const uint32_t needed = point.nodes + point.responder_nodes;
-    if (needed <= static_cast<uint32_t>(job.size())) continue;
+    VERBENA_ASSIGN_OR_RETURN(const bench::Wiring wiring, bench::wire(bench::shape_of(point)));
+    const size_t needed = wiring.nodes.size();
+    if (needed <= static_cast<size_t>(job.size())) continue;
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} with {} requester and {} responder nodes needs {} ranks, the job "
-                              "has {}; start more, or lower --nodes or --responders",
-                              bench::topology_name(point.topology), point.nodes,
-                              point.responder_nodes, needed, job.size()));
+                  fmt::format("{} needs {} ranks, one for each node, and the job has {}; start "
+                              "more, or lower --nodes",
+                              point.workload->text(point), needed, job.size()));
   }
   return Status::ok_status();
 }

@@ -1,6 +1,5 @@
 // `verbena sim explain`: where the time of one message goes on a simulated RNIC.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
 #include <string>
@@ -21,7 +20,6 @@
 #include "src/bench/run/simulated_nodes.h"
 #include "src/cli/axis_options.h"
 #include "src/cli/sim_command.h"
-#include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {
 
@@ -38,6 +36,9 @@ compared with the measured latency; the exit code is 1 if they do not add up to 
 
 --trace writes a file for ui.perfetto.dev or chrome://tracing. Nodes are its processes; threads,
 buses, both sides of the RNIC and the network are its tracks; arrows join the steps of a message.
+
+The commands below show for operations that are more than a request and its response, such as those
+of the applications, how busy each unit of the nodes is, and so which one limits them.
 
 )";
 
@@ -89,13 +90,6 @@ Result<double> parse_quantile(const std::string& text) {
       fmt::format("'{}' is not a quantile; give a number from 0 to 1, such as 0.99", text));
 }
 
-Status check_device(const std::string& device) {
-  const std::string known = fmt::format("{}", fmt::join(simulated_devices(), ", "));
-  if (device.empty()) return invalid(fmt::format("which --device? there are {}", known));
-  if (device.starts_with(sim::kDevicePrefix)) return Status::ok_status();
-  return invalid(fmt::format("'{}' is not simulated; give one of {}", device, known));
-}
-
 std::string heading(const bench::Point& point, const ExplainOptions& options,
                     const bench::Explanation& explanation, double quantile) {
   std::string shape = bench::topology_name(point.topology);
@@ -114,7 +108,8 @@ std::string heading(const bench::Point& point, const ExplainOptions& options,
 }
 
 int explain_message(const ExplainOptions& options) {
-  if (const Status status = check_device(options.device); !status.ok()) return report_error(status);
+  if (const Status status = check_simulated_device(options.device); !status.ok())
+    return report_error(status);
   const Result<double> quantile = parse_quantile(options.quantile);
   if (!quantile.ok()) return report_error(quantile.status());
   const Result<bench::Point> point = parse_point(options);
@@ -153,12 +148,11 @@ int explain_message(const ExplainOptions& options) {
 }  // namespace
 
 void add_sim_explain_command(Tool& tool, CLI::App& sim) {
-  CLI::App* command = sim.add_subcommand("explain", "Show where the time of one message goes");
+  CLI::App* command = sim.add_subcommand(
+      "explain", "Show where the time of one message goes, or what limits a workload");
   const auto options = std::make_shared<ExplainOptions>();
   add_topology(tool, *command, options->topology);
-  CLI::Option* device = command->add_option("--device", options->device, "The simulated RNIC");
-  device->option_text("sim:PROFILE");
-  tool.choices[device] = simulated_devices();
+  add_simulated_device(tool, *command, options->device);
   add_axis_options(tool, *command, bench::request_response_workload(), options->axes, Values::kOne);
   command->get_option("--protocol")->option_text("NAME (write/write)");
   command
@@ -177,8 +171,12 @@ void add_sim_explain_command(Tool& tool, CLI::App& sim) {
       examples_text(
           {"verbena sim explain one-to-one --device sim:connectx3-fdr --protocol write/write",
            "verbena sim explain M:1 --nodes 4 --pending 8 --quantile 0.99 --device "
-           "sim:connectx3-fdr --trace trace.json"}));
-  command->callback([&tool, options] { tool.exit_code = explain_message(*options); });
+           "sim:connectx3-fdr --trace trace.json",
+           "verbena sim explain hashtable --nodes 2,4,8,16 --device sim:connectx3-40g"}));
+  add_sim_explain_workloads(tool, *command);
+  command->callback([&tool, command, options] {
+    if (command->get_subcommands().empty()) tool.exit_code = explain_message(*options);
+  });
 }
 
 }  // namespace verbena::cli

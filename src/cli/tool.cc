@@ -43,6 +43,13 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
+// A word may stand there that is no subcommand, such as a topology.
+bool takes_words(const CLI::App& command) {
+  const std::vector<const CLI::Option*> options = command.get_options();
+  return std::any_of(options.begin(), options.end(),
+                     [](const CLI::Option* option) { return option->get_positional(); });
+}
+
 // The first word that should be a subcommand or an option in front of one, and is none; the library
 // would only say that a subcommand is missing. Returns the whole line, or nothing.
 std::string unknown_word(const CLI::App& app, int argc, const char* const* argv) {
@@ -59,6 +66,7 @@ std::string unknown_word(const CLI::App& app, int argc, const char* const* argv)
     const auto found = std::find_if(children.begin(), children.end(), [&](const CLI::App* child) {
       return child->get_name() == argv[i];
     });
+    if (found == children.end() && takes_words(*command)) break;
     if (found == children.end()) {
       std::string names;
       for (const CLI::App* child : children) {

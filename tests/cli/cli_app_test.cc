@@ -278,35 +278,58 @@ TEST(App, GoesOnAfterAnInterruption) {
   EXPECT_EQ(results_of(file), before);
 }
 
-// A launcher starts one process per host: the ranks are the nodes. What the first one of two says.
-Outcome run_on_two_ranks(const Arguments& words) {
+// A launcher starts one process per host: the ranks are the nodes. What the first one says.
+Outcome run_on_ranks(int size, const Arguments& words) {
   const ScratchDirectory scratch;
   const std::string secret = scratch.file("job.secret");
   std::ofstream(secret) << "0123456789abcdef0123456789abcdef";
   EXPECT_EQ(chmod(secret.c_str(), 0600), 0);
-  const std::string coordinator = "127.0.0.1:" + std::to_string(own_port());
-  const auto rank = [&](const std::string& number) {
+  // Another address than that of the loopback interface, at which rank 0 is reached then.
+  const std::string coordinator = "127.0.0.2:" + std::to_string(own_port());
+  const auto rank = [&](int number) {
     Arguments command = app(words);
     command.insert(command.begin(), VERBENA_TOOL);
-    command.insert(command.end(),
-                   {"--operations", "200", "--runs", "1", "--verify", "--rank", number, "--size",
-                    "2", "--coordinator", coordinator, "--secret-file", secret});
+    command.insert(command.end(), {"--operations", "200", "--runs", "1", "--verify", "--rank",
+                                   std::to_string(number), "--size", std::to_string(size),
+                                   "--coordinator", coordinator, "--secret-file", secret});
     return command;
   };
-  ToolProcess first(rank("0"));
-  ToolProcess second(rank("1"));
+  ToolProcess first(rank(0));
+  std::vector<std::unique_ptr<ToolProcess>> others;
+  for (int number = 1; number < size; ++number) {
+    others.push_back(std::make_unique<ToolProcess>(rank(number)));
+  }
   const Outcome outcome = first.wait();
-  EXPECT_EQ(second.wait().exit_code, outcome.exit_code);
+  for (const auto& other : others) EXPECT_EQ(other->wait().exit_code, outcome.exit_code);
   return outcome;
 }
 
 TEST(App, RunsOnTheHostsOfALauncher) {
-  for (const Arguments& command :
-       {Arguments{"log", "--batch", "4"},
-        Arguments{"shuffle", "--nodes", "1", "--threads", "2", "--receiver-nodes", "1"}}) {
-    const Outcome outcome = run_on_two_ranks(command);
+  for (const auto& [ranks, command] : std::vector<std::pair<int, Arguments>>{
+           {2, {"log", "--batch", "4"}},
+           {2, {"shuffle", "--nodes", "1", "--threads", "2", "--receiver-nodes", "1"}},
+           // Those that send receive, too, rank 0 among them.
+           {3, {"shuffle", "--nodes", "3"}},
+           {2, {"shuffle", "--nodes", "2", "--threads", "2", "--receivers", "2"}},
+           {4, {"join", "--nodes", "4", "--tuples", "4000"}},
+           {2,
+            {"join", "--nodes", "2", "--threads", "2", "--tuples", "4000", "--method", "sgl"}}}) {
+    SCOPED_TRACE(command.front());
+    const Outcome outcome = run_on_ranks(ranks, command);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.out, HasSubstr("64 B"));
+    EXPECT_THAT(outcome.out, HasSubstr(command.front() == "join" ? "16 B" : "64 B"));
+    EXPECT_EQ(outcome.out.find("FAILED"), std::string::npos) << outcome.out;
+  }
+}
+
+TEST(App, SaysHowManyRanksItNeeds) {
+  for (const auto& [command, needed] : std::vector<std::pair<Arguments, const char*>>{
+           {{"join", "--nodes", "3", "--tuples", "4000"}, "needs 3 ranks"},
+           {{"shuffle", "--nodes", "2", "--receiver-nodes", "2"}, "needs 4 ranks"}}) {
+    const Outcome outcome = run_on_ranks(2, command);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(needed));
+    EXPECT_THAT(outcome.err, HasSubstr("the job has 2; start more, or lower --nodes"));
   }
 }
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
@@ -43,6 +45,13 @@ TEST(Demo, MeasuresAnswersAndWritesThePage) {
   const nlohmann::json document = nlohmann::json::parse(read_file(results));
   EXPECT_EQ(document["results"].size(), 5u * 3u * 2u);
   for (const nlohmann::json& row : document["results"]) EXPECT_EQ(row["errors"], 0) << row;
+  for (const auto& [application, points] : std::vector<std::pair<std::string, size_t>>{
+           {"hashtable", 6}, {"log", 4}, {"shuffle", 6}, {"join", 4}}) {
+    const std::string file = scratch.file("a/demo/" + application + ".json");
+    const nlohmann::json measured = nlohmann::json::parse(read_file(file));
+    EXPECT_EQ(measured["results"].size(), points) << application;
+    for (const nlohmann::json& row : measured["results"]) EXPECT_EQ(row["errors"], 0) << row;
+  }
   EXPECT_THAT(outcome.out, HasSubstr(page));
 
   // The answer on the terminal is the one on the page.
@@ -53,6 +62,9 @@ TEST(Demo, MeasuresAnswersAndWritesThePage) {
   const std::string answer = rest.substr(2, rest.find("\n\nReport:") - 2);
   ASSERT_FALSE(answer.empty());
   const std::string html = joined(read_file(page));
+  for (const char* application : {"Hashtable", "Log", "Shuffle", "Join"}) {
+    EXPECT_THAT(html, HasSubstr("<h2>" + std::string(application) + "</h2>"));
+  }
   const std::string sentence = joined(answer.substr(0, answer.find(".\n") + 1));
   EXPECT_THAT(html, HasSubstr("<p>" + sentence + "</p>"));
 }

@@ -36,11 +36,31 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 const std::vector<std::string>& all_commands() {
-  static const std::vector<std::string> commands = {
-      "",          "devices",       "explain",  "bench",       "verbs",        "remote",
-      "app",       "app hashtable", "app join", "app log",     "app shuffle",  "demo",
-      "report",    "reproduce",     "sim",      "sim explain", "sim profiles", "run",
-      "completion"};
+  static const std::vector<std::string> commands = {"",
+                                                    "devices",
+                                                    "explain",
+                                                    "bench",
+                                                    "verbs",
+                                                    "remote",
+                                                    "app",
+                                                    "app hashtable",
+                                                    "app join",
+                                                    "app log",
+                                                    "app shuffle",
+                                                    "demo",
+                                                    "report",
+                                                    "reproduce",
+                                                    "sim",
+                                                    "sim explain",
+                                                    "sim profiles",
+                                                    "run",
+                                                    "completion",
+                                                    "sim explain verbs",
+                                                    "sim explain remote",
+                                                    "sim explain hashtable",
+                                                    "sim explain log",
+                                                    "sim explain shuffle",
+                                                    "sim explain join"};
   return commands;
 }
 

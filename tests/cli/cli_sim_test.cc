@@ -152,6 +152,66 @@ TEST(ExplainWaits, TailsWaitMoreThanMedians) {
   EXPECT_LT(measured("0"), measured("1"));
 }
 
+json usage_of(const std::vector<std::string>& arguments) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("usage.json");
+  std::vector<std::string> all = {"sim", "explain"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  all.insert(all.end(), {"--device", "sim:connectx3-40g", "--json", file});
+  const Outcome outcome = run_tool(all);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("busiest"));
+  json usages = json::array();
+  const json document = json::parse(read_file(file));
+  for (const json& row : document.at("results")) {
+    EXPECT_GT(row.at("rate_per_s"), 0);
+    usages.push_back(row.at("usage"));
+  }
+  return usages;
+}
+
+TEST(ExplainWorkload, ALogOfManyWritersIsLimitedByItsSequencer) {
+  const json usages = usage_of({"log", "--nodes", "1,16", "--operations", "4000"});
+  ASSERT_EQ(usages.size(), 2u);
+  EXPECT_LT(usages[0].at("replica").at("atomics").at("most"), 0.5);
+  EXPECT_GT(usages[1].at("replica").at("atomics").at("most"), 0.95);
+  EXPECT_EQ(usages[1].at("writer").at("nodes"), 16);
+  EXPECT_EQ(usages[1].at("replica").at("nodes"), 1);
+}
+
+TEST(ExplainWorkload, NamesTheNodesOfEachApplication) {
+  for (const auto& [application, roles] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"hashtable", {"back-end", "front-end"}},
+           {"log", {"replica", "writer"}},
+           {"shuffle", {"executor"}},
+           {"join", {"executor"}}}) {
+    SCOPED_TRACE(application);
+    std::vector<std::string> arguments = {application, "--operations", "2000"};
+    if (application == "join")
+      arguments.insert(arguments.end(), {"--nodes", "2", "--tuples", "4000"});
+    const json usages = usage_of(arguments);
+    ASSERT_EQ(usages.size(), 1u);
+    std::vector<std::string> named;
+    for (const auto& [role, units] : usages[0].items()) {
+      named.push_back(role);
+      for (const char* unit :
+           {"cpu", "bus_down", "bus_up", "sending_side", "receiving_side", "link_out", "link_in"}) {
+        EXPECT_GE(units.at(unit).at("most"), units.at(unit).at("mean")) << unit;
+        EXPECT_LE(units.at(unit).at("most"), 1.0) << unit;
+      }
+      EXPECT_GT(units.at("link_in").at("mean"), 0) << role;
+    }
+    EXPECT_EQ(named, roles);
+  }
+}
+
+TEST(ExplainWorkload, RefusesDevicesThatAreNotSimulated) {
+  const Outcome outcome = run_tool({"sim", "explain", "log", "--device", "soft0"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("'soft0' is not simulated; give one of sim:"));
+}
+
 TEST(ExplainTrace, HasTracksOfNodesAndFlowsOfMessages) {
   const ScratchDirectory scratch;
   const std::string file = scratch.file("trace.json");

@@ -7,6 +7,9 @@ from programs import TOOL, secret_file
 FEW = ["--operations", "30", "--runs", "1", "--verify"]
 SMALL_TABLE = ["--keys", "500", "--new-keys", "500", "--mix", "all", *FEW]
 SMALL_LOG = ["--batch", "1,16", "--capacity", "1MiB", "--threads", "2", "--readers", "1", *FEW]
+# On both hosts, executors of which each sends and receives.
+SMALL_SHUFFLE = ["--nodes", "2", "--method", "basic,sgl", *FEW]
+SMALL_JOIN = ["--nodes", "2", "--tuples", "2000", "--method", "basic,sgl", *FEW]
 
 
 def _measure(machine, *words):
@@ -31,7 +34,8 @@ def log(host):
 
 @case(machines=2, limit_s=300)
 def applications_on_two_hosts(first, second):
-    for words in (["app", "hashtable", *SMALL_TABLE], ["app", "log", *SMALL_LOG]):
+    for words in (["app", "hashtable", *SMALL_TABLE], ["app", "log", *SMALL_LOG], ["app", "shuffle", *SMALL_SHUFFLE],
+                  ["app", "join", *SMALL_JOIN]):
         flags = ["--size", "2", "--coordinator", f"{first.address}:7480"]
         other = second.start(*_measure(second, *words), "--rank", "1", *flags,
                              environment={"VERBENA_JOB_SECRET_FILE": secret_file(second)})

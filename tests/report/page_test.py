@@ -111,6 +111,22 @@ class Page(unittest.TestCase):
         self.assertEqual(counts["v0-rate"], 4)
         self.assert_sound(page, plots=4)
 
+    def test_applications_have_plots_and_tables_without_protocols_too(self):
+        rows = [row for application in synthetic.APPLICATIONS for row in synthetic.application_sweep(application)]
+        for name, documents, of_protocols in (
+            ("applications", [synthetic.document(rows)], 0),
+            ("both", [synthetic.document(rows), synthetic.document(synthetic.full_sweep())], 4),
+        ):
+            for size, touch in ((PHONE, True), (DESKTOP, False)):
+                with self.subTest(name, size=size):
+                    page = self.opened(self.report(name, *documents), size, touch=touch)
+                    # Of pending; of entries; of the batch and of nodes; of the method: rate and latency each.
+                    self.assert_sound(page, plots=of_protocols + 2 * (1 + 1 + 2 + 1))
+                    headings = page.evaluate("[...document.querySelectorAll('.application h2')].map(h => h.textContent)")
+                    self.assertEqual(headings, ["Hashtable", "Log", "Shuffle", "Join"])
+                    rows_shown = page.evaluate("document.querySelectorAll('.application tbody tr').length")
+                    self.assertEqual(rows_shown, len(rows))
+
     def test_a_point_tells_its_numbers(self):
         page = self.opened(self.full_set(), DESKTOP)
         page.evaluate("document.getElementById('v0-latency').scrollIntoView({block: 'center'})")

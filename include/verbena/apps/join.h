@@ -20,9 +20,11 @@
 // what to cast to.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verbena/apps/arrow.h"
@@ -108,6 +110,34 @@ struct PlainColumn {
 // Arrow.
 void stream_of_columns(uint64_t rows, std::span<const PlainColumn> columns,
                        ArrowArrayStream* stream);
+
+// Calls on_batch(const ArrowArray&) for each batch of a stream, and releases the stream.
+//   kUnavailable  the stream failed, with its own message
+template <typename OnBatch>
+Status for_each_batch(ArrowArrayStream* stream, OnBatch&& on_batch) {
+  Status status;
+  for (;;) {
+    ArrowArray batch;
+    if (stream->get_next(stream, &batch) != 0) {
+      const char* const why = stream->get_last_error(stream);
+      status = {StatusCode::kUnavailable, why != nullptr ? why : "the stream does not say why"};
+      break;
+    }
+    if (batch.release == nullptr) break;
+    on_batch(std::as_const(batch));
+    batch.release(&batch);
+  }
+  stream->release(stream);
+  return status;
+}
+// The values of a batch's column, counted from 0, that has values of the fixed width of T and no
+// nulls. Valid as long as the batch.
+template <typename T>
+std::span<const T> plain_values(const ArrowArray& batch, size_t column) {
+  const ArrowArray& values = *batch.children[column];
+  return {static_cast<const T*>(values.buffers[1]) + values.offset + batch.offset,
+          static_cast<size_t>(batch.length)};
+}
 
 // --- distributed ---
 

@@ -14,8 +14,8 @@
 //     (*receiver)->release(*span);                             // the sender may use it again
 //   }
 //
-//   // A sending executor, number 0, with a control connection to each receiver, in their order:
-//   auto sender = open_shuffle_sender(device, domain, std::move(controls), {.sender = 0});
+//   // A sending executor, number 0, which knows where each receiver listens, in their order:
+//   auto sender = open_shuffle_sender(device, domain, addresses, secret, {.sender = 0});
 //   for (...) (*sender)->put(partition_of(shuffle_hash(key), 4), record);
 //   (*sender)->finish();
 //
@@ -421,6 +421,19 @@ class ShuffleSender {
 //   kUnavailable        a peer is gone
 Result<std::unique_ptr<ShuffleSender>> open_shuffle_sender(
     const Device& device, const ProtectionDomain& domain, std::vector<ControlConnection> receivers,
+    const ShuffleSenderOptions& options = {});
+
+// Where a receiver's ControlListener is reached.
+struct ShuffleAddress {
+  std::string host;
+  uint16_t port = 0;
+};
+// The same, and makes the connections; `secret` is that of the listeners. Each receiver has to be
+// in ShuffleReceiver::accept_all() meanwhile, in another thread where it is the caller's own.
+//   kTimeout, kPermissionDenied  a receiver cannot be reached, see ControlConnection::connect()
+Result<std::unique_ptr<ShuffleSender>> open_shuffle_sender(
+    const Device& device, const ProtectionDomain& domain,
+    const std::vector<ShuffleAddress>& receivers, const JobSecret& secret,
     const ShuffleSenderOptions& options = {});
 
 }  // namespace verbena

@@ -39,6 +39,13 @@ struct ShareMetric {
   size_t whole;
 };
 
+// What nodes are called: those with requesting threads, with responding ones, and with both.
+struct NodeNames {
+  std::string_view requesting = "requester";
+  std::string_view responding = "responder";
+  std::string_view both = "node";
+};
+
 // The command of the tool that measures it.
 struct WorkloadCommand {
   std::string_view name;     // "verbs"
@@ -70,6 +77,7 @@ struct WorkloadTraits {
   std::span<const std::string_view> kinds{};
   // What is received decides what happens next, so a simulation has to carry all of it.
   bool reads_payload = false;
+  NodeNames node_names{};
   WorkloadCommand command;
 };
 

@@ -87,6 +87,7 @@ class HashtableWorkload : public Workload {
                   .metrics = kMetrics,
                   .kinds = kHashtableKinds,
                   .reads_payload = true,
+                  .node_names = {.requesting = "front-end", .responding = "back-end"},
                   .command = {.name = "hashtable",
                               .group = "app",
                               .summary = "The hashtable in remote memory, under the mixes of YCSB",

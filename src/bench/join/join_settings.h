@@ -42,7 +42,7 @@ inline JoinSettings& join_settings(Point& point) { return settings_of<JoinSettin
 inline bool is_shuffled(const Point& point) {
   return join_settings(point).exchange == JoinExchangeKind::kShuffle;
 }
-// Without a shuffle, the threads are oneTBB's.
+// Without a shuffle there is one, whose threads belong to oneTBB.
 inline uint32_t join_executors(const Point& point) {
   return is_shuffled(point) ? point.nodes * point.threads : 1;
 }

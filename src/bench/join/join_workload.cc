@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "src/bench/experiment/limits.h"
 #include "src/bench/experiment/size_list.h"
 #include "src/bench/join/join_axes.h"
 #include "src/bench/join/join_settings.h"
@@ -32,10 +33,10 @@ one. A run is one join, however long it takes. All combinations of the lists are
   sgl        one WRITE for several, with a gather list
   automatic  the one that is estimated to be cheapest
 
-Rows of the result are counted, not made. With --verify they are made, and checked: each is there
-once, and where it belongs. A simulation takes some 5 us of this machine for each tuple that goes
-by a WRITE of its own: choose fewer --tuples for it. What depends on their number is caches alone,
-of which the model has only those of the RNIC.
+Result rows are counted but not materialized. With --verify they are, and each is checked to be
+there once, at the executor that its key decides. Simulating a tuple that goes by a WRITE of its
+own takes some 5 us of this machine: choose fewer --tuples for a simulation. Their number matters to
+caches only, and the model has none but those of the RNIC.
 
 )";
 
@@ -53,8 +54,6 @@ constexpr std::array kMetrics = {
     ShareMetric{.json = "cycles_per_tuple", .part = kJoinCycles, .whole = kJoinedTuples},
     ShareMetric{.json = "result_per_outer_tuple", .part = kResultRows, .whole = kOuterTuples}};
 
-constexpr uint32_t kMostExecutors = 4096;
-
 class JoinWorkload : public Workload {
  public:
   JoinWorkload()
@@ -67,13 +66,15 @@ class JoinWorkload : public Workload {
                   .line_axes = kLineAxes,
                   .metrics = kMetrics,
                   .reads_payload = true,
+                  .node_names = {.both = "executor"},
                   .command = {.name = "join",
                               .group = "app",
                               .summary = "The join of two relations, on one machine or by the "
                                          "shuffle",
                               .help = kHelp,
-                              .operations_help = "Of no effect: a run is one join",
-                              .examples = kExamples}}) {}
+                              .operations_help = "No effect: a run is one join",
+                              .examples = kExamples,
+                              .over_hosts = true}}) {}
 
   Point point() const override {
     return {.workload = this,
@@ -82,7 +83,7 @@ class JoinWorkload : public Workload {
             .settings = Settings()};
   }
 
-  // What means nothing is as usual, so that equal points are one.
+  // Settings without effect keep their defaults, so that equal points compare equal.
   Result<Point> fit(Point point) const override {
     point.topology = Topology::kManyToMany;
     point.responder_nodes = 0;
@@ -91,8 +92,8 @@ class JoinWorkload : public Workload {
     if (settings.exchange == JoinExchangeKind::kNone) {
       if (point.nodes > 1) {
         return Status(StatusCode::kInvalidArgument,
-                      fmt::format("{} nodes join nothing together without a shuffle; leave --nodes "
-                                  "at 1, or choose --exchange shuffle",
+                      fmt::format("{} nodes cannot join without a shuffle; leave --nodes at 1, or "
+                                  "choose --exchange shuffle",
                                   point.nodes));
       }
       settings.method = Settings().method;
@@ -101,30 +102,21 @@ class JoinWorkload : public Workload {
     if (settings.method == ShuffleMethod::kBasic) settings.batch = 1;
     if (join_executors(point) <= kMostExecutors) return point;
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} executors are more than a shuffle has, {}; lower --nodes or "
-                              "--threads",
+                  fmt::format("{} executors are too many: a shuffle has at most {}; lower "
+                              "--nodes or --threads",
                               join_executors(point), kMostExecutors));
   }
 
   Status check(const Point& point, const DeviceInfo& device,
                uint64_t available_bytes) const override {
     const Settings& settings = join_settings(point);
-    if (!is_shuffled(point) && device.kind == DeviceKind::kSimulated && point.threads > 1) {
+    if (is_shuffled(point)) {
+      VERBENA_RETURN_IF_ERROR(check_shuffle(device, settings.method, settings.batch, "tuples"));
+    } else if (device.kind == DeviceKind::kSimulated && point.threads > 1) {
       return {StatusCode::kUnsupported,
-              fmt::format("the {} threads of a join without a shuffle are oneTBB's, which a "
-                          "simulation has not; choose --threads 1, or --exchange shuffle",
+              fmt::format("a join without a shuffle runs its {} threads by oneTBB, which cannot be "
+                          "simulated; choose --threads 1, or --exchange shuffle",
                           point.threads)};
-    }
-    if (is_shuffled(point) && !device.atomics) {
-      return {StatusCode::kUnsupported,
-              fmt::format("{} has no atomics, which the shuffle needs; choose another --device",
-                          device.name)};
-    }
-    if (settings.method == ShuffleMethod::kSgl && settings.batch > device.max_sges) {
-      return {StatusCode::kLimitExceeded,
-              fmt::format("batches of {} tuples take as many gather entries, {} has {}; lower "
-                          "--batch, or choose another --method",
-                          settings.batch, device.name, device.max_sges)};
     }
     const uint64_t needed_bytes = memory_bytes(point);
     if (needed_bytes <= available_bytes) return Status::ok_status();

@@ -74,6 +74,7 @@ class LogWorkload : public Workload {
                   .line_axes = kLineAxes,
                   .metrics = kMetrics,
                   .reads_payload = true,
+                  .node_names = {.requesting = "writer", .responding = "replica"},
                   .command = {.name = "log",
                               .group = "app",
                               .summary = "The log in remote memory: writers, readers and replicas",
@@ -137,11 +138,7 @@ class LogWorkload : public Workload {
                           "--pending",
                           kMostPending, point.pending)};
     }
-    if (!device.atomics) {
-      return {StatusCode::kUnsupported,
-              fmt::format("{} has no atomics, which the log needs; choose another --device",
-                          device.name)};
-    }
+    VERBENA_RETURN_IF_ERROR(check_atomics(device, "the log"));
     if (settings.method == VectorMethod::kSgl && settings.batch + 1 > device.max_sges) {
       return {StatusCode::kLimitExceeded,
               fmt::format("batches of {} entries take {} gather entries, {} has {}; lower --batch, "

@@ -1,6 +1,8 @@
 #include "src/bench/run/coordination.h"
 
 #include <fmt/format.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <bit>
@@ -202,6 +204,18 @@ Status read_body(WireReader& reader, Message* message) {
 }
 
 }  // namespace
+
+std::string own_address(const ControlConnection& control) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  char host[NI_MAXHOST] = {};
+  if (getsockname(control.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return "127.0.0.1";
+  }
+  return host;
+}
 
 Status send_message(ControlConnection& control, const Message& message) {
   WireWriter writer;

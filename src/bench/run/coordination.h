@@ -143,6 +143,9 @@ struct Message {
   StatusCode code = StatusCode::kInternal;
 };
 
+// The address of this host that a connection uses, without the port.
+std::string own_address(const ControlConnection& control);
+
 Status send_message(ControlConnection& control, const Message& message);
 inline Status send_failure(ControlConnection& control, const Status& why) {
   return send_message(control,

@@ -48,6 +48,23 @@ class Coordination : public testing::Test {
   std::optional<ControlConnection> responder_;
 };
 
+TEST_F(Coordination, KnowsTheOwnAddressOfAConnection) {
+  const JobSecret secret = JobSecret::random();
+  Result<ControlListener> listener = ControlListener::listen("127.0.0.2", 0, secret);
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  std::optional<ControlConnection> reached;
+  Thread thread = start_thread("reach", [&] {
+    Result<ControlConnection> control =
+        ControlConnection::connect("127.0.0.2", listener->port(), secret, kTimeoutNs);
+    if (control.ok()) reached.emplace(std::move(*control));
+  });
+  Result<ControlConnection> control = listener->accept(kTimeoutNs);
+  thread.join();
+  ASSERT_TRUE(control.ok() && reached.has_value());
+  EXPECT_EQ(own_address(*control), "127.0.0.2");
+  EXPECT_EQ(own_address(*responder_), "127.0.0.1");
+}
+
 TEST_F(Coordination, ArriveAsTheyWereSent) {
   Point point{.workload = &request_response_workload(),
               .topology = Topology::kManyToMany,

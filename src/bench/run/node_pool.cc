@@ -233,7 +233,8 @@ Result<std::unique_ptr<NodeLink>> NodePool::spawn(uint64_t token) {
   const nlohmann::json orders = {{"port", listener_->port()},
                                  {"secret", secret_->text()},
                                  {"device", device_},
-                                 {"token", token}};
+                                 {"token", token},
+                                 {"address", address_}};
   // If it is gone already, that is seen when it does not connect.
   static_cast<void>(send_orders(ours.get(), orders.dump()));
   return node;
@@ -272,7 +273,8 @@ int node_process_main() {
   const Result<ProtectionDomain> domain = ProtectionDomain::create(*device);
   if (!domain.ok()) return refuse(domain.status());
   const Status status =
-      serve_coordinator(*device, *domain, *secret, *control, orders.value("token", uint64_t{0}));
+      serve_coordinator(*device, *domain, *secret, *control, orders.value("token", uint64_t{0}),
+                        orders.value("address", std::string()));
   return status.ok() ? 0 : fail(status);
 }
 

@@ -74,6 +74,9 @@ class NodePool {
 
   // A joined node behind those there are.
   void add(std::unique_ptr<NodeLink> node) { nodes_.push_back(std::move(node)); }
+  // The address of this host at which those that it starts are reached, where other nodes are on
+  // other hosts; else the loopback interface.
+  void reach_at(std::string address) { address_ = std::move(address); }
   // A joined node that is always the last one: the responder of --connect.
   void set_last(std::unique_ptr<NodeLink> node) { last_ = std::move(node); }
 
@@ -90,6 +93,7 @@ class NodePool {
   bool may_start_ = false;
   std::string device_;
   std::vector<std::string> launcher_;
+  std::string address_;
   std::optional<JobSecret> secret_;
   std::optional<ControlListener> listener_;
   std::vector<std::unique_ptr<NodeLink>> nodes_;

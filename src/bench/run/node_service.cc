@@ -1,10 +1,7 @@
 #include "src/bench/run/node_service.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netdb.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
@@ -21,19 +18,6 @@ namespace {
 
 constexpr int64_t kForeverNs = INT64_MAX;
 constexpr uint64_t kAliveNs = 1'000'000'000;
-
-// The address of this host that a connection uses, without the port.
-std::string own_address(const ControlConnection& control) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  char host[NI_MAXHOST] = {};
-  if (getsockname(control.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), nullptr, 0,
-                  NI_NUMERICHOST) != 0) {
-    return "127.0.0.1";
-  }
-  return host;
-}
 
 // Serves one point from set-up to tear-down. Returns the message that ended it, normally the
 // request to tear down.
@@ -78,7 +62,9 @@ Result<Message> serve_point(PointNode& point, ControlConnection& control) {
 }  // namespace
 
 Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
-                         const JobSecret& secret, ControlConnection& control, uint64_t token) {
+                         const JobSecret& secret, ControlConnection& control, uint64_t token,
+                         std::string address) {
+  if (address.empty()) address = own_address(control);
   VERBENA_RETURN_IF_ERROR(send_message(
       control, {.kind = MessageKind::kHello,
                 .hello = {.host = host_identity(), .cpus = usable_cpus(), .token = token}}));
@@ -93,8 +79,7 @@ Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
         message = Status(StatusCode::kProtocolViolation, "the point has no node with this number");
       } else {
         auto shared = std::make_shared<JobWiring>(std::move(*wiring), setup.point.model);
-        PointNode point(device, domain, secret, own_address(control), std::move(setup),
-                        std::move(shared));
+        PointNode point(device, domain, secret, address, std::move(setup), std::move(shared));
         message = serve_point(point, control);
       }
     }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "verbena/connection.h"
 #include "verbena/device.h"
@@ -18,9 +19,10 @@ namespace verbena::bench {
 // nothing can follow:
 //   kUnavailable        the coordinator is gone, or the user interrupted
 //   kProtocolViolation  it is none of this release
-// `secret` is the job's: the node's threads listen with it, on the address of this host that
-// `control` uses. `token` goes into the introduction.
+// `secret` is the job's: the node's threads listen with it on `address`, or, if that is empty, on
+// the address of this host that `control` uses. `token` goes into the introduction.
 Status serve_coordinator(const Device& device, const ProtectionDomain& domain,
-                         const JobSecret& secret, ControlConnection& control, uint64_t token);
+                         const JobSecret& secret, ControlConnection& control, uint64_t token,
+                         std::string address = {});
 
 }  // namespace verbena::bench

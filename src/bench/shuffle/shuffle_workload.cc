@@ -57,29 +57,30 @@ constexpr std::array kMetrics = {
 
 // Of a batch: records, lengths, counter, credits.
 constexpr uint32_t kWorkRequestsOfBatch = 4;
-constexpr uint32_t kMostExecutors = 4096;
 
 class ShuffleWorkload : public Workload {
  public:
   ShuffleWorkload()
-      : Workload({.name = "shuffle",
-                  .subject = "the shuffle",
-                  .has_topology = false,
-                  .verifies = true,
-                  .soft_huge_pages = false,
-                  .axes = shuffle_axes(),
-                  .line_axes = kLineAxes,
-                  .metrics = kMetrics,
-                  .reads_payload = true,
-                  .command = {.name = "shuffle",
-                              .group = "app",
-                              .summary = "The shuffle: records from all senders to the receivers "
-                                         "that their keys decide",
-                              .help = kHelp,
-                              .operations_help = "How many chunks of records each sender sends in "
-                                                 "a run, instead of a time",
-                              .examples = kExamples,
-                              .over_hosts = true}}) {}
+      : Workload(
+            {.name = "shuffle",
+             .subject = "the shuffle",
+             .has_topology = false,
+             .verifies = true,
+             .soft_huge_pages = false,
+             .axes = shuffle_axes(),
+             .line_axes = kLineAxes,
+             .metrics = kMetrics,
+             .reads_payload = true,
+             .node_names = {.requesting = "sender", .responding = "receiver", .both = "executor"},
+             .command = {.name = "shuffle",
+                         .group = "app",
+                         .summary = "The shuffle: records from all senders to the receivers "
+                                    "that their keys decide",
+                         .help = kHelp,
+                         .operations_help = "How many chunks of records each sender sends in "
+                                            "a run, instead of a time",
+                         .examples = kExamples,
+                         .over_hosts = true}}) {}
 
   Point point() const override {
     return {.workload = this,
@@ -97,7 +98,7 @@ class ShuffleWorkload : public Workload {
     }
     return Status(
         StatusCode::kInvalidArgument,
-        fmt::format("{} senders and {} receivers are more than a shuffle has, {} of each; "
+        fmt::format("{} senders and {} receivers are too many: a shuffle has at most {} of each; "
                     "lower --nodes, --threads or --receivers",
                     shuffle_senders(point), shuffle_receivers(point), kMostExecutors));
   }
@@ -105,17 +106,7 @@ class ShuffleWorkload : public Workload {
   Status check(const Point& point, const DeviceInfo& device,
                uint64_t available_bytes) const override {
     const Settings& settings = shuffle_settings(point);
-    if (!device.atomics) {
-      return {StatusCode::kUnsupported,
-              fmt::format("{} has no atomics, which the shuffle needs; choose another --device",
-                          device.name)};
-    }
-    if (settings.method == ShuffleMethod::kSgl && settings.batch > device.max_sges) {
-      return {StatusCode::kLimitExceeded,
-              fmt::format("batches of {} records take as many gather entries, {} has {}; lower "
-                          "--batch, or choose another --method",
-                          settings.batch, device.name, device.max_sges)};
-    }
+    VERBENA_RETURN_IF_ERROR(check_shuffle(device, settings.method, settings.batch, "records"));
     VERBENA_RETURN_IF_ERROR(
         check_queue_depth(settings.writes * kWorkRequestsOfBatch, device, "--writes"));
     const uint64_t needed_bytes = memory_bytes(point);

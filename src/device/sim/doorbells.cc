@@ -100,6 +100,7 @@ void Rnic::handle_doorbells() {
     if (news && !contexts_.touch(qp.context, dice_)) {
       handles_doorbell_ = true;
       const Time done = simulation_.now() + node_.profile.context_miss;
+      doorbells_busy_ += node_.profile.context_miss;
       if (Recorder* const recorder = simulation_.recorder()) {
         record_doorbell_wait(qp);
         for (uint64_t number = qp.handled; number < qp.announced; ++number) {

@@ -131,6 +131,14 @@ void Fabric::handled(const Packet& packet) {
   if (!port.contenders.empty() && !full(port)) wake_output(packet.to->number);
 }
 
+Time Fabric::busy_to_switch(const Node& node) const {
+  return ports_[node.number].to_switch.busy(simulation_.now());
+}
+
+Time Fabric::busy_from_switch(const Node& node) const {
+  return ports_[node.number].from_switch.busy(simulation_.now());
+}
+
 // Its next contender goes as soon as the output is free.
 void Fabric::wake_output(uint32_t number) {
   Port& output = ports_[number];

@@ -79,6 +79,9 @@ class Fabric {
   bool ready(const Node& node);
   // The receiving side has done with what crossed the switch, or dropped it: its room is free.
   void handled(const Packet& packet);
+  // How long the links of a node have carried something: to the switch and from it.
+  Time busy_to_switch(const Node& node) const;
+  Time busy_from_switch(const Node& node) const;
   uint64_t delivered() const { return delivered_; }
   uint64_t lost() const { return lost_; }
 

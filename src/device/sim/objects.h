@@ -221,6 +221,7 @@ struct QueuePair {
   uint64_t send_message = 0;
   uint32_t send_packet = 0;
   Time send_after = 0;
+  Time paced = 0;            // gaps between messages, up to send_after
   Time waiting = 0;          // that the next WQE still has to, for the payload of this one
   bool pacing = false;       // an event will come at send_after
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing

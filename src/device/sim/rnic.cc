@@ -26,6 +26,22 @@ Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
   queue_pairs_.emplace_back();  // number 0 is that of subnet management
 }
 
+RnicBusy Rnic::busy() const {
+  const Time now = simulation_.now();
+  RnicBusy busy{.bus_down = bus_down_.busy(now),
+                .bus_up = bus_up_.busy(now),
+                .doorbells = doorbells_busy_,
+                .sending = sending_busy_,
+                .receiving = receiving_.busy(now),
+                .atomics = atomics_.busy(now),
+                .queue_pairs = {}};
+  for (const auto& qp : queue_pairs_) {
+    const Time ahead = qp == nullptr ? 0 : std::max(now, qp->send_after) - now;
+    busy.queue_pairs.push_back(qp == nullptr ? 0 : qp->paced - ahead);
+  }
+  return busy;
+}
+
 // ---- objects ----
 
 Region* Rnic::find_region(uint32_t key) {

@@ -35,6 +35,17 @@ class Recorder;
 class Simulation;
 struct Fiber;
 
+// How long each unit of an RNIC has worked since the beginning.
+struct RnicBusy {
+  Time bus_down = 0;  // towards the RNIC; in both directions where they share it
+  Time bus_up = 0;
+  Time doorbells = 0;  // that wait for their contexts
+  Time sending = 0;
+  Time receiving = 0;
+  Time atomics = 0;
+  std::vector<Time> queue_pairs;  // gaps between messages, by number
+};
+
 class Rnic {
  public:
   Rnic(Simulation& simulation, Node& node, uint64_t seed);
@@ -52,6 +63,9 @@ class Rnic {
   void packet_arrived(Packet* packet);
   // The link takes packets again.
   void link_ready() { start_next(); }
+
+  // --- for who measures ---
+  RnicBusy busy() const;
 
   // --- control ---
   Region* find_region(uint32_t key);
@@ -214,11 +228,13 @@ class Rnic {
 
   std::deque<Doorbell> doorbells_;
   bool handles_doorbell_ = false;  // the first of them waits for a context
-  uint64_t wqes_along_ = 0;        // on their way with their doorbells, or waiting here
-  std::deque<Fiber*> stalled_;     // threads whose next one has no room
+  Time doorbells_busy_ = 0;
+  uint64_t wqes_along_ = 0;     // on their way with their doorbells, or waiting here
+  std::deque<Fiber*> stalled_;  // threads whose next one has no room
 
   bool sending_ = false;
   Made made_;  // what is being sent
+  Time sending_busy_ = 0;
   bool responses_turn_ = false;
   std::deque<Job> requests_;
   std::deque<Job> responses_;

@@ -194,6 +194,7 @@ void Rnic::start_next() {
                         Recorder::of(*made_.packet), simulation_.now(),
                         simulation_.now() + made_.cost);
     }
+    sending_busy_ += made_.cost;
     simulation_.at(simulation_.now() + made_.cost, sent, this);
     return;
   }
@@ -294,7 +295,9 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     qp.send_packet = 0;
     const Time gap = asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap;
     const Time gather = wqe.sges > 1 ? (wqe.sges - 1) * profile.queue_pair_gather_gap : 0;
-    qp.send_after = simulation_.now() + gap + gather + std::exchange(qp.waiting, 0);
+    const Time pace = gap + gather + std::exchange(qp.waiting, 0);
+    qp.send_after = simulation_.now() + pace;
+    qp.paced += pace;
   }
   start_timer(qp);
   return made;

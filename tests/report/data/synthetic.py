@@ -3,6 +3,7 @@
 python3 synthetic.py DIR writes a full set: one-to-one on soft0 with every protocol, and bench-peers.json.
 """
 
+import itertools
 import json
 import pathlib
 import random
@@ -82,6 +83,59 @@ def full_sweep(seed=1, **changes):
         for protocol in INVENTED
         for size in SIZES
         for pending in PENDING
+    ]
+
+
+# Of each application: axes as they usually are, and the axes that its sweep has.
+APPLICATIONS = {
+    "hashtable": (
+        {"mix": "A", "reads_percent": 50, "distribution": "zipfian", "keys": 100000, "value_bytes": 64, "hot": 0},
+        {"mix": ["A", "C"], "pending": [1, 4, 16]},
+    ),
+    "log": (
+        {"capacity_bytes": 64 << 20, "entries": 1, "entry_bytes": 64, "method": "automatic", "readers": 0},
+        {"entries": [1, 4, 16]},
+    ),
+    "shuffle": (
+        {"record_bytes": 64, "entries": 16, "distribution": "uniform", "buffer_bytes": 256 << 10, "responder_nodes": 0},
+        {"method": ["sp", "sgl"], "batch": [1, 4], "requester_nodes": [2, 4]},
+    ),
+    "join": ({"tuples": 20000, "tuple_bytes": 16, "exchange": "shuffle"}, {"method": ["basic", "sgl"]}),
+}
+
+
+def application_row(application, number, /, **changes):
+    """One invented result of an application; `number` makes it another one."""
+    axes, _ = APPLICATIONS[application]
+    p50_ns = 1000.0 + 100 * number
+    result = {
+        "topology": "N-to-M",
+        "device": "soft0",
+        "nodes": 2,
+        "threads": 1,
+        "requester_nodes": 1,
+        "pending": 1,
+        "sockets": 1,
+        "verified": True,
+        "errors": 0,
+        "runs": 3,
+        "plan_number": number,
+        "requests_measured": 1000 + number,
+        "rate_per_s": 1e9 / p50_ns,
+        "value_bandwidth_bytes_per_s": 64e9 / p50_ns,
+        "total_bandwidth_bytes_per_s": 80e9 / p50_ns,
+        "latency_ns": {"p50": p50_ns, "p99": 2 * p50_ns, "p999": 3 * p50_ns},
+        "spread": {"rate_min": 0.9e9 / p50_ns, "rate_max": 1.1e9 / p50_ns},
+        "some_metric_per_operation": 0.1 * number,
+    }
+    return result | axes | changes
+
+
+def application_sweep(application, **changes):
+    _, sweep = APPLICATIONS[application]
+    places = itertools.product(*sweep.values())
+    return [
+        application_row(application, number, **dict(zip(sweep, place)), **changes) for number, place in enumerate(places)
     ]
 
 
