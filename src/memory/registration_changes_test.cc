@@ -35,12 +35,12 @@ using test::must;
 constexpr unsigned kTargetAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 // How the cache knows what is current.
-enum class Way {
+enum class Knowing {
   kAddresses,  // soft0 reads sources where the program has them
   kAsked,      // soft0 is asked about the pages that it shares
   kEvents,     // as with a device that pins pages
 };
-std::ostream& operator<<(std::ostream& out, Way way) {
+std::ostream& operator<<(std::ostream& out, Knowing way) {
   constexpr const char* kNames[] = {"addresses", "asked", "events"};
   return out << kNames[static_cast<int>(way)];
 }
@@ -95,18 +95,18 @@ class WordMover {
   uint64_t last_ = 0;
 };
 
-class RegistrationChangesTest : public testing::TestWithParam<Way> {
+class RegistrationChangesTest : public testing::TestWithParam<Knowing> {
  protected:
   void SetUp() override {
     if (auto device = Device::open("soft0"); !device.ok()) {
       GTEST_SKIP() << "no soft0 here: " << device.status().message();
     }
-    if (GetParam() == Way::kEvents && !test::why_no_events().empty()) {
+    if (GetParam() == Knowing::kEvents && !test::why_no_events().empty()) {
       GTEST_SKIP() << test::why_no_events();
     }
     node_ = std::make_unique<test::Node>();
-    cache_ = must(
-        RegistrationCache::create(node_->domain, {.assume_pinned = GetParam() == Way::kEvents}));
+    cache_ = must(RegistrationCache::create(node_->domain,
+                                            {.assume_pinned = GetParam() == Knowing::kEvents}));
     lookup_ = std::make_unique<RegistrationLookup>(*cache_);
     mover_ = std::make_unique<WordMover>(*node_);
   }
@@ -114,18 +114,18 @@ class RegistrationChangesTest : public testing::TestWithParam<Way> {
   // With events, soft0 takes the place of a device that pins pages, which it does not.
   bool reaches(WordMover& mover, const Registration& registration, char* memory,
                uint64_t pages) const {
-    return GetParam() == Way::kAsked ? mover.writes_to(memory, pages, registration.rkey())
-                                     : mover.sends_from(memory, pages, registration.lkey());
+    return GetParam() == Knowing::kAsked ? mover.writes_to(memory, pages, registration.rkey())
+                                         : mover.sends_from(memory, pages, registration.lkey());
   }
 
-  unsigned access() const { return GetParam() == Way::kAsked ? kTargetAccess : 0; }
+  unsigned access() const { return GetParam() == Knowing::kAsked ? kTargetAccess : 0; }
   Registration get(const char* memory, uint64_t pages) {
     return must(lookup_->get(memory, pages * kPageBytes, access()));
   }
   // Other pages lie at the address than those of the registration.
   void expect_other(uint64_t serial, char* memory, uint64_t pages) {
     EXPECT_TRUE(reaches(*mover_, get(memory, pages), memory, pages));
-    if (GetParam() == Way::kAddresses) return;
+    if (GetParam() == Knowing::kAddresses) return;
     EXPECT_NE(get(memory, pages).serial(), serial);
     EXPECT_EQ(get(memory, pages).serial(), get(memory, pages).serial()) << "kept again";
   }
@@ -141,7 +141,7 @@ TEST_P(RegistrationChangesTest, UnmappedAndMappedAnew) {
   const uint64_t serial = get(memory, 4).serial();
   EXPECT_EQ(get(memory, 4).serial(), serial);
   ASSERT_EQ(munmap(memory, 4 * kPageBytes), 0);
-  if (GetParam() != Way::kAddresses) {
+  if (GetParam() != Knowing::kAddresses) {
     EXPECT_FALSE(lookup_->get(memory, kPageBytes, access()).ok());
   }
   map_pages(4, memory);
@@ -171,11 +171,11 @@ TEST_P(RegistrationChangesTest, ReadOnlyMemoryInItsPlace) {
   const uint64_t serial = get(memory, 4).serial();
   map_pages(4, memory, PROT_READ);
   const auto other = lookup_->get(memory, 4 * kPageBytes, access());
-  if (GetParam() == Way::kAsked) {
+  if (GetParam() == Knowing::kAsked) {
     EXPECT_FALSE(other.ok()) << "it cannot be written";
   } else {
     ASSERT_TRUE(other.ok());
-    if (GetParam() == Way::kEvents) {
+    if (GetParam() == Knowing::kEvents) {
       EXPECT_NE(other->serial(), serial);
     }
   }
@@ -197,7 +197,7 @@ TEST_P(RegistrationChangesTest, RemappedShorterAndLonger) {
     char* const now = static_cast<char*>(grown);
     const Registration all = get(now, 32);
     EXPECT_EQ(all.pages().end, as_address(now) + 32 * kPageBytes);
-    if (now != growing && GetParam() != Way::kAddresses) {
+    if (now != growing && GetParam() != Knowing::kAddresses) {
       EXPECT_NE(all.serial(), serial);
     }
     munmap(grown, 32 * kPageBytes);
@@ -226,7 +226,7 @@ TEST_P(RegistrationChangesTest, MovedAwayWithoutUnmapping) {
   void* const moved =
       mremap(memory, 4 * kPageBytes, 4 * kPageBytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr);
   if (moved != MAP_FAILED) {
-    if (GetParam() == Way::kEvents) expect_other(serial, memory, 4);
+    if (GetParam() == Knowing::kEvents) expect_other(serial, memory, 4);
     get(static_cast<char*>(moved), 4);
     munmap(moved, 4 * kPageBytes);
   }
@@ -251,7 +251,7 @@ TEST_P(RegistrationChangesTest, TheHeapShrinksAndGrows) {
 }
 
 TEST_P(RegistrationChangesTest, DiscardedPages) {
-  if (GetParam() != Way::kEvents) GTEST_SKIP() << "soft0 and the program keep the same pages";
+  if (GetParam() != Knowing::kEvents) GTEST_SKIP() << "soft0 and the program keep the same pages";
   char* const memory = map_pages(4);
   for (const int advice : {MADV_DONTNEED, MADV_FREE}) {
     const uint64_t serial = get(memory, 4).serial();
@@ -272,7 +272,7 @@ TEST_P(RegistrationChangesTest, ForkChangesNothingHere) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   std::memset(memory, 3, 4 * kPageBytes);
   const Registration after = get(memory, 4);
-  if (GetParam() != Way::kAsked) {  // soft0 may have moved the pages
+  if (GetParam() != Knowing::kAsked) {  // soft0 may have moved the pages
     EXPECT_EQ(after.serial(), serial);
   }
   munmap(memory, 4 * kPageBytes);
@@ -300,7 +300,7 @@ TEST_P(RegistrationChangesTest, PagesSetAsideAsHuge) {
   const uint64_t serial = get(memory + kPageBytes, 2).serial();
   ASSERT_EQ(munmap(memory, kHugeBytes), 0);
   map_pages(4, memory);
-  if (GetParam() == Way::kEvents) expect_other(serial, memory + kPageBytes, 2);
+  if (GetParam() == Knowing::kEvents) expect_other(serial, memory + kPageBytes, 2);
   munmap(memory, 4 * kPageBytes);
 }
 
@@ -311,7 +311,7 @@ TEST_P(RegistrationChangesTest, SharedMemoryIsNotKeptWhereItIsPinned) {
   char* const memory = static_cast<char*>(mapped);
   const uint64_t serial = get(memory, 4).serial();
   // MADV_REMOVE, or a hole that another process makes, would go unnoticed.
-  if (GetParam() == Way::kEvents) {
+  if (GetParam() == Knowing::kEvents) {
     EXPECT_NE(get(memory, 4).serial(), serial);
     EXPECT_EQ(cache_->statistics().regions, 0u);
   }
@@ -321,7 +321,8 @@ TEST_P(RegistrationChangesTest, SharedMemoryIsNotKeptWhereItIsPinned) {
 }
 
 TEST_P(RegistrationChangesTest, AnotherSegmentIsAttached) {
-  if (GetParam() == Way::kEvents) GTEST_SKIP() << "shared memory is not kept where it is pinned";
+  if (GetParam() == Knowing::kEvents)
+    GTEST_SKIP() << "shared memory is not kept where it is pinned";
   const int first = shmget(IPC_PRIVATE, 2 * kPageBytes, 0600);
   const int second = shmget(IPC_PRIVATE, 2 * kPageBytes, 0600);
   if (first < 0 || second < 0) GTEST_SKIP() << "no System V segments here: " << strerror(errno);
@@ -343,7 +344,7 @@ TEST_P(RegistrationChangesTest, WhatIsInUseIsNotTakenAway) {
     ASSERT_EQ(munmap(memory, 4 * kPageBytes), 0);
     map_pages(4, memory);
     const Registration anew = get(memory, 4);
-    if (GetParam() != Way::kAddresses) {
+    if (GetParam() != Knowing::kAddresses) {
       EXPECT_NE(anew.lkey(), used.lkey());
       EXPECT_EQ(cache_->statistics().outdated_in_use, 1u);
     }
@@ -372,7 +373,7 @@ TEST_P(RegistrationChangesTest, RandomChangesAreNeverMissed) {
     const uint64_t first = random.below(kPages);
     const uint64_t pages = 1 + random.below(std::min<uint64_t>(8, kPages - first));
     char* const at = memory + first * kPageBytes;
-    switch (random.below(GetParam() == Way::kEvents ? 8 : 7)) {
+    switch (random.below(GetParam() == Knowing::kEvents ? 8 : 7)) {
       case 0:
         map_pages(pages, at);
         replace(first, pages, true);
@@ -415,7 +416,7 @@ TEST_P(RegistrationChangesTest, RandomChangesAreNeverMissed) {
         auto got = lookup_->get(at, pages * kPageBytes, access());
         if (!whole) {
           // A hole cannot be registered, and what was there is not found any more.
-          if (GetParam() == Way::kAsked) {
+          if (GetParam() == Knowing::kAsked) {
             ASSERT_FALSE(got.ok()) << "step " << step;
           }
           break;
@@ -429,7 +430,7 @@ TEST_P(RegistrationChangesTest, RandomChangesAreNeverMissed) {
         const std::vector<int64_t> now(versions.begin() + static_cast<int64_t>(begin),
                                        versions.begin() + static_cast<int64_t>(end));
         const auto found = known.try_emplace(got->serial(), begin, now).first;
-        if (GetParam() == Way::kEvents) {
+        if (GetParam() == Knowing::kEvents) {
           ASSERT_EQ(found->second.second, now) << "stale at step " << step;
         }
         held.push_back(std::move(*got));
@@ -445,7 +446,7 @@ TEST_P(RegistrationChangesTest, RandomChangesAreNeverMissed) {
 // Threads map, register and unmap; the kernel gives the addresses of one to the other at once.
 TEST_P(RegistrationChangesTest, ThreadsThatFreeWhileOthersRegister) {
   constexpr int kThreads = 4;
-  const int rounds = GetParam() == Way::kEvents ? 4'000 : 400;
+  const int rounds = GetParam() == Knowing::kEvents ? 4'000 : 400;
   std::mutex mutex;
   std::map<uint64_t, uint64_t> mapping_of;  // by serial
   std::atomic<uint64_t> next_mapping = 1;
@@ -472,7 +473,7 @@ TEST_P(RegistrationChangesTest, ThreadsThatFreeWhileOthersRegister) {
           const std::lock_guard lock(mutex);
           const auto [found, first] = mapping_of.emplace(got->serial(), mapping);
           // soft0's regions are of addresses: they become current again when the memory is shared.
-          if (GetParam() == Way::kEvents && found->second != mapping) stale.fetch_add(1);
+          if (GetParam() == Knowing::kEvents && found->second != mapping) stale.fetch_add(1);
           if (!first) kept.fetch_add(1);
         }
         munmap(memory, pages * kPageBytes);
@@ -489,7 +490,7 @@ TEST_P(RegistrationChangesTest, ThreadsThatFreeWhileOthersRegister) {
 // The same with the C library's allocator, which takes locks and gives memory back inside of them.
 TEST_P(RegistrationChangesTest, ThreadsThatAllocateWhileOthersRegister) {
   constexpr int kThreads = 4;
-  const int rounds = GetParam() == Way::kAsked ? 200 : 2'000;
+  const int rounds = GetParam() == Knowing::kAsked ? 200 : 2'000;
   std::atomic<uint64_t> failed = 0;
   std::vector<Thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -509,7 +510,7 @@ TEST_P(RegistrationChangesTest, ThreadsThatAllocateWhileOthersRegister) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, RegistrationChangesTest,
-                         testing::Values(Way::kAddresses, Way::kAsked, Way::kEvents),
+                         testing::Values(Knowing::kAddresses, Knowing::kAsked, Knowing::kEvents),
                          testing::PrintToStringParamName());
 
 }  // namespace
