@@ -36,6 +36,8 @@ constexpr uint64_t kFeatures = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REM
                                UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP |
                                UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
 constexpr int kTryOutMs = 10'000;
+// A poll goes on although the program closes the descriptors, so it ends now and then.
+constexpr int kPollMs = 1'000;
 
 Status unsupported(const char* what, int error) {
   return {StatusCode::kUnsupported,
@@ -119,38 +121,40 @@ MemoryEvents::~MemoryEvents() {
         }
         watched_.remove(range);
       }
-    } while (!wait_until_read(UINT64_MAX, &epoch) || written_.load() != taken_.load());
+    } while (wait_until_read(UINT64_MAX, &epoch) && written_.load() != taken_.load());
     eventfd_write(stop_.get(), 1);
     reader_.join();
   }
 }
 
-bool MemoryEvents::changing() const {
+// 0: calm; EAGAIN: changes go on; another error: nobody knows.
+int MemoryEvents::why_not_calm() const {
   // Refused in any case, for it is about no memory; but before that for changes that go on.
   uffdio_writeprotect nothing{};
-  const bool counted =
-      ioctl(userfaultfd_.get(), UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN;
+  const int error = ioctl(userfaultfd_.get(), UFFDIO_WRITEPROTECT, &nothing) == 0 ? 0 : errno;
   // What the caller loads next is not older than the answer.
   std::atomic_thread_fence(std::memory_order_acquire);
-  return counted;
+  return error == EINVAL ? 0 : error;
 }
 
 bool MemoryEvents::wait_until_read(uint64_t limit_ns, uint64_t* epoch) const {
   const uint64_t begun_ns = now_ns();
   for (Waiter waiter;; waiter.idle()) {
-    if (!changing()) {
+    const int error = why_not_calm();
+    if (error == 0) {
       *epoch = load_acquire(epoch_);
       if (*epoch % 2 == 0) return true;
     }
-    if (now_ns() - begun_ns > limit_ns) return false;
+    if ((error != 0 && error != EAGAIN) || now_ns() - begun_ns > limit_ns) return false;
   }
 }
 
 void MemoryEvents::read_events() {
   pollfd ready[] = {{userfaultfd_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
   for (;;) {
-    if (poll(ready, 2, -1) < 0) continue;
-    if (ready[1].revents != 0) return;
+    const int events = poll(ready, 2, kPollMs);
+    if (events <= 0) continue;
+    if (ready[1].revents != 0 || (ready[0].revents & POLLNVAL) != 0) return;
     // Odd before the read that lets the program go on: see changing().
     const uint64_t epoch = load_relaxed(epoch_);
     store_relaxed(epoch_, epoch + 1);

@@ -20,6 +20,9 @@
 // count raised until the event has been read. From before it is read, `epoch` is odd or different.
 // So changing(), then `epoch`, tell whether all changes that anybody can know of are in take().
 //
+// Memory has one userfaultfd: what another one watches already, of another cache or library, cannot
+// be watched.
+//
 // The thread that reads takes no lock and allocates nothing, ever: a thread that gives memory back
 // waits for it, perhaps inside of malloc() and with locks of the program.
 #pragma once
@@ -58,10 +61,11 @@ class MemoryEvents {
   MemoryEvents& operator=(const MemoryEvents&) = delete;
 
   // Whether some change of watched memory has an event that is yet to be read. Any thread. Cost: a
-  // system call (0.2 µs), which takes no lock.
-  bool changing() const;
+  // system call (0.2 µs), which takes no lock. Always, once the program has closed the descriptor.
+  bool changing() const { return why_not_calm() != 0; }
   // Waits until all changes that were there when it was called are in take(): *epoch is what the
-  // word said then. False after `limit_ns`: threads change their memory all the time.
+  // word said then. False after `limit_ns`: threads change their memory all the time; and at once
+  // if the descriptor is closed.
   bool wait_until_read(uint64_t limit_ns, uint64_t* epoch) const;
 
   // The rest is for one thread at a time.
@@ -94,6 +98,7 @@ class MemoryEvents {
   explicit MemoryEvents(uint64_t* epoch) : epoch_(epoch) {}
   Status open();
   Status try_out();
+  int why_not_calm() const;
   void read_events();
   void log(const Change& change);
   void note(const Change& change);

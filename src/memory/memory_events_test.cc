@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/sanitizer.h"
 #include "src/memory/changed_memory_for_test.h"
 
 namespace verbena {
@@ -22,6 +23,9 @@ using test::as_address;
 using test::kPageBytes;
 using test::map_pages;
 using Kind = MemoryEvents::Change::Kind;
+
+constexpr const char* kNoThreadsInChildren =
+    "a child of a process with threads starts none under ThreadSanitizer";
 
 class MemoryEventsTest : public testing::Test {
  protected:
@@ -151,6 +155,25 @@ TEST_F(MemoryEventsTest, MoreChangesThanAreKeptAreToldOf) {
   expect_one(Kind::kUnmapped, memory, 1);
 }
 
+// As daemons do. In a child, which has no threads of the parent, so nothing of it is used.
+TEST_F(MemoryEventsTest, WhoClosesAllDescriptorsIsNotToldThatAllIsCalm) {
+  if (VERBENA_THREAD_SANITIZER != 0) GTEST_SKIP() << kNoThreadsInChildren;
+  const pid_t child = fork();
+  if (child == 0) {
+    uint64_t epoch = 2;
+    auto events = MemoryEvents::create(&epoch);
+    if (!events.ok() || (*events)->changing()) _exit(1);
+    closefrom(3);
+    uint64_t seen = 0;
+    if (!(*events)->changing() || (*events)->wait_until_read(UINT64_MAX, &seen)) _exit(2);
+    events->reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 // A child has the descriptor, too, so closing it here does not end the watching.
 TEST_F(MemoryEventsTest, EndsAlthoughAChildLives) {
   char* const memory = map_pages(2);
@@ -173,9 +196,7 @@ TEST_F(MemoryEventsTest, EndsAlthoughAChildLives) {
 
 // With all rights, as root has them, and with none.
 TEST_F(MemoryEventsTest, NeedsNoPrivilege) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a child of a process with threads starts none under ThreadSanitizer";
-#endif
+  if (VERBENA_THREAD_SANITIZER != 0) GTEST_SKIP() << kNoThreadsInChildren;
   if (geteuid() != 0) GTEST_SKIP() << "the other tests of MemoryEvents run without privileges here";
   const pid_t child = fork();
   if (child == 0) {

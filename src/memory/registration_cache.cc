@@ -40,8 +40,8 @@ Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
       mmap(nullptr, cache->page_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED || madvise(page, cache->page_bytes_, MADV_WIPEONFORK) != 0) {
     return Status(StatusCode::kLimitExceeded,
-                  fmt::format("cannot make a registration cache: a page of memory that fork() "
-                              "clears: {}; free memory, or use Linux 4.14 or newer",
+                  fmt::format("cannot make a registration cache: it needs a page that children of "
+                              "this process get empty: {}; free memory, or use Linux 4.14 or newer",
                               std::strerror(errno)));
   }
   cache->shared_ = new (page) Shared{.epoch = 2, .clock = 1};
@@ -192,7 +192,13 @@ bool RegistrationCache::asks_device() const {
 bool RegistrationCache::watch(AddressRange pages) {
   if (events_.load(std::memory_order_relaxed) == nullptr) open_events();
   MemoryEvents* const events = events_.load(std::memory_order_relaxed);
-  return events != nullptr && events->watch(pages).empty();
+  if (events == nullptr) return false;
+  const std::string why_not = events->watch(pages);
+  if (why_not.empty()) return true;
+  if (!std::exchange(told_of_unwatched_, true)) {
+    log_info("registrations of some memory are not kept, each use registers anew: {}", why_not);
+  }
+  return false;
 }
 
 void RegistrationCache::open_events() {

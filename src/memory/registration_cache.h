@@ -26,7 +26,8 @@
 // |                                            |                          | events, asks whether |
 // |                                            |                          | one is under way     |
 // | the same, and there is no userfaultfd, or  |                          | keeps nothing:       |
-// | the memory is shared or of a file          |                          | registers each time  |
+// | the memory is shared, of a file, or watched|                          | registers each time  |
+// | by another cache or library                |                          |                      |
 //
 // No function of the C library is replaced. What is not seen: shmat(SHM_REMAP) over pinned memory,
 // of which the kernel reports nothing; mprotect() of pinned memory (the pages are the same: a hit
@@ -214,6 +215,7 @@ class RegistrationCache {
   mutable std::mutex mutex_;
   std::atomic<MemoryEvents*> events_{nullptr};
   std::string why_no_events_;
+  bool told_of_unwatched_ = false;
   std::deque<Region> places_;
   std::vector<Region*> free_places_;
   // The regions of each access by their beginnings. None lies within another one, so their ends

@@ -250,8 +250,10 @@ TEST_P(RegistrationChangesTest, TheHeapShrinksAndGrows) {
   }
 }
 
-TEST_P(RegistrationChangesTest, DiscardedPages) {
-  if (GetParam() != Knowing::kEvents) GTEST_SKIP() << "soft0 and the program keep the same pages";
+// soft0 and the program keep the same pages.
+class PinnedChangesTest : public RegistrationChangesTest {};
+
+TEST_P(PinnedChangesTest, DiscardedPages) {
   char* const memory = map_pages(4);
   for (const int advice : {MADV_DONTNEED, MADV_FREE}) {
     const uint64_t serial = get(memory, 4).serial();
@@ -320,9 +322,10 @@ TEST_P(RegistrationChangesTest, SharedMemoryIsNotKeptWhereItIsPinned) {
   munmap(memory, 4 * kPageBytes);
 }
 
-TEST_P(RegistrationChangesTest, AnotherSegmentIsAttached) {
-  if (GetParam() == Knowing::kEvents)
-    GTEST_SKIP() << "shared memory is not kept where it is pinned";
+// What is pinned is not kept if it is shared.
+class SegmentChangesTest : public RegistrationChangesTest {};
+
+TEST_P(SegmentChangesTest, AnotherSegmentIsAttached) {
   const int first = shmget(IPC_PRIVATE, 2 * kPageBytes, 0600);
   const int second = shmget(IPC_PRIVATE, 2 * kPageBytes, 0600);
   if (first < 0 || second < 0) GTEST_SKIP() << "no System V segments here: " << strerror(errno);
@@ -511,6 +514,11 @@ TEST_P(RegistrationChangesTest, ThreadsThatAllocateWhileOthersRegister) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, RegistrationChangesTest,
                          testing::Values(Knowing::kAddresses, Knowing::kAsked, Knowing::kEvents),
+                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ways, PinnedChangesTest, testing::Values(Knowing::kEvents),
+                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ways, SegmentChangesTest,
+                         testing::Values(Knowing::kAddresses, Knowing::kAsked),
                          testing::PrintToStringParamName());
 
 }  // namespace
