@@ -12,7 +12,8 @@
 // | mremap to another address                  | after the change, with the new address         |
 // | madvise: DONTNEED, FREE, REMOVE            | before the change                              |
 // | mprotect, mremap larger in place, fork     | none: the pages stay the process's             |
-// | shmat(SHM_REMAP) over it                   | none: the kernel reports no change by that call|
+// | shmat(SHM_REMAP) over it; madvise:         | none, although the pages go: the kernel (6.18) |
+// | GUARD_INSTALL                              | does not report these                          |
 //
 // "After the change" leaves a time in which another thread may already have other memory at the
 // address, while the event has not been read. That is what changing() is for: the kernel counts

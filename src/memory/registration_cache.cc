@@ -72,7 +72,8 @@ Result<Registration> RegistrationCache::look_up(RegistrationLookup& lookup, uint
                   "this registration cache belongs to the process that this one was forked from; "
                   "open the device and make a cache in the child");
   }
-  if (length_bytes == 0 || length_bytes > UINT64_MAX - page_bytes_ - address) {
+  if (length_bytes == 0 || address > UINT64_MAX - page_bytes_ ||
+      length_bytes > UINT64_MAX - page_bytes_ - address) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("cannot register {} bytes at {:#x}; the length must be positive and "
                               "the memory within the address space",

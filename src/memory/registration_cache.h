@@ -29,11 +29,12 @@
 // | the memory is shared, of a file, or watched|                          | registers each time  |
 // | by another cache or library                |                          |                      |
 //
-// No function of the C library is replaced. What is not seen: shmat(SHM_REMAP) over pinned memory,
-// of which the kernel reports nothing; mprotect() of pinned memory (the pages are the same: a hit
-// does not notice that writing is no longer allowed). And a program must not discard memory while
-// one of its threads has it registered: which pages that registration gets is anybody's guess, with
-// or without a cache.
+// No function of the C library is replaced. What is not seen is of pinned memory: shmat(SHM_REMAP)
+// over it and madvise(MADV_GUARD_INSTALL), of which the kernel reports nothing (a program that uses
+// them on memory that it sends from says forget(), or sets use_events to false); and mprotect(),
+// after which a hit does not notice that writing is no longer allowed, but the pages are the same.
+// And a program must not discard memory while one of its threads has it registered: which pages
+// that registration gets is anybody's guess, with or without a cache.
 //
 // A region never covers a page that the caller who made it did not name, not even between two that
 // were: such pages may be on their way back to the system. So nothing is joined in advance; but one
@@ -70,9 +71,10 @@ struct RegistrationCacheOptions {
   // larger than the cache) is registered for the use at hand.
   uint64_t max_bytes = uint64_t{1} << 30;
   uint32_t max_regions = 8192;
-  // For tests: as if the device pinned pages, and as if there were no userfaultfd.
-  bool assume_pinned = false;
+  // False: as if there were no userfaultfd.
   bool use_events = true;
+  // For tests: as if the device pinned pages.
+  bool assume_pinned = false;
 };
 
 // Of a cache since it was made, and now.

@@ -179,6 +179,8 @@ TEST_F(RegistrationCacheTest, MemoryThatIsNotThereIsRefusedInOneLine) {
        {std::pair<uint64_t, uint64_t>{4096, 0}, {UINT64_MAX - 10, 100}, {4096, UINT64_MAX}}) {
     const auto refused = lookup_->get(reinterpret_cast<void*>(address), bytes, 0);
     ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.status().message(),
+                HasSubstr("cannot register " + std::to_string(bytes) + " bytes at 0x"));
     EXPECT_THAT(refused.status().message(), HasSubstr("the length must be positive"));
   }
   EXPECT_EQ(cache_->statistics().regions, 0u);
@@ -203,7 +205,7 @@ TEST_F(RegistrationCacheTest, AChildOfForkIsRefused) {
 
 TEST_F(RegistrationCacheTest, SaysHowItKnows) {
   EXPECT_THAT(cache_->explain(), HasSubstr("the device tells"));
-  make({.assume_pinned = true, .use_events = false});
+  make({.use_events = false, .assume_pinned = true});
   const uint64_t serial = get(0, 1).serial();
   EXPECT_NE(get(0, 1).serial(), serial);
   EXPECT_THAT(cache_->explain(), HasSubstr("keeps no registrations: userfaultfd is switched off"));
