@@ -20,8 +20,8 @@ namespace verbena {
 namespace {
 
 // How long a look-up waits for changes under way in other threads; then it registers for one use.
-// Reading an event takes some 10 µs, and the reading thread may have to wait for a processor.
-constexpr uint64_t kReadLimitNs = 20'000'000;
+// Reading an event takes some 10 µs, but the reading thread may have to wait for a processor.
+constexpr uint64_t kReadLimitNs = 1'000'000'000;
 
 }  // namespace
 
