@@ -39,10 +39,12 @@ Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
   void* const page =
       mmap(nullptr, cache->page_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED || madvise(page, cache->page_bytes_, MADV_WIPEONFORK) != 0) {
+    const int error = errno;
+    if (page != MAP_FAILED) munmap(page, cache->page_bytes_);
     return Status(StatusCode::kLimitExceeded,
                   fmt::format("cannot make a registration cache: it needs a page that children of "
                               "this process get empty: {}; free memory, or use Linux 4.14 or newer",
-                              std::strerror(errno)));
+                              std::strerror(error)));
   }
   cache->shared_ = new (page) Shared{.epoch = 2, .clock = 1};
   return cache;
@@ -128,17 +130,18 @@ Result<RegistrationCache::Region*> RegistrationCache::add(AddressRange pages, un
                                                           bool provable) {
   store_relaxed(&shared_->clock, shared_->clock + 1);
   bool kept = provable && make_room(pages.bytes());
-  // Before the pages are pinned, so that no change is missed.
-  if (!asks_device()) kept = kept && watch(pages);
-
-  Result<MemoryRegion> made =
-      MemoryRegion::create(*domain_, reinterpret_cast<void*>(pages.begin), pages.bytes(), access);
-  // Of the system or the device, not of the cache: all that is kept for later goes.
-  while (!made.ok() && made.status().code() == StatusCode::kLimitExceeded && evict_one()) {
+  const auto make = [&] {
+    // Before the pages are pinned, so that no change is missed.
+    if (!asks_device()) kept = kept && watch(pages);
+    return MemoryRegion::create(*domain_, reinterpret_cast<void*>(pages.begin), pages.bytes(),
+                                access);
+  };
+  Result<MemoryRegion> made = make();
+  if (!made.ok() && made.status().code() == StatusCode::kLimitExceeded && evict_one()) {
+    // A limit of the system or the device, not of the cache: all that is kept for later goes.
     while (evict_one()) {
     }
-    made =
-        MemoryRegion::create(*domain_, reinterpret_cast<void*>(pages.begin), pages.bytes(), access);
+    made = make();
   }
   if (!made.ok()) {
     if (kept && !asks_device()) unwatch(pages);
@@ -173,15 +176,18 @@ Result<RegistrationCache::Region*> RegistrationCache::add(AddressRange pages, un
 
   Index& index = indexes_[access];
   // Those within it would never be found again.
+  std::vector<Region*> within;
   for (auto at = index.lower_bound(pages.begin);
        at != index.end() && at->second->pages.end <= pages.end;) {
-    Region& within = *(at++)->second;
-    drop(within);
+    within.push_back((at++)->second);
+    remove(*within.back());
   }
   index.emplace(pages.begin, &region);
   by_use_.emplace(std::pair(region.filed_under, region.serial), &region);
   ++statistics_.regions;
   statistics_.kept_bytes += pages.bytes();
+  // Not before: their end must not end the following of pages that this one has, too.
+  for (Region* const one : within) let_go(*one);
   return &region;
 }
 
@@ -283,6 +289,10 @@ void RegistrationCache::drop_all(AddressRange range) {
 // It is not found any more, and deregistered as soon as nobody uses it.
 void RegistrationCache::drop(Region& region) {
   remove(region);
+  let_go(region);
+}
+
+void RegistrationCache::let_go(Region& region) {
   const uint64_t before = __atomic_fetch_or(&region.state, Region::kOutdated, __ATOMIC_ACQ_REL);
   if ((before & Region::kReferences) == 0) {
     dispose(region);

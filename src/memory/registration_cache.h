@@ -204,6 +204,7 @@ class RegistrationCache {
   void drop_all(AddressRange range);
   void drop(Region& region);
   void remove(Region& region);
+  void let_go(Region& region);
   void dispose(Region& region);
   void unwatch(AddressRange pages);
   Region& new_place();
