@@ -12,6 +12,13 @@
 
 namespace verbena {
 
+// What a region is of, after whatever the program has done to its mappings since the registration.
+enum class RegionMemory {
+  kFollows,  // what the program has at the address, always: the device uses the address itself
+  kSame,     // the pages of the registration, which the program still has at the address
+  kOther,    // the pages of the registration; the program has others at the address, or none
+};
+
 struct VerbsControl {
   int (*query_device)(ibv_context*, ibv_device_attr*);
   int (*query_port)(ibv_context*, uint8_t port, ibv_port_attr*);
@@ -39,6 +46,9 @@ struct VerbsControl {
   // One line on why this thread's latest call failed (cause, limit, remedy); "" where it did not,
   // or where errno says it all.
   const char* (*last_error)();
+  // Null: the device has pinned the pages, and cannot tell what became of the address. kFollows is
+  // for as long as the region lives, the others are of this moment. Takes no lock.
+  RegionMemory (*region_memory)(const ibv_mr*) = nullptr;
   // Regions may share a page: the device neither pins nor maps pages.
   bool shares_pages = false;
 };

@@ -1,7 +1,8 @@
-"""Remote memory and its applications with everything checked: on one host, and as jobs of one rank per host."""
+"""Remote memory and its applications with everything checked: on one host, and as jobs of one rank per host. And kept
+registrations of memory that changes: here pages are pinned, which soft0 does not do."""
 
 from cases import case
-from programs import TOOL, secret_file
+from programs import TOOL, gtest, secret_file
 
 # Few operations: this is about what they do, not about numbers.
 FEW = ["--operations", "30", "--runs", "1", "--verify"]
@@ -42,3 +43,15 @@ def applications_on_two_hosts(first, second):
         first.run(*_measure(first, *words), "--rank", "0", *flags, lacks=["FAILED"], timeout_s=300,
                   environment={"VERBENA_JOB_SECRET_FILE": secret_file(first)})
         other.expect()
+
+
+@case(machines=1, limit_s=300)
+def registrations_of_changing_memory(host):
+    gtest(host, "memory_test", "MemoryEventsTest.*:*ChangesTest.*/pinned")
+
+
+@case(machines=1, limit_s=300, alters=True)
+def registrations_of_huge_pages(host):
+    host.shell("echo 8 >/proc/sys/vm/nr_hugepages")
+    gtest(host, "memory_test", "*HugePages*:*AsHuge/pinned")
+    host.shell("echo 0 >/proc/sys/vm/nr_hugepages")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 BUILD = Path(os.environ.get("VERBENA_BUILD", Path(__file__).resolve().parents[2] / "build/release"))
 TOOL = BUILD / "bin/verbena"
-TESTS = ["device_test", "rpc_one_to_one_test", "rpc_hostile_test", "rpc_dispatcher_test", "rpc_broken_test",
-         "rpc_service_test", "rpc_peer_process"]
+TESTS = ["device_test", "memory_test", "rpc_one_to_one_test", "rpc_hostile_test", "rpc_dispatcher_test",
+         "rpc_broken_test", "rpc_service_test", "rpc_peer_process"]
 # With the library that those with soft0 load.
 ALL = [TOOL, BUILD / "lib/verbena/libverbena.so"] + [BUILD / "bin" / name for name in TESTS]
 

@@ -146,6 +146,9 @@ int dereg_mr(ibv_mr* verbs) {
   return 0;
 }
 
+// Simulated RNICs move bytes between the program's own addresses.
+RegionMemory region_memory(const ibv_mr*) { return RegionMemory::kFollows; }
+
 ibv_comp_channel* create_comp_channel(ibv_context* context) {
   auto* channel = new Channel;
   channel->verbs.context = context;
@@ -427,6 +430,7 @@ const VerbsControl& control() {
       .get_async_event = get_async_event,
       .ack_async_event = ack_async_event,
       .last_error = last_error,
+      .region_memory = region_memory,
       .shares_pages = true,
   };
   return kControl;

@@ -360,6 +360,7 @@ const VerbsControl& control() {
       .get_async_event = kForgetting<get_async_event>,
       .ack_async_event = kForgetting<ack_async_event>,
       .last_error = last_error,
+      .region_memory = region_memory,
   };
   return table;
 }

@@ -3,6 +3,8 @@
 
 #include <infiniband/verbs.h>
 
+#include "src/device/verbs_control.h"
+
 namespace verbena::soft {
 
 int query_device(ibv_context*, ibv_device_attr*);
@@ -17,6 +19,7 @@ ibv_pd* alloc_pd(ibv_context*);
 int dealloc_pd(ibv_pd*);
 ibv_mr* reg_mr(ibv_pd*, void* address, size_t length_bytes, uint64_t iova, unsigned access);
 int dereg_mr(ibv_mr*);
+RegionMemory region_memory(const ibv_mr*);
 
 ibv_comp_channel* create_comp_channel(ibv_context*);
 int destroy_comp_channel(ibv_comp_channel*);

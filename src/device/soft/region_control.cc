@@ -183,4 +183,27 @@ int dereg_mr(ibv_mr* verbs) {
   return 0;
 }
 
+RegionMemory region_memory(const ibv_mr* verbs) {
+  Rnic& rnic = *as_context(verbs->context).rnic;
+  const RegionEntry& own = rnic.own_regions()[region_index(verbs->lkey)];
+  const uint64_t address = own.address.load(std::memory_order_relaxed);
+  const uint64_t length_bytes = own.length_bytes.load(std::memory_order_relaxed);
+  const uint32_t access = own.access.load(std::memory_order_relaxed);
+  const bool writes = (access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  // Sources are read where the program has them; what is left private, by way of the kernel.
+  const Sharing sharing = own.sharing.load(std::memory_order_relaxed);
+  if (sharing == Sharing::kForeign) return RegionMemory::kFollows;
+  if (sharing == Sharing::kMapped) {
+    return rnic.pages().in_place(reinterpret_cast<void*>(address), length_bytes, writes)
+               ? RegionMemory::kSame
+               : RegionMemory::kOther;
+  }
+  const Result<Segment> segment = check_mapped_memory(rnic.pages(), address, length_bytes, writes);
+  const bool same =
+      segment.ok() && segment->found &&
+      segment->id == own.segment_id.load(std::memory_order_relaxed) &&
+      segment->offset_bytes == own.segment_offset_bytes.load(std::memory_order_relaxed);
+  return same ? RegionMemory::kSame : RegionMemory::kOther;
+}
+
 }  // namespace verbena::soft

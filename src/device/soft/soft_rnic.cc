@@ -45,7 +45,7 @@ int protection_of(const void* address, size_t length_bytes) {
 }  // namespace
 }  // namespace verbena::soft
 
-const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: there is one so far*/) {
+const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has the newest only*/) {
   using namespace verbena::soft;  // NOLINT: this function is global
   static const SoftRnic rnic = {
       .version = kSoftRnicVersion,

@@ -27,7 +27,7 @@ inline constexpr const char* kDeviceName = "soft0";
 inline constexpr const char* kLibraryName = "libverbena.so";
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 1;
+inline constexpr uint32_t kSoftRnicVersion = 2;
 
 // Each call may be made from any thread.
 struct SoftRnic {
@@ -64,7 +64,7 @@ struct SoftRnic {
   // if some of it is missing, protected otherwise or of something else.
   int (*protection_of)(const void* address, size_t length_bytes);
 };
-static_assert(sizeof(VerbsControl) == 25 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(SoftRnic) == 11 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.

@@ -226,15 +226,20 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
                                                 describe(range.first, range.second), reason)};
 }
 
+bool PageShare::in_place(const void* address, uint64_t length_bytes, bool writes) const {
+  bool in_place;
+  return find_mapped(whole_pages(address, length_bytes), PROT_READ | (writes ? PROT_WRITE : 0),
+                     &in_place)
+             .ok() &&
+         in_place;
+}
+
 bool PageShare::share_again(const void* address, uint64_t length_bytes, bool writes) {
   if (length_bytes == 0 || length_bytes > ~0ull - as_number(address) - page_bytes_) return false;
-  const Range range = whole_pages(address, length_bytes);
   // So no other registration's end makes the pages private in between.
   const std::lock_guard lock(mutex_);
-  bool in_place;
-  const int protection = PROT_READ | (writes ? PROT_WRITE : 0);
-  if (!find_mapped(range, protection, &in_place).ok() || !in_place) return false;
-  registrations_.add(range);
+  if (!in_place(address, length_bytes, writes)) return false;
+  registrations_.add(whole_pages(address, length_bytes));
   return true;
 }
 

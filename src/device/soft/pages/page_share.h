@@ -55,8 +55,8 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/vma_query.h"
 #include "src/device/soft/pages/page_counts.h"
-#include "src/device/soft/pages/vma_query.h"
 #include "verbena/status.h"
 
 namespace verbena::soft {
@@ -114,6 +114,10 @@ class PageShare {
   // The same for pages that are all shared already and readable, and writable if `writes`. False,
   // and nothing is registered, if there are others. Cost: a system call per mapping.
   bool share_again(const void* address, uint64_t length_bytes, bool writes);
+  // Whether the program has these pages in the memory file at their addresses, readable, and
+  // writable if `writes`. Of a range that is registered, at this moment: no lock. Cost: a system
+  // call per mapping.
+  bool in_place(const void* address, uint64_t length_bytes, bool writes) const;
 
   // The registration of exactly this range, for which share() said `sharing`, has ended, and no
   // peer touches it any more. Pages that no other one covers become private again.

@@ -18,8 +18,8 @@
 
 #include "src/base/runtime.h"
 #include "src/base/shared_memory.h"
+#include "src/base/vma_query.h"
 #include "src/device/soft/pages/page_share_for_test.h"
-#include "src/device/soft/pages/vma_query.h"
 
 namespace verbena::soft {
 namespace {

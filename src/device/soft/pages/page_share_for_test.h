@@ -23,8 +23,8 @@
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
 #include "src/base/shared_memory.h"
+#include "src/base/vma_query.h"
 #include "src/device/soft/pages/page_share.h"
-#include "src/device/soft/pages/vma_query.h"
 
 namespace verbena::soft {
 

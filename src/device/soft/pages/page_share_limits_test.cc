@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "src/base/sanitizer.h"
+#include "src/base/vma_query.h"
 #include "src/device/soft/pages/page_share_for_test.h"
-#include "src/device/soft/pages/vma_query.h"
 
 namespace verbena::soft {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/device/soft/pages/vma_query.h"
+#include "src/base/vma_query.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace verbena::soft {
+namespace verbena {
 namespace {
 
 constexpr const char* kMapsPath = "/proc/self/maps";
@@ -100,11 +100,10 @@ Result<VmaQuery> VmaQuery::open(Source source) {
 Status VmaQuery::reopen() {
   maps_ = FileDescriptor(::open(kMapsPath, O_RDONLY | O_CLOEXEC));
   if (maps_.valid()) return {};
-  return {
-      StatusCode::kUnsupported,
-      fmt::format("cannot open {}: {}; sharing memory with peers needs /proc mounted and a free "
-                  "file descriptor (ulimit -n)",
-                  kMapsPath, strerror(errno))};
+  return {StatusCode::kUnsupported,
+          fmt::format("cannot open {}: {}; mount /proc, and leave a file descriptor free "
+                      "(ulimit -n)",
+                      kMapsPath, strerror(errno))};
 }
 
 VmaQuery::Scan::Scan(const VmaQuery& query, uint64_t begin, uint64_t end, Detail detail,
@@ -183,4 +182,4 @@ bool VmaQuery::Scan::next_line(Vma* vma) {
   }
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena

@@ -1,4 +1,4 @@
-#include "src/device/soft/pages/vma_query.h"
+#include "src/base/vma_query.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -7,20 +7,24 @@
 #include <cstdint>
 #include <utility>
 
-#include "src/device/soft/pages/page_share_for_test.h"
-
-namespace verbena::soft {
+namespace verbena {
 namespace {
+
+void some_code() {}
 
 TEST(VmaQueryTest, BothWaysSeeTheSame) {
   Result<VmaQuery> best = VmaQuery::open();
   Result<VmaQuery> file = VmaQuery::open(VmaQuery::Source::kMapsFile);
   ASSERT_TRUE(best.ok() && file.ok());
-  char* memory = map_private(8 * kPage);
+  constexpr uint64_t kPage = 4096;
+  void* const mapped =
+      mmap(nullptr, 8 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  char* const memory = static_cast<char*>(mapped);
   ASSERT_EQ(mprotect(memory + 2 * kPage, kPage, PROT_READ), 0);
   ASSERT_EQ(munmap(memory + 5 * kPage, kPage), 0);
   const auto begin = reinterpret_cast<uint64_t>(memory);
-  const auto code = reinterpret_cast<uint64_t>(&map_private);
+  const auto code = reinterpret_cast<uint64_t>(&some_code);
   const auto stack = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
   for (const auto& [from, to] : {std::pair<uint64_t, uint64_t>{begin, begin + 8 * kPage},
                                  {begin + kPage, begin + kPage + 1},
@@ -49,7 +53,8 @@ TEST(VmaQueryTest, BothWaysSeeTheSame) {
       }
     }
   }
+  munmap(memory, 8 * kPage);
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena

@@ -12,7 +12,7 @@
 #include "src/base/file_descriptor.h"
 #include "verbena/status.h"
 
-namespace verbena::soft {
+namespace verbena {
 
 // One mapping, as in /proc/self/maps.
 struct Vma {
@@ -75,4 +75,4 @@ class VmaQuery {
   FileDescriptor maps_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena

@@ -1,0 +1,242 @@
+#include "src/memory/buffer_use.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "verbena/data_path.h"
+
+namespace verbena {
+
+namespace {
+
+constexpr uint32_t kNoPlace = UINT32_MAX;
+constexpr unsigned kMostBucketBits = 28;
+constexpr uint32_t kMostBuffers = 1u << 28;
+// A node of std::map: four words besides what it contains.
+constexpr size_t kTreeNodeBytes = 64;
+
+uint32_t saturating_double(uint32_t count) {
+  return count > UINT32_MAX / 2 ? UINT32_MAX : std::max(2 * count, 1u);
+}
+
+}  // namespace
+
+BufferUseTable::TreeMemory::TreeMemory(uint32_t buffers)
+    : bytes(new (std::nothrow) std::byte[buffers * kTreeNodeBytes]),
+      resource(bytes.get(), buffers * kTreeNodeBytes, std::pmr::null_memory_resource()),
+      tree(&resource) {}
+
+BufferUseTable::BufferUseTable(const ReuseThresholds& thresholds, const BufferUseOptions& options)
+    : thresholds_(thresholds), options_(options) {}
+
+Result<BufferUseTable> BufferUseTable::create(const ReuseThresholds& thresholds,
+                                              const BufferUseOptions& options) {
+  if (options.bucket_bits == 0 || options.bucket_bits > kMostBucketBits ||
+      options.max_buffers == 0 || options.max_buffers > kMostBuffers ||
+      !(options.speculation > 0 && options.speculation <= 1) ||
+      !(options.least_registered_share >= 0 && options.least_registered_share <= 1)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("a buffer-use table needs 1 to {} bucket bits, not {}; 1 to {} "
+                    "buffers, not {}; a speculation above 0 and up to 1, not {}; and a "
+                    "share of 0 to 1, not {}",
+                    kMostBucketBits, options.bucket_bits, kMostBuffers, options.max_buffers,
+                    options.speculation, options.least_registered_share));
+  }
+  BufferUseTable table(thresholds, options);
+  bool enough = true;
+  try {
+    table.buffers_.reserve(options.max_buffers);
+    if (options.index == BufferUseIndex::kTree) {
+      table.tree_ = std::make_unique<TreeMemory>(options.max_buffers);
+      enough = table.tree_->bytes != nullptr;
+    } else {
+      // Zero without being touched.
+      table.buckets_.reset(
+          static_cast<uint32_t*>(std::calloc(size_t{1} << options.bucket_bits, sizeof(uint32_t))));
+      enough = table.buckets_ != nullptr;
+    }
+  } catch (const std::bad_alloc&) {
+    enough = false;
+  }
+  if (enough) return table;
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("no memory for a buffer-use table of {} buffers and {} buckets; make "
+                            "it smaller",
+                            options.max_buffers, uint64_t{1} << options.bucket_bits));
+}
+
+uint32_t BufferUseTable::bucket_of(uint64_t address) const {
+  // Knuth's multiplicative method, with 2^64 divided by the golden ratio.
+  return static_cast<uint32_t>((address * 0x9e3779b97f4a7c15u) >> (64 - options_.bucket_bits));
+}
+
+uint32_t BufferUseTable::find_in_list(uint32_t bucket, uint64_t address) {
+  uint32_t next = poll_word(&buckets_[bucket]);
+  while (next != 0) {
+    const Buffer& buffer = buffers_[next - 1];
+    if (poll_word(&buffer.address) == address) return next - 1;
+    next = buffer.next;
+  }
+  return kNoPlace;
+}
+
+uint32_t BufferUseTable::find(uint64_t address) {
+  if (tree_ == nullptr) return find_in_list(bucket_of(address), address);
+  const auto found = tree_->tree.find(address);
+  // Of a balanced tree, about as many nodes as its size has bits are looked at.
+  for (size_t nodes = tree_->tree.size(); nodes != 0; nodes /= 2) internal::count_poll(true);
+  return found == tree_->tree.end() ? kNoPlace : found->second;
+}
+
+// Of buffers that are not in the table.
+bool BufferUseTable::closed() const {
+  return options_.adapts && in_lists_ > 0 &&
+         registered_ < options_.least_registered_share * static_cast<double>(buffers_.size());
+}
+
+uint32_t BufferUseTable::add(uint64_t address) {
+  const auto place = static_cast<uint32_t>(buffers_.size());
+  VERBENA_DEBUG_ASSERT(place < options_.max_buffers);
+  uint32_t next = 0;
+  if (tree_ != nullptr) {
+    tree_->tree.emplace(address, place);
+  } else {
+    next = std::exchange(buckets_[bucket_of(address)], place + 1);
+    if (next != 0) ++in_lists_;
+  }
+  buffers_.push_back({.address = address,
+                      .uses = 0,
+                      .counted_from = 1,
+                      .next = next,
+                      .not_before = 0,
+                      .bytes = 0,
+                      .registered = false});
+  return place;
+}
+
+BufferUse BufferUseTable::count(const void* buffer, uint32_t bytes) {
+  using Way = BufferUse::Way;
+  using Reason = BufferUse::Reason;
+  BufferUse use;
+  use.address = reinterpret_cast<uint64_t>(buffer);
+  use.bytes = bytes;
+  use.least_reuses = thresholds_.least_reuses(bytes);
+  const bool pays = use.least_reuses != kNeverPays;
+  if (!pays && !options_.counts_all_sizes) return use;
+
+  use.place = find(use.address);
+  if (use.place == kNoPlace) {
+    const bool full = buffers_.size() == options_.max_buffers;
+    if (full || closed()) {
+      ++not_added_;
+      use.reason = !pays ? Reason::kNeverPays : full ? Reason::kFull : Reason::kClosed;
+      return use;
+    }
+    use.place = add(use.address);
+  }
+  ++uses_;
+  Buffer& found = buffers_[use.place];
+  if (found.uses != UINT32_MAX) ++found.uses;
+  found.bytes = bytes;
+  use.reuses = found.uses - found.counted_from;
+  if (!pays) return use;
+  if (found.registered) {
+    use.way = Way::kInPlace;
+    use.reason = Reason::kRegistered;
+    return use;
+  }
+  // At least one: a buffer that is used once is copied.
+  use.due = std::max<uint32_t>(
+      {1, static_cast<uint32_t>(std::ceil(use.least_reuses * options_.speculation)),
+       found.not_before});
+  const bool often = use.reuses >= use.due;
+  use.way = often ? Way::kRegister : Way::kCopy;
+  use.reason = often                   ? Reason::kOftenUsed
+               : found.not_before != 0 ? Reason::kRefused
+                                       : Reason::kSeldomUsed;
+  return use;
+}
+
+void BufferUseTable::registered(const BufferUse& use) {
+  VERBENA_ASSERT(use.way == BufferUse::Way::kRegister && use.place < buffers_.size());
+  Buffer& buffer = buffers_[use.place];
+  if (buffer.registered) return;
+  buffer.registered = true;
+  buffer.not_before = 0;
+  ++registered_;
+}
+
+void BufferUseTable::refused(const BufferUse& use) {
+  VERBENA_ASSERT(use.way == BufferUse::Way::kRegister && use.place < buffers_.size());
+  buffers_[use.place].not_before = saturating_double(use.reuses);
+}
+
+void BufferUseTable::lost(const BufferUse& use) {
+  VERBENA_ASSERT(use.way == BufferUse::Way::kInPlace && use.place < buffers_.size());
+  Buffer& buffer = buffers_[use.place];
+  if (!buffer.registered) return;
+  buffer.registered = false;
+  buffer.counted_from = buffer.uses;
+  --registered_;
+}
+
+std::string BufferUseTable::explain(const BufferUse& use) {
+  const std::string buffer = fmt::format("{} bytes at {:#x}", use.bytes, use.address);
+  switch (use.reason) {
+    case BufferUse::Reason::kNeverPays:
+      return fmt::format(
+          "{}: copied; at this size a copy costs no more than looking for the "
+          "registration, or the message is posted inline",
+          buffer);
+    case BufferUse::Reason::kSeldomUsed:
+      return fmt::format("{}: copied; used again {} times so far, registered after {} ({} pay)",
+                         buffer, use.reuses, use.due, use.least_reuses);
+    case BufferUse::Reason::kClosed:
+      return fmt::format(
+          "{}: copied; not counted, because few of the buffers in the table are used "
+          "often enough, and its buckets fill up",
+          buffer);
+    case BufferUse::Reason::kFull:
+      return fmt::format("{}: copied; not counted, because the buffer-use table is full", buffer);
+    case BufferUse::Reason::kRefused:
+      return fmt::format(
+          "{}: copied; it could not be registered, which is tried again after {} "
+          "reuses ({} so far)",
+          buffer, use.due, use.reuses);
+    case BufferUse::Reason::kOftenUsed:
+      return fmt::format(
+          "{}: registered and sent from its place; used again {} times, {} were "
+          "enough ({} pay)",
+          buffer, use.reuses, use.due, use.least_reuses);
+    case BufferUse::Reason::kRegistered:
+      return fmt::format("{}: sent from its place, for which it is registered; used again {} times",
+                         buffer, use.reuses);
+  }
+  return buffer;
+}
+
+BufferUseStatistics BufferUseTable::statistics() const {
+  BufferUseStatistics now;
+  now.uses = uses_;
+  now.reuses = uses_ - buffers_.size();
+  now.not_added = not_added_;
+  now.buffers = static_cast<uint32_t>(buffers_.size());
+  now.registered = registered_;
+  now.in_lists = in_lists_;
+  const auto most =
+      std::max_element(buffers_.begin(), buffers_.end(),
+                       [](const Buffer& a, const Buffer& b) { return a.uses < b.uses; });
+  if (most != buffers_.end()) {
+    now.most_reuses = most->uses - 1;
+    now.most_used_bytes = most->bytes;
+  }
+  return now;
+}
+
+}  // namespace verbena

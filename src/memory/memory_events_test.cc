@@ -1,0 +1,226 @@
+#include "src/memory/memory_events.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/sanitizer.h"
+#include "src/memory/changed_memory_for_test.h"
+
+namespace verbena {
+namespace {
+
+using test::as_address;
+using test::kPageBytes;
+using test::map_pages;
+using Kind = MemoryEvents::Change::Kind;
+
+constexpr const char* kNoThreadsInChildren =
+    "a child of a process with threads starts none under ThreadSanitizer";
+
+class MemoryEventsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::why_no_events().empty()) GTEST_SKIP() << test::why_no_events();
+    auto made = MemoryEvents::create(&epoch_);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    events_ = std::move(*made);
+  }
+
+  void watch(const char* memory, uint64_t pages) {
+    ASSERT_EQ(events_->watch({as_address(memory), as_address(memory) + pages * kPageBytes}), "");
+  }
+  // All that is known once the calls before have returned.
+  std::vector<MemoryEvents::Change> changes() {
+    std::vector<MemoryEvents::Change> list;
+    uint64_t epoch = 0;
+    EXPECT_TRUE(events_->wait_until_read(UINT64_MAX, &epoch));
+    EXPECT_TRUE(events_->take([&](const auto& change) { list.push_back(change); }));
+    return list;
+  }
+  void expect_one(Kind kind, const char* from, uint64_t pages) {
+    const auto list = changes();
+    ASSERT_EQ(list.size(), 1u);
+    EXPECT_EQ(list[0].kind, kind);
+    EXPECT_EQ(list[0].range.begin, as_address(from));
+    EXPECT_EQ(list[0].range.end, as_address(from) + pages * kPageBytes);
+  }
+
+  uint64_t epoch_ = 2;
+  std::unique_ptr<MemoryEvents> events_;
+};
+
+TEST_F(MemoryEventsTest, TellsOfEachWayToGiveMemoryBack) {
+  char* const memory = map_pages(16);
+  watch(memory, 16);
+  ASSERT_EQ(madvise(memory, kPageBytes, MADV_DONTNEED), 0);
+  expect_one(Kind::kDiscarded, memory, 1);
+  ASSERT_EQ(madvise(memory + kPageBytes, kPageBytes, MADV_FREE), 0);
+  expect_one(Kind::kDiscarded, memory + kPageBytes, 1);
+  ASSERT_EQ(munmap(memory + 2 * kPageBytes, kPageBytes), 0);
+  expect_one(Kind::kUnmapped, memory + 2 * kPageBytes, 1);
+  map_pages(1, memory + 4 * kPageBytes);
+  expect_one(Kind::kUnmapped, memory + 4 * kPageBytes, 1);
+  ASSERT_NE(mremap(memory + 8 * kPageBytes, 8 * kPageBytes, 5 * kPageBytes, 0), MAP_FAILED);
+  expect_one(Kind::kUnmapped, memory + 13 * kPageBytes, 3);
+  munmap(memory, 16 * kPageBytes);
+}
+
+TEST_F(MemoryEventsTest, TellsWhereMemoryWentAndFollowsIt) {
+  char* const memory = map_pages(4);
+  char* const other = map_pages(4, nullptr, PROT_NONE);
+  watch(memory, 4);
+  ASSERT_EQ(mremap(memory, 4 * kPageBytes, 4 * kPageBytes, MREMAP_MAYMOVE | MREMAP_FIXED, other),
+            other);
+  auto list = changes();
+  ASSERT_FALSE(list.empty());
+  EXPECT_EQ(list[0].kind, Kind::kMoved);
+  EXPECT_EQ(list[0].range.begin, as_address(memory));
+  EXPECT_EQ(list[0].moved_to, as_address(other));
+  // The kernel watches the pages on. Not any more when the events end: then nobody waits.
+  ASSERT_EQ(munmap(other, kPageBytes), 0);
+  expect_one(Kind::kUnmapped, other, 1);
+  events_.reset();
+  ASSERT_EQ(munmap(other + kPageBytes, 3 * kPageBytes), 0);
+}
+
+TEST_F(MemoryEventsTest, PagesThatStayAreNoChange) {
+  char* const memory = map_pages(4);
+  watch(memory, 4);
+  ASSERT_EQ(mprotect(memory, kPageBytes, PROT_READ), 0);
+  ASSERT_EQ(mprotect(memory, kPageBytes, PROT_READ | PROT_WRITE), 0);
+  memory[0] = 2;
+  memory[3 * kPageBytes] = 3;
+  const pid_t child = fork();
+  if (child == 0) {
+    memory[0] = 4;
+    munmap(memory, 4 * kPageBytes);
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  memory[0] = 5;
+  EXPECT_TRUE(changes().empty());
+  events_->unwatch({as_address(memory), as_address(memory) + 4 * kPageBytes});
+  munmap(memory, 4 * kPageBytes);
+  EXPECT_TRUE(changes().empty());
+}
+
+TEST_F(MemoryEventsTest, ASharedMappingIsRefused) {
+  void* const shared =
+      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  EXPECT_NE(events_->watch({as_address(shared), as_address(shared) + kPageBytes}), "");
+  munmap(shared, kPageBytes);
+}
+
+// Read-only data of this program: a private mapping of a file.
+const char in_file[3 * kPageBytes] = {1};
+
+TEST_F(MemoryEventsTest, AFileIsRefused) {
+  const uint64_t page = (as_address(in_file) + kPageBytes) & ~(kPageBytes - 1);
+  EXPECT_NE(events_->watch({page, page + kPageBytes}), "");
+}
+
+TEST_F(MemoryEventsTest, HugePagesAreWatchedAsAWhole) {
+  constexpr uint64_t kHugeBytes = uint64_t{2} << 20;
+  void* const huge = mmap(nullptr, kHugeBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+  if (huge == MAP_FAILED) GTEST_SKIP() << "no huge pages are set aside (vm.nr_hugepages)";
+  ASSERT_EQ(events_->watch({as_address(huge) + kPageBytes, as_address(huge) + 2 * kPageBytes}), "");
+  ASSERT_EQ(munmap(huge, kHugeBytes), 0);
+  expect_one(Kind::kUnmapped, static_cast<char*>(huge), kHugeBytes / kPageBytes);
+}
+
+TEST_F(MemoryEventsTest, MoreChangesThanAreKeptAreToldOf) {
+  char* const memory = map_pages(1);
+  watch(memory, 1);
+  for (int i = 0; i < 5000; ++i) ASSERT_EQ(madvise(memory, kPageBytes, MADV_DONTNEED), 0);
+  uint64_t epoch = 0;
+  ASSERT_TRUE(events_->wait_until_read(UINT64_MAX, &epoch));
+  uint64_t told = 0;
+  EXPECT_FALSE(events_->take([&](const auto&) { ++told; }));
+  EXPECT_EQ(told, 4096u);
+  ASSERT_EQ(munmap(memory, kPageBytes), 0);
+  expect_one(Kind::kUnmapped, memory, 1);
+}
+
+// As daemons do. In a child, which has no threads of the parent, so nothing of it is used.
+TEST_F(MemoryEventsTest, WhoClosesAllDescriptorsIsNotToldThatAllIsCalm) {
+  if (VERBENA_THREAD_SANITIZER != 0) GTEST_SKIP() << kNoThreadsInChildren;
+  const pid_t child = fork();
+  if (child == 0) {
+    uint64_t epoch = 2;
+    auto events = MemoryEvents::create(&epoch);
+    if (!events.ok() || (*events)->changing()) _exit(1);
+    closefrom(3);
+    uint64_t seen = 0;
+    if (!(*events)->changing() || (*events)->wait_until_read(UINT64_MAX, &seen)) _exit(2);
+    events->reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// A child has the descriptor, too, so closing it here does not end the watching.
+TEST_F(MemoryEventsTest, EndsAlthoughAChildLives) {
+  char* const memory = map_pages(2);
+  watch(memory, 2);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    char byte;
+    [[maybe_unused]] const ssize_t ended = read(ends[0], &byte, 1);
+    _exit(0);
+  }
+  events_.reset();
+  EXPECT_EQ(munmap(memory, 2 * kPageBytes), 0);  // would wait for ever
+  close(ends[0]);
+  close(ends[1]);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+}
+
+// With all rights, as root has them, and with none.
+TEST_F(MemoryEventsTest, NeedsNoPrivilege) {
+  if (VERBENA_THREAD_SANITIZER != 0) GTEST_SKIP() << kNoThreadsInChildren;
+  if (geteuid() != 0) GTEST_SKIP() << "the other tests of MemoryEvents run without privileges here";
+  const pid_t child = fork();
+  if (child == 0) {
+    // The threads of the parent are not here, so nothing of it is used.
+    constexpr uid_t kNobody = 65534;
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(1);
+    uint64_t epoch = 2;
+    auto events = MemoryEvents::create(&epoch);
+    if (!events.ok()) _exit(2);
+    char* const memory = map_pages(2);
+    if (!(*events)->watch({as_address(memory), as_address(memory) + 2 * kPageBytes}).empty()) {
+      _exit(3);
+    }
+    munmap(memory, 2 * kPageBytes);
+    int changes = 0;
+    uint64_t seen = 0;
+    (*events)->wait_until_read(UINT64_MAX, &seen);
+    (*events)->take([&](const auto&) { ++changes; });
+    _exit(changes == 1 ? 0 : 4);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace verbena
