@@ -34,10 +34,7 @@ constexpr HashtableOptions kBuffering = {.hot_modifications = 4,
 class HashtableBufferedTest : public testing::Test {
  protected:
   TableForTest::FrontEnd open(uint32_t pending = 1, const HashtableOptions& options = kBuffering) {
-    TableForTest::FrontEnd end{
-        back_end_.region().open(hashtable_region_options(kOneBlock, pending, options)), nullptr};
-    test::must(end.region.region.status());
-    end.table = test::must(Hashtable::open(*end.region, options));
+    TableForTest::FrontEnd end = back_end_.open(pending, options);
     EXPECT_EQ(end->pending_limit(), pending);
     return end;
   }
@@ -166,8 +163,8 @@ TEST_F(HashtableBufferedTest, OnesOwnInsertionsAndRemovalsComeBehind) {
   EXPECT_EQ(other->search("key").value, "again");
 }
 
-// A front-end that was stopped for long: what others have published meanwhile stays, but for the keys
-// that it has updated, and a lock that was taken over does not help it.
+// A front-end that was stopped for long: what others have published meanwhile stays, but for the
+// keys that it has updated, and a lock that was taken over does not help it.
 TEST_F(HashtableBufferedTest, WhoWasStoppedOverwritesNothingElse) {
   auto table = open();
   auto other = open();

@@ -1,5 +1,5 @@
-// What a front-end that dies loses of the updates that it answered before they were published: those
-// of the loss window, and nothing older. In virtual time, where its length is known.
+// What a front-end that dies loses of the updates that it answered before they were published:
+// those of the loss window, and nothing older. In virtual time, where its length is known.
 #include <gtest/gtest.h>
 
 #include <array>

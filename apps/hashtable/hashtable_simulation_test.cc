@@ -164,8 +164,8 @@ TEST(HashtableHotSimulationTest, PromisesHoldWhateverGoesWrong) {
   EXPECT_GT(hot.hot_lock_takeovers, 0u);
 }
 
-// Updates that are answered before they are published: for each key there is one order of all calls,
-// with those of each front-end in its own.
+// Updates that are answered before they are published: for each key there is one order of all
+// calls, with those of each front-end in its own.
 TEST(HashtableBufferedSimulationTest, PromisesHoldWhateverGoesWrong) {
   Met met;
   run_clusters(Area::kBuffered, &met);

@@ -65,8 +65,8 @@ class HotArea {
   bool keep(uint64_t hash, std::string_view key, std::string_view value);
   // The newest value that is kept of a key; valid until the next call. False: none is.
   bool find_kept(uint64_t hash, std::string_view key, std::string_view* value) const;
-  // Takes an operation that modifies a key of which an update is kept; pop() gives it back when none
-  // is. False: none is.
+  // Takes an operation that modifies a key of which an update is kept; pop() gives it back when
+  // none is. False: none is.
   bool hold(Operation& operation);
   // Begins to write all blocks with such updates, as far as may be at once.
   void write_back();

@@ -1,6 +1,6 @@
-// Updates of hot keys that a front-end has answered and not published yet ("memsem" IV-B: front-ends
-// buffer hot entries). For each block of the hot area there is a second one here, with the newest
-// value of each key that is kept. A value is
+// Updates of hot keys that a front-end has answered and not published yet ("memsem" IV-B:
+// front-ends buffer hot entries). For each block of the hot area there is a second one here, with
+// the newest value of each key that is kept. A value is
 //
 //   dirty     kept, and in no copy of the block that is on its way
 //   written   in one that is; also dirty, if it was updated meanwhile
@@ -55,7 +55,8 @@ class HotBuffer {
   uint32_t modifications(uint32_t b) const { return blocks_[b].modifications; }
   bool has_dirty(uint32_t b) const { return (blocks_[b].dirty & ~blocks_[b].stray) != 0; }
 
-  // Keeps an update, of the entry `i`, or of a key that has none (kNone, and the block is not full).
+  // Keeps an update, of the entry `i`, or of a key that has none (kNone, and the block is not
+  // full).
   template <typename Clock>
   void keep(uint32_t b, uint32_t i, uint32_t tag, std::string_view key, std::string_view value,
             Clock&& now) {
@@ -110,8 +111,8 @@ class HotBuffer {
     if (block.written_since_ns == UINT64_MAX) written_.push_back(b);
     block.written_since_ns = std::min(block.written_since_ns, block.since_ns);
   }
-  // Calls apply(tag, key, value, modifications) for each that is dirty: true, it is in the copy that
-  // is written now; false, it is a stray. Returns how many are in the copy.
+  // Calls apply(tag, key, value, modifications) for each that is dirty: true, it is in the copy
+  // that is written now; false, it is a stray. Returns how many are in the copy.
   template <typename Apply>
   uint32_t write(uint32_t b, Apply&& apply) {
     begin_write(b);
@@ -167,7 +168,8 @@ class HotBuffer {
     blocks_[b].carried |= bit(i);
     return i;
   }
-  // It is published, or (`placed` is false) there was no room for it: it is kept, to be tried again.
+  // It is published, or (`placed` is false) there was no room for it: it is kept, to be tried
+  // again.
   template <typename Clock>
   void end_stray(uint32_t b, uint32_t i, bool placed, Clock&& now) {
     Block& block = blocks_[b];

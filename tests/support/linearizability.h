@@ -26,9 +26,9 @@ inline constexpr uint64_t kUnanswered = std::numeric_limits<uint64_t>::max();
 
 // Times are of one clock. A call at the moment of another one's answer counts as at once with it.
 //
-// What may happen after its answer, such as an update that is buffered, ends when it has happened for
-// certain. Such calls are in sessions: those of one caller happen in its own order, as it saw it:
-// what it called after an answer comes behind what was answered.
+// What may happen after its answer, such as an update that is buffered, ends when it has happened
+// for certain. Such calls are in sessions: those of one caller happen in its own order, as it saw
+// it: what it called after an answer comes behind what was answered.
 template <typename Operation>
 struct Call {
   static constexpr uint64_t kNoSession = std::numeric_limits<uint64_t>::max();

@@ -97,12 +97,12 @@ struct HashtableFormat {
 enum class HashtableAcknowledgement : uint8_t {
   // When its block was published. Nothing that was answered is ever lost.
   kPublished,
-  // When the front-end has it, as those of "memsem" IV-B. It keeps the newest value of each key, and
-  // writes a block after theta updates of it, or at half of the loss window. Many updates of a block
-  // are then one WRITE, also with one pending. All else (other operations, keys that are not hot)
-  // is as with kPublished. The price:
-  // - A front-end that dies loses the updates that it answered and did not publish: at most those of
-  //   the last loss_window_ns. Nothing is lost by flush() or close(). The window holds while
+  // When the front-end has it, as those of "memsem" IV-B. It keeps the newest value of each key,
+  // and writes a block after theta updates of it, or at half of the loss window. Many updates of a
+  // block are then one WRITE, also with one pending. All else (other operations, keys that are not
+  // hot) is as with kPublished. The price:
+  // - A front-end that dies loses the updates that it answered and did not publish: at most those
+  //   of the last loss_window_ns. Nothing is lost by flush() or close(). The window holds while
   //   poll() (or any operation, one at a time) is called often enough, and as long as a block is
   //   written in half of it: that takes up to some five round trips, and with a dead front-end's
   //   lock HashtableFormat::hot_lock_lease_ns. Where it is exceeded the front-end answers as with
@@ -115,9 +115,9 @@ enum class HashtableAcknowledgement : uint8_t {
   //   their post and the publication. That is sequential consistency for each key, and
   //   linearizability with the publication as the reply. Updates of different keys may be published
   //   in another order than they were answered in.
-  // - A front-end that was stopped publishes what it keeps when it goes on, and these updates happen
-  //   then. It overwrites nothing else: a block that others have published meanwhile is read again,
-  //   and only the keys that it has updated change.
+  // - A front-end that was stopped publishes what it keeps when it goes on, and these updates
+  //   happen then. It overwrites nothing else: a block that others have published meanwhile is read
+  //   again, and only the keys that it has updated change.
   // Where it keeps an update of a key, its own insert() and remove() of it wait until that is
   // published. Takes the memory of the blocks once more.
   kBuffered,

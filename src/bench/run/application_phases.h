@@ -20,7 +20,8 @@ namespace verbena::bench {
 //   Status end(Report&)                     after the loop: adds to the phase's report
 // and may have
 //   Status prepare(const Phase&)            before all threads begin the phase together
-//   bool complete()                         does what was answered before it was done; false: nothing
+//   bool complete()                         does what was answered before it was done; false:
+//                                           nothing was left
 template <typename Requests>
 class ApplicationWork {
  public:

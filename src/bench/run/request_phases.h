@@ -33,8 +33,8 @@ struct NoPayloads {
 // `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout. `Works`
 // makes what the loop does to the payloads: make<kVerify>(phase) returns a vector with one work per
 // target (ClosedLoop). Where it has Status prepare(const Phase&), that makes each phase ready;
-// where it has bool complete(), that does what was answered before it was done, in the measured time
-// (false: nothing was left; a window is steady, and has no end that would have to wait for it);
+// where it has bool complete(), that does what was answered before it was done, in the measured
+// time (false: nothing was left; a window is steady, so its end waits for nothing);
 // where it has Status ended(Report&), that adds to the phase's report.
 template <typename Target, typename Works>
 class RequestPhases {
