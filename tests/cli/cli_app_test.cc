@@ -347,6 +347,7 @@ TEST(AppErrors, AreOneLineAndNameTheCause) {
       {{"hashtable", "--size", "64"}, "--size"},
       {{"hashtable", "--hot", "4", "--acknowledgement", "never"},
        "there are published, buffered and all"},
+      {{"hashtable", "--acknowledgement", "buffered"}, "or a --hot above 0"},
       {{"hashtable", "--hot", "4", "--acknowledgement", "buffered", "--loss-window", "1999999"},
        "loss window in ns 1999999"},
       {{"hashtable", "--experiment", "memsem-fig5"}, "verbena verbs --experiment"},

@@ -9,6 +9,10 @@
 //   static bool step(State&, const Operation&, bool answered)
 //     carries the operation out. False: it cannot have been answered so. Where it was not answered,
 //     because its caller died, anything goes, and it may have happened or not.
+// and may have, where states are numbers and no two operations lead to the same one, but to State{},
+//   static State seen(const Operation&)      that an answered one has found; State{}: none
+// which shortens the search: a state that is still to be seen must not be left, and all that nobody
+// sees any more are alike.
 #pragma once
 
 #include <algorithm>
@@ -64,6 +68,7 @@ class LinearizabilitySearch {
       if (!answered(i)) continue;
       moments.push_back({calls[i].end_ns, true, i});
       ++answers_left_;
+      count_seen(i, 1);
     }
     find_predecessors();
     std::sort(moments.begin(), moments.end(), [](const Moment& a, const Moment& b) {
@@ -92,7 +97,7 @@ class LinearizabilitySearch {
         State next = state;
         const size_t call = events_[at].call;
         if (is_in_turn(call) && Model::step(next, calls_[call].operation, answered(call)) &&
-            is_new(call, next)) {
+            may_leave(state, next) && is_new(call, next)) {
           chosen_.emplace_back(call, std::exchange(state, next));
           choose(call);
           at = events_[0].behind;
@@ -113,6 +118,12 @@ class LinearizabilitySearch {
   }
 
  private:
+  static constexpr bool kTellsSeen = requires(const typename Model::Operation& operation) {
+    Model::seen(operation);
+  };
+  // Stands for each that nobody sees any more.
+  static constexpr State kAnyState = static_cast<State>(-1);
+
   struct Event {
     size_t before = 0;
     size_t behind = 0;
@@ -166,9 +177,28 @@ class LinearizabilitySearch {
   void flip(size_t call) { done_[call / 64] ^= uint64_t{1} << (call % 64); }
   bool is_new(size_t call, const State& state) {
     flip(call);
-    const bool inserted = seen_.insert({done_, state}).second;
+    const bool inserted = seen_.insert({done_, is_to_be_seen(state) ? state : kAnyState}).second;
     flip(call);
     return inserted;
+  }
+
+  // Of models with seen(): the number of answered calls that are left and have found the state.
+  void count_seen(size_t call, int more) {
+    if constexpr (kTellsSeen) {
+      const State state = Model::seen(calls_[call].operation);
+      if (answered(call) && state != State{}) to_be_seen_[state] += more;
+    }
+  }
+  bool is_to_be_seen(const State& state) const {
+    if constexpr (kTellsSeen) {
+      const auto found = to_be_seen_.find(state);
+      return state == State{} || (found != to_be_seen_.end() && found->second > 0);
+    }
+    return true;
+  }
+  bool may_leave(const State& state, const State& next) const {
+    if constexpr (kTellsSeen) return next == state || state == State{} || !is_to_be_seen(state);
+    return true;
   }
   void unlink(size_t event) {
     events_[events_[event].before].behind = events_[event].behind;
@@ -184,17 +214,20 @@ class LinearizabilitySearch {
     if (!answered(call)) return;
     unlink(ends_[call]);
     --answers_left_;
+    count_seen(call, -1);
   }
   void take_back(size_t call) {
     flip(call);
     if (answered(call)) {
       link(ends_[call]);
       ++answers_left_;
+      count_seen(call, 1);
     }
     link(begins_[call]);
   }
 
   const Calls& calls_;
+  std::unordered_map<State, int> to_be_seen_;
   std::vector<Event> events_;
   std::vector<size_t> begins_;  // of calls: their events
   std::vector<size_t> ends_;

@@ -26,6 +26,11 @@ struct MapModel {
   using State = uint64_t;  // the value; 0: none
 
   static uint64_t hash(State state) { return state; }
+  // All values are different.
+  static State seen(const Operation& operation) {
+    const bool found = operation.kind == Operation::Kind::kSearch && operation.succeeded;
+    return found ? operation.value : State{};
+  }
   static bool step(State& state, const Operation& operation, bool answered) {
     switch (operation.kind) {
       case Operation::Kind::kSearch:

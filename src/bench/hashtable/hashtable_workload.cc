@@ -114,11 +114,15 @@ class HashtableWorkload : public Workload {
     if (settings.mix == YcsbMix::kD) settings.distribution = KeyDistribution::kLatest;
     if (!inserts_keys(settings.mix)) settings.new_keys = usual.new_keys;
     settings.reads_percent = reads_percent(settings.mix, settings.reads_percent);
+    if (settings.hot == 0 && settings.acknowledgement == kBuffered) {
+      return Status(StatusCode::kInvalidArgument,
+                    "only updates of the hot area are answered before they are published; choose "
+                    "--acknowledgement published, or a --hot above 0");
+    }
     if (settings.hot == 0) {
       settings.hot_entries = usual.hot_entries;
       settings.theta = usual.theta;
       settings.hot_lease_ns = usual.hot_lease_ns;
-      settings.acknowledgement = usual.acknowledgement;
     }
     if (settings.acknowledgement != kBuffered) settings.loss_window_ns = usual.loss_window_ns;
     if (settings.sockets == 1) settings.links = usual.links;
