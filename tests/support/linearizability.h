@@ -9,7 +9,7 @@
 //   static bool step(State&, const Operation&, bool answered)
 //     carries the operation out. False: it cannot have been answered so. Where it was not answered,
 //     because its caller died, anything goes, and it may have happened or not.
-// and may have, where states are numbers and no two operations lead to the same one, but to State{},
+// and may have, where states are numbers and no two operations lead to the same one (but State{}),
 //   static State seen(const Operation&)      that an answered one has found; State{}: none
 // which shortens the search: a state that is still to be seen must not be left, and all that nobody
 // sees any more are alike.
