@@ -28,6 +28,8 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
       nodes_(layout.nodes()),
       options_(options),
       pending_limit_(pending_limit),
+      buffers_(RegionNeeds::write_backs(options) > 0),
+      last_operation_(pending_limit + RegionNeeds::write_backs(options)),
       pool_room_((pending_limit + 2 + RegionNeeds::write_backs(options)) * (kMostNodes + 1)),
       pool_(region, nodes_, kPoolToken, NodePool::kMany + 2 * pool_room_),
       operations_(pending_limit +
@@ -85,7 +87,7 @@ Status FrontEnd::flush() {
 Status FrontEnd::write_all_back() {
   HashtableReply reply;
   bool stuck = false;
-  while (buffers() && status().ok() && hot_->has_kept() && !stuck) {
+  while (buffers_ && status().ok() && hot_->has_kept() && !stuck) {
     hot_->write_back();
     wait();
     while (take(&reply)) {

@@ -80,7 +80,7 @@ class FrontEnd final : public Hashtable {
   void collect() override {
     if (hot_.has_value()) poll_hot_area();
     collected_ = region_->collect();
-    deliverable_ = acknowledged_.size();
+    if (buffers_) deliverable_ = acknowledged_.size();
   }
   bool take(HashtableReply* reply) override;
 
@@ -127,7 +127,6 @@ class FrontEnd final : public Hashtable {
   void end_turn(Operation& operation, HashtableOutcome outcome);
 
   // What was answered before it was published (front_end_hot_datapath.cc).
-  bool buffers() const { return hot_.has_value() && hot_->buffers(); }
   bool answer_at_once(Kind kind, uint64_t hash, std::string_view key, std::string_view value,
                       uint64_t token);
   void take_acknowledged(HashtableReply* reply);
@@ -176,7 +175,9 @@ class FrontEnd final : public Hashtable {
   const NodeSpace nodes_;
   const HashtableOptions options_;
   const uint32_t pending_limit_;
-  const uint32_t pool_room_;  // for what pending operations and an exchange may give
+  const bool buffers_;             // answers updates before they are published
+  const uint32_t last_operation_;  // its number
+  const uint32_t pool_room_;       // for what pending operations and an exchange may give
   NodePool pool_;
   // With a hot area one more, for a demotion, and behind it those that carry strays.
   std::vector<Operation> operations_;

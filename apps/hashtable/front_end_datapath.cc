@@ -29,7 +29,7 @@ PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view valu
     return PostResult::kWouldBlock;
   }
   const uint64_t hash = layout_.hash(key);
-  if (buffers() && answer_at_once(kind, hash, key, value, token)) return PostResult::kPosted;
+  if (buffers_ && answer_at_once(kind, hash, key, value, token)) return PostResult::kPosted;
   Operation& operation = operations_[free_.back()];
   operation.kind = kind;
   operation.token = token;
@@ -61,7 +61,7 @@ HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view
     return reply;
   }
   is_alone_ = true;
-  if (buffers()) {
+  if (buffers_) {
     // Carries on what is written back, of which no reply comes.
     collect();
     while (take(&reply)) {
@@ -87,7 +87,7 @@ bool FrontEnd::take(HashtableReply* reply) {
       finished_.pop_back();
       return true;
     }
-    if (deliverable_ > 0) {
+    if (buffers_ && deliverable_ > 0) {
       take_acknowledged(reply);
       return true;
     }
@@ -96,7 +96,7 @@ bool FrontEnd::take(HashtableReply* reply) {
         if (leave_block(*operation, reply)) return true;
         continue;
       }
-      if (buffers()) carry_strays();
+      if (buffers_) carry_strays();
     }
     if (collected_ == 0 || !status().ok()) {
       // What was posted on the way: whoever waits now waits for that.
@@ -109,7 +109,7 @@ bool FrontEnd::take(HashtableReply* reply) {
 }
 
 bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
-  if (done.token >= operations_.size()) [[unlikely]] {
+  if (done.token > last_operation_) [[unlikely]] {
     handle_shared(done);
     return false;
   }

@@ -66,7 +66,7 @@ void FrontEnd::end_write_back(Operation& operation, HashtableOutcome outcome) {
 // --- blocks ---
 
 bool FrontEnd::enter_block(Operation& operation) {
-  if (buffers() && hot_->hold(operation)) return true;
+  if (buffers_ && hot_->hold(operation)) return true;
   operation.has_forward = false;
   operation.wants_promise = false;
   operation.promised_place = 0;
