@@ -85,7 +85,7 @@ TEST(LinearizabilityTest, CallsOfASessionHappenInItsOrder) {
   const auto broken = [](std::vector<MapCall> own, const std::vector<MapCall>& others) {
     extend_searches(own);
     own.insert(own.end(), others.begin(), others.end());
-    return broken_history(own) != "";
+    return !broken_history(own).empty();
   };
   const MapCall old = of_session(2, 1, 2, 2, Kind::kUpdate, 1);
   const MapCall buffered = of_session(1, 3, 4, 20, Kind::kUpdate, 5);
