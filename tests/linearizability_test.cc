@@ -76,6 +76,42 @@ TEST(LinearizabilityTest, WhatWasNotAnsweredMayHaveHappenedOrNot) {
   EXPECT_NE(broken_history({call(1, 2, Kind::kSearch, 2), lost}), "");
 }
 
+// Buffered updates of one front-end, session 1, end when they are published.
+TEST(LinearizabilityTest, CallsOfASessionHappenInItsOrder) {
+  const auto of_session = [](uint64_t session, uint64_t begin_ns, uint64_t reply_ns,
+                             uint64_t end_ns, Kind kind, uint64_t value, bool succeeded = true) {
+    return MapCall{begin_ns, end_ns, {kind, succeeded, 7, value}, session, reply_ns};
+  };
+  const auto broken = [](std::vector<MapCall> own, const std::vector<MapCall>& others) {
+    extend_searches(own);
+    own.insert(own.end(), others.begin(), others.end());
+    return !broken_history(own).empty();
+  };
+  const MapCall old = of_session(2, 1, 2, 2, Kind::kUpdate, 1);
+  const MapCall buffered = of_session(1, 3, 4, 20, Kind::kUpdate, 5);
+  const MapCall own_search = of_session(1, 6, 7, 7, Kind::kSearch, 5);
+  const MapCall other_search = of_session(2, 8, 9, 9, Kind::kSearch, 1);
+  // Others see the old value until it is published, and not afterwards.
+  EXPECT_FALSE(broken({buffered, own_search}, {old, other_search}));
+  EXPECT_TRUE(broken({buffered, own_search}, {old, of_session(2, 21, 22, 22, Kind::kSearch, 1)}));
+  // Whoever has seen it does not see the old one again.
+  EXPECT_TRUE(broken({buffered}, {old, of_session(2, 5, 6, 6, Kind::kSearch, 5), other_search}));
+  // Its own searches do not see the old one.
+  EXPECT_TRUE(broken({buffered, of_session(1, 6, 7, 7, Kind::kSearch, 1)}, {old}));
+  // Its own later modifications come behind it.
+  EXPECT_TRUE(broken({buffered, of_session(1, 6, 7, 7, Kind::kRemove, 0)},
+                     {old, of_session(2, 21, 22, 22, Kind::kSearch, 5)}));
+  EXPECT_FALSE(broken({buffered, of_session(1, 6, 7, 30, Kind::kUpdate, 6)},
+                      {old, other_search, of_session(2, 25, 26, 26, Kind::kSearch, 5)}));
+  EXPECT_TRUE(broken({buffered, of_session(1, 6, 7, 30, Kind::kUpdate, 6)},
+                     {old, of_session(2, 15, 16, 16, Kind::kSearch, 6),
+                      of_session(2, 25, 26, 26, Kind::kSearch, 5)}));
+  // What died with its front-end was lost, with what that had found of it, or not.
+  const MapCall lost = of_session(1, 3, 4, kUnanswered, Kind::kUpdate, 5);
+  EXPECT_FALSE(broken({lost, own_search}, {old, of_session(2, 90, 91, 91, Kind::kSearch, 1)}));
+  EXPECT_FALSE(broken({lost, own_search}, {old, of_session(2, 90, 91, 91, Kind::kSearch, 5)}));
+}
+
 TEST(LinearizabilityTest, KeysAreIndependent) {
   MapCall other = call(3, 4, Kind::kUpdate, 2);
   other.operation.key = 8;

@@ -28,11 +28,14 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
       nodes_(layout.nodes()),
       options_(options),
       pending_limit_(pending_limit),
-      pool_room_((pending_limit + 2) * (kMostNodes + 1)),
+      buffers_(RegionNeeds::write_backs(options) > 0),
+      last_operation_(pending_limit + RegionNeeds::write_backs(options)),
+      pool_room_((pending_limit + 2 + RegionNeeds::write_backs(options)) * (kMostNodes + 1)),
       pool_(region, nodes_, kPoolToken, NodePool::kMany + 2 * pool_room_),
-      operations_(pending_limit + (layout.has_hot_area() ? 1 : 0)),
+      operations_(pending_limit +
+                  (layout.has_hot_area() ? 1 + RegionNeeds::write_backs(options) : 0)),
       entries_(operations_.size() * stride_bytes(layout)),
-      turns_(operations_, pending_limit),
+      turns_(operations_, pending_limit + RegionNeeds::write_backs(options)),
       copy_(layout.header().node_bytes),
       full_(StatusCode::kLimitExceeded,
             "the hashtable is full: the " + std::to_string(layout.header().entries) +
@@ -47,13 +50,18 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
                "front-ends use it than the max_front_ends it was formatted for, or have died; "
                "close some, or call reclaim_hashtable()") {
   free_.reserve(pending_limit);
-  waiting_.reserve(pending_limit);
+  waiting_.reserve(operations_.size());
   finished_.reserve(pending_limit);
+  acknowledged_.reserve(pending_limit);
   for (uint32_t i = 0; i < operations_.size(); ++i) {
     operations_[i].node = entries_.data() + i * stride_bytes(layout);
     operations_[i].forward_bytes = operations_[i].node + layout.header().node_bytes;
   }
   for (uint32_t i = pending_limit; i-- > 0;) free_.push_back(i);
+  for (uint32_t i = pending_limit + 1; i < operations_.size(); ++i) {
+    operations_[i].is_write_back = true;
+    free_write_backs_.push_back(i);
+  }
   if (layout.has_hot_area()) hot_.emplace(region, layout, options, operations_);
 }
 
@@ -66,8 +74,41 @@ FrontEnd::~FrontEnd() {
   }
 }
 
+Status FrontEnd::flush() {
+  if (pending() > 0) {
+    refuse({StatusCode::kInvalidArgument,
+            std::to_string(pending()) +
+                " operations are pending; poll until there are none before flush()"});
+    return refusal_;
+  }
+  return write_all_back();
+}
+
+Status FrontEnd::write_all_back() {
+  HashtableReply reply;
+  bool stuck = false;
+  while (buffers_ && status().ok() && hot_->has_kept() && !stuck) {
+    hot_->write_back();
+    wait();
+    while (take(&reply)) {
+    }
+    stuck = hot_->take_stuck();
+  }
+  VERBENA_RETURN_IF_ERROR(status());
+  if (!stuck) return Status::ok_status();
+  return {StatusCode::kLimitExceeded,
+          "an update that was answered before it was published finds no room: its key was removed "
+          "by another front-end, and the hashtable is full; remove entries, then flush again"};
+}
+
 Status FrontEnd::close() {
   HashtableReply reply;
+  while (status().ok() && pending() > 0) {
+    wait();
+    while (take(&reply)) {
+    }
+  }
+  const Status written = write_all_back();
   const auto gives_back = [this] {
     closing_ = pending() == 0 && !demotes_;
     if (!closing_) return true;
@@ -82,10 +123,12 @@ Status FrontEnd::close() {
   }
   VERBENA_RETURN_IF_ERROR(status());
   status_ = Status(StatusCode::kUnavailable, "this front-end has closed the hashtable");
-  return Status::ok_status();
+  return written;
 }
 
 void FrontEnd::wait() {
+  deliverable_ = acknowledged_.size();
+  if (deliverable_ > 0) return;
   if (hot_.has_value()) {
     hot_->hurry(0);
     poll_hot_area();
@@ -147,6 +190,23 @@ Status check(const HashtableOptions& options) {
   return Status::ok_status();
 }
 
+Status check_buffering(const HashtableOptions& options, const Header& header) {
+  constexpr uint64_t kMostLossNs = 10'000'000'000;
+  if (header.hot_blocks == 0) {
+    return {StatusCode::kInvalidArgument,
+            "acknowledgement is kBuffered, but this hashtable has no hot area; format it with "
+            "hot_blocks, or choose kPublished"};
+  }
+  const uint64_t least_ns = 2 * header.hot_lock_lease_ns;
+  if (options.loss_window_ns >= least_ns && options.loss_window_ns <= kMostLossNs) {
+    return Status::ok_status();
+  }
+  return {StatusCode::kInvalidArgument,
+          "loss_window_ns is " + std::to_string(options.loss_window_ns) + "; choose " +
+              std::to_string(least_ns) + " (twice the table's hot_lock_lease_ns) to " +
+              std::to_string(kMostLossNs)};
+}
+
 }  // namespace hashtable
 
 Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region,
@@ -169,8 +229,11 @@ Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region,
     header.magic = 0;
   }
   VERBENA_ASSIGN_OR_RETURN(const Layout layout, Layout::of(header, size_bytes, base_bytes));
+  if (options.acknowledgement == HashtableAcknowledgement::kBuffered) {
+    VERBENA_RETURN_IF_ERROR(hashtable::check_buffering(options, layout.header()));
+  }
   const RemoteRegionOptions& of_region = region.options();
-  const auto needs = hashtable::RegionNeeds::of(layout.has_hot_area());
+  const auto needs = hashtable::RegionNeeds::of(layout.has_hot_area(), options);
   const uint32_t least_pending = needs.operations_of_one + needs.more_operations;
   if (of_region.value_bytes < layout.largest_bytes() || of_region.pending < least_pending) {
     return Status(StatusCode::kInvalidArgument,
@@ -186,12 +249,14 @@ Result<std::unique_ptr<Hashtable>> Hashtable::open(RemoteRegion& region,
   return std::unique_ptr<Hashtable>(std::make_unique<FrontEnd>(region, layout, options, pending));
 }
 
-RemoteRegionOptions hashtable_region_options(const HashtableFormat& format, uint32_t pending) {
+RemoteRegionOptions hashtable_region_options(const HashtableFormat& format, uint32_t pending,
+                                             const HashtableOptions& of_front_end) {
   RemoteRegionOptions options;
   const Result<hashtable::Layout> layout = hashtable::Layout::of(format);
   // A format that cannot be is refused where the table is made.
   if (layout.ok()) options.value_bytes = layout->largest_bytes();
-  const auto needs = hashtable::RegionNeeds::of(layout.ok() && layout->has_hot_area());
+  const auto needs =
+      hashtable::RegionNeeds::of(layout.ok() && layout->has_hot_area(), of_front_end);
   options.pending = std::clamp(pending, 1u, hashtable::kMostPending) * needs.operations_of_one +
                     needs.more_operations;
   options.post_batch = std::min(options.pending, 16u);

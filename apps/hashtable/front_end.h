@@ -28,15 +28,24 @@ struct RegionNeeds {
   // Besides: one exchange of the pool.
   uint32_t more_operations = NodePool::kOperations;
 
-  static constexpr RegionNeeds of(bool has_hot_area) {
+  static constexpr RegionNeeds of(bool has_hot_area, const HashtableOptions& options) {
     if (!has_hot_area) return {};
-    // Also of the demotion that may be on its way, and of the pool of copies.
-    return {HotArea::kOperationsOfOne, HotArea::kOperationsOfOne + 2 * NodePool::kOperations};
+    // Also of the demotion that may be on its way, of the pool of copies, and of what is written
+    // after its answer.
+    const uint32_t more = 1 + write_backs(options);
+    return {HotArea::kOperationsOfOne,
+            more * HotArea::kOperationsOfOne + 2 * NodePool::kOperations};
+  }
+  static constexpr uint32_t write_backs(const HashtableOptions& options) {
+    return options.acknowledgement == HashtableAcknowledgement::kBuffered ? HotArea::kWriteBacks
+                                                                          : 0;
   }
 };
 
 // kInvalidArgument: an option is out of range.
 Status check(const HashtableOptions& options);
+// The same of kBuffered, in a table with this header.
+Status check_buffering(const HashtableOptions& options, const Header& header);
 
 class FrontEnd final : public Hashtable {
  public:
@@ -71,12 +80,17 @@ class FrontEnd final : public Hashtable {
   void collect() override {
     if (hot_.has_value()) poll_hot_area();
     collected_ = region_->collect();
+    if (buffers_) deliverable_ = acknowledged_.size();
   }
   bool take(HashtableReply* reply) override;
 
   uint64_t due_ns() const override { return hot_.has_value() ? hot_->due_ns() : UINT64_MAX; }
   uint32_t pending() const override { return static_cast<uint32_t>(pending_limit_ - free_.size()); }
   uint32_t pending_limit() const override { return pending_limit_; }
+  uint64_t unpublished_since_ns() const override {
+    return hot_.has_value() ? hot_->kept_since_ns() : UINT64_MAX;
+  }
+  Status flush() override;
   const Status& status() const override { return status_.ok() ? region_->status() : status_; }
   const Status& error() const override { return status().ok() ? *error_ : status(); }
   Status close() override;
@@ -111,6 +125,14 @@ class FrontEnd final : public Hashtable {
               HashtableReply* reply);
   // With the same outcome for the updates that it stands for.
   void end_turn(Operation& operation, HashtableOutcome outcome);
+
+  // What was answered before it was published (front_end_hot_datapath.cc).
+  bool answer_at_once(Kind kind, uint64_t hash, std::string_view key, std::string_view value,
+                      uint64_t token);
+  void take_acknowledged(HashtableReply* reply);
+  void carry_strays();
+  void end_write_back(Operation& operation, HashtableOutcome outcome);
+  Status write_all_back();
 
   // The hot area (front_end_hot_datapath.cc).
   bool enter_block(Operation& operation);
@@ -153,17 +175,23 @@ class FrontEnd final : public Hashtable {
   const NodeSpace nodes_;
   const HashtableOptions options_;
   const uint32_t pending_limit_;
-  const uint32_t pool_room_;  // for what pending operations and an exchange may give
+  const bool buffers_;             // answers updates before they are published
+  const uint32_t last_operation_;  // its number
+  const uint32_t pool_room_;       // for what pending operations and an exchange may give
   NodePool pool_;
-  std::vector<Operation> operations_;  // with a hot area one more, for a demotion
-  std::vector<char> entries_;          // their nodes
+  // With a hot area one more, for a demotion, and behind it those that carry strays.
+  std::vector<Operation> operations_;
+  std::vector<char> entries_;  // their nodes
   BucketTurns turns_;
   std::optional<HotArea> hot_;
   bool demotes_ = false;
   std::vector<uint32_t> free_;  // operations
   std::vector<uint32_t> waiting_;
-  std::vector<HashtableReply> finished_;  // without a value
-  std::vector<char> copy_;                // a node that is copied
+  std::vector<HashtableReply> finished_;    // without a value
+  std::vector<char> copy_;                  // a node that is copied
+  std::vector<uint32_t> free_write_backs_;  // operations, as free_
+  std::vector<uint32_t> acknowledged_;      // operations that are done, but not replied
+  size_t deliverable_ = 0;                  // of these, by this poll
   uint32_t collected_ = 0;
   bool is_alone_ = false;  // an operation is called, and no other one can come
   bool closing_ = false;   // nothing is pending, and nodes only go back

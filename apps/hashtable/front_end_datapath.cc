@@ -28,6 +28,8 @@ PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view valu
     if (hot_.has_value()) hot_->hurry(pending_limit_ / 2);
     return PostResult::kWouldBlock;
   }
+  const uint64_t hash = layout_.hash(key);
+  if (buffers_ && answer_at_once(kind, hash, key, value, token)) return PostResult::kPosted;
   Operation& operation = operations_[free_.back()];
   operation.kind = kind;
   operation.token = token;
@@ -39,8 +41,8 @@ PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view valu
   char* const payload = operation.node + sizeof(NodeHeader);
   copy_bytes(payload, key.data(), key.size());
   if (!value.empty()) copy_bytes(payload + key.size(), value.data(), value.size());
-  operation.hash = layout_.hash(key);
-  operation.bucket = layout_.bucket(operation.hash);
+  operation.hash = hash;
+  operation.bucket = layout_.bucket(hash);
   free_.pop_back();
   if (hot_.has_value() && enter_block(operation)) return PostResult::kPosted;
   enter_bucket(operation);
@@ -59,12 +61,19 @@ HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view
     return reply;
   }
   is_alone_ = true;
+  if (buffers_) {
+    // Carries on what is written back, of which no reply comes.
+    collect();
+    while (take(&reply)) {
+    }
+  }
   PostResult posted = post(kind, key, value, 0);
   for (; posted == PostResult::kWouldBlock; posted = post(kind, key, value, 0)) {
     wait();
     take(&reply);
   }
   if (posted == PostResult::kPosted) {
+    deliverable_ = acknowledged_.size();
     while (!take(&reply) && status().ok()) wait();
   }
   is_alone_ = false;
@@ -78,11 +87,16 @@ bool FrontEnd::take(HashtableReply* reply) {
       finished_.pop_back();
       return true;
     }
+    if (buffers_ && deliverable_ > 0) {
+      take_acknowledged(reply);
+      return true;
+    }
     if (hot_.has_value()) {
       if (Operation* const operation = hot_->pop()) {
         if (leave_block(*operation, reply)) return true;
         continue;
       }
+      if (buffers_) carry_strays();
     }
     if (collected_ == 0 || !status().ok()) {
       // What was posted on the way: whoever waits now waits for that.
@@ -95,8 +109,7 @@ bool FrontEnd::take(HashtableReply* reply) {
 }
 
 bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
-  // At pending_limit_ is the demotion.
-  if (done.token > pending_limit_) [[unlikely]] {
+  if (done.token > last_operation_) [[unlikely]] {
     handle_shared(done);
     return false;
   }
@@ -348,6 +361,11 @@ bool FrontEnd::take_publication(Operation& operation, NodePointer before, Hashta
 bool FrontEnd::finish(Operation& operation, HashtableOutcome outcome, std::string_view value,
                       HashtableReply* reply) {
   give_back_nodes(operation);
+  if (operation.is_write_back) [[unlikely]] {
+    end_write_back(operation, outcome);
+    if (operation.has_turn) end_turn(operation, outcome);
+    return false;
+  }
   count(operation.kind);
   *reply = {operation.token, outcome, value};
   free_.push_back(static_cast<uint32_t>(slot(operation)));
@@ -357,12 +375,16 @@ bool FrontEnd::finish(Operation& operation, HashtableOutcome outcome, std::strin
 
 void FrontEnd::end_turn(Operation& operation, HashtableOutcome outcome) {
   while (operation.overwritten != Operation::kNone) {
-    const Operation& one = operations_[operation.overwritten];
+    Operation& one = operations_[operation.overwritten];
+    operation.overwritten = one.next;
     ++statistics_.overwritten_updates;
+    if (one.is_write_back) [[unlikely]] {
+      end_write_back(one, outcome);
+      continue;
+    }
     count(one.kind);
     finished_.push_back({one.token, outcome, {}});
-    free_.push_back(operation.overwritten);
-    operation.overwritten = one.next;
+    free_.push_back(static_cast<uint32_t>(slot(one)));
   }
   Operation* const next = turns_.end(operation);
   if (next == nullptr) [[likely]]
@@ -422,8 +444,7 @@ void FrontEnd::resume_waiting() {
     } else if (pool_.is_starved()) {
       error_ = &full_;
       HashtableReply reply;
-      finish(operation, HashtableOutcome::kFull, {}, &reply);
-      finished_.push_back(reply);
+      if (finish(operation, HashtableOutcome::kFull, {}, &reply)) finished_.push_back(reply);
     } else {
       waiting_[left++] = waiting_[i];
     }

@@ -6,7 +6,67 @@
 
 namespace verbena::hashtable {
 
+// --- before publication ---
+
+bool FrontEnd::answer_at_once(Kind kind, uint64_t hash, std::string_view key,
+                              std::string_view value, uint64_t token) {
+  Operation& operation = operations_[free_.back()];
+  std::string_view kept;
+  if (kind == Kind::kUpdate) {
+    if (!hot_->keep(hash, key, value)) return false;
+  } else if (kind != Kind::kSearch || !hot_->find_kept(hash, key, &kept)) {
+    return false;
+  }
+  operation.kind = kind;
+  operation.token = token;
+  if (!kept.empty()) copy_bytes(operation.forward_bytes, kept.data(), kept.size());
+  operation.result = {operation.forward_bytes, kept.size()};
+  acknowledged_.push_back(free_.back());
+  free_.pop_back();
+  return true;
+}
+
+void FrontEnd::take_acknowledged(HashtableReply* reply) {
+  const uint32_t number = acknowledged_[--deliverable_];
+  acknowledged_[deliverable_] = acknowledged_.back();
+  acknowledged_.pop_back();
+  const Operation& operation = operations_[number];
+  ++statistics_.hot_hits;
+  count(operation.kind);
+  *reply = {operation.token, HashtableOutcome::kDone,
+            operation.is_search() ? operation.result : std::string_view()};
+  free_.push_back(number);
+}
+
+// Begins with strays, and with blocks that waited for others to be written.
+void FrontEnd::carry_strays() {
+  while (!free_write_backs_.empty()) {
+    Operation& operation = operations_[free_write_backs_.back()];
+    if (!hot_->take_stray(operation)) break;
+    free_write_backs_.pop_back();
+    operation.kind = Kind::kUpdate;
+    operation.misreads = 0;
+    operation.head = NodePointer();
+    operation.is_published = false;
+    operation.has_forward = false;
+    operation.wants_promise = false;
+    operation.promised_place = 0;
+    operation.hash = layout_.hash(operation.key());
+    operation.bucket = layout_.bucket(operation.hash);
+    enter_bucket(operation);
+  }
+  hot_->begin_wanted();
+}
+
+void FrontEnd::end_write_back(Operation& operation, HashtableOutcome outcome) {
+  hot_->end_stray(operation, outcome == HashtableOutcome::kDone);
+  free_write_backs_.push_back(static_cast<uint32_t>(slot(operation)));
+}
+
+// --- blocks ---
+
 bool FrontEnd::enter_block(Operation& operation) {
+  if (buffers_ && hot_->hold(operation)) return true;
   operation.has_forward = false;
   operation.wants_promise = false;
   operation.promised_place = 0;
@@ -25,6 +85,10 @@ bool FrontEnd::leave_block(Operation& operation, HashtableReply* reply) {
   operation.wants_promise = false;
   if (operation.kind == Kind::kDemote) [[unlikely]] {
     go_on_with_demotion(operation);
+    return false;
+  }
+  if (operation.verdict == Verdict::kAgain) {
+    if (!enter_block(operation)) enter_bucket(operation);
     return false;
   }
   if (operation.verdict == Verdict::kNoRoom) {

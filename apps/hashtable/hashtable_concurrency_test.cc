@@ -27,17 +27,21 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace verbena::hashtable {
 namespace {
 
+using HashtableAcknowledgement::kBuffered;
+
 struct Load {
   uint32_t front_ends;
   uint32_t pending;
   uint64_t keys;
   uint64_t operations;  // of each front-end
   uint32_t hot_blocks = 0;
+  HashtableAcknowledgement acknowledgement = HashtableAcknowledgement::kPublished;
 };
 
 std::ostream& operator<<(std::ostream& out, const Load& load) {
   return out << load.front_ends << " front-ends, " << load.pending << " pending, " << load.keys
-             << " keys, " << load.hot_blocks << " hot blocks";
+             << " keys, " << load.hot_blocks << " hot blocks"
+             << (load.acknowledgement == kBuffered ? ", buffered" : "");
 }
 
 class HashtableConcurrencyTest : public testing::TestWithParam<Load> {};
@@ -49,11 +53,13 @@ TEST_P(HashtableConcurrencyTest, KeysAreLinearizable) {
                          .max_front_ends = load.front_ends,
                          .hot_blocks = load.hot_blocks,
                          .hot_block_entries = 4});
+  HashtableOptions options = kSoonHot;
+  options.acknowledgement = load.acknowledgement;
   std::vector<TableForTest::FrontEnd> tables;
   std::vector<Recorder> recorders;
   std::vector<std::vector<test::MapCall>> histories(load.front_ends);
   for (uint32_t i = 0; i < load.front_ends; ++i) {
-    tables.push_back(back_end.open(load.pending));
+    tables.push_back(back_end.open(load.pending, options));
     recorders.emplace_back(*tables[i], i, load.keys, run_seed() * 100 + i, histories[i]);
   }
   std::vector<Thread> threads;
@@ -67,6 +73,8 @@ TEST_P(HashtableConcurrencyTest, KeysAreLinearizable) {
     EXPECT_EQ(recorders[i].torn(), 0u);
     EXPECT_EQ(recorders[i].refused(), 0u);
     EXPECT_EQ(histories[i].size(), load.operations);
+    EXPECT_EQ(tables[i]->statistics().hot_kept > 0, load.acknowledgement == kBuffered);
+    test::extend_searches(histories[i]);
     calls.insert(calls.end(), histories[i].begin(), histories[i].end());
   }
   EXPECT_EQ(test::broken_history(calls), "");
@@ -81,12 +89,13 @@ TEST_P(HashtableConcurrencyTest, KeysAreLinearizable) {
   EXPECT_EQ(*lost, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Loads, HashtableConcurrencyTest,
-                         testing::Values(Load{2, 1, 4, 4'000}, Load{4, 1, 12, 3'000},
-                                         Load{2, 4, 16, 5'000}, Load{4, 8, 24, 3'000},
-                                         Load{3, 32, 200, 10'000}, Load{2, 1, 4, 4'000, 1},
-                                         Load{4, 1, 12, 3'000, 2}, Load{2, 4, 16, 5'000, 2},
-                                         Load{4, 8, 24, 3'000, 3}, Load{3, 32, 200, 10'000, 16}));
+INSTANTIATE_TEST_SUITE_P(
+    Loads, HashtableConcurrencyTest,
+    testing::Values(Load{2, 1, 4, 4'000}, Load{4, 1, 12, 3'000}, Load{2, 4, 16, 5'000},
+                    Load{4, 8, 24, 3'000}, Load{3, 32, 200, 10'000}, Load{2, 1, 4, 4'000, 1},
+                    Load{4, 1, 12, 3'000, 2}, Load{2, 4, 16, 5'000, 2}, Load{4, 8, 24, 3'000, 3},
+                    Load{3, 32, 200, 10'000, 16}, Load{2, 1, 4, 4'000, 1, kBuffered},
+                    Load{2, 4, 16, 5'000, 2, kBuffered}, Load{3, 32, 200, 10'000, 16, kBuffered}));
 
 }  // namespace
 }  // namespace verbena::hashtable

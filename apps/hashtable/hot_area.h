@@ -12,12 +12,21 @@
 // the pointer, WRITE of the lock. From then on rounds of the block begin with a READ of pointer and
 // lock, and wait for the lock if it is held, until one has found the block as the front-end itself
 // had left it: an RNIC does many more READs than atomics. Data path: hot_area_datapath.cc.
+//
+// With HashtableAcknowledgement::kBuffered a front-end answers updates before that: it keeps them
+// (hot_buffer.h), and a round of the block lets them modify it first (hot_area_buffer_datapath.cc).
+// Until they are published it gives them to its own searches, and its other modifications of the
+// same key wait, so that its operations on a key happen in its own order.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hashtable/hot_block.h"
+#include "hashtable/hot_buffer.h"
 #include "hashtable/hot_sketch.h"
 #include "hashtable/layout.h"
 #include "hashtable/node_pool.h"
@@ -35,6 +44,8 @@ class HotArea {
   // The region's operations that a round may have on its way: the lock's CAS of the round before,
   // WRITE and two CAS.
   static constexpr uint32_t kOperationsOfOne = 4;
+  // With kBuffered: rounds without an operation, and operations for strays, on their way at once.
+  static constexpr uint32_t kWriteBacks = 16;
 
   HotArea(RemoteRegion& region, const Layout& layout, const HashtableOptions& options,
           std::vector<Operation>& operations);
@@ -46,6 +57,29 @@ class HotArea {
   enum class Route : uint8_t { kCold, kBlock };
   Route route(Operation& operation, uint32_t* victim);
   void expect_hot(uint64_t hash) { sketch_.raise(hash, options_.hot_after); }
+
+  // --- updates that are answered before they are published ---
+
+  bool buffers() const { return buffer_.has_value(); }
+  // Keeps an update, if that is possible: its key lies in the hot area, as far as is known.
+  bool keep(uint64_t hash, std::string_view key, std::string_view value);
+  // The newest value that is kept of a key; valid until the next call. False: none is.
+  bool find_kept(uint64_t hash, std::string_view key, std::string_view* value) const;
+  // Takes an operation that modifies a key of which an update is kept; pop() gives it back when
+  // none is. False: none is.
+  bool hold(Operation& operation);
+  // Begins to write all blocks with such updates, as far as may be at once.
+  void write_back();
+  bool has_kept() const { return buffers() && !buffer_->is_empty(); }
+  uint64_t kept_since_ns() const { return buffers() ? buffer_->oldest_ns() : UINT64_MAX; }
+  // A stray found no room since this was asked the last time.
+  bool take_stuck() { return std::exchange(stuck_, false); }
+  // Makes `operation` one for the cold area that carries a stray, which ends with end_stray().
+  // False: there is none, or too many are on their way.
+  bool take_stray(Operation& operation);
+  void end_stray(const Operation& operation, bool placed);
+  // Begins to write blocks that waited for others.
+  void begin_wanted();
 
   // Takes an operation; pop() gives it back. `urgent`: it does not wait for others.
   void enqueue(Operation& operation, bool urgent);
@@ -99,6 +133,7 @@ class HotArea {
     NodePointer next;        // of the one that is published
     OperationQueue waiting;  // for the next round
     OperationQueue batch;    // of this round
+    OperationQueue held;     // until no update of their keys is kept
     uint32_t waiting_operations = 0;
     uint32_t waiting_modifications = 0;
     uint32_t batch_modifications = 0;
@@ -122,6 +157,9 @@ class HotArea {
     bool asked_for_copy = false;
     bool locking = false;  // on its way to the lock
     bool locked = false;
+    bool writes_back = false;    // what was kept before this round
+    bool is_write_back = false;  // the round began without an operation
+    bool has_strays = false;     // it is one of with_strays_
   };
   struct Line {
     uint64_t pointer;
@@ -138,7 +176,10 @@ class HotArea {
   HotBlock content(uint32_t b) const {
     return {const_cast<char*>(copy_of(b)) + sizeof(NodeHeader), shape_};
   }
-  uint32_t find(uint32_t b, const Operation& operation) const;
+  uint32_t find(uint32_t b, uint32_t tag, std::string_view key) const;
+  uint32_t find(uint32_t b, const Operation& operation) const {
+    return find(b, HotEntry::tag_of(operation.hash), operation.key());
+  }
   void note_tags(uint32_t b);
 
   void gather(uint32_t b);
@@ -146,6 +187,14 @@ class HotArea {
   // Begins a round with operations that wait, or lets them gather.
   void begin_or_gather(uint32_t b);
   void begin(uint32_t b);
+  void poll_kept();
+  void want_write_back(uint32_t b);
+  void begin_write_back(uint32_t b);
+  uint64_t kept_due_ns() const;
+  uint32_t merge_kept(uint32_t b);
+  void release_held(Block& block);
+  bool has_answered(uint32_t b) const;
+  void end_round(uint32_t b);
   bool has_room_for_next(uint32_t b) const;
   void take_next(uint32_t b);
   void take_late_updates(uint32_t b);
@@ -203,6 +252,12 @@ class HotArea {
   std::vector<uint32_t> answering_;
   size_t answered_ = 0;  // of answering_
   uint32_t publishing_ = 0;
+  std::optional<HotBuffer> buffer_;    // with kBuffered
+  OperationQueue released_;            // operations that were held
+  std::vector<uint32_t> with_strays_;  // blocks
+  uint32_t write_backs_ = 0;           // on their way
+  bool late_ = false;  // what was kept is older than it should be, so nothing more is
+  bool stuck_ = false;
   uint64_t random_ = 0;
   bool closing_ = false;
   Failure failure_ = Failure::kNone;

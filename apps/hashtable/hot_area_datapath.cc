@@ -43,21 +43,24 @@ HotArea::HotArea(RemoteRegion& region, const Layout& layout, const HashtableOpti
       blocks_(layout.header().hot_blocks),
       contents_(blocks_.size() * copy_bytes_),
       tags_(blocks_.size() * shape_.most_entries) {
-  // A block that is not idle has an operation.
+  // A block that is not idle has an operation, or is one of kWriteBacks.
   for (std::vector<uint32_t>* const list : {&backing_off_, &waiting_, &due_, &answering_}) {
-    list->reserve(operations.size());
+    list->reserve(operations.size() + kWriteBacks);
+  }
+  if (options.acknowledgement == HashtableAcknowledgement::kBuffered) {
+    buffer_.emplace(layout.header().hot_blocks, shape_);
+    with_strays_.reserve(blocks_.size());
   }
 }
 
 // --- what is known of the blocks ---
 
-uint32_t HotArea::find(uint32_t b, const Operation& operation) const {
+uint32_t HotArea::find(uint32_t b, uint32_t tag, std::string_view key) const {
   const HotBlock block = content(b);
   const uint32_t* const tags = &tags_[size_t{b} * shape_.most_entries];
-  const uint32_t tag = HotEntry::tag_of(operation.hash);
   const uint32_t count = block.count();
   for (uint32_t i = 0; i < count; ++i) {
-    if (tags[i] == tag && block.key(i, block.entry(i)) == operation.key()) return i;
+    if (tags[i] == tag && block.key(i, block.entry(i)) == key) return i;
   }
   return kNone;
 }
@@ -134,6 +137,7 @@ void HotArea::stop_gathering(uint32_t b) {
 }
 
 void HotArea::poll() {
+  if (buffers()) poll_kept();
   if (!waits_for_time()) return;
   const uint64_t at_ns = now_ns();
   while (first_gathering_ != kNone && blocks_[first_gathering_].due_ns <= at_ns) {
@@ -150,10 +154,16 @@ void HotArea::poll() {
 uint64_t HotArea::due_ns() const {
   uint64_t due_ns = first_gathering_ != kNone ? blocks_[first_gathering_].due_ns : UINT64_MAX;
   for (const uint32_t b : backing_off_) due_ns = std::min(due_ns, blocks_[b].due_ns);
-  return due_ns;
+  return std::min(due_ns, kept_due_ns());
 }
 
 Operation* HotArea::pop() {
+  if (released_.first != kNone) [[unlikely]] {
+    Operation& operation = (*operations_)[released_.first];
+    released_.first = operation.next;
+    operation.verdict = Operation::Verdict::kAgain;
+    return &operation;
+  }
   while (answered_ < answering_.size()) {
     const uint32_t b = answering_[answered_];
     Block& block = blocks_[b];
@@ -185,6 +195,10 @@ void HotArea::begin(uint32_t b) {
   block.asked_for_copy = false;
   block.locking = false;
   block.backoff_ns = kBackoffLeastNs;
+  if (buffers() && (block.writes_back || buffer_->is_wanted(b) || has_modifier(b))) {
+    block.writes_back = buffer_->has_dirty(b);
+    if (block.writes_back) buffer_->begin_write(b);
+  }
   go_on(b);
 }
 
@@ -226,6 +240,7 @@ void HotArea::go_on(uint32_t b) {
 }
 
 bool HotArea::has_modifier(uint32_t b) const {
+  if (blocks_[b].writes_back && buffer_->has_dirty(b)) return true;
   for (uint32_t i = blocks_[b].batch.first; i != kNone; i = (*operations_)[i].next) {
     if (modifies((*operations_)[i])) return true;
   }
@@ -238,17 +253,21 @@ void HotArea::evaluate(uint32_t b) {
   NodePointer next;
   if (has_modifier(b)) {
     take_late_updates(b);
-    if (pool_.count() > 0) {
+    // What was answered must find a copy: while there is such an update the last one is for them,
+    // and comes back with each publication.
+    const bool answered = has_answered(b);
+    if (pool_.count() > (has_kept() && !answered ? 1 : 0)) {
       next = pool_.take();
-    } else if (!block.asked_for_copy || publishing_ > 0) {
+    } else if (answered || !block.asked_for_copy || publishing_ > 0) {
       block.asked_for_copy = true;
       block.step = Step::kWaitingForCopy;
       waiting_.push_back(b);
       return keep_pool_filled();
     }
   }
+  const uint32_t kept = next.is_null() ? 0 : merge_kept(b);
   block.modifications = apply(b, next);
-  if (block.modifications > 0) return publish(b, next);
+  if (kept + block.modifications > 0) return publish(b, next);
   if (!next.is_null()) pool_.give(next);
   block.validated ? answer(b) : read_line(b);
 }
@@ -388,9 +407,14 @@ void HotArea::take_publication(uint32_t b, NodePointer before) {
     block.known = true;
     ++statistics_.hot_flushes;
     statistics_.hot_modifications += block.modifications;
+    if (buffers()) {
+      statistics_.hot_modifications += buffer_->written(b);
+      release_held(block);
+    }
     answer(b);
   } else {
     ++statistics_.hot_lost_races;
+    if (buffers()) buffer_->take_back(b);
     pool_.give(block.next);
     block.pointer = before;
     block.misreads = 0;
@@ -404,6 +428,7 @@ void HotArea::take_publication(uint32_t b, NodePointer before) {
 
 void HotArea::answer(uint32_t b) {
   if (blocks_[b].locked) unlock(b);
+  if (buffers()) end_round(b);
   blocks_[b].step = Step::kAnswering;
   answering_.push_back(b);
 }
@@ -529,6 +554,8 @@ void HotArea::take_copy(uint32_t b, const RemoteCompletion& done) {
 void HotArea::add_to(HashtableStatistics* statistics) const {
   statistics->hot_modifications = statistics_.hot_modifications;
   statistics->hot_flushes = statistics_.hot_flushes;
+  statistics->hot_kept = statistics_.hot_kept;
+  statistics->hot_strays = statistics_.hot_strays;
   statistics->hot_loads = statistics_.hot_loads;
   statistics->hot_lost_races = statistics_.hot_lost_races;
   statistics->hot_refusals = statistics_.hot_refusals;

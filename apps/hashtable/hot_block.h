@@ -122,12 +122,12 @@ class HotBlock {
                   .flags = HotEntry::kPromised});
     copy_bytes(at(i) + sizeof(HotEntry), key.data(), key.size());
   }
-  // Makes the entry active, with this value.
-  void set(uint32_t i, std::string_view value) {
+  // Makes the entry active, with this value, the last one of so many modifications.
+  void set(uint32_t i, std::string_view value, uint32_t modifications = 1) {
     HotEntry changed = entry(i);
     changed.value_bytes = static_cast<uint32_t>(value.size());
     changed.flags = 0;
-    change(i, changed);
+    change(i, changed, modifications);
     if (!value.empty()) {
       copy_bytes(at(i) + sizeof(HotEntry) + shape_->max_key_bytes, value.data(), value.size());
     }
@@ -137,7 +137,7 @@ class HotBlock {
     HotEntry changed = entry(i);
     changed.value_bytes = 0;
     changed.flags = HotEntry::kAbsent;
-    change(i, changed);
+    change(i, changed, 1);
     changed = entry(i);
     changed.heat = 0;
     set_entry(i, changed);
@@ -174,12 +174,13 @@ class HotBlock {
   char* at(uint32_t i) const { return bytes_ + size_bytes(i); }
   void set_entry(uint32_t i, const HotEntry& entry) { copy_bytes(at(i), &entry, sizeof(entry)); }
 
-  void change(uint32_t i, HotEntry changed) {
+  void change(uint32_t i, HotEntry changed, uint32_t modifications) {
     ++changed.version;
-    ++changed.heat;
+    changed.heat += modifications;
     set_entry(i, changed);
     HotBlockHeader header = this->header();
-    if (++header.recent >= kAgesAfter * shape_->most_entries) {
+    header.recent += modifications;
+    if (header.recent >= kAgesAfter * shape_->most_entries) {
       header.recent = 0;
       for (uint32_t j = 0; j < header.entries; ++j) {
         HotEntry older = entry(j);

@@ -35,10 +35,14 @@ struct Operation {
   };
   // Of kDemote: see hot_block.h.
   enum class Phase : uint8_t { kReleasing, kDropping, kCleaning };
-  // What its block knows. kPending: of a demotion, that its place is only promised.
-  enum class Verdict : uint8_t { kAnswered, kNotHere, kPending, kNoRoom };
+  // What its block knows. kPending: of a demotion, that its place is only promised. kAgain: an
+  // update of its key that was answered before is published now, so it can begin.
+  enum class Verdict : uint8_t { kAnswered, kNotHere, kPending, kNoRoom, kAgain };
 
   Kind kind = Kind::kSearch;
+  // The front-end's own: carries an update that was answered before, and whose key has left its
+  // block (hot_buffer.h).
+  bool is_write_back = false;
   Step step = Step::kReadingWord;
   uint64_t token = 0;
   uint64_t hash = 0;

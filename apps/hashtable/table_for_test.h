@@ -33,7 +33,7 @@ class TableForTest {
   remote::RegionForTest& region() { return region_; }
   std::span<char> memory() { return {region_->data(), region_->size_bytes()}; }
   FrontEnd open(uint32_t pending = 1, const HashtableOptions& options = kSoonHot) {
-    FrontEnd end{region_.open(hashtable_region_options(format_, pending)), nullptr};
+    FrontEnd end{region_.open(hashtable_region_options(format_, pending, options)), nullptr};
     test::must(end.region.region.status());
     end.table = test::must(Hashtable::open(*end.region, options));
     return end;

@@ -98,6 +98,27 @@ TEST_P(ApplicationOn, TheHashtableUsesKeysAsTheyAreDistributed) {
   }
 }
 
+TEST_P(ApplicationOn, TheHashtableAnswersBeforeItPublishes) {
+  const json rows = measure({"hashtable",  "--mix",
+                             "A,F,custom", "--reads",
+                             "0",          "--threads",
+                             "2",          "--pending",
+                             "1,5",        "--keys",
+                             "2000",       "--hot",
+                             "4",          "--acknowledgement",
+                             "all",        "--loss-window",
+                             "2000000",    "--operations",
+                             "400",        "--verify"});
+  expect_verified(rows, 3 * 2 * 2, 800);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const bool buffered = row.at("acknowledgement") == "buffered";
+    EXPECT_EQ(row.at("buffered_per_operation").get<double>() > 0.1, buffered);
+    // All of it was written within the run.
+    EXPECT_GT(row.at("modifications_per_flush").get<double>(), 0);
+  }
+}
+
 TEST_P(ApplicationOn, TheLogIsReadByItsReaders) {
   const json rows = measure({"log", "--nodes", "2", "--threads", "3", "--readers", "1,2", "--batch",
                              "1,8", "--pending", "1,4", "--operations", "200", "--verify"});
@@ -346,6 +367,11 @@ TEST(AppErrors, AreOneLineAndNameTheCause) {
       {{"hashtable", "--pending", "257"}, "at most 256 operations pending, not 257"},
       {{"hashtable", "--keys", "100000000", "--value-size", "1000000"}, "lower --keys"},
       {{"hashtable", "--size", "64"}, "--size"},
+      {{"hashtable", "--hot", "4", "--acknowledgement", "never"},
+       "there are published, buffered and all"},
+      {{"hashtable", "--acknowledgement", "buffered"}, "or a --hot above 0"},
+      {{"hashtable", "--hot", "4", "--acknowledgement", "buffered", "--loss-window", "1999999"},
+       "loss window in ns 1999999"},
       {{"hashtable", "--experiment", "memsem-fig5"}, "verbena verbs --experiment"},
       {{"hashtable", "--device", "nosuch0"}, "nosuch0"},
       {{"log", "--readers", "1"}, "leave no writer; raise --threads, or lower --readers"},

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
-#include <utility>
+#include <tuple>
 
 #include "tests/data_path_counts.h"
 #include "tests/rpc_support.h"
@@ -55,17 +55,19 @@ void operate(Hashtable& table, uint64_t operations, Random& random, Counted& cou
   }
 }
 
-Status run_front_end(uint32_t pending, uint32_t hot_blocks, uint16_t port, const JobSecret& secret,
-                     Counts& counts) {
+Status run_front_end(uint32_t pending, uint32_t hot_blocks,
+                     HashtableAcknowledgement acknowledgement, uint16_t port,
+                     const JobSecret& secret, Counts& counts) {
+  const HashtableOptions options = {
+      .hot_after = 4, .hot_patience = 4, .acknowledgement = acknowledgement};
   VERBENA_ASSIGN_OR_RETURN(ControlConnection control,
                            ControlConnection::connect("127.0.0.1", port, secret, kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
-  VERBENA_ASSIGN_OR_RETURN(auto region,
-                           open_region(device, domain, control,
-                                       hashtable_region_options(format_of(hot_blocks), pending)));
-  VERBENA_ASSIGN_OR_RETURN(auto table,
-                           Hashtable::open(*region, {.hot_after = 4, .hot_patience = 4}));
+  VERBENA_ASSIGN_OR_RETURN(
+      auto region, open_region(device, domain, control,
+                               hashtable_region_options(format_of(hot_blocks), pending, options)));
+  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region, options));
   Random random(run_seed());
   Counted counted;
   operate(*table, kWarmUp, random, counted);
@@ -82,6 +84,10 @@ Status run_front_end(uint32_t pending, uint32_t hot_blocks, uint16_t port, const
   if (hot_blocks > 0 && (after.hot_demotions - before.hot_demotions < 10 ||
                          after.hot_flushes - before.hot_flushes < 100)) {
     return {StatusCode::kInternal, "the test does not use the hot area"};
+  }
+  if (acknowledgement == HashtableAcknowledgement::kBuffered &&
+      after.hot_kept - before.hot_kept < 100) {
+    return {StatusCode::kInternal, "the test answers nothing before it is published"};
   }
   return table->status();
 }
@@ -101,17 +107,22 @@ Status run_back_end(const HashtableFormat& format, ControlListener& listener) {
 
 TEST(HashtableDataPathTest, NoAllocationNoLockNoSystemCall) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
-  for (const auto& [pending, hot_blocks] :
-       {std::pair{1u, 0u}, std::pair{32u, 0u}, std::pair{1u, 8u}, std::pair{32u, 8u}}) {
-    SCOPED_TRACE(testing::Message() << pending << " pending, " << hot_blocks << " hot blocks");
+  using enum HashtableAcknowledgement;
+  for (const auto& [pending, hot_blocks, acknowledgement] :
+       {std::tuple{1u, 0u, kPublished}, std::tuple{32u, 0u, kPublished},
+        std::tuple{1u, 8u, kPublished}, std::tuple{32u, 8u, kPublished},
+        std::tuple{1u, 8u, kBuffered}, std::tuple{32u, 8u, kBuffered}}) {
+    SCOPED_TRACE(testing::Message() << pending << " pending, " << hot_blocks << " hot blocks"
+                                    << (acknowledgement == kBuffered ? ", buffered" : ""));
     const JobSecret secret = JobSecret::random();
     auto listener = ControlListener::listen("127.0.0.1", 0, secret);
     ASSERT_TRUE(listener.ok()) << listener.status().message();
     const auto back_end = [&, hot = hot_blocks](Counts&) {
       return run_back_end(format_of(hot), *listener);
     };
-    const auto front_end = [&, most = pending, hot = hot_blocks](Counts& counts) {
-      return run_front_end(most, hot, listener->port(), secret, counts);
+    const auto front_end = [&, most = pending, hot = hot_blocks,
+                            answers = acknowledgement](Counts& counts) {
+      return run_front_end(most, hot, answers, listener->port(), secret, counts);
     };
     const bool traced = test::run_counted(
         {{"back-end", false, back_end}, {"front-end", true, front_end}}, kCountedOperations);

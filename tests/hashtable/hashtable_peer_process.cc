@@ -6,9 +6,11 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "tests/hashtable/journal.h"
 
@@ -32,8 +34,11 @@ class Worker {
       while (next_ < Journal::kMostCalls && post()) {
       }
       const uint32_t replies = table_.poll([this](const HashtableReply& reply) { take(reply); });
+      settle();
       replies > 0 ? waiter.progress() : waiter.idle();
     }
+    // What is left is published by those that live, and lost by the others.
+    if (dies_after_us_ == 0 && table_.flush().ok()) settle();
     while (dies_after_us_ > 0) sleep_ns(1'000'000);
   }
 
@@ -58,6 +63,7 @@ class Worker {
     entry.kind = static_cast<Kind>(random_.below(4));
     entry.key = random_.below(kKeys);
     entry.value = (number_ + 1) * Journal::kMostCalls + next_;
+    const uint64_t kept = table_.statistics().hot_kept;
     const std::string key = std::to_string(entry.key);
     const std::string value = fmt::format("{0}:{0}:{0}", entry.value);
     // First the journal: a call of which nothing is known must not have happened.
@@ -77,8 +83,20 @@ class Worker {
         posted = table_.post_remove(key, next_);
     }
     if (posted != PostResult::kPosted) return false;
+    if (table_.statistics().hot_kept > kept) kept_.push_back(next_);
     ++next_;
     return true;
+  }
+
+  // Those that are published now.
+  void settle() {
+    const uint64_t since_ns = table_.unpublished_since_ns();
+    std::erase_if(kept_, [&](uint64_t number) {
+      Journal::Entry& entry = journal_.entries[number];
+      const bool is_safe = entry.reply_ns != 0 && entry.reply_ns < since_ns;
+      if (is_safe) store(entry.end_ns, now_ns());
+      return is_safe;
+    });
   }
 
   void take(const HashtableReply& reply) {
@@ -89,7 +107,10 @@ class Worker {
       entry.value = std::strtoull(std::string(reply.value).c_str(), nullptr, 10);
       if (reply.value != fmt::format("{0}:{0}:{0}", entry.value)) entry.value = 1;  // torn
     }
-    store(entry.end_ns, now_ns());
+    store(entry.reply_ns, now_ns());
+    if (std::find(kept_.begin(), kept_.end(), reply.token) == kept_.end()) {
+      store(entry.end_ns, entry.reply_ns);
+    }
     store(journal_.count, journal_.count + 1);
   }
 
@@ -99,6 +120,7 @@ class Worker {
   const uint64_t number_;
   const uint32_t dies_after_us_;
   uint64_t next_ = 0;
+  std::vector<uint64_t> kept_;  // calls that were answered before they were published
 };
 
 Status run(uint16_t port, const JobSecret& secret, Journal& journal) {
@@ -108,13 +130,15 @@ Status run(uint16_t port, const JobSecret& secret, Journal& journal) {
   VERBENA_ASSIGN_OR_RETURN(const Task task, control.receive_value<Task>(kTaskTag, kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(rpc_test::test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
-  VERBENA_ASSIGN_OR_RETURN(
-      auto region,
-      open_region(device, domain, control,
-                  hashtable_region_options(table_format(task.has_hot_area), task.pending)));
-  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region, kTableOptions));
+  const HashtableFormat format = table_format(task.area != Area::kCold);
+  const HashtableOptions options = table_options(task.area);
+  VERBENA_ASSIGN_OR_RETURN(auto region,
+                           open_region(device, domain, control,
+                                       hashtable_region_options(format, task.pending, options)));
+  VERBENA_ASSIGN_OR_RETURN(auto table, Hashtable::open(*region, options));
   Worker(*table, journal, task).run();
   store(journal.hot, table->statistics().hot_hits);
+  store(journal.kept, table->statistics().hot_kept);
   return table->close();
 }
 

@@ -26,6 +26,11 @@ struct MapModel {
   using State = uint64_t;  // the value; 0: none
 
   static uint64_t hash(State state) { return state; }
+  // All values are different.
+  static State seen(const Operation& operation) {
+    const bool found = operation.kind == Operation::Kind::kSearch && operation.succeeded;
+    return found ? operation.value : State{};
+  }
   static bool step(State& state, const Operation& operation, bool answered) {
     switch (operation.kind) {
       case Operation::Kind::kSearch:
@@ -53,12 +58,32 @@ inline std::string describe(const MapCall& call) {
   const MapOperation& done = call.operation;
   const bool answered = call.end_ns != kUnanswered;
   return std::to_string(call.begin_ns) + " to " +
-         (answered ? std::to_string(call.end_ns) : std::string("?")) + ": " +
-         kKinds[static_cast<uint32_t>(done.kind)] + " " + std::to_string(done.value) +
+         (answered ? std::to_string(call.end_ns) : std::string("?")) +
+         (call.session == MapCall::kNoSession ? std::string()
+                                              : ", session " + std::to_string(call.session) +
+                                                    " replied " + std::to_string(call.reply_ns)) +
+         ": " + kKinds[static_cast<uint32_t>(done.kind)] + " " + std::to_string(done.value) +
          (!answered        ? ""
           : done.succeeded ? ", done"
                            : ", not done") +
          "\n";
+}
+
+// For the calls of one session, whose buffered updates end when they are published: a search that
+// found one of them before happens between the two, so it ends with it.
+inline void extend_searches(std::vector<MapCall>& calls) {
+  using Kind = MapOperation::Kind;
+  std::map<uint64_t, uint64_t> published_ns;  // by value
+  for (const MapCall& call : calls) {
+    if (call.operation.kind == Kind::kUpdate && call.end_ns != call.reply_ns) {
+      published_ns[call.operation.value] = call.end_ns;
+    }
+  }
+  for (MapCall& call : calls) {
+    if (call.operation.kind != Kind::kSearch || call.end_ns == kUnanswered) continue;
+    const auto update = published_ns.find(call.operation.value);
+    if (update != published_ns.end()) call.end_ns = std::max(call.end_ns, update->second);
+  }
 }
 
 inline bool is_key_linearizable(const std::vector<MapCall>& calls) {

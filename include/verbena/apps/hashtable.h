@@ -42,7 +42,8 @@
 // - All promises above hold for hot keys, too. An operation is answered when its block was
 //   published, not when it was gathered: a front-end that dies loses nothing that was answered, and
 //   what it has gathered is seen by nobody. So the lease bounds how much later an answer comes, and
-//   not what a crash loses, which is nothing.
+//   not what a crash loses, which is nothing. (HashtableAcknowledgement says how to have it
+//   otherwise.)
 // - A front-end finds hot keys by itself: it counts updates and insertions of keys outside of the
 //   hot area in a sketch that forgets (HashtableOptions::hot_after), and promotes a key with its
 //   next update. A block that is full for long gives its least modified key back. Of the memory of
@@ -92,6 +93,36 @@ struct HashtableFormat {
   uint64_t hot_lock_lease_ns = 1'000'000;
 };
 
+// When a front-end answers an update of a hot key.
+enum class HashtableAcknowledgement : uint8_t {
+  // When its block was published. Nothing that was answered is ever lost.
+  kPublished,
+  // When the front-end has it, as those of "memsem" IV-B. It keeps the newest value of each key,
+  // and writes a block after theta updates of it, or at half of the loss window. Many updates of a
+  // block are then one WRITE, also with one pending. All else (other operations, keys that are not
+  // hot) is as with kPublished. The price:
+  // - A front-end that dies loses the updates that it answered and did not publish: at most those
+  //   of the last loss_window_ns. Nothing is lost by flush() or close(). The window holds while
+  //   poll() (or any operation, one at a time) is called often enough, and as long as a block is
+  //   written in half of it: that takes up to some five round trips, and with a dead front-end's
+  //   lock HashtableFormat::hot_lock_lease_ns. Where it is exceeded the front-end answers as with
+  //   kPublished until it has caught up. unpublished_since_ns() says what is safe.
+  // - An update happens for others when it is published; they see the old value until then. The
+  //   front-end's own searches see it at once. So all operations on a key still happen one after
+  //   the other, for all front-ends alike, those of each front-end in the order in which it called
+  //   them (one that was posted after another one's reply comes behind it). Each happens between
+  //   its post and its reply, except these updates, and own searches that found them: between
+  //   their post and the publication. That is sequential consistency for each key, and
+  //   linearizability with the publication as the reply. Updates of different keys may be published
+  //   in another order than they were answered in.
+  // - A front-end that was stopped publishes what it keeps when it goes on, and these updates
+  //   happen then. It overwrites nothing else: a block that others have published meanwhile is read
+  //   again, and only the keys that it has updated change.
+  // Where it keeps an update of a key, its own insert() and remove() of it wait until that is
+  // published. Takes the memory of the blocks once more.
+  kBuffered,
+};
+
 // Of one front-end.
 struct HashtableOptions {
   // Where the table begins in the region, a multiple of 64: other than 0 where a region has several
@@ -110,6 +141,10 @@ struct HashtableOptions {
   uint32_t hot_after = 8;
   // A block without room gives an entry back after so many promotions that it was full for; from 1.
   uint32_t hot_patience = 64;
+  HashtableAcknowledgement acknowledgement = HashtableAcknowledgement::kPublished;
+  // With kBuffered: how long an update may be answered and not published; from twice the
+  // hot_lock_lease_ns of the table, for which a dead front-end may delay it, to 10 s.
+  uint64_t loss_window_ns = 10'000'000;
 };
 
 // The size of a region for such a table. kInvalidArgument: a limit is out of range.
@@ -143,8 +178,10 @@ Status fill_hashtable(std::span<char> memory, uint64_t count,
 // is no hashtable, or a damaged one, and nothing has changed.
 Result<uint64_t> reclaim_hashtable(std::span<char> memory);
 
-// What the region of a front-end needs for `pending` operations at once, 1 to 256.
-RemoteRegionOptions hashtable_region_options(const HashtableFormat& format, uint32_t pending = 1);
+// What the region of a front-end needs for `pending` operations at once, 1 to 256; with kBuffered
+// also for blocks that are written meanwhile.
+RemoteRegionOptions hashtable_region_options(const HashtableFormat& format, uint32_t pending = 1,
+                                             const HashtableOptions& of_front_end = {});
 
 enum class HashtableOutcome : uint8_t {
   kDone,
@@ -174,15 +211,17 @@ struct HashtableStatistics {
   uint64_t refills = 0;         // batches of free entries taken from the table
   uint64_t spills = 0;          // ... given to it
   // The hot area:
-  uint64_t hot_hits = 0;            // operations that it answered
-  uint64_t hot_modifications = 0;   // of these, the ones that changed a block
-  uint64_t hot_flushes = 0;         // blocks written, for one or more of them
-  uint64_t hot_loads = 0;           // blocks read
-  uint64_t hot_lost_races = 0;      // publications that another front-end's came before
-  uint64_t hot_promotions = 0;      // keys that this front-end moved into the hot area
-  uint64_t hot_demotions = 0;       // ... out of it
-  uint64_t hot_refusals = 0;        // promotions that a full block had no room for
-  uint64_t hot_lock_waits = 0;      // attempts that found a block's lock held
+  uint64_t hot_hits = 0;           // operations that it answered
+  uint64_t hot_modifications = 0;  // of these, the ones that changed a block
+  uint64_t hot_flushes = 0;        // blocks written, for one or more of them
+  uint64_t hot_kept = 0;        // updates that were answered before they were published (kBuffered)
+  uint64_t hot_strays = 0;      // of these, values whose key had left its block meanwhile
+  uint64_t hot_loads = 0;       // blocks read
+  uint64_t hot_lost_races = 0;  // publications that another front-end's came before
+  uint64_t hot_promotions = 0;  // keys that this front-end moved into the hot area
+  uint64_t hot_demotions = 0;   // ... out of it
+  uint64_t hot_refusals = 0;    // promotions that a full block had no room for
+  uint64_t hot_lock_waits = 0;  // attempts that found a block's lock held
   uint64_t hot_lock_takeovers = 0;  // from holders whose lease had ended
 };
 
@@ -212,7 +251,7 @@ class Hashtable {
   virtual HashtableReply search(std::string_view key) = 0;
   // Only if there is no such key. Two round trips.
   virtual HashtableReply insert(std::string_view key, std::string_view value) = 0;
-  // Whether there is such a key or not. Three round trips.
+  // Whether there is such a key or not. Three round trips; with kBuffered none, if it is hot.
   virtual HashtableReply update(std::string_view key, std::string_view value) = 0;
   // Three round trips.
   virtual HashtableReply remove(std::string_view key) = 0;
@@ -242,18 +281,28 @@ class Hashtable {
     return replies;
   }
   // When poll() has something to do even if nothing comes, by now_ns() (clock.h): operations wait
-  // for the end of a lease or for a lock. UINT64_MAX: never. For who sleeps between polls.
+  // for the end of a lease or for a lock, or what was answered has to be published. UINT64_MAX:
+  // never. For who sleeps between polls.
   virtual uint64_t due_ns() const = 0;
+  // With kBuffered: when the oldest of the updates was answered that are not published yet, by
+  // now_ns(). All that were answered before are safe. UINT64_MAX: all are.
+  virtual uint64_t unpublished_since_ns() const = 0;
+  // Publishes all updates that were answered; none may be pending (else kInvalidArgument, in
+  // error(), too). Returns when they are published: some five round trips for each 16 blocks.
+  //   kLimitExceeded  another front-end has removed a key since, and there is no room for its
+  //                   update: it is kept, and close() would lose it
+  virtual Status flush() = 0;
   // Posted and not answered.
   virtual uint32_t pending() const = 0;
   virtual uint32_t pending_limit() const = 0;
 
   // Ok while the table works. Else: kUnavailable, the connection broke, or kProtocolViolation, an
-  // entry is damaged. Pending operations get no reply then.
+  // entry is damaged. Pending operations get no reply then, and what was not published is lost.
   virtual const Status& status() const = 0;
   // Why the last operation that was refused or found no room was.
   virtual const Status& error() const = 0;
-  // Waits for what is pending, without replies, and gives the spare entries back.
+  // Waits for what is pending, without replies, publishes what flush() does (and fails as it does),
+  // and gives the spare entries back.
   virtual Status close() = 0;
 
   virtual const HashtableStatistics& statistics() const = 0;

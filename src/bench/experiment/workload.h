@@ -116,6 +116,8 @@ class Workload {
 
   // --- nodes ---
 
+  // The shortest run of a simulation, whose second half is what is measured.
+  virtual uint64_t least_simulated_ns(const Point& /*point*/) const { return 0; }
   virtual ThreadBody body(ThreadRole role, const Point& point) const = 0;
   // What the connections really use in place of what the point asked for.
   virtual void adopt(Point& /*point*/, MarkLayout /*used*/) const {}

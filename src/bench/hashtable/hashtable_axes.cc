@@ -31,9 +31,24 @@ constexpr const char* kDistributionName = "distribution";
 using DistributionNames =
     EnumNames<KeyDistribution, kKeyDistributions, key_distribution_name, kDistributionName>;
 
+constexpr ListLimits kLossLimits{.what = "loss window in ns",
+                                 .min = 2 * HashtableFormat().hot_lock_lease_ns,
+                                 .max = 10'000'000'000};
+constexpr const char* kAcknowledgementName = "acknowledgement";
+using AcknowledgementNames = EnumNames<HashtableAcknowledgement, kAcknowledgements,
+                                       acknowledgement_name, kAcknowledgementName>;
+
 constexpr Axis only_of_hot_area(Axis axis) {
   axis.depends_on = "hot";
   axis.applies = [](const Point& point) { return hashtable_settings(point).hot > 0; };
+  return axis;
+}
+
+constexpr Axis only_of_buffers(Axis axis) {
+  axis.depends_on = "acknowledgement";
+  axis.applies = [](const Point& point) {
+    return hashtable_settings(point).acknowledgement == kBuffered;
+  };
   return axis;
 }
 
@@ -75,6 +90,12 @@ constexpr std::array kAxes = {
     only_of_hot_area(count_axis<kLeaseLimits, &Settings::hot_lease_ns>(
         "hot-lease", "hot_lease_ns", "10000",
         "Longest time in ns that an operation waits for them")),
+    only_of_buffers(count_axis<kLossLimits, &Settings::loss_window_ns>(
+        "loss-window", "loss_window_ns", "10000000",
+        "Longest time in ns for which an update is answered and not published")),
+    only_of_hot_area(name_axis<AcknowledgementNames, &Settings::acknowledgement>(
+        "acknowledgement", "acknowledgement", "acknowledgement", "published",
+        "When an update of a hot key is answered: published, buffered (before it is), or all")),
     sockets_axis<&Settings::sockets>(
         "Sockets that have a part of each back-end's keys, and front-ends in turn"),
     links_axis<&Settings::links>(),

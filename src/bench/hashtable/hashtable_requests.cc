@@ -34,13 +34,13 @@ HashtableRequests::HashtableRequests(NodeJob& job, uint32_t number)
       version_((uint64_t{number} + 1) << kFrontEndShift),
       reading_kind_(reading_kind(settings_.mix)),
       slots_(point_.pending),
-      parts_(tables(point_)) {
+      parts_(tables(point_)),
+      buffers_(settings_.acknowledgement == kBuffered) {
   stalled_.reserve(point_.pending);
 }
 
 Status HashtableRequests::connect() {
-  RemoteRegionOptions options =
-      hashtable_region_options(format_of(point_), searches_at_once(point_));
+  RemoteRegionOptions options = region_options_of(point_);
   options.threads = point_.threads;
   options.handshake_timeout_ns = kSetupTimeoutNs;
   const SocketUse use = socket_use(settings_);
@@ -51,11 +51,9 @@ Status HashtableRequests::connect() {
       Part& part = parts_[responding * use.sockets + socket];
       VERBENA_ASSIGN_OR_RETURN(part.reached,
                                reach_part(job_, use, number_, responding, socket, options));
-      VERBENA_ASSIGN_OR_RETURN(
-          part.table,
-          Hashtable::open(*part.reached.region, {.offset_bytes = part.reached.offset_bytes,
-                                                 .hot_modifications = settings_.theta,
-                                                 .hot_lease_ns = settings_.hot_lease_ns}));
+      HashtableOptions of_table = options_of(settings_);
+      of_table.offset_bytes = part.reached.offset_bytes;
+      VERBENA_ASSIGN_OR_RETURN(part.table, Hashtable::open(*part.reached.region, of_table));
     }
   }
   return Status::ok_status();
@@ -69,7 +67,7 @@ void HashtableRequests::begin(const Phase& phase, bool verify) {
 }
 
 Status HashtableRequests::end(Report& report) {
-  drain();
+  complete();
   const Counts now = counts();
   report.counters[kDoneOperations] = done_;
   report.counters[kRereads] = now.rereads - before_.rereads;
@@ -78,6 +76,7 @@ Status HashtableRequests::end(Report& report) {
   report.counters[kHotHits] = now.hot_hits - before_.hot_hits;
   report.counters[kHotModifications] = now.hot_modifications - before_.hot_modifications;
   report.counters[kHotFlushes] = now.hot_flushes - before_.hot_flushes;
+  report.counters[kHotKept] = now.hot_kept - before_.hot_kept;
   if (verify_ && phase_.kind == PhaseKind::kTimed) search_all();
   report.mismatches += mismatches_;
   return status_;
@@ -97,6 +96,7 @@ PostResult HashtableRequests::try_post(uint32_t slot, uint32_t /*bytes*/) {
   if (!status_.ok()) [[unlikely]]
     return PostResult::kFailed;
   if (one.updates) return post_update(slot);
+  one.least_version = verify_ ? own_floor(one.key) : 0;
   if (one.kind == HashtableKind::kScan) return begin_scan(slot);
   PostResult result = PostResult::kPosted;
   if (one.kind == HashtableKind::kInsert) {
@@ -164,7 +164,25 @@ PostResult HashtableRequests::post_update(uint32_t slot) {
   Hashtable& table = table_of(key);
   const PostResult result = table.post_update(text_.of(key), text_of(next_value(key)), slot);
   if (result == PostResult::kFailed) fail(table.error());
+  slots_[slot].version = result == PostResult::kPosted ? version_ : 0;
+  if (verify_) slots_[slot].floor = pending_floor();
   return result;
+}
+
+// --- what a front-end may find of its own updates ---
+
+// Updates of this front-end before this version are answered.
+uint64_t HashtableRequests::pending_floor() const {
+  uint64_t floor = version_;
+  for (const Slot& slot : slots_) {
+    if (slot.version != 0) floor = std::min(floor, slot.version);
+  }
+  return floor;
+}
+
+uint64_t HashtableRequests::own_floor(uint64_t key) const {
+  const OwnFloor& floor = own_floors_[key % own_floors_.size()];
+  return floor.key == key ? floor.version : 0;
 }
 
 std::span<const char> HashtableRequests::next_value(uint64_t key) {
@@ -185,6 +203,10 @@ bool HashtableRequests::answered(uint32_t slot, const HashtableReply& reply) {
     }
     return false;
   }
+  // What is called from now on comes behind this update, and behind all that were answered when it
+  // was posted.
+  if (verify_ && one.updates) own_floors_[one.key % own_floors_.size()] = {one.key, one.floor};
+  one.version = 0;
   ++done_;
   return true;
 }
@@ -197,10 +219,14 @@ void HashtableRequests::check(const Slot& slot, uint64_t key, const HashtableRep
   }
   const bool was_read = slot.kind == HashtableKind::kSearch || slot.kind == HashtableKind::kScan ||
                         (slot.kind == HashtableKind::kReadModifyWrite && !slot.updates);
-  if (verify_ && was_read &&
-      (reply.value.size() != settings_.value_bytes || !DescribedValue::matches(reply.value, key))) {
+  if (!verify_ || !was_read) return;
+  if (reply.value.size() != settings_.value_bytes || !DescribedValue::matches(reply.value, key)) {
     ++mismatches_;
+    return;
   }
+  const uint64_t version = DescribedValue::version(reply.value);
+  const bool is_own = version >> kFrontEndShift == uint64_t{number_} + 1;
+  if (slot.kind != HashtableKind::kScan && is_own && version < slot.least_version) ++mismatches_;
 }
 
 // --- the end of a phase ---
@@ -216,6 +242,7 @@ HashtableRequests::Counts HashtableRequests::counts() const {
     sum.hot_hits += table.hot_hits;
     sum.hot_modifications += table.hot_modifications;
     sum.hot_flushes += table.hot_flushes;
+    sum.hot_kept += table.hot_kept;
   }
   return sum;
 }
@@ -231,6 +258,18 @@ void HashtableRequests::drain() {
   while (pending() > 0 && status_.ok()) {
     poll([](uint32_t, std::span<const char>) {}) > 0 ? waiter.progress() : waiter.idle(due_ns());
   }
+}
+
+bool HashtableRequests::complete() {
+  drain();
+  bool had = false;
+  for (const Part& part : parts_) {
+    if (part.table->unpublished_since_ns() == UINT64_MAX) continue;
+    had = true;
+    const Status flushed = part.table->flush();
+    if (!flushed.ok()) fail(flushed);
+  }
+  return had;
 }
 
 void HashtableRequests::search_all() {

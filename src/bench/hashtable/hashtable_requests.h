@@ -37,7 +37,10 @@ class HashtableRequests {
   // What the slot's next operation is.
   void draw(uint32_t slot);
   uint32_t kind(uint32_t slot) const { return static_cast<uint32_t>(slots_[slot].kind); }
-  // What is still pending is waited for. With `verify`, the timed phase ends with a search for each
+  // Waits for what is still pending, and publishes what was answered before it was. False: nothing
+  // was.
+  bool complete();
+  // Completes. With `verify`, the timed phase ends with a search for each
   // key that has to be in the table; the front-ends share them.
   Status end(Report& report);
 
@@ -48,7 +51,7 @@ class HashtableRequests {
   uint32_t poll(Take&& take) {
     uint32_t found = 0;
     for (const Part& part : parts_) {
-      if (part.table->pending() == 0) continue;
+      if (part.table->pending() == 0 && !buffers_) continue;
       const uint32_t replies = part.table->poll([&](const HashtableReply& reply) {
         const auto slot = static_cast<uint32_t>(reply.token);
         if (answered(slot, reply)) take(slot, std::span<const char>());
@@ -64,7 +67,7 @@ class HashtableRequests {
   uint64_t due_ns() const {
     uint64_t due_ns = UINT64_MAX;
     for (const Part& part : parts_) {
-      if (part.table->pending() > 0) due_ns = std::min(due_ns, part.table->due_ns());
+      if (part.table->pending() > 0 || buffers_) due_ns = std::min(due_ns, part.table->due_ns());
     }
     return due_ns;
   }
@@ -74,6 +77,8 @@ class HashtableRequests {
   MarkLayout mark_layout() const { return MarkLayout::kLastBit; }
 
  private:
+  static constexpr size_t kOwnFloors = 4096;
+
   struct Part {
     ReachedPart reached{};
     std::unique_ptr<Hashtable> table{};
@@ -82,6 +87,9 @@ class HashtableRequests {
     HashtableKind kind = HashtableKind::kSearch;
     bool updates = false;  // of a read-modify-write: it was read
     uint64_t key = 0;
+    uint64_t version = 0;        // of an update that is pending
+    uint64_t floor = 0;          // of it: this front-end's before that were answered
+    uint64_t least_version = 0;  // of a search: this front-end's own are not older
     // Of a scan: its keys, of which the first ones are posted, and answers that are missing.
     uint32_t scanned = 0;
     uint32_t posted = 0;
@@ -94,6 +102,7 @@ class HashtableRequests {
     uint64_t hot_hits = 0;
     uint64_t hot_modifications = 0;
     uint64_t hot_flushes = 0;
+    uint64_t hot_kept = 0;
   };
 
   // True: the operation is over.
@@ -106,6 +115,8 @@ class HashtableRequests {
   void go_on_with_scans();
   PostResult post_update(uint32_t slot);
   std::span<const char> next_value(uint64_t key);
+  uint64_t pending_floor() const;
+  uint64_t own_floor(uint64_t key) const;
   Counts counts() const;
   uint32_t pending() const;
   void drain();
@@ -130,6 +141,13 @@ class HashtableRequests {
   std::vector<Slot> slots_;
   std::vector<uint32_t> stalled_;  // scans that wait for room
   std::vector<Part> parts_;        // by their numbers
+  const bool buffers_;
+  // Of keys that this front-end has updated: the last one of those with the same place here.
+  struct OwnFloor {
+    uint64_t key = UINT64_MAX;
+    uint64_t version = 0;
+  };
+  std::vector<OwnFloor> own_floors_ = std::vector<OwnFloor>(kOwnFloors);
   Phase phase_;
   bool verify_ = false;
   uint64_t done_ = 0;

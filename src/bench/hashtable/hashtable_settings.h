@@ -31,6 +31,12 @@ inline constexpr const char* key_distribution_name(KeyDistribution distribution)
   return kNames[static_cast<size_t>(distribution)];
 }
 
+using HashtableAcknowledgement::kBuffered;
+inline constexpr std::array kAcknowledgements = {HashtableAcknowledgement::kPublished, kBuffered};
+inline constexpr const char* acknowledgement_name(HashtableAcknowledgement acknowledgement) {
+  return acknowledgement == kBuffered ? "buffered" : "published";
+}
+
 // Kinds of operations, as WorkloadTraits::kinds names them.
 enum class HashtableKind : uint8_t { kSearch, kUpdate, kInsert, kReadModifyWrite, kScan };
 inline constexpr std::array<std::string_view, 5> kHashtableKinds = {"search", "update", "insert",
@@ -92,6 +98,8 @@ struct HashtableSettings {
   uint32_t hot_entries = HashtableFormat().hot_block_entries;
   uint32_t theta = HashtableOptions().hot_modifications;
   uint64_t hot_lease_ns = HashtableOptions().hot_lease_ns;
+  HashtableAcknowledgement acknowledgement = HashtableAcknowledgement::kPublished;
+  uint64_t loss_window_ns = HashtableOptions().loss_window_ns;
   // On which a back-end has a table each, and front-ends run in turn.
   uint32_t sockets = 1;
   SocketLinks links = SocketLinks::kMatched;
@@ -144,6 +152,18 @@ inline HashtableFormat format_of(const Point& point) {
           .hot_block_entries = settings.hot_entries};
 }
 
+// Of a front-end's table, but for where it lies.
+inline HashtableOptions options_of(const HashtableSettings& settings) {
+  return {.hot_modifications = settings.theta,
+          .hot_lease_ns = settings.hot_lease_ns,
+          .acknowledgement = settings.acknowledgement,
+          .loss_window_ns = settings.loss_window_ns};
+}
+inline RemoteRegionOptions region_options_of(const Point& point) {
+  return hashtable_region_options(format_of(point), searches_at_once(point),
+                                  options_of(hashtable_settings(point)));
+}
+
 // --- what is counted: places in Report::counters ---
 
 enum HashtableCounter : uint8_t {
@@ -153,7 +173,8 @@ enum HashtableCounter : uint8_t {
   kWorkRequests,
   kHotHits,
   kHotModifications,
-  kHotFlushes
+  kHotFlushes,
+  kHotKept
 };
 
 }  // namespace verbena::bench

@@ -42,7 +42,11 @@ searches of a front-end on their way. It is one operation, which ends with the l
 --hot N puts the most used keys, one of N, into the hot area of the table at the beginning, in
 blocks of --hot-entries. A front-end writes a block once for --theta modifications of its keys that
 it has pending, or when the first of them has waited --hot-lease nanoseconds; others are promoted
-and given back as it finds out what is used.
+and given back as it finds out what is used. With --acknowledgement buffered it answers an update
+before it has written the block, which it does after --theta updates or half of --loss-window: a
+front-end that dies loses what it answered and did not write. What is left at the end of a run is
+written within the measured time. A simulation measures a part of the run in which as much is
+written as is answered.
 
 --sockets gives each back-end a table on each of so many sockets, with a part of the keys; front-end
 i of a node runs on socket i. --links says which sockets are connected, as for `verbena remote`:
@@ -52,8 +56,8 @@ i of a node runs on socket i. --links says which sockets are connected, as for `
   proxied  the same, and the table of its own socket, too
 
 The result file has rate and latencies of each kind of operation. --verify checks that each value
-that is read is one that was written for this key, as a whole, and at the end that all keys are
-there.
+that is read is one that was written for this key, as a whole, that none is older than what the
+front-end itself has written and was answered, and at the end that all keys are there.
 
 )";
 
@@ -63,7 +67,8 @@ constexpr std::array<std::string_view, 3> kExamples = {
     "verbena app hashtable --mix custom --reads 0 --hot 0,4 --sockets 2 --links one,matched "
     "--device sim:connectx3-40g"};
 
-constexpr std::array<std::string_view, 4> kLineAxes = {"hot", "links", "distribution", "mix"};
+constexpr std::array<std::string_view, 5> kLineAxes = {"hot", "acknowledgement", "links",
+                                                       "distribution", "mix"};
 
 constexpr std::array kMetrics = {
     ShareMetric{
@@ -71,8 +76,8 @@ constexpr std::array kMetrics = {
     ShareMetric{.json = "rereads_per_operation", .part = kRereads, .whole = kDoneOperations},
     ShareMetric{.json = "lost_races_per_operation", .part = kLostRaces, .whole = kDoneOperations},
     ShareMetric{.json = "hot_hits_per_operation", .part = kHotHits, .whole = kDoneOperations},
-    ShareMetric{
-        .json = "modifications_per_flush", .part = kHotModifications, .whole = kHotFlushes}};
+    ShareMetric{.json = "modifications_per_flush", .part = kHotModifications, .whole = kHotFlushes},
+    ShareMetric{.json = "buffered_per_operation", .part = kHotKept, .whole = kDoneOperations}};
 
 class HashtableWorkload : public Workload {
  public:
@@ -110,11 +115,17 @@ class HashtableWorkload : public Workload {
     if (settings.mix == YcsbMix::kD) settings.distribution = KeyDistribution::kLatest;
     if (!inserts_keys(settings.mix)) settings.new_keys = usual.new_keys;
     settings.reads_percent = reads_percent(settings.mix, settings.reads_percent);
+    if (settings.hot == 0 && settings.acknowledgement == kBuffered) {
+      return Status(StatusCode::kInvalidArgument,
+                    "only updates of the hot area are answered before they are published; choose "
+                    "--acknowledgement published, or a --hot above 0");
+    }
     if (settings.hot == 0) {
       settings.hot_entries = usual.hot_entries;
       settings.theta = usual.theta;
       settings.hot_lease_ns = usual.hot_lease_ns;
     }
+    if (settings.acknowledgement != kBuffered) settings.loss_window_ns = usual.loss_window_ns;
     if (settings.sockets == 1) settings.links = usual.links;
     if (settings.keys < tables(point)) {
       return Status(StatusCode::kInvalidArgument,
@@ -136,8 +147,8 @@ class HashtableWorkload : public Workload {
                           "lower --pending",
                           KeyNumbers::kMostPending, point.pending)};
     }
-    VERBENA_RETURN_IF_ERROR(check_queue_depth(
-        hashtable_region_options(format, searches_at_once(point)).pending, device, "--pending"));
+    VERBENA_RETURN_IF_ERROR(
+        check_queue_depth(region_options_of(point).pending, device, "--pending"));
     if (!device.atomics) {
       return {StatusCode::kUnsupported,
               fmt::format("{} has no atomics, which the hashtable needs; choose another --device",
@@ -155,13 +166,20 @@ class HashtableWorkload : public Workload {
 
   uint64_t memory_bytes(const Point& point) const override {
     const HashtableFormat format = format_of(point);
-    const RemoteRegionOptions options = hashtable_region_options(format, searches_at_once(point));
+    const RemoteRegionOptions options = region_options_of(point);
     const Result<uint64_t> table_bytes = hashtable_bytes(format);
-    // A front-end keeps a copy of each block.
+    // A front-end keeps a copy of each block, and another one of what it buffers.
+    const uint32_t copies = hashtable_settings(point).acknowledgement == kBuffered ? 2 : 1;
     const uint64_t table_in_front_end_bytes =
-        (uint64_t{options.pending} + format.hot_blocks) * options.value_bytes;
+        (uint64_t{options.pending} + uint64_t{copies} * format.hot_blocks) * options.value_bytes;
     return tables(point) *
            ((table_bytes.ok() ? *table_bytes : 0) + front_ends(point) * table_in_front_end_bytes);
+  }
+
+  // So that what is answered early is published as fast in what is measured.
+  uint64_t least_simulated_ns(const Point& point) const override {
+    const Settings& settings = hashtable_settings(point);
+    return settings.acknowledgement == kBuffered ? 4 * settings.loss_window_ns : 0;
   }
 
   ThreadBody body(ThreadRole role, const Point& /*point*/) const override {
@@ -178,12 +196,13 @@ class HashtableWorkload : public Workload {
                        point.nodes, point.threads, point.pending);
   }
 
-  // "A zipfian", "custom uniform hot 1/4 matched".
+  // "A zipfian", "custom uniform hot 1/4 buffered matched".
   std::string line_text(const Point& point) const override {
     const Settings& settings = hashtable_settings(point);
     std::string line = fmt::format("{} {}", ycsb_mix_name(settings.mix),
                                    key_distribution_name(settings.distribution));
     if (settings.hot > 0) line += fmt::format(" hot 1/{}", settings.hot);
+    if (settings.acknowledgement == kBuffered) line += " buffered";
     if (settings.sockets > 1) line += fmt::format(" {}", socket_links_name(settings.links));
     return line;
   }

@@ -55,6 +55,12 @@ class DescribedValue {
       std::memcpy(value.data() + at, &word, std::min(sizeof(word), value.size() - at));
     }
   }
+  // Of one that matches.
+  static uint64_t version(std::span<const char> value) {
+    uint64_t version = 0;
+    std::memcpy(&version, value.data(), sizeof(version));
+    return version;
+  }
   static bool matches(std::span<const char> value, uint64_t key) {
     uint64_t version = 0;
     if (value.size() < kLeastValueBytes) return false;

@@ -20,6 +20,8 @@ namespace verbena::bench {
 //   Status end(Report&)                     after the loop: adds to the phase's report
 // and may have
 //   Status prepare(const Phase&)            before all threads begin the phase together
+//   bool complete()                         does what was answered before it was done; false:
+//                                           nothing was left
 template <typename Requests>
 class ApplicationWork {
  public:
@@ -51,6 +53,8 @@ class ApplicationWorks {
     requests_->begin(phase, kVerify);
     return {ApplicationWork<Requests>(*requests_)};
   }
+  bool complete() const requires requires(Requests& requests) { requests.complete(); }
+  { return requests_->complete(); }
   Status ended(Report& report) const { return requests_->end(report); }
 
  private:

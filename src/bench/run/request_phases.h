@@ -33,6 +33,8 @@ struct NoPayloads {
 // `Target` has a requester's request_buffer, try_post, poll, wait, status and mark_layout. `Works`
 // makes what the loop does to the payloads: make<kVerify>(phase) returns a vector with one work per
 // target (ClosedLoop). Where it has Status prepare(const Phase&), that makes each phase ready;
+// where it has bool complete(), that does what was answered before it was done, in the measured
+// time (false: nothing was left; a window is steady, so its end waits for nothing);
 // where it has Status ended(Report&), that adds to the phase's report.
 template <typename Target, typename Works>
 class RequestPhases {
@@ -94,7 +96,12 @@ class RequestPhases {
     std::atomic<uint64_t>& activity = job_.activity[number_ - job_.node().first_requesting].count;
     orders.activity = &activity;
     orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
-    const LoopOutcome outcome = run_any(orders, phase_.verify);
+    LoopOutcome outcome = run_any(orders, phase_.verify);
+    if constexpr (requires { works_.complete(); }) {
+      if (outcome.status.ok() && orders.settle_ns == 0 && works_.complete()) {
+        outcome.last_ns = now_ns();
+      }
+    }
     activity.store(0, std::memory_order_relaxed);
 
     report_.requests = outcome.completed;

@@ -228,7 +228,8 @@ class PointRunner {
     }
     const double messages = std::max(static_cast<double>(options_.messages), kRounds * slots);
     return {.requests = UINT64_MAX,
-            .duration_ns = static_cast<uint64_t>(messages * ns_per_request_) + 1000};
+            .duration_ns = std::max(static_cast<uint64_t>(messages * ns_per_request_) + 1000,
+                                    point_.workload->least_simulated_ns(point_))};
   }
 
   Result<PhaseOutcome> run_phase(PhaseKind kind, bool verify, const RunLength& length) {
