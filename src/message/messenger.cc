@@ -87,6 +87,12 @@ MessengerState::~MessengerState() {
     }
     connection->joined.control->hang_up();
   }
+  // Receives of one connection may be filled by another: all stop before the first one goes.
+  for (const std::unique_ptr<PeerConnection>& connection : connections_) {
+    if (connection != nullptr) {
+      static_cast<void>(connection->joined.endpoint->queue_pair.to_error());
+    }
+  }
 }
 
 Result<std::unique_ptr<MessengerState>> MessengerState::open(const Device& device,

@@ -1,5 +1,6 @@
-// The messenger behind verbena/message.h. Control path: messenger.cc; sending: messenger_send_
-// datapath.cc; receiving: messenger_receive_datapath.cc; long messages: rendezvous_datapath.cc.
+// The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
+// messenger_send_datapath.cc, messenger_receive_datapath.cc, and rendezvous_datapath.cc for long
+// messages.
 #pragma once
 
 #include <deque>
@@ -278,11 +279,11 @@ class MessengerState final : public Messenger {
   ZeroedArray<Envelope> envelopes_;
   UnexpectedStore store_;
   NumberPool transfer_numbers_;
-  std::vector<Transfer> transfers_;
+  ZeroedArray<Transfer> transfers_;
   // Memory that was registered for one operation or transfer.
   std::unordered_map<uint32_t, std::vector<MemoryRegion>> send_regions_;
   std::unordered_map<uint32_t, std::vector<MemoryRegion>> transfer_regions_;
-  std::vector<MessageCompletion> completions_;
+  ZeroedArray<MessageCompletion> completions_;
   uint32_t first_completion_ = 0;
   uint32_t completion_count_ = 0;
   uint32_t reserved_completions_ = 0;  // for messages of receives for several
