@@ -156,9 +156,11 @@ struct MessengerStatistics {
   uint64_t ring_messages = 0;   // sent by WRITE
   uint64_t queue_messages = 0;  // by SEND: no ring, or no credit for it
   uint64_t credit_messages = 0;
-  uint64_t rendezvous = 0;  // long messages that were sent
-  uint64_t unexpected = 0;  // messages that came before their receive
-  uint64_t held = 0;        // of these, with no memory left: their slot stays in use
+  uint64_t rendezvous = 0;   // long messages that were sent
+  uint64_t unexpected = 0;   // messages that came before their receive
+  uint64_t held = 0;         // of these, with no memory left: their slot stays in use
+  uint64_t rings_given = 0;  // to peers, by the polling set, and taken back
+  uint64_t rings_taken = 0;
   uint64_t would_block = 0;
 };
 

@@ -346,6 +346,7 @@ void MessengerState::return_ring_in(PeerConnection& connection) {
   free_rings_in_.push_back(connection.ring_in);
   connection.ring_in = PeerConnection::kNoRing;
   connection.ring_in_left = false;
+  ++statistics_.rings_taken;
   if (!connection.broken && !connection.ring_declined) polling_.left(connection.number);
   reconsider_polling_ = true;
 }
@@ -365,6 +366,7 @@ void MessengerState::manage_polling_set() {
     connection.ring_in = free_rings_in_.back();
     free_rings_in_.pop_back();
     rings_in_[connection.ring_in].begin();
+    ++statistics_.rings_given;
     connection.due_offer = true;
     make_busy(connection);
   }

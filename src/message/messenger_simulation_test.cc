@@ -56,6 +56,11 @@ class Member {
   // One round. True: something was posted or came.
   bool step() {
     bool something = false;
+    // With PollingSetPolicy::kHints, rings change hands.
+    if (random_.below(20) == 0) {
+      messenger_->hint(peers_[random_.below(peers_.size())].number,
+                       static_cast<uint32_t>(random_.below(10)));
+    }
     for (uint32_t other = 0; other < peers_.size(); ++other) {
       if (other == number_ || is_lost(other)) continue;
       something |= receive_next(other);

@@ -276,6 +276,33 @@ TEST_F(MessengerTest, TwoThatConnectAtOnceHaveOneConnection) {
   }
 }
 
+TEST_F(MessengerTest, RingsChangeHands) {
+  MessengerOptions options;
+  options.polling_set = 1;
+  options.policy = PollingSetPolicy::kHints;
+  make(3, options);
+  uint64_t number[3] = {};
+  for (uint32_t round = 0; round < 8; ++round) {
+    const uint32_t favoured = 1 + round % 2;
+    all()[0].hint(all().peer(0, favoured), 10 + round);
+    const uint64_t before = all()[favoured].statistics().ring_messages;
+    ASSERT_TRUE(all().until([&] {
+      for (const uint32_t from : {1u, 2u}) {
+        const iovec piece{&number[from], sizeof(number[from])};
+        const SendRequest message{.peer = all().peer(from, 0), .tag = 1, .pieces = {&piece, 1}};
+        if (all()[from].send(message) != PostResult::kPosted) continue;
+        const std::string& memory = receive(0, {.source = all().peer(0, from), .tag = 1});
+        EXPECT_TRUE(all().until([&] { return memory[0] != '-' || memory[7] != '-'; }));
+        EXPECT_EQ(std::memcmp(memory.data(), &number[from], sizeof(number[from])), 0);
+        ++number[from];
+      }
+      return all()[favoured].statistics().ring_messages > before;
+    }));
+  }
+  EXPECT_EQ(all()[0].statistics().rings_given, 8u);
+  EXPECT_EQ(all()[0].statistics().rings_taken, 7u);
+}
+
 TEST_F(MessengerTest, ANumberThatIsNoPeerAndAnAddressThatIsNone) {
   make(1);
   EXPECT_EQ(all()[0].send({.peer = 99}), PostResult::kFailed);
@@ -356,6 +383,11 @@ class RandomTraffic {
     uint32_t received = 0;
     bool failed = false;
     const auto step = [&] {
+      if (random_.below(50) == 0) {
+        const auto at = static_cast<uint32_t>(random_.below(count_));
+        all_[at].hint(all_.peer(at, static_cast<uint32_t>(random_.below(count_))),
+                      static_cast<uint32_t>(random_.below(10)));
+      }
       for (int i = 0; i < 4; ++i) {
         if (sent < messages && random_.below(2) == 0) sent += send() ? 1 : 0;
         if (random_.below(2) == 0 || sent == messages) receive();
@@ -496,8 +528,13 @@ TEST_F(MessengerTest, RandomTrafficArrivesOnceAndWhole) {
   MessengerOptions all_polled;
   all_polled.policy = PollingSetPolicy::kAll;
   all_polled.order = PollingOrder::kByTraffic;
-  const RandomLoad loads[] = {
-      {"as it is", {}}, {"tight", tight}, {"SENDs only", queue_only}, {"all polled", all_polled}};
+  MessengerOptions hinted = tight;
+  hinted.policy = PollingSetPolicy::kHints;
+  const RandomLoad loads[] = {{"hints", hinted},
+                              {"as it is", {}},
+                              {"tight", tight},
+                              {"SENDs only", queue_only},
+                              {"all polled", all_polled}};
   uint64_t by_ring = 0;
   for (const RandomLoad& load : loads) {
     SCOPED_TRACE(load.name);
