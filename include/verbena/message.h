@@ -21,8 +21,9 @@
 //
 // Nothing happens by itself: progress is made inside of progress() and poll(), which everybody who
 // expects something calls. Connections are made when the first message is sent, by two threads that
-// do nothing else. After that, nothing on the way of a small message allocates, locks or enters the
-// kernel. Memory for long messages that is not registered is registered for each of them.
+// do nothing else. After that, nothing on the way of a message of up to eager_limit_bytes()
+// allocates, locks or enters the kernel. The memory of a longer one is registered for it on both
+// sides, which does all three.
 //
 // Threading: a messenger is used by one thread at a time.
 #pragma once
@@ -64,18 +65,19 @@ struct MessengerOptions {
   // Sends and receives that have not completed, 1 to 1 Mi.
   uint32_t max_operations = 16384;
   // Completions that were not polled; an operation is refused (kWouldBlock) rather than its
-  // completion lost. At least max_operations.
+  // completion lost. More than max_operations.
   uint32_t max_completions = 32768;
   // Messages that nobody has posted a receive for, and the memory for their bytes. Beyond, senders
   // wait.
   uint32_t max_unexpected = 16384;
   uint64_t unexpected_bytes = 16ull << 20;
 
-  // Both sides of a connection need the same three:
-  uint32_t slot_bytes =
-      2048;                  // largest message of one WRITE or SEND, with its header; 128 to 64 Ki
-  uint32_t ring_slots = 32;  // messages on their way in a ring, 2 to 4096
-  uint32_t queue_credits = 16;  // and by SEND, 6 to 128
+  // Both sides of a connection need the same three.
+  // The largest message of one WRITE or SEND, with its header: 256 to 65,536, a multiple of 64.
+  uint32_t slot_bytes = 2048;
+  // Messages on their way in a ring, 2 to 4096, and by SEND, 6 to 128.
+  uint32_t ring_slots = 32;
+  uint32_t queue_credits = 16;
 
   // The most rings that are polled, 0 to 1024: each takes slot_bytes * ring_slots, twice.
   uint32_t polling_set = 8;
@@ -179,8 +181,10 @@ class Messenger {
   // The peer's number; the same one if it is known. Its own address is a peer, too. A table entry;
   // no connection. kInvalidArgument: no address of a messenger.
   virtual Result<PeerNumber> add_peer(const MessengerAddress& address) = 0;
+  // Of a number that add_peer() or a completion gave, as below.
   virtual MessengerAddress address_of(PeerNumber peer) const = 0;
-  // Whether the peer can be sent to: ok also before there is a connection.
+  // Whether the peer can be sent to: ok also before there is a connection. Once it is lost, it
+  // stays lost.
   virtual const Status& peer_status(PeerNumber peer) const = 0;
   // For PollingSetPolicy::kHints: how much will come from the peer; 0: little.
   virtual void hint(PeerNumber peer, uint32_t weight) = 0;
