@@ -25,7 +25,7 @@ target_link_options(verbena_library INTERFACE
   $<BUILD_INTERFACE:-Wl,-rpath,${CMAKE_LIBRARY_OUTPUT_DIRECTORY}>
   $<INSTALL_INTERFACE:-Wl,-rpath,$<INSTALL_PREFIX>/lib/verbena>)
 add_dependencies(verbena_library verbena_soft_library)
-foreach(layer base control device memory channel connect rpc remote job)
+foreach(layer base control device memory channel connect rpc remote message job)
   get_target_property(type verbena_${layer} TYPE)
   if(type STREQUAL STATIC_LIBRARY)
     target_sources(verbena_library PRIVATE $<TARGET_OBJECTS:verbena_${layer}>)
