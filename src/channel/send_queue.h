@@ -61,6 +61,19 @@ class SendQueue {
     return note(list_.push(first, second));
   }
 
+  // Posts `request` in any case signaled: once retired() has reached what posted() is then, it and
+  // all before it are done. Needs has_room(), and a post_batch of 1. False: see error().
+  bool push_signaled(ibv_send_wr& request) {
+    VERBENA_DEBUG_ASSERT(free_wrs() > 0);
+    request.send_flags |= IBV_SEND_SIGNALED;
+    request.wr_id = ++posted_;
+    next_signaled_ = posted_ + signal_interval_;
+    return note(list_.push(request));
+  }
+  // Work requests so far, and how many of them are known to be done, as of the last reap().
+  uint64_t posted() const { return posted_; }
+  uint64_t retired() const { return retired_; }
+
   // Posts what push() kept. False: see error().
   bool flush() { return note(list_.flush()); }
 

@@ -48,6 +48,9 @@ class PollingSet {
   void end_period();
 
   bool is_in(uint32_t connection) const { return members_[connection].state != State::kOut; }
+  bool has_place() const { return polled_.size() < places_; }
+  // In, and not to leave.
+  bool is_staying(uint32_t connection) const { return members_[connection].state == State::kIn; }
 
   // --- polling ---
 

@@ -1,0 +1,225 @@
+// Tagged messages between any number of peers: ordered, reliable, over RC queue pairs ("mpiiba").
+//
+//   auto secret = JobSecret::from_file("job.secret");
+//   auto messenger = open_messenger(device, domain, *secret, {.host = "192.0.2.7"});
+//   // Addresses are 32 bytes of plain data, which the processes exchange by any means.
+//   auto peer = (*messenger)->add_peer(address_of_the_other);
+//
+//   char text[64];
+//   const iovec into{text, sizeof(text)};
+//   (*messenger)->receive({.source = *peer, .tag = 7, .pieces = {&into, 1}, .context = &text});
+//   const iovec from{hello, sizeof(hello)};
+//   while ((*messenger)->send({.peer = *peer, .tag = 7, .pieces = {&from, 1}}) ==
+//          PostResult::kWouldBlock) {
+//     (*messenger)->progress();
+//   }
+//   MessageCompletion done[8];
+//   for (uint32_t i = 0, n = (*messenger)->poll(done); i < n; ++i) ...
+//
+// Order. Messages from one peer match receives in the order in which they were sent, among those
+// that fit the first posted first, as in MPI. A peer's messages complete in any order.
+//
+// Nothing happens by itself: progress is made inside of progress() and poll(), which everybody who
+// expects something calls. Connections are made when the first message is sent, by two threads that
+// do nothing else. After that, nothing on the way of a small message allocates, locks or enters the
+// kernel. Memory for long messages that is not registered is registered for each of them.
+//
+// Threading: a messenger is used by one thread at a time.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/message_polling.h"
+#include "verbena/posting.h"
+#include "verbena/status.h"
+
+namespace verbena {
+
+// Where a messenger is reached. Plain data; a process that is started again has another one.
+struct MessengerAddress {
+  uint8_t bytes[32] = {};
+  friend auto operator<=>(const MessengerAddress&, const MessengerAddress&) = default;
+};
+
+// A peer, as this messenger calls it.
+using PeerNumber = uint32_t;
+inline constexpr PeerNumber kAnyPeer = ~0u;
+
+struct MessengerOptions {
+  // Where peers reach this process's control connections: a numeric address of this host, and a
+  // port (0: any).
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;
+
+  // Peers that this messenger is ever connected to, 1 to 16,384.
+  uint32_t max_peers = 1024;
+  // Sends and receives that have not completed, 1 to 1 Mi.
+  uint32_t max_operations = 16384;
+  // Completions that were not polled; an operation is refused (kWouldBlock) rather than its
+  // completion lost. At least max_operations.
+  uint32_t max_completions = 32768;
+  // Messages that nobody has posted a receive for, and the memory for their bytes. Beyond, senders
+  // wait.
+  uint32_t max_unexpected = 16384;
+  uint64_t unexpected_bytes = 16ull << 20;
+
+  // Both sides of a connection need the same three:
+  uint32_t slot_bytes =
+      2048;                  // largest message of one WRITE or SEND, with its header; 128 to 64 Ki
+  uint32_t ring_slots = 32;  // messages on their way in a ring, 2 to 4096
+  uint32_t queue_credits = 16;  // and by SEND, 6 to 128
+
+  // The most rings that are polled, 0 to 1024: each takes slot_bytes * ring_slots, twice.
+  uint32_t polling_set = 8;
+  PollingSetPolicy policy = PollingSetPolicy::kFirst;
+  PollingOrder order = PollingOrder::kSequential;
+
+  uint32_t inline_bytes = kDeviceInlineLimit;
+  int64_t connect_timeout_ns = 10'000'000'000;
+};
+
+enum MessageFlags : uint32_t {
+  kMessageUntagged = 1u << 0,   // a matching space of its own, without tags
+  kMessageData = 1u << 1,       // carries SendRequest::data to the receiver's completion
+  kMessageSilent = 1u << 2,     // no completion, unless it fails
+  kMessageDelivered = 1u << 3,  // a send completes when its bytes are in the receiver's memory
+  kMessageMulti = 1u << 4,      // a receive for several messages: see ReceiveRequest
+};
+
+struct SendRequest {
+  PeerNumber peer = 0;
+  uint64_t tag = 0;
+  // At most four. A message of up to eager_limit_bytes() is copied: its memory may change at once.
+  // That of a longer one stays as it is until the send has completed.
+  std::span<const iovec> pieces = {};
+  void* context = nullptr;  // comes back in the completion
+  uint64_t data = 0;        // with kMessageData
+  uint32_t flags = 0;
+};
+
+struct ReceiveRequest {
+  PeerNumber source = kAnyPeer;
+  uint64_t tag = 0;
+  uint64_t ignore = 0;  // bits of the tag that may differ
+  // At most four, of kMessageMulti one. The memory is the messenger's until the receive has
+  // completed.
+  std::span<const iovec> pieces = {};
+  void* context = nullptr;
+  // kMessageMulti: messages are put one behind the other, each with a completion of its own, until
+  // less than this is left; the last completion has kMessageMulti.
+  uint64_t least_bytes = 0;
+  uint32_t flags = 0;
+};
+
+enum class MessageEvent : uint8_t { kSent, kReceived };
+
+enum class MessageOutcome : uint8_t {
+  kOk,
+  kTruncated,  // the receive had less room; what fitted is there
+  kCancelled,
+  kPeerLost,  // peer_status() says why
+  kFailed,    // the memory of a long message cannot be registered: error()
+};
+
+struct MessageCompletion {
+  void* context = nullptr;
+  MessageEvent event = MessageEvent::kSent;
+  MessageOutcome outcome = MessageOutcome::kOk;
+  uint32_t flags = 0;  // of the message: kMessageUntagged, kMessageData; of the receive: see there
+  PeerNumber peer = 0;
+  uint64_t tag = 0;
+  uint64_t data = 0;
+  uint64_t bytes = 0;       // of the message that are in the user's memory
+  uint64_t lost_bytes = 0;  // kTruncated
+  char* buffer = nullptr;   // kMessageMulti: where the message lies
+};
+
+// A message that has come and that nobody has received.
+struct MessageInfo {
+  PeerNumber peer = 0;
+  uint64_t tag = 0;
+  uint64_t data = 0;
+  uint64_t bytes = 0;
+  uint32_t flags = 0;
+  uint32_t claim = 0;  // of claim(): for receive_claimed()
+};
+
+struct MessengerStatistics {
+  uint64_t ring_messages = 0;   // sent by WRITE
+  uint64_t queue_messages = 0;  // by SEND: no ring, or no credit for it
+  uint64_t credit_messages = 0;
+  uint64_t rendezvous = 0;  // long messages that were sent
+  uint64_t unexpected = 0;  // messages that came before their receive
+  uint64_t held = 0;        // of these, with no memory left: their slot stays in use
+  uint64_t would_block = 0;
+};
+
+class Messenger {
+ public:
+  // Ends all connections: peers see a peer that is lost. Operations do not complete any more.
+  virtual ~Messenger() = default;
+  Messenger(const Messenger&) = delete;
+  Messenger& operator=(const Messenger&) = delete;
+
+  virtual MessengerAddress address() const = 0;
+  virtual const MessengerOptions& options() const = 0;
+  // The longest message that is copied, and not transferred from the sender's memory.
+  virtual uint64_t eager_limit_bytes() const = 0;
+
+  // The peer's number; the same one if it is known. Its own address is a peer, too. A table entry;
+  // no connection. kInvalidArgument: no address of a messenger.
+  virtual Result<PeerNumber> add_peer(const MessengerAddress& address) = 0;
+  virtual MessengerAddress address_of(PeerNumber peer) const = 0;
+  // Whether the peer can be sent to: ok also before there is a connection.
+  virtual const Status& peer_status(PeerNumber peer) const = 0;
+  // For PollingSetPolicy::kHints: how much will come from the peer; 0: little.
+  virtual void hint(PeerNumber peer, uint32_t weight) = 0;
+
+  // Never blocks. kWouldBlock: nothing has happened; progress(), then try again. It is also the
+  // answer while the connection is made. kFailed: the peer is lost (peer_status()), or the request
+  // is none (error()).
+  virtual PostResult send(const SendRequest& request) = 0;
+  virtual PostResult receive(const ReceiveRequest& request) = 0;
+
+  // Whether a message that fits has come; it stays. Calls progress() first.
+  virtual bool peek(const ReceiveRequest& request, MessageInfo* info) = 0;
+  // The same, and nobody else gets it: receive_claimed() or discard_claimed() follows.
+  virtual bool claim(const ReceiveRequest& request, MessageInfo* info) = 0;
+  virtual PostResult receive_claimed(uint32_t claim, const ReceiveRequest& request) = 0;
+  virtual void discard_claimed(uint32_t claim) = 0;
+
+  // A receive with this context, if it still waits for a message: its completion says kCancelled.
+  // False: there is none. Compares all of them.
+  virtual bool cancel(const void* context) = 0;
+
+  // Lets messages come and go. How many came.
+  virtual uint32_t progress() = 0;
+  // progress(), and completions that are there. How many.
+  virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
+
+  virtual const Status& error() const = 0;
+  virtual const MessengerStatistics& statistics() const = 0;
+
+ protected:
+  Messenger() = default;
+};
+
+// Control path: registers the rings, listens, and starts two threads. `device` and `domain` must
+// outlive the messenger.
+//   kInvalidArgument  an option out of range
+//   kUnavailable      the port is in use
+//   kLimitExceeded    more than the device has, or may be locked
+Result<std::unique_ptr<Messenger>> open_messenger(const Device& device,
+                                                  const ProtectionDomain& domain,
+                                                  const JobSecret& secret,
+                                                  const MessengerOptions& options = {});
+
+}  // namespace verbena

@@ -1,0 +1,310 @@
+#include "src/message/connector.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "src/base/wire.h"
+#include "src/connect/exchange.h"
+#include "src/message/layer.h"
+
+namespace verbena::message {
+namespace {
+
+// An address: an IPv6 address (of IPv4 the mapped one), a port, zeros, and a random number that
+// tells a process from one that had its port before.
+constexpr size_t kPortAt = 16;
+constexpr size_t kIdentityAt = 24;
+
+constexpr uint8_t kHello = connect::kFirstStepOfLayer;
+constexpr uint8_t kAnswer = connect::kFirstStepOfLayer + 1;
+
+enum Verdict : uint8_t { kGo = 1, kCrossed = 2, kKnown = 3 };
+
+constexpr int64_t kAcceptNs = 50'000'000;
+constexpr int64_t kAttemptNs = 1'000'000'000;
+constexpr uint64_t kCrossedNs = 5'000'000;
+
+Result<MessengerAddress> make_address(const std::string& host) {
+  MessengerAddress address;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    address.bytes[10] = address.bytes[11] = 0xff;
+    for (int i = 0; i < 4; ++i) address.bytes[12 + i] = reinterpret_cast<const uint8_t*>(&v4)[i];
+  } else if (inet_pton(AF_INET6, host.c_str(), address.bytes) != 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("host is '{}', which is no numeric address; give the IPv4 or IPv6 "
+                              "address at which peers reach this host",
+                              host));
+  }
+  secure_random(address.bytes + kIdentityAt, sizeof(address.bytes) - kIdentityAt);
+  return address;
+}
+
+std::span<const std::byte> bytes_of(const MessengerAddress& address) {
+  return std::as_bytes(std::span(address.bytes));
+}
+
+MessengerAddress get_address(WireReader& reader) {
+  MessengerAddress address;
+  const std::span<const std::byte> bytes = reader.raw(sizeof(address.bytes));
+  for (size_t i = 0; i < bytes.size(); ++i) address.bytes[i] = std::to_integer<uint8_t>(bytes[i]);
+  return address;
+}
+
+}  // namespace
+
+std::string host_of(const MessengerAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  const std::array<uint8_t, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  const bool v4 = std::equal(mapped.begin(), mapped.end(), address.bytes);
+  inet_ntop(v4 ? AF_INET : AF_INET6, address.bytes + (v4 ? mapped.size() : 0), text, sizeof(text));
+  return text;
+}
+
+uint16_t port_of(const MessengerAddress& address) {
+  return static_cast<uint16_t>(address.bytes[kPortAt] << 8 | address.bytes[kPortAt + 1]);
+}
+
+Connector::Connector(const ConnectionPlan& plan, const JobSecret& secret,
+                     const MessengerOptions& options, ControlListener listener)
+    : plan_(plan), secret_(secret), options_(options), listener_(std::move(listener)) {}
+
+Result<std::unique_ptr<Connector>> Connector::start(const ConnectionPlan& plan,
+                                                    const JobSecret& secret,
+                                                    const MessengerOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(MessengerAddress address, make_address(options.host));
+  VERBENA_ASSIGN_OR_RETURN(ControlListener listener,
+                           ControlListener::listen(options.host, options.port, secret));
+  address.bytes[kPortAt] = static_cast<uint8_t>(listener.port() >> 8);
+  address.bytes[kPortAt + 1] = static_cast<uint8_t>(listener.port());
+  std::unique_ptr<Connector> connector(new Connector(plan, secret, options, std::move(listener)));
+  connector->address_ = address;
+  Connector* const self = connector.get();
+  self->acceptor_ = start_thread("vb-msg-accept", [self] { self->run_acceptor(); });
+  self->requester_ = start_thread("vb-msg-connect", [self] { self->run_requester(); });
+  if (!self->acceptor_.joinable() || !self->requester_.joinable()) {
+    return Status(StatusCode::kLimitExceeded,
+                  "a messenger needs two threads, and the system refuses one; raise the limit of "
+                  "processes (ulimit -u, pids.max)");
+  }
+  return connector;
+}
+
+Connector::~Connector() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  acceptor_.join();
+  requester_.join();
+}
+
+bool Connector::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+void Connector::request(const MessengerAddress& peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    State& state = states_[peer];
+    if (state != State::kIdle) return;  // the peer was quicker
+    state = State::kAsked;
+    asked_.push_back(peer);
+  }
+  changed_.notify_all();
+}
+
+Joined Connector::take() {
+  const std::lock_guard lock(mutex_);
+  VERBENA_ASSERT(!outcomes_.empty());
+  Joined joined = std::move(outcomes_.front());
+  outcomes_.pop_front();
+  ++taken_;
+  return joined;
+}
+
+void Connector::tell(Joined joined) {
+  const std::lock_guard lock(mutex_);
+  outcomes_.push_back(std::move(joined));
+  publish_word(&news_, news_ + 1);
+}
+
+void Connector::run_acceptor() {
+  while (!stopping()) {
+    Result<ControlConnection> control = listener_.accept(kAcceptNs);
+    if (control.ok()) {
+      accept_from(std::move(*control));
+    } else if (control.status().code() != StatusCode::kTimeout) {
+      // No descriptor is left, say: others end, and it may work again.
+      sleep_ns(kAcceptNs);
+    }
+  }
+}
+
+void Connector::run_requester() {
+  while (true) {
+    MessengerAddress peer;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || !asked_.empty(); });
+      if (stop_) return;
+      peer = asked_.front();
+      asked_.pop_front();
+    }
+    connect_to(peer);
+  }
+}
+
+uint8_t Connector::verdict_on(const MessengerAddress& peer) {
+  const std::lock_guard lock(mutex_);
+  State& state = states_[peer];
+  if (state == State::kAccepting || state == State::kConnected) return kKnown;
+  if (state == State::kAsked && address_ < peer) return kCrossed;
+  state = State::kAccepting;
+  return kGo;
+}
+
+void Connector::accept_from(ControlConnection control) {
+  Joined joined;
+  joined.control = std::make_unique<ControlConnection>(std::move(control));
+  Result<std::vector<std::byte>> frame = joined.control->receive(options_.connect_timeout_ns);
+  if (!frame.ok()) return;
+  WireReader reader(*frame);
+  const Status hello = connect::check_step(*joined.control, kLayer, reader, kHello);
+  joined.peer = get_address(reader);
+  const MessengerAddress meant = get_address(reader);
+  Status fared = hello.ok() ? reader.finish("hello of the peer") : hello;
+  if (fared.ok() && meant != address_) {
+    fared = Status(StatusCode::kNotFound,
+                   "the process that is meant has ended, and another one has its port; exchange "
+                   "addresses again");
+  }
+  const uint8_t verdict = fared.ok() ? verdict_on(joined.peer) : uint8_t{0};
+  WireWriter writer;
+  connect::begin_step(writer, kLayer, kAnswer, fared);
+  if (fared.ok()) writer.u8(verdict);
+  const Status answered = joined.control->send(writer.bytes(), options_.connect_timeout_ns);
+  if (verdict != kGo) return;
+  joined.status = answered.ok() ? join(joined) : answered;
+  {
+    const std::lock_guard lock(mutex_);
+    // A later attempt, of either side, may do better.
+    State& state = states_[joined.peer];
+    state = joined.status.ok() ? State::kConnected : State::kIdle;
+  }
+  tell(std::move(joined));
+}
+
+void Connector::connect_to(const MessengerAddress& peer) {
+  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(options_.connect_timeout_ns);
+  while (true) {
+    Joined joined;
+    joined.peer = peer;
+    uint8_t verdict = kGo;
+    joined.status = connect_once(joined, deadline_ns, &verdict);
+    if (joined.status.ok() && verdict != kGo) {
+      // The peer connects to this side: that is the connection, unless it fails.
+      if (now_ns() < deadline_ns) {
+        sleep_ns(kCrossedNs);
+        const std::lock_guard lock(mutex_);
+        if (stop_ || states_[peer] != State::kAsked) return;
+        continue;
+      }
+      joined.status = Status(StatusCode::kTimeout,
+                             fmt::format("{} connects to this side, but never finished; raise "
+                                         "connect_timeout_ns if it is slow",
+                                         joined.control->peer_name()));
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      State& state = states_[peer];
+      // What the peer connected meanwhile counts more than a failure here.
+      if (!joined.status.ok() && state != State::kAsked) return;
+      state = joined.status.ok() ? State::kConnected : State::kIdle;
+    }
+    return tell(std::move(joined));
+  }
+}
+
+Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* verdict) {
+  const MessengerAddress& peer = joined.peer;
+  Result<ControlConnection> control(Status(StatusCode::kTimeout, "not tried"));
+  do {
+    // In parts, so that a messenger that closes need not wait.
+    if (stopping()) return Status(StatusCode::kUnavailable, "the messenger was closed");
+    control = ControlConnection::connect(host_of(peer), port_of(peer), secret_, kAttemptNs);
+  } while (control.status().code() == StatusCode::kTimeout && now_ns() < deadline_ns);
+  if (!control.ok()) return control.status();
+  joined.control = std::make_unique<ControlConnection>(std::move(*control));
+  WireWriter writer;
+  connect::begin_step(writer, kLayer, kHello, Status::ok_status());
+  writer.raw(bytes_of(address_));
+  writer.raw(bytes_of(peer));
+  VERBENA_RETURN_IF_ERROR(joined.control->send(writer.bytes(), options_.connect_timeout_ns));
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
+                           joined.control->receive(options_.connect_timeout_ns));
+  WireReader reader(frame);
+  VERBENA_RETURN_IF_ERROR(connect::check_step(*joined.control, kLayer, reader, kAnswer));
+  *verdict = reader.u8();
+  VERBENA_RETURN_IF_ERROR(reader.finish("answer of the peer"));
+  return *verdict == kGo ? join(joined) : Status::ok_status();
+}
+
+Status Connector::join(Joined& joined) {
+  Result<std::vector<std::byte>> mine = std::vector<std::byte>{};
+  const auto prepare = [&]() -> Status {
+    {
+      const std::lock_guard lock(mutex_);
+      if (next_number_ == options_.max_peers) {
+        return Status(
+            StatusCode::kLimitExceeded,
+            fmt::format("a messenger was connected to {} peers, and max_peers is as high; "
+                        "raise it",
+                        next_number_));
+      }
+      joined.number = next_number_++;
+    }
+    VERBENA_ASSIGN_OR_RETURN(joined.endpoint,
+                             connect::make_endpoint(*plan_.device, *plan_.domain, plan_.endpoint));
+    return Status::ok_status();
+  };
+  if (Status prepared = prepare(); !prepared.ok()) {
+    mine = std::move(prepared);
+  } else {
+    WireWriter writer;
+    writer.u32(joined.number);
+    writer.u32(options_.slot_bytes);
+    writer.u32(options_.ring_slots);
+    writer.u32(options_.queue_credits);
+    mine = std::vector<std::byte>(writer.bytes().begin(), writer.bytes().end());
+  }
+  return connect::join(
+      *joined.control, kLayer, joined.endpoint ? &*joined.endpoint : nullptr, mine,
+      [&](WireReader& reader) {
+        joined.their_number = reader.u32();
+        const uint32_t slot_bytes = reader.u32();
+        const uint32_t ring_slots = reader.u32();
+        const uint32_t queue_credits = reader.u32();
+        if (!reader.failed() &&
+            (slot_bytes != options_.slot_bytes || ring_slots != options_.ring_slots ||
+             queue_credits != options_.queue_credits)) {
+          return Status(
+              StatusCode::kInvalidArgument,
+              fmt::format("slot_bytes, ring_slots and queue_credits are {}, {} and {} "
+                          "here, {}, {} and {} at the peer {}; give both the same",
+                          options_.slot_bytes, options_.ring_slots, options_.queue_credits,
+                          slot_bytes, ring_slots, queue_credits, joined.control->peer_name()));
+        }
+        return Status::ok_status();
+      },
+      options_.connect_timeout_ns);
+}
+
+}  // namespace verbena::message

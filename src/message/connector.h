@@ -1,0 +1,102 @@
+// Makes the connections of a messenger: listens for peers, and connects to those it is asked for,
+// in two threads that do nothing else. Control path, except has_news().
+//
+// Two sides that want each other at once would make two connections: the one that the lower address
+// asked for stays. The listening side that has asked for it itself refuses the other, whose own
+// listening side gets the first.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/connect/endpoint.h"
+#include "verbena/connection.h"
+#include "verbena/data_path.h"
+#include "verbena/device.h"
+#include "verbena/message.h"
+#include "verbena/status.h"
+
+namespace verbena::message {
+
+// What connections are made of, the same for all.
+struct ConnectionPlan {
+  const Device* device = nullptr;
+  const ProtectionDomain* domain = nullptr;
+  connect::EndpointPlan endpoint;
+};
+
+// A connection, or why there is none.
+struct Joined {
+  MessengerAddress peer;
+  Status status;
+  std::unique_ptr<ControlConnection> control;
+  std::optional<connect::Endpoint> endpoint;
+  uint32_t number = 0;        // of the connection here
+  uint32_t their_number = 0;  // and at the peer: the immediate of messages to it
+};
+
+class Connector {
+ public:
+  static Result<std::unique_ptr<Connector>> start(const ConnectionPlan& plan,
+                                                  const JobSecret& secret,
+                                                  const MessengerOptions& options);
+  // Waits until its threads have noticed, some 50 ms.
+  ~Connector();
+
+  const MessengerAddress& address() const { return address_; }
+  // A connection to a peer that has none. Its outcome is taken later.
+  void request(const MessengerAddress& peer);
+  bool has_news() const { return poll_counter(&news_, taken_) != taken_; }
+  // Needs has_news().
+  Joined take();
+
+ private:
+  enum class State : uint8_t { kIdle, kAsked, kAccepting, kConnected };
+
+  Connector(const ConnectionPlan& plan, const JobSecret& secret, const MessengerOptions& options,
+            ControlListener listener);
+
+  void run_acceptor();
+  void run_requester();
+  void accept_from(ControlConnection control);
+  void connect_to(const MessengerAddress& peer);
+  Status connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* verdict);
+  // The rest of both: makes the endpoint and joins it with the peer's.
+  Status join(Joined& joined);
+  // What the acceptor answers to a peer that connects.
+  uint8_t verdict_on(const MessengerAddress& peer);
+  void tell(Joined joined);
+  bool stopping();
+
+  const ConnectionPlan plan_;
+  const JobSecret secret_;
+  const MessengerOptions options_;
+  ControlListener listener_;
+  MessengerAddress address_;
+
+  std::mutex mutex_;  // guards what follows
+  Condition changed_;
+  bool stop_ = false;
+  std::map<MessengerAddress, State> states_;
+  std::deque<MessengerAddress> asked_;
+  std::deque<Joined> outcomes_;
+  uint32_t next_number_ = 0;
+
+  uint64_t news_ = 0;   // outcomes so far
+  uint64_t taken_ = 0;  // of the messenger's thread
+
+  Thread acceptor_;
+  Thread requester_;
+};
+
+// How an address says where to connect; empty if it is none.
+std::string host_of(const MessengerAddress& address);
+uint16_t port_of(const MessengerAddress& address);
+
+}  // namespace verbena::message

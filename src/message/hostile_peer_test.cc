@@ -1,0 +1,251 @@
+// A peer that sends what no messenger sends: it is reported, and nothing else happens.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/base/wire.h"
+#include "src/channel/receive_pool.h"
+#include "src/channel/send_queue.h"
+#include "src/connect/endpoint.h"
+#include "src/connect/exchange.h"
+#include "src/message/connector.h"
+#include "src/message/layer.h"
+#include "src/message/message_header.h"
+#include "src/message/messengers_for_test.h"
+#include "src/message/queue_channel.h"
+
+namespace verbena::message {
+namespace {
+
+constexpr int64_t kHostilePatienceNs = 60'000'000'000;
+
+// Joins a messenger as a peer would, and then sends any bytes.
+class HostilePeer {
+ public:
+  HostilePeer(MessengersForTest& all, const MessengerOptions& options) : options_(options) {
+    const MessengerAddress target = all[0].address();
+    control_.emplace(test::must(ControlConnection::connect(host_of(target), port_of(target),
+                                                           all.secret(), kHostilePatienceNs)));
+    address_ = target;
+    secure_random(address_.bytes + 24, 8);
+    WireWriter hello;
+    connect::begin_step(hello, kLayer, connect::kFirstStepOfLayer, Status::ok_status());
+    hello.raw(std::as_bytes(std::span(address_.bytes)));
+    hello.raw(std::as_bytes(std::span(target.bytes)));
+    EXPECT_TRUE(control_->send(hello.bytes()).ok());
+    static_cast<void>(test::must(control_->receive(kHostilePatienceNs)));
+
+    connect::EndpointPlan plan;
+    plan.arena_bytes = uint64_t{kBuffers + kReceives} * options.slot_bytes;
+    plan.other_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    plan.send_depth_wrs = 2 * kBuffers;
+    plan.own_receives = kReceives;
+    endpoint_.emplace(
+        test::must(connect::make_endpoint(all.node().device, all.node().domain, plan)));
+    buffers_ = channel::SlotArray::carve(endpoint_->arena, {options.slot_bytes, options.slot_bytes},
+                                         kBuffers);
+    channel::ReceiveBuffers receive_buffers{
+        endpoint_->arena.carve(uint64_t{kReceives} * options.slot_bytes), options.slot_bytes,
+        endpoint_->arena.lkey()};
+    receives_ = channel::ReceivePool<channel::OwnReceiveQueue>(
+        {endpoint_->queue_pair.get()}, receive_buffers,
+        channel::ReceivePoolSizes{.receives = kReceives, .repost_batch = 1});
+    EXPECT_EQ(receives_.post_all(), 0);
+    sends_ = channel::SendQueue(endpoint_->queue_pair.get(), endpoint_->send_completions->get(),
+                                {.depth_wrs = 2 * kBuffers, .signal_interval = 1});
+
+    WireWriter mine;
+    for (const uint32_t value :
+         {uint32_t{0}, options.slot_bytes, options.ring_slots, options.queue_credits}) {
+      mine.u32(value);
+    }
+    uint32_t their_number = 0;
+    const Status joined = connect::join(
+        *control_, kLayer, &*endpoint_,
+        std::vector<std::byte>(mine.bytes().begin(), mine.bytes().end()),
+        [&](WireReader& reader) {
+          their_number = reader.u32();
+          for (int i = 0; i < 3; ++i) reader.u32();
+          return Status::ok_status();
+        },
+        kHostilePatienceNs);
+    EXPECT_TRUE(joined.ok()) << joined.message();
+    number_ = their_number;
+    requests_ = channel::SlotRequests(kBuffers);
+  }
+
+  const MessengerAddress& address() const { return address_; }
+
+  void send(const void* bytes, uint32_t size) { send(bytes, size, number_); }
+  void send(const void* bytes, uint32_t size, uint32_t immediate) {
+    channel::SlotRequest& request = requests_[next_];
+    char* const buffer = buffers_.slot(next_);
+    std::memcpy(buffer, bytes, size);
+    channel::set_send(request, reinterpret_cast<uint64_t>(buffer), endpoint_->arena.lkey(),
+                      immediate);
+    channel::set_size_or_empty(request, size, 0);
+    if (sends_.has_room()) sends_.push(request.request);
+    next_ = (next_ + 1) % kBuffers;
+  }
+  void send(const MessageHeader& header, const std::string& rest = "") {
+    std::string bytes(sizeof(header), '\0');
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    bytes += rest;
+    send(bytes.data(), static_cast<uint32_t>(bytes.size()));
+  }
+
+ private:
+  static constexpr uint32_t kBuffers = 64;
+  static constexpr uint32_t kReceives = 64;
+
+  const MessengerOptions options_;
+  std::optional<ControlConnection> control_;
+  MessengerAddress address_;
+  std::optional<connect::Endpoint> endpoint_;
+  channel::SlotArray buffers_;
+  channel::ReceivePool<channel::OwnReceiveQueue> receives_;
+  channel::SendQueue sends_;
+  channel::SlotRequests requests_;
+  uint32_t number_ = 0;
+  uint32_t next_ = 0;
+};
+
+class HostilePeerTest : public testing::Test {
+ protected:
+  HostilePeerTest() {
+    options_.slot_bytes = 512;
+    options_.ring_slots = 8;
+    options_.queue_credits = 6;
+    options_.max_unexpected = 16;
+    options_.polling_set = 2;
+    all_ = std::make_unique<MessengersForTest>(1, options_);
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+  }
+  const Status& status() { return (*all_)[0].peer_status(peer_); }
+  // The peer is reported, and says what it did.
+  void expect_violation(const char* what) {
+    ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
+    EXPECT_EQ(status().code(), StatusCode::kProtocolViolation);
+    EXPECT_NE(status().message().find(what), std::string::npos) << status().message();
+  }
+  static std::string bytes_of(const RemoteMemory& memory) {
+    std::string bytes(sizeof(uint64_t) + sizeof(memory), '\0');
+    std::memcpy(bytes.data() + sizeof(uint64_t), &memory, sizeof(memory));
+    return bytes;
+  }
+
+  MessengerOptions options_;
+  std::unique_ptr<MessengersForTest> all_;
+  std::unique_ptr<HostilePeer> hostile_;
+  PeerNumber peer_ = 0;
+};
+
+TEST_F(HostilePeerTest, AMessageWithoutAHeader) {
+  hostile_->send("short", 5);
+  expect_violation("header");
+}
+
+TEST_F(HostilePeerTest, AKindThatIsNone) {
+  hostile_->send({.kind = static_cast<Kind>(99)});
+  expect_violation("header");
+}
+
+TEST_F(HostilePeerTest, MoreMessagesThanCredits) {
+  // The first is ahead of one that never comes, so none of them frees its credit.
+  for (uint32_t i = 0; i < 7; ++i) hostile_->send({.sequence = i + 1});
+  expect_violation("without a credit");
+}
+
+TEST_F(HostilePeerTest, ASequenceNumberThatWasUsed) {
+  hostile_->send({.sequence = 0});
+  hostile_->send({.sequence = 0});
+  expect_violation("follows");
+}
+
+TEST_F(HostilePeerTest, CreditsThatItNeverHad) {
+  hostile_->send({.sequence = 0, .kind = Kind::kCredits, .queue_credits = 200});
+  expect_violation("credits");
+}
+
+TEST_F(HostilePeerTest, AnEndOfAnOperationThatIsNone) {
+  hostile_->send({.kind = Kind::kFinish, .tag = 12345});
+  expect_violation("operation");
+}
+
+TEST_F(HostilePeerTest, LongMessagesWhoseSizesDoNotAddUp) {
+  RemoteMemory memory{
+      .bytes = 100, .count = 2, .pieces = {{1, ~uint64_t{0}, 1, 0}, {1, 101, 1, 0}}};
+  hostile_->send({.sequence = 0, .kind = Kind::kRendezvous, .flags = kWantsFinish},
+                 bytes_of(memory));
+  expect_violation("follows");
+}
+
+TEST_F(HostilePeerTest, LeavingARingThatItNeverHad) {
+  hostile_->send({.sequence = 0, .kind = Kind::kRingLeft});
+  expect_violation("follows");
+}
+
+TEST_F(HostilePeerTest, AMemoryKeyThatIsNone) {
+  RemoteMemory memory{.bytes = 100, .count = 1, .pieces = {{4096, 100, 77, 0}}};
+  std::string text(200, '-');
+  const iovec piece{text.data(), text.size()};
+  ASSERT_EQ((*all_)[0].receive({.tag = 0, .pieces = {&piece, 1}}), PostResult::kPosted);
+  hostile_->send({.sequence = 0, .kind = Kind::kRendezvous, .flags = kWantsFinish},
+                 bytes_of(memory));
+  ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
+  ASSERT_TRUE(all_->until([&] { return all_->done(0).size() == 1; }));
+  EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kPeerLost);
+}
+
+TEST_F(HostilePeerTest, AMessageToAConnectionThatIsNotItsOwn) {
+  hostile_->send("0123456789012345", 16, 3);
+  hostile_->send("0123456789012345", 16, ~0u);
+  hostile_->send({.sequence = 0}, "fine");
+  ASSERT_TRUE(all_->until([&] { return (*all_)[0].statistics().unexpected == 1; }));
+  EXPECT_TRUE(status().ok());
+}
+
+// Headers of valid kinds with everything else random: the messenger goes on, or reports the peer.
+TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  Random random(seed);
+  uint32_t violations = 0;
+  for (int round = 0; round < 40; ++round) {
+    auto peer = std::make_unique<HostilePeer>(*all_, options_);
+    const PeerNumber number = test::must((*all_)[0].add_peer(peer->address()));
+    std::string memory(300, '-');
+    const iovec piece{memory.data(), memory.size()};
+    static_cast<void>((*all_)[0].receive({.source = number, .tag = 1, .pieces = {&piece, 1}}));
+    uint32_t sequence = 0;
+    for (int i = 0; i < 30 && (*all_)[0].peer_status(number).ok(); ++i) {
+      MessageHeader header;
+      header.sequence = random.below(8) == 0 ? static_cast<uint32_t>(random.next()) : sequence++;
+      header.kind = static_cast<Kind>(1 + random.below(7));
+      header.flags = static_cast<uint8_t>(random.below(16));
+      if (random.below(6) == 0) header.ring_credits = static_cast<uint8_t>(random.below(256));
+      if (random.below(6) == 0) header.queue_credits = static_cast<uint8_t>(random.below(256));
+      header.tag = random.below(3) == 0 ? random.next() : random.below(3);
+      std::string rest(random.below(300), '\0');
+      for (char& byte : rest) byte = static_cast<char>(random.next());
+      peer->send(header, rest);
+      for (int polls = 0; polls < 3; ++polls) all_->poll_all();
+    }
+    if (!(*all_)[0].peer_status(number).ok()) ++violations;
+    peer.reset();
+    ASSERT_TRUE(all_->until([&] { return !(*all_)[0].peer_status(number).ok(); }));
+  }
+  EXPECT_GT(violations, 20u);
+  // It still works.
+  ASSERT_TRUE(all_->send(0, 0, 1, "to itself"));
+}
+
+}  // namespace
+}  // namespace verbena::message

@@ -1,0 +1,106 @@
+// What is in front of every message on the wire.
+//
+//   | sequence (4) | kind (1) | flags (1) | ring credits (1) | queue credits (1) | tag (8) |
+//   | data (8), with kHasData | operation (8), with kWantsFinish | the kind's own | payload |
+//
+// Read once from the slot or receive, and only then looked at: the peer may write there at any
+// time.
+#pragma once
+
+#include <cstdint>
+
+#include "verbena/data_path.h"
+
+namespace verbena::message {
+
+enum class Kind : uint8_t {
+  kEager = 1,   // payload: the message
+  kRendezvous,  // payload: RemoteMemory, which the receiver READs
+  kFinish,      // tag: the operation of the receiver of this that is done; not in order
+  kCredits,     // nothing else: without a sequence number, and without a credit
+  kRingOffer,   // tag: address of a ring that its receiver polls; data: its key
+  kRingLeave,   // it is not going to be polled any more
+  kRingLeft,    // and not to be written any more; never comes by the ring
+};
+
+enum HeaderFlags : uint8_t {
+  kHasData = 1 << 0,
+  kUntagged = 1 << 1,
+  kWantsFinish = 1 << 2,
+  kFailed = 1 << 3,  // of kFinish
+};
+inline constexpr uint8_t kKnownFlags = 15;
+
+struct MessageHeader {
+  uint32_t sequence = 0;
+  Kind kind = Kind::kEager;
+  uint8_t flags = 0;
+  uint8_t ring_credits = 0;
+  uint8_t queue_credits = 0;
+  uint64_t tag = 0;
+};
+static_assert(sizeof(MessageHeader) == 16);
+
+inline constexpr uint32_t kMaxHeaderBytes = sizeof(MessageHeader) + 2 * sizeof(uint64_t);
+inline constexpr uint32_t kMaxPieces = 4;
+
+struct RemotePiece {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t rkey = 0;
+  uint32_t unused = 0;
+};
+struct RemoteMemory {
+  uint64_t bytes = 0;
+  uint64_t count = 0;
+  RemotePiece pieces[kMaxPieces] = {};
+};
+
+// A message taken apart.
+struct ParsedMessage {
+  MessageHeader header;
+  uint64_t data = 0;
+  uint64_t operation = 0;
+  const char* payload = nullptr;
+  uint32_t bytes = 0;  // of the payload
+};
+
+// False: it is shorter than it says, or has flags or a kind that no sender makes.
+inline bool parse(const char* message, uint32_t bytes, ParsedMessage* parsed) {
+  if (bytes < sizeof(MessageHeader)) return false;
+  copy_bytes(&parsed->header, message, sizeof(MessageHeader));
+  const MessageHeader& header = parsed->header;
+  const auto kind = static_cast<uint8_t>(header.kind);
+  if (kind < static_cast<uint8_t>(Kind::kEager) || kind > static_cast<uint8_t>(Kind::kRingLeft) ||
+      (header.flags & ~kKnownFlags) != 0) {
+    return false;
+  }
+  uint32_t at = sizeof(MessageHeader);
+  const uint32_t with_data = (header.flags & kHasData) != 0 ? sizeof(uint64_t) : 0;
+  const uint32_t with_operation = (header.flags & kWantsFinish) != 0 ? sizeof(uint64_t) : 0;
+  if (bytes < at + with_data + with_operation) return false;
+  if (with_data != 0) copy_bytes(&parsed->data, message + at, sizeof(uint64_t));
+  at += with_data;
+  if (with_operation != 0) copy_bytes(&parsed->operation, message + at, sizeof(uint64_t));
+  at += with_operation;
+  parsed->payload = message + at;
+  parsed->bytes = bytes - at;
+  return true;
+}
+
+// Writes the header, and returns where the payload begins.
+inline char* put_header(char* to, const MessageHeader& header, uint64_t data, uint64_t operation) {
+  copy_bytes(to, &header, sizeof(header));
+  to += sizeof(header);
+  if ((header.flags & kHasData) != 0) {
+    copy_bytes(to, &data, sizeof(data));
+    to += sizeof(data);
+  }
+  if ((header.flags & kWantsFinish) != 0) {
+    copy_bytes(to, &operation, sizeof(operation));
+    to += sizeof(operation);
+  }
+  return to;
+}
+
+}  // namespace verbena::message

@@ -1,0 +1,350 @@
+// Control path of a messenger: its making, its connections, and their ends.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "src/base/runtime.h"
+#include "src/connect/endpoint.h"
+#include "src/connect/failure.h"
+#include "src/connect/sizing.h"
+#include "src/message/messenger_state.h"
+
+namespace verbena::message {
+namespace {
+
+Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t most) {
+  if (asked >= least && asked <= most) return Status::ok_status();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{} is {}; choose {} to {}", option, asked, least, most));
+}
+
+}  // namespace
+
+Status check(const MessengerOptions& options) {
+  constexpr uint32_t kMaxOperations = 1u << 20;
+  VERBENA_RETURN_IF_ERROR(check_range("max_peers", options.max_peers, 1, 16384));
+  VERBENA_RETURN_IF_ERROR(check_range("max_operations", options.max_operations, 1, kMaxOperations));
+  VERBENA_RETURN_IF_ERROR(check_range("max_completions", options.max_completions,
+                                      options.max_operations + 1, 4 * kMaxOperations));
+  VERBENA_RETURN_IF_ERROR(check_range("max_unexpected", options.max_unexpected, 1, kMaxOperations));
+  VERBENA_RETURN_IF_ERROR(check_range("unexpected_bytes", options.unexpected_bytes,
+                                      UnexpectedStore::kBlockBytes, uint64_t{1} << 36));
+  VERBENA_RETURN_IF_ERROR(check_range("slot_bytes", options.slot_bytes, 256, 64 * 1024));
+  if (options.slot_bytes % kCacheLineBytes != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("slot_bytes is {}; choose a multiple of {}", options.slot_bytes,
+                              kCacheLineBytes));
+  }
+  VERBENA_RETURN_IF_ERROR(check_range("ring_slots", options.ring_slots, 2, 4096));
+  VERBENA_RETURN_IF_ERROR(check_range("queue_credits", options.queue_credits, 6, 128));
+  VERBENA_RETURN_IF_ERROR(check_range("polling_set", options.polling_set, 0, 1024));
+  return check_range("connect_timeout_ns", static_cast<uint64_t>(options.connect_timeout_ns),
+                     1'000'000, uint64_t{1} << 62);
+}
+
+MessengerState::MessengerState(const Device& device, const ProtectionDomain& domain,
+                               const MessengerOptions& options)
+    : device_(&device),
+      domain_(&domain),
+      options_(options),
+      // A sealed message fills its slot.
+      room_bytes_(options.slot_bytes - 2 * channel::kWordBytes),
+      tagged_(options.max_operations, options.max_unexpected),
+      untagged_(options.max_operations, options.max_unexpected),
+      operation_numbers_(options.max_operations),
+      operations_(options.max_operations),
+      envelope_numbers_(options.max_unexpected),
+      envelopes_(options.max_unexpected),
+      store_(options.unexpected_bytes),
+      transfer_numbers_(kMaxTransfers),
+      transfers_(kMaxTransfers),
+      completions_(options.max_completions),
+      // Rings rest on the order of a message's bytes.
+      polling_(options.policy, options.order,
+               device.info().writes_in_order ? options.polling_set : 0, options.max_peers),
+      connections_(options.max_peers) {
+  VERBENA_ASSERT(RingMark::shape(room_bytes_).slot_bytes == options.slot_bytes);
+  busy_.reserve(options.max_peers);
+}
+
+MessengerState::~MessengerState() {
+  // What was sent is to arrive: for a while, until the devices have it.
+  constexpr uint64_t kPatienceNs = 1'000'000'000;
+  const uint64_t deadline_ns = now_ns() + kPatienceNs;
+  Waiter waiter;
+  for (const std::unique_ptr<PeerConnection>& connection : connections_) {
+    if (connection == nullptr || connection->broken) continue;
+    channel::SendQueue& sends = connection->sends;
+    sends.reap();
+    post_credits(*connection);
+    const uint64_t end = connection->credit_message_end;
+    while (sends.retired() < end && !sends.error() && now_ns() < deadline_ns &&
+           !connection->joined.control->peer_closed()) {
+      waiter.idle();
+      sends.reap();
+    }
+    connection->joined.control->hang_up();
+  }
+  // Receives of one connection may be filled by another: all stop before the first one goes.
+  for (const std::unique_ptr<PeerConnection>& connection : connections_) {
+    if (connection != nullptr) {
+      static_cast<void>(connection->joined.endpoint->queue_pair.to_error());
+    }
+  }
+}
+
+Result<std::unique_ptr<MessengerState>> MessengerState::open(const Device& device,
+                                                             const ProtectionDomain& domain,
+                                                             const JobSecret& secret,
+                                                             const MessengerOptions& options) {
+  VERBENA_RETURN_IF_ERROR(message::check(options));
+  std::unique_ptr<MessengerState> messenger(new MessengerState(device, domain, options));
+  VERBENA_RETURN_IF_ERROR(messenger->prepare(secret));
+  return messenger;
+}
+
+Status MessengerState::prepare(const JobSecret& secret) {
+  const DeviceInfo& info = device_->info();
+  // Everything that may be on its way at once, and one more interval of signaled requests.
+  const uint32_t pending = options_.ring_slots + options_.queue_credits + 1 + kReadRoom;
+  VERBENA_ASSIGN_OR_RETURN(send_sizes_, connect::size_send_queue(info, pending, 0, 1));
+  inline_limit_bytes_ = connect::inline_limit_bytes(info, options_.inline_bytes);
+
+  const uint64_t wanted = (uint64_t{options_.max_peers} + 1) * receives_per_connection();
+  const auto receives = static_cast<uint32_t>(
+      std::min<uint64_t>({wanted, info.max_shared_receive_queue_wrs, info.max_cqes}));
+  VERBENA_ASSIGN_OR_RETURN(arrivals_queue_,
+                           CompletionQueue::create(*device_, {.depth_cqes = receives}));
+  VERBENA_ASSIGN_OR_RETURN(receive_queue_,
+                           SharedReceiveQueue::create(*domain_, {.depth_wrs = receives}));
+  receives_ = SharedReceives(receive_queue_->get(), arrivals_queue_->get(), receives, room_bytes_);
+  early_.reserve(receives);
+
+  // For the first messages of a peer, whose own receives are posted once it was handed over.
+  const uint32_t first = std::min(receives_per_connection(), receives);
+  VERBENA_ASSIGN_OR_RETURN(first_receives_,
+                           RegisteredArena::create(*domain_, uint64_t{first} * options_.slot_bytes,
+                                                   IBV_ACCESS_LOCAL_WRITE));
+  if (receives_.add(first_receives_->data(), options_.slot_bytes, first_receives_->lkey(), first) !=
+      0) {
+    return connect::explain_failure(receives_.error(), "its own shared receive queue");
+  }
+
+  if (options_.polling_set > 0) {
+    const channel::SlotShape shape = RingMark::shape(room_bytes_);
+    const uint64_t ring_bytes = channel::SlotArray::size_bytes(shape, options_.ring_slots);
+    const uint64_t bytes = ring_bytes * options_.polling_set;
+    VERBENA_ASSIGN_OR_RETURN(
+        ring_in_memory_,
+        RegisteredArena::create(*domain_, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    VERBENA_ASSIGN_OR_RETURN(ring_out_memory_,
+                             RegisteredArena::create(*domain_, bytes, IBV_ACCESS_LOCAL_WRITE));
+    for (uint32_t ring = 0; ring < options_.polling_set; ++ring) {
+      rings_in_.emplace_back(
+          channel::SlotArray::carve(*ring_in_memory_, shape, options_.ring_slots));
+      rings_out_.emplace_back(
+          channel::SlotArray::carve(*ring_out_memory_, shape, options_.ring_slots),
+          ring_out_memory_->lkey());
+      free_rings_in_.push_back(ring);
+      free_rings_out_.push_back(ring);
+    }
+  }
+
+  ConnectionPlan plan;
+  plan.device = device_;
+  plan.domain = domain_;
+  plan.endpoint.arena_bytes =
+      uint64_t{options_.queue_credits + 1 + receives_per_connection()} * options_.slot_bytes;
+  plan.endpoint.other_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  plan.endpoint.send_depth_wrs = send_sizes_.depth_wrs;
+  plan.endpoint.inline_bytes = inline_limit_bytes_;
+  plan.endpoint.max_outstanding_reads = connect::outstanding_reads(info);
+  plan.endpoint.shared_receives = &*receive_queue_;
+  plan.endpoint.shared_completions = &*arrivals_queue_;
+  VERBENA_ASSIGN_OR_RETURN(connector_, Connector::start(plan, secret, options_));
+  VERBENA_ASSIGN_OR_RETURN(self_, add_peer(connector_->address()));
+  return Status::ok_status();
+}
+
+Result<PeerNumber> MessengerState::add_peer(const MessengerAddress& address) {
+  const auto known = numbers_.find(address);
+  if (known != numbers_.end()) return known->second;
+  if (port_of(address) == 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "these bytes are no address of a messenger; take those that its address() gives");
+  }
+  const auto number = static_cast<PeerNumber>(peers_.size());
+  peers_.emplace_back().address = address;
+  numbers_.emplace(address, number);
+  return number;
+}
+
+void MessengerState::hint(PeerNumber peer, uint32_t weight) {
+  VERBENA_ASSERT(peer < peers_.size());
+  peers_[peer].hint = weight;
+  if (peers_[peer].connection == nullptr || peers_[peer].connection->broken) return;
+  polling_.hint(peers_[peer].connection->number, weight);
+  reconsider_polling_ = true;
+}
+
+void MessengerState::adopt() {
+  while (connector_->has_news()) adopt(connector_->take());
+}
+
+void MessengerState::adopt(Joined joined) {
+  const Result<PeerNumber> number = add_peer(joined.peer);
+  if (!number.ok()) return;
+  Peer& peer = peers_[*number];
+  if (!joined.status.ok()) {
+    // Of a connection that only the peer asked for, the peer is told.
+    if (peer.connection != nullptr || !peer.requested) return;
+    peer.status = joined.status;
+    lose_operations(*number);
+    return;
+  }
+  VERBENA_ASSERT(peer.connection == nullptr && connections_[joined.number] == nullptr);
+  connections_[joined.number] = std::make_unique<PeerConnection>();
+  PeerConnection& connection = *connections_[joined.number];
+  connection.number = joined.number;
+  connection.peer = *number;
+  connection.joined = std::move(joined);
+  connection.name = "the peer " + connection.joined.control->peer_name();
+  connect::Endpoint& endpoint = *connection.joined.endpoint;
+
+  const uint32_t inline_bytes =
+      std::min(inline_limit_bytes_, endpoint.queue_pair.max_inline_bytes());
+  const channel::SlotShape shape{room_bytes_, options_.slot_bytes};
+  const uint32_t lkey = endpoint.arena.lkey();
+  connection.sends =
+      channel::SendQueue(endpoint.queue_pair.get(), endpoint.send_completions->get(), send_sizes_);
+  connection.queue =
+      QueueSender(channel::SlotArray::carve(endpoint.arena, shape, options_.queue_credits), lkey,
+                  connection.joined.their_number, inline_bytes);
+  connection.credit_messages = QueueSender(channel::SlotArray::carve(endpoint.arena, shape, 1),
+                                           lkey, connection.joined.their_number, inline_bytes);
+  connection.owed = QueueCredits(options_.queue_credits);
+  connection.waiting = WaitingArrivals(options_.queue_credits);
+  connection.arriving = Sequence(options_.ring_slots + options_.queue_credits);
+  peer.connection = &connection;
+
+  const uint32_t more = std::min(receives_per_connection(), receives_.room());
+  if (more > 0) {
+    receives_.add(endpoint.arena.carve(uint64_t{more} * options_.slot_bytes), options_.slot_bytes,
+                  lkey, more);
+  }
+  polling_.add(connection.number);
+  polling_.hint(connection.number, peer.hint);
+  reconsider_polling_ = true;
+
+  // What came before.
+  std::vector<SharedReceives::Arrival> early = early_;
+  early_.clear();
+  for (const SharedReceives::Arrival& arrival : early) arrived(arrival);
+}
+
+void MessengerState::lose(PeerConnection& connection, Status why) {
+  if (connection.broken) return;
+  connection.broken = true;
+  peers_[connection.peer].status = std::move(why);
+  static_cast<void>(connection.joined.endpoint->queue_pair.to_error());
+  connection.joined.control->hang_up();
+  for (; !connection.waiting.empty(); connection.waiting.pop()) {
+    receives_.give_back(connection.waiting.front().receive);
+  }
+  if (connection.ring_in != PeerConnection::kNoRing) {
+    connection.ring_in_left = true;
+    return_ring_in(connection);
+  }
+  if (!connection.ring_declined) polling_.remove(connection.number);
+  if (connection.ring_out != PeerConnection::kNoRing) {
+    free_rings_out_.push_back(connection.ring_out);
+    connection.ring_out = PeerConnection::kNoRing;
+    connection.ring_out_usable = false;
+  }
+  connection.due_offer = connection.due_leave = connection.due_left = false;
+  while (connection.first_transfer != 0) {
+    const uint32_t number = connection.first_transfer - 1;
+    Transfer& transfer = transfers_[number];
+    connection.first_transfer = transfer.next;
+    if (transfer.reading) {
+      transfer.completion.outcome = MessageOutcome::kPeerLost;
+      transfer.completion.bytes = 0;
+      end_delivery(transfer.operation, transfer.completion);
+    }
+    transfer_regions_.erase(number);
+    transfer_numbers_.give_back(number);
+  }
+  connection.last_transfer = 0;
+  lose_operations(connection.peer);
+}
+
+void MessengerState::lose_operations(PeerNumber peer) {
+  for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
+    Operation& operation = operations_[number];
+    if (operation.peer != peer) continue;
+    if (operation.state == Operation::State::kAwaitsFinish) {
+      complete_operation(number, MessageEvent::kSent, MessageOutcome::kPeerLost);
+    } else if (operation.state == Operation::State::kPosted) {
+      matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
+      operation.state = Operation::State::kReceiving;
+      if (operation.transfers == 0) {
+        complete_operation(number, MessageEvent::kReceived, MessageOutcome::kPeerLost);
+      }
+    }
+  }
+  // Messages whose bytes are still at the peer.
+  for (uint32_t number = 0; number < envelope_numbers_.used_ever(); ++number) {
+    Envelope& envelope = envelopes_[number];
+    if (envelope.peer != peer || envelope.place != Envelope::Place::kRemote || envelope.claimed) {
+      continue;
+    }
+    matching((envelope.flags & kUntagged) != 0).remove_message(number);
+    drop_envelope(number);
+  }
+}
+
+void MessengerState::watch(uint32_t found) {
+  if (!watch_.due(found)) return;
+  if (receives_.error() && error_.ok()) {
+    error_ = connect::explain_failure(receives_.error(), "all peers");
+  }
+  constexpr uint32_t kMostOfOneWatch = 16;
+  uint32_t watched = 0;
+  for (uint32_t i = 0; i < connections_.size() && watched < kMostOfOneWatch; ++i) {
+    next_watched_ = next_watched_ + 1 < connections_.size() ? next_watched_ + 1 : 0;
+    PeerConnection* const connection = connections_[next_watched_].get();
+    if (connection == nullptr || connection->broken) continue;
+    ++watched;
+    connection->sends.reap();
+    if (connection->sends.error()) {
+      lose(*connection, connect::diagnose(connection->sends.error(), {},
+                                          *connection->joined.control, connection->name));
+    } else if (connection->silence.gone(connection->arrivals, [connection] {
+                 return connection->joined.control->peer_closed();
+               })) {
+      lose(*connection, connect::peer_is_gone(connection->name));
+    }
+  }
+}
+
+PostResult MessengerState::refuse(std::string why) {
+  error_ = Status(StatusCode::kInvalidArgument, std::move(why));
+  return PostResult::kFailed;
+}
+
+}  // namespace verbena::message
+
+namespace verbena {
+
+Result<std::unique_ptr<Messenger>> open_messenger(const Device& device,
+                                                  const ProtectionDomain& domain,
+                                                  const JobSecret& secret,
+                                                  const MessengerOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<message::MessengerState> messenger,
+                           message::MessengerState::open(device, domain, secret, options));
+  return std::unique_ptr<Messenger>(std::move(messenger));
+}
+
+}  // namespace verbena

@@ -1,0 +1,623 @@
+// The data path of a messenger's receives: what comes by the two channels, in order, and where it
+// goes.
+#include <algorithm>
+
+#include "src/connect/failure.h"
+#include "src/message/messenger_state.h"
+#include "src/message/pieces.h"
+
+namespace verbena::message {
+
+uint32_t MessengerState::progress() {
+  if (connector_->has_news()) [[unlikely]]
+    adopt();
+  if (half_posted_ != kNone) [[unlikely]]
+    go_on_receiving(half_posted_, next_for(operations_[half_posted_]));
+  uint32_t found = poll_rings();
+  found += poll_queue();
+  if (reconsider_polling_ || polling_.due()) [[unlikely]]
+    manage_polling_set();
+  if (!busy_.empty()) serve_busy();
+  watch(found);
+  return found;
+}
+
+uint32_t MessengerState::poll(std::span<MessageCompletion> completions) {
+  progress();
+  uint32_t taken = 0;
+  while (taken < completions.size() && completion_count_ > 0) {
+    completions[taken++] = completions_[first_completion_];
+    if (++first_completion_ == completions_.size()) first_completion_ = 0;
+    --completion_count_;
+  }
+  return taken;
+}
+
+uint32_t MessengerState::poll_rings() {
+  uint32_t found = 0;
+  uint32_t last = 0;
+  const uint32_t size = polling_.size();
+  for (uint32_t i = 0; i < size && found < kMostOfOnePoll; ++i) {
+    found += take_from(*connections_[polling_.at(i)]);
+    last = i;
+    // Messages may have changed who is in.
+    if (polling_.size() != size) break;
+  }
+  if (found > 0) polling_.end_round(last);
+  return found;
+}
+
+uint32_t MessengerState::poll_queue() {
+  uint32_t found = 0;
+  while (found < kMostOfOnePoll) {
+    const SharedReceives::Arrival arrival = receives_.take();
+    if (arrival.payload == nullptr) break;
+    ++found;
+    arrived(arrival);
+  }
+  if (found == 0) receives_.flush();
+  return found;
+}
+
+void MessengerState::arrived(const SharedReceives::Arrival& arrival) {
+  PeerConnection* const connection =
+      arrival.connection < connections_.size() ? connections_[arrival.connection].get() : nullptr;
+  if (connection == nullptr) {
+    // Of a peer that was quicker than the thread that hands its connection over; else nobody's.
+    if (arrival.connection < connections_.size() && early_.size() < early_.capacity()) {
+      early_.push_back(arrival);
+    } else {
+      receives_.give_back(arrival.receive);
+    }
+    return;
+  }
+  if (connection->broken ||
+      arrival.queue_pair_number != connection->joined.endpoint->queue_pair.number()) {
+    receives_.give_back(arrival.receive);
+    return;
+  }
+  ++connection->arrivals;
+  ParsedMessage message;
+  const char* wrong = nullptr;
+  if (!parse(arrival.payload, arrival.bytes, &message)) {
+    wrong = "its message has no valid header";
+  } else if (message.header.kind == Kind::kCredits) {
+    if (!take_credits(*connection, message.header)) wrong = "it returned more credits than it had";
+    receives_.give_back(arrival.receive);
+  } else if (!connection->owed.take()) {
+    wrong = "it sent a message without a credit";
+  } else if (message.header.kind == Kind::kFinish) {
+    receives_.give_back(arrival.receive);
+    connection->owed.release();
+    if (!finish_operation(*connection, message)) wrong = "it ends an operation that is none";
+    if (!take_credits(*connection, message.header)) wrong = "it returned more credits than it had";
+    if (owes_credits(*connection)) make_busy(*connection);
+  } else if (!connection->waiting.push(arrival)) {
+    wrong = "it sent a message without a credit";
+  } else {
+    take_from(*connection);
+    return;
+  }
+  if (wrong != nullptr) {
+    lose(*connection,
+         connect::explain_failure(channel::ChannelError::peer_violated(wrong), connection->name));
+  }
+}
+
+// Takes messages of both channels, in order, as far as there are any.
+uint32_t MessengerState::take_from(PeerConnection& connection) {
+  uint32_t found = 0;
+  while (!connection.broken && found < kMostOfOnePoll) {
+    Fate fate = connection.waiting.empty() ? Fate::kStalled : take_queued(connection);
+    if (fate == Fate::kStalled && connection.ring_in != PeerConnection::kNoRing) {
+      fate = take_from_ring(connection);
+    }
+    if (fate == Fate::kWrong) {
+      const channel::ChannelError ring_error = connection.ring_in != PeerConnection::kNoRing
+                                                   ? rings_in_[connection.ring_in].error()
+                                                   : channel::ChannelError{};
+      lose(connection,
+           connect::explain_failure(
+               ring_error ? ring_error
+                          : channel::ChannelError::peer_violated(
+                                "its message is not one that follows the one before it"),
+               connection.name));
+      break;
+    }
+    if (fate == Fate::kStalled) break;
+    ++found;
+  }
+  // Those that wait are tried again when something else was done.
+  if (!connection.waiting.empty() || (found > 0 && owes_credits(connection))) {
+    make_busy(connection);
+  }
+  return found;
+}
+
+MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
+  const SharedReceives::Arrival arrival = connection.waiting.front();
+  ParsedMessage message;
+  if (!parse(arrival.payload, arrival.bytes, &message)) return Fate::kWrong;
+  const Sequence::Place place = connection.arriving.place(message.header.sequence);
+  if (place == Sequence::Place::kAhead) return Fate::kStalled;
+  if (place == Sequence::Place::kBroken) return Fate::kWrong;
+  const Fate fate = handle(connection, message, Envelope::Place::kReceive, arrival.receive);
+  if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
+  connection.waiting.pop();
+  if (fate == Fate::kUsed) {
+    receives_.give_back(arrival.receive);
+    connection.owed.release();
+  }
+  return fate;
+}
+
+MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) {
+  RingReceiver& ring = rings_in_[connection.ring_in];
+  const RingReceiver::Arrival arrival = ring.next();
+  if (arrival.payload == nullptr) return ring.error() ? Fate::kWrong : Fate::kStalled;
+  ParsedMessage message;
+  if (!parse(arrival.payload, arrival.bytes, &message)) return Fate::kWrong;
+  const Sequence::Place place = connection.arriving.place(message.header.sequence);
+  if (place == Sequence::Place::kAhead) return Fate::kStalled;
+  if (place == Sequence::Place::kBroken || message.header.kind == Kind::kRingLeft ||
+      message.header.kind == Kind::kCredits || ring.in_use() == options_.ring_slots) {
+    return Fate::kWrong;
+  }
+  const Fate fate = handle(connection, message, Envelope::Place::kRing, arrival.slot);
+  if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
+  ++connection.arrivals;
+  if (!ring.take()) return Fate::kWrong;
+  if (fate == Fate::kUsed) ring.release(arrival.slot);
+  return fate;
+}
+
+bool MessengerState::take_credits(PeerConnection& connection, const MessageHeader& header) {
+  if (header.queue_credits > 0 && !connection.queue.add_credits(header.queue_credits)) return false;
+  // Those of a ring that was left mean nothing any more.
+  return header.ring_credits == 0 || !connection.ring_out_usable ||
+         rings_out_[connection.ring_out].add_credits(header.ring_credits);
+}
+
+MessengerState::Fate MessengerState::handle(PeerConnection& connection,
+                                            const ParsedMessage& message, Envelope::Place place,
+                                            uint32_t where) {
+  Fate fate = Fate::kUsed;
+  switch (message.header.kind) {
+    case Kind::kEager:
+    case Kind::kRendezvous:
+      fate = handle_message(connection, message, place, where);
+      break;
+    case Kind::kRingOffer:
+      fate = handle_ring_offer(connection, message);
+      break;
+    case Kind::kRingLeave:
+      // One that was declined has been left already.
+      if (connection.ring_out_usable) {
+        connection.ring_out_usable = false;
+        connection.due_left = true;
+        make_busy(connection);
+      }
+      break;
+    case Kind::kRingLeft:
+      fate = handle_ring_left(connection);
+      break;
+    case Kind::kFinish:
+    case Kind::kCredits:
+      return Fate::kWrong;  // neither comes in order
+  }
+  if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
+  connection.arriving.advance();
+  if (!take_credits(connection, message.header)) return Fate::kWrong;
+  return fate;
+}
+
+void MessengerState::count_arrival(PeerConnection& connection) {
+  if (!polling_.is_in(connection.number) && polling_.has_place()) reconsider_polling_ = true;
+  polling_.count(connection.number);
+}
+
+MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
+                                                    const ParsedMessage& message,
+                                                    Envelope::Place place, uint32_t where) {
+  const MessageHeader& header = message.header;
+  const bool is_remote = header.kind == Kind::kRendezvous;
+  const bool wants_finish = (header.flags & kWantsFinish) != 0;
+  RemoteMemory remote;
+  if (is_remote) {
+    if (message.bytes != sizeof(remote) || !wants_finish) return Fate::kWrong;
+    copy_bytes(&remote, message.payload, sizeof(remote));
+    if (!is_valid(remote)) return Fate::kWrong;
+  }
+  const uint64_t bytes = is_remote ? remote.bytes : message.bytes;
+  const uint32_t met =
+      matching((header.flags & kUntagged) != 0).find_receive(connection.peer, header.tag);
+  if (met != Matching::kNone) {
+    if ((operations_[met].flags & kMessageMulti) != 0 && !has_completion_room()) {
+      return Fate::kStalled;
+    }
+    if (wants_finish && transfer_numbers_.empty()) return Fate::kStalled;
+    Delivery delivery =
+        begin_delivery(met, connection.peer, header.tag, message.data, header.flags, bytes);
+    if (is_remote) {
+      start_transfer(connection, met, delivery, remote, message.operation);
+    } else {
+      PieceCursor to(delivery.local, delivery.local_count);
+      to.put(message.payload, message.bytes);
+      end_delivery(met, delivery.completion);
+      if (wants_finish) start_finish(connection, message.operation, false);
+    }
+    count_arrival(connection);
+    return Fate::kUsed;
+  }
+
+  if (envelope_numbers_.empty()) return Fate::kStalled;
+  Envelope envelope{};
+  envelope.flags = header.flags;
+  envelope.peer = connection.peer;
+  envelope.connection = connection.number;
+  envelope.tag = header.tag;
+  envelope.data = message.data;
+  envelope.bytes = bytes;
+  envelope.operation = message.operation;
+  Fate fate = Fate::kUsed;
+  if (is_remote) {
+    envelope.place = Envelope::Place::kRemote;
+    envelope.remote = remote;
+  } else if (store_.has_room(bytes)) {
+    envelope.place = Envelope::Place::kStore;
+    envelope.where = store_.put(message.payload, bytes);
+  } else {
+    envelope.place = place;
+    envelope.where = where;
+    envelope.payload = message.payload;
+    fate = Fate::kHeld;
+    ++statistics_.held;
+  }
+  add_unexpected(envelope);
+  count_arrival(connection);
+  return fate;
+}
+
+void MessengerState::add_unexpected(const Envelope& envelope) {
+  const uint32_t number = envelope_numbers_.take();
+  VERBENA_ASSERT(number != NumberPool::kNone);
+  VERBENA_ASSERT(envelopes_[number].place == Envelope::Place::kFree);
+  envelopes_[number] = envelope;
+  matching((envelope.flags & kUntagged) != 0).add_message(number, envelope.peer, envelope.tag);
+  ++statistics_.unexpected;
+}
+
+// False: there is no such operation.
+bool MessengerState::finish_operation(PeerConnection& connection, const ParsedMessage& message) {
+  const auto number = static_cast<uint32_t>(message.header.tag);
+  const auto generation = static_cast<uint32_t>(message.header.tag >> 32);
+  if (number >= operation_numbers_.used_ever()) return false;
+  const Operation& operation = operations_[number];
+  if (operation.state != Operation::State::kAwaitsFinish || operation.generation != generation ||
+      operation.peer != connection.peer) {
+    return false;
+  }
+  const bool failed = (message.header.flags & kFailed) != 0;
+  complete_operation(number, MessageEvent::kSent,
+                     failed ? MessageOutcome::kFailed : MessageOutcome::kOk);
+  return true;
+}
+
+MessengerState::Fate MessengerState::handle_ring_offer(PeerConnection& connection,
+                                                       const ParsedMessage& message) {
+  if (connection.ring_out_usable || connection.due_left || (message.header.flags & kHasData) == 0) {
+    return Fate::kWrong;
+  }
+  if (connection.ring_out == PeerConnection::kNoRing) {
+    if (free_rings_out_.empty()) {
+      connection.due_left = true;  // declined
+      make_busy(connection);
+      return Fate::kUsed;
+    }
+    connection.ring_out = free_rings_out_.back();
+    free_rings_out_.pop_back();
+  }
+  connection.ring_out_end = 0;  // of the same ring, bound anew
+  rings_out_[connection.ring_out].bind(
+      {message.header.tag, static_cast<uint32_t>(message.data)},
+      std::min(inline_limit_bytes_, connection.joined.endpoint->queue_pair.max_inline_bytes()));
+  connection.ring_out_usable = true;
+  return Fate::kUsed;
+}
+
+MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection) {
+  if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left) return Fate::kWrong;
+  connection.ring_in_left = true;
+  if (polling_.is_staying(connection.number)) {
+    // The peer has no ring to send from; it is not asked again.
+    polling_.remove(connection.number);
+    connection.ring_declined = true;
+  }
+  return_ring_in(connection);
+  return Fate::kUsed;
+}
+
+void MessengerState::return_ring_in(PeerConnection& connection) {
+  if (!connection.ring_in_left || rings_in_[connection.ring_in].in_use() > 0) return;
+  free_rings_in_.push_back(connection.ring_in);
+  connection.ring_in = PeerConnection::kNoRing;
+  connection.ring_in_left = false;
+  if (!connection.broken && !connection.ring_declined) polling_.left(connection.number);
+  reconsider_polling_ = true;
+}
+
+void MessengerState::manage_polling_set() {
+  reconsider_polling_ = false;
+  const uint32_t leaving = polling_.next_to_leave();
+  if (leaving != PollingSet::kNone) {
+    connections_[leaving]->due_leave = true;
+    make_busy(*connections_[leaving]);
+  }
+  while (!free_rings_in_.empty()) {
+    const uint32_t joining = polling_.next_to_join();
+    if (joining == PollingSet::kNone) break;
+    PeerConnection& connection = *connections_[joining];
+    VERBENA_ASSERT(connection.ring_in == PeerConnection::kNoRing);
+    connection.ring_in = free_rings_in_.back();
+    free_rings_in_.pop_back();
+    rings_in_[connection.ring_in].begin();
+    connection.due_offer = true;
+    make_busy(connection);
+  }
+  if (polling_.due()) polling_.end_period();
+}
+
+// ---- receives ----
+
+bool MessengerState::check(const ReceiveRequest& request) {
+  if (request.source != kAnyPeer && request.source >= peers_.size()) {
+    refuse("no peer has this number; add_peer() gives it");
+    return false;
+  }
+  if (request.pieces.size() > kMaxPieces ||
+      ((request.flags & kMessageMulti) != 0 && request.pieces.size() != 1)) {
+    refuse("a receive has at most four pieces, and one for several messages has one");
+    return false;
+  }
+  return true;
+}
+
+PostResult MessengerState::receive(const ReceiveRequest& request) {
+  if (!check(request)) return PostResult::kFailed;
+  if (operation_numbers_.empty() || !has_completion_room()) return would_block();
+  if (half_posted_ != kNone) return would_block();
+  const MatchPattern pattern = pattern_of(request);
+  const uint32_t found = matching((request.flags & kMessageUntagged) != 0).find_message(pattern);
+  const bool lost = request.source != kAnyPeer && !peers_[request.source].status.ok();
+  if (found == Matching::kNone && lost) return PostResult::kFailed;
+  if (found != Matching::kNone && transfer_numbers_.empty()) return would_block();
+
+  const uint32_t number =
+      new_operation(request.context, request.flags, request.source, request.pieces);
+  Operation& operation = operations_[number];
+  operation.tag = request.tag;
+  operation.ignore = pattern.ignore;
+  operation.least_bytes = std::max<uint64_t>(request.least_bytes, 1);
+  operation.state = Operation::State::kReceiving;
+  go_on_receiving(number, found);
+  return PostResult::kPosted;
+}
+
+// Gives a receive that is not posted the messages that wait for it, from `found` on, and posts it
+// if there is room for more. If something is used up, that is done later, before anything else.
+void MessengerState::go_on_receiving(uint32_t number, uint32_t found) {
+  Operation& operation = operations_[number];
+  const bool untagged = (operation.flags & kMessageUntagged) != 0;
+  const MatchPattern pattern{operation.peer, operation.tag, operation.ignore};
+  half_posted_ = kNone;
+  for (; found != Matching::kNone; found = matching(untagged).find_message(pattern)) {
+    if (deliver_unexpected(found, number) != PostResult::kPosted) {
+      half_posted_ = number;
+      return;
+    }
+    if (operation.state == Operation::State::kFree || is_used_up(operation)) return;
+  }
+  if (operation.peer != kAnyPeer && !peers_[operation.peer].status.ok()) {
+    if (operation.transfers == 0) {
+      complete_operation(number, MessageEvent::kReceived, MessageOutcome::kPeerLost);
+    }
+    return;
+  }
+  operation.state = Operation::State::kPosted;
+  matching(untagged).post(number, pattern);
+}
+
+MessengerState::Delivery MessengerState::begin_delivery(uint32_t operation, PeerNumber peer,
+                                                        uint64_t tag, uint64_t data,
+                                                        uint8_t header_flags, uint64_t bytes) {
+  Operation& receive = operations_[operation];
+  Delivery delivery;
+  uint64_t room = 0;
+  if ((receive.flags & kMessageMulti) != 0) {
+    room = receive.pieces[0].iov_len - receive.used_bytes;
+    delivery.completion.buffer =
+        static_cast<char*>(receive.pieces[0].iov_base) + receive.used_bytes;
+    delivery.local[0] = {delivery.completion.buffer, room};
+    delivery.local_count = 1;
+    receive.used_bytes += std::min(room, bytes);
+    ++reserved_completions_;
+  } else {
+    for (uint32_t i = 0; i < receive.piece_count; ++i) delivery.local[i] = receive.pieces[i];
+    delivery.local_count = receive.piece_count;
+    room = total_bytes({receive.pieces, receive.piece_count});
+  }
+  ++receive.transfers;
+  if (is_used_up(receive) && receive.state == Operation::State::kPosted) {
+    matching((receive.flags & kMessageUntagged) != 0).remove_receive(operation);
+    receive.state = Operation::State::kReceiving;
+  }
+  MessageCompletion& completion = delivery.completion;
+  completion.context = receive.context;
+  completion.event = MessageEvent::kReceived;
+  completion.peer = peer;
+  completion.tag = tag;
+  completion.data = data;
+  completion.bytes = std::min(room, bytes);
+  completion.lost_bytes = bytes - completion.bytes;
+  if (completion.lost_bytes > 0) completion.outcome = MessageOutcome::kTruncated;
+  if ((header_flags & kHasData) != 0) completion.flags |= kMessageData;
+  if ((header_flags & kUntagged) != 0) completion.flags |= kMessageUntagged;
+  return delivery;
+}
+
+void MessengerState::end_delivery(uint32_t operation, const MessageCompletion& completion) {
+  Operation& receive = operations_[operation];
+  VERBENA_ASSERT(receive.transfers > 0);
+  --receive.transfers;
+  const bool multi = (receive.flags & kMessageMulti) != 0;
+  if (multi) --reserved_completions_;
+  const bool over = receive.state == Operation::State::kReceiving && is_used_up(receive) &&
+                    receive.transfers == 0;
+  MessageCompletion last = completion;
+  if (over && multi) last.flags |= kMessageMulti;
+  const bool silent =
+      !multi && (receive.flags & kMessageSilent) != 0 && completion.outcome == MessageOutcome::kOk;
+  if (over) free_operation(operation);
+  if (!silent) complete(last);
+}
+
+// ---- unexpected messages ----
+
+uint32_t MessengerState::find_unexpected(const ReceiveRequest& request, MessageInfo* info) {
+  if (!check(request)) return kNone;
+  progress();
+  const uint32_t found =
+      matching((request.flags & kMessageUntagged) != 0).find_message(pattern_of(request));
+  if (found == Matching::kNone) return kNone;
+  const Envelope& envelope = envelopes_[found];
+  *info = {.peer = envelope.peer,
+           .tag = envelope.tag,
+           .data = envelope.data,
+           .bytes = envelope.bytes,
+           .flags = (envelope.flags & kHasData) != 0 ? unsigned{kMessageData} : 0u,
+           .claim = found};
+  return found;
+}
+
+bool MessengerState::peek(const ReceiveRequest& request, MessageInfo* info) {
+  return find_unexpected(request, info) != kNone;
+}
+
+bool MessengerState::claim(const ReceiveRequest& request, MessageInfo* info) {
+  const uint32_t found = find_unexpected(request, info);
+  if (found == kNone) return false;
+  Envelope& envelope = envelopes_[found];
+  matching((envelope.flags & kUntagged) != 0).remove_message(found);
+  envelope.claimed = true;
+  return true;
+}
+
+PostResult MessengerState::receive_claimed(uint32_t claim, const ReceiveRequest& request) {
+  VERBENA_ASSERT(claim < envelope_numbers_.used_ever() && envelopes_[claim].claimed);
+  if (!check(request)) return PostResult::kFailed;
+  if (operation_numbers_.empty() || !has_completion_room() || transfer_numbers_.empty()) {
+    return would_block();
+  }
+  const uint32_t number = new_operation(request.context, request.flags & ~unsigned{kMessageMulti},
+                                        envelopes_[claim].peer, request.pieces);
+  operations_[number].state = Operation::State::kReceiving;
+  return deliver_unexpected(claim, number);
+}
+
+void MessengerState::discard_claimed(uint32_t claim) {
+  VERBENA_ASSERT(claim < envelope_numbers_.used_ever() && envelopes_[claim].claimed);
+  const Envelope& envelope = envelopes_[claim];
+  if (envelope.place == Envelope::Place::kSelf) {
+    complete_operation(envelope.where, MessageEvent::kSent, MessageOutcome::kOk);
+  } else if ((envelope.flags & kWantsFinish) != 0 && !connections_[envelope.connection]->broken) {
+    start_finish(*connections_[envelope.connection], envelope.operation, false);
+  }
+  drop_envelope(claim);
+}
+
+// A message that waits and a receive that is not posted. kWouldBlock: nothing happened.
+PostResult MessengerState::deliver_unexpected(uint32_t number, uint32_t operation) {
+  const Envelope envelope = envelopes_[number];
+  const bool wants_finish = (envelope.flags & kWantsFinish) != 0;
+  if ((wants_finish && transfer_numbers_.empty()) ||
+      ((operations_[operation].flags & kMessageMulti) != 0 && !has_completion_room())) {
+    return PostResult::kWouldBlock;
+  }
+  PeerConnection* const connection =
+      envelope.connection == kNone ? nullptr : connections_[envelope.connection].get();
+  Delivery delivery = begin_delivery(operation, envelope.peer, envelope.tag, envelope.data,
+                                     envelope.flags, envelope.bytes);
+  PieceCursor to(delivery.local, delivery.local_count);
+  switch (envelope.place) {
+    case Envelope::Place::kStore:
+      store_.get(envelope.where, envelope.bytes, to);
+      break;
+    case Envelope::Place::kRing:
+    case Envelope::Place::kReceive:
+      to.put(envelope.payload, envelope.bytes);
+      break;
+    case Envelope::Place::kSelf: {
+      const Operation& send = operations_[envelope.where];
+      for (uint32_t i = 0; i < send.piece_count; ++i) {
+        to.put(static_cast<const char*>(send.pieces[i].iov_base), send.pieces[i].iov_len);
+      }
+      complete_operation(envelope.where, MessageEvent::kSent, MessageOutcome::kOk);
+      break;
+    }
+    case Envelope::Place::kRemote:
+    case Envelope::Place::kFree:
+      break;
+  }
+  if (!envelope.claimed) matching((envelope.flags & kUntagged) != 0).remove_message(number);
+  drop_envelope(number);
+  if (envelope.place != Envelope::Place::kRemote) {
+    end_delivery(operation, delivery.completion);
+    if (wants_finish && !connection->broken) start_finish(*connection, envelope.operation, false);
+  } else if (connection->broken) {
+    delivery.completion.outcome = MessageOutcome::kPeerLost;
+    delivery.completion.bytes = 0;
+    end_delivery(operation, delivery.completion);
+  } else {
+    start_transfer(*connection, operation, delivery, envelope.remote, envelope.operation);
+  }
+  return PostResult::kPosted;
+}
+
+void MessengerState::drop_envelope(uint32_t number) {
+  Envelope& envelope = envelopes_[number];
+  PeerConnection* const connection =
+      envelope.connection == kNone ? nullptr : connections_[envelope.connection].get();
+  if (envelope.place == Envelope::Place::kStore) {
+    store_.free(envelope.where);
+  } else if (envelope.place == Envelope::Place::kRing) {
+    release_slot(*connection, envelope.where);
+  } else if (envelope.place == Envelope::Place::kReceive) {
+    receives_.give_back(envelope.where);
+    connection->owed.release();
+    if (!connection->broken) make_busy(*connection);
+  }
+  envelope.place = Envelope::Place::kFree;
+  envelope.claimed = false;
+  envelope_numbers_.give_back(number);
+}
+
+void MessengerState::release_slot(PeerConnection& connection, uint32_t slot) {
+  rings_in_[connection.ring_in].release(slot);
+  return_ring_in(connection);
+  if (!connection.broken) make_busy(connection);
+}
+
+bool MessengerState::cancel(const void* context) {
+  for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
+    Operation& operation = operations_[number];
+    if (operation.state != Operation::State::kPosted || operation.context != context) continue;
+    // What it has been given so far it keeps.
+    if (operation.transfers > 0) return false;
+    matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
+    complete_operation(number, MessageEvent::kReceived, MessageOutcome::kCancelled);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace verbena::message

@@ -1,0 +1,370 @@
+// The data path of a messenger's sends, and of what it tells its peers.
+#include <algorithm>
+
+#include "src/connect/failure.h"
+#include "src/message/messenger_state.h"
+#include "src/message/pieces.h"
+
+namespace verbena::message {
+namespace {
+
+constexpr uint32_t kMostCredits = 255;  // of one header
+
+uint8_t header_flags(uint32_t flags) {
+  uint8_t header = 0;
+  if ((flags & kMessageData) != 0) header |= kHasData;
+  if ((flags & kMessageUntagged) != 0) header |= kUntagged;
+  return header;
+}
+
+}  // namespace
+
+void MessengerState::complete(const MessageCompletion& completion) {
+  VERBENA_ASSERT(completion_count_ < completions_.size());
+  uint32_t place = first_completion_ + completion_count_++;
+  if (place >= completions_.size()) place -= static_cast<uint32_t>(completions_.size());
+  completions_[place] = completion;
+}
+
+uint32_t MessengerState::new_operation(void* context, uint32_t flags, PeerNumber peer,
+                                       std::span<const iovec> pieces) {
+  const uint32_t number = operation_numbers_.take();
+  VERBENA_ASSERT(number != NumberPool::kNone);
+  Operation& operation = operations_[number];
+  VERBENA_ASSERT(operation.state == Operation::State::kFree);
+  ++operation.generation;
+  operation.flags = flags;
+  operation.peer = peer;
+  operation.context = context;
+  operation.piece_count = static_cast<uint32_t>(pieces.size());
+  for (uint32_t i = 0; i < pieces.size(); ++i) operation.pieces[i] = pieces[i];
+  operation.transfers = 0;
+  operation.used_bytes = 0;
+  return number;
+}
+
+void MessengerState::free_operation(uint32_t number) {
+  VERBENA_ASSERT(operations_[number].state != Operation::State::kFree);
+  operations_[number].state = Operation::State::kFree;
+  operation_numbers_.give_back(number);
+}
+
+MessageCompletion MessengerState::completion_of(const Operation& operation, MessageEvent event,
+                                                MessageOutcome outcome) {
+  MessageCompletion completion;
+  completion.context = operation.context;
+  completion.event = event;
+  completion.outcome = outcome;
+  completion.flags = operation.flags & (kMessageUntagged | kMessageMulti);
+  completion.peer = operation.peer;
+  completion.tag = operation.tag;
+  return completion;
+}
+
+void MessengerState::complete_operation(uint32_t number, MessageEvent event,
+                                        MessageOutcome outcome) {
+  const Operation& operation = operations_[number];
+  const MessageCompletion completion = completion_of(operation, event, outcome);
+  const bool silent = (operation.flags & kMessageSilent) != 0 && outcome == MessageOutcome::kOk;
+  if (event == MessageEvent::kSent && !send_regions_.empty()) send_regions_.erase(number);
+  free_operation(number);
+  if (!silent) complete(completion);
+}
+
+MessengerState::Room MessengerState::room_for_message(PeerConnection& connection, uint32_t reserved,
+                                                      bool by_ring) {
+  if (!connection.sends.has_room()) return {};
+  if (by_ring && connection.ring_out_usable) {
+    RingSender& ring = rings_out_[connection.ring_out];
+    if (ring.credits() > 0) [[likely]]
+      return {ring.payload(), true};
+  }
+  if (connection.queue.credits() > reserved) return {connection.queue.payload(), false};
+  return {};
+}
+
+MessageHeader MessengerState::next_header(PeerConnection& connection, Kind kind, uint8_t flags,
+                                          uint64_t tag) {
+  MessageHeader header;
+  header.sequence = connection.next_sequence;
+  header.kind = kind;
+  header.flags = flags;
+  header.tag = tag;
+  header.queue_credits = static_cast<uint8_t>(connection.owed.take_credits(kMostCredits));
+  if (connection.ring_in != PeerConnection::kNoRing && !connection.ring_in_left) {
+    header.ring_credits =
+        static_cast<uint8_t>(rings_in_[connection.ring_in].take_credits(kMostCredits));
+  }
+  return header;
+}
+
+void MessengerState::post(PeerConnection& connection, const Room& room, const char* end,
+                          bool in_order, bool signaled) {
+  const auto bytes = static_cast<uint32_t>(end - room.to);
+  VERBENA_DEBUG_ASSERT(bytes <= room_bytes_);
+  ibv_send_wr& request =
+      room.ring ? rings_out_[connection.ring_out].seal(bytes) : connection.queue.seal(bytes);
+  ++(room.ring ? statistics_.ring_messages : statistics_.queue_messages);
+  if (in_order) ++connection.next_sequence;
+  const bool posted =
+      signaled ? connection.sends.push_signaled(request) : connection.sends.push(request);
+  if (!posted) [[unlikely]]
+    make_busy(connection);  // where the error is found
+}
+
+bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t flags,
+                                  uint64_t tag, uint64_t data) {
+  // Neither comes by the ring: the one must not wait for messages there, which may wait for memory,
+  // and the other is behind all of them.
+  const bool in_order = kind != Kind::kFinish;
+  const bool by_ring = in_order && kind != Kind::kRingLeft;
+  const Room room = room_for_message(connection, 0, by_ring);
+  if (room.to == nullptr) return false;
+  const MessageHeader header = next_header(connection, kind, flags, tag);
+  post(connection, room, put_header(room.to, header, data, 0), in_order,
+       /*signaled=*/kind == Kind::kRingLeft);
+  return true;
+}
+
+void MessengerState::post_credits(PeerConnection& connection) {
+  if (connection.credit_messages.credits() == 0) {
+    if (connection.sends.retired() < connection.credit_message_end) connection.sends.reap();
+    if (connection.sends.retired() < connection.credit_message_end) return;
+    connection.credit_messages.add_credits(1);
+  }
+  if (!connection.sends.has_room()) return;
+  char* const to = connection.credit_messages.payload();
+  const MessageHeader header = next_header(connection, Kind::kCredits, 0, 0);
+  const char* const end = put_header(to, header, 0, 0);
+  ++statistics_.credit_messages;
+  connection.sends.push_signaled(connection.credit_messages.seal(static_cast<uint32_t>(end - to)));
+  connection.credit_message_end = connection.sends.posted();
+}
+
+// Whether credits wait that the peer may need before anything else goes its way.
+bool MessengerState::owes_credits(const PeerConnection& connection) const {
+  const uint32_t queued = connection.owed.credits();
+  if (2 * queued >= options_.queue_credits) return true;
+  // All others are in use: what is left to the peer may be less than it needs to go on.
+  if (queued > 0 &&
+      options_.queue_credits - connection.owed.in_use() - queued <= kReservedCredits) {
+    return true;
+  }
+  if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left) return false;
+  return 2 * rings_in_[connection.ring_in].credits() >= options_.ring_slots;
+}
+
+PostResult MessengerState::send(const SendRequest& request) {
+  if (request.peer >= peers_.size()) return refuse("no peer has this number; add_peer() gives it");
+  if (request.pieces.size() > kMaxPieces) return refuse("a message has more than four pieces");
+  const uint64_t bytes = total_bytes(request.pieces);
+  Peer& peer = peers_[request.peer];
+  if (request.peer == self_) return send_to_self(request, bytes);
+  if (!peer.status.ok()) return PostResult::kFailed;
+  if (peer.connection == nullptr) {
+    if (!peer.requested) {
+      peer.requested = true;
+      connector_->request(peer.address);
+    }
+    return would_block();
+  }
+  return bytes <= eager_limit_bytes() ? send_eager(*peer.connection, request, bytes)
+                                      : send_rendezvous(*peer.connection, request, bytes);
+}
+
+PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequest& request,
+                                      uint64_t bytes) {
+  const bool confirmed = (request.flags & kMessageDelivered) != 0;
+  if (!has_completion_room() || (confirmed && operation_numbers_.empty())) return would_block();
+  const Room room = room_for_message(connection, kReservedCredits);
+  if (room.to == nullptr) {
+    // What is on its way back may be waiting for completions here.
+    if (connection.sends.error()) make_busy(connection);
+    return would_block();
+  }
+  uint8_t flags = header_flags(request.flags);
+  uint64_t operation_on_wire = 0;
+  if (confirmed) {
+    const uint32_t number = new_operation(request.context, request.flags, request.peer, {});
+    Operation& operation = operations_[number];
+    operation.state = Operation::State::kAwaitsFinish;
+    operation.tag = request.tag;
+    operation_on_wire = uint64_t{operation.generation} << 32 | number;
+    flags |= kWantsFinish;
+  }
+  const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
+  char* to = put_header(room.to, header, request.data, operation_on_wire);
+  for (const iovec& piece : request.pieces) {
+    if (piece.iov_len == 0) continue;
+    copy_bytes(to, piece.iov_base, piece.iov_len);
+    to += piece.iov_len;
+  }
+  VERBENA_DEBUG_ASSERT(to - room.to <= static_cast<int64_t>(kMaxHeaderBytes + bytes));
+  static_cast<void>(bytes);
+  post(connection, room, to);
+  if (!confirmed && (request.flags & kMessageSilent) == 0) {
+    MessageCompletion completion;
+    completion.context = request.context;
+    completion.flags = request.flags & kMessageUntagged;
+    completion.peer = request.peer;
+    completion.tag = request.tag;
+    complete(completion);
+  }
+  return PostResult::kPosted;
+}
+
+PostResult MessengerState::send_rendezvous(PeerConnection& connection, const SendRequest& request,
+                                           uint64_t bytes) {
+  if (operation_numbers_.empty() || !has_completion_room()) return would_block();
+  const Room room = room_for_message(connection, kReservedCredits);
+  if (room.to == nullptr) return would_block();
+
+  RemoteMemory memory;
+  uint32_t lkeys[kMaxPieces] = {};
+  uint32_t rkeys[kMaxPieces] = {};
+  std::vector<MemoryRegion> regions;
+  if (!register_pieces(request.pieces.data(), static_cast<uint32_t>(request.pieces.size()),
+                       IBV_ACCESS_REMOTE_READ, lkeys, rkeys, &regions)) {
+    return PostResult::kFailed;
+  }
+  memory.bytes = bytes;
+  memory.count = request.pieces.size();
+  for (uint32_t i = 0; i < request.pieces.size(); ++i) {
+    memory.pieces[i] = {.address = reinterpret_cast<uint64_t>(request.pieces[i].iov_base),
+                        .bytes = request.pieces[i].iov_len,
+                        .rkey = rkeys[i]};
+  }
+  const uint32_t number =
+      new_operation(request.context, request.flags, request.peer, request.pieces);
+  Operation& operation = operations_[number];
+  operation.state = Operation::State::kAwaitsFinish;
+  operation.tag = request.tag;
+  send_regions_[number] = std::move(regions);
+
+  const auto flags = static_cast<uint8_t>(header_flags(request.flags) | kWantsFinish);
+  const MessageHeader header = next_header(connection, Kind::kRendezvous, flags, request.tag);
+  char* const to =
+      put_header(room.to, header, request.data, uint64_t{operation.generation} << 32 | number);
+  copy_bytes(to, &memory, sizeof(memory));
+  post(connection, room, to + sizeof(memory));
+  ++statistics_.rendezvous;
+  return PostResult::kPosted;
+}
+
+// No channel: the message meets a receive, or its bytes wait in the store or where they are.
+PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t bytes) {
+  if (operation_numbers_.empty() || !has_completion_room()) return would_block();
+  const bool untagged = (request.flags & kMessageUntagged) != 0;
+  const uint8_t flags = header_flags(request.flags);
+  const uint32_t met = matching(untagged).find_receive(self_, request.tag);
+  if (met != Matching::kNone) {
+    // One for the send, one for a message of a receive for several.
+    ++reserved_completions_;
+    const bool room = has_completion_room();
+    --reserved_completions_;
+    if (!room) return would_block();
+    Delivery delivery = begin_delivery(met, self_, request.tag, request.data, flags, bytes);
+    PieceCursor to(delivery.local, delivery.local_count);
+    for (const iovec& piece : request.pieces) {
+      to.put(static_cast<const char*>(piece.iov_base), piece.iov_len);
+    }
+    end_delivery(met, delivery.completion);
+  } else {
+    if (envelope_numbers_.empty()) return would_block();
+    const bool waits = (request.flags & kMessageDelivered) != 0 || bytes > eager_limit_bytes() ||
+                       request.pieces.size() > 1 || !store_.has_room(bytes);
+    Envelope envelope{};
+    envelope.flags = flags;
+    envelope.peer = self_;
+    envelope.connection = kNone;
+    envelope.tag = request.tag;
+    envelope.data = request.data;
+    envelope.bytes = bytes;
+    if (waits) {
+      const uint32_t number =
+          new_operation(request.context, request.flags, request.peer, request.pieces);
+      operations_[number].state = Operation::State::kAwaitsReceive;
+      operations_[number].tag = request.tag;
+      envelope.place = Envelope::Place::kSelf;
+      envelope.where = number;
+      add_unexpected(envelope);
+      return PostResult::kPosted;
+    }
+    envelope.place = Envelope::Place::kStore;
+    envelope.where = bytes > 0
+                         ? store_.put(static_cast<const char*>(request.pieces[0].iov_base), bytes)
+                         : UnexpectedStore::kNone;
+    add_unexpected(envelope);
+  }
+  if ((request.flags & kMessageSilent) == 0) {
+    MessageCompletion completion;
+    completion.context = request.context;
+    completion.flags = request.flags & kMessageUntagged;
+    completion.peer = self_;
+    completion.tag = request.tag;
+    complete(completion);
+  }
+  return PostResult::kPosted;
+}
+
+void MessengerState::serve_busy() {
+  for (size_t i = 0; i < busy_.size();) {
+    PeerConnection& connection = *busy_[i];
+    if (serve(connection)) {
+      ++i;
+      continue;
+    }
+    connection.busy = false;
+    busy_[i] = busy_.back();
+    busy_.pop_back();
+  }
+}
+
+// True: something is left to do.
+bool MessengerState::serve(PeerConnection& connection) {
+  if (!connection.waiting.empty()) take_from(connection);
+  if (connection.broken) return false;
+  if (connection.first_transfer != 0 || connection.ring_out_end != 0) connection.sends.reap();
+  if (connection.sends.error()) {
+    lose(connection, connect::diagnose(connection.sends.error(), {}, *connection.joined.control,
+                                       connection.name));
+    return false;
+  }
+  if (connection.due_offer) {
+    const RingReceiver& ring = rings_in_[connection.ring_in];
+    connection.due_offer =
+        !post_control(connection, Kind::kRingOffer, kHasData,
+                      reinterpret_cast<uint64_t>(ring.slots().base), ring_in_memory_->rkey());
+  }
+  if (connection.due_leave && !connection.due_offer) {
+    connection.due_leave = !post_control(connection, Kind::kRingLeave, 0, 0);
+  }
+  if (connection.due_left && post_control(connection, Kind::kRingLeft, 0, 0)) {
+    connection.due_left = false;
+    if (connection.ring_out != PeerConnection::kNoRing) {
+      connection.ring_out_end = connection.sends.posted();
+    }
+  }
+  if (connection.ring_out_end != 0 && connection.sends.retired() >= connection.ring_out_end) {
+    connection.ring_out_end = 0;
+    free_rings_out_.push_back(connection.ring_out);
+    connection.ring_out = PeerConnection::kNoRing;
+  }
+  uint32_t previous = 0;
+  for (uint32_t at = connection.first_transfer; at != 0;) {
+    const uint32_t next = transfers_[at - 1].next;
+    if (serve_transfer(connection, at - 1)) {
+      (previous != 0 ? transfers_[previous - 1].next : connection.first_transfer) = next;
+      if (next == 0) connection.last_transfer = previous;
+    } else {
+      previous = at;
+    }
+    at = next;
+  }
+  if (owes_credits(connection)) post_credits(connection);
+  return connection.due_offer || connection.due_leave || connection.due_left ||
+         connection.ring_out_end != 0 || connection.first_transfer != 0 ||
+         !connection.waiting.empty() || owes_credits(connection);
+}
+
+}  // namespace verbena::message

@@ -1,0 +1,321 @@
+// The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
+// messenger_send_datapath.cc, messenger_receive_datapath.cc, and rendezvous_datapath.cc for long
+// messages.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "src/connect/peer_watch.h"
+#include "src/memory/arena.h"
+#include "src/message/connector.h"
+#include "src/message/matching.h"
+#include "src/message/message_header.h"
+#include "src/message/number_pool.h"
+#include "src/message/peer_connection.h"
+#include "src/message/polling_set.h"
+#include "src/message/queue_channel.h"
+#include "src/message/ring_channel.h"
+#include "src/message/unexpected_store.h"
+#include "src/message/zeroed_array.h"
+#include "verbena/message.h"
+
+namespace verbena::message {
+
+// Whether the options are in their ranges.
+Status check(const MessengerOptions& options);
+
+class MessengerState final : public Messenger {
+ public:
+  static Result<std::unique_ptr<MessengerState>> open(const Device& device,
+                                                      const ProtectionDomain& domain,
+                                                      const JobSecret& secret,
+                                                      const MessengerOptions& options);
+  ~MessengerState() override;
+
+  MessengerAddress address() const override { return connector_->address(); }
+  const MessengerOptions& options() const override { return options_; }
+  uint64_t eager_limit_bytes() const override { return room_bytes_ - kMaxHeaderBytes; }
+
+  Result<PeerNumber> add_peer(const MessengerAddress& address) override;
+  MessengerAddress address_of(PeerNumber peer) const override { return peers_[peer].address; }
+  const Status& peer_status(PeerNumber peer) const override { return peers_[peer].status; }
+  void hint(PeerNumber peer, uint32_t weight) override;
+
+  PostResult send(const SendRequest& request) override;
+  PostResult receive(const ReceiveRequest& request) override;
+  bool peek(const ReceiveRequest& request, MessageInfo* info) override;
+  bool claim(const ReceiveRequest& request, MessageInfo* info) override;
+  PostResult receive_claimed(uint32_t claim, const ReceiveRequest& request) override;
+  void discard_claimed(uint32_t claim) override;
+  bool cancel(const void* context) override;
+
+  uint32_t progress() override;
+  uint32_t poll(std::span<MessageCompletion> completions) override;
+
+  const Status& error() const override { return error_; }
+  const MessengerStatistics& statistics() const override { return statistics_; }
+
+ private:
+  static constexpr uint32_t kNone = ~0u;
+  // Credits of the SEND/RECV channel that only messages may take which their receiver frees at
+  // once: so those get through whatever else is stuck.
+  static constexpr uint32_t kReservedCredits = 2;
+  // Receives for messages that take no credit: each returns half of a channel's at least, or comes
+  // after a reserved one.
+  static constexpr uint32_t kSpareReceives = 6;
+  static constexpr uint32_t kMaxTransfers = 1024;
+  static constexpr uint32_t kTransferReadBytes = 1u << 30;
+  // READs in the send queue beside messages.
+  static constexpr uint32_t kReadRoom = 32;
+  static constexpr uint32_t kMostOfOnePoll = 16;
+
+  struct Peer {
+    MessengerAddress address;
+    Status status;
+    PeerConnection* connection = nullptr;
+    bool requested = false;
+    uint32_t hint = 0;
+  };
+
+  // A send or a receive that has not completed.
+  struct Operation {
+    enum class State : uint8_t {
+      kFree,
+      kPosted,         // a receive that waits for a message
+      kReceiving,      // one that has its message, or is used up, and transfers are not over
+      kAwaitsFinish,   // a send
+      kAwaitsReceive,  // a send to the own address
+    };
+    State state;
+    uint32_t flags;
+    uint32_t generation;  // how often its number was used: a peer may name an old one
+    PeerNumber peer;      // of a send; of a receive the source, or kAnyPeer
+    uint64_t tag;
+    uint64_t ignore;  // of a receive
+    void* context;
+    iovec pieces[kMaxPieces];
+    uint32_t piece_count;
+    uint32_t transfers;    // that are not over
+    uint64_t least_bytes;  // kMessageMulti
+    uint64_t used_bytes;
+  };
+
+  // An unexpected message.
+  struct Envelope {
+    enum class Place : uint8_t { kFree, kStore, kRing, kReceive, kRemote, kSelf };
+    Place place;
+    bool claimed;
+    uint8_t flags;  // HeaderFlags
+    PeerNumber peer;
+    uint32_t where;       // first block; ring slot; receive; operation
+    uint32_t connection;  // where it came from; kNone: the own address
+    const char* payload;
+    uint64_t tag;
+    uint64_t data;
+    uint64_t bytes;
+    uint64_t operation;  // of the sender, with kWantsFinish
+    RemoteMemory remote;
+  };
+
+  // A long message on its way, and what is to be told to its sender in the end.
+  struct Transfer {
+    uint32_t next;  // of the connection, plus 1
+    uint32_t operation;
+    bool reading;  // else only the finish is due
+    bool failed;
+    iovec local[kMaxPieces];
+    uint32_t local_count;
+    uint32_t local_keys[kMaxPieces];
+    RemoteMemory remote;
+    uint64_t to_move;
+    uint64_t posted;
+    uint64_t end;  // in the send queue, once all is posted
+    uint64_t sender_operation;
+    MessageCompletion completion;
+  };
+
+  // What a receive and a message make together.
+  struct Delivery {
+    iovec local[kMaxPieces];
+    uint32_t local_count = 0;
+    MessageCompletion completion;
+  };
+
+  // What became of a message.
+  enum class Fate : uint8_t {
+    kStalled,  // nothing: something is used up; it is tried again
+    kUsed,
+    kHeld,  // it stays in its slot or receive for now
+    kWrong,
+  };
+
+  MessengerState(const Device& device, const ProtectionDomain& domain,
+                 const MessengerOptions& options);
+  Status prepare(const JobSecret& secret);
+  void adopt();
+  void adopt(Joined joined);
+  void lose(PeerConnection& connection, Status why);
+  void lose_operations(PeerNumber peer);
+  void watch(uint32_t found);
+  uint32_t receives_per_connection() const { return options_.queue_credits + kSpareReceives; }
+  PostResult refuse(std::string why);
+
+  Matching& matching(bool untagged) { return untagged ? untagged_ : tagged_; }
+  static MatchPattern pattern_of(const ReceiveRequest& request) {
+    if ((request.flags & kMessageUntagged) != 0) return {request.source, 0, ~uint64_t{0}};
+    return {request.source, request.tag, request.ignore};
+  }
+
+  // --- completions ---
+  bool has_completion_room() const {
+    return completion_count_ + operation_numbers_.in_use() + reserved_completions_ <
+           completions_.size();
+  }
+  void complete(const MessageCompletion& completion);
+  uint32_t new_operation(void* context, uint32_t flags, PeerNumber peer,
+                         std::span<const iovec> pieces);
+  void free_operation(uint32_t number);
+  static MessageCompletion completion_of(const Operation& operation, MessageEvent event,
+                                         MessageOutcome outcome);
+  void complete_operation(uint32_t number, MessageEvent event, MessageOutcome outcome);
+
+  // --- sending ---
+  struct Room {
+    char* to = nullptr;  // null: there is none
+    bool ring = false;
+  };
+  Room room_for_message(PeerConnection& connection, uint32_t reserved, bool by_ring = true);
+  MessageHeader next_header(PeerConnection& connection, Kind kind, uint8_t flags, uint64_t tag);
+  void post(PeerConnection& connection, const Room& room, const char* end, bool in_order = true,
+            bool signaled = false);
+  bool post_control(PeerConnection& connection, Kind kind, uint8_t flags, uint64_t tag,
+                    uint64_t data = 0);
+  void post_credits(PeerConnection& connection);
+  bool owes_credits(const PeerConnection& connection) const;
+  PostResult send_eager(PeerConnection& connection, const SendRequest& request, uint64_t bytes);
+  PostResult send_rendezvous(PeerConnection& connection, const SendRequest& request,
+                             uint64_t bytes);
+  PostResult send_to_self(const SendRequest& request, uint64_t bytes);
+  PostResult would_block() {
+    ++statistics_.would_block;
+    return PostResult::kWouldBlock;
+  }
+  void make_busy(PeerConnection& connection) {
+    if (connection.busy) return;
+    connection.busy = true;
+    busy_.push_back(&connection);
+  }
+  void serve_busy();
+  bool serve(PeerConnection& connection);
+
+  // --- receiving ---
+  uint32_t poll_rings();
+  uint32_t poll_queue();
+  void arrived(const SharedReceives::Arrival& arrival);
+  uint32_t take_from(PeerConnection& connection);
+  Fate take_queued(PeerConnection& connection);
+  Fate take_from_ring(PeerConnection& connection);
+  Fate handle(PeerConnection& connection, const ParsedMessage& message, Envelope::Place place,
+              uint32_t where);
+  Fate handle_message(PeerConnection& connection, const ParsedMessage& message,
+                      Envelope::Place place, uint32_t where);
+  bool finish_operation(PeerConnection& connection, const ParsedMessage& message);
+  Fate handle_ring_offer(PeerConnection& connection, const ParsedMessage& message);
+  Fate handle_ring_left(PeerConnection& connection);
+  bool take_credits(PeerConnection& connection, const MessageHeader& header);
+  void release_slot(PeerConnection& connection, uint32_t slot);
+  void return_ring_in(PeerConnection& connection);
+  void count_arrival(PeerConnection& connection);
+  void manage_polling_set();
+
+  Delivery begin_delivery(uint32_t operation, PeerNumber peer, uint64_t tag, uint64_t data,
+                          uint8_t header_flags, uint64_t bytes);
+  void end_delivery(uint32_t operation, const MessageCompletion& completion);
+  void add_unexpected(const Envelope& envelope);
+  static bool is_used_up(const Operation& receive) {
+    return (receive.flags & kMessageMulti) == 0 ||
+           receive.used_bytes + receive.least_bytes > receive.pieces[0].iov_len;
+  }
+  uint32_t next_for(const Operation& receive) {
+    return matching((receive.flags & kMessageUntagged) != 0)
+        .find_message({receive.peer, receive.tag, receive.ignore});
+  }
+  void go_on_receiving(uint32_t number, uint32_t found);
+  PostResult deliver_unexpected(uint32_t envelope, uint32_t operation);
+  void drop_envelope(uint32_t number);
+  uint32_t find_unexpected(const ReceiveRequest& request, MessageInfo* info);
+  bool check(const ReceiveRequest& request);
+
+  // --- long messages ---
+  bool register_pieces(const iovec* pieces, uint32_t count, unsigned access, uint32_t* lkeys,
+                       uint32_t* rkeys, std::vector<MemoryRegion>* regions);
+  static bool is_valid(const RemoteMemory& remote);
+  void start_transfer(PeerConnection& connection, uint32_t operation, const Delivery& delivery,
+                      const RemoteMemory& remote, uint64_t sender_operation);
+  void start_finish(PeerConnection& connection, uint64_t sender_operation, bool failed);
+  void append_transfer(PeerConnection& connection, uint32_t number);
+  bool post_reads(PeerConnection& connection, Transfer& transfer);
+  // True: it is over, and its number free.
+  bool serve_transfer(PeerConnection& connection, uint32_t number);
+
+  const Device* device_;
+  const ProtectionDomain* domain_;
+  const MessengerOptions options_;
+  uint32_t room_bytes_ = 0;  // of a message with its header
+  uint32_t inline_limit_bytes_ = 0;
+  channel::SendQueueSizes send_sizes_;
+
+  Matching tagged_;
+  Matching untagged_;
+  NumberPool operation_numbers_;
+  ZeroedArray<Operation> operations_;
+  NumberPool envelope_numbers_;
+  ZeroedArray<Envelope> envelopes_;
+  UnexpectedStore store_;
+  NumberPool transfer_numbers_;
+  ZeroedArray<Transfer> transfers_;
+  // Memory that was registered for one operation or transfer.
+  std::unordered_map<uint32_t, std::vector<MemoryRegion>> send_regions_;
+  std::unordered_map<uint32_t, std::vector<MemoryRegion>> transfer_regions_;
+  ZeroedArray<MessageCompletion> completions_;
+  uint32_t first_completion_ = 0;
+  uint32_t completion_count_ = 0;
+  uint32_t reserved_completions_ = 0;  // for messages of receives for several
+  // A receive for several that messages wait for, and something was used up.
+  uint32_t half_posted_ = kNone;
+
+  std::deque<Peer> peers_;
+  std::map<MessengerAddress, PeerNumber> numbers_;
+  PeerNumber self_ = 0;
+
+  PollingSet polling_;
+  bool reconsider_polling_ = false;
+  std::vector<PeerConnection*> busy_;
+  connect::PeerWatch watch_;
+  uint32_t next_watched_ = 0;
+  // SENDs of peers whose connection is about to be handed over.
+  std::vector<SharedReceives::Arrival> early_;
+  Status error_;
+  MessengerStatistics statistics_;
+
+  std::optional<RegisteredArena> first_receives_;
+  std::optional<RegisteredArena> ring_in_memory_;
+  std::optional<RegisteredArena> ring_out_memory_;
+  std::vector<RingReceiver> rings_in_;
+  std::vector<RingSender> rings_out_;
+  std::vector<uint32_t> free_rings_in_;
+  std::vector<uint32_t> free_rings_out_;
+  std::optional<CompletionQueue> arrivals_queue_;
+  std::optional<SharedReceiveQueue> receive_queue_;
+  SharedReceives receives_;
+  std::vector<std::unique_ptr<PeerConnection>> connections_;  // before what they use
+  std::unique_ptr<Connector> connector_;                      // goes first
+};
+
+}  // namespace verbena::message

@@ -1,0 +1,515 @@
+// Messengers of one process, over soft0.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/message/messengers_for_test.h"
+
+namespace verbena::message {
+namespace {
+
+class MessengerTest : public testing::Test {
+ protected:
+  void make(uint32_t count, const MessengerOptions& options = {}) {
+    messengers_ = std::make_unique<MessengersForTest>(count, options);
+  }
+  MessengersForTest& all() { return *messengers_; }
+
+  // Memory for a receive, and the receive.
+  std::string& receive(uint32_t at, ReceiveRequest request, size_t room = 64) {
+    std::string& memory = memory_.emplace_back(room, '-');
+    const iovec piece{memory.data(), memory.size()};
+    request.pieces = {&piece, 1};
+    if (request.context == nullptr) request.context = &memory;
+    EXPECT_EQ(all()[at].receive(request), PostResult::kPosted);
+    return memory;
+  }
+  bool received(uint32_t at, size_t count) {
+    return std::count_if(all().done(at).begin(), all().done(at).end(), [](const auto& done) {
+             return done.event == MessageEvent::kReceived;
+           }) >= static_cast<ptrdiff_t>(count);
+  }
+
+  std::unique_ptr<MessengersForTest> messengers_;
+  std::list<std::string> memory_;
+};
+
+TEST_F(MessengerTest, AMessageGoesToTheReceiveWithItsTag) {
+  make(2);
+  std::string& other = receive(1, {.source = all().peer(1, 0), .tag = 8});
+  std::string& memory = receive(1, {.source = all().peer(1, 0), .tag = 7});
+  ASSERT_TRUE(all().send(0, 1, 7, "hello", kMessageData, 42));
+  ASSERT_TRUE(all().until([this] { return received(1, 1) && !all().done(0).empty(); }));
+  EXPECT_EQ(memory.substr(0, 6), "hello-");
+  EXPECT_EQ(other[0], '-');
+  const MessageCompletion& done = all().done(1)[0];
+  EXPECT_EQ(done.context, &memory);
+  EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+  EXPECT_EQ(done.tag, 7u);
+  EXPECT_EQ(done.bytes, 5u);
+  EXPECT_EQ(done.peer, all().peer(1, 0));
+  EXPECT_EQ(done.flags, unsigned{kMessageData});
+  EXPECT_EQ(done.data, 42u);
+  EXPECT_EQ(all().done(0)[0].event, MessageEvent::kSent);
+}
+
+TEST_F(MessengerTest, MessagesThatComeEarlyWait) {
+  make(2);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(all().send(0, 1, i % 2, std::to_string(i)));
+  MessageInfo info;
+  ASSERT_TRUE(all().until([&] { return all()[1].peek({.tag = 1, .ignore = 0}, &info); }));
+  EXPECT_EQ(info.bytes, 1u);
+  EXPECT_EQ(info.peer, all().peer(1, 0));
+  ASSERT_TRUE(all().until([&] { return all()[1].statistics().unexpected == 5; }));
+  EXPECT_EQ(receive(1, {.tag = 1})[0], '1');
+  EXPECT_EQ(receive(1, {.tag = 0, .ignore = ~uint64_t{0}})[0], '0');
+  EXPECT_EQ(receive(1, {.source = all().peer(1, 0), .tag = 1})[0], '3');
+  // A claimed message is nobody else's.
+  ASSERT_TRUE(all()[1].claim({.tag = 0}, &info));
+  std::string& last = receive(1, {.tag = 0});
+  EXPECT_EQ(last[0], '4');
+  char byte = 0;
+  const iovec piece{&byte, 1};
+  ASSERT_EQ(all()[1].receive_claimed(info.claim, {.pieces = {&piece, 1}}), PostResult::kPosted);
+  EXPECT_EQ(byte, '2');
+  EXPECT_FALSE(all()[1].peek({.tag = 0, .ignore = ~uint64_t{0}}, &info));
+  EXPECT_TRUE(all().until([this] { return received(1, 5); }));
+}
+
+TEST_F(MessengerTest, ALongMessageIsReadFromTheSendersMemory) {
+  make(2);
+  std::string text(300'000, ' ');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+  const iovec from[] = {{text.data(), 100'001}, {text.data() + 100'001, 199'999}};
+  int context = 0;
+  // Received first, and received when it has been asked for.
+  for (const bool early : {false, true}) {
+    std::string memory(text.size() + 10, '-');
+    const iovec to[] = {{memory.data(), 4},
+                        {memory.data() + 4, 250'000},
+                        {memory.data() + 250'004, memory.size() - 250'004}};
+    const auto post = [&] {
+      EXPECT_EQ(all()[1].receive({.tag = 5, .pieces = to, .context = &memory}),
+                PostResult::kPosted);
+    };
+    if (!early) post();
+    all().done(0).clear();
+    all().done(1).clear();
+    ASSERT_TRUE(
+        all().send(0, {.peer = all().peer(0, 1), .tag = 5, .pieces = from, .context = &context}));
+    if (early) {
+      MessageInfo info;
+      ASSERT_TRUE(all().until([&] { return all()[1].peek({.tag = 5}, &info); }));
+      EXPECT_EQ(info.bytes, text.size());
+      EXPECT_TRUE(all().done(0).empty());
+      post();
+    }
+    ASSERT_TRUE(all().until([this] { return received(1, 1) && !all().done(0).empty(); }));
+    EXPECT_EQ(all().done(0)[0].context, &context);
+    EXPECT_EQ(all().done(1)[0].bytes, text.size());
+    EXPECT_TRUE(memory.compare(0, text.size(), text) == 0);
+    EXPECT_EQ(memory.substr(text.size()), "----------");
+  }
+}
+
+TEST_F(MessengerTest, WhatDoesNotFitIsLost) {
+  make(2);
+  std::string& small = receive(1, {.tag = 1}, 3);
+  std::string& smaller = receive(1, {.tag = 2}, 1000);
+  receive(1, {.tag = 3}, 0);
+  ASSERT_TRUE(all().send(0, 1, 1, "abcde"));
+  const std::string text(5000, 'x');
+  ASSERT_TRUE(all().send(0, 1, 2, text));
+  ASSERT_TRUE(all().send(0, 1, 3, text));
+  ASSERT_TRUE(all().until([this] { return received(1, 3) && all().done(0).size() == 3; }));
+  EXPECT_EQ(small, "abc");
+  EXPECT_EQ(smaller, text.substr(0, 1000));
+  uint64_t lost = 0;
+  for (const MessageCompletion& done : all().done(1)) {
+    EXPECT_EQ(done.outcome, MessageOutcome::kTruncated);
+    lost += done.lost_bytes;
+  }
+  EXPECT_EQ(lost, 2u + 4000u + 5000u);
+}
+
+TEST_F(MessengerTest, ADeliveredMessageIsConfirmed) {
+  make(2);
+  int context = 0;
+  const std::string text = "confirmed";
+  const iovec piece{const_cast<char*>(text.data()), text.size()};
+  ASSERT_TRUE(all().send(0, {.peer = all().peer(0, 1),
+                             .tag = 1,
+                             .pieces = {&piece, 1},
+                             .context = &context,
+                             .flags = kMessageDelivered}));
+  ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 1; }));
+  for (int i = 0; i < 100; ++i) all().poll_all();
+  EXPECT_TRUE(all().done(0).empty());
+  EXPECT_EQ(receive(1, {.tag = 1}).substr(0, 9), text);
+  ASSERT_TRUE(all().until([this] { return all().done(0).size() == 1; }));
+  EXPECT_EQ(all().done(0)[0].context, &context);
+}
+
+TEST_F(MessengerTest, OneReceiveTakesSeveralMessages) {
+  make(2);
+  ASSERT_TRUE(all().send(0, 1, 0, "early", kMessageUntagged));
+  ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 1; }));
+  std::string& memory =
+      receive(1, {.least_bytes = 10, .flags = kMessageUntagged | kMessageMulti}, 30);
+  ASSERT_TRUE(all().send(0, 1, 0, "second", kMessageUntagged));
+  ASSERT_TRUE(all().send(0, 1, 7, "tagged"));
+  ASSERT_TRUE(all().send(0, 1, 0, "and a third", kMessageUntagged));
+  ASSERT_TRUE(all().until([this] { return received(1, 3); }));
+  EXPECT_EQ(memory.substr(0, 22), "earlysecondand a third");
+  const auto& done = all().done(1);
+  EXPECT_EQ(done[0].buffer, memory.data());
+  EXPECT_EQ(done[1].buffer, memory.data() + 5);
+  EXPECT_EQ(done[1].bytes, 6u);
+  EXPECT_EQ(done[1].flags, unsigned{kMessageUntagged});
+  EXPECT_EQ(done[2].flags, kMessageUntagged | kMessageMulti);
+  EXPECT_EQ(all()[1].statistics().unexpected, 2u);
+}
+
+// Of unexpected messages that find no more memory the slots stay in use, and then the sender waits;
+// what it has to tell the peer beside messages gets through all the same.
+TEST_F(MessengerTest, ASenderWaitsForMemoryOfItsReceiver) {
+  for (const uint32_t places : {0u, 2u}) {
+    MessengerOptions options;
+    options.slot_bytes = 512;
+    options.ring_slots = 4;
+    options.queue_credits = 6;
+    options.unexpected_bytes = 1024;
+    options.max_unexpected = places == 0 ? 1000 : 7;
+    options.polling_set = places;
+    make(2, options);
+    const std::string text(300, 'x');
+    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    const SendRequest request{.peer = all().peer(0, 1), .tag = 1, .pieces = {&piece, 1}};
+    uint32_t sent = 0;
+    const auto send_some = [&](uint32_t rounds) {
+      for (uint32_t i = 0; i < rounds; ++i) {
+        if (all()[0].send(request) == PostResult::kPosted) ++sent;
+        all().poll_all();
+      }
+    };
+    // As soon as the first one is there, nothing but the bounds decides.
+    ASSERT_TRUE(all().until([&] {
+      send_some(1);
+      return all()[1].statistics().unexpected > 0;
+    }));
+    send_some(2000);
+    EXPECT_GE(sent, 6u);
+    EXPECT_LE(sent, 2 + 6 + 4 + 7u);
+    EXPECT_GT(all()[1].statistics().held + (places > 0 ? 1 : 0), 0u);
+    const uint32_t before = sent;
+    send_some(100);
+    EXPECT_EQ(sent, before);
+    // The other direction, with a confirmation that takes a reserved credit.
+    std::string& memory = receive(0, {.tag = 2});
+    all().done(1).clear();
+    ASSERT_TRUE(all().send(1, 0, 2, "confirmed", kMessageDelivered));
+    ASSERT_TRUE(all().until([&] { return all().done(1).size() == 1; }));
+    EXPECT_EQ(memory.substr(0, 9), "confirmed");
+    // Receives let it go on, and every message comes.
+    for (uint32_t i = 0; i < before; ++i) receive(1, {.tag = 1}, text.size());
+    ASSERT_TRUE(all().until([&] { return received(1, before); }));
+    send_some(1000);
+    EXPECT_GT(sent, before) << all()[0].peer_status(all().peer(0, 1)).message()
+                            << all()[1].peer_status(all().peer(1, 0)).message();
+    for (const MessageCompletion& done : all().done(1)) {
+      EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+    }
+  }
+}
+
+TEST_F(MessengerTest, AReceiveIsCancelled) {
+  make(1);
+  std::string& memory = receive(0, {.tag = 1});
+  EXPECT_FALSE(all()[0].cancel(&all()));
+  EXPECT_TRUE(all()[0].cancel(&memory));
+  EXPECT_FALSE(all()[0].cancel(&memory));
+  ASSERT_TRUE(all().until([this] { return received(0, 1); }));
+  EXPECT_EQ(all().done(0)[0].outcome, MessageOutcome::kCancelled);
+}
+
+TEST_F(MessengerTest, AMessengerSendsToItself) {
+  make(1);
+  const PeerNumber self = all().peer(0, 0);
+  std::string& first = receive(0, {.source = self, .tag = 1});
+  ASSERT_TRUE(all().send(0, 0, 1, "posted"));
+  ASSERT_TRUE(all().send(0, 0, 2, "stored"));
+  const std::string text(10'000, 'y');
+  ASSERT_TRUE(all().send(0, 0, 3, text));
+  EXPECT_EQ(receive(0, {.tag = 2}).substr(0, 6), "stored");
+  EXPECT_EQ(receive(0, {.tag = 3}, text.size()), text);
+  EXPECT_EQ(first.substr(0, 6), "posted");
+  ASSERT_TRUE(all().until([this] { return all().done(0).size() == 6; }));
+}
+
+TEST_F(MessengerTest, TwoThatConnectAtOnceHaveOneConnection) {
+  for (int round = 0; round < 5; ++round) {
+    make(2);
+    receive(0, {.tag = 1});
+    receive(1, {.tag = 1});
+    PostResult first = PostResult::kWouldBlock;
+    PostResult second = PostResult::kWouldBlock;
+    const iovec piece{nullptr, 0};
+    ASSERT_TRUE(all().until([&] {
+      if (first == PostResult::kWouldBlock) {
+        first = all()[0].send({.peer = all().peer(0, 1), .tag = 1, .pieces = {&piece, 1}});
+      }
+      if (second == PostResult::kWouldBlock) {
+        second = all()[1].send({.peer = all().peer(1, 0), .tag = 1, .pieces = {&piece, 1}});
+      }
+      return received(0, 1) && received(1, 1);
+    }));
+    EXPECT_EQ(first, PostResult::kPosted);
+    EXPECT_EQ(second, PostResult::kPosted);
+  }
+}
+
+TEST_F(MessengerTest, ANumberThatIsNoPeerAndAnAddressThatIsNone) {
+  make(1);
+  EXPECT_EQ(all()[0].send({.peer = 99}), PostResult::kFailed);
+  EXPECT_NE(all()[0].error().message().find("add_peer"), std::string::npos);
+  EXPECT_EQ(all()[0].receive({.source = 99}), PostResult::kFailed);
+  EXPECT_EQ(all()[0].add_peer({}).status().code(), StatusCode::kInvalidArgument);
+  const iovec five[5] = {};
+  EXPECT_EQ(all()[0].send({.peer = 0, .pieces = five}), PostResult::kFailed);
+}
+
+TEST_F(MessengerTest, OptionsOutOfRangeAreRefused) {
+  test::Node node{test::must(Device::open("soft0"))};
+  const auto code = [&](const MessengerOptions& options) {
+    return open_messenger(node.device, node.domain, JobSecret::random(), options).status().code();
+  };
+  EXPECT_EQ(code({.host = "nowhere"}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.max_peers = 0}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.max_operations = 10, .max_completions = 10}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.slot_bytes = 1000}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.queue_credits = 2}), StatusCode::kInvalidArgument);
+}
+
+TEST_F(MessengerTest, BothSidesNeedTheSameSlots) {
+  make(1);
+  MessengerOptions other;
+  other.ring_slots = 16;
+  auto stranger =
+      test::must(open_messenger(all().node().device, all().node().domain, all().secret(), other));
+  const PeerNumber peer = test::must(all()[0].add_peer(stranger->address()));
+  ASSERT_TRUE(all().until([&] { return all()[0].send({.peer = peer}) == PostResult::kFailed; }));
+  EXPECT_EQ(all()[0].peer_status(peer).code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(all()[0].peer_status(peer).message().find("ring_slots"), std::string::npos)
+      << all()[0].peer_status(peer).message();
+}
+
+TEST_F(MessengerTest, ALostPeerEndsWhatInvolvesIt) {
+  make(3);
+  receive(0, {.source = all().peer(0, 1), .tag = 9});
+  std::string& other = receive(0, {.source = all().peer(0, 2), .tag = 9});
+  ASSERT_TRUE(all().send(0, 1, 1, "hello"));
+  ASSERT_TRUE(all().send(2, 0, 1, "hello"));
+  const std::string text(100'000, 'x');
+  int context = 0;
+  const iovec piece{const_cast<char*>(text.data()), text.size()};
+  ASSERT_TRUE(all().send(
+      0, {.peer = all().peer(0, 1), .tag = 1, .pieces = {&piece, 1}, .context = &context}));
+  ASSERT_TRUE(all().until([&] { return all()[1].statistics().unexpected == 2; }));
+  all().done(0).clear();
+  all().close(1);
+  ASSERT_TRUE(all().until([&] { return all().done(0).size() >= 2; }));
+  for (const MessageCompletion& done : all().done(0)) {
+    EXPECT_EQ(done.outcome, MessageOutcome::kPeerLost);
+    EXPECT_EQ(done.peer, all().peer(0, 1));
+  }
+  EXPECT_EQ(all()[0].peer_status(all().peer(0, 1)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(all()[0].send({.peer = all().peer(0, 1)}), PostResult::kFailed);
+  // The others go on.
+  ASSERT_TRUE(all().send(2, 0, 9, "still here"));
+  ASSERT_TRUE(all().until([&] { return other.substr(0, 10) == "still here"; }));
+}
+
+// ---- random programs ----
+
+struct RandomLoad {
+  const char* name;
+  MessengerOptions options;
+};
+
+// Every messenger sends messages of random sizes to random peers, whose tag, length and bytes
+// follow from their number. The n-th receive for a sender and a tag has to get its n-th message.
+class RandomTraffic {
+ public:
+  RandomTraffic(MessengersForTest& all, uint32_t count, uint64_t seed)
+      : all_(all), count_(count), random_(seed), expected_(count), posted_(count) {}
+
+  testing::AssertionResult run(uint32_t messages) {
+    uint32_t sent = 0;
+    uint32_t received = 0;
+    bool failed = false;
+    const auto step = [&] {
+      for (int i = 0; i < 4; ++i) {
+        if (sent < messages && random_.below(2) == 0) sent += send() ? 1 : 0;
+        if (random_.below(2) == 0 || sent == messages) receive();
+      }
+      for (uint32_t at = 0; at < count_; ++at) {
+        for (const MessageCompletion& done : all_.done(at)) {
+          if (done.event == MessageEvent::kReceived) {
+            ++received;
+            if (!check(at, done)) failed = true;
+          } else if (done.outcome != MessageOutcome::kOk) {
+            failed = true;
+          } else {
+            sent_memory_.erase(static_cast<std::string*>(done.context));
+          }
+        }
+        all_.done(at).clear();
+      }
+      return failed || (received == messages && sent == messages && sent_memory_.empty());
+    };
+    if (testing::AssertionResult waited = all_.until(step); !waited) {
+      return waited << "; sent " << sent << ", received " << received << " of " << messages;
+    }
+    return failed ? testing::AssertionFailure() << wrong_ : testing::AssertionSuccess();
+  }
+
+ private:
+  static constexpr uint32_t kTags = 3;
+  struct Posted {
+    std::string memory;
+    uint32_t from = 0;
+    uint64_t tag = 0;
+    uint32_t number = 0;  // of the receives for this line, and so of the message
+  };
+
+  static std::string text_of(uint32_t from, uint64_t tag, uint32_t number) {
+    Random random(uint64_t{from} << 40 | tag << 32 | number);
+    const uint64_t most = random.below(20) == 0 ? 20'000 : random.below(3) == 0 ? 3000 : 60;
+    std::string text(random.below(most) + 4, '\0');
+    for (size_t i = 4; i < text.size(); ++i) text[i] = static_cast<char>(number * 7 + i);
+    std::memcpy(text.data(), &number, sizeof(number));
+    return text;
+  }
+
+  bool send() {
+    const auto from = static_cast<uint32_t>(random_.below(count_));
+    const auto to = static_cast<uint32_t>(random_.below(count_));
+    const uint64_t tag = random_.below(kTags);
+    Line& line = expected_[to][{from, tag}];
+    auto text = std::make_unique<std::string>(text_of(from, tag, line.sent));
+    const iovec pieces[2] = {{text->data(), 3}, {text->data() + 3, text->size() - 3}};
+    const PostResult result =
+        all_[from].send({.peer = all_.peer(from, to),
+                         .tag = tag,
+                         .pieces = pieces,
+                         .context = text.get(),
+                         .flags = random_.below(4) == 0 ? unsigned{kMessageDelivered} : 0u});
+    if (result != PostResult::kPosted) return false;
+    std::string* const memory = text.get();
+    sent_memory_.emplace(memory, std::move(text));
+    ++line.sent;
+    return true;
+  }
+  // For a message that was sent and that no receive is for yet, so that all end.
+  void receive() {
+    const auto at = static_cast<uint32_t>(random_.below(count_));
+    for (auto& [key, line] : expected_[at]) {
+      if (line.asked >= line.sent) continue;
+      auto posted = std::make_unique<Posted>();
+      posted->memory.assign(20'010, '\0');
+      posted->from = key.first;
+      posted->tag = key.second;
+      posted->number = line.asked;
+      const iovec piece{posted->memory.data(), posted->memory.size()};
+      const PostResult result = all_[at].receive({.source = all_.peer(at, key.first),
+                                                  .tag = key.second | random_.below(2) << 60,
+                                                  .ignore = uint64_t{1} << 60,
+                                                  .pieces = {&piece, 1},
+                                                  .context = posted.get()});
+      if (result == PostResult::kPosted) {
+        ++line.asked;
+        Posted* const memory = posted.get();
+        posted_[at].emplace(memory, std::move(posted));
+      }
+      return;
+    }
+  }
+  bool check(uint32_t at, const MessageCompletion& done) {
+    const auto found = posted_[at].find(static_cast<Posted*>(done.context));
+    if (found == posted_[at].end()) {
+      wrong_ = "a completion of no receive";
+      return false;
+    }
+    const Posted& posted = *found->second;
+    uint32_t number = 0;
+    std::memcpy(&number, posted.memory.data(), sizeof(number));
+    const std::string text = text_of(posted.from, posted.tag, number);
+    if (done.outcome != MessageOutcome::kOk || done.tag != posted.tag ||
+        done.bytes != text.size() || posted.memory.compare(0, text.size(), text) != 0 ||
+        number != posted.number) {
+      wrong_ = "message " + std::to_string(number) + " of " + std::to_string(posted.from) +
+               " is not as it was sent, or not in its turn";
+      return false;
+    }
+    posted_[at].erase(found);
+    return true;
+  }
+
+  struct Line {
+    uint32_t sent = 0;
+    uint32_t asked = 0;
+  };
+
+  MessengersForTest& all_;
+  uint32_t count_;
+  Random random_;
+  std::vector<std::map<std::pair<uint32_t, uint64_t>, Line>> expected_;
+  std::vector<std::map<Posted*, std::unique_ptr<Posted>>> posted_;
+  std::map<std::string*, std::unique_ptr<std::string>> sent_memory_;
+  std::string wrong_;
+};
+
+TEST_F(MessengerTest, RandomTrafficArrivesOnceAndWhole) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  MessengerOptions tight;
+  tight.ring_slots = 4;
+  tight.queue_credits = 6;
+  tight.slot_bytes = 512;
+  tight.max_unexpected = 40;
+  tight.unexpected_bytes = 2048;
+  tight.max_operations = 64;
+  tight.max_completions = 70;
+  tight.polling_set = 1;
+  tight.policy = PollingSetPolicy::kDynamic;
+  tight.order = PollingOrder::kCircular;
+  MessengerOptions queue_only = tight;
+  queue_only.polling_set = 0;
+  MessengerOptions all_polled;
+  all_polled.policy = PollingSetPolicy::kAll;
+  all_polled.order = PollingOrder::kByTraffic;
+  const RandomLoad loads[] = {
+      {"as it is", {}}, {"tight", tight}, {"SENDs only", queue_only}, {"all polled", all_polled}};
+  uint64_t by_ring = 0;
+  for (const RandomLoad& load : loads) {
+    SCOPED_TRACE(load.name);
+    make(3, load.options);
+    RandomTraffic traffic(all(), 3, seed);
+    ASSERT_TRUE(traffic.run(1500));
+    for (uint32_t i = 0; i < 3; ++i) {
+      by_ring += all()[i].statistics().ring_messages;
+    }
+  }
+  EXPECT_GT(by_ring, 1000u);
+}
+
+}  // namespace
+}  // namespace verbena::message

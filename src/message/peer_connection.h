@@ -1,0 +1,85 @@
+// One connection of a messenger: what of it the data path uses. Its owner is the messenger.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/channel/send_queue.h"
+#include "src/connect/peer_watch.h"
+#include "src/message/connector.h"
+#include "src/message/queue_channel.h"
+#include "src/message/ring_channel.h"
+#include "src/message/sequence.h"
+
+namespace verbena::message {
+
+// SENDs that are ahead of what comes by the ring, or that cannot be handled yet. As many as the
+// peer has credits.
+class WaitingArrivals {
+ public:
+  WaitingArrivals() = default;
+  explicit WaitingArrivals(uint32_t capacity) : arrivals_(capacity) {}
+
+  bool empty() const { return count_ == 0; }
+  const SharedReceives::Arrival& front() const { return arrivals_[first_]; }
+  // False: there are as many as the peer has credits.
+  bool push(const SharedReceives::Arrival& arrival) {
+    if (count_ == arrivals_.size()) [[unlikely]]
+      return false;
+    arrivals_[(first_ + count_++) % arrivals_.size()] = arrival;
+    return true;
+  }
+  void pop() {
+    VERBENA_DEBUG_ASSERT(count_ > 0);
+    first_ = static_cast<uint32_t>((first_ + 1) % arrivals_.size());
+    --count_;
+  }
+
+ private:
+  std::vector<SharedReceives::Arrival> arrivals_;
+  uint32_t first_ = 0;
+  uint32_t count_ = 0;
+};
+
+struct PeerConnection {
+  static constexpr uint32_t kNoRing = ~0u;
+
+  uint32_t number = 0;
+  PeerNumber peer = 0;
+  std::string name;  // for people
+  Joined joined;     // control connection and endpoint
+  bool broken = false;
+
+  // --- to the peer ---
+  channel::SendQueue sends;
+  QueueSender queue;
+  QueueSender credit_messages;      // one buffer: one at a time is on its way
+  uint64_t credit_message_end = 0;  // its work request's place in the send queue
+  uint32_t next_sequence = 0;
+  uint32_t ring_out = kNoRing;  // of the messenger's rings
+  bool ring_out_usable = false;
+  uint64_t ring_out_end =
+      0;  // where the send queue is when nothing of a ring that was left remains
+
+  // --- from the peer ---
+  Sequence arriving;
+  QueueCredits owed;
+  WaitingArrivals waiting;
+  uint32_t ring_in = kNoRing;
+  bool ring_declined = false;
+  bool ring_in_left = false;  // not written any more, though messages in it may be in use
+  uint64_t arrivals = 0;
+  connect::SilenceCheck silence;
+
+  // --- what is due, in the messenger's list of busy connections ---
+  bool busy = false;
+  bool due_offer = false;
+  bool due_leave = false;
+  bool due_left = false;
+  // Transfers that are not over: the first and the last, plus 1.
+  uint32_t first_transfer = 0;
+  uint32_t last_transfer = 0;
+};
+
+}  // namespace verbena::message

@@ -1,0 +1,62 @@
+// Bytes in several pieces of the user's memory, gathered and scattered one behind the other.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "src/message/message_header.h"
+#include "verbena/data_path.h"
+
+namespace verbena::message {
+
+// Walks through pieces that stay where they are.
+class PieceCursor {
+ public:
+  PieceCursor(const iovec* pieces, uint32_t count) : pieces_(pieces), count_(count) { settle(); }
+
+  bool at_end() const { return piece_ == count_; }
+  uint32_t piece() const { return piece_; }
+  // What is left of the current piece.
+  char* data() const { return static_cast<char*>(pieces_[piece_].iov_base) + offset_; }
+  uint64_t rest() const { return pieces_[piece_].iov_len - offset_; }
+  void advance(uint64_t bytes) {
+    offset_ += bytes;
+    settle();
+  }
+
+  // Copies as much of `from` as there is room for.
+  uint64_t put(const char* from, uint64_t bytes) {
+    uint64_t done = 0;
+    while (done < bytes && !at_end()) {
+      const uint64_t step = std::min(bytes - done, rest());
+      copy_bytes(data(), from + done, step);
+      done += step;
+      advance(step);
+    }
+    return done;
+  }
+
+ private:
+  void settle() {
+    while (piece_ < count_ && offset_ == pieces_[piece_].iov_len) {
+      ++piece_;
+      offset_ = 0;
+    }
+  }
+
+  const iovec* pieces_;
+  uint32_t count_;
+  uint32_t piece_ = 0;
+  uint64_t offset_ = 0;
+};
+
+inline uint64_t total_bytes(std::span<const iovec> pieces) {
+  uint64_t total = 0;
+  for (const iovec& piece : pieces) total += piece.iov_len;
+  return total;
+}
+
+}  // namespace verbena::message
