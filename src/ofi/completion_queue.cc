@@ -47,8 +47,7 @@ int close_queue(fid* handle) {
 }
 
 // Entries up to the first one that tells of an error, which only fi_cq_readerr reads.
-ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources) {
-  CompletionQueue& queue = queue_of(handle);
+ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
   const std::lock_guard guard(queue.domain.lock);
   if (queue.head == queue.tail) {
     for (Endpoint* endpoint : queue.endpoints) endpoint->take_completions();
@@ -63,6 +62,18 @@ ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources
     if (sources != nullptr) sources[read] = entry.source;
   }
   return read > 0 ? static_cast<ssize_t>(read) : -FI_EAGAIN;
+}
+
+// MPIs poll without end. Where more of them poll than there are cores, whoever finds nothing lets others run.
+ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources) {
+  static thread_local Waiter waiter;
+  const ssize_t got = read_entries(queue_of(handle), buffer, count, sources);
+  if (got == -FI_EAGAIN) {
+    waiter.idle();
+  } else {
+    waiter.progress();
+  }
+  return got;
 }
 
 ssize_t read(fid_cq* handle, void* buffer, size_t count) {
@@ -93,14 +104,12 @@ ssize_t wait_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources
                   const void* /*condition*/, int timeout_ms) {
   CompletionQueue& queue = queue_of(handle);
   const uint64_t start_ns = now_ns();
-  Waiter waiter;
   for (;;) {
     const ssize_t got = read_from(handle, buffer, count, sources);
     if (got != -FI_EAGAIN) return got;
     if (queue.signalled.exchange(false)) return -FI_EAGAIN;
     if (timeout_ms >= 0 && now_ns() - start_ns >= static_cast<uint64_t>(timeout_ms) * kNsPerMs)
       return -FI_EAGAIN;
-    waiter.idle();
   }
 }
 
