@@ -176,16 +176,17 @@ Result<PeerNumber> MessengerState::add_peer(const MessengerAddress& address) {
                   "these bytes are no address of a messenger; take those that its address() gives");
   }
   const auto number = static_cast<PeerNumber>(peers_.size());
-  peers_.emplace_back().address = address;
+  peers_.push_back(std::make_unique<Peer>());
+  peers_.back()->address = address;
   numbers_.emplace(address, number);
   return number;
 }
 
 void MessengerState::hint(PeerNumber peer, uint32_t weight) {
   VERBENA_ASSERT(peer < peers_.size());
-  peers_[peer].hint = weight;
-  if (peers_[peer].connection == nullptr || peers_[peer].connection->broken) return;
-  polling_.hint(peers_[peer].connection->number, weight);
+  peers_[peer]->hint = weight;
+  if (peers_[peer]->connection == nullptr || peers_[peer]->connection->broken) return;
+  polling_.hint(peers_[peer]->connection->number, weight);
   reconsider_polling_ = true;
 }
 
@@ -196,7 +197,7 @@ void MessengerState::adopt() {
 void MessengerState::adopt(Joined joined) {
   const Result<PeerNumber> number = add_peer(joined.peer);
   if (!number.ok()) return;
-  Peer& peer = peers_[*number];
+  Peer& peer = *peers_[*number];
   if (!joined.status.ok()) {
     // Of a connection that only the peer asked for, the peer is told.
     if (peer.connection != nullptr || !peer.requested) return;
@@ -247,7 +248,7 @@ void MessengerState::adopt(Joined joined) {
 void MessengerState::lose(PeerConnection& connection, Status why) {
   if (connection.broken) return;
   connection.broken = true;
-  peers_[connection.peer].status = std::move(why);
+  peers_[connection.peer]->status = std::move(why);
   static_cast<void>(connection.joined.endpoint->queue_pair.to_error());
   connection.joined.control->hang_up();
   for (; !connection.waiting.empty(); connection.waiting.pop()) {

@@ -14,7 +14,11 @@ uint32_t MessengerState::progress() {
   if (half_posted_ != kNone) [[unlikely]]
     go_on_receiving(half_posted_, next_for(operations_[half_posted_]));
   uint32_t found = poll_rings();
-  found += poll_queue();
+  // Who polls rings polls the completion queue, which costs more, not each time.
+  if (++rounds_without_queue_ >= kRoundsOfRings || polling_.size() == 0) {
+    rounds_without_queue_ = 0;
+    found += poll_queue();
+  }
   if (reconsider_polling_ || polling_.due()) [[unlikely]]
     manage_polling_set();
   if (!busy_.empty()) serve_busy();
@@ -388,7 +392,7 @@ PostResult MessengerState::receive(const ReceiveRequest& request) {
   if (half_posted_ != kNone) return would_block();
   const MatchPattern pattern = pattern_of(request);
   const uint32_t found = matching((request.flags & kMessageUntagged) != 0).find_message(pattern);
-  const bool lost = request.source != kAnyPeer && !peers_[request.source].status.ok();
+  const bool lost = request.source != kAnyPeer && !peers_[request.source]->status.ok();
   if (found == Matching::kNone && lost) return PostResult::kFailed;
   if (found != Matching::kNone && transfer_numbers_.empty()) return would_block();
 
@@ -417,7 +421,7 @@ void MessengerState::go_on_receiving(uint32_t number, uint32_t found) {
     }
     if (operation.state == Operation::State::kFree || is_used_up(operation)) return;
   }
-  if (operation.peer != kAnyPeer && !peers_[operation.peer].status.ok()) {
+  if (operation.peer != kAnyPeer && !peers_[operation.peer]->status.ok()) {
     if (operation.transfers == 0) {
       complete_operation(number, MessageEvent::kReceived, MessageOutcome::kPeerLost);
     }

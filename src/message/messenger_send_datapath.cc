@@ -158,7 +158,7 @@ PostResult MessengerState::send(const SendRequest& request) {
   if (request.peer >= peers_.size()) return refuse("no peer has this number; add_peer() gives it");
   if (request.pieces.size() > kMaxPieces) return refuse("a message has more than four pieces");
   const uint64_t bytes = total_bytes(request.pieces);
-  Peer& peer = peers_[request.peer];
+  Peer& peer = *peers_[request.peer];
   if (request.peer == self_) return send_to_self(request, bytes);
   if (!peer.status.ok()) return PostResult::kFailed;
   if (peer.connection == nullptr) {

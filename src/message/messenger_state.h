@@ -3,7 +3,6 @@
 // messages.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,8 +42,8 @@ class MessengerState final : public Messenger {
   uint64_t eager_limit_bytes() const override { return room_bytes_ - kMaxHeaderBytes; }
 
   Result<PeerNumber> add_peer(const MessengerAddress& address) override;
-  MessengerAddress address_of(PeerNumber peer) const override { return peers_[peer].address; }
-  const Status& peer_status(PeerNumber peer) const override { return peers_[peer].status; }
+  MessengerAddress address_of(PeerNumber peer) const override { return peers_[peer]->address; }
+  const Status& peer_status(PeerNumber peer) const override { return peers_[peer]->status; }
   void hint(PeerNumber peer, uint32_t weight) override;
 
   PostResult send(const SendRequest& request) override;
@@ -74,6 +73,7 @@ class MessengerState final : public Messenger {
   // READs in the send queue beside messages.
   static constexpr uint32_t kReadRoom = 32;
   static constexpr uint32_t kMostOfOnePoll = 16;
+  static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
 
   struct Peer {
     MessengerAddress address;
@@ -290,12 +290,13 @@ class MessengerState final : public Messenger {
   // A receive for several that messages wait for, and something was used up.
   uint32_t half_posted_ = kNone;
 
-  std::deque<Peer> peers_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // where peer_status() refers to
   std::map<MessengerAddress, PeerNumber> numbers_;
   PeerNumber self_ = 0;
 
   PollingSet polling_;
   bool reconsider_polling_ = false;
+  uint32_t rounds_without_queue_ = 0;
   std::vector<PeerConnection*> busy_;
   connect::PeerWatch watch_;
   uint32_t next_watched_ = 0;

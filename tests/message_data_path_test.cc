@@ -1,0 +1,135 @@
+// After connect: no allocation, no lock and no system call for a message that is copied, sent and
+// received by either channel, expected or not. Counted, not inspected (data_path_counts.h).
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/data_path_counts.h"
+#include "tests/message_support.h"
+
+namespace verbena::message_test {
+namespace {
+
+using test::Counted;
+using test::Counts;
+
+constexpr uint64_t kWarmUp = 3000;
+constexpr uint64_t kCountedMessages = 5000;
+
+// Both sides send numbered messages of several tags and sizes, and receive the other's: some posted
+// before, some unexpected, with and without wildcards.
+class Exchange {
+ public:
+  Exchange(Messenger& messenger, PeerNumber peer) : messenger_(messenger), peer_(peer) {}
+
+  // Until so many more were sent and received, or the peer is lost.
+  void run(uint64_t messages, Counted& counted) {
+    const uint64_t sent_end = sent_ + messages;
+    const uint64_t received_end = received_ + messages;
+    while ((sent_ < sent_end || received_ < received_end) && messenger_.peer_status(peer_).ok()) {
+      if (sent_ < sent_end) send();
+      // At times behind, so that many are unexpected, and at times ahead; but nobody waits for
+      // memory that only a receive of its own frees.
+      if (posted_ < received_end && (sent_ % 64 < 32 || blocked_ || sent_ == sent_end)) receive();
+      MessageCompletion done[8];
+      const uint32_t found = messenger_.poll(done);
+      for (uint32_t i = 0; i < found; ++i) {
+        if (done[i].event == MessageEvent::kReceived) ++received_;
+        if (done[i].outcome != MessageOutcome::kOk) ++failures_;
+      }
+      counted.polled(found);
+    }
+  }
+  uint64_t failures() const { return failures_; }
+
+ private:
+  static uint64_t tag_of(uint64_t number) { return number % 3; }
+
+  void send() {
+    const iovec pieces[2] = {{memory_, 8}, {memory_ + 8, sent_ * 37 % 1500}};
+    const uint32_t flags = sent_ % 5 == 0 ? unsigned{kMessageDelivered} : unsigned{kMessageSilent};
+    const PostResult result =
+        messenger_.send({.peer = peer_, .tag = tag_of(sent_), .pieces = pieces, .flags = flags});
+    blocked_ = result != PostResult::kPosted;
+    if (!blocked_) ++sent_;
+  }
+  void receive() {
+    const iovec piece{memory_ + 2048, 2048};
+    MessageInfo info;
+    const ReceiveRequest request{.source = posted_ % 2 == 0 ? peer_ : kAnyPeer,
+                                 .tag = tag_of(posted_),
+                                 .ignore = posted_ % 7 == 0 ? uint64_t{1} << 40 : 0,
+                                 .pieces = {&piece, 1}};
+    if (posted_ % 11 == 0) static_cast<void>(messenger_.peek(request, &info));
+    if (messenger_.receive(request) == PostResult::kPosted) ++posted_;
+  }
+
+  Messenger& messenger_;
+  const PeerNumber peer_;
+  uint64_t sent_ = 0;
+  uint64_t posted_ = 0;
+  uint64_t received_ = 0;
+  uint64_t failures_ = 0;
+  bool blocked_ = false;
+  char memory_[4096] = {};
+};
+
+Status run_side(ControlConnection control, const JobSecret& secret, const MessengerOptions& options,
+                Counts& counts) {
+  VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
+  VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
+  VERBENA_ASSIGN_OR_RETURN(auto messenger, open_messenger(device, domain, secret, options));
+  VERBENA_ASSIGN_OR_RETURN(const MessengerAddress address,
+                           control.exchange(kAddressTag, messenger->address(), kTimeoutNs));
+  VERBENA_ASSIGN_OR_RETURN(const PeerNumber peer, messenger->add_peer(address));
+  Exchange exchange(*messenger, peer);
+  Counted counted;
+  exchange.run(kWarmUp, counted);
+  counted.begin();
+  exchange.run(kCountedMessages, counted);
+  counts = counted.end(kCountedMessages);
+  // The other side may still need something of this one.
+  VERBENA_RETURN_IF_ERROR(control.send_value(kAddressTag, uint32_t{1}));
+  Waiter waiter;
+  while (messenger->peer_status(peer).ok() &&
+         control.receive_value<uint32_t>(kAddressTag, 0).status().code() == StatusCode::kTimeout) {
+    messenger->progress() > 0 ? waiter.progress() : waiter.idle();
+  }
+  if (exchange.failures() > 0) return Status(StatusCode::kInternal, "an operation failed");
+  return messenger->error();
+}
+
+void run(const MessengerOptions& options) {
+  if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
+  const JobSecret secret = JobSecret::random();
+  auto listener = ControlListener::listen("127.0.0.1", 0, secret);
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  const bool traced = test::run_counted(
+      {{"one side", true,
+        [&](Counts& counts) -> Status {
+          VERBENA_ASSIGN_OR_RETURN(ControlConnection control, listener->accept(kTimeoutNs));
+          return run_side(std::move(control), secret, options, counts);
+        }},
+       {"other side", true,
+        [&](Counts& counts) -> Status {
+          VERBENA_ASSIGN_OR_RETURN(
+              ControlConnection control,
+              ControlConnection::connect("127.0.0.1", listener->port(), secret, kTimeoutNs));
+          return run_side(std::move(control), secret, options, counts);
+        }}},
+      kCountedMessages);
+  if (!traced) GTEST_SKIP() << "this system does not let a process trace its children";
+}
+
+TEST(MessageDataPathTest, NothingByRings) { run({}); }
+
+TEST(MessageDataPathTest, NothingBySends) { run({.polling_set = 0}); }
+
+TEST(MessageDataPathTest, NothingWhereMemoryIsShort) {
+  run({.unexpected_bytes = 4096, .ring_slots = 4, .queue_credits = 6});
+}
+
+}  // namespace
+}  // namespace verbena::message_test
