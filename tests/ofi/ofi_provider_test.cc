@@ -8,6 +8,7 @@
 #include <rdma/fi_tagged.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -362,6 +363,80 @@ TEST_F(ProviderTest, OneBufferTakesSeveralMessages) {
     released = (received.entry.flags & FI_MULTI_RECV) != 0;
   }
   EXPECT_TRUE(released);  // 12 bytes are left, less than 16
+}
+
+// As MPICH's active messages: a header and a payload, gathered, into buffers that take many.
+TEST_F(ProviderTest, BuffersOfSeveralMessagesTakeAnyMixOfSizes) {
+  constexpr uint64_t kMessages = 2000;
+  constexpr uint64_t kInFlight = 64;
+  size_t least_bytes = 20'000;
+  ASSERT_EQ(fi_setopt(&b_.endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least_bytes,
+                      sizeof(least_bytes)),
+            0);
+  std::vector<char> buffers[2];
+  const auto post = [&](std::vector<char>& buffer) {
+    buffer.assign(100'000, 'x');
+    const iovec piece{buffer.data(), buffer.size()};
+    const fi_msg message{.msg_iov = &piece,
+                         .desc = nullptr,
+                         .iov_count = 1,
+                         .addr = FI_ADDR_UNSPEC,
+                         .context = &buffer,
+                         .data = 0};
+    must_post([&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV | FI_COMPLETION); });
+  };
+  for (auto& buffer : buffers) post(buffer);
+
+  struct Sent {
+    uint64_t header[2];  // number and size
+    std::string payload;
+  };
+  Random random(11);
+  std::vector<std::unique_ptr<Sent>> sent;
+  uint64_t posted = 0;
+  uint64_t confirmed = 0;
+  uint64_t received = 0;
+  std::vector<bool> seen(kMessages);
+  const uint64_t start_ns = now_ns();
+  while ((received < kMessages || confirmed < kMessages) && !HasFatalFailure() &&
+         now_ns() - start_ns < kLongestWaitNs) {
+    if (posted < kMessages && posted - confirmed < kInFlight) {
+      const size_t size_bytes = random.below(4) == 0 ? random.below(100) : random.below(16'000);
+      auto one = std::make_unique<Sent>(Sent{{posted, size_bytes}, text_of(size_bytes, posted)});
+      const iovec pieces[] = {{one->header, sizeof(one->header)},
+                              {one->payload.data(), one->payload.size()}};
+      const fi_msg message{.msg_iov = pieces,
+                           .desc = nullptr,
+                           .iov_count = 2,
+                           .addr = a_.other,
+                           .context = one.get(),
+                           .data = 0};
+      must_post([&] { return fi_sendmsg(a_.endpoint.get(), &message, FI_COMPLETION); });
+      sent.push_back(std::move(one));
+      ++posted;
+    }
+    for (End* end : {&a_, &b_}) take(*end);
+    confirmed += kept_[0].size();
+    for (const Done& done : kept_[0]) ASSERT_EQ(done.error.err, 0);
+    kept_[0].clear();
+    for (const Done& done : std::exchange(kept_[1], {})) {
+      ASSERT_EQ(done.error.err, 0) << "of " << done.error.len << " bytes, " << done.error.olen;
+      const auto* at = static_cast<const char*>(done.entry.buf);
+      uint64_t header[2];
+      memcpy(header, at, sizeof(header));
+      ASSERT_LT(header[0], kMessages);
+      ASSERT_FALSE(seen[header[0]]);
+      seen[header[0]] = true;
+      ASSERT_EQ(done.entry.len, header[1] + sizeof(header));
+      ASSERT_EQ(std::string(at + sizeof(header), header[1]), text_of(header[1], header[0]));
+      ++received;
+      if ((done.entry.flags & FI_MULTI_RECV) != 0) {
+        post(*static_cast<std::vector<char>*>(done.entry.op_context));
+      }
+    }
+  }
+  EXPECT_EQ(received, kMessages);
+  EXPECT_EQ(confirmed, kMessages);
 }
 
 TEST_F(ProviderTest, AReceiveBoundToASourceTakesNoOthersMessage) {
