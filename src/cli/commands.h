@@ -1,6 +1,8 @@
 // The subcommands of `verbena`, each in a file of its own.
 #pragma once
 
+#include <optional>
+
 namespace verbena::cli {
 
 struct Tool;
@@ -15,10 +17,11 @@ void add_report_command(Tool& tool);
 void add_reproduce_command(Tool& tool);
 void add_sim_command(Tool& tool);
 void add_run_command(Tool& tool);
+void add_mpi_command(Tool& tool);
 void add_completion_command(Tool& tool);
 
-// `verbena run` takes its arguments past the parser: they are the program's.
-bool asks_for_help(int argc, const char* const* argv);
-int run_program_command(int argc, const char* const* argv);
+// Where the command is one that becomes another program (`run`, `mpi`), does that and returns only if it fails, with the
+// exit code. Arguments are taken past the parser: they are the program's, whatever they look like.
+std::optional<int> run_other_program(int argc, const char* const* argv);
 
 }  // namespace verbena::cli

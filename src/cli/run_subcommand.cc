@@ -1,5 +1,7 @@
-// `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work.
+// `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work. And the way past the parser to it and to
+// `verbena mpi`.
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +16,7 @@ void add_run_command(Tool& tool) {
   CLI::App* command = tool.app.add_subcommand(
       "run", "Start an unmodified verbs program that sees soft0 beside the real devices");
   command->prefix_command();
-  // Parsed by run_program_command(); these are for the help page.
+  // Parsed by run_other_program(); these are for the help page.
   const auto unused = std::make_shared<std::vector<std::string>>();
   command->add_option("PROGRAM", *unused, "The program and its arguments, behind --")
       ->option_text("...");
@@ -24,16 +26,16 @@ void add_run_command(Tool& tool) {
                                  "verbena run -- ibv_rc_pingpong -d soft0 localhost"}));
 }
 
-bool asks_for_help(int argc, const char* const* argv) {
-  if (argc != 3) return false;
-  const std::string_view word = argv[2];
-  return word == "--help" || word == "-h";
-}
-
-int run_program_command(int argc, const char* const* argv) {
+std::optional<int> run_other_program(int argc, const char* const* argv) {
+  if (argc < 2) return std::nullopt;
+  const std::string_view command = argv[1];
+  if (command != "run" && command != "mpi") return std::nullopt;
   int first = 2;
-  if (first < argc && std::string_view(argv[first]) == "--") ++first;
-  return run_program(std::vector<std::string>(argv + first, argv + argc));
+  const std::string_view next = first < argc ? argv[first] : "";
+  if (argc == 3 && (next == "--help" || next == "-h")) return std::nullopt;
+  if (next == "--") ++first;
+  const std::vector<std::string> arguments(argv + first, argv + argc);
+  return command == "run" ? run_program(arguments) : run_mpi_program(arguments);
 }
 
 }  // namespace verbena::cli

@@ -103,6 +103,7 @@ Tool::Tool()
   add_reproduce_command(*this);
   add_sim_command(*this);
   add_run_command(*this);
+  add_mpi_command(*this);
   add_completion_command(*this);
 }
 
@@ -114,10 +115,7 @@ int run_tool(int argc, const char* const* argv) {
   Tool tool;
   tool.argc = argc;
   tool.argv = argv;
-  if (argc >= 2 && std::string_view(argv[1]) == "run" && !asks_for_help(argc, argv)) {
-    // Everything behind belongs to the program, whatever it looks like.
-    return run_program_command(argc, argv);
-  }
+  if (const std::optional<int> exit_code = run_other_program(argc, argv)) return *exit_code;
   if (const std::string unknown = unknown_word(tool.app, argc, argv); !unknown.empty()) {
     return report_usage_error(unknown);
   }

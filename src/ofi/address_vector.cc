@@ -1,0 +1,143 @@
+#include "src/ofi/address_vector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <mutex>
+#include <new>
+#include <string>
+
+namespace verbena::ofi {
+namespace {
+
+AddressVector& vector_of(fid_av* handle) { return *static_cast<AddressVector*>(handle); }
+
+bool knows(const AddressVector& vector, fi_addr_t number) {
+  return number < vector.addresses.size() && vector.addresses[number] != MessengerAddress{};
+}
+
+int close_vector(fid* handle) {
+  auto& vector = object_of<AddressVector>(handle);
+  {
+    const std::lock_guard guard(vector.domain.lock);
+    if (vector.endpoints != 0) return -FI_EBUSY;
+  }
+  --vector.domain.users;
+  delete &vector;
+  return 0;
+}
+
+int bind_vector(fid* handle, fid* other, uint64_t /*flags*/) {
+  if (other->fclass != FI_CLASS_EQ) return -FI_EINVAL;
+  object_of<AddressVector>(handle).events = &object_of<EventQueue>(other);
+  return 0;
+}
+
+int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, uint64_t flags,
+           void* context) {
+  AddressVector& vector = vector_of(handle);
+  if (vector.asynchronous && vector.events == nullptr) return -FI_ENOEQ;
+  const auto* from = static_cast<const std::byte*>(bytes);
+  int inserted = 0;
+  {
+    const std::lock_guard guard(vector.domain.lock);
+    for (size_t i = 0; i < count; ++i) {
+      MessengerAddress address;
+      memcpy(&address, from + i * sizeof(address), sizeof(address));
+      const bool possible = address != MessengerAddress{};
+      if ((flags & FI_SYNC_ERR) != 0) static_cast<int*>(context)[i] = possible ? 0 : FI_EINVAL;
+      if (numbers != nullptr) numbers[i] = possible ? vector.addresses.size() : FI_ADDR_NOTAVAIL;
+      if (!possible) continue;
+      vector.numbers.try_emplace(address, vector.addresses.size());
+      vector.addresses.push_back(address);
+      ++inserted;
+    }
+  }
+  if (!vector.asynchronous) return inserted;
+  const fi_eq_entry entry{
+      .fid = &vector.fid, .context = context, .data = static_cast<uint64_t>(inserted)};
+  const ssize_t written = vector.events->write(FI_AV_COMPLETE, &entry, sizeof(entry));
+  return written < 0 ? static_cast<int>(written) : 0;
+}
+
+// Messages that are on their way still come: what ends a connection is the end of one of its processes.
+int remove(fid_av* handle, fi_addr_t* numbers, size_t count, uint64_t /*flags*/) {
+  AddressVector& vector = vector_of(handle);
+  const std::lock_guard guard(vector.domain.lock);
+  if (!std::all_of(numbers, numbers + count,
+                   [&](fi_addr_t number) { return knows(vector, number); }))
+    return -FI_EINVAL;
+  for (size_t i = 0; i < count; ++i) {
+    MessengerAddress& address = vector.addresses[numbers[i]];
+    const auto known = vector.numbers.find(address);
+    if (known != vector.numbers.end() && known->second == numbers[i]) vector.numbers.erase(known);
+    address = {};
+  }
+  return 0;
+}
+
+int look_up(fid_av* handle, fi_addr_t number, void* address, size_t* size_bytes) {
+  AddressVector& vector = vector_of(handle);
+  const std::lock_guard guard(vector.domain.lock);
+  if (!knows(vector, number)) return -FI_EINVAL;
+  memcpy(address, &vector.addresses[number], std::min(*size_bytes, sizeof(MessengerAddress)));
+  *size_bytes = sizeof(MessengerAddress);
+  return 0;
+}
+
+const char* address_text(fid_av* /*handle*/, const void* address, char* buffer,
+                         size_t* size_bytes) {
+  std::string text = "verbena://";
+  const auto* bytes = static_cast<const uint8_t*>(address);
+  for (size_t i = 0; i < sizeof(MessengerAddress); ++i)
+    fmt::format_to(std::back_inserter(text), "{:02x}", bytes[i]);
+  if (*size_bytes > 0) {
+    const size_t shown = std::min(text.size(), *size_bytes - 1);
+    memcpy(buffer, text.data(), shown);
+    buffer[shown] = '\0';
+  }
+  *size_bytes = text.size() + 1;
+  return buffer;
+}
+
+fi_ops vector_object_calls = object_calls(close_vector, bind_vector);
+fi_ops_av vector_calls = {
+    .size = sizeof(fi_ops_av),
+    .insert = insert,
+    .insertsvc = &unsupported,
+    .insertsym = &unsupported,
+    .remove = remove,
+    .lookup = look_up,
+    .straddr = address_text,
+    .av_set = &unsupported,
+};
+
+}  // namespace
+
+AddressVector::AddressVector(Domain& of, bool shows_events, void* context)
+    : fid_av{}, domain(of), asynchronous(shows_events) {
+  fid = {.fclass = FI_CLASS_AV, .context = context, .ops = &vector_object_calls};
+  ops = &vector_calls;
+}
+
+int open_address_vector(fid_domain* domain, fi_av_attr* attributes, fid_av** vector,
+                        void* context) {
+  // No vectors by name that processes share, and no contexts of receives to tell apart.
+  if (attributes != nullptr && (attributes->name != nullptr || attributes->rx_ctx_bits != 0))
+    return -FI_ENOSYS;
+  const bool asynchronous = attributes != nullptr && (attributes->flags & FI_EVENT) != 0;
+  auto& of = static_cast<Domain&>(*domain);
+  auto* made = new (std::nothrow) AddressVector(of, asynchronous, context);
+  if (made == nullptr) return -FI_ENOMEM;
+  if (attributes != nullptr) {
+    if (attributes->type == FI_AV_UNSPEC) attributes->type = FI_AV_TABLE;
+    made->addresses.reserve(std::min<size_t>(attributes->count, 65536));
+  }
+  ++of.users;
+  *vector = made;
+  return 0;
+}
+
+}  // namespace verbena::ofi

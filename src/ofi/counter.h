@@ -1,0 +1,28 @@
+// Counters: how many operations of the bound endpoints have completed.
+#pragma once
+
+#include <rdma/fi_eq.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "src/ofi/domain.h"
+
+namespace verbena::ofi {
+
+struct Endpoint;
+
+// Under the domain's lock.
+struct Counter : fid_cntr {
+  using Handle = fid_cntr;
+  Counter(Domain& of, void* context);
+
+  Domain& domain;
+  uint64_t completed = 0;
+  uint64_t failed = 0;
+  std::vector<Endpoint*> endpoints;  // once for each direction that it counts
+};
+
+int open_counter(fid_domain* domain, fi_cntr_attr* attributes, fid_cntr** counter, void* context);
+
+}  // namespace verbena::ofi

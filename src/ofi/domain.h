@@ -1,0 +1,38 @@
+// A domain: an open device, and the lock of all objects that are made of it.
+#pragma once
+
+#include <rdma/fi_domain.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "src/ofi/fid.h"
+#include "verbena/connection.h"
+#include "verbena/device.h"
+#include "verbena/status.h"
+
+namespace verbena::ofi {
+
+struct Domain : fid_domain {
+  using Handle = fid_domain;
+  Domain(Device opened, ProtectionDomain made, JobSecret known, bool needs_lock)
+      : fid_domain{},
+        device(std::move(opened)),
+        protection_domain(std::move(made)),
+        secret(std::move(known)),
+        lock(needs_lock) {}
+
+  Device device;
+  ProtectionDomain protection_domain;
+  JobSecret secret;
+  DomainLock lock;
+  // Objects that were made of it and not closed: it cannot be closed before them.
+  std::atomic<uint32_t> users{0};
+};
+
+int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context);
+
+// Logs what `call` met, and returns the libfabric error that comes nearest.
+int report(const char* call, const Status& status);
+
+}  // namespace verbena::ofi

@@ -1,0 +1,250 @@
+// The control path of endpoints: opening, binding, enabling, options, names.
+#include "src/ofi/endpoint.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <rdma/fi_cm.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "src/base/log.h"
+#include "src/ofi/info.h"
+
+namespace verbena::ofi {
+namespace {
+
+constexpr uint32_t kMostPeers = 16384;
+
+// Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host alone.
+std::string host_of(const Device& device) {
+  if (const char* named = getenv("VERBENA_HOST"); named != nullptr && *named != '\0') return named;
+  std::string found = "127.0.0.1";
+  if (device.info().kind == DeviceKind::kSoft) return found;  // it ends at the host
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return found;
+  for (const ifaddrs* one = interfaces; one != nullptr; one = one->ifa_next) {
+    const bool usable = one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
+                        (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!usable) continue;
+    char text[INET_ADDRSTRLEN] = {};
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text,
+              sizeof(text));
+    found = text;
+    break;
+  }
+  freeifaddrs(interfaces);
+  return found;
+}
+
+void remove_from(std::vector<Endpoint*>& list, const Endpoint* endpoint) {
+  std::erase(list, endpoint);
+}
+
+int close_endpoint(fid* handle) {
+  auto& endpoint = object_of<Endpoint>(handle);
+  {
+    const std::lock_guard guard(endpoint.domain.lock);
+    for (Direction* direction : {&endpoint.sends, &endpoint.receives}) {
+      if (direction->queue != nullptr) remove_from(direction->queue->endpoints, &endpoint);
+      if (direction->counter != nullptr) remove_from(direction->counter->endpoints, &endpoint);
+    }
+    if (endpoint.vector != nullptr) --endpoint.vector->endpoints;
+  }
+  --endpoint.domain.users;
+  delete &endpoint;
+  return 0;
+}
+
+int bind_queue(Endpoint& endpoint, CompletionQueue& queue, uint64_t flags) {
+  if ((flags & (FI_SEND | FI_RECV)) == 0) return -FI_EINVAL;
+  for (const auto& [flag, direction] :
+       {std::pair{FI_SEND, &endpoint.sends}, {FI_RECV, &endpoint.receives}}) {
+    if ((flags & flag) == 0) continue;
+    if (direction->queue != nullptr) return -FI_EINVAL;
+    direction->queue = &queue;
+    direction->selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
+  }
+  if (std::ranges::find(queue.endpoints, &endpoint) == queue.endpoints.end())
+    queue.endpoints.push_back(&endpoint);
+  return 0;
+}
+
+// Counters of remote access count what there is not: 0.
+int bind_counter(Endpoint& endpoint, Counter& counter, uint64_t flags) {
+  for (const auto& [flag, direction] :
+       {std::pair{FI_SEND, &endpoint.sends}, {FI_RECV, &endpoint.receives}}) {
+    if ((flags & flag) == 0) continue;
+    if (direction->counter != nullptr) return -FI_EINVAL;
+    direction->counter = &counter;
+    counter.endpoints.push_back(&endpoint);
+  }
+  return 0;
+}
+
+int bind_endpoint(fid* handle, fid* other, uint64_t flags) {
+  auto& endpoint = object_of<Endpoint>(handle);
+  const std::lock_guard guard(endpoint.domain.lock);
+  switch (other->fclass) {
+    case FI_CLASS_AV:
+      if (endpoint.vector != nullptr) return -FI_EINVAL;
+      endpoint.vector = &object_of<AddressVector>(other);
+      ++endpoint.vector->endpoints;
+      return 0;
+    case FI_CLASS_CQ:
+      return bind_queue(endpoint, object_of<CompletionQueue>(other), flags);
+    case FI_CLASS_CNTR:
+      return bind_counter(endpoint, object_of<Counter>(other), flags);
+    case FI_CLASS_EQ:  // nothing happens to an endpoint that it would tell
+      return 0;
+    default:
+      return -FI_EINVAL;
+  }
+}
+
+int enable(Endpoint& endpoint) {
+  if (endpoint.vector == nullptr) return -FI_ENOAV;
+  if (endpoint.sends.queue == nullptr && endpoint.sends.counter == nullptr) return -FI_ENOCQ;
+  if (endpoint.receives.queue == nullptr && endpoint.receives.counter == nullptr) return -FI_ENOCQ;
+  endpoint.enabled = true;
+  return 0;
+}
+
+int control_endpoint(fid* handle, int command, void* argument) {
+  auto& endpoint = object_of<Endpoint>(handle);
+  const std::lock_guard guard(endpoint.domain.lock);
+  auto* flags = static_cast<uint64_t*>(argument);
+  switch (command) {
+    case FI_ENABLE:
+      return enable(endpoint);
+    case FI_GETOPSFLAG:
+      *flags = (*flags & FI_SEND) != 0 ? endpoint.sends.flags : endpoint.receives.flags;
+      return 0;
+    case FI_SETOPSFLAG:
+      if ((*flags & FI_SEND) != 0) endpoint.sends.flags = *flags & ~FI_SEND;
+      if ((*flags & FI_RECV) != 0) endpoint.receives.flags = *flags & ~FI_RECV;
+      return 0;
+    default:
+      return -FI_ENOSYS;
+  }
+}
+
+int get_name(fid* handle, void* address, size_t* size_bytes) {
+  const MessengerAddress own = object_of<Endpoint>(handle).messenger->address();
+  const size_t room_bytes = std::exchange(*size_bytes, sizeof(own));
+  memcpy(address, &own, std::min(room_bytes, sizeof(own)));
+  return room_bytes < sizeof(own) ? -FI_ETOOSMALL : 0;
+}
+
+int get_option(fid* handle, int level, int name, void* value, size_t* size_bytes) {
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (std::exchange(*size_bytes, sizeof(size_t)) < sizeof(size_t)) return -FI_ETOOSMALL;
+  memcpy(value, &object_of<Endpoint>(handle).least_multi_bytes, sizeof(size_t));
+  return 0;
+}
+
+int set_option(fid* handle, int level, int name, const void* value, size_t size_bytes) {
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (size_bytes != sizeof(size_t)) return -FI_EINVAL;
+  memcpy(&object_of<Endpoint>(handle).least_multi_bytes, value, sizeof(size_t));
+  return 0;
+}
+
+ssize_t cancel(fid* handle, void* context) {
+  auto& endpoint = object_of<Endpoint>(handle);
+  const std::lock_guard guard(endpoint.domain.lock);
+  return endpoint.messenger->cancel(context) ? 0 : -FI_ENOENT;
+}
+
+fi_ops endpoint_object_calls = object_calls(close_endpoint, bind_endpoint, control_endpoint);
+fi_ops_ep endpoint_calls = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = cancel,
+    .getopt = get_option,
+    .setopt = set_option,
+    .tx_ctx = &unsupported,
+    .rx_ctx = &unsupported,
+    .rx_size_left = &unsupported,
+    .tx_size_left = &unsupported,
+};
+fi_ops_cm name_calls = {
+    .size = sizeof(fi_ops_cm),
+    .setname = &unsupported,
+    .getname = get_name,
+    .getpeer = &unsupported,
+    .connect = &unsupported,
+    .listen = &unsupported,
+    .accept = &unsupported,
+    .reject = &unsupported,
+    .shutdown = &unsupported,
+    .join = &unsupported,
+};
+
+}  // namespace
+
+Endpoint::Endpoint(Domain& of, const fi_info& info, std::unique_ptr<Messenger> opened,
+                   void* context)
+    : fid_ep{},
+      domain(of),
+      messenger(std::move(opened)),
+      directed((info.caps & FI_DIRECTED_RECV) != 0) {
+  fid = {.fclass = FI_CLASS_EP, .context = context, .ops = &endpoint_object_calls};
+  ops = &endpoint_calls;
+  cm = &name_calls;
+  fid_ep::msg = &message_calls;
+  tagged = &tagged_calls;
+  if (info.tx_attr != nullptr) sends.flags = info.tx_attr->op_flags;
+  if (info.rx_attr != nullptr) receives.flags = info.rx_attr->op_flags;
+}
+
+int64_t Endpoint::add_peer(fi_addr_t number) {
+  if (vector == nullptr || number >= vector->addresses.size() ||
+      vector->addresses[number] == MessengerAddress{})
+    return -FI_EINVAL;
+  const Result<PeerNumber> peer = messenger->add_peer(vector->addresses[number]);
+  if (!peer.ok()) return report("an address of the address vector", peer.status());
+  if (number >= peers.size()) peers.resize(vector->addresses.size(), kAnyPeer);
+  if (*peer >= numbers.size()) numbers.resize(*peer + 1, FI_ADDR_NOTAVAIL);
+  peers[number] = *peer;
+  if (numbers[*peer] == FI_ADDR_NOTAVAIL) numbers[*peer] = number;
+  return *peer;
+}
+
+fi_addr_t Endpoint::find_number(PeerNumber peer) {
+  if (vector == nullptr) return FI_ADDR_NOTAVAIL;
+  const auto known = vector->numbers.find(messenger->address_of(peer));
+  if (known == vector->numbers.end()) return FI_ADDR_NOTAVAIL;
+  const int64_t same = add_peer(known->second);
+  return same < 0 ? FI_ADDR_NOTAVAIL : known->second;
+}
+
+int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context) {
+  if (info->ep_attr != nullptr && info->ep_attr->type != FI_EP_RDM &&
+      info->ep_attr->type != FI_EP_UNSPEC)
+    return -FI_EINVAL;
+  auto& of = static_cast<Domain&>(*domain);
+  MessengerOptions options;
+  options.host = host_of(of.device);
+  options.max_peers = kMostPeers;
+  Result<std::unique_ptr<Messenger>> messenger =
+      open_messenger(of.device, of.protection_domain, of.secret, options);
+  if (!messenger.ok()) return report("fi_endpoint", messenger.status());
+  if ((*messenger)->eager_limit_bytes() < kInjectBytes) return -FI_EINVAL;
+  auto* made = new (std::nothrow) Endpoint(of, *info, std::move(*messenger), context);
+  if (made == nullptr) return -FI_ENOMEM;
+  ++of.users;
+  *endpoint = made;
+  return 0;
+}
+
+void* without_entry() {
+  static char place;
+  return &place;
+}
+
+}  // namespace verbena::ofi

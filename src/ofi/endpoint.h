@@ -1,0 +1,77 @@
+// Endpoints (FI_EP_RDM): one messenger each.
+#pragma once
+
+#include <rdma/fi_endpoint.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/ofi/address_vector.h"
+#include "src/ofi/completion_queue.h"
+#include "src/ofi/counter.h"
+#include "src/ofi/domain.h"
+#include "verbena/message.h"
+
+namespace verbena::ofi {
+
+inline constexpr int kPeerLostError = FI_ECONNABORTED;
+
+// One direction: where its completions go, and which of them.
+struct Direction {
+  CompletionQueue* queue = nullptr;
+  Counter* counter = nullptr;
+  bool selective = false;  // entries only for operations with FI_COMPLETION
+  uint64_t flags = 0;      // of operations that have none of their own
+};
+
+// Under the domain's lock.
+struct Endpoint : fid_ep {
+  using Handle = fid_ep;
+  Endpoint(Domain& of, const fi_info& info, std::unique_ptr<Messenger> opened, void* context);
+
+  // Lets messages come and go, and puts completions into their queues, as far as there is room.
+  void take_completions();
+  // The messenger's number of an address of the vector, or an error of libfabric.
+  int64_t peer_of(fi_addr_t number) {
+    if (number < peers.size() && peers[number] != kAnyPeer) [[likely]]
+      return peers[number];
+    return add_peer(number);
+  }
+  // The vector's number of a peer; FI_ADDR_NOTAVAIL if it has none.
+  fi_addr_t number_of(PeerNumber peer) {
+    if (peer < numbers.size() && numbers[peer] != FI_ADDR_NOTAVAIL) [[likely]]
+      return numbers[peer];
+    return find_number(peer);
+  }
+
+  Domain& domain;
+  const std::unique_ptr<Messenger> messenger;
+  AddressVector* vector = nullptr;
+  Direction sends;
+  Direction receives;
+  const bool directed;  // a receive's source counts (FI_DIRECTED_RECV)
+  bool enabled = false;
+  size_t least_multi_bytes = 64;  // FI_OPT_MIN_MULTI_RECV
+  std::string lost_peer;          // why the last one was lost
+
+ private:
+  int64_t add_peer(fi_addr_t number);
+  fi_addr_t find_number(PeerNumber peer);
+  void put(const MessageCompletion& done);
+
+  std::vector<PeerNumber> peers;   // by fi_addr_t; kAnyPeer: not asked for yet
+  std::vector<fi_addr_t> numbers;  // by PeerNumber; FI_ADDR_NOTAVAIL: not known
+};
+
+int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);
+
+// The context of operations that count and leave no entry.
+void* without_entry();
+
+extern fi_ops_msg message_calls;    // endpoint_message_datapath.cc
+extern fi_ops_tagged tagged_calls;  // endpoint_tagged_datapath.cc
+
+}  // namespace verbena::ofi

@@ -1,0 +1,106 @@
+#include "src/ofi/event_queue.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace verbena::ofi {
+namespace {
+
+constexpr size_t kDefaultEvents = 256;
+constexpr size_t kMostEvents = 65536;
+constexpr uint64_t kNsPerMs = 1'000'000;
+
+int close_event_queue(fid* handle) {
+  delete &object_of<EventQueue>(handle);
+  return 0;
+}
+
+ssize_t read_event(fid_eq* queue, uint32_t* event, void* buffer, size_t size_bytes,
+                   uint64_t flags) {
+  return static_cast<EventQueue*>(queue)->read(event, buffer, size_bytes, 0,
+                                               (flags & FI_PEEK) != 0);
+}
+
+ssize_t wait_for_event(fid_eq* queue, uint32_t* event, void* buffer, size_t size_bytes,
+                       int timeout_ms, uint64_t flags) {
+  return static_cast<EventQueue*>(queue)->read(event, buffer, size_bytes, timeout_ms,
+                                               (flags & FI_PEEK) != 0);
+}
+
+// Nothing that this provider does goes wrong after the call that asked for it.
+ssize_t read_event_error(fid_eq* /*queue*/, fi_eq_err_entry* /*entry*/, uint64_t /*flags*/) {
+  return -FI_EAGAIN;
+}
+
+ssize_t write_own_event(fid_eq* queue, uint32_t event, const void* entry, size_t size_bytes,
+                        uint64_t /*flags*/) {
+  return static_cast<EventQueue*>(queue)->write(event, entry, size_bytes);
+}
+
+const char* event_error_text(fid_eq* /*queue*/, int /*provider_error*/, const void* /*data*/,
+                             char* buffer, size_t size_bytes) {
+  if (buffer != nullptr && size_bytes > 0) *buffer = '\0';
+  return "";
+}
+
+fi_ops event_queue_object_calls = object_calls(close_event_queue);
+fi_ops_eq event_queue_calls = {
+    .size = sizeof(fi_ops_eq),
+    .read = read_event,
+    .readerr = read_event_error,
+    .write = write_own_event,
+    .sread = wait_for_event,
+    .strerror = event_error_text,
+};
+
+}  // namespace
+
+EventQueue::EventQueue(size_t room, void* context) : fid_eq{}, room_(room) {
+  fid = {.fclass = FI_CLASS_EQ, .context = context, .ops = &event_queue_object_calls};
+  ops = &event_queue_calls;
+}
+
+ssize_t EventQueue::write(uint32_t event, const void* entry, size_t size_bytes) {
+  const auto* bytes = static_cast<const std::byte*>(entry);
+  {
+    const std::lock_guard guard(mutex_);
+    if (events_.size() == room_) return -FI_EAGAIN;
+    events_.push_back({event, {bytes, bytes + size_bytes}});
+  }
+  written_.notify_all();
+  return static_cast<ssize_t>(size_bytes);
+}
+
+ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t size_bytes, int timeout_ms,
+                         bool peek) {
+  std::unique_lock lock(mutex_);
+  const auto ready = [this] { return !events_.empty(); };
+  if (timeout_ms < 0) {
+    written_.wait(lock, ready);
+  } else if (!written_.wait_for(lock, static_cast<uint64_t>(timeout_ms) * kNsPerMs, ready)) {
+    return -FI_EAGAIN;
+  }
+  const Event& first = events_.front();
+  if (first.entry.size() > size_bytes) return -FI_ETOOSMALL;
+  *event = first.event;
+  std::ranges::copy(first.entry, static_cast<std::byte*>(buffer));
+  const auto read_bytes = static_cast<ssize_t>(first.entry.size());
+  if (!peek) events_.pop_front();
+  return read_bytes;
+}
+
+int open_event_queue(fid_fabric* /*fabric*/, fi_eq_attr* attributes, fid_eq** queue,
+                     void* context) {
+  if (attributes != nullptr && attributes->wait_obj != FI_WAIT_NONE &&
+      attributes->wait_obj != FI_WAIT_UNSPEC)
+    return -FI_ENOSYS;
+  const size_t asked =
+      attributes == nullptr || attributes->size == 0 ? kDefaultEvents : attributes->size;
+  auto* made = new (std::nothrow) EventQueue(std::min(asked, kMostEvents), context);
+  if (made == nullptr) return -FI_ENOMEM;
+  *queue = made;
+  return 0;
+}
+
+}  // namespace verbena::ofi

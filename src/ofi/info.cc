@@ -1,0 +1,175 @@
+#include "src/ofi/info.h"
+
+#include <rdma/fi_errno.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace verbena::ofi {
+namespace {
+
+// libfabric frees these structures, and a newer one reads what it has added at their ends: zeros.
+constexpr size_t kRoomOfAnyVersion = 1024;
+static_assert(sizeof(fi_info) <= kRoomOfAnyVersion / 2 &&
+              sizeof(fi_domain_attr) <= kRoomOfAnyVersion / 2);
+
+template <typename Structure>
+bool allocate(Structure*& structure) {
+  structure = static_cast<Structure*>(calloc(1, kRoomOfAnyVersion));
+  return structure != nullptr;
+}
+
+void free_info(fi_info* info) {
+  if (info == nullptr) return;
+  if (info->domain_attr != nullptr) free(info->domain_attr->name);
+  if (info->fabric_attr != nullptr) free(info->fabric_attr->name);
+  free(info->tx_attr);
+  free(info->rx_attr);
+  free(info->ep_attr);
+  free(info->domain_attr);
+  free(info->fabric_attr);
+  free(info);
+}
+
+constexpr bool within(uint64_t asked, uint64_t there) { return (asked & ~there) == 0; }
+
+// Flags of a send that it knows; each of the completion levels is that of delivery, or weaker.
+constexpr uint64_t kSendFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
+                                FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE |
+                                FI_REMOTE_CQ_DATA | FI_MORE;
+constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
+
+bool fits(const fi_tx_attr& asked) {
+  return within(asked.caps, kCapabilities) && within(asked.op_flags, kSendFlags) &&
+         within(asked.msg_order, FI_ORDER_SAS) && asked.comp_order == FI_ORDER_NONE &&
+         asked.inject_size <= kInjectBytes && asked.size <= kQueueOperations &&
+         asked.iov_limit <= kPieces && asked.rma_iov_limit == 0;
+}
+
+bool fits(const fi_rx_attr& asked) {
+  return within(asked.caps, kCapabilities) && within(asked.op_flags, kReceiveFlags) &&
+         within(asked.msg_order, FI_ORDER_SAS) && within(asked.comp_order, FI_ORDER_NONE) &&
+         asked.size <= kQueueOperations && asked.iov_limit <= kPieces;
+}
+
+bool fits(const fi_ep_attr& asked) {
+  return (asked.type == FI_EP_UNSPEC || asked.type == FI_EP_RDM) &&
+         asked.protocol == FI_PROTO_UNSPEC && asked.max_msg_size <= kMaxMessageBytes &&
+         asked.msg_prefix_size == 0 && asked.tx_ctx_cnt <= 1 && asked.rx_ctx_cnt <= 1 &&
+         asked.auth_key_size == 0;
+}
+
+bool fits(const fi_domain_attr& asked) {
+  return (asked.name == nullptr || strcmp(asked.name, device_name()) == 0) &&
+         asked.control_progress != FI_PROGRESS_AUTO && asked.data_progress != FI_PROGRESS_AUTO &&
+         asked.cq_data_size <= kDataBytes && within(asked.caps, FI_LOCAL_COMM | FI_REMOTE_COMM) &&
+         asked.auth_key_size == 0;
+}
+
+bool fits(const fi_fabric_attr& asked) {
+  return asked.name == nullptr || strcmp(asked.name, kProviderName) == 0;
+}
+
+bool fits(const fi_info& asked) {
+  return within(asked.caps, kCapabilities) && asked.addr_format == FI_FORMAT_UNSPEC &&
+         (asked.tx_attr == nullptr || fits(*asked.tx_attr)) &&
+         (asked.rx_attr == nullptr || fits(*asked.rx_attr)) &&
+         (asked.ep_attr == nullptr || fits(*asked.ep_attr)) &&
+         (asked.domain_attr == nullptr || fits(*asked.domain_attr)) &&
+         (asked.fabric_attr == nullptr || fits(*asked.fabric_attr));
+}
+
+// What is asked for, or all if nothing is.
+constexpr uint64_t chosen(uint64_t asked) { return asked == 0 ? kCapabilities : asked; }
+
+void fill(const fi_info* hints, fi_info& info) {
+  const uint64_t capabilities =
+      chosen(hints == nullptr ? 0 : hints->caps) | FI_LOCAL_COMM | FI_REMOTE_COMM;
+  info.caps = capabilities;
+  info.addr_format = FI_FORMAT_UNSPEC;
+
+  const fi_tx_attr* sends = hints == nullptr ? nullptr : hints->tx_attr;
+  *info.tx_attr = {.caps = capabilities & (FI_MSG | FI_TAGGED | FI_SEND),
+                   .mode = 0,
+                   .op_flags = sends == nullptr ? 0 : sends->op_flags,
+                   .msg_order = FI_ORDER_SAS,
+                   .comp_order = FI_ORDER_NONE,
+                   .inject_size = kInjectBytes,
+                   .size = kQueueOperations,
+                   .iov_limit = kPieces,
+                   .rma_iov_limit = 0,
+                   .tclass = 0};
+  const fi_rx_attr* receives = hints == nullptr ? nullptr : hints->rx_attr;
+  *info.rx_attr = {.caps = capabilities & (FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV |
+                                           FI_DIRECTED_RECV | FI_SOURCE),
+                   .mode = 0,
+                   .op_flags = receives == nullptr ? 0 : receives->op_flags,
+                   .msg_order = FI_ORDER_SAS,
+                   .comp_order = FI_ORDER_NONE,
+                   .total_buffered_recv = 0,
+                   .size = kQueueOperations,
+                   .iov_limit = kPieces};
+
+  fi_ep_attr& endpoint = *info.ep_attr;
+  endpoint.type = FI_EP_RDM;
+  endpoint.protocol = FI_PROTO_UNSPEC;
+  endpoint.protocol_version = 1;
+  endpoint.max_msg_size = kMaxMessageBytes;
+  // All bits of a tag are the program's; where it says how it divides them, that is what it gets back.
+  const uint64_t tags =
+      hints == nullptr || hints->ep_attr == nullptr ? 0 : hints->ep_attr->mem_tag_format;
+  endpoint.mem_tag_format = tags == 0 ? ~uint64_t{0} : tags;
+  endpoint.tx_ctx_cnt = 1;
+  endpoint.rx_ctx_cnt = 1;
+
+  const fi_domain_attr* asked = hints == nullptr ? nullptr : hints->domain_attr;
+  fi_domain_attr& domain = *info.domain_attr;
+  domain.threading =
+      asked == nullptr || asked->threading == FI_THREAD_UNSPEC ? FI_THREAD_SAFE : asked->threading;
+  domain.control_progress = FI_PROGRESS_MANUAL;
+  domain.data_progress = FI_PROGRESS_MANUAL;
+  domain.resource_mgmt = FI_RM_ENABLED;
+  domain.av_type =
+      asked == nullptr || asked->av_type == FI_AV_UNSPEC ? FI_AV_TABLE : asked->av_type;
+  domain.cq_data_size = kDataBytes;
+  domain.cq_cnt = 1024;
+  domain.ep_cnt = 1024;
+  domain.tx_ctx_cnt = 1024;
+  domain.rx_ctx_cnt = 1024;
+  domain.max_ep_tx_ctx = 1;
+  domain.max_ep_rx_ctx = 1;
+  domain.cntr_cnt = 1024;
+  domain.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+}
+
+}  // namespace
+
+const char* device_name() {
+  const char* name = getenv("VERBENA_DEVICE");
+  return name == nullptr || *name == '\0' ? "soft0" : name;
+}
+
+int get_info(uint32_t /*version*/, const char* /*node*/, const char* /*service*/,
+             uint64_t /*flags*/, const fi_info* hints, fi_info** info) {
+  if (hints != nullptr && !fits(*hints)) return -FI_ENODATA;
+  fi_info* made = nullptr;
+  if (!allocate(made)) return -FI_ENOMEM;
+  if (allocate(made->tx_attr) && allocate(made->rx_attr) && allocate(made->ep_attr) &&
+      allocate(made->domain_attr) && allocate(made->fabric_attr)) {
+    fill(hints, *made);
+    made->domain_attr->name = strdup(device_name());
+    made->fabric_attr->name = strdup(kProviderName);
+    if (made->domain_attr->name != nullptr && made->fabric_attr->name != nullptr) {
+      *info = made;
+      return 0;
+    }
+  }
+  free_info(made);
+  return -FI_ENOMEM;
+}
+
+bool needs_lock(fi_threading threading) {
+  return threading != FI_THREAD_DOMAIN && threading != FI_THREAD_COMPLETION;
+}
+
+}  // namespace verbena::ofi

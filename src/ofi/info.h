@@ -1,0 +1,34 @@
+// What the provider can do, as fi_getinfo tells it.
+#pragma once
+
+#include <rdma/fabric.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::ofi {
+
+inline constexpr const char* kProviderName = "verbena";
+// That of the interface it may be asked for: any 2.x. What grew since 1.17 is told by the tables' sizes.
+inline constexpr uint32_t kInterfaceVersion = FI_VERSION(2, 99);
+
+inline constexpr uint64_t kCapabilities = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV |
+                                          FI_DIRECTED_RECV | FI_SOURCE | FI_LOCAL_COMM |
+                                          FI_REMOTE_COMM;
+inline constexpr size_t kPieces = 4;
+inline constexpr size_t kInjectBytes = 1024;
+inline constexpr size_t kQueueOperations = 4096;
+inline constexpr size_t kMaxMessageBytes = size_t{1} << 30;
+inline constexpr size_t kDataBytes = 8;
+
+// The device of this process: VERBENA_DEVICE, or soft0.
+const char* device_name();
+
+// -FI_ENODATA if the hints ask for what there is not. Has no side effects.
+int get_info(uint32_t version, const char* node, const char* service, uint64_t flags,
+             const fi_info* hints, fi_info** info);
+
+// Whether threads may call on objects of one domain at the same time.
+bool needs_lock(fi_threading threading);
+
+}  // namespace verbena::ofi

@@ -1,0 +1,86 @@
+#include "src/ofi/info.h"
+
+#include <gtest/gtest.h>
+#include <rdma/fi_errno.h>
+
+#include <memory>
+
+namespace verbena::ofi {
+namespace {
+
+// As libfabric frees it; its own function would work on memory of this program all the same.
+struct FreeInfo {
+  void operator()(fi_info* info) const { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, FreeInfo>;
+
+struct Hints {
+  Info info{fi_allocinfo()};
+  fi_info* operator->() const { return info.get(); }
+  // The provider's answer; null where it has none.
+  Info answer() const {
+    fi_info* found = nullptr;
+    const int result = get_info(FI_VERSION(1, 17), nullptr, nullptr, 0, info.get(), &found);
+    EXPECT_EQ(result == 0, found != nullptr);
+    if (result != 0) {
+      EXPECT_EQ(result, -FI_ENODATA);
+    }
+    return Info(found);
+  }
+};
+
+TEST(InfoTest, WithoutHintsItTellsWhatThereIs) {
+  fi_info* found = nullptr;
+  ASSERT_EQ(get_info(FI_VERSION(2, 5), nullptr, nullptr, 0, nullptr, &found), 0);
+  const Info info(found);
+  EXPECT_EQ(info->next, nullptr);
+  EXPECT_EQ(info->caps, kCapabilities);
+  EXPECT_EQ(info->mode, 0u);
+  EXPECT_EQ(info->ep_attr->type, FI_EP_RDM);
+  EXPECT_STREQ(info->domain_attr->name, "soft0");
+  // libfabric puts the provider's name there itself.
+  EXPECT_EQ(info->fabric_attr->prov_name, nullptr);
+}
+
+TEST(InfoTest, WhatIsAskedForComesBack) {
+  const Hints hints;
+  hints->caps = FI_TAGGED;
+  hints->domain_attr->threading = FI_THREAD_DOMAIN;
+  hints->domain_attr->av_type = FI_AV_MAP;
+  hints->ep_attr->mem_tag_format = 0x00c000007fffffff;
+  hints->tx_attr->op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
+  const Info info = hints.answer();
+  ASSERT_NE(info, nullptr);
+  EXPECT_EQ(info->caps, FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM);
+  EXPECT_EQ(info->domain_attr->threading, FI_THREAD_DOMAIN);
+  EXPECT_EQ(info->domain_attr->av_type, FI_AV_MAP);
+  EXPECT_EQ(info->ep_attr->mem_tag_format, 0x00c000007fffffffu);
+  EXPECT_EQ(info->tx_attr->op_flags, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+}
+
+TEST(InfoTest, WhatThereIsNotIsRefused) {
+  using Ask = void (*)(fi_info&);
+  const Ask asks[] = {
+      [](fi_info& info) { info.caps = FI_TAGGED | FI_RMA; },
+      [](fi_info& info) { info.caps = FI_COLLECTIVE; },
+      [](fi_info& info) { info.ep_attr->type = FI_EP_MSG; },
+      [](fi_info& info) { info.ep_attr->type = FI_EP_DGRAM; },
+      [](fi_info& info) { info.ep_attr->max_msg_size = kMaxMessageBytes + 1; },
+      [](fi_info& info) { info.addr_format = FI_SOCKADDR_IN; },
+      [](fi_info& info) { info.domain_attr->data_progress = FI_PROGRESS_AUTO; },
+      [](fi_info& info) { info.domain_attr->name = strdup("mlx5_0"); },
+      [](fi_info& info) { info.fabric_attr->name = strdup("another"); },
+      [](fi_info& info) { info.tx_attr->inject_size = kInjectBytes + 1; },
+      [](fi_info& info) { info.tx_attr->msg_order = FI_ORDER_WAW; },
+      [](fi_info& info) { info.tx_attr->comp_order = FI_ORDER_STRICT; },
+      [](fi_info& info) { info.rx_attr->iov_limit = kPieces + 1; },
+  };
+  for (size_t i = 0; i < std::size(asks); ++i) {
+    const Hints hints;
+    asks[i](*hints.info);
+    EXPECT_EQ(hints.answer(), nullptr) << "request " << i;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::ofi

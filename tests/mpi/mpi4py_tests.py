@@ -1,0 +1,31 @@
+"""mpi4py's own tests, without those that fail whatever carries the messages. Run by scripts/test-mpi."""
+
+import os
+import pathlib
+import runpy
+import sys
+import unittest
+
+TESTS = pathlib.Path(os.environ["VERBENA_MPI4PY_TESTS"])
+
+# Each was seen to fail over other providers of libfabric too, or by its message has nothing to do with them.
+SKIPPED = {
+    "mpich": {
+        "testDistgraphcomm": "where all messages go by libfabric, MPI_Probe of any source and the receive behind it may find "
+                             "different messages, one of them from the process itself (MPICH 5.0.2, also with tcp and shm)",
+        "testGetFortranInfo": "this build of MPICH has no Fortran",
+    },
+    "openmpi": {},
+}[os.environ["VERBENA_MPI"]]
+
+
+class Loader(unittest.TestLoader):
+    def getTestCaseNames(self, testCaseClass):  # noqa: N802, N803: unittest's names
+        return [name for name in super().getTestCaseNames(testCaseClass) if name not in SKIPPED]
+
+
+unittest.TestLoader = unittest.loader.TestLoader = Loader
+unittest.defaultTestLoader = unittest.loader.defaultTestLoader = Loader()
+sys.path.insert(0, str(TESTS))
+sys.argv = [str(TESTS / "main.py"), "--quiet"]
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,489 @@
+// Two endpoints of the provider in one process, by libfabric's own functions: what MPIs ask of it, call by call.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "verbena/clock.h"
+
+namespace verbena {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kLongestWaitNs = 60'000'000'000;
+
+struct CloseFid {
+  template <typename Handle>
+  void operator()(Handle* handle) const {
+    EXPECT_EQ(fi_close(&handle->fid), 0);
+  }
+};
+template <typename Handle>
+using Owned = std::unique_ptr<Handle, CloseFid>;
+
+struct FreeInfo {
+  void operator()(fi_info* info) const { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, FreeInfo>;
+
+// What a completion queue tells.
+struct Done {
+  fi_cq_tagged_entry entry{};
+  fi_addr_t source = FI_ADDR_NOTAVAIL;
+  fi_cq_err_entry error{};  // `err` is 0 for a good one
+};
+
+struct End {
+  Owned<fid_av> vector;
+  Owned<fid_cq> queue;
+  Owned<fid_cntr> sends;
+  Owned<fid_ep> endpoint;
+  fi_addr_t self = 0;
+  fi_addr_t other = 0;
+};
+
+class ProviderTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("FI_PROVIDER_PATH", VERBENA_PROVIDER_PATH, 1);
+    setenv("FI_PROVIDER", "verbena", 1);
+    setenv("VERBENA_JOB_SECRET", "a secret of these tests alone", 1);
+  }
+
+  void SetUp() override {
+    const Info hints(fi_allocinfo());
+    hints->caps = FI_MSG | FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV | FI_MULTI_RECV;
+    hints->ep_attr->type = FI_EP_RDM;
+    fi_info* found = nullptr;
+    ASSERT_EQ(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found), 0);
+    info_.reset(found);
+    ASSERT_STREQ(info_->fabric_attr->prov_name, "verbena");
+    fid_fabric* fabric = nullptr;
+    ASSERT_EQ(fi_fabric(info_->fabric_attr, &fabric, nullptr), 0);
+    fabric_.reset(fabric);
+    fid_domain* domain = nullptr;
+    ASSERT_EQ(fi_domain(fabric, info_.get(), &domain, nullptr), 0);
+    domain_.reset(domain);
+    for (End* end : {&a_, &b_}) open(*end);
+    ASSERT_FALSE(HasFatalFailure());
+    meet(a_, b_);
+    meet(b_, a_);
+  }
+
+  void open(End& end) {
+    fi_av_attr vector_attributes{};
+    fid_av* vector = nullptr;
+    ASSERT_EQ(fi_av_open(domain_.get(), &vector_attributes, &vector, nullptr), 0);
+    end.vector.reset(vector);
+    fi_cq_attr queue_attributes{};
+    queue_attributes.format = FI_CQ_FORMAT_TAGGED;
+    fid_cq* queue = nullptr;
+    ASSERT_EQ(fi_cq_open(domain_.get(), &queue_attributes, &queue, nullptr), 0);
+    end.queue.reset(queue);
+    fi_cntr_attr counter_attributes{};
+    fid_cntr* counter = nullptr;
+    ASSERT_EQ(fi_cntr_open(domain_.get(), &counter_attributes, &counter, nullptr), 0);
+    end.sends.reset(counter);
+    fid_ep* endpoint = nullptr;
+    ASSERT_EQ(fi_endpoint(domain_.get(), info_.get(), &endpoint, nullptr), 0);
+    end.endpoint.reset(endpoint);
+    ASSERT_EQ(fi_ep_bind(endpoint, &vector->fid, 0), 0);
+    ASSERT_EQ(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION),
+              0);
+    ASSERT_EQ(fi_ep_bind(endpoint, &counter->fid, FI_SEND), 0);
+    ASSERT_EQ(fi_enable(endpoint), 0);
+  }
+
+  static void meet(End& end, End& other) {
+    for (const auto& [whose, number] : {std::pair{&end, &end.self}, {&other, &end.other}}) {
+      char name[64];
+      size_t size_bytes = sizeof(name);
+      ASSERT_EQ(fi_getname(&whose->endpoint->fid, name, &size_bytes), 0);
+      ASSERT_EQ(fi_av_insert(end.vector.get(), name, 1, number, 0, nullptr), 1);
+    }
+  }
+
+  // Repeats a post that would block, while both ends make progress.
+  template <typename Post>
+  void must_post(Post&& post) {
+    const uint64_t start_ns = now_ns();
+    ssize_t result = 0;
+    while ((result = post()) == -FI_EAGAIN && now_ns() - start_ns < kLongestWaitNs) {
+      for (End* end : {&a_, &b_}) take(*end);
+    }
+    ASSERT_EQ(result, 0) << fi_strerror(static_cast<int>(-result));
+  }
+
+  // Keeps what has come.
+  void take(End& end) {
+    Done done;
+    const ssize_t got = fi_cq_readfrom(end.queue.get(), &done.entry, 1, &done.source);
+    if (got == -FI_EAVAIL) {
+      ASSERT_EQ(fi_cq_readerr(end.queue.get(), &done.error, 0), 1);
+    } else if (got == -FI_EAGAIN) {
+      return;
+    } else {
+      ASSERT_EQ(got, 1);
+    }
+    kept_[&end == &a_ ? 0 : 1].push_back(done);
+  }
+
+  Done next(End& end) {
+    std::vector<Done>& kept = kept_[&end == &a_ ? 0 : 1];
+    const uint64_t start_ns = now_ns();
+    while (kept.empty() && now_ns() - start_ns < kLongestWaitNs && !HasFatalFailure()) {
+      for (End* one : {&a_, &b_}) take(*one);
+    }
+    if (kept.empty()) {
+      ADD_FAILURE() << "no completion came";
+      return {};
+    }
+    const Done first = kept.front();
+    kept.erase(kept.begin());
+    return first;
+  }
+
+  // Whatever still comes.
+  bool nothing_more() {
+    for (int i = 0; i < 1000; ++i) {
+      for (End* end : {&a_, &b_}) take(*end);
+    }
+    return kept_[0].empty() && kept_[1].empty();
+  }
+
+  void send(End& from, const std::string& text, uint64_t tag, uint64_t flags = 0,
+            void* context = nullptr, uint64_t data = 0) {
+    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    const fi_msg_tagged message{.msg_iov = &piece,
+                                .desc = nullptr,
+                                .iov_count = 1,
+                                .addr = from.other,
+                                .tag = tag,
+                                .ignore = 0,
+                                .context = context,
+                                .data = data};
+    must_post([&] { return fi_tsendmsg(from.endpoint.get(), &message, flags); });
+  }
+
+  // Of a receive that leaves an entry.
+  void receive(End& at, void* buffer, size_t size_bytes, uint64_t tag, void* context = nullptr,
+               uint64_t flags = FI_COMPLETION) {
+    const iovec piece{buffer, size_bytes};
+    const fi_msg_tagged message{.msg_iov = &piece,
+                                .desc = nullptr,
+                                .iov_count = 1,
+                                .addr = FI_ADDR_UNSPEC,
+                                .tag = tag,
+                                .ignore = 0,
+                                .context = context,
+                                .data = 0};
+    must_post([&] { return fi_trecvmsg(at.endpoint.get(), &message, flags); });
+  }
+
+  Info info_;
+  Owned<fid_fabric> fabric_;
+  Owned<fid_domain> domain_;
+  End a_;
+  End b_;
+  std::vector<Done> kept_[2];
+};
+
+std::string text_of(size_t size_bytes, uint64_t seed) {
+  Random random(seed);
+  std::string text(size_bytes, '\0');
+  for (char& byte : text) byte = static_cast<char>(random.next());
+  return text;
+}
+
+TEST_F(ProviderTest, MessagesOfEverySizeArrive) {
+  for (const size_t size_bytes : {0u, 1u, 8u, 1024u, 2000u, 2048u, 4096u, 100'000u, 3'000'000u}) {
+    const std::string text = text_of(size_bytes, size_bytes + 1);
+    std::string got(size_bytes + 1, 'x');
+    int contexts[2];
+    receive(b_, got.data(), got.size(), 7, &contexts[1]);
+    send(a_, text, 7, FI_COMPLETION, &contexts[0]);
+    const Done received = next(b_);
+    ASSERT_EQ(received.error.err, 0);
+    EXPECT_EQ(received.entry.op_context, &contexts[1]);
+    EXPECT_EQ(received.entry.flags, FI_TAGGED | FI_RECV);
+    EXPECT_EQ(received.entry.len, size_bytes);
+    EXPECT_EQ(received.entry.tag, 7u);
+    EXPECT_EQ(received.source, b_.other);
+    EXPECT_EQ(got, text + "x");
+    const Done sent = next(a_);
+    EXPECT_EQ(sent.error.err, 0);
+    EXPECT_EQ(sent.entry.op_context, &contexts[0]);
+    EXPECT_EQ(sent.entry.flags, FI_TAGGED | FI_SEND);
+  }
+  EXPECT_TRUE(nothing_more());
+}
+
+TEST_F(ProviderTest, AnEndpointSendsToItself) {
+  char got[8] = {};
+  receive(a_, got, sizeof(got), 1);
+  must_post([&] { return fi_tinject(a_.endpoint.get(), "itself", 7, a_.self, 1); });
+  const Done received = next(a_);
+  EXPECT_STREQ(got, "itself");
+  EXPECT_EQ(received.source, a_.self);
+}
+
+TEST_F(ProviderTest, AMessageTooLongForItsReceiveIsTruncated) {
+  for (const size_t size_bytes : {100u, 10'000u}) {
+    const std::string text = text_of(size_bytes, 3);
+    std::string got(65, 'x');
+    int context = 0;
+    receive(b_, got.data(), 64, 2, &context);
+    send(a_, text, 2);
+    const Done received = next(b_);
+    EXPECT_EQ(received.error.err, FI_ETRUNC);
+    EXPECT_EQ(received.error.op_context, &context);
+    EXPECT_EQ(received.error.len, 64u);
+    EXPECT_EQ(received.error.olen, size_bytes - 64);
+    EXPECT_EQ(got, text.substr(0, 64) + "x");
+  }
+}
+
+TEST_F(ProviderTest, WhatLeavesNoEntryIsCounted) {
+  char got[3][8] = {};
+  for (auto& buffer : got) receive(b_, buffer, sizeof(buffer), 3);
+  must_post([&] { return fi_tinject(a_.endpoint.get(), "one", 4, a_.other, 3); });
+  send(a_, std::string("two\0", 4), 3);  // selective: no entry without the flag
+  send(a_, std::string("three\0", 6), 3, FI_COMPLETION);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(next(b_).error.err, 0);
+  EXPECT_STREQ(got[0], "one");
+  EXPECT_STREQ(got[1], "two");
+  EXPECT_STREQ(got[2], "three");
+  EXPECT_EQ(next(a_).entry.flags, FI_TAGGED | FI_SEND);
+  EXPECT_TRUE(nothing_more());
+  EXPECT_EQ(fi_cntr_wait(a_.sends.get(), 3, 60'000), 0);
+  EXPECT_EQ(fi_cntr_read(a_.sends.get()), 3u);
+  EXPECT_EQ(fi_cntr_readerr(a_.sends.get()), 0u);
+}
+
+TEST_F(ProviderTest, DataComeWithTheMessage) {
+  char got[8] = {};
+  receive(b_, got, sizeof(got), 4);
+  send(a_, "data", 4, FI_REMOTE_CQ_DATA, nullptr, 0x1234'5678'9abc'def0);
+  const Done received = next(b_);
+  EXPECT_EQ(received.entry.flags, FI_TAGGED | FI_RECV | FI_REMOTE_CQ_DATA);
+  EXPECT_EQ(received.entry.data, 0x1234'5678'9abc'def0u);
+}
+
+TEST_F(ProviderTest, ASendThatIsConfirmedCompletesOnceItIsReceived) {
+  send(a_, "late", 5, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+  EXPECT_TRUE(nothing_more());
+  char got[8] = {};
+  receive(b_, got, sizeof(got), 5);
+  EXPECT_EQ(next(b_).error.err, 0);
+  EXPECT_EQ(next(a_).error.err, 0);
+  EXPECT_STREQ(got, "late");
+}
+
+TEST_F(ProviderTest, APeekFindsAMessageAndLeavesIt) {
+  receive(b_, nullptr, 0, 6, nullptr, FI_PEEK | FI_COMPLETION);
+  EXPECT_EQ(next(b_).error.err, FI_ENOMSG);
+  send(a_, "found", 6);
+  Done found;
+  const uint64_t start_ns = now_ns();
+  do {
+    receive(b_, nullptr, 0, 6, nullptr, FI_PEEK | FI_COMPLETION);
+    found = next(b_);
+  } while (found.error.err == FI_ENOMSG && now_ns() - start_ns < kLongestWaitNs);
+  ASSERT_EQ(found.error.err, 0);
+  EXPECT_EQ(found.entry.len, 5u);
+  EXPECT_EQ(found.entry.tag, 6u);
+  EXPECT_EQ(found.source, b_.other);
+  char got[8] = {};
+  receive(b_, got, sizeof(got), 6);
+  EXPECT_EQ(next(b_).entry.len, 5u);
+  EXPECT_STREQ(got, "found");
+}
+
+TEST_F(ProviderTest, AClaimedMessageIsReceivedByItsClaimAlone) {
+  for (const char* text : {"first", "second", "third"}) send(a_, text, 7);
+  fi_context claim{};
+  Done found;
+  const uint64_t start_ns = now_ns();
+  do {
+    receive(b_, nullptr, 0, 7, &claim, FI_PEEK | FI_CLAIM | FI_COMPLETION);
+    found = next(b_);
+  } while (found.error.err == FI_ENOMSG && now_ns() - start_ns < kLongestWaitNs);
+  ASSERT_EQ(found.entry.len, 5u);
+  char got[2][8] = {};
+  receive(b_, got[0], sizeof(got[0]), 7);
+  EXPECT_EQ(next(b_).entry.len, 6u);
+  EXPECT_STREQ(got[0], "second");
+  receive(b_, got[1], sizeof(got[1]), 7, &claim, FI_CLAIM | FI_COMPLETION);
+  EXPECT_EQ(next(b_).entry.op_context, &claim);
+  EXPECT_STREQ(got[1], "first");
+  receive(b_, nullptr, 0, 7, nullptr, FI_PEEK | FI_DISCARD | FI_COMPLETION);
+  EXPECT_EQ(next(b_).error.err, 0);
+  receive(b_, nullptr, 0, 7, nullptr, FI_PEEK | FI_COMPLETION);
+  EXPECT_EQ(next(b_).error.err, FI_ENOMSG);
+}
+
+TEST_F(ProviderTest, OneBufferTakesSeveralMessages) {
+  size_t least_bytes = 16;
+  ASSERT_EQ(fi_setopt(&b_.endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least_bytes,
+                      sizeof(least_bytes)),
+            0);
+  char buffer[48] = {};
+  int context = 0;
+  const iovec piece{buffer, sizeof(buffer)};
+  const fi_msg message{.msg_iov = &piece,
+                       .desc = nullptr,
+                       .iov_count = 1,
+                       .addr = FI_ADDR_UNSPEC,
+                       .context = &context,
+                       .data = 0};
+  must_post([&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV | FI_COMPLETION); });
+  for (int i = 0; i < 3; ++i) {
+    const std::string text(12, static_cast<char>('a' + i));
+    must_post([&] { return fi_inject(a_.endpoint.get(), text.data(), text.size(), a_.other); });
+  }
+  bool released = false;
+  for (int i = 0; i < 3; ++i) {
+    const Done received = next(b_);
+    EXPECT_EQ(received.entry.op_context, &context);
+    ASSERT_EQ(received.entry.buf, buffer + 12 * i);
+    EXPECT_EQ(std::string(buffer + 12 * i, 12), std::string(12, static_cast<char>('a' + i)));
+    EXPECT_FALSE(released);
+    released = (received.entry.flags & FI_MULTI_RECV) != 0;
+  }
+  EXPECT_TRUE(released);  // 12 bytes are left, less than 16
+}
+
+// As MPICH's active messages: a header and a payload, gathered, into buffers that take many.
+TEST_F(ProviderTest, BuffersOfSeveralMessagesTakeAnyMixOfSizes) {
+  constexpr uint64_t kMessages = 2000;
+  constexpr uint64_t kInFlight = 64;
+  size_t least_bytes = 20'000;
+  ASSERT_EQ(fi_setopt(&b_.endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least_bytes,
+                      sizeof(least_bytes)),
+            0);
+  std::vector<char> buffers[2];
+  const auto post = [&](std::vector<char>& buffer) {
+    buffer.assign(100'000, 'x');
+    const iovec piece{buffer.data(), buffer.size()};
+    const fi_msg message{.msg_iov = &piece,
+                         .desc = nullptr,
+                         .iov_count = 1,
+                         .addr = FI_ADDR_UNSPEC,
+                         .context = &buffer,
+                         .data = 0};
+    must_post([&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV | FI_COMPLETION); });
+  };
+  for (auto& buffer : buffers) post(buffer);
+
+  struct Sent {
+    uint64_t header[2];  // number and size
+    std::string payload;
+  };
+  Random random(11);
+  std::vector<std::unique_ptr<Sent>> sent;
+  uint64_t posted = 0;
+  uint64_t confirmed = 0;
+  uint64_t received = 0;
+  std::vector<bool> seen(kMessages);
+  const uint64_t start_ns = now_ns();
+  while ((received < kMessages || confirmed < kMessages) && !HasFatalFailure() &&
+         now_ns() - start_ns < kLongestWaitNs) {
+    if (posted < kMessages && posted - confirmed < kInFlight) {
+      const size_t size_bytes = random.below(4) == 0 ? random.below(100) : random.below(16'000);
+      auto one = std::make_unique<Sent>(Sent{{posted, size_bytes}, text_of(size_bytes, posted)});
+      const iovec pieces[] = {{one->header, sizeof(one->header)},
+                              {one->payload.data(), one->payload.size()}};
+      const fi_msg message{.msg_iov = pieces,
+                           .desc = nullptr,
+                           .iov_count = 2,
+                           .addr = a_.other,
+                           .context = one.get(),
+                           .data = 0};
+      must_post([&] { return fi_sendmsg(a_.endpoint.get(), &message, FI_COMPLETION); });
+      sent.push_back(std::move(one));
+      ++posted;
+    }
+    for (End* end : {&a_, &b_}) take(*end);
+    confirmed += kept_[0].size();
+    for (const Done& done : kept_[0]) ASSERT_EQ(done.error.err, 0);
+    kept_[0].clear();
+    for (const Done& done : std::exchange(kept_[1], {})) {
+      ASSERT_EQ(done.error.err, 0) << "of " << done.error.len << " bytes, " << done.error.olen;
+      const auto* at = static_cast<const char*>(done.entry.buf);
+      uint64_t header[2];
+      memcpy(header, at, sizeof(header));
+      ASSERT_LT(header[0], kMessages);
+      ASSERT_FALSE(seen[header[0]]);
+      seen[header[0]] = true;
+      ASSERT_EQ(done.entry.len, header[1] + sizeof(header));
+      ASSERT_EQ(std::string(at + sizeof(header), header[1]), text_of(header[1], header[0]));
+      ++received;
+      if ((done.entry.flags & FI_MULTI_RECV) != 0) {
+        post(*static_cast<std::vector<char>*>(done.entry.op_context));
+      }
+    }
+  }
+  EXPECT_EQ(received, kMessages);
+  EXPECT_EQ(confirmed, kMessages);
+}
+
+TEST_F(ProviderTest, AReceiveBoundToASourceTakesNoOthersMessage) {
+  char got[2][8] = {};
+  int contexts[2];
+  must_post([&] {
+    const iovec piece{got[0], sizeof(got[0])};
+    const fi_msg_tagged message{&piece, nullptr, 1, a_.self, 8, 0, &contexts[0], 0};
+    return fi_trecvmsg(a_.endpoint.get(), &message, FI_COMPLETION);
+  });
+  receive(a_, got[1], sizeof(got[1]), 8, &contexts[1]);
+  send(b_, "other", 8);
+  EXPECT_EQ(next(a_).entry.op_context, &contexts[1]);
+  must_post([&] { return fi_tinject(a_.endpoint.get(), "self", 5, a_.self, 8); });
+  EXPECT_EQ(next(a_).entry.op_context, &contexts[0]);
+  EXPECT_STREQ(got[0], "self");
+}
+
+TEST_F(ProviderTest, ACancelledReceiveSaysSo) {
+  char got[8];
+  int context = 0;
+  receive(b_, got, sizeof(got), 9, &context);
+  EXPECT_EQ(fi_cancel(&b_.endpoint->fid, &context), 0);
+  const Done cancelled = next(b_);
+  EXPECT_EQ(cancelled.error.err, FI_ECANCELED);
+  EXPECT_EQ(cancelled.error.op_context, &context);
+  EXPECT_EQ(fi_cancel(&b_.endpoint->fid, &context), -FI_ENOENT);
+}
+
+TEST_F(ProviderTest, WhatCannotBeIsRefused) {
+  char bytes[4096] = {};
+  EXPECT_EQ(fi_tsend(a_.endpoint.get(), bytes, 1, nullptr, 77, 0, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_tinject(a_.endpoint.get(), bytes, info_->tx_attr->inject_size + 1, a_.other, 0),
+            -FI_EMSGSIZE);
+  EXPECT_EQ(fi_close(&domain_->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&a_.queue->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&a_.vector->fid), -FI_EBUSY);
+  size_t size_bytes = 3;
+  EXPECT_EQ(fi_getname(&a_.endpoint->fid, bytes, &size_bytes), -FI_ETOOSMALL);
+  EXPECT_EQ(size_bytes, 32u);
+  char text[128];
+  size_bytes = sizeof(text);
+  EXPECT_THAT(fi_av_straddr(a_.vector.get(), bytes, text, &size_bytes), HasSubstr("verbena://"));
+  fi_addr_t number = a_.other;
+  EXPECT_EQ(fi_av_remove(a_.vector.get(), &number, 1, 0), 0);
+  EXPECT_EQ(fi_av_remove(a_.vector.get(), &number, 1, 0), -FI_EINVAL);
+}
+
+}  // namespace
+}  // namespace verbena
