@@ -269,7 +269,8 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
     envelope.remote = remote;
   } else if (store_.has_room(bytes)) {
     envelope.place = Envelope::Place::kStore;
-    envelope.where = store_.put(message.payload, bytes);
+    const iovec payload{const_cast<char*>(message.payload), bytes};
+    envelope.where = store_.put({&payload, 1});
   } else {
     envelope.place = place;
     envelope.where = where;

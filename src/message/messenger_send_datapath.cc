@@ -271,8 +271,8 @@ PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t byt
     end_delivery(met, delivery.completion);
   } else {
     if (envelope_numbers_.empty()) return would_block();
-    const bool waits = (request.flags & kMessageDelivered) != 0 || bytes > eager_limit_bytes() ||
-                       request.pieces.size() > 1 || !store_.has_room(bytes);
+    const bool waits = (request.flags & kMessageDelivered) != 0 || bytes > eager_limit_bytes();
+    if (!waits && !store_.has_room(bytes)) return would_block();
     Envelope envelope{};
     envelope.flags = flags;
     envelope.peer = self_;
@@ -291,9 +291,7 @@ PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t byt
       return PostResult::kPosted;
     }
     envelope.place = Envelope::Place::kStore;
-    envelope.where = bytes > 0
-                         ? store_.put(static_cast<const char*>(request.pieces[0].iov_base), bytes)
-                         : UnexpectedStore::kNone;
+    envelope.where = store_.put(request.pieces);
     add_unexpected(envelope);
   }
   if ((request.flags & kMessageSilent) == 0) {

@@ -254,6 +254,24 @@ TEST_F(MessengerTest, AMessengerSendsToItself) {
   ASSERT_TRUE(all().until([this] { return all().done(0).size() == 6; }));
 }
 
+TEST_F(MessengerTest, WhatIsSentToOneselfIsCopiedAtOnce) {
+  MessengerOptions options;
+  options.unexpected_bytes = 1024;
+  make(1, options);
+  const PeerNumber self = all().peer(0, 0);
+  std::string parts[] = {std::string(300, 'a'), std::string(100, 'b')};
+  const iovec pieces[] = {{parts[0].data(), parts[0].size()}, {parts[1].data(), parts[1].size()}};
+  const SendRequest request{.peer = self, .tag = 1, .pieces = pieces, .flags = kMessageSilent};
+  ASSERT_EQ(all()[0].send(request), PostResult::kPosted);
+  ASSERT_EQ(all()[0].send(request), PostResult::kPosted);
+  // No memory is left to copy it to.
+  EXPECT_EQ(all()[0].send(request), PostResult::kWouldBlock);
+  const std::string sent = parts[0] + parts[1];
+  for (std::string& part : parts) part.assign(part.size(), 'x');
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(receive(0, {.tag = 1}, sent.size()), sent);
+  EXPECT_EQ(all()[0].send(request), PostResult::kPosted);
+}
+
 TEST_F(MessengerTest, TwoThatConnectAtOnceHaveOneConnection) {
   for (int round = 0; round < 5; ++round) {
     make(2);

@@ -1,8 +1,11 @@
 // Bytes of messages that nobody has posted a receive for, in a bounded number of small blocks.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "src/base/assert.h"
 #include "src/message/pieces.h"
@@ -22,16 +25,26 @@ class UnexpectedStore {
   bool has_room(uint64_t bytes) const { return blocks_of(bytes) <= free_count_; }
   uint64_t free_blocks() const { return free_count_; }
 
-  // Needs has_room(). The number of its first block, kNone for no bytes.
-  uint32_t put(const char* from, uint64_t bytes) {
-    VERBENA_DEBUG_ASSERT(has_room(bytes));
+  // Needs has_room() for all bytes. The number of its first block, kNone for no bytes.
+  uint32_t put(std::span<const iovec> pieces) {
     uint32_t first = kNone;
     uint32_t last = kNone;
-    for (uint64_t at = 0; at < bytes; at += kBlockBytes) {
-      const uint32_t block = allocate();
-      copy_bytes(blocks_[block].bytes, from + at, std::min<uint64_t>(kBlockBytes, bytes - at));
-      (last != kNone ? next_[last] : first) = block;
-      last = block;
+    uint64_t filled_bytes = kBlockBytes;
+    for (const iovec& piece : pieces) {
+      const auto* from = static_cast<const char*>(piece.iov_base);
+      for (uint64_t left_bytes = piece.iov_len; left_bytes > 0;) {
+        if (filled_bytes == kBlockBytes) {
+          const uint32_t block = allocate();
+          (last != kNone ? next_[last] : first) = block;
+          last = block;
+          filled_bytes = 0;
+        }
+        const uint64_t some_bytes = std::min(left_bytes, kBlockBytes - filled_bytes);
+        copy_bytes(blocks_[last].bytes + filled_bytes, from, some_bytes);
+        from += some_bytes;
+        left_bytes -= some_bytes;
+        filled_bytes += some_bytes;
+      }
     }
     return first;
   }
@@ -61,6 +74,7 @@ class UnexpectedStore {
 
   static uint64_t blocks_of(uint64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes; }
   uint32_t allocate() {
+    VERBENA_DEBUG_ASSERT(free_count_ > 0);
     uint32_t block = free_;
     if (block != kNone) {
       free_ = next_[block];

@@ -383,7 +383,8 @@ TEST_F(ProviderTest, BuffersOfSeveralMessagesTakeAnyMixOfSizes) {
                          .addr = FI_ADDR_UNSPEC,
                          .context = &buffer,
                          .data = 0};
-    must_post([&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV | FI_COMPLETION); });
+    must_post(
+        [&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV | FI_COMPLETION); });
   };
   for (auto& buffer : buffers) post(buffer);
 
