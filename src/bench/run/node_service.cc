@@ -20,7 +20,6 @@ namespace verbena::bench {
 namespace {
 
 constexpr int64_t kForeverNs = INT64_MAX;
-constexpr uint64_t kAliveNs = 1'000'000'000;
 
 // The address of this host that a connection uses, without the port.
 std::string own_address(const ControlConnection& control) {
