@@ -17,6 +17,7 @@
 #include "src/device/sim/cluster_for_test.h"
 #include "src/device/sim/fault_schedule_for_test.h"
 #include "src/remote/simulated_regions_for_test.h"
+#include "tests/test_seed.h"
 
 namespace verbena::shuffle_app {
 namespace {
@@ -305,6 +306,7 @@ TEST(ShuffleSimulationTest, PromisesHoldWhateverGoesWrong) {
                                  << " build/release/bin/shuffle_test "
                                     "--gtest_filter=ShuffleSimulation*";
   }
+  report_count("seeds", kClusters);
 }
 
 // Records from registered memory, of which so many are one WRITE, by four senders to four
