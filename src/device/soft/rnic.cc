@@ -117,10 +117,8 @@ Status Rnic::start() {
   record.header_address = reinterpret_cast<uint64_t>(header_);
   record.life_fd = life_fd_;
   record.life_id = pipe_id(life_fd_);
-  std::atomic<int32_t> service_thread{0};
-  service_ = start_thread("verbena-soft0", [this, &service_thread] {
-    service_thread.store(static_cast<int32_t>(syscall(SYS_gettid)));
-    service_thread.notify_one();
+  service_ = start_thread("verbena-soft0", [this] {
+    service_thread_.store(static_cast<int32_t>(syscall(SYS_gettid)));
     serve();
   });
   if (!service_.joinable()) {
@@ -128,8 +126,8 @@ Status Rnic::start() {
             "soft0: cannot start its service thread; raise the limit of processes (ulimit -u, "
             "pids.max)"};
   }
-  service_thread.wait(0);
-  record.service_thread = service_thread.load();
+  for (Waiter waiter; service_thread_.load() == 0;) waiter.idle();
+  record.service_thread = service_thread_.load();
   VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
   header_->slot = slot_;
   self_ = Peer::self(slot_, header_, *pages_);

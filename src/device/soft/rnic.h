@@ -152,6 +152,7 @@ class Rnic {
   int wake_write_fd_ = -1;
   int life_fd_ = -1;  // nothing is written: its end is what peers wait for
   int epoll_fd_ = -1;
+  std::atomic<int32_t> service_thread_{0};  // the kernel's number of it
   Thread service_;
 };
 
