@@ -79,7 +79,7 @@ Whose whose(const ibv_context* context) {
   if (context == latest_soft.load(std::memory_order_relaxed)) return Whose::kSoft;
   if (context == latest_installed.load(std::memory_order_relaxed)) return Whose::kInstalled;
   const ibv_device* device = nullptr;
-  if (!read_safely(&context->device, &device, sizeof(device))) return Whose::kNobody;
+  if (!read_safely(&context->device, &device, sizeof(void*))) return Whose::kNobody;
   if (device == rnic().device) {
     latest_soft.store(context, std::memory_order_relaxed);
     return Whose::kSoft;
