@@ -2,16 +2,18 @@
 
 PREFIX ?= /usr/local
 MINUTES ?= 10
+KILLS ?= 200
+SEEDS ?= 10000
 TOOL := build/release/bin/verbena
 SAY_PATH = echo 'To call verbena by its name:  export PATH="$(CURDIR)/$(patsubst %/,%,$(dir $(TOOL))):$$PATH"'
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile demo test soak test-kernel test-hardware check format asan tsan bench-peers install clean
+.PHONY: help build compile demo test soak soak-apps test-kernel test-hardware check format asan tsan bench-peers install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: JOBS=N (parallel jobs), PREFIX=DIR (of install; default $(PREFIX)),"
-	@echo "           MINUTES=N (of soak; default $(MINUTES))"
+	@echo "           MINUTES=N (of soak; default $(MINUTES)), KILLS=N and SEEDS=N (of soak-apps; $(KILLS) and $(SEEDS))"
 
 build: compile  ## Install what is missing, compile; the tool is build/release/bin/verbena
 	@$(SAY_PATH)
@@ -33,6 +35,11 @@ soak:  ## Run the random tests with fresh seeds for MINUTES=N; failures go to bu
 	@scripts/setup build run test
 	@scripts/build release
 	@scripts/soak $(MINUTES)
+
+soak-apps:  ## Of each application: kill KILLS=N processes, simulate SEEDS=N clusters with faults
+	@scripts/setup build run test
+	@scripts/build release
+	@scripts/soak --kills $(KILLS) --seeds $(SEEDS)
 
 test-kernel:  ## Test on the kernel's RDMA stack: soft-RoCE in emulated guests that a network joins
 	@scripts/setup build run test kernel

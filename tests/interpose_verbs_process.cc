@@ -1,8 +1,10 @@
 // Calls every public verb that takes an object on objects of soft0: what it has works, and what it
 // does not have says so instead of looking behind structures that are not libibverbs' own.
 #include <infiniband/verbs.h>
+#include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -28,6 +30,108 @@ void check_at(bool holds, const char* what, int line) {
     errno = 0;                                                                       \
     check_at((expression) == nullptr && errno == EOPNOTSUPP, #expression, __LINE__); \
   } while (false)
+
+// An expression that must yield null and EINVAL.
+#define CHECK_REFUSED(expression)                                                \
+  do {                                                                           \
+    errno = 0;                                                                   \
+    check_at((expression) == nullptr && errno == EINVAL, #expression, __LINE__); \
+  } while (false)
+
+// Calls what takes the objects, whose contexts lead nowhere; each is refused.
+struct Objects {
+  ibv_pd* domain;
+  ibv_mr* region;
+  ibv_comp_channel* channel;
+  ibv_cq* cq;
+  ibv_srq* srq;
+  ibv_qp* qp;
+
+  void check_refused() const {
+    ibv_srq_init_attr srq_attributes{};
+    ibv_srq_attr srq_now{};
+    ibv_qp_init_attr qp_attributes{};
+    ibv_qp_attr qp_now{};
+    ibv_cq* ready = nullptr;
+    void* cookie = nullptr;
+    ibv_async_event event{};
+    char byte = 0;
+    CHECK(ibv_dealloc_pd(domain) == EINVAL);
+    CHECK_REFUSED(ibv_reg_mr_iova2(domain, &byte, 1, 0, kLocalWrite));
+    CHECK_REFUSED(ibv_create_srq(domain, &srq_attributes));
+    CHECK_REFUSED(ibv_create_qp(domain, &qp_attributes));
+    CHECK(ibv_dereg_mr(region) == EINVAL);
+    CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, domain, nullptr, 0, 0) != 0);
+    CHECK(ibv_destroy_comp_channel(channel) == EINVAL);
+    errno = 0;
+    CHECK(ibv_get_cq_event(channel, &ready, &cookie) == -1 && errno == EINVAL);
+    CHECK(ibv_resize_cq(cq, 1) == EINVAL);
+    ibv_ack_cq_events(cq, 1);
+    CHECK(ibv_destroy_cq(cq) == EINVAL);
+    CHECK(ibv_query_srq(srq, &srq_now) == EINVAL);
+    CHECK(ibv_modify_srq(srq, &srq_now, IBV_SRQ_LIMIT) == EINVAL);
+    CHECK(ibv_destroy_srq(srq) == EINVAL);
+    CHECK(ibv_query_qp(qp, &qp_now, IBV_QP_STATE, &qp_attributes) == EINVAL);
+    CHECK(ibv_modify_qp(qp, &qp_now, IBV_QP_STATE) == EINVAL);
+    CHECK(ibv_qp_to_qp_ex(qp) == nullptr);
+    CHECK(ibv_attach_mcast(qp, nullptr, 0) != 0);
+    CHECK(ibv_destroy_qp(qp) == EINVAL);
+    event.event_type = IBV_EVENT_CQ_ERR;
+    event.element.cq = cq;
+    ibv_ack_async_event(&event);
+    event.event_type = IBV_EVENT_QP_FATAL;
+    event.element.qp = qp;
+    ibv_ack_async_event(&event);
+    event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
+    event.element.srq = srq;
+    ibv_ack_async_event(&event);
+  }
+  void set_contexts(ibv_context* context) const {
+    domain->context = region->context = channel->context = context;
+    cq->context = srq->context = qp->context = context;
+  }
+};
+
+void check_refused(ibv_context* context) {
+  ibv_device_attr attributes{};
+  ibv_gid gid{};
+  __be16 key = 0;
+  ibv_async_event event{};
+  CHECK(ibv_query_device(context, &attributes) == EINVAL);
+#undef ibv_query_port
+  _compat_ibv_port_attr* const none = nullptr;
+  CHECK(ibv_query_port(context, 1, none) == EINVAL);
+  CHECK(ibv_query_gid(context, 1, 0, &gid) == EINVAL);
+  CHECK(ibv_query_pkey(context, 1, 0, &key) == -1);
+  CHECK(ibv_get_pkey_index(context, 1, 0xffff) == -1);
+  CHECK_REFUSED(ibv_alloc_pd(context));
+  CHECK_REFUSED(ibv_create_comp_channel(context));
+  CHECK_REFUSED(ibv_create_cq(context, 1, nullptr, nullptr, 0));
+  CHECK(ibv_get_async_event(context, &event) == -1);
+  CHECK(ibv_close_device(context) == EINVAL);
+}
+
+// Gone or damaged objects name no context, or one that is none.
+void check_that_objects_without_context_are_refused(const Objects& objects) {
+  ibv_context* const context = objects.domain->context;
+  // A page that is gone, as freed memory is; bytes that lie there, but are no context.
+  void* const gone = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  munmap(gone, 4096);
+  std::vector<uint64_t> noise(sizeof(ibv_context) / sizeof(uint64_t), 0x5a5a5a5a5a5a5a5a);
+  std::vector<uint64_t> zeros(noise.size());
+  ibv_device* const self = reinterpret_cast<ibv_device*>(noise.data());
+  ibv_context pointing{};
+  pointing.device = self;
+  for (void* wild : {static_cast<void*>(nullptr), gone, static_cast<void*>(noise.data()),
+                     static_cast<void*>(zeros.data()), static_cast<void*>(&pointing)}) {
+    auto* const none = static_cast<ibv_context*>(wild);
+    check_refused(none);
+    objects.set_contexts(none);
+    objects.check_refused();
+    objects.set_contexts(context);
+  }
+  Objects{}.check_refused();
+}
 
 }  // namespace
 
@@ -210,6 +314,8 @@ int main() {
   uint8_t mac[ETHERNET_LL_SIZE];
   uint16_t vlan = 0;
   CHECK(ibv_resolve_eth_l2_from_gid(context, &path, mac, &vlan) != 0);
+
+  check_that_objects_without_context_are_refused({domain, region, channel, cq, srq, qp});
 
   // Objects in use are kept.
   CHECK(ibv_dealloc_pd(domain) == EBUSY);

@@ -11,6 +11,7 @@
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
 #include "src/remote/simulated_regions_for_test.h"
+#include "tests/test_seed.h"
 #include "verbena/apps/hashtable.h"
 
 namespace verbena::hashtable {
@@ -134,6 +135,7 @@ void run_clusters(Area area, Met* met) {
     ASSERT_EQ(broken, "") << description << "\nagain: VERBENA_SEED=" << seed
                           << " build/release/bin/hashtable_test --gtest_filter=" << suite << ".*";
   }
+  report_count("seeds", kClusters);
   EXPECT_GT(met->rereads, 0u);
   EXPECT_GT(met->lost_races, 0u);
   EXPECT_GT(met->copied_entries, 0u);

@@ -13,6 +13,7 @@
 #include "src/device/sim/cluster_for_test.h"
 #include "src/device/sim/fault_schedule_for_test.h"
 #include "src/remote/simulated_regions_for_test.h"
+#include "tests/test_seed.h"
 
 namespace verbena::join_app {
 namespace {
@@ -113,6 +114,7 @@ TEST(ExchangeSimulationTest, TheJoinIsRightOrFailsWhateverGoesWrong) {
         << describe(shape) << "\nagain: VERBENA_SEED=" << seed
         << " build/release/bin/join_test --gtest_filter=ExchangeSimulation*";
   }
+  report_count("seeds", kClusters);
 }
 
 }  // namespace

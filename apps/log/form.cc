@@ -88,10 +88,23 @@ class Former {
     return std::ranges::find(kept_, &store) != kept_.end();
   }
 
+  // What may be written ends a ring behind the trim, at the latest.
+  Status check_control(const Replica& store, const Control& control) const {
+    if (control.trim <= log_app::kMaxPlace && control.limit <= control.trim + layout_.places()) {
+      return Status::ok_status();
+    }
+    return Status(
+        StatusCode::kProtocolViolation,
+        store.name + " has a damaged log: its trim is at place " + std::to_string(control.trim) +
+            ", its limit at " + std::to_string(control.limit) + ", and the ring has " +
+            std::to_string(layout_.places()) + " places; give a blank store instead of it");
+  }
+
   Status read_kept() {
     words_.resize(kept_.size());
     for (size_t i = 0; i < kept_.size(); ++i) {
       VERBENA_ASSIGN_OR_RETURN(const Control control, kept_[i]->read_control());
+      VERBENA_RETURN_IF_ERROR(check_control(*kept_[i], control));
       // What one was told to drop, all drop. A place is free only where it is free on all.
       trim_ = std::max(trim_, control.trim);
       limit_ = std::min(limit_, control.limit);

@@ -20,6 +20,7 @@
 #include "src/device/sim/cluster_for_test.h"
 #include "src/device/sim/fault_schedule_for_test.h"
 #include "src/remote/simulated_regions_for_test.h"
+#include "tests/test_seed.h"
 #include "verbena/apps/log.h"
 
 namespace verbena::log_app {
@@ -421,6 +422,7 @@ TEST(LogSimulationTest, PromisesHoldWhateverGoesWrong) {
     ASSERT_EQ(log.run(seed), "") << describe(shape) << "\nagain: VERBENA_SEED=" << seed
                                  << " build/release/bin/log_test --gtest_filter=LogSimulation*";
   }
+  report_count("seeds", kClusters);
 }
 
 }  // namespace

@@ -538,6 +538,57 @@ TEST(LogRefusalTest, AStoreServesAlsoWhereItsWordsAreWild) {
   }
 }
 
+// Else it would overwrite what is in the log, and call that appended.
+TEST(LogRefusalTest, AWriterDoesNotBelieveADamagedTailOrLimit) {
+  const auto damaged = [](uint64_t at, uint64_t value, bool before_it_opens) {
+    LogForTest log;
+    auto raw = log.raw();
+    const auto damage = [&] {
+      must(raw.result->front().region->write(RemotePointer<uint64_t>{at}, value));
+    };
+    if (before_it_opens) damage();
+    auto writer = log.writer();
+    if (!writer.ok()) return writer.status();
+    if (!before_it_opens) {
+      must(writer->append(std::string(100, 'a')));
+      damage();
+    }
+    return writer->append(std::string(100, 'b')).status();
+  };
+  for (const uint64_t wild : {~uint64_t{0}, ~uint64_t{0} - 2, kMaxPlace + 1}) {
+    for (const bool before_it_opens : {true, false}) {
+      SCOPED_TRACE(testing::Message() << wild << ", " << before_it_opens);
+      const Status tail = damaged(kTailAt, wild, before_it_opens);
+      EXPECT_EQ(tail.code(), StatusCode::kProtocolViolation);
+      EXPECT_THAT(tail.message(), HasSubstr("its tail is at place " + std::to_string(wild)));
+    }
+    const Status limit = damaged(kLimitAt, wild, true);
+    EXPECT_EQ(limit.code(), StatusCode::kProtocolViolation);
+    EXPECT_THAT(limit.message(), HasSubstr("its limit is at place " + std::to_string(wild)));
+  }
+  // Back where the writer's own batch lies.
+  const Status back = damaged(kTailAt, 1, false);
+  EXPECT_EQ(back.code(), StatusCode::kProtocolViolation);
+  EXPECT_THAT(back.message(), HasSubstr("its tail is at place 1, this writer's last batch ended"));
+}
+
+TEST(LogRefusalTest, ADamagedTrimOrLimitIsNotFormed) {
+  for (const uint64_t at : {kTrimAt, kLimitAt}) {
+    for (const uint64_t wild : {~uint64_t{0}, kMaxPlace + 1}) {
+      LogForTest log(2);
+      {
+        auto raw = log.raw();
+        for (Replica& store : *raw.result) {
+          must(store.region->write(RemotePointer<uint64_t>{at}, wild));
+        }
+      }
+      const auto formed = log.form();
+      EXPECT_EQ(formed.status().code(), StatusCode::kProtocolViolation);
+      EXPECT_THAT(formed.status().message(), HasSubstr("has a damaged log: its trim is at place"));
+    }
+  }
+}
+
 TEST(LogRefusalTest, OptionsOutOfRange) {
   LogForTest log(1, {.capacity_bytes = 64 << 10, .max_writers = 1});
   const auto expose = [&log](const LogStoreOptions& options) {

@@ -123,6 +123,13 @@ Status Writer::no_success(LogOutcome outcome) const {
                 "hole_lease_ns after its reservation; append it again, or raise that lease");
 }
 
+void Writer::fail_damaged(const char* what, uint64_t place) {
+  fail(Status(StatusCode::kProtocolViolation,
+              "the log is damaged: its " + std::string(what) + " is at place " +
+                  std::to_string(place) + ", this writer's last batch ended at " +
+                  std::to_string(own_end_) + "; form it anew from a good replica"));
+}
+
 void Writer::fail(const Status& status) {
   if (status_.ok()) status_ = status;
 }

@@ -92,6 +92,8 @@ class Writer final : public LogWriter {
   bool has_space(uint32_t places) const { return known_tail_ + unreserved_ + places <= limit_; }
   // Reads tail and limits. False: status_.
   bool refresh();
+  // Whether the log's tail can be there. False: status_.
+  bool check_tail(uint64_t tail);
   void begin(uint64_t number);
   void announce();
   void reserve_next();
@@ -117,6 +119,7 @@ class Writer final : public LogWriter {
   void refuse_full(uint32_t places);
   Status no_success(LogOutcome outcome) const;
   void fail(const Status& status);
+  void fail_damaged(const char* what, uint64_t place);
 
   const LogWriterOptions options_;
   Layout layout_;

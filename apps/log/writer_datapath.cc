@@ -185,6 +185,14 @@ void Writer::reserve_next() {
   }
 }
 
+// It only rises, and all that was reserved here is before it.
+bool Writer::check_tail(uint64_t tail) {
+  if (tail >= own_end_ && tail <= kMaxPlace) [[likely]]
+    return true;
+  fail_damaged("tail", tail);
+  return false;
+}
+
 bool Writer::refresh() {
   uint64_t limit = UINT64_MAX;
   for (const Replica& replica : replicas_) {
@@ -193,7 +201,14 @@ bool Writer::refresh() {
       fail(control.status());
       return false;
     }
-    if (&replica == &replicas_.front()) known_tail_ = std::max(known_tail_, control->tail);
+    if (control->limit > kMaxPlace) {
+      fail_damaged("limit", control->limit);
+      return false;
+    }
+    if (&replica == &replicas_.front()) {
+      if (!check_tail(control->tail)) return false;
+      known_tail_ = std::max(known_tail_, control->tail);
+    }
     limit = std::min(limit, control->limit);
   }
   limit_ = limit;
@@ -201,6 +216,7 @@ bool Writer::refresh() {
 }
 
 void Writer::reserved(uint64_t number, uint64_t place) {
+  if (!check_tail(place)) return;
   Batch& batch = this->batch(number);
   const uint64_t end = place + batch.places;
   batch.place = place;

@@ -50,14 +50,16 @@ void refuse_ranks(Job& job, int first, const Status& why) {
 
 // One node per rank, in their order; that of this rank is a process of ours, which the others reach
 // as they have reached us.
-Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device, Job& job) {
+Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device, Job& job,
+                                                      uint64_t stall_ns) {
   Result<std::unique_ptr<bench::NodePool>> pool =
       bench::NodePool::on_this_host(device, job.secret(), 0);
   if (pool.ok() && job.size() > 1) (*pool)->reach_at(bench::own_address(job.peer(1)));
-  Status failure = pool.ok() ? (*pool)->take(1).status() : pool.status();
+  Status failure = pool.ok() ? (*pool)->take(1, stall_ns).status() : pool.status();
   if (!failure.ok()) refuse_ranks(job, 1, failure);
   for (int rank = 1; rank < job.size() && failure.ok(); ++rank) {
-    Result<std::unique_ptr<bench::NodeLink>> node = bench::NodeLink::join(job.take_peer(rank));
+    Result<std::unique_ptr<bench::NodeLink>> node =
+        bench::NodeLink::join(job.take_peer(rank), stall_ns);
     if (node.ok()) {
       (*pool)->add(std::move(*node));
     } else {
@@ -74,7 +76,8 @@ Result<std::unique_ptr<bench::NodePool>> nodes_of_job(const std::string& device,
 // responder that listens somewhere.
 Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment) {
   if (simulated(experiment)) return bench::NodePool::simulated(experiment.device);
-  if (experiment.job != nullptr) return nodes_of_job(experiment.device, *experiment.job);
+  const uint64_t stall_ns = experiment.plan.run.stall_ns;
+  if (experiment.job != nullptr) return nodes_of_job(experiment.device, *experiment.job, stall_ns);
   if (experiment.host.empty()) {
     return bench::NodePool::on_this_host(experiment.device, JobSecret::random(), experiment.port);
   }
@@ -82,7 +85,7 @@ Result<std::unique_ptr<bench::NodePool>> find_nodes(const Experiment& experiment
   VERBENA_ASSIGN_OR_RETURN(
       ControlConnection control,
       ControlConnection::connect(experiment.host, experiment.port, secret, kConnectTimeoutNs));
-  VERBENA_ASSIGN_OR_RETURN(auto responder, bench::NodeLink::join(std::move(control)));
+  VERBENA_ASSIGN_OR_RETURN(auto responder, bench::NodeLink::join(std::move(control), stall_ns));
   VERBENA_ASSIGN_OR_RETURN(auto pool, bench::NodePool::on_this_host(experiment.device, secret, 0));
   pool->set_last(std::move(responder));
   return pool;

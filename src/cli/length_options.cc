@@ -12,9 +12,9 @@ std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::strin
   duration->option_text("TIME (300ms)");
   CLI::Option* count = command.add_option(requests, texts.requests, help);
   count->option_text("N")->excludes(duration);
-  CLI::Option* stall = command.add_option(
-      "--stall-timeout", texts.stall,
-      "End a run in which nothing completes for this long, and say which node waits");
+  CLI::Option* stall = command.add_option("--stall-timeout", texts.stall,
+                                          "End a run in which nothing completes, or a node is "
+                                          "silent, for this long, and say which node");
   stall->option_text("TIME (30s)");
   return {runs, duration, count, stall};
 }

@@ -36,6 +36,10 @@ class Stall : public testing::Test {
     EXPECT_TRUE(eventually([&] { return std::all_of(found.begin(), found.end(), works); }));
     return found;
   }
+  std::vector<pid_t> just_started(size_t count) {
+    EXPECT_TRUE(eventually([&] { return process_->children().size() == count; }));
+    return process_->children();
+  }
   Outcome end(const std::vector<pid_t>& nodes) {
     const Outcome outcome = process_->wait();
     const std::string text = complaints(outcome);
@@ -91,6 +95,21 @@ TEST_F(Stall, OneStoppedAndAnotherKilledAreBothNamed) {
   EXPECT_THAT(outcome.err,
               HasSubstr("requester 2 of 2 " + named(all[1]) + " was killed by signal 9"));
   EXPECT_THAT(outcome.err, HasSubstr("requester 1 of 2 " + named(all[0]) + " is stopped"));
+}
+
+// Wherever in its start or in the set-up of the point that is.
+TEST_F(Stall, AStoppedNodeIsNamedBeforeTheRunBegins) {
+  constexpr int kLooksLater[] = {0, 2, 8};
+  for (const int looks : kLooksLater) {
+    SCOPED_TRACE(looks);
+    start({"one-to-one", "--stall-timeout", "2s"});
+    const std::vector<pid_t> both = just_started(2);
+    for (int look = 0; look < looks; ++look) pause_between_looks();
+    kill(both[1], SIGSTOP);
+    const Outcome outcome = end(both);
+    EXPECT_THAT(outcome.err, HasSubstr(named(both[1])));
+    EXPECT_THAT(outcome.err, HasSubstr("is stopped, as by SIGSTOP"));
+  }
 }
 
 TEST_F(Stall, AMachineThatWasStoppedGoesOn) {

@@ -204,6 +204,8 @@ std::vector<Bytes> log_header_seeds() {
                                    .writers = 16})};
 }
 
+constexpr size_t kSomeLogPlaces = 24;
+
 // A log of a few batches, and a reader that seeks its beginning each time.
 class Log {
  public:
@@ -226,6 +228,7 @@ class Log {
 
   RemoteRegion& region() { return *raw_.result->front().region; }
   LogReader& reader() { return *reader_.result->get(); }
+  log_app::Opened<std::unique_ptr<LogWriter>> writer() { return log_.writer(); }
   const std::vector<char>& image() const { return image_; }
   log_app::Layout layout() { return raw_.result->front().layout(); }
 
@@ -275,12 +278,46 @@ Status run_log_memory(std::span<const std::byte> input) {
 std::vector<Bytes> log_memory_seeds() {
   const log_app::Layout layout = log().layout();
   const auto words = [](uint64_t bytes) { return bytes / sizeof(uint64_t); };
-  constexpr size_t kSomePlaces = 24;
   return {patches_of(log().image(), words(log_app::kControlAt),
                      words(log_app::kFloorsAt - log_app::kControlAt)),
-          patches_of(log().image(), words(layout.words_at()), kSomePlaces),
+          patches_of(log().image(), words(layout.words_at()), kSomeLogPlaces),
           patches_of(log().image(), words(layout.places_at()),
-                     kSomePlaces * words(log_app::kPlaceBytes))};
+                     kSomeLogPlaces * words(log_app::kPlaceBytes))};
+}
+
+// A writer that opens the log as it is then, and appends two batches.
+Status run_log_writer(std::span<const std::byte> input) {
+  RemoteRegion& region = log().region();
+  std::vector<char> memory = log().image();
+  for_each_patch(input, Log::kPatchedWords,
+                 [&](const Patch& patch) { apply_patch(patch, memory); });
+  test::must(region.write(uint64_t{0}, std::span<const char>(memory)));
+  const log_app::Layout layout = log().layout();
+  const Status status = [&] {
+    auto writer = log().writer();
+    VERBENA_RETURN_IF_ERROR(writer.status());
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < 2; ++i) {
+      const auto first = (*writer.result)->append(std::string(70, 'w'));
+      VERBENA_RETURN_IF_ERROR(first.status());
+      const uint64_t place = *first >> log_app::kRecordBits;
+      require(place >= end && place < log_app::kMaxPlace, "positions rise");
+      end = place + 2;
+      const auto word = region.read(RemotePointer<uint64_t>{layout.word_at(place)});
+      require(word.ok() && *word == log_app::committed_word(layout.lap(place), 2),
+              "what is acknowledged is committed");
+    }
+    return Status::ok_status();
+  }();
+  require_readable(status);
+  return status;
+}
+std::vector<Bytes> log_writer_seeds() {
+  const log_app::Layout layout = log().layout();
+  const auto words = [](uint64_t bytes) { return bytes / sizeof(uint64_t); };
+  return {patches_of(log().image(), words(log_app::kControlAt),
+                     words(log_app::kFloorsAt - log_app::kControlAt)),
+          patches_of(log().image(), words(layout.words_at()), kSomeLogPlaces)};
 }
 
 // --- shuffle ---
@@ -394,6 +431,7 @@ std::vector<FuzzTarget> application_targets() {
       {"log_welcome", run_log_welcome, log_welcome_seeds},
       {"log_header", run_log_header, log_header_seeds},
       {"log_memory", run_log_memory, log_memory_seeds},
+      {"log_writer", run_log_writer, log_writer_seeds, 200},
       {"shuffle_welcome", run_shuffle_welcome, shuffle_welcome_seeds},
       {"shuffle_lane", run_shuffle_lane, shuffle_lane_seeds, 200},
   };

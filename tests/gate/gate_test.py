@@ -75,15 +75,18 @@ class Soak(unittest.TestCase):
         for folder in ("scripts", "build/release/bin"):
             (self.root / folder).mkdir(parents=True)
         text = (SOURCE / "scripts/soak").read_text()
-        begin, end = text.index("TESTS = {"), text.index("\n}\n")
+        for name, content in (("TESTS", '"odd_test": "*"'),
+                              ("APPLICATIONS", '"odd": {"seeds": "odd_test *", "kills": "odd_test *"}')):
+            begin = text.index(f"\n{name} = {{")
+            text = text[:begin] + f"\n{name} = {{{content}" + text[text.index("\n}\n", begin):]
         self.soak = self.root / "scripts/soak"
-        self.soak.write_text(text[:begin] + 'TESTS = {"odd_test": "*"' + text[end:])
+        self.soak.write_text(text)
 
-    def run_soak(self, program, minutes):
+    def run_soak(self, program, *wanted):
         path = self.root / "build/release/bin/odd_test"
         path.write_text(program)
         path.chmod(0o755)
-        return subprocess.run([sys.executable, self.soak, minutes], cwd=self.root, capture_output=True, text=True)
+        return subprocess.run([sys.executable, self.soak, *wanted], cwd=self.root, capture_output=True, text=True)
 
     def test_what_fails_is_recorded_and_fails_again(self):
         # As long as it takes to draw an odd seed.
@@ -105,6 +108,21 @@ class Soak(unittest.TestCase):
         done = self.run_soak(PROGRAM.replace("exit 1", "exit 0"), "0.003")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(list((self.root / "build/soak").iterdir()), [])
+
+    def test_an_application_is_tried_until_enough_was_counted(self):
+        program = PROGRAM.replace('"seed $VERBENA_SEED"', "counted: seeds 4; exit 0")
+        done = self.run_soak(program, "--seeds", "10", "--apps", "odd")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("odd: 12 seeds, 0 found something, ", done.stdout)
+        done = self.run_soak(program, "--kills", "1")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("does not report its kills", done.stderr)
+
+    def test_an_application_that_fails_again_and_again_is_given_up(self):
+        done = self.run_soak(PROGRAM.replace("*[13579])", "*)"), "--seeds", "10")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("odd: 0 seeds, 5 found something\n", done.stdout)
+        self.assertEqual(len(list((self.root / "build/soak").iterdir())), 5)
 
     def test_a_list_of_tests_that_are_gone_is_an_error(self):
         done = self.run_soak("#!/bin/sh\n", "0.003")

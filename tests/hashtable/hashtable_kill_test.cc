@@ -18,6 +18,7 @@
 
 #include "tests/hashtable/journal.h"
 #include "tests/support/child_process.h"
+#include "tests/test_seed.h"
 
 namespace verbena::hashtable_test {
 namespace {
@@ -134,6 +135,7 @@ TEST_P(HashtableKillTest, NothingThatWasAnsweredIsLost) {
     calls.clear();
     ASSERT_TRUE(format_hashtable(memory, format).ok());
   }
+  report_count("kills", rounds * kVictims);
   EXPECT_GT(reclaimed, 0u);
   EXPECT_EQ(hot > 0, has_hot_area);
   EXPECT_EQ(kept > 0, GetParam() == Area::kBuffered);

@@ -19,6 +19,7 @@
 #include "log/log_for_test.h"
 #include "tests/log/log_peer.h"
 #include "tests/rpc_peer.h"
+#include "tests/test_seed.h"
 
 namespace verbena::log_test {
 namespace {
@@ -183,6 +184,7 @@ TEST_F(LogKillTest, WritersLeaveNothingButHoles) {
     EXPECT_EQ(tailed, again);
     check(tailed, acknowledged);
     EXPECT_TRUE(survivor->status().ok());
+    report_count("kills", kWriterKills);
   }
 }
 
@@ -283,6 +285,7 @@ TEST_F(LogKillTest, AStoreIsReplacedAndNothingIsLost) {
     check(after, acknowledged);
     before = std::move(after);
   }
+  report_count("kills", kStoreKills);
 }
 
 }  // namespace

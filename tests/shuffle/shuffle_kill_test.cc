@@ -14,6 +14,7 @@
 #include "src/device/verbs_for_test.h"
 #include "tests/rpc_peer.h"
 #include "tests/shuffle/shuffle_peer.h"
+#include "tests/test_seed.h"
 
 namespace verbena::shuffle_test {
 namespace {
@@ -45,6 +46,7 @@ class ShuffleKillTest : public testing::Test {
 // Receiver 0 is here, receiver 1 and the senders are processes.
 TEST_F(ShuffleKillTest, WhoIsLeftHasAllOrAnError) {
   Random random(run_seed());
+  uint64_t kills = 0;
   for (uint32_t round = 0; round < kRounds && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const uint64_t victim = random.below(kSenders + 2);  // the last one: nobody
@@ -71,6 +73,7 @@ TEST_F(ShuffleKillTest, WhoIsLeftHasAllOrAnError) {
     Thread killer;
     if (victim < peers.size()) {
       peers[victim].killed = true;
+      ++kills;
       killer = start_thread("killer", [&] {
         for (uint64_t i = 0; i < pauses; ++i) cpu_relax();
         peers[victim].process->signal(SIGKILL);
@@ -100,6 +103,7 @@ TEST_F(ShuffleKillTest, WhoIsLeftHasAllOrAnError) {
       EXPECT_TRUE(!status.ok() || number >= records);
     }
   }
+  report_count("kills", kills);
 }
 
 }  // namespace

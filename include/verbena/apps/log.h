@@ -129,8 +129,9 @@ struct LogFormation {
 // after it, and must not form the log alone. If it is interrupted, call it again.
 //
 // Blocks for a transfer of the whole log to each replica that gets it.
-//   kInvalidArgument  stores of different capacity, of several logs, or too many
-//   kUnavailable      one of them is gone
+//   kInvalidArgument    stores of different capacity, of several logs, or too many
+//   kProtocolViolation  the trim or limit of one cannot be: its memory was overwritten
+//   kUnavailable        one of them is gone
 Result<LogFormation> form_log(const Device& device, const ProtectionDomain& domain,
                               std::span<ControlConnection* const> replicas,
                               int64_t handshake_timeout_ns = 10'000'000'000);
@@ -220,7 +221,8 @@ class LogWriter {
   // Batches that are posted and were not taken.
   virtual uint32_t outstanding() const = 0;
 
-  // Ok while the connections work; then kUnavailable, naming the back-end and the cause. Batches
+  // Ok while the connections work; then kUnavailable, naming the back-end and the cause, or
+  // kProtocolViolation where the log's tail or limit cannot be: its memory was overwritten. Batches
   // that were not polled get no completion, and are in the log or not.
   virtual const Status& status() const = 0;
   // Why the last post that returned kFailed did.

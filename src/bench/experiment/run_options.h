@@ -25,8 +25,8 @@ struct RunOptions {
   // Instead of a duration, for simulations: about so many requests of all threads together, and
   // enough that all slots have been used several times. 0: `length` says.
   uint64_t messages = 0;
-  // So long nothing may complete, and a node may give no sign of life; in time in which this
-  // process runs.
+  // So long nothing may complete, and a node may give no sign of life (2 s at least) from its start
+  // on; in time in which this process runs.
   uint64_t stall_ns = kStallNs;
   bool verify = false;  // every payload byte of the measured requests and responses
   // Of the phases, warm-up and CPU cost alone; the latter takes all of `length`.

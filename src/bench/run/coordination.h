@@ -39,6 +39,8 @@ namespace verbena::bench {
 
 // For each step until a point is connected: many threads may have to register gigabytes.
 inline constexpr int64_t kSetupTimeoutNs = 60'000'000'000;
+// How often a node that has not answered yet says that it lives.
+inline constexpr uint64_t kAliveNs = 1'000'000'000;
 
 enum class MessageKind : uint8_t {
   kHello = 1,

@@ -74,7 +74,8 @@ Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_n
   const uint64_t start_ns = now_ns();
   std::vector<bool> answered(size());
   std::vector<uint64_t> heard(size());
-  std::vector<SilenceWatch> watches(size(), SilenceWatch(stall_ns, start_ns));
+  std::vector<SilenceWatch> watches(size(),
+                                    SilenceWatch(std::max(stall_ns, 2 * kAliveNs), start_ns));
   for (uint32_t missing = size(); missing > 0;) {
     std::vector<pollfd> sources;
     std::vector<uint32_t> numbers;
@@ -117,6 +118,7 @@ Status NodeGroup::collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_n
           fmt::format("no sign of life for {:.1f} s; is its process stopped, or its "
                       "machine overloaded or gone?",
                       static_cast<double>(watches[number].silent_ns()) / 1e9));
+      silent_ = true;
       note_failure(number, status);
       return status;
     }
@@ -145,10 +147,9 @@ std::string NodeGroup::stopped_text() const {
 
 void NodeGroup::tear_down() {
   const uint64_t start_ns = now_ns();
-  // Where one has met a limit, others may wait for it until their own time-outs.
-  const uint64_t patience_ns = first_cause_.code() == StatusCode::kLimitExceeded
-                                   ? kStoppedPatienceNs
-                                   : uint64_t{kTearDownTimeoutNs};
+  // Where one has met a limit or is stopped, others may wait for it until their own time-outs.
+  const bool others_wait = silent_ || first_cause_.code() == StatusCode::kLimitExceeded;
+  const uint64_t patience_ns = others_wait ? kStoppedPatienceNs : uint64_t{kTearDownTimeoutNs};
   std::vector<bool> told(size());
   for (uint32_t number = 0; number < size(); ++number) {
     told[number] = send_message(nodes_[number]->control(), {.kind = MessageKind::kTearDown}).ok();

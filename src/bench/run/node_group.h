@@ -30,12 +30,9 @@ class PointNodes {
   virtual Status tell(uint32_t number, const Message& message) = 0;
   Status tell_all(const Message& message);
   // Waits for this answer of every node; `take` sees each. The first failure ends it, also a node
-  // that gives no sign of life for `stall_ns`.
+  // that gives no sign of life for `stall_ns`; nodes give one every kAliveNs.
   virtual Status collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_ns,
                          const Take& take) = 0;
-  Status collect(MessageKind kind, int64_t timeout_ns, const Take& take) {
-    return collect(kind, timeout_ns, kStallNs, take);
-  }
 };
 
 class NodeGroup final : public PointNodes {
@@ -48,7 +45,6 @@ class NodeGroup final : public PointNodes {
   std::vector<pid_t> processes() const override;
 
   Status tell(uint32_t number, const Message& message) override;
-  using PointNodes::collect;
   Status collect(MessageKind kind, int64_t timeout_ns, uint64_t stall_ns,
                  const Take& take) override;
   // Ends the point at all nodes that live. Afterwards failure() knows what they had to say.
@@ -71,7 +67,8 @@ class NodeGroup final : public PointNodes {
   const Wiring& wiring_;
   std::vector<bool> done_;
   Status first_failure_;
-  Status first_cause_;  // other than that a peer is gone
+  Status first_cause_;   // other than that a peer is gone
+  bool silent_ = false;  // a node has given no sign of life
   bool nodes_remain_ = true;
 };
 

@@ -1,6 +1,7 @@
 #include "src/bench/run/node_pool.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -17,6 +18,7 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/output.h"
 #include "src/base/runtime.h"
+#include "src/base/silence_watch.h"
 #include "src/base/spawn.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_service.h"
@@ -27,8 +29,9 @@ namespace verbena::bench {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-constexpr int64_t kStartTimeoutNs = 20'000'000'000;
+constexpr int64_t kConnectTimeoutNs = 20'000'000'000;
 constexpr int64_t kAcceptLookNs = 50'000'000;
+constexpr int64_t kGreetingLookNs = 2'000'000;
 constexpr uint64_t kFarewellNs = 1'000'000'000;
 constexpr uint64_t kDeathLookNs = 2'000'000;
 constexpr size_t kMaxOrdersBytes = 16384;
@@ -79,9 +82,9 @@ std::string describe_end(int wait_status) {
 
 // --- one node ---
 
-Result<std::unique_ptr<NodeLink>> NodeLink::join(ControlConnection control) {
-  VERBENA_ASSIGN_OR_RETURN(Message message,
-                           expect_message(control, MessageKind::kHello, kStartTimeoutNs));
+Result<std::unique_ptr<NodeLink>> NodeLink::join(ControlConnection control, uint64_t stall_ns) {
+  VERBENA_ASSIGN_OR_RETURN(Message message, expect_message(control, MessageKind::kHello,
+                                                           static_cast<int64_t>(stall_ns)));
   std::unique_ptr<NodeLink> link(new NodeLink());
   link->hello_ = std::move(message.hello);
   link->control_ = std::move(control);
@@ -157,7 +160,7 @@ std::unique_ptr<NodePool> NodePool::of_joined(std::vector<std::unique_ptr<NodeLi
   return pool;
 }
 
-Result<std::vector<NodeLink*>> NodePool::take(uint32_t count) {
+Result<std::vector<NodeLink*>> NodePool::take(uint32_t count, uint64_t stall_ns) {
   const uint32_t others = last_ != nullptr ? count - 1 : count;
   if (nodes_.size() < others) {
     if (!may_start_) {
@@ -166,7 +169,7 @@ Result<std::vector<NodeLink*>> NodePool::take(uint32_t count) {
                                 "--nodes or --responders",
                                 others, nodes_.size()));
     }
-    VERBENA_RETURN_IF_ERROR(start(others - static_cast<uint32_t>(nodes_.size())));
+    VERBENA_RETURN_IF_ERROR(start(others - static_cast<uint32_t>(nodes_.size()), stall_ns));
   }
   std::vector<NodeLink*> taken;
   for (uint32_t i = 0; i < others; ++i) taken.push_back(nodes_[i].get());
@@ -174,43 +177,73 @@ Result<std::vector<NodeLink*>> NodePool::take(uint32_t count) {
   return taken;
 }
 
+namespace {
+
+// Why the processes that were started are not all there.
+Status not_there(const std::vector<std::unique_ptr<NodeLink>>& started,
+                 const std::vector<bool>& there, uint64_t silent_ns) {
+  const NodeLink* missing = nullptr;
+  for (size_t i = 0; i < started.size(); ++i) {
+    if (there[i] || (missing != nullptr && !started[i]->is_stopped())) continue;
+    missing = started[i].get();
+    if (missing->is_stopped()) break;
+  }
+  const char* const why = missing->is_stopped()
+                              ? "it is stopped, as by SIGSTOP or a debugger"
+                              : "is the machine overloaded? a longer --stall-timeout waits";
+  return {StatusCode::kTimeout,
+          fmt::format("a node ({}) has not opened its device within {:.1f} s; {}", missing->name(),
+                      static_cast<double>(silent_ns) / 1e9, why)};
+}
+
+}  // namespace
+
 // All at once: a process takes some 50 ms until it is there.
-Status NodePool::start(uint32_t count) {
+Status NodePool::start(uint32_t count, uint64_t stall_ns) {
   std::vector<std::unique_ptr<NodeLink>> started;
   for (uint32_t i = 0; i < count; ++i) {
     VERBENA_ASSIGN_OR_RETURN(auto node, spawn(i));
     started.push_back(std::move(node));
   }
-  uint64_t deadline_ns = now_ns() + uint64_t{kStartTimeoutNs};
-  for (uint32_t joined = 0; joined < count && now_ns() < deadline_ns && !interrupted();) {
-    Result<ControlConnection> connection = listener_->accept(kAcceptLookNs);
+  std::vector<bool> there(count);
+  std::vector<ControlConnection> greeting;  // connected, and still opening the device
+  SilenceWatch silence(std::max(stall_ns, 2 * kAliveNs), now_ns());
+  for (uint32_t joined = 0; joined < count;) {
+    if (interrupted()) return Status(StatusCode::kUnavailable, "interrupted");
+    if (silence.too_long(now_ns(), joined)) return not_there(started, there, silence.silent_ns());
+    // Before what it may have said is read.
+    std::string death;
+    for (uint32_t i = 0; i < count && death.empty(); ++i) {
+      if (!there[i]) death = started[i]->reason_of_death(0);
+    }
+    Result<ControlConnection> connection =
+        listener_->accept(greeting.empty() ? kAcceptLookNs : kGreetingLookNs);
     if (connection.ok()) {
+      greeting.push_back(std::move(*connection));
+    } else if (connection.status().code() != StatusCode::kTimeout) {
+      return connection.status();
+    }
+    for (size_t i = 0; i < greeting.size();) {
+      pollfd arrived{greeting[i].descriptor(), POLLIN, 0};
+      if (poll(&arrived, 1, 0) <= 0) {
+        ++i;
+        continue;
+      }
       VERBENA_ASSIGN_OR_RETURN(Message message,
-                               expect_message(*connection, MessageKind::kHello, kStartTimeoutNs));
-      if (message.hello.token >= count || started[message.hello.token]->control_) {
+                               expect_message(greeting[i], MessageKind::kHello, kConnectTimeoutNs));
+      const uint64_t token = message.hello.token;
+      if (token >= count || there[token]) {
         return Status(StatusCode::kProtocolViolation,
                       "a process connected as a node that the coordinator did not start");
       }
-      NodeLink& node = *started[message.hello.token];
-      node.hello_ = std::move(message.hello);
-      node.control_ = std::move(*connection);
+      started[token]->hello_ = std::move(message.hello);
+      started[token]->control_ = std::move(greeting[i]);
+      greeting.erase(greeting.begin() + static_cast<ptrdiff_t>(i));
+      there[token] = true;
       ++joined;
-      deadline_ns = now_ns() + uint64_t{kStartTimeoutNs};
-      continue;
     }
-    if (connection.status().code() != StatusCode::kTimeout) return connection.status();
-    for (const auto& node : started) {
-      if (node->control_) continue;
-      const std::string reason = node->reason_of_death(0);
-      if (reason.empty()) continue;
-      return Status(StatusCode::kUnavailable, fmt::format("a node's process {}", reason));
-    }
-  }
-  if (interrupted()) return Status(StatusCode::kUnavailable, "interrupted");
-  for (const auto& node : started) {
-    if (!node->control_) {
-      return Status(StatusCode::kTimeout,
-                    "a node's process did not connect within 20 s; is the machine overloaded?");
+    if (!death.empty() && !connection.ok()) {
+      return Status(StatusCode::kUnavailable, fmt::format("a node's process {}", death));
     }
   }
   std::move(started.begin(), started.end(), std::back_inserter(nodes_));
@@ -260,7 +293,7 @@ int node_process_main() {
   const Result<JobSecret> secret = JobSecret::from_string(orders.value("secret", std::string()));
   if (!secret.ok()) return fail(secret.status());
   Result<ControlConnection> control = ControlConnection::connect(
-      kLoopback, orders.value("port", uint16_t{0}), *secret, kStartTimeoutNs);
+      kLoopback, orders.value("port", uint16_t{0}), *secret, kConnectTimeoutNs);
   if (!control.ok()) return fail(control.status());
 
   // The coordinator prints what goes wrong here: one line, not two.

@@ -25,7 +25,7 @@ class NodeLink {
  public:
   // A node that somebody else started and that has connected, or was connected to. Waits for its
   // introduction.
-  static Result<std::unique_ptr<NodeLink>> join(ControlConnection control);
+  static Result<std::unique_ptr<NodeLink>> join(ControlConnection control, uint64_t stall_ns);
   // Says good-bye; a process that was started here then has a second to end by itself.
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
@@ -82,11 +82,12 @@ class NodePool {
 
   // So many nodes, in the order of the wiring; starts what is missing. They stay with the pool.
   //   kLimitExceeded  more than have joined, or than the system lets start
-  Result<std::vector<NodeLink*>> take(uint32_t count);
+  //   kTimeout        for `stall_ns` no process that was started has opened its device
+  Result<std::vector<NodeLink*>> take(uint32_t count, uint64_t stall_ns);
 
  private:
   NodePool() = default;
-  Status start(uint32_t count);
+  Status start(uint32_t count, uint64_t stall_ns);
   Result<std::unique_ptr<NodeLink>> spawn(uint64_t token);
 
   std::string simulated_device_;

@@ -17,7 +17,6 @@ namespace verbena::bench {
 namespace {
 
 constexpr int64_t kForeverNs = INT64_MAX;
-constexpr uint64_t kAliveNs = 1'000'000'000;
 
 // Serves one point from set-up to tear-down. Returns the message that ended it, normally the
 // request to tear down.

@@ -98,7 +98,8 @@ class PointRunner {
     connect.addresses.resize(wiring_.responding.size());
     Status fits;
     VERBENA_RETURN_IF_ERROR(group_.collect(
-        MessageKind::kListening, kSetupTimeoutNs, [&](uint32_t number, const Message& message) {
+        MessageKind::kListening, kSetupTimeoutNs, options_.stall_ns,
+        [&](uint32_t number, const Message& message) {
           const WiredNode& node = wiring_.nodes[number];
           if (message.addresses.size() != node.responding) {
             fits = Status(StatusCode::kProtocolViolation,
@@ -112,7 +113,7 @@ class PointRunner {
     VERBENA_RETURN_IF_ERROR(group_.tell_all(connect));
     return group_.collect(MessageKind::kConnected,
                           2 * kSetupTimeoutNs + kConnectNs * wiring_.queue_pairs(),
-                          [](uint32_t, const Message&) {});
+                          options_.stall_ns, [](uint32_t, const Message&) {});
   }
 
   // Every byte is checked, whatever the user asked for: numbers of messages that do not arrive
@@ -247,7 +248,8 @@ class PointRunner {
       if (kind != PhaseKind::kTimed) phase.most_pending = kPendingBefore;
     }
     VERBENA_RETURN_IF_ERROR(group_.tell_all({.kind = MessageKind::kPhase, .phase = phase}));
-    VERBENA_RETURN_IF_ERROR(group_.collect(MessageKind::kBegun, kStepTimeoutNs, nothing));
+    VERBENA_RETURN_IF_ERROR(
+        group_.collect(MessageKind::kBegun, kStepTimeoutNs, options_.stall_ns, nothing));
     const bool watched = kind == PhaseKind::kTimed && options_.before_timed;
     if (watched) VERBENA_RETURN_IF_ERROR(options_.before_timed(group_.processes()));
     VERBENA_RETURN_IF_ERROR(group_.tell_all(
@@ -264,7 +266,7 @@ class PointRunner {
     if (watched) options_.after_timed();
     VERBENA_RETURN_IF_ERROR(group_.tell_all({.kind = MessageKind::kEndOfPhase}));
     VERBENA_RETURN_IF_ERROR(group_.collect(
-        MessageKind::kReport, kStepTimeoutNs,
+        MessageKind::kReport, kStepTimeoutNs, options_.stall_ns,
         [&](uint32_t, const Message& message) { add(outcome.responders, message.report); }));
     return outcome;
   }
@@ -313,7 +315,8 @@ Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions
   if (!pool.simulated_device().empty()) {
     return run_simulated_point(pool.simulated_device(), point, options, run, wiring, failure);
   }
-  Result<std::vector<NodeLink*>> nodes = pool.take(static_cast<uint32_t>(wiring.nodes.size()));
+  Result<std::vector<NodeLink*>> nodes =
+      pool.take(static_cast<uint32_t>(wiring.nodes.size()), options.stall_ns);
   if (!nodes.ok()) {
     failure->nodes_remain = false;
     return nodes.status();

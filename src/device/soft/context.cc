@@ -199,7 +199,8 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
   return 0;
 }
 
-int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
+int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
+  if (const int error = check_valid_context(context); error != 0) return error;
   if (port != 1)
     return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", port));
   *attributes = {};
@@ -219,7 +220,8 @@ int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
   return 0;
 }
 
-int query_gid(ibv_context*, uint8_t port, int index, ibv_gid* gid) {
+int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
+  if (const int error = check_valid_context(context); error != 0) return error;
   if (port != 1 || index != 0) return fail(EINVAL, "soft0: has one GID, index 0 of port 1");
   gid->global.subnet_prefix = __builtin_bswap64(0xfe80000000000000);
   gid->global.interface_id = node_guid();
@@ -294,17 +296,20 @@ void ack_async_event(ibv_async_event* event) {
   };
   switch (event->event_type) {
     case IBV_EVENT_CQ_ERR: {
+      if (check_valid<Cq>(event->element.cq) != 0) return;
       ibv_cq& cq = *event->element.cq;
       acknowledge(cq.mutex, cq.cond, cq.async_events_completed);
       break;
     }
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED: {
+      if (check_valid<Srq>(event->element.srq) != 0) return;
       ibv_srq& srq = *event->element.srq;
       acknowledge(srq.mutex, srq.cond, srq.events_completed);
       break;
     }
     default: {
+      if (check_valid<Qp>(event->element.qp) != 0) return;
       ibv_qp& qp = *event->element.qp;
       acknowledge(qp.mutex, qp.cond, qp.events_completed);
       break;

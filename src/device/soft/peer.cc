@@ -24,6 +24,8 @@ constexpr uint64_t kWindowBytes = 1ull << 30;
 constexpr uint64_t kAddressSpaceBytes = 1ull << 47;
 // A peer can tell of regions of any size; it must not use up this process's addresses.
 constexpr uint64_t kMaxMappedBytes = 2 * kMaxRegionBytes;
+// Of pidfd_open(), since Linux 6.9; older headers do not have it.
+constexpr unsigned kPidfdThread = O_EXCL;
 
 // By raw system calls: programs that hook mmap must not take these for their own.
 void* raw_mmap(uint64_t length_bytes, int fd, uint64_t offset) {
@@ -55,6 +57,13 @@ Status Peer::open_files(const ProcessRecord& record) {
                                                     "{}; raise the limit of open files (ulimit -n)",
                                                     record.pid, strerror(errno))};
   }
+  thread_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.service_thread, kPidfdThread));
+  if (thread_fd_ < 0 && errno == ESRCH) return gone;
+  // Another process may have a thread with that number by now.
+  const std::string thread = fmt::format("/proc/{}/task/{}", record.pid, record.service_thread);
+  if (thread_fd_ >= 0 && access(thread.c_str(), F_OK) != 0) return gone;
+  life_number_ = record.life_fd;
+  life_id_ = record.life_id;
   memory_fd_ = open_of_peer(record.memory_fd, O_RDWR);
   const int memory_error = errno;
   for (const auto& [fd, error] : {std::pair(life_fd_, life_error), {memory_fd_, memory_error}}) {
@@ -135,6 +144,7 @@ Peer::~Peer() {
   for (const auto& [key, fd] : pipes_) close(fd);
   if (memory_fd_ >= 0 && !is_self()) close(memory_fd_);
   if (pid_fd_ >= 0) close(pid_fd_);
+  if (thread_fd_ >= 0) close(thread_fd_);
   if (life_fd_ >= 0) close(life_fd_);
 }
 
@@ -261,11 +271,29 @@ Peer::Update Peer::update_foreign(uint64_t address, bool compare, uint64_t opera
   return done ? Update::kDone : Update::kRefused;
 }
 
+// When the thread has ended, others of the program may still run for a moment: until exec has ended
+// all of them, which closes the pipe's end in this process, or until the process has ended. A
+// process that is on its way out has no descriptors either.
+bool Peer::became_another_program() const {
+  struct stat status {};
+  const std::string path = fmt::format("/proc/{}/fd/{}", pid_, life_number_);
+  const bool has_pipe = stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode) &&
+                        static_cast<uint32_t>(status.st_ino) == life_id_;
+  return !has_pipe && !is_exiting(pid_);
+}
+
 bool Peer::exists() const {
   if (is_self()) return true;
   pollfd ends[] = {{.fd = life_fd_, .events = 0, .revents = 0},
-                   {.fd = pid_fd_, .events = POLLIN, .revents = 0}};
-  return poll(ends, 2, 0) == 0;
+                   {.fd = pid_fd_, .events = POLLIN, .revents = 0},
+                   {.fd = thread_fd_, .events = POLLIN, .revents = 0}};
+  if (poll(ends, 3, 0) == 0) return true;
+  return ends[0].revents == 0 && ends[1].revents == 0 && !became_another_program();
+}
+
+bool Peer::ending() const {
+  pollfd end = {.fd = thread_fd_, .events = POLLIN, .revents = 0};
+  return poll(&end, 1, 0) != 0;
 }
 
 int Peer::pipe_of(int fd, uint32_t id) {

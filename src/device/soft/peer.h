@@ -31,12 +31,18 @@ class Peer {
   // is the read end of a pipe whose write end the kernel closes at exec too, but which children
   // that were made without the C library's fork() keep open. pid_fd() tells of the process alone,
   // and is missing on Linux before 5.3, under valgrind before 3.22 and in some sandboxes.
+  // thread_fd() tells of the process's service thread, which an exec ends whoever keeps the pipe;
+  // it is missing on Linux before 6.9. It reports before the program has ended: see ending().
   int life_fd() const { return life_fd_; }
   int pid_fd() const { return pid_fd_; }
+  int thread_fd() const { return thread_fd_; }
   bool is_self() const { return own_pages_ != nullptr; }
   const Header& header() const { return *header_; }
-  // Whether none of these has reported yet, so that the pid and descriptors are those of the peer.
+  // Whether its program runs, so that the pid and descriptors are those of the peer, and its
+  // threads may access memory.
   bool exists() const;
+  // Whether a program that exists() is about to end: look again soon.
+  bool ending() const;
 
   // Set once by the service thread when the process has ended.
   bool dead() const { return dead_.load(std::memory_order_acquire); }
@@ -75,12 +81,16 @@ class Peer {
   Peer() = default;
   Status open_files(const ProcessRecord& record);
   bool lock_updates(bool lock) const;
+  bool became_another_program() const;
   int pipe_of(int fd, uint32_t id);
 
   uint32_t slot_ = 0;
   pid_t pid_ = 0;
   int life_fd_ = -1;
   int pid_fd_ = -1;
+  int thread_fd_ = -1;
+  int life_number_ = -1;  // of the peer's end of the pipe, in the peer
+  uint32_t life_id_ = 0;
   int memory_fd_ = -1;
   PageShare* own_pages_ = nullptr;  // of this process as its own peer
   Header* header_ = nullptr;

@@ -133,8 +133,11 @@ uint32_t pipe_id(int fd) {
                                                              : 0;
 }
 
-// Field 22 of /proc/PID/stat, counted behind the parenthesized name, which may hold anything.
-uint64_t process_start_time_ticks(pid_t pid) {
+namespace {
+
+// A field of /proc/PID/stat, counted behind the parenthesized name, which may hold anything; 0 if
+// there is none.
+uint64_t stat_field(pid_t pid, int number) {
   FileDescriptor file(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return 0;  // errno says why
   char text[1024];
@@ -142,10 +145,19 @@ uint64_t process_start_time_ticks(pid_t pid) {
   if (length <= 0) return 0;
   text[length] = '\0';
   const char* at = strrchr(text, ')');
-  for (int field = 2; at != nullptr && field < 22; ++field) {
+  for (int field = 2; at != nullptr && field < number; ++field) {
     at = strchr(at + 1, ' ');
   }
   return at == nullptr ? 0 : strtoull(at, nullptr, 10);
+}
+
+}  // namespace
+
+uint64_t process_start_time_ticks(pid_t pid) { return stat_field(pid, 22); }
+
+bool is_exiting(pid_t pid) {
+  constexpr uint64_t kExiting = 4;  // PF_EXITING of the kernel
+  return (stat_field(pid, 9) & kExiting) != 0;
 }
 
 Result<Registry> Registry::open() {

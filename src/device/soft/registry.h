@@ -27,8 +27,9 @@ struct ProcessRecord {
   uint64_t start_time_ticks;  // of the process: a reused pid has another
   uint64_t pid_namespace;     // inode
   uint64_t header_address;
-  int32_t life_fd;   // write end of a pipe that ends with the process or its program (exec)
-  uint32_t life_id;  // of that pipe, see pipe_id()
+  int32_t life_fd;         // write end of a pipe that ends with the process or its program (exec)
+  uint32_t life_id;        // of that pipe, see pipe_id()
+  int32_t service_thread;  // ends with the program, too
 };
 
 // Tells an open pipe from others; 0 if `fd` is none.
@@ -36,6 +37,8 @@ uint32_t pipe_id(int fd);
 
 // Tells a process from a later one with the same pid; 0 if there is none.
 uint64_t process_start_time_ticks(pid_t pid);
+// Whether its main thread has begun to exit.
+bool is_exiting(pid_t pid);
 
 class Registry {
  public:

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -116,15 +117,20 @@ Status Rnic::start() {
   record.header_address = reinterpret_cast<uint64_t>(header_);
   record.life_fd = life_fd_;
   record.life_id = pipe_id(life_fd_);
-  VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
-  header_->slot = slot_;
-  self_ = Peer::self(slot_, header_, *pages_);
-  service_ = start_thread("verbena-soft0", [this] { serve(); });
+  service_ = start_thread("verbena-soft0", [this] {
+    service_thread_.store(static_cast<int32_t>(syscall(SYS_gettid)));
+    serve();
+  });
   if (!service_.joinable()) {
     return {StatusCode::kLimitExceeded,
             "soft0: cannot start its service thread; raise the limit of processes (ulimit -u, "
             "pids.max)"};
   }
+  for (Waiter waiter; service_thread_.load() == 0;) waiter.idle();
+  record.service_thread = service_thread_.load();
+  VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
+  header_->slot = slot_;
+  self_ = Peer::self(slot_, header_, *pages_);
   return {};
 }
 
@@ -234,11 +240,11 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   }
   VERBENA_ASSIGN_OR_RETURN(ProcessRecord record, registry_.find(slot));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Peer::attach(record));
-  for (const int fd : {peer->life_fd(), peer->pid_fd()}) {
+  for (const int fd : {peer->life_fd(), peer->pid_fd(), peer->thread_fd()}) {
     if (fd < 0) continue;
     epoll_event event{};
     // The end of a pipe is always reported; what a peer may write into it is none.
-    event.events = (fd == peer->pid_fd() ? EPOLLIN : 0u) | EPOLLONESHOT;
+    event.events = (fd == peer->life_fd() ? 0u : EPOLLIN) | EPOLLONESHOT;
     event.data.u64 = slot;
     if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
       return Status(StatusCode::kLimitExceeded,
@@ -321,8 +327,9 @@ void Rnic::serve() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     epoll_event events[16];
     const bool waiting = waiting_.load(std::memory_order_relaxed) > 0;
-    const int count = epoll_wait(epoll_fd_, events, 16,
-                                 waiting ? static_cast<int>(kRetryTickNs / 1'000'000) : -1);
+    const int count =
+        epoll_wait(epoll_fd_, events, 16,
+                   waiting || !ending_.empty() ? static_cast<int>(kRetryTickNs / 1'000'000) : -1);
     bool asked = false;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeTag) {
@@ -334,6 +341,7 @@ void Rnic::serve() {
         mark_dead(static_cast<uint32_t>(events[i].data.u64));
       }
     }
+    for (const uint32_t slot : std::exchange(ending_, {})) mark_dead(slot);
     if (asked) handle_faults();
     if (waiting) retry_idle();
   }
@@ -346,7 +354,11 @@ void Rnic::mark_dead(uint32_t slot) {
     peer = peers_[slot].lock();
   }
   // The event may be that of a former process in the slot.
-  if (peer == nullptr || peer->dead() || peer->exists()) return;
+  if (peer == nullptr || peer->dead()) return;
+  if (peer->exists()) {
+    if (peer->ending()) ending_.push_back(slot);
+    return;
+  }
   peer->set_dead();
   pages_->check_standing_peers();
   for_each_queue_pair([&](Qp& qp) {

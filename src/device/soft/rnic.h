@@ -143,12 +143,16 @@ class Rnic {
   std::mutex standing_mutex_;
   std::map<const std::atomic<uint64_t>*, uint64_t> standing_;  // PeerFlight: word, seen
 
+  // Slots of peers whose programs are about to end; the service thread's.
+  std::vector<uint32_t> ending_;
+
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> stopping_{false};
   int wake_read_fd_ = -1;
   int wake_write_fd_ = -1;
   int life_fd_ = -1;  // nothing is written: its end is what peers wait for
   int epoll_fd_ = -1;
+  std::atomic<int32_t> service_thread_{0};  // the kernel's number of it
   Thread service_;
 };
 

@@ -2,8 +2,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -30,9 +33,9 @@ constexpr int kLinkDescriptor = 3;
 
 // ---- a peer that ends without dying ----
 
-enum class Way { kExec, kForkAndExec, kSpawnAndExec, kCloseAll, kDaemon };
-constexpr Way kWays[] = {Way::kExec, Way::kForkAndExec, Way::kSpawnAndExec, Way::kCloseAll,
-                         Way::kDaemon};
+enum class Way { kExec, kForkAndExec, kCloneAndExec, kSpawnAndExec, kCloseAll, kDaemon };
+constexpr Way kWays[] = {Way::kExec,         Way::kForkAndExec, Way::kCloneAndExec,
+                         Way::kSpawnAndExec, Way::kCloseAll,    Way::kDaemon};
 
 // What became of a peer: another program in its process.
 VERBENA_TEST_CHILD(another_program) {
@@ -71,6 +74,13 @@ VERBENA_TEST_CHILD(leaver) {
       // The child that stays is no peer.
       if (fork() != 0) become_another_program();
       break;
+    case Way::kCloneAndExec:
+      // No handler of pthread_atfork() runs: the child keeps the pipe's end and the slot's lock.
+      if (syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr) != 0) {
+        become_another_program();
+      }
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) pause();
     case Way::kSpawnAndExec: {
       [[maybe_unused]] static const auto* spawned = new Child("bystander");
       become_another_program();
@@ -90,7 +100,8 @@ VERBENA_TEST_CHILD(leaver) {
 }
 
 std::ostream& operator<<(std::ostream& out, Way way) {
-  const char* const names[] = {"Exec", "ForkAndExec", "SpawnAndExec", "CloseAll", "Daemon"};
+  const char* const names[] = {"Exec",         "ForkAndExec", "CloneAndExec",
+                               "SpawnAndExec", "CloseAll",    "Daemon"};
   return out << names[static_cast<int>(way)];
 }
 class LeavingTest : public testing::TestWithParam<Way> {};
@@ -98,6 +109,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, LeavingTest, testing::ValuesIn(kWays),
                          testing::PrintToStringParamName());
 
 TEST_P(LeavingTest, IsAnEndAsDeathIs) {
+  const FileDescriptor thread(static_cast<int>(
+      syscall(SYS_pidfd_open, syscall(SYS_gettid), static_cast<unsigned>(O_EXCL))));
+  if (GetParam() == Way::kCloneAndExec && !thread.valid()) {
+    GTEST_SKIP() << "this system has no pidfds of threads (Linux 6.9)";
+  }
   Node node;
   Buffer buffer(node.domain, 4096);
   End end(node);

@@ -5,7 +5,7 @@ using namespace verbena::soft;             // NOLINT: definitions below are glob
 using namespace verbena::soft::interpose;  // NOLINT
 
 VERBENA_EXPORT ibv_ah* ibv_create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     not_supported();
     return nullptr;
   }
@@ -21,7 +21,7 @@ VERBENA_EXPORT int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_w
 
 VERBENA_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* domain, ibv_wc* completion, ibv_grh* grh,
                                              uint8_t port) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     not_supported();
     return nullptr;
   }
@@ -29,7 +29,7 @@ VERBENA_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* domain, ibv_wc* completion,
 }
 
 VERBENA_EXPORT int ibv_destroy_ah(ibv_ah* handle) {
-  if (owns(handle->context)) return not_supported();
+  if (owns(handle)) return not_supported();
   return VERBENA_INSTALLED(ibv_destroy_ah, "IBVERBS_1.1")(handle);
 }
 

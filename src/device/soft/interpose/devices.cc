@@ -97,6 +97,11 @@ VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 }
 
 VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
-  if (owns(context)) return reported(rnic().close_device(context), "ibv_close_device");
+  if (owns(context)) {
+    const int error = rnic().close_device(checked(context));
+    forget(context);
+    return reported(error, "ibv_close_device");
+  }
+  forget(context);
   return VERBENA_INSTALLED(ibv_close_device, "IBVERBS_1.1")(context);
 }

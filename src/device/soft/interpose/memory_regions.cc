@@ -14,17 +14,17 @@ ibv_mr* register_soft(ibv_pd* domain, void* address, size_t length_bytes, uint64
 }  // namespace
 
 VERBENA_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
-  if (owns(context)) return reported(control().alloc_pd(context), "ibv_alloc_pd");
+  if (owns(context)) return reported(control().alloc_pd(checked(context)), "ibv_alloc_pd");
   return VERBENA_INSTALLED(ibv_alloc_pd, "IBVERBS_1.1")(context);
 }
 
 VERBENA_EXPORT int ibv_dealloc_pd(ibv_pd* domain) {
-  if (owns(domain->context)) return reported(control().dealloc_pd(domain), "ibv_dealloc_pd");
+  if (owns(domain)) return reported(control().dealloc_pd(domain), "ibv_dealloc_pd");
   return VERBENA_INSTALLED(ibv_dealloc_pd, "IBVERBS_1.1")(domain);
 }
 
 VERBENA_EXPORT ibv_mr* ibv_reg_mr(ibv_pd* domain, void* address, size_t length_bytes, int access) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     return register_soft(domain, address, length_bytes, reinterpret_cast<uint64_t>(address),
                          static_cast<unsigned>(access), "ibv_reg_mr");
   }
@@ -33,7 +33,7 @@ VERBENA_EXPORT ibv_mr* ibv_reg_mr(ibv_pd* domain, void* address, size_t length_b
 
 VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova(ibv_pd* domain, void* address, size_t length_bytes,
                                        uint64_t iova, int access) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     return register_soft(domain, address, length_bytes, iova, static_cast<unsigned>(access),
                          "ibv_reg_mr_iova");
   }
@@ -43,7 +43,7 @@ VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova(ibv_pd* domain, void* address, size_t len
 
 VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t length_bytes,
                                         uint64_t iova, unsigned access) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     // Optional flags, such as relaxed ordering, may be ignored by definition.
     return register_soft(domain, address, length_bytes, iova, access & ~IBV_ACCESS_OPTIONAL_RANGE,
                          "ibv_reg_mr");
@@ -54,7 +54,7 @@ VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t le
 
 VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t length_bytes,
                                          uint64_t iova, int fd, int access) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     not_supported();
     return nullptr;
   }
@@ -64,7 +64,7 @@ VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t
 
 VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void* address,
                                 size_t length_bytes, int access) {
-  if (owns(region->context)) {
+  if (owns(region)) {
     not_supported();
     return IBV_REREG_MR_ERR_INPUT;  // the region stays as it was
   }
@@ -73,7 +73,7 @@ VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void*
 }
 
 VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* region) {
-  if (owns(region->context)) return reported(control().dereg_mr(region), "ibv_dereg_mr");
+  if (owns(region)) return reported(control().dereg_mr(region), "ibv_dereg_mr");
   return VERBENA_INSTALLED(ibv_dereg_mr, "IBVERBS_1.1")(region);
 }
 
@@ -88,12 +88,12 @@ VERBENA_EXPORT ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
 }
 
 VERBENA_EXPORT void ibv_unimport_pd(ibv_pd* domain) {
-  if (owns(domain->context)) return;
+  if (owns(domain)) return;
   VERBENA_INSTALLED(ibv_unimport_pd, "IBVERBS_1.10")(domain);
 }
 
 VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd* domain, uint32_t handle) {
-  if (owns(domain->context)) {
+  if (owns(domain)) {
     not_supported();
     return nullptr;
   }
@@ -101,7 +101,7 @@ VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd* domain, uint32_t handle) {
 }
 
 VERBENA_EXPORT void ibv_unimport_mr(ibv_mr* region) {
-  if (owns(region->context)) return;
+  if (owns(region)) return;
   VERBENA_INSTALLED(ibv_unimport_mr, "IBVERBS_1.10")(region);
 }
 

@@ -39,7 +39,7 @@ void* alloc_dmah(ibv_context* context, void* attributes) {
 
 void* reg_mr_ex(ibv_pd* domain, void* attributes) VERBENA_EXPORT_AS(ibv_reg_mr_ex);
 void* reg_mr_ex(ibv_pd* domain, void* attributes) {
-  if (owns(domain->context)) return none();
+  if (owns(domain)) return none();
   return forward<void*>("ibv_reg_mr_ex", "IBVERBS_1.15", nullptr, domain, attributes);
 }
 
@@ -52,14 +52,14 @@ int query_port_speed(ibv_context* context, uint32_t port, uint64_t* speed) {
 
 void* alloc_buf(ibv_pd* domain, size_t size, void** buffer) VERBENA_EXPORT_AS(ibv_alloc_buf);
 void* alloc_buf(ibv_pd* domain, size_t size, void** buffer) {
-  if (owns(domain->context)) return none();
+  if (owns(domain)) return none();
   return forward<void*>("ibv_alloc_buf", "IBVERBS_1.17", nullptr, domain, size, buffer);
 }
 
 void* reg_buf_mr(ibv_pd* domain, void* buffer, void* address, size_t length_bytes, int access)
     VERBENA_EXPORT_AS(ibv_reg_buf_mr);
 void* reg_buf_mr(ibv_pd* domain, void* buffer, void* address, size_t length_bytes, int access) {
-  if (owns(domain->context)) return none();
+  if (owns(domain)) return none();
   return forward<void*>("ibv_reg_buf_mr", "IBVERBS_1.17", nullptr, domain, buffer, address,
                         length_bytes, access);
 }
@@ -81,7 +81,7 @@ void* create_comp_cntr(ibv_context* context, void* attributes) {
 int qp_attach_comp_cntr(ibv_qp* qp, void* counter, void* attributes)
     VERBENA_EXPORT_AS(ibv_qp_attach_comp_cntr);
 int qp_attach_comp_cntr(ibv_qp* qp, void* counter, void* attributes) {
-  if (owns(qp->context)) return not_supported();
+  if (owns(qp)) return not_supported();
   return forward<int>("ibv_qp_attach_comp_cntr", "IBVERBS_1.18", EOPNOTSUPP, qp, counter,
                       attributes);
 }

@@ -22,7 +22,7 @@ int fill_gid_entry(ibv_context* context, uint32_t port, uint32_t index, void* en
                    size_t entry_size) {
   if (port != kOnlyPort || index >= kGidTableEntries) return EINVAL;
   ibv_gid_entry full{};
-  if (control().query_gid(context, static_cast<uint8_t>(port), static_cast<int>(index),
+  if (control().query_gid(checked(context), static_cast<uint8_t>(port), static_cast<int>(index),
                           &full.gid) != 0) {
     return EINVAL;
   }
@@ -41,6 +41,7 @@ using namespace verbena::soft::interpose;  // NOLINT
 
 VERBENA_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   if (owns(context)) {
+    if (!is_open(context, "ibv_query_device")) return errno;
     return reported(control().query_device(context, attributes), "ibv_query_device");
   }
   return VERBENA_INSTALLED(ibv_query_device, "IBVERBS_1.1")(context, attributes);
@@ -53,7 +54,7 @@ VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port,
   }
   // Callers of this symbol have the structure of old, which ends before port_cap_flags2.
   ibv_port_attr full{};
-  const int error = control().query_port(context, port, &full);
+  const int error = control().query_port(checked(context), port, &full);
   if (error != 0) return reported(error, "ibv_query_port");
   std::memcpy(static_cast<void*>(attributes), &full, offsetof(ibv_port_attr, port_cap_flags2));
   return 0;
@@ -61,7 +62,7 @@ VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port,
 
 VERBENA_EXPORT int ibv_query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
   if (owns(context))
-    return reported(control().query_gid(context, port, index, gid), "ibv_query_gid");
+    return reported(control().query_gid(checked(context), port, index, gid), "ibv_query_gid");
   return VERBENA_INSTALLED(ibv_query_gid, "IBVERBS_1.1")(context, port, index, gid);
 }
 
@@ -93,6 +94,7 @@ VERBENA_EXPORT int ibv_query_pkey(ibv_context* context, uint8_t port, int index,
   if (!owns(context)) {
     return VERBENA_INSTALLED(ibv_query_pkey, "IBVERBS_1.1")(context, port, index, key);
   }
+  if (!is_open(context, "ibv_query_pkey")) return -1;
   if (port != kOnlyPort || index != 0) return refuse(EINVAL);
   *key = kDefaultPartitionKey;  // the same in both byte orders
   return 0;
@@ -102,6 +104,7 @@ VERBENA_EXPORT int ibv_get_pkey_index(ibv_context* context, uint8_t port, __be16
   if (!owns(context)) {
     return VERBENA_INSTALLED(ibv_get_pkey_index, "IBVERBS_1.5")(context, port, key);
   }
+  if (!is_open(context, "ibv_get_pkey_index")) return -1;
   if (port != kOnlyPort || key != kDefaultPartitionKey) return refuse(EINVAL);
   return 0;
 }
@@ -115,6 +118,7 @@ int verbena_ibv_query_gid_type(ibv_context* context, uint8_t port, unsigned inde
     static const auto installed = reinterpret_cast<Query>(dlsym(RTLD_NEXT, "ibv_query_gid_type"));
     return installed(context, port, index, type);
   }
+  if (!is_open(context, "ibv_query_gid_type")) return -1;
   if (port != kOnlyPort || index >= kGidTableEntries) return refuse(EINVAL);
   *type = 0;
   return 0;
