@@ -1,4 +1,5 @@
-// `verbena mpi -- mpiexec ...`: an unmodified MPI program whose messages go over Verbena's libfabric provider.
+// `verbena mpi -- mpiexec ...`: an unmodified MPI program whose messages go over Verbena's
+// libfabric provider.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -14,8 +15,8 @@
 namespace verbena::cli {
 namespace {
 
-// What each MPI needs to send all messages by libfabric, those within the host too. A variable that is set already stays:
-// who sets it wants something else.
+// What each MPI needs to send all messages by libfabric, those within the host too. A variable that
+// is set already stays: who sets it wants something else.
 constexpr std::pair<const char*, const char*> kSettings[] = {
     {"FI_PROVIDER", "verbena"},
     // MPICH

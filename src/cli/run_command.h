@@ -22,8 +22,8 @@ Result<std::string> append_preload(const std::string& preload, const std::string
 Status set_environment(const char* name, const std::string& value);
 
 // Replaces this process by the program `arguments[0]`, searched for in PATH, in front of whose
-// libibverbs soft0's goes. Returns only if that fails, with a line on stderr: the exit code is 127 if
-// there is no such program, 126 if it cannot be executed, 2 if none is named, else 1.
+// libibverbs soft0's goes. Returns only if that fails, with a line on stderr: the exit code is 127
+// if there is no such program, 126 if it cannot be executed, 2 if none is named, else 1.
 int run_program(const std::vector<std::string>& arguments);
 // The same with the environment that makes an MPI use libverbena-fi.so (mpi_command.cc).
 int run_mpi_program(const std::vector<std::string>& arguments);

@@ -1,5 +1,5 @@
-// `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work. And the way past the parser to it and to
-// `verbena mpi`.
+// `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work. And the way past
+// the parser to it and to `verbena mpi`.
 #include <memory>
 #include <optional>
 #include <string>

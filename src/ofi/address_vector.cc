@@ -62,7 +62,8 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
   return written < 0 ? static_cast<int>(written) : 0;
 }
 
-// Messages that are on their way still come: what ends a connection is the end of one of its processes.
+// Messages that are on their way still come: what ends a connection is the end of one of its
+// processes.
 int remove(fid_av* handle, fi_addr_t* numbers, size_t count, uint64_t /*flags*/) {
   AddressVector& vector = vector_of(handle);
   const std::lock_guard guard(vector.domain.lock);

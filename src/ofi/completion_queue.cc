@@ -64,7 +64,8 @@ ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr
   return read > 0 ? static_cast<ssize_t>(read) : -FI_EAGAIN;
 }
 
-// MPIs poll without end. Where more of them poll than there are cores, whoever finds nothing lets others run.
+// MPIs poll without end. Where more of them poll than there are cores, whoever finds nothing lets
+// others run.
 ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources) {
   static thread_local Waiter waiter;
   const ssize_t got = read_entries(queue_of(handle), buffer, count, sources);

@@ -59,7 +59,7 @@ int set(fid_cntr* handle, uint64_t value) {
 }
 
 // Ends early, with -FI_EAVAIL, when an operation fails meanwhile.
-int wait(fid_cntr* handle, uint64_t threshold, int timeout_ms) {
+int wait_for_count(fid_cntr* handle, uint64_t threshold, int timeout_ms) {
   Counter& counter = counter_of(handle);
   const uint64_t failed_before = read_failed(handle);
   const uint64_t start_ns = now_ns();
@@ -83,7 +83,7 @@ fi_ops_cntr counter_calls = {
     .readerr = read_failed,
     .add = add<&Counter::completed>,
     .set = set<&Counter::completed>,
-    .wait = wait,
+    .wait = wait_for_count,
     .adderr = add<&Counter::failed>,
     .seterr = set<&Counter::failed>,
 };

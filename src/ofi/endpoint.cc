@@ -21,7 +21,8 @@ namespace {
 
 constexpr uint32_t kMostPeers = 16384;
 
-// Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host alone.
+// Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
+// alone.
 std::string host_of(const Device& device) {
   if (const char* named = getenv("VERBENA_HOST"); named != nullptr && *named != '\0') return named;
   std::string found = "127.0.0.1";

@@ -17,7 +17,8 @@ int close_fabric(fid* handle) {
   return 0;
 }
 
-// Nothing sleeps on an object of the kernel here, so that waiting on one would be an error of the program.
+// Nothing sleeps on an object of the kernel here, so that waiting on one would be an error of the
+// program.
 int try_wait(fid_fabric* /*fabric*/, fid** /*fids*/, int /*count*/) { return -FI_EINVAL; }
 
 fi_ops fabric_object_calls = object_calls(close_fabric);

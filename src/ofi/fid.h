@@ -1,4 +1,5 @@
-// What all objects of the provider have in common: libfabric calls them by tables of functions that begin with a `fid`.
+// What all objects of the provider have in common: libfabric calls them by tables of functions that
+// begin with a `fid`.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -15,7 +16,8 @@ Returned unsupported(Arguments... /*arguments*/) {
   return static_cast<Returned>(-FI_ENOSYS);
 }
 
-// The object behind what libfabric knows: each is derived from the structure that begins with its fid.
+// The object behind what libfabric knows: each is derived from the structure that begins with its
+// fid.
 template <typename Object>
 Object& object_of(fid* handle) {
   return static_cast<Object&>(*reinterpret_cast<typename Object::Handle*>(handle));
@@ -34,7 +36,8 @@ inline constexpr fi_ops object_calls(int (*close)(fid*),
           .ops_set = &unsupported};
 }
 
-// Held by each call on an object of a domain, unless the program has promised to call from one thread at a time.
+// Held by each call on an object of a domain, unless the program has promised to call from one
+// thread at a time.
 class DomainLock {
  public:
   explicit DomainLock(bool needed) : needed_(needed) {}

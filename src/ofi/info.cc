@@ -115,7 +115,8 @@ void fill(const fi_info* hints, fi_info& info) {
   endpoint.protocol = FI_PROTO_UNSPEC;
   endpoint.protocol_version = 1;
   endpoint.max_msg_size = kMaxMessageBytes;
-  // All bits of a tag are the program's; where it says how it divides them, that is what it gets back.
+  // All bits of a tag are the program's; where it says how it divides them, that is what it gets
+  // back.
   const uint64_t tags =
       hints == nullptr || hints->ep_attr == nullptr ? 0 : hints->ep_attr->mem_tag_format;
   endpoint.mem_tag_format = tags == 0 ? ~uint64_t{0} : tags;

@@ -9,7 +9,8 @@
 namespace verbena::ofi {
 
 inline constexpr const char* kProviderName = "verbena";
-// That of the interface it may be asked for: any 2.x. What grew since 1.17 is told by the tables' sizes.
+// That of the interface it may be asked for: any 2.x. What grew since 1.17 is told by the tables'
+// sizes.
 inline constexpr uint32_t kInterfaceVersion = FI_VERSION(2, 99);
 
 inline constexpr uint64_t kCapabilities = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV |

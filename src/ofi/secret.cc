@@ -26,7 +26,8 @@ std::string home() {
   return user == nullptr ? "" : user->pw_dir;
 }
 
-// Processes that start at once make one file: each writes its own, and the first one's gets the name.
+// Processes that start at once make one file: each writes its own, and the first one's gets the
+// name.
 Status make_secret(const std::string& folder, const std::string& path) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return Status(StatusCode::kPermissionDenied,

@@ -1,4 +1,5 @@
-// Two endpoints of the provider in one process, by libfabric's own functions: what MPIs ask of it, call by call.
+// Two endpoints of the provider in one process, by libfabric's own functions: what MPIs ask of it,
+// call by call.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rdma/fi_cm.h>

@@ -3,7 +3,7 @@
 import unittest
 
 import support
-from support import results, synthetic
+from support import synthetic
 from verbena_lab import application_plots
 from verbena_lab.errors import ReportError
 
