@@ -93,11 +93,11 @@ constexpr std::array kAxes = {
     only_of_buffers(count_axis<kLossLimits, &Settings::loss_window_ns>(
         "loss-window", "loss_window_ns", "10000000",
         "Longest time in ns for which an update is answered and not published")),
+    sockets_axis<&Settings::sockets>(
+        "Sockets that have a part of each back-end's keys, and front-ends in turn"),
     only_of_hot_area(name_axis<AcknowledgementNames, &Settings::acknowledgement>(
         "acknowledgement", "acknowledgement", "acknowledgement", "published",
         "When an update of a hot key is answered: published, buffered (before it is), or all")),
-    sockets_axis<&Settings::sockets>(
-        "Sockets that have a part of each back-end's keys, and front-ends in turn"),
     links_axis<&Settings::links>(),
     name_axis<DistributionNames, &Settings::distribution>(
         "distribution", "distribution", "distribution", "zipfian",
