@@ -120,7 +120,7 @@ class RegistrationChangesTest : public testing::TestWithParam<Knowing> {
       GTEST_SKIP() << test::why_no_events();
     }
     ProtectionDomain domain = must(ProtectionDomain::create(*device));
-    node_.reset(new test::Node{std::move(*device), std::move(domain)});
+    node_ = std::make_unique<test::Node>(test::Node{std::move(*device), std::move(domain)});
     cache_ = must(RegistrationCache::create(node_->domain,
                                             {.assume_pinned = GetParam() == Knowing::kEvents}));
     lookup_ = std::make_unique<RegistrationLookup>(*cache_);

@@ -16,7 +16,6 @@ namespace {
 
 constexpr size_t kDefaultEntries = 4096;
 constexpr size_t kMostEntries = 65536;
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 CompletionQueue& queue_of(fid_cq* handle) { return *static_cast<CompletionQueue*>(handle); }
 

@@ -9,8 +9,6 @@
 namespace verbena::ofi {
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
-
 Counter& counter_of(fid_cntr* handle) { return *static_cast<Counter*>(handle); }
 
 void let_progress(Counter& counter) {

@@ -209,10 +209,10 @@ int64_t Endpoint::add_peer(fi_addr_t number) {
     return -FI_EINVAL;
   const Result<PeerNumber> peer = messenger->add_peer(vector->addresses[number]);
   if (!peer.ok()) return report("an address of the address vector", peer.status());
-  if (number >= peers.size()) peers.resize(vector->addresses.size(), kAnyPeer);
-  if (*peer >= numbers.size()) numbers.resize(*peer + 1, FI_ADDR_NOTAVAIL);
-  peers[number] = *peer;
-  if (numbers[*peer] == FI_ADDR_NOTAVAIL) numbers[*peer] = number;
+  if (number >= peers_.size()) peers_.resize(vector->addresses.size(), kAnyPeer);
+  if (*peer >= numbers_.size()) numbers_.resize(*peer + 1, FI_ADDR_NOTAVAIL);
+  peers_[number] = *peer;
+  if (numbers_[*peer] == FI_ADDR_NOTAVAIL) numbers_[*peer] = number;
   return *peer;
 }
 

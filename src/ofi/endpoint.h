@@ -36,14 +36,14 @@ struct Endpoint : fid_ep {
   void take_completions();
   // The messenger's number of an address of the vector, or an error of libfabric.
   int64_t peer_of(fi_addr_t number) {
-    if (number < peers.size() && peers[number] != kAnyPeer) [[likely]]
-      return peers[number];
+    if (number < peers_.size() && peers_[number] != kAnyPeer) [[likely]]
+      return peers_[number];
     return add_peer(number);
   }
   // The vector's number of a peer; FI_ADDR_NOTAVAIL if it has none.
   fi_addr_t number_of(PeerNumber peer) {
-    if (peer < numbers.size() && numbers[peer] != FI_ADDR_NOTAVAIL) [[likely]]
-      return numbers[peer];
+    if (peer < numbers_.size() && numbers_[peer] != FI_ADDR_NOTAVAIL) [[likely]]
+      return numbers_[peer];
     return find_number(peer);
   }
 
@@ -62,8 +62,8 @@ struct Endpoint : fid_ep {
   fi_addr_t find_number(PeerNumber peer);
   void put(const MessageCompletion& done);
 
-  std::vector<PeerNumber> peers;   // by fi_addr_t; kAnyPeer: not asked for yet
-  std::vector<fi_addr_t> numbers;  // by PeerNumber; FI_ADDR_NOTAVAIL: not known
+  std::vector<PeerNumber> peers_;   // by fi_addr_t; kAnyPeer: not asked for yet
+  std::vector<fi_addr_t> numbers_;  // by PeerNumber; FI_ADDR_NOTAVAIL: not known
 };
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);

@@ -9,7 +9,6 @@ namespace {
 
 constexpr size_t kDefaultEvents = 256;
 constexpr size_t kMostEvents = 65536;
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 int close_event_queue(fid* handle) {
   delete &object_of<EventQueue>(handle);

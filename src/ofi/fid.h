@@ -6,9 +6,13 @@
 #include <rdma/fi_errno.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 
 namespace verbena::ofi {
+
+// libfabric's time-outs are in milliseconds.
+inline constexpr uint64_t kNsPerMs = 1'000'000;
 
 // Fills any place of a table whose call this provider has not.
 template <typename Returned, typename... Arguments>

@@ -107,10 +107,13 @@ class Worker {
       entry.value = std::strtoull(std::string(reply.value).c_str(), nullptr, 10);
       if (reply.value != fmt::format("{0}:{0}:{0}", entry.value)) entry.value = 1;  // torn
     }
-    store(entry.reply_ns, now_ns());
+    // A call that ended with its answer is noted so in this order: who is killed in between has not
+    // been answered before the call happened.
+    const uint64_t at_ns = now_ns();
     if (std::find(kept_.begin(), kept_.end(), reply.token) == kept_.end()) {
-      store(entry.end_ns, entry.reply_ns);
+      store(entry.end_ns, at_ns);
     }
+    store(entry.reply_ns, at_ns);
     store(journal_.count, journal_.count + 1);
   }
 
