@@ -30,6 +30,7 @@ namespace {
 using test::as_address;
 using test::kPageBytes;
 using test::map_pages;
+using test::map_pages_anywhere;
 using test::must;
 
 constexpr unsigned kTargetAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -505,7 +506,7 @@ TEST_P(RegistrationChangesTest, ThreadsThatFreeWhileOthersRegister) {
       Random random(run_seed() + static_cast<uint64_t>(t));
       for (int i = 0; i < rounds; ++i) {
         const uint64_t pages = 1 + random.below(3);
-        char* const memory = map_pages(pages);
+        char* const memory = map_pages_anywhere(pages);
         const uint64_t mapping = next_mapping.fetch_add(1);
         for (int use = 0; use < 3; ++use) {
           const auto got = lookup.get(memory, pages * kPageBytes, access());
