@@ -54,7 +54,7 @@ void add_mpi_command(Tool& tool) {
   const auto unused = std::make_shared<std::vector<std::string>>();
   command
       ->add_option("MPIEXEC", *unused,
-                   "The launcher of MPICH, Open MPI or Intel MPI and its arguments, behind --")
+                   "The launcher of MPICH or Open MPI and its arguments, behind --")
       ->option_text("...");
   command->callback([unused] {});
   command->footer(examples_text({"verbena mpi -- mpiexec -n 4 ./program",
