@@ -82,6 +82,7 @@ struct Cq {
   OwnerLock lock;
   CompletionRing completions;
   bool overrun = false;
+  uint32_t empty_polls = 0;  // in a row
   bool served_own =
       false;  // the last single poll took an own completion: the next one polls arrivals first
 
