@@ -80,6 +80,8 @@ void show(Endpoint& endpoint, const Posted& posted, const MessageInfo* info) {
 ssize_t send(fid_ep* handle, const Posted& posted) {
   Endpoint& endpoint = endpoint_of(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  if (posted.pieces.size() > kPieces) [[unlikely]]
+    return -FI_EINVAL;
   const int64_t peer = endpoint.peer_of(posted.peer);
   if (peer < 0) [[unlikely]]
     return peer;
@@ -109,6 +111,8 @@ ssize_t send(fid_ep* handle, const Posted& posted) {
 ssize_t receive(fid_ep* handle, const Posted& posted) {
   Endpoint& endpoint = endpoint_of(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  if (posted.pieces.size() > kPieces) [[unlikely]]
+    return -FI_EINVAL;
   const int64_t source = source_of(endpoint, posted.peer);
   if (source < 0) [[unlikely]]
     return source;
@@ -127,13 +131,17 @@ ssize_t look_for(fid_ep* handle, const Posted& posted) {
   Messenger& messenger = *endpoint.messenger;
   const bool claims = (posted.flags & FI_CLAIM) != 0;
   const bool discards = (posted.flags & FI_DISCARD) != 0;
-  if (endpoint.receives.queue == nullptr || (claims && posted.context == nullptr))
+  const bool peeks = (posted.flags & FI_PEEK) != 0;
+  // What is no peek is of a claimed message; one that is discarded at once is not claimed.
+  if (endpoint.receives.queue == nullptr || (claims && posted.context == nullptr) ||
+      (peeks ? claims && discards : !claims)) {
     return -FI_EINVAL;
+  }
   if (endpoint.receives.queue->room() == 0) return -FI_EAGAIN;
   const int64_t source = source_of(endpoint, posted.peer);
   if (source < 0) return source;
   const ReceiveRequest request = request_of(endpoint, posted, static_cast<PeerNumber>(source));
-  if ((posted.flags & FI_PEEK) == 0) {  // of a message that was claimed before
+  if (!peeks) {
     const uint32_t claim = kept_claim(posted.context);
     if (!discards) return answer(messenger.receive_claimed(claim, request));
     messenger.discard_claimed(claim);

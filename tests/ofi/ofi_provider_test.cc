@@ -473,6 +473,15 @@ TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(fi_tsend(a_.endpoint.get(), bytes, 1, nullptr, 77, 0, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_tinject(a_.endpoint.get(), bytes, info_->tx_attr->inject_size + 1, a_.other, 0),
             -FI_EMSGSIZE);
+  const std::vector<iovec> pieces(5, iovec{bytes, 1});
+  EXPECT_EQ(fi_tsendv(a_.endpoint.get(), pieces.data(), nullptr, 5, a_.other, 0, nullptr),
+            -FI_EINVAL);
+  EXPECT_EQ(fi_trecvv(a_.endpoint.get(), pieces.data(), nullptr, 5, a_.other, 0, 0, nullptr),
+            -FI_EINVAL);
+  fi_context claim{};
+  const fi_msg_tagged message{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 0, 0, &claim, 0};
+  EXPECT_EQ(fi_trecvmsg(a_.endpoint.get(), &message, FI_DISCARD), -FI_EINVAL);
+  EXPECT_EQ(fi_trecvmsg(a_.endpoint.get(), &message, FI_PEEK | FI_CLAIM | FI_DISCARD), -FI_EINVAL);
   EXPECT_EQ(fi_close(&domain_->fid), -FI_EBUSY);
   EXPECT_EQ(fi_close(&a_.queue->fid), -FI_EBUSY);
   EXPECT_EQ(fi_close(&a_.vector->fid), -FI_EBUSY);
