@@ -400,6 +400,13 @@ class RandomTraffic {
     uint32_t sent = 0;
     uint32_t received = 0;
     bool failed = false;
+    // One of each to each at first: while connections are made, the others would all be to oneself.
+    for (uint32_t from = 0; from < count_; ++from) {
+      for (uint32_t to = 0; to < count_; ++to, ++sent) {
+        const auto connected = all_.until([&] { return send(from, to); });
+        if (!connected) return testing::AssertionResult(connected) << "; connecting " << from;
+      }
+    }
     const auto step = [&] {
       if (random_.below(50) == 0) {
         const auto at = static_cast<uint32_t>(random_.below(count_));
@@ -451,7 +458,9 @@ class RandomTraffic {
 
   bool send() {
     const auto from = static_cast<uint32_t>(random_.below(count_));
-    const auto to = static_cast<uint32_t>(random_.below(count_));
+    return send(from, static_cast<uint32_t>(random_.below(count_)));
+  }
+  bool send(uint32_t from, uint32_t to) {
     const uint64_t tag = random_.below(kTags);
     Line& line = expected_[to][{from, tag}];
     auto text = std::make_unique<std::string>(text_of(from, tag, line.sent));
