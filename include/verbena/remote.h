@@ -300,8 +300,8 @@ class RemoteRegion {
   virtual PostResult post_writev(uint64_t offset_bytes, std::span<const LocalSlice> from,
                                  uint64_t token, VectorMethod method = VectorMethod::kAutomatic,
                                  Order order = Order::kPosted) = 0;
-  // What the methods cost for operations of about this size (by powers of two); the one that
-  // kAutomatic takes comes first. Control path.
+  // What the methods cost for posted operations of this size, by the costs of the next powers of
+  // two; the one that kAutomatic takes comes first. Control path.
   virtual std::vector<VectorEstimate> vector_estimates(bool reads, uint32_t entries,
                                                        uint32_t entry_bytes) const = 0;
 

@@ -89,7 +89,7 @@ Status ConnectedRegion::prepare(const Device& device, const ProtectionDomain& do
                           queue_sizes());
   pieces_.resize((OperationQueue::ring_size(options_.pending) + 1) * options_.max_entries);
   if (options_.max_entries > 1) {
-    vector_choice_ = VectorChoice(info, vector_workload(), options_.max_entries);
+    vector_choice_ = VectorChoice(info, vector_workload());
   }
   return Status::ok_status();
 }
@@ -208,7 +208,7 @@ void ConnectedRegion::refuse_vector(const Vector& vector, uint64_t entries,
 VectorWorkload ConnectedRegion::vector_workload() const {
   return {.pending = options_.pending,
           .threads = options_.threads,
-          .staging_bytes = std::min(options_.value_bytes, options_.copy_bytes),
+          .staging_bytes = options_.value_bytes,
           .inline_bytes = options_.inline_bytes,
           .signal_interval = options_.signal_interval};
 }
@@ -219,7 +219,7 @@ std::vector<VectorEstimate> ConnectedRegion::vector_estimates(bool reads, uint32
   workload.reads = reads;
   workload.entries = entries;
   workload.entry_bytes = entry_bytes;
-  return estimate_vector_methods(device_, VectorChoice::rounded(workload));
+  return estimate_vector_methods(device_, workload, VectorChoice::rounded(workload));
 }
 
 }  // namespace verbena::remote

@@ -30,13 +30,9 @@ bool ConnectedRegion::make_vector(std::span<const LocalSlice> slices, uint32_t p
     return false;
   vector->total_bytes = total_bytes;
   if (vector->method == VectorMethod::kAutomatic) {
-    vector->method =
-        count > 1 ? vector_choice_.method(vector->reads, static_cast<uint32_t>(count), total_bytes)
-                  : VectorMethod::kSgl;
-    // Sizes are looked up by their power of two: this one may just not fit.
-    if (vector->method == VectorMethod::kSp && total_bytes > staging_bytes) {
-      vector->method = VectorMethod::kDoorbell;
-    }
+    vector->method = count > 1 ? vector_choice_.method(vector->reads, static_cast<uint32_t>(count),
+                                                       total_bytes, staging_bytes)
+                               : VectorMethod::kSgl;
   }
   const bool possible = vector->method == VectorMethod::kSp    ? total_bytes <= staging_bytes
                         : vector->method == VectorMethod::kSgl ? count <= device_.max_sges

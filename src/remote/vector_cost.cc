@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "src/base/assert.h"
@@ -126,8 +125,8 @@ VectorWorkload VectorChoice::rounded(VectorWorkload workload) {
   return workload;
 }
 
-VectorChoice::VectorChoice(const DeviceInfo& device, const VectorWorkload& workload,
-                           uint32_t max_entries) {
+VectorChoice::VectorChoice(const DeviceInfo& device, const VectorWorkload& workload)
+    : max_sges_(device.max_sges) {
   const StepCosts steps = step_costs(device);
   for (uint32_t reads = 0; reads < 2; ++reads) {
     for (uint32_t entries = 0; entries < kSteps; ++entries) {
@@ -136,33 +135,32 @@ VectorChoice::VectorChoice(const DeviceInfo& device, const VectorWorkload& workl
         one.reads = reads != 0;
         one.entries = 1u << entries;
         one.entry_bytes = 1u << bytes;
-        std::optional<VectorCost> least;
-        VectorMethod& chosen = methods_[reads][entries][bytes];
-        chosen = VectorMethod::kDoorbell;  // can always be used
-        if (entries > step_of(max_entries)) continue;
-        for (const VectorMethod method : all_vector_methods()) {
-          if (!check_vector_method(device, one, method).ok()) continue;
-          const VectorCost cost =
-              vector_cost(steps, device.active_mtu_bytes, inline_limit(device, one), one, method);
-          if (least && !cost.is_cheaper_than(*least)) continue;
-          least = cost;
-          chosen = method;
+        // Those that cannot be used are passed over when their sizes are known.
+        std::array<std::pair<VectorCost, VectorMethod>, kMethodCount> costs;
+        for (size_t i = 0; i < kMethodCount; ++i) {
+          costs[i] = {vector_cost(steps, device.active_mtu_bytes, inline_limit(device, one), one,
+                                  all_vector_methods()[i]),
+                      all_vector_methods()[i]};
+        }
+        std::ranges::stable_sort(
+            costs, [](const auto& a, const auto& b) { return a.first.is_cheaper_than(b.first); });
+        for (size_t i = 0; i < kMethodCount; ++i) {
+          methods_[reads][entries][bytes][i] = costs[i].second;
         }
       }
     }
   }
 }
 
-}  // namespace remote
-
 std::vector<VectorEstimate> estimate_vector_methods(const DeviceInfo& device,
-                                                    const VectorWorkload& workload) {
+                                                    const VectorWorkload& workload,
+                                                    const VectorWorkload& costed) {
   const StepCosts steps = step_costs(device);
   std::vector<VectorEstimate> estimates;
   for (const VectorMethod method : all_vector_methods()) {
-    const Status usable = remote::check_vector_method(device, workload, method);
-    const remote::VectorCost cost = remote::vector_cost(
-        steps, device.active_mtu_bytes, remote::inline_limit(device, workload), workload, method);
+    const Status usable = check_vector_method(device, workload, method);
+    const VectorCost cost =
+        vector_cost(steps, device.active_mtu_bytes, inline_limit(device, costed), costed, method);
     const char* const limit = cost.interval_ns == cost.thread_ns       ? "the thread"
                               : cost.interval_ns == cost.queue_pair_ns ? "the queue pair"
                               : cost.interval_ns == cost.device_ns     ? "the device"
@@ -178,8 +176,8 @@ std::vector<VectorEstimate> estimate_vector_methods(const DeviceInfo& device,
                        ? fmt::format(
                              "{}: {:.0f} ns from one operation of {} x {} bytes to the "
                              "next, limited by {}",
-                             vector_method_name(method), cost.interval_ns, workload.entries,
-                             workload.entry_bytes, limit)
+                             vector_method_name(method), cost.interval_ns, costed.entries,
+                             costed.entry_bytes, limit)
                        : fmt::format("{}: {}", vector_method_name(method), usable.message());
     estimates.push_back(std::move(estimate));
   }
@@ -190,6 +188,13 @@ std::vector<VectorEstimate> estimate_vector_methods(const DeviceInfo& device,
                                                            : a.thread_ns < b.thread_ns;
                    });
   return estimates;
+}
+
+}  // namespace remote
+
+std::vector<VectorEstimate> estimate_vector_methods(const DeviceInfo& device,
+                                                    const VectorWorkload& workload) {
+  return remote::estimate_vector_methods(device, workload, workload);
 }
 
 }  // namespace verbena

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "src/device/step_costs.h"
 #include "verbena/device.h"
@@ -30,27 +31,42 @@ VectorCost vector_cost(const StepCosts& steps, uint32_t mtu_bytes, uint32_t inli
 Status check_vector_method(const DeviceInfo& device, const VectorWorkload& workload,
                            VectorMethod method);
 
-// The cheapest usable way for any operation of a connection, looked up without computing: sizes
-// count by their power of two.
+// What `workload` would take, by the costs of `costed`: the same, or its rounded form.
+std::vector<VectorEstimate> estimate_vector_methods(const DeviceInfo& device,
+                                                    const VectorWorkload& workload,
+                                                    const VectorWorkload& costed);
+
+// The cheapest usable way for any operation of a connection, looked up without computing: costs are
+// those of sizes rounded up to powers of two.
 class VectorChoice {
  public:
   VectorChoice() = default;
   // `workload`: what all operations have in common.
-  VectorChoice(const DeviceInfo& device, const VectorWorkload& workload, uint32_t max_entries);
+  VectorChoice(const DeviceInfo& device, const VectorWorkload& workload);
 
-  VectorMethod method(bool reads, uint32_t entries, uint64_t total_bytes) const {
-    return methods_[reads ? 1 : 0][step_of(entries)][step_of(total_bytes / entries)];
+  VectorMethod method(bool reads, uint32_t entries, uint64_t total_bytes,
+                      uint64_t staging_bytes) const {
+    for (const VectorMethod method :
+         methods_[reads ? 1 : 0][step_of(entries)][step_of(total_bytes / entries)]) {
+      if (method == VectorMethod::kSp && total_bytes > staging_bytes) continue;
+      if (method == VectorMethod::kSgl && entries > max_sges_) continue;
+      return method;
+    }
+    return VectorMethod::kDoorbell;  // not reached: it can always be used
   }
-  // The operation that such ones are taken for.
+  // The operation by whose costs such ones are chosen.
   static VectorWorkload rounded(VectorWorkload workload);
 
  private:
   static constexpr uint32_t kSteps = 32;
+  static constexpr size_t kMethodCount = 3;
   static uint32_t step_of(uint64_t value) {
     return value <= 1 ? 0 : static_cast<uint32_t>(64 - __builtin_clzll(value - 1)) % kSteps;
   }
 
-  std::array<std::array<std::array<VectorMethod, kSteps>, kSteps>, 2> methods_{};
+  using CheapestFirst = std::array<VectorMethod, kMethodCount>;
+  std::array<std::array<std::array<CheapestFirst, kSteps>, kSteps>, 2> methods_{};
+  uint32_t max_sges_ = 0;
 };
 
 }  // namespace verbena::remote

@@ -249,7 +249,7 @@ TEST(RemoteVectorTest, TheChoiceIsTheFirstEstimate) {
       info.kind = DeviceKind::kSimulated;
     }
     const VectorWorkload common{.pending = 8, .staging_bytes = 4096};
-    const VectorChoice choice(info, common, 16);
+    const VectorChoice choice(info, common);
     for (const bool reads : {false, true}) {
       for (uint32_t entries = 2; entries <= 16; entries += 3) {
         for (uint32_t bytes = 1; bytes < 100'000; bytes = bytes * 3 + 1) {
@@ -257,8 +257,9 @@ TEST(RemoteVectorTest, TheChoiceIsTheFirstEstimate) {
           workload.reads = reads;
           workload.entries = entries;
           workload.entry_bytes = bytes;
-          const auto estimates = estimate_vector_methods(info, VectorChoice::rounded(workload));
-          EXPECT_EQ(choice.method(reads, entries, uint64_t{entries} * bytes),
+          const auto estimates =
+              estimate_vector_methods(info, workload, VectorChoice::rounded(workload));
+          EXPECT_EQ(choice.method(reads, entries, uint64_t{entries} * bytes, common.staging_bytes),
                     estimates.front().method);
           EXPECT_TRUE(estimates.front().usable);
           EXPECT_THAT(estimates.front().why,
@@ -267,6 +268,33 @@ TEST(RemoteVectorTest, TheChoiceIsTheFirstEstimate) {
       }
     }
   }
+}
+
+// Sizes are rounded for their costs, not for what fits: 33 pieces are no 64.
+TEST(RemoteVectorTest, WhatFitsIsDecidedByTheSizesThemselves) {
+  const DeviceInfo info = must(Device::open("soft0")).info();
+  const VectorWorkload common{.pending = 8};
+  const VectorChoice choice(info, common);
+  ASSERT_EQ(choice.method(false, 33, 33 * 8, ~0u), VectorMethod::kSp);
+  EXPECT_EQ(choice.method(false, 33, 33 * 8, 33 * 8), VectorMethod::kSp);
+  EXPECT_EQ(choice.method(false, 33, 33 * 8, 33 * 8 - 1), VectorMethod::kDoorbell);
+  ASSERT_EQ(choice.method(false, info.max_sges, info.max_sges * 2048, 0), VectorMethod::kSgl);
+  EXPECT_EQ(choice.method(false, info.max_sges + 1, 2048 * (info.max_sges + 1), 0),
+            VectorMethod::kDoorbell);
+}
+
+// Posted operations are copied through values, which copy_bytes does not bound.
+TEST(RemoteVectorTest, TheBufferOfLoneOperationsDoesNotBoundPostedOnes) {
+  SimulatedRegions regions(1, 1, 1 << 20, {});
+  ASSERT_TRUE(regions.run(
+      {.pending = 8, .value_bytes = 4096, .copy_bytes = 64, .inline_bytes = 0, .max_entries = 33},
+      [&](uint32_t, RemoteRegion& region) {
+        for (const VectorEstimate& estimate : region.vector_estimates(false, 33, 64)) {
+          if (estimate.method == VectorMethod::kSp) {
+            EXPECT_TRUE(estimate.usable) << estimate.why;
+          }
+        }
+      }));
 }
 
 TEST(RemoteVectorTest, TheChoiceDependsOnSizesAndThreads) {
