@@ -5,6 +5,7 @@
 //   one_rnic_process plain            under `verbena run`: this library, and libibverbs
 //   one_rnic_process modules A B      two modules that each contain this library, and this library
 //   one_rnic_process copy LIBRARY     another copy of libverbena.so, loaded by its path
+//   one_rnic_process namespace LIBRARY  the same libverbena.so, loaded into another namespace
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
@@ -150,14 +151,15 @@ Function* find(void* library, const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-void* load(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+void* loaded(void* library) {
   if (library == nullptr) {
     std::printf("%s\n", dlerror());
     std::exit(1);
   }
   return library;
 }
+
+void* load(const char* path) { return loaded(dlopen(path, RTLD_NOW | RTLD_LOCAL)); }
 
 int modules(const char* first_path, const char* second_path) {
   void* first = load(first_path);
@@ -184,9 +186,12 @@ int modules(const char* first_path, const char* second_path) {
   return failures;
 }
 
-int copy(const char* path) {
+// `load_other` comes after this process's own: the loader takes a library that it has for another
+// of the same name.
+template <typename LoadOther>
+int copy(const LoadOther& load_other) {
   const Node node;
-  void* library = load(path);
+  void* const library = load_other();
   const verbena::soft::SoftRnic* other = find<decltype(verbena_soft_rnic)>(
       library, "verbena_soft_rnic")(verbena::soft::kSoftRnicVersion);
   CHECK(other->device != node.device.get()->device);
@@ -204,7 +209,10 @@ int main(int argc, char** argv) {
   if (way == "list") return list();
   if (way == "plain") return plain();
   if (way == "modules" && argc == 4) return modules(argv[2], argv[3]);
-  if (way == "copy" && argc == 3) return copy(argv[2]);
+  if (way == "copy" && argc == 3) return copy([&] { return load(argv[2]); });
+  if (way == "namespace" && argc == 3) {
+    return copy([&] { return loaded(dlmopen(LM_ID_NEWLM, argv[2], RTLD_NOW)); });
+  }
   std::printf("see the source for how to call this program\n");
   return 2;
 }

@@ -86,6 +86,14 @@ TEST_F(OneRnicTest, RefusesToBeTheSecondOne) {
   EXPECT_THAT(outcome.out, HasSubstr("/lib/verbena/libverbena.so is loaded beside " + copy));
 }
 
+// The loader's list of one namespace does not show what is in another.
+TEST_F(OneRnicTest, RefusesToBeTheSecondOneInAnotherNamespace) {
+  const Outcome outcome = run({kProgram, "namespace", VERBENA_LIBRARY});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  expect_one_line(outcome.out);
+  EXPECT_THAT(outcome.out, HasSubstr("/lib/verbena/libverbena.so is loaded twice"));
+}
+
 TEST_F(OneRnicTest, OfAnotherVersionIsRefused) {
   const Outcome outcome = run_with_library(VERBENA_OTHER_VERSION "/libverbena.so");
   EXPECT_EQ(outcome.exit_code, 1);

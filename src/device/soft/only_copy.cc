@@ -1,10 +1,10 @@
 #include "src/device/soft/only_copy.h"
 
 #include <fmt/format.h>
-#include <link.h>
 
-#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -13,43 +13,42 @@
 namespace verbena::soft {
 namespace {
 
-struct Copies {
-  std::string own;
-  std::string other;
-};
-
-bool holds_this_code(const dl_phdr_info& object) {
-  const auto here = reinterpret_cast<uintptr_t>(&holds_this_code);
-  for (size_t i = 0; i < object.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = object.dlpi_phdr[i];
-    const uintptr_t start = object.dlpi_addr + segment.p_vaddr;
-    if (segment.p_type == PT_LOAD && here >= start && here - start < segment.p_memsz) return true;
+// The path of the code in this line of /proc/self/maps; empty if it is no code of a file.
+std::string_view code_in(std::string_view line, uint64_t* start, uint64_t* end) {
+  char protection[5] = {};
+  int path_at = 0;
+  if (std::sscanf(std::string(line).c_str(), "%lx-%lx %4s %*s %*s %*s %n", start, end, protection,
+                  &path_at) != 3 ||
+      protection[2] != 'x' || path_at == 0) {
+    return {};
   }
-  return false;
-}
-
-int note_copy(dl_phdr_info* object, size_t /*size*/, void* argument) {
-  auto& copies = *static_cast<Copies*>(argument);
-  const std::string_view path = object->dlpi_name;
-  if (holds_this_code(*object)) {
-    copies.own = path.empty() ? "the one that is linked into this program" : path;
-  } else if (path.substr(path.rfind('/') + 1) == kLibraryName) {
-    copies.other = path;
-  }
-  return 0;
+  std::string_view path = line.substr(static_cast<size_t>(path_at));
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (path.ends_with(kDeleted)) path.remove_suffix(kDeleted.size());
+  return path;
 }
 
 }  // namespace
 
+// The loader's own list has the objects of one namespace (dlmopen), the kernel's has all.
 Status check_only_copy() {
-  Copies copies;
-  dl_iterate_phdr(note_copy, &copies);
-  if (copies.other.empty()) return {};
+  const auto here = reinterpret_cast<uintptr_t>(&check_only_copy);
+  std::string own = "the one that is linked into this program";
+  std::string other;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uint64_t start = 0;
+    uint64_t end = 0;
+    const std::string_view path = code_in(line, &start, &end);
+    if (path.substr(path.rfind('/') + 1) != kLibraryName) continue;
+    (here >= start && here < end ? own : other) = path;
+  }
+  if (other.empty()) return {};
   return {StatusCode::kUnavailable,
-          fmt::format("soft0: {} is loaded beside {}, and a process has one software RNIC; load {} "
-                      "by its name without a path, and let LD_PRELOAD and LD_LIBRARY_PATH lead to "
-                      "one copy",
-                      copies.other, copies.own, kLibraryName)};
+          fmt::format("soft0: {} is loaded {}, and a process has one software RNIC; load {} by its "
+                      "name without a path and without dlmopen(), and let LD_PRELOAD and "
+                      "LD_LIBRARY_PATH lead to one copy",
+                      other, other == own ? "twice" : "beside " + own, kLibraryName)};
 }
 
 }  // namespace verbena::soft

@@ -6,7 +6,8 @@
 namespace verbena::soft {
 
 // Fails with kUnavailable if the process has loaded a libverbena.so beside the object (library or
-// program) that this code lies in: somebody loaded it by a path instead of by its name.
+// program) that this code lies in: somebody loaded it by a path instead of by its name, or into a
+// namespace of the loader's (dlmopen).
 Status check_only_copy();
 
 }  // namespace verbena::soft
