@@ -1,12 +1,9 @@
 // The other side of message_kill_test: a messenger in a process of its own, so that it can be
 // killed. Usage: message_peer_process PORT, with the job's secret in VERBENA_TEST_SECRET.
-#include <fmt/format.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 
 #include "tests/message_support.h"
+#include "tests/support/peer_process.h"
 
 namespace verbena::message_test {
 namespace {
@@ -28,18 +25,9 @@ Status run(uint16_t port, const JobSecret& secret) {
   return Status::ok_status();
 }
 
-int run_main(int argc, char** argv) {
-  const char* text = std::getenv(rpc_test::kSecretVariable);
-  if (argc != 2 || text == nullptr) return 2;
-  const auto secret = JobSecret::from_string(text);
-  if (!secret.ok()) return 2;
-  const Status status = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "{}\n", status.message());
-  return 1;
-}
-
 }  // namespace
 }  // namespace verbena::message_test
 
-int main(int argc, char** argv) { return verbena::message_test::run_main(argc, argv); }
+int main(int argc, char** argv) {
+  return verbena::test::run_peer(argc, argv, verbena::message_test::run);
+}

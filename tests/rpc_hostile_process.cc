@@ -1,11 +1,7 @@
 // A requester in a process of its own that breaks the protocol as it is told. Usage:
 // rpc_hostile_process PORT, with the job's secret in VERBENA_TEST_SECRET.
-#include <fmt/format.h>
-
-#include <cstdio>
-#include <cstdlib>
-
 #include "tests/rpc_hostile_end.h"
+#include "tests/support/peer_process.h"
 
 namespace verbena::rpc_test {
 namespace {
@@ -30,18 +26,10 @@ Status attack(uint16_t port, const JobSecret& secret) {
   });
 }
 
-int run_main(int argc, char** argv) {
-  const char* text = std::getenv(kSecretVariable);
-  if (argc != 2 || text == nullptr) return 2;
-  const auto secret = JobSecret::from_string(text);
-  if (!secret.ok()) return 2;
-  const Status status = attack(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "{}\n", status.message());
-  return kExitFailed;
-}
-
 }  // namespace
 }  // namespace verbena::rpc_test
 
-int main(int argc, char** argv) { return verbena::rpc_test::run_main(argc, argv); }
+int main(int argc, char** argv) {
+  return verbena::test::run_peer(argc, argv, verbena::rpc_test::attack,
+                                 verbena::rpc_test::kExitFailed);
+}

@@ -1,12 +1,10 @@
 // The other side of rpc_*_test: a responder or a requester in a process of its own, so that it can
 // be killed. Usage: rpc_peer_process PORT, with the job's secret in VERBENA_TEST_SECRET.
-#include <fmt/format.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 
 #include "tests/rpc_support.h"
+#include "tests/support/peer_process.h"
 
 namespace verbena::rpc_test {
 namespace {
@@ -35,16 +33,13 @@ Result<int> run(uint16_t port, const JobSecret& secret) {
 }
 
 int run_main(int argc, char** argv) {
-  const char* text = std::getenv(kSecretVariable);
-  if (argc != 2 || text == nullptr) return 2;
-  const auto secret = JobSecret::from_string(text);
-  if (!secret.ok()) return 2;
-  const auto result = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
-  if (!result.ok()) {
-    fmt::print(stderr, "{}\n", result.status().message());
-    return kExitFailed;
-  }
-  return *result;
+  int code = 0;
+  const auto carry_out = [&](uint16_t port, const JobSecret& secret) -> Status {
+    VERBENA_ASSIGN_OR_RETURN(code, run(port, secret));
+    return {};
+  };
+  const int failure = test::run_peer(argc, argv, carry_out, kExitFailed);
+  return failure != 0 ? failure : code;
 }
 
 }  // namespace

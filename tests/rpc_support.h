@@ -11,6 +11,7 @@
 
 #include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
+#include "tests/support/peer_process.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/rpc.h"
@@ -335,7 +336,7 @@ struct Task {
   Case c;
 };
 inline constexpr uint32_t kTaskType = 0x7a51;
-inline constexpr const char* kSecretVariable = "VERBENA_TEST_SECRET";
+using test::kSecretVariable;
 inline constexpr int kExitBadRequests = 3;
 inline constexpr int kExitBadResponses = 4;
 inline constexpr int kExitFailed = 5;

@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "tests/hashtable/journal.h"
+#include "tests/support/peer_process.h"
 
 namespace verbena::hashtable_test {
 namespace {
@@ -146,17 +146,15 @@ Status run(uint16_t port, const JobSecret& secret, Journal& journal) {
 }
 
 int run_main(int argc, char** argv) {
-  const char* text = std::getenv(rpc_test::kSecretVariable);
-  if (argc != 3 || text == nullptr) return 2;
-  const auto secret = JobSecret::from_string(text);
-  const int file = open(argv[2], O_RDWR | O_CLOEXEC);
-  Journal* const journal = map_journal(file);
-  close(file);
-  if (!secret.ok() || journal == nullptr) return 2;
-  const Status status = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret, *journal);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "{}\n", status.message());
-  return 1;
+  const auto with_journal = [&](uint16_t port, const JobSecret& secret) -> Status {
+    const int file = open(argv[2], O_RDWR | O_CLOEXEC);
+    Journal* const journal = map_journal(file);
+    close(file);
+    if (journal == nullptr)
+      return Status(StatusCode::kInvalidArgument, "the second argument is no journal");
+    return run(port, secret, *journal);
+  };
+  return test::run_peer(argc, argv, with_journal, 1, /*arguments=*/2);
 }
 
 }  // namespace

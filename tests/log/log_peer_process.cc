@@ -1,15 +1,12 @@
 // The other side of log_kill_test: a store or a writer in a process of its own, so that it can be
 // killed. Usage: log_peer_process PORT, with the job's secret in VERBENA_TEST_SECRET.
-#include <fmt/format.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "src/base/runtime.h"
 #include "tests/log/log_peer.h"
+#include "tests/support/peer_process.h"
 
 namespace verbena::log_test {
 namespace {
@@ -77,18 +74,9 @@ Status run(uint16_t port, const JobSecret& secret) {
                           : write(device, domain, secret, test, task);
 }
 
-int run_main(int argc, char** argv) {
-  const char* text = std::getenv(rpc_test::kSecretVariable);
-  if (argc != 2 || text == nullptr) return 2;
-  const auto secret = JobSecret::from_string(text);
-  if (!secret.ok()) return 2;
-  const Status status = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "{}\n", status.message());
-  return 1;
-}
-
 }  // namespace
 }  // namespace verbena::log_test
 
-int main(int argc, char** argv) { return verbena::log_test::run_main(argc, argv); }
+int main(int argc, char** argv) {
+  return verbena::test::run_peer(argc, argv, verbena::log_test::run);
+}

@@ -1,15 +1,13 @@
 // The other side of shuffle_kill_test: an executor in a process of its own, so that it can be
 // killed. Usage: shuffle_peer_process PORT, with the job's secret in VERBENA_TEST_SECRET.
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/shuffle/shuffle_peer.h"
+#include "tests/support/peer_process.h"
 
 namespace verbena::shuffle_test {
 namespace {
@@ -57,18 +55,9 @@ Status run(uint16_t port, const JobSecret& secret) {
   return test.send_value(kOutcomeTag, outcome);
 }
 
-int run_main(int argc, char** argv) {
-  const char* text = std::getenv(rpc_test::kSecretVariable);
-  if (argc != 2 || text == nullptr) return 2;
-  const auto secret = JobSecret::from_string(text);
-  if (!secret.ok()) return 2;
-  const Status status = run(static_cast<uint16_t>(std::atoi(argv[1])), *secret);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "{}\n", status.message());
-  return 1;
-}
-
 }  // namespace
 }  // namespace verbena::shuffle_test
 
-int main(int argc, char** argv) { return verbena::shuffle_test::run_main(argc, argv); }
+int main(int argc, char** argv) {
+  return verbena::test::run_peer(argc, argv, verbena::shuffle_test::run);
+}
