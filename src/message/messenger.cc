@@ -40,6 +40,10 @@ Status check(const MessengerOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("ring_slots", options.ring_slots, 2, 4096));
   VERBENA_RETURN_IF_ERROR(check_range("queue_credits", options.queue_credits, 6, 128));
   VERBENA_RETURN_IF_ERROR(check_range("polling_set", options.polling_set, 0, 1024));
+  VERBENA_RETURN_IF_ERROR(
+      check_range("registered_bytes", options.registered_bytes, 0, uint64_t{1} << 46));
+  VERBENA_RETURN_IF_ERROR(
+      check_range("registered_regions", options.registered_regions, 1, kMaxOperations));
   return check_range("connect_timeout_ns", static_cast<uint64_t>(options.connect_timeout_ns),
                      1'000'000, uint64_t{1} << 62);
 }
@@ -60,6 +64,7 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
       store_(options.unexpected_bytes),
       transfer_numbers_(kMaxTransfers),
       transfers_(kMaxTransfers),
+      send_memory_(options.max_operations),
       completions_(options.max_completions),
       // Rings rest on the order of a message's bytes.
       polling_(options.policy, options.order,
@@ -93,6 +98,12 @@ MessengerState::~MessengerState() {
       static_cast<void>(connection->joined.endpoint->queue_pair.to_error());
     }
   }
+  for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
+    MessageMemory::give_back(&send_memory_[number]);
+  }
+  for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
+    MessageMemory::give_back(&transfers_[number].memory);
+  }
 }
 
 Result<std::unique_ptr<MessengerState>> MessengerState::open(const Device& device,
@@ -115,6 +126,8 @@ Status MessengerState::prepare(const JobSecret& secret) {
   const uint64_t wanted = (uint64_t{options_.max_peers} + 1) * receives_per_connection();
   const auto receives = static_cast<uint32_t>(
       std::min<uint64_t>({wanted, info.max_shared_receive_queue_wrs, info.max_cqes}));
+  VERBENA_ASSIGN_OR_RETURN(memory_, MessageMemory::create(*domain_, options_.registered_bytes,
+                                                          options_.registered_regions));
   VERBENA_ASSIGN_OR_RETURN(arrivals_queue_,
                            CompletionQueue::create(*device_, {.depth_cqes = receives}));
   VERBENA_ASSIGN_OR_RETURN(receive_queue_,
@@ -274,7 +287,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
       transfer.completion.bytes = 0;
       end_delivery(transfer.operation, transfer.completion);
     }
-    transfer_regions_.erase(number);
+    MessageMemory::give_back(&transfer.memory);
     transfer_numbers_.give_back(number);
   }
   connection.last_transfer = 0;

@@ -66,7 +66,7 @@ void MessengerState::complete_operation(uint32_t number, MessageEvent event,
   const Operation& operation = operations_[number];
   const MessageCompletion completion = completion_of(operation, event, outcome);
   const bool silent = (operation.flags & kMessageSilent) != 0 && outcome == MessageOutcome::kOk;
-  if (event == MessageEvent::kSent && !send_regions_.empty()) send_regions_.erase(number);
+  if (event == MessageEvent::kSent) MessageMemory::give_back(&send_memory_[number]);
   free_operation(number);
   if (!silent) complete(completion);
 }
@@ -219,27 +219,22 @@ PostResult MessengerState::send_rendezvous(PeerConnection& connection, const Sen
   const Room room = room_for_message(connection, kReservedCredits);
   if (room.to == nullptr) return would_block();
 
+  PieceMemory source;
+  if (!register_pieces(request.pieces, kReadableAccess, &source)) return PostResult::kFailed;
   RemoteMemory memory;
-  uint32_t lkeys[kMaxPieces] = {};
-  uint32_t rkeys[kMaxPieces] = {};
-  std::vector<MemoryRegion> regions;
-  if (!register_pieces(request.pieces.data(), static_cast<uint32_t>(request.pieces.size()),
-                       IBV_ACCESS_REMOTE_READ, lkeys, rkeys, &regions)) {
-    return PostResult::kFailed;
-  }
   memory.bytes = bytes;
   memory.count = request.pieces.size();
   for (uint32_t i = 0; i < request.pieces.size(); ++i) {
     memory.pieces[i] = {.address = reinterpret_cast<uint64_t>(request.pieces[i].iov_base),
                         .bytes = request.pieces[i].iov_len,
-                        .rkey = rkeys[i]};
+                        .rkey = source.has(i) ? source.rkey(i) : 0};
   }
   const uint32_t number =
       new_operation(request.context, request.flags, request.peer, request.pieces);
   Operation& operation = operations_[number];
   operation.state = Operation::State::kAwaitsFinish;
   operation.tag = request.tag;
-  send_regions_[number] = std::move(regions);
+  send_memory_[number] = source;
 
   const auto flags = static_cast<uint8_t>(header_flags(request.flags) | kWantsFinish);
   const MessageHeader header = next_header(connection, Kind::kRendezvous, flags, request.tag);

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "src/connect/peer_watch.h"
@@ -15,6 +14,7 @@
 #include "src/message/connector.h"
 #include "src/message/matching.h"
 #include "src/message/message_header.h"
+#include "src/message/message_memory.h"
 #include "src/message/number_pool.h"
 #include "src/message/peer_connection.h"
 #include "src/message/polling_set.h"
@@ -131,7 +131,7 @@ class MessengerState final : public Messenger {
     bool failed;
     iovec local[kMaxPieces];
     uint32_t local_count;
-    uint32_t local_keys[kMaxPieces];
+    PieceMemory memory;
     RemoteMemory remote;
     uint64_t to_move;
     uint64_t posted;
@@ -253,8 +253,7 @@ class MessengerState final : public Messenger {
   bool check(const ReceiveRequest& request);
 
   // --- long messages ---
-  bool register_pieces(const iovec* pieces, uint32_t count, unsigned access, uint32_t* lkeys,
-                       uint32_t* rkeys, std::vector<MemoryRegion>* regions);
+  bool register_pieces(std::span<const iovec> pieces, unsigned access, PieceMemory* memory);
   static bool is_valid(const RemoteMemory& remote);
   void start_transfer(PeerConnection& connection, uint32_t operation, const Delivery& delivery,
                       const RemoteMemory& remote, uint64_t sender_operation);
@@ -280,9 +279,7 @@ class MessengerState final : public Messenger {
   UnexpectedStore store_;
   NumberPool transfer_numbers_;
   ZeroedArray<Transfer> transfers_;
-  // Memory that was registered for one operation or transfer.
-  std::unordered_map<uint32_t, std::vector<MemoryRegion>> send_regions_;
-  std::unordered_map<uint32_t, std::vector<MemoryRegion>> transfer_regions_;
+  ZeroedArray<PieceMemory> send_memory_;  // of operations
   ZeroedArray<MessageCompletion> completions_;
   uint32_t first_completion_ = 0;
   uint32_t completion_count_ = 0;
@@ -315,6 +312,7 @@ class MessengerState final : public Messenger {
   std::optional<CompletionQueue> arrivals_queue_;
   std::optional<SharedReceiveQueue> receive_queue_;
   SharedReceives receives_;
+  std::optional<MessageMemory> memory_;
   std::vector<std::unique_ptr<PeerConnection>> connections_;  // before what they use
   std::unique_ptr<Connector> connector_;                      // goes first
 };

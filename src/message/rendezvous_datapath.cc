@@ -16,23 +16,14 @@ bool MessengerState::is_valid(const RemoteMemory& remote) {
   return total == remote.bytes;
 }
 
-// Registers all of them, or says why not.
-bool MessengerState::register_pieces(const iovec* pieces, uint32_t count, unsigned access,
-                                     uint32_t* lkeys, uint32_t* rkeys,
-                                     std::vector<MemoryRegion>* regions) {
-  for (uint32_t i = 0; i < count; ++i) {
-    if (pieces[i].iov_len == 0) continue;
-    Result<MemoryRegion> region =
-        MemoryRegion::create(*domain_, pieces[i].iov_base, pieces[i].iov_len, access);
-    if (!region.ok()) {
-      error_ = region.status();
-      return false;
-    }
-    lkeys[i] = region->lkey();
-    rkeys[i] = region->rkey();
-    regions->push_back(std::move(*region));
-  }
-  return true;
+// All of them, or says why not.
+bool MessengerState::register_pieces(std::span<const iovec> pieces, unsigned access,
+                                     PieceMemory* memory) {
+  const bool taken = memory_->take(pieces, access, memory);
+  if (!taken) [[unlikely]]
+    error_ = memory_->error();
+  statistics_.registrations = memory_->registrations();
+  return taken;
 }
 
 void MessengerState::append_transfer(PeerConnection& connection, uint32_t number) {
@@ -63,11 +54,10 @@ void MessengerState::start_transfer(PeerConnection& connection, uint32_t operati
                                     const Delivery& delivery, const RemoteMemory& remote,
                                     uint64_t sender_operation) {
   MessageCompletion completion = delivery.completion;
-  std::vector<MemoryRegion> regions;
-  uint32_t lkeys[kMaxPieces] = {};
-  uint32_t rkeys[kMaxPieces] = {};
-  const bool registered = register_pieces(delivery.local, delivery.local_count,
-                                          IBV_ACCESS_LOCAL_WRITE, lkeys, rkeys, &regions);
+  PieceMemory memory{};
+  const bool registered =
+      completion.bytes == 0 ||
+      register_pieces({delivery.local, delivery.local_count}, kTargetAccess, &memory);
   if (!registered || completion.bytes == 0) {
     if (!registered) {
       completion.outcome = MessageOutcome::kFailed;
@@ -86,13 +76,12 @@ void MessengerState::start_transfer(PeerConnection& connection, uint32_t operati
   transfer.local_count = delivery.local_count;
   for (uint32_t i = 0; i < delivery.local_count; ++i) {
     transfer.local[i] = delivery.local[i];
-    transfer.local_keys[i] = lkeys[i];
   }
   transfer.remote = remote;
   transfer.to_move = completion.bytes;
   transfer.sender_operation = sender_operation;
   transfer.completion = completion;
-  transfer_regions_[number] = std::move(regions);
+  transfer.memory = memory;
   append_transfer(connection, number);
 }
 
@@ -113,7 +102,7 @@ bool MessengerState::post_reads(PeerConnection& connection, Transfer& transfer) 
                   transfer.remote.pieces[far].bytes - far_at, uint64_t{kTransferReadBytes}});
     channel::SlotRequest read;
     channel::set_read(read, reinterpret_cast<uint64_t>(transfer.local[near].iov_base) + near_at,
-                      transfer.local_keys[near], transfer.remote.pieces[far].rkey, 0);
+                      transfer.memory.lkey(near), transfer.remote.pieces[far].rkey, 0);
     read.payload.length = static_cast<uint32_t>(step);
     read.request.wr.rdma.remote_addr = transfer.remote.pieces[far].address + far_at;
     transfer.posted += step;
@@ -134,7 +123,7 @@ bool MessengerState::serve_transfer(PeerConnection& connection, uint32_t number)
     if (connection.sends.retired() < transfer.end) connection.sends.reap();
     if (connection.sends.retired() < transfer.end) return false;
     transfer.reading = false;
-    transfer_regions_.erase(number);
+    MessageMemory::give_back(&transfer.memory);
     end_delivery(transfer.operation, transfer.completion);
   }
   if (!post_control(connection, Kind::kFinish, transfer.failed ? uint8_t{kFailed} : uint8_t{0},
