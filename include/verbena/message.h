@@ -39,6 +39,7 @@
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/message_polling.h"
+#include "verbena/message_protocol.h"
 #include "verbena/posting.h"
 #include "verbena/status.h"
 
@@ -84,6 +85,10 @@ struct MessengerOptions {
   PollingSetPolicy policy = PollingSetPolicy::kFirst;
   PollingOrder order = PollingOrder::kSequential;
 
+  // How messages beyond eager_limit_bytes() travel. The sender proposes; the receiver takes chunks
+  // instead where it cannot register its memory, or, if this is kAutomatic there, where that takes
+  // longer. Memory that cannot be registered goes in chunks in any case.
+  LongMessages long_messages = LongMessages::kAutomatic;
   // Users' memory that stays registered after its use, since registering costs more than sending
   // it; 0 bytes: none. It is never used for a message once the program has unmapped, remapped or
   // discarded it. Peers that were told of it can READ a source, or WRITE a target, for so long.
@@ -135,7 +140,7 @@ enum class MessageOutcome : uint8_t {
   kTruncated,  // the receive had less room; what fitted is there
   kCancelled,
   kPeerLost,  // peer_status() says why
-  kFailed,    // the memory of a long message cannot be registered: error()
+  kFailed,    // the memory of a long message is not there: error()
 };
 
 struct MessageCompletion {
@@ -218,6 +223,11 @@ class Messenger {
   virtual uint32_t progress() = 0;
   // progress(), and completions that are there. How many.
   virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
+
+  // How a message to the peer would travel now, and why; from `buffer`, or if that is null from
+  // memory that is registered. Control path.
+  virtual MessageExplanation explain(PeerNumber peer, uint64_t bytes, const void* buffer) = 0;
+  virtual PeerStatistics peer_statistics(PeerNumber peer) const = 0;
 
   virtual const Status& error() const = 0;
   virtual const MessengerStatistics& statistics() const = 0;

@@ -27,6 +27,19 @@ internal::CachedRegion* MessageMemory::take(const void* address, uint64_t length
   return found->detach();
 }
 
+bool MessageMemory::find(std::span<const iovec> pieces, unsigned access, PieceMemory* found) {
+  *found = {};
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].iov_len == 0) continue;
+    found->regions[i] = lookup_->find(pieces[i].iov_base, pieces[i].iov_len, access).detach();
+    if (found->regions[i] == nullptr) {
+      give_back(found);
+      return false;
+    }
+  }
+  return true;
+}
+
 bool MessageMemory::take(std::span<const iovec> pieces, unsigned access, PieceMemory* taken) {
   *taken = {};
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -40,6 +40,7 @@ struct PieceMemory {
   uint32_t lkey(uint32_t piece) const { return regions[piece]->lkey; }
   uint32_t rkey(uint32_t piece) const { return regions[piece]->rkey; }
   bool has(uint32_t piece) const { return regions[piece] != nullptr; }
+  bool any() const { return has(0) || has(1) || has(2) || has(3); }
 };
 
 class MessageMemory {
@@ -48,6 +49,8 @@ class MessageMemory {
   static Result<MessageMemory> create(const ProtectionDomain& domain, uint64_t max_bytes,
                                       uint32_t max_regions);
 
+  // References for all pieces that have bytes, if all are registered already. Registers nothing.
+  bool find(std::span<const iovec> pieces, unsigned access, PieceMemory* found);
   // References for all pieces that have bytes. False: none was taken, see error().
   bool take(std::span<const iovec> pieces, unsigned access, PieceMemory* taken);
   // One piece. Null: see error().
@@ -55,10 +58,14 @@ class MessageMemory {
   static void give_back(PieceMemory* taken) {
     for (internal::CachedRegion*& region : taken->regions) give_back(&region);
   }
+  // Forgotten last: a simulated node may crash before that, and is then cleaned up by others.
   static void give_back(internal::CachedRegion** taken) {
-    if (*taken != nullptr) static_cast<void>(Registration::adopt(std::exchange(*taken, nullptr)));
+    if (*taken == nullptr) return;
+    Registration::adopt(*taken).release();
+    *taken = nullptr;
   }
 
+  // Why take() failed: kInvalidArgument where the memory is not there.
   const Status& error() const { return error_; }
   // Regions that were registered so far.
   uint64_t registrations() const { return registrations_; }
