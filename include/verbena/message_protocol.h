@@ -3,8 +3,14 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "verbena/device.h"
+#include "verbena/status.h"
 
 namespace verbena {
+
+struct MessengerOptions;
 
 // How messages beyond eager_limit_bytes() travel.
 enum class LongMessages : uint8_t {
@@ -23,6 +29,24 @@ struct MessageExplanation {
   bool by_ring = false;  // its first message goes by WRITE into a ring, else by SEND
   std::string text;      // one line: protocol, channel, thresholds, state of the buffer, and why
 };
+
+// What a message would take by one protocol: the time until it is in the receiver's memory, if
+// nothing else is on its way.
+struct MessageEstimate {
+  MessageProtocol protocol = MessageProtocol::kEager;
+  bool by_ring = false;         // of kEager: by WRITE into a ring, else by SEND
+  bool usable = false;          // at this size, with these options
+  bool of_this_device = false;  // else only order and proportion mean something
+  double again_ns = 0;          // from memory that is used again
+  double first_ns = 0;          // from memory that is used once
+  std::string why;              // one line
+};
+// Of every protocol, before there is any messenger: those that can be used first, the cheapest for
+// memory that is used again at the head. Control path.
+//   kInvalidArgument  an option out of range
+Result<std::vector<MessageEstimate>> estimate_message(const DeviceInfo& device,
+                                                      const MessengerOptions& options,
+                                                      uint64_t bytes);
 
 // Of messages to one peer, and from it.
 struct PeerStatistics {

@@ -26,6 +26,21 @@ double wire_byte_ns(const StepCosts& steps) {
 
 const char* method_name(Method method) { return message_protocol_name(protocol_of(method)); }
 
+double eager_ns(const StepCosts& steps, uint64_t bytes, bool by_ring) {
+  const double copies = 2 + (steps.moves_payload ? 1 : 0);
+  const double taken =
+      by_ring ? 0 : steps.take_receive_ns + steps.completion_ns + steps.post_shared_receive_ns;
+  return hop_ns(steps) - steps.take_receive_ns - steps.completion_ns + taken +
+         static_cast<double>(bytes) *
+             (copies * steps.byte_ns + (steps.moves_payload ? 0 : wire_byte_ns(steps)));
+}
+
+double registration_ns(const StepCosts& steps, uint64_t bytes) {
+  constexpr double kPageBytes = 4096;
+  return steps.registration_ns +
+         steps.registration_page_ns * (1 + static_cast<double>(bytes) / kPageBytes);
+}
+
 RendezvousCosts RendezvousCosts::from_steps(const StepCosts& steps, uint32_t chunk_bytes,
                                             uint32_t credits) {
   RendezvousCosts costs;

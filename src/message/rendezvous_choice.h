@@ -25,6 +25,11 @@ inline MessageProtocol protocol_of(Method method) {
                                     : MessageProtocol::kPipelined;
 }
 
+// A message that is copied to a slot, and from it.
+double eager_ns(const StepCosts& steps, uint64_t bytes, bool by_ring);
+// To register memory so that peers reach it.
+double registration_ns(const StepCosts& steps, uint64_t bytes);
+
 // A line through what messages of all sizes cost.
 struct MethodCost {
   double fixed_ns = 0;

@@ -51,12 +51,10 @@ MessengerState::Stretch MessengerState::stretch_at(const iovec* near, const Remo
 }
 
 double MessengerState::registration_ns(unsigned access, uint64_t bytes) const {
-  constexpr double kPageBytes = 4096;
   // Of memory that only this side reads, a software RNIC keeps no more than the place.
   constexpr double kPlaceNs = 2000;
   if (steps_.moves_payload && access == kSourceAccess) return kPlaceNs;
-  return steps_.registration_ns +
-         steps_.registration_page_ns * (1 + static_cast<double>(bytes) / kPageBytes);
+  return message::registration_ns(steps_, bytes);
 }
 
 MessageState MessengerState::state_of_source(std::span<const iovec> pieces, uint64_t bytes,

@@ -279,6 +279,34 @@ TEST(RendezvousChoice, TheDeviceDecidesBetweenReadAndWrite) {
             Method::kWrite);
 }
 
+TEST(MessageEstimates, TheCheapestUsableOneComesFirst) {
+  const test::Node node{test::must(Device::open("soft0"))};
+  MessengerOptions options;
+  const auto estimate = [&](uint64_t bytes) {
+    return test::must(estimate_message(node.device.info(), options, bytes));
+  };
+  const std::vector<MessageEstimate> small = estimate(8);
+  ASSERT_EQ(small.size(), 5u);
+  EXPECT_EQ(small[0].protocol, MessageProtocol::kEager);
+  EXPECT_TRUE(small[0].by_ring && small[0].usable);
+  EXPECT_TRUE(small[1].usable && !small[1].by_ring);
+  for (size_t i = 2; i < small.size(); ++i) EXPECT_FALSE(small[i].usable) << small[i].why;
+  const std::vector<MessageEstimate> large = estimate(100'000);
+  EXPECT_NE(large[0].protocol, MessageProtocol::kPipelined);
+  EXPECT_GT(large[0].first_ns, large[0].again_ns);
+  EXPECT_EQ(large[2].protocol, MessageProtocol::kPipelined);
+  EXPECT_EQ(large[2].first_ns, large[2].again_ns);
+  EXPECT_LT(large[2].first_ns, large[0].first_ns);
+  EXPECT_EQ(large[3].protocol, MessageProtocol::kEager);
+  EXPECT_FALSE(large[3].usable);
+  EXPECT_FALSE(large[3].why.empty());
+  options.polling_set = 0;
+  EXPECT_FALSE(estimate(8)[0].by_ring);
+  options.slot_bytes = 1000;
+  EXPECT_EQ(estimate_message(node.device.info(), options, 8).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
 // A buffer that is sent from again and again is registered in the end, and so is the receiver's.
 TEST(RendezvousChoice, OftenUsedMemoryIsRegistered) {
   MessengersForTest all(2);
