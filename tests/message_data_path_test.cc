@@ -1,5 +1,6 @@
 // After connect: no allocation, no lock and no system call for a message that is copied, sent and
-// received by either channel, expected or not. Counted, not inspected (data_path_counts.h).
+// received by either channel, expected or not; and no allocation and no lock for a long one whose
+// memory has been used before. Counted, not inspected (data_path_counts.h).
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -22,7 +23,9 @@ constexpr uint64_t kCountedMessages = 5000;
 // before, some unexpected, with and without wildcards.
 class Exchange {
  public:
-  Exchange(Messenger& messenger, PeerNumber peer) : messenger_(messenger), peer_(peer) {}
+  // Messages of up to `most_bytes`.
+  Exchange(Messenger& messenger, PeerNumber peer, uint32_t most_bytes)
+      : messenger_(messenger), peer_(peer), most_bytes_(most_bytes), memory_(2 * most_bytes) {}
 
   // Until so many more were sent and received, or the peer is lost.
   void run(uint64_t messages, Counted& counted) {
@@ -48,7 +51,8 @@ class Exchange {
   static uint64_t tag_of(uint64_t number) { return number % 3; }
 
   void send() {
-    const iovec pieces[2] = {{memory_, 8}, {memory_ + 8, sent_ * 37 % 1500}};
+    const iovec pieces[2] = {{memory_.data(), 8},
+                             {memory_.data() + 8, sent_ * 37 % (most_bytes_ - 8)}};
     const uint32_t flags = sent_ % 5 == 0 ? unsigned{kMessageDelivered} : unsigned{kMessageSilent};
     const PostResult result =
         messenger_.send({.peer = peer_, .tag = tag_of(sent_), .pieces = pieces, .flags = flags});
@@ -56,7 +60,7 @@ class Exchange {
     if (!blocked_) ++sent_;
   }
   void receive() {
-    const iovec piece{memory_ + 2048, 2048};
+    const iovec piece{memory_.data() + most_bytes_, most_bytes_};
     MessageInfo info;
     const ReceiveRequest request{.source = posted_ % 2 == 0 ? peer_ : kAnyPeer,
                                  .tag = tag_of(posted_),
@@ -73,18 +77,19 @@ class Exchange {
   uint64_t received_ = 0;
   uint64_t failures_ = 0;
   bool blocked_ = false;
-  char memory_[4096] = {};
+  const uint32_t most_bytes_;
+  std::vector<char> memory_;
 };
 
 Status run_side(ControlConnection control, const JobSecret& secret, const MessengerOptions& options,
-                Counts& counts) {
+                uint32_t most_bytes, Counts& counts) {
   VERBENA_ASSIGN_OR_RETURN(Device device, Device::open(test_device()));
   VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
   VERBENA_ASSIGN_OR_RETURN(auto messenger, open_messenger(device, domain, secret, options));
   VERBENA_ASSIGN_OR_RETURN(const MessengerAddress address,
                            control.exchange(kAddressTag, messenger->address(), kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(const PeerNumber peer, messenger->add_peer(address));
-  Exchange exchange(*messenger, peer);
+  Exchange exchange(*messenger, peer, most_bytes);
   Counted counted;
   exchange.run(kWarmUp, counted);
   counted.begin();
@@ -101,7 +106,12 @@ Status run_side(ControlConnection control, const JobSecret& secret, const Messen
   return messenger->error();
 }
 
-void run(const MessengerOptions& options) {
+constexpr uint32_t kShortBytes = 1500;
+constexpr uint32_t kLongBytes = 40'000;
+// Whether the memory of a message is still the one that is registered, of both sides (soft0).
+constexpr uint64_t kCallsOfLong = 6;
+
+void run(const MessengerOptions& options, uint32_t most_bytes = kShortBytes) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
   const JobSecret secret = JobSecret::random();
   auto listener = ControlListener::listen("127.0.0.1", 0, secret);
@@ -110,16 +120,16 @@ void run(const MessengerOptions& options) {
       {{"one side", true,
         [&](Counts& counts) -> Status {
           VERBENA_ASSIGN_OR_RETURN(ControlConnection control, listener->accept(kTimeoutNs));
-          return run_side(std::move(control), secret, options, counts);
+          return run_side(std::move(control), secret, options, most_bytes, counts);
         }},
        {"other side", true,
         [&](Counts& counts) -> Status {
           VERBENA_ASSIGN_OR_RETURN(
               ControlConnection control,
               ControlConnection::connect("127.0.0.1", listener->port(), secret, kTimeoutNs));
-          return run_side(std::move(control), secret, options, counts);
+          return run_side(std::move(control), secret, options, most_bytes, counts);
         }}},
-      kCountedMessages);
+      kCountedMessages, most_bytes > kShortBytes ? kCallsOfLong : 0);
   if (!traced) GTEST_SKIP() << "this system does not let a process trace its children";
 }
 
@@ -130,6 +140,8 @@ TEST(MessageDataPathTest, NothingBySends) { run({.polling_set = 0}); }
 TEST(MessageDataPathTest, NothingWhereMemoryIsShort) {
   run({.unexpected_bytes = 4096, .ring_slots = 4, .queue_credits = 6});
 }
+
+TEST(MessageDataPathTest, LongMessagesAllocateAndLockNothing) { run({}, kLongBytes); }
 
 }  // namespace
 }  // namespace verbena::message_test

@@ -22,8 +22,8 @@
 // Nothing happens by itself: progress is made inside of progress() and poll(), which everybody who
 // expects something calls. Connections are made when the first message is sent, by two threads that
 // do nothing else. After that, nothing on the way of a message of up to eager_limit_bytes()
-// allocates, locks or enters the kernel. The memory of a longer one is registered for it on both
-// sides, which does all three.
+// allocates, locks or enters the kernel. The memory of a longer one is registered on both sides,
+// which does all three, and stays so for the next message: see registered_bytes.
 //
 // Threading: a messenger is used by one thread at a time.
 #pragma once
@@ -39,6 +39,7 @@
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/message_polling.h"
+#include "verbena/message_protocol.h"
 #include "verbena/posting.h"
 #include "verbena/status.h"
 
@@ -83,6 +84,16 @@ struct MessengerOptions {
   uint32_t polling_set = 8;
   PollingSetPolicy policy = PollingSetPolicy::kFirst;
   PollingOrder order = PollingOrder::kSequential;
+
+  // How messages beyond eager_limit_bytes() travel. The sender proposes; the receiver takes chunks
+  // instead where it cannot register its memory, or, if this is kAutomatic there, where that takes
+  // longer. Memory that cannot be registered goes in chunks in any case.
+  LongMessages long_messages = LongMessages::kAutomatic;
+  // Users' memory that stays registered after its use, since registering costs more than sending
+  // it; 0 bytes: none. It is never used for a message once the program has unmapped, remapped or
+  // discarded it. Peers that were told of it can READ a source, or WRITE a target, for so long.
+  uint64_t registered_bytes = uint64_t{1} << 30;
+  uint32_t registered_regions = 8192;  // 1 to 1 Mi
 
   uint32_t inline_bytes = kDeviceInlineLimit;
   int64_t connect_timeout_ns = 10'000'000'000;
@@ -129,7 +140,7 @@ enum class MessageOutcome : uint8_t {
   kTruncated,  // the receive had less room; what fitted is there
   kCancelled,
   kPeerLost,  // peer_status() says why
-  kFailed,    // the memory of a long message cannot be registered: error()
+  kFailed,    // the memory of a long message is not there: error()
 };
 
 struct MessageCompletion {
@@ -165,6 +176,7 @@ struct MessengerStatistics {
   uint64_t rings_given = 0;  // to peers, by the polling set, and taken back
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
+  uint64_t registrations = 0;  // of users' memory
 };
 
 class Messenger {
@@ -211,6 +223,11 @@ class Messenger {
   virtual uint32_t progress() = 0;
   // progress(), and completions that are there. How many.
   virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
+
+  // How a message to the peer would travel now, and why; from `buffer`, or if that is null from
+  // memory that is registered. Control path.
+  virtual MessageExplanation explain(PeerNumber peer, uint64_t bytes, const void* buffer) = 0;
+  virtual PeerStatistics peer_statistics(PeerNumber peer) const = 0;
 
   virtual const Status& error() const = 0;
   virtual const MessengerStatistics& statistics() const = 0;

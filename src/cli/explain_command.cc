@@ -19,6 +19,7 @@
 #include "src/device/sim/rnic_profile.h"
 #include "verbena/design_estimate.h"
 #include "verbena/device.h"
+#include "verbena/message.h"
 
 namespace verbena::cli {
 
@@ -35,6 +36,9 @@ constexpr const char* kHelp =
     "x1.50 is one and a half times the time of the cheapest design that runs a handler, with the\n"
     "steps of a typical RNIC (soft0: of a software one). With READ no handler runs, so\n"
     "Protocol::kAutomatic never takes it.\n"
+    "--message shows instead what a tagged message of that size takes by each protocol, from "
+    "memory\n"
+    "that is used for the first time and from memory that is used again.\n"
     "Topologies: M:1 is --requesters M, 1:M is --responders M, N-to-M both. 'verbena bench'\n"
     "measures; 'verbena sim explain' shows where the time of one message goes.\n\n";
 
@@ -43,6 +47,7 @@ struct Options {
   std::string request = "64";
   std::string response = "64";
   std::string inline_bytes;
+  std::string message;
   DesignWorkload workload;
   bool json = false;
 };
@@ -161,7 +166,64 @@ std::string design_table(const std::vector<DesignEstimate>& designs, bool with_m
   return text;
 }
 
+nlohmann::json message_json(const MessageEstimate& one) {
+  nlohmann::json row = {{"protocol", message_protocol_name(one.protocol)},
+                        {"usable", one.usable},
+                        {"why", one.why},
+                        {"times", one.of_this_device ? "modelled" : "proportions only"},
+                        {"first_ns", one.first_ns},
+                        {"again_ns", one.again_ns}};
+  if (one.protocol == MessageProtocol::kEager) row["channel"] = one.by_ring ? "ring" : "SEND";
+  return row;
+}
+
+std::string message_table(const std::vector<MessageEstimate>& estimates) {
+  const auto time = [&](double ns) {
+    return estimates.front().of_this_device
+               ? bench::time_text(ns)
+               : fmt::format("x{:.2f}", ns / estimates.front().again_ns);
+  };
+  std::vector<std::vector<std::string>> rows = {{"protocol", "channel", "used again", "first use"}};
+  for (const MessageEstimate& one : estimates) {
+    const char* channel = one.protocol != MessageProtocol::kEager ? "-"
+                          : one.by_ring                           ? "ring"
+                                                                  : "SEND";
+    rows.push_back({message_protocol_name(one.protocol), channel,
+                    one.usable ? time(one.again_ns) : "-", one.usable ? time(one.first_ns) : "-"});
+  }
+  std::istringstream lines(bench::text_table(rows, 2));
+  std::string line;
+  std::getline(lines, line);
+  std::string text = line + "  why\n";
+  for (const MessageEstimate& one : estimates) {
+    std::getline(lines, line);
+    text += line + "  " + (one.usable ? "" : "cannot be used: ") + one.why + "\n";
+  }
+  return text;
+}
+
+int explain_tagged_message(const Options& options) {
+  const Result<uint32_t> bytes = parse_size("message size", options.message, kMaxMessageBytes);
+  if (!bytes.ok()) return report_error(bytes.status());
+  const Result<DeviceInfo> device = device_info(options.device);
+  if (!device.ok()) return report_error(device.status());
+  const Result<std::vector<MessageEstimate>> estimates = estimate_message(*device, {}, *bytes);
+  if (!estimates.ok()) return report_error(estimates.status());
+  if (options.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const MessageEstimate& one : *estimates) list.push_back(message_json(one));
+    print_output("{}\n", list.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return 0;
+  }
+  print_output("{}", message_table(*estimates));
+  if (!estimates->front().of_this_device) {
+    print_output("x1.00 is the time of the first one; proportions are estimated, not measured\n");
+  }
+  return 0;
+}
+
 int explain_designs(const Options& options) {
+  if (!options.message.empty()) return explain_tagged_message(options);
   const Result<DesignWorkload> workload = parse_workload(options);
   if (!workload.ok()) return report_error(workload.status());
   const Result<DeviceInfo> device = device_info(options.device);
@@ -196,6 +258,9 @@ void add_explain_command(Tool& tool) {
   command->add_option("--request", options->request, "Bytes per request")->option_text("SIZE (64)");
   command->add_option("--response", options->response, "Bytes per response")
       ->option_text("SIZE (64)");
+  command
+      ->add_option("--message", options->message, "Explain a tagged message of that size instead")
+      ->option_text("SIZE");
   const auto count = [&](const char* name, uint32_t* value, const char* what, uint32_t least,
                          uint32_t most) {
     command->add_option(name, *value, what)
@@ -223,11 +288,11 @@ void add_explain_command(Tool& tool) {
   count("--post-batch", &workload.post_batch, "Work requests per doorbell", 1, 256);
   command->add_flag("--json", options->json, "Print a JSON list, with the counts of each step");
   command->footer(
-      kHelp +
-      examples_text(
-          {"verbena explain",
-           "verbena explain --device sim:connectx5-edr --requesters 40 --response 4KiB",
-           "verbena explain --device sim:connectx3-fdr --responders 8 --pending 16 --json"}));
+      kHelp + examples_text(
+                  {"verbena explain",
+                   "verbena explain --device sim:connectx5-edr --requesters 40 --response 4KiB",
+                   "verbena explain --device sim:connectx3-fdr --responders 8 --pending 16 --json",
+                   "verbena explain --message 64KiB"}));
   command->callback([&tool, options] { tool.exit_code = explain_designs(*options); });
 }
 

@@ -29,6 +29,8 @@ StepCosts profile_costs(const sim::Profile& profile) {
   costs.message_ns = ns(profile.cpu_message);
   costs.byte_ns = byte_ns(profile.cpu_copy_kib);
   costs.hand_over_ns = ns(profile.cpu_line_transfer);
+  costs.registration_ns = ns(profile.registration);
+  costs.registration_page_ns = ns(profile.registration_page);
   costs.bus_one_way_ns = ns(profile.pcie_one_way);
   costs.bus_read_ns = ns(profile.pcie_read);
   costs.bus_byte_ns = byte_ns(std::max(profile.dma_kib, profile.pcie_down_kib));
@@ -61,6 +63,10 @@ StepCosts software_costs() {
   costs.device_line_ns = 110;
   costs.message_ns = 15;
   costs.moves_payload = true;
+  // Peers get pages that they share, and the kernel knows whether they are still there.
+  costs.registration_ns = 42000;
+  costs.registration_page_ns = 4500;
+  costs.region_check_ns = 350;
   costs.bus_one_way_ns = costs.bus_read_ns = costs.bus_byte_ns = 0;
   costs.send_packet_ns = costs.send_64_ns = 0;
   costs.receive_packet_ns = costs.receive_64_ns = 0;

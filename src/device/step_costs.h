@@ -29,6 +29,11 @@ struct StepCosts {
   double hand_over_ns = 70;    // of a line to another core
   bool moves_payload = false;  // the thread that posts moves the payload: a software RNIC
 
+  // --- registration of memory, by a thread ---
+  double registration_ns = 20000;     // besides its pages
+  double registration_page_ns = 100;  // for each page of 4 KiB
+  double region_check_ns = 0;         // to know that one that peers reach is of the same memory
+
   // --- RNIC and bus ---
   double bus_one_way_ns = 375;
   double bus_read_ns = 420;

@@ -29,7 +29,8 @@ RegistrationLookup::RegistrationLookup(RegistrationCache& cache)
     : cache_(&cache), slots_(size_t{1} << kSlotBits) {}
 
 void RegistrationLookup::remember(uint64_t address, Region& region) {
-  slot_of(address) = {region.pages, &region, region.use_number(), region.access, region.follow};
+  slot_of(address, region.access) = {region.pages, &region, region.use_number(), region.access,
+                                     region.follow};
 }
 
 Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(

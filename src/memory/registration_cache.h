@@ -144,6 +144,10 @@ class Registration {
 
   inline void release();
 
+  // For tables of plain data: the reference as a pointer, which adopt() makes one of again.
+  internal::CachedRegion* detach() { return std::exchange(region_, nullptr); }
+  static Registration adopt(internal::CachedRegion* detached) { return Registration(detached); }
+
  private:
   friend class RegistrationLookup;
   friend class RegistrationCache;
@@ -275,10 +279,13 @@ class RegistrationLookup {
   };
   static constexpr unsigned kSlotBits = 9;
   static constexpr unsigned kPageShift = 12;
+  static constexpr unsigned kAccessShift = 61;
 
-  // Multiplicative, so that buffers at a large stride do not meet.
-  Slot& slot_of(uint64_t address) {
-    return slots_[((address >> kPageShift) * 0x9e3779b97f4a7c15u) >> (64 - kSlotBits)];
+  // Multiplicative, so that buffers at a large stride do not meet; nor do the usual accesses of one
+  // buffer, which is sent from and received into in turn.
+  Slot& slot_of(uint64_t address, unsigned access) {
+    const uint64_t hash = (address >> kPageShift) * 0x9e3779b97f4a7c15u;
+    return slots_[(hash ^ uint64_t{access} << kAccessShift) >> (64 - kSlotBits)];
   }
   void remember(uint64_t address, Region& region);
   inline Registration own_hit(const void* address, uint64_t length_bytes, unsigned access);
@@ -303,7 +310,7 @@ inline void Registration::release() {
 inline Registration RegistrationLookup::own_hit(const void* address, uint64_t length_bytes,
                                                 unsigned access) {
   const auto begin = reinterpret_cast<uint64_t>(address);
-  Slot& slot = slot_of(begin);
+  Slot& slot = slot_of(begin, access);
   if (begin < slot.pages.begin || begin >= slot.pages.end || slot.access != access ||
       length_bytes - 1 >= slot.pages.end - begin) {
     return {};

@@ -91,6 +91,17 @@ TEST_F(RegistrationCacheTest, AccessIsWhatWasAskedForAndNothingMore) {
   EXPECT_EQ(get(0, 1, IBV_ACCESS_LOCAL_WRITE).lkey(), target.lkey());
 }
 
+TEST_F(RegistrationCacheTest, TheAccessesOfOneBufferAreRememberedBesideEachOther) {
+  constexpr unsigned kAccesses[] = {0, IBV_ACCESS_REMOTE_READ,
+                                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
+  for (const unsigned access : kAccesses) get(0, 1, access);
+  const uint64_t before = lookup_->hits();
+  for (int round = 0; round < 3; ++round) {
+    for (const unsigned access : kAccesses) get(0, 1, access);
+  }
+  EXPECT_EQ(lookup_->hits() - before, 9u);
+}
+
 TEST_F(RegistrationCacheTest, ALongerRangeReplacesThoseWithinIt) {
   const uint64_t inside = get(1, 1).serial();
   const Registration used = get(2, 1);

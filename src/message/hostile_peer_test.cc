@@ -124,6 +124,8 @@ class HostilePeerTest : public testing::Test {
     options_.queue_credits = 6;
     options_.max_unexpected = 16;
     options_.polling_set = 2;
+    // What the peer proposes.
+    options_.long_messages = LongMessages::kRead;
     all_ = std::make_unique<MessengersForTest>(1, options_);
     hostile_ = std::make_unique<HostilePeer>(*all_, options_);
     peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
@@ -138,6 +140,12 @@ class HostilePeerTest : public testing::Test {
   static std::string bytes_of(const RemoteMemory& memory) {
     std::string bytes(sizeof(uint64_t) + sizeof(memory), '\0');
     std::memcpy(bytes.data() + sizeof(uint64_t), &memory, sizeof(memory));
+    return bytes;
+  }
+
+  static std::string bytes_of_target(const Target& target) {
+    std::string bytes(sizeof(target), '\0');
+    std::memcpy(bytes.data(), &target, sizeof(target));
     return bytes;
   }
 
@@ -177,6 +185,195 @@ TEST_F(HostilePeerTest, CreditsThatItNeverHad) {
 TEST_F(HostilePeerTest, AnEndOfAnOperationThatIsNone) {
   hostile_->send({.kind = Kind::kFinish, .tag = 12345});
   expect_violation("operation");
+}
+
+TEST_F(HostilePeerTest, APlaceForAMessageThatIsNone) {
+  hostile_->send({.kind = Kind::kTarget, .tag = 12345}, bytes_of_target({}));
+  expect_violation("operation");
+}
+
+TEST_F(HostilePeerTest, BytesThatNobodyWaitsFor) {
+  hostile_->send({.kind = Kind::kChunk, .tag = 0}, "bytes");
+  expect_violation("operation");
+}
+
+TEST_F(HostilePeerTest, TheEndOfAWriteThatIsNone) {
+  hostile_->send({.kind = Kind::kWritten, .tag = uint64_t{1} << 32});
+  expect_violation("operation");
+}
+
+TEST_F(HostilePeerTest, ALongMessageThatIsToComeInAWayThatIsNone) {
+  RemoteMemory memory{.bytes = 100, .method = static_cast<Method>(kMethods)};
+  hostile_->send({.sequence = 0, .kind = Kind::kRendezvous, .flags = kWantsFinish},
+                 bytes_of(memory));
+  expect_violation("follows");
+}
+
+TEST_F(HostilePeerTest, PiecesOfAMessageThatComesInChunks) {
+  RemoteMemory memory{
+      .bytes = 100, .count = 1, .method = Method::kPipelined, .pieces = {{4096, 100, 1, 0}}};
+  hostile_->send({.sequence = 0, .kind = Kind::kRendezvous, .flags = kWantsFinish},
+                 bytes_of(memory));
+  expect_violation("follows");
+}
+
+// Of a message that is awaited in chunks. The first transfer has number 0, used once.
+class HostileChunksTest : public HostilePeerTest {
+ protected:
+  void offer(Method method) {
+    text_.assign(100, '-');
+    const iovec piece{text_.data(), text_.size()};
+    ASSERT_EQ((*all_)[0].receive({.tag = 0, .pieces = {&piece, 1}}), PostResult::kPosted);
+    hostile_->send({.sequence = 0, .kind = Kind::kRendezvous, .flags = kWantsFinish},
+                   bytes_of({.bytes = 100, .method = method}));
+    ASSERT_TRUE(all_->until([&] { return (*all_)[0].statistics().queue_messages > 0; }));
+  }
+  void expect_lost(const char* what) {
+    expect_violation(what);
+    ASSERT_TRUE(all_->until([&] { return all_->done(0).size() == 1; }));
+    EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kPeerLost);
+  }
+
+  static constexpr uint64_t kFirst = uint64_t{1} << 32;
+  std::string text_;
+};
+
+TEST_F(HostileChunksTest, InTheRightWay) {
+  offer(Method::kPipelined);
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst}, std::string(60, 'a'));
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst}, std::string(40, 'b'));
+  ASSERT_TRUE(all_->until([&] { return all_->done(0).size() == 1; }));
+  EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kOk);
+  EXPECT_EQ(text_, std::string(60, 'a') + std::string(40, 'b'));
+  EXPECT_TRUE(status().ok());
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst}, "more");
+  expect_violation("operation");
+}
+
+TEST_F(HostileChunksTest, MoreThanTheMessageHas) {
+  offer(Method::kPipelined);
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst}, std::string(60, 'a'));
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst}, std::string(41, 'b'));
+  expect_lost("operation");
+}
+
+TEST_F(HostileChunksTest, NoBytes) {
+  offer(Method::kPipelined);
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst});
+  expect_lost("operation");
+}
+
+TEST_F(HostileChunksTest, OfAnEarlierUseOfTheNumber) {
+  offer(Method::kPipelined);
+  hostile_->send({.kind = Kind::kChunk, .tag = 0}, "bytes");
+  expect_lost("operation");
+}
+
+TEST_F(HostileChunksTest, WrittenInsteadOfSent) {
+  offer(Method::kPipelined);
+  hostile_->send({.kind = Kind::kWritten, .tag = kFirst});
+  expect_lost("operation");
+}
+
+TEST_F(HostileChunksTest, SentInsteadOfWritten) {
+  offer(Method::kWrite);
+  hostile_->send({.kind = Kind::kChunk, .tag = kFirst}, "bytes");
+  expect_lost("operation");
+}
+
+TEST_F(HostileChunksTest, WrittenWithBytes) {
+  offer(Method::kWrite);
+  hostile_->send({.kind = Kind::kWritten, .tag = kFirst}, "bytes");
+  expect_lost("operation");
+}
+
+// Answers to a long message of the messenger. Its first operation has number 0, used once.
+class HostileTargetTest : public HostilePeerTest {
+ protected:
+  // Offers it by the method, and has it answered so.
+  void answer(LongMessages method, const Target& target, uint32_t surplus_bytes = 0) {
+    options_.long_messages = method;
+    hostile_.reset();
+    all_ = std::make_unique<MessengersForTest>(1, options_);
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+    const iovec piece{text_.data(), text_.size()};
+    ASSERT_TRUE(all_->send(0, {.peer = peer_, .tag = 0, .pieces = {&piece, 1}}));
+    hostile_->send({.kind = Kind::kTarget, .tag = uint64_t{1} << 32},
+                   bytes_of_target(target) + std::string(surplus_bytes, '-'));
+  }
+  void expect_lost() {
+    expect_violation("operation");
+    ASSERT_TRUE(all_->until([&] { return all_->done(0).size() == 1; }));
+    EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kPeerLost);
+  }
+  static Target chunks(uint64_t bytes) {
+    Target target;
+    target.memory = {.bytes = bytes, .method = Method::kPipelined};
+    return target;
+  }
+  static Target place(uint64_t bytes, uint64_t bytes_of_piece) {
+    Target target;
+    target.memory = {.bytes = bytes,
+                     .count = 1,
+                     .method = Method::kWrite,
+                     .pieces = {{4096, bytes_of_piece, 77, 0}}};
+    return target;
+  }
+
+  std::string text_ = std::string(3000, 'x');
+};
+
+TEST_F(HostileTargetTest, MoreThanTheMessageHas) {
+  answer(LongMessages::kPipelined, chunks(text_.size() + 1));
+  expect_lost();
+}
+
+TEST_F(HostileTargetTest, Nothing) {
+  answer(LongMessages::kPipelined, chunks(0));
+  expect_lost();
+}
+
+TEST_F(HostileTargetTest, APlaceThatWasNotAskedFor) {
+  answer(LongMessages::kPipelined, place(3000, 3000));
+  expect_lost();
+}
+
+TEST_F(HostileTargetTest, APlaceOfAMessageThatIsToBeRead) {
+  answer(LongMessages::kRead, place(3000, 3000));
+  expect_lost();
+}
+
+TEST_F(HostileTargetTest, PiecesThatDoNotAddUp) {
+  answer(LongMessages::kWrite, place(3000, 2999));
+  expect_lost();
+}
+
+TEST_F(HostileTargetTest, AnAnswerOfAnotherLength) {
+  answer(LongMessages::kWrite, place(3000, 3000), 1);
+  expect_lost();
+}
+
+TEST_F(HostileTargetTest, AKeyThatIsNone) {
+  answer(LongMessages::kWrite, place(3000, 3000));
+  ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
+  ASSERT_TRUE(all_->until([&] { return all_->done(0).size() == 1; }));
+  EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kPeerLost);
+}
+
+TEST_F(HostileTargetTest, TwoAnswers) {
+  answer(LongMessages::kPipelined, chunks(1000));
+  hostile_->send({.kind = Kind::kTarget, .tag = uint64_t{1} << 32}, bytes_of_target(chunks(1000)));
+  expect_lost();
+}
+
+// An end before all has gone out: the memory is still the device's.
+TEST_F(HostileTargetTest, AnEndBeforeAllIsSent) {
+  text_.assign(100'000, 'x');
+  answer(LongMessages::kPipelined, chunks(text_.size()));
+  // Its credits are not returned, so that it does not get far.
+  hostile_->send({.kind = Kind::kFinish, .tag = uint64_t{1} << 32});
+  expect_lost();
 }
 
 TEST_F(HostilePeerTest, LongMessagesWhoseSizesDoNotAddUp) {
@@ -228,7 +425,8 @@ TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
     for (int i = 0; i < 30 && (*all_)[0].peer_status(number).ok(); ++i) {
       MessageHeader header;
       header.sequence = random.below(8) == 0 ? static_cast<uint32_t>(random.next()) : sequence++;
-      header.kind = static_cast<Kind>(1 + random.below(7));
+      const uint64_t kind = random.below(10);
+      header.kind = static_cast<Kind>(kind < 7 ? 1 + kind : 16 + kind - 7);
       header.flags = static_cast<uint8_t>(random.below(16));
       if (random.below(6) == 0) header.ring_credits = static_cast<uint8_t>(random.below(256));
       if (random.below(6) == 0) header.queue_credits = static_cast<uint8_t>(random.below(256));

@@ -15,13 +15,27 @@ namespace verbena::message {
 
 enum class Kind : uint8_t {
   kEager = 1,   // payload: the message
-  kRendezvous,  // payload: RemoteMemory, which the receiver READs
+  kRendezvous,  // payload: RemoteMemory: how long the message is, and how it is to travel
   kFinish,      // tag: the operation of the receiver of this that is done; not in order
   kCredits,     // nothing else: without a sequence number, and without a credit
   kRingOffer,   // tag: address of a ring that its receiver polls; data: its key
   kRingLeave,   // it is not going to be polled any more
   kRingLeft,    // and not to be written any more; never comes by the ring
+  // Of long messages, not in order, as kFinish:
+  kTarget = 16,  // tag: the operation of the receiver of this; payload: Target, where it goes
+  kChunk,        // tag: the transfer of the receiver of this; payload: its next bytes
+  kWritten,      // tag: the transfer of the receiver of this, all of which has been written
 };
+
+// What its receiver uses when it comes, whatever waits before it. Never by the ring.
+constexpr bool is_out_of_order(Kind kind) {
+  return kind == Kind::kFinish || kind == Kind::kCredits ||
+         (kind >= Kind::kTarget && kind <= Kind::kWritten);
+}
+constexpr bool is_known(Kind kind) {
+  return (kind >= Kind::kEager && kind <= Kind::kRingLeft) ||
+         (kind >= Kind::kTarget && kind <= Kind::kWritten);
+}
 
 enum HeaderFlags : uint8_t {
   kHasData = 1 << 0,
@@ -50,10 +64,24 @@ struct RemotePiece {
   uint32_t rkey = 0;
   uint32_t unused = 0;
 };
+// How a long message travels; part of the wire.
+enum class Method : uint32_t {
+  kRead = 0,       // the receiver READs it from the sender's memory
+  kWrite = 1,      // the sender WRITEs it into the receiver's
+  kPipelined = 2,  // in chunks, by way of the buffers of SENDs: no user's memory is registered
+};
+inline constexpr uint32_t kMethods = 3;
+
 struct RemoteMemory {
   uint64_t bytes = 0;
-  uint64_t count = 0;
+  uint32_t count = 0;  // of pieces: to READ from, or to WRITE into; else 0
+  Method method = Method::kRead;
   RemotePiece pieces[kMaxPieces] = {};
+};
+// The answer to a request that the receiver does not READ.
+struct Target {
+  uint64_t transfer = 0;  // what the receiver calls it
+  RemoteMemory memory;    // bytes: as many as the receiver has room for
 };
 
 // A message taken apart.
@@ -70,11 +98,7 @@ inline bool parse(const char* message, uint32_t bytes, ParsedMessage* parsed) {
   if (bytes < sizeof(MessageHeader)) return false;
   copy_bytes(&parsed->header, message, sizeof(MessageHeader));
   const MessageHeader& header = parsed->header;
-  const auto kind = static_cast<uint8_t>(header.kind);
-  if (kind < static_cast<uint8_t>(Kind::kEager) || kind > static_cast<uint8_t>(Kind::kRingLeft) ||
-      (header.flags & ~kKnownFlags) != 0) {
-    return false;
-  }
+  if (!is_known(header.kind) || (header.flags & ~kKnownFlags) != 0) return false;
   uint32_t at = sizeof(MessageHeader);
   const uint32_t with_data = (header.flags & kHasData) != 0 ? sizeof(uint64_t) : 0;
   const uint32_t with_operation = (header.flags & kWantsFinish) != 0 ? sizeof(uint64_t) : 0;

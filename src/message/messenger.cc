@@ -40,6 +40,10 @@ Status check(const MessengerOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("ring_slots", options.ring_slots, 2, 4096));
   VERBENA_RETURN_IF_ERROR(check_range("queue_credits", options.queue_credits, 6, 128));
   VERBENA_RETURN_IF_ERROR(check_range("polling_set", options.polling_set, 0, 1024));
+  VERBENA_RETURN_IF_ERROR(
+      check_range("registered_bytes", options.registered_bytes, 0, uint64_t{1} << 46));
+  VERBENA_RETURN_IF_ERROR(
+      check_range("registered_regions", options.registered_regions, 1, kMaxOperations));
   return check_range("connect_timeout_ns", static_cast<uint64_t>(options.connect_timeout_ns),
                      1'000'000, uint64_t{1} << 62);
 }
@@ -60,6 +64,8 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
       store_(options.unexpected_bytes),
       transfer_numbers_(kMaxTransfers),
       transfers_(kMaxTransfers),
+      send_memory_(options.max_operations),
+      outgoing_(options.max_operations),
       completions_(options.max_completions),
       // Rings rest on the order of a message's bytes.
       polling_(options.policy, options.order,
@@ -93,6 +99,12 @@ MessengerState::~MessengerState() {
       static_cast<void>(connection->joined.endpoint->queue_pair.to_error());
     }
   }
+  for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
+    MessageMemory::give_back(&send_memory_[number]);
+  }
+  for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
+    MessageMemory::give_back(&transfers_[number].memory);
+  }
 }
 
 Result<std::unique_ptr<MessengerState>> MessengerState::open(const Device& device,
@@ -115,6 +127,9 @@ Status MessengerState::prepare(const JobSecret& secret) {
   const uint64_t wanted = (uint64_t{options_.max_peers} + 1) * receives_per_connection();
   const auto receives = static_cast<uint32_t>(
       std::min<uint64_t>({wanted, info.max_shared_receive_queue_wrs, info.max_cqes}));
+  VERBENA_ASSIGN_OR_RETURN(memory_, MessageMemory::create(*domain_, options_.registered_bytes,
+                                                          options_.registered_regions));
+  VERBENA_RETURN_IF_ERROR(estimate_costs());
   VERBENA_ASSIGN_OR_RETURN(arrivals_queue_,
                            CompletionQueue::create(*device_, {.depth_cqes = receives}));
   VERBENA_ASSIGN_OR_RETURN(receive_queue_,
@@ -165,6 +180,19 @@ Status MessengerState::prepare(const JobSecret& secret) {
   plan.endpoint.shared_completions = &*arrivals_queue_;
   VERBENA_ASSIGN_OR_RETURN(connector_, Connector::start(plan, secret, options_));
   VERBENA_ASSIGN_OR_RETURN(self_, add_peer(connector_->address()));
+  return Status::ok_status();
+}
+
+Status MessengerState::estimate_costs() {
+  steps_ = step_costs(device_->info());
+  rendezvous_costs_ = RendezvousCosts::from_steps(
+      steps_, room_bytes_ - static_cast<uint32_t>(sizeof(MessageHeader)), options_.queue_credits);
+  const ReuseThresholds thresholds = ReuseThresholds::from_costs(
+      rendezvous_costs_.saved_by_registering(steps_), /*least_bytes=*/0);
+  // Of long messages: fewer buffers than of short ones.
+  const BufferUseOptions use{.bucket_bits = 14, .max_buffers = 1u << 14};
+  VERBENA_ASSIGN_OR_RETURN(sent_buffers_, BufferUseTable::create(thresholds, use));
+  VERBENA_ASSIGN_OR_RETURN(received_buffers_, BufferUseTable::create(thresholds, use));
   return Status::ok_status();
 }
 
@@ -265,19 +293,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
     connection.ring_out_usable = false;
   }
   connection.due_offer = connection.due_leave = connection.due_left = false;
-  while (connection.first_transfer != 0) {
-    const uint32_t number = connection.first_transfer - 1;
-    Transfer& transfer = transfers_[number];
-    connection.first_transfer = transfer.next;
-    if (transfer.reading) {
-      transfer.completion.outcome = MessageOutcome::kPeerLost;
-      transfer.completion.bytes = 0;
-      end_delivery(transfer.operation, transfer.completion);
-    }
-    transfer_regions_.erase(number);
-    transfer_numbers_.give_back(number);
-  }
-  connection.last_transfer = 0;
+  lose_transfers(connection);
   lose_operations(connection.peer);
 }
 
@@ -285,7 +301,8 @@ void MessengerState::lose_operations(PeerNumber peer) {
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     Operation& operation = operations_[number];
     if (operation.peer != peer) continue;
-    if (operation.state == Operation::State::kAwaitsFinish) {
+    if (operation.state == Operation::State::kAwaitsFinish ||
+        operation.state == Operation::State::kSending) {
       complete_operation(number, MessageEvent::kSent, MessageOutcome::kPeerLost);
     } else if (operation.state == Operation::State::kPosted) {
       matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);

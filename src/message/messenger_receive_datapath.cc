@@ -90,12 +90,13 @@ void MessengerState::arrived(const SharedReceives::Arrival& arrival) {
     receives_.give_back(arrival.receive);
   } else if (!connection->owed.take()) {
     wrong = "it sent a message without a credit";
-  } else if (message.header.kind == Kind::kFinish) {
+  } else if (is_out_of_order(message.header.kind)) {
+    if (!take_out_of_order(*connection, message))
+      wrong = "it goes on with an operation that is none";
     receives_.give_back(arrival.receive);
-    connection->owed.release();
-    if (!finish_operation(*connection, message)) wrong = "it ends an operation that is none";
+    connection->owed.release_at_once();
     if (!take_credits(*connection, message.header)) wrong = "it returned more credits than it had";
-    if (owes_credits(*connection)) make_busy(*connection);
+    if (owes_credits(*connection) || owes_urgent(*connection)) make_busy(*connection);
   } else if (!connection->waiting.push(arrival)) {
     wrong = "it sent a message without a credit";
   } else {
@@ -207,7 +208,10 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
       break;
     case Kind::kFinish:
     case Kind::kCredits:
-      return Fate::kWrong;  // neither comes in order
+    case Kind::kTarget:
+    case Kind::kChunk:
+    case Kind::kWritten:
+      return Fate::kWrong;  // none of these comes in order
   }
   if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
   connection.arriving.advance();
@@ -230,7 +234,7 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
   if (is_remote) {
     if (message.bytes != sizeof(remote) || !wants_finish) return Fate::kWrong;
     copy_bytes(&remote, message.payload, sizeof(remote));
-    if (!is_valid(remote)) return Fate::kWrong;
+    if (!is_valid(remote, Method::kRead)) return Fate::kWrong;
   }
   const uint64_t bytes = is_remote ? remote.bytes : message.bytes;
   const uint32_t met =
@@ -289,18 +293,16 @@ void MessengerState::add_unexpected(const Envelope& envelope) {
   VERBENA_ASSERT(envelopes_[number].place == Envelope::Place::kFree);
   envelopes_[number] = envelope;
   matching((envelope.flags & kUntagged) != 0).add_message(number, envelope.peer, envelope.tag);
+  if (envelope.connection != kNone) ++connections_[envelope.connection]->counts.unexpected;
   ++statistics_.unexpected;
 }
 
 // False: there is no such operation.
 bool MessengerState::finish_operation(PeerConnection& connection, const ParsedMessage& message) {
-  const auto number = static_cast<uint32_t>(message.header.tag);
-  const auto generation = static_cast<uint32_t>(message.header.tag >> 32);
-  if (number >= operation_numbers_.used_ever()) return false;
-  const Operation& operation = operations_[number];
-  if (operation.state != Operation::State::kAwaitsFinish || operation.generation != generation ||
-      operation.peer != connection.peer) {
-    return false;
+  const uint32_t number = awaiting_operation(connection, message.header.tag);
+  if (number == kNone) return false;
+  if (outgoing_[number].offered && outgoing_[number].method == Method::kRead) {
+    ++connection.counts.read;
   }
   const bool failed = (message.header.flags & kFailed) != 0;
   complete_operation(number, MessageEvent::kSent,

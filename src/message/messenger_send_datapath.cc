@@ -66,7 +66,7 @@ void MessengerState::complete_operation(uint32_t number, MessageEvent event,
   const Operation& operation = operations_[number];
   const MessageCompletion completion = completion_of(operation, event, outcome);
   const bool silent = (operation.flags & kMessageSilent) != 0 && outcome == MessageOutcome::kOk;
-  if (event == MessageEvent::kSent && !send_regions_.empty()) send_regions_.erase(number);
+  if (event == MessageEvent::kSent) MessageMemory::give_back(&send_memory_[number]);
   free_operation(number);
   if (!silent) complete(completion);
 }
@@ -90,7 +90,9 @@ MessageHeader MessengerState::next_header(PeerConnection& connection, Kind kind,
   header.kind = kind;
   header.flags = flags;
   header.tag = tag;
-  header.queue_credits = static_cast<uint8_t>(connection.owed.take_credits(kMostCredits));
+  header.queue_credits =
+      static_cast<uint8_t>(is_out_of_order(kind) ? connection.owed.take_all_credits(kMostCredits)
+                                                 : connection.owed.take_credits(kMostCredits));
   if (connection.ring_in != PeerConnection::kNoRing && !connection.ring_in_left) {
     header.ring_credits =
         static_cast<uint8_t>(rings_in_[connection.ring_in].take_credits(kMostCredits));
@@ -114,11 +116,11 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
 
 bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t flags,
                                   uint64_t tag, uint64_t data) {
-  // Neither comes by the ring: the one must not wait for messages there, which may wait for memory,
-  // and the other is behind all of them.
-  const bool in_order = kind != Kind::kFinish;
+  // None of these comes by the ring: what ends a long message must not wait for messages there,
+  // which may wait for memory, and that the ring has been left is behind all of them.
+  const bool in_order = !is_out_of_order(kind);
   const bool by_ring = in_order && kind != Kind::kRingLeft;
-  const Room room = room_for_message(connection, 0, by_ring);
+  const Room room = room_for_message(connection, in_order ? kReservedCredits : 0, by_ring);
   if (room.to == nullptr) return false;
   const MessageHeader header = next_header(connection, kind, flags, tag);
   post(connection, room, put_header(room.to, header, data, 0), in_order,
@@ -150,6 +152,8 @@ bool MessengerState::owes_credits(const PeerConnection& connection) const {
       options_.queue_credits - connection.owed.in_use() - queued <= kReservedCredits) {
     return true;
   }
+  // Nothing else took them along since this was last asked.
+  if (owes_urgent(connection) && connection.arrivals == connection.arrivals_served) return true;
   if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left) return false;
   return 2 * rings_in_[connection.ring_in].credits() >= options_.ring_slots;
 }
@@ -180,6 +184,7 @@ PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequ
   if (room.to == nullptr) {
     // What is on its way back may be waiting for completions here.
     if (connection.sends.error()) make_busy(connection);
+    ++connection.counts.credit_waits;
     return would_block();
   }
   uint8_t flags = header_flags(request.flags);
@@ -188,6 +193,7 @@ PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequ
     const uint32_t number = new_operation(request.context, request.flags, request.peer, {});
     Operation& operation = operations_[number];
     operation.state = Operation::State::kAwaitsFinish;
+    outgoing_[number].offered = false;
     operation.tag = request.tag;
     operation_on_wire = uint64_t{operation.generation} << 32 | number;
     flags |= kWantsFinish;
@@ -200,7 +206,8 @@ PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequ
     to += piece.iov_len;
   }
   VERBENA_DEBUG_ASSERT(to - room.to <= static_cast<int64_t>(kMaxHeaderBytes + bytes));
-  static_cast<void>(bytes);
+  ++(room.ring ? connection.counts.eager_by_ring : connection.counts.eager_by_queue);
+  connection.counts.sent_bytes += bytes;
   post(connection, room, to);
   if (!confirmed && (request.flags & kMessageSilent) == 0) {
     MessageCompletion completion;
@@ -217,29 +224,26 @@ PostResult MessengerState::send_rendezvous(PeerConnection& connection, const Sen
                                            uint64_t bytes) {
   if (operation_numbers_.empty() || !has_completion_room()) return would_block();
   const Room room = room_for_message(connection, kReservedCredits);
-  if (room.to == nullptr) return would_block();
+  if (room.to == nullptr) {
+    ++connection.counts.credit_waits;
+    return would_block();
+  }
 
+  PieceMemory source;
   RemoteMemory memory;
-  uint32_t lkeys[kMaxPieces] = {};
-  uint32_t rkeys[kMaxPieces] = {};
-  std::vector<MemoryRegion> regions;
-  if (!register_pieces(request.pieces.data(), static_cast<uint32_t>(request.pieces.size()),
-                       IBV_ACCESS_REMOTE_READ, lkeys, rkeys, &regions)) {
+  memory.bytes = bytes;
+  if (!choose_source(connection, request.pieces, bytes, &memory.method, &source)) {
     return PostResult::kFailed;
   }
-  memory.bytes = bytes;
-  memory.count = request.pieces.size();
-  for (uint32_t i = 0; i < request.pieces.size(); ++i) {
-    memory.pieces[i] = {.address = reinterpret_cast<uint64_t>(request.pieces[i].iov_base),
-                        .bytes = request.pieces[i].iov_len,
-                        .rkey = rkeys[i]};
-  }
+  if (memory.method == Method::kRead) describe(request.pieces, source, &memory);
   const uint32_t number =
       new_operation(request.context, request.flags, request.peer, request.pieces);
   Operation& operation = operations_[number];
   operation.state = Operation::State::kAwaitsFinish;
   operation.tag = request.tag;
-  send_regions_[number] = std::move(regions);
+  send_memory_[number] = source;
+  outgoing_[number].offered = true;
+  outgoing_[number].method = memory.method;
 
   const auto flags = static_cast<uint8_t>(header_flags(request.flags) | kWantsFinish);
   const MessageHeader header = next_header(connection, Kind::kRendezvous, flags, request.tag);
@@ -247,6 +251,7 @@ PostResult MessengerState::send_rendezvous(PeerConnection& connection, const Sen
       put_header(room.to, header, request.data, uint64_t{operation.generation} << 32 | number);
   copy_bytes(to, &memory, sizeof(memory));
   post(connection, room, to + sizeof(memory));
+  connection.counts.sent_bytes += bytes;
   ++statistics_.rendezvous;
   return PostResult::kPosted;
 }
@@ -322,7 +327,10 @@ void MessengerState::serve_busy() {
 bool MessengerState::serve(PeerConnection& connection) {
   if (!connection.waiting.empty()) take_from(connection);
   if (connection.broken) return false;
-  if (connection.first_transfer != 0 || connection.ring_out_end != 0) connection.sends.reap();
+  if (connection.first_transfer != 0 || connection.first_outgoing != 0 ||
+      connection.ring_out_end != 0) {
+    connection.sends.reap();
+  }
   if (connection.sends.error()) {
     lose(connection, connect::diagnose(connection.sends.error(), {}, *connection.joined.control,
                                        connection.name));
@@ -359,10 +367,12 @@ bool MessengerState::serve(PeerConnection& connection) {
     }
     at = next;
   }
+  if (connection.first_outgoing != 0) serve_all_outgoing(connection);
   if (owes_credits(connection)) post_credits(connection);
-  return connection.due_offer || connection.due_leave || connection.due_left ||
-         connection.ring_out_end != 0 || connection.first_transfer != 0 ||
-         !connection.waiting.empty() || owes_credits(connection);
+  connection.arrivals_served = connection.arrivals;
+  return owes_urgent(connection) || connection.due_offer || connection.due_leave ||
+         connection.due_left || connection.ring_out_end != 0 || connection.first_transfer != 0 ||
+         connection.first_outgoing != 0 || !connection.waiting.empty() || owes_credits(connection);
 }
 
 }  // namespace verbena::message

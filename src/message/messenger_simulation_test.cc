@@ -354,13 +354,16 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
   options.policy = static_cast<PollingSetPolicy>(random.below(4));
   options.order = static_cast<PollingOrder>(random.below(3));
   if (random.below(2) == 0) options.inline_bytes = 0;
+  options.long_messages = static_cast<LongMessages>(random.below(4));
+  if (random.below(3) == 0) options.registered_bytes = random.below(2) * 32'768;
   const sim::FaultSchedule faults = draw_message_faults(random);
   *description = fmt::format(
       "{} members, {} messages, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
-      "unexpected of {} bytes; {}",
+      "unexpected of {} bytes, long ones {}, {} bytes registered; {}",
       program.members, program.messages, options.ring_slots, options.queue_credits,
       options.polling_set, static_cast<int>(options.policy), program.long_percent,
-      options.max_unexpected, options.unexpected_bytes, sim::describe(faults));
+      options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
+      options.registered_bytes, sim::describe(faults));
 
   SimulatedMessengers cluster(seed, program, options, faults);
   if (!cluster.run()) return "a member hangs\n" + cluster.states();

@@ -1,24 +1,27 @@
 // The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
-// messenger_send_datapath.cc, messenger_receive_datapath.cc, and rendezvous_datapath.cc for long
-// messages.
+// messenger_send_datapath.cc, messenger_receive_datapath.cc, and for long messages
+// rendezvous_source_datapath.cc and rendezvous_target_datapath.cc.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "src/connect/peer_watch.h"
+#include "src/device/step_costs.h"
 #include "src/memory/arena.h"
+#include "src/memory/buffer_use.h"
 #include "src/message/connector.h"
 #include "src/message/matching.h"
 #include "src/message/message_header.h"
+#include "src/message/message_memory.h"
 #include "src/message/number_pool.h"
 #include "src/message/peer_connection.h"
 #include "src/message/polling_set.h"
 #include "src/message/queue_channel.h"
+#include "src/message/rendezvous_choice.h"
 #include "src/message/ring_channel.h"
 #include "src/message/unexpected_store.h"
 #include "src/message/zeroed_array.h"
@@ -59,17 +62,19 @@ class MessengerState final : public Messenger {
 
   const Status& error() const override { return error_; }
   const MessengerStatistics& statistics() const override { return statistics_; }
+  PeerStatistics peer_statistics(PeerNumber peer) const override;
+  MessageExplanation explain(PeerNumber peer, uint64_t bytes, const void* buffer) override;
 
  private:
   static constexpr uint32_t kNone = ~0u;
   // Credits of the SEND/RECV channel that only messages may take which their receiver frees at
   // once: so those get through whatever else is stuck.
   static constexpr uint32_t kReservedCredits = 2;
-  // Receives for messages that take no credit: each returns half of a channel's at least, or comes
-  // after a reserved one.
+  // Receives for messages that take no credit: each returns half of a channel's at least, or two
+  // reserved ones where nothing else comes.
   static constexpr uint32_t kSpareReceives = 6;
   static constexpr uint32_t kMaxTransfers = 1024;
-  static constexpr uint32_t kTransferReadBytes = 1u << 30;
+  static constexpr uint64_t kMostOfOneRequest = 1u << 30;
   // READs in the send queue beside messages.
   static constexpr uint32_t kReadRoom = 32;
   static constexpr uint32_t kMostOfOnePoll = 16;
@@ -90,6 +95,7 @@ class MessengerState final : public Messenger {
       kPosted,         // a receive that waits for a message
       kReceiving,      // one that has its message, or is used up, and transfers are not over
       kAwaitsFinish,   // a send
+      kSending,        // a long one, of whose bytes the receiver has said where they go
       kAwaitsReceive,  // a send to the own address
     };
     State state;
@@ -123,21 +129,42 @@ class MessengerState final : public Messenger {
     RemoteMemory remote;
   };
 
-  // A long message on its way, and what is to be told to its sender in the end.
+  // A long message on its way in, and what is to be told to its sender.
   struct Transfer {
+    enum class Stage : uint8_t {
+      kFree,
+      kReading,
+      kAnswering,  // the sender is to be told where it goes
+      kAwaiting,   // its bytes; in no list
+      kFinishing,  // the sender is to be told that it is over
+    };
     uint32_t next;  // of the connection, plus 1
     uint32_t operation;
-    bool reading;  // else only the finish is due
+    Stage stage;
     bool failed;
+    Method method;
+    uint32_t connection;
+    uint32_t generation;  // how often its number was used: a peer may name an old one
     iovec local[kMaxPieces];
     uint32_t local_count;
-    uint32_t local_keys[kMaxPieces];
+    PieceMemory memory;
     RemoteMemory remote;
     uint64_t to_move;
-    uint64_t posted;
-    uint64_t end;  // in the send queue, once all is posted
+    uint64_t posted;  // of READs; of chunks those that have come
+    uint64_t end;     // in the send queue, once all is posted
     uint64_t sender_operation;
     MessageCompletion completion;
+  };
+
+  // A long message on its way out, beside its operation.
+  struct Outgoing {
+    bool offered;   // the receiver has not said yet how it wants it
+    Method method;  // as it was offered; and then as it goes
+    bool told;      // kWritten has been sent
+    uint32_t next;  // of the connection, plus 1
+    Target target;
+    uint64_t posted;
+    uint64_t end;  // in the send queue, once all is posted
   };
 
   // What a receive and a message make together.
@@ -158,12 +185,15 @@ class MessengerState final : public Messenger {
   MessengerState(const Device& device, const ProtectionDomain& domain,
                  const MessengerOptions& options);
   Status prepare(const JobSecret& secret);
+  Status estimate_costs();
   void adopt();
   void adopt(Joined joined);
   void lose(PeerConnection& connection, Status why);
   void lose_operations(PeerNumber peer);
   void watch(uint32_t found);
-  uint32_t receives_per_connection() const { return options_.queue_credits + kSpareReceives; }
+  uint32_t receives_per_connection() const {
+    return options_.queue_credits + options_.queue_credits / 4 + kSpareReceives;
+  }
   PostResult refuse(std::string why);
 
   Matching& matching(bool untagged) { return untagged ? untagged_ : tagged_; }
@@ -198,6 +228,10 @@ class MessengerState final : public Messenger {
                     uint64_t data = 0);
   void post_credits(PeerConnection& connection);
   bool owes_credits(const PeerConnection& connection) const;
+  // Whether the peer may have none left for what frees others.
+  static bool owes_urgent(const PeerConnection& connection) {
+    return connection.owed.urgent() >= kReservedCredits;
+  }
   PostResult send_eager(PeerConnection& connection, const SendRequest& request, uint64_t bytes);
   PostResult send_rendezvous(PeerConnection& connection, const SendRequest& request,
                              uint64_t bytes);
@@ -253,15 +287,53 @@ class MessengerState final : public Messenger {
   bool check(const ReceiveRequest& request);
 
   // --- long messages ---
-  bool register_pieces(const iovec* pieces, uint32_t count, unsigned access, uint32_t* lkeys,
-                       uint32_t* rkeys, std::vector<MemoryRegion>* regions);
-  static bool is_valid(const RemoteMemory& remote);
+  static bool is_valid(const RemoteMemory& remote, Method with_pieces);
+  static void describe(std::span<const iovec> pieces, const PieceMemory& memory,
+                       RemoteMemory* description);
+  bool register_pieces(std::span<const iovec> pieces, unsigned access, PieceMemory* memory);
+  // What of a message goes by one work request.
+  struct Stretch {
+    uint32_t near;
+    uint32_t far;
+    uint64_t near_at;
+    uint64_t far_at;
+    uint64_t bytes;
+  };
+  static Stretch stretch_at(const iovec* near, const RemotePiece* far, uint64_t at, uint64_t end);
+
+  // --- long messages, where they are sent ---
+  MessageState state_of_source(std::span<const iovec> pieces, uint64_t bytes, PieceMemory* found);
+  // False: the memory is not there.
+  bool choose_source(PeerConnection& connection, std::span<const iovec> pieces, uint64_t bytes,
+                     Method* method, PieceMemory* source);
+  double registration_ns(unsigned access, uint64_t bytes) const;
+  static void tell_method(PeerConnection& connection, Method method, const std::string& why);
+  uint32_t awaiting_operation(const PeerConnection& connection, uint64_t named) const;
+  bool take_target(PeerConnection& connection, const ParsedMessage& message);
+  void append_outgoing(PeerConnection& connection, uint32_t number);
+  // True: it is in the connection's list no more.
+  bool serve_outgoing(PeerConnection& connection, uint32_t number);
+  bool post_writes(PeerConnection& connection, uint32_t number);
+  bool post_chunks(PeerConnection& connection, uint32_t number);
+  void serve_all_outgoing(PeerConnection& connection);
+
+  // --- and where they are received ---
+  bool choose_target(uint32_t operation, const Delivery& delivery, const RemoteMemory& remote,
+                     Method* method, PieceMemory* memory);
+  uint32_t new_transfer(const PeerConnection& connection);
+  bool post_target(PeerConnection& connection, uint32_t number);
+  Transfer* awaited(const PeerConnection& connection, uint64_t named, Method method);
+  bool take_chunk(PeerConnection& connection, const ParsedMessage& message);
+  bool take_written(PeerConnection& connection, const ParsedMessage& message);
+  bool take_out_of_order(PeerConnection& connection, const ParsedMessage& message);
+  void end_transfer(uint32_t number);
+  void lose_transfers(PeerConnection& connection);
   void start_transfer(PeerConnection& connection, uint32_t operation, const Delivery& delivery,
                       const RemoteMemory& remote, uint64_t sender_operation);
   void start_finish(PeerConnection& connection, uint64_t sender_operation, bool failed);
   void append_transfer(PeerConnection& connection, uint32_t number);
   bool post_reads(PeerConnection& connection, Transfer& transfer);
-  // True: it is over, and its number free.
+  // True: it is in the connection's list no more.
   bool serve_transfer(PeerConnection& connection, uint32_t number);
 
   const Device* device_;
@@ -280,9 +352,13 @@ class MessengerState final : public Messenger {
   UnexpectedStore store_;
   NumberPool transfer_numbers_;
   ZeroedArray<Transfer> transfers_;
-  // Memory that was registered for one operation or transfer.
-  std::unordered_map<uint32_t, std::vector<MemoryRegion>> send_regions_;
-  std::unordered_map<uint32_t, std::vector<MemoryRegion>> transfer_regions_;
+  // Of operations, by their numbers.
+  ZeroedArray<PieceMemory> send_memory_;
+  ZeroedArray<Outgoing> outgoing_;
+  RendezvousCosts rendezvous_costs_;
+  StepCosts steps_;
+  std::optional<BufferUseTable> sent_buffers_;
+  std::optional<BufferUseTable> received_buffers_;
   ZeroedArray<MessageCompletion> completions_;
   uint32_t first_completion_ = 0;
   uint32_t completion_count_ = 0;
@@ -315,6 +391,7 @@ class MessengerState final : public Messenger {
   std::optional<CompletionQueue> arrivals_queue_;
   std::optional<SharedReceiveQueue> receive_queue_;
   SharedReceives receives_;
+  std::optional<MessageMemory> memory_;
   std::vector<std::unique_ptr<PeerConnection>> connections_;  // before what they use
   std::unique_ptr<Connector> connector_;                      // goes first
 };

@@ -70,6 +70,7 @@ struct PeerConnection {
   bool ring_declined = false;
   bool ring_in_left = false;  // not written any more, though messages in it may be in use
   uint64_t arrivals = 0;
+  uint64_t arrivals_served = 0;  // when it was last looked after
   connect::SilenceCheck silence;
 
   // --- what is due, in the messenger's list of busy connections ---
@@ -80,6 +81,12 @@ struct PeerConnection {
   // Transfers that are not over: the first and the last, plus 1.
   uint32_t first_transfer = 0;
   uint32_t last_transfer = 0;
+  // The same of long messages that go out, by the numbers of their operations.
+  uint32_t first_outgoing = 0;
+  uint32_t last_outgoing = 0;
+
+  PeerStatistics counts;
+  uint32_t told_methods = 0;  // a bit for each Method that the log has
 };
 
 }  // namespace verbena::message

@@ -27,6 +27,16 @@ class PieceCursor {
     settle();
   }
 
+  // Copies so many bytes, which have to be there, to `to`.
+  void get(char* to, uint64_t bytes) {
+    while (bytes > 0) {
+      const uint64_t step = std::min(bytes, rest());
+      copy_bytes(to, data(), step);
+      to += step;
+      bytes -= step;
+      advance(step);
+    }
+  }
   // Copies as much of `from` as there is room for.
   uint64_t put(const char* from, uint64_t bytes) {
     uint64_t done = 0;
@@ -52,6 +62,15 @@ class PieceCursor {
   uint32_t piece_ = 0;
   uint64_t offset_ = 0;
 };
+
+// From the byte at `offset` of all pieces on, which has to be there.
+inline PieceCursor cursor_at(const iovec* pieces, uint32_t count, uint64_t offset) {
+  uint32_t first = 0;
+  while (first < count && offset >= pieces[first].iov_len) offset -= pieces[first++].iov_len;
+  PieceCursor cursor(pieces + first, count - first);
+  if (offset > 0) cursor.advance(offset);
+  return cursor;
+}
 
 inline uint64_t total_bytes(std::span<const iovec> pieces) {
   uint64_t total = 0;

@@ -85,7 +85,7 @@ class QueueCredits {
 
   // A message that takes a credit has come. False: the peer had none.
   bool take() {
-    if (in_use_ + credits_ == count_) [[unlikely]]
+    if (in_use_ + credits() == count_) [[unlikely]]
       return false;
     ++in_use_;
     return true;
@@ -96,19 +96,35 @@ class QueueCredits {
     --in_use_;
     ++credits_;
   }
+  // The same for a message that was used when it came. Its sender may need this credit to free what
+  // others wait for: it does not travel in a message that may have to wait itself.
+  void release_at_once() {
+    VERBENA_DEBUG_ASSERT(in_use_ > 0);
+    --in_use_;
+    ++urgent_;
+  }
   uint32_t in_use() const { return in_use_; }
-  // Credits that wait to be returned, and at most so many of them to return now.
-  uint32_t credits() const { return credits_; }
-  uint32_t take_credits(uint32_t most) {
-    const uint32_t taken = credits_ < most ? credits_ : most;
-    credits_ -= taken;
-    return taken;
+  // Credits that wait to be returned, the urgent ones of these, and at most so many of them to
+  // return now, by a message that may have to wait or by one that is used when it comes.
+  uint32_t credits() const { return credits_ + urgent_; }
+  uint32_t urgent() const { return urgent_; }
+  uint32_t take_credits(uint32_t most) { return take_from(credits_, most); }
+  uint32_t take_all_credits(uint32_t most) {
+    const uint32_t urgent = take_from(urgent_, most);
+    return urgent + take_from(credits_, most - urgent);
   }
 
  private:
+  static uint32_t take_from(uint32_t& credits, uint32_t most) {
+    const uint32_t taken = credits < most ? credits : most;
+    credits -= taken;
+    return taken;
+  }
+
   uint32_t count_ = 0;
   uint32_t in_use_ = 0;
   uint32_t credits_ = 0;
+  uint32_t urgent_ = 0;
 };
 
 class SharedReceives {

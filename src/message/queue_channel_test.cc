@@ -82,6 +82,25 @@ TEST_F(QueueChannelTest, AReceiverCountsWhatItOwes) {
   EXPECT_EQ(credits.take_credits(9), 1u);
 }
 
+TEST_F(QueueChannelTest, UrgentCreditsTravelInMessagesThatDoNotWait) {
+  QueueCredits credits(4);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(credits.take());
+  credits.release();
+  credits.release_at_once();
+  credits.release_at_once();
+  EXPECT_EQ(credits.in_use(), 1u);
+  EXPECT_EQ(credits.credits(), 3u);
+  EXPECT_EQ(credits.urgent(), 2u);
+  // They are as little the sender's as the others until they are returned.
+  EXPECT_FALSE(credits.take());
+  EXPECT_EQ(credits.take_credits(9), 1u);
+  EXPECT_EQ(credits.take_credits(9), 0u);
+  EXPECT_EQ(credits.take_all_credits(1), 1u);
+  credits.release();
+  EXPECT_EQ(credits.take_all_credits(9), 2u);
+  EXPECT_EQ(credits.credits(), 0u);
+}
+
 TEST_F(QueueChannelTest, EveryConnectionBringsReceives) {
   SharedReceives receives(fake_.shared_receives(), fake_.completions(), 10, kBufferBytes);
   EXPECT_EQ(receives.add(allocate(3).base, kStride, 5, 3), 0);

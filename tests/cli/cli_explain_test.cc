@@ -45,6 +45,22 @@ TEST(CliExplain, JsonHasTheCountsOfEachStep) {
   }
 }
 
+TEST(CliExplain, ShowsHowAMessageTravels) {
+  const Outcome outcome = run_tool({"explain", "--message", "64KiB"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(complaints(outcome), "");
+  EXPECT_THAT(outcome.out, HasSubstr("rendezvous by READ"));
+  EXPECT_THAT(outcome.out, HasSubstr("cannot be used: a slot has room"));
+  const Outcome data =
+      run_tool({"explain", "--device", "sim:connectx3-fdr", "--message", "8", "--json"});
+  ASSERT_EQ(data.exit_code, 0) << data.err;
+  const json estimates = json::parse(data.out);
+  ASSERT_EQ(estimates.size(), 5u);
+  EXPECT_EQ(estimates[0].at("protocol"), "eager");
+  EXPECT_EQ(estimates[0].at("channel"), "ring");
+  EXPECT_EQ(estimates[0].at("times"), "modelled");
+}
+
 TEST(CliExplain, WhatCannotBeUsedComesLastWithItsReason) {
   // More receives than a shared receive queue has.
   const Outcome outcome = run_tool({"explain", "--requesters", "4000", "--pending", "16"});
