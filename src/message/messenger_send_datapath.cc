@@ -104,9 +104,10 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
 bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t flags,
                                   uint64_t tag, uint64_t data) {
   // None of these comes by the ring: what ends a long message must not wait for messages there,
-  // which may wait for memory, and that the ring has been left is behind all of them.
+  // which may wait for memory; that the ring has been left is behind all of them; and an offer is
+  // behind all SENDs whose credits are those of an earlier ring.
   const bool in_order = !is_out_of_order(kind);
-  const bool by_ring = in_order && kind != Kind::kRingLeft;
+  const bool by_ring = in_order && kind != Kind::kRingLeft && kind != Kind::kRingOffer;
   const Room room = room_for_message(connection, in_order ? kReservedCredits : 0, by_ring);
   if (room.to == nullptr) return false;
   const MessageHeader header = next_header(connection, kind, flags, tag);
