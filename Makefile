@@ -8,7 +8,7 @@ TOOL := build/release/bin/verbena
 SAY_PATH = echo 'To call verbena by its name:  export PATH="$(CURDIR)/$(patsubst %/,%,$(dir $(TOOL))):$$PATH"'
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile demo test soak soak-apps test-kernel test-hardware check format asan tsan bench-peers install clean
+.PHONY: help build compile demo test soak soak-apps test-kernel test-hardware check format asan tsan bench-peers bench-mpi install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ bench-peers: compile  ## Measure side by side with UCX, gRPC and others; writes 
 	@scripts/setup bench
 	@scripts/build release
 	@scripts/bench-peers
+
+bench-mpi: compile  ## Measure MPIs over Verbena side by side with their other ways; writes build/bench-mpi.json
+	@scripts/bench-mpi
 
 # Does not rebuild: `make build` first as yourself, then `sudo make install`.
 install: $(TOOL)  ## Install the tool, library and headers below PREFIX

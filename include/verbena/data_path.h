@@ -112,6 +112,25 @@ inline T poll_word(const T* address) {
   return word;
 }
 
+// Polls a word of which the bits in `mask` are `wanted` once something has come: as poll_word(),
+// and empty until then.
+template <typename T>
+inline T poll_bits(const T* address, T mask, T wanted) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  const T word = __atomic_load_n(address, __ATOMIC_ACQUIRE);
+  internal::count_poll((word & mask) == wanted);
+  return word;
+}
+// Whether poll_bits() finds nothing; that is an empty poll then. Else it counts nothing: for
+// callers who poll a word that has something again, where they use it.
+template <typename T>
+inline bool has_no_bits(const T* address, T mask, T wanted) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  const bool empty = (__atomic_load_n(address, __ATOMIC_ACQUIRE) & mask) != wanted;
+  if (empty) internal::count(internal::data_path_counters.empty_polls);
+  return empty;
+}
+
 // Polls a word that counts up, and whose last known value is `known`: as poll_word(), and empty
 // while it is the same.
 template <typename T>

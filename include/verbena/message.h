@@ -75,7 +75,8 @@ struct MessengerOptions {
 
   // Both sides of a connection need the same three.
   // The largest message of one WRITE or SEND, with its header: 256 to 65,536, a multiple of 64.
-  uint32_t slot_bytes = 2048;
+  // An odd number of cache lines spreads the slots over the sets of a cache.
+  uint32_t slot_bytes = 2112;
   // Messages on their way in a ring, 2 to 4096, and by SEND, 6 to 128.
   uint32_t ring_slots = 32;
   uint32_t queue_credits = 16;
@@ -223,6 +224,11 @@ class Messenger {
   virtual uint32_t progress() = 0;
   // progress(), and completions that are there. How many.
   virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
+  // The next completions where they lie, for who reads them without a copy; if there are none,
+  // progress() first. They stay, and lie there until any other call, until they are dropped from
+  // the first one on.
+  virtual std::span<const MessageCompletion> poll_in_place() = 0;
+  virtual void drop_completions(uint32_t count) = 0;
 
   // How a message to the peer would travel now, and why; from `buffer`, or if that is null from
   // memory that is registered. Control path.

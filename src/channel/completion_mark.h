@@ -53,17 +53,36 @@ struct Probe {
 
 // Polls the word at a slot's start, for layouts that find the last byte by it. The device may be
 // writing it, and nothing but where the last byte lies is concluded from it. So this race is meant;
-// only ThreadSanitizer has to be told.
+// only ThreadSanitizer has to be told. The second form is poll_bits(), the third has_no_bits().
 #if VERBENA_THREAD_SANITIZER
-__attribute__((noinline, no_sanitize("thread"))) inline uint64_t poll_header(const char* slot) {
+__attribute__((noinline, no_sanitize("thread"))) inline uint64_t load_header(const char* slot) {
   asm volatile("" ::: "memory");
-  const uint64_t head = *reinterpret_cast<const uint64_t*>(slot);  // NOLINT(conventions)
+  return *reinterpret_cast<const uint64_t*>(slot);  // NOLINT(conventions)
+}
+inline uint64_t poll_header(const char* slot) {
+  const uint64_t head = load_header(slot);
   verbena::internal::count_poll(head != 0);
   return head;
+}
+inline uint64_t poll_header(const char* slot, uint64_t mask, uint64_t wanted) {
+  const uint64_t head = load_header(slot);
+  verbena::internal::count_poll((head & mask) == wanted);
+  return head;
+}
+inline bool has_no_header(const char* slot, uint64_t mask, uint64_t wanted) {
+  const bool empty = (load_header(slot) & mask) != wanted;
+  if (empty) verbena::internal::count_poll(false);
+  return empty;
 }
 #else
 inline uint64_t poll_header(const char* slot) {
   return poll_word(reinterpret_cast<const uint64_t*>(slot));
+}
+inline uint64_t poll_header(const char* slot, uint64_t mask, uint64_t wanted) {
+  return poll_bits(reinterpret_cast<const uint64_t*>(slot), mask, wanted);
+}
+inline bool has_no_header(const char* slot, uint64_t mask, uint64_t wanted) {
+  return has_no_bits(reinterpret_cast<const uint64_t*>(slot), mask, wanted);
 }
 #endif
 

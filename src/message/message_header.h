@@ -7,6 +7,7 @@
 // time.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "verbena/data_path.h"
@@ -112,9 +113,15 @@ inline bool parse(const char* message, uint32_t bytes, ParsedMessage* parsed) {
   return true;
 }
 
-// Writes the header, and returns where the payload begins.
+// Writes the header, and returns where the payload begins. In whole words: see RingMark::seal().
 inline char* put_header(char* to, const MessageHeader& header, uint64_t data, uint64_t operation) {
-  copy_bytes(to, &header, sizeof(header));
+  static_assert(std::endian::native == std::endian::little);
+  const uint64_t first = uint64_t{header.sequence} |
+                         uint64_t{static_cast<uint8_t>(header.kind)} << 32 |
+                         uint64_t{header.flags} << 40 | uint64_t{header.ring_credits} << 48 |
+                         uint64_t{header.queue_credits} << 56;
+  copy_bytes(to, &first, sizeof(first));
+  copy_bytes(to + sizeof(first), &header.tag, sizeof(header.tag));
   to += sizeof(header);
   if ((header.flags & kHasData) != 0) {
     copy_bytes(to, &data, sizeof(data));

@@ -235,6 +235,7 @@ void MessengerState::adopt(Joined joined) {
   }
   VERBENA_ASSERT(peer.connection == nullptr && connections_[joined.number] == nullptr);
   connections_[joined.number] = std::make_unique<PeerConnection>();
+  connections_end_ = std::max(connections_end_, joined.number + 1);
   PeerConnection& connection = *connections_[joined.number];
   connection.number = joined.number;
   connection.peer = *number;
@@ -330,8 +331,8 @@ void MessengerState::watch(uint32_t found) {
   }
   constexpr uint32_t kMostOfOneWatch = 16;
   uint32_t watched = 0;
-  for (uint32_t i = 0; i < connections_.size() && watched < kMostOfOneWatch; ++i) {
-    next_watched_ = next_watched_ + 1 < connections_.size() ? next_watched_ + 1 : 0;
+  for (uint32_t i = 0; i < connections_end_ && watched < kMostOfOneWatch; ++i) {
+    next_watched_ = next_watched_ + 1 < connections_end_ ? next_watched_ + 1 : 0;
     PeerConnection* const connection = connections_[next_watched_].get();
     if (connection == nullptr || connection->broken) continue;
     ++watched;

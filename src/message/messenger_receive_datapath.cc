@@ -31,10 +31,24 @@ uint32_t MessengerState::poll(std::span<MessageCompletion> completions) {
   uint32_t taken = 0;
   while (taken < completions.size() && completion_count_ > 0) {
     completions[taken++] = completions_[first_completion_];
-    if (++first_completion_ == completions_.size()) first_completion_ = 0;
-    --completion_count_;
+    drop_completions(1);
   }
   return taken;
+}
+
+std::span<const MessageCompletion> MessengerState::poll_in_place() {
+  if (completion_count_ == 0) progress();
+  const uint64_t in_a_row =
+      std::min<uint64_t>(completion_count_, completions_.size() - first_completion_);
+  return {&completions_[first_completion_], in_a_row};
+}
+
+void MessengerState::drop_completions(uint32_t count) {
+  VERBENA_ASSERT(count <= completion_count_ && count <= completions_.size() - first_completion_);
+  completion_count_ -= count;
+  first_completion_ += count;
+  // An empty queue begins anew, where its memory is in the cache.
+  if (completion_count_ == 0 || first_completion_ == completions_.size()) first_completion_ = 0;
 }
 
 uint32_t MessengerState::poll_rings() {
@@ -42,8 +56,11 @@ uint32_t MessengerState::poll_rings() {
   uint32_t last = 0;
   const uint32_t size = polling_.size();
   for (uint32_t i = 0; i < size && found < kMostOfOnePoll; ++i) {
-    found += take_from(*connections_[polling_.at(i)]);
     last = i;
+    PeerConnection& connection = *connections_[polling_.at(i)];
+    // SENDs that wait are tried again by serve_busy().
+    if (rings_in_[connection.ring_in].is_empty()) continue;
+    found += take_from(connection);
     // Messages may have changed who is in.
     if (polling_.size() != size) break;
   }
@@ -131,6 +148,11 @@ uint32_t MessengerState::take_from(PeerConnection& connection) {
     }
     if (fate == Fate::kStalled) break;
     ++found;
+    // Mostly it was the only one.
+    if (connection.waiting.empty() && (connection.ring_in == PeerConnection::kNoRing ||
+                                       rings_in_[connection.ring_in].is_empty())) {
+      break;
+    }
   }
   // Those that wait are tried again when something else was done.
   if (!connection.waiting.empty() || (found > 0 && owes_credits(connection))) {
@@ -163,6 +185,11 @@ MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) 
   ParsedMessage message;
   if (!parse(arrival.payload, arrival.bytes, &message)) return Fate::kWrong;
   const Sequence::Place place = connection.arriving.place(message.header.sequence);
+  if (place == Sequence::Place::kNext && message.header.kind == Kind::kEager &&
+      (message.header.flags & kWantsFinish) == 0) [[likely]] {
+    const Fate fate = take_usual(connection, ring, arrival, message);
+    if (fate != Fate::kStalled) return fate;
+  }
   if (place == Sequence::Place::kAhead) return Fate::kStalled;
   if (place == Sequence::Place::kBroken || message.header.kind == Kind::kRingLeft ||
       message.header.kind == Kind::kCredits || ring.in_use() == options_.ring_slots) {
@@ -174,6 +201,26 @@ MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) 
   if (!ring.take()) return Fate::kWrong;
   if (fate == Fate::kUsed) ring.release(arrival.slot);
   return fate;
+}
+
+// The next message, if it is one of those that most are: copied by its sender, and awaited by a
+// receive for one message. kStalled: it is not, and nothing was done.
+[[gnu::flatten]] MessengerState::Fate MessengerState::take_usual(
+    PeerConnection& connection, RingReceiver& ring, const RingReceiver::Arrival& arrival,
+    const ParsedMessage& message) {
+  const uint32_t met = matching((message.header.flags & kUntagged) != 0)
+                           .find_receive(connection.peer, message.header.tag);
+  if (met == Matching::kNone || (operations_[met].flags & kMessageMulti) != 0 ||
+      ring.in_use() == options_.ring_slots) {
+    return Fate::kStalled;
+  }
+  receive_whole(met, connection.peer, message);
+  connection.arriving.advance();
+  ++connection.arrivals;
+  count_arrival(connection);
+  if (!take_credits(connection, message.header) || !ring.take()) return Fate::kWrong;
+  ring.release(arrival.slot);
+  return Fate::kUsed;
 }
 
 bool MessengerState::take_credits(PeerConnection& connection, const MessageHeader& header) {
@@ -240,9 +287,13 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
   const uint32_t met =
       matching((header.flags & kUntagged) != 0).find_receive(connection.peer, header.tag);
   if (met != Matching::kNone) {
-    if ((operations_[met].flags & kMessageMulti) != 0 && !has_completion_room()) {
-      return Fate::kStalled;
+    const bool multi = (operations_[met].flags & kMessageMulti) != 0;
+    if (!is_remote && !wants_finish && !multi) [[likely]] {
+      receive_whole(met, connection.peer, message);
+      count_arrival(connection);
+      return Fate::kUsed;
     }
+    if (multi && !has_completion_room()) return Fate::kStalled;
     if (wants_finish && transfer_numbers_.empty()) return Fate::kStalled;
     Delivery delivery =
         begin_delivery(met, connection.peer, header.tag, message.data, header.flags, bytes);
@@ -434,6 +485,37 @@ void MessengerState::go_on_receiving(uint32_t number, uint32_t found) {
   }
   operation.state = Operation::State::kPosted;
   matching(untagged).post(number, pattern);
+}
+
+// A message whose payload is here, and a posted receive that is for one message.
+void MessengerState::receive_whole(uint32_t number, PeerNumber peer, const ParsedMessage& message) {
+  const Operation& receive = operations_[number];
+  VERBENA_DEBUG_ASSERT(receive.state == Operation::State::kPosted && receive.transfers == 0);
+  matching((receive.flags & kMessageUntagged) != 0).remove_receive(number);
+  uint64_t received = message.bytes;
+  if (receive.piece_count == 1 && message.bytes <= receive.pieces[0].iov_len) [[likely]] {
+    copy_payload(static_cast<char*>(receive.pieces[0].iov_base), message.payload, message.bytes);
+  } else {
+    PieceCursor to(receive.pieces, receive.piece_count);
+    received = to.put(message.payload, message.bytes);
+  }
+  const uint64_t lost = message.bytes - received;
+  if ((receive.flags & kMessageSilent) == 0 || lost > 0) {
+    const uint8_t flags = message.header.flags;
+    MessageCompletion& completion = new_completion();
+    completion.context = receive.context;
+    completion.event = MessageEvent::kReceived;
+    completion.outcome = lost > 0 ? MessageOutcome::kTruncated : MessageOutcome::kOk;
+    completion.flags = ((flags & kHasData) != 0 ? unsigned{kMessageData} : 0u) |
+                       ((flags & kUntagged) != 0 ? unsigned{kMessageUntagged} : 0u);
+    completion.peer = peer;
+    completion.tag = message.header.tag;
+    completion.data = message.data;
+    completion.bytes = received;
+    completion.lost_bytes = lost;
+    completion.buffer = nullptr;
+  }
+  free_operation(number);
 }
 
 MessengerState::Delivery MessengerState::begin_delivery(uint32_t operation, PeerNumber peer,

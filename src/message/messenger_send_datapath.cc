@@ -19,13 +19,6 @@ uint8_t header_flags(uint32_t flags) {
 
 }  // namespace
 
-void MessengerState::complete(const MessageCompletion& completion) {
-  VERBENA_ASSERT(completion_count_ < completions_.size());
-  uint32_t place = first_completion_ + completion_count_++;
-  if (place >= completions_.size()) place -= static_cast<uint32_t>(completions_.size());
-  completions_[place] = completion;
-}
-
 uint32_t MessengerState::new_operation(void* context, uint32_t flags, PeerNumber peer,
                                        std::span<const iovec> pieces) {
   const uint32_t number = operation_numbers_.take();
@@ -41,12 +34,6 @@ uint32_t MessengerState::new_operation(void* context, uint32_t flags, PeerNumber
   operation.transfers = 0;
   operation.used_bytes = 0;
   return number;
-}
-
-void MessengerState::free_operation(uint32_t number) {
-  VERBENA_ASSERT(operations_[number].state != Operation::State::kFree);
-  operations_[number].state = Operation::State::kFree;
-  operation_numbers_.give_back(number);
 }
 
 MessageCompletion MessengerState::completion_of(const Operation& operation, MessageEvent event,
@@ -117,9 +104,10 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
 bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t flags,
                                   uint64_t tag, uint64_t data) {
   // None of these comes by the ring: what ends a long message must not wait for messages there,
-  // which may wait for memory, and that the ring has been left is behind all of them.
+  // which may wait for memory; that the ring has been left is behind all of them; and an offer is
+  // behind all SENDs whose credits are those of an earlier ring.
   const bool in_order = !is_out_of_order(kind);
-  const bool by_ring = in_order && kind != Kind::kRingLeft;
+  const bool by_ring = in_order && kind != Kind::kRingLeft && kind != Kind::kRingOffer;
   const Room room = room_for_message(connection, in_order ? kReservedCredits : 0, by_ring);
   if (room.to == nullptr) return false;
   const MessageHeader header = next_header(connection, kind, flags, tag);
@@ -176,8 +164,8 @@ PostResult MessengerState::send(const SendRequest& request) {
                                       : send_rendezvous(*peer.connection, request, bytes);
 }
 
-PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequest& request,
-                                      uint64_t bytes) {
+[[gnu::flatten]] PostResult MessengerState::send_eager(PeerConnection& connection,
+                                                       const SendRequest& request, uint64_t bytes) {
   const bool confirmed = (request.flags & kMessageDelivered) != 0;
   if (!has_completion_room() || (confirmed && operation_numbers_.empty())) return would_block();
   const Room room = room_for_message(connection, kReservedCredits);
@@ -202,7 +190,7 @@ PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequ
   char* to = put_header(room.to, header, request.data, operation_on_wire);
   for (const iovec& piece : request.pieces) {
     if (piece.iov_len == 0) continue;
-    copy_bytes(to, piece.iov_base, piece.iov_len);
+    copy_payload(to, static_cast<const char*>(piece.iov_base), piece.iov_len);
     to += piece.iov_len;
   }
   VERBENA_DEBUG_ASSERT(to - room.to <= static_cast<int64_t>(kMaxHeaderBytes + bytes));
@@ -210,12 +198,12 @@ PostResult MessengerState::send_eager(PeerConnection& connection, const SendRequ
   connection.counts.sent_bytes += bytes;
   post(connection, room, to);
   if (!confirmed && (request.flags & kMessageSilent) == 0) {
-    MessageCompletion completion;
+    MessageCompletion& completion = new_completion();
+    completion = {};
     completion.context = request.context;
     completion.flags = request.flags & kMessageUntagged;
     completion.peer = request.peer;
     completion.tag = request.tag;
-    complete(completion);
   }
   return PostResult::kPosted;
 }

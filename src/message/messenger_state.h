@@ -59,6 +59,8 @@ class MessengerState final : public Messenger {
 
   uint32_t progress() override;
   uint32_t poll(std::span<MessageCompletion> completions) override;
+  std::span<const MessageCompletion> poll_in_place() override;
+  void drop_completions(uint32_t count) override;
 
   const Status& error() const override { return error_; }
   const MessengerStatistics& statistics() const override { return statistics_; }
@@ -207,10 +209,21 @@ class MessengerState final : public Messenger {
     return completion_count_ + operation_numbers_.in_use() + reserved_completions_ <
            completions_.size();
   }
-  void complete(const MessageCompletion& completion);
+  // The next completion, to be filled in as a whole.
+  MessageCompletion& new_completion() {
+    VERBENA_ASSERT(completion_count_ < completions_.size());
+    uint32_t place = first_completion_ + completion_count_++;
+    if (place >= completions_.size()) place -= static_cast<uint32_t>(completions_.size());
+    return completions_[place];
+  }
+  void complete(const MessageCompletion& completion) { new_completion() = completion; }
   uint32_t new_operation(void* context, uint32_t flags, PeerNumber peer,
                          std::span<const iovec> pieces);
-  void free_operation(uint32_t number);
+  void free_operation(uint32_t number) {
+    VERBENA_ASSERT(operations_[number].state != Operation::State::kFree);
+    operations_[number].state = Operation::State::kFree;
+    operation_numbers_.give_back(number);
+  }
   static MessageCompletion completion_of(const Operation& operation, MessageEvent event,
                                          MessageOutcome outcome);
   void complete_operation(uint32_t number, MessageEvent event, MessageOutcome outcome);
@@ -255,6 +268,8 @@ class MessengerState final : public Messenger {
   uint32_t take_from(PeerConnection& connection);
   Fate take_queued(PeerConnection& connection);
   Fate take_from_ring(PeerConnection& connection);
+  Fate take_usual(PeerConnection& connection, RingReceiver& ring,
+                  const RingReceiver::Arrival& arrival, const ParsedMessage& message);
   Fate handle(PeerConnection& connection, const ParsedMessage& message, Envelope::Place place,
               uint32_t where);
   Fate handle_message(PeerConnection& connection, const ParsedMessage& message,
@@ -268,6 +283,7 @@ class MessengerState final : public Messenger {
   void count_arrival(PeerConnection& connection);
   void manage_polling_set();
 
+  void receive_whole(uint32_t number, PeerNumber peer, const ParsedMessage& message);
   Delivery begin_delivery(uint32_t operation, PeerNumber peer, uint64_t tag, uint64_t data,
                           uint8_t header_flags, uint64_t bytes);
   void end_delivery(uint32_t operation, const MessageCompletion& completion);
@@ -393,6 +409,7 @@ class MessengerState final : public Messenger {
   SharedReceives receives_;
   std::optional<MessageMemory> memory_;
   std::vector<std::unique_ptr<PeerConnection>> connections_;  // before what they use
+  uint32_t connections_end_ = 0;                              // there are none from here on
   std::unique_ptr<Connector> connector_;                      // goes first
 };
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,40 @@ TEST_F(MessengerTest, AMessageGoesToTheReceiveWithItsTag) {
   EXPECT_EQ(done.flags, unsigned{kMessageData});
   EXPECT_EQ(done.data, 42u);
   EXPECT_EQ(all().done(0)[0].event, MessageEvent::kSent);
+}
+
+// Each once and in order, around the end of their queue too, whatever was left of those before.
+TEST_F(MessengerTest, CompletionsAreReadWhereTheyLie) {
+  make(1, {.max_operations = 4, .max_completions = 7});
+  EXPECT_TRUE(all()[0].poll_in_place().empty());
+  uint64_t posted = 0;
+  uint64_t read = 0;
+  bool both_sides_of_the_end = false;
+  for (int round = 0; round < 50; ++round) {
+    // The receive's comes first, then the send's.
+    char* const next = reinterpret_cast<char*>(posted + 1);
+    const ReceiveRequest to_itself{.tag = posted, .context = next};
+    ASSERT_EQ(all()[0].receive(to_itself), PostResult::kPosted);
+    ASSERT_EQ(all()[0].send({.peer = all().peer(0, 0), .tag = posted, .context = next + 1}),
+              PostResult::kPosted);
+    posted += 2;
+    const uint64_t left = 1 + static_cast<uint64_t>(round) % 2;
+    while (posted - read > left) {
+      const std::span<const MessageCompletion> done = all()[0].poll_in_place();
+      ASSERT_FALSE(done.empty());
+      ASSERT_LE(done.size(), posted - read);
+      both_sides_of_the_end = both_sides_of_the_end || done.size() < posted - read;
+      for (size_t i = 0; i < done.size(); ++i) {
+        ASSERT_EQ(done[i].context, reinterpret_cast<void*>(read + 1 + i));
+        ASSERT_EQ(done[i].outcome, MessageOutcome::kOk);
+      }
+      const auto some =
+          static_cast<uint32_t>(std::min<uint64_t>(done.size(), posted - read - left));
+      all()[0].drop_completions(some);
+      read += some;
+    }
+  }
+  EXPECT_TRUE(both_sides_of_the_end);
 }
 
 TEST_F(MessengerTest, MessagesThatComeEarlyWait) {

@@ -12,6 +12,15 @@
 
 namespace verbena::message {
 
+// As copy_bytes(), without a call for a word.
+inline void copy_payload(char* to, const char* from, uint64_t bytes) {
+  if (bytes == sizeof(uint64_t)) {
+    copy_bytes(to, from, sizeof(uint64_t));
+  } else {
+    copy_bytes(to, from, bytes);
+  }
+}
+
 // Walks through pieces that stay where they are.
 class PieceCursor {
  public:

@@ -6,9 +6,9 @@
 //
 // Slot i of the sender belongs to slot i of the receiver for as long as the ring has these two
 // ends, and both are zero when that begins: so a message needs no address, its work request is
-// filled in once, and the sender knows what lies where the tail flag goes
-// (channel/head_tail_mark.h). Slots are used in turn, so the receiver polls one place. It may free
-// them in any order; credits are returned for those freed in a row.
+// filled in once, and the sender knows what lies where the tail flag goes (ring_mark.h). Slots are
+// used in turn, so the receiver polls one place. It may free them in any order; credits are
+// returned for those freed in a row.
 //
 // The counts only rise, so an empty ring differs from a full one.
 #pragma once
@@ -21,21 +21,18 @@
 
 #include "src/base/assert.h"
 #include "src/channel/channel_error.h"
-#include "src/channel/head_tail_mark.h"
 #include "src/channel/message_cost.h"
 #include "src/channel/slot_array.h"
 #include "src/channel/work_request.h"
+#include "src/message/ring_mark.h"
 #include "verbena/data_path.h"
 
 namespace verbena::message {
-
-using RingMark = channel::HeadTailMark;
 
 // What a message of `bytes` costs; pure.
 inline channel::MessageCost ring_message_cost(uint32_t bytes, const channel::CostInputs& inputs) {
   channel::MessageCost cost = channel::sending_cost(RingMark::sealed_bytes(bytes), inputs);
   cost.receiver.polled_lines = 1;
-  cost.receiver.cleared_bytes = RingMark::cleared_bytes(bytes);
   return cost;
 }
 
@@ -57,6 +54,7 @@ class RingSender {
     }
     inline_limit_bytes_ = inline_limit_bytes;
     head_ = 0;
+    lap_ = RingMark::kFirstLap;
     sent_ = freed_ = 0;
   }
 
@@ -76,10 +74,12 @@ class RingSender {
   ibv_send_wr& seal(uint32_t bytes) {
     VERBENA_DEBUG_ASSERT(credits() > 0);
     channel::SlotRequest& request = requests_[head_];
-    const channel::Sealed sealed = RingMark::seal(slots_.slot(head_), slots_.shape, bytes);
-    VERBENA_DEBUG_ASSERT(sealed.local_offset == 0 && sealed.remote_offset == 0);
-    channel::set_size(request, sealed.bytes, inline_limit_bytes_);
-    head_ = head_ + 1 == slots_.count ? 0 : head_ + 1;
+    RingMark::seal(slots_.slot(head_), slots_.shape, bytes, lap_);
+    channel::set_size(request, RingMark::sealed_bytes(bytes), inline_limit_bytes_);
+    if (++head_ == slots_.count) {
+      head_ = 0;
+      lap_ = RingMark::lap_after(lap_);
+    }
     ++sent_;
     return request.request;
   }
@@ -97,6 +97,7 @@ class RingSender {
   uint32_t lkey_ = 0;
   uint32_t inline_limit_bytes_ = 0;
   uint32_t head_ = 0;
+  uint32_t lap_ = RingMark::kFirstLap;
   uint64_t sent_ = 0;
   uint64_t freed_ = 0;
   channel::SlotRequests requests_;
@@ -120,13 +121,17 @@ class RingReceiver {
     VERBENA_ASSERT(in_use() == 0);
     clear_bytes(slots_.base, slots_.size_bytes());
     head_slot_ = tail_slot_ = 0;
+    ahead_slot_ = kPrefetched % slots_.count;
+    lap_ = RingMark::kFirstLap;
     credits_ = 0;
     error_ = {};
   }
 
+  // Whether next() finds nothing: cheaper than that.
+  bool is_empty() const { return RingMark::is_empty(slots_.slot(head_slot_), lap_); }
   // The next message, which stays where it is until take(). Null payload: none, or see error().
   Arrival next() {
-    const channel::Probe probe = RingMark::probe(slots_.slot(head_slot_), slots_.shape);
+    const channel::Probe probe = RingMark::probe(slots_.slot(head_slot_), slots_.shape, lap_);
     if (probe.arrival == channel::Arrival::kMessage) [[likely]]
       return {probe.payload, probe.bytes, head_slot_};
     if (probe.arrival == channel::Arrival::kViolation) [[unlikely]] {
@@ -142,23 +147,29 @@ class RingReceiver {
       error_ = channel::ChannelError::peer_violated("it wrote a message without a credit");
       return false;
     }
-    RingMark::clear(slots_.slot(head_slot_), slots_.shape, 0);
     head_slot_ = behind(head_slot_);
+    if (head_slot_ == 0) lap_ = RingMark::lap_after(lap_);
     ++head_;
-    // A line that another core or a device wrote takes long to come; it is polled next.
-    __builtin_prefetch(slots_.slot(head_slot_));
+    // Lines that another core or a device wrote take long to come: those of messages that are there
+    // already come together. What is not written yet is here since the lap before.
+    __builtin_prefetch(slots_.slot(ahead_slot_));
+    ahead_slot_ = behind(ahead_slot_);
     return true;
   }
 
   // A message was used. Credits come back for the oldest slots, as far as all of them are free.
   void release(uint32_t slot) {
-    VERBENA_DEBUG_ASSERT(slot < slots_.count && freed_[slot] == 0);
-    freed_[slot] = 1;
-    while (tail_ != head_ && freed_[tail_slot_] != 0) {
-      freed_[tail_slot_] = 0;
+    VERBENA_DEBUG_ASSERT(slot < slots_.count && freed_[slot] == 0 && tail_ != head_);
+    if (slot != tail_slot_) {
+      freed_[slot] = 1;
+      return;
+    }
+    for (;;) {
       tail_slot_ = behind(tail_slot_);
       ++tail_;
       ++credits_;
+      if (tail_ == head_ || freed_[tail_slot_] == 0) break;
+      freed_[tail_slot_] = 0;
     }
     VERBENA_DEBUG_ASSERT(credits_ <= slots_.count);
   }
@@ -175,11 +186,15 @@ class RingReceiver {
   const channel::ChannelError& error() const { return error_; }
 
  private:
+  static constexpr uint32_t kPrefetched = 4;  // slots ahead of the head
+
   uint32_t behind(uint32_t slot) const { return slot + 1 == slots_.count ? 0 : slot + 1; }
 
   channel::SlotArray slots_;
   uint32_t head_slot_ = 0;
   uint32_t tail_slot_ = 0;
+  uint32_t ahead_slot_ = 0;             // that is prefetched next
+  uint32_t lap_ = RingMark::kFirstLap;  // of the head
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint32_t credits_ = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,26 @@ TEST_F(RingTest, RandomMessagesArriveWholeAndInOrder) {
   }
 }
 
+// What lies in a slot of the lap before is no message, also once the count of laps has begun anew.
+TEST(RingMarkTest, AMessageIsOfItsLap) {
+  alignas(kCacheLineBytes) char slot[kCacheLineBytes] = {};
+  const channel::SlotShape shape = RingMark::shape(30);
+  uint32_t lap = (1u << 24) - 4;
+  std::set<uint32_t> laps;
+  for (uint32_t i = 0; i < 8; ++i, lap = RingMark::lap_after(lap)) {
+    EXPECT_TRUE(RingMark::is_empty(slot, lap));
+    EXPECT_EQ(RingMark::probe(slot, shape, lap).arrival, channel::Arrival::kNone);
+    RingMark::seal(slot, shape, i, lap);
+    EXPECT_FALSE(RingMark::is_empty(slot, lap));
+    const channel::Probe probe = RingMark::probe(slot, shape, lap);
+    EXPECT_EQ(probe.arrival, channel::Arrival::kMessage);
+    EXPECT_EQ(probe.bytes, i);
+    laps.insert(lap);
+  }
+  EXPECT_EQ(laps.size(), 8u);
+  EXPECT_TRUE(laps.contains(0));
+}
+
 TEST_F(RingTest, ARingBeginsAnewWithAnotherPeer) {
   make(3, 30);
   deliver(send("first"));
@@ -189,12 +210,13 @@ TEST_F(RingTest, WhatAPeerMustNotDoIsAnError) {
   EXPECT_EQ(sender_.credits(), 1u);
 
   // A size beyond the slot, and a flag of neither value.
-  const uint64_t too_long = uint64_t{0x5a} << 56 | 31;
+  const uint64_t first_lap = uint64_t{RingMark::kFirstLap} << 32;
+  const uint64_t too_long = uint64_t{0x5a} << 56 | first_lap | 31;
   std::memcpy(remote_.slot(0), &too_long, sizeof(too_long));
   EXPECT_EQ(receiver_.next().payload, nullptr);
   EXPECT_EQ(receiver_.error().kind, channel::ChannelError::Kind::kViolation);
   receiver_.begin();
-  const uint64_t no_flag = uint64_t{0x77} << 56 | 3;
+  const uint64_t no_flag = uint64_t{0x77} << 56 | first_lap | 3;
   std::memcpy(remote_.slot(0), &no_flag, sizeof(no_flag));
   EXPECT_EQ(receiver_.next().payload, nullptr);
   EXPECT_EQ(receiver_.error().kind, channel::ChannelError::Kind::kViolation);
@@ -223,7 +245,7 @@ TEST_F(RingTest, TheCostCountsOneWriteAndNoReceive) {
   EXPECT_EQ(small.sender.device_reads, 0);
   EXPECT_EQ(small.receiver.receives, 0);
   EXPECT_EQ(small.receiver.polled_lines, 1);
-  EXPECT_EQ(small.receiver.cleared_bytes, 8);
+  EXPECT_EQ(small.receiver.cleared_bytes, 0);
   EXPECT_EQ(ring_message_cost(200, inputs).sender.device_reads, 1);
 }
 

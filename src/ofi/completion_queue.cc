@@ -48,10 +48,15 @@ int close_queue(fid* handle) {
 // Entries up to the first one that tells of an error, which only fi_cq_readerr reads.
 ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
   const std::lock_guard guard(queue.domain.lock);
-  if (queue.head == queue.tail) {
-    for (Endpoint* endpoint : queue.endpoints) endpoint->take_completions();
-  }
   auto* at = static_cast<std::byte*>(buffer);
+  if (queue.head == queue.tail) {
+    if (queue.endpoints.size() == 1) [[likely]] {
+      const size_t read = queue.endpoints[0]->hand_over(queue, at, count, sources);
+      if (read > 0) return static_cast<ssize_t>(read);
+    } else {
+      for (Endpoint* endpoint : queue.endpoints) endpoint->take_completions();
+    }
+  }
   size_t read = 0;
   for (; read < count && queue.head != queue.tail; ++read, ++queue.head) {
     const CompletionEntry& entry = queue.ring[queue.head & queue.mask];
@@ -63,15 +68,32 @@ ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr
   return read > 0 ? static_cast<ssize_t>(read) : -FI_EAGAIN;
 }
 
+// Reads of this thread in a row that found nothing, of all queues. In static memory of the thread,
+// which is reached without a call.
+[[gnu::tls_model("initial-exec")]] constinit thread_local uint32_t empty_reads = 0;
+// So many are made without a pause: what comes soon is not to wait for the end of one.
+constexpr uint32_t kBusyReads = 64;
+
+Waiter& thread_waiter() {
+  static thread_local Waiter waiter;
+  return waiter;
+}
+[[gnu::noinline]] void wait_after_empty_read() { thread_waiter().idle(); }
+[[gnu::noinline]] void end_wait() { thread_waiter().progress(); }
+
 // MPIs poll without end. Where more of them poll than there are cores, whoever finds nothing lets
 // others run.
 ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources) {
-  static thread_local Waiter waiter;
   const ssize_t got = read_entries(queue_of(handle), buffer, count, sources);
   if (got == -FI_EAGAIN) {
-    waiter.idle();
+    if (empty_reads < kBusyReads) {
+      ++empty_reads;
+    } else {
+      wait_after_empty_read();
+    }
   } else {
-    waiter.progress();
+    if (empty_reads == kBusyReads) end_wait();
+    empty_reads = 0;
   }
   return got;
 }

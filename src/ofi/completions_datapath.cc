@@ -1,5 +1,6 @@
 // From the messenger's completions to entries of libfabric's completion queues.
 #include <algorithm>
+#include <cstring>
 
 #include "src/ofi/endpoint.h"
 
@@ -15,6 +16,15 @@ uint64_t flags_of(const MessageCompletion& done) {
   if ((done.flags & kMessageData) != 0) flags |= FI_REMOTE_CQ_DATA;
   if ((done.flags & kMessageMulti) != 0) flags |= FI_MULTI_RECV;
   return flags;
+}
+
+void fill_entry(const MessageCompletion& done, fi_cq_tagged_entry& entry) {
+  entry.op_context = done.context;
+  entry.flags = flags_of(done);
+  entry.len = done.bytes;
+  entry.buf = done.buffer;
+  entry.data = done.data;
+  entry.tag = done.tag;
 }
 
 int error_of(MessageOutcome outcome) {
@@ -36,7 +46,7 @@ int error_of(MessageOutcome outcome) {
 }  // namespace
 
 void Endpoint::put(const MessageCompletion& done) {
-  const Direction& direction = done.event == MessageEvent::kSent ? sends : receives;
+  const Direction& direction = direction_of(done);
   const bool good = done.outcome == MessageOutcome::kOk;
   if (direction.counter != nullptr)
     ++(good ? direction.counter->completed : direction.counter->failed);
@@ -56,6 +66,40 @@ void Endpoint::put(const MessageCompletion& done) {
   if (done.outcome == MessageOutcome::kPeerLost) [[unlikely]]
     lost_peer = messenger->peer_status(done.peer).message();
   direction.queue->push(entry);
+}
+
+size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t count,
+                           fi_addr_t* sources) {
+  const std::span<const MessageCompletion> found = messenger->poll_in_place();
+  if (found.empty()) return 0;
+  size_t written = 0;
+  uint32_t taken = 0;
+  for (; taken < found.size() && written < count; ++taken) {
+    const MessageCompletion& done = found[taken];
+    const Direction& direction = direction_of(done);
+    if (done.outcome != MessageOutcome::kOk || direction.queue != &queue) [[unlikely]]
+      break;
+    if (direction.counter != nullptr) ++direction.counter->completed;
+    if (done.context == without_entry()) continue;
+    // In place if it can be: what is put together elsewhere first takes its time to be copied.
+    if (queue.shown_bytes == sizeof(fi_cq_tagged_entry)) [[likely]] {
+      fill_entry(done, *reinterpret_cast<fi_cq_tagged_entry*>(at));
+    } else {
+      fi_cq_tagged_entry entry;
+      fill_entry(done, entry);
+      memcpy(at, &entry, queue.shown_bytes);
+    }
+    at += queue.shown_bytes;
+    if (sources != nullptr) {
+      const bool received = done.event == MessageEvent::kReceived;
+      sources[written] = received ? number_of(done.peer) : fi_addr_t{FI_ADDR_NOTAVAIL};
+    }
+    ++written;
+  }
+  const bool stopped = taken < found.size() && written < count;
+  messenger->drop_completions(taken);
+  if (stopped) take_completions();
+  return written;
 }
 
 void Endpoint::take_completions() {

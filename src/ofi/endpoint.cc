@@ -243,9 +243,4 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   return 0;
 }
 
-void* without_entry() {
-  static char place;
-  return &place;
-}
-
 }  // namespace verbena::ofi

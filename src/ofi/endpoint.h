@@ -34,6 +34,10 @@ struct Endpoint : fid_ep {
 
   // Lets messages come and go, and puts completions into their queues, as far as there is room.
   void take_completions();
+  // Writes completions of `queue`, which has no entries, to its reader, as `count` entries at most.
+  // What has to go through the queue (errors, completions of another one) is in it then. How many
+  // were written.
+  size_t hand_over(const CompletionQueue& queue, std::byte* at, size_t count, fi_addr_t* sources);
   // The messenger's number of an address of the vector, or an error of libfabric.
   int64_t peer_of(fi_addr_t number) {
     if (number < peers_.size() && peers_[number] != kAnyPeer) [[likely]]
@@ -61,6 +65,9 @@ struct Endpoint : fid_ep {
   int64_t add_peer(fi_addr_t number);
   fi_addr_t find_number(PeerNumber peer);
   void put(const MessageCompletion& done);
+  const Direction& direction_of(const MessageCompletion& done) const {
+    return done.event == MessageEvent::kSent ? sends : receives;
+  }
 
   std::vector<PeerNumber> peers_;   // by fi_addr_t; kAnyPeer: not asked for yet
   std::vector<fi_addr_t> numbers_;  // by PeerNumber; FI_ADDR_NOTAVAIL: not known
@@ -69,7 +76,10 @@ struct Endpoint : fid_ep {
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);
 
 // The context of operations that count and leave no entry.
-void* without_entry();
+inline void* without_entry() {
+  static char place;
+  return &place;
+}
 
 extern fi_ops_msg message_calls;    // endpoint_message_datapath.cc
 extern fi_ops_tagged tagged_calls;  // endpoint_tagged_datapath.cc

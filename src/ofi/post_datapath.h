@@ -4,9 +4,11 @@
 #include <rdma/fi_endpoint.h>
 
 #include <cstdint>
+#include <mutex>
 #include <span>
 
 #include "src/ofi/endpoint.h"
+#include "src/ofi/info.h"
 #include "verbena/message.h"
 
 namespace verbena::ofi {
@@ -26,9 +28,99 @@ struct Posted {
   bool silent = false;     // fi_inject: no entry, whatever the flags say
 };
 
-// Errors of libfabric, or 0.
-ssize_t send(fid_ep* handle, const Posted& posted);
-ssize_t receive(fid_ep* handle, const Posted& posted);
+namespace internal {
+
+inline constexpr uint64_t kDeliveredFlags =
+    FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE;
+
+inline ssize_t answer(PostResult result) {
+  switch (result) {
+    case PostResult::kPosted:
+      return 0;
+    case PostResult::kWouldBlock:
+      return -FI_EAGAIN;
+    default:
+      return -kPeerLostError;
+  }
+}
+
+inline bool wants_entry(const Direction& direction, const Posted& posted) {
+  const uint64_t flags = posted.own_flags ? posted.flags : direction.flags;
+  return !direction.selective || (flags & FI_COMPLETION) != 0;
+}
+
+inline bool too_long(std::span<const iovec> pieces, size_t most_bytes) {
+  size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  return bytes > most_bytes;
+}
+
+inline ReceiveRequest request_of(Endpoint& endpoint, const Posted& posted, PeerNumber source) {
+  return {.source = source,
+          .tag = posted.tag,
+          .ignore = posted.ignore,
+          .pieces = posted.pieces,
+          .context = wants_entry(endpoint.receives, posted) ? posted.context : without_entry(),
+          .flags = posted.kind};
+}
+
+// The source that a receive is bound to, or an error.
+inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
+  return !endpoint.directed || peer == FI_ADDR_UNSPEC ? int64_t{kAnyPeer} : endpoint.peer_of(peer);
+}
+
+}  // namespace internal
+
+// Errors of libfabric, or 0. Compiled into each call, of which most leave most of it out.
+[[gnu::always_inline]] inline ssize_t send(fid_ep* handle, const Posted& posted) {
+  Endpoint& endpoint = endpoint_of(handle);
+  const std::lock_guard guard(endpoint.domain.lock);
+  if (posted.pieces.size() > kPieces) [[unlikely]]
+    return -FI_EINVAL;
+  const int64_t peer = endpoint.peer_of(posted.peer);
+  if (peer < 0) [[unlikely]]
+    return peer;
+  const Direction& direction = endpoint.sends;
+  const uint64_t flags = posted.own_flags ? posted.flags : direction.flags;
+  const bool injected = posted.silent || (flags & FI_INJECT) != 0;
+  if (internal::too_long(posted.pieces, injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
+    return -FI_EMSGSIZE;
+  SendRequest request{.peer = static_cast<PeerNumber>(peer),
+                      .tag = posted.tag,
+                      .pieces = posted.pieces,
+                      .context = posted.context,
+                      .data = posted.data,
+                      .flags = posted.kind};
+  if ((flags & internal::kDeliveredFlags) != 0 && !posted.silent)
+    request.flags |= kMessageDelivered;
+  if (posted.silent || !internal::wants_entry(direction, posted)) {
+    // A counter counts it all the same.
+    if (direction.counter == nullptr) {
+      request.flags |= kMessageSilent;
+    } else {
+      request.context = without_entry();
+    }
+  }
+  return internal::answer(endpoint.messenger->send(request));
+}
+
+[[gnu::always_inline]] inline ssize_t receive(fid_ep* handle, const Posted& posted) {
+  Endpoint& endpoint = endpoint_of(handle);
+  const std::lock_guard guard(endpoint.domain.lock);
+  if (posted.pieces.size() > kPieces) [[unlikely]]
+    return -FI_EINVAL;
+  const int64_t source = internal::source_of(endpoint, posted.peer);
+  if (source < 0) [[unlikely]]
+    return source;
+  ReceiveRequest request = internal::request_of(endpoint, posted, static_cast<PeerNumber>(source));
+  const uint64_t flags = posted.own_flags ? posted.flags : endpoint.receives.flags;
+  if ((flags & FI_MULTI_RECV) != 0 && (posted.kind & kMessageUntagged) != 0) {
+    request.flags |= kMessageMulti;
+    request.least_bytes = endpoint.least_multi_bytes;
+  }
+  return internal::answer(endpoint.messenger->receive(request));
+}
+
 // With FI_PEEK, FI_CLAIM or FI_DISCARD.
 ssize_t look_for(fid_ep* handle, const Posted& posted);
 

@@ -16,18 +16,21 @@ inline void copy_word(std::byte* destination, const std::byte* source) {
   memcpy(destination, &word, sizeof(word));
 }
 
-// Up to one cache line or two without a call; sizes overlap instead of looping over bytes.
+// Up to one cache line or two without a call; sizes overlap instead of looping over bytes. Up to a
+// line in words, as messages are put together: a load of what several stores have just written
+// waits until they have reached the cache.
 inline void copy_small(std::byte* destination, const std::byte* source, size_t size_bytes) {
   struct alignas(1) Block {
     std::byte bytes[16];
   };
-  if (size_bytes >= 16) {
+  if (size_bytes >= 8 && size_bytes <= 64) {
+    size_t at = 0;
+    for (; at + 8 <= size_bytes; at += 8) copy_word<uint64_t>(destination + at, source + at);
+    if (at < size_bytes) copy_word<uint64_t>(destination + size_bytes - 8, source + size_bytes - 8);
+  } else if (size_bytes >= 16) {
     size_t at = 0;
     for (; at + 16 <= size_bytes; at += 16) copy_word<Block>(destination + at, source + at);
     if (at < size_bytes) copy_word<Block>(destination + size_bytes - 16, source + size_bytes - 16);
-  } else if (size_bytes >= 8) {
-    copy_word<uint64_t>(destination, source);
-    copy_word<uint64_t>(destination + size_bytes - 8, source + size_bytes - 8);
   } else if (size_bytes >= 4) {
     copy_word<uint32_t>(destination, source);
     copy_word<uint32_t>(destination + size_bytes - 4, source + size_bytes - 4);

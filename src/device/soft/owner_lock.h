@@ -2,9 +2,13 @@
 //
 // Verbs objects may be used from any thread, but nearly always one thread uses each. The first
 // thread to lock becomes the owner; it enters without an atomic instruction. Any other thread
-// revokes the ownership for good, after which the lock is an ordinary spin lock. The owner's "store
-// busy, load owner" and the revoker's "store owner, load busy" need a store-load fence on both
-// sides; membarrier(2) lets the revoker pay for both.
+// revokes the ownership, after which the lock is an ordinary spin lock. The owner's "store busy,
+// load owner" and the revoker's "store owner, load busy" need a store-load fence on both sides;
+// membarrier(2) lets the revoker pay for both.
+//
+// Often the first thread only sets the object up, or another one looks at it once. So a thread that
+// takes the spin lock many times in a row owns it from then on. Each time it needs more of them:
+// threads that share an object for long soon leave it a spin lock.
 #pragma once
 
 #include <atomic>
@@ -44,6 +48,9 @@ inline uint64_t this_thread_token() {
 
 class OwnerLock {
  public:
+  // So often in a row a thread takes the spin lock before it owns it, the first time.
+  static constexpr uint32_t kFirstRun = 64;
+
   // Holds the lock for a scope.
   class Guard {
    public:
@@ -51,6 +58,8 @@ class OwnerLock {
     ~Guard() { lock_.unlock(as_owner_); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
+    // Whether this took no atomic instruction.
+    bool as_owner() const { return as_owner_; }
 
    private:
     OwnerLock& lock_;
@@ -60,6 +69,8 @@ class OwnerLock {
  private:
   static constexpr uint64_t kNobody = 0;
   static constexpr uint64_t kEverybody = 1;
+  static constexpr uint32_t kRunGrowth = 8;
+  static constexpr uint32_t kLongestRun = 1u << 30;
 
   bool lock() {
 #if !VERBENA_THREAD_SANITIZER
@@ -88,10 +99,15 @@ class OwnerLock {
 
   bool lock_slowly();
   void lock_spin();
+  void count_run(uint64_t me);
 
   std::atomic<uint64_t> owner_{kNobody};
   std::atomic<bool> busy_{false};
   std::atomic<bool> spin_{false};
+  // Under the spin lock: who took it last, how often in a row, and how often is enough.
+  uint32_t run_ = 0;
+  uint32_t long_run_ = kFirstRun;
+  uint64_t runner_ = kNobody;
 };
 
 }  // namespace verbena::soft
