@@ -131,9 +131,12 @@ Joined Connector::take() {
 }
 
 void Connector::tell(Joined joined) {
-  const std::lock_guard lock(mutex_);
-  outcomes_.push_back(std::move(joined));
-  publish_word(&news_, news_ + 1);
+  {
+    const std::lock_guard lock(mutex_);
+    outcomes_.push_back(std::move(joined));
+    publish_word(&news_, news_ + 1);
+  }
+  if (plan_.place != nullptr) plan_.place->wake();
 }
 
 void Connector::run_acceptor() {

@@ -40,8 +40,10 @@ Status check(const MessengerOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("ring_slots", options.ring_slots, 2, 4096));
   VERBENA_RETURN_IF_ERROR(check_range("queue_credits", options.queue_credits, 6, 128));
   VERBENA_RETURN_IF_ERROR(check_range("polling_set", options.polling_set, 0, 1024));
-  return check_range("connect_timeout_ns", static_cast<uint64_t>(options.connect_timeout_ns),
-                     1'000'000, uint64_t{1} << 62);
+  VERBENA_RETURN_IF_ERROR(check_range("connect_timeout_ns",
+                                      static_cast<uint64_t>(options.connect_timeout_ns), 1'000'000,
+                                      uint64_t{1} << 62));
+  return check_range("look_ns", static_cast<uint64_t>(options.look_ns), 1'000, 86'400'000'000'000);
 }
 
 MessengerState::MessengerState(const Device& device, const ProtectionDomain& domain,
@@ -115,8 +117,14 @@ Status MessengerState::prepare(const JobSecret& secret) {
   const uint64_t wanted = (uint64_t{options_.max_peers} + 1) * receives_per_connection();
   const auto receives = static_cast<uint32_t>(
       std::min<uint64_t>({wanted, info.max_shared_receive_queue_wrs, info.max_cqes}));
-  VERBENA_ASSIGN_OR_RETURN(arrivals_queue_,
-                           CompletionQueue::create(*device_, {.depth_cqes = receives}));
+  if (options_.events) {
+    VERBENA_ASSIGN_OR_RETURN(place_, SleepPlace::create(*device_));
+  }
+  VERBENA_ASSIGN_OR_RETURN(
+      arrivals_queue_,
+      CompletionQueue::create(
+          *device_,
+          {.depth_cqes = receives, .channel = place_ == nullptr ? nullptr : &place_->channel()}));
   VERBENA_ASSIGN_OR_RETURN(receive_queue_,
                            SharedReceiveQueue::create(*domain_, {.depth_wrs = receives}));
   receives_ = SharedReceives(receive_queue_->get(), arrivals_queue_->get(), receives, room_bytes_);
@@ -155,6 +163,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
   ConnectionPlan plan;
   plan.device = device_;
   plan.domain = domain_;
+  plan.place = place_.get();
   plan.endpoint.arena_bytes =
       uint64_t{options_.queue_credits + 1 + receives_per_connection()} * options_.slot_bytes;
   plan.endpoint.other_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -190,8 +199,10 @@ void MessengerState::hint(PeerNumber peer, uint32_t weight) {
   reconsider_polling_ = true;
 }
 
-void MessengerState::adopt() {
-  while (connector_->has_news()) adopt(connector_->take());
+uint32_t MessengerState::adopt() {
+  uint32_t adopted = 0;
+  for (; connector_->has_news(); ++adopted) adopt(connector_->take());
+  return adopted;
 }
 
 void MessengerState::adopt(Joined joined) {
@@ -209,6 +220,7 @@ void MessengerState::adopt(Joined joined) {
   connections_[joined.number] = std::make_unique<PeerConnection>();
   PeerConnection& connection = *connections_[joined.number];
   connection.number = joined.number;
+  watched_end_ = std::max(watched_end_, joined.number + 1);
   connection.peer = *number;
   connection.joined = std::move(joined);
   connection.name = "the peer " + connection.joined.control->peer_name();
@@ -313,8 +325,8 @@ void MessengerState::watch(uint32_t found) {
   }
   constexpr uint32_t kMostOfOneWatch = 16;
   uint32_t watched = 0;
-  for (uint32_t i = 0; i < connections_.size() && watched < kMostOfOneWatch; ++i) {
-    next_watched_ = next_watched_ + 1 < connections_.size() ? next_watched_ + 1 : 0;
+  for (uint32_t i = 0; i < watched_end_ && watched < kMostOfOneWatch; ++i) {
+    next_watched_ = next_watched_ + 1 < watched_end_ ? next_watched_ + 1 : 0;
     PeerConnection* const connection = connections_[next_watched_].get();
     if (connection == nullptr || connection->broken) continue;
     ++watched;

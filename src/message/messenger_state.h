@@ -1,6 +1,6 @@
 // The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
 // messenger_send_datapath.cc, messenger_receive_datapath.cc, and rendezvous_datapath.cc for long
-// messages.
+// messages. Sleeping: messenger_wait.cc.
 #pragma once
 
 #include <map>
@@ -20,6 +20,7 @@
 #include "src/message/polling_set.h"
 #include "src/message/queue_channel.h"
 #include "src/message/ring_channel.h"
+#include "src/message/sleep_place.h"
 #include "src/message/unexpected_store.h"
 #include "src/message/zeroed_array.h"
 #include "verbena/message.h"
@@ -56,6 +57,9 @@ class MessengerState final : public Messenger {
 
   uint32_t progress() override;
   uint32_t poll(std::span<MessageCompletion> completions) override;
+  bool prepare_to_sleep() override;
+  int event_descriptor() const override { return place_ == nullptr ? -1 : place_->descriptor(); }
+  void wait(int64_t timeout_ns) override;
 
   const Status& error() const override { return error_; }
   const MessengerStatistics& statistics() const override { return statistics_; }
@@ -158,7 +162,7 @@ class MessengerState final : public Messenger {
   MessengerState(const Device& device, const ProtectionDomain& domain,
                  const MessengerOptions& options);
   Status prepare(const JobSecret& secret);
-  void adopt();
+  uint32_t adopt();
   void adopt(Joined joined);
   void lose(PeerConnection& connection, Status why);
   void lose_operations(PeerNumber peer);
@@ -233,6 +237,7 @@ class MessengerState final : public Messenger {
   void return_ring_in(PeerConnection& connection);
   void count_arrival(PeerConnection& connection);
   void manage_polling_set();
+  bool everything_wakes() const;
 
   Delivery begin_delivery(uint32_t operation, PeerNumber peer, uint64_t tag, uint64_t data,
                           uint8_t header_flags, uint64_t bytes);
@@ -300,11 +305,13 @@ class MessengerState final : public Messenger {
   std::vector<PeerConnection*> busy_;
   connect::PeerWatch watch_;
   uint32_t next_watched_ = 0;
+  uint32_t watched_end_ = 0;  // of the connections that ever were
   // SENDs of peers whose connection is about to be handed over.
   std::vector<SharedReceives::Arrival> early_;
   Status error_;
   MessengerStatistics statistics_;
 
+  std::unique_ptr<SleepPlace> place_;  // with events; outlives what reports to it
   std::optional<RegisteredArena> first_receives_;
   std::optional<RegisteredArena> ring_in_memory_;
   std::optional<RegisteredArena> ring_out_memory_;
