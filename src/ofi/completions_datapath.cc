@@ -38,8 +38,10 @@ int error_of(MessageOutcome outcome) {
 void Endpoint::put(const MessageCompletion& done) {
   const Direction& direction = done.event == MessageEvent::kSent ? sends : receives;
   const bool good = done.outcome == MessageOutcome::kOk;
-  if (direction.counter != nullptr)
+  if (direction.counter != nullptr) {
     ++(good ? direction.counter->completed : direction.counter->failed);
+    direction.counter->waiters.notify();
+  }
   if (direction.queue == nullptr || (good && done.context == without_entry())) return;
   CompletionEntry entry;
   entry.shown = {.op_context = done.context == without_entry() ? nullptr : done.context,
@@ -53,8 +55,8 @@ void Endpoint::put(const MessageCompletion& done) {
   }
   entry.error = error_of(done.outcome);
   entry.lost_bytes = done.lost_bytes;
-  if (done.outcome == MessageOutcome::kPeerLost) [[unlikely]]
-    lost_peer = messenger->peer_status(done.peer).message();
+  if (!good) [[unlikely]]
+    note_failure(done);
   direction.queue->push(entry);
 }
 

@@ -11,15 +11,10 @@ namespace {
 constexpr uint64_t kDeliveredFlags =
     FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE;
 
-ssize_t answer(PostResult result) {
-  switch (result) {
-    case PostResult::kPosted:
-      return 0;
-    case PostResult::kWouldBlock:
-      return -FI_EAGAIN;
-    default:
-      return -kPeerLostError;
-  }
+ssize_t answer(Endpoint& endpoint, PeerNumber peer, PostResult result) {
+  if (result == PostResult::kPosted) [[likely]]
+    return 0;
+  return result == PostResult::kWouldBlock ? -FI_EAGAIN : endpoint.refusal(peer);
 }
 
 bool wants_entry(const Direction& direction, const Posted& posted) {
@@ -27,10 +22,10 @@ bool wants_entry(const Direction& direction, const Posted& posted) {
   return !direction.selective || (flags & FI_COMPLETION) != 0;
 }
 
-bool too_long(std::span<const iovec> pieces, size_t most_bytes) {
+size_t total_bytes(std::span<const iovec> pieces) {
   size_t bytes = 0;
   for (const iovec& piece : pieces) bytes += piece.iov_len;
-  return bytes > most_bytes;
+  return bytes;
 }
 
 ReceiveRequest request_of(Endpoint& endpoint, const Posted& posted, PeerNumber source) {
@@ -88,8 +83,9 @@ ssize_t send(fid_ep* handle, const Posted& posted) {
   const Direction& direction = endpoint.sends;
   const uint64_t flags = posted.own_flags ? posted.flags : direction.flags;
   const bool injected = posted.silent || (flags & FI_INJECT) != 0;
-  if (too_long(posted.pieces, injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
-    return -FI_EMSGSIZE;
+  const size_t bytes = total_bytes(posted.pieces);
+  if (bytes > (injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
+    return endpoint.too_long(bytes, injected);
   SendRequest request{.peer = static_cast<PeerNumber>(peer),
                       .tag = posted.tag,
                       .pieces = posted.pieces,
@@ -105,7 +101,7 @@ ssize_t send(fid_ep* handle, const Posted& posted) {
       request.context = without_entry();
     }
   }
-  return answer(endpoint.messenger->send(request));
+  return answer(endpoint, request.peer, endpoint.messenger->send(request));
 }
 
 ssize_t receive(fid_ep* handle, const Posted& posted) {
@@ -122,7 +118,7 @@ ssize_t receive(fid_ep* handle, const Posted& posted) {
     request.flags |= kMessageMulti;
     request.least_bytes = endpoint.least_multi_bytes;
   }
-  return answer(endpoint.messenger->receive(request));
+  return answer(endpoint, request.source, endpoint.messenger->receive(request));
 }
 
 ssize_t look_for(fid_ep* handle, const Posted& posted) {
@@ -143,7 +139,8 @@ ssize_t look_for(fid_ep* handle, const Posted& posted) {
   const ReceiveRequest request = request_of(endpoint, posted, static_cast<PeerNumber>(source));
   if (!peeks) {
     const uint32_t claim = kept_claim(posted.context);
-    if (!discards) return answer(messenger.receive_claimed(claim, request));
+    if (!discards)
+      return answer(endpoint, request.source, messenger.receive_claimed(claim, request));
     messenger.discard_claimed(claim);
     const MessageInfo discarded{.tag = posted.tag};
     show(endpoint, posted, &discarded);
