@@ -19,6 +19,7 @@ SKIPPED = {
     "openmpi": {
         "testRevoke": "Open MPI 5.0.11 does not revoke communicators unless it is started with fault tolerance",
     },
+    "intel": {},
 }[os.environ["VERBENA_MPI"]]
 
 
