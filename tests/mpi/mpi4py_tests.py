@@ -32,6 +32,6 @@ def names_to_run(loader, case):
 
 unittest.TestLoader.getTestCaseNames = names_to_run
 sys.path.insert(0, str(TESTS))
-wanted = [argument for word in sys.argv[1:] for argument in ("--include", word)]
+wanted = [argument for word in sys.argv[1:] for argument in ("-i", word)]
 sys.argv = [str(TESTS / "main.py"), "--quiet", *wanted]
 runpy.run_path(sys.argv[0], run_name="__main__")
