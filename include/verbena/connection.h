@@ -88,15 +88,21 @@ class ControlConnection {
  public:
   static constexpr int64_t kSendTimeoutNs = 30'000'000'000;
 
+  // What connect() does while nobody listens.
+  enum class IfNobodyListens { kTryAgain, kFail };
+
   // Connects to a listener. While nobody listens there yet, tries again until `timeout_ns` has
-  // passed. Costs two round trips after TCP's own, and 0.3 ms of CPU time on each side. Looking a
-  // name up is left to the system's resolver and its own time-outs.
+  // passed; with kFail, of a listener that was there before, it fails at once. Costs two round
+  // trips after TCP's own, and 0.3 ms of CPU time on each side. Looking a name up is left to the
+  // system's resolver and its own time-outs.
   //   kNotFound           no such host
   //   kTimeout            nobody listened, or the listener did not answer, in time
+  //   kUnavailable        with kFail: nobody listens there, or who did has ended
   //   kPermissionDenied   one side holds another secret
   //   kProtocolViolation  what listens there is not a Verbena peer, or speaks another version
   static Result<ControlConnection> connect(const std::string& host, uint16_t port,
-                                           const JobSecret& secret, int64_t timeout_ns);
+                                           const JobSecret& secret, int64_t timeout_ns,
+                                           IfNobodyListens absent = IfNobodyListens::kTryAgain);
 
   ControlConnection(ControlConnection&&) noexcept;
   ControlConnection& operator=(ControlConnection&&) noexcept;

@@ -20,10 +20,11 @@
 // that fit the first posted first, as in MPI. A peer's messages complete in any order.
 //
 // Nothing happens by itself: progress is made inside of progress() and poll(), which everybody who
-// expects something calls. Connections are made when the first message is sent, by two threads that
-// do nothing else. After that, nothing on the way of a message of up to eager_limit_bytes()
-// allocates, locks or enters the kernel. The memory of a longer one is registered on both sides,
-// which does all three, and stays so for the next message: see registered_bytes.
+// expects something calls; who expects something rarely sleeps in wait() meanwhile. Connections are
+// made when the first message is sent, by two threads that do nothing else. After that, nothing on
+// the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel. The
+// memory of a longer one is registered on both sides, which does all three, and stays so for the
+// next message: see registered_bytes.
 //
 // Threading: a messenger is used by one thread at a time.
 #pragma once
@@ -98,6 +99,11 @@ struct MessengerOptions {
 
   uint32_t inline_bytes = kDeviceInlineLimit;
   int64_t connect_timeout_ns = 10'000'000'000;
+
+  // Whether it can sleep: prepare_to_sleep(), wait(). Takes five descriptors.
+  bool events = false;
+  // How long it sleeps at most before it looks after its peers: 1 us to a day.
+  int64_t look_ns = 10'000'000;
 };
 
 enum MessageFlags : uint32_t {
@@ -178,6 +184,7 @@ struct MessengerStatistics {
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
   uint64_t registrations = 0;  // of users' memory
+  uint64_t sleeps = 0;  // prepared with all peers' rings left, so that whatever comes wakes
 };
 
 class Messenger {
@@ -220,7 +227,7 @@ class Messenger {
   // False: there is none. Compares all of them.
   virtual bool cancel(const void* context) = 0;
 
-  // Lets messages come and go. How many came.
+  // Lets messages come and go. How many came, and connections with them.
   virtual uint32_t progress() = 0;
   // progress(), and completions that are there. How many.
   virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
@@ -234,6 +241,22 @@ class Messenger {
   // memory that is registered. Control path.
   virtual MessageExplanation explain(PeerNumber peer, uint64_t bytes, const void* buffer) = 0;
   virtual PeerStatistics peer_statistics(PeerNumber peer) const = 0;
+
+  // --- sleeping, with MessengerOptions::events ---
+
+  // Call it when poll() finds nothing more, for a send that would block when progress() found
+  // nothing since, and then sleep until event_descriptor() is readable.
+  // False: do not sleep, something has come or is under way; poll() again. A ring wakes nobody:
+  // peers are asked to leave theirs, and until they have, the descriptor becomes readable every
+  // millisecond. They get rings again after some thousand messages without a sleep. Some system
+  // calls.
+  virtual bool prepare_to_sleep() = 0;
+  // For poll() beside other descriptors: readable once something may have come, and every
+  // MessengerOptions::look_ns. -1 without events, and in a simulation.
+  virtual int event_descriptor() const = 0;
+  // Both: sleeps until something may have come, `timeout_ns` (negative: no limit) or look_ns have
+  // passed. poll() says what it is. Without events it returns at once.
+  virtual void wait(int64_t timeout_ns) = 0;
 
   virtual const Status& error() const = 0;
   virtual const MessengerStatistics& statistics() const = 0;

@@ -50,11 +50,12 @@ struct Attempt {
   FileDescriptor socket;
   std::unique_ptr<TlsStream> stream;
   Status failure;
-  bool again = false;  // the listener may not be up yet
+  bool again = false;    // the listener may not be up yet
+  bool refused = false;  // nobody listens
 };
 
-Attempt failed(Status status) { return {{}, nullptr, std::move(status), false}; }
-Attempt failed_for_now(Status status) { return {{}, nullptr, std::move(status), true}; }
+Attempt failed(Status status) { return {{}, nullptr, std::move(status), false, false}; }
+Attempt failed_for_now(Status status) { return {{}, nullptr, std::move(status), true, false}; }
 
 Attempt connect_failed(const std::string& peer, int error) {
   if (error == EMFILE || error == ENFILE) {
@@ -70,7 +71,7 @@ Attempt connect_failed(const std::string& peer, int error) {
                   peer, std::strerror(error)));
   const bool permanent =
       error == EACCES || error == EPERM || error == EAFNOSUPPORT || error == EINVAL;
-  return permanent ? failed(status) : failed_for_now(status);
+  return {{}, nullptr, status, !permanent, error == ECONNREFUSED};
 }
 
 Attempt connect_socket(const SocketAddress& address, const Deadline& deadline) {
@@ -92,7 +93,7 @@ Attempt connect_socket(const SocketAddress& address, const Deadline& deadline) {
   if (local_address(socket.get()) == peer_address(socket.get())) {
     return connect_failed(peer, ECONNREFUSED);
   }
-  return {std::move(socket), nullptr, {}, false};
+  return {std::move(socket), nullptr, {}, false, false};
 }
 
 Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSecret& secret,
@@ -103,7 +104,7 @@ Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSec
       case Handshake::State::kInProgress:
         break;
       case Handshake::State::kDone:
-        return {handshake.take_socket(), handshake.take_stream(), {}, false};
+        return {handshake.take_socket(), handshake.take_stream(), {}, false, false};
       case Handshake::State::kRefused:
       case Handshake::State::kRefusedByPeer: {
         const Status why = handshake.failure(peer);
@@ -167,15 +168,21 @@ const std::string& ControlConnection::peer_name() const { return state_->peer_na
 int ControlConnection::descriptor() const { return state_->socket.get(); }
 
 Result<ControlConnection> ControlConnection::connect(const std::string& host, uint16_t port,
-                                                     const JobSecret& secret, int64_t timeout_ns) {
+                                                     const JobSecret& secret, int64_t timeout_ns,
+                                                     IfNobodyListens absent) {
   if (port == 0) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("cannot connect to {}: nobody listens on port 0", host));
   }
   if (VirtualTime::current() != nullptr) {
-    std::unique_ptr<VirtualLink::End> link = VirtualPort::connect(port, timeout_ns);
+    const bool waits = absent == IfNobodyListens::kTryAgain;
+    std::unique_ptr<VirtualLink::End> link = VirtualPort::connect(port, waits ? timeout_ns : 0);
     if (link != nullptr) {
       return ControlConnection(std::make_unique<State>(std::move(link), simulated_name(port)));
+    }
+    if (!waits) {
+      return Status(StatusCode::kUnavailable,
+                    fmt::format("nobody listens on port {} of the simulation", port));
     }
     return Status(StatusCode::kTimeout, fmt::format("nobody listened on port {} of the simulation "
                                                     "within {} ms",
@@ -189,6 +196,7 @@ Result<ControlConnection> ControlConnection::connect(const std::string& host, ui
     Status failure;
     Status refusal;
     bool again = false;
+    bool nobody_listens = absent == IfNobodyListens::kFail;
     for (const SocketAddress& address : addresses) {
       const Deadline address_deadline =
           addresses.size() == 1 ? deadline : deadline.earlier(Deadline(kOneOfManyTimeoutNs));
@@ -202,12 +210,13 @@ Result<ControlConnection> ControlConnection::connect(const std::string& host, ui
         if (!attempt.again) refusal = attempt.failure;
       }
       again = again || attempt.again;
+      nobody_listens = nobody_listens && attempt.refused;
       failure = attempt.failure;
     }
     // Who answered and refused will refuse again; that says more than another address where nobody
     // is.
     if (!refusal.ok()) return refusal;
-    if (!again) return failure;
+    if (!again || nobody_listens) return failure;
     if (deadline.expired()) {
       return Status(StatusCode::kTimeout, fmt::format("no connection within {} ms: {}",
                                                       timeout_ns / 1'000'000, failure.message()));

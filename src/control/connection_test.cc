@@ -415,6 +415,16 @@ TEST_F(ConnectionTest, ConnectingWhereNobodyListensTimesOutWithTheReason) {
   EXPECT_THAT(status.message(), HasSubstr("Connection refused"));
 }
 
+TEST_F(ConnectionTest, ConnectingToAListenerThatHasEndedFailsAtOnce) {
+  const QuietPort quiet;
+  const Status status =
+      ControlConnection::connect("127.0.0.1", quiet.port(), secret(), /*timeout_ns=*/-1,
+                                 ControlConnection::IfNobodyListens::kFail)
+          .status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("Connection refused"));
+}
+
 TEST_F(ConnectionTest, ConnectingToASilentPortTimesOutWithTheReason) {
   const BareListener silent;
   const Status status =

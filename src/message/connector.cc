@@ -131,9 +131,12 @@ Joined Connector::take() {
 }
 
 void Connector::tell(Joined joined) {
-  const std::lock_guard lock(mutex_);
-  outcomes_.push_back(std::move(joined));
-  publish_word(&news_, news_ + 1);
+  {
+    const std::lock_guard lock(mutex_);
+    outcomes_.push_back(std::move(joined));
+    publish_word(&news_, news_ + 1);
+  }
+  if (plan_.place != nullptr) plan_.place->wake();
 }
 
 void Connector::run_acceptor() {
@@ -239,7 +242,9 @@ Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* ve
   do {
     // In parts, so that a messenger that closes need not wait.
     if (stopping()) return Status(StatusCode::kUnavailable, "the messenger was closed");
-    control = ControlConnection::connect(host_of(peer), port_of(peer), secret_, kAttemptNs);
+    // The peer listened before it had an address: if nobody does, it has ended.
+    control = ControlConnection::connect(host_of(peer), port_of(peer), secret_, kAttemptNs,
+                                         ControlConnection::IfNobodyListens::kFail);
   } while (control.status().code() == StatusCode::kTimeout && now_ns() < deadline_ns);
   if (!control.ok()) return control.status();
   joined.control = std::make_unique<ControlConnection>(std::move(*control));

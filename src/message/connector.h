@@ -16,6 +16,7 @@
 
 #include "src/base/runtime.h"
 #include "src/connect/endpoint.h"
+#include "src/message/sleep_place.h"
 #include "verbena/connection.h"
 #include "verbena/data_path.h"
 #include "verbena/device.h"
@@ -28,6 +29,7 @@ namespace verbena::message {
 struct ConnectionPlan {
   const Device* device = nullptr;
   const ProtectionDomain* domain = nullptr;
+  SleepPlace* place = nullptr;  // where the messenger may sleep
   connect::EndpointPlan endpoint;
 };
 

@@ -445,5 +445,32 @@ TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
   ASSERT_TRUE(all_->send(0, 0, 1, "to itself"));
 }
 
+// A process of another release listens where the address says.
+TEST(OtherReleaseTest, APeerOfAnotherVersionIsReportedWithBothVersions) {
+  MessengersForTest all(1);
+  ControlListener listener = test::must(ControlListener::listen("127.0.0.1", 0, all.secret()));
+  MessengerAddress address = all[0].address();
+  address.bytes[16] = static_cast<uint8_t>(listener.port() >> 8);
+  address.bytes[17] = static_cast<uint8_t>(listener.port());
+  secure_random(address.bytes + 24, 8);
+  Thread answering = start_thread("other release", [&] {
+    ControlConnection control = test::must(listener.accept(kHostilePatienceNs));
+    static_cast<void>(test::must(control.receive(kHostilePatienceNs)));
+    const connect::Layer later{kLayer.name, kLayer.magic,
+                               static_cast<uint16_t>(kLayer.version + 1)};
+    WireWriter answer;
+    connect::begin_step(answer, later, connect::kFirstStepOfLayer + 1, Status::ok_status());
+    answer.u8(1);
+    EXPECT_TRUE(control.send(answer.bytes()).ok());
+    static_cast<void>(control.receive(kHostilePatienceNs));
+  });
+  const PeerNumber peer = test::must(all[0].add_peer(address));
+  ASSERT_TRUE(all.until([&] { return all[0].send({.peer = peer}) == PostResult::kFailed; }));
+  EXPECT_EQ(all[0].peer_status(peer).code(), StatusCode::kProtocolViolation);
+  EXPECT_NE(all[0].peer_status(peer).message().find("version"), std::string::npos)
+      << all[0].peer_status(peer).message();
+  answering.join();
+}
+
 }  // namespace
 }  // namespace verbena::message

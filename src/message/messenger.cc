@@ -44,8 +44,10 @@ Status check(const MessengerOptions& options) {
       check_range("registered_bytes", options.registered_bytes, 0, uint64_t{1} << 46));
   VERBENA_RETURN_IF_ERROR(
       check_range("registered_regions", options.registered_regions, 1, kMaxOperations));
-  return check_range("connect_timeout_ns", static_cast<uint64_t>(options.connect_timeout_ns),
-                     1'000'000, uint64_t{1} << 62);
+  VERBENA_RETURN_IF_ERROR(check_range("connect_timeout_ns",
+                                      static_cast<uint64_t>(options.connect_timeout_ns), 1'000'000,
+                                      uint64_t{1} << 62));
+  return check_range("look_ns", static_cast<uint64_t>(options.look_ns), 1'000, 86'400'000'000'000);
 }
 
 MessengerState::MessengerState(const Device& device, const ProtectionDomain& domain,
@@ -130,8 +132,14 @@ Status MessengerState::prepare(const JobSecret& secret) {
   VERBENA_ASSIGN_OR_RETURN(memory_, MessageMemory::create(*domain_, options_.registered_bytes,
                                                           options_.registered_regions));
   VERBENA_RETURN_IF_ERROR(estimate_costs());
-  VERBENA_ASSIGN_OR_RETURN(arrivals_queue_,
-                           CompletionQueue::create(*device_, {.depth_cqes = receives}));
+  if (options_.events) {
+    VERBENA_ASSIGN_OR_RETURN(place_, SleepPlace::create(*device_));
+  }
+  VERBENA_ASSIGN_OR_RETURN(
+      arrivals_queue_,
+      CompletionQueue::create(
+          *device_,
+          {.depth_cqes = receives, .channel = place_ == nullptr ? nullptr : &place_->channel()}));
   VERBENA_ASSIGN_OR_RETURN(receive_queue_,
                            SharedReceiveQueue::create(*domain_, {.depth_wrs = receives}));
   receives_ = SharedReceives(receive_queue_->get(), arrivals_queue_->get(), receives, room_bytes_);
@@ -170,6 +178,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
   ConnectionPlan plan;
   plan.device = device_;
   plan.domain = domain_;
+  plan.place = place_.get();
   plan.endpoint.arena_bytes =
       uint64_t{options_.queue_credits + 1 + receives_per_connection()} * options_.slot_bytes;
   plan.endpoint.other_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -218,8 +227,10 @@ void MessengerState::hint(PeerNumber peer, uint32_t weight) {
   reconsider_polling_ = true;
 }
 
-void MessengerState::adopt() {
-  while (connector_->has_news()) adopt(connector_->take());
+uint32_t MessengerState::adopt() {
+  uint32_t adopted = 0;
+  for (; connector_->has_news(); ++adopted) adopt(connector_->take());
+  return adopted;
 }
 
 void MessengerState::adopt(Joined joined) {

@@ -9,11 +9,12 @@
 namespace verbena::message {
 
 uint32_t MessengerState::progress() {
+  uint32_t found = 0;
   if (connector_->has_news()) [[unlikely]]
-    adopt();
+    found += adopt();
   if (half_posted_ != kNone) [[unlikely]]
     go_on_receiving(half_posted_, next_for(operations_[half_posted_]));
-  uint32_t found = poll_rings();
+  found += poll_rings();
   // Who polls rings polls the completion queue, which costs more, not each time.
   if (++rounds_without_queue_ >= kRoundsOfRings || polling_.size() == 0) {
     rounds_without_queue_ = 0;
@@ -407,11 +408,13 @@ void MessengerState::return_ring_in(PeerConnection& connection) {
 
 void MessengerState::manage_polling_set() {
   reconsider_polling_ = false;
-  const uint32_t leaving = polling_.next_to_leave();
-  if (leaving != PollingSet::kNone) {
+  uint32_t leaving = PollingSet::kNone;
+  do {
+    leaving = polling_.next_to_leave();
+    if (leaving == PollingSet::kNone) break;
     connections_[leaving]->due_leave = true;
     make_busy(*connections_[leaving]);
-  }
+  } while (polling_.is_resting());
   while (!free_rings_in_.empty()) {
     const uint32_t joining = polling_.next_to_join();
     if (joining == PollingSet::kNone) break;
@@ -424,7 +427,10 @@ void MessengerState::manage_polling_set() {
     connection.due_offer = true;
     make_busy(connection);
   }
-  if (polling_.due()) polling_.end_period();
+  if (!polling_.due()) return;
+  const bool rested = polling_.is_resting();
+  polling_.end_period();
+  if (rested) reconsider_polling_ = true;
 }
 
 // ---- receives ----

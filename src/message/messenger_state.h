@@ -1,6 +1,6 @@
 // The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
 // messenger_send_datapath.cc, messenger_receive_datapath.cc, and for long messages
-// rendezvous_source_datapath.cc and rendezvous_target_datapath.cc.
+// rendezvous_source_datapath.cc and rendezvous_target_datapath.cc. Sleeping: messenger_wait.cc.
 #pragma once
 
 #include <map>
@@ -23,6 +23,7 @@
 #include "src/message/queue_channel.h"
 #include "src/message/rendezvous_choice.h"
 #include "src/message/ring_channel.h"
+#include "src/message/sleep_place.h"
 #include "src/message/unexpected_store.h"
 #include "src/message/zeroed_array.h"
 #include "verbena/message.h"
@@ -61,6 +62,9 @@ class MessengerState final : public Messenger {
   uint32_t poll(std::span<MessageCompletion> completions) override;
   std::span<const MessageCompletion> poll_in_place() override;
   void drop_completions(uint32_t count) override;
+  bool prepare_to_sleep() override;
+  int event_descriptor() const override { return place_ == nullptr ? -1 : place_->descriptor(); }
+  void wait(int64_t timeout_ns) override;
 
   const Status& error() const override { return error_; }
   const MessengerStatistics& statistics() const override { return statistics_; }
@@ -188,7 +192,7 @@ class MessengerState final : public Messenger {
                  const MessengerOptions& options);
   Status prepare(const JobSecret& secret);
   Status estimate_costs();
-  void adopt();
+  uint32_t adopt();
   void adopt(Joined joined);
   void lose(PeerConnection& connection, Status why);
   void lose_operations(PeerNumber peer);
@@ -282,6 +286,7 @@ class MessengerState final : public Messenger {
   void return_ring_in(PeerConnection& connection);
   void count_arrival(PeerConnection& connection);
   void manage_polling_set();
+  bool everything_wakes() const;
 
   void receive_whole(uint32_t number, PeerNumber peer, const ParsedMessage& message);
   Delivery begin_delivery(uint32_t operation, PeerNumber peer, uint64_t tag, uint64_t data,
@@ -397,6 +402,7 @@ class MessengerState final : public Messenger {
   Status error_;
   MessengerStatistics statistics_;
 
+  std::unique_ptr<SleepPlace> place_;  // with events; outlives what reports to it
   std::optional<RegisteredArena> first_receives_;
   std::optional<RegisteredArena> ring_in_memory_;
   std::optional<RegisteredArena> ring_out_memory_;

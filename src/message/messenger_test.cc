@@ -417,6 +417,19 @@ TEST_F(MessengerTest, ALostPeerEndsWhatInvolvesIt) {
   ASSERT_TRUE(all().until([&] { return other.substr(0, 10) == "still here"; }));
 }
 
+TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {
+  constexpr int64_t kHourNs = 3'600'000'000'000;  // a time-out would end the test first
+  make(3, {.connect_timeout_ns = kHourNs});
+  receive(0, {.source = all().peer(0, 1), .tag = 9});
+  all().close(1);
+  ASSERT_TRUE(all().until(
+      [this] { return all()[0].send({.peer = all().peer(0, 1)}) == PostResult::kFailed; }));
+  EXPECT_EQ(all()[0].peer_status(all().peer(0, 1)).code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(all().until([this] { return !all().done(0).empty(); }));
+  EXPECT_EQ(all().done(0)[0].outcome, MessageOutcome::kPeerLost);
+  ASSERT_TRUE(all().send(0, 2, 1, "to another one"));
+}
+
 // ---- random programs ----
 
 struct RandomLoad {

@@ -1,6 +1,7 @@
 #include "src/message/polling_set.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace verbena::message {
 
@@ -67,6 +68,7 @@ uint32_t PollingSet::worst_in() const {
 }
 
 uint32_t PollingSet::next_to_join() {
+  if (resting_) return kNone;
   if (polled_.size() >= places_) return kNone;
   const uint32_t connection = best_out();
   if (connection == kNone) return kNone;
@@ -77,6 +79,13 @@ uint32_t PollingSet::next_to_join() {
 }
 
 uint32_t PollingSet::next_to_leave() {
+  if (resting_) {
+    const auto staying = std::find_if(polled_.begin(), polled_.end(),
+                                      [this](uint32_t number) { return is_staying(number); });
+    if (staying == polled_.end()) return kNone;
+    members_[*staying].state = State::kLeaving;
+    return *staying;
+  }
   if (policy_ != PollingSetPolicy::kDynamic && policy_ != PollingSetPolicy::kHints) return kNone;
   if (polled_.size() < places_) return kNone;
   const auto is_leaving = [this](uint32_t connection) {
@@ -101,6 +110,7 @@ void PollingSet::end_period() {
     member.recent = 0;
   }
   arrivals_ = 0;
+  resting_ = std::exchange(rested_, false);
   if (order_ == PollingOrder::kByTraffic) sort();
 }
 

@@ -32,6 +32,10 @@ class PollingSet {
   }
   // How much the application will receive from it; 0: not worth a place.
   void hint(uint32_t connection, uint32_t weight) { members_[connection].hint = weight; }
+  // The owner sleeps, where no ring wakes it: all leave and nobody joins, until a whole period has
+  // gone by without another call of this.
+  void rest() { resting_ = rested_ = true; }
+  bool is_resting() const { return resting_; }
   // The sender has stopped.
   void left(uint32_t connection);
 
@@ -95,6 +99,8 @@ class PollingSet {
   std::vector<uint32_t> polled_;  // in or leaving, in the order of polling
   uint32_t known_ = 0;            // members from here on have never been known
   uint32_t start_ = 0;
+  bool resting_ = false;
+  bool rested_ = false;  // in this period
   uint64_t arrivals_ = 0;
 };
 

@@ -128,6 +128,28 @@ TEST(PollingSet, TheOrderOfPolling) {
   EXPECT_EQ(order_of(by_traffic), (Numbers{2, 1, 0}));
 }
 
+TEST(PollingSet, AllLeaveWhereTheOwnerSleepsAndComeBackOnceItDoesNot) {
+  PollingSet set = make_set(PollingSetPolicy::kAll, PollingOrder::kSequential, 3, 4);
+  join_all(set);
+  ASSERT_EQ(set.size(), 3u);
+  set.rest();
+  Numbers leaving;
+  for (uint32_t next = 0; (next = set.next_to_leave()) != PollingSet::kNone;) {
+    leaving.push_back(next);
+  }
+  EXPECT_EQ(leaving.size(), 3u);
+  EXPECT_EQ(set.size(), 3u);  // polled until their senders have stopped
+  for (const uint32_t connection : leaving) set.left(connection);
+  EXPECT_EQ(set.next_to_join(), PollingSet::kNone);
+  set.end_period();
+  EXPECT_EQ(set.next_to_join(), PollingSet::kNone);
+  set.rest();
+  set.end_period();
+  EXPECT_EQ(set.next_to_join(), PollingSet::kNone);
+  set.end_period();  // without a sleep
+  EXPECT_NE(set.next_to_join(), PollingSet::kNone);
+}
+
 // Whatever happens, the places bound the set, and nobody is polled twice.
 TEST(PollingSet, NeverHasMoreThanItsPlaces) {
   const uint64_t seed = run_seed();

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <new>
 
@@ -40,23 +41,15 @@ int close_queue(fid* handle) {
     const std::lock_guard guard(queue.domain.lock);
     if (!queue.endpoints.empty()) return -FI_EBUSY;
   }
-  --queue.domain.users;
+  Domain& domain = queue.domain;
   delete &queue;
+  --domain.users;
   return 0;
 }
 
 // Entries up to the first one that tells of an error, which only fi_cq_readerr reads.
-ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
-  const std::lock_guard guard(queue.domain.lock);
+ssize_t take_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
   auto* at = static_cast<std::byte*>(buffer);
-  if (queue.head == queue.tail) {
-    if (queue.endpoints.size() == 1) [[likely]] {
-      const size_t read = queue.endpoints[0]->hand_over(queue, at, count, sources);
-      if (read > 0) return static_cast<ssize_t>(read);
-    } else {
-      for (Endpoint* endpoint : queue.endpoints) endpoint->take_completions();
-    }
-  }
   size_t read = 0;
   for (; read < count && queue.head != queue.tail; ++read, ++queue.head) {
     const CompletionEntry& entry = queue.ring[queue.head & queue.mask];
@@ -80,6 +73,20 @@ Waiter& thread_waiter() {
 }
 [[gnu::noinline]] void wait_after_empty_read() { thread_waiter().idle(); }
 [[gnu::noinline]] void end_wait() { thread_waiter().progress(); }
+
+ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
+  const std::lock_guard guard(queue.domain.lock);
+  if (queue.head == queue.tail) {
+    if (queue.endpoints.size() == 1) [[likely]] {
+      const size_t read =
+          queue.endpoints[0]->hand_over(queue, static_cast<std::byte*>(buffer), count, sources);
+      if (read > 0) return static_cast<ssize_t>(read);
+    } else {
+      for (Endpoint* endpoint : queue.endpoints) endpoint->take_completions();
+    }
+  }
+  return take_entries(queue, buffer, count, sources);
+}
 
 // MPIs poll without end. Where more of them poll than there are cores, whoever finds nothing lets
 // others run.
@@ -125,14 +132,13 @@ ssize_t read_error(fid_cq* handle, fi_cq_err_entry* into, uint64_t /*flags*/) {
 ssize_t wait_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources,
                   const void* /*condition*/, int timeout_ms) {
   CompletionQueue& queue = queue_of(handle);
-  const uint64_t start_ns = now_ns();
-  for (;;) {
-    const ssize_t got = read_from(handle, buffer, count, sources);
-    if (got != -FI_EAGAIN) return got;
-    if (queue.signalled.exchange(false)) return -FI_EAGAIN;
-    if (timeout_ms >= 0 && now_ns() - start_ns >= static_cast<uint64_t>(timeout_ms) * kNsPerMs)
-      return -FI_EAGAIN;
-  }
+  ssize_t got = -FI_EAGAIN;
+  const auto ready = [&] {
+    got = take_entries(queue, buffer, count, sources);
+    return got != -FI_EAGAIN;
+  };
+  queue.waiters.wait(queue.endpoints, timeout_ms, std::ref(ready));
+  return got;
 }
 
 ssize_t wait(fid_cq* handle, void* buffer, size_t count, const void* condition, int timeout_ms) {
@@ -140,7 +146,7 @@ ssize_t wait(fid_cq* handle, void* buffer, size_t count, const void* condition, 
 }
 
 int wake(fid_cq* handle) {
-  queue_of(handle).signalled.store(true);
+  queue_of(handle).waiters.signal();
   return 0;
 }
 
@@ -150,14 +156,20 @@ const char* error_text(fid_cq* handle, int error, const void* /*data*/, char* bu
   const std::lock_guard guard(queue.domain.lock);
   queue.error_text = strerror(error);
   for (const Endpoint* endpoint : queue.endpoints) {
-    if (!endpoint->lost_peer.empty() && error == kPeerLostError)
-      queue.error_text = endpoint->lost_peer;
+    if (!endpoint->failure.empty() && (error == kPeerLostError || error == FI_ENOMEM))
+      queue.error_text = endpoint->failure;
   }
   if (buffer != nullptr) snprintf(buffer, size_bytes, "%s", queue.error_text.c_str());
   return queue.error_text.c_str();
 }
 
-fi_ops queue_object_calls = object_calls(close_queue);
+int control_queue(fid* handle, int command, void* argument) {
+  auto& queue = object_of<CompletionQueue>(handle);
+  if (command != FI_GETWAIT) return -FI_ENOSYS;
+  return queue.waits_at_descriptor ? get_descriptor(queue.waiters, argument) : -FI_ENODATA;
+}
+
+fi_ops queue_object_calls = object_calls(close_queue, &unsupported, control_queue);
 fi_ops_cq queue_calls = {
     .size = sizeof(fi_ops_cq),
     .read = read,
@@ -176,7 +188,8 @@ CompletionQueue::CompletionQueue(Domain& of, size_t entries, size_t entry_bytes,
       domain(of),
       shown_bytes(entry_bytes),
       mask(std::bit_ceil(entries) - 1),
-      ring(std::make_unique<CompletionEntry[]>(mask + 1)) {
+      ring(std::make_unique<CompletionEntry[]>(mask + 1)),
+      waiters(of) {
   fid = {.fclass = FI_CLASS_CQ, .context = context, .ops = &queue_object_calls};
   ops = &queue_calls;
 }
@@ -185,22 +198,24 @@ void CompletionQueue::push(const CompletionEntry& entry) {
   VERBENA_ASSERT(room() > 0);
   ring[tail & mask] = entry;
   ++tail;
+  waiters.notify();
 }
 
 int open_completion_queue(fid_domain* domain, fi_cq_attr* attributes, fid_cq** queue,
                           void* context) {
   const size_t entry_bytes = bytes_of(attributes->format);
   if (entry_bytes == 0) return -FI_EINVAL;
-  // There is nothing of the kernel to wait at: fi_cq_sread polls, then yields.
-  if (attributes->wait_obj != FI_WAIT_NONE && attributes->wait_obj != FI_WAIT_UNSPEC &&
-      attributes->wait_obj != FI_WAIT_YIELD)
-    return -FI_ENOSYS;
+  if (!can_wait_at(attributes->wait_obj)) return -FI_ENOSYS;
   const size_t entries = attributes->size == 0
                              ? kDefaultEntries
                              : std::clamp(attributes->size, size_t{64}, kMostEntries);
   auto& of = static_cast<Domain&>(*domain);
   auto* made = new (std::nothrow) CompletionQueue(of, entries, entry_bytes, context);
   if (made == nullptr) return -FI_ENOMEM;
+  made->waits_at_descriptor = attributes->wait_obj == FI_WAIT_FD;
+  ++(attributes->wait_obj == FI_WAIT_FD || attributes->wait_obj == FI_WAIT_UNSPEC
+         ? of.sleeping_queues
+         : of.polled_queues);
   if (attributes->format == FI_CQ_FORMAT_UNSPEC) attributes->format = FI_CQ_FORMAT_CONTEXT;
   attributes->size = made->mask + 1;
   ++of.users;

@@ -3,7 +3,6 @@
 
 #include <rdma/fi_eq.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "src/ofi/domain.h"
+#include "src/ofi/wait_point.h"
 
 namespace verbena::ofi {
 
@@ -40,7 +40,8 @@ struct CompletionQueue : fid_cq {
   size_t tail = 0;
   std::vector<Endpoint*> endpoints;  // once each
   std::string error_text;            // of the last entry that fi_cq_readerr read
-  std::atomic<bool> signalled{false};
+  bool waits_at_descriptor = false;  // FI_WAIT_FD
+  WaitPoint waiters;
 };
 
 int open_completion_queue(fid_domain* domain, fi_cq_attr* attributes, fid_cq** queue,

@@ -48,8 +48,10 @@ int error_of(MessageOutcome outcome) {
 void Endpoint::put(const MessageCompletion& done) {
   const Direction& direction = direction_of(done);
   const bool good = done.outcome == MessageOutcome::kOk;
-  if (direction.counter != nullptr)
+  if (direction.counter != nullptr) {
     ++(good ? direction.counter->completed : direction.counter->failed);
+    direction.counter->waiters.notify();
+  }
   if (direction.queue == nullptr || (good && done.context == without_entry())) return;
   CompletionEntry entry;
   entry.shown = {.op_context = done.context == without_entry() ? nullptr : done.context,
@@ -63,8 +65,8 @@ void Endpoint::put(const MessageCompletion& done) {
   }
   entry.error = error_of(done.outcome);
   entry.lost_bytes = done.lost_bytes;
-  if (done.outcome == MessageOutcome::kPeerLost) [[unlikely]]
-    lost_peer = messenger->peer_status(done.peer).message();
+  if (!good) [[unlikely]]
+    note_failure(done);
   direction.queue->push(entry);
 }
 
@@ -79,7 +81,10 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
     const Direction& direction = direction_of(done);
     if (done.outcome != MessageOutcome::kOk || direction.queue != &queue) [[unlikely]]
       break;
-    if (direction.counter != nullptr) ++direction.counter->completed;
+    if (direction.counter != nullptr) {
+      ++direction.counter->completed;
+      direction.counter->waiters.notify();
+    }
     if (done.context == without_entry()) continue;
     // In place if it can be: what is put together elsewhere first takes its time to be copied.
     if (queue.shown_bytes == sizeof(fi_cq_tagged_entry)) [[likely]] {

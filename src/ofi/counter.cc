@@ -1,9 +1,9 @@
 #include "src/ofi/counter.h"
 
+#include <functional>
 #include <mutex>
 #include <new>
 
-#include "src/base/runtime.h"
 #include "src/ofi/endpoint.h"
 
 namespace verbena::ofi {
@@ -21,8 +21,9 @@ int close_counter(fid* handle) {
     const std::lock_guard guard(counter.domain.lock);
     if (!counter.endpoints.empty()) return -FI_EBUSY;
   }
-  --counter.domain.users;
+  Domain& domain = counter.domain;
   delete &counter;
+  --domain.users;
   return 0;
 }
 
@@ -30,6 +31,7 @@ uint64_t read_completed(fid_cntr* handle) {
   Counter& counter = counter_of(handle);
   const std::lock_guard guard(counter.domain.lock);
   let_progress(counter);
+  counter.shown = counter.completed + counter.failed;
   return counter.completed;
 }
 
@@ -37,6 +39,7 @@ uint64_t read_failed(fid_cntr* handle) {
   Counter& counter = counter_of(handle);
   const std::lock_guard guard(counter.domain.lock);
   let_progress(counter);
+  counter.shown = counter.completed + counter.failed;
   return counter.failed;
 }
 
@@ -45,6 +48,7 @@ int add(fid_cntr* handle, uint64_t value) {
   Counter& counter = counter_of(handle);
   const std::lock_guard guard(counter.domain.lock);
   counter.*kValue += value;
+  counter.waiters.notify();
   return 0;
 }
 
@@ -53,6 +57,7 @@ int set(fid_cntr* handle, uint64_t value) {
   Counter& counter = counter_of(handle);
   const std::lock_guard guard(counter.domain.lock);
   counter.*kValue = value;
+  counter.waiters.notify();
   return 0;
 }
 
@@ -60,21 +65,26 @@ int set(fid_cntr* handle, uint64_t value) {
 int wait_for_count(fid_cntr* handle, uint64_t threshold, int timeout_ms) {
   Counter& counter = counter_of(handle);
   const uint64_t failed_before = read_failed(handle);
-  const uint64_t start_ns = now_ns();
-  Waiter waiter;
-  for (;;) {
-    if (read_completed(handle) >= threshold) return 0;
-    {
-      const std::lock_guard guard(counter.domain.lock);
-      if (counter.failed != failed_before) return -FI_EAVAIL;
+  int result = -FI_ETIMEDOUT;
+  const auto ready = [&] {
+    if (counter.completed >= threshold) {
+      result = 0;
+    } else if (counter.failed != failed_before) {
+      result = -FI_EAVAIL;
     }
-    if (timeout_ms >= 0 && now_ns() - start_ns >= static_cast<uint64_t>(timeout_ms) * kNsPerMs)
-      return -FI_ETIMEDOUT;
-    waiter.idle();
-  }
+    return result != -FI_ETIMEDOUT;
+  };
+  counter.waiters.wait(counter.endpoints, timeout_ms, std::ref(ready));
+  return result;
 }
 
-fi_ops counter_object_calls = object_calls(close_counter);
+int control_counter(fid* handle, int command, void* argument) {
+  auto& counter = object_of<Counter>(handle);
+  if (command != FI_GETWAIT) return -FI_ENOSYS;
+  return counter.waits_at_descriptor ? get_descriptor(counter.waiters, argument) : -FI_ENODATA;
+}
+
+fi_ops counter_object_calls = object_calls(close_counter, &unsupported, control_counter);
 fi_ops_cntr counter_calls = {
     .size = sizeof(fi_ops_cntr),
     .read = read_completed,
@@ -88,18 +98,18 @@ fi_ops_cntr counter_calls = {
 
 }  // namespace
 
-Counter::Counter(Domain& of, void* context) : fid_cntr{}, domain(of) {
+Counter::Counter(Domain& of, void* context) : fid_cntr{}, domain(of), waiters(of) {
   fid = {.fclass = FI_CLASS_CNTR, .context = context, .ops = &counter_object_calls};
   ops = &counter_calls;
 }
 
 int open_counter(fid_domain* domain, fi_cntr_attr* attributes, fid_cntr** counter, void* context) {
-  if (attributes != nullptr && attributes->wait_obj != FI_WAIT_NONE &&
-      attributes->wait_obj != FI_WAIT_UNSPEC && attributes->wait_obj != FI_WAIT_YIELD)
-    return -FI_ENOSYS;
+  if (attributes != nullptr && !can_wait_at(attributes->wait_obj)) return -FI_ENOSYS;
   auto& of = static_cast<Domain&>(*domain);
   auto* made = new (std::nothrow) Counter(of, context);
   if (made == nullptr) return -FI_ENOMEM;
+  made->waits_at_descriptor = attributes != nullptr && attributes->wait_obj == FI_WAIT_FD;
+  if (made->waits_at_descriptor) ++of.sleeping_queues;
   ++of.users;
   *counter = made;
   return 0;

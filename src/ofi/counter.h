@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/ofi/domain.h"
+#include "src/ofi/wait_point.h"
 
 namespace verbena::ofi {
 
@@ -21,6 +22,9 @@ struct Counter : fid_cntr {
   uint64_t completed = 0;
   uint64_t failed = 0;
   std::vector<Endpoint*> endpoints;  // once for each direction that it counts
+  uint64_t shown = 0;                // both, when the program read one of them
+  bool waits_at_descriptor = false;  // FI_WAIT_FD
+  WaitPoint waiters;
 };
 
 int open_counter(fid_domain* domain, fi_cntr_attr* attributes, fid_cntr** counter, void* context);

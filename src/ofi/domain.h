@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "src/ofi/fid.h"
 #include "verbena/connection.h"
@@ -12,6 +13,8 @@
 #include "verbena/status.h"
 
 namespace verbena::ofi {
+
+class WaitPoint;
 
 struct Domain : fid_domain {
   using Handle = fid_domain;
@@ -28,6 +31,13 @@ struct Domain : fid_domain {
   DomainLock lock;
   // Objects that were made of it and not closed: it cannot be closed before them.
   std::atomic<uint32_t> users{0};
+  // Completion queues that were opened to be slept at, and those that were not: endpoints that are
+  // opened after them raise events, or save them.
+  std::atomic<uint32_t> sleeping_queues{0};
+  std::atomic<uint32_t> polled_queues{0};
+  // Where threads sleep now. Each is woken by events of its messengers, which another thread may
+  // take: whoever has taken some wakes them all. Under the lock.
+  std::vector<WaitPoint*> asleep;
 };
 
 int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context);

@@ -64,6 +64,13 @@ int close_endpoint(fid* handle) {
 
 int bind_queue(Endpoint& endpoint, CompletionQueue& queue, uint64_t flags) {
   if ((flags & (FI_SEND | FI_RECV)) == 0) return -FI_EINVAL;
+  if (queue.waits_at_descriptor && endpoint.messenger->event_descriptor() < 0) {
+    return report("fi_ep_bind",
+                  Status(StatusCode::kInvalidArgument,
+                         "the completion queue has a descriptor to wait at (FI_WAIT_FD), but the "
+                         "endpoint was opened when its domain had only queues without; open the "
+                         "queue first"));
+  }
   for (const auto& [flag, direction] :
        {std::pair{FI_SEND, &endpoint.sends}, {FI_RECV, &endpoint.receives}}) {
     if ((flags & flag) == 0) continue;
@@ -203,6 +210,37 @@ Endpoint::Endpoint(Domain& of, const fi_info& info, std::unique_ptr<Messenger> o
   if (info.rx_attr != nullptr) receives.flags = info.rx_attr->op_flags;
 }
 
+// Where one process ends, all that talk to it say so: a line each, and not one for each peer after
+// it.
+void Endpoint::note_lost(PeerNumber peer) {
+  failure = messenger->peer_status(peer).message();
+  if (!std::exchange(has_told_of_loss_, true)) log_error("{}", failure);
+}
+
+void Endpoint::note_failure(const MessageCompletion& done) {
+  if (done.outcome == MessageOutcome::kPeerLost) {
+    note_lost(done.peer);
+  } else if (done.outcome == MessageOutcome::kFailed) {
+    failure = messenger->error().message();
+    if (failure.empty()) failure = "the receiver of a long message cannot register its memory";
+    log_error("{}", failure);
+  }
+}
+
+int Endpoint::refusal(PeerNumber peer) {
+  if (peer == kAnyPeer || messenger->peer_status(peer).ok())
+    return report("a message", messenger->error());
+  note_lost(peer);
+  return -kPeerLostError;
+}
+
+int Endpoint::too_long(size_t bytes, bool injected) {
+  log_error("a message of {} bytes{} is too long: the limit is {}; {}", bytes,
+            injected ? " that is injected" : "", injected ? kInjectBytes : kMaxMessageBytes,
+            injected ? "send it without fi_inject or FI_INJECT" : "send it in parts");
+  return -FI_EMSGSIZE;
+}
+
 int64_t Endpoint::add_peer(fi_addr_t number) {
   if (vector == nullptr || number >= vector->addresses.size() ||
       vector->addresses[number] == MessengerAddress{})
@@ -232,6 +270,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   MessengerOptions options;
   options.host = host_of(of.device);
   options.max_peers = kMostPeers;
+  options.events = of.sleeping_queues.load() > 0 || of.polled_queues.load() == 0;
   Result<std::unique_ptr<Messenger>> messenger =
       open_messenger(of.device, of.protection_domain, of.secret, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());

@@ -38,6 +38,10 @@ struct Endpoint : fid_ep {
   // What has to go through the queue (errors, completions of another one) is in it then. How many
   // were written.
   size_t hand_over(const CompletionQueue& queue, std::byte* at, size_t count, fi_addr_t* sources);
+  // The error of a post that the messenger refuses, which it also says: of a lost peer once.
+  int refusal(PeerNumber peer);
+  // The error of a message beyond the limit, which it also says.
+  static int too_long(size_t bytes, bool injected);
   // The messenger's number of an address of the vector, or an error of libfabric.
   int64_t peer_of(fi_addr_t number) {
     if (number < peers_.size() && peers_[number] != kAnyPeer) [[likely]]
@@ -59,7 +63,7 @@ struct Endpoint : fid_ep {
   const bool directed;  // a receive's source counts (FI_DIRECTED_RECV)
   bool enabled = false;
   size_t least_multi_bytes = 64;  // FI_OPT_MIN_MULTI_RECV
-  std::string lost_peer;          // why the last one was lost
+  std::string failure;            // why the last operation failed, for fi_cq_strerror
 
  private:
   int64_t add_peer(fi_addr_t number);
@@ -68,9 +72,12 @@ struct Endpoint : fid_ep {
   const Direction& direction_of(const MessageCompletion& done) const {
     return done.event == MessageEvent::kSent ? sends : receives;
   }
+  void note_failure(const MessageCompletion& done);
+  void note_lost(PeerNumber peer);
 
   std::vector<PeerNumber> peers_;   // by fi_addr_t; kAnyPeer: not asked for yet
   std::vector<fi_addr_t> numbers_;  // by PeerNumber; FI_ADDR_NOTAVAIL: not known
+  bool has_told_of_loss_ = false;
 };
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);

@@ -1,6 +1,9 @@
 #include "src/ofi/event_queue.h"
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 
@@ -43,7 +46,16 @@ const char* event_error_text(fid_eq* /*queue*/, int /*provider_error*/, const vo
   return "";
 }
 
-fi_ops event_queue_object_calls = object_calls(close_event_queue);
+int control_event_queue(fid* handle, int command, void* argument) {
+  const auto& queue = object_of<EventQueue>(handle);
+  if (command != FI_GETWAIT) return -FI_ENOSYS;
+  if (queue.descriptor() < 0) return -FI_ENODATA;
+  *static_cast<int*>(argument) = queue.descriptor();
+  return 0;
+}
+
+fi_ops event_queue_object_calls =
+    object_calls(close_event_queue, &unsupported, control_event_queue);
 fi_ops_eq event_queue_calls = {
     .size = sizeof(fi_ops_eq),
     .read = read_event,
@@ -60,12 +72,24 @@ EventQueue::EventQueue(size_t room, void* context) : fid_eq{}, room_(room) {
   ops = &event_queue_calls;
 }
 
+bool EventQueue::is_empty() {
+  const std::lock_guard guard(mutex_);
+  return events_.empty();
+}
+
+bool EventQueue::make_descriptor() {
+  readable_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return readable_.valid();
+}
+
 ssize_t EventQueue::write(uint32_t event, const void* entry, size_t size_bytes) {
   const auto* bytes = static_cast<const std::byte*>(entry);
   {
     const std::lock_guard guard(mutex_);
     if (events_.size() == room_) return -FI_EAGAIN;
     events_.push_back({event, {bytes, bytes + size_bytes}});
+    const uint64_t one = 1;
+    if (readable_.valid()) static_cast<void>(!::write(readable_.get(), &one, sizeof(one)));
   }
   written_.notify_all();
   return static_cast<ssize_t>(size_bytes);
@@ -86,18 +110,25 @@ ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t size_bytes, int t
   std::ranges::copy(first.entry, static_cast<std::byte*>(buffer));
   const auto read_bytes = static_cast<ssize_t>(first.entry.size());
   if (!peek) events_.pop_front();
+  uint64_t count = 0;
+  if (events_.empty() && readable_.valid())
+    static_cast<void>(!::read(readable_.get(), &count, sizeof(count)));
   return read_bytes;
 }
 
 int open_event_queue(fid_fabric* /*fabric*/, fi_eq_attr* attributes, fid_eq** queue,
                      void* context) {
-  if (attributes != nullptr && attributes->wait_obj != FI_WAIT_NONE &&
-      attributes->wait_obj != FI_WAIT_UNSPEC)
-    return -FI_ENOSYS;
+  const fi_wait_obj object = attributes == nullptr ? FI_WAIT_NONE : attributes->wait_obj;
+  if (object != FI_WAIT_NONE && object != FI_WAIT_UNSPEC && object != FI_WAIT_FD) return -FI_ENOSYS;
   const size_t asked =
       attributes == nullptr || attributes->size == 0 ? kDefaultEvents : attributes->size;
   auto* made = new (std::nothrow) EventQueue(std::min(asked, kMostEvents), context);
   if (made == nullptr) return -FI_ENOMEM;
+  if (object == FI_WAIT_FD && !made->make_descriptor()) {
+    const int error = errno;
+    delete made;
+    return -error;
+  }
   *queue = made;
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
 #include "src/ofi/fid.h"
 
@@ -24,6 +25,10 @@ class EventQueue : public fid_eq {
 
   // -FI_EAGAIN if it is full, else the bytes written.
   ssize_t write(uint32_t event, const void* entry, size_t size_bytes);
+  bool is_empty();
+  // For poll(), with FI_WAIT_FD: readable while there is an event. False: there is none left.
+  bool make_descriptor();
+  int descriptor() const { return readable_.get(); }
   // The oldest event, within `timeout_ms` (negative: without limit), else -FI_EAGAIN.
   ssize_t read(uint32_t* event, void* buffer, size_t size_bytes, int timeout_ms, bool peek);
 
@@ -36,6 +41,7 @@ class EventQueue : public fid_eq {
   std::mutex mutex_;
   Condition written_;
   std::deque<Event> events_;
+  FileDescriptor readable_;
 };
 
 }  // namespace verbena::ofi

@@ -1,6 +1,7 @@
 #include "src/ofi/event_queue.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <memory>
 
@@ -53,6 +54,29 @@ TEST(EventQueueTest, AFullOneRefusesAndLosesNothing) {
   EXPECT_EQ(fi_eq_read(queue.get(), &event, small, sizeof(small), 0), -FI_ETOOSMALL);
   fi_eq_entry read{};
   for (int i = 0; i < 2; ++i) EXPECT_GT(fi_eq_read(queue.get(), &event, &read, sizeof(read), 0), 0);
+}
+
+TEST(EventQueueTest, ItsDescriptorIsReadableWhileThereIsAnEvent) {
+  fi_eq_attr attributes{};
+  attributes.wait_obj = FI_WAIT_FD;
+  fid_eq* made = nullptr;
+  ASSERT_EQ(open_event_queue(nullptr, &attributes, &made, nullptr), 0);
+  const Queue queue(made);
+  pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(fi_control(&queue->fid, FI_GETWAIT, &readable.fd), 0);
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+  const fi_eq_entry entry{};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_GT(fi_eq_write(queue.get(), FI_NOTIFY, &entry, sizeof(entry), 0), 0);
+  }
+  uint32_t event = 0;
+  fi_eq_entry read{};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(poll(&readable, 1, 0), 1);
+    EXPECT_GT(fi_eq_read(queue.get(), &event, &read, sizeof(read), 0), 0);
+  }
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+  EXPECT_EQ(fi_control(&open(2)->fid, FI_GETWAIT, &readable.fd), -FI_ENODATA);
 }
 
 TEST(EventQueueTest, AReaderWaitsForAnEvent) {

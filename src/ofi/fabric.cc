@@ -5,6 +5,8 @@
 
 #include <new>
 
+#include "src/ofi/completion_queue.h"
+#include "src/ofi/counter.h"
 #include "src/ofi/domain.h"
 #include "src/ofi/event_queue.h"
 #include "src/ofi/fid.h"
@@ -17,9 +19,34 @@ int close_fabric(fid* handle) {
   return 0;
 }
 
-// Nothing sleeps on an object of the kernel here, so that waiting on one would be an error of the
-// program.
-int try_wait(fid_fabric* /*fabric*/, fid** /*fids*/, int /*count*/) { return -FI_EINVAL; }
+int try_wait_at(fid* handle) {
+  switch (handle->fclass) {
+    case FI_CLASS_CQ: {
+      auto& queue = object_of<CompletionQueue>(handle);
+      const auto ready = [&queue] { return queue.head != queue.tail; };
+      return queue.waiters.prepare(queue.endpoints, ready) ? 0 : -FI_EAGAIN;
+    }
+    case FI_CLASS_CNTR: {
+      // Which count is waited for only the program knows: what has changed since it read one is
+      // news.
+      auto& counter = object_of<Counter>(handle);
+      const auto ready = [&counter] { return counter.completed + counter.failed != counter.shown; };
+      return counter.waiters.prepare(counter.endpoints, ready) ? 0 : -FI_EAGAIN;
+    }
+    case FI_CLASS_EQ:
+      return object_of<EventQueue>(handle).is_empty() ? 0 : -FI_EAGAIN;
+    default:
+      return -FI_EINVAL;
+  }
+}
+
+// Whether a thread may sleep in poll() at the descriptors of all of them.
+int try_wait(fid_fabric* /*fabric*/, fid** fids, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (const int result = try_wait_at(fids[i]); result != 0) return result;
+  }
+  return 0;
+}
 
 fi_ops fabric_object_calls = object_calls(close_fabric);
 

@@ -57,7 +57,8 @@ ssize_t look_for(fid_ep* handle, const Posted& posted) {
       internal::request_of(endpoint, posted, static_cast<PeerNumber>(source));
   if (!peeks) {
     const uint32_t claim = kept_claim(posted.context);
-    if (!discards) return internal::answer(messenger.receive_claimed(claim, request));
+    if (!discards)
+      return internal::answer(endpoint, request.source, messenger.receive_claimed(claim, request));
     messenger.discard_claimed(claim);
     const MessageInfo discarded{.tag = posted.tag};
     show(endpoint, posted, &discarded);

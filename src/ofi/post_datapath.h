@@ -33,15 +33,10 @@ namespace internal {
 inline constexpr uint64_t kDeliveredFlags =
     FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE;
 
-inline ssize_t answer(PostResult result) {
-  switch (result) {
-    case PostResult::kPosted:
-      return 0;
-    case PostResult::kWouldBlock:
-      return -FI_EAGAIN;
-    default:
-      return -kPeerLostError;
-  }
+inline ssize_t answer(Endpoint& endpoint, PeerNumber peer, PostResult result) {
+  if (result == PostResult::kPosted) [[likely]]
+    return 0;
+  return result == PostResult::kWouldBlock ? -FI_EAGAIN : endpoint.refusal(peer);
 }
 
 inline bool wants_entry(const Direction& direction, const Posted& posted) {
@@ -49,10 +44,10 @@ inline bool wants_entry(const Direction& direction, const Posted& posted) {
   return !direction.selective || (flags & FI_COMPLETION) != 0;
 }
 
-inline bool too_long(std::span<const iovec> pieces, size_t most_bytes) {
+inline size_t total_bytes(std::span<const iovec> pieces) {
   size_t bytes = 0;
   for (const iovec& piece : pieces) bytes += piece.iov_len;
-  return bytes > most_bytes;
+  return bytes;
 }
 
 inline ReceiveRequest request_of(Endpoint& endpoint, const Posted& posted, PeerNumber source) {
@@ -83,8 +78,9 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
   const Direction& direction = endpoint.sends;
   const uint64_t flags = posted.own_flags ? posted.flags : direction.flags;
   const bool injected = posted.silent || (flags & FI_INJECT) != 0;
-  if (internal::too_long(posted.pieces, injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
-    return -FI_EMSGSIZE;
+  const size_t bytes = internal::total_bytes(posted.pieces);
+  if (bytes > (injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
+    return endpoint.too_long(bytes, injected);
   SendRequest request{.peer = static_cast<PeerNumber>(peer),
                       .tag = posted.tag,
                       .pieces = posted.pieces,
@@ -101,7 +97,7 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
       request.context = without_entry();
     }
   }
-  return internal::answer(endpoint.messenger->send(request));
+  return internal::answer(endpoint, request.peer, endpoint.messenger->send(request));
 }
 
 [[gnu::always_inline]] inline ssize_t receive(fid_ep* handle, const Posted& posted) {
@@ -118,7 +114,7 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
     request.flags |= kMessageMulti;
     request.least_bytes = endpoint.least_multi_bytes;
   }
-  return internal::answer(endpoint.messenger->receive(request));
+  return internal::answer(endpoint, request.source, endpoint.messenger->receive(request));
 }
 
 // With FI_PEEK, FI_CLAIM or FI_DISCARD.

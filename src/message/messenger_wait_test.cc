@@ -1,0 +1,263 @@
+// Messengers that sleep. A lost wake-up would take an hour or a day here, so that no test gets past
+// one.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
+#include "src/device/sim/cluster_for_test.h"
+#include "src/device/sim/fault_schedule_for_test.h"
+#include "src/message/messengers_for_test.h"
+
+namespace verbena::message {
+namespace {
+
+constexpr int64_t kSleepHourNs = 3'600'000'000'000;
+constexpr int64_t kSleepDayNs = 24 * kSleepHourNs;
+constexpr uint64_t kSleepTag = 1;
+
+// One end of an exchange of numbers: receives number after number from a peer, and sleeps between.
+class Sleeper {
+ public:
+  Sleeper(Messenger& messenger, PeerNumber peer) : messenger_(messenger), peer_(peer) {}
+
+  // The next number; false where the peer is lost.
+  bool receive(uint64_t* number) {
+    const iovec piece{number, sizeof(*number)};
+    if (!post([&] {
+          return messenger_.receive({.source = peer_, .tag = kSleepTag, .pieces = {&piece, 1}});
+        })) {
+      return false;
+    }
+    for (;;) {
+      MessageCompletion done;
+      if (messenger_.poll({&done, 1}) == 1) return done.outcome == MessageOutcome::kOk;
+      messenger_.wait(-1);
+    }
+  }
+  bool send(uint64_t number) {
+    const iovec piece{&number, sizeof(number)};
+    return post([&] {
+      return messenger_.send(
+          {.peer = peer_, .tag = kSleepTag, .pieces = {&piece, 1}, .flags = kMessageSilent});
+    });
+  }
+
+ private:
+  template <typename Post>
+  bool post(Post&& one) {
+    PostResult result = PostResult::kWouldBlock;
+    while ((result = one()) == PostResult::kWouldBlock) {
+      if (messenger_.progress() == 0) messenger_.wait(-1);
+    }
+    return result == PostResult::kPosted;
+  }
+
+  Messenger& messenger_;
+  const PeerNumber peer_;
+};
+
+class MessengerWaitTest : public testing::Test {
+ protected:
+  void make(uint32_t count, int64_t look_ns) {
+    messengers_ = std::make_unique<MessengersForTest>(
+        count, MessengerOptions{.events = true, .look_ns = look_ns});
+  }
+  MessengersForTest& all() { return *messengers_; }
+
+  std::unique_ptr<MessengersForTest> messengers_;
+};
+
+void short_pause(Random& random) {
+  if (random.below(4) != 0) {
+    const uint64_t spins = random.below(3'000);
+    for (uint64_t i = 0; i < spins; ++i) cpu_relax();
+  } else {
+    sleep_ns(random.below(100'000));
+  }
+}
+
+TEST_F(MessengerWaitTest, NoWakeUpIsLostBetweenTwoThreads) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  constexpr uint64_t kNumbers = 3'000;
+  make(2, kSleepHourNs);
+  uint64_t wrong = 0;
+  Thread answering = start_thread("answering", [&] {
+    Random random(seed + 1);
+    Sleeper end(all()[1], all().peer(1, 0));
+    for (uint64_t i = 0; i < kNumbers; ++i) {
+      uint64_t number = 0;
+      if (!end.receive(&number) || number != i) ++wrong;
+      short_pause(random);
+      if (!end.send(number)) ++wrong;
+    }
+  });
+  Random random(seed);
+  Sleeper end(all()[0], all().peer(0, 1));
+  for (uint64_t i = 0; i < kNumbers; ++i) {
+    short_pause(random);
+    uint64_t number = 0;
+    ASSERT_TRUE(end.send(i));
+    ASSERT_TRUE(end.receive(&number));
+    ASSERT_EQ(number, i);
+  }
+  answering.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(all()[0].statistics().sleeps + all()[1].statistics().sleeps, 0u);
+}
+
+TEST_F(MessengerWaitTest, ASleeperIsWokenByAPeerThatConnects) {
+  make(2, kSleepHourNs);
+  Thread sending = start_thread("sending", [&] {
+    sleep_ns(20'000'000);
+    EXPECT_TRUE(Sleeper(all()[1], all().peer(1, 0)).send(7));
+  });
+  uint64_t number = 0;
+  EXPECT_TRUE(Sleeper(all()[0], all().peer(0, 1)).receive(&number));
+  EXPECT_EQ(number, 7u);
+  sending.join();
+}
+
+TEST_F(MessengerWaitTest, ASleeperNoticesThatItsPeerIsLost) {
+  make(2, MessengerOptions().look_ns);
+  Thread leaving = start_thread("leaving", [&] {
+    EXPECT_TRUE(Sleeper(all()[1], all().peer(1, 0)).send(7));
+    sleep_ns(20'000'000);
+    all().close(1);
+  });
+  Sleeper end(all()[0], all().peer(0, 1));
+  uint64_t number = 0;
+  EXPECT_TRUE(end.receive(&number));
+  EXPECT_FALSE(end.receive(&number));
+  leaving.join();
+}
+
+TEST_F(MessengerWaitTest, WhoSleepsNeedsHardlyAnyCpuTime) {
+  constexpr uint64_t kIdleNs = 500'000'000;
+  make(2, MessengerOptions().look_ns);
+  ASSERT_TRUE(all().send(0, 1, kSleepTag, "hello"));
+  ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 1; }));
+  const auto used_ns = [] {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return static_cast<uint64_t>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000'000 +
+           static_cast<uint64_t>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1'000;
+  };
+  const uint64_t before_ns = used_ns();
+  const uint64_t end_ns = now_ns() + kIdleNs;
+  while (now_ns() < end_ns) {
+    EXPECT_EQ(all().poll_all(), 0u);
+    all()[1].wait(static_cast<int64_t>(end_ns - now_ns()));
+  }
+  EXPECT_LT(used_ns() - before_ns, kIdleNs / 5);
+}
+
+TEST_F(MessengerWaitTest, TheDescriptorBecomesReadableOnceAMessageComes) {
+  make(2, kSleepHourNs);
+  ASSERT_TRUE(all().send(0, 1, kSleepTag, "first"));
+  ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 1; }));
+  ASSERT_GE(all()[1].event_descriptor(), 0);
+  pollfd readable{.fd = all()[1].event_descriptor(), .events = POLLIN, .revents = 0};
+  // Until its peer has left the ring, it becomes readable without a message.
+  const uint64_t before = all()[1].statistics().sleeps;
+  ASSERT_TRUE(all().until(
+      [&] { return all()[1].prepare_to_sleep() && all()[1].statistics().sleeps > before; }));
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+  ASSERT_TRUE(all().send(0, 1, kSleepTag, "second"));
+  EXPECT_EQ(poll(&readable, 1, 60'000), 1);
+  EXPECT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 2; }));
+}
+
+TEST_F(MessengerWaitTest, RingsAreGivenAgainOnceNobodySleeps) {
+  make(2, kSleepHourNs);
+  ASSERT_TRUE(all().send(0, 1, kSleepTag, "hello"));
+  const uint64_t before = all()[1].statistics().sleeps;
+  ASSERT_TRUE(all().until(
+      [&] { return all()[1].prepare_to_sleep() && all()[1].statistics().sleeps > before; }));
+  const uint64_t taken = all()[0].statistics().ring_messages;
+  std::string text(8, 'x');
+  const iovec piece{text.data(), text.size()};
+  ASSERT_TRUE(all().until([&] {
+    // Both sides' messages are used up at once.
+    if (all()[1].receive({.tag = kSleepTag, .pieces = {&piece, 1}, .flags = kMessageSilent}) ==
+        PostResult::kPosted) {
+      EXPECT_TRUE(all().send(0, 1, kSleepTag, text, kMessageSilent));
+    }
+    return all()[0].statistics().ring_messages > taken;
+  }));
+}
+
+TEST_F(MessengerWaitTest, WithoutEventsNobodySleeps) {
+  messengers_ = std::make_unique<MessengersForTest>(1);
+  EXPECT_EQ(all()[0].event_descriptor(), -1);
+  EXPECT_FALSE(all()[0].prepare_to_sleep());
+  all()[0].wait(-1);
+}
+
+// In virtual time the order of everything follows from the seed, and each seed is another one.
+TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
+  constexpr uint64_t kSeeds = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 10 : 100;
+  constexpr uint64_t kSimulatedEndNs = 20'000'000'000;
+  constexpr uint64_t kNumbers = 60;
+  const uint64_t first = run_seed();
+  uint64_t sleeps = 0;
+  for (uint64_t seed = first; seed < first + kSeeds; ++seed) {
+    SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+    Random drawn(seed);
+    sim::FaultSchedule delays;
+    delays.delay_ppm = 300'000;
+    delays.delay_most_ns = drawn.below(2) == 0 ? 3'000 : 200'000;
+    sim::Cluster cluster(2, seed);
+    const sim::ScheduledFaults faults(delays, seed, cluster.simulation());
+    const JobSecret secret = JobSecret::random();
+    const uint64_t longest_pause_ns = drawn.below(2) == 0 ? 5'000 : 300'000;
+    MessengerAddress addresses[2];
+    bool finished[2] = {};
+    const auto body = [&](uint32_t me) {
+      const MessengerOptions options{.events = true, .look_ns = kSleepDayNs};
+      auto messenger =
+          test::must(open_messenger(cluster[me].device, cluster[me].domain, secret, options));
+      addresses[me] = messenger->address();
+      while (addresses[1 - me] == MessengerAddress{}) sleep_ns(1'000);
+      Sleeper end(*messenger, test::must(messenger->add_peer(addresses[1 - me])));
+      Random random(seed * 2 + me);
+      for (uint64_t i = 0; i < kNumbers; ++i) {
+        uint64_t number = 0;
+        const bool answers = me == 1;
+        EXPECT_TRUE(!answers || end.receive(&number));
+        sleep_ns(random.below(longest_pause_ns));
+        EXPECT_TRUE(end.send(i));
+        EXPECT_TRUE(answers || end.receive(&number));
+        EXPECT_EQ(number, i);
+      }
+      sleeps += messenger->statistics().sleeps;
+      finished[me] = true;
+      while (!finished[1 - me]) {
+        messenger->progress();
+        sleep_ns(10'000);
+      }
+    };
+    std::vector<Thread> threads;
+    for (uint32_t i = 0; i < 2; ++i) threads.push_back(cluster.start(i, [&, i] { body(i); }));
+    const bool ended =
+        cluster.simulation().run_until([&] { return finished[0] && finished[1]; }, kSimulatedEndNs);
+    EXPECT_TRUE(ended) << "somebody sleeps for ever";
+    if (!ended) {
+      for (uint32_t i = 0; i < 2; ++i) cluster.node(i).crash();
+    }
+    cluster.settle();
+    threads.clear();
+    if (!ended) return;
+  }
+  EXPECT_GT(sleeps, kSeeds);
+}
+
+}  // namespace
+}  // namespace verbena::message
