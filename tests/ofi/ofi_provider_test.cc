@@ -468,6 +468,29 @@ TEST_F(ProviderTest, ACancelledReceiveSaysSo) {
   EXPECT_EQ(fi_cancel(&b_.endpoint->fid, &context), -FI_ENOENT);
 }
 
+// Programs wait for room to send while there are entries that they have not read.
+TEST_F(ProviderTest, ReadingNoEntriesMakesProgress) {
+  char got[8];
+  receive(b_, got, sizeof(got), 11);
+  send(a_, "connect", 11);
+  EXPECT_EQ(next(b_).error.err, 0);
+  for (int i = 0; i < 2; ++i) {
+    receive(b_, got, sizeof(got), 12);
+    must_post([&] { return fi_tinject(b_.endpoint.get(), "self", 5, b_.self, 12); });
+  }
+  EXPECT_EQ(next(b_).error.err, 0);  // the second entry is in the queue, too
+  receive(b_, got, sizeof(got), 13);
+  send(a_, "confirm", 13, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+  ASSERT_TRUE(kept_[1].empty());
+  const uint64_t start_ns = now_ns();
+  while (kept_[0].empty() && now_ns() - start_ns < kLongestWaitNs) {
+    EXPECT_EQ(fi_cq_read(b_.queue.get(), nullptr, 0), -FI_EAGAIN);
+    take(a_);
+  }
+  ASSERT_EQ(kept_[0].size(), 1u);
+  EXPECT_EQ(kept_[0][0].error.err, 0);
+}
+
 TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   char bytes[4096] = {};
   EXPECT_EQ(fi_tsend(a_.endpoint.get(), bytes, 1, nullptr, 77, 0, nullptr), -FI_EINVAL);
