@@ -55,7 +55,7 @@ int close_endpoint(fid* handle) {
       if (direction->queue != nullptr) remove_from(direction->queue->endpoints, &endpoint);
       if (direction->counter != nullptr) remove_from(direction->counter->endpoints, &endpoint);
     }
-    if (endpoint.vector != nullptr) --endpoint.vector->endpoints;
+    if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
   }
   --endpoint.domain.users;
   delete &endpoint;
@@ -95,7 +95,7 @@ int bind_endpoint(fid* handle, fid* other, uint64_t flags) {
     case FI_CLASS_AV:
       if (endpoint.vector != nullptr) return -FI_EINVAL;
       endpoint.vector = &object_of<AddressVector>(other);
-      ++endpoint.vector->endpoints;
+      endpoint.vector->endpoints.push_back(&endpoint);
       return 0;
     case FI_CLASS_CQ:
       return bind_queue(endpoint, object_of<CompletionQueue>(other), flags);
@@ -218,10 +218,15 @@ int64_t Endpoint::add_peer(fi_addr_t number) {
 
 fi_addr_t Endpoint::find_number(PeerNumber peer) {
   if (vector == nullptr) return FI_ADDR_NOTAVAIL;
-  const auto known = vector->numbers.find(messenger->address_of(peer));
-  if (known == vector->numbers.end()) return FI_ADDR_NOTAVAIL;
-  const int64_t same = add_peer(known->second);
-  return same < 0 ? FI_ADDR_NOTAVAIL : known->second;
+  const fi_addr_t number = vector->number_of(messenger->address_of(peer));
+  if (number == FI_ADDR_NOTAVAIL) return number;
+  return add_peer(number) < 0 ? FI_ADDR_NOTAVAIL : number;
+}
+
+void Endpoint::forget(fi_addr_t number) {
+  if (number >= peers_.size()) return;
+  const PeerNumber peer = std::exchange(peers_[number], kAnyPeer);
+  if (peer != kAnyPeer && numbers_[peer] == number) numbers_[peer] = FI_ADDR_NOTAVAIL;
 }
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context) {

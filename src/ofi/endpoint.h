@@ -47,6 +47,9 @@ struct Endpoint : fid_ep {
     return find_number(peer);
   }
 
+  // The vector has removed this number.
+  void forget(fi_addr_t number);
+
   Domain& domain;
   const std::unique_ptr<Messenger> messenger;
   AddressVector* vector = nullptr;

@@ -468,6 +468,30 @@ TEST_F(ProviderTest, ACancelledReceiveSaysSo) {
   EXPECT_EQ(fi_cancel(&b_.endpoint->fid, &context), -FI_ENOENT);
 }
 
+TEST_F(ProviderTest, AnAddressThatWasRemovedAndComesBackHasItsNewNumberAsASource) {
+  const auto source_of_next = [&] {
+    char got[8];
+    receive(b_, got, sizeof(got), 10);
+    send(a_, "hello", 10);
+    return next(b_).source;
+  };
+  EXPECT_EQ(source_of_next(), b_.other);
+  char name[64];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&a_.endpoint->fid, name, &size_bytes), 0);
+  fi_addr_t again[2] = {};
+  for (fi_addr_t& number : again) {
+    ASSERT_EQ(fi_av_insert(b_.vector.get(), name, 1, &number, 0, nullptr), 1);
+  }
+  ASSERT_EQ(fi_av_remove(b_.vector.get(), &b_.other, 1, 0), 0);
+  EXPECT_EQ(source_of_next(), again[0]);
+  ASSERT_EQ(fi_av_remove(b_.vector.get(), &again[0], 1, 0), 0);
+  EXPECT_EQ(source_of_next(), again[1]);
+  EXPECT_EQ(fi_tinject(b_.endpoint.get(), name, 1, again[0], 10), -FI_EINVAL);
+  ASSERT_EQ(fi_av_remove(b_.vector.get(), &again[1], 1, 0), 0);
+  EXPECT_EQ(source_of_next(), FI_ADDR_NOTAVAIL);
+}
+
 // Programs wait for room to send while there are entries that they have not read.
 TEST_F(ProviderTest, ReadingNoEntriesMakesProgress) {
   char got[8];
