@@ -20,6 +20,12 @@ namespace verbena::ofi {
 namespace {
 
 constexpr uint32_t kMostPeers = 16384;
+// MPIs wait inside of a send or receive for which there is no room, so that programs that post
+// many before they wait for any would never end. Tables are zeroed memory of the system: what is
+// not used is not there.
+constexpr uint32_t kMostOperations = 1u << 18;
+constexpr uint32_t kMostUnexpected = 1u << 18;
+constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
 // alone.
@@ -237,6 +243,10 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   MessengerOptions options;
   options.host = host_of(of.device);
   options.max_peers = kMostPeers;
+  options.max_operations = kMostOperations;
+  options.max_completions = 2 * kMostOperations;
+  options.max_unexpected = kMostUnexpected;
+  options.unexpected_bytes = kUnexpectedBytes;
   Result<std::unique_ptr<Messenger>> messenger =
       open_messenger(of.device, of.protection_domain, of.secret, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());

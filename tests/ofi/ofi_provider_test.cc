@@ -441,6 +441,24 @@ TEST_F(ProviderTest, BuffersOfSeveralMessagesTakeAnyMixOfSizes) {
   EXPECT_EQ(confirmed, kMessages);
 }
 
+// As of a program that posts all of its sends before its first receive: MPICH would wait inside of
+// a send for which there is no room.
+TEST_F(ProviderTest, ManyMessagesThatNobodyReceivesYetLeaveRoomForMore) {
+  constexpr uint64_t kMessages = 20'000;
+  const std::string text(1000, 'm');
+  for (uint64_t i = 0; i < kMessages && !HasFatalFailure(); ++i) {
+    send(a_, text, i, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+  }
+  EXPECT_TRUE(kept_[0].empty());
+  std::string got(text.size(), '-');
+  for (uint64_t i = kMessages; i > 0 && !HasFatalFailure(); --i) {
+    receive(b_, got.data(), got.size(), i - 1);
+    ASSERT_EQ(next(b_).entry.tag, i - 1);
+    ASSERT_EQ(next(a_).error.err, 0);
+  }
+  EXPECT_EQ(got, text);
+}
+
 TEST_F(ProviderTest, AReceiveBoundToASourceTakesNoOthersMessage) {
   char got[2][8] = {};
   int contexts[2];
