@@ -7,6 +7,8 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -229,6 +231,53 @@ TEST_F(ProviderTest, MessagesOfEverySizeArrive) {
     EXPECT_EQ(sent.entry.flags, FI_TAGGED | FI_SEND);
   }
   EXPECT_TRUE(nothing_more());
+}
+
+// Memory of any size that is the same few bytes again and again.
+class RepeatedMemory {
+ public:
+  static constexpr size_t kPeriodBytes = 3 << 22;  // no divisor of a power of two
+
+  explicit RepeatedMemory(size_t size_bytes) : size_bytes_(size_bytes) {
+    const int file = memfd_create("repeated", MFD_CLOEXEC);
+    EXPECT_EQ(ftruncate(file, kPeriodBytes), 0);
+    void* const place =
+        mmap(nullptr, size_bytes + kPeriodBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(place, MAP_FAILED);
+    data_ = static_cast<char*>(place);
+    for (size_t at = 0; at < size_bytes; at += kPeriodBytes) {
+      EXPECT_EQ(
+          mmap(data_ + at, kPeriodBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0),
+          data_ + at);
+    }
+    close(file);
+  }
+  ~RepeatedMemory() { munmap(data_, size_bytes_ + kPeriodBytes); }
+  RepeatedMemory(const RepeatedMemory&) = delete;
+  RepeatedMemory& operator=(const RepeatedMemory&) = delete;
+
+  char* data() const { return data_; }
+
+ private:
+  size_t size_bytes_;
+  char* data_ = nullptr;
+};
+
+TEST_F(ProviderTest, AMessageOfMoreThanOneReadArrives) {
+  constexpr size_t kBytes = (size_t{1} << 30) + 5'000'000;
+  const RepeatedMemory from(kBytes);
+  const RepeatedMemory into(kBytes);
+  const std::string text = text_of(RepeatedMemory::kPeriodBytes, 12);
+  memcpy(from.data(), text.data(), text.size());
+  receive(b_, into.data(), kBytes, 14);
+  must_post([&] {
+    return fi_tsend(a_.endpoint.get(), from.data(), kBytes, nullptr, a_.other, 14, nullptr);
+  });
+  const Done received = next(b_);
+  EXPECT_EQ(received.error.err, 0);
+  EXPECT_EQ(received.entry.len, kBytes);
+  EXPECT_EQ(memcmp(into.data(), text.data(), text.size()), 0);
+  EXPECT_EQ(fi_cntr_wait(a_.sends.get(), 1, 60'000), 0);
 }
 
 TEST_F(ProviderTest, AnEndpointSendsToItself) {
