@@ -58,7 +58,22 @@ void Endpoint::put(const MessageCompletion& done) {
   direction.queue->push(entry);
 }
 
+void Endpoint::post_deferred() {
+  const size_t room = sends.queue == nullptr ? kAtOnce : sends.queue->room();
+  deferred.post(*messenger, room, [this](const SendRequest& request) {
+    MessageCompletion done;
+    done.context = request.context;
+    done.outcome = MessageOutcome::kPeerLost;
+    done.flags = request.flags & kMessageUntagged;
+    done.peer = request.peer;
+    done.tag = request.tag;
+    put(done);
+  });
+}
+
 void Endpoint::take_completions() {
+  if (!deferred.empty()) [[unlikely]]
+    post_deferred();
   MessageCompletion done[kAtOnce];
   size_t room = kAtOnce;
   for (const CompletionQueue* queue : {sends.queue, receives.queue}) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "src/base/log.h"
+#include "src/base/runtime.h"
 #include "src/ofi/info.h"
 
 namespace verbena::ofi {
@@ -25,6 +26,8 @@ constexpr uint32_t kMostPeers = 16384;
 // not used is not there.
 constexpr uint32_t kMostOperations = 1u << 18;
 constexpr uint32_t kMostUnexpected = 1u << 18;
+// How long the peers of an endpoint that is closed have time to take what it has sent.
+constexpr uint64_t kClosePatienceNs = 30'000'000'000;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
@@ -55,6 +58,12 @@ void remove_from(std::vector<Endpoint*>& list, const Endpoint* endpoint) {
 
 int close_endpoint(fid* handle) {
   auto& endpoint = object_of<Endpoint>(handle);
+  if (!endpoint.drain(kClosePatienceNs)) {
+    log_warning(
+        "fi_close: messages are lost that a peer did not take within {} s; end the processes of a "
+        "job together",
+        kClosePatienceNs / 1'000'000'000);
+  }
   {
     const std::lock_guard guard(endpoint.domain.lock);
     for (Direction* direction : {&endpoint.sends, &endpoint.receives}) {
@@ -227,6 +236,21 @@ fi_addr_t Endpoint::find_number(PeerNumber peer) {
   const fi_addr_t number = vector->number_of(messenger->address_of(peer));
   if (number == FI_ADDR_NOTAVAIL) return number;
   return add_peer(number) < 0 ? FI_ADDR_NOTAVAIL : number;
+}
+
+bool Endpoint::drain(uint64_t patience_ns) {
+  const uint64_t deadline_ns = now_ns() + patience_ns;
+  Waiter waiter;
+  while (true) {
+    {
+      const std::lock_guard guard(domain.lock);
+      if (deferred.empty()) return true;
+      messenger->progress();
+      deferred.post(*messenger, kQueueOperations, [](const SendRequest&) {});
+    }
+    if (now_ns() >= deadline_ns) return false;
+    waiter.idle();
+  }
 }
 
 void Endpoint::forget(fi_addr_t number) {

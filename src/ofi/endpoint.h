@@ -12,6 +12,7 @@
 #include "src/ofi/address_vector.h"
 #include "src/ofi/completion_queue.h"
 #include "src/ofi/counter.h"
+#include "src/ofi/deferred_sends.h"
 #include "src/ofi/domain.h"
 #include "verbena/message.h"
 
@@ -47,6 +48,10 @@ struct Endpoint : fid_ep {
     return find_number(peer);
   }
 
+  // Posts sends that had to wait; errors go to their queue, as far as there is room.
+  void post_deferred();
+  // Waits until all sends have been posted, within `patience_ns`. False: some never were.
+  bool drain(uint64_t patience_ns);
   // The vector has removed this number.
   void forget(fi_addr_t number);
 
@@ -57,6 +62,7 @@ struct Endpoint : fid_ep {
   Direction receives;
   const bool directed;  // a receive's source counts (FI_DIRECTED_RECV)
   bool enabled = false;
+  DeferredSends deferred{kQueueOperations};
   size_t least_multi_bytes = 64;  // FI_OPT_MIN_MULTI_RECV
   std::string lost_peer;          // why the last one was lost
 

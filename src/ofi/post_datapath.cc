@@ -105,7 +105,13 @@ ssize_t send(fid_ep* handle, const Posted& posted) {
       request.context = without_entry();
     }
   }
-  return answer(endpoint.messenger->send(request));
+  // What had to wait goes first.
+  if (endpoint.deferred.empty() || !endpoint.deferred.has(request.peer)) [[likely]] {
+    const PostResult result = endpoint.messenger->send(request);
+    if (result != PostResult::kWouldBlock) [[likely]]
+      return answer(result);
+  }
+  return endpoint.deferred.add(request, injected) ? 0 : -FI_EAGAIN;
 }
 
 ssize_t receive(fid_ep* handle, const Posted& posted) {

@@ -10,8 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -168,7 +170,9 @@ class ProviderTest : public testing::Test {
 
   void send(End& from, const std::string& text, uint64_t tag, uint64_t flags = 0,
             void* context = nullptr, uint64_t data = 0) {
-    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    // It stays as it is until the send completes.
+    std::string& kept = texts_.emplace_back(text);
+    const iovec piece{kept.data(), kept.size()};
     const fi_msg_tagged message{.msg_iov = &piece,
                                 .desc = nullptr,
                                 .iov_count = 1,
@@ -201,6 +205,7 @@ class ProviderTest : public testing::Test {
   End a_;
   End b_;
   std::vector<Done> kept_[2];
+  std::deque<std::string> texts_;
 };
 
 std::string text_of(size_t size_bytes, uint64_t seed) {
@@ -506,6 +511,83 @@ TEST_F(ProviderTest, ManyMessagesThatNobodyReceivesYetLeaveRoomForMore) {
     ASSERT_EQ(next(a_).error.err, 0);
   }
   EXPECT_EQ(got, text);
+}
+
+// The first of them before there is a connection, and none with the help of the receiver.
+TEST_F(ProviderTest, AsManySendsAsItPromisesWaitForTheirReceiver) {
+  const uint64_t promised = info_->tx_attr->size;
+  std::vector<uint64_t> values(3 * promised);
+  uint64_t posted = 0;
+  ssize_t result = 0;
+  for (; posted < values.size(); ++posted) {
+    values[posted] = posted;
+    if (posted % 2 == 0) {
+      uint64_t copied = posted;
+      result = fi_tinject(a_.endpoint.get(), &copied, sizeof(copied), a_.other, 15);
+      copied = ~uint64_t{0};
+    } else {
+      result = fi_tsend(a_.endpoint.get(), &values[posted], sizeof(values[posted]), nullptr,
+                        a_.other, 15, nullptr);
+    }
+    if (result != 0) break;
+  }
+  EXPECT_EQ(result, -FI_EAGAIN);
+  EXPECT_GE(posted, promised);
+  for (uint64_t i = 0; i < posted && !HasFatalFailure(); ++i) {
+    uint64_t got = 0;
+    receive(b_, &got, sizeof(got), 15);
+    ASSERT_EQ(next(b_).error.err, 0);
+    ASSERT_EQ(got, i);
+  }
+  EXPECT_EQ(fi_cntr_wait(a_.sends.get(), posted, 60'000), 0);
+}
+
+TEST_F(ProviderTest, SendsThatWaitFailWithTheirPeer) {
+  char name[32];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&b_.endpoint->fid, name, &size_bytes), 0);
+  name[31] = static_cast<char>(~name[31]);  // another process had this port before
+  fi_addr_t nobody = 0;
+  ASSERT_EQ(fi_av_insert(a_.vector.get(), name, 1, &nobody, 0, nullptr), 1);
+  int contexts[3];
+  for (int& context : contexts) {
+    const fi_msg_tagged message{nullptr, nullptr, 0, nobody, 0, 0, &context, 0};
+    ASSERT_EQ(fi_tsendmsg(a_.endpoint.get(), &message, FI_COMPLETION), 0);
+  }
+  for (int& context : contexts) {
+    const Done failed = next(a_);
+    EXPECT_EQ(failed.error.err, FI_ECONNABORTED);
+    EXPECT_EQ(failed.error.op_context, &context);
+    EXPECT_EQ(failed.error.flags, FI_TAGGED | FI_SEND);
+  }
+  EXPECT_EQ(fi_tinject(a_.endpoint.get(), name, 1, nobody, 0), -FI_ECONNABORTED);
+  EXPECT_EQ(fi_cntr_readerr(a_.sends.get()), 3u);
+}
+
+TEST_F(ProviderTest, AnEndpointThatIsClosedSendsWhatWaits) {
+  constexpr uint64_t kMessages = 500;
+  for (uint64_t i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(fi_tinject(a_.endpoint.get(), &i, sizeof(i), a_.other, 16), 0);
+  }
+  std::atomic<bool> closed{false};
+  Thread closer = start_thread("closer", [&] {
+    a_.endpoint.reset();
+    closed = true;
+  });
+  const uint64_t start_ns = now_ns();
+  for (uint64_t i = 0; i < kMessages && !HasFatalFailure(); ++i) {
+    uint64_t got = 0;
+    const iovec piece{&got, sizeof(got)};
+    const fi_msg_tagged message{&piece, nullptr, 1, FI_ADDR_UNSPEC, 16, 0, nullptr, 0};
+    EXPECT_EQ(fi_trecvmsg(b_.endpoint.get(), &message, FI_COMPLETION), 0);
+    while (kept_[1].empty() && now_ns() - start_ns < kLongestWaitNs) take(b_);
+    ASSERT_EQ(kept_[1].size(), 1u);
+    EXPECT_EQ(kept_[1][0].error.err, 0);
+    EXPECT_EQ(got, i);
+    kept_[1].clear();
+  }
+  while (!closed && now_ns() - start_ns < kLongestWaitNs) take(b_);
+  closer.join();
 }
 
 TEST_F(ProviderTest, AReceiveBoundToASourceTakesNoOthersMessage) {
