@@ -69,6 +69,8 @@ ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr
 ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources) {
   static thread_local Waiter waiter;
   const ssize_t got = read_entries(queue_of(handle), buffer, count, sources);
+  // Who reads no entries is about to do something else.
+  if (count == 0) return got;
   if (got == -FI_EAGAIN) {
     waiter.idle();
   } else {
