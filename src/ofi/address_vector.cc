@@ -9,6 +9,8 @@
 #include <new>
 #include <string>
 
+#include "src/ofi/endpoint.h"
+
 namespace verbena::ofi {
 namespace {
 
@@ -22,7 +24,7 @@ int close_vector(fid* handle) {
   auto& vector = object_of<AddressVector>(handle);
   {
     const std::lock_guard guard(vector.domain.lock);
-    if (vector.endpoints != 0) return -FI_EBUSY;
+    if (!vector.endpoints.empty()) return -FI_EBUSY;
   }
   --vector.domain.users;
   delete &vector;
@@ -50,7 +52,7 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
       if ((flags & FI_SYNC_ERR) != 0) static_cast<int*>(context)[i] = possible ? 0 : FI_EINVAL;
       if (numbers != nullptr) numbers[i] = possible ? vector.addresses.size() : FI_ADDR_NOTAVAIL;
       if (!possible) continue;
-      vector.numbers.try_emplace(address, vector.addresses.size());
+      vector.numbers.emplace(address, vector.addresses.size());
       vector.addresses.push_back(address);
       ++inserted;
     }
@@ -72,9 +74,9 @@ int remove(fid_av* handle, fi_addr_t* numbers, size_t count, uint64_t /*flags*/)
     return -FI_EINVAL;
   for (size_t i = 0; i < count; ++i) {
     MessengerAddress& address = vector.addresses[numbers[i]];
-    const auto known = vector.numbers.find(address);
-    if (known != vector.numbers.end() && known->second == numbers[i]) vector.numbers.erase(known);
+    vector.numbers.erase({address, numbers[i]});
     address = {};
+    for (Endpoint* endpoint : vector.endpoints) endpoint->forget(numbers[i]);
   }
   return 0;
 }
@@ -121,6 +123,11 @@ AddressVector::AddressVector(Domain& of, bool shows_events, void* context)
     : fid_av{}, domain(of), asynchronous(shows_events) {
   fid = {.fclass = FI_CLASS_AV, .context = context, .ops = &vector_object_calls};
   ops = &vector_calls;
+}
+
+fi_addr_t AddressVector::number_of(const MessengerAddress& address) const {
+  const auto found = numbers.lower_bound({address, 0});
+  return found == numbers.end() || found->first != address ? FI_ADDR_NOTAVAIL : found->second;
 }
 
 int open_address_vector(fid_domain* domain, fi_av_attr* attributes, fid_av** vector,

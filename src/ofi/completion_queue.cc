@@ -76,8 +76,9 @@ Waiter& thread_waiter() {
 
 ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
   const std::lock_guard guard(queue.domain.lock);
-  if (queue.head == queue.tail) {
-    if (queue.endpoints.size() == 1) [[likely]] {
+  // Who reads no entries wants progress alone.
+  if (queue.head == queue.tail || count == 0) {
+    if (queue.endpoints.size() == 1 && count > 0) [[likely]] {
       const size_t read =
           queue.endpoints[0]->hand_over(queue, static_cast<std::byte*>(buffer), count, sources);
       if (read > 0) return static_cast<ssize_t>(read);
@@ -92,6 +93,8 @@ ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr
 // others run.
 ssize_t read_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources) {
   const ssize_t got = read_entries(queue_of(handle), buffer, count, sources);
+  // Who reads no entries is about to do something else.
+  if (count == 0) return got;
   if (got == -FI_EAGAIN) {
     if (empty_reads < kBusyReads) {
       ++empty_reads;

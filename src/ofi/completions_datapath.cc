@@ -72,6 +72,10 @@ void Endpoint::put(const MessageCompletion& done) {
 
 size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t count,
                            fi_addr_t* sources) {
+  if (!deferred.empty()) [[unlikely]]
+    post_deferred();
+  if (!deferred.empty()) [[unlikely]]
+    post_deferred();
   const std::span<const MessageCompletion> found = messenger->poll_in_place();
   if (found.empty()) return 0;
   size_t written = 0;
@@ -107,7 +111,22 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
   return written;
 }
 
+void Endpoint::post_deferred() {
+  const size_t room = sends.queue == nullptr ? kAtOnce : sends.queue->room();
+  deferred.post(*messenger, room, [this](const SendRequest& request) {
+    MessageCompletion done;
+    done.context = request.context;
+    done.outcome = MessageOutcome::kPeerLost;
+    done.flags = request.flags & kMessageUntagged;
+    done.peer = request.peer;
+    done.tag = request.tag;
+    put(done);
+  });
+}
+
 void Endpoint::take_completions() {
+  if (!deferred.empty()) [[unlikely]]
+    post_deferred();
   MessageCompletion done[kAtOnce];
   size_t room = kAtOnce;
   for (const CompletionQueue* queue : {sends.queue, receives.queue}) {

@@ -14,12 +14,21 @@
 #include <utility>
 
 #include "src/base/log.h"
+#include "src/base/runtime.h"
 #include "src/ofi/info.h"
 
 namespace verbena::ofi {
 namespace {
 
 constexpr uint32_t kMostPeers = 16384;
+// MPIs wait inside of a send or receive for which there is no room, so that programs that post
+// many before they wait for any would never end. Tables are zeroed memory of the system: what is
+// not used is not there.
+constexpr uint32_t kMostOperations = 1u << 18;
+constexpr uint32_t kMostUnexpected = 1u << 18;
+// How long the peers of an endpoint that is closed have time to take what it has sent.
+constexpr uint64_t kClosePatienceNs = 30'000'000'000;
+constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
 // alone.
@@ -49,13 +58,19 @@ void remove_from(std::vector<Endpoint*>& list, const Endpoint* endpoint) {
 
 int close_endpoint(fid* handle) {
   auto& endpoint = object_of<Endpoint>(handle);
+  if (!endpoint.drain(kClosePatienceNs)) {
+    log_warning(
+        "fi_close: messages are lost that a peer did not take within {} s; end the processes of a "
+        "job together",
+        kClosePatienceNs / 1'000'000'000);
+  }
   {
     const std::lock_guard guard(endpoint.domain.lock);
     for (Direction* direction : {&endpoint.sends, &endpoint.receives}) {
       if (direction->queue != nullptr) remove_from(direction->queue->endpoints, &endpoint);
       if (direction->counter != nullptr) remove_from(direction->counter->endpoints, &endpoint);
     }
-    if (endpoint.vector != nullptr) --endpoint.vector->endpoints;
+    if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
   }
   --endpoint.domain.users;
   delete &endpoint;
@@ -102,7 +117,7 @@ int bind_endpoint(fid* handle, fid* other, uint64_t flags) {
     case FI_CLASS_AV:
       if (endpoint.vector != nullptr) return -FI_EINVAL;
       endpoint.vector = &object_of<AddressVector>(other);
-      ++endpoint.vector->endpoints;
+      endpoint.vector->endpoints.push_back(&endpoint);
       return 0;
     case FI_CLASS_CQ:
       return bind_queue(endpoint, object_of<CompletionQueue>(other), flags);
@@ -256,10 +271,30 @@ int64_t Endpoint::add_peer(fi_addr_t number) {
 
 fi_addr_t Endpoint::find_number(PeerNumber peer) {
   if (vector == nullptr) return FI_ADDR_NOTAVAIL;
-  const auto known = vector->numbers.find(messenger->address_of(peer));
-  if (known == vector->numbers.end()) return FI_ADDR_NOTAVAIL;
-  const int64_t same = add_peer(known->second);
-  return same < 0 ? FI_ADDR_NOTAVAIL : known->second;
+  const fi_addr_t number = vector->number_of(messenger->address_of(peer));
+  if (number == FI_ADDR_NOTAVAIL) return number;
+  return add_peer(number) < 0 ? FI_ADDR_NOTAVAIL : number;
+}
+
+bool Endpoint::drain(uint64_t patience_ns) {
+  const uint64_t deadline_ns = now_ns() + patience_ns;
+  Waiter waiter;
+  while (true) {
+    {
+      const std::lock_guard guard(domain.lock);
+      if (deferred.empty()) return true;
+      messenger->progress();
+      deferred.post(*messenger, kQueueOperations, [](const SendRequest&) {});
+    }
+    if (now_ns() >= deadline_ns) return false;
+    waiter.idle();
+  }
+}
+
+void Endpoint::forget(fi_addr_t number) {
+  if (number >= peers_.size()) return;
+  const PeerNumber peer = std::exchange(peers_[number], kAnyPeer);
+  if (peer != kAnyPeer && numbers_[peer] == number) numbers_[peer] = FI_ADDR_NOTAVAIL;
 }
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context) {
@@ -271,6 +306,10 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.host = host_of(of.device);
   options.max_peers = kMostPeers;
   options.events = of.sleeping_queues.load() > 0 || of.polled_queues.load() == 0;
+  options.max_operations = kMostOperations;
+  options.max_completions = 2 * kMostOperations;
+  options.max_unexpected = kMostUnexpected;
+  options.unexpected_bytes = kUnexpectedBytes;
   Result<std::unique_ptr<Messenger>> messenger =
       open_messenger(of.device, of.protection_domain, of.secret, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());

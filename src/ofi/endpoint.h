@@ -12,6 +12,7 @@
 #include "src/ofi/address_vector.h"
 #include "src/ofi/completion_queue.h"
 #include "src/ofi/counter.h"
+#include "src/ofi/deferred_sends.h"
 #include "src/ofi/domain.h"
 #include "verbena/message.h"
 
@@ -55,6 +56,13 @@ struct Endpoint : fid_ep {
     return find_number(peer);
   }
 
+  // Posts sends that had to wait; errors go to their queue, as far as there is room.
+  void post_deferred();
+  // Waits until all sends have been posted, within `patience_ns`. False: some never were.
+  bool drain(uint64_t patience_ns);
+  // The vector has removed this number.
+  void forget(fi_addr_t number);
+
   Domain& domain;
   const std::unique_ptr<Messenger> messenger;
   AddressVector* vector = nullptr;
@@ -62,6 +70,7 @@ struct Endpoint : fid_ep {
   Direction receives;
   const bool directed;  // a receive's source counts (FI_DIRECTED_RECV)
   bool enabled = false;
+  DeferredSends deferred{kQueueOperations};
   size_t least_multi_bytes = 64;  // FI_OPT_MIN_MULTI_RECV
   std::string failure;            // why the last operation failed, for fi_cq_strerror
 

@@ -169,8 +169,6 @@ int get_info(uint32_t /*version*/, const char* /*node*/, const char* /*service*/
   return -FI_ENOMEM;
 }
 
-bool needs_lock(fi_threading threading) {
-  return threading != FI_THREAD_DOMAIN && threading != FI_THREAD_COMPLETION;
-}
+bool needs_lock(fi_threading threading) { return threading != FI_THREAD_DOMAIN; }
 
 }  // namespace verbena::ofi

@@ -19,7 +19,7 @@ inline constexpr uint64_t kCapabilities = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV
 inline constexpr size_t kPieces = 4;
 inline constexpr size_t kInjectBytes = 1024;
 inline constexpr size_t kQueueOperations = 4096;
-inline constexpr size_t kMaxMessageBytes = size_t{1} << 30;
+inline constexpr size_t kMaxMessageBytes = size_t{1} << 40;
 inline constexpr size_t kDataBytes = 8;
 
 // The device of this process: VERBENA_DEVICE, or soft0.

@@ -29,6 +29,14 @@ struct Hints {
   }
 };
 
+TEST(InfoTest, ALockIsLeftOutWhereOneThreadAtATimeUsesADomainAlone) {
+  for (const fi_threading threading : {FI_THREAD_UNSPEC, FI_THREAD_SAFE, FI_THREAD_FID,
+                                       FI_THREAD_ENDPOINT, FI_THREAD_COMPLETION}) {
+    EXPECT_TRUE(needs_lock(threading)) << "model " << threading;
+  }
+  EXPECT_FALSE(needs_lock(FI_THREAD_DOMAIN));
+}
+
 TEST(InfoTest, WithoutHintsItTellsWhatThereIs) {
   fi_info* found = nullptr;
   ASSERT_EQ(get_info(FI_VERSION(2, 5), nullptr, nullptr, 0, nullptr, &found), 0);

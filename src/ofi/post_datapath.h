@@ -97,7 +97,13 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
       request.context = without_entry();
     }
   }
-  return internal::answer(endpoint, request.peer, endpoint.messenger->send(request));
+  // What had to wait goes first.
+  if (endpoint.deferred.empty() || !endpoint.deferred.has(request.peer)) [[likely]] {
+    const PostResult result = endpoint.messenger->send(request);
+    if (result != PostResult::kWouldBlock) [[likely]]
+      return internal::answer(endpoint, request.peer, result);
+  }
+  return endpoint.deferred.add(request, injected) ? 0 : -FI_EAGAIN;
 }
 
 [[gnu::always_inline]] inline ssize_t receive(fid_ep* handle, const Posted& posted) {

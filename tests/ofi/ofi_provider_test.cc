@@ -7,9 +7,13 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -166,7 +170,9 @@ class ProviderTest : public testing::Test {
 
   void send(End& from, const std::string& text, uint64_t tag, uint64_t flags = 0,
             void* context = nullptr, uint64_t data = 0) {
-    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    // It stays as it is until the send completes.
+    std::string& kept = texts_.emplace_back(text);
+    const iovec piece{kept.data(), kept.size()};
     const fi_msg_tagged message{.msg_iov = &piece,
                                 .desc = nullptr,
                                 .iov_count = 1,
@@ -199,6 +205,7 @@ class ProviderTest : public testing::Test {
   End a_;
   End b_;
   std::vector<Done> kept_[2];
+  std::deque<std::string> texts_;
 };
 
 std::string text_of(size_t size_bytes, uint64_t seed) {
@@ -229,6 +236,53 @@ TEST_F(ProviderTest, MessagesOfEverySizeArrive) {
     EXPECT_EQ(sent.entry.flags, FI_TAGGED | FI_SEND);
   }
   EXPECT_TRUE(nothing_more());
+}
+
+// Memory of any size that is the same few bytes again and again.
+class RepeatedMemory {
+ public:
+  static constexpr size_t kPeriodBytes = 3 << 22;  // no divisor of a power of two
+
+  explicit RepeatedMemory(size_t size_bytes) : size_bytes_(size_bytes) {
+    const int file = memfd_create("repeated", MFD_CLOEXEC);
+    EXPECT_EQ(ftruncate(file, kPeriodBytes), 0);
+    void* const place =
+        mmap(nullptr, size_bytes + kPeriodBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(place, MAP_FAILED);
+    data_ = static_cast<char*>(place);
+    for (size_t at = 0; at < size_bytes; at += kPeriodBytes) {
+      EXPECT_EQ(
+          mmap(data_ + at, kPeriodBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0),
+          data_ + at);
+    }
+    close(file);
+  }
+  ~RepeatedMemory() { munmap(data_, size_bytes_ + kPeriodBytes); }
+  RepeatedMemory(const RepeatedMemory&) = delete;
+  RepeatedMemory& operator=(const RepeatedMemory&) = delete;
+
+  char* data() const { return data_; }
+
+ private:
+  size_t size_bytes_;
+  char* data_ = nullptr;
+};
+
+TEST_F(ProviderTest, AMessageOfMoreThanOneReadArrives) {
+  constexpr size_t kBytes = (size_t{1} << 30) + 5'000'000;
+  const RepeatedMemory from(kBytes);
+  const RepeatedMemory into(kBytes);
+  const std::string text = text_of(RepeatedMemory::kPeriodBytes, 12);
+  memcpy(from.data(), text.data(), text.size());
+  receive(b_, into.data(), kBytes, 14);
+  must_post([&] {
+    return fi_tsend(a_.endpoint.get(), from.data(), kBytes, nullptr, a_.other, 14, nullptr);
+  });
+  const Done received = next(b_);
+  EXPECT_EQ(received.error.err, 0);
+  EXPECT_EQ(received.entry.len, kBytes);
+  EXPECT_EQ(memcmp(into.data(), text.data(), text.size()), 0);
+  EXPECT_EQ(fi_cntr_wait(a_.sends.get(), 1, 60'000), 0);
 }
 
 TEST_F(ProviderTest, AnEndpointSendsToItself) {
@@ -441,6 +495,101 @@ TEST_F(ProviderTest, BuffersOfSeveralMessagesTakeAnyMixOfSizes) {
   EXPECT_EQ(confirmed, kMessages);
 }
 
+// As of a program that posts all of its sends before its first receive: MPICH would wait inside of
+// a send for which there is no room.
+TEST_F(ProviderTest, ManyMessagesThatNobodyReceivesYetLeaveRoomForMore) {
+  constexpr uint64_t kMessages = 20'000;
+  const std::string text(1000, 'm');
+  for (uint64_t i = 0; i < kMessages && !HasFatalFailure(); ++i) {
+    send(a_, text, i, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+  }
+  EXPECT_TRUE(kept_[0].empty());
+  std::string got(text.size(), '-');
+  for (uint64_t i = kMessages; i > 0 && !HasFatalFailure(); --i) {
+    receive(b_, got.data(), got.size(), i - 1);
+    ASSERT_EQ(next(b_).entry.tag, i - 1);
+    ASSERT_EQ(next(a_).error.err, 0);
+  }
+  EXPECT_EQ(got, text);
+}
+
+// The first of them before there is a connection, and none with the help of the receiver.
+TEST_F(ProviderTest, AsManySendsAsItPromisesWaitForTheirReceiver) {
+  const uint64_t promised = info_->tx_attr->size;
+  std::vector<uint64_t> values(3 * promised);
+  uint64_t posted = 0;
+  ssize_t result = 0;
+  for (; posted < values.size(); ++posted) {
+    values[posted] = posted;
+    if (posted % 2 == 0) {
+      uint64_t copied = posted;
+      result = fi_tinject(a_.endpoint.get(), &copied, sizeof(copied), a_.other, 15);
+      copied = ~uint64_t{0};
+    } else {
+      result = fi_tsend(a_.endpoint.get(), &values[posted], sizeof(values[posted]), nullptr,
+                        a_.other, 15, nullptr);
+    }
+    if (result != 0) break;
+  }
+  EXPECT_EQ(result, -FI_EAGAIN);
+  EXPECT_GE(posted, promised);
+  for (uint64_t i = 0; i < posted && !HasFatalFailure(); ++i) {
+    uint64_t got = 0;
+    receive(b_, &got, sizeof(got), 15);
+    ASSERT_EQ(next(b_).error.err, 0);
+    ASSERT_EQ(got, i);
+  }
+  EXPECT_EQ(fi_cntr_wait(a_.sends.get(), posted, 60'000), 0);
+}
+
+TEST_F(ProviderTest, SendsThatWaitFailWithTheirPeer) {
+  char name[32];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&b_.endpoint->fid, name, &size_bytes), 0);
+  name[31] = static_cast<char>(~name[31]);  // another process had this port before
+  fi_addr_t nobody = 0;
+  ASSERT_EQ(fi_av_insert(a_.vector.get(), name, 1, &nobody, 0, nullptr), 1);
+  int contexts[3];
+  for (int& context : contexts) {
+    const fi_msg_tagged message{nullptr, nullptr, 0, nobody, 0, 0, &context, 0};
+    ASSERT_EQ(fi_tsendmsg(a_.endpoint.get(), &message, FI_COMPLETION), 0);
+  }
+  for (int& context : contexts) {
+    const Done failed = next(a_);
+    EXPECT_EQ(failed.error.err, FI_ECONNABORTED);
+    EXPECT_EQ(failed.error.op_context, &context);
+    EXPECT_EQ(failed.error.flags, FI_TAGGED | FI_SEND);
+  }
+  EXPECT_EQ(fi_tinject(a_.endpoint.get(), name, 1, nobody, 0), -FI_ECONNABORTED);
+  EXPECT_EQ(fi_cntr_readerr(a_.sends.get()), 3u);
+}
+
+TEST_F(ProviderTest, AnEndpointThatIsClosedSendsWhatWaits) {
+  constexpr uint64_t kMessages = 500;
+  for (uint64_t i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(fi_tinject(a_.endpoint.get(), &i, sizeof(i), a_.other, 16), 0);
+  }
+  std::atomic<bool> closed{false};
+  Thread closer = start_thread("closer", [&] {
+    a_.endpoint.reset();
+    closed = true;
+  });
+  const uint64_t start_ns = now_ns();
+  for (uint64_t i = 0; i < kMessages && !HasFatalFailure(); ++i) {
+    uint64_t got = 0;
+    const iovec piece{&got, sizeof(got)};
+    const fi_msg_tagged message{&piece, nullptr, 1, FI_ADDR_UNSPEC, 16, 0, nullptr, 0};
+    EXPECT_EQ(fi_trecvmsg(b_.endpoint.get(), &message, FI_COMPLETION), 0);
+    while (kept_[1].empty() && now_ns() - start_ns < kLongestWaitNs) take(b_);
+    ASSERT_EQ(kept_[1].size(), 1u);
+    EXPECT_EQ(kept_[1][0].error.err, 0);
+    EXPECT_EQ(got, i);
+    kept_[1].clear();
+  }
+  while (!closed && now_ns() - start_ns < kLongestWaitNs) take(b_);
+  closer.join();
+}
+
 TEST_F(ProviderTest, AReceiveBoundToASourceTakesNoOthersMessage) {
   char got[2][8] = {};
   int contexts[2];
@@ -466,6 +615,53 @@ TEST_F(ProviderTest, ACancelledReceiveSaysSo) {
   EXPECT_EQ(cancelled.error.err, FI_ECANCELED);
   EXPECT_EQ(cancelled.error.op_context, &context);
   EXPECT_EQ(fi_cancel(&b_.endpoint->fid, &context), -FI_ENOENT);
+}
+
+TEST_F(ProviderTest, AnAddressThatWasRemovedAndComesBackHasItsNewNumberAsASource) {
+  const auto source_of_next = [&] {
+    char got[8];
+    receive(b_, got, sizeof(got), 10);
+    send(a_, "hello", 10);
+    return next(b_).source;
+  };
+  EXPECT_EQ(source_of_next(), b_.other);
+  char name[64];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&a_.endpoint->fid, name, &size_bytes), 0);
+  fi_addr_t again[2] = {};
+  for (fi_addr_t& number : again) {
+    ASSERT_EQ(fi_av_insert(b_.vector.get(), name, 1, &number, 0, nullptr), 1);
+  }
+  ASSERT_EQ(fi_av_remove(b_.vector.get(), &b_.other, 1, 0), 0);
+  EXPECT_EQ(source_of_next(), again[0]);
+  ASSERT_EQ(fi_av_remove(b_.vector.get(), &again[0], 1, 0), 0);
+  EXPECT_EQ(source_of_next(), again[1]);
+  EXPECT_EQ(fi_tinject(b_.endpoint.get(), name, 1, again[0], 10), -FI_EINVAL);
+  ASSERT_EQ(fi_av_remove(b_.vector.get(), &again[1], 1, 0), 0);
+  EXPECT_EQ(source_of_next(), FI_ADDR_NOTAVAIL);
+}
+
+// Programs wait for room to send while there are entries that they have not read.
+TEST_F(ProviderTest, ReadingNoEntriesMakesProgress) {
+  char got[8];
+  receive(b_, got, sizeof(got), 11);
+  send(a_, "connect", 11);
+  EXPECT_EQ(next(b_).error.err, 0);
+  for (int i = 0; i < 2; ++i) {
+    receive(b_, got, sizeof(got), 12);
+    must_post([&] { return fi_tinject(b_.endpoint.get(), "self", 5, b_.self, 12); });
+  }
+  EXPECT_EQ(next(b_).error.err, 0);  // the second entry is in the queue, too
+  receive(b_, got, sizeof(got), 13);
+  send(a_, "confirm", 13, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+  ASSERT_TRUE(kept_[1].empty());
+  const uint64_t start_ns = now_ns();
+  while (kept_[0].empty() && now_ns() - start_ns < kLongestWaitNs) {
+    EXPECT_EQ(fi_cq_read(b_.queue.get(), nullptr, 0), -FI_EAGAIN);
+    take(a_);
+  }
+  ASSERT_EQ(kept_[0].size(), 1u);
+  EXPECT_EQ(kept_[0][0].error.err, 0);
 }
 
 TEST_F(ProviderTest, WhatCannotBeIsRefused) {
