@@ -21,6 +21,8 @@ enum class Kind : uint8_t {
   kRingOffer,   // tag: address of a ring that its receiver polls; data: its key
   kRingLeave,   // it is not going to be polled any more
   kRingLeft,    // and not to be written any more; never comes by the ring
+  kOneSided,    // tag: an operation of its sender, which the receiver carries out and answers
+  kAnswer,      // tag: the operation of the receiver of this; as kFinish not in order
 };
 
 enum HeaderFlags : uint8_t {
@@ -71,7 +73,7 @@ inline bool parse(const char* message, uint32_t bytes, ParsedMessage* parsed) {
   copy_bytes(&parsed->header, message, sizeof(MessageHeader));
   const MessageHeader& header = parsed->header;
   const auto kind = static_cast<uint8_t>(header.kind);
-  if (kind < static_cast<uint8_t>(Kind::kEager) || kind > static_cast<uint8_t>(Kind::kRingLeft) ||
+  if (kind < static_cast<uint8_t>(Kind::kEager) || kind > static_cast<uint8_t>(Kind::kAnswer) ||
       (header.flags & ~kKnownFlags) != 0) {
     return false;
   }

@@ -65,6 +65,9 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
       transfer_numbers_(kMaxTransfers),
       transfers_(kMaxTransfers),
       send_memory_(options.max_operations),
+      exposed_(options.exposed != nullptr ? options.exposed : std::make_shared<ExposedMemory>()),
+      move_numbers_(kMaxMoves),
+      moves_(kMaxMoves),
       completions_(options.max_completions),
       // Rings rest on the order of a message's bytes.
       polling_(options.policy, options.order,
@@ -97,6 +100,10 @@ MessengerState::~MessengerState() {
     if (connection != nullptr) {
       static_cast<void>(connection->joined.endpoint->queue_pair.to_error());
     }
+  }
+  // Others may have the exposed memory, too.
+  for (const std::unique_ptr<PeerConnection>& connection : connections_) {
+    if (connection != nullptr) end_moves(*connection);
   }
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     MessageMemory::give_back(&send_memory_[number]);
@@ -240,6 +247,7 @@ void MessengerState::adopt(Joined joined) {
                                            lkey, connection.joined.their_number, inline_bytes);
   connection.owed = QueueCredits(options_.queue_credits);
   connection.waiting = WaitingArrivals(options_.queue_credits);
+  connection.parked = ParkedRequests(options_.ring_slots + options_.queue_credits);
   connection.arriving = Sequence(options_.ring_slots + options_.queue_credits);
   peer.connection = &connection;
 
@@ -267,6 +275,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
   for (; !connection.waiting.empty(); connection.waiting.pop()) {
     receives_.give_back(connection.waiting.front().receive);
   }
+  while (!connection.parked.empty()) release_parked(connection);
   if (connection.ring_in != PeerConnection::kNoRing) {
     connection.ring_in_left = true;
     return_ring_in(connection);
@@ -291,6 +300,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
     transfer_numbers_.give_back(number);
   }
   connection.last_transfer = 0;
+  end_moves(connection);
   lose_operations(connection.peer);
 }
 
@@ -300,6 +310,8 @@ void MessengerState::lose_operations(PeerNumber peer) {
     if (operation.peer != peer) continue;
     if (operation.state == Operation::State::kAwaitsFinish) {
       complete_operation(number, MessageEvent::kSent, MessageOutcome::kPeerLost);
+    } else if (operation.state == Operation::State::kAwaitsAnswer) {
+      end_one_sided(number, MessageOutcome::kPeerLost);
     } else if (operation.state == Operation::State::kPosted) {
       matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
       operation.state = Operation::State::kReceiving;

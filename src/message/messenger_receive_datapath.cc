@@ -90,10 +90,12 @@ void MessengerState::arrived(const SharedReceives::Arrival& arrival) {
     receives_.give_back(arrival.receive);
   } else if (!connection->owed.take()) {
     wrong = "it sent a message without a credit";
-  } else if (message.header.kind == Kind::kFinish) {
+  } else if (message.header.kind == Kind::kFinish || message.header.kind == Kind::kAnswer) {
+    const bool known = message.header.kind == Kind::kFinish ? finish_operation(*connection, message)
+                                                            : take_answer(*connection, message);
+    if (!known) wrong = "it ends an operation that is none";
     receives_.give_back(arrival.receive);
     connection->owed.release();
-    if (!finish_operation(*connection, message)) wrong = "it ends an operation that is none";
     if (!take_credits(*connection, message.header)) wrong = "it returned more credits than it had";
     if (owes_credits(*connection)) make_busy(*connection);
   } else if (!connection->waiting.push(arrival)) {
@@ -205,7 +207,11 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
     case Kind::kRingLeft:
       fate = handle_ring_left(connection);
       break;
+    case Kind::kOneSided:
+      fate = handle_one_sided(connection, message, place, where);
+      break;
     case Kind::kFinish:
+    case Kind::kAnswer:
     case Kind::kCredits:
       return Fate::kWrong;  // neither comes in order
   }

@@ -317,7 +317,10 @@ void MessengerState::serve_busy() {
 bool MessengerState::serve(PeerConnection& connection) {
   if (!connection.waiting.empty()) take_from(connection);
   if (connection.broken) return false;
-  if (connection.first_transfer != 0 || connection.ring_out_end != 0) connection.sends.reap();
+  if (connection.first_transfer != 0 || connection.first_move != 0 ||
+      connection.ring_out_end != 0) {
+    connection.sends.reap();
+  }
   if (connection.sends.error()) {
     lose(connection, connect::diagnose(connection.sends.error(), {}, *connection.joined.control,
                                        connection.name));
@@ -354,8 +357,14 @@ bool MessengerState::serve(PeerConnection& connection) {
     }
     at = next;
   }
+  bool moving = connection.first_move != 0 && serve_moves(connection);
+  if (!connection.parked.empty()) {
+    serve_parked(connection);
+    if (connection.broken) return false;
+    moving |= connection.first_move != 0 || !connection.parked.empty();
+  }
   if (owes_credits(connection)) post_credits(connection);
-  return connection.due_offer || connection.due_leave || connection.due_left ||
+  return moving || connection.due_offer || connection.due_leave || connection.due_left ||
          connection.ring_out_end != 0 || connection.first_transfer != 0 ||
          !connection.waiting.empty() || owes_credits(connection);
 }

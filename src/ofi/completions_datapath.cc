@@ -29,6 +29,12 @@ int error_of(MessageOutcome outcome) {
       return kPeerLostError;
     case MessageOutcome::kFailed:
       return FI_ENOMEM;
+    case MessageOutcome::kUnknownKey:
+      return FI_EKEYREJECTED;
+    case MessageOutcome::kOutOfRange:
+      return FI_EINVAL;
+    case MessageOutcome::kNotPermitted:
+      return FI_EACCES;
   }
   return FI_EOTHER;
 }
