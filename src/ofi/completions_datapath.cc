@@ -1,5 +1,6 @@
 // From the messenger's completions to entries of libfabric's completion queues.
 #include <algorithm>
+#include <utility>
 
 #include "src/ofi/endpoint.h"
 
@@ -9,6 +10,21 @@ namespace {
 constexpr size_t kAtOnce = 16;
 
 uint64_t flags_of(const MessageCompletion& done) {
+  switch (done.event) {
+    case MessageEvent::kPut:
+      return FI_RMA | FI_WRITE;
+    case MessageEvent::kGot:
+      return FI_RMA | FI_READ;
+    case MessageEvent::kAtomic:
+      return FI_ATOMIC | FI_WRITE;
+    case MessageEvent::kFetched:
+      return FI_ATOMIC | FI_READ;
+    case MessageEvent::kWritten:
+      return FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+    case MessageEvent::kSent:
+    case MessageEvent::kReceived:
+      break;
+  }
   uint64_t flags = (done.flags & kMessageUntagged) != 0 ? FI_MSG : FI_TAGGED;
   if (done.event == MessageEvent::kSent) return flags | FI_SEND;
   flags |= FI_RECV;
@@ -39,13 +55,35 @@ int error_of(MessageOutcome outcome) {
   return FI_EOTHER;
 }
 
+bool came_here(MessageEvent event) {
+  return event == MessageEvent::kReceived || event == MessageEvent::kWritten;
+}
+
+Counter* counter_of_event(const Endpoint& endpoint, MessageEvent event) {
+  switch (event) {
+    case MessageEvent::kSent:
+      return endpoint.sends.counter;
+    case MessageEvent::kReceived:
+      return endpoint.receives.counter;
+    case MessageEvent::kPut:
+    case MessageEvent::kAtomic:
+      return endpoint.writes;
+    case MessageEvent::kGot:
+    case MessageEvent::kFetched:
+      return endpoint.reads;
+    case MessageEvent::kWritten:
+      return nullptr;  // count_remote()
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void Endpoint::put(const MessageCompletion& done) {
-  const Direction& direction = done.event == MessageEvent::kSent ? sends : receives;
+  const Direction& direction = came_here(done.event) ? receives : sends;
   const bool good = done.outcome == MessageOutcome::kOk;
-  if (direction.counter != nullptr)
-    ++(good ? direction.counter->completed : direction.counter->failed);
+  if (Counter* const counter = counter_of_event(*this, done.event); counter != nullptr)
+    ++(good ? counter->completed : counter->failed);
   if (direction.queue == nullptr || (good && done.context == without_entry())) return;
   CompletionEntry entry;
   entry.shown = {.op_context = done.context == without_entry() ? nullptr : done.context,
@@ -54,7 +92,7 @@ void Endpoint::put(const MessageCompletion& done) {
                  .buf = done.buffer,
                  .data = done.data,
                  .tag = done.tag};
-  if (done.event == MessageEvent::kReceived && done.outcome <= MessageOutcome::kTruncated) {
+  if (came_here(done.event) && done.outcome <= MessageOutcome::kTruncated) {
     entry.source = number_of(done.peer);
   }
   entry.error = error_of(done.outcome);
@@ -72,10 +110,21 @@ void Endpoint::take_completions() {
   }
   if (room == 0) {
     messenger->progress();
-    return;
+  } else {
+    const uint32_t count = messenger->poll(std::span(done, room));
+    for (uint32_t i = 0; i < count; ++i) put(done[i]);
   }
-  const uint32_t count = messenger->poll(std::span(done, room));
-  for (uint32_t i = 0; i < count; ++i) put(done[i]);
+  if (remote_reads != nullptr || remote_writes != nullptr) [[unlikely]]
+    count_remote();
+}
+
+void Endpoint::count_remote() {
+  const MessengerStatistics& now = messenger->statistics();
+  if (remote_reads != nullptr)
+    remote_reads->completed += now.remote_reads - std::exchange(counted_reads_, now.remote_reads);
+  if (remote_writes != nullptr)
+    remote_writes->completed +=
+        now.remote_writes - std::exchange(counted_writes_, now.remote_writes);
 }
 
 }  // namespace verbena::ofi

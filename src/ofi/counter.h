@@ -20,7 +20,7 @@ struct Counter : fid_cntr {
   Domain& domain;
   uint64_t completed = 0;
   uint64_t failed = 0;
-  std::vector<Endpoint*> endpoints;  // once for each direction that it counts
+  std::vector<Endpoint*> endpoints;  // once each
 };
 
 int open_counter(fid_domain* domain, fi_cntr_attr* attributes, fid_cntr** counter, void* context);

@@ -90,6 +90,9 @@ ssize_t send(fid_ep* handle, const Posted& posted) {
   const bool injected = posted.silent || (flags & FI_INJECT) != 0;
   if (too_long(posted.pieces, injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
     return -FI_EMSGSIZE;
+  if ((flags & FI_FENCE) != 0 && endpoint.messenger->awaits_peer(static_cast<PeerNumber>(peer)))
+      [[unlikely]]
+    return -FI_EAGAIN;
   SendRequest request{.peer = static_cast<PeerNumber>(peer),
                       .tag = posted.tag,
                       .pieces = posted.pieces,
