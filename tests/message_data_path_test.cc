@@ -20,12 +20,22 @@ constexpr uint64_t kWarmUp = 3000;
 constexpr uint64_t kCountedMessages = 5000;
 
 // Both sides send numbered messages of several tags and sizes, and receive the other's: some posted
-// before, some unexpected, with and without wildcards.
+// before, some unexpected, with and without wildcards. Between them, each puts, gets and adds to
+// the other's memory.
 class Exchange {
  public:
   // Messages of up to `most_bytes`.
   Exchange(Messenger& messenger, PeerNumber peer, uint32_t most_bytes)
       : messenger_(messenger), peer_(peer), most_bytes_(most_bytes), memory_(2 * most_bytes) {}
+
+  // The memory of both sides has the same key.
+  Status expose() {
+    const iovec piece{exposed_, sizeof(exposed_)};
+    return messenger_.exposed()
+        .expose(
+            {.pieces = {&piece, 1}, .access = kMemoryReadWrite, .has_key = true, .key = kMemoryKey})
+        .status();
+  }
 
   // Until so many more were sent and received, or the peer is lost.
   void run(uint64_t messages, Counted& counted) {
@@ -33,6 +43,7 @@ class Exchange {
     const uint64_t received_end = received_ + messages;
     while ((sent_ < sent_end || received_ < received_end) && messenger_.peer_status(peer_).ok()) {
       if (sent_ < sent_end) send();
+      if (sent_ < sent_end) access();
       // At times behind, so that many are unexpected, and at times ahead; but nobody waits for
       // memory that only a receive of its own frees.
       if (posted_ < received_end && (sent_ % 64 < 32 || blocked_ || sent_ == sent_end)) receive();
@@ -59,6 +70,29 @@ class Exchange {
     blocked_ = result != PostResult::kPosted;
     if (!blocked_) ++sent_;
   }
+  void access() {
+    const iovec piece{accessed_, 8 + accesses_ * 13 % 200 * 8};
+    const RemoteRange range{.address = 0, .bytes = piece.iov_len, .key = kMemoryKey};
+    const OneSidedRequest request{.peer = peer_,
+                                  .pieces = {&piece, 1},
+                                  .remote = {&range, 1},
+                                  .flags = accesses_ % 4 == 0 ? 0u : unsigned{kMessageSilent}};
+    const iovec word{accessed_, 8};
+    const RemoteRange there{.address = 0, .bytes = 8, .key = kMemoryKey};
+    PostResult result = PostResult::kFailed;
+    switch (accesses_ % 3) {
+      case 0:
+        result = messenger_.put(request);
+        break;
+      case 1:
+        result = messenger_.get(request);
+        break;
+      default:
+        result = messenger_.atomic(
+            {.peer = peer_, .operands = {&word, 1}, .results = {&word, 1}, .remote = {&there, 1}});
+    }
+    if (result == PostResult::kPosted) ++accesses_;
+  }
   void receive() {
     const iovec piece{memory_.data() + most_bytes_, most_bytes_};
     MessageInfo info;
@@ -77,6 +111,9 @@ class Exchange {
   uint64_t received_ = 0;
   uint64_t failures_ = 0;
   bool blocked_ = false;
+  uint64_t accesses_ = 0;
+  char exposed_[2048] = {};
+  char accessed_[2048] = {};
   const uint32_t most_bytes_;
   std::vector<char> memory_;
 };
@@ -90,6 +127,8 @@ Status run_side(ControlConnection control, const JobSecret& secret, const Messen
                            control.exchange(kAddressTag, messenger->address(), kTimeoutNs));
   VERBENA_ASSIGN_OR_RETURN(const PeerNumber peer, messenger->add_peer(address));
   Exchange exchange(*messenger, peer, most_bytes);
+  VERBENA_RETURN_IF_ERROR(exchange.expose());
+  VERBENA_RETURN_IF_ERROR(control.exchange(kAddressTag, uint32_t{1}, kTimeoutNs).status());
   Counted counted;
   exchange.run(kWarmUp, counted);
   counted.begin();

@@ -39,6 +39,7 @@
 
 #include "verbena/connection.h"
 #include "verbena/device.h"
+#include "verbena/message_one_sided.h"
 #include "verbena/message_polling.h"
 #include "verbena/message_protocol.h"
 #include "verbena/posting.h"
@@ -52,8 +53,7 @@ struct MessengerAddress {
   friend auto operator<=>(const MessengerAddress&, const MessengerAddress&) = default;
 };
 
-// A peer, as this messenger calls it.
-using PeerNumber = uint32_t;
+// A peer, as this messenger calls it (PeerNumber).
 inline constexpr PeerNumber kAnyPeer = ~0u;
 
 struct MessengerOptions {
@@ -104,6 +104,10 @@ struct MessengerOptions {
   bool events = false;
   // How long it sleeps at most before it looks after its peers: 1 us to a day.
   int64_t look_ns = 10'000'000;
+
+  // The memory that peers may reach; null: the messenger's own. Several messengers that one thread
+  // at a time uses may have it in common.
+  std::shared_ptr<ExposedMemory> exposed = nullptr;
 };
 
 enum MessageFlags : uint32_t {
@@ -112,6 +116,7 @@ enum MessageFlags : uint32_t {
   kMessageSilent = 1u << 2,     // no completion, unless it fails
   kMessageDelivered = 1u << 3,  // a send completes when its bytes are in the receiver's memory
   kMessageMulti = 1u << 4,      // a receive for several messages: see ReceiveRequest
+  kMessageFence = 1u << 5,      // of one-sided operations: see there
 };
 
 struct SendRequest {
@@ -140,7 +145,16 @@ struct ReceiveRequest {
   uint32_t flags = 0;
 };
 
-enum class MessageEvent : uint8_t { kSent, kReceived };
+enum class MessageEvent : uint8_t {
+  kSent,
+  kReceived,
+  // One-sided operations that were posted here. Their bytes are at the peer, or here.
+  kPut,
+  kGot,
+  kAtomic,
+  kFetched,  // an atomic with results
+  kWritten,  // a peer's put with data has written here
+};
 
 enum class MessageOutcome : uint8_t {
   kOk,
@@ -148,6 +162,10 @@ enum class MessageOutcome : uint8_t {
   kCancelled,
   kPeerLost,  // peer_status() says why
   kFailed,    // the memory of a long message is not there: error()
+  // Of one-sided operations, which then have changed nothing:
+  kUnknownKey,
+  kOutOfRange,
+  kNotPermitted,
 };
 
 struct MessageCompletion {
@@ -185,6 +203,10 @@ struct MessengerStatistics {
   uint64_t would_block = 0;
   uint64_t registrations = 0;  // of users' memory
   uint64_t sleeps = 0;  // prepared with all peers' rings left, so that whatever comes wakes
+  // Of peers, carried out here: puts and atomics, gets and fetching atomics.
+  uint64_t remote_writes = 0;
+  uint64_t remote_reads = 0;
+  uint64_t remote_refused = 0;
 };
 
 class Messenger {
@@ -226,6 +248,22 @@ class Messenger {
   // A receive with this context, if it still waits for a message: its completion says kCancelled.
   // False: there is none. Compares all of them.
   virtual bool cancel(const void* context) = 0;
+
+  // One-sided operations. Never block; PostResult as that of send().
+  virtual PostResult put(const OneSidedRequest& request) = 0;
+  virtual PostResult get(const OneSidedRequest& request) = 0;
+  virtual PostResult atomic(const AtomicRequest& request) = 0;
+  // A put of no more is copied; a get of no more needs no registered memory.
+  virtual uint64_t one_sided_limit_bytes() const = 0;
+  virtual uint64_t atomic_limit_bytes() const = 0;
+  // kPosted: all one-sided operations at the peer (kAnyPeer: at all peers) have completed.
+  // kWouldBlock: not yet; progress(), then again.
+  virtual PostResult flush(PeerNumber peer) = 0;
+  // Whether anything that was posted still awaits something of the peer: what kMessageFence waits
+  // for. Looks at all operations.
+  virtual bool awaits_peer(PeerNumber peer) const = 0;
+  // What peers reach here.
+  virtual ExposedMemory& exposed() = 0;
 
   // Lets messages come and go. How many came, and connections with them.
   virtual uint32_t progress() = 0;

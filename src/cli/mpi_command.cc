@@ -26,6 +26,7 @@ constexpr std::pair<const char*, const char*> kSettings[] = {
     {"OMPI_MCA_pml", "cm"},
     {"OMPI_MCA_mtl", "ofi"},
     {"OMPI_MCA_opal_common_ofi_provider_include", "verbena"},
+    {"OMPI_MCA_btl", "self,ofi"},
     // Intel MPI
     {"I_MPI_FABRICS", "ofi"},
     {"I_MPI_OFI_PROVIDER", "verbena"},

@@ -18,6 +18,7 @@
 #include "src/message/layer.h"
 #include "src/message/message_header.h"
 #include "src/message/messengers_for_test.h"
+#include "src/message/one_sided_wire.h"
 #include "src/message/queue_channel.h"
 
 namespace verbena::message {
@@ -136,6 +137,23 @@ class HostilePeerTest : public testing::Test {
     ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
     EXPECT_EQ(status().code(), StatusCode::kProtocolViolation);
     EXPECT_NE(status().message().find(what), std::string::npos) << status().message();
+  }
+  // The hostile peer's request, with the body.
+  static std::string request_of(OneSidedHeader header, std::vector<RemoteRange> ranges,
+                                std::vector<RemotePiece> pieces = {},
+                                const std::string& body = "") {
+    std::string bytes(
+        sizeof(header) + ranges.size() * sizeof(RemoteRange) + pieces.size() * sizeof(RemotePiece),
+        '\0');
+    if (header.ranges == 0) header.ranges = static_cast<uint8_t>(ranges.size());
+    if (header.pieces == 0) header.pieces = static_cast<uint8_t>(pieces.size());
+    put_one_sided(bytes.data(), header, ranges, pieces);
+    return bytes + body;
+  }
+  uint64_t expose(std::string& memory) {
+    const iovec piece{memory.data(), memory.size()};
+    return test::must(
+        (*all_)[0].exposed().expose({.pieces = {&piece, 1}, .access = kMemoryReadWrite}));
   }
   static std::string bytes_of(const RemoteMemory& memory) {
     std::string bytes(sizeof(uint64_t) + sizeof(memory), '\0');
@@ -409,11 +427,137 @@ TEST_F(HostilePeerTest, AMessageToAConnectionThatIsNotItsOwn) {
   EXPECT_TRUE(status().ok());
 }
 
+TEST_F(HostilePeerTest, OneSidedRequestsThatAreNone) {
+  std::string memory(64, '-');
+  const uint64_t key = expose(memory);
+  const RemoteRange range{0, 8, key};
+  const RemotePiece piece{4096, 8, 77, 0};
+  const auto sum = static_cast<uint8_t>(AtomicOperation::kSum);
+  const auto swap = static_cast<uint8_t>(AtomicOperation::kSwapIfEqual);
+  const auto read = static_cast<uint8_t>(AtomicOperation::kRead);
+  const auto word = static_cast<uint8_t>(AtomicType::kUint64);
+  using Action = OneSidedAction;
+  const std::string requests[] = {
+      "",
+      "fifteen bytes..",
+      request_of({.action = static_cast<Action>(0), .bytes = 8}, {range}, {}, "12345678"),
+      request_of({.action = static_cast<Action>(7), .bytes = 8}, {range}, {}, "12345678"),
+      request_of({.action = Action::kPut, .ranges = 5, .bytes = 8}, {range}, {}, "12345678"),
+      request_of({.action = Action::kPut, .ranges = 2, .bytes = 8}, {range}),
+      request_of({.action = Action::kPut, .bytes = 8}, {range}, {}, "1234567"),
+      request_of({.action = Action::kPut, .bytes = 9}, {range}, {}, "123456789"),
+      request_of({.action = Action::kPut, .bytes = 8}, {range}, {piece}, "12345678"),
+      request_of({.action = Action::kPut, .bytes = 7}, {{0, 8, key}, {0, ~uint64_t{0}, key}}, {},
+                 "1234567"),
+      request_of({.action = Action::kGet, .bytes = 8}, {range}, {}, "12345678"),
+      request_of({.action = Action::kGet, .bytes = 4000}, {{0, 4000, key}}),
+      request_of({.action = Action::kFetch, .bytes = 8}, {range}),
+      request_of({.action = Action::kFetch, .pieces = 9, .bytes = 8}, {range}, {piece}),
+      request_of({.action = Action::kFetch, .bytes = 0}, {}, {}),
+      request_of({.action = Action::kStore, .bytes = 8}, {range}, {piece, piece}),
+      request_of({.action = Action::kStore, .bytes = 8}, {range}, {piece}, "x"),
+      request_of({.action = Action::kAtomic, .type = 14, .operation = sum, .bytes = 8}, {range}, {},
+                 "12345678"),
+      request_of({.action = Action::kAtomic, .type = word, .operation = 19, .bytes = 8}, {range},
+                 {}, "12345678"),
+      request_of({.action = Action::kAtomic, .type = word, .operation = read, .bytes = 8}, {range}),
+      request_of({.action = Action::kAtomic, .type = word, .operation = sum, .bytes = 8}, {range}),
+      request_of({.action = Action::kAtomic, .type = word, .operation = sum, .bytes = 7},
+                 {{0, 7, key}}, {}, "1234567"),
+      request_of({.action = Action::kFetchingAtomic, .type = word, .operation = swap, .bytes = 8},
+                 {range}, {}, "12345678"),
+      request_of({.action = Action::kFetchingAtomic, .type = word, .operation = read, .bytes = 800},
+                 {{0, 800, key}}),
+  };
+  for (const std::string& request : requests) {
+    SCOPED_TRACE("request " + std::to_string(&request - requests));
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+    hostile_->send({.sequence = 0, .kind = Kind::kOneSided}, request);
+    expect_violation("follows");
+  }
+  // Flags that it cannot have.
+  for (const uint8_t flags : {uint8_t{kWantsFinish}, uint8_t{kHasData}}) {
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+    hostile_->send(
+        {.sequence = 0, .kind = Kind::kOneSided, .flags = flags},
+        std::string(8, '\0') + request_of({.action = Action::kGet, .bytes = 8}, {range}));
+    expect_violation("follows");
+  }
+  EXPECT_EQ(memory, std::string(64, '-'));
+  EXPECT_TRUE((*all_)[0].exposed().revoke(key));
+}
+
+TEST_F(HostilePeerTest, AKeyThatIsNoneIsAnswered) {
+  std::string memory(64, '-');
+  const uint64_t key = expose(memory);
+  hostile_->send(
+      {.sequence = 0, .kind = Kind::kOneSided},
+      request_of({.action = OneSidedAction::kPut, .bytes = 8}, {{0, 8, key + 1}}, {}, "12345678"));
+  hostile_->send({.sequence = 1, .kind = Kind::kOneSided},
+                 request_of({.action = OneSidedAction::kFetch, .bytes = 8}, {{60, 8, key}},
+                            {{4096, 8, 77, 0}}));
+  ASSERT_TRUE(all_->until([&] { return (*all_)[0].statistics().remote_refused == 2; }));
+  EXPECT_TRUE(status().ok());
+  EXPECT_EQ(memory, std::string(64, '-'));
+}
+
+// The device finds out, and the connection breaks; the memory can be had back.
+TEST_F(HostilePeerTest, MemoryForALongPutThatIsNone) {
+  for (const OneSidedAction action : {OneSidedAction::kFetch, OneSidedAction::kStore}) {
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+    std::string memory(5000, '-');
+    const uint64_t key = expose(memory);
+    hostile_->send(
+        {.sequence = 0, .kind = Kind::kOneSided},
+        request_of({.action = action, .bytes = 5000}, {{0, 5000, key}}, {{4096, 5000, 77, 0}}));
+    ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
+    EXPECT_EQ(memory, std::string(5000, '-'));
+    EXPECT_TRUE((*all_)[0].exposed().revoke(key));
+  }
+}
+
+TEST_F(HostilePeerTest, AnswersThatAreNone) {
+  const auto ok = std::string(8, '\0');
+  const struct {
+    uint64_t operation;
+    std::string answer;
+  } answers[] = {{12345, ok},
+                 {uint64_t{1} << 32, "short"},
+                 {uint64_t{1} << 32, ok + "1234567"},  // of a get of 8 bytes
+                 {uint64_t{1} << 32, ok + "123456789"},
+                 {uint64_t{1} << 32, std::string(1, '\1') + std::string(7, '\0')},
+                 {uint64_t{1} << 32, std::string(8, '\7')},
+                 {uint64_t{2} << 32, ok + "12345678"}};
+  for (const auto& [operation, answer] : answers) {
+    SCOPED_TRACE("operation " + std::to_string(operation) + ", " + std::to_string(answer.size()));
+    all_ = std::make_unique<MessengersForTest>(1, options_);
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+    char bytes[8] = {};
+    const iovec piece{bytes, sizeof(bytes)};
+    const RemoteRange range{0, sizeof(bytes), 1};
+    ASSERT_TRUE(all_->until([&] {
+      return (*all_)[0].get({.peer = peer_, .pieces = {&piece, 1}, .remote = {&range, 1}}) ==
+             PostResult::kPosted;
+    }));
+    hostile_->send({.kind = Kind::kAnswer, .tag = operation}, answer);
+    expect_violation("operation");
+    ASSERT_EQ(all_->done(0).size(), 1u);
+    EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kPeerLost);
+    EXPECT_EQ(bytes[0], 0);
+  }
+}
+
 // Headers of valid kinds with everything else random: the messenger goes on, or reports the peer.
 TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
   const uint64_t seed = run_seed();
   SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
   Random random(seed);
+  std::string exposed(64, '-');
+  const uint64_t key = expose(exposed);
   uint32_t violations = 0;
   for (int round = 0; round < 40; ++round) {
     auto peer = std::make_unique<HostilePeer>(*all_, options_);
@@ -425,14 +569,25 @@ TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
     for (int i = 0; i < 30 && (*all_)[0].peer_status(number).ok(); ++i) {
       MessageHeader header;
       header.sequence = random.below(8) == 0 ? static_cast<uint32_t>(random.next()) : sequence++;
-      const uint64_t kind = random.below(10);
-      header.kind = static_cast<Kind>(kind < 7 ? 1 + kind : 16 + kind - 7);
+      const uint64_t kind = random.below(12);
+      header.kind = static_cast<Kind>(kind < 8 ? 1 + kind : 16 + kind - 8);
       header.flags = static_cast<uint8_t>(random.below(16));
       if (random.below(6) == 0) header.ring_credits = static_cast<uint8_t>(random.below(256));
       if (random.below(6) == 0) header.queue_credits = static_cast<uint8_t>(random.below(256));
       header.tag = random.below(3) == 0 ? random.next() : random.below(3);
       std::string rest(random.below(300), '\0');
       for (char& byte : rest) byte = static_cast<char>(random.next());
+      if (header.kind == Kind::kOneSided && random.below(2) == 0) {
+        // Nearly one that is right.
+        const uint64_t bytes = random.below(64);
+        rest = request_of({.action = static_cast<OneSidedAction>(random.below(8)),
+                           .type = static_cast<uint8_t>(random.below(16)),
+                           .operation = static_cast<uint8_t>(random.below(21)),
+                           .bytes = random.below(4) == 0 ? random.next() : bytes},
+                          {{random.below(80), bytes, random.below(4) == 0 ? key + 1 : key}},
+                          std::vector<RemotePiece>(random.below(3), {random.next(), bytes, 5, 0}),
+                          std::string(random.below(3) * bytes, 'b'));
+      }
       peer->send(header, rest);
       for (int polls = 0; polls < 3; ++polls) all_->poll_all();
     }

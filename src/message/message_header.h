@@ -22,20 +22,22 @@ enum class Kind : uint8_t {
   kRingOffer,   // tag: address of a ring that its receiver polls; data: its key
   kRingLeave,   // it is not going to be polled any more
   kRingLeft,    // and not to be written any more; never comes by the ring
+  kOneSided,    // tag: an operation of its sender, which the receiver carries out and answers
   // Of long messages, not in order, as kFinish:
   kTarget = 16,  // tag: the operation of the receiver of this; payload: Target, where it goes
   kChunk,        // tag: the transfer of the receiver of this; payload: its next bytes
   kWritten,      // tag: the transfer of the receiver of this, all of which has been written
+  kAnswer,   // of kOneSided; tag: the operation of the receiver of this
 };
 
 // What its receiver uses when it comes, whatever waits before it. Never by the ring.
 constexpr bool is_out_of_order(Kind kind) {
   return kind == Kind::kFinish || kind == Kind::kCredits ||
-         (kind >= Kind::kTarget && kind <= Kind::kWritten);
+         (kind >= Kind::kTarget && kind <= Kind::kAnswer);
 }
 constexpr bool is_known(Kind kind) {
-  return (kind >= Kind::kEager && kind <= Kind::kRingLeft) ||
-         (kind >= Kind::kTarget && kind <= Kind::kWritten);
+  return (kind >= Kind::kEager && kind <= Kind::kOneSided) ||
+         (kind >= Kind::kTarget && kind <= Kind::kAnswer);
 }
 
 enum HeaderFlags : uint8_t {

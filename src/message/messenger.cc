@@ -68,6 +68,9 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
       transfers_(kMaxTransfers),
       send_memory_(options.max_operations),
       outgoing_(options.max_operations),
+      exposed_(options.exposed != nullptr ? options.exposed : std::make_shared<ExposedMemory>()),
+      move_numbers_(kMaxMoves),
+      moves_(kMaxMoves),
       completions_(options.max_completions),
       // Rings rest on the order of a message's bytes.
       polling_(options.policy, options.order,
@@ -100,6 +103,10 @@ MessengerState::~MessengerState() {
     if (connection != nullptr) {
       static_cast<void>(connection->joined.endpoint->queue_pair.to_error());
     }
+  }
+  // Others may have the exposed memory, too.
+  for (const std::unique_ptr<PeerConnection>& connection : connections_) {
+    if (connection != nullptr) end_moves(*connection);
   }
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     MessageMemory::give_back(&send_memory_[number]);
@@ -267,6 +274,7 @@ void MessengerState::adopt(Joined joined) {
                                            lkey, connection.joined.their_number, inline_bytes);
   connection.owed = QueueCredits(options_.queue_credits);
   connection.waiting = WaitingArrivals(options_.queue_credits);
+  connection.parked = ParkedRequests(options_.ring_slots + options_.queue_credits);
   connection.arriving = Sequence(options_.ring_slots + options_.queue_credits);
   peer.connection = &connection;
 
@@ -294,6 +302,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
   for (; !connection.waiting.empty(); connection.waiting.pop()) {
     receives_.give_back(connection.waiting.front().receive);
   }
+  while (!connection.parked.empty()) release_parked(connection);
   if (connection.ring_in != PeerConnection::kNoRing) {
     connection.ring_in_left = true;
     return_ring_in(connection);
@@ -306,6 +315,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
   }
   connection.due_offer = connection.due_leave = connection.due_left = false;
   lose_transfers(connection);
+  end_moves(connection);
   lose_operations(connection.peer);
 }
 
@@ -316,6 +326,8 @@ void MessengerState::lose_operations(PeerNumber peer) {
     if (operation.state == Operation::State::kAwaitsFinish ||
         operation.state == Operation::State::kSending) {
       complete_operation(number, MessageEvent::kSent, MessageOutcome::kPeerLost);
+    } else if (operation.state == Operation::State::kAwaitsAnswer) {
+      end_one_sided(number, MessageOutcome::kPeerLost);
     } else if (operation.state == Operation::State::kPosted) {
       matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
       operation.state = Operation::State::kReceiving;

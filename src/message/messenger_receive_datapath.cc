@@ -254,7 +254,11 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
     case Kind::kRingLeft:
       fate = handle_ring_left(connection);
       break;
+    case Kind::kOneSided:
+      fate = handle_one_sided(connection, message, place, where);
+      break;
     case Kind::kFinish:
+    case Kind::kAnswer:
     case Kind::kCredits:
     case Kind::kTarget:
     case Kind::kChunk:

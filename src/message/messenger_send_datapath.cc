@@ -316,7 +316,7 @@ bool MessengerState::serve(PeerConnection& connection) {
   if (!connection.waiting.empty()) take_from(connection);
   if (connection.broken) return false;
   if (connection.first_transfer != 0 || connection.first_outgoing != 0 ||
-      connection.ring_out_end != 0) {
+      connection.first_move != 0 || connection.ring_out_end != 0) {
     connection.sends.reap();
   }
   if (connection.sends.error()) {
@@ -356,9 +356,15 @@ bool MessengerState::serve(PeerConnection& connection) {
     at = next;
   }
   if (connection.first_outgoing != 0) serve_all_outgoing(connection);
+  bool moving = connection.first_move != 0 && serve_moves(connection);
+  if (!connection.parked.empty()) {
+    serve_parked(connection);
+    if (connection.broken) return false;
+    moving |= connection.first_move != 0 || !connection.parked.empty();
+  }
   if (owes_credits(connection)) post_credits(connection);
   connection.arrivals_served = connection.arrivals;
-  return owes_urgent(connection) || connection.due_offer || connection.due_leave ||
+  return moving || owes_urgent(connection) || connection.due_offer || connection.due_leave ||
          connection.due_left || connection.ring_out_end != 0 || connection.first_transfer != 0 ||
          connection.first_outgoing != 0 || !connection.waiting.empty() || owes_credits(connection);
 }

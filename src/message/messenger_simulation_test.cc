@@ -31,7 +31,11 @@ struct Program {
   bool late_receives = false;  // posted one after the other, else some ahead
   bool wildcards = false;
   uint32_t long_percent = 0;
+  uint32_t one_sided = 0;  // puts, gets and atomics on each other member
 };
+
+constexpr uint64_t kSharedKey = 77;
+constexpr uint64_t kPartBytes = 24'000;  // of each member, in the memory of each other one
 
 class Member {
  public:
@@ -41,7 +45,13 @@ class Member {
   Status open(sim::Cluster::Member& node, const JobSecret& secret,
               const MessengerOptions& options) {
     VERBENA_ASSIGN_OR_RETURN(messenger_, open_messenger(node.device, node.domain, secret, options));
-    return Status::ok_status();
+    // All parts, and a word that everybody adds to.
+    exposed_.assign(kPartBytes * program_.members + 8, '\0');
+    const iovec piece{exposed_.data(), exposed_.size()};
+    return messenger_->exposed()
+        .expose(
+            {.pieces = {&piece, 1}, .access = kMemoryReadWrite, .has_key = true, .key = kSharedKey})
+        .status();
   }
   Messenger& messenger() { return *messenger_; }
   bool is_open() const { return messenger_ != nullptr; }
@@ -65,6 +75,7 @@ class Member {
       if (other == number_ || is_lost(other)) continue;
       something |= receive_next(other);
       something |= send_next(other);
+      something |= access_next(other);
     }
     MessageCompletion done[8];
     const uint32_t found = messenger_->poll(done);
@@ -77,7 +88,8 @@ class Member {
       const Peer& peer = peers_[other];
       if (other == number_ || is_lost(other)) continue;
       if (peer.sent < program_.messages || peer.confirmed < program_.messages ||
-          peer.received < program_.messages) {
+          peer.received < program_.messages || peer.accesses < program_.one_sided ||
+          peer.accessing) {
         return false;
       }
     }
@@ -90,8 +102,9 @@ class Member {
   std::string state() const {
     std::string text = fmt::format("member {}:", number_);
     for (const Peer& peer : peers_) {
-      text += fmt::format(" {} sent, {} confirmed, {} received;", peer.sent, peer.confirmed,
-                          peer.received);
+      text += fmt::format(" {} sent, {} confirmed, {} received, {} accesses{};", peer.sent,
+                          peer.confirmed, peer.received, peer.accesses,
+                          peer.accessing ? " and one" : "");
     }
     return text;
   }
@@ -105,6 +118,14 @@ class Member {
     uint32_t confirmed = 0;
     uint32_t posted = 0;
     uint32_t received = 0;
+    // One at a time, so that long ones are in order, too.
+    uint32_t accesses = 0;
+    bool accessing = false;
+    std::string part = std::string(kPartBytes, '\0');  // as it is there
+    uint64_t at = 0;
+    std::string bytes;
+    uint64_t fetched = 0;
+    uint64_t fetched_before = 0;
   };
   struct Expected {
     std::string memory;
@@ -158,7 +179,60 @@ class Member {
     return true;
   }
 
+  // A put of a part of its part there, a get of what it has put, or a fetch-and-add.
+  bool access_next(uint32_t other) {
+    Peer& peer = peers_[other];
+    if (peer.accessing || peer.accesses == program_.one_sided) return false;
+    const bool is_long = random_.below(100) < program_.long_percent;
+    const uint64_t size = 1 + random_.below(is_long ? kPartBytes : 300);
+    peer.at = random_.below(kPartBytes - size + 1);
+    const uint64_t kind = random_.below(3);
+    RemoteRange range{number_ * kPartBytes + peer.at, size, kSharedKey};
+    PostResult result = PostResult::kFailed;
+    if (kind == 2) {
+      const uint64_t one = 1;
+      const iovec operand{const_cast<uint64_t*>(&one), sizeof(one)};
+      const iovec value{&peer.fetched, sizeof(peer.fetched)};
+      range = {kPartBytes * program_.members, sizeof(one), kSharedKey};
+      result = messenger_->atomic({.peer = peer.number,
+                                   .operands = {&operand, 1},
+                                   .results = {&value, 1},
+                                   .remote = {&range, 1}});
+    } else {
+      peer.bytes.assign(size, '\0');
+      for (char& byte : peer.bytes) byte = static_cast<char>(random_.next());
+      const iovec piece{peer.bytes.data(), size};
+      const OneSidedRequest request{
+          .peer = peer.number, .pieces = {&piece, 1}, .remote = {&range, 1}};
+      result = kind == 0 ? messenger_->put(request) : messenger_->get(request);
+      if (result == PostResult::kPosted && kind == 0) peer.part.replace(peer.at, size, peer.bytes);
+    }
+    peer.accessing = result == PostResult::kPosted;
+    return peer.accessing;
+  }
+  void take_access(const MessageCompletion& done) {
+    Peer& peer = peers_[other_of(done.peer)];
+    if (!peer.accessing) return note("a completion of no one-sided operation");
+    peer.accessing = false;
+    ++peer.accesses;
+    if (done.outcome == MessageOutcome::kPeerLost) return;
+    if (done.outcome != MessageOutcome::kOk) return note("a one-sided operation failed");
+    if (done.event == MessageEvent::kGot &&
+        peer.part.compare(peer.at, peer.bytes.size(), peer.bytes) != 0) {
+      note("a get has other bytes than were put");
+    }
+    if (done.event == MessageEvent::kFetched) {
+      if (peer.fetched_before != 0 && peer.fetched < peer.fetched_before) {
+        note("a word that only rises has fallen");
+      }
+      peer.fetched_before = peer.fetched + 1;
+    }
+  }
+
   void take(const MessageCompletion& done) {
+    if (done.event != MessageEvent::kSent && done.event != MessageEvent::kReceived) {
+      return take_access(done);
+    }
     if (done.event == MessageEvent::kSent) {
       const uint32_t other = other_of(done.peer);
       if (done.outcome == MessageOutcome::kOk) {
@@ -202,6 +276,7 @@ class Member {
   std::map<void*, std::unique_ptr<std::string>> sends_;
   std::map<void*, std::unique_ptr<Expected>> receives_;
   std::string wrong_;
+  std::string exposed_;
   std::unique_ptr<Messenger> messenger_;  // goes before the memory of its operations
 };
 
@@ -341,6 +416,7 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
   program.late_receives = random.below(3) == 0;
   program.wildcards = random.below(2) == 0;
   program.long_percent = random.below(2) == 0 ? 10 : 0;
+  program.one_sided = random.below(2) == 0 ? static_cast<uint32_t>(random.below(40)) : 0;
   MessengerOptions options;
   options.max_peers = 16;
   options.max_operations = 512;
@@ -359,10 +435,10 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
   const sim::FaultSchedule faults = draw_message_faults(random);
   *description = fmt::format(
       "{} members, {} messages, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
-      "unexpected of {} bytes, long ones {}, {} bytes registered; {}",
+      "one-sided, {} unexpected of {} bytes, long ones {}, {} bytes registered; {}",
       program.members, program.messages, options.ring_slots, options.queue_credits,
       options.polling_set, static_cast<int>(options.policy), program.long_percent,
-      options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
+        program.one_sided, options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
       options.registered_bytes, sim::describe(faults));
 
   SimulatedMessengers cluster(seed, program, options, faults);

@@ -1,6 +1,7 @@
 // The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
-// messenger_send_datapath.cc, messenger_receive_datapath.cc, and for long messages
-// rendezvous_source_datapath.cc and rendezvous_target_datapath.cc. Sleeping: messenger_wait.cc.
+// messenger_send_datapath.cc, messenger_receive_datapath.cc, for long messages
+// rendezvous_source_datapath.cc and rendezvous_target_datapath.cc, and for one-sided operations
+// one_sided_initiator_datapath.cc and one_sided_target_datapath.cc. Sleeping: messenger_wait.cc.
 #pragma once
 
 #include <map>
@@ -14,10 +15,12 @@
 #include "src/memory/arena.h"
 #include "src/memory/buffer_use.h"
 #include "src/message/connector.h"
+#include "src/message/exposed_memory.h"
 #include "src/message/matching.h"
 #include "src/message/message_header.h"
 #include "src/message/message_memory.h"
 #include "src/message/number_pool.h"
+#include "src/message/one_sided_wire.h"
 #include "src/message/peer_connection.h"
 #include "src/message/polling_set.h"
 #include "src/message/queue_channel.h"
@@ -58,6 +61,15 @@ class MessengerState final : public Messenger {
   void discard_claimed(uint32_t claim) override;
   bool cancel(const void* context) override;
 
+  PostResult put(const OneSidedRequest& request) override;
+  PostResult get(const OneSidedRequest& request) override;
+  PostResult atomic(const AtomicRequest& request) override;
+  uint64_t one_sided_limit_bytes() const override { return one_sided_room_bytes(room_bytes_); }
+  uint64_t atomic_limit_bytes() const override { return atomic_room_bytes(room_bytes_); }
+  PostResult flush(PeerNumber peer) override;
+  bool awaits_peer(PeerNumber peer) const override;
+  ExposedMemory& exposed() override { return *exposed_; }
+
   uint32_t progress() override;
   uint32_t poll(std::span<MessageCompletion> completions) override;
   std::span<const MessageCompletion> poll_in_place() override;
@@ -83,6 +95,7 @@ class MessengerState final : public Messenger {
   static constexpr uint64_t kMostOfOneRequest = 1u << 30;
   // READs in the send queue beside messages.
   static constexpr uint32_t kReadRoom = 32;
+  static constexpr uint32_t kMaxMoves = 256;
   static constexpr uint32_t kMostOfOnePoll = 16;
   static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
 
@@ -92,6 +105,7 @@ class MessengerState final : public Messenger {
     PeerConnection* connection = nullptr;
     bool requested = false;
     uint32_t hint = 0;
+    uint32_t one_sided = 0;  // operations that have not completed
   };
 
   // A send or a receive that has not completed.
@@ -103,8 +117,10 @@ class MessengerState final : public Messenger {
       kAwaitsFinish,   // a send
       kSending,        // a long one, of whose bytes the receiver has said where they go
       kAwaitsReceive,  // a send to the own address
+      kAwaitsAnswer,   // a one-sided operation
     };
     State state;
+    MessageEvent event;  // of a one-sided operation
     uint32_t flags;
     uint32_t generation;  // how often its number was used: a peer may name an old one
     PeerNumber peer;      // of a send; of a receive the source, or kAnyPeer
@@ -115,7 +131,7 @@ class MessengerState final : public Messenger {
     uint32_t piece_count;
     uint32_t transfers;    // that are not over
     uint64_t least_bytes;  // kMessageMulti
-    uint64_t used_bytes;
+    uint64_t used_bytes;   // of one-sided operations: those of the answer
   };
 
   // An unexpected message.
@@ -171,6 +187,26 @@ class MessengerState final : public Messenger {
     Target target;
     uint64_t posted;
     uint64_t end;  // in the send queue, once all is posted
+  };
+
+  // Bytes of a long put or get that the device moves for a peer, and the answer.
+  struct Move {
+    uint32_t next;  // of the connection, plus 1
+    bool to_peer;   // WRITEs, else READs
+    bool moving;    // else only the answer is due
+    bool has_data;
+    MessageOutcome outcome;
+    uint32_t key_count;
+    uint32_t far_count;
+    uint64_t keys[kMaxPieces];  // of exposed memory
+    ExposedMemory::Table::Places near;
+    internal::CachedRegion* memory[ExposedMemory::Table::Places::kMax];  // registered
+    RemotePiece far[kMaxPieces];
+    uint64_t bytes;
+    uint64_t posted;
+    uint64_t end;  // in the send queue, once all is posted
+    uint64_t operation;
+    uint64_t data;
   };
 
   // What a receive and a message make together.
@@ -357,6 +393,50 @@ class MessengerState final : public Messenger {
   // True: it is in the connection's list no more.
   bool serve_transfer(PeerConnection& connection, uint32_t number);
 
+  // --- one-sided operations, where they are posted ---
+  // What has to be checked first, and the peer; null: `result` says why not.
+  Peer* prepare_one_sided(PeerNumber number, uint32_t flags, size_t most_parts, uint64_t bytes,
+                          std::span<const RemoteRange> remote, PostResult* result);
+  PostResult post_move(Peer& peer, const OneSidedRequest& request, OneSidedAction action,
+                       uint64_t bytes);
+  Room room_for_one_sided(PeerConnection& connection);
+  char* begin_one_sided(PeerConnection& connection, const Room& room, uint32_t number,
+                        uint64_t data, const OneSidedHeader& header,
+                        std::span<const RemoteRange> remote, std::span<const RemotePiece> pieces);
+  uint32_t new_one_sided(PeerNumber peer, MessageEvent event, void* context, uint32_t flags,
+                         std::span<const iovec> pieces, uint64_t answer_bytes);
+  void end_one_sided(uint32_t number, MessageOutcome outcome);
+  bool take_answer(PeerConnection& connection, const ParsedMessage& message);
+  PostResult copy_to_self(const OneSidedRequest& request, MessageEvent event, uint64_t bytes);
+  PostResult atomic_to_self(const AtomicRequest& request, uint64_t bytes);
+  void complete_at_once(MessageEvent event, MessageOutcome outcome, void* context, uint32_t flags,
+                        uint64_t bytes);
+  // --- and where they are carried out ---
+  Fate handle_one_sided(PeerConnection& connection, const ParsedMessage& message,
+                        Envelope::Place place, uint32_t where);
+  Fate carry_out(PeerConnection& connection, const ParsedMessage& message);
+  void serve_parked(PeerConnection& connection);
+  void release_parked(PeerConnection& connection);
+  void count_carried_out(MessageOutcome outcome, bool writes);
+  MessageOutcome resolve_atomic(std::span<const RemoteRange> ranges, AtomicType type,
+                                AtomicOperation operation, bool fetches,
+                                ExposedMemory::Table::Places* places);
+  static char* carry_out_atomic(const OneSidedMessage& request,
+                                const ExposedMemory::Table::Places& places, char* before,
+                                char* end);
+  Fate start_move(PeerConnection& connection, const ParsedMessage& message,
+                  const OneSidedMessage& request);
+  bool register_places(Move& move);
+  static void forget_places(Move& move);
+  bool post_moves(PeerConnection& connection, Move& move);
+  // True: moves are left.
+  bool serve_moves(PeerConnection& connection);
+  bool serve_move(PeerConnection& connection, uint32_t number);
+  void end_move(PeerConnection& connection, uint32_t number);
+  void end_moves(PeerConnection& connection);
+  bool post_answer(PeerConnection& connection, uint64_t operation, MessageOutcome outcome);
+  void complete_written(PeerNumber peer, uint64_t data, uint64_t bytes);
+
   const Device* device_;
   const ProtectionDomain* domain_;
   const MessengerOptions options_;
@@ -380,6 +460,10 @@ class MessengerState final : public Messenger {
   StepCosts steps_;
   std::optional<BufferUseTable> sent_buffers_;
   std::optional<BufferUseTable> received_buffers_;
+  std::shared_ptr<ExposedMemory> exposed_;
+  uint32_t one_sided_ = 0;  // operations that have not completed, of all peers
+  NumberPool move_numbers_;
+  ZeroedArray<Move> moves_;
   ZeroedArray<MessageCompletion> completions_;
   uint32_t first_completion_ = 0;
   uint32_t completion_count_ = 0;

@@ -33,7 +33,9 @@ bool MessengerState::prepare_to_sleep() {
   if (!polling_.is_resting()) reconsider_polling_ = true;
   polling_.rest();
   // The own transfers' completions are no events.
-  if (something_came() || transfer_numbers_.in_use() > 0) return false;
+  if (something_came() || transfer_numbers_.in_use() > 0 || move_numbers_.in_use() > 0) {
+    return false;
+  }
   if (!connect::EventWait::arm(arrivals_queue_->get())) return false;
   if (something_came()) return false;
   const bool wakes = everything_wakes();

@@ -8,6 +8,7 @@
 #include "src/channel/send_queue.h"
 #include "src/connect/peer_watch.h"
 #include "src/message/connector.h"
+#include "src/message/message_header.h"
 #include "src/message/queue_channel.h"
 #include "src/message/ring_channel.h"
 #include "src/message/sequence.h"
@@ -38,6 +39,36 @@ class WaitingArrivals {
 
  private:
   std::vector<SharedReceives::Arrival> arrivals_;
+  uint32_t first_ = 0;
+  uint32_t count_ = 0;
+};
+
+// Requests for one-sided operations that wait, in order, where they came: for room to answer, or
+// for what has to be over before. As many as the peer has slots and credits.
+struct ParkedRequest {
+  ParsedMessage message;
+  bool by_ring = false;
+  uint32_t where = 0;  // ring slot, or receive
+};
+class ParkedRequests {
+ public:
+  ParkedRequests() = default;
+  explicit ParkedRequests(uint32_t capacity) : requests_(capacity) {}
+
+  bool empty() const { return count_ == 0; }
+  const ParkedRequest& front() const { return requests_[first_]; }
+  void push(const ParkedRequest& request) {
+    VERBENA_ASSERT(count_ < requests_.size());
+    requests_[(first_ + count_++) % requests_.size()] = request;
+  }
+  void pop() {
+    VERBENA_DEBUG_ASSERT(count_ > 0);
+    first_ = static_cast<uint32_t>((first_ + 1) % requests_.size());
+    --count_;
+  }
+
+ private:
+  std::vector<ParkedRequest> requests_;
   uint32_t first_ = 0;
   uint32_t count_ = 0;
 };
@@ -87,6 +118,12 @@ struct PeerConnection {
 
   PeerStatistics counts;
   uint32_t told_methods = 0;  // a bit for each Method that the log has
+  // The same of what is moved for its one-sided operations.
+  uint32_t first_move = 0;
+  uint32_t last_move = 0;
+  uint32_t fetching = 0;  // of these, long puts and gets whose bytes are on their way
+  uint32_t storing = 0;
+  ParkedRequests parked;
 };
 
 }  // namespace verbena::message

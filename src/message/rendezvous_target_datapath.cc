@@ -200,6 +200,8 @@ bool MessengerState::take_out_of_order(PeerConnection& connection, const ParsedM
       return take_chunk(connection, message);
     case Kind::kWritten:
       return take_written(connection, message);
+    case Kind::kAnswer:
+      return take_answer(connection, message);
     default:
       return false;
   }

@@ -1,6 +1,7 @@
 // From the messenger's completions to entries of libfabric's completion queues.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "src/ofi/endpoint.h"
 
@@ -10,6 +11,21 @@ namespace {
 constexpr size_t kAtOnce = 16;
 
 uint64_t flags_of(const MessageCompletion& done) {
+  switch (done.event) {
+    case MessageEvent::kPut:
+      return FI_RMA | FI_WRITE;
+    case MessageEvent::kGot:
+      return FI_RMA | FI_READ;
+    case MessageEvent::kAtomic:
+      return FI_ATOMIC | FI_WRITE;
+    case MessageEvent::kFetched:
+      return FI_ATOMIC | FI_READ;
+    case MessageEvent::kWritten:
+      return FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+    case MessageEvent::kSent:
+    case MessageEvent::kReceived:
+      break;
+  }
   uint64_t flags = (done.flags & kMessageUntagged) != 0 ? FI_MSG : FI_TAGGED;
   if (done.event == MessageEvent::kSent) return flags | FI_SEND;
   flags |= FI_RECV;
@@ -39,8 +55,32 @@ int error_of(MessageOutcome outcome) {
       return kPeerLostError;
     case MessageOutcome::kFailed:
       return FI_ENOMEM;
+    case MessageOutcome::kUnknownKey:
+      return FI_EKEYREJECTED;
+    case MessageOutcome::kOutOfRange:
+      return FI_EINVAL;
+    case MessageOutcome::kNotPermitted:
+      return FI_EACCES;
   }
   return FI_EOTHER;
+}
+
+Counter* counter_of_event(const Endpoint& endpoint, MessageEvent event) {
+  switch (event) {
+    case MessageEvent::kSent:
+      return endpoint.sends.counter;
+    case MessageEvent::kReceived:
+      return endpoint.receives.counter;
+    case MessageEvent::kPut:
+    case MessageEvent::kAtomic:
+      return endpoint.writes;
+    case MessageEvent::kGot:
+    case MessageEvent::kFetched:
+      return endpoint.reads;
+    case MessageEvent::kWritten:
+      return nullptr;  // count_remote()
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -48,9 +88,9 @@ int error_of(MessageOutcome outcome) {
 void Endpoint::put(const MessageCompletion& done) {
   const Direction& direction = direction_of(done);
   const bool good = done.outcome == MessageOutcome::kOk;
-  if (direction.counter != nullptr) {
-    ++(good ? direction.counter->completed : direction.counter->failed);
-    direction.counter->waiters.notify();
+  if (Counter* const counter = counter_of_event(*this, done.event); counter != nullptr) {
+    ++(good ? counter->completed : counter->failed);
+    counter->waiters.notify();
   }
   if (direction.queue == nullptr || (good && done.context == without_entry())) return;
   CompletionEntry entry;
@@ -60,7 +100,7 @@ void Endpoint::put(const MessageCompletion& done) {
                  .buf = done.buffer,
                  .data = done.data,
                  .tag = done.tag};
-  if (done.event == MessageEvent::kReceived && done.outcome <= MessageOutcome::kTruncated) {
+  if (came_here(done.event) && done.outcome <= MessageOutcome::kTruncated) {
     entry.source = number_of(done.peer);
   }
   entry.error = error_of(done.outcome);
@@ -85,9 +125,9 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
     const Direction& direction = direction_of(done);
     if (done.outcome != MessageOutcome::kOk || direction.queue != &queue) [[unlikely]]
       break;
-    if (direction.counter != nullptr) {
-      ++direction.counter->completed;
-      direction.counter->waiters.notify();
+    if (Counter* const counter = counter_of_event(*this, done.event); counter != nullptr) {
+      ++counter->completed;
+      counter->waiters.notify();
     }
     if (done.context == without_entry()) continue;
     // In place if it can be: what is put together elsewhere first takes its time to be copied.
@@ -100,8 +140,7 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
     }
     at += queue.shown_bytes;
     if (sources != nullptr) {
-      const bool received = done.event == MessageEvent::kReceived;
-      sources[written] = received ? number_of(done.peer) : fi_addr_t{FI_ADDR_NOTAVAIL};
+      sources[written] = came_here(done.event) ? number_of(done.peer) : fi_addr_t{FI_ADDR_NOTAVAIL};
     }
     ++written;
   }
@@ -134,10 +173,21 @@ void Endpoint::take_completions() {
   }
   if (room == 0) {
     messenger->progress();
-    return;
+  } else {
+    const uint32_t count = messenger->poll(std::span(done, room));
+    for (uint32_t i = 0; i < count; ++i) put(done[i]);
   }
-  const uint32_t count = messenger->poll(std::span(done, room));
-  for (uint32_t i = 0; i < count; ++i) put(done[i]);
+  if (remote_reads != nullptr || remote_writes != nullptr) [[unlikely]]
+    count_remote();
+}
+
+void Endpoint::count_remote() {
+  const MessengerStatistics& now = messenger->statistics();
+  if (remote_reads != nullptr)
+    remote_reads->completed += now.remote_reads - std::exchange(counted_reads_, now.remote_reads);
+  if (remote_writes != nullptr)
+    remote_writes->completed +=
+        now.remote_writes - std::exchange(counted_writes_, now.remote_writes);
 }
 
 }  // namespace verbena::ofi

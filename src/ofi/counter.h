@@ -21,7 +21,7 @@ struct Counter : fid_cntr {
   Domain& domain;
   uint64_t completed = 0;
   uint64_t failed = 0;
-  std::vector<Endpoint*> endpoints;  // once for each direction that it counts
+  std::vector<Endpoint*> endpoints;  // once each
   uint64_t shown = 0;                // both, when the program read one of them
   bool waits_at_descriptor = false;  // FI_WAIT_FD
   WaitPoint waiters;

@@ -9,6 +9,7 @@
 #include "src/ofi/counter.h"
 #include "src/ofi/endpoint.h"
 #include "src/ofi/info.h"
+#include "src/ofi/memory_region.h"
 #include "src/ofi/secret.h"
 
 namespace verbena::ofi {
@@ -33,17 +34,9 @@ fi_ops_domain domain_calls = {
     .poll_open = &unsupported,
     .stx_ctx = &unsupported,
     .srx_ctx = &unsupported,
-    .query_atomic = &unsupported,
+    .query_atomic = query_atomic,
     .query_collective = &unsupported,
     .endpoint2 = &unsupported,
-};
-
-// Nobody needs to register memory: there is no remote access, and messages do without.
-fi_ops_mr registration_calls = {
-    .size = sizeof(fi_ops_mr),
-    .reg = &unsupported,
-    .regv = &unsupported,
-    .regattr = &unsupported,
 };
 
 Result<Domain*> make_domain(const char* name, fi_threading threading) {
@@ -61,6 +54,10 @@ int open_domain(fid_fabric* /*fabric*/, fi_info* info, fid_domain** domain, void
   const char* name = asked == nullptr || asked->name == nullptr ? device_name() : asked->name;
   Result<Domain*> made = make_domain(name, asked == nullptr ? FI_THREAD_SAFE : asked->threading);
   if (!made.ok()) return report("fi_domain", made.status());
+  const int mode = asked == nullptr ? 0 : asked->mr_mode;
+  const bool basic = mode == FI_MR_BASIC;
+  (*made)->chooses_keys = basic || (mode & FI_MR_PROV_KEY) != 0;
+  (*made)->virtual_addresses = basic || (mode & FI_MR_VIRT_ADDR) != 0;
   (*made)->fid = {.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &domain_object_calls};
   (*made)->ops = &domain_calls;
   (*made)->mr = &registration_calls;

@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "src/ofi/fid.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
+#include "verbena/message.h"
 #include "verbena/status.h"
 
 namespace verbena::ofi {
@@ -29,6 +31,11 @@ struct Domain : fid_domain {
   ProtectionDomain protection_domain;
   JobSecret secret;
   DomainLock lock;
+  // Of all endpoints. Keys are the program's, and addresses count from the first byte, unless its
+  // memory mode says otherwise.
+  const std::shared_ptr<ExposedMemory> exposed = std::make_shared<ExposedMemory>();
+  bool chooses_keys = false;
+  bool virtual_addresses = false;
   // Objects that were made of it and not closed: it cannot be closed before them.
   std::atomic<uint32_t> users{0};
   // Completion queues that were opened to be slept at, and those that were not: endpoints that are

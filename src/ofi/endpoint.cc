@@ -70,6 +70,10 @@ int close_endpoint(fid* handle) {
       if (direction->queue != nullptr) remove_from(direction->queue->endpoints, &endpoint);
       if (direction->counter != nullptr) remove_from(direction->counter->endpoints, &endpoint);
     }
+    for (Counter* counter :
+         {endpoint.reads, endpoint.writes, endpoint.remote_reads, endpoint.remote_writes}) {
+      if (counter != nullptr) remove_from(counter->endpoints, &endpoint);
+    }
     if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
   }
   --endpoint.domain.users;
@@ -98,14 +102,18 @@ int bind_queue(Endpoint& endpoint, CompletionQueue& queue, uint64_t flags) {
   return 0;
 }
 
-// Counters of remote access count what there is not: 0.
 int bind_counter(Endpoint& endpoint, Counter& counter, uint64_t flags) {
-  for (const auto& [flag, direction] :
-       {std::pair{FI_SEND, &endpoint.sends}, {FI_RECV, &endpoint.receives}}) {
+  for (const auto& [flag, place] : {std::pair{FI_SEND, &endpoint.sends.counter},
+                                    {FI_RECV, &endpoint.receives.counter},
+                                    {FI_READ, &endpoint.reads},
+                                    {FI_WRITE, &endpoint.writes},
+                                    {FI_REMOTE_READ, &endpoint.remote_reads},
+                                    {FI_REMOTE_WRITE, &endpoint.remote_writes}}) {
     if ((flags & flag) == 0) continue;
-    if (direction->counter != nullptr) return -FI_EINVAL;
-    direction->counter = &counter;
-    counter.endpoints.push_back(&endpoint);
+    if (*place != nullptr) return -FI_EINVAL;
+    *place = &counter;
+    if (std::ranges::find(counter.endpoints, &endpoint) == counter.endpoints.end())
+      counter.endpoints.push_back(&endpoint);
   }
   return 0;
 }
@@ -133,7 +141,9 @@ int bind_endpoint(fid* handle, fid* other, uint64_t flags) {
 int enable(Endpoint& endpoint) {
   if (endpoint.vector == nullptr) return -FI_ENOAV;
   if (endpoint.sends.queue == nullptr && endpoint.sends.counter == nullptr) return -FI_ENOCQ;
-  if (endpoint.receives.queue == nullptr && endpoint.receives.counter == nullptr) return -FI_ENOCQ;
+  if (endpoint.receiving && endpoint.receives.queue == nullptr &&
+      endpoint.receives.counter == nullptr)
+    return -FI_ENOCQ;
   endpoint.enabled = true;
   return 0;
 }
@@ -215,12 +225,15 @@ Endpoint::Endpoint(Domain& of, const fi_info& info, std::unique_ptr<Messenger> o
     : fid_ep{},
       domain(of),
       messenger(std::move(opened)),
-      directed((info.caps & FI_DIRECTED_RECV) != 0) {
+      directed((info.caps & FI_DIRECTED_RECV) != 0),
+      receiving((info.caps & (FI_MSG | FI_TAGGED)) != 0) {
   fid = {.fclass = FI_CLASS_EP, .context = context, .ops = &endpoint_object_calls};
   ops = &endpoint_calls;
   cm = &name_calls;
   fid_ep::msg = &message_calls;
   tagged = &tagged_calls;
+  rma = &rma_calls;
+  fid_ep::atomic = &atomic_calls;
   if (info.tx_attr != nullptr) sends.flags = info.tx_attr->op_flags;
   if (info.rx_attr != nullptr) receives.flags = info.rx_attr->op_flags;
 }
@@ -310,10 +323,14 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.max_completions = 2 * kMostOperations;
   options.max_unexpected = kMostUnexpected;
   options.unexpected_bytes = kUnexpectedBytes;
+  options.exposed = of.exposed;
   Result<std::unique_ptr<Messenger>> messenger =
       open_messenger(of.device, of.protection_domain, of.secret, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());
-  if ((*messenger)->eager_limit_bytes() < kInjectBytes) return -FI_EINVAL;
+  if ((*messenger)->eager_limit_bytes() < kInjectBytes ||
+      (*messenger)->one_sided_limit_bytes() < kInjectBytes ||
+      (*messenger)->atomic_limit_bytes() < kAtomicBytes)
+    return -FI_EINVAL;
   auto* made = new (std::nothrow) Endpoint(of, *info, std::move(*messenger), context);
   if (made == nullptr) return -FI_ENOMEM;
   ++of.users;

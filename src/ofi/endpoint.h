@@ -1,7 +1,9 @@
 // Endpoints (FI_EP_RDM): one messenger each.
 #pragma once
 
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_rma.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +31,11 @@ struct Direction {
 };
 
 // Under the domain's lock.
+// Whether a peer's operation completed here, not one of this side.
+inline bool came_here(MessageEvent event) {
+  return event == MessageEvent::kReceived || event == MessageEvent::kWritten;
+}
+
 struct Endpoint : fid_ep {
   using Handle = fid_ep;
   Endpoint(Domain& of, const fi_info& info, std::unique_ptr<Messenger> opened, void* context);
@@ -68,7 +75,13 @@ struct Endpoint : fid_ep {
   AddressVector* vector = nullptr;
   Direction sends;
   Direction receives;
-  const bool directed;  // a receive's source counts (FI_DIRECTED_RECV)
+  // Of one-sided operations; atomics that fetch count as reads. Those of peers are counted here.
+  Counter* reads = nullptr;
+  Counter* writes = nullptr;
+  Counter* remote_reads = nullptr;
+  Counter* remote_writes = nullptr;
+  const bool directed;   // a receive's source counts (FI_DIRECTED_RECV)
+  const bool receiving;  // messages: it needs a place for their completions
   bool enabled = false;
   DeferredSends deferred{kQueueOperations};
   size_t least_multi_bytes = 64;  // FI_OPT_MIN_MULTI_RECV
@@ -79,14 +92,18 @@ struct Endpoint : fid_ep {
   fi_addr_t find_number(PeerNumber peer);
   void put(const MessageCompletion& done);
   const Direction& direction_of(const MessageCompletion& done) const {
-    return done.event == MessageEvent::kSent ? sends : receives;
+    return came_here(done.event) ? receives : sends;
   }
   void note_failure(const MessageCompletion& done);
   void note_lost(PeerNumber peer);
+  void count_remote();
 
   std::vector<PeerNumber> peers_;   // by fi_addr_t; kAnyPeer: not asked for yet
   std::vector<fi_addr_t> numbers_;  // by PeerNumber; FI_ADDR_NOTAVAIL: not known
   bool has_told_of_loss_ = false;
+  // Of the messenger's statistics, what was counted.
+  uint64_t counted_reads_ = 0;
+  uint64_t counted_writes_ = 0;
 };
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);
@@ -99,5 +116,9 @@ inline void* without_entry() {
 
 extern fi_ops_msg message_calls;    // endpoint_message_datapath.cc
 extern fi_ops_tagged tagged_calls;  // endpoint_tagged_datapath.cc
+extern fi_ops_rma rma_calls;        // endpoint_rma_datapath.cc
+extern fi_ops_atomic atomic_calls;  // endpoint_atomic_datapath.cc
+int query_atomic(fid_domain* domain, fi_datatype type, fi_op operation, fi_atomic_attr* attributes,
+                 uint64_t flags);
 
 }  // namespace verbena::ofi

@@ -41,28 +41,30 @@ constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
 
 bool fits(const fi_tx_attr& asked) {
   return within(asked.caps, kCapabilities) && within(asked.op_flags, kSendFlags) &&
-         within(asked.msg_order, FI_ORDER_SAS) && asked.comp_order == FI_ORDER_NONE &&
+         within(asked.msg_order, kOrders) && asked.comp_order == FI_ORDER_NONE &&
          asked.inject_size <= kInjectBytes && asked.size <= kQueueOperations &&
-         asked.iov_limit <= kPieces && asked.rma_iov_limit == 0;
+         asked.iov_limit <= kPieces && asked.rma_iov_limit <= kPieces;
 }
 
 bool fits(const fi_rx_attr& asked) {
   return within(asked.caps, kCapabilities) && within(asked.op_flags, kReceiveFlags) &&
-         within(asked.msg_order, FI_ORDER_SAS) && within(asked.comp_order, FI_ORDER_NONE) &&
+         within(asked.msg_order, kOrders) && within(asked.comp_order, FI_ORDER_NONE) &&
          asked.size <= kQueueOperations && asked.iov_limit <= kPieces;
 }
 
 bool fits(const fi_ep_attr& asked) {
   return (asked.type == FI_EP_UNSPEC || asked.type == FI_EP_RDM) &&
          asked.protocol == FI_PROTO_UNSPEC && asked.max_msg_size <= kMaxMessageBytes &&
-         asked.msg_prefix_size == 0 && asked.tx_ctx_cnt <= 1 && asked.rx_ctx_cnt <= 1 &&
-         asked.auth_key_size == 0;
+         asked.msg_prefix_size == 0 && asked.max_order_raw_size <= kOrderedBytes &&
+         asked.max_order_war_size <= kOrderedBytes && asked.max_order_waw_size <= kOrderedBytes &&
+         asked.tx_ctx_cnt <= 1 && asked.rx_ctx_cnt <= 1 && asked.auth_key_size == 0;
 }
 
 bool fits(const fi_domain_attr& asked) {
   return (asked.name == nullptr || strcmp(asked.name, device_name()) == 0) &&
          asked.control_progress != FI_PROGRESS_AUTO && asked.data_progress != FI_PROGRESS_AUTO &&
-         asked.cq_data_size <= kDataBytes && within(asked.caps, FI_LOCAL_COMM | FI_REMOTE_COMM) &&
+         asked.cq_data_size <= kDataBytes && asked.mr_key_size <= kKeyBytes &&
+         asked.mr_iov_limit <= kPieces && within(asked.caps, FI_LOCAL_COMM | FI_REMOTE_COMM) &&
          asked.auth_key_size == 0;
 }
 
@@ -89,22 +91,24 @@ void fill(const fi_info* hints, fi_info& info) {
   info.addr_format = FI_FORMAT_UNSPEC;
 
   const fi_tx_attr* sends = hints == nullptr ? nullptr : hints->tx_attr;
-  *info.tx_attr = {.caps = capabilities & (FI_MSG | FI_TAGGED | FI_SEND),
+  *info.tx_attr = {.caps = capabilities & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND |
+                                           FI_READ | FI_WRITE | FI_FENCE),
                    .mode = 0,
                    .op_flags = sends == nullptr ? 0 : sends->op_flags,
-                   .msg_order = FI_ORDER_SAS,
+                   .msg_order = kOrders,
                    .comp_order = FI_ORDER_NONE,
                    .inject_size = kInjectBytes,
                    .size = kQueueOperations,
                    .iov_limit = kPieces,
-                   .rma_iov_limit = 0,
+                   .rma_iov_limit = kPieces,
                    .tclass = 0};
   const fi_rx_attr* receives = hints == nullptr ? nullptr : hints->rx_attr;
-  *info.rx_attr = {.caps = capabilities & (FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV |
-                                           FI_DIRECTED_RECV | FI_SOURCE),
+  *info.rx_attr = {.caps = capabilities & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
+                                           FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV |
+                                           FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT),
                    .mode = 0,
                    .op_flags = receives == nullptr ? 0 : receives->op_flags,
-                   .msg_order = FI_ORDER_SAS,
+                   .msg_order = kOrders,
                    .comp_order = FI_ORDER_NONE,
                    .total_buffered_recv = 0,
                    .size = kQueueOperations,
@@ -115,6 +119,9 @@ void fill(const fi_info* hints, fi_info& info) {
   endpoint.protocol = FI_PROTO_UNSPEC;
   endpoint.protocol_version = 1;
   endpoint.max_msg_size = kMaxMessageBytes;
+  endpoint.max_order_raw_size = kOrderedBytes;
+  endpoint.max_order_war_size = kOrderedBytes;
+  endpoint.max_order_waw_size = kOrderedBytes;
   // All bits of a tag are the program's; where it says how it divides them, that is what it gets
   // back.
   const uint64_t tags =
@@ -132,6 +139,13 @@ void fill(const fi_info* hints, fi_info& info) {
   domain.resource_mgmt = FI_RM_ENABLED;
   domain.av_type =
       asked == nullptr || asked->av_type == FI_AV_UNSPEC ? FI_AV_TABLE : asked->av_type;
+  // What programs before 1.5 ask for by name they get; others need not do anything for this
+  // provider.
+  const int mode = asked == nullptr ? 0 : asked->mr_mode;
+  domain.mr_mode = mode == FI_MR_BASIC || mode == FI_MR_SCALABLE ? mode : 0;
+  domain.mr_key_size = kKeyBytes;
+  domain.mr_iov_limit = kPieces;
+  domain.mr_cnt = 65536;
   domain.cq_data_size = kDataBytes;
   domain.cq_cnt = 1024;
   domain.ep_cnt = 1024;

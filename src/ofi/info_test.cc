@@ -69,7 +69,7 @@ TEST(InfoTest, WhatIsAskedForComesBack) {
 TEST(InfoTest, WhatThereIsNotIsRefused) {
   using Ask = void (*)(fi_info&);
   const Ask asks[] = {
-      [](fi_info& info) { info.caps = FI_TAGGED | FI_RMA; },
+      [](fi_info& info) { info.caps = FI_TAGGED | FI_HMEM; },
       [](fi_info& info) { info.caps = FI_COLLECTIVE; },
       [](fi_info& info) { info.ep_attr->type = FI_EP_MSG; },
       [](fi_info& info) { info.ep_attr->type = FI_EP_DGRAM; },
@@ -79,7 +79,7 @@ TEST(InfoTest, WhatThereIsNotIsRefused) {
       [](fi_info& info) { info.domain_attr->name = strdup("mlx5_0"); },
       [](fi_info& info) { info.fabric_attr->name = strdup("another"); },
       [](fi_info& info) { info.tx_attr->inject_size = kInjectBytes + 1; },
-      [](fi_info& info) { info.tx_attr->msg_order = FI_ORDER_WAW; },
+      [](fi_info& info) { info.tx_attr->msg_order = FI_ORDER_SAW; },
       [](fi_info& info) { info.tx_attr->comp_order = FI_ORDER_STRICT; },
       [](fi_info& info) { info.rx_attr->iov_limit = kPieces + 1; },
   };

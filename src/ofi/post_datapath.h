@@ -81,6 +81,9 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
   const size_t bytes = internal::total_bytes(posted.pieces);
   if (bytes > (injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
     return endpoint.too_long(bytes, injected);
+  if ((flags & FI_FENCE) != 0 && endpoint.messenger->awaits_peer(static_cast<PeerNumber>(peer)))
+      [[unlikely]]
+    return -FI_EAGAIN;
   SendRequest request{.peer = static_cast<PeerNumber>(peer),
                       .tag = posted.tag,
                       .pieces = posted.pieces,

@@ -1,0 +1,94 @@
+#include "src/ofi/memory_region.h"
+
+#include <mutex>
+#include <new>
+
+namespace verbena::ofi {
+namespace {
+
+// Busy: a device still moves bytes of a peer's long operation there.
+int close_memory(fid* handle) {
+  auto& memory = object_of<RegisteredMemory>(handle);
+  {
+    const std::lock_guard guard(memory.domain.lock);
+    if (memory.exposed && !memory.domain.exposed->revoke(memory.key)) return -FI_EBUSY;
+  }
+  --memory.domain.users;
+  delete &memory;
+  return 0;
+}
+
+// To an endpoint, as who asks for FI_MR_ENDPOINT does: all of the domain have it. What a counter
+// would count of this memory alone is not known.
+int bind_memory(fid* /*handle*/, fid* other, uint64_t /*flags*/) {
+  return other->fclass == FI_CLASS_EP ? 0 : -FI_ENOSYS;
+}
+
+int control_memory(fid* /*handle*/, int command, void* /*argument*/) {
+  return command == FI_ENABLE || command == FI_REFRESH ? 0 : -FI_ENOSYS;
+}
+
+fi_ops memory_object_calls = object_calls(close_memory, bind_memory, control_memory);
+
+int register_pieces_of(fid* handle, const iovec* pieces, size_t count, uint64_t access,
+                       uint64_t requested_key, fid_mr** memory, void* context) {
+  auto& domain = object_of<Domain>(handle);
+  const bool exposed = (access & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0;
+  uint64_t key = FI_KEY_NOTAVAIL;
+  if (exposed) {
+    ExposeRequest request{
+        .pieces = {pieces, count}, .has_key = !domain.chooses_keys, .key = requested_key};
+    if ((access & FI_REMOTE_READ) != 0) request.access |= kMemoryRead;
+    if ((access & FI_REMOTE_WRITE) != 0) request.access |= kMemoryWrite;
+    if (domain.virtual_addresses && count > 0)
+      request.address = reinterpret_cast<uint64_t>(pieces[0].iov_base);
+    const std::lock_guard guard(domain.lock);
+    const Result<uint64_t> made = domain.exposed->expose(request);
+    if (!made.ok())
+      return made.status().code() == StatusCode::kUnavailable ? -FI_ENOKEY : -FI_EINVAL;
+    key = *made;
+  }
+  auto* made = new (std::nothrow) RegisteredMemory(domain, exposed, key, context);
+  if (made == nullptr) return -FI_ENOMEM;
+  ++domain.users;
+  *memory = made;
+  return 0;
+}
+
+int register_one(fid* domain, const void* buffer, size_t size_bytes, uint64_t access,
+                 uint64_t /*offset*/, uint64_t requested_key, uint64_t /*flags*/, fid_mr** memory,
+                 void* context) {
+  const iovec piece{const_cast<void*>(buffer), size_bytes};
+  return register_pieces_of(domain, &piece, 1, access, requested_key, memory, context);
+}
+
+int register_several(fid* domain, const iovec* pieces, size_t count, uint64_t access,
+                     uint64_t /*offset*/, uint64_t requested_key, uint64_t /*flags*/,
+                     fid_mr** memory, void* context) {
+  return register_pieces_of(domain, pieces, count, access, requested_key, memory, context);
+}
+
+int register_by_attributes(fid* domain, const fi_mr_attr* attributes, uint64_t /*flags*/,
+                           fid_mr** memory) {
+  if (attributes->iface != FI_HMEM_SYSTEM) return -FI_ENOSYS;
+  return register_pieces_of(domain, attributes->mr_iov, attributes->iov_count, attributes->access,
+                            attributes->requested_key, memory, attributes->context);
+}
+
+}  // namespace
+
+RegisteredMemory::RegisteredMemory(Domain& of, bool is_exposed, uint64_t its_key, void* context)
+    : fid_mr{}, domain(of), exposed(is_exposed) {
+  fid = {.fclass = FI_CLASS_MR, .context = context, .ops = &memory_object_calls};
+  mem_desc = this;
+  key = its_key;
+}
+
+fi_ops_mr registration_calls = {
+    .size = sizeof(fi_ops_mr),
+    .reg = register_one,
+    .regv = register_several,
+    .regattr = register_by_attributes,
+};
+
+}  // namespace verbena::ofi
