@@ -165,6 +165,7 @@ struct MessengerStatistics {
   uint64_t rings_given = 0;  // to peers, by the polling set, and taken back
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
+  uint64_t pinned_bytes = 0;  // registered now: rings, and buffers of connections
 };
 
 class Messenger {
