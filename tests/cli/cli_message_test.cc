@@ -55,12 +55,14 @@ TEST_P(MessageOn, PairsExchangeShortAndLongOnes) {
     const bool by_ring = row.at("channel") == "ring";
     // Confirmations of long messages, and what returns a ring's credits, go by SEND.
     const double share = row.at("ring_share");
-    by_ring ? EXPECT_GT(share, 0.4) : EXPECT_EQ(share, 0);
-    if (by_ring && row.at("size_bytes") <= 2000) EXPECT_GT(share, 0.9);
-    const double messages = row.at("messages_per_operation");
-    if (row.at("test") == "latency") EXPECT_GE(messages, 2);
-    if (row.at("test") == "bandwidth") EXPECT_GE(messages, 6);
-    if (row.at("test") == "bidirectional") EXPECT_GE(messages, 10);
+    if (!by_ring) {
+      EXPECT_EQ(share, 0);
+    } else {
+      EXPECT_GT(share, row.at("size_bytes") <= 2000 ? 0.9 : 0.4);
+    }
+    const std::string test = row.at("test");
+    EXPECT_GE(row.at("messages_per_operation").get<double>(),
+              test == "latency" ? 2 : (test == "bandwidth" ? 6 : 10));
     EXPECT_GT(row.at("pinned_bytes").get<double>(), 0);
   }
 }
@@ -86,10 +88,12 @@ TEST_P(MessageOn, RankZeroPollsWhomItsSetSays) {
   expect_checked(rows, 2 * 4 * 3, 300);
   for (const json& row : rows) {
     SCOPED_TRACE(row.dump());
-    // Peers have rank 0 in their sets; it has two of them in its own.
+    // It has rings to and from two; that is half of the messages at most, where more are active, and
+    // none where those two are silent.
     const double share = row.at("ring_share");
-    EXPECT_GT(share, 0.4);
-    if (row.at("active_peers") == 6) EXPECT_LT(share, 0.9);
+    if (row.at("active_peers") == 2) continue;
+    EXPECT_LT(share, 0.6);
+    EXPECT_GT(share, 0.1);
   }
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 // Few: as in the closed loop, each empty poll may cost somebody else's time slice.
 constexpr uint32_t kLooksPerCheck = 64;
+// A call of progress() that polls rings does not poll the completion queue each time.
+constexpr uint32_t kPollsOfAll = 4;
 // Of phase 0, before any is measured.
 constexpr uint32_t kMeeting = 0;
 
@@ -130,16 +132,22 @@ void MessageRank::take(const MessageCompletion& done) {
 }
 
 bool MessageRank::advance() {
+  // Before a poll, not after it: what a poll found may be what the caller waits for, such as a
+  // credit, without a completion.
+  if (empty_polls_ >= kPollsOfAll) {
+    waiter_.idle();
+    empty_polls_ = 0;
+  }
   std::array<MessageCompletion, 16> done;
   const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
   const uint32_t count = messenger_->poll(done);
   if (count == 0) {
     if (job_.team.halted() || !status_.ok()) [[unlikely]]
       return false;
-    if (++idle_looks_ % kLooksPerCheck == 0 && !look_around()) return false;
-    waiter_.idle();
-    return true;
+    ++empty_polls_;
+    return ++looks_ % kLooksPerCheck != 0 || look_around();
   }
+  empty_polls_ = 0;
   for (uint32_t i = 0; i < count; ++i) take(done[i]);
   if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
   waiter_.progress();
@@ -197,6 +205,7 @@ bool MessageRank::send(uint32_t to, uint32_t step, const char* bytes, uint64_t s
   }
   ++pending_sends_;
   ++steps_;
+  empty_polls_ = 0;
   return true;
 }
 
@@ -218,6 +227,7 @@ bool MessageRank::receive(uint32_t from, uint32_t step, char* bytes, uint64_t si
     if (!status_.ok() || !advance()) return false;
   }
   ++pending_receives_;
+  empty_polls_ = 0;
   if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
   return true;
 }

@@ -95,7 +95,8 @@ class MessageRank {
   Waiter waiter_;
   SilenceWatch silence_{kStallNs, 0};
   uint64_t steps_ = 0;
-  uint32_t idle_looks_ = 0;
+  uint32_t empty_polls_ = 0;  // since something was found or posted
+  uint32_t looks_ = 0;
   Status status_;
 
   // --- of the phase ---

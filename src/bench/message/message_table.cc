@@ -1,5 +1,7 @@
 #include "src/bench/message/message_table.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 #include <string_view>
@@ -32,7 +34,7 @@ std::string message_bandwidth_text(const PointResult& result) {
 }
 std::string ring_share_text(const PointResult& result) {
   const std::optional<double> share = result.metric(kRingShare);
-  return share ? count_text(100 * *share) + " %" : "-";
+  return share ? fmt::format("{:.0f} %", 100 * *share) : "-";
 }
 std::string pinned_text(const PointResult& result) {
   const std::optional<double> bytes = result.metric(kPinnedBytesOfMeasurer);
