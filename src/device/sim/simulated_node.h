@@ -41,8 +41,8 @@ class Node {
   Time remote_line(uint32_t thread, uint32_t memory, uint32_t rnic) const {
     return ((memory != rnic ? 1 : 0) + (thread != memory ? 1 : 0)) * profile.cpu_remote_line;
   }
-  // What takes `alone` on a core of its own takes so long with this many threads at work: those that
-  // wait for each other, or for control connections, take no core.
+  // What takes `alone` on a core of its own takes so long with this many threads at work: those
+  // that wait for each other, or for control connections, take no core.
   Time slowed(Time alone) const;
 
   Simulation& simulation;
