@@ -207,6 +207,7 @@ struct MessengerStatistics {
   uint64_t remote_writes = 0;
   uint64_t remote_reads = 0;
   uint64_t remote_refused = 0;
+  uint64_t pinned_bytes = 0;  // registered now: rings, and buffers of connections
 };
 
 class Messenger {

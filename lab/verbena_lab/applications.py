@@ -66,6 +66,21 @@ APPLICATIONS = (
         },
     ),
     Application("join", "Join", "tuples", "tuples", None, "the join", {"batch": "tuples of a WRITE"}),
+    Application(
+        "message",
+        "Messages",
+        "queue_credits",
+        "operations",
+        None,
+        "an operation",
+        {
+            "responder_nodes": "peers",
+            "responder_threads": "ranks of a peer",
+            "size_bytes": "message size",
+            "eager_bytes": "eager limit",
+            "window": "messages of a window",
+        },
+    ),
 )
 
 

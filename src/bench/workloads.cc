@@ -5,6 +5,7 @@
 #include "src/bench/hashtable/hashtable_workload.h"
 #include "src/bench/join/join_workload.h"
 #include "src/bench/log/log_workload.h"
+#include "src/bench/message/message_workload.h"
 #include "src/bench/remote/remote_workload.h"
 #include "src/bench/request_response/request_response_workload.h"
 #include "src/bench/shuffle/shuffle_workload.h"
@@ -13,13 +14,9 @@
 namespace verbena::bench {
 
 std::span<const Workload* const> workloads() {
-  static const std::array kWorkloads = {&request_response_workload(),
-                                        &verbs_workload(),
-                                        &remote_workload(),
-                                        &hashtable_workload(),
-                                        &log_workload(),
-                                        &shuffle_workload(),
-                                        &join_workload()};
+  static const std::array kWorkloads = {
+      &request_response_workload(), &verbs_workload(), &remote_workload(),  &message_workload(),
+      &hashtable_workload(),        &log_workload(),   &shuffle_workload(), &join_workload()};
   return kWorkloads;
 }
 

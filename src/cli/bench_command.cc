@@ -51,6 +51,8 @@ valgrind (callgrind) in a short extra run of each point, with nodes of its own o
 message, per byte of the response, by function, and once more without empty polls. Threads are slow
 there, so a poll may find more messages.
 
+The commands below measure other things between processes, with options of their own.
+
 An experiment is a TOML file with a topology and lists on axes, which are the options above without
 their dashes. Those of the papers are found by name, as by 'verbena reproduce'.
 
@@ -245,7 +247,9 @@ void add_bench_command(Tool& tool) {
            "verbena bench one-to-one --protocol all --pending 1,16 --duration 100ms --json "
            "results.json",
            "verbena bench M:1 --nodes 2 --threads 2 --pending 16 --value 365 --duration 50ms"}));
-  command->callback([&tool, options, listen_option] {
+  command->callback([&tool, command, options, listen_option] {
+    // Of a workload below this command, that one's.
+    if (!command->get_subcommands().empty()) return;
     tool.exit_code = listen_option->count() > 0 ? listen(*options) : measure_bench(tool, *options);
   });
 }

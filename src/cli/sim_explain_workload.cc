@@ -3,14 +3,18 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "src/base/output.h"
 #include "src/bench/experiment/plan.h"
+#include "src/bench/explain/explain_point.h"
 #include "src/bench/explain/point_usage.h"
+#include "src/bench/explain/waterfall.h"
 #include "src/bench/result/model_evidence.h"
 #include "src/bench/result/result_file.h"
+#include "src/bench/result/text_table.h"
 #include "src/bench/run/simulated_nodes.h"
 #include "src/bench/workloads.h"
 #include "src/cli/axis_options.h"
@@ -23,6 +27,8 @@ namespace verbena::cli {
 namespace {
 
 constexpr uint64_t kOperations = 40'000;
+// Of the run in which one operation is followed.
+constexpr uint64_t kFollowedNs = 500'000;
 
 constexpr const char* kUsageHelp =
     R"(Runs each combination of the lists once, and shows beside its results how busy the nodes were:
@@ -40,7 +46,8 @@ limits; where none is, operations wait for round trips or for each other (a lock
   atomic unit     compare-and-swap, fetch-and-add
   link out, in    to the switch, from the switch
 
-With a single combination, all units are listed. --json writes a result file whose rows also have
+With a single combination, all units are listed, and of a ping-pong of messages the way of the
+median one, step by step. --json writes a result file whose rows also have
 the usage by role.
 
 )";
@@ -66,6 +73,23 @@ Result<std::vector<bench::Point>> parse_points(const bench::Workload& workload,
   std::vector<bench::Point> points;
   for (const auto& group : groups) points.insert(points.end(), group.begin(), group.end());
   return points;
+}
+
+// The way of the median operation.
+Status print_path(const std::string& device, const bench::Point& point) {
+  sim::Recorder recorder(bench::kMostRecordedSteps);
+  VERBENA_ASSIGN_OR_RETURN(
+      const bench::Explanation explanation,
+      bench::explain_point(device, point, {.duration_ns = kFollowedNs}, 0.5, &recorder));
+  const bench::MessagePath& path = explanation.path;
+  print_output("\nThe median of {} operations takes {}:\n\n{}\n{}\n{}", explanation.messages,
+               bench::time_text(static_cast<double>(path.measured_ns)),
+               bench::waterfall_text(path, recorder.threads()), bench::summary_text(path),
+               bench::sum_text(path));
+  if (path.adds_up()) return Status::ok_status();
+  return {StatusCode::kUnavailable,
+          "the steps do not add up to the measured latency; what is missing is listed as not "
+          "explained"};
 }
 
 int explain_workload(const Tool& tool, const bench::Workload& workload,
@@ -96,6 +120,10 @@ int explain_workload(const Tool& tool, const bench::Workload& workload,
   }
   print_output("{}\n{}", workload.table(results), bench::limits_table(results, usages));
   if (usages.size() == 1) print_output("\n{}", bench::usage_table(usages.front()));
+  if (usages.size() == 1 && workload.is_followed(points->front())) {
+    const Status followed = print_path(options.device, points->front());
+    if (!followed.ok()) return report_error(followed);
+  }
   print_output("{}", bench::model_text(options.device));
   if (options.json.empty()) return 0;
   nlohmann::json document = bench::result_document(
@@ -105,6 +133,13 @@ int explain_workload(const Tool& tool, const bench::Workload& workload,
   }
   const Status written = bench::write_json_file(options.json, document);
   return written.ok() ? 0 : report_error(written);
+}
+
+// Of the example.
+std::string_view varied_axis(const bench::Workload& workload) {
+  constexpr std::string_view kThreads = "threads";
+  const bool has_threads = workload.find_axis(kThreads) != nullptr;
+  return has_threads ? kThreads : workload.traits().axes.front().name;
 }
 
 void add_workload(Tool& tool, CLI::App& explain, const bench::Workload& workload) {
@@ -122,9 +157,9 @@ void add_workload(Tool& tool, CLI::App& explain, const bench::Workload& workload
       command->add_option("--json", options->json, "Write results and usage to this file");
   json->option_text("FILE");
   tool.takes_path[json] = true;
-  command->footer(kUsageHelp +
-                  examples_text({fmt::format(
-                      "verbena sim explain {} --threads 1,2,4 --device sim:connectx3-40g", name)}));
+  command->footer(kUsageHelp + examples_text({fmt::format(
+                                   "verbena sim explain {} --{} 1,2,4 --device sim:connectx3-40g",
+                                   name, varied_axis(workload))}));
   command->callback(
       [&tool, &workload, options] { tool.exit_code = explain_workload(tool, workload, *options); });
 }

@@ -157,6 +157,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
   VERBENA_ASSIGN_OR_RETURN(first_receives_,
                            RegisteredArena::create(*domain_, uint64_t{first} * options_.slot_bytes,
                                                    IBV_ACCESS_LOCAL_WRITE));
+  statistics_.pinned_bytes += first_receives_->size_bytes();
   if (receives_.add(first_receives_->data(), options_.slot_bytes, first_receives_->lkey(), first) !=
       0) {
     return connect::explain_failure(receives_.error(), "its own shared receive queue");
@@ -171,6 +172,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
         RegisteredArena::create(*domain_, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
     VERBENA_ASSIGN_OR_RETURN(ring_out_memory_,
                              RegisteredArena::create(*domain_, bytes, IBV_ACCESS_LOCAL_WRITE));
+    statistics_.pinned_bytes += ring_in_memory_->size_bytes() + ring_out_memory_->size_bytes();
     for (uint32_t ring = 0; ring < options_.polling_set; ++ring) {
       rings_in_.emplace_back(
           channel::SlotArray::carve(*ring_in_memory_, shape, options_.ring_slots));
@@ -277,6 +279,7 @@ void MessengerState::adopt(Joined joined) {
   connection.parked = ParkedRequests(options_.ring_slots + options_.queue_credits);
   connection.arriving = Sequence(options_.ring_slots + options_.queue_credits);
   peer.connection = &connection;
+  statistics_.pinned_bytes += endpoint.arena.size_bytes();
 
   const uint32_t more = std::min(receives_per_connection(), receives_.room());
   if (more > 0) {

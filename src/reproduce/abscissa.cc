@@ -33,6 +33,8 @@ constexpr std::array<std::string_view, 1> kRegion = {"region"};
 constexpr std::array<std::string_view, 1> kHot = {"hot"};
 constexpr std::array<std::string_view, 1> kTheta = {"theta"};
 constexpr std::array<std::string_view, 1> kTuples = {"tuples"};
+constexpr std::array<std::string_view, 1> kPeers = {"peers"};
+constexpr std::array<std::string_view, 1> kTest = {"test"};
 constexpr std::array<std::string_view, 4> kShape = {"nodes", "responders", "threads",
                                                     "responder-threads"};
 
@@ -51,6 +53,8 @@ constexpr std::array kAbscissas = {
     Abscissa{"hot", nullptr, kHot},
     Abscissa{"theta", nullptr, kTheta},
     Abscissa{"tuples", nullptr, kTuples},
+    Abscissa{"peers", nullptr, kPeers},
+    Abscissa{"test", nullptr, kTest},
     Abscissa{"requesters", requesters, kShape},
     Abscissa{"responding-threads", responding_threads, kResponderThreads},
     Abscissa{"empty-percent", empty_percent, kActive},

@@ -110,6 +110,15 @@ std::optional<double> sender_cycles(const json& row) {
   return number_at(row, "sender_cycles_per_record");
 }
 
+// Of collectives, the mean over all ranks, without the barrier behind them.
+std::optional<double> collective_time(const json& row) { return number_at(row, "collective_ns"); }
+// Of tagged messages: what went by the rings that are polled.
+std::optional<double> ring_percent(const json& row) {
+  const auto share = number_at(row, "ring_share");
+  if (!share) return std::nullopt;
+  return 100 * *share;
+}
+
 // Of all nodes that use the memory of one, at their ends.
 std::optional<double> opened_queue_pairs(const json& row) {
   return number_at(row, "queue_pairs_to_back_end");
@@ -137,6 +146,8 @@ constexpr std::array kMetrics = {
     Metric{"opened-queue-pairs", Dimension::kPlain, opened_queue_pairs},
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
     Metric{"sender-cycles-per-record", Dimension::kPlain, sender_cycles},
+    Metric{"collective-time", Dimension::kTime, collective_time},
+    Metric{"ring-percent", Dimension::kShare, ring_percent},
 };
 
 struct Unit {

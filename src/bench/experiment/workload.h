@@ -116,11 +116,16 @@ class Workload {
 
   // --- nodes ---
 
+  // How many messages an operation takes, about: a simulation has so many fewer operations.
+  virtual uint64_t messages_of_operation(const Point& /*point*/) const { return 1; }
   // The shortest run of a simulation, whose second half is what is measured.
   virtual uint64_t least_simulated_ns(const Point& /*point*/) const { return 0; }
   virtual ThreadBody body(ThreadRole role, const Point& point) const = 0;
   // What the connections really use in place of what the point asked for.
   virtual void adopt(Point& /*point*/, MarkLayout /*used*/) const {}
+
+  // Whether an operation is a message and the answer to it, whose way `sim explain` can show.
+  virtual bool is_followed(const Point& /*point*/) const { return false; }
 
   // --- results ---
 

@@ -146,6 +146,11 @@ const MessagePaths::Post* MessagePaths::find_request(const sim::Recorder::Taken&
   const Post* found = nullptr;
   for (; at != by_ring_.end() && posts[*at].rang_at <= taken.taken; ++at) {
     const Post& post = posts[*at];
+    if (taken.request == 0 && taken.response == 0) {
+      // Of a program that copies what it sends: what its thread posts first.
+      if (post.thread == taken.thread) return &post;
+      continue;
+    }
     // A READ's WQE names where the response goes.
     const uint64_t place = post.opcode == IBV_WR_RDMA_READ ? taken.response : taken.request;
     const bool covers = place >= post.address && place - post.address <= post.length_bytes;
@@ -165,7 +170,9 @@ const MessagePaths::Post* MessagePaths::find_response(const sim::Recorder::Taken
                        [](const sim::Recorder::Placed& one, Time when) { return one.at < when; });
   const sim::Recorder::Placed* found = nullptr;
   for (; at != placed.end() && at->at <= taken.taken; ++at) {
-    const bool covers = taken.response >= at->address && taken.response - at->address < at->bytes;
+    const bool copied = taken.request == 0 && taken.response == 0 && at->message.node != node;
+    const bool covers =
+        copied || (taken.response >= at->address && taken.response - at->address < at->bytes);
     if (at->node == node && covers) found = &*at;
   }
   if (found == nullptr) return nullptr;

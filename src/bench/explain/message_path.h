@@ -3,7 +3,8 @@
 //
 // What the simulation recorded knows entries of send queues only. Which of them are the request and
 // the response is found by where both lie: the request in the memory that its WQE sends, the
-// response where a packet of its WQE was placed last.
+// response where a packet of its WQE was placed last. Where a library copies both, and so neither
+// address is known: what the thread posted first, and what others placed last.
 #pragma once
 
 #include <cstddef>

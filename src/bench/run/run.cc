@@ -208,7 +208,11 @@ class PointRunner {
   }
 
   // Of each requesting thread, of the messages that are asked for.
-  uint64_t messages_of_thread() const { return options_.messages / wiring_.requesting.size() + 1; }
+  uint64_t messages_of_thread() const { return operations() / wiring_.requesting.size() + 1; }
+  uint64_t operations() const {
+    const uint64_t each = std::max<uint64_t>(point_.workload->messages_of_operation(point_), 1);
+    return (options_.messages + each - 1) / each;
+  }
 
   void note_rate(const Report& requesters) {
     const uint64_t elapsed_ns = std::max<uint64_t>(requesters.last_ns - requesters.first_ns, 1);
@@ -227,7 +231,7 @@ class PointRunner {
       slots += static_cast<double>(point_.pending) *
                (wiring_.random_peer ? 1 : static_cast<double>(thread.peers.size()));
     }
-    const double messages = std::max(static_cast<double>(options_.messages), kRounds * slots);
+    const double messages = std::max(static_cast<double>(operations()), kRounds * slots);
     return {.requests = UINT64_MAX,
             .duration_ns = std::max(static_cast<uint64_t>(messages * ns_per_request_) + 1000,
                                     point_.workload->least_simulated_ns(point_))};

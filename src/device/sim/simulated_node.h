@@ -41,11 +41,9 @@ class Node {
   Time remote_line(uint32_t thread, uint32_t memory, uint32_t rnic) const {
     return ((memory != rnic ? 1 : 0) + (thread != memory ? 1 : 0)) * profile.cpu_remote_line;
   }
-  // What takes `alone` on a core of its own takes so long with this many threads.
-  Time slowed(Time alone) const {
-    const bool shared = threads.size() > profile.cores * profile.sockets;
-    return (shared ? alone * profile.hyperthread_percent / 100 : alone) * slow_percent / 100;
-  }
+  // What takes `alone` on a core of its own takes so long with this many threads at work: those
+  // that wait for each other, or for control connections, take no core.
+  Time slowed(Time alone) const;
 
   Simulation& simulation;
   const Profile profile;

@@ -167,6 +167,18 @@ uint64_t polls_of(const internal::DataPathCounters& counters) {
 
 }  // namespace
 
+Time Node::slowed(Time alone) const {
+  const uint64_t cores = profile.cores * profile.sockets;
+  bool shared = threads.size() > cores;
+  if (shared) {
+    const auto working = std::count_if(threads.begin(), threads.end(), [](const Fiber* thread) {
+      return thread->state != Fiber::State::kWaiting;
+    });
+    shared = static_cast<uint64_t>(working) > cores;
+  }
+  return (shared ? alone * profile.hyperthread_percent / 100 : alone) * slow_percent / 100;
+}
+
 Time Simulation::taken(Fiber& fiber, Time alone) const {
   const Time mean = fiber.node->slowed(alone);
   const Time range = mean * fiber.node->profile.jitter_percent / 100;

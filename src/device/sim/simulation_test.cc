@@ -251,6 +251,36 @@ TEST_F(SimulationTest, AThreadIsChargedForWhatItsDataPathCounts) {
   thread.join();
 }
 
+// Two that share a core are slower; those that wait for something else share none.
+TEST_F(SimulationTest, ThreadsThatWaitTakeNoCore) {
+  const Profile& profile = cluster_.node(0).profile;
+  std::mutex mutex;
+  Condition over;
+  bool is_over = false;
+  std::vector<Thread> waiting;
+  for (uint64_t i = 0; i < profile.cores * profile.sockets; ++i) {
+    waiting.push_back(cluster_.start(0, [&] {
+      std::unique_lock lock(mutex);
+      over.wait(lock, [&] { return is_over; });
+    }));
+  }
+  uint64_t took_ns = 0;
+  Thread worker = cluster_.start(0, [&] {
+    sleep_ns(kUs);  // until they wait
+    const uint64_t begun_ns = now_ns();
+    const uint64_t word = 0;
+    for (int i = 0; i < 1000; ++i) poll_word(&word);
+    took_ns = now_ns() - begun_ns;
+    const std::lock_guard lock(mutex);
+    is_over = true;
+    over.notify_all();
+  });
+  worker.join();
+  waiting.clear();
+  const double alone_ns = 1000.0 * static_cast<double>(profile.cpu_poll) / kPsPerNs;
+  EXPECT_NEAR(static_cast<double>(took_ns), alone_ns, 0.25 * alone_ns);
+}
+
 TEST_F(SimulationTest, APublishedWordIsSeenByThePollersOfItsNode) {
   uint64_t word = 0;
   uint64_t seen_ns = 0;

@@ -101,6 +101,10 @@ APPLICATIONS = {
         {"method": ["sp", "sgl"], "batch": [1, 4], "requester_nodes": [2, 4]},
     ),
     "join": ({"tuples": 20000, "tuple_bytes": 16, "exchange": "shuffle"}, {"method": ["basic", "sgl"]}),
+    "message": (
+        {"queue_credits": 16, "ring_slots": 32, "eager_bytes": 2048, "window": 100, "test": "bandwidth"},
+        {"size_bytes": [8, 64, 512], "channel": ["ring", "send"]},
+    ),
 }
 
 

@@ -1,0 +1,266 @@
+#include "src/bench/message/message_rank.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "src/bench/load/payload_pattern.h"
+
+namespace verbena::bench {
+
+namespace {
+
+// Few: as in the closed loop, each empty poll may cost somebody else's time slice.
+constexpr uint32_t kLooksPerCheck = 64;
+// A call of progress() that polls rings does not poll the completion queue each time.
+constexpr uint32_t kPollsOfAll = 4;
+// Of phase 0, before any is measured.
+constexpr uint32_t kMeeting = 0;
+
+std::string numeric_host(const NodeJob& job) {
+  // In a simulation nodes are told apart by their ports.
+  return VirtualTime::current() != nullptr ? MessengerOptions{}.host : job.address;
+}
+
+}  // namespace
+
+// A completion tells what it is of by its context: the phase, and whether it is a receive.
+void* MessageRank::context(bool receive) const {
+  return reinterpret_cast<void*>(uintptr_t{phase_} << 1 | (receive ? 1 : 0));
+}
+
+Status MessageRank::open() {
+  MessengerOptions options = messenger_options(job_.setup.point, number_);
+  options.host = numeric_host(job_);
+  VERBENA_ASSIGN_OR_RETURN(messenger_,
+                           open_messenger(job_.device, job_.domain, job_.secret, options));
+  return Status::ok_status();
+}
+
+Status MessageRank::know(std::span<const MessengerAddress> addresses) {
+  for (const MessengerAddress& address : addresses) {
+    VERBENA_ASSIGN_OR_RETURN(const PeerNumber peer, messenger_->add_peer(address));
+    peers_.push_back(peer);
+  }
+  if (settings_.policy != PollingSetPolicy::kHints) return Status::ok_status();
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    const bool active = rank == 0 || is_active_rank(job_.setup.point, rank);
+    if (rank != number_ && active) messenger_->hint(peers_[rank], 1);
+  }
+  return Status::ok_status();
+}
+
+Status MessageRank::meet() {
+  silence_ = SilenceWatch(kSetupTimeoutNs, now_ns());
+  char nothing = 0;
+  if (number_ != 0) {
+    if (receive(0, kMeeting, &nothing, 0) && wait_all()) send(0, kMeeting, &nothing, 0);
+    return status_;
+  }
+  // In lots: all at once would wait for one another's connections.
+  constexpr uint32_t kLot = 32;
+  for (uint32_t first = 1; first < size_ && status_.ok(); first += kLot) {
+    const uint32_t end = std::min(first + kLot, size_);
+    for (uint32_t rank = first; rank < end; ++rank) receive(rank, kMeeting, &nothing, 0);
+    for (uint32_t rank = first; rank < end; ++rank) send(rank, kMeeting, &nothing, 0);
+    wait_all();
+  }
+  return status_;
+}
+
+void MessageRank::begin(const Phase& phase) {
+  phase_ = static_cast<uint32_t>(phase.number);
+  verify_ = phase.verify;
+  costs_ = phase.kind == PhaseKind::kCost;
+  silence_ = SilenceWatch(phase.stall_ns, now_ns());
+  pending_receives_ = pending_sends_ = 0;
+  mismatches_ = cost_cycles_ = collectives_ = collective_ns_ = 0;
+  before_ = messenger_->statistics();
+}
+
+void MessageRank::abandon() {
+  while (pending_receives_ > 0 && messenger_->cancel(context(/*receive=*/true))) {
+    // Its completion is there.
+    std::array<MessageCompletion, 16> done;
+    const uint32_t count = messenger_->poll(done);
+    for (uint32_t i = 0; i < count; ++i) take(done[i]);
+  }
+  const uint64_t deadline_ns = now_ns() + uint64_t{kSetupTimeoutNs};
+  while (pending_receives_ > 0 && status_.ok() && now_ns() < deadline_ns) {
+    std::array<MessageCompletion, 16> done;
+    const uint32_t count = messenger_->poll(done);
+    for (uint32_t i = 0; i < count; ++i) take(done[i]);
+    count > 0 ? waiter_.progress() : waiter_.idle();
+  }
+}
+
+void MessageRank::end(Report& report, uint64_t operations) {
+  const MessengerStatistics& now = messenger_->statistics();
+  const uint64_t by_ring = now.ring_messages - before_.ring_messages;
+  const uint64_t by_send = now.queue_messages - before_.queue_messages;
+  report.counters[kChannelMessages] = by_ring + by_send;
+  report.counters[kRingMessages] = by_ring;
+  report.counters[kCreditMessages] = now.credit_messages - before_.credit_messages;
+  report.counters[kUnexpectedMessages] = now.unexpected - before_.unexpected;
+  report.counters[kCollectiveNs] = collective_ns_;
+  report.counters[kCollectives] = collectives_;
+  report.mismatches += mismatches_;
+  if (number_ == 0) {
+    report.counters[kMessageOperations] = operations;
+    report.counters[kPinnedBytes] = operations * now.pinned_bytes;
+  }
+  if (cost_cycles_ > 0 && operations > 0) {
+    const double cycles = static_cast<double>(cost_cycles_) / static_cast<double>(operations);
+    report.costs = {{CpuCost{.cycles = cycles}, operations}};
+  }
+}
+
+void MessageRank::take(const MessageCompletion& done) {
+  const auto mine = reinterpret_cast<uintptr_t>(done.context);
+  // Of a message that an earlier phase no longer waited for.
+  if (mine >> 1 != phase_) return;
+  --((mine & 1) != 0 ? pending_receives_ : pending_sends_);
+  if (done.outcome == MessageOutcome::kOk || done.outcome == MessageOutcome::kCancelled) return;
+  if (done.outcome == MessageOutcome::kTruncated) {
+    ++mismatches_;
+  } else if (done.outcome == MessageOutcome::kPeerLost) {
+    fail(messenger_->peer_status(done.peer));
+  } else {
+    fail(messenger_->error());
+  }
+}
+
+bool MessageRank::advance() {
+  // Before a poll, not after it: what a poll found may be what the caller waits for, such as a
+  // credit, without a completion.
+  if (empty_polls_ >= kPollsOfAll) {
+    waiter_.idle();
+    empty_polls_ = 0;
+  }
+  std::array<MessageCompletion, 16> done;
+  const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
+  const uint32_t count = messenger_->poll(done);
+  if (count == 0) {
+    if (job_.team.halted() || !status_.ok()) [[unlikely]]
+      return false;
+    ++empty_polls_;
+    return ++looks_ % kLooksPerCheck != 0 || look_around();
+  }
+  empty_polls_ = 0;
+  for (uint32_t i = 0; i < count; ++i) take(done[i]);
+  if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
+  waiter_.progress();
+  ++steps_;
+  return status_.ok();
+}
+
+// Rarely: whether it still makes sense to wait.
+bool MessageRank::look_around() {
+  if (number_ == 0) {
+    // As long as this thread comes here, it does not hang in a call.
+    std::atomic<uint64_t>& activity = job_.activity[0].count;
+    if (const uint64_t before = activity.load(std::memory_order_relaxed); before != 0) {
+      activity.store(before + 1, std::memory_order_relaxed);
+    }
+  }
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    if (number_ != 0 && rank != 0) break;
+    if (!messenger_->peer_status(peers_[rank]).ok()) fail(messenger_->peer_status(peers_[rank]));
+  }
+  if (!messenger_->error().ok()) fail(messenger_->error());
+  // Others than rank 0 wait until it has something for them.
+  if (number_ == 0 && silence_.too_long(now_ns(), steps_)) {
+    fail({StatusCode::kTimeout,
+          fmt::format("no message for {:.1f} s, although the peers are connected; is one of their "
+                      "processes stopped, or its machine overloaded?",
+                      static_cast<double>(silence_.silent_ns()) / 1e9)});
+  }
+  return status_.ok();
+}
+
+PostResult MessageRank::try_send(const SendRequest& request) {
+  if (!costs_) return messenger_->send(request);
+  const uint64_t begun = PollCost::cycles_now();
+  const PostResult result = messenger_->send(request);
+  if (result == PostResult::kPosted) cost_cycles_ += PollCost::cycles_now() - begun;
+  return result;
+}
+
+bool MessageRank::send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes) {
+  const iovec piece{const_cast<char*>(bytes), size_bytes};
+  const SendRequest request{.peer = peers_[to],
+                            .tag = tag(step),
+                            .pieces = {&piece, 1},
+                            .context = context(/*receive=*/false)};
+  for (;;) {
+    const PostResult result = try_send(request);
+    if (result == PostResult::kPosted) [[likely]]
+      break;
+    if (result == PostResult::kFailed) {
+      const Status& why = messenger_->peer_status(request.peer);
+      fail(why.ok() ? messenger_->error() : why);
+    }
+    if (!status_.ok() || !advance()) return false;
+  }
+  ++pending_sends_;
+  ++steps_;
+  empty_polls_ = 0;
+  return true;
+}
+
+bool MessageRank::receive(uint32_t from, uint32_t step, char* bytes, uint64_t size_bytes) {
+  const iovec piece{bytes, size_bytes};
+  const ReceiveRequest request{.source = peers_[from],
+                               .tag = tag(step),
+                               .pieces = {&piece, 1},
+                               .context = context(/*receive=*/true)};
+  const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
+  for (;;) {
+    const PostResult result = messenger_->receive(request);
+    if (result == PostResult::kPosted) [[likely]]
+      break;
+    if (result == PostResult::kFailed) {
+      const Status& why = messenger_->peer_status(request.source);
+      fail(why.ok() ? messenger_->error() : why);
+    }
+    if (!status_.ok() || !advance()) return false;
+  }
+  ++pending_receives_;
+  empty_polls_ = 0;
+  if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
+  return true;
+}
+
+bool MessageRank::wait_receives(uint32_t left) {
+  while (pending_receives_ > left) {
+    if (!advance()) return false;
+  }
+  return true;
+}
+
+bool MessageRank::wait_sends() {
+  while (pending_sends_ > 0) {
+    if (!advance()) return false;
+  }
+  return true;
+}
+
+bool MessageRank::wait_all() {
+  while (pending_receives_ > 0 || pending_sends_ > 0) {
+    if (!advance()) return false;
+  }
+  return true;
+}
+
+void MessageRank::fill(char* bytes, uint64_t size_bytes, uint32_t from, uint64_t sequence) const {
+  const PayloadPattern pattern(job_.setup.run_key + phase_, Direction::kRequest, from, sequence);
+  pattern.fill({bytes, size_bytes});
+}
+
+void MessageRank::check(const char* bytes, uint64_t size_bytes, uint32_t from, uint64_t sequence) {
+  const PayloadPattern pattern(job_.setup.run_key + phase_, Direction::kRequest, from, sequence);
+  if (!pattern.matches({bytes, size_bytes})) ++mismatches_;
+}
+
+}  // namespace verbena::bench

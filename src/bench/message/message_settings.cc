@@ -1,0 +1,49 @@
+#include "src/bench/message/message_settings.h"
+
+#include "src/memory/arena.h"
+
+namespace verbena::bench {
+
+namespace {
+
+// The longest header of a message, and the flags and size around it (message_header.h,
+// head_tail_mark.h): a slot has both beside what is copied.
+constexpr uint32_t kAroundMessageBytes = 48;
+constexpr uint32_t kLeastSlotBytes = 256;
+
+}  // namespace
+
+MessengerOptions messenger_options(const Point& point, uint32_t rank) {
+  const MessageSettings& settings = message_settings(point);
+  const uint32_t peers = message_ranks(point) - 1;
+  MessengerOptions options;
+  options.max_peers = peers + 1;
+  options.max_operations = 4 * settings.window + 256;
+  options.max_completions = 4 * options.max_operations;
+  options.max_unexpected = options.max_operations;
+  options.unexpected_bytes = uint64_t{4} << 20;
+  options.slot_bytes =
+      std::max(round_up(settings.eager_bytes + kAroundMessageBytes, 64u), kLeastSlotBytes);
+  options.ring_slots = settings.ring_slots;
+  options.queue_credits = settings.credits;
+  options.inline_bytes = point.inline_bytes;
+  options.order = settings.order;
+  // Where only rank 0 exchanges messages, nobody else sends to the others.
+  const uint32_t senders = rank == 0 || is_collective(settings.test) ? peers : 1;
+  switch (settings.channel) {
+    case MessageChannel::kRing:
+      options.polling_set = senders;
+      options.policy = PollingSetPolicy::kAll;
+      break;
+    case MessageChannel::kSend:
+      options.polling_set = 0;
+      break;
+    case MessageChannel::kBoth:
+      options.polling_set = std::min(settings.polling_set, senders);
+      options.policy = settings.policy;
+      break;
+  }
+  return options;
+}
+
+}  // namespace verbena::bench

@@ -1,0 +1,162 @@
+// What is varied about tagged messages ("mpiiba" 6, "bufreuse" 5): which micro-benchmark, between
+// how many, by which channel, and from which buffers.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "src/bench/experiment/point.h"
+#include "verbena/message.h"
+
+namespace verbena::bench {
+
+enum class MessageTest : uint8_t {
+  kLatency,        // a message and its answer of the same size
+  kBandwidth,      // a window of messages, and a short answer to all of them
+  kBidirectional,  // windows in both directions at once
+  kProgress,       // a call of progress() that finds nothing
+  kBarrier,
+  kBroadcast,  // and a barrier, as "bufreuse" 5.1.3 measures it
+  kAllreduce,
+  kScatter,  // and a barrier
+};
+inline constexpr std::array kMessageTests = {MessageTest::kLatency,       MessageTest::kBandwidth,
+                                             MessageTest::kBidirectional, MessageTest::kProgress,
+                                             MessageTest::kBarrier,       MessageTest::kBroadcast,
+                                             MessageTest::kAllreduce,     MessageTest::kScatter};
+
+constexpr const char* message_test_name(MessageTest test) {
+  switch (test) {
+    case MessageTest::kLatency:
+      return "latency";
+    case MessageTest::kBandwidth:
+      return "bandwidth";
+    case MessageTest::kBidirectional:
+      return "bidirectional";
+    case MessageTest::kProgress:
+      return "progress";
+    case MessageTest::kBarrier:
+      return "barrier";
+    case MessageTest::kBroadcast:
+      return "broadcast";
+    case MessageTest::kAllreduce:
+      return "allreduce";
+    case MessageTest::kScatter:
+      break;
+  }
+  return "scatter";
+}
+constexpr bool is_collective(MessageTest test) { return test >= MessageTest::kBarrier; }
+constexpr bool has_window(MessageTest test) {
+  return test == MessageTest::kBandwidth || test == MessageTest::kBidirectional;
+}
+
+// Which of a connection's two channels short messages may take.
+enum class MessageChannel : uint8_t {
+  kRing,  // everybody is in everybody's polling set: the RDMA channel of "mpiiba"
+  kSend,  // nobody is: its SEND/RECV channel alone
+  kBoth,  // whom the polling set's size and policy say
+};
+inline constexpr std::array kMessageChannels = {MessageChannel::kRing, MessageChannel::kSend,
+                                                MessageChannel::kBoth};
+constexpr const char* message_channel_name(MessageChannel channel) {
+  if (channel == MessageChannel::kRing) return "ring";
+  return channel == MessageChannel::kSend ? "send" : "both";
+}
+
+inline constexpr std::array kPollingPolicies = {PollingSetPolicy::kAll, PollingSetPolicy::kFirst,
+                                                PollingSetPolicy::kDynamic,
+                                                PollingSetPolicy::kHints};
+constexpr const char* polling_policy_name(PollingSetPolicy policy) {
+  switch (policy) {
+    case PollingSetPolicy::kAll:
+      return "everybody";
+    case PollingSetPolicy::kFirst:
+      return "first";
+    case PollingSetPolicy::kDynamic:
+      return "dynamic";
+    case PollingSetPolicy::kHints:
+      break;
+  }
+  return "hints";
+}
+
+inline constexpr std::array kPollingOrders = {PollingOrder::kSequential, PollingOrder::kCircular,
+                                              PollingOrder::kByTraffic};
+constexpr const char* polling_order_name(PollingOrder order) {
+  if (order == PollingOrder::kSequential) return "sequential";
+  return order == PollingOrder::kCircular ? "circular" : "traffic";
+}
+
+// How often each of several buffers is sent from.
+enum class BufferReuse : uint8_t {
+  kCyclic,    // all alike, one after the other
+  kSpectrum,  // buffer i of n: i times in n rounds ("bufreuse" 5.1.1)
+};
+inline constexpr std::array kBufferReuses = {BufferReuse::kCyclic, BufferReuse::kSpectrum};
+constexpr const char* buffer_reuse_name(BufferReuse use) {
+  return use == BufferReuse::kCyclic ? "cyclic" : "spectrum";
+}
+
+// How buffers lie in memory.
+enum class BufferPlacement : uint8_t { kPages, kPacked };
+inline constexpr std::array kBufferPlacements = {BufferPlacement::kPages, BufferPlacement::kPacked};
+constexpr const char* buffer_placement_name(BufferPlacement placement) {
+  return placement == BufferPlacement::kPages ? "pages" : "packed";
+}
+
+// What a point about messages has beside Point's own members. Rank 0 is the one requesting thread,
+// which measures; the others are the responding threads.
+struct MessageSettings {
+  // Peers that rank 0 exchanges messages with, in turn: the last ones, which it met last.
+  uint32_t active = 1;
+  uint32_t window = 100;
+  uint32_t eager_bytes = 2048;
+  uint32_t ring_slots = 32;
+  uint32_t credits = 16;
+  uint32_t polling_set = 8;
+  uint32_t buffers = 1;  // that each rank sends from
+  BufferReuse use = BufferReuse::kCyclic;
+  BufferPlacement placement = BufferPlacement::kPages;
+  PollingSetPolicy policy = PollingSetPolicy::kFirst;
+  PollingOrder order = PollingOrder::kSequential;
+  uint64_t size_bytes = 8;
+  MessageTest test = MessageTest::kLatency;
+  MessageChannel channel = MessageChannel::kRing;
+};
+
+inline const MessageSettings& message_settings(const Point& point) {
+  return settings_of<MessageSettings>(point);
+}
+inline MessageSettings& message_settings(Point& point) {
+  return settings_of<MessageSettings>(point);
+}
+
+inline uint32_t message_ranks(const Point& point) {
+  return 1 + point.responder_nodes * point.responder_threads;
+}
+
+inline bool is_active_rank(const Point& point, uint32_t rank) {
+  const MessageSettings& settings = message_settings(point);
+  return rank > 0 &&
+         (is_collective(settings.test) || rank + settings.active >= message_ranks(point));
+}
+
+// The options of a rank's messenger.
+MessengerOptions messenger_options(const Point& point, uint32_t rank);
+
+// --- what is counted: places in Report::counters ---
+
+enum MessageCounter : uint8_t {
+  kMessageOperations,  // of rank 0
+  kChannelMessages,    // of all ranks, without those that only return credits
+  kRingMessages,       // of these
+  kCreditMessages,
+  kUnexpectedMessages,
+  kPinnedBytes,   // of rank 0, for each operation
+  kCollectiveNs,  // in collectives, of all ranks: without the barrier behind them
+  kCollectives,
+};
+
+}  // namespace verbena::bench
