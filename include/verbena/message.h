@@ -202,7 +202,7 @@ struct MessengerStatistics {
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
   uint64_t registrations = 0;  // of users' memory
-  uint64_t sleeps = 0;  // prepared with all peers' rings left, so that whatever comes wakes
+  uint64_t sleeps = 0;         // prepared with all peers' rings left, so that whatever comes wakes
   // Of peers, carried out here: puts and atomics, gets and fetching atomics.
   uint64_t remote_writes = 0;
   uint64_t remote_reads = 0;

@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   kTarget = 16,  // tag: the operation of the receiver of this; payload: Target, where it goes
   kChunk,        // tag: the transfer of the receiver of this; payload: its next bytes
   kWritten,      // tag: the transfer of the receiver of this, all of which has been written
-  kAnswer,   // of kOneSided; tag: the operation of the receiver of this
+  kAnswer,       // of kOneSided; tag: the operation of the receiver of this
 };
 
 // What its receiver uses when it comes, whatever waits before it. Never by the ring.

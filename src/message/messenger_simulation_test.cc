@@ -438,8 +438,8 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
       "one-sided, {} unexpected of {} bytes, long ones {}, {} bytes registered; {}",
       program.members, program.messages, options.ring_slots, options.queue_credits,
       options.polling_set, static_cast<int>(options.policy), program.long_percent,
-        program.one_sided, options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
-      options.registered_bytes, sim::describe(faults));
+      program.one_sided, options.max_unexpected, options.unexpected_bytes,
+      static_cast<int>(options.long_messages), options.registered_bytes, sim::describe(faults));
 
   SimulatedMessengers cluster(seed, program, options, faults);
   if (!cluster.run()) return "a member hangs\n" + cluster.states();

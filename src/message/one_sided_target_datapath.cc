@@ -230,8 +230,7 @@ bool MessengerState::post_moves(PeerConnection& connection, Move& move) {
     const RemotePiece& far = move.far[stretch.far];
     channel::SlotRequest slot;
     channel::set_write(
-        slot,
-        reinterpret_cast<uint64_t>(move.near.pieces[stretch.near].iov_base) + stretch.near_at,
+        slot, reinterpret_cast<uint64_t>(move.near.pieces[stretch.near].iov_base) + stretch.near_at,
         move.memory[stretch.near]->lkey, far.address + stretch.far_at, far.rkey);
     if (!move.to_peer) slot.request.opcode = IBV_WR_RDMA_READ;
     slot.payload.length = static_cast<uint32_t>(stretch.bytes);
