@@ -270,8 +270,8 @@ class Messenger {
   virtual uint32_t progress() = 0;
   // progress(), and completions that are there. How many.
   virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
-  // The next completions where they lie, for who reads them without a copy; if there are none,
-  // progress() first. They stay, and lie there until any other call, until they are dropped from
+  // The next completions where they lie, for who reads them without a copy; if there are none, and
+  // now and then, progress() first. They stay, and lie there until any other call, until they are dropped from
   // the first one on.
   virtual std::span<const MessageCompletion> poll_in_place() = 0;
   virtual void drop_completions(uint32_t count) = 0;

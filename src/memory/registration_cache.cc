@@ -369,6 +369,12 @@ void RegistrationCache::forget(const void* address, uint64_t length_bytes) {
   drop_all({begin, begin + std::min(length_bytes, UINT64_MAX - begin)});
 }
 
+void RegistrationCache::forget(internal::CachedRegion& region) {
+  if (in_forked_child()) return;
+  const std::lock_guard lock(mutex_);
+  if ((load_relaxed(&region.state) & Region::kOutdated) == 0) drop(region);
+}
+
 void RegistrationCache::clear() {
   if (in_forked_child()) return;
   const std::lock_guard lock(mutex_);

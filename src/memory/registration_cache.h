@@ -169,6 +169,8 @@ class RegistrationCache {
   // For who knows more than the cache: the memory is about to change. What is in use stays
   // registered, but is found no more. Any thread.
   void forget(const void* address, uint64_t length_bytes);
+  // The same of one region, of which the caller has a reference: deregistered with the last one.
+  void forget(internal::CachedRegion& region);
   // Deregisters all that is not in use, as before a fork() that should copy little. Any thread.
   void clear();
 

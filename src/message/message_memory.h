@@ -65,6 +65,16 @@ class MessageMemory {
     *taken = nullptr;
   }
 
+  // The same of memory that a peer can reach who is lost, or that is still being filled: it is
+  // deregistered with the last reference, and so out of reach before the operation completes.
+  void withdraw(PieceMemory* taken) {
+    for (internal::CachedRegion*& region : taken->regions) withdraw(&region);
+  }
+  void withdraw(internal::CachedRegion** taken) {
+    if (*taken != nullptr) cache_->forget(**taken);
+    give_back(taken);
+  }
+
   // Why take() failed: kInvalidArgument where the memory is not there.
   const Status& error() const { return error_; }
   // Regions that were registered so far.

@@ -327,6 +327,11 @@ void MessengerState::lose_operations(PeerNumber peer) {
     Operation& operation = operations_[number];
     if (operation.peer != peer) continue;
     if (operation.state == Operation::State::kAwaitsFinish ||
+        operation.state == Operation::State::kSending ||
+        operation.state == Operation::State::kAwaitsAnswer) {
+      memory_->withdraw(&send_memory_[number]);
+    }
+    if (operation.state == Operation::State::kAwaitsFinish ||
         operation.state == Operation::State::kSending) {
       complete_operation(number, MessageEvent::kSent, MessageOutcome::kPeerLost);
     } else if (operation.state == Operation::State::kAwaitsAnswer) {

@@ -38,7 +38,11 @@ uint32_t MessengerState::poll(std::span<MessageCompletion> completions) {
 }
 
 std::span<const MessageCompletion> MessengerState::poll_in_place() {
-  if (completion_count_ == 0) progress();
+  // Completions that come without progress, of operations to oneself, do not keep peers waiting.
+  if (completion_count_ == 0 || ++polls_without_progress_ >= kPollsWithoutProgress) {
+    polls_without_progress_ = 0;
+    progress();
+  }
   const uint64_t in_a_row =
       std::min<uint64_t>(completion_count_, completions_.size() - first_completion_);
   return {&completions_[first_completion_], in_a_row};
@@ -234,6 +238,12 @@ bool MessengerState::take_credits(PeerConnection& connection, const MessageHeade
 MessengerState::Fate MessengerState::handle(PeerConnection& connection,
                                             const ParsedMessage& message, Envelope::Place place,
                                             uint32_t where) {
+  // Before the message is kept: what breaks the protocol must not lie in two places.
+  if (!connection.queue.may_return(message.header.queue_credits) ||
+      (message.header.ring_credits > 0 && connection.ring_out_usable &&
+       !rings_out_[connection.ring_out].may_return(message.header.ring_credits))) {
+    return Fate::kWrong;
+  }
   Fate fate = Fate::kUsed;
   switch (message.header.kind) {
     case Kind::kEager:

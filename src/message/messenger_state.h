@@ -97,6 +97,7 @@ class MessengerState final : public Messenger {
   static constexpr uint32_t kReadRoom = 32;
   static constexpr uint32_t kMaxMoves = 256;
   static constexpr uint32_t kMostOfOnePoll = 16;
+  static constexpr uint32_t kPollsWithoutProgress = 16;
   static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
 
   struct Peer {
@@ -478,6 +479,7 @@ class MessengerState final : public Messenger {
   PollingSet polling_;
   bool reconsider_polling_ = false;
   uint32_t rounds_without_queue_ = 0;
+  uint32_t polls_without_progress_ = 0;
   std::vector<PeerConnection*> busy_;
   connect::PeerWatch watch_;
   uint32_t next_watched_ = 0;

@@ -28,13 +28,20 @@ bool MessengerState::prepare_to_sleep() {
   place_->begin();
   const auto something_came = [this] {
     rounds_without_queue_ = kRoundsOfRings;  // the completion queue is polled, too
-    return progress() > 0 || completion_count_ > 0;
+    const uint32_t before = operation_numbers_.in_use();
+    const uint32_t found = progress();
+    return found > 0 || completion_count_ > 0 || operation_numbers_.in_use() != before;
   };
   if (!polling_.is_resting()) reconsider_polling_ = true;
   polling_.rest();
   // The own transfers' completions are no events.
   if (something_came() || transfer_numbers_.in_use() > 0 || move_numbers_.in_use() > 0) {
     return false;
+  }
+  for (const PeerConnection* const connection : busy_) {
+    for (uint32_t at = connection->first_outgoing; at != 0; at = outgoing_[at - 1].next) {
+      if (outgoing_[at - 1].method == Method::kWrite) return false;
+    }
   }
   if (!connect::EventWait::arm(arrivals_queue_->get())) return false;
   if (something_came()) return false;

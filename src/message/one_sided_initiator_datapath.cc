@@ -48,6 +48,7 @@ bool MessengerState::awaits_peer(PeerNumber peer) const {
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     const Operation& operation = operations_[number];
     if (operation.peer == peer && (operation.state == Operation::State::kAwaitsFinish ||
+                                   operation.state == Operation::State::kSending ||
                                    operation.state == Operation::State::kAwaitsAnswer)) {
       return true;
     }

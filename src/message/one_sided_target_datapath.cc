@@ -290,6 +290,9 @@ void MessengerState::end_moves(PeerConnection& connection) {
   for (uint32_t at = connection.first_move; at != 0;) {
     const uint32_t number = at - 1;
     at = moves_[number].next;
+    if (moves_[number].moving) {
+      for (internal::CachedRegion*& region : moves_[number].memory) memory_->withdraw(&region);
+    }
     end_move(connection, number);
     move_numbers_.give_back(number);
   }

@@ -47,6 +47,8 @@ class QueueSender {
   }
 
   uint32_t credits() const { return credits_; }
+  // Whether the peer can have so many of them.
+  bool may_return(uint32_t count) const { return count <= buffers_.count - credits_; }
   // Where the next message is written; needs a credit.
   char* payload() const {
     VERBENA_DEBUG_ASSERT(credits_ > 0);

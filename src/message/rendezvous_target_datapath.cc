@@ -258,6 +258,7 @@ void MessengerState::lose_transfers(PeerConnection& connection) {
       continue;
     }
     if (transfer.stage != Transfer::Stage::kFinishing) {
+      memory_->withdraw(&transfer.memory);
       transfer.completion.outcome = MessageOutcome::kPeerLost;
       transfer.completion.bytes = 0;
       end_delivery(transfer.operation, transfer.completion);

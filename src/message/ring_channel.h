@@ -15,6 +15,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ class RingSender {
   uint32_t credits() const { return slots_.count - in_use(); }
   // Of the messages so far, those whose credit has not come back.
   uint32_t in_use() const { return static_cast<uint32_t>(sent_ - freed_); }
+  // Whether the peer can have so many credits.
+  bool may_return(uint32_t count) const { return count <= in_use(); }
   const channel::SlotArray& slots() const { return slots_; }
 
   // Where the next message is written; needs a credit. Whoever writes there writes no further than
@@ -122,6 +125,7 @@ class RingReceiver {
     clear_bytes(slots_.base, slots_.size_bytes());
     head_slot_ = tail_slot_ = 0;
     ahead_slot_ = kPrefetched % slots_.count;
+    std::fill(freed_.begin(), freed_.end(), 0);
     lap_ = RingMark::kFirstLap;
     credits_ = 0;
     error_ = {};

@@ -169,6 +169,7 @@ const char* error_text(fid_cq* handle, int error, const void* /*data*/, char* bu
 int control_queue(fid* handle, int command, void* argument) {
   auto& queue = object_of<CompletionQueue>(handle);
   if (command != FI_GETWAIT) return -FI_ENOSYS;
+  const std::lock_guard guard(queue.domain.lock);
   return queue.waits_at_descriptor ? get_descriptor(queue.waiters, argument) : -FI_ENODATA;
 }
 

@@ -114,9 +114,9 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
                            fi_addr_t* sources) {
   if (!deferred.empty()) [[unlikely]]
     post_deferred();
-  if (!deferred.empty()) [[unlikely]]
-    post_deferred();
   const std::span<const MessageCompletion> found = messenger->poll_in_place();
+  if (remote_reads != nullptr || remote_writes != nullptr) [[unlikely]]
+    count_remote();
   if (found.empty()) return 0;
   size_t written = 0;
   uint32_t taken = 0;
@@ -155,7 +155,8 @@ void Endpoint::post_deferred() {
   deferred.post(*messenger, room, [this](const SendRequest& request) {
     MessageCompletion done;
     done.context = request.context;
-    done.outcome = MessageOutcome::kPeerLost;
+    done.outcome = messenger->peer_status(request.peer).ok() ? MessageOutcome::kFailed
+                                                             : MessageOutcome::kPeerLost;
     done.flags = request.flags & kMessageUntagged;
     done.peer = request.peer;
     done.tag = request.tag;
@@ -164,8 +165,6 @@ void Endpoint::post_deferred() {
 }
 
 void Endpoint::take_completions() {
-  if (!deferred.empty()) [[unlikely]]
-    post_deferred();
   MessageCompletion done[kAtOnce];
   size_t room = kAtOnce;
   for (const CompletionQueue* queue : {sends.queue, receives.queue}) {
@@ -177,17 +176,22 @@ void Endpoint::take_completions() {
     const uint32_t count = messenger->poll(std::span(done, room));
     for (uint32_t i = 0; i < count; ++i) put(done[i]);
   }
+  // After progress: nobody sleeps while one of them could go.
+  if (!deferred.empty()) [[unlikely]]
+    post_deferred();
   if (remote_reads != nullptr || remote_writes != nullptr) [[unlikely]]
     count_remote();
 }
 
 void Endpoint::count_remote() {
   const MessengerStatistics& now = messenger->statistics();
-  if (remote_reads != nullptr)
-    remote_reads->completed += now.remote_reads - std::exchange(counted_reads_, now.remote_reads);
-  if (remote_writes != nullptr)
-    remote_writes->completed +=
-        now.remote_writes - std::exchange(counted_writes_, now.remote_writes);
+  const auto count = [](Counter* counter, uint64_t& counted, uint64_t all) {
+    if (counter == nullptr || counted == all) return;
+    counter->completed += all - std::exchange(counted, all);
+    counter->waiters.notify();
+  };
+  count(remote_reads, counted_reads_, now.remote_reads);
+  count(remote_writes, counted_writes_, now.remote_writes);
 }
 
 }  // namespace verbena::ofi

@@ -81,6 +81,7 @@ int wait_for_count(fid_cntr* handle, uint64_t threshold, int timeout_ms) {
 int control_counter(fid* handle, int command, void* argument) {
   auto& counter = object_of<Counter>(handle);
   if (command != FI_GETWAIT) return -FI_ENOSYS;
+  const std::lock_guard guard(counter.domain.lock);
   return counter.waits_at_descriptor ? get_descriptor(counter.waiters, argument) : -FI_ENODATA;
 }
 

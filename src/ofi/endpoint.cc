@@ -64,8 +64,9 @@ int close_endpoint(fid* handle) {
         "job together",
         kClosePatienceNs / 1'000'000'000);
   }
+  Domain& domain = endpoint.domain;
   {
-    const std::lock_guard guard(endpoint.domain.lock);
+    const std::lock_guard guard(domain.lock);
     for (Direction* direction : {&endpoint.sends, &endpoint.receives}) {
       if (direction->queue != nullptr) remove_from(direction->queue->endpoints, &endpoint);
       if (direction->counter != nullptr) remove_from(direction->counter->endpoints, &endpoint);
@@ -75,9 +76,9 @@ int close_endpoint(fid* handle) {
       if (counter != nullptr) remove_from(counter->endpoints, &endpoint);
     }
     if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
+    delete &endpoint;  // its messenger lets go of memory that the domain's endpoints share
   }
-  --endpoint.domain.users;
-  delete &endpoint;
+  --domain.users;
   return 0;
 }
 
@@ -191,6 +192,7 @@ int set_option(fid* handle, int level, int name, const void* value, size_t size_
 ssize_t cancel(fid* handle, void* context) {
   auto& endpoint = object_of<Endpoint>(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  WaitPoint::notify_all(endpoint.domain);
   return endpoint.messenger->cancel(context) ? 0 : -FI_ENOENT;
 }
 

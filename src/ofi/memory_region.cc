@@ -70,7 +70,6 @@ int register_several(fid* domain, const iovec* pieces, size_t count, uint64_t ac
 
 int register_by_attributes(fid* domain, const fi_mr_attr* attributes, uint64_t /*flags*/,
                            fid_mr** memory) {
-  if (attributes->iface != FI_HMEM_SYSTEM) return -FI_ENOSYS;
   return register_pieces_of(domain, attributes->mr_iov, attributes->iov_count, attributes->access,
                             attributes->requested_key, memory, attributes->context);
 }

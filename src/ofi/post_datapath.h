@@ -70,6 +70,7 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
 [[gnu::always_inline]] inline ssize_t send(fid_ep* handle, const Posted& posted) {
   Endpoint& endpoint = endpoint_of(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  WaitPoint::notify_all(endpoint.domain);
   if (posted.pieces.size() > kPieces) [[unlikely]]
     return -FI_EINVAL;
   const int64_t peer = endpoint.peer_of(posted.peer);
@@ -81,7 +82,8 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
   const size_t bytes = internal::total_bytes(posted.pieces);
   if (bytes > (injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
     return endpoint.too_long(bytes, injected);
-  if ((flags & FI_FENCE) != 0 && endpoint.messenger->awaits_peer(static_cast<PeerNumber>(peer)))
+  if ((flags & FI_FENCE) != 0 && (endpoint.deferred.has(static_cast<PeerNumber>(peer)) ||
+                                  endpoint.messenger->awaits_peer(static_cast<PeerNumber>(peer))))
       [[unlikely]]
     return -FI_EAGAIN;
   SendRequest request{.peer = static_cast<PeerNumber>(peer),
@@ -112,6 +114,7 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
 [[gnu::always_inline]] inline ssize_t receive(fid_ep* handle, const Posted& posted) {
   Endpoint& endpoint = endpoint_of(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  WaitPoint::notify_all(endpoint.domain);
   if (posted.pieces.size() > kPieces) [[unlikely]]
     return -FI_EINVAL;
   const int64_t source = internal::source_of(endpoint, posted.peer);

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "src/ofi/post_datapath.h"
+
 namespace verbena::ofi {
 namespace {
 
@@ -18,17 +20,6 @@ static_assert(FI_MIN == static_cast<int>(AtomicOperation::kMin) &&
               FI_CSWAP_LE == static_cast<int>(AtomicOperation::kSwapIfLessOrEqual) &&
               FI_CSWAP_GT == static_cast<int>(AtomicOperation::kSwapIfGreater) &&
               FI_MSWAP == static_cast<int>(AtomicOperation::kSwapMasked));
-
-ssize_t answer_of(PostResult result) {
-  switch (result) {
-    case PostResult::kPosted:
-      return 0;
-    case PostResult::kWouldBlock:
-      return -FI_EAGAIN;
-    default:
-      return -kPeerLostError;
-  }
-}
 
 struct Notice {
   void* context;
@@ -72,11 +63,15 @@ int check_atomic(fi_datatype type, fi_op operation, AtomicCall call) {
 ssize_t transfer(fid_ep* handle, const OneSided& posted) {
   auto& endpoint = *static_cast<Endpoint*>(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  WaitPoint::notify_all(endpoint.domain);
   if (posted.pieces.size() > kPieces || posted.remote.size() > kPieces) [[unlikely]]
     return -FI_EINVAL;
   const int64_t peer = endpoint.peer_of(posted.peer);
   if (peer < 0) [[unlikely]]
     return peer;
+  // Sends that wait go first.
+  if (endpoint.deferred.has(static_cast<PeerNumber>(peer))) [[unlikely]]
+    return -FI_EAGAIN;
   const uint64_t flags = posted.own_flags ? posted.flags : endpoint.sends.flags;
   const bool injected = posted.silent || (!posted.reads && (flags & FI_INJECT) != 0);
   if (bytes_in(posted.pieces) > (injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
@@ -90,13 +85,15 @@ ssize_t transfer(fid_ep* handle, const OneSided& posted) {
       .context = notice.context,
       .data = posted.data,
       .flags = notice.flags | (posted.has_data ? uint32_t{kMessageData} : 0)};
-  return answer_of(posted.reads ? endpoint.messenger->get(request)
-                                : endpoint.messenger->put(request));
+  return internal::answer(
+      endpoint, request.peer,
+      posted.reads ? endpoint.messenger->get(request) : endpoint.messenger->put(request));
 }
 
 ssize_t change(fid_ep* handle, const Atomic& posted, AtomicCall call) {
   auto& endpoint = *static_cast<Endpoint*>(handle);
   const std::lock_guard guard(endpoint.domain.lock);
+  WaitPoint::notify_all(endpoint.domain);
   if (const int none = check_atomic(posted.type, posted.operation, call); none != 0) return none;
   if (posted.operands.size() > kPieces || posted.compared.size() > kPieces ||
       posted.results.size() > kPieces || posted.remote.size() > kPieces)
@@ -104,6 +101,9 @@ ssize_t change(fid_ep* handle, const Atomic& posted, AtomicCall call) {
   const int64_t peer = endpoint.peer_of(posted.peer);
   if (peer < 0) [[unlikely]]
     return peer;
+  // Sends that wait go first.
+  if (endpoint.deferred.has(static_cast<PeerNumber>(peer))) [[unlikely]]
+    return -FI_EAGAIN;
   const uint64_t flags = posted.own_flags ? posted.flags : endpoint.sends.flags;
   const auto type = static_cast<AtomicType>(posted.type);
   const auto operation = static_cast<AtomicOperation>(posted.operation);
@@ -127,15 +127,16 @@ ssize_t change(fid_ep* handle, const Atomic& posted, AtomicCall call) {
   if ((!reads && bytes_in(operands) != bytes) || (fetches && bytes_in(results) != bytes) ||
       (call == AtomicCall::kCompare && bytes_in(compared) != bytes))
     return -FI_EINVAL;
-  return answer_of(endpoint.messenger->atomic({.peer = static_cast<PeerNumber>(peer),
-                                               .type = type,
-                                               .operation = operation,
-                                               .operands = operands,
-                                               .compared = compared,
-                                               .results = results,
-                                               .remote = {remote, posted.remote.size()},
-                                               .context = notice.context,
-                                               .flags = notice.flags}));
+  return internal::answer(endpoint, static_cast<PeerNumber>(peer),
+                          endpoint.messenger->atomic({.peer = static_cast<PeerNumber>(peer),
+                                                      .type = type,
+                                                      .operation = operation,
+                                                      .operands = operands,
+                                                      .compared = compared,
+                                                      .results = results,
+                                                      .remote = {remote, posted.remote.size()},
+                                                      .context = notice.context,
+                                                      .flags = notice.flags}));
 }
 
 }  // namespace verbena::ofi

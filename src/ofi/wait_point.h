@@ -35,6 +35,12 @@ class WaitPoint {
     if (sleepers_ > 0 || watched_) [[unlikely]]
       wake();
   }
+  // The same of all in the domain: what a call posts may complete without an event. Under the lock.
+  static void notify_all(Domain& domain) {
+    if (domain.asleep.empty()) [[likely]]
+      return;
+    for (WaitPoint* const point : domain.asleep) point->notify();
+  }
   // One of the threads that wait, or the next one, returns without anything. Takes the lock.
   void signal();
 

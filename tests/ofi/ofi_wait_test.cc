@@ -124,12 +124,20 @@ class OfiWaitTest : public testing::Test {
     fi_cq_tagged_entry entry{};
     EXPECT_EQ(fi_cq_sread(end.receives.get(), &entry, 1, nullptr, kPatienceMs), 1);
   }
-  // A connection, and both have taken all messages of it.
+  // A connection, and both have taken all messages of it. What is sent before there is one needs
+  // the sender's progress.
   void connect() {
     uint64_t number = 0;
     post_receive(b_, &number);
     send(a_, 1);
-    sleep_for_a_message(b_);
+    const uint64_t start_ns = now_ns();
+    fi_cq_tagged_entry entry{};
+    ssize_t got = -FI_EAGAIN;
+    while (got == -FI_EAGAIN && now_ns() - start_ns < kPatienceMs * uint64_t{1'000'000}) {
+      EXPECT_EQ(fi_cq_read(a_.sends.get(), &entry, 1), -FI_EAGAIN);
+      got = fi_cq_read(b_.receives.get(), &entry, 1);
+    }
+    EXPECT_EQ(got, 1);
     post_receive(a_, &number);
     send(b_, 1);
     sleep_for_a_message(a_);

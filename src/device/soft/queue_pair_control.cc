@@ -224,9 +224,13 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   if (to == IBV_QPS_ERR) {
     if (from == IBV_QPS_RESET)
       return fail(EINVAL, "soft0: a queue pair does not go from RESET to ERR");
-    const OwnerLock::Guard guard(qp.send_lock);
-    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
-    qp.next_flush = IBV_WC_WR_FLUSH_ERR;  // whatever it failed of before
+    {
+      const OwnerLock::Guard guard(qp.send_lock);
+      fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+      qp.next_flush = IBV_WC_WR_FLUSH_ERR;  // whatever it failed of before
+    }
+    // As of an RNIC: nothing of the peer is placed after this, unless the peer is stopped.
+    static_cast<void>(qp.rnic->quiesce_peers(&qp));
     return 0;
   }
 
