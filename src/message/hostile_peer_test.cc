@@ -200,6 +200,13 @@ TEST_F(HostilePeerTest, CreditsThatItNeverHad) {
   expect_violation("credits");
 }
 
+// It would lie where messages are kept, and in the receive that its connection gives back.
+TEST_F(HostilePeerTest, AMessageWithCreditsThatItNeverHadIsNotKept) {
+  hostile_->send({.sequence = 0, .kind = Kind::kEager, .queue_credits = 200}, "a message");
+  expect_violation("message");
+  EXPECT_EQ((*all_)[0].statistics().unexpected, 0u);
+}
+
 TEST_F(HostilePeerTest, AnEndOfAnOperationThatIsNone) {
   hostile_->send({.kind = Kind::kFinish, .tag = 12345});
   expect_violation("operation");
