@@ -22,6 +22,9 @@ SKIPPED = {
     "intel": {},
 }[os.environ["VERBENA_MPI"]]
 
+# Files of them. Open MPI 5.0.11: where two ranks spawn processes at the same moment, all of them now and then wait for ever
+# in PMIx_Connect(), which has nothing to do with messages.
+SKIPPED_FILES = {"mpich": [], "openmpi": ["test_spawn"], "intel": []}[os.environ["VERBENA_MPI"]]
 
 all_names = unittest.TestLoader.getTestCaseNames
 
@@ -33,5 +36,6 @@ def names_to_run(loader, case):
 unittest.TestLoader.getTestCaseNames = names_to_run
 sys.path.insert(0, str(TESTS))
 wanted = [argument for word in sys.argv[1:] for argument in ("-i", word)]
+wanted += [argument for word in SKIPPED_FILES for argument in ("-e", word)]
 sys.argv = [str(TESTS / "main.py"), "--quiet", *wanted]
 runpy.run_path(sys.argv[0], run_name="__main__")
