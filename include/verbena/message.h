@@ -271,8 +271,8 @@ class Messenger {
   // progress(), and completions that are there. How many.
   virtual uint32_t poll(std::span<MessageCompletion> completions) = 0;
   // The next completions where they lie, for who reads them without a copy; if there are none, and
-  // now and then, progress() first. They stay, and lie there until any other call, until they are dropped from
-  // the first one on.
+  // now and then, progress() first. They stay, and lie there until any other call, until they are
+  // dropped from the first one on.
   virtual std::span<const MessageCompletion> poll_in_place() = 0;
   virtual void drop_completions(uint32_t count) = 0;
 

@@ -15,7 +15,6 @@
 
 #include <infiniband/verbs.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -125,7 +124,7 @@ class RingReceiver {
     clear_bytes(slots_.base, slots_.size_bytes());
     head_slot_ = tail_slot_ = 0;
     ahead_slot_ = kPrefetched % slots_.count;
-    std::fill(freed_.begin(), freed_.end(), 0);
+    clear_bytes(freed_.data(), freed_.size());
     lap_ = RingMark::kFirstLap;
     credits_ = 0;
     error_ = {};
