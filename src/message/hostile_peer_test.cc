@@ -540,6 +540,7 @@ TEST_F(HostilePeerTest, AnswersThatAreNone) {
                  {uint64_t{2} << 32, ok + "12345678"}};
   for (const auto& [operation, answer] : answers) {
     SCOPED_TRACE("operation " + std::to_string(operation) + ", " + std::to_string(answer.size()));
+    hostile_.reset();  // before its domain
     all_ = std::make_unique<MessengersForTest>(1, options_);
     hostile_ = std::make_unique<HostilePeer>(*all_, options_);
     peer_ = test::must((*all_)[0].add_peer(hostile_->address()));

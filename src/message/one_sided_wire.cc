@@ -60,9 +60,9 @@ char* put_one_sided(char* to, const OneSidedHeader& header, std::span<const Remo
                     std::span<const RemotePiece> pieces) {
   copy_bytes(to, &header, sizeof(header));
   to += sizeof(header);
-  copy_bytes(to, ranges.data(), ranges.size_bytes());
+  if (!ranges.empty()) copy_bytes(to, ranges.data(), ranges.size_bytes());
   to += ranges.size_bytes();
-  copy_bytes(to, pieces.data(), pieces.size_bytes());
+  if (!pieces.empty()) copy_bytes(to, pieces.data(), pieces.size_bytes());
   return to + pieces.size_bytes();
 }
 
