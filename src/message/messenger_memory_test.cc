@@ -8,10 +8,20 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include "src/memory/changed_memory_for_test.h"
 #include "src/message/messengers_for_test.h"
+
+namespace verbena {
+
+// How the parameter prints.
+static std::ostream& operator<<(std::ostream& out, LongMessages way) {
+  return out << (way == LongMessages::kWrite ? "WRITE" : "READ");
+}
+
+}  // namespace verbena
 
 namespace verbena::message {
 namespace {

@@ -108,7 +108,9 @@ nlohmann::json full_row(const bench::Point& point) {
           {"queue_pairs_to_back_end", 4},
           {"empty_poll_share", 0.5},
           {"round_trips_per_operation", 1},
-          {"sender_cycles_per_record", 100}};
+          {"sender_cycles_per_record", 100},
+          {"collective_ns", 1000},
+          {"ring_share", 0.5}};
 }
 
 // The files of the project: each claim has one check, and each check finds what it speaks of.

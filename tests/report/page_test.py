@@ -120,10 +120,10 @@ class Page(unittest.TestCase):
             for size, touch in ((PHONE, True), (DESKTOP, False)):
                 with self.subTest(name, size=size):
                     page = self.opened(self.report(name, *documents), size, touch=touch)
-                    # Of pending; of entries; of the batch and of nodes; of the method: rate and latency each.
-                    self.assert_sound(page, plots=of_protocols + 2 * (1 + 1 + 2 + 1))
+                    # Of pending; of entries; of the batch and of nodes; of the method; of messages: rate and latency each.
+                    self.assert_sound(page, plots=of_protocols + 2 * (1 + 1 + 2 + 1 + 1))
                     headings = page.evaluate("[...document.querySelectorAll('.application h2')].map(h => h.textContent)")
-                    self.assertEqual(headings, ["Hashtable", "Log", "Shuffle", "Join"])
+                    self.assertEqual(headings, ["Hashtable", "Log", "Shuffle", "Join", "Messages"])
                     rows_shown = page.evaluate("document.querySelectorAll('.application tbody tr').length")
                     self.assertEqual(rows_shown, len(rows))
 
