@@ -31,7 +31,7 @@ class RendezvousTest : public testing::TestWithParam<LongMessages> {
     return text;
   }
   // The pieces of some memory, the last one with what is left.
-  static std::vector<iovec> pieces_of(std::string& memory, std::vector<size_t> sizes) {
+  static std::vector<iovec> pieces_of(std::string& memory, const std::vector<size_t>& sizes) {
     std::vector<iovec> pieces;
     size_t at = 0;
     for (const size_t bytes : sizes) {

@@ -42,7 +42,7 @@ struct Values {
       pieces[i] = {from[i].addr, from[i].count * value_bytes};
     }
   }
-  operator std::span<const iovec>() const { return {pieces, count}; }
+  std::span<const iovec> span() const { return {pieces, count}; }
 
   iovec pieces[kPieces];
   size_t count;
@@ -124,16 +124,17 @@ ssize_t change(fid_ep* handle, const Atomic& posted, AtomicCall call) {
   const Values operands(reads ? std::span<const fi_ioc>() : posted.operands, value_bytes);
   const Values compared(posted.compared, value_bytes);
   const Values results(posted.results, value_bytes);
-  if ((!reads && bytes_in(operands) != bytes) || (fetches && bytes_in(results) != bytes) ||
-      (call == AtomicCall::kCompare && bytes_in(compared) != bytes))
+  if ((!reads && bytes_in(operands.span()) != bytes) ||
+      (fetches && bytes_in(results.span()) != bytes) ||
+      (call == AtomicCall::kCompare && bytes_in(compared.span()) != bytes))
     return -FI_EINVAL;
   return internal::answer(endpoint, static_cast<PeerNumber>(peer),
                           endpoint.messenger->atomic({.peer = static_cast<PeerNumber>(peer),
                                                       .type = type,
                                                       .operation = operation,
-                                                      .operands = operands,
-                                                      .compared = compared,
-                                                      .results = results,
+                                                      .operands = operands.span(),
+                                                      .compared = compared.span(),
+                                                      .results = results.span(),
                                                       .remote = {remote, posted.remote.size()},
                                                       .context = notice.context,
                                                       .flags = notice.flags}));

@@ -4,6 +4,7 @@
 #include <rdma/fi_errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -59,7 +60,7 @@ WaitPoint::~WaitPoint() {
 void WaitPoint::wake() {
   watched_ = false;
   const uint64_t one = 1;
-  static_cast<void>(!write(own_.get(), &one, sizeof(one)));
+  static_cast<void>(!::write(own_.get(), &one, sizeof(one)));
 }
 
 // This thread may have taken events that others sleep for: they look for themselves.
@@ -69,7 +70,7 @@ void WaitPoint::wake_all() {
 
 void WaitPoint::forget_wakes() {
   uint64_t count = 0;
-  static_cast<void>(!read(own_.get(), &count, sizeof(count)));
+  static_cast<void>(!::read(own_.get(), &count, sizeof(count)));
 }
 
 void WaitPoint::fall_asleep() {
