@@ -27,8 +27,6 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
   options.ring_slots = settings.ring_slots;
   options.queue_credits = settings.credits;
   options.inline_bytes = point.inline_bytes;
-  // The papers: the receiver answers with the place, the sender WRITEs.
-  options.long_messages = LongMessages::kWrite;
   options.order = settings.order;
   // Where only rank 0 exchanges messages, nobody else sends to the others.
   const uint32_t senders = rank == 0 || is_collective(settings.test) ? peers : 1;
