@@ -309,7 +309,7 @@ TEST(MessageEstimates, TheCheapestUsableOneComesFirst) {
 
 // A buffer that is sent from again and again is registered in the end, and so is the receiver's.
 TEST(RendezvousChoice, OftenUsedMemoryIsRegistered) {
-  MessengersForTest all(2);
+  MessengersForTest all(2, {.long_messages = LongMessages::kAutomatic});
   std::string text(8192, 'x');
   std::string memory(text.size(), '-');
   const iovec from{text.data(), text.size()};
