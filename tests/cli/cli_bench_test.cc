@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/runtime.h"
 #include "tests/support/parameter_names.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
@@ -176,8 +177,11 @@ TEST_F(LongBench, CtrlCKeepsWhatWasMeasured) {
 TEST_F(LongBench, AKilledNodeIsNamedAndTheOthersEnd) {
   for (const size_t victim : {0u, 1u}) {
     start();
+    const uint64_t killed_ns = now_ns();
     kill(nodes_[victim], SIGKILL);
     const Outcome outcome = process_->wait();
+    // The other one may be connecting, for which it has 20 s.
+    EXPECT_LT(now_ns() - killed_ns, 15'000'000'000u);
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("killed by signal 9"));

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kTearDownTimeoutNs = 20'000'000'000;  // of all nodes together
 constexpr int64_t kTearDownLookNs = 100'000'000;
-// A node that is stopped may be continued with the one who waits for it, a little later.
+// A node that is stopped may be continued with the one who waits for it, a little later; who waits
+// for one that is gone may be about to end.
 constexpr uint64_t kStoppedPatienceNs = 2'000'000'000;
 // How long after a failure a process may take to be seen dead.
 constexpr uint64_t kDeathPatienceNs = 300'000'000;
@@ -147,13 +148,14 @@ std::string NodeGroup::stopped_text() const {
 
 void NodeGroup::tear_down() {
   const uint64_t start_ns = now_ns();
-  // Where one has met a limit or is stopped, others may wait for it until their own time-outs.
-  const bool others_wait = silent_ || first_cause_.code() == StatusCode::kLimitExceeded;
-  const uint64_t patience_ns = others_wait ? kStoppedPatienceNs : uint64_t{kTearDownTimeoutNs};
+  // Where one has met a limit, is stopped or is gone, others may wait for it until their own
+  // time-outs: as long as kSetupTimeoutNs while they connect.
+  bool others_wait = silent_ || first_cause_.code() == StatusCode::kLimitExceeded;
   std::vector<bool> told(size());
   for (uint32_t number = 0; number < size(); ++number) {
     told[number] = send_message(nodes_[number]->control(), {.kind = MessageKind::kTearDown}).ok();
     nodes_remain_ = nodes_remain_ && told[number];
+    others_wait = others_wait || !told[number] || nodes_[number]->control().peer_closed();
   }
   for (uint32_t number = 0; number < size(); ++number) {
     SilenceWatch stopped(kStoppedPatienceNs, now_ns());
@@ -162,6 +164,8 @@ void NodeGroup::tear_down() {
       if (message.ok() && message->kind == MessageKind::kDone) break;
       if (message.status().code() == StatusCode::kTimeout && !interrupted()) {
         const uint64_t now = now_ns();
+        const uint64_t patience_ns =
+            others_wait ? kStoppedPatienceNs : uint64_t{kTearDownTimeoutNs};
         const bool waits = now - start_ns <= patience_ns;
         // Whether it is stopped is the progress that it makes: any other state begins anew.
         if (waits && !stopped.too_long(now, nodes_[number]->is_stopped() ? 0 : now)) continue;
@@ -171,6 +175,7 @@ void NodeGroup::tear_down() {
       if (!message.ok()) {
         note_failure(number, message.status());
         nodes_remain_ = false;
+        others_wait = true;
         break;
       }
       // Else it was on its way when another node failed.

@@ -30,7 +30,8 @@ Result<std::vector<ControlConnection>> reach_receivers(const NodeJob& job) {
   for (const ThreadAddress& address : job.addresses) {
     VERBENA_ASSIGN_OR_RETURN(
         ControlConnection control,
-        ControlConnection::connect(address.host, address.port, job.secret, kSetupTimeoutNs));
+        ControlConnection::connect(address.host, address.port, job.secret, kSetupTimeoutNs,
+                                   ControlConnection::IfNobodyListens::kFail));
     controls.push_back(std::move(control));
   }
   return controls;
