@@ -236,6 +236,13 @@ void Sender::refuse_slice(uint32_t partition, uint64_t bytes) {
                         "and a size within it");
 }
 
+Status Sender::refuse_array(size_t count, uint64_t bytes) {
+  refusal_ = Status(StatusCode::kInvalidArgument,
+                    text_of(bytes) + " bytes are no array of " + text_of(count) +
+                        " records of one size; give a multiple, and one partition for each record");
+  return refusal_;
+}
+
 Status Sender::refuse_end(uint32_t partition) {
   refusal_ = Status(StatusCode::kInvalidArgument, "finish() while a record in parts to " +
                                                       lanes_[partition].name +

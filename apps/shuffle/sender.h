@@ -57,6 +57,7 @@ class Sender final : public ShuffleSender {
   PostResult send_part(uint32_t partition, const LocalSlice& part, bool more) override;
   Status put(uint32_t partition, std::string_view record) override;
   Status put(uint32_t partition, const LocalSlice& record) override;
+  Status put_each(std::span<const uint32_t> partitions, std::string_view records) override;
   uint32_t poll() override;
   bool flush() override;
   uint64_t completed() const override;
@@ -184,6 +185,10 @@ class Sender final : public ShuffleSender {
   // Takes a record that its lane's open batch has room for. False: it was not looked into why not.
   template <typename Record>
   [[gnu::always_inline]] inline bool take_at_once(uint32_t partition, const Record& record);
+  // Takes the first of the records as long as their lanes' open batches have room, by copying; how
+  // many. kBytes: of each, if it is known when this is compiled.
+  template <uint32_t kBytes>
+  size_t take_each(std::span<const uint32_t> partitions, const char* records, uint32_t bytes);
   template <typename Part>
   PostResult take(uint32_t partition, const Part& part, bool more);
   template <typename Record>
@@ -227,6 +232,7 @@ class Sender final : public ShuffleSender {
   Lane* refuse_partition(uint32_t partition);
   Lane* refuse_size(uint32_t partition, uint64_t bytes, bool more);
   void refuse_slice(uint32_t partition, uint64_t bytes);
+  Status refuse_array(size_t count, uint64_t bytes);
   void refuse_credit(Lane& lane, const Released& released);
   Status refuse_end(uint32_t partition);
   void check_receivers();

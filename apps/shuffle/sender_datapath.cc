@@ -131,6 +131,68 @@ Status Sender::put(uint32_t partition, const LocalSlice& record) {
   return put_record(partition, record);
 }
 
+template <uint32_t kBytes>
+size_t Sender::take_each(std::span<const uint32_t> partitions, const char* records,
+                         uint32_t bytes) {
+  if (kBytes != 0) bytes = kBytes;
+  size_t taken = 0;
+  for (; taken < partitions.size(); ++taken) {
+    if (partitions[taken] >= open_lanes_) [[unlikely]]
+      break;
+    Lane& lane = lanes_[partitions[taken]];
+    Batch& batch = lane.batch;
+    if (bytes < lane.least_bytes || bytes > lane.most_bytes || lane.in_part || lane.has_checksum ||
+        batch.pieces > 0 || !batch.takes(bytes)) [[unlikely]] {
+      break;
+    }
+    copy_bytes(lane.records + batch.staged_at + batch.bytes, records + taken * bytes, bytes);
+    if (batch.lengths != nullptr) batch.lengths[batch.records] = bytes;
+    ++batch.records;
+    batch.bytes += bytes;
+    // If there is no room for it yet, the next one tries again.
+    if (batch.is_full()) [[unlikely]]
+      post_batch(lane);
+  }
+  taken_ += taken;
+  return taken;
+}
+
+Status Sender::put_each(std::span<const uint32_t> partitions, std::string_view records) {
+  if (partitions.empty() ? !records.empty() : records.size() % partitions.size() != 0) {
+    return refuse_array(partitions.size(), records.size());
+  }
+  while (!partitions.empty()) {
+    const size_t bytes = records.size() / partitions.size();
+    const auto take = [&](auto size) {
+      return take_each<size>(partitions, records.data(), static_cast<uint32_t>(bytes));
+    };
+    size_t taken = 0;
+    switch (bytes) {
+      case 8:
+        taken = take(std::integral_constant<uint32_t, 8>());
+        break;
+      case 16:
+        taken = take(std::integral_constant<uint32_t, 16>());
+        break;
+      case 32:
+        taken = take(std::integral_constant<uint32_t, 32>());
+        break;
+      default:
+        // Longer ones than any lane takes at once are left to put().
+        if (bytes <= UINT32_MAX) taken = take(std::integral_constant<uint32_t, 0>());
+        break;
+    }
+    if (taken < partitions.size()) {
+      // It begins a batch, or has more to be looked at.
+      VERBENA_RETURN_IF_ERROR(put(partitions[taken], records.substr(taken * bytes, bytes)));
+      ++taken;
+    }
+    partitions = partitions.subspan(taken);
+    records.remove_prefix(taken * bytes);
+  }
+  return Status::ok_status();
+}
+
 Sender::Lane* Sender::check(uint32_t partition, uint64_t bytes, bool more) {
   if (partition >= open_lanes_) [[unlikely]]
     return refuse_partition(partition);

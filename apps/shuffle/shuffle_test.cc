@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <ostream>
@@ -188,6 +190,69 @@ TEST_P(ShuffleMethodTest, RecordsOfOneSizeComeAsArrays) {
   take(1);
   EXPECT_TRUE(shuffle.receiver(0).finished() && shuffle.receiver(1).finished());
   EXPECT_EQ(found, expected);
+}
+
+// Sizes that are known when it is compiled and others, through buffers that are always full; longer
+// than goes as a whole.
+TEST_P(ShuffleMethodTest, ArraysAreTakenAtOnce) {
+  constexpr uint64_t kArrays = 60;
+  constexpr uint32_t kRecords = 50;
+  for (const uint32_t bytes : {8u, 16u, 24u, 32u, 100u, 3000u}) {
+    for (const bool any_size : {false, true}) {
+      const uint64_t buffer_bytes = std::max(8 * bytes, 10'000u);
+      ShuffleForTest shuffle(1, 2,
+                             {.record_bytes = any_size ? 0 : bytes,
+                              .buffer_bytes = buffer_bytes,
+                              .checksum = any_size});
+      shuffle.open({.method = GetParam(), .batch = 7});
+      std::vector<std::vector<std::string>> expected(2);
+      Thread sending = start_thread("send", [&] {
+        Random random(bytes);
+        std::array<uint32_t, kRecords> partitions;
+        for (uint64_t i = 0; i < kArrays; ++i) {
+          std::string array(kRecords * bytes, '\0');
+          for (char& byte : array) byte = static_cast<char>(random.next());
+          for (uint32_t r = 0; r < kRecords; ++r) {
+            partitions[r] = static_cast<uint32_t>(random.next() >> 63);
+            expected[partitions[r]].push_back(array.substr(r * bytes, bytes));
+          }
+          const Status taken = shuffle.sender().put_each(partitions, array);
+          ASSERT_TRUE(taken.ok()) << taken.message();
+        }
+        ASSERT_TRUE(shuffle.sender().finish().ok());
+      });
+      std::vector<Received> found(2, Received(1));
+      for (bool finished = false; !finished;) {
+        finished = true;
+        for (uint32_t i = 0; i < 2; ++i) {
+          must(found[i].take_all(shuffle.receiver(i)));
+          finished = finished && shuffle.receiver(i).finished();
+        }
+      }
+      sending.join();
+      for (uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(found[i].from(0) == expected[i]) << bytes;
+    }
+  }
+}
+
+TEST(ShuffleTest, ArraysThatAreNoneAreRefused) {
+  ShuffleForTest shuffle(1, 1, {.record_bytes = 16});
+  shuffle.open();
+  const std::array<uint32_t, 2> partitions = {0, 0};
+  const Status uneven = shuffle.sender().put_each(partitions, std::string(33, 'x'));
+  EXPECT_EQ(uneven.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(uneven.message(), HasSubstr("33 bytes are no array of 2 records"));
+  EXPECT_EQ(shuffle.sender().put_each({}, "x").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(shuffle.sender().taken(), 0u);
+  EXPECT_TRUE(shuffle.sender().put_each({}, "").ok());
+  // Those before the one that cannot be taken were.
+  const std::array<uint32_t, 3> beyond = {0, 1, 0};
+  EXPECT_EQ(shuffle.sender().put_each(beyond, std::string(48, 'x')).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(shuffle.sender().taken(), 1u);
+  EXPECT_EQ(shuffle.sender().put_each(partitions, std::string(34, 'x')).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(shuffle.sender().status().ok());
 }
 
 TEST(ShuffleTest, ManyExecutorsWithSkewedKeys) {

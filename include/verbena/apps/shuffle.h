@@ -368,6 +368,12 @@ class ShuffleSender {
   //   kUnavailable      see status()
   virtual Status put(uint32_t partition, std::string_view record) = 0;
   virtual Status put(uint32_t partition, const LocalSlice& record) = 0;
+  // Takes an array of records of one size, one for each number in `partitions`, in that order, and
+  // waits as long as there is no room. Of any memory, which is copied, whatever the method, and may
+  // change at once. Short records cost less than one by one.
+  //   kInvalidArgument  `records` cannot be divided by their number; nothing was taken
+  //   others            as put() of the first record that was not taken; those before it were
+  virtual Status put_each(std::span<const uint32_t> partitions, std::string_view records) = 0;
 
   // Completes what is done, and asks receivers for space where it was short. Returns how many
   // WRITEs completed. For who got kWouldBlock, and now and then for who sends nothing: it finds out

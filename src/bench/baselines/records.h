@@ -12,7 +12,7 @@ namespace verbena::bench::baselines {
 inline constexpr uint32_t kRecordBytes = 256;
 inline constexpr uint32_t kRecordPlaces = 4;
 inline constexpr uint64_t kRecordPlaceBytes = uint64_t{256} << 10;
-inline constexpr uint32_t kRecordsOfWrite = 64;
+inline constexpr uint32_t kRecordsOfWrite = 128;
 // More than fits the caches that a core has alone, read from its beginning to its end.
 inline constexpr uint64_t kRecordSourceBytes = uint64_t{16} << 20;
 
