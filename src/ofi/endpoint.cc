@@ -28,8 +28,8 @@ constexpr uint32_t kMostOperations = 1u << 18;
 constexpr uint32_t kMostUnexpected = 1u << 18;
 // How long the peers of an endpoint that is closed have time to take what it has sent.
 constexpr uint64_t kClosePatienceNs = 30'000'000'000;
-// Messages of 8 KiB are copied: on soft0 that takes a quarter of the time that a READ of them takes.
-// A ring has half a MiB then, and the receives of a connection 130 KiB.
+// Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. A ring
+// has half a MiB then, and the receives of a connection 130 KiB.
 constexpr uint32_t kSlotBytes = (8 << 10) + 64;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 
