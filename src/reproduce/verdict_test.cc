@@ -91,6 +91,40 @@ TEST_F(Verdicts, AShareOfNothingIsNoShare) {
   EXPECT_THAT(line, testing::Not(HasSubstr("0 % ")));
 }
 
+// 10, 12 and 20 Gbps: the median is within a quarter of 10, and so are two of the three.
+TEST_F(Verdicts, TheMedianOfSeveralSeedsDecides) {
+  const Result<Catalog> catalog = read_catalog(folder_);
+  ASSERT_TRUE(catalog.ok());
+  Experiments experiments(folder_);
+  const auto points = experiments.points("e");
+  ASSERT_TRUE(points.ok());
+  PaperData& data = papers_["p"];
+  data.runs = 3;
+  const auto gbps = [](double rate) {
+    return Measurement{.row = {{"value_bandwidth_bytes_per_s", rate / 8e-9}}};
+  };
+  data.measurements.add(points->at(0), gbps(20), 1);
+  data.measurements.add(points->at(0), gbps(10), 2);
+  EXPECT_EQ(judge(*catalog, {"p.ten"}, papers_, experiments)[0].outcome, Outcome::kUnchecked);
+  data.measurements.add(points->at(0), gbps(12), 0);
+  auto verdicts = judge(*catalog, {"p.ten"}, papers_, experiments);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kPass);
+  EXPECT_NEAR(*verdicts[0].number, 12, 1e-9);
+  EXPECT_EQ(verdicts[0].runs, 3U);
+  EXPECT_EQ(verdicts[0].runs_held, 2U);
+  EXPECT_THAT(verdicts_text(verdicts, "p"), HasSubstr("of 3 seeds"));
+  EXPECT_EQ(to_json(verdicts)[0]["seeds_held"], 2);
+  // One that holds by luck does not hold.
+  data.measurements.add(points->at(0), gbps(14), 0);
+  verdicts = judge(*catalog, {"p.ten"}, papers_, experiments);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kFail);
+  EXPECT_EQ(verdicts[0].runs_held, 1U);
+  data.measurements.add(points->at(0), {.error = "no RNIC"}, 1);
+  verdicts = judge(*catalog, {"p.ten"}, papers_, experiments);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kUnchecked);
+  EXPECT_THAT(verdicts[0].reason, HasSubstr("no RNIC"));
+}
+
 TEST_F(Verdicts, SpentRowsHaveTheNarrowerTolerance) {
   EXPECT_EQ(judge_ten(kAll, {{"p.eight", "tx_base"}})[1].outcome, Outcome::kFail);
 }
