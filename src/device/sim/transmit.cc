@@ -51,6 +51,17 @@ Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_
   return translated;
 }
 
+// A queue pair reads its list entry by entry, each with packets of its own on the bus: what the
+// entries behind the first one add.
+Time Rnic::gather_time(QueuePair& qp, uint64_t message) const {
+  const ibv_sge* const sges = qp.sges_of(message);
+  Time sum = 0;
+  for (uint32_t i = 1; i < qp.wqe(message).sges; ++i) {
+    sum += node_.profile.bus_time(sges[i].length, node_.profile.pcie_down_kib);
+  }
+  return sum;
+}
+
 void Rnic::fetch_payloads(QueuePair& qp) {
   while (qp.payload_message < qp.fetched) {
     const Wqe& wqe = qp.wqe(qp.payload_message);
@@ -294,7 +305,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     ++qp.send_message;
     qp.send_packet = 0;
     const Time gap = asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap;
-    const Time gather = wqe.sges > 1 ? (wqe.sges - 1) * profile.queue_pair_gather_gap : 0;
+    const Time gather = wqe.inlined ? 0 : gather_time(qp, qp.send_message - 1);
     const Time pace = gap + gather + std::exchange(qp.waiting, 0);
     qp.send_after = simulation_.now() + pace;
     qp.paced += pace;
