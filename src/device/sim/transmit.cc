@@ -15,6 +15,7 @@ namespace {
 
 // A queue pair may have so much payload fetched ahead of what it sends.
 constexpr uint64_t kFetchAheadBytes = 16 << 10;
+constexpr uint64_t kLineBytes = 64;
 
 bool needs_payload(const Wqe& wqe) {
   return !wqe.inlined && wqe.length_bytes > 0 && !asks_for_data(wqe.opcode);
@@ -51,13 +52,14 @@ Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_
   return translated;
 }
 
-// A queue pair reads its list entry by entry, each with packets of its own on the bus: what the
-// entries behind the first one add.
+// A queue pair reads its list entry by entry, each with a packet of its own on the bus: what the
+// entries behind the first one add. What an entry has beyond a line follows by itself.
 Time Rnic::gather_time(QueuePair& qp, uint64_t message) const {
   const ibv_sge* const sges = qp.sges_of(message);
   Time sum = 0;
   for (uint32_t i = 1; i < qp.wqe(message).sges; ++i) {
-    sum += node_.profile.bus_time(sges[i].length, node_.profile.pcie_down_kib);
+    sum += node_.profile.bus_time(std::min<uint64_t>(sges[i].length, kLineBytes),
+                                  node_.profile.pcie_down_kib);
   }
   return sum;
 }
