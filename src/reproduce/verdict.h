@@ -27,7 +27,7 @@ struct Verdict {
   std::optional<double> error_points{};  // in its place, of a share of a whole
   double tolerance_points = 0;
   std::string reason{};
-  std::string spent_on{};  // parameters of the profile that the claim was used for
+  std::string spent_on{};  // what the claim was used for: parameters, settings of the experiment
   // The outcome is that of the medians of all runs; in so many of them it holds by itself.
   size_t runs = 1;
   size_t runs_held = 0;

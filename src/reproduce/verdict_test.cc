@@ -84,6 +84,13 @@ TEST_F(Verdicts, WhatTheProfileWasCalibratedWithDoesNotCount) {
   EXPECT_THAT(summary_line("p", count), HasSubstr("100 % of those checked"));
 }
 
+TEST_F(Verdicts, WhatASettingWasChosenByDoesNotCount) {
+  std::ofstream(folder_ + "/checks/p.toml", std::ios::app) << "spent = \"pending of e\"\n";
+  const auto verdicts = judge_ten(kAll);  // the last check is that of p.link
+  EXPECT_THAT(verdicts[2].reason, HasSubstr("spent on calibration (pending of e)"));
+  EXPECT_TRUE(verdicts[0].spent_on.empty());
+}
+
 TEST_F(Verdicts, AShareOfNothingIsNoShare) {
   const std::string line = summary_line("p", tally(judge_ten({"p.app"}), "p"));
   EXPECT_THAT(line, HasSubstr("nothing of it could be checked"));
