@@ -35,6 +35,8 @@ namespace {
 
 constexpr std::string_view kSimulated = "sim:";
 constexpr uint64_t kMaxJobs = 1024;
+constexpr uint32_t kUsualSeeds = 5;
+constexpr uint64_t kMaxSeeds = 101;
 
 constexpr const char* kReproduceHelp =
     R"(Every claim is a row of share/verbena/reproduce/claims.csv, and its check is an entry of
@@ -43,7 +45,8 @@ A number holds within 25 %; one about hardware, or one that the device's profile
 with, within 15 %. Calibrated ones do not count as reproduced. A share of a whole holds within the
 same percentage of its distance from 100 %, where that is less. Orders, plateaus and crossovers have
 to be as stated; a crossover between two measured points counts at the second one. What cannot be
-checked is listed with the reason.
+checked is listed with the reason. Where a device is simulated, what is compared is the median over
+several seeds, from VERBENA_SEED or 1 on, and verdicts say with how many of them a claim holds.
 
 Exit code: 0 if everything was measured, whatever holds; 1 if something failed; 2 wrong usage;
 130 Ctrl-C.
@@ -55,6 +58,7 @@ struct ReproduceOptions {
   std::string device;
   std::string duration;
   std::string jobs;
+  std::string seeds;
   std::string json;
   std::string results;
   std::string report;
@@ -66,6 +70,7 @@ struct Reproduction {
   std::set<std::string> chosen;
   uint32_t jobs = 0;         // 0: as suits the devices
   uint64_t duration_ns = 0;  // 0: what the checks say
+  uint32_t seeds = kUsualSeeds;
 };
 
 Result<Reproduction> read_options(const ReproduceOptions& options, const std::string& data) {
@@ -81,6 +86,14 @@ Result<Reproduction> read_options(const ReproduceOptions& options, const std::st
         bench::parse_count_list(
             options.jobs, {.what = "number of jobs", .min = 1, .max = kMaxJobs, .single = true}));
     todo.jobs = static_cast<uint32_t>(jobs[0]);
+  }
+  if (!options.seeds.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(
+        const std::vector<uint64_t> seeds,
+        bench::parse_count_list(
+            options.seeds,
+            {.what = "number of seeds", .min = 1, .max = kMaxSeeds, .single = true}));
+    todo.seeds = static_cast<uint32_t>(seeds[0]);
   }
   for (const std::string& path : {options.json, options.results, options.report}) {
     if (!path.empty()) VERBENA_RETURN_IF_ERROR(bench::check_writable(path));
@@ -115,15 +128,33 @@ int report_unmeasured(const std::vector<PointList>& lists) {
   for (const PointList& list : lists) {
     for (const reproduce::WantedPoint& wanted : list.points) {
       ++points;
-      const reproduce::Measurement* one = list.measurements->find(wanted.point);
-      if (one == nullptr || one->error.empty()) continue;
-      if (failed++ == 0) first = one->error;
+      for (const reproduce::Measurement& one : list.measurements->runs(wanted.point)) {
+        if (one.error.empty()) continue;
+        if (first.empty()) first = one.error;
+        ++failed;
+        break;
+      }
     }
   }
   if (failed == 0) return 0;
   return report_error(
       Status(StatusCode::kUnavailable,
              fmt::format("{} of {} points could not be measured: {}", failed, points, first)));
+}
+
+// How long measuring took: "353 points with 5 seeds each took 5 min 20 s"; empty where none was.
+std::string time_text(const std::vector<PointList>& lists, uint64_t took_ns) {
+  size_t points = 0;
+  uint32_t seeds = 0;
+  for (const PointList& list : lists) {
+    points += list.points.size();
+    seeds = std::max(seeds, list.runs);
+  }
+  if (points == 0) return "";
+  const uint64_t seconds = (took_ns + 500'000'000) / 1'000'000'000;
+  const std::string each = seeds > 1 ? fmt::format(" with {} seeds each", seeds) : "";
+  return fmt::format("{} point{}{} took {} min {} s\n", points, points == 1 ? "" : "s", each,
+                     seconds / 60, seconds % 60);
 }
 
 // Each once.
@@ -143,8 +174,9 @@ nlohmann::json results_json(const std::vector<PointList>& lists, const std::stri
   document["models"] = bench::models_json(devices_of(lists));
   for (const PointList& list : lists) {
     for (const reproduce::WantedPoint& wanted : list.points) {
-      const reproduce::Measurement* one = list.measurements->find(wanted.point);
-      if (one != nullptr && one->error.empty()) document["results"].push_back(one->row);
+      for (const reproduce::Measurement& one : list.measurements->runs(wanted.point)) {
+        if (one.ended() && one.error.empty()) document["results"].push_back(one.row);
+      }
     }
   }
   return document;
@@ -174,14 +206,14 @@ nlohmann::json report_json(const Reproduction& todo,
 int print_verdicts(const reproduce::Catalog& catalog,
                    const std::vector<reproduce::Verdict>& verdicts,
                    const std::map<std::string, reproduce::PaperData>& papers,
-                   const std::vector<std::string>& devices) {
+                   const std::vector<std::string>& devices, const std::string& took) {
   std::string summary;
   for (const reproduce::PaperChecks& paper : catalog.papers) {
     if (!papers.contains(paper.paper)) continue;
     print_output("{}\n\n{}\n", paper.paper, reproduce::verdicts_text(verdicts, paper.paper));
     summary += reproduce::summary_line(paper.paper, reproduce::tally(verdicts, paper.paper));
   }
-  print_output("{}", summary);
+  print_output("{}{}", summary, took);
   for (const std::string& device : devices) print_output("{}", bench::model_text(device));
   return finish_output();
 }
@@ -214,15 +246,19 @@ int reproduce_claims(const Tool& tool, const ReproduceOptions& options) {
     const auto spent = spent_on(device);
     if (!spent.ok()) return report_error(spent.status());
     data_of_paper.spent = *spent;
-    lists.push_back({device, std::move(*points), &data_of_paper.measurements});
+    const uint32_t runs = is_simulated(device) ? todo->seeds : 1;
+    data_of_paper.runs = runs;
+    lists.push_back({device, std::move(*points), runs, &data_of_paper.measurements});
   }
+  const uint64_t begun_ns = machine_now_ns();
   const Status measured = measure_points(lists, todo->jobs != 0 ? todo->jobs : usual_jobs(lists));
   if (bench::interrupted()) return bench::interrupt_exit_code();
   if (!measured.ok()) return report_error(measured);
 
   const std::vector<reproduce::Verdict> verdicts =
       reproduce::judge(todo->catalog, todo->chosen, papers, experiments);
-  const int printed = print_verdicts(todo->catalog, verdicts, papers, devices_of(lists));
+  const std::string took = time_text(lists, machine_now_ns() - begun_ns);
+  const int printed = print_verdicts(todo->catalog, verdicts, papers, devices_of(lists), took);
   if (!options.json.empty()) {
     const Status written = bench::write_json_file(options.json, reproduce::to_json(verdicts));
     if (!written.ok()) return report_error(written);
@@ -261,6 +297,8 @@ void add_reproduce_command(Tool& tool) {
       "How long each point is measured (in virtual time, where it is simulated)");
   add("--jobs", options->jobs, "N",
       "How many points are measured at once (default: simulated, one per core; others, 1)");
+  add("--seeds", options->seeds, "N",
+      "How many times each point is simulated, each with another seed (default: 5)");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the verdicts to this file: a list with one object per claim");
   CLI::Option* results = add("--results", options->results, "FILE",

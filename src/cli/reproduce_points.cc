@@ -10,9 +10,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "src/base/runtime.h"
@@ -21,6 +23,7 @@
 #include "src/bench/experiment/workload.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/progress.h"
+#include "src/bench/run/simulated_nodes.h"
 #include "src/cli/share.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/rnic_profile.h"
@@ -106,10 +109,16 @@ double expected_ns(const PointList& list, const WantedPoint& wanted) {
          kPendingNs * queue_pairs * point.pending;
 }
 
+// One run of a point.
+struct Work {
+  const PointList* list;
+  const WantedPoint* wanted;
+  uint32_t run;
+};
+
 class Measurer {
  public:
-  Measurer(std::vector<std::pair<const PointList*, const WantedPoint*>> work, std::string tool,
-           std::string folder)
+  Measurer(std::vector<Work> work, std::string tool, std::string folder)
       : work_(std::move(work)),
         tool_(std::move(tool)),
         folder_(std::move(folder)),
@@ -129,34 +138,39 @@ class Measurer {
  private:
   double weight_of_all() const {
     double sum = 0;
-    for (const auto& [list, wanted] : work_) sum += expected_ns(*list, *wanted);
+    for (const Work& work : work_) sum += expected_ns(*work.list, *work.wanted);
     return sum;
   }
 
   std::optional<size_t> take() {
     std::unique_lock lock(mutex_);
     const auto fits = [&] {
-      return done() || running_ == 0 || memory_bytes(work_[next_].second->point) <= free_bytes_;
+      return done() || running_ == 0 || memory_bytes(work_[next_].wanted->point) <= free_bytes_;
     };
     changed_.wait(lock, fits);
     if (done()) return std::nullopt;
-    const bench::Point& point = work_[next_].second->point;
+    const auto& [list, wanted, run] = work_[next_];
+    const bench::Point& point = wanted->point;
     free_bytes_ -= std::min(free_bytes_, memory_bytes(point));
     ++running_;
-    progress_.step(fmt::format("{} on {}", point.workload->text(point), work_[next_].first->device),
-                   expected_ns(*work_[next_].first, *work_[next_].second));
+    progress_.step(fmt::format("{} on {}", point.workload->text(point), list->device),
+                   expected_ns(*list, *wanted));
     return next_++;
   }
 
   bool done() const { return next_ == work_.size() || !hopeless_.empty() || bench::interrupted(); }
 
   Measurement measure(size_t index, int* exit_code) {
-    const auto [list, wanted] = work_[index];
+    const auto [list, wanted, run] = work_[index];
     const std::string json = fmt::format("{}/{}.json", folder_, index);
     const std::string errors = fmt::format("{}/{}.errors", folder_, index);
+    // Of one run only, the seed is what the environment says, as for whoever runs a single point.
+    std::map<std::string, std::string> seed;
+    if (list->runs > 1) seed["VERBENA_SEED"] = std::to_string(bench::simulation_seed() + run);
     const Result<int> ended =
         run_and_wait(bench_command(tool_, list->device, *wanted, json),
-                     {.files = {{STDOUT_FILENO, "/dev/null"}, {STDERR_FILENO, errors}}});
+                     {.environment = std::move(seed),
+                      .files = {{STDOUT_FILENO, "/dev/null"}, {STDERR_FILENO, errors}}});
     if (!ended.ok()) return {.error = ended.status().message()};
     *exit_code = *ended;
     if (*ended != 0) {
@@ -174,17 +188,19 @@ class Measurer {
 
   void give_back(size_t index, Measurement measurement, int exit_code) {
     const std::unique_lock lock(mutex_);
-    const auto [list, wanted] = work_[index];
+    const auto [list, wanted, run] = work_[index];
     // What one point is refused for may be its own; what the first is refused for is everybody's.
     if (measurement.error.empty()) any_ = true;
     if (!any_ && exit_code == kExitUsage) hopeless_ = measurement.error;
-    if (!bench::interrupted()) list->measurements->add(wanted->point, std::move(measurement));
+    if (!bench::interrupted()) {
+      list->measurements->add(wanted->point, std::move(measurement), run);
+    }
     free_bytes_ += memory_bytes(wanted->point);
     --running_;
     changed_.notify_all();
   }
 
-  const std::vector<std::pair<const PointList*, const WantedPoint*>> work_;
+  const std::vector<Work> work_;
   const std::string tool_;
   const std::string folder_;
 
@@ -201,14 +217,16 @@ class Measurer {
 }  // namespace
 
 Status measure_points(const std::vector<PointList>& lists, uint32_t jobs) {
-  std::vector<std::pair<const PointList*, const WantedPoint*>> work;
+  std::vector<Work> work;
   for (const PointList& list : lists) {
-    for (const WantedPoint& wanted : list.points) work.emplace_back(&list, &wanted);
+    for (const WantedPoint& wanted : list.points) {
+      for (uint32_t run = 0; run < list.runs; ++run) work.push_back({&list, &wanted, run});
+    }
   }
   if (work.empty()) return Status::ok_status();
   // The largest first, so that none of them is left when the others are done.
   std::stable_sort(work.begin(), work.end(), [](const auto& a, const auto& b) {
-    return memory_bytes(a.second->point) > memory_bytes(b.second->point);
+    return memory_bytes(a.wanted->point) > memory_bytes(b.wanted->point);
   });
   VERBENA_ASSIGN_OR_RETURN(const std::string tool, own_path());
   const ScratchFolder folder;

@@ -16,6 +16,7 @@ namespace verbena::cli {
 struct PointList {
   std::string device;
   std::vector<reproduce::WantedPoint> points;
+  uint32_t runs = 1;  // of each point, of simulated ones with seeds of their own
   reproduce::Measurements* measurements = nullptr;  // what is found, or why not, goes there
 };
 

@@ -8,6 +8,8 @@
 namespace verbena {
 namespace {
 
+constexpr uint64_t kLineBytes = 64;  // a short entry of a gather list
+
 double ns(sim::Time time) { return static_cast<double>(time) / sim::kPsPerNs; }
 double byte_ns(sim::Time kib) { return ns(kib) / 1024; }
 
@@ -41,7 +43,8 @@ StepCosts profile_costs(const sim::Profile& profile) {
   costs.take_receive_ns = ns(profile.rx_receive);
   costs.write_gap_ns = ns(profile.queue_pair_write_gap);
   costs.read_gap_ns = ns(profile.queue_pair_read_gap);
-  costs.gather_entry_ns = ns(profile.queue_pair_gather_gap);
+  costs.gather_entry_ns = ns(std::max(profile.bus_time(kLineBytes, profile.pcie_down_kib),
+                                      profile.pcie_read / profile.pcie_reads_at_once));
   costs.fetch_ahead_bytes = 16 << 10;  // transmit.cc
   costs.path_ns = ns(profile.switch_latency + 2 * profile.cable);
   costs.link_byte_ns = byte_ns(profile.link_kib);

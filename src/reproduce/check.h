@@ -95,6 +95,7 @@ struct Check {
   std::vector<Part> parts{};
   std::string note{};   // how an unclear claim is read
   std::string lacks{};  // what the model is known to lack, told where the claim fails
+  std::string spent{};  // what of the experiment was chosen by this claim; empty: nothing
 };
 
 // What is measured of an experiment, and how long: the standard is all of it.

@@ -114,10 +114,9 @@ class Figure {
     if (!points.ok() || !factor) return;
     for (const bench::Point& point : *points) {
       if (point.topology != topology_) continue;
-      const Measurement* one = source_.measurements->find(point);
-      if (one == nullptr || !one->error.empty()) continue;
-      const std::optional<double> value = ordinate_.metric->read(one->row);
-      if (value) samples_.push_back({point, point, *value * *factor * ordinate_.scale});
+      const Result<std::optional<double>> value = value_at(point, *ordinate_.metric, source_);
+      if (!value.ok() || !*value) continue;
+      samples_.push_back({point, point, **value * *factor * ordinate_.scale});
     }
   }
 

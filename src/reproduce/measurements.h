@@ -1,9 +1,13 @@
 // What was measured, by point.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "src/bench/experiment/point.h"
 #include "src/reproduce/experiments.h"
@@ -14,21 +18,28 @@ namespace verbena::reproduce {
 struct Measurement {
   nlohmann::json row{};
   std::string error{};
+
+  // False: it was interrupted, or never began.
+  bool ended() const { return !row.is_null() || !error.empty(); }
 };
 
 class Measurements {
  public:
-  void add(const bench::Point& point, Measurement measurement) {
-    by_point_[key_of(point)] = std::move(measurement);
+  // `run`: which one of the point's, from 0; those of a simulated device differ in their seeds.
+  void add(const bench::Point& point, Measurement measurement, size_t run = 0) {
+    std::vector<Measurement>& runs = by_point_[key_of(point)];
+    if (runs.size() <= run) runs.resize(run + 1);
+    runs[run] = std::move(measurement);
   }
-  // Null where the point was not measured.
-  const Measurement* find(const bench::Point& point) const {
+  // Empty where the point was not measured.
+  std::span<const Measurement> runs(const bench::Point& point) const {
     const auto found = by_point_.find(key_of(point));
-    return found == by_point_.end() ? nullptr : &found->second;
+    if (found == by_point_.end()) return {};
+    return found->second;
   }
 
  private:
-  std::map<PointKey, Measurement> by_point_;
+  std::map<PointKey, std::vector<Measurement>> by_point_;
 };
 
 }  // namespace verbena::reproduce

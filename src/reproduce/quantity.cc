@@ -6,6 +6,7 @@
 #include <set>
 
 #include "src/bench/experiment/workload.h"
+#include "src/bench/result/statistics.h"
 
 namespace verbena::reproduce {
 
@@ -123,6 +124,30 @@ double quotient(double of, double over, QuotientUnit unit) {
 
 }  // namespace
 
+Result<std::optional<double>> value_at(const bench::Point& point, const Metric& metric,
+                                       const Source& source) {
+  std::span<const Measurement> runs = source.measurements->runs(point);
+  if (source.run) {
+    runs =
+        *source.run < runs.size() ? runs.subspan(*source.run, 1) : std::span<const Measurement>();
+  }
+  std::vector<double> values;
+  bool measured = !runs.empty();
+  for (const Measurement& one : runs) {
+    if (!one.error.empty()) {
+      return Status(StatusCode::kUnavailable, fmt::format("could not be measured: {}", one.error));
+    }
+    measured = measured && one.ended();
+    if (const std::optional<double> value = metric.read(one.row)) values.push_back(*value);
+  }
+  if (!measured) {
+    return Status(StatusCode::kUnavailable, "could not be measured: it was interrupted");
+  }
+  // A median of some would hide that the others have none.
+  if (values.size() < runs.size()) return std::optional<double>();
+  return std::optional<double>(bench::median(values));
+}
+
 Result<std::vector<Sample>> samples_of(const Part& part, const Selection& selection,
                                        std::string_view unit, const Source& source) {
   const std::optional<double> factor = in_unit(part.metric->dimension, unit);
@@ -134,14 +159,8 @@ Result<std::vector<Sample>> samples_of(const Part& part, const Selection& select
                            source.experiments->points(selection, *source.uses));
   std::vector<Sample> samples;
   for (const bench::Point& point : points) {
-    const Measurement* measurement = source.measurements->find(point);
-    if (measurement == nullptr || !measurement->error.empty()) {
-      return Status(
-          StatusCode::kUnavailable,
-          fmt::format("could not be measured: {}",
-                      measurement == nullptr ? "it was interrupted" : measurement->error));
-    }
-    const std::optional<double> value = part.metric->read(measurement->row);
+    VERBENA_ASSIGN_OR_RETURN(const std::optional<double> value,
+                             value_at(point, *part.metric, source));
     if (!value) {
       return Status(StatusCode::kUnsupported,
                     fmt::format("this device does not measure {}", part.metric->name));

@@ -1,7 +1,9 @@
 // The values that a check compares.
 #pragma once
 
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "src/reproduce/check.h"
 #include "src/reproduce/experiments.h"
 #include "src/reproduce/measurements.h"
+#include "src/reproduce/metric.h"
 #include "verbena/status.h"
 
 namespace verbena::reproduce {
@@ -27,7 +30,13 @@ struct Source {
   Experiments* experiments = nullptr;
   const std::map<std::string, Use>* uses = nullptr;
   const Measurements* measurements = nullptr;
+  std::optional<size_t> run{};  // this one alone; else the median of all
 };
+
+// The metric at a point, in its own unit; nothing where the runs did not measure it.
+//   kUnavailable     a run failed, or was interrupted
+Result<std::optional<double>> value_at(const bench::Point& point, const Metric& metric,
+                                       const Source& source);
 
 // The metric over the points of a selection, in `unit`, only the best over Part::best.
 //   kUnavailable     a point could not be measured

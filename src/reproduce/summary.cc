@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -73,7 +74,8 @@ std::string summary_line(const std::string& paper, const Tally& tally) {
 
 std::string verdicts_text(const std::vector<Verdict>& verdicts, const std::string& paper) {
   std::vector<std::vector<std::string>> rows = {
-      {"claim", "stated", "verdict", "error", "simulated"}};
+      {"claim", "stated", "verdict", "", "error", "simulated"}};
+  size_t seeds = 1;
   std::string failures;
   std::map<std::string, std::vector<std::string>> unchecked;  // ids by reason
   for (const Verdict& verdict : verdicts) {
@@ -85,12 +87,18 @@ std::string verdicts_text(const std::vector<Verdict>& verdicts, const std::strin
     }
     std::string outcome = outcome_text(verdict);
     if (!verdict.spent_on.empty()) outcome += ", spent";
-    rows.push_back({claim.id, claim.text(), outcome, error_text(verdict), verdict.simulated});
+    seeds = std::max(seeds, verdict.runs);
+    rows.push_back({claim.id, claim.text(), outcome, fmt::format("{}", verdict.runs_held),
+                    error_text(verdict), verdict.simulated});
     if (verdict.outcome == Outcome::kFail) {
       failures += fmt::format("  {}: {}\n", claim.id, verdict.reason);
     }
   }
   std::string text;
+  rows[0][3] = fmt::format("of {} seeds", seeds);
+  if (seeds == 1) {
+    for (std::vector<std::string>& row : rows) row.erase(row.begin() + 3);
+  }
   if (rows.size() > 1) text += bench::text_table(rows, rows[0].size());
   if (!failures.empty()) text += "\nWhat fails, and why as far as it is known:\n" + failures;
   if (!unchecked.empty()) text += "\nNot checked:\n";

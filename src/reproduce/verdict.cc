@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "src/reproduce/finding.h"
 
 namespace verbena::reproduce {
@@ -14,6 +16,14 @@ void join(std::string& text, std::string_view more, std::string_view between) {
   if (more.empty()) return;
   if (!text.empty()) text += between;
   text += more;
+}
+
+// In the runs of one seed alone.
+bool holds(const Check& check, const Source& source, const Verdict& verdict) {
+  return std::all_of(check.parts.begin(), check.parts.end(), [&](const Part& part) {
+    const Result<Finding> finding = find(part, *verdict.claim, verdict.tolerance, source);
+    return finding.ok() && finding->holds;
+  });
 }
 
 void check(const Check& check, const Source& source, Verdict& verdict) {
@@ -33,6 +43,11 @@ void check(const Check& check, const Source& source, Verdict& verdict) {
       verdict.tolerance_points = finding->tolerance_points;
     }
     if (check.parts.size() == 1) verdict.number = finding->number;
+  }
+  for (size_t run = 0; run < verdict.runs; ++run) {
+    Source alone = source;
+    alone.run = run;
+    verdict.runs_held += holds(check, alone, verdict) ? 1 : 0;
   }
   if (verdict.outcome == Outcome::kFail) {
     verdict.reason = check.lacks.empty() ? "not known what the model lacks" : check.lacks;
@@ -75,6 +90,8 @@ std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& 
     if (paper != papers.end()) {
       const auto spent = paper->second.spent.find(claim.id);
       if (spent != paper->second.spent.end()) verdict.spent_on = spent->second;
+      join(verdict.spent_on, rule.spent, ", ");
+      verdict.runs = paper->second.runs;
     }
     if (claim.kind == "calibration" || !verdict.spent_on.empty()) {
       verdict.tolerance = kCalibrationTolerance;
@@ -117,6 +134,10 @@ json to_json(const std::vector<Verdict>& verdicts) {
       row["tolerance_points"] = verdict.tolerance_points;
     } else if (verdict.outcome != Outcome::kUnchecked) {
       row["tolerance_percent"] = 100 * verdict.tolerance;
+    }
+    if (verdict.outcome != Outcome::kUnchecked) {
+      row["seeds"] = verdict.runs;
+      row["seeds_held"] = verdict.runs_held;
     }
     list.push_back(std::move(row));
   }

@@ -1,6 +1,7 @@
 // What became of each claim.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,7 +27,10 @@ struct Verdict {
   std::optional<double> error_points{};  // in its place, of a share of a whole
   double tolerance_points = 0;
   std::string reason{};
-  std::string spent_on{};  // parameters of the profile that the claim was used for
+  std::string spent_on{};  // what the claim was used for: parameters, settings of the experiment
+  // The outcome is that of the medians of all runs; in so many of them it holds by itself.
+  size_t runs = 1;
+  size_t runs_held = 0;
 };
 
 // Numbers may be off by this share; those of calibration rows, and of rows that a profile was
@@ -37,6 +41,7 @@ inline constexpr double kCalibrationTolerance = 0.15;
 // What was measured for one paper.
 struct PaperData {
   Measurements measurements{};
+  size_t runs = 1;                             // of each point, each with a seed of its own
   std::map<std::string, std::string> spent{};  // spent.h
 };
 

@@ -84,11 +84,52 @@ TEST_F(Verdicts, WhatTheProfileWasCalibratedWithDoesNotCount) {
   EXPECT_THAT(summary_line("p", count), HasSubstr("100 % of those checked"));
 }
 
+TEST_F(Verdicts, WhatASettingWasChosenByDoesNotCount) {
+  std::ofstream(folder_ + "/checks/p.toml", std::ios::app) << "spent = \"pending of e\"\n";
+  const auto verdicts = judge_ten(kAll);  // the last check is that of p.link
+  EXPECT_THAT(verdicts[2].reason, HasSubstr("spent on calibration (pending of e)"));
+  EXPECT_TRUE(verdicts[0].spent_on.empty());
+}
+
 TEST_F(Verdicts, AShareOfNothingIsNoShare) {
   const std::string line = summary_line("p", tally(judge_ten({"p.app"}), "p"));
   EXPECT_THAT(line, HasSubstr("nothing of it could be checked"));
   EXPECT_THAT(line, HasSubstr("no calibration row checked"));
   EXPECT_THAT(line, testing::Not(HasSubstr("0 % ")));
+}
+
+// 10, 12 and 20 Gbps: the median is within a quarter of 10, and so are two of the three.
+TEST_F(Verdicts, TheMedianOfSeveralSeedsDecides) {
+  const Result<Catalog> catalog = read_catalog(folder_);
+  ASSERT_TRUE(catalog.ok());
+  Experiments experiments(folder_);
+  const auto points = experiments.points("e");
+  ASSERT_TRUE(points.ok());
+  PaperData& data = papers_["p"];
+  data.runs = 3;
+  const auto gbps = [](double rate) {
+    return Measurement{.row = {{"value_bandwidth_bytes_per_s", rate / 8e-9}}};
+  };
+  data.measurements.add(points->at(0), gbps(20), 1);
+  data.measurements.add(points->at(0), gbps(10), 2);
+  EXPECT_EQ(judge(*catalog, {"p.ten"}, papers_, experiments)[0].outcome, Outcome::kUnchecked);
+  data.measurements.add(points->at(0), gbps(12), 0);
+  auto verdicts = judge(*catalog, {"p.ten"}, papers_, experiments);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kPass);
+  EXPECT_NEAR(*verdicts[0].number, 12, 1e-9);
+  EXPECT_EQ(verdicts[0].runs, 3U);
+  EXPECT_EQ(verdicts[0].runs_held, 2U);
+  EXPECT_THAT(verdicts_text(verdicts, "p"), HasSubstr("of 3 seeds"));
+  EXPECT_EQ(to_json(verdicts)[0]["seeds_held"], 2);
+  // One that holds by luck does not hold.
+  data.measurements.add(points->at(0), gbps(14), 0);
+  verdicts = judge(*catalog, {"p.ten"}, papers_, experiments);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kFail);
+  EXPECT_EQ(verdicts[0].runs_held, 1U);
+  data.measurements.add(points->at(0), {.error = "no RNIC"}, 1);
+  verdicts = judge(*catalog, {"p.ten"}, papers_, experiments);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kUnchecked);
+  EXPECT_THAT(verdicts[0].reason, HasSubstr("no RNIC"));
 }
 
 TEST_F(Verdicts, SpentRowsHaveTheNarrowerTolerance) {

@@ -69,13 +69,15 @@ TEST(Reproduce, PapersWithoutChecksSayWhy) {
 
 TEST(Reproduce, WhatIsSimulatedHasItsUnitAndIsModelled) {
   const ScratchDirectory scratch;
-  const Outcome outcome =
-      run_tool({"reproduce", "mpiiba-fig20", "--json", scratch.file("verdicts.json"), "--results",
-                scratch.file("all.json"), "--report", scratch.file("page.html")});
+  const Outcome outcome = run_tool(
+      {"reproduce", "mpiiba-fig20", "--seeds", "2", "--json", scratch.file("verdicts.json"),
+       "--results", scratch.file("all.json"), "--report", scratch.file("page.html")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::map<std::string, json> rows =
       by_id(json::parse(read_file(scratch.file("verdicts.json"))));
   EXPECT_THAT(rows.at("mpiiba.f20.16").at("simulated_text").get<std::string>(), EndsWith(" us"));
+  EXPECT_EQ(rows.at("mpiiba.f20.16").at("seeds"), 2);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("of 2 seeds"), HasSubstr("with 2 seeds each took")));
   const char* modelled = "sim:infinihost-mt23108 is modelled, not measured";
   EXPECT_THAT(outcome.out, HasSubstr(modelled));
   EXPECT_THAT(read_file(scratch.file("page.html")), HasSubstr(modelled));
@@ -96,6 +98,7 @@ TEST(Reproduce, WhatCannotBeDoneIsOneLine) {
   refused({"msgproto-fig99"}, "the papers patterns, bufreuse, memsem, msgproto, mpiiba");
   refused({"--jobs", "0"}, "number of jobs 0");
   refused({"--duration", "soon"}, "soon");
+  refused({"--seeds", "0"}, "number of seeds 0");
   refused({"patterns-fig4a", "--device", "nosuch0"}, "nosuch0");
 }
 

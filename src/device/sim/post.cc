@@ -172,12 +172,19 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const uint64_t entries = qp.posted - before;
   if (entries == 0) return error;
   uint64_t copied = 0;
+  uint64_t listed = 0;  // entries of gather lists behind the first of each
   for (uint64_t number = before; number < qp.posted; ++number) {
-    if (qp.wqe(number).inlined) copied += qp.wqe(number).length_bytes;
+    const Wqe& wqe = qp.wqe(number);
+    if (wqe.inlined) {
+      copied += wqe.length_bytes;
+    } else if (wqe.sges > 1) {
+      listed += wqe.sges - 1;
+    }
   }
   Recorder* const recorder = simulation.recorder();
   if (recorder != nullptr) recorder->next_charge(StepKind::kBuild, qp, before);
-  simulation.charge(entries * profile.post_wqe + copied * profile.cpu_copy_kib / 1024);
+  simulation.charge(entries * profile.post_wqe + listed * profile.post_sge +
+                    copied * profile.cpu_copy_kib / 1024);
   simulation.keep_up();
   if (qp.state == IBV_QPS_ERR) {
     qp.node->rnic.flush_sends(qp);

@@ -135,9 +135,10 @@ bool Rnic::take_atomic(QueuePair& qp, Packet* packet) {
   ++qp.expected_message;
   packet->region = region;
   respond(qp, {.message = packet->message, .atomic = true});
-  // Behind what was written before.
+  // Behind what was written before. It reads and writes over the bus, and the next one's read does
+  // not pass its write.
   const Profile& profile = node_.profile;
-  const Time remote = region->socket != qp.socket ? profile.dma_remote : 0;
+  const Time remote = region->socket != qp.socket ? 2 * profile.dma_remote : 0;
   const Time done = atomics_.serve(simulation_.now(), profile.atomic_operation + remote);
   simulation_.at(std::max(done, qp.place_at), atomic_done, packet);
   return true;

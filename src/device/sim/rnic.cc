@@ -23,6 +23,7 @@ Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
   contexts_.configure(profile.context_cache_entries);
   read_states_.configure(profile.read_state_queue_pairs, 0);
   translations_.configure(profile.translation_entries, 2);
+  reads_.configure(profile.pcie_reads_at_once);
   queue_pairs_.emplace_back();  // number 0 is that of subnet management
 }
 
@@ -30,6 +31,7 @@ RnicBusy Rnic::busy() const {
   const Time now = simulation_.now();
   RnicBusy busy{.bus_down = bus_down_.busy(now),
                 .bus_up = bus_up_.busy(now),
+                .reads = reads_.busy(now),
                 .doorbells = doorbells_busy_,
                 .sending = sending_busy_,
                 .receiving = receiving_.busy(now),
@@ -166,18 +168,18 @@ Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
 namespace {
 
 Time bus_time(const Profile& profile, uint64_t bytes, Time kib, bool far) {
-  const uint64_t packets = (bytes + profile.pcie_payload_bytes - 1) / profile.pcie_payload_bytes;
-  return std::max((bytes + packets * profile.pcie_header_bytes) * kib,
-                  bytes * (far ? profile.dma_remote_kib : profile.dma_kib)) /
-         1024;
+  return std::max(profile.bus_time(bytes, kib),
+                  bytes * (far ? profile.dma_remote_kib : profile.dma_kib) / 1024);
 }
 
 }  // namespace
 
 Time Rnic::bus_read(uint64_t bytes, bool far) {
   const Profile& profile = node_.profile;
-  return bus_down_.serve(simulation_.now(), bus_time(profile, bytes, profile.pcie_down_kib, far)) +
-         profile.pcie_read + (far ? profile.dma_remote : 0);
+  const Time moving = bus_time(profile, bytes, profile.pcie_down_kib, far);
+  const Time latency = profile.pcie_read + (far ? profile.dma_remote : 0);
+  const Time by_bus = bus_down_.serve(simulation_.now(), moving) + latency;
+  return reads_.serve(simulation_.now(), moving + latency, by_bus);
 }
 
 Time Rnic::bus_write(uint64_t bytes, bool far) {

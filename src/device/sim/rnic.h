@@ -25,6 +25,7 @@
 #include "src/device/sim/fabric.h"
 #include "src/device/sim/fifo_server.h"
 #include "src/device/sim/objects.h"
+#include "src/device/sim/places.h"
 #include "src/device/sim/random_cache.h"
 #include "src/device/sim/state_cache.h"
 
@@ -39,6 +40,7 @@ struct Fiber;
 struct RnicBusy {
   Time bus_down = 0;  // towards the RNIC; in both directions where they share it
   Time bus_up = 0;
+  Time reads = 0;      // all places of DMA reads that wait for their data
   Time doorbells = 0;  // that wait for their contexts
   Time sending = 0;
   Time receiving = 0;
@@ -122,6 +124,7 @@ class Rnic {
   static void paced(void* qp, uint64_t generation);
   static void emit(void* packet, uint64_t);
   Time gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes, Time* read);
+  Time gather_time(QueuePair& qp, uint64_t message) const;
   void fetch_payloads(QueuePair& qp);
   void enqueue_job(std::deque<Job>& ring, const Job& job, uint32_t* turn_sent);
   // Gives the queue pair a turn if it has something to send.
@@ -220,6 +223,7 @@ class Rnic {
   Random dice_;
   Server bus_down_;
   Server bus_up_;
+  Places reads_;  // DMA reads that wait for their data
   Server receiving_;
   Server atomics_;
   RandomCache contexts_;

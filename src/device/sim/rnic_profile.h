@@ -41,6 +41,7 @@ struct Profile {
 
   // --- the verbs library on it ---
   Time post_wqe = 0;
+  Time post_sge = 0;
   Time post_doorbell = 0;
   Time post_blueflame_64 = 0;
   uint64_t blueflame_max_bytes = 0;
@@ -59,6 +60,7 @@ struct Profile {
   uint64_t pcie_shared = 0;
   Time pcie_one_way = 0;
   Time pcie_read = 0;
+  uint64_t pcie_reads_at_once = 0;
   uint64_t pcie_payload_bytes = 0;
   uint64_t pcie_header_bytes = 0;
   Time dma_kib = 0;  // what the RNIC itself can move, in each direction
@@ -76,7 +78,6 @@ struct Profile {
   uint64_t arbitration_burst = 0;
   Time queue_pair_write_gap = 0;
   Time queue_pair_read_gap = 0;
-  Time queue_pair_gather_gap = 0;
   Time atomic_operation = 0;
   uint64_t max_outstanding_reads = 0;
   uint64_t completion_bytes = 0;
@@ -102,6 +103,11 @@ struct Profile {
   uint64_t switch_input_queues = 0;
   uint64_t port_buffer_bytes = 0;
 
+  // Of so many bytes on the host bus, in its packets; `kib`: one of its directions.
+  Time bus_time(uint64_t bytes, Time kib) const {
+    const uint64_t packets = (bytes + pcie_payload_bytes - 1) / pcie_payload_bytes;
+    return (bytes + packets * pcie_header_bytes) * kib / 1024;
+  }
   Time link_time(uint64_t bytes) const { return bytes * link_kib / 1024; }
 };
 

@@ -123,6 +123,22 @@ TEST(ProfileTest, OneLineNamesWhatIsWrong) {
   EXPECT_THAT(complaint("[mtu\n"), HasSubstr("line 1"));
 }
 
+// What one chip does is the same in whichever host, beside its link and what the host makes of it.
+TEST(ProfileTest, ProfilesOfOneChipAgree) {
+  const auto one = profile_parameters("connectx3-fdr");
+  const auto other = profile_parameters("connectx3-40g");
+  ASSERT_TRUE(one.ok() && other.ok());
+  ASSERT_EQ(one->size(), other->size());
+  bool of_chip = false;
+  for (size_t i = 0; i < one->size(); ++i) {
+    if ((*one)[i].name == "tx_message") of_chip = true;
+    if ((*one)[i].name == "registration") break;
+    if (!of_chip) continue;
+    EXPECT_EQ((*one)[i].value, (*other)[i].value) << (*one)[i].name;
+  }
+  EXPECT_TRUE(of_chip);
+}
+
 TEST(ProfileTest, AnUnknownNameTellsWhichThereAre) {
   for (const char* name : {"connectx99", "", "../profiles/connectx3-fdr"}) {
     const Result<Profile> profile = load_profile(name);

@@ -118,7 +118,46 @@ TEST_F(SharingTest, EachFurtherEntryOfAGatherListHoldsUpTheNextMessage) {
   const Time one = departure_gap(profile, 1, 64);
   const Time four = departure_gap(profile, 4, 64);
   EXPECT_EQ(one, profile.queue_pair_write_gap);
-  EXPECT_EQ(four, profile.queue_pair_write_gap + 3 * profile.queue_pair_gather_gap);
+  EXPECT_EQ(four, profile.queue_pair_write_gap + 3 * profile.bus_time(64, profile.pcie_down_kib));
+}
+
+// So many reads wait for their data at once, of all queue pairs together: a gather list has one for
+// each of its entries, whatever the other queue pairs do.
+TEST_F(SharingTest, QueuePairsShareThePlacesOfReads) {
+  static constexpr size_t kMessages = 8;
+  static constexpr size_t kEntries = 4;
+  constexpr size_t kPlaces = 4;
+  Profile profile = test_profile();
+  profile.queue_pair_write_gap = 0;
+  const auto time_of = [](const Profile& with) {
+    Cluster cluster(2, /*seed=*/1, with);
+    Buffer here(cluster[0], kBytes);
+    Buffer there(cluster[1], kBytes);
+    End a1(cluster[0]);
+    End a2(cluster[0]);
+    End b1(cluster[1]);
+    End b2(cluster[1]);
+    connect(a1, b1);
+    connect(a2, b2);
+    std::vector<ibv_sge> list;
+    for (size_t i = 0; i < kEntries; ++i) list.push_back(here.sge(i * 64, 64));
+    Recorder recorder(1 << 16);
+    cluster.simulation().record(&recorder);
+    const Time begin = cluster.simulation().now();
+    post_list(a1, write(there, list, IBV_SEND_SIGNALED), kMessages);
+    post_list(a2, write(there, list, IBV_SEND_SIGNALED), kMessages);
+    cluster.settle();
+    for (const End* end : {&a1, &a2}) EXPECT_EQ(take_all(*end).size(), kMessages);
+    cluster.simulation().record(nullptr);
+    return steps(recorder, StepKind::kSend, 0).back().end - begin;
+  };
+  profile.pcie_reads_at_once = 1024;
+  const Time many = time_of(profile);
+  profile.pcie_reads_at_once = kPlaces;
+  const Time few = time_of(profile);
+  // All that have to be read, kPlaces at a time.
+  EXPECT_GE(few, 2 * kMessages * kEntries / kPlaces * profile.pcie_read);
+  EXPECT_LT(many, few / 2);
 }
 
 TEST_F(SharingTest, TranslationsThatAreFetchedHoldUpTheNextMessage) {

@@ -15,6 +15,7 @@ namespace {
 
 // A queue pair may have so much payload fetched ahead of what it sends.
 constexpr uint64_t kFetchAheadBytes = 16 << 10;
+constexpr uint64_t kLineBytes = 64;
 
 bool needs_payload(const Wqe& wqe) {
   return !wqe.inlined && wqe.length_bytes > 0 && !asks_for_data(wqe.opcode);
@@ -49,6 +50,18 @@ Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_
     offset = 0;
   }
   return translated;
+}
+
+// A queue pair reads its list entry by entry, each with a packet of its own on the bus: what the
+// entries behind the first one add. What an entry has beyond a line follows by itself.
+Time Rnic::gather_time(QueuePair& qp, uint64_t message) const {
+  const ibv_sge* const sges = qp.sges_of(message);
+  Time sum = 0;
+  for (uint32_t i = 1; i < qp.wqe(message).sges; ++i) {
+    sum += node_.profile.bus_time(std::min<uint64_t>(sges[i].length, kLineBytes),
+                                  node_.profile.pcie_down_kib);
+  }
+  return sum;
 }
 
 void Rnic::fetch_payloads(QueuePair& qp) {
@@ -294,7 +307,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     ++qp.send_message;
     qp.send_packet = 0;
     const Time gap = asks ? profile.queue_pair_read_gap : profile.queue_pair_write_gap;
-    const Time gather = wqe.sges > 1 ? (wqe.sges - 1) * profile.queue_pair_gather_gap : 0;
+    const Time gather = wqe.inlined ? 0 : gather_time(qp, qp.send_message - 1);
     const Time pace = gap + gather + std::exchange(qp.waiting, 0);
     qp.send_after = simulation_.now() + pace;
     qp.paced += pace;

@@ -22,6 +22,7 @@ constexpr NodeUnitText kNodeUnitTexts[] = {
     {NodeUnit::kProcessor, "CPU", "cpu"},
     {NodeUnit::kBusDown, "bus to RNIC", "bus_down"},
     {NodeUnit::kBusUp, "bus to memory", "bus_up"},
+    {NodeUnit::kReads, "DMA reads", "reads"},
     {NodeUnit::kDoorbells, "doorbells", "doorbells"},
     {NodeUnit::kQueuePair, "queue pair", "queue_pair"},
     {NodeUnit::kSendingSide, "sending side", "sending_side"},
@@ -89,6 +90,7 @@ std::vector<NodeUsage> UsageMeter::read() const {
     }
     note(NodeUnit::kBusDown, before.rnic.bus_down, now.rnic.bus_down);
     note(NodeUnit::kBusUp, before.rnic.bus_up, now.rnic.bus_up);
+    note(NodeUnit::kReads, before.rnic.reads, now.rnic.reads);
     note(NodeUnit::kDoorbells, before.rnic.doorbells, now.rnic.doorbells);
     note(NodeUnit::kSendingSide, before.rnic.sending, now.rnic.sending);
     note(NodeUnit::kReceivingSide, before.rnic.receiving, now.rnic.receiving);

@@ -21,6 +21,7 @@ enum class NodeUnit : uint8_t {
   kProcessor,  // a thread, without polls that wait for something
   kBusDown,
   kBusUp,
+  kReads,
   kDoorbells,
   kQueuePair,
   kSendingSide,
