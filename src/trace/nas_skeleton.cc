@@ -49,16 +49,6 @@ void write_rank(NasKernel kernel, const NasRank& rank) {
 
 }  // namespace
 
-const char* nas_kernel_name(NasKernel kernel) {
-  constexpr std::array<const char*, kNasKernels.size()> kNames = {"is", "cg", "mg", "ft",
-                                                                  "lu", "ep", "bt", "sp"};
-  return kNames[static_cast<size_t>(kernel)];
-}
-
-const char* nas_class_name(NasClass size) {
-  return of_class<const char*>(size, {"S", "W", "A", "B", "C"});
-}
-
 NasGrid nas_grid(NasKernel kernel, NasClass size) {
   const auto cube = [](uint64_t n) { return NasGrid{n, n, n}; };
   switch (kernel) {

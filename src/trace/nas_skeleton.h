@@ -15,6 +15,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "src/trace/recording.h"
@@ -26,12 +27,19 @@ enum class NasKernel : uint8_t { kIs, kCg, kMg, kFt, kLu, kEp, kBt, kSp };
 inline constexpr std::array kNasKernels = {NasKernel::kIs, NasKernel::kCg, NasKernel::kMg,
                                            NasKernel::kFt, NasKernel::kLu, NasKernel::kEp,
                                            NasKernel::kBt, NasKernel::kSp};
-const char* nas_kernel_name(NasKernel kernel);
+constexpr const char* nas_kernel_name(NasKernel kernel) {
+  constexpr std::array<const char*, kNasKernels.size()> kNames = {"is", "cg", "mg", "ft",
+                                                                  "lu", "ep", "bt", "sp"};
+  return kNames[static_cast<size_t>(kernel)];
+}
 
 enum class NasClass : uint8_t { kS, kW, kA, kB, kC };
 inline constexpr std::array kNasClasses = {NasClass::kS, NasClass::kW, NasClass::kA, NasClass::kB,
                                            NasClass::kC};
-const char* nas_class_name(NasClass size);
+constexpr const char* nas_class_name(NasClass size) {
+  constexpr std::array<const char*, kNasClasses.size()> kNames = {"S", "W", "A", "B", "C"};
+  return kNames[static_cast<size_t>(size)];
+}
 
 struct NasRun {
   NasKernel kernel = NasKernel::kCg;

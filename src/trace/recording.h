@@ -56,6 +56,9 @@ enum EventFlags : uint8_t {
   // Of a blocking send that the program's MPI must have copied, since without its end nobody could
   // have gone on: it is not waited for. Never in a file; link_job() finds them.
   kBuffered = 1u << 4,
+  // Of a gather or scatter whose root has a list; also where this rank is not the root. Not in a
+  // file either.
+  kVariesAtRoot = 1u << 5,
 };
 
 struct Event {

@@ -114,7 +114,7 @@ Status link_messages(RecordedJob& job) {
 
 // --- collective operations: each member of a communicator calls them in the same order ---
 
-using Calls = std::vector<std::pair<const RankRecording*, const Event*>>;  // by member
+using Calls = std::vector<std::pair<const RankRecording*, Event*>>;  // by member
 
 class CollectiveCheck {
  public:
@@ -201,10 +201,9 @@ class CollectiveCheck {
 
 Status link_collectives(RecordedJob& job) {
   // By communicator and rank: its calls.
-  std::vector<std::unordered_map<uint32_t, std::vector<const Event*>>> called(
-      job.communicators.size());
-  for (const RankRecording& rank : job.ranks) {
-    for (const Event& event : rank.events) {
+  std::vector<std::unordered_map<uint32_t, std::vector<Event*>>> called(job.communicators.size());
+  for (RankRecording& rank : job.ranks) {
+    for (Event& event : rank.events) {
       if (is_collective(event.operation)) called[event.communicator][rank.rank].push_back(&event);
     }
   }
@@ -225,6 +224,11 @@ Status link_collectives(RecordedJob& job) {
         calls[member] = {&job.ranks[members[member]], called[number][members[member]][nth]};
       }
       VERBENA_RETURN_IF_ERROR(CollectiveCheck(job, members, calls).check());
+      const Event& first = *calls.front().second;
+      const bool rooted =
+          first.operation == Operation::kGather || first.operation == Operation::kScatter;
+      if (!rooted || !calls[first.peer].second->has(kVaries)) continue;
+      for (const auto& [rank, event] : calls) event->flags |= kVariesAtRoot;
     }
   }
   return Status::ok_status();
