@@ -39,11 +39,24 @@ constexpr const char* kPollingOrderName = "order";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
 
-using SkeletonNames =
-    EnumNames<ReplaySkeleton, kReplaySkeletons, replay_skeleton_name, kSkeletonName>;
 using ClassNames =
     EnumNames<trace::NasClass, trace::kNasClasses, trace::nas_class_name, kClassName>;
-using TestNames = EnumNames<MessageTest, kMessageTests, message_test_name, kTestName>;
+// What is said by "all" is without what needs a recording.
+using EveryTestNames = EnumNames<MessageTest, kMessageTests, message_test_name, kTestName>;
+struct TestNames : EveryTestNames {
+  static std::span<const MessageTest> all() {
+    static_assert(kMessageTests.back() == MessageTest::kReplay);
+    return std::span(kMessageTests).first<kMessageTests.size() - 1>();
+  }
+};
+using EverySkeletonNames =
+    EnumNames<ReplaySkeleton, kReplaySkeletons, replay_skeleton_name, kSkeletonName>;
+struct SkeletonNames : EverySkeletonNames {
+  static std::span<const ReplaySkeleton> all() {
+    static_assert(kReplaySkeletons.front() == ReplaySkeleton::kRecorded);
+    return std::span(kReplaySkeletons).last<kReplaySkeletons.size() - 1>();
+  }
+};
 using ChannelNames =
     EnumNames<MessageChannel, kMessageChannels, message_channel_name, kChannelName>;
 using PolicyNames = EnumNames<PollingSetPolicy, kPollingPolicies, polling_policy_name, kPolicyName>;
@@ -81,6 +94,14 @@ constexpr Axis where(Axis axis, bool (*applies)(const Point&), std::string_view 
 // Kept apart in figures: points that differ in it are not compared run by run.
 constexpr Axis apart(Axis axis) {
   axis.compared = false;
+  return axis;
+}
+
+// With values that "all" leaves out.
+template <typename Every>
+constexpr Axis with_every(Axis axis) {
+  axis.possible = has_name<Every>;
+  axis.choices = name_choices<Every>;
   return axis;
 }
 
@@ -133,16 +154,15 @@ constexpr std::array kAxes = {
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),
-    apart(name_axis<TestNames, &Settings::test>(
+    apart(with_every<EveryTestNames>(name_axis<TestNames, &Settings::test>(
         "test", "test", kTestName, "latency",
-        "latency, bandwidth, bidirectional, progress, barrier, broadcast, allreduce, scatter, "
-        "replay, or all")),
-    apart(
-        where(name_axis<SkeletonNames, &Settings::skeleton>(
-                  "skeleton", "skeleton", kSkeletonName, "recorded",
-                  "What is replayed: recorded (the folder in VERBENA_TRACE), or a NAS kernel: is, "
-                  "cg, mg, ft, lu, ep, bt, sp, or all"),
-              is_replay, "test")),
+        "latency, bandwidth, bidirectional, progress, barrier, broadcast, allreduce, scatter, or "
+        "all; or replay"))),
+    apart(where(with_every<EverySkeletonNames>(name_axis<SkeletonNames, &Settings::skeleton>(
+                    "skeleton", "skeleton", kSkeletonName, "recorded",
+                    "What is replayed: recorded, or a NAS kernel: "
+                    "is, cg, mg, ft, lu, ep, bt, sp, or all")),
+                is_replay, "test")),
     apart(where(
         name_axis<ClassNames, &Settings::nas_class>("class", "nas_class", kClassName, "S",
                                                     "Of a kernel, its size: S, W, A, B, C, or all"),

@@ -53,7 +53,7 @@ constexpr std::array<std::string_view, 5> kExamples = {
     "verbena bench message --test barrier,allreduce --peers 3 --size 64 --duration 50ms --verify",
     "verbena bench message --test progress --peers 1,...,128 --device sim:infinihost-mt23108",
     "verbena bench message --test replay --skeleton cg --class A --iterations 2 --peers 3 "
-    "--operations 1 --runs 1 --device sim:infinihost-mt23108"};
+    "--operations 1 --device sim:infinihost-mt23108"};
 
 constexpr std::array<std::string_view, 4> kLineAxes = {"peers", "size", "test", "channel"};
 
