@@ -41,24 +41,28 @@ CLI::Option* add_topology(Tool& tool, CLI::App& command, std::string& topology) 
   return option;
 }
 
+CLI::Option* add_axis_option(Tool& tool, CLI::App& command, const bench::Axis& axis,
+                             AxisTexts& texts, Values values) {
+  std::string names = fmt::format("--{}", axis.name);
+  if (!axis.alias.empty()) names += fmt::format(",--{}", axis.alias);
+  CLI::Option* option = command.add_option_function<std::string>(
+      names, [&texts, &axis](const std::string& text) { texts[axis.name] = text; },
+      values == Values::kOne ? help_of_one(axis) : std::string(axis.help));
+  const std::string shape =
+      values == Values::kOne ? shape_of_one(axis.shape) : std::string(axis.shape);
+  option->option_text(axis.standard.empty() ? shape : fmt::format("{} ({})", shape, axis.standard));
+  auto choices = axis.choices();
+  if (values == Values::kOne) std::erase(choices, kAll);
+  if (!choices.empty()) tool.choices[option] = choices;
+  return option;
+}
+
 std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command,
                                            const bench::Workload& workload, AxisTexts& texts,
                                            Values values) {
   std::vector<CLI::Option*> options;
   for (const bench::Axis& axis : workload.traits().axes) {
-    std::string names = fmt::format("--{}", axis.name);
-    if (!axis.alias.empty()) names += fmt::format(",--{}", axis.alias);
-    CLI::Option* option = command.add_option_function<std::string>(
-        names, [&texts, &axis](const std::string& text) { texts[axis.name] = text; },
-        values == Values::kOne ? help_of_one(axis) : std::string(axis.help));
-    const std::string shape =
-        values == Values::kOne ? shape_of_one(axis.shape) : std::string(axis.shape);
-    option->option_text(axis.standard.empty() ? shape
-                                              : fmt::format("{} ({})", shape, axis.standard));
-    auto choices = axis.choices();
-    if (values == Values::kOne) std::erase(choices, kAll);
-    if (!choices.empty()) tool.choices[option] = choices;
-    options.push_back(option);
+    options.push_back(add_axis_option(tool, command, axis, texts, values));
   }
   return options;
 }

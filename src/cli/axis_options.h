@@ -24,6 +24,9 @@ enum class Values : uint8_t { kLists, kOne };
 std::vector<CLI::Option*> add_axis_options(Tool& tool, CLI::App& command,
                                            const bench::Workload& workload, AxisTexts& texts,
                                            Values values = Values::kLists);
+// One of them.
+CLI::Option* add_axis_option(Tool& tool, CLI::App& command, const bench::Axis& axis,
+                             AxisTexts& texts, Values values);
 // --device, which has to be a simulated one.
 void add_simulated_device(Tool& tool, CLI::App& command, std::string& device);
 Status check_simulated_device(const std::string& device);

@@ -18,11 +18,12 @@ void add_reproduce_command(Tool& tool);
 void add_sim_command(Tool& tool);
 void add_run_command(Tool& tool);
 void add_mpi_command(Tool& tool);
+void add_trace_command(Tool& tool);
 void add_completion_command(Tool& tool);
 
 // Where the command is one that becomes another program (`run`, `mpi`), does that and returns only
-// if it fails, with the exit code. Arguments are taken past the parser: they are the program's,
-// whatever they look like.
+// if it fails, with the exit code; where it starts one (`trace`), its exit code. Arguments are
+// taken past the parser: they are the program's, whatever they look like.
 std::optional<int> run_other_program(int argc, const char* const* argv);
 
 }  // namespace verbena::cli

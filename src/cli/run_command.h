@@ -27,7 +27,10 @@ Status set_environment(const char* name, const std::string& value);
 int run_program(const std::vector<std::string>& arguments);
 // The same with the environment that makes an MPI use libverbena-fi.so (mpi_command.cc).
 int run_mpi_program(const std::vector<std::string>& arguments);
-// The same with the environment as it is.
+// The program with the tracer loaded, to its end: its exit code, or that of what went wrong here
+// (trace_record.cc).
+int record_mpi_program(const std::vector<std::string>& arguments);
+// The same as run_program() with the environment as it is.
 int replace_process(const std::vector<std::string>& arguments);
 // Prints an error line; returns `exit_code`.
 int fail_command(int exit_code, const std::string& message);

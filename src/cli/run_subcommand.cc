@@ -1,5 +1,5 @@
 // `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work. And the way past
-// the parser to it and to `verbena mpi`.
+// the parser to it, to `verbena mpi` and to `verbena trace`.
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,9 +29,19 @@ void add_run_command(Tool& tool) {
 std::optional<int> run_other_program(int argc, const char* const* argv) {
   if (argc < 2) return std::nullopt;
   const std::string_view command = argv[1];
-  if (command != "run" && command != "mpi") return std::nullopt;
+  if (command != "run" && command != "mpi" && command != "trace") return std::nullopt;
   int first = 2;
-  const std::string_view next = first < argc ? argv[first] : "";
+  std::string_view next = first < argc ? argv[first] : "";
+  if (command == "trace") {
+    // `trace show` and `trace replay` are commands of ours, and so is the help.
+    if (next == "record") {
+      next = ++first < argc ? argv[first] : "";
+    } else if (!next.starts_with('-')) {
+      return std::nullopt;
+    }
+    if (next == "--help" || next == "-h") return std::nullopt;
+    return record_mpi_program(std::vector<std::string>(argv + first, argv + argc));
+  }
   if (argc == 3 && (next == "--help" || next == "-h")) return std::nullopt;
   if (next == "--") ++first;
   const std::vector<std::string> arguments(argv + first, argv + argc);

@@ -104,6 +104,7 @@ Tool::Tool()
   add_sim_command(*this);
   add_run_command(*this);
   add_mpi_command(*this);
+  add_trace_command(*this);
   add_completion_command(*this);
 }
 

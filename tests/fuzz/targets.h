@@ -8,5 +8,6 @@ namespace verbena::fuzz {
 std::vector<FuzzTarget> text_targets();
 std::vector<FuzzTarget> frame_targets();
 std::vector<FuzzTarget> application_targets();
+std::vector<FuzzTarget> recording_targets();
 
 }  // namespace verbena::fuzz

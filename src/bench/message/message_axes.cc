@@ -24,14 +24,39 @@ constexpr ListLimits kPollingSetLimits{.what = "size of the polling set", .min =
 constexpr ListLimits kBuffersLimits{.what = "number of buffers", .min = 1, .max = 1 << 20};
 constexpr ListLimits kMessageSizeLimits{.what = "message size", .min = 0, .max = 64 << 20};
 
+constexpr ListLimits kIterationsLimits{.what = "number of iterations", .min = 0, .max = 1000000};
+constexpr ListLimits kMopsLimits{
+    .what = "millions of operations per second", .min = 1, .max = 1000000};
+constexpr ListLimits kComputeLimits{
+    .what = "percentage of the computing time", .min = 0, .max = 100000};
+
 constexpr const char* kTestName = "test";
+constexpr const char* kSkeletonName = "skeleton";
+constexpr const char* kClassName = "class";
 constexpr const char* kChannelName = "channel";
 constexpr const char* kPolicyName = "policy";
 constexpr const char* kPollingOrderName = "order";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
 
-using TestNames = EnumNames<MessageTest, kMessageTests, message_test_name, kTestName>;
+using ClassNames =
+    EnumNames<trace::NasClass, trace::kNasClasses, trace::nas_class_name, kClassName>;
+// What is said by "all" is without what needs a recording.
+using EveryTestNames = EnumNames<MessageTest, kMessageTests, message_test_name, kTestName>;
+struct TestNames : EveryTestNames {
+  static std::span<const MessageTest> all() {
+    static_assert(kMessageTests.back() == MessageTest::kReplay);
+    return std::span(kMessageTests).first<kMessageTests.size() - 1>();
+  }
+};
+using EverySkeletonNames =
+    EnumNames<ReplaySkeleton, kReplaySkeletons, replay_skeleton_name, kSkeletonName>;
+struct SkeletonNames : EverySkeletonNames {
+  static std::span<const ReplaySkeleton> all() {
+    static_assert(kReplaySkeletons.front() == ReplaySkeleton::kRecorded);
+    return std::span(kReplaySkeletons).last<kReplaySkeletons.size() - 1>();
+  }
+};
 using ChannelNames =
     EnumNames<MessageChannel, kMessageChannels, message_channel_name, kChannelName>;
 using PolicyNames = EnumNames<PollingSetPolicy, kPollingPolicies, polling_policy_name, kPolicyName>;
@@ -46,7 +71,12 @@ bool uses_polling_set(const Point& point) {
 bool uses_window(const Point& point) { return has_window(message_settings(point).test); }
 bool uses_size(const Point& point) {
   const MessageTest test = message_settings(point).test;
-  return test != MessageTest::kProgress && test != MessageTest::kBarrier;
+  return test != MessageTest::kProgress && test != MessageTest::kBarrier &&
+         test != MessageTest::kReplay;
+}
+bool is_replay(const Point& point) { return message_settings(point).test == MessageTest::kReplay; }
+bool is_skeleton(const Point& point) {
+  return is_replay(point) && message_settings(point).skeleton != ReplaySkeleton::kRecorded;
 }
 bool uses_pairs(const Point& point) {
   const MessageTest test = message_settings(point).test;
@@ -64,6 +94,14 @@ constexpr Axis where(Axis axis, bool (*applies)(const Point&), std::string_view 
 // Kept apart in figures: points that differ in it are not compared run by run.
 constexpr Axis apart(Axis axis) {
   axis.compared = false;
+  return axis;
+}
+
+// With values that "all" leaves out.
+template <typename Every>
+constexpr Axis with_every(Axis axis) {
+  axis.possible = has_name<Every>;
+  axis.choices = name_choices<Every>;
   return axis;
 }
 
@@ -116,10 +154,30 @@ constexpr std::array kAxes = {
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),
-    apart(name_axis<TestNames, &Settings::test>(
+    apart(with_every<EveryTestNames>(name_axis<TestNames, &Settings::test>(
         "test", "test", kTestName, "latency",
         "latency, bandwidth, bidirectional, progress, barrier, broadcast, allreduce, scatter, or "
-        "all")),
+        "all; or replay"))),
+    apart(where(with_every<EverySkeletonNames>(name_axis<SkeletonNames, &Settings::skeleton>(
+                    "skeleton", "skeleton", kSkeletonName, "recorded",
+                    "What is replayed: recorded, or a NAS kernel: "
+                    "is, cg, mg, ft, lu, ep, bt, sp, or all")),
+                is_replay, "test")),
+    apart(where(
+        name_axis<ClassNames, &Settings::nas_class>("class", "nas_class", kClassName, "S",
+                                                    "Of a kernel, its size: S, W, A, B, C, or all"),
+        is_skeleton, "skeleton")),
+    where(count_axis<kIterationsLimits, &Settings::iterations>(
+              "iterations", "iterations", "0", "Of a kernel; 0: as many as the class has"),
+          is_skeleton, "skeleton"),
+    where(count_axis<kMopsLimits, &Settings::mops>(
+              "mops", "mops_per_s", "300",
+              "Of a kernel: millions of operations of a rank per second"),
+          is_skeleton, "skeleton"),
+    where(count_axis<kComputeLimits, &Settings::compute_percent>(
+              "compute", "compute_percent", "100",
+              "Of a replay: how much of the computing time is spent, in percent"),
+          is_replay, "test"),
     where(name_axis<PolicyNames, &Settings::policy>(
               "policy", "polling_policy", kPolicyName, "first",
               "Of channel both, whose ring is polled: everybody, first, dynamic, hints, or all"),

@@ -11,6 +11,7 @@
 #include "src/bench/message/message_collectives.h"
 #include "src/bench/message/message_pairs.h"
 #include "src/bench/message/message_rank.h"
+#include "src/bench/message/message_replay.h"
 #include "src/bench/run/coordination.h"
 #include "verbena/posting.h"
 #include "verbena/rpc.h"
@@ -24,6 +25,7 @@ class MessageProgram {
   explicit MessageProgram(MessageRank& rank) : rank_(rank) {}
 
   Status open() {
+    if (rank_.settings().test == MessageTest::kReplay) return replay_.emplace(rank_).open();
     if (is_collective(rank_.settings().test)) {
       return collectives_.emplace(rank_).open();
     }
@@ -33,21 +35,30 @@ class MessageProgram {
     rank_.begin(phase);
     if (pairs_) pairs_->begin();
     if (collectives_) collectives_->begin();
+    if (replay_) replay_->begin(phase);
   }
   // Of rank 0. False: the phase has ended before, or see status() of the rank.
-  bool run() { return pairs_ ? pairs_->run() : collectives_->run(); }
+  bool run() {
+    if (replay_) return replay_->run();
+    return pairs_ ? pairs_->run() : collectives_->run();
+  }
   // Of the others: until the phase ends.
   void take_part() {
     if (pairs_) return pairs_->answer();
-    while (collectives_->run()) {
+    while (run()) {
     }
+    if (replay_) replay_->abandon();
   }
-  uint64_t operations() const { return pairs_ ? pairs_->operations() : collectives_->operations(); }
+  uint64_t operations() const {
+    if (replay_) return replay_->operations();
+    return pairs_ ? pairs_->operations() : collectives_->operations();
+  }
 
  private:
   MessageRank& rank_;
   std::optional<MessagePairs> pairs_;
   std::optional<MessageCollectives> collectives_;
+  std::optional<MessageReplay> replay_;
 };
 
 class MessageOperations {

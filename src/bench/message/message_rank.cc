@@ -25,9 +25,11 @@ std::string numeric_host(const NodeJob& job) {
 
 }  // namespace
 
-// A completion tells what it is of by its context: the phase, and whether it is a receive.
-void* MessageRank::context(bool receive) const {
-  return reinterpret_cast<void*>(uintptr_t{phase_} << 1 | (receive ? 1 : 0));
+// A completion tells what it is of by its context: the phase, its name, and whether it is a
+// receive.
+void* MessageRank::context(bool receive, uint32_t name) const {
+  return reinterpret_cast<void*>(uintptr_t{phase_} << 32 | uintptr_t{name} << 1 |
+                                 (receive ? 1 : 0));
 }
 
 Status MessageRank::open() {
@@ -119,8 +121,13 @@ void MessageRank::end(Report& report, uint64_t operations) {
 void MessageRank::take(const MessageCompletion& done) {
   const auto mine = reinterpret_cast<uintptr_t>(done.context);
   // Of a message that an earlier phase no longer waited for.
-  if (mine >> 1 != phase_) return;
-  --((mine & 1) != 0 ? pending_receives_ : pending_sends_);
+  if (mine >> 32 != phase_) return;
+  const uint32_t name = static_cast<uint32_t>(mine) >> 1;
+  if (name == 0) {
+    --((mine & 1) != 0 ? pending_receives_ : pending_sends_);
+  } else {
+    named_->done(name, done);
+  }
   if (done.outcome == MessageOutcome::kOk || done.outcome == MessageOutcome::kCancelled) return;
   if (done.outcome == MessageOutcome::kTruncated) {
     ++mismatches_;
@@ -230,6 +237,38 @@ bool MessageRank::receive(uint32_t from, uint32_t step, char* bytes, uint64_t si
   empty_polls_ = 0;
   if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
   return true;
+}
+
+PostResult MessageRank::posted(PostResult result, PeerNumber peer) {
+  if (result == PostResult::kPosted) {
+    ++steps_;
+    empty_polls_ = 0;
+  } else if (result == PostResult::kFailed) {
+    const Status& why = messenger_->peer_status(peer);
+    fail(why.ok() ? messenger_->error() : why);
+  }
+  return result;
+}
+
+PostResult MessageRank::post_send(uint32_t to, uint64_t place, const char* bytes,
+                                  uint64_t size_bytes, uint32_t name, bool synchronous) {
+  const iovec piece{const_cast<char*>(bytes), size_bytes};
+  const SendRequest request{.peer = peers_[to],
+                            .tag = named_tag(place),
+                            .pieces = {&piece, 1},
+                            .context = context(/*receive=*/false, name),
+                            .flags = synchronous ? kMessageDelivered : 0u};
+  return posted(messenger_->send(request), request.peer);
+}
+
+PostResult MessageRank::post_receive(uint32_t from, uint64_t place, char* bytes,
+                                     uint64_t size_bytes, uint32_t name) {
+  const iovec piece{bytes, size_bytes};
+  const ReceiveRequest request{.source = peers_[from],
+                               .tag = named_tag(place),
+                               .pieces = {&piece, 1},
+                               .context = context(/*receive=*/true, name)};
+  return posted(messenger_->receive(request), request.source);
 }
 
 bool MessageRank::wait_receives(uint32_t left) {

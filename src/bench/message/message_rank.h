@@ -18,6 +18,15 @@
 
 namespace verbena::bench {
 
+// Who is told that operations of post_send() and post_receive() are done.
+class NamedOperations {
+ public:
+  virtual void done(uint32_t name, const MessageCompletion& completion) = 0;
+
+ protected:
+  ~NamedOperations() = default;
+};
+
 class MessageRank {
  public:
   // `number`: rank 0 is the one that measures.
@@ -65,6 +74,17 @@ class MessageRank {
   uint32_t pending_receives() const { return pending_receives_; }
   uint32_t pending_sends() const { return pending_sends_; }
 
+  // --- operations that are told apart, each by a name above 0; wait_...() do not see them ---
+
+  void tell(NamedOperations* operations) { named_ = operations; }
+  // One attempt. `place`, 48 bits, is in the message's tag; kFailed is in status().
+  PostResult post_send(uint32_t to, uint64_t place, const char* bytes, uint64_t size_bytes,
+                       uint32_t name, bool synchronous);
+  PostResult post_receive(uint32_t from, uint64_t place, char* bytes, uint64_t size_bytes,
+                          uint32_t name);
+  // Takes a receive back, unless something is coming for it. It is told of no more.
+  void forget_receive(uint32_t name) { messenger_->cancel(context(/*receive=*/true, name)); }
+
   // The bytes of message number `sequence` of rank `from`.
   void fill(char* bytes, uint64_t size_bytes, uint32_t from, uint64_t sequence) const;
   void check(const char* bytes, uint64_t size_bytes, uint32_t from, uint64_t sequence);
@@ -83,8 +103,12 @@ class MessageRank {
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
-  void* context(bool receive) const;
+  void* context(bool receive, uint32_t name = 0) const;
+  PostResult posted(PostResult result, PeerNumber peer);
   uint64_t tag(uint32_t step) const { return uint64_t{phase_} << 32 | step; }
+  uint64_t named_tag(uint64_t place) const {
+    return uint64_t{1} << 63 | uint64_t{phase_ & 0x7fff} << 48 | place;
+  }
 
   NodeJob& job_;
   const MessageSettings& settings_;
@@ -92,6 +116,7 @@ class MessageRank {
   const uint32_t size_;
   std::unique_ptr<Messenger> messenger_;
   std::vector<PeerNumber> peers_;  // by rank
+  NamedOperations* named_ = nullptr;
   Waiter waiter_;
   SilenceWatch silence_{kStallNs, 0};
   uint64_t steps_ = 0;

@@ -10,6 +10,8 @@ namespace {
 // head_tail_mark.h): a slot has both beside what is copied.
 constexpr uint32_t kAroundMessageBytes = 48;
 constexpr uint32_t kLeastSlotBytes = 256;
+// What a program has pending beyond waits for the earlier ones.
+constexpr uint32_t kReplayOperations = 4096;
 
 }  // namespace
 
@@ -18,7 +20,8 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
   const uint32_t peers = message_ranks(point) - 1;
   MessengerOptions options;
   options.max_peers = peers + 1;
-  options.max_operations = 4 * settings.window + 256;
+  options.max_operations =
+      settings.test == MessageTest::kReplay ? kReplayOperations : 4 * settings.window + 256;
   options.max_completions = 4 * options.max_operations;
   options.max_unexpected = options.max_operations;
   options.unexpected_bytes = uint64_t{4} << 20;

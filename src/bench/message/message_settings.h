@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "src/bench/experiment/point.h"
+#include "src/trace/nas_skeleton.h"
 #include "verbena/message.h"
 
 namespace verbena::bench {
@@ -20,11 +21,12 @@ enum class MessageTest : uint8_t {
   kBroadcast,  // and a barrier, as "bufreuse" 5.1.3 measures it
   kAllreduce,
   kScatter,  // and a barrier
+  kReplay,   // the calls of a recorded MPI program, or of a kernel's skeleton
 };
-inline constexpr std::array kMessageTests = {MessageTest::kLatency,       MessageTest::kBandwidth,
-                                             MessageTest::kBidirectional, MessageTest::kProgress,
-                                             MessageTest::kBarrier,       MessageTest::kBroadcast,
-                                             MessageTest::kAllreduce,     MessageTest::kScatter};
+inline constexpr std::array kMessageTests = {
+    MessageTest::kLatency,   MessageTest::kBandwidth, MessageTest::kBidirectional,
+    MessageTest::kProgress,  MessageTest::kBarrier,   MessageTest::kBroadcast,
+    MessageTest::kAllreduce, MessageTest::kScatter,   MessageTest::kReplay};
 
 constexpr const char* message_test_name(MessageTest test) {
   switch (test) {
@@ -43,10 +45,13 @@ constexpr const char* message_test_name(MessageTest test) {
     case MessageTest::kAllreduce:
       return "allreduce";
     case MessageTest::kScatter:
+      return "scatter";
+    case MessageTest::kReplay:
       break;
   }
-  return "scatter";
+  return "replay";
 }
+// All ranks take part.
 constexpr bool is_collective(MessageTest test) { return test >= MessageTest::kBarrier; }
 constexpr bool has_window(MessageTest test) {
   return test == MessageTest::kBandwidth || test == MessageTest::kBidirectional;
@@ -99,6 +104,22 @@ constexpr const char* buffer_reuse_name(BufferReuse use) {
   return use == BufferReuse::kCyclic ? "cyclic" : "spectrum";
 }
 
+// What is replayed.
+enum class ReplaySkeleton : uint8_t { kRecorded, kIs, kCg, kMg, kFt, kLu, kEp, kBt, kSp };
+inline constexpr std::array kReplaySkeletons = {
+    ReplaySkeleton::kRecorded, ReplaySkeleton::kIs, ReplaySkeleton::kCg,
+    ReplaySkeleton::kMg,       ReplaySkeleton::kFt, ReplaySkeleton::kLu,
+    ReplaySkeleton::kEp,       ReplaySkeleton::kBt, ReplaySkeleton::kSp};
+// Of all but the first.
+constexpr trace::NasKernel kernel_of(ReplaySkeleton skeleton) {
+  return static_cast<trace::NasKernel>(static_cast<uint8_t>(skeleton) - 1);
+}
+static_assert(kernel_of(ReplaySkeleton::kSp) == trace::NasKernel::kSp);
+constexpr const char* replay_skeleton_name(ReplaySkeleton skeleton) {
+  return skeleton == ReplaySkeleton::kRecorded ? "recorded"
+                                               : trace::nas_kernel_name(kernel_of(skeleton));
+}
+
 // How buffers lie in memory.
 enum class BufferPlacement : uint8_t { kPages, kPacked };
 inline constexpr std::array kBufferPlacements = {BufferPlacement::kPages, BufferPlacement::kPacked};
@@ -123,6 +144,12 @@ struct MessageSettings {
   PollingOrder order = PollingOrder::kSequential;
   uint64_t size_bytes = 8;
   MessageTest test = MessageTest::kLatency;
+  // Of a replay.
+  ReplaySkeleton skeleton = ReplaySkeleton::kRecorded;
+  trace::NasClass nas_class = trace::NasClass::kS;
+  uint32_t iterations = 0;         // 0: all of the class
+  uint32_t mops = 300;             // a rank's millions of operations in a second
+  uint32_t compute_percent = 100;  // of the time that was computed
   MessageChannel channel = MessageChannel::kRing;
 };
 
@@ -154,8 +181,9 @@ enum MessageCounter : uint8_t {
   kRingMessages,       // of these
   kCreditMessages,
   kUnexpectedMessages,
-  kPinnedBytes,   // of rank 0, for each operation
-  kCollectiveNs,  // in collectives, of all ranks: without the barrier behind them
+  kPinnedBytes,  // of rank 0, for each operation
+  // In collectives, of all ranks: without the barrier behind them. Of a replay: in its calls.
+  kCollectiveNs,
   kCollectives,
 };
 

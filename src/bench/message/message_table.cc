@@ -54,10 +54,10 @@ std::string message_table(const std::vector<PointResult>& results) {
       MetricColumn{.name = "pinned", .text = pinned_text}};
   return application_table(
       results, kAlways, kColumns,
-      "one way: half of a ping-pong, and of a\ncollective the mean over all ranks without the "
-      "barrier behind it; messages and bandwidth: of windows;\nby ring: the share of messages "
-      "that went by WRITE; credits: messages that return nothing else, per operation;\npinned: "
-      "registered memory of rank 0",
+      "one way: half of a ping-pong, of a collective\nthe mean over all ranks without the barrier "
+      "behind it, and of a replay what a rank spends in its calls;\nmessages and bandwidth: of "
+      "windows; by ring: the share of messages that went by WRITE; credits:\nmessages that return "
+      "nothing else, per operation; pinned: registered memory of rank 0",
       "without waiting, in sending, receiving and progress");
 }
 

@@ -14,6 +14,7 @@
 #include "src/bench/message/message_settings.h"
 #include "src/bench/message/message_table.h"
 #include "src/bench/message/message_threads.h"
+#include "src/bench/message/replay_source.h"
 
 namespace verbena::bench {
 
@@ -34,6 +35,8 @@ measured. --test says what an operation is:
   broadcast      along a binomial tree, and a barrier behind it
   scatter        the same with a block for each rank
   allreduce      sums of 8 byte numbers along a binomial tree, and their broadcast
+  replay         all calls of a program that `verbena trace` recorded, or of a NAS kernel's --skeleton,
+                 with the time that it computes between them; --peers has to be one less than its ranks
 
 The first four are between rank 0 and the last --active-peers of the others, in turn; all are
 connected, and have sent a message before. Short messages go by the ring of a connection, which the receiver
@@ -44,11 +47,13 @@ polls, or by SEND; --channel says which of them there are, and with both, --poll
 
 )";
 
-constexpr std::array<std::string_view, 4> kExamples = {
+constexpr std::array<std::string_view, 5> kExamples = {
     "verbena bench message --channel all --size 8,1024,65536 --duration 50ms --runs 1",
     "verbena bench message --test bandwidth,bidirectional --size 64,...,64KiB --duration 20ms",
     "verbena bench message --test barrier,allreduce --peers 3 --size 64 --duration 50ms --verify",
-    "verbena bench message --test progress --peers 1,...,128 --device sim:infinihost-mt23108"};
+    "verbena bench message --test progress --peers 1,...,128 --device sim:infinihost-mt23108",
+    "verbena bench message --test replay --skeleton cg --class A --iterations 2 --peers 3 "
+    "--operations 1 --device sim:infinihost-mt23108"};
 
 constexpr std::array<std::string_view, 4> kLineAxes = {"peers", "size", "test", "channel"};
 
@@ -104,7 +109,12 @@ class MessageWorkload : public Workload {
                       "--peer-threads",
                       peers + 1, kMostRanks));
     }
-    if (settings.test == MessageTest::kBarrier || settings.test == MessageTest::kProgress) {
+    if (settings.test == MessageTest::kReplay) {
+      // Refuses what is no recording, or of another number of ranks.
+      VERBENA_RETURN_IF_ERROR(replay_job(point).status());
+    }
+    if (settings.test == MessageTest::kBarrier || settings.test == MessageTest::kProgress ||
+        settings.test == MessageTest::kReplay) {
       settings.size_bytes = Settings().size_bytes;
     }
     if (is_collective(settings.test) || settings.test == MessageTest::kProgress) {
@@ -147,6 +157,13 @@ class MessageWorkload : public Workload {
   uint64_t memory_bytes(const Point& point) const override {
     const uint32_t ranks = message_ranks(point);
     const bool collective = is_collective(message_settings(point).test);
+    if (message_settings(point).test == MessageTest::kReplay) {
+      const auto job = replay_job(point);
+      return (job.ok() ? replay_memory_bytes(**job) : 0) +
+             ranks *
+                 rank_bytes(point, 1,
+                            std::min(2 * static_cast<uint32_t>(std::bit_width(ranks)), ranks - 1));
+    }
     const uint64_t buffer_bytes =
         collective ? collective_memory_bytes(point) : pair_memory_bytes(point);
     // Of a collective, ranks talk to those whose number differs in one bit.
@@ -159,6 +176,10 @@ class MessageWorkload : public Workload {
     const Settings& settings = message_settings(point);
     const uint64_t ranks = message_ranks(point);
     if (has_window(settings.test)) return settings.window;
+    if (settings.test == MessageTest::kReplay) {
+      const auto job = replay_job(point);
+      return job.ok() ? std::max(replay_messages(**job), uint64_t{1}) : 1;
+    }
     // Each of a collective's and its barrier's steps.
     return is_collective(settings.test) ? ranks * std::bit_width(ranks) : 1;
   }
@@ -183,6 +204,7 @@ class MessageWorkload : public Workload {
         return {.value = 2 * settings.window * bytes, .total = 2 * settings.window * bytes};
       case MessageTest::kProgress:
       case MessageTest::kBarrier:
+      case MessageTest::kReplay:
         return {};
       default:
         return {.value = bytes, .total = bytes * (message_ranks(point) - 1)};
@@ -193,9 +215,16 @@ class MessageWorkload : public Workload {
     return fmt::format("message {}, {} ranks", line_text(point), message_ranks(point));
   }
 
-  // "latency 8 B ring".
+  // "latency 8 B ring", "replay cg.B send".
   std::string line_text(const Point& point) const override {
     const Settings& settings = message_settings(point);
+    if (settings.test == MessageTest::kReplay) {
+      const bool recorded = settings.skeleton == ReplaySkeleton::kRecorded;
+      return fmt::format("replay {}{}{} {}", replay_skeleton_name(settings.skeleton),
+                         recorded ? "" : ".",
+                         recorded ? "" : trace::nas_class_name(settings.nas_class),
+                         message_channel_name(settings.channel));
+    }
     return fmt::format("{} {} {}", message_test_name(settings.test), size_text(settings.size_bytes),
                        message_channel_name(settings.channel));
   }

@@ -1,0 +1,140 @@
+// `verbena trace -o FOLDER -- mpiexec ...`: the program with the tracer loaded, and what came of
+// it.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "src/base/output.h"
+#include "src/base/spawn.h"
+#include "src/cli/commands.h"
+#include "src/cli/run_command.h"
+#include "src/cli/tool.h"
+#include "src/trace/rank_decoder.h"
+#include "src/trace/recording_summary.h"
+
+namespace verbena::cli {
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: verbena trace [-o FOLDER] [--without-large-counts] -- mpiexec -n 4 PROGRAM [ARGS...]";
+
+struct RecordOptions {
+  std::string folder = "verbena-trace";
+  bool small = false;
+  std::vector<std::string> program;
+};
+
+Result<RecordOptions> parse_record(const std::vector<std::string>& arguments) {
+  RecordOptions options;
+  size_t at = 0;
+  for (; at < arguments.size() && arguments[at] != "--"; ++at) {
+    const std::string& word = arguments[at];
+    if (word == "--without-large-counts") {
+      options.small = true;
+    } else if ((word == "-o" || word == "--output") && at + 1 < arguments.size()) {
+      options.folder = arguments[++at];
+    } else if (word.starts_with("--output=")) {
+      options.folder = word.substr(word.find('=') + 1);
+    } else if (word.starts_with("-")) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("trace: no option '{}'; {}", word, kUsage));
+    } else {
+      break;
+    }
+  }
+  if (at < arguments.size() && arguments[at] == "--") ++at;
+  options.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
+  if (options.program.empty() || options.program[0].empty() || options.folder.empty()) {
+    return Status(StatusCode::kInvalidArgument, fmt::format("trace: no program given; {}", kUsage));
+  }
+  return options;
+}
+
+// Files of an earlier recording would be taken for ranks of this one.
+Status prepare_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!std::filesystem::is_directory(folder)) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("cannot make the folder {}: {}; name another one with -o", folder,
+                        error ? error.message() : "something else has its name")};
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("rank-") && name.ends_with(".trace")) {
+      std::filesystem::remove(entry.path(), error);
+    } else {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("{} has other files than a recording, such as {}; name another folder "
+                          "with -o",
+                          folder, name)};
+    }
+  }
+  if (!error) return Status::ok_status();
+  return {StatusCode::kInvalidArgument,
+          fmt::format("cannot empty {}: {}; name another folder with -o", folder, error.message())};
+}
+
+// Open MPI 5 and older have no calls with large counts. The launcher says what it is.
+bool is_without_large_counts(const std::string& launcher) {
+  const std::filesystem::path name = std::filesystem::path(launcher).filename();
+  if (name != "mpiexec" && name != "mpirun" && name != "prterun") return false;
+  const std::string answer =
+      std::filesystem::temp_directory_path() / fmt::format("verbena-mpi-version-{}", getpid());
+  const Result<int> exit_code = run_and_wait(
+      {launcher, "--version"},
+      {.files = {{.descriptor = 1, .path = answer}, {.descriptor = 2, .path = "/dev/null"}}});
+  std::string text;
+  if (exit_code.ok()) {
+    std::ifstream file(answer);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  std::error_code error;
+  std::filesystem::remove(answer, error);
+  const size_t found = text.find("(Open MPI) ");
+  if (found == std::string::npos) return text.find("OpenRTE") != std::string::npos;
+  return std::atoi(text.c_str() + found + std::string_view("(Open MPI) ").size()) <= 5;
+}
+
+}  // namespace
+
+int record_mpi_program(const std::vector<std::string>& arguments) {
+  const Result<RecordOptions> options = parse_record(arguments);
+  if (!options.ok()) return fail_command(kExitUsage, options.status().message());
+  const Status prepared = prepare_folder(options->folder);
+  if (!prepared.ok()) return fail_command(kExitFailure, prepared.message());
+  const bool small = options->small || is_without_large_counts(options->program[0]);
+  const Result<std::string> library =
+      find_library(small ? "libverbena-trace-small.so" : "libverbena-trace.so");
+  if (!library.ok()) return fail_command(kExitFailure, library.status().message());
+  const char* present = std::getenv("LD_PRELOAD");
+  const Result<std::string> preload = append_preload(present != nullptr ? present : "", *library);
+  if (!preload.ok()) return fail_command(kExitFailure, preload.status().message());
+
+  // Ctrl-C is the program's: this one waits for its end.
+  signal(SIGINT, [](int) {});
+  const Result<int> exit_code = run_and_wait(
+      options->program,
+      {.environment = {{"LD_PRELOAD", *preload},
+                       {"VERBENA_TRACE_OUT", std::filesystem::absolute(options->folder)}}});
+  if (!exit_code.ok()) return fail_command(kExitFailure, exit_code.status().message());
+  const Result<trace::RecordedJob> job = trace::read_recording(options->folder);
+  if (!job.ok()) {
+    // The program's own failure is what its exit code says.
+    return fail_command(*exit_code != 0 ? *exit_code : kExitFailure, job.status().message());
+  }
+  print_error_output("verbena: {}\n{}", trace::headline(*job), trace::omissions_text(*job));
+  return *exit_code;
+}
+
+}  // namespace verbena::cli
