@@ -116,6 +116,11 @@ struct PeerConnection {
   uint32_t first_outgoing = 0;
   uint32_t last_outgoing = 0;
 
+  // The same of short ones that the device gathers from users' memory, in the order of posting.
+  uint32_t first_gathered = 0;
+  uint32_t last_gathered = 0;
+  bool told_gathered = false;  // the log has that there are some
+
   PeerStatistics counts;
   uint32_t told_methods = 0;  // a bit for each Method that the log has
   // The same of what is moved for its one-sided operations.
