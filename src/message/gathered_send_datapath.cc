@@ -47,6 +47,21 @@ MessengerState::Source MessengerState::source_of(PeerConnection& connection,
   return source;
 }
 
+internal::CachedRegion* MessengerState::target_of(std::span<const iovec> pieces, uint64_t bytes,
+                                                  RemotePiece* target) {
+  if (bytes < reused_targets_.least_bytes()) return nullptr;
+  const iovec* const piece = only_piece(pieces, bytes);
+  if (piece == nullptr) return nullptr;
+  internal::CachedRegion* const region = reused_targets_.take(
+      *memory_, piece->iov_base, static_cast<uint32_t>(bytes), ReusePath::kOneSided);
+  if (region == nullptr) return nullptr;
+  statistics_.registrations = memory_->registrations();
+  *target = {.address = reinterpret_cast<uint64_t>(piece->iov_base),
+             .bytes = bytes,
+             .rkey = region->rkey};
+  return region;
+}
+
 // Of a size that may be gathered. What is copied in the end goes the way of all others.
 PostResult MessengerState::send_reused(PeerConnection& connection, const SendRequest& request,
                                        uint64_t bytes) {

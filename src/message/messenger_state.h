@@ -198,6 +198,7 @@ class MessengerState final : public Messenger {
     uint32_t next;  // of the connection, plus 1
     bool to_peer;   // WRITEs, else READs
     bool moving;    // else only the answer is due
+    bool answered;  // it is on its way behind the WRITE
     bool has_data;
     MessageOutcome outcome;
     uint32_t key_count;
@@ -308,6 +309,9 @@ class MessengerState final : public Messenger {
   };
   Source source_of(PeerConnection& connection, std::span<const iovec> pieces, uint64_t bytes,
                    uint32_t flags, ReusePath path);
+  // The memory of a get, if its peer may place the bytes there; else null.
+  internal::CachedRegion* target_of(std::span<const iovec> pieces, uint64_t bytes,
+                                    RemotePiece* target);
   PostResult send_reused(PeerConnection& connection, const SendRequest& request, uint64_t bytes);
   void post_gathered(PeerConnection& connection, const Room& room, const char* end,
                      const GatheredBytes& rest, bool signaled);
@@ -450,6 +454,9 @@ class MessengerState final : public Messenger {
                                 char* end);
   Fate start_move(PeerConnection& connection, const ParsedMessage& message,
                   const OneSidedMessage& request);
+  bool store_at_once(PeerConnection& connection, const ParsedMessage& message,
+                     const OneSidedMessage& request, const ExposedMemory::Table::Places& places);
+  void append_move(PeerConnection& connection, uint32_t number);
   bool register_places(Move& move);
   static void forget_places(Move& move);
   bool post_moves(PeerConnection& connection, Move& move);
@@ -485,6 +492,7 @@ class MessengerState final : public Messenger {
   std::optional<BufferUseTable> sent_buffers_;
   std::optional<BufferUseTable> received_buffers_;
   BufferReuse reused_sources_;
+  BufferReuse reused_targets_;  // of gets
   // From this size on, eager messages are looked at for that; beyond the eager limit: none.
   uint64_t reused_from_bytes_ = 0;
   std::shared_ptr<ExposedMemory> exposed_;
