@@ -30,6 +30,8 @@ constexpr const char* kPolicyName = "policy";
 constexpr const char* kPollingOrderName = "order";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
+constexpr const char* kReuseName = "reuse of buffers";
+constexpr const char* kIndexName = "index";
 
 using TestNames = EnumNames<MessageTest, kMessageTests, message_test_name, kTestName>;
 using ChannelNames =
@@ -39,6 +41,9 @@ using OrderNames = EnumNames<PollingOrder, kPollingOrders, polling_order_name, k
 using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseName>;
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
+using ReuseNames =
+    EnumNames<ReusedBuffers, kReusedBuffers, reused_buffers_name, kReuseName>;
+using IndexNames = EnumNames<ReusedIndex, kReusedIndexes, reused_index_name, kIndexName>;
 
 bool uses_polling_set(const Point& point) {
   return message_settings(point).channel == MessageChannel::kBoth;
@@ -54,6 +59,10 @@ bool uses_pairs(const Point& point) {
 }
 bool uses_several_buffers(const Point& point) {
   return uses_pairs(point) && message_settings(point).buffers > 1;
+}
+
+bool uses_table(const Point& point) {
+  return message_settings(point).reuse != ReusedBuffers::kCopied;
 }
 
 constexpr Axis where(Axis axis, bool (*applies)(const Point&), std::string_view depends_on) {
@@ -113,13 +122,21 @@ constexpr std::array kAxes = {
                     "placement", "buffer_placement", kPlacementName, "pages",
                     "Of several buffers: pages (of their own), packed (back to back), or all"),
                 uses_several_buffers, "buffers")),
+    name_axis<ReuseNames, &Settings::reuse>(
+        "reuse", "buffer_reuse", kReuseName, "copied",
+        "Short messages from buffers that are used often: copied, measured (without a copy once "
+        "that pays on this device), paper (by its table), or all"),
+    where(name_axis<IndexNames, &Settings::index>(
+              "index", "reuse_index", kIndexName, "hash",
+              "What used buffers are found by: hash, tree, or all"),
+          uses_table, "reuse"),
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),
     apart(name_axis<TestNames, &Settings::test>(
         "test", "test", kTestName, "latency",
-        "latency, bandwidth, bidirectional, progress, barrier, broadcast, allreduce, scatter, or "
-        "all")),
+        "latency, bandwidth, bidirectional, put, get, progress, barrier, broadcast, allreduce, "
+        "scatter, or all")),
     where(name_axis<PolicyNames, &Settings::policy>(
               "policy", "polling_policy", kPolicyName, "first",
               "Of channel both, whose ring is polled: everybody, first, dynamic, hints, or all"),
