@@ -84,8 +84,9 @@ PostResult MessengerState::send_reused(PeerConnection& connection, const SendReq
   send_memory_[number] = {};
   send_memory_[number].regions[0] = source.region;
   outgoing_[number].offered = false;
-  const auto flags =
-      static_cast<uint8_t>(header_flags_of(request.flags) | (confirmed ? unsigned{kWantsFinish} : 0u));
+  const auto flags = static_cast<uint8_t>(header_flags_of(request.flags) |
+                                          (confirmed ? unsigned{kWantsFinish} : 0u) |
+                                          remember_tag(connection, request.tag));
   const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
   const char* const end = put_header(room.to, header, request.data,
                                      uint64_t{operation.generation} << 32 | number);

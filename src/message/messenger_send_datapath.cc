@@ -183,6 +183,7 @@ PostResult MessengerState::send(const SendRequest& request) {
     operation_on_wire = uint64_t{operation.generation} << 32 | number;
     flags |= kWantsFinish;
   }
+  flags |= remember_tag(connection, request.tag);
   const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
   char* to = put_header(room.to, header, request.data, operation_on_wire);
   for (const iovec& piece : request.pieces) {

@@ -284,6 +284,22 @@ class MessengerState final : public Messenger {
     return static_cast<uint8_t>(((flags & kMessageData) != 0 ? unsigned{kHasData} : 0u) |
                                 ((flags & kMessageUntagged) != 0 ? unsigned{kUntagged} : 0u));
   }
+  // Of the header cache: kSameTag, if the tag need not travel. Called for each eager message that is
+  // sent.
+  static uint8_t remember_tag(PeerConnection& connection, uint64_t tag) {
+    if (connection.last_tag_out == tag) return kSameTag;
+    connection.last_tag_out = tag;
+    return 0;
+  }
+  // The same of the next one that arrives. May be called again for one that could not be handled.
+  static void restore_tag(PeerConnection& connection, ParsedMessage& message) {
+    if (message.header.kind != Kind::kEager) return;
+    if ((message.header.flags & kSameTag) != 0) {
+      message.header.tag = connection.last_tag_in;
+    } else {
+      connection.last_tag_in = message.header.tag;
+    }
+  }
   MessageHeader next_header(PeerConnection& connection, Kind kind, uint8_t flags, uint64_t tag);
   void post(PeerConnection& connection, const Room& room, const char* end, bool in_order = true,
             bool signaled = false);
