@@ -23,8 +23,9 @@
 // expects something calls; who expects something rarely sleeps in wait() meanwhile. Connections are
 // made when the first message is sent, by two threads that do nothing else. After that, nothing on
 // the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel, unless a
-// buffer is registered because it is used often (reused_buffers). The memory of a longer one is registered on both sides, which does all three, and stays so for the
-// next message: see registered_bytes.
+// buffer is registered because it is used often (reused_buffers). The memory of a longer one is
+// registered on both sides, which does all three, and stays so for the next message: see
+// registered_bytes.
 //
 // Threading: a messenger is used by one thread at a time.
 #pragma once
@@ -217,10 +218,10 @@ struct MessengerStatistics {
   uint64_t gathered = 0;       // sent from the user's memory, without a copy
   uint64_t stored = 0;         // short gets that the peer's device placed there
   uint64_t tails_cleared = 0;  // further WRITEs, where a ring's slot had a gathered message before
-  uint64_t rendezvous = 0;   // long messages that were sent
-  uint64_t unexpected = 0;   // messages that came before their receive
-  uint64_t held = 0;         // of these, with no memory left: their slot stays in use
-  uint64_t rings_given = 0;  // to peers, by the polling set, and taken back
+  uint64_t rendezvous = 0;     // long messages that were sent
+  uint64_t unexpected = 0;     // messages that came before their receive
+  uint64_t held = 0;           // of these, with no memory left: their slot stays in use
+  uint64_t rings_given = 0;    // to peers, by the polling set, and taken back
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
   uint64_t registrations = 0;  // of users' memory

@@ -20,8 +20,8 @@ enum class LongMessages : uint8_t {
   kPipelined,  // in chunks, copied at both ends: nothing is registered
 };
 
-// Where the device takes the bytes of messages up to eager_limit_bytes() and of short puts from, and
-// where it places those of short gets ("bufreuse" 3). A buffer that is used often enough is
+// Where the device takes the bytes of messages up to eager_limit_bytes() and of short puts from,
+// and where it places those of short gets ("bufreuse" 3). A buffer that is used often enough is
 // registered, and no longer copied; all others are, as are messages in several pieces.
 enum class ReusedBuffers : uint8_t {
   kCopied,    // all of them
@@ -39,9 +39,9 @@ const char* message_protocol_name(MessageProtocol protocol);
 // What send() would do now with a message.
 struct MessageExplanation {
   MessageProtocol protocol = MessageProtocol::kEager;
-  bool by_ring = false;  // its first message goes by WRITE into a ring, else by SEND
+  bool by_ring = false;   // its first message goes by WRITE into a ring, else by SEND
   bool gathered = false;  // kEager: by the device from the user's memory, without a copy
-  std::string text;      // one line: protocol, channel, thresholds, state of the buffer, and why
+  std::string text;       // one line: protocol, channel, thresholds, state of the buffer, and why
 };
 
 // What a message would take by one protocol: the time until it is in the receiver's memory, if

@@ -128,9 +128,9 @@ BufferUse::Reason BufferUseTable::why_not_added() const {
 
 // At least one: a buffer that is used once is copied.
 uint32_t BufferUseTable::due_after(uint32_t least_reuses, const Buffer& buffer) const {
-  return std::max<uint32_t>(
-      {1, static_cast<uint32_t>(std::ceil(least_reuses * options_.speculation)),
-       buffer.not_before});
+  return std::max<uint32_t>({1,
+                             static_cast<uint32_t>(std::ceil(least_reuses * options_.speculation)),
+                             buffer.not_before});
 }
 
 void BufferUseTable::decide(const Buffer& buffer, BufferUse* use) const {
@@ -218,9 +218,8 @@ void BufferUseTable::lost(const BufferUse& use) {
   Buffer& buffer = buffers_[use.place];
   if (buffer.registered_bytes == 0) return;
   // Who changes the memory behind its buffers again and again registers it ever more rarely.
-  buffer.not_before = use.reuses < use.least_reuses
-                          ? saturating_double(due_after(use.least_reuses, buffer))
-                          : 0;
+  buffer.not_before =
+      use.reuses < use.least_reuses ? saturating_double(due_after(use.least_reuses, buffer)) : 0;
   buffer.registered_bytes = 0;
   buffer.counted_from = buffer.uses;
   --registered_;

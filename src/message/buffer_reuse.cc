@@ -29,8 +29,8 @@ uint64_t least_that_pays(const ReuseThresholds& thresholds) {
 Status BufferReuse::open(const MessengerOptions& options, const StepCosts& steps,
                          uint32_t least_bytes, unsigned access, MessageMemory& memory) {
   if (options.reused_buffers == ReusedBuffers::kCopied) return Status::ok_status();
-  const auto index = options.reuse_index == ReusedIndex::kHash ? BufferUseIndex::kHash
-                                                               : BufferUseIndex::kTree;
+  const auto index =
+      options.reuse_index == ReusedIndex::kHash ? BufferUseIndex::kHash : BufferUseIndex::kTree;
   access_ = access;
   measured_ = options.reused_buffers == ReusedBuffers::kMeasured;
   if (measured_) {
@@ -44,8 +44,8 @@ Status BufferReuse::open(const MessengerOptions& options, const StepCosts& steps
     for (const ReusePath path :
          {ReusePath::kEagerWrite, ReusePath::kEagerSend, ReusePath::kOneSided}) {
       thresholds_[static_cast<uint32_t>(path)] = ReuseThresholds::of_paper(path);
-      least_bytes_ = std::min(
-          least_bytes_, least_that_pays(thresholds_[static_cast<uint32_t>(path)]));
+      least_bytes_ =
+          std::min(least_bytes_, least_that_pays(thresholds_[static_cast<uint32_t>(path)]));
     }
     least_bytes_ = std::max<uint64_t>(least_bytes_, least_bytes);
   }
@@ -57,13 +57,14 @@ Status BufferReuse::open(const MessengerOptions& options, const StepCosts& steps
   return Status::ok_status();
 }
 
-internal::CachedRegion* BufferReuse::look_and_take(MessageMemory& memory, const void* buffer,
-                                                   uint32_t bytes, ReusePath path) {
+internal::CachedRegion* BufferReuse::take(MessageMemory& memory, const void* buffer, uint32_t bytes,
+                                          ReusePath path) {
   const BufferUse use = table_->count(buffer, bytes, thresholds(path));
-  if (use.reason == BufferUse::Reason::kClosed || use.reason == BufferUse::Reason::kFull) {
-    if (resting_ == 0 && ++unknown_ >= kUnknownInARow) {
-      unknown_ = 0;
+  if (use.reuses == 0 && use.way == BufferUse::Way::kCopy) {
+    // Of a buffer that was not used before, or that the table does not take.
+    if (++unknown_ >= kUnknownInARow && resting_ == 0) {
       resting_ = kRest;
+      unknown_ = kUnknownInARow;  // if that goes on to the end of the rest, the next one begins
     }
     return nullptr;
   }
@@ -77,8 +78,7 @@ internal::CachedRegion* BufferReuse::look_and_take(MessageMemory& memory, const 
       return region;
     }
     case BufferUse::Way::kInPlace: {
-      internal::CachedRegion* const region =
-          memory.lookup().find(buffer, bytes, access_).detach();
+      internal::CachedRegion* const region = memory.lookup().find(buffer, bytes, access_).detach();
       if (region == nullptr) table_->lost(use);
       return region;
     }

@@ -54,9 +54,9 @@ class MappedBuffer {
 
  private:
   void map(void* where) {
-    void* const mapped = mmap(where, bytes_, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | (where != nullptr ? MAP_FIXED : 0), -1,
-                              0);
+    void* const mapped =
+        mmap(where, bytes_, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | (where != nullptr ? MAP_FIXED : 0), -1, 0);
     EXPECT_NE(mapped, MAP_FAILED);
     memory_ = static_cast<char*>(mapped);
   }
@@ -96,8 +96,8 @@ class ReuseTest : public testing::TestWithParam<uint32_t> {
   }
   void post(const char* bytes, uint64_t size, uint32_t flags = 0) {
     const iovec piece{const_cast<char*>(bytes), size};
-    ASSERT_TRUE(all().send(
-        0, {.peer = all().peer(0, 1), .tag = 7, .pieces = {&piece, 1}, .flags = flags}));
+    ASSERT_TRUE(
+        all().send(0, {.peer = all().peer(0, 1), .tag = 7, .pieces = {&piece, 1}, .flags = flags}));
   }
   void receive() {
     const iovec piece{into_.data(), into_.size()};
@@ -127,8 +127,7 @@ TEST_P(ReuseTest, WhatIsUsedOftenIsGathered) {
   MappedBuffer buffer;
   for (uint32_t i = 0; i < 40; ++i) {
     buffer.fill(static_cast<char>('a' + i % 26));
-    const MessageExplanation next =
-        sender().explain(all().peer(0, 1), kLargeBytes, buffer.data());
+    const MessageExplanation next = sender().explain(all().peer(0, 1), kLargeBytes, buffer.data());
     EXPECT_EQ(next.gathered, i >= due()) << next.text;
     EXPECT_THAT(next.text, HasSubstr(i >= due() ? "gathered by the device" : "copied to a slot"));
     exchange(buffer.data(), kLargeBytes);
@@ -237,7 +236,8 @@ TEST_P(ReuseTest, RandomMessagesOfUsedBuffersArriveWhole) {
     const auto which = static_cast<uint32_t>(random.below(kBuffers));
     if (sent < 3000 && !busy[which]) {
       MappedBuffer& buffer = *buffers[which];
-      const uint64_t size = random.below(4) == 0 ? random.below(200) : random.below(kLargeBytes + 1);
+      const uint64_t size =
+          random.below(4) == 0 ? random.below(200) : random.below(kLargeBytes + 1);
       std::memset(buffer.data(), bytes[random.below(sizeof(bytes))], size);
       for (uint64_t at = random.below(64); at < size; at += 1 + random.below(64)) {
         buffer.data()[at] = bytes[random.below(sizeof(bytes))];
@@ -253,8 +253,8 @@ TEST_P(ReuseTest, RandomMessagesOfUsedBuffersArriveWhole) {
       }
     }
     if (!awaits && random.below(3) != 0) {
-      awaits = all()[1].receive({.ignore = ~uint64_t{0}, .pieces = {&into, 1}}) ==
-               PostResult::kPosted;
+      awaits =
+          all()[1].receive({.ignore = ~uint64_t{0}, .pieces = {&into, 1}}) == PostResult::kPosted;
     }
     all().poll_all();
     for (const MessageCompletion& done : all().done(0)) {
@@ -324,6 +324,7 @@ class RestingTest : public testing::Test {
         reuse_.open(options, step_costs(node_.device.info()), 0, kSourceAccess, *memory_).ok());
   }
   bool in_place(const char* buffer) {
+    if (reuse_.skips()) return false;
     internal::CachedRegion* region =
         reuse_.take(*memory_, buffer, kLargeBytes, ReusePath::kEagerWrite);
     const bool taken = region != nullptr;
@@ -347,7 +348,7 @@ TEST_F(RestingTest, LooksRarelyWhileItCannotTellAnything) {
   const BufferUseStatistics now = reuse_.statistics();
   EXPECT_EQ(now.buffers, 16u);
   EXPECT_LT(now.not_added, 100'000u / 20);
-  EXPECT_GT(now.not_added, 100'000u / 200);
+  EXPECT_GT(now.not_added, 100'000u / 400);
   uint32_t uses = 0;
   while (!in_place(buffer.data()) && uses < 100'000) ++uses;
   EXPECT_LT(uses, 20'000u);

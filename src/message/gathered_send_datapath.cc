@@ -49,16 +49,15 @@ MessengerState::Source MessengerState::source_of(PeerConnection& connection,
 
 internal::CachedRegion* MessengerState::target_of(std::span<const iovec> pieces, uint64_t bytes,
                                                   RemotePiece* target) {
-  if (bytes < reused_targets_.least_bytes()) return nullptr;
+  if (bytes < reused_targets_.least_bytes() || reused_targets_.skips()) return nullptr;
   const iovec* const piece = only_piece(pieces, bytes);
   if (piece == nullptr) return nullptr;
   internal::CachedRegion* const region = reused_targets_.take(
       *memory_, piece->iov_base, static_cast<uint32_t>(bytes), ReusePath::kOneSided);
   if (region == nullptr) return nullptr;
   statistics_.registrations = memory_->registrations();
-  *target = {.address = reinterpret_cast<uint64_t>(piece->iov_base),
-             .bytes = bytes,
-             .rkey = region->rkey};
+  *target = {
+      .address = reinterpret_cast<uint64_t>(piece->iov_base), .bytes = bytes, .rkey = region->rkey};
   return region;
 }
 
@@ -79,8 +78,7 @@ PostResult MessengerState::send_reused(PeerConnection& connection, const SendReq
   const uint32_t number = new_operation(request.context, request.flags, request.peer, {});
   Operation& operation = operations_[number];
   operation.tag = request.tag;
-  operation.state =
-      confirmed ? Operation::State::kAwaitsFinish : Operation::State::kGathered;
+  operation.state = confirmed ? Operation::State::kAwaitsFinish : Operation::State::kGathered;
   send_memory_[number] = {};
   send_memory_[number].regions[0] = source.region;
   outgoing_[number].offered = false;
@@ -88,8 +86,8 @@ PostResult MessengerState::send_reused(PeerConnection& connection, const SendReq
                                           (confirmed ? unsigned{kWantsFinish} : 0u) |
                                           remember_tag(connection, request.tag));
   const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
-  const char* const end = put_header(room.to, header, request.data,
-                                     uint64_t{operation.generation} << 32 | number);
+  const char* const end =
+      put_header(room.to, header, request.data, uint64_t{operation.generation} << 32 | number);
   ++(room.ring ? connection.counts.eager_by_ring : connection.counts.eager_by_queue);
   connection.counts.sent_bytes += bytes;
   post_gathered(connection, room, end, source.bytes, /*signaled=*/!confirmed);

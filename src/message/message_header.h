@@ -48,7 +48,7 @@ enum HeaderFlags : uint8_t {
   kHasData = 1 << 0,
   kUntagged = 1 << 1,
   kWantsFinish = 1 << 2,
-  kFailed = 1 << 3,  // of kFinish
+  kFailed = 1 << 3,   // of kFinish
   kSameTag = 1 << 4,  // of kEager: that of the one before
 };
 inline constexpr uint8_t kKnownFlags = 31;

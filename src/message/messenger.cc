@@ -158,10 +158,10 @@ Status MessengerState::prepare(const JobSecret& secret) {
              kGatherEntries);
   } else if (gathers) {
     // Inline, the processor copies them in any case, and to the device itself.
-    VERBENA_RETURN_IF_ERROR(reused_sources_.open(options_, steps_, inline_limit_bytes_ + 1,
-                                                 kSourceAccess, *memory_));
-    VERBENA_RETURN_IF_ERROR(reused_targets_.open(options_, steps_, inline_limit_bytes_ + 1,
-                                                 kTargetAccess, *memory_));
+    VERBENA_RETURN_IF_ERROR(
+        reused_sources_.open(options_, steps_, inline_limit_bytes_ + 1, kSourceAccess, *memory_));
+    VERBENA_RETURN_IF_ERROR(
+        reused_targets_.open(options_, steps_, inline_limit_bytes_ + 1, kTargetAccess, *memory_));
     reused_from_bytes_ = std::min(reused_from_bytes_, reused_sources_.least_bytes());
   }
   if (options_.events) {

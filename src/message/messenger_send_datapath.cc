@@ -157,8 +157,9 @@ PostResult MessengerState::send(const SendRequest& request) {
   }
   if (bytes < reused_from_bytes_) [[likely]]
     return send_eager(*peer.connection, request, bytes);
-  return bytes <= eager_limit_bytes() ? send_reused(*peer.connection, request, bytes)
-                                      : send_rendezvous(*peer.connection, request, bytes);
+  if (bytes > eager_limit_bytes()) return send_rendezvous(*peer.connection, request, bytes);
+  return reused_sources_.skips() ? send_eager(*peer.connection, request, bytes)
+                                 : send_reused(*peer.connection, request, bytes);
 }
 
 [[gnu::flatten]] PostResult MessengerState::send_eager(PeerConnection& connection,

@@ -466,10 +466,10 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
       "{} members, {} messages{}, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
       "one-sided, {} unexpected of {} bytes, long ones {}, {} bytes registered; {}",
       program.members, program.messages, program.reuses ? " from used buffers" : "",
-      options.ring_slots, options.queue_credits,
-      options.polling_set, static_cast<int>(options.policy), program.long_percent,
-      program.one_sided, options.max_unexpected, options.unexpected_bytes,
-      static_cast<int>(options.long_messages), options.registered_bytes, sim::describe(faults));
+      options.ring_slots, options.queue_credits, options.polling_set,
+      static_cast<int>(options.policy), program.long_percent, program.one_sided,
+      options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
+      options.registered_bytes, sim::describe(faults));
 
   SimulatedMessengers cluster(seed, program, options, faults);
   if (!cluster.run()) return "a member hangs\n" + cluster.states();
@@ -510,8 +510,8 @@ TEST(MessengerSimulationTest, RingsCarryTheMessagesOfThoseThatArePolled) {
   }
 }
 
-// Sends complete once the device has read the memory, and not before: every buffer is filled anew at
-// that moment, and every payload is checked.
+// Sends complete once the device has read the memory, and not before: every buffer is filled anew
+// at that moment, and every payload is checked.
 TEST(MessengerSimulationTest, UsedBuffersMayChangeOnceTheirSendIsOver) {
   for (const uint32_t places : {0u, 8u}) {
     Program program{.members = 3, .messages = 200, .reuses = true};

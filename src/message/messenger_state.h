@@ -284,8 +284,8 @@ class MessengerState final : public Messenger {
     return static_cast<uint8_t>(((flags & kMessageData) != 0 ? unsigned{kHasData} : 0u) |
                                 ((flags & kMessageUntagged) != 0 ? unsigned{kUntagged} : 0u));
   }
-  // Of the header cache: kSameTag, if the tag need not travel. Called for each eager message that is
-  // sent.
+  // Of the header cache: kSameTag, if the tag need not travel. Called for each eager message that
+  // is sent.
   static uint8_t remember_tag(PeerConnection& connection, uint64_t tag) {
     if (connection.last_tag_out == tag) return kSameTag;
     connection.last_tag_out = tag;

@@ -138,8 +138,7 @@ bool MessengerState::take_answer(PeerConnection& connection, const ParsedMessage
   // Of a get whose memory the peer was told of, its device may have placed them there.
   const bool stored = outcome == MessageOutcome::kOk && bytes == 0 && operation.used_bytes > 0 &&
                       operation.event == MessageEvent::kGot && send_memory_[number].any();
-  if (!known ||
-      (bytes != (outcome == MessageOutcome::kOk ? operation.used_bytes : 0) && !stored)) {
+  if (!known || (bytes != (outcome == MessageOutcome::kOk ? operation.used_bytes : 0) && !stored)) {
     return false;
   }
   if (stored) ++statistics_.stored;
@@ -192,7 +191,7 @@ PostResult MessengerState::put(const OneSidedRequest& request) {
   const Room room = room_for_one_sided(connection);
   if (room.to == nullptr) return PostResult::kWouldBlock;
   Source source;
-  if (bytes >= reused_from_bytes_) {
+  if (bytes >= reused_from_bytes_ && !reused_sources_.skips()) {
     source = source_of(connection, request.pieces, bytes, request.flags, ReusePath::kOneSided);
   }
   const uint32_t number =

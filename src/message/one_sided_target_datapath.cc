@@ -157,7 +157,7 @@ bool MessengerState::store_at_once(PeerConnection& connection, const ParsedMessa
                                    const ExposedMemory::Table::Places& places) {
   const uint64_t bytes = request.header.bytes;
   if (request.header.pieces != 1 || places.count != 1 || bytes < reused_from_bytes_ ||
-      move_numbers_.empty()) {
+      move_numbers_.empty() || reused_sources_.skips()) {
     return false;
   }
   const Source near =

@@ -88,7 +88,7 @@ struct PeerConnection {
   QueueSender credit_messages;      // one buffer: one at a time is on its way
   uint64_t credit_message_end = 0;  // its work request's place in the send queue
   uint32_t next_sequence = 0;
-  uint64_t last_tag_out = 0;  // of eager messages: the header cache
+  uint64_t last_tag_out = 0;    // of eager messages: the header cache
   uint32_t ring_out = kNoRing;  // of the messenger's rings
   bool ring_out_usable = false;
   uint64_t ring_out_end =

@@ -48,11 +48,7 @@ class RingSender {
   RingSender() = default;
   // `slots` are registered, and so is a word of zeros. Control path; the ring is used after bind().
   RingSender(const channel::SlotArray& slots, uint32_t lkey, const char* zeros)
-      : slots_(slots),
-        lkey_(lkey),
-        zeros_(zeros),
-        requests_(slots.count),
-        unknown_(slots.count) {}
+      : slots_(slots), lkey_(lkey), zeros_(zeros), requests_(slots.count), unknown_(slots.count) {}
 
   // From now on the slots belong to those at `remote`, which are as many, of the same shape, and
   // zero. None of the messages before is on its way any more.

@@ -210,8 +210,8 @@ class GatheringRingTest : public RingTest {
     std::memcpy(sender_.payload(), text.data(), written);
     clear_before(static_cast<uint32_t>(text.size()));
     GatherRequest request;
-    sender_.seal_gathered(
-        written, {memory->data(), static_cast<uint32_t>(memory->size()), 11}, &request);
+    sender_.seal_gathered(written, {memory->data(), static_cast<uint32_t>(memory->size()), 11},
+                          &request);
     on_the_way_.emplace_back(request.request);
     on_the_way_.back().memory = std::move(memory);
   }

@@ -106,10 +106,10 @@ TEST_P(MessageOn, BuffersAreUsedAsTheySay) {
 }
 
 TEST_P(MessageOn, UsedBuffersAreNotCopied) {
-  const json rows = measure({"--test", "latency,bandwidth,put,get,broadcast", "--peers", "2",
-                             "--window", "10", "--eager", "9KiB", "--size", "8000", "--reuse",
-                             "copied,paper", "--channel", "ring,send", "--operations", "100",
-                             "--verify"});
+  const json rows =
+      measure({"--test", "latency,bandwidth,put,get,broadcast", "--peers", "2", "--window", "10",
+               "--eager", "9KiB", "--size", "8000", "--reuse", "copied,paper", "--channel",
+               "ring,send", "--operations", "100", "--verify"});
   expect_checked(rows, 5 * 2 * 2, 100);
   for (const json& row : rows) {
     SCOPED_TRACE(row.dump());

@@ -41,8 +41,7 @@ using OrderNames = EnumNames<PollingOrder, kPollingOrders, polling_order_name, k
 using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseName>;
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
-using ReuseNames =
-    EnumNames<ReusedBuffers, kReusedBuffers, reused_buffers_name, kReuseName>;
+using ReuseNames = EnumNames<ReusedBuffers, kReusedBuffers, reused_buffers_name, kReuseName>;
 using IndexNames = EnumNames<ReusedIndex, kReusedIndexes, reused_index_name, kIndexName>;
 
 bool uses_polling_set(const Point& point) {

@@ -237,11 +237,8 @@ bool MessageRank::receive(uint32_t from, uint32_t step, char* bytes, uint64_t si
 
 bool MessageRank::expose(char* bytes, uint64_t size_bytes) {
   const iovec piece{bytes, size_bytes};
-  const Result<uint64_t> key =
-      messenger_->exposed().expose({.pieces = {&piece, 1},
-                                    .access = kMemoryReadWrite,
-                                    .has_key = true,
-                                    .key = kExposedKey});
+  const Result<uint64_t> key = messenger_->exposed().expose(
+      {.pieces = {&piece, 1}, .access = kMemoryReadWrite, .has_key = true, .key = kExposedKey});
   if (!key.ok()) fail(key.status());
   return key.ok();
 }

@@ -23,11 +23,11 @@ enum class MessageTest : uint8_t {
   kAllreduce,
   kScatter,  // and a barrier
 };
-inline constexpr std::array kMessageTests = {
-    MessageTest::kLatency,   MessageTest::kBandwidth, MessageTest::kBidirectional,
-    MessageTest::kPut,       MessageTest::kGet,       MessageTest::kProgress,
-    MessageTest::kBarrier,   MessageTest::kBroadcast, MessageTest::kAllreduce,
-    MessageTest::kScatter};
+inline constexpr std::array kMessageTests = {MessageTest::kLatency,       MessageTest::kBandwidth,
+                                             MessageTest::kBidirectional, MessageTest::kPut,
+                                             MessageTest::kGet,           MessageTest::kProgress,
+                                             MessageTest::kBarrier,       MessageTest::kBroadcast,
+                                             MessageTest::kAllreduce,     MessageTest::kScatter};
 
 constexpr const char* message_test_name(MessageTest test) {
   switch (test) {
