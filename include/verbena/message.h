@@ -22,9 +22,10 @@
 // Nothing happens by itself: progress is made inside of progress() and poll(), which everybody who
 // expects something calls; who expects something rarely sleeps in wait() meanwhile. Connections are
 // made when the first message is sent, by two threads that do nothing else. After that, nothing on
-// the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel. The
-// memory of a longer one is registered on both sides, which does all three, and stays so for the
-// next message: see registered_bytes.
+// the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel, unless a
+// buffer is registered because it is used often (reused_buffers). The memory of a longer one is
+// registered on both sides, which does all three, and stays so for the next message: see
+// registered_bytes.
 //
 // Threading: a messenger is used by one thread at a time.
 #pragma once
@@ -99,6 +100,20 @@ struct MessengerOptions {
   uint64_t registered_bytes = uint64_t{1} << 30;
   uint32_t registered_regions = 8192;  // 1 to 1 Mi
 
+  // Whether messages up to eager_limit_bytes(), and short puts and gets, leave from and come into
+  // users' buffers without a copy, once a buffer is used often enough. Unless it is kCopied, what
+  // is sent stays as it is until the send has completed, as that of longer messages; with
+  // kMessageSilent or kMessageCopied it is copied, and may change at once. Needs devices that
+  // gather three pieces; others copy.
+  ReusedBuffers reused_buffers = ReusedBuffers::kCopied;
+  // The part of the reuses that pay after which a buffer is registered, in the hope of the others:
+  // above 0 and up to 1 (the paper has 0.25).
+  double reuse_speculation = 0.25;
+  // Stops to look for buffers that are used again while hardly any is ("bufreuse" 3.4).
+  bool reuse_adapts = true;
+  ReusedIndex reuse_index = ReusedIndex::kHash;
+  uint32_t reuse_buffers = 1u << 18;  // that are counted, 1 to 16 Mi
+
   uint32_t inline_bytes = kDeviceInlineLimit;
   int64_t connect_timeout_ns = 10'000'000'000;
 
@@ -119,14 +134,17 @@ enum MessageFlags : uint32_t {
   kMessageDelivered = 1u << 3,  // a send completes when its bytes are in the receiver's memory
   kMessageMulti = 1u << 4,      // a receive for several messages: see ReceiveRequest
   kMessageFence = 1u << 5,      // of one-sided operations: see there
+  // Of a send up to eager_limit_bytes() or a put up to one_sided_limit_bytes(): its memory may
+  // change at once, whatever MessengerOptions::reused_buffers says. Of longer ones it says nothing.
+  kMessageCopied = 1u << 6,
 };
 
 struct SendRequest {
   PeerNumber peer = 0;
   uint64_t tag = 0;
-  // At most four. A message of up to eager_limit_bytes() is copied: its memory may change at once.
-  // That of a longer one, or of one to oneself with kMessageDelivered, stays as it is until the
-  // send has completed.
+  // At most four. A message of up to eager_limit_bytes() is copied: its memory may change at once
+  // (but see MessengerOptions::reused_buffers). That of a longer one, or of one to oneself with
+  // kMessageDelivered, stays as it is until the send has completed.
   std::span<const iovec> pieces = {};
   void* context = nullptr;  // comes back in the completion
   uint64_t data = 0;        // with kMessageData
@@ -197,10 +215,13 @@ struct MessengerStatistics {
   uint64_t ring_messages = 0;   // sent by WRITE
   uint64_t queue_messages = 0;  // by SEND: no ring, or no credit for it
   uint64_t credit_messages = 0;
-  uint64_t rendezvous = 0;   // long messages that were sent
-  uint64_t unexpected = 0;   // messages that came before their receive
-  uint64_t held = 0;         // of these, with no memory left: their slot stays in use
-  uint64_t rings_given = 0;  // to peers, by the polling set, and taken back
+  uint64_t gathered = 0;       // sent from the user's memory, without a copy
+  uint64_t stored = 0;         // short gets that the peer's device placed there
+  uint64_t tails_cleared = 0;  // further WRITEs, where a ring's slot had a gathered message before
+  uint64_t rendezvous = 0;     // long messages that were sent
+  uint64_t unexpected = 0;     // messages that came before their receive
+  uint64_t held = 0;           // of these, with no memory left: their slot stays in use
+  uint64_t rings_given = 0;    // to peers, by the polling set, and taken back
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
   uint64_t registrations = 0;  // of users' memory
@@ -256,7 +277,8 @@ class Messenger {
   virtual PostResult put(const OneSidedRequest& request) = 0;
   virtual PostResult get(const OneSidedRequest& request) = 0;
   virtual PostResult atomic(const AtomicRequest& request) = 0;
-  // A put of no more is copied; a get of no more needs no registered memory.
+  // A put of no more is copied, unless MessengerOptions::reused_buffers says otherwise; a get of no
+  // more needs no registered memory.
   virtual uint64_t one_sided_limit_bytes() const = 0;
   virtual uint64_t atomic_limit_bytes() const = 0;
   // kPosted: all one-sided operations at the peer (kAnyPeer: at all peers) have completed.

@@ -116,26 +116,57 @@ uint32_t BufferUseTable::add(uint64_t address) {
                       .next = next,
                       .not_before = 0,
                       .bytes = 0,
-                      .registered = false});
+                      .registered_bytes = 0});
   return place;
 }
 
-BufferUse BufferUseTable::count(const void* buffer, uint32_t bytes) {
+// Of a buffer that is not in the table.
+BufferUse::Reason BufferUseTable::why_not_added() const {
+  if (buffers_.size() == options_.max_buffers) return BufferUse::Reason::kFull;
+  return closed() ? BufferUse::Reason::kClosed : BufferUse::Reason::kSeldomUsed;
+}
+
+// At least one: a buffer that is used once is copied.
+uint32_t BufferUseTable::due_after(uint32_t least_reuses, const Buffer& buffer) const {
+  return std::max<uint32_t>({1,
+                             static_cast<uint32_t>(std::ceil(least_reuses * options_.speculation)),
+                             buffer.not_before});
+}
+
+void BufferUseTable::decide(const Buffer& buffer, BufferUse* use) const {
   using Way = BufferUse::Way;
+  using Reason = BufferUse::Reason;
+  use->reuses = buffer.uses - buffer.counted_from;
+  if (use->least_reuses == kNeverPays) return;
+  if (use->bytes <= buffer.registered_bytes) {
+    use->way = Way::kInPlace;
+    use->reason = Reason::kRegistered;
+    return;
+  }
+  use->due = due_after(use->least_reuses, buffer);
+  const bool often = use->reuses >= use->due;
+  use->way = often ? Way::kRegister : Way::kCopy;
+  use->reason = often                    ? Reason::kOftenUsed
+                : buffer.not_before != 0 ? Reason::kRefused
+                                         : Reason::kSeldomUsed;
+}
+
+BufferUse BufferUseTable::count(const void* buffer, uint32_t bytes,
+                                const ReuseThresholds& thresholds) {
   using Reason = BufferUse::Reason;
   BufferUse use;
   use.address = reinterpret_cast<uint64_t>(buffer);
   use.bytes = bytes;
-  use.least_reuses = thresholds_.least_reuses(bytes);
+  use.least_reuses = thresholds.least_reuses(bytes);
   const bool pays = use.least_reuses != kNeverPays;
   if (!pays && !options_.counts_all_sizes) return use;
 
   use.place = find(use.address);
   if (use.place == kNoPlace) {
-    const bool full = buffers_.size() == options_.max_buffers;
-    if (full || closed()) {
+    const Reason why_not = why_not_added();
+    if (why_not != Reason::kSeldomUsed) {
       ++not_added_;
-      use.reason = !pays ? Reason::kNeverPays : full ? Reason::kFull : Reason::kClosed;
+      use.reason = pays ? why_not : Reason::kNeverPays;
       return use;
     }
     use.place = add(use.address);
@@ -144,32 +175,37 @@ BufferUse BufferUseTable::count(const void* buffer, uint32_t bytes) {
   Buffer& found = buffers_[use.place];
   if (found.uses != UINT32_MAX) ++found.uses;
   found.bytes = bytes;
-  use.reuses = found.uses - found.counted_from;
-  if (!pays) return use;
-  if (found.registered) {
-    use.way = Way::kInPlace;
-    use.reason = Reason::kRegistered;
+  decide(found, &use);
+  return use;
+}
+
+BufferUse BufferUseTable::look(const void* buffer, uint32_t bytes,
+                               const ReuseThresholds& thresholds) {
+  BufferUse use;
+  use.address = reinterpret_cast<uint64_t>(buffer);
+  use.bytes = bytes;
+  use.least_reuses = thresholds.least_reuses(bytes);
+  if (use.least_reuses == kNeverPays) return use;
+  use.place = find(use.address);
+  Buffer next{};
+  next.counted_from = 1;
+  if (use.place != kNoPlace) {
+    next = buffers_[use.place];
+  } else if (const BufferUse::Reason why_not = why_not_added();
+             why_not != BufferUse::Reason::kSeldomUsed) {
+    use.reason = why_not;
     return use;
   }
-  // At least one: a buffer that is used once is copied.
-  use.due = std::max<uint32_t>(
-      {1, static_cast<uint32_t>(std::ceil(use.least_reuses * options_.speculation)),
-       found.not_before});
-  const bool often = use.reuses >= use.due;
-  use.way = often ? Way::kRegister : Way::kCopy;
-  use.reason = often                   ? Reason::kOftenUsed
-               : found.not_before != 0 ? Reason::kRefused
-                                       : Reason::kSeldomUsed;
+  ++next.uses;
+  decide(next, &use);
   return use;
 }
 
 void BufferUseTable::registered(const BufferUse& use) {
   VERBENA_ASSERT(use.way == BufferUse::Way::kRegister && use.place < buffers_.size());
   Buffer& buffer = buffers_[use.place];
-  if (buffer.registered) return;
-  buffer.registered = true;
-  buffer.not_before = 0;
-  ++registered_;
+  if (buffer.registered_bytes == 0) ++registered_;
+  buffer.registered_bytes = std::max({1u, buffer.registered_bytes, use.bytes});
 }
 
 void BufferUseTable::refused(const BufferUse& use) {
@@ -180,8 +216,11 @@ void BufferUseTable::refused(const BufferUse& use) {
 void BufferUseTable::lost(const BufferUse& use) {
   VERBENA_ASSERT(use.way == BufferUse::Way::kInPlace && use.place < buffers_.size());
   Buffer& buffer = buffers_[use.place];
-  if (!buffer.registered) return;
-  buffer.registered = false;
+  if (buffer.registered_bytes == 0) return;
+  // Who changes the memory behind its buffers again and again registers it ever more rarely.
+  buffer.not_before =
+      use.reuses < use.least_reuses ? saturating_double(due_after(use.least_reuses, buffer)) : 0;
+  buffer.registered_bytes = 0;
   buffer.counted_from = buffer.uses;
   --registered_;
 }
@@ -206,7 +245,7 @@ std::string BufferUseTable::explain(const BufferUse& use) {
       return fmt::format("{}: copied; not counted, because the buffer-use table is full", buffer);
     case BufferUse::Reason::kRefused:
       return fmt::format(
-          "{}: copied; it could not be registered, which is tried again after {} "
+          "{}: copied; it could not be registered, or not for long, which is tried again after {} "
           "reuses ({} so far)",
           buffer, use.due, use.reuses);
     case BufferUse::Reason::kOftenUsed:

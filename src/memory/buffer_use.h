@@ -17,8 +17,8 @@
 //
 // A buffer is an address. It is registered after a part of the least number of reuses that pays at
 // the size of the message at hand (reuse_thresholds.h), in the hope of as many more; a buffer whose
-// registration did not last (lookup.find() above) has to earn the next one. The first use is no
-// reuse.
+// registration did not last (lookup.find() above) has to earn the next one, and twice as much where
+// the last one did not pay. One that grows is registered anew. The first use is no reuse.
 //
 // **Adaptation** (3.4): a program that does not use its buffers again would fill the table in vain.
 // Buffers are no longer added while some have met in a bucket and fewer than a fifth of those in
@@ -106,8 +106,12 @@ class BufferUseTable {
   BufferUseTable(BufferUseTable&&) noexcept = default;
   BufferUseTable& operator=(BufferUseTable&&) noexcept = default;
 
-  // Counts a message of `bytes` from the buffer, and decides how to send it.
-  BufferUse count(const void* buffer, uint32_t bytes);
+  // Counts a message of `bytes` from the buffer, and decides how to send it; by other thresholds
+  // than the table's own where the message travels another way.
+  BufferUse count(const void* buffer, uint32_t bytes) { return count(buffer, bytes, thresholds_); }
+  BufferUse count(const void* buffer, uint32_t bytes, const ReuseThresholds& thresholds);
+  // What count() would decide next, and nothing changes.
+  BufferUse look(const void* buffer, uint32_t bytes, const ReuseThresholds& thresholds);
   // What became of a decision: kRegister was carried out, or could not be; kInPlace found that the
   // registration has gone.
   void registered(const BufferUse& use);
@@ -127,7 +131,7 @@ class BufferUseTable {
     uint32_t next;          // in the list of its bucket: place + 1; 0: none
     uint32_t not_before;    // reuses, after a refusal
     uint32_t bytes;
-    bool registered;
+    uint32_t registered_bytes;  // 0: it is not
   };
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
@@ -146,6 +150,9 @@ class BufferUseTable {
   uint32_t find_in_list(uint32_t bucket, uint64_t address);
   uint32_t add(uint64_t address);
   bool closed() const;
+  BufferUse::Reason why_not_added() const;
+  uint32_t due_after(uint32_t least_reuses, const Buffer& buffer) const;
+  void decide(const Buffer& buffer, BufferUse* use) const;
   uint32_t bucket_of(uint64_t address) const;
 
   ReuseThresholds thresholds_;

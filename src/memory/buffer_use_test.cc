@@ -99,8 +99,50 @@ TEST_P(BufferUseTest, WhoseRegistrationWasLostEarnsTheNextOne) {
   ASSERT_EQ(use.way, SendWay::kInPlace);
   table.lost(use);
   EXPECT_EQ(table.statistics().registered, 0u);
-  for (uint32_t i = 1; i < 15; ++i) EXPECT_EQ(table.count(at(4096), 4096).reuses, i);
+  // It did not pay: 60 reuses would have been enough.
+  for (uint32_t i = 1; i < 30; ++i) EXPECT_EQ(table.count(at(4096), 4096).reuses, i);
+  use = table.count(at(4096), 4096);
+  ASSERT_EQ(use.way, SendWay::kRegister);
+  table.registered(use);
+  for (uint32_t i = 31; i <= 60; ++i) use = table.count(at(4096), 4096);
+  EXPECT_EQ(use.reuses, 60u);
+  table.lost(use);
+  for (uint32_t i = 1; i < 15; ++i) EXPECT_EQ(table.count(at(4096), 4096).way, SendWay::kCopy);
   EXPECT_EQ(table.count(at(4096), 4096).way, SendWay::kRegister);
+}
+
+TEST_P(BufferUseTest, ABufferThatGrowsIsRegisteredAnew) {
+  BufferUseTable table = make();
+  BufferUse use = table.count(at(4096), 4096);
+  while (use.way != SendWay::kRegister) use = table.count(at(4096), 4096);
+  table.registered(use);
+  EXPECT_EQ(table.count(at(4096), 2048).way, SendWay::kInPlace);
+  use = table.count(at(4096), 8192);
+  ASSERT_EQ(use.way, SendWay::kRegister);
+  table.registered(use);
+  EXPECT_EQ(table.statistics().registered, 1u);
+  EXPECT_EQ(table.count(at(4096), 8192).way, SendWay::kInPlace);
+  EXPECT_EQ(table.count(at(4096), 4096).way, SendWay::kInPlace);
+}
+
+// Other thresholds, and looks that count nothing.
+TEST_P(BufferUseTest, TellsWhatItWouldDecide) {
+  BufferUseTable table = make();
+  const ReuseThresholds sends = ReuseThresholds::of_paper(ReusePath::kEagerSend);
+  for (uint32_t i = 0; i < 15; ++i) {
+    for (int looks = 0; looks < 2; ++looks) {
+      const BufferUse next = table.look(at(4096), 4096, paper_table());
+      EXPECT_EQ(next.way, SendWay::kCopy);
+      EXPECT_EQ(next.reuses, i);
+    }
+    EXPECT_EQ(table.count(at(4096), 4096).reuses, i);
+  }
+  EXPECT_EQ(table.look(at(4096), 4096, paper_table()).way, SendWay::kRegister);
+  EXPECT_EQ(table.look(at(4096), 4096, sends).way, SendWay::kCopy);
+  EXPECT_EQ(table.count(at(4096), 4096, sends).due, 24u);
+  EXPECT_EQ(table.look(at(4096), 64, sends).reason, SendReason::kNeverPays);
+  EXPECT_EQ(table.statistics().uses, 16u);
+  EXPECT_EQ(table.statistics().buffers, 1u);
 }
 
 TEST_P(BufferUseTest, AFullTableCopies) {
@@ -167,7 +209,7 @@ TEST_P(BufferUseTest, RandomUseIsThatOfANaiveTable) {
   struct Naive {
     uint32_t reuses = 0;
     uint32_t not_before = 0;
-    bool registered = false;
+    uint32_t registered = 0;  // bytes
   };
   constexpr unsigned kBits = 4;
   const bool hash = GetParam() == BufferUseIndex::kHash;
@@ -192,7 +234,7 @@ TEST_P(BufferUseTest, RandomUseIsThatOfANaiveTable) {
     auto found = naive.find(address);
     if (found == naive.end()) {
       const auto registered = static_cast<double>(std::count_if(
-          naive.begin(), naive.end(), [](const auto& one) { return one.second.registered; }));
+          naive.begin(), naive.end(), [](const auto& one) { return one.second.registered > 0; }));
       const bool closed = hash && met && registered < 0.2 * static_cast<double>(naive.size());
       if (naive.size() == 40 || closed) {
         ASSERT_EQ(use.reason, naive.size() == 40 ? SendReason::kFull : SendReason::kClosed);
@@ -206,20 +248,20 @@ TEST_P(BufferUseTest, RandomUseIsThatOfANaiveTable) {
     Naive& one = found->second;
     ASSERT_EQ(use.reuses, one.reuses) << "step " << step;
     const uint32_t due = std::max(static_cast<uint32_t>(std::ceil(0.25 * pays)), one.not_before);
-    const SendWay expected = one.registered      ? SendWay::kInPlace
-                             : one.reuses >= due ? SendWay::kRegister
-                                                 : SendWay::kCopy;
+    const SendWay expected = bytes <= one.registered ? SendWay::kInPlace
+                             : one.reuses >= due     ? SendWay::kRegister
+                                                     : SendWay::kCopy;
     ASSERT_EQ(use.way, expected) << "step " << step;
     if (use.way == SendWay::kRegister && random.below(4) == 0) {
       table.refused(use);
       one.not_before = 2 * one.reuses;
     } else if (use.way == SendWay::kRegister && random.below(2) == 0) {
       table.registered(use);
-      one.registered = true;
-      one.not_before = 0;
+      one.registered = std::max(one.registered, bytes);
     } else if (use.way == SendWay::kInPlace && random.below(30) == 0) {
       table.lost(use);
-      one.registered = false;
+      one.registered = 0;
+      one.not_before = one.reuses < pays ? 2 * due : 0;
       one.reuses = 0;
     }
   }

@@ -47,9 +47,13 @@ MessageExplanation MessengerState::explain(PeerNumber peer, uint64_t bytes, cons
   const std::string channel =
       explain_channel(peers_[peer]->connection, rings_out_, options_, &explanation.by_ring);
   if (bytes <= eager_limit_bytes()) {
+    const ReusePath path = explanation.by_ring ? ReusePath::kEagerWrite : ReusePath::kEagerSend;
+    const std::string why = reused_sources_.explain(buffer, bytes, path, &explanation.gathered);
     explanation.text =
-        fmt::format("eager, {}: {} bytes are copied to a slot, which has room for {}", channel,
-                    bytes, eager_limit_bytes());
+        fmt::format("eager, {}: {} bytes are {}, which has room for {}; {}", channel, bytes,
+                    explanation.gathered ? "gathered by the device from their buffer into a slot"
+                                         : "copied to a slot",
+                    eager_limit_bytes(), why);
     return explanation;
   }
   MessageState state;

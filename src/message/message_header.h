@@ -1,7 +1,11 @@
 // What is in front of every message on the wire.
 //
-//   | sequence (4) | kind (1) | flags (1) | ring credits (1) | queue credits (1) | tag (8) |
-//   | data (8), with kHasData | operation (8), with kWantsFinish | the kind's own | payload |
+//   | sequence (4) | kind (1) | flags (1) | ring credits (1) | queue credits (1) |
+//   | tag (8), without kSameTag | data (8), with kHasData | operation (8), with kWantsFinish |
+//   | the kind's own | payload |
+//
+// **The header cache** ("bufreuse" 3.1): both sides of a connection keep the tag of its last eager
+// message, in the order of all messages. The next one with the same tag leaves it out.
 //
 // Read once from the slot or receive, and only then looked at: the peer may write there at any
 // time.
@@ -44,9 +48,10 @@ enum HeaderFlags : uint8_t {
   kHasData = 1 << 0,
   kUntagged = 1 << 1,
   kWantsFinish = 1 << 2,
-  kFailed = 1 << 3,  // of kFinish
+  kFailed = 1 << 3,   // of kFinish
+  kSameTag = 1 << 4,  // of kEager: that of the one before
 };
-inline constexpr uint8_t kKnownFlags = 15;
+inline constexpr uint8_t kKnownFlags = 31;
 
 struct MessageHeader {
   uint32_t sequence = 0;
@@ -57,6 +62,7 @@ struct MessageHeader {
   uint64_t tag = 0;
 };
 static_assert(sizeof(MessageHeader) == 16);
+inline constexpr uint32_t kTagOffset = 8;
 
 inline constexpr uint32_t kMaxHeaderBytes = sizeof(MessageHeader) + 2 * sizeof(uint64_t);
 inline constexpr uint32_t kMaxPieces = 4;
@@ -96,13 +102,21 @@ struct ParsedMessage {
   uint32_t bytes = 0;  // of the payload
 };
 
-// False: it is shorter than it says, or has flags or a kind that no sender makes.
+// False: it is shorter than it says, or has flags or a kind that no sender makes. With kSameTag the
+// tag is what it was.
 inline bool parse(const char* message, uint32_t bytes, ParsedMessage* parsed) {
-  if (bytes < sizeof(MessageHeader)) return false;
-  copy_bytes(&parsed->header, message, sizeof(MessageHeader));
-  const MessageHeader& header = parsed->header;
+  if (bytes < kTagOffset) return false;
+  MessageHeader& header = parsed->header;
+  copy_bytes(&header, message, kTagOffset);
   if (!is_known(header.kind) || (header.flags & ~kKnownFlags) != 0) return false;
-  uint32_t at = sizeof(MessageHeader);
+  uint32_t at = kTagOffset;
+  if ((header.flags & kSameTag) == 0) {
+    at = sizeof(MessageHeader);
+    if (bytes < at) return false;
+    copy_bytes(&header.tag, message + kTagOffset, sizeof(header.tag));
+  } else if (header.kind != Kind::kEager) {
+    return false;
+  }
   const uint32_t with_data = (header.flags & kHasData) != 0 ? sizeof(uint64_t) : 0;
   const uint32_t with_operation = (header.flags & kWantsFinish) != 0 ? sizeof(uint64_t) : 0;
   if (bytes < at + with_data + with_operation) return false;
@@ -123,8 +137,11 @@ inline char* put_header(char* to, const MessageHeader& header, uint64_t data, ui
                          uint64_t{header.flags} << 40 | uint64_t{header.ring_credits} << 48 |
                          uint64_t{header.queue_credits} << 56;
   copy_bytes(to, &first, sizeof(first));
-  copy_bytes(to + sizeof(first), &header.tag, sizeof(header.tag));
-  to += sizeof(header);
+  to += kTagOffset;
+  if ((header.flags & kSameTag) == 0) {
+    copy_bytes(to, &header.tag, sizeof(header.tag));
+    to += sizeof(header.tag);
+  }
   if ((header.flags & kHasData) != 0) {
     copy_bytes(to, &data, sizeof(data));
     to += sizeof(data);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/connect/endpoint.h"
 #include "src/connect/failure.h"
@@ -13,6 +14,8 @@
 
 namespace verbena::message {
 namespace {
+
+constexpr uint32_t kRequestsOfMessage = 2;
 
 Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t most) {
   if (asked >= least && asked <= most) return Status::ok_status();
@@ -44,6 +47,13 @@ Status check(const MessengerOptions& options) {
       check_range("registered_bytes", options.registered_bytes, 0, uint64_t{1} << 46));
   VERBENA_RETURN_IF_ERROR(
       check_range("registered_regions", options.registered_regions, 1, kMaxOperations));
+  VERBENA_RETURN_IF_ERROR(
+      check_range("reuse_buffers", options.reuse_buffers, 1, 16 * uint64_t{kMaxOperations}));
+  if (!(options.reuse_speculation > 0 && options.reuse_speculation <= 1)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("reuse_speculation is {}; choose a part above 0 and up to 1",
+                              options.reuse_speculation));
+  }
   VERBENA_RETURN_IF_ERROR(check_range("connect_timeout_ns",
                                       static_cast<uint64_t>(options.connect_timeout_ns), 1'000'000,
                                       uint64_t{1} << 62));
@@ -131,6 +141,8 @@ Status MessengerState::prepare(const JobSecret& secret) {
   // Everything that may be on its way at once, and one more interval of signaled requests.
   const uint32_t pending = options_.ring_slots + options_.queue_credits + 1 + kReadRoom;
   VERBENA_ASSIGN_OR_RETURN(send_sizes_, connect::size_send_queue(info, pending, 0, 1));
+  // Before a message there may have to be a request that clears its tail's place.
+  send_sizes_.requests_per_message = kRequestsOfMessage;
   inline_limit_bytes_ = connect::inline_limit_bytes(info, options_.inline_bytes);
 
   const uint64_t wanted = (uint64_t{options_.max_peers} + 1) * receives_per_connection();
@@ -139,6 +151,19 @@ Status MessengerState::prepare(const JobSecret& secret) {
   VERBENA_ASSIGN_OR_RETURN(memory_, MessageMemory::create(*domain_, options_.registered_bytes,
                                                           options_.registered_regions));
   VERBENA_RETURN_IF_ERROR(estimate_costs());
+  const bool gathers = options_.reused_buffers != ReusedBuffers::kCopied;
+  reused_from_bytes_ = eager_limit_bytes() + 1;
+  if (gathers && info.max_sges < kGatherEntries) {
+    log_info("{} gathers {} pieces, of {}: short messages are copied", info.name, info.max_sges,
+             kGatherEntries);
+  } else if (gathers) {
+    // Inline, the processor copies them in any case, and to the device itself.
+    VERBENA_RETURN_IF_ERROR(
+        reused_sources_.open(options_, steps_, inline_limit_bytes_ + 1, kSourceAccess, *memory_));
+    VERBENA_RETURN_IF_ERROR(
+        reused_targets_.open(options_, steps_, inline_limit_bytes_ + 1, kTargetAccess, *memory_));
+    reused_from_bytes_ = std::min(reused_from_bytes_, reused_sources_.least_bytes());
+  }
   if (options_.events) {
     VERBENA_ASSIGN_OR_RETURN(place_, SleepPlace::create(*device_));
   }
@@ -170,15 +195,17 @@ Status MessengerState::prepare(const JobSecret& secret) {
     VERBENA_ASSIGN_OR_RETURN(
         ring_in_memory_,
         RegisteredArena::create(*domain_, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
-    VERBENA_ASSIGN_OR_RETURN(ring_out_memory_,
-                             RegisteredArena::create(*domain_, bytes, IBV_ACCESS_LOCAL_WRITE));
+    VERBENA_ASSIGN_OR_RETURN(
+        ring_out_memory_,
+        RegisteredArena::create(*domain_, bytes + kCacheLineBytes, IBV_ACCESS_LOCAL_WRITE));
+    const char* const zeros = ring_out_memory_->carve(kCacheLineBytes);
     statistics_.pinned_bytes += ring_in_memory_->size_bytes() + ring_out_memory_->size_bytes();
     for (uint32_t ring = 0; ring < options_.polling_set; ++ring) {
       rings_in_.emplace_back(
           channel::SlotArray::carve(*ring_in_memory_, shape, options_.ring_slots));
       rings_out_.emplace_back(
           channel::SlotArray::carve(*ring_out_memory_, shape, options_.ring_slots),
-          ring_out_memory_->lkey());
+          ring_out_memory_->lkey(), zeros);
       free_rings_in_.push_back(ring);
       free_rings_out_.push_back(ring);
     }
@@ -192,6 +219,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
       uint64_t{options_.queue_credits + 1 + receives_per_connection()} * options_.slot_bytes;
   plan.endpoint.other_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   plan.endpoint.send_depth_wrs = send_sizes_.depth_wrs;
+  plan.endpoint.max_send_sges = reused_sources_.is_open() ? kGatherEntries : 1;
   plan.endpoint.inline_bytes = inline_limit_bytes_;
   plan.endpoint.max_outstanding_reads = connect::outstanding_reads(info);
   plan.endpoint.shared_receives = &*receive_queue_;
@@ -317,6 +345,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
     connection.ring_out_usable = false;
   }
   connection.due_offer = connection.due_leave = connection.due_left = false;
+  connection.first_gathered = connection.last_gathered = 0;
   lose_transfers(connection);
   end_moves(connection);
   lose_operations(connection.peer);
@@ -328,11 +357,13 @@ void MessengerState::lose_operations(PeerNumber peer) {
     if (operation.peer != peer) continue;
     if (operation.state == Operation::State::kAwaitsFinish ||
         operation.state == Operation::State::kSending ||
+        operation.state == Operation::State::kGathered ||
         operation.state == Operation::State::kAwaitsAnswer) {
       memory_->withdraw(&send_memory_[number]);
     }
     if (operation.state == Operation::State::kAwaitsFinish ||
-        operation.state == Operation::State::kSending) {
+        operation.state == Operation::State::kSending ||
+        operation.state == Operation::State::kGathered) {
       complete_operation(number, MessageEvent::kSent, MessageOutcome::kPeerLost);
     } else if (operation.state == Operation::State::kAwaitsAnswer) {
       end_one_sided(number, MessageOutcome::kPeerLost);

@@ -38,6 +38,10 @@ T must(Result<T> result) {
   return std::move(*result);
 }
 
+// Of a size that a slot of kLargeSlotBytes takes.
+constexpr uint64_t kLargeBytes = 8192;
+constexpr uint32_t kLargeSlotBytes = 8320;
+
 MessengerOptions options_of(bool rings) {
   MessengerOptions options;
   if (!rings) options.polling_set = 0;
@@ -258,6 +262,58 @@ void within_process(benchmark::State& state, bool rings) {
   state.SetItemsProcessed(2 * static_cast<int64_t>(state.iterations()));
 }
 
+// One there, and its completions. In a function of its own, so that its instructions can be counted
+// by its name (callgrind --toggle-collect).
+[[gnu::noinline]] void exchange_one(Messenger& from, PeerNumber to_peer, Messenger& to, char* bytes,
+                                    uint64_t size_bytes, char* into) {
+  const iovec target{into, size_bytes};
+  const iovec source{bytes, size_bytes};
+  uint32_t awaited = 2;
+  if (to.receive({.tag = kPayloadTag, .pieces = {&target, 1}}) != PostResult::kPosted) std::exit(1);
+  while (from.send({.peer = to_peer, .tag = kPayloadTag, .pieces = {&source, 1}}) !=
+         PostResult::kPosted) {
+    from.progress();
+    to.progress();
+  }
+  while (awaited > 0) {
+    MessageCompletion done[2];
+    awaited -= to.poll(done) + from.poll(done);
+  }
+}
+
+// Large short messages from one buffer, or each from an address that none came from before: what
+// the table of used buffers saves and costs.
+void of_buffers(benchmark::State& state, ReusedBuffers reused, bool fresh, uint64_t bytes) {
+  constexpr uint64_t kStride = 64;
+  const auto count = static_cast<uint64_t>(state.max_iterations) + 1;
+  const JobSecret secret = JobSecret::random();
+  const Device device = must(Device::open("soft0"));
+  const ProtectionDomain domain = must(ProtectionDomain::create(device));
+  MessengerOptions options;
+  options.slot_bytes = kLargeSlotBytes;
+  options.reused_buffers = reused;
+  const auto one = must(open_messenger(device, domain, secret, options));
+  const auto other = must(open_messenger(device, domain, secret, options));
+  const PeerNumber peer = must(one->add_peer(other->address()));
+  static_cast<void>(must(other->add_peer(one->address())));
+  std::vector<char> payload(bytes + (fresh ? count * kStride : 0), 'p');
+  std::vector<char> into(bytes);
+  // Long enough for a ring, for the thresholds, and for a table of fresh buffers to be closed.
+  std::vector<char> before(bytes + 4000 * kStride, 'b');
+  for (uint64_t i = 0; i < 4000; ++i) {
+    exchange_one(*one, peer, *other, fresh ? before.data() + i * kStride : payload.data(), bytes,
+                 into.data());
+  }
+  const uint64_t gathered = one->statistics().gathered;
+  uint64_t at = 0;
+  for (auto _ : state) {
+    exchange_one(*one, peer, *other, payload.data() + (fresh ? at++ * kStride : 0), bytes,
+                 into.data());
+  }
+  state.counters["gathered"] = static_cast<double>(one->statistics().gathered - gathered) /
+                               static_cast<double>(state.iterations());
+}
+
 // Those of two processes first: their processes are to begin without an open device.
 const bool kRegistered = [] {
   for (const bool rings : {true, false}) {
@@ -280,6 +336,21 @@ const bool kRegistered = [] {
                                  within_process, rings)
         ->Arg(8)
         ->Arg(1024);
+  }
+  for (const bool fresh : {false, true}) {
+    for (const uint64_t bytes : {uint64_t{8}, kLargeBytes}) {
+      for (const ReusedBuffers reused :
+           {ReusedBuffers::kCopied, ReusedBuffers::kMeasured, ReusedBuffers::kPaper}) {
+        const char* const name = reused == ReusedBuffers::kCopied     ? "copied/"
+                                 : reused == ReusedBuffers::kMeasured ? "measured/"
+                                                                      : "paper/";
+        benchmark::RegisterBenchmark(
+            ((fresh ? "fresh_buffers/" : "one_buffer/") + std::string(name) + std::to_string(bytes))
+                .c_str(),
+            of_buffers, reused, fresh, bytes)
+            ->Iterations(20'000);
+      }
+    }
   }
   return true;
 }();

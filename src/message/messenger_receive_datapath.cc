@@ -173,6 +173,7 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
   const Sequence::Place place = connection.arriving.place(message.header.sequence);
   if (place == Sequence::Place::kAhead) return Fate::kStalled;
   if (place == Sequence::Place::kBroken) return Fate::kWrong;
+  restore_tag(connection, message);
   const Fate fate = handle(connection, message, Envelope::Place::kReceive, arrival.receive);
   if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
   connection.waiting.pop();
@@ -190,6 +191,8 @@ MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) 
   ParsedMessage message;
   if (!parse(arrival.payload, arrival.bytes, &message)) return Fate::kWrong;
   const Sequence::Place place = connection.arriving.place(message.header.sequence);
+  if (place == Sequence::Place::kNext) [[likely]]
+    restore_tag(connection, message);
   if (place == Sequence::Place::kNext && message.header.kind == Kind::kEager &&
       (message.header.flags & kWantsFinish) == 0) [[likely]] {
     const Fate fate = take_usual(connection, ring, arrival, message);

@@ -10,13 +10,6 @@ namespace {
 
 constexpr uint32_t kMostCredits = 255;  // of one header
 
-uint8_t header_flags(uint32_t flags) {
-  uint8_t header = 0;
-  if ((flags & kMessageData) != 0) header |= kHasData;
-  if ((flags & kMessageUntagged) != 0) header |= kUntagged;
-  return header;
-}
-
 }  // namespace
 
 uint32_t MessengerState::new_operation(void* context, uint32_t flags, PeerNumber peer,
@@ -91,6 +84,8 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
                           bool in_order, bool signaled) {
   const auto bytes = static_cast<uint32_t>(end - room.to);
   VERBENA_DEBUG_ASSERT(bytes <= room_bytes_);
+  if (room.ring && rings_out_[connection.ring_out].has_unknown()) [[unlikely]]
+    clear_tail(connection, rings_out_[connection.ring_out], bytes);
   ibv_send_wr& request =
       room.ring ? rings_out_[connection.ring_out].seal(bytes) : connection.queue.seal(bytes);
   ++(room.ring ? statistics_.ring_messages : statistics_.queue_messages);
@@ -160,8 +155,11 @@ PostResult MessengerState::send(const SendRequest& request) {
     }
     return would_block();
   }
-  return bytes <= eager_limit_bytes() ? send_eager(*peer.connection, request, bytes)
-                                      : send_rendezvous(*peer.connection, request, bytes);
+  if (bytes < reused_from_bytes_) [[likely]]
+    return send_eager(*peer.connection, request, bytes);
+  if (bytes > eager_limit_bytes()) return send_rendezvous(*peer.connection, request, bytes);
+  return reused_sources_.skips() ? send_eager(*peer.connection, request, bytes)
+                                 : send_reused(*peer.connection, request, bytes);
 }
 
 [[gnu::flatten]] PostResult MessengerState::send_eager(PeerConnection& connection,
@@ -175,7 +173,7 @@ PostResult MessengerState::send(const SendRequest& request) {
     ++connection.counts.credit_waits;
     return would_block();
   }
-  uint8_t flags = header_flags(request.flags);
+  uint8_t flags = header_flags_of(request.flags);
   uint64_t operation_on_wire = 0;
   if (confirmed) {
     const uint32_t number = new_operation(request.context, request.flags, request.peer, {});
@@ -186,6 +184,7 @@ PostResult MessengerState::send(const SendRequest& request) {
     operation_on_wire = uint64_t{operation.generation} << 32 | number;
     flags |= kWantsFinish;
   }
+  flags |= remember_tag(connection, request.tag);
   const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
   char* to = put_header(room.to, header, request.data, operation_on_wire);
   for (const iovec& piece : request.pieces) {
@@ -233,7 +232,7 @@ PostResult MessengerState::send_rendezvous(PeerConnection& connection, const Sen
   outgoing_[number].offered = true;
   outgoing_[number].method = memory.method;
 
-  const auto flags = static_cast<uint8_t>(header_flags(request.flags) | kWantsFinish);
+  const auto flags = static_cast<uint8_t>(header_flags_of(request.flags) | kWantsFinish);
   const MessageHeader header = next_header(connection, Kind::kRendezvous, flags, request.tag);
   char* const to =
       put_header(room.to, header, request.data, uint64_t{operation.generation} << 32 | number);
@@ -248,7 +247,7 @@ PostResult MessengerState::send_rendezvous(PeerConnection& connection, const Sen
 PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t bytes) {
   if (operation_numbers_.empty() || !has_completion_room()) return would_block();
   const bool untagged = (request.flags & kMessageUntagged) != 0;
-  const uint8_t flags = header_flags(request.flags);
+  const uint8_t flags = header_flags_of(request.flags);
   const uint32_t met = matching(untagged).find_receive(self_, request.tag);
   if (met != Matching::kNone) {
     // One for the send, one for a message of a receive for several.
@@ -316,9 +315,12 @@ bool MessengerState::serve(PeerConnection& connection) {
   if (!connection.waiting.empty()) take_from(connection);
   if (connection.broken) return false;
   if (connection.first_transfer != 0 || connection.first_outgoing != 0 ||
-      connection.first_move != 0 || connection.ring_out_end != 0) {
+      connection.first_move != 0 || connection.ring_out_end != 0 ||
+      connection.first_gathered != 0) {
     connection.sends.reap();
   }
+  // Before an error: what was sent before it has been sent.
+  if (connection.first_gathered != 0) serve_gathered(connection);
   if (connection.sends.error()) {
     lose(connection, connect::diagnose(connection.sends.error(), {}, *connection.joined.control,
                                        connection.name));
@@ -366,7 +368,8 @@ bool MessengerState::serve(PeerConnection& connection) {
   connection.arrivals_served = connection.arrivals;
   return moving || owes_urgent(connection) || connection.due_offer || connection.due_leave ||
          connection.due_left || connection.ring_out_end != 0 || connection.first_transfer != 0 ||
-         connection.first_outgoing != 0 || !connection.waiting.empty() || owes_credits(connection);
+         connection.first_outgoing != 0 || connection.first_gathered != 0 ||
+         !connection.waiting.empty() || owes_credits(connection);
 }
 
 }  // namespace verbena::message

@@ -32,9 +32,11 @@ struct Program {
   bool wildcards = false;
   uint32_t long_percent = 0;
   uint32_t one_sided = 0;  // puts, gets and atomics on each other member
+  bool reuses = false;     // sends what is short from one buffer for each other member
 };
 
 constexpr uint64_t kSharedKey = 77;
+constexpr uint64_t kUsedBufferBytes = 460;
 constexpr uint64_t kPartBytes = 24'000;  // of each member, in the memory of each other one
 
 class Member {
@@ -110,6 +112,7 @@ class Member {
   }
   const std::string& wrong() const { return wrong_; }
   uint64_t received_by_ring() const { return messenger_->statistics().ring_messages; }
+  uint64_t gathered() const { return messenger_->statistics().gathered; }
 
  private:
   struct Peer {
@@ -121,6 +124,9 @@ class Member {
     // One at a time, so that long ones are in order, too.
     uint32_t accesses = 0;
     bool accessing = false;
+    // Filled again as soon as its send has completed, and other bytes until then.
+    std::string buffer = std::string(kUsedBufferBytes, '\0');
+    bool sending = false;
     std::string part = std::string(kPartBytes, '\0');  // as it is there
     uint64_t at = 0;
     std::string bytes;
@@ -136,7 +142,8 @@ class Member {
   std::string text_of(uint32_t from, uint32_t to, uint32_t number) const {
     Random random(uint64_t{from} << 48 | uint64_t{to} << 32 | number);
     const bool is_long = random.below(100) < program_.long_percent;
-    std::string text(is_long ? 3000 + random.below(20'000) : random.below(200), '\0');
+    const uint64_t short_bytes = program_.reuses ? 120 + random.below(kUsedBufferBytes - 120) : 200;
+    std::string text(is_long ? 3000 + random.below(20'000) : random.below(short_bytes), '\0');
     for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(number * 5 + i * 3 + from);
     return text;
   }
@@ -145,7 +152,10 @@ class Member {
     Peer& peer = peers_[other];
     if (peer.sent == program_.messages) return false;
     auto text = std::make_unique<std::string>(text_of(number_, other, peer.sent));
-    const iovec piece{text->data(), text->size()};
+    const bool reuses = program_.reuses && text->size() <= kUsedBufferBytes;
+    if (reuses && peer.sending) return false;
+    if (reuses) peer.buffer.replace(0, text->size(), *text);
+    const iovec piece{reuses ? peer.buffer.data() : text->data(), text->size()};
     const PostResult result =
         messenger_->send({.peer = peer.number,
                           .tag = number_,
@@ -156,6 +166,10 @@ class Member {
                                                          : unsigned{kMessageData}});
     if (result != PostResult::kPosted) return false;
     ++peer.sent;
+    if (reuses) {
+      peer.sending = true;
+      text->clear();
+    }
     sends_.emplace(text.get(), std::move(text));
     return true;
   }
@@ -235,6 +249,11 @@ class Member {
     }
     if (done.event == MessageEvent::kSent) {
       const uint32_t other = other_of(done.peer);
+      const auto sent = sends_.find(done.context);
+      if (program_.reuses && sent != sends_.end() && sent->second->empty()) {
+        peers_[other].sending = false;
+        std::fill(peers_[other].buffer.begin(), peers_[other].buffer.end(), '!');
+      }
       if (done.outcome == MessageOutcome::kOk) {
         ++peers_[other].confirmed;
       } else if (done.outcome != MessageOutcome::kPeerLost) {
@@ -326,6 +345,7 @@ class SimulatedMessengers {
   const std::string& states() const { return states_; }
   const std::vector<std::string>& losses() const { return losses_; }
   uint64_t by_ring() const { return by_ring_; }
+  uint64_t gathered() const { return gathered_; }
 
  private:
   static constexpr uint64_t kEndNs = 400'000'000'000;
@@ -366,6 +386,7 @@ class SimulatedMessengers {
       if (i != number && member.is_lost(i)) losses_.push_back(member.loss(i));
     }
     by_ring_ += member.received_by_ring();
+    gathered_ += member.gathered();
     end(number);
   }
   void end(uint32_t number) {
@@ -387,6 +408,7 @@ class SimulatedMessengers {
   std::string failure_;
   std::string states_;
   uint64_t by_ring_ = 0;
+  uint64_t gathered_ = 0;
 };
 
 sim::FaultSchedule draw_message_faults(Random& random) {
@@ -433,13 +455,21 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
   options.long_messages = static_cast<LongMessages>(random.below(4));
   if (random.below(3) == 0) options.registered_bytes = random.below(2) * 32'768;
   const sim::FaultSchedule faults = draw_message_faults(random);
+  program.reuses = random.below(2) == 0;
+  if (program.reuses) {
+    options.reused_buffers = ReusedBuffers::kPaper;
+    options.reuse_speculation = 0.001;  // of at most 1,728 reuses
+    options.reuse_index = random.below(2) == 0 ? ReusedIndex::kHash : ReusedIndex::kTree;
+    options.reuse_buffers = random.below(4) == 0 ? 2 : 1024;
+  }
   *description = fmt::format(
-      "{} members, {} messages, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
+      "{} members, {} messages{}, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
       "one-sided, {} unexpected of {} bytes, long ones {}, {} bytes registered; {}",
-      program.members, program.messages, options.ring_slots, options.queue_credits,
-      options.polling_set, static_cast<int>(options.policy), program.long_percent,
-      program.one_sided, options.max_unexpected, options.unexpected_bytes,
-      static_cast<int>(options.long_messages), options.registered_bytes, sim::describe(faults));
+      program.members, program.messages, program.reuses ? " from used buffers" : "",
+      options.ring_slots, options.queue_credits, options.polling_set,
+      static_cast<int>(options.policy), program.long_percent, program.one_sided,
+      options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
+      options.registered_bytes, sim::describe(faults));
 
   SimulatedMessengers cluster(seed, program, options, faults);
   if (!cluster.run()) return "a member hangs\n" + cluster.states();
@@ -477,6 +507,29 @@ TEST(MessengerSimulationTest, RingsCarryTheMessagesOfThoseThatArePolled) {
     } else {
       EXPECT_GT(cluster.by_ring(), 3 * 2 * 200u * 3 / 4);
     }
+  }
+}
+
+// Sends complete once the device has read the memory, and not before: every buffer is filled anew
+// at that moment, and every payload is checked.
+TEST(MessengerSimulationTest, UsedBuffersMayChangeOnceTheirSendIsOver) {
+  for (const uint32_t places : {0u, 8u}) {
+    Program program{.members = 3, .messages = 200, .reuses = true};
+    MessengerOptions options;
+    options.max_peers = 16;
+    options.max_unexpected = 1024;
+    options.polling_set = places;
+    options.policy = PollingSetPolicy::kAll;
+    options.slot_bytes = 576;
+    options.inline_bytes = 0;
+    options.reused_buffers = ReusedBuffers::kPaper;
+    options.reuse_speculation = 0.001;
+    SimulatedMessengers cluster(run_seed(), program, options, {});
+    ASSERT_TRUE(cluster.run()) << cluster.states();
+    EXPECT_EQ(cluster.failure(), "");
+    EXPECT_TRUE(cluster.losses().empty());
+    for (uint32_t i = 0; i < program.members; ++i) EXPECT_EQ(cluster.member(i).wrong(), "");
+    EXPECT_GT(cluster.gathered(), 200u);
   }
 }
 

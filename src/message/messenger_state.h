@@ -1,7 +1,8 @@
 // The messenger behind verbena/message.h. Control path: messenger.cc. Data path:
-// messenger_send_datapath.cc, messenger_receive_datapath.cc, for long messages
-// rendezvous_source_datapath.cc and rendezvous_target_datapath.cc, and for one-sided operations
-// one_sided_initiator_datapath.cc and one_sided_target_datapath.cc. Sleeping: messenger_wait.cc.
+// messenger_send_datapath.cc, messenger_receive_datapath.cc, for short messages without a copy
+// gathered_send_datapath.cc, for long ones rendezvous_source_datapath.cc and
+// rendezvous_target_datapath.cc, and for one-sided operations one_sided_initiator_datapath.cc and
+// one_sided_target_datapath.cc. Sleeping: messenger_wait.cc.
 #pragma once
 
 #include <map>
@@ -14,6 +15,7 @@
 #include "src/device/step_costs.h"
 #include "src/memory/arena.h"
 #include "src/memory/buffer_use.h"
+#include "src/message/buffer_reuse.h"
 #include "src/message/connector.h"
 #include "src/message/exposed_memory.h"
 #include "src/message/matching.h"
@@ -116,6 +118,7 @@ class MessengerState final : public Messenger {
       kPosted,         // a receive that waits for a message
       kReceiving,      // one that has its message, or is used up, and transfers are not over
       kAwaitsFinish,   // a send
+      kGathered,       // a short one, whose bytes the device may not have read yet
       kSending,        // a long one, of whose bytes the receiver has said where they go
       kAwaitsReceive,  // a send to the own address
       kAwaitsAnswer,   // a one-sided operation
@@ -179,7 +182,7 @@ class MessengerState final : public Messenger {
     MessageCompletion completion;
   };
 
-  // A long message on its way out, beside its operation.
+  // A long message on its way out, beside its operation; of a gathered one, `next` and `end`.
   struct Outgoing {
     bool offered;   // the receiver has not said yet how it wants it
     Method method;  // as it was offered; and then as it goes
@@ -195,6 +198,7 @@ class MessengerState final : public Messenger {
     uint32_t next;  // of the connection, plus 1
     bool to_peer;   // WRITEs, else READs
     bool moving;    // else only the answer is due
+    bool answered;  // it is on its way behind the WRITE
     bool has_data;
     MessageOutcome outcome;
     uint32_t key_count;
@@ -275,9 +279,31 @@ class MessengerState final : public Messenger {
     bool ring = false;
   };
   Room room_for_message(PeerConnection& connection, uint32_t reserved, bool by_ring = true);
+  // HeaderFlags of a send.
+  static uint8_t header_flags_of(uint32_t flags) {
+    return static_cast<uint8_t>(((flags & kMessageData) != 0 ? unsigned{kHasData} : 0u) |
+                                ((flags & kMessageUntagged) != 0 ? unsigned{kUntagged} : 0u));
+  }
+  // Of the header cache: kSameTag, if the tag need not travel. Called for each eager message that
+  // is sent.
+  static uint8_t remember_tag(PeerConnection& connection, uint64_t tag) {
+    if (connection.last_tag_out == tag) return kSameTag;
+    connection.last_tag_out = tag;
+    return 0;
+  }
+  // The same of the next one that arrives. May be called again for one that could not be handled.
+  static void restore_tag(PeerConnection& connection, ParsedMessage& message) {
+    if (message.header.kind != Kind::kEager) return;
+    if ((message.header.flags & kSameTag) != 0) {
+      message.header.tag = connection.last_tag_in;
+    } else {
+      connection.last_tag_in = message.header.tag;
+    }
+  }
   MessageHeader next_header(PeerConnection& connection, Kind kind, uint8_t flags, uint64_t tag);
   void post(PeerConnection& connection, const Room& room, const char* end, bool in_order = true,
             bool signaled = false);
+  void clear_tail(PeerConnection& connection, RingSender& ring, uint32_t bytes);
   bool post_control(PeerConnection& connection, Kind kind, uint8_t flags, uint64_t tag,
                     uint64_t data = 0);
   void post_credits(PeerConnection& connection);
@@ -290,6 +316,23 @@ class MessengerState final : public Messenger {
   PostResult send_rendezvous(PeerConnection& connection, const SendRequest& request,
                              uint64_t bytes);
   PostResult send_to_self(const SendRequest& request, uint64_t bytes);
+
+  // --- short messages from the user's memory ---
+  // Where it is, if it may and is to be sent from there; else null bytes.
+  struct Source {
+    GatheredBytes bytes;
+    internal::CachedRegion* region = nullptr;
+  };
+  Source source_of(PeerConnection& connection, std::span<const iovec> pieces, uint64_t bytes,
+                   uint32_t flags, ReusePath path);
+  // The memory of a get, if its peer may place the bytes there; else null.
+  internal::CachedRegion* target_of(std::span<const iovec> pieces, uint64_t bytes,
+                                    RemotePiece* target);
+  PostResult send_reused(PeerConnection& connection, const SendRequest& request, uint64_t bytes);
+  void post_gathered(PeerConnection& connection, const Room& room, const char* end,
+                     const GatheredBytes& rest, bool signaled);
+  void serve_gathered(PeerConnection& connection);
+
   PostResult would_block() {
     ++statistics_.would_block;
     return PostResult::kWouldBlock;
@@ -427,6 +470,9 @@ class MessengerState final : public Messenger {
                                 char* end);
   Fate start_move(PeerConnection& connection, const ParsedMessage& message,
                   const OneSidedMessage& request);
+  bool store_at_once(PeerConnection& connection, const ParsedMessage& message,
+                     const OneSidedMessage& request, const ExposedMemory::Table::Places& places);
+  void append_move(PeerConnection& connection, uint32_t number);
   bool register_places(Move& move);
   static void forget_places(Move& move);
   bool post_moves(PeerConnection& connection, Move& move);
@@ -461,6 +507,10 @@ class MessengerState final : public Messenger {
   StepCosts steps_;
   std::optional<BufferUseTable> sent_buffers_;
   std::optional<BufferUseTable> received_buffers_;
+  BufferReuse reused_sources_;
+  BufferReuse reused_targets_;  // of gets
+  // From this size on, eager messages are looked at for that; beyond the eager limit: none.
+  uint64_t reused_from_bytes_ = 0;
   std::shared_ptr<ExposedMemory> exposed_;
   uint32_t one_sided_ = 0;  // operations that have not completed, of all peers
   NumberPool move_numbers_;

@@ -39,6 +39,7 @@ bool MessengerState::prepare_to_sleep() {
     return false;
   }
   for (const PeerConnection* const connection : busy_) {
+    if (connection->first_gathered != 0) return false;
     for (uint32_t at = connection->first_outgoing; at != 0; at = outgoing_[at - 1].next) {
       if (outgoing_[at - 1].method == Method::kWrite) return false;
     }

@@ -135,7 +135,13 @@ bool MessengerState::take_answer(PeerConnection& connection, const ParsedMessage
                      (word >= static_cast<uint64_t>(MessageOutcome::kFailed) &&
                       word <= static_cast<uint64_t>(MessageOutcome::kNotPermitted));
   const uint64_t bytes = message.bytes - kAnswerHeaderBytes;
-  if (!known || bytes != (outcome == MessageOutcome::kOk ? operation.used_bytes : 0)) return false;
+  // Of a get whose memory the peer was told of, its device may have placed them there.
+  const bool stored = outcome == MessageOutcome::kOk && bytes == 0 && operation.used_bytes > 0 &&
+                      operation.event == MessageEvent::kGot && send_memory_[number].any();
+  if (!known || (bytes != (outcome == MessageOutcome::kOk ? operation.used_bytes : 0) && !stored)) {
+    return false;
+  }
+  if (stored) ++statistics_.stored;
   PieceCursor to(operation.pieces, operation.piece_count);
   to.put(message.payload + kAnswerHeaderBytes, bytes);
   end_one_sided(number, outcome);
@@ -184,6 +190,10 @@ PostResult MessengerState::put(const OneSidedRequest& request) {
   PeerConnection& connection = *peer->connection;
   const Room room = room_for_one_sided(connection);
   if (room.to == nullptr) return PostResult::kWouldBlock;
+  Source source;
+  if (bytes >= reused_from_bytes_ && !reused_sources_.skips()) {
+    source = source_of(connection, request.pieces, bytes, request.flags, ReusePath::kOneSided);
+  }
   const uint32_t number =
       new_one_sided(request.peer, MessageEvent::kPut, request.context, request.flags, {}, 0);
   char* const body = begin_one_sided(connection, room, number, request.data,
@@ -191,7 +201,14 @@ PostResult MessengerState::put(const OneSidedRequest& request) {
                                       .ranges = static_cast<uint8_t>(request.remote.size()),
                                       .bytes = bytes},
                                      request.remote, {});
-  post(connection, room, gather(body, request.pieces));
+  if (source.region == nullptr) {
+    post(connection, room, gather(body, request.pieces));
+  } else {
+    // The answer comes once it has been read.
+    send_memory_[number] = {};
+    send_memory_[number].regions[0] = source.region;
+    post_gathered(connection, room, body, source.bytes, /*signaled=*/false);
+  }
   return PostResult::kPosted;
 }
 
@@ -209,13 +226,20 @@ PostResult MessengerState::get(const OneSidedRequest& request) {
   PeerConnection& connection = *peer->connection;
   const Room room = room_for_one_sided(connection);
   if (room.to == nullptr) return PostResult::kWouldBlock;
+  // Where it may be placed without a copy; whether it is, the peer decides.
+  RemotePiece into;
+  internal::CachedRegion* const region = target_of(request.pieces, bytes, &into);
+  const auto pieces = static_cast<uint8_t>(region != nullptr ? 1 : 0);
   const uint32_t number = new_one_sided(request.peer, MessageEvent::kGot, request.context,
                                         request.flags, request.pieces, bytes);
+  send_memory_[number] = {};
+  send_memory_[number].regions[0] = region;
   const char* const end = begin_one_sided(connection, room, number, 0,
                                           {.action = OneSidedAction::kGet,
                                            .ranges = static_cast<uint8_t>(request.remote.size()),
+                                           .pieces = pieces,
                                            .bytes = bytes},
-                                          request.remote, {});
+                                          request.remote, {&into, pieces});
   post(connection, room, end);
   return PostResult::kPosted;
 }

@@ -123,6 +123,8 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
                           : exposed_->table().resolve(request.all_ranges(),
                                                       puts ? kMemoryWrite : kMemoryRead, &places);
   count_carried_out(outcome, puts || action == OneSidedAction::kAtomic);
+  const bool stored = action == OneSidedAction::kGet && outcome == MessageOutcome::kOk &&
+                      store_at_once(connection, message, request, places);
   const MessageHeader header = next_header(connection, Kind::kAnswer, 0, message.header.tag);
   char* to = put_header(room.to, header, 0, 0);
   const auto word = static_cast<uint64_t>(outcome);
@@ -133,6 +135,8 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
       PieceCursor into(places.pieces, places.count);
       into.put(request.body, request.body_bytes);
       if (has_data) complete_written(connection.peer, message.data, request.header.bytes);
+    } else if (stored) {
+      // The queue pair keeps the answer behind the bytes.
     } else if (action == OneSidedAction::kGet) {
       for (uint32_t i = 0; i < places.count; ++i) {
         copy_bytes(to, places.pieces[i].iov_base, places.pieces[i].iov_len);
@@ -144,6 +148,47 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
   }
   post(connection, room, to, /*in_order=*/false);
   return Fate::kUsed;
+}
+
+// A short get without a copy ("bufreuse" 3.2), where the initiator has said where it may be placed,
+// and this side gives the same memory often. There is room for the WRITE and for the answer.
+bool MessengerState::store_at_once(PeerConnection& connection, const ParsedMessage& message,
+                                   const OneSidedMessage& request,
+                                   const ExposedMemory::Table::Places& places) {
+  const uint64_t bytes = request.header.bytes;
+  if (request.header.pieces != 1 || places.count != 1 || bytes < reused_from_bytes_ ||
+      move_numbers_.empty() || reused_sources_.skips()) {
+    return false;
+  }
+  const Source near =
+      source_of(connection, {places.pieces, places.count}, bytes, 0, ReusePath::kOneSided);
+  if (near.region == nullptr) return false;
+  const uint32_t number = move_numbers_.take();
+  Move& move = moves_[number];
+  move = {};
+  move.to_peer = move.moving = move.answered = true;
+  move.near = places;
+  move.memory[0] = near.region;
+  move.far[0] = request.pieces[0];
+  move.far_count = 1;
+  move.bytes = bytes;
+  move.operation = message.header.tag;
+  move.outcome = MessageOutcome::kOk;
+  ++connection.storing;
+  for (const RemoteRange& range : request.all_ranges()) {
+    exposed_->table().use(range.key);
+    move.keys[move.key_count++] = range.key;
+  }
+  append_move(connection, number);
+  static_cast<void>(post_moves(connection, move));
+  return true;
+}
+
+void MessengerState::append_move(PeerConnection& connection, uint32_t number) {
+  (connection.last_move != 0 ? moves_[connection.last_move - 1].next : connection.first_move) =
+      number + 1;
+  connection.last_move = number + 1;
+  make_busy(connection);
 }
 
 // Where what it fetched ends.
@@ -197,10 +242,7 @@ MessengerState::Fate MessengerState::start_move(PeerConnection& connection,
     move.data = message.data;
     if (move.has_data) ++reserved_completions_;
   }
-  (connection.last_move != 0 ? moves_[connection.last_move - 1].next : connection.first_move) =
-      number + 1;
-  connection.last_move = number + 1;
-  make_busy(connection);
+  append_move(connection, number);
   return Fate::kUsed;
 }
 
@@ -263,6 +305,10 @@ bool MessengerState::serve_move(PeerConnection& connection, uint32_t number) {
     if (connection.sends.retired() < move.end) connection.sends.reap();
     if (connection.sends.retired() < move.end) return false;
     end_move(connection, number);
+    if (move.answered) {
+      move_numbers_.give_back(number);
+      return true;
+    }
     count_carried_out(move.outcome, !move.to_peer);
     if (move.has_data) complete_written(connection.peer, move.data, move.bytes);
   }

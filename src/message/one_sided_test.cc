@@ -112,6 +112,55 @@ TEST_F(OneSidedTest, BytesOfAnySizeArePutAndGot) {
   }
 }
 
+// From one buffer and into another one, again and again: without a copy once that is due, which
+// changes nothing else.
+TEST_F(OneSidedTest, UsedBuffersAreReachedWithoutACopy) {
+  constexpr uint64_t kSize = 1500;
+  for (const uint32_t polling_set : {8u, 0u}) {
+    SCOPED_TRACE(std::to_string(polling_set) + " rings");
+    MessengerOptions options;
+    options.polling_set = polling_set;
+    options.reused_buffers = ReusedBuffers::kPaper;
+    options.reuse_speculation = 0.001;
+    make(2, options);
+    std::string memory(kSize, 'm');
+    const uint64_t key = expose(1, memory);
+    std::string from(kSize, '\0');
+    std::string into(kSize, '\0');
+    for (uint32_t i = 0; i < 40; ++i) {
+      const std::string bytes = drawn_bytes(kSize, i);
+      std::copy(bytes.begin(), bytes.end(), from.begin());
+      // Now and then one that may change at once.
+      const uint32_t flags = i % 5 == 4 ? unsigned{kMessageCopied} : 0u;
+      EXPECT_EQ(put(0, 1, from, 0, key, flags).outcome, MessageOutcome::kOk);
+      EXPECT_EQ(memory, bytes);
+      const MessageCompletion done = get(0, 1, into, 0, key);
+      EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+      EXPECT_EQ(done.bytes, kSize);
+      EXPECT_EQ(into, bytes);
+    }
+    EXPECT_GT(all()[0].statistics().gathered, 20u);
+    EXPECT_GT(all()[0].statistics().stored, 20u);
+    EXPECT_LE(all()[0].statistics().gathered, 32u);
+    EXPECT_EQ(all()[1].statistics().remote_reads, 40u);
+    EXPECT_EQ(all()[1].statistics().remote_writes, 40u);
+    // What is not allowed stays so.
+    const iovec piece{from.data(), kSize};
+    const RemoteRange beyond{.address = 1, .bytes = kSize, .key = key};
+    for (const bool puts : {true, false}) {
+      ASSERT_EQ(post([&] {
+                  const OneSidedRequest request{
+                      .peer = all().peer(0, 1), .pieces = {&piece, 1}, .remote = {&beyond, 1}};
+                  return puts ? all()[0].put(request) : all()[0].get(request);
+                }),
+                PostResult::kPosted);
+      EXPECT_EQ(next(0).outcome, MessageOutcome::kOutOfRange);
+    }
+    EXPECT_TRUE(all().until([&] { return all()[1].exposed().revoke(key); }));
+    EXPECT_EQ(get(0, 1, into, 0, key).outcome, MessageOutcome::kUnknownKey);
+  }
+}
+
 TEST_F(OneSidedTest, PiecesOnBothSidesNeedNotBeAlike) {
   make(2);
   for (const uint64_t size : {1000u, 100'000u}) {

@@ -19,8 +19,8 @@ bool is_possible(const OneSidedMessage& message, uint32_t room_bytes) {
     case OneSidedAction::kPut:
       return header.pieces == 0 && message.body_bytes == header.bytes;
     case OneSidedAction::kGet:
-      return header.pieces == 0 && message.body_bytes == 0 &&
-             header.bytes <= one_sided_room_bytes(room_bytes);
+      return message.body_bytes == 0 && header.bytes <= one_sided_room_bytes(room_bytes) &&
+             (header.pieces == 0 || add_up_to(header.bytes, message.pieces, header.pieces));
     case OneSidedAction::kFetch:
     case OneSidedAction::kStore:
       return message.body_bytes == 0 && header.bytes > 0 &&

@@ -20,7 +20,7 @@ namespace verbena::message {
 
 enum class OneSidedAction : uint8_t {
   kPut = 1,  // the bytes follow
-  kGet,      // they are in the answer
+  kGet,      // they are in the answer; or, with pieces, the target may WRITE them there before it
   kFetch,    // a long put: the target READs the pieces
   kStore,    // a long get: the target WRITEs them
   kAtomic,

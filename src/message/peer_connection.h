@@ -88,6 +88,7 @@ struct PeerConnection {
   QueueSender credit_messages;      // one buffer: one at a time is on its way
   uint64_t credit_message_end = 0;  // its work request's place in the send queue
   uint32_t next_sequence = 0;
+  uint64_t last_tag_out = 0;    // of eager messages: the header cache
   uint32_t ring_out = kNoRing;  // of the messenger's rings
   bool ring_out_usable = false;
   uint64_t ring_out_end =
@@ -95,6 +96,7 @@ struct PeerConnection {
 
   // --- from the peer ---
   Sequence arriving;
+  uint64_t last_tag_in = 0;
   QueueCredits owed;
   WaitingArrivals waiting;
   uint32_t ring_in = kNoRing;
@@ -115,6 +117,11 @@ struct PeerConnection {
   // The same of long messages that go out, by the numbers of their operations.
   uint32_t first_outgoing = 0;
   uint32_t last_outgoing = 0;
+
+  // The same of short ones that the device gathers from users' memory, in the order of posting.
+  uint32_t first_gathered = 0;
+  uint32_t last_gathered = 0;
+  bool told_gathered = false;  // the log has that there are some
 
   PeerStatistics counts;
   uint32_t told_methods = 0;  // a bit for each Method that the log has

@@ -17,6 +17,7 @@
 #include "src/channel/message_cost.h"
 #include "src/channel/slot_array.h"
 #include "src/channel/work_request.h"
+#include "src/message/gather_request.h"
 #include "src/message/zeroed_array.h"
 
 namespace verbena::message {
@@ -59,9 +60,19 @@ class QueueSender {
     VERBENA_DEBUG_ASSERT(credits_ > 0 && bytes > 0 && bytes <= buffers_.shape.capacity_bytes);
     channel::SlotRequest& request = requests_[next_];
     channel::set_size(request, bytes, inline_limit_bytes_);
-    next_ = next_ + 1 == buffers_.count ? 0 : next_ + 1;
-    --credits_;
+    advance();
     return request.request;
+  }
+  // The same for a message of which the buffer has the first `written` bytes, and the rest lies
+  // elsewhere.
+  void seal_gathered(uint32_t written, const GatheredBytes& rest, GatherRequest* request) {
+    VERBENA_DEBUG_ASSERT(credits_ > 0 && written > 0 && rest.size_bytes > 0 &&
+                         written + rest.size_bytes <= buffers_.shape.capacity_bytes);
+    const channel::SlotRequest& usual = requests_[next_];
+    request->begin(usual.request);
+    request->add(buffers_.slot(next_), written, usual.payload.lkey);
+    request->add(rest.bytes, rest.size_bytes, rest.lkey);
+    advance();
   }
   // The peer returned so many. False: it returned more than it had.
   bool add_credits(uint32_t count) {
@@ -72,6 +83,11 @@ class QueueSender {
   }
 
  private:
+  void advance() {
+    next_ = next_ + 1 == buffers_.count ? 0 : next_ + 1;
+    --credits_;
+  }
+
   channel::SlotArray buffers_;
   uint32_t inline_limit_bytes_ = 0;
   uint32_t credits_ = 0;

@@ -10,6 +10,12 @@
 // used in turn, so the receiver polls one place. It may free them in any order; credits are
 // returned for those freed in a row.
 //
+// A message may be gathered: its payload comes from the user's memory ("bufreuse" 3.1), and the
+// slot has only what is around it. Then the sender does not know the payload that lies in the
+// peer's slot, where a later and shorter message may have its tail. Such a message is preceded by a
+// WRITE of a word that clears the place, which the queue pair keeps before it. Messages of one size
+// do without: their tails lie in one place.
+//
 // The counts only rise, so an empty ring differs from a full one.
 #pragma once
 
@@ -24,6 +30,7 @@
 #include "src/channel/message_cost.h"
 #include "src/channel/slot_array.h"
 #include "src/channel/work_request.h"
+#include "src/message/gather_request.h"
 #include "src/message/ring_mark.h"
 #include "verbena/data_path.h"
 
@@ -39,9 +46,9 @@ inline channel::MessageCost ring_message_cost(uint32_t bytes, const channel::Cos
 class RingSender {
  public:
   RingSender() = default;
-  // `slots` are registered. Control path; the ring is used after bind().
-  RingSender(const channel::SlotArray& slots, uint32_t lkey)
-      : slots_(slots), lkey_(lkey), requests_(slots.count) {}
+  // `slots` are registered, and so is a word of zeros. Control path; the ring is used after bind().
+  RingSender(const channel::SlotArray& slots, uint32_t lkey, const char* zeros)
+      : slots_(slots), lkey_(lkey), zeros_(zeros), requests_(slots.count), unknown_(slots.count) {}
 
   // From now on the slots belong to those at `remote`, which are as many, of the same shape, and
   // zero. None of the messages before is on its way any more.
@@ -53,6 +60,8 @@ class RingSender {
                          remote.address + static_cast<uint64_t>(local - slots_.base), remote.rkey);
     }
     inline_limit_bytes_ = inline_limit_bytes;
+    unknown_.assign(slots_.count, {});
+    has_unknown_ = false;
     head_ = 0;
     lap_ = RingMark::kFirstLap;
     sent_ = freed_ = 0;
@@ -72,18 +81,52 @@ class RingSender {
     VERBENA_DEBUG_ASSERT(credits() > 0);
     return slots_.slot(head_) + RingMark::kPayloadOffset;
   }
+  // Whether clear_tail() may find something to do.
+  bool has_unknown() const { return has_unknown_; }
+  // Before a message of `bytes`, once its bytes are in the slot: whether `clear` has to be posted
+  // first.
+  bool clear_tail(uint32_t bytes, channel::SlotRequest* clear) {
+    VERBENA_DEBUG_ASSERT(credits() > 0);
+    const uint32_t tail = RingMark::tail_offset(bytes);
+    if (!unknown_[head_].has(tail)) return false;
+    RingMark::clear_tail(slots_.slot(head_), bytes);
+    const ibv_send_wr& slot = requests_[head_].request;
+    channel::set_write(*clear, reinterpret_cast<uint64_t>(zeros_), lkey_,
+                       slot.wr.rdma.remote_addr + tail, slot.wr.rdma.rkey);
+    channel::set_size(*clear, channel::kWordBytes, inline_limit_bytes_);
+    return true;
+  }
   // The work request that sends `bytes` of it.
   ibv_send_wr& seal(uint32_t bytes) {
     VERBENA_DEBUG_ASSERT(credits() > 0);
     channel::SlotRequest& request = requests_[head_];
     RingMark::seal(slots_.slot(head_), slots_.shape, bytes, lap_);
     channel::set_size(request, RingMark::sealed_bytes(bytes), inline_limit_bytes_);
-    if (++head_ == slots_.count) {
-      head_ = 0;
-      lap_ = RingMark::lap_after(lap_);
-    }
-    ++sent_;
+    if (has_unknown_) [[unlikely]]
+      unknown_[head_].overwritten(RingMark::sealed_bytes(bytes));
+    advance();
     return request.request;
+  }
+  // The same for a message of which the slot has the first `written` bytes, whole words, and the
+  // rest lies elsewhere.
+  void seal_gathered(uint32_t written, const GatheredBytes& rest, GatherRequest* request) {
+    VERBENA_DEBUG_ASSERT(credits() > 0 && written % channel::kWordBytes == 0 &&
+                         rest.size_bytes >= channel::kWordBytes);
+    const uint32_t bytes = written + rest.size_bytes;
+    char* const slot = slots_.slot(head_);
+    // The last word is stored as a whole, with what it has of the payload.
+    const uint32_t tail = RingMark::tail_offset(bytes);
+    const uint32_t begin = RingMark::kPayloadOffset + written;
+    const uint32_t gathered = tail - begin;
+    copy_bytes(slot + tail, rest.bytes + gathered, rest.size_bytes - gathered);
+    RingMark::seal(slot, slots_.shape, bytes, lap_);
+    request->begin(requests_[head_].request);
+    request->add(slot, begin, lkey_);
+    request->add(rest.bytes, gathered, rest.lkey);
+    request->add(slot + tail, channel::kWordBytes, lkey_);
+    unknown_[head_].gathered(begin, tail);
+    has_unknown_ = true;
+    advance();
   }
 
   // The peer returned so many. False: it returned more than it had.
@@ -95,14 +138,43 @@ class RingSender {
   }
 
  private:
+  // The bytes of a peer's slot that are not those of the sender's: from `begin` on up to `end`, but
+  // for the word at `known`.
+  struct Unknown {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    uint32_t known = 0;
+
+    bool has(uint32_t word) const { return word >= begin && word < end && word != known; }
+    void overwritten(uint32_t up_to) {
+      if (up_to > begin) begin = up_to;
+    }
+    void gathered(uint32_t from, uint32_t tail) {
+      if (begin >= end || tail > end) end = tail;
+      begin = from;
+      known = tail;
+    }
+  };
+
+  void advance() {
+    if (++head_ == slots_.count) {
+      head_ = 0;
+      lap_ = RingMark::lap_after(lap_);
+    }
+    ++sent_;
+  }
+
   channel::SlotArray slots_;
   uint32_t lkey_ = 0;
+  const char* zeros_ = nullptr;
   uint32_t inline_limit_bytes_ = 0;
+  bool has_unknown_ = false;
   uint32_t head_ = 0;
   uint32_t lap_ = RingMark::kFirstLap;
   uint64_t sent_ = 0;
   uint64_t freed_ = 0;
   channel::SlotRequests requests_;
+  std::vector<Unknown> unknown_;
 };
 
 class RingReceiver {

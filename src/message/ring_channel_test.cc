@@ -23,7 +23,7 @@ class RingTest : public testing::Test {
     const channel::SlotShape shape = RingMark::shape(room_bytes);
     local_ = allocate(shape, slots);
     remote_ = allocate(shape, slots);
-    sender_ = RingSender(local_, 7);
+    sender_ = RingSender(local_, 7, zeros_);
     receiver_ = RingReceiver(remote_);
     receiver_.begin();
     sender_.bind({reinterpret_cast<uint64_t>(remote_.base), 9}, inline_limit_bytes);
@@ -54,6 +54,7 @@ class RingTest : public testing::Test {
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
   };
+  static constexpr char zeros_[8] = {};
   std::vector<std::unique_ptr<char, Free>> memory_;
   channel::SlotArray local_;
   channel::SlotArray remote_;
@@ -163,6 +164,152 @@ TEST_F(RingTest, RandomMessagesArriveWholeAndInOrder) {
     ASSERT_FALSE(receiver_.error());
     ASSERT_LE(receiver_.in_use(), sender_.in_use());
   }
+}
+
+// Gathered ones among those that are copied, of bytes that look like flags: what of their payloads
+// is left in a slot must not be taken for a tail. A word at a time is delivered.
+class GatheringRingTest : public RingTest {
+ protected:
+  struct Posted {
+    ibv_send_wr request{};
+    ibv_sge entries[kGatherEntries] = {};
+    std::unique_ptr<std::string> memory;  // until it is delivered
+
+    explicit Posted(const ibv_send_wr& wr) : request(wr) {
+      for (int i = 0; i < wr.num_sge; ++i) entries[i] = wr.sg_list[i];
+    }
+    uint32_t size_bytes() const {
+      uint32_t total = 0;
+      for (int i = 0; i < request.num_sge; ++i) total += entries[i].length;
+      return total;
+    }
+    void deliver_word(uint32_t at) const {
+      for (uint32_t byte = at; byte < at + 8; ++byte) {
+        uint32_t offset = byte;
+        int entry = 0;
+        while (offset >= entries[entry].length) offset -= entries[entry++].length;
+        reinterpret_cast<char*>(request.wr.rdma.remote_addr)[byte] =
+            reinterpret_cast<const char*>(entries[entry].addr)[offset];
+      }
+    }
+  };
+
+  void clear_before(uint32_t bytes) {
+    channel::SlotRequest clear;
+    if (!sender_.clear_tail(bytes, &clear)) return;
+    on_the_way_.emplace_back(clear.request);
+    ++cleared_;
+  }
+  void copy(const std::string& text) {
+    std::memcpy(sender_.payload(), text.data(), text.size());
+    clear_before(static_cast<uint32_t>(text.size()));
+    on_the_way_.emplace_back(sender_.seal(static_cast<uint32_t>(text.size())));
+  }
+  void gather(const std::string& text, uint32_t written) {
+    auto memory = std::make_unique<std::string>(text.substr(written));
+    std::memcpy(sender_.payload(), text.data(), written);
+    clear_before(static_cast<uint32_t>(text.size()));
+    GatherRequest request;
+    sender_.seal_gathered(written, {memory->data(), static_cast<uint32_t>(memory->size()), 11},
+                          &request);
+    on_the_way_.emplace_back(request.request);
+    on_the_way_.back().memory = std::move(memory);
+  }
+  // Whole, and then taken: it is `text`.
+  void expect_next(const std::string& text) {
+    while (!on_the_way_.empty()) {
+      const Posted& posted = on_the_way_.front();
+      for (uint32_t at = 0; at < posted.size_bytes(); at += 8) {
+        ASSERT_EQ(receiver_.next().payload, nullptr) << "before byte " << at;
+        posted.deliver_word(at);
+      }
+      on_the_way_.pop_front();
+    }
+    const RingReceiver::Arrival arrival = receiver_.next();
+    ASSERT_EQ(text_of(arrival), text);
+    ASSERT_TRUE(receiver_.take());
+    receiver_.release(arrival.slot);
+    return_credits();
+  }
+
+  std::deque<Posted> on_the_way_;
+  uint32_t cleared_ = 0;
+};
+
+TEST_F(GatheringRingTest, HeaderAndTailLieAroundThePayload) {
+  make(2, 200, /*inline_limit_bytes=*/64);
+  const std::string text(16 + 99, 'p');
+  gather(text, 16);
+  const Posted& posted = on_the_way_.front();
+  ASSERT_EQ(posted.request.num_sge, 3);
+  EXPECT_EQ(posted.request.opcode, IBV_WR_RDMA_WRITE);
+  EXPECT_EQ(posted.request.send_flags, 0u);
+  EXPECT_EQ(posted.request.wr.rdma.remote_addr, reinterpret_cast<uint64_t>(remote_.slot(0)));
+  EXPECT_EQ(posted.entries[0].addr, reinterpret_cast<uint64_t>(local_.slot(0)));
+  EXPECT_EQ(posted.entries[0].length, RingMark::kPayloadOffset + 16);
+  EXPECT_EQ(posted.entries[1].addr, reinterpret_cast<uint64_t>(posted.memory->data()));
+  EXPECT_EQ(posted.entries[1].length, 96u);
+  EXPECT_EQ(posted.entries[1].lkey, 11u);
+  EXPECT_EQ(posted.entries[2].length, 8u);
+  EXPECT_EQ(posted.size_bytes(), RingMark::sealed_bytes(16 + 99));
+  expect_next(text);
+}
+
+TEST_F(GatheringRingTest, AShorterMessageIsPrecededByAWordThatClears) {
+  make(2, 200);
+  // The payload's words look like tails of either flag.
+  std::string text(16 + 160, '\x5a');
+  for (const char flag : {'\x5a', '\xc3'}) {
+    std::fill(text.begin() + 16, text.end(), flag);
+    for (int slot = 0; slot < 2; ++slot) {
+      gather(text, 16);
+      expect_next(text);
+    }
+    const uint32_t before = cleared_;
+    for (const uint32_t bytes : {60u, 100u}) {
+      copy(std::string(bytes, flag));
+      expect_next(std::string(bytes, flag));
+    }
+    EXPECT_EQ(cleared_, before + 2);
+  }
+}
+
+TEST_F(GatheringRingTest, MessagesOfOneSizeNeedNothingElse) {
+  make(3, 200);
+  for (int i = 0; i < 20; ++i) {
+    const std::string text(16 + 120, static_cast<char>(i % 2 == 0 ? 0x5a : 0xc3));
+    i % 5 == 4 ? copy(text) : gather(text, 16);
+    expect_next(text);
+  }
+  // Longer ones reach beyond what is unknown.
+  for (int i = 0; i < 3; ++i) {
+    copy(std::string(180, 'x'));
+    expect_next(std::string(180, 'x'));
+  }
+  EXPECT_EQ(cleared_, 0u);
+}
+
+TEST_F(GatheringRingTest, RandomMessagesArriveWholeAndInOrder) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  Random random(seed);
+  constexpr uint32_t kRoom = 120;
+  make(3, kRoom, /*inline_limit_bytes=*/random.below(2) == 0 ? 0 : 64);
+  const char bytes[] = {0x5a, static_cast<char>(0xc3), 0};
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text(random.below(kRoom + 1), '\0');
+    const char all = bytes[random.below(sizeof(bytes))];
+    for (char& byte : text) byte = random.below(4) == 0 ? bytes[random.below(sizeof(bytes))] : all;
+    const auto written = static_cast<uint32_t>(16 + 8 * random.below(3));
+    if (text.size() >= written + 8 && random.below(2) == 0) {
+      gather(text, written);
+    } else {
+      copy(text);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_next(text)) << "message " << i;
+    ASSERT_FALSE(receiver_.error());
+  }
+  EXPECT_GT(cleared_, 0u);
 }
 
 // What lies in a slot of the lap before is no message, also once the count of laps has begun anew.

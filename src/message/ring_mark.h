@@ -52,6 +52,18 @@ struct RingMark {
     store_word(slot, flag << kFlagShift | uint64_t{lap} << kLapShift | bytes);
   }
 
+  // The word with the tail flag of a message of `bytes`, from the slot's start on.
+  static constexpr uint32_t tail_offset(uint32_t bytes) {
+    return sealed_bytes(bytes) - channel::kWordBytes;
+  }
+  // As if the last message there had ended with the tail flag 0.
+  static void clear_tail(char* slot, uint32_t bytes) {
+    char* const last = slot + tail_offset(bytes);
+    uint64_t tail;
+    std::memcpy(&tail, last, sizeof(tail));  // NOLINT(conventions): no copy
+    store_word(last, tail & ~kFlagBits);
+  }
+
   static bool is_empty(const char* slot, uint32_t lap) {
     return channel::has_no_header(slot, kLapBits, uint64_t{lap} << kLapShift);
   }

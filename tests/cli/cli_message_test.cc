@@ -105,6 +105,24 @@ TEST_P(MessageOn, BuffersAreUsedAsTheySay) {
   for (const json& row : rows) EXPECT_EQ(row.at("errors"), 0);
 }
 
+TEST_P(MessageOn, UsedBuffersAreNotCopied) {
+  const json rows =
+      measure({"--test", "latency,bandwidth,put,get,broadcast", "--peers", "2", "--window", "10",
+               "--eager", "9KiB", "--size", "8000", "--reuse", "copied,paper", "--channel",
+               "ring,send", "--operations", "100", "--verify"});
+  expect_checked(rows, 5 * 2 * 2, 100);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const double uncopied = row.at("uncopied_per_operation");
+    if (row.at("buffer_reuse") == "copied") {
+      EXPECT_EQ(uncopied, 0);
+    } else {
+      // After a quarter of 49 uses at most.
+      EXPECT_GT(uncopied, 0.5);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, MessageOn, testing::Values("soft0", "sim:infinihost-mt23108"),
                          [](const testing::TestParamInfo<const char*>& one) {
                            return std::string(one.param).starts_with("sim:") ? "sim" : "soft";

@@ -38,6 +38,8 @@ constexpr const char* kPolicyName = "policy";
 constexpr const char* kPollingOrderName = "order";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
+constexpr const char* kReuseName = "reuse of buffers";
+constexpr const char* kIndexName = "index";
 
 using ClassNames =
     EnumNames<trace::NasClass, trace::kNasClasses, trace::nas_class_name, kClassName>;
@@ -64,6 +66,8 @@ using OrderNames = EnumNames<PollingOrder, kPollingOrders, polling_order_name, k
 using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseName>;
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
+using ReuseNames = EnumNames<ReusedBuffers, kReusedBuffers, reused_buffers_name, kReuseName>;
+using IndexNames = EnumNames<ReusedIndex, kReusedIndexes, reused_index_name, kIndexName>;
 
 bool uses_polling_set(const Point& point) {
   return message_settings(point).channel == MessageChannel::kBoth;
@@ -84,6 +88,10 @@ bool uses_pairs(const Point& point) {
 }
 bool uses_several_buffers(const Point& point) {
   return uses_pairs(point) && message_settings(point).buffers > 1;
+}
+
+bool uses_table(const Point& point) {
+  return message_settings(point).reuse != ReusedBuffers::kCopied;
 }
 
 constexpr Axis where(Axis axis, bool (*applies)(const Point&), std::string_view depends_on) {
@@ -151,13 +159,21 @@ constexpr std::array kAxes = {
                     "placement", "buffer_placement", kPlacementName, "pages",
                     "Of several buffers: pages (of their own), packed (back to back), or all"),
                 uses_several_buffers, "buffers")),
+    name_axis<ReuseNames, &Settings::reuse>(
+        "reuse", "buffer_reuse", kReuseName, "copied",
+        "Short messages from buffers that are used often: copied, measured (without a copy once "
+        "that pays on this device), paper (by its table), or all"),
+    where(name_axis<IndexNames, &Settings::index>(
+              "index", "reuse_index", kIndexName, "hash",
+              "What used buffers are found by: hash, tree, or all"),
+          uses_table, "reuse"),
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),
     apart(with_every<EveryTestNames>(name_axis<TestNames, &Settings::test>(
         "test", "test", kTestName, "latency",
-        "latency, bandwidth, bidirectional, progress, barrier, broadcast, allreduce, scatter, or "
-        "all; or replay"))),
+        "latency, bandwidth, bidirectional, put, get, progress, barrier, broadcast, allreduce, "
+        "scatter, or all; or replay"))),
     apart(where(with_every<EverySkeletonNames>(name_axis<SkeletonNames, &Settings::skeleton>(
                     "skeleton", "skeleton", kSkeletonName, "recorded",
                     "What is replayed: recorded, or a NAS kernel: "

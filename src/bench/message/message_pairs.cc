@@ -33,8 +33,14 @@ MessagePairs::MessagePairs(MessageRank& rank)
       received_into_(places_, size_bytes_, BufferPlacement::kPages),
       order_(rank.settings().buffers, rank.settings().use) {}
 
-Status MessagePairs::open() const {
-  if (sent_from_.is_there() && received_into_.is_there()) return Status::ok_status();
+Status MessagePairs::open() {
+  if (sent_from_.is_there() && received_into_.is_there()) {
+    if (is_one_sided(rank_.settings().test) && rank_.number() != 0 &&
+        !rank_.expose(received_into_.at(0), size_bytes_)) {
+      return rank_.status();
+    }
+    return Status::ok_status();
+  }
   return {StatusCode::kLimitExceeded,
           fmt::format("this machine has no memory for {} buffers of {}; lower --buffers, --window "
                       "or --size",
@@ -46,6 +52,9 @@ void MessagePairs::begin() {
   received_.assign(rank_.size(), 0);
   posted_.assign(rank_.size(), 0);
   operations_ = 0;
+  if (rank_.number() != 0 && rank_.settings().test == MessageTest::kGet && rank_.verifies()) {
+    rank_.fill(received_into_.at(0), size_bytes_, rank_.number(), 0);
+  }
   if (rank_.number() == 0 || !is_active() || !has_window(rank_.settings().test)) return;
   for (uint32_t i = 0; i < places_; ++i) receive_next(0, kAsk);
 }
@@ -61,6 +70,9 @@ bool MessagePairs::run() {
     case MessageTest::kProgress:
       rank_.messenger().progress();
       return true;
+    case MessageTest::kPut:
+    case MessageTest::kGet:
+      return reach(peer);
     default:
       return exchange(peer);
   }
@@ -77,6 +89,10 @@ void MessagePairs::answer() {
     while (answer_window()) ++operations_;
     return;
   }
+  if (is_one_sided(rank_.settings().test)) {
+    while (await_reaches()) ++operations_;
+    return;
+  }
   while (receive_next(0, kAsk) && rank_.wait_all()) {
     check_received(0, 1);
     if (!send_next(0, kAnswer)) return;
@@ -89,6 +105,36 @@ bool MessagePairs::exchange(uint32_t peer) {
   if (!send_next(peer, kAsk) || !receive_next(peer, kAnswer) || !rank_.wait_all()) return false;
   check_received(peer, 1);
   return true;
+}
+
+// A put or get, and then both ranks know that it is done, as behind an MPI_Win_fence.
+bool MessagePairs::reach(uint32_t peer) {
+  const bool puts = rank_.settings().test == MessageTest::kPut;
+  char* const bytes = sent_from_.at(order_.next());
+  const uint64_t number = sent_[peer]++;
+  if (puts && rank_.verifies()) rank_.fill(bytes, size_bytes_, 0, number);
+  if (!(puts ? rank_.put(peer, bytes, size_bytes_) : rank_.get(peer, bytes, size_bytes_)) ||
+      !rank_.wait_sends()) {
+    return false;
+  }
+  if (!puts && rank_.verifies()) rank_.check(bytes, size_bytes_, peer, number);
+  return rank_.send(peer, kAnswer, &answer_, 0) && rank_.receive(peer, kAnswer, &answer_, 0) &&
+         rank_.wait_all();
+}
+
+// Of a peer, whose memory is reached.
+bool MessagePairs::await_reaches() {
+  if (!rank_.receive(0, kAnswer, &answer_, 0) || !rank_.wait_receives()) return false;
+  const uint64_t number = received_[0]++;
+  if (rank_.verifies()) {
+    char* const bytes = received_into_.at(0);
+    if (rank_.settings().test == MessageTest::kPut) {
+      rank_.check(bytes, size_bytes_, 0, number);
+    } else {
+      rank_.fill(bytes, size_bytes_, rank_.number(), number + 1);
+    }
+  }
+  return rank_.send(0, kAnswer, &answer_, 0) && rank_.wait_all();
 }
 
 bool MessagePairs::push(uint32_t peer) {

@@ -1,5 +1,6 @@
 // The micro-benchmarks between rank 0 and its active peers: ping-pong latency, and windows of
-// messages one way or both ways ("mpiiba" 6.3.1, "bufreuse" 5.1.1).
+// messages one way or both ways ("mpiiba" 6.3.1, "bufreuse" 5.1.1), and one-sided operations
+// ("bufreuse" 5.1.2).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class MessagePairs {
   explicit MessagePairs(MessageRank& rank);
 
   // kLimitExceeded: no memory for the buffers.
-  Status open() const;
+  Status open();
   // Of a peer: posts the receives that rank 0 may count on.
   void begin();
   // Of rank 0: one operation.
@@ -34,6 +35,8 @@ class MessagePairs {
   enum Step : uint32_t { kAsk, kAnswer };
 
   bool exchange(uint32_t peer);
+  bool reach(uint32_t peer);
+  bool await_reaches();
   bool push(uint32_t peer);
   bool swap_windows(uint32_t peer);
   bool send_next(uint32_t to, Step step);

@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kLooksPerCheck = 64;
 // A call of progress() that polls rings does not poll the completion queue each time.
 constexpr uint32_t kPollsOfAll = 4;
+constexpr uint64_t kExposedKey = 1;
 // Of phase 0, before any is measured.
 constexpr uint32_t kMeeting = 0;
 
@@ -105,6 +106,8 @@ void MessageRank::end(Report& report, uint64_t operations) {
   report.counters[kRingMessages] = by_ring;
   report.counters[kCreditMessages] = now.credit_messages - before_.credit_messages;
   report.counters[kUnexpectedMessages] = now.unexpected - before_.unexpected;
+  report.counters[kUncopiedMessages] =
+      now.gathered - before_.gathered + now.stored - before_.stored;
   report.counters[kCollectiveNs] = collective_ns_;
   report.counters[kCollectives] = collectives_;
   report.mismatches += mismatches_;
@@ -269,6 +272,47 @@ PostResult MessageRank::post_receive(uint32_t from, uint64_t place, char* bytes,
                                .pieces = {&piece, 1},
                                .context = context(/*receive=*/true, name)};
   return posted(messenger_->receive(request), request.source);
+}
+
+bool MessageRank::expose(char* bytes, uint64_t size_bytes) {
+  const iovec piece{bytes, size_bytes};
+  const Result<uint64_t> key = messenger_->exposed().expose(
+      {.pieces = {&piece, 1}, .access = kMemoryReadWrite, .has_key = true, .key = kExposedKey});
+  if (!key.ok()) fail(key.status());
+  return key.ok();
+}
+
+bool MessageRank::access(uint32_t there, char* bytes, uint64_t size_bytes, bool puts) {
+  const iovec piece{bytes, size_bytes};
+  const RemoteRange range{.address = 0, .bytes = size_bytes, .key = kExposedKey};
+  const OneSidedRequest request{.peer = peers_[there],
+                                .pieces = {&piece, 1},
+                                .remote = {&range, 1},
+                                .context = context(/*receive=*/false)};
+  for (;;) {
+    const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
+    const PostResult result = puts ? messenger_->put(request) : messenger_->get(request);
+    if (costs_ && result == PostResult::kPosted) cost_cycles_ += PollCost::cycles_now() - begun;
+    if (result == PostResult::kPosted) [[likely]]
+      break;
+    if (result == PostResult::kFailed) {
+      const Status& why = messenger_->peer_status(request.peer);
+      fail(why.ok() ? messenger_->error() : why);
+    }
+    if (!status_.ok() || !advance()) return false;
+  }
+  ++pending_sends_;
+  ++steps_;
+  empty_polls_ = 0;
+  return true;
+}
+
+bool MessageRank::put(uint32_t there, const char* bytes, uint64_t size_bytes) {
+  return access(there, const_cast<char*>(bytes), size_bytes, /*puts=*/true);
+}
+
+bool MessageRank::get(uint32_t there, char* bytes, uint64_t size_bytes) {
+  return access(there, bytes, size_bytes, /*puts=*/false);
 }
 
 bool MessageRank::wait_receives(uint32_t left) {

@@ -64,6 +64,11 @@ class MessageRank {
 
   bool send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes);
   bool receive(uint32_t from, uint32_t step, char* bytes, uint64_t size_bytes);
+  // Of the memory that rank `there` exposes, from its beginning on; wait_sends() ends it.
+  bool put(uint32_t there, const char* bytes, uint64_t size_bytes);
+  bool get(uint32_t there, char* bytes, uint64_t size_bytes);
+  // Before they are used.
+  bool expose(char* bytes, uint64_t size_bytes);
   // Until no more than so many receives wait for a message.
   bool wait_receives(uint32_t left = 0);
   // Until all buffers that were sent from may be used again.
@@ -100,6 +105,7 @@ class MessageRank {
   bool look_around();
   void take(const MessageCompletion& done);
   PostResult try_send(const SendRequest& request);
+  bool access(uint32_t there, char* bytes, uint64_t size_bytes, bool puts);
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }

@@ -7,8 +7,9 @@ namespace verbena::bench {
 namespace {
 
 // The longest header of a message, and the flags and size around it (message_header.h,
-// head_tail_mark.h): a slot has both beside what is copied.
+// head_tail_mark.h): a slot has both beside what is copied. One-sided operations say where, too.
 constexpr uint32_t kAroundMessageBytes = 48;
+constexpr uint32_t kAroundOneSidedBytes = 112;
 constexpr uint32_t kLeastSlotBytes = 256;
 // What a program has pending beyond waits for the earlier ones.
 constexpr uint32_t kReplayOperations = 4096;
@@ -26,11 +27,16 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
   options.max_unexpected = options.max_operations;
   options.unexpected_bytes = uint64_t{4} << 20;
   options.slot_bytes =
-      std::max(round_up(settings.eager_bytes + kAroundMessageBytes, 64u), kLeastSlotBytes);
+      std::max(round_up(settings.eager_bytes + kAroundMessageBytes +
+                            (is_one_sided(settings.test) ? kAroundOneSidedBytes : 0),
+                        64u),
+               kLeastSlotBytes);
   options.ring_slots = settings.ring_slots;
   options.queue_credits = settings.credits;
   options.inline_bytes = point.inline_bytes;
   options.order = settings.order;
+  options.reused_buffers = settings.reuse;
+  options.reuse_index = settings.index;
   // Where only rank 0 exchanges messages, nobody else sends to the others.
   const uint32_t senders = rank == 0 || is_collective(settings.test) ? peers : 1;
   switch (settings.channel) {

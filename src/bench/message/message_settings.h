@@ -16,6 +16,8 @@ enum class MessageTest : uint8_t {
   kLatency,        // a message and its answer of the same size
   kBandwidth,      // a window of messages, and a short answer to all of them
   kBidirectional,  // windows in both directions at once
+  kPut,            // a put, and a message and its answer: both ranks know that it is done
+  kGet,            // the same with a get
   kProgress,       // a call of progress() that finds nothing
   kBarrier,
   kBroadcast,  // and a barrier, as "bufreuse" 5.1.3 measures it
@@ -24,9 +26,10 @@ enum class MessageTest : uint8_t {
   kReplay,   // the calls of a recorded MPI program, or of a kernel's skeleton
 };
 inline constexpr std::array kMessageTests = {
-    MessageTest::kLatency,   MessageTest::kBandwidth, MessageTest::kBidirectional,
-    MessageTest::kProgress,  MessageTest::kBarrier,   MessageTest::kBroadcast,
-    MessageTest::kAllreduce, MessageTest::kScatter,   MessageTest::kReplay};
+    MessageTest::kLatency, MessageTest::kBandwidth, MessageTest::kBidirectional,
+    MessageTest::kPut,     MessageTest::kGet,       MessageTest::kProgress,
+    MessageTest::kBarrier, MessageTest::kBroadcast, MessageTest::kAllreduce,
+    MessageTest::kScatter, MessageTest::kReplay};
 
 constexpr const char* message_test_name(MessageTest test) {
   switch (test) {
@@ -36,6 +39,10 @@ constexpr const char* message_test_name(MessageTest test) {
       return "bandwidth";
     case MessageTest::kBidirectional:
       return "bidirectional";
+    case MessageTest::kPut:
+      return "put";
+    case MessageTest::kGet:
+      return "get";
     case MessageTest::kProgress:
       return "progress";
     case MessageTest::kBarrier:
@@ -53,6 +60,9 @@ constexpr const char* message_test_name(MessageTest test) {
 }
 // All ranks take part.
 constexpr bool is_collective(MessageTest test) { return test >= MessageTest::kBarrier; }
+constexpr bool is_one_sided(MessageTest test) {
+  return test == MessageTest::kPut || test == MessageTest::kGet;
+}
 constexpr bool has_window(MessageTest test) {
   return test == MessageTest::kBandwidth || test == MessageTest::kBidirectional;
 }
@@ -92,6 +102,18 @@ inline constexpr std::array kPollingOrders = {PollingOrder::kSequential, Polling
 constexpr const char* polling_order_name(PollingOrder order) {
   if (order == PollingOrder::kSequential) return "sequential";
   return order == PollingOrder::kCircular ? "circular" : "traffic";
+}
+
+// Whether short messages leave from buffers that are used often without a copy.
+inline constexpr std::array kReusedBuffers = {ReusedBuffers::kCopied, ReusedBuffers::kMeasured,
+                                              ReusedBuffers::kPaper};
+constexpr const char* reused_buffers_name(ReusedBuffers reused) {
+  if (reused == ReusedBuffers::kCopied) return "copied";
+  return reused == ReusedBuffers::kMeasured ? "measured" : "paper";
+}
+inline constexpr std::array kReusedIndexes = {ReusedIndex::kHash, ReusedIndex::kTree};
+constexpr const char* reused_index_name(ReusedIndex index) {
+  return index == ReusedIndex::kHash ? "hash" : "tree";
 }
 
 // How often each of several buffers is sent from.
@@ -142,6 +164,8 @@ struct MessageSettings {
   BufferPlacement placement = BufferPlacement::kPages;
   PollingSetPolicy policy = PollingSetPolicy::kFirst;
   PollingOrder order = PollingOrder::kSequential;
+  ReusedBuffers reuse = ReusedBuffers::kCopied;
+  ReusedIndex index = ReusedIndex::kHash;
   uint64_t size_bytes = 8;
   MessageTest test = MessageTest::kLatency;
   // Of a replay.
@@ -185,6 +209,7 @@ enum MessageCounter : uint8_t {
   // In collectives, of all ranks: without the barrier behind them. Of a replay: in its calls.
   kCollectiveNs,
   kCollectives,
+  kUncopiedMessages,  // of all ranks: short ones from the user's memory, and gets into it
 };
 
 }  // namespace verbena::bench

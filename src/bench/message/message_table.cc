@@ -19,6 +19,7 @@ namespace {
 std::string one_way_text(const PointResult& result) {
   const MessageTest test = message_settings(result.point).test;
   if (test == MessageTest::kLatency) return time_text(result.p50_ns().median / 2);
+  if (is_one_sided(test)) return time_text(result.p50_ns().median);
   const std::optional<double> collective = result.metric(kMeanCollectiveNs);
   return is_collective(test) && collective ? time_text(*collective) : "-";
 }
@@ -51,13 +52,18 @@ std::string message_table(const std::vector<PointResult>& results) {
       MetricColumn{.name = "bandwidth", .text = message_bandwidth_text},
       MetricColumn{.name = "by ring", .text = ring_share_text},
       MetricColumn{.name = "credits", .metric = kCreditMessagesPerOperation},
+      MetricColumn{.name = "uncopied", .metric = kUncopiedPerOperation},
       MetricColumn{.name = "pinned", .text = pinned_text}};
   return application_table(
       results, kAlways, kColumns,
-      "one way: half of a ping-pong, of a collective\nthe mean over all ranks without the barrier "
-      "behind it, and of a replay what a rank spends in its calls;\nmessages and bandwidth: of "
-      "windows; by ring: the share of messages that went by WRITE; credits:\nmessages that return "
-      "nothing else, per operation; pinned: registered memory of rank 0",
+      "one way: half of a ping-pong, a put or get\nand the messages behind it, of a collective the "
+      "mean over all ranks without the barrier behind it,\nand of a replay what a rank spends in "
+      "its "
+      "calls; messages and bandwidth: of windows; by ring: the share\nof messages that went by "
+      "WRITE; "
+      "credits: messages that return nothing else, per operation; uncopied: short\nmessages from "
+      "their buffers, and gets into them, without a copy, per operation; pinned: registered "
+      "memory\nof rank 0",
       "without waiting, in sending, receiving and progress");
 }
 

@@ -15,6 +15,7 @@ enum MessageMetric : uint8_t {
   kCreditMessagesPerOperation,
   kUnexpectedShare,
   kPinnedBytesOfMeasurer,
+  kUncopiedPerOperation,
   kMeanCollectiveNs
 };
 

@@ -30,6 +30,8 @@ measured. --test says what an operation is:
   latency        a message, and the peer's answer of the same size
   bandwidth      --window messages one behind the other, and a short answer to all of them
   bidirectional  such windows in both directions at once
+  put            bytes into the peer's memory, and a message there and back behind them
+  get            bytes from the peer's memory, and the same
   progress       one call of progress() that finds nothing, with all peers connected
   barrier        exchanges with ranks that differ in one bit
   broadcast      along a binomial tree, and a barrier behind it
@@ -38,10 +40,11 @@ measured. --test says what an operation is:
   replay         all calls of a program that `verbena trace` recorded, or of a NAS kernel's --skeleton,
                  with the time that it computes between them; --peers has to be one less than its ranks
 
-The first four are between rank 0 and the last --active-peers of the others, in turn; all are
+The first six are between rank 0 and the last --active-peers of the others, in turn; all are
 connected, and have sent a message before. Short messages go by the ring of a connection, which the receiver
 polls, or by SEND; --channel says which of them there are, and with both, --polling-set, --policy and
---order whose ring is polled. Longer messages than --eager are transferred without a copy.
+--order whose ring is polled. Longer messages than --eager are transferred without a copy; with --reuse,
+so are short ones from buffers that are used often.
 
 --verify checks every byte of every message, and the sums.
 
@@ -66,6 +69,8 @@ constexpr std::array kMetrics = {
                 .whole = kMessageOperations},
     ShareMetric{.json = "unexpected_share", .part = kUnexpectedMessages, .whole = kChannelMessages},
     ShareMetric{.json = "pinned_bytes", .part = kPinnedBytes, .whole = kMessageOperations},
+    ShareMetric{
+        .json = "uncopied_per_operation", .part = kUncopiedMessages, .whole = kMessageOperations},
     ShareMetric{.json = "collective_ns", .part = kCollectiveNs, .whole = kCollectives}};
 
 constexpr uint32_t kMostRanks = 16384;

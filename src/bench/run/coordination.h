@@ -123,7 +123,7 @@ struct Report {
   uint64_t first_ns = 0;
   uint64_t last_ns = 0;
   // What the workload counts beside all this, see ShareMetric.
-  std::array<uint64_t, 8> counters{};
+  std::array<uint64_t, 9> counters{};
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really use
   std::vector<WeighedCost> costs{};          // one per thread that saw messages
   // Of dispatchers, beside what their workers cost: part of the requesters', in the report of the

@@ -129,7 +129,7 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
                                .mismatches = 1,
                                .first_ns = 2,
                                .last_ns = 3,
-                               .counters = {4, 5, 6, 7, 8, 9, 10, 11},
+                               .counters = {4, 5, 6, 7, 8, 9, 10, 11, 12},
                                .layout = MarkLayout::kImmediate,
                                .costs = {{CpuCost{.cycles = 12.5, .instructions = 30.5}, 6}},
                                .dispatcher_costs = {{CpuCost{.cycles = 7}, 5}},
@@ -141,7 +141,7 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
     EXPECT_EQ(report.mismatches, 1u);
     EXPECT_EQ(report.first_ns, 2u);
     EXPECT_EQ(report.last_ns, 3u);
-    EXPECT_THAT(report.counters, testing::ElementsAre(4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u));
+    EXPECT_THAT(report.counters, testing::ElementsAre(4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 12u));
     EXPECT_EQ(report.layout, MarkLayout::kImmediate);
     ASSERT_EQ(report.costs.size(), 1u);
     EXPECT_EQ(report.costs[0].cost, (CpuCost{.cycles = 12.5, .instructions = 30.5}));
