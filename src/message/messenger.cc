@@ -91,6 +91,7 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
 }
 
 MessengerState::~MessengerState() {
+  confirm_what_was_received();
   // What was sent is to arrive: for a while, until the devices have it.
   constexpr uint64_t kPatienceNs = 1'000'000'000;
   const uint64_t deadline_ns = now_ns() + kPatienceNs;
@@ -98,14 +99,18 @@ MessengerState::~MessengerState() {
   for (const std::unique_ptr<PeerConnection>& connection : connections_) {
     if (connection == nullptr || connection->broken) continue;
     channel::SendQueue& sends = connection->sends;
-    sends.reap();
-    post_credits(*connection);
-    const uint64_t end = connection->credit_message_end;
-    while (sends.retired() < end && !sends.error() && now_ns() < deadline_ns &&
-           !connection->joined.control->peer_closed()) {
-      waiter.idle();
+    const auto wait_for_last_credits = [&] {
       sends.reap();
-    }
+      while (sends.retired() < connection->credit_message_end && !sends.error() &&
+             now_ns() < deadline_ns && !connection->joined.control->peer_closed()) {
+        waiter.idle();
+        sends.reap();
+      }
+    };
+    // There is one buffer for such messages, and the last one is behind all else.
+    wait_for_last_credits();
+    post_credits(*connection);
+    wait_for_last_credits();
     connection->joined.control->hang_up();
   }
   // Receives of one connection may be filled by another: all stop before the first one goes.
@@ -123,6 +128,32 @@ MessengerState::~MessengerState() {
   }
   for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
     MessageMemory::give_back(&transfers_[number].memory);
+  }
+}
+
+// A confirmation that still waits for a credit: without it its peer would take a message for lost
+// that was received.
+void MessengerState::confirm_what_was_received() {
+  const auto owes_confirmations = [this] {
+    for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
+      if (transfers_[number].stage == Transfer::Stage::kFinishing) return true;
+    }
+    return false;
+  };
+  if (!owes_confirmations()) return;
+  // The memory of receives may be gone.
+  half_posted_ = kNone;
+  for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
+    Operation& operation = operations_[number];
+    if (operation.state != Operation::State::kPosted) continue;
+    matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
+    operation.state = Operation::State::kReceiving;
+  }
+  constexpr uint64_t kPatienceNs = 5'000'000'000;
+  const uint64_t deadline_ns = now_ns() + kPatienceNs;
+  Waiter waiter;
+  while (owes_confirmations() && now_ns() < deadline_ns) {
+    progress() > 0 ? waiter.progress() : waiter.idle();
   }
 }
 

@@ -236,6 +236,7 @@ class MessengerState final : public Messenger {
   uint32_t adopt();
   void adopt(Joined joined);
   void lose(PeerConnection& connection, Status why);
+  void confirm_what_was_received();
   void lose_operations(PeerNumber peer);
   void watch(uint32_t found);
   uint32_t receives_per_connection() const {

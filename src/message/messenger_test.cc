@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -428,6 +429,36 @@ TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {
   ASSERT_TRUE(all().until([this] { return !all().done(0).empty(); }));
   EXPECT_EQ(all().done(0)[0].outcome, MessageOutcome::kPeerLost);
   ASSERT_TRUE(all().send(0, 2, 1, "to another one"));
+}
+
+TEST_F(MessengerTest, ConfirmationsThatWaitForCreditsComeBeforeTheEnd) {
+  const uint32_t count = MessengerOptions{}.queue_credits + 10;
+  make(2);
+  // Until there is a ring, by which more messages go than there are credits for their answers.
+  while (all()[0].statistics().ring_messages == 0) {
+    receive(1, {.tag = 1});
+    ASSERT_TRUE(all().send(0, 1, 1, "hello"));
+  }
+  ASSERT_TRUE(all().until([this] { return received(1, memory_.size()); }));
+  all().done(0).clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    receive(1, {.tag = 2});
+    ASSERT_EQ(all()[0].send({.peer = all().peer(0, 1), .tag = 2, .flags = kMessageDelivered}),
+              PostResult::kPosted);
+  }
+  // The sender looks at nothing meanwhile.
+  const uint64_t end_ns = now_ns() + MessengersForTest::kPatienceNs;
+  for (uint32_t taken = 0; taken < count && now_ns() < end_ns;) {
+    MessageCompletion some[4];
+    taken += all()[1].poll(some);
+  }
+  std::unique_ptr<Messenger> ending = all().take(1);
+  std::thread end([&ending] { ending.reset(); });
+  EXPECT_TRUE(all().until([&] { return all().done(0).size() >= count; }));
+  end.join();
+  for (const MessageCompletion& done : all().done(0)) {
+    EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+  }
 }
 
 // ---- random programs ----

@@ -42,6 +42,8 @@ class MessengersForTest {
   const test::Node& node() const { return node_; }
   const JobSecret& secret() const { return secret_; }
   void close(uint32_t i) { messengers_[i].reset(); }
+  // To close it elsewhere.
+  std::unique_ptr<Messenger> take(uint32_t i) { return std::move(messengers_[i]); }
 
   // Lets all of them poll until `ready`.
   template <typename Ready>

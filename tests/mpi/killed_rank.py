@@ -1,5 +1,6 @@
 """One rank is killed (SIGKILL) in the midst of traffic; the others go on until their MPI ends them. VERBENA_SEED=N draws the
-rank, the traffic and the moment. Argument: a folder in which each rank leaves its process number. Run by scripts/test-mpi."""
+rank, the traffic and the moment. Argument: a folder in which each rank leaves its process number, and
+the victim the moment of its end, in `killed`. Run by scripts/test-mpi."""
 
 import os
 import pathlib
@@ -23,6 +24,7 @@ SIZES = [0, 8, 1000, 3000, 70_000, 1_000_000]
 
 def kill_soon():
     time.sleep(PAUSE_S)
+    (pathlib.Path(sys.argv[1]) / "killed").write_text(str(time.time()), encoding="utf-8")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
