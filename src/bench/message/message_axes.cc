@@ -28,6 +28,7 @@ constexpr const char* kTestName = "test";
 constexpr const char* kChannelName = "channel";
 constexpr const char* kPolicyName = "policy";
 constexpr const char* kPollingOrderName = "order";
+constexpr const char* kLongMessagesName = "way of long messages";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
 
@@ -36,6 +37,8 @@ using ChannelNames =
     EnumNames<MessageChannel, kMessageChannels, message_channel_name, kChannelName>;
 using PolicyNames = EnumNames<PollingSetPolicy, kPollingPolicies, polling_policy_name, kPolicyName>;
 using OrderNames = EnumNames<PollingOrder, kPollingOrders, polling_order_name, kPollingOrderName>;
+using LongMessagesNames =
+    EnumNames<LongMessages, kLongMessageWays, long_messages_name, kLongMessagesName>;
 using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseName>;
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
@@ -113,6 +116,9 @@ constexpr std::array kAxes = {
                     "placement", "buffer_placement", kPlacementName, "pages",
                     "Of several buffers: pages (of their own), packed (back to back), or all"),
                 uses_several_buffers, "buffers")),
+    name_axis<LongMessagesNames, &Settings::long_messages>(
+        "long-messages", "long_messages", kLongMessagesName, "read",
+        "How messages beyond --eager travel: automatic, read, write, chunks, or all"),
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),

@@ -42,6 +42,10 @@ class MessageProgram {
     while (collectives_->run()) {
     }
   }
+  // Ranks beside rank 0 that this one exchanges long messages with.
+  std::vector<uint32_t> partners() const {
+    return collectives_ ? collectives_->partners() : std::vector<uint32_t>();
+  }
   uint64_t operations() const { return pairs_ ? pairs_->operations() : collectives_->operations(); }
 
  private:

@@ -28,6 +28,7 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
   options.queue_credits = settings.credits;
   options.inline_bytes = point.inline_bytes;
   options.order = settings.order;
+  options.long_messages = settings.long_messages;
   // Where only rank 0 exchanges messages, nobody else sends to the others.
   const uint32_t senders = rank == 0 || is_collective(settings.test) ? peers : 1;
   switch (settings.channel) {

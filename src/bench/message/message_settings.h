@@ -89,6 +89,22 @@ constexpr const char* polling_order_name(PollingOrder order) {
   return order == PollingOrder::kCircular ? "circular" : "traffic";
 }
 
+inline constexpr std::array kLongMessageWays = {LongMessages::kAutomatic, LongMessages::kRead,
+                                                LongMessages::kWrite, LongMessages::kPipelined};
+constexpr const char* long_messages_name(LongMessages way) {
+  switch (way) {
+    case LongMessages::kAutomatic:
+      return "automatic";
+    case LongMessages::kRead:
+      return "read";
+    case LongMessages::kWrite:
+      return "write";
+    case LongMessages::kPipelined:
+      break;
+  }
+  return "chunks";
+}
+
 // How often each of several buffers is sent from.
 enum class BufferReuse : uint8_t {
   kCyclic,    // all alike, one after the other
@@ -121,6 +137,7 @@ struct MessageSettings {
   BufferPlacement placement = BufferPlacement::kPages;
   PollingSetPolicy policy = PollingSetPolicy::kFirst;
   PollingOrder order = PollingOrder::kSequential;
+  LongMessages long_messages = MessengerOptions().long_messages;
   uint64_t size_bytes = 8;
   MessageTest test = MessageTest::kLatency;
   MessageChannel channel = MessageChannel::kRing;
