@@ -60,7 +60,7 @@ class LongTraffic {
     // Others may still wait for what only this rank's progress brings.
     for (uint32_t rank = 0; rank < kLongRanks; ++rank) {
       if (rank == plan_.rank) continue;
-      if (!receive(rank, kEndTag, nullptr, 0) || !send(rank, kEndTag, nullptr, 0)) return false;
+      if (!receive(rank, kEndTag, &nothing_, 0) || !send(rank, kEndTag, &nothing_, 0)) return false;
     }
     return wait();
   }
@@ -217,6 +217,7 @@ class LongTraffic {
   const std::array<PeerNumber, kLongRanks> peers_;
   const LongPlan plan_;
   std::vector<char> memory_;
+  char nothing_ = 0;
   uint64_t outstanding_ = 0;
   LongResult result_;
   Waiter waiter_;

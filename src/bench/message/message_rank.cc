@@ -90,8 +90,8 @@ void MessageRank::abandon(std::span<const uint32_t> partners) {
   while (pending_receives_ > 0 && goes_on()) look();
   after_ = messenger_->statistics();
   for (const uint32_t partner : partners) {
-    while (goes_on() && !try_receive(partner, kOver, nullptr, 0)) look();
-    while (goes_on() && !try_send(partner, kOver, nullptr, 0)) look();
+    while (goes_on() && !try_receive(partner, kOver, &nothing_, 0)) look();
+    while (goes_on() && !try_send(partner, kOver, &nothing_, 0)) look();
   }
   while (pending_receives_ > 0 && goes_on()) look();
   if (pending_receives_ > 0) {

@@ -114,6 +114,7 @@ class MessageRank {
   uint32_t phase_ = 0;
   bool verify_ = false;
   bool costs_ = false;
+  char nothing_ = 0;
   uint32_t pending_receives_ = 0;
   uint32_t pending_sends_ = 0;
   uint64_t mismatches_ = 0;
