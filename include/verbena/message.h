@@ -91,8 +91,8 @@ struct MessengerOptions {
   // How messages beyond eager_limit_bytes() travel. The sender proposes; the receiver takes chunks
   // instead where it cannot register its memory, or, if this is kAutomatic there, where that takes
   // longer. Memory that cannot be registered goes in chunks in any case.
-  // Only kRead is to be relied upon: by WRITE and in chunks, messages were seen to stand still, and
-  // by WRITE to arrive with other bytes, where three processes and more send each other long ones.
+  // By kRead the receiver's progress brings the bytes; by the others both sides have to make
+  // progress, the sender until its send completes.
   LongMessages long_messages = LongMessages::kRead;
   // Users' memory that stays registered after its use, since registering costs more than sending
   // it; 0 bytes: none. It is never used for a message once the program has unmapped, remapped or

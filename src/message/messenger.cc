@@ -207,6 +207,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
                            SharedReceiveQueue::create(*domain_, {.depth_wrs = receives}));
   receives_ = SharedReceives(receive_queue_->get(), arrivals_queue_->get(), receives, room_bytes_);
   early_.reserve(receives);
+  discarded_.reserve(options_.max_unexpected);
 
   // For the first messages of a peer, whose own receives are posted once it was handed over.
   const uint32_t first = std::min(receives_per_connection(), receives);

@@ -92,6 +92,30 @@ TEST_P(MessengerMemoryTest, TheSameMemoryIsRegisteredOnce) {
   munmap(memory, 3 * kLongBytes);
 }
 
+// As buffers of collectives: one region for each use, whatever comes in between.
+TEST_P(MessengerMemoryTest, MemoryOfBothUsesIsRegisteredOnceForEach) {
+  make();
+  char* const memory = map_pages(2 * kLongPages);
+  char* const of[2] = {memory, memory + kLongBytes};
+  for (uint32_t from = 0, i = 0; i < 10; ++i, from = 1 - from) {
+    if (from == 0) {
+      ASSERT_TRUE(moves(of[0], of[1]));
+      continue;
+    }
+    // Back from where it came to.
+    all().done(0).clear();
+    const iovec target{of[0], kLongBytes};
+    const iovec source{of[1], kLongBytes};
+    ASSERT_EQ(all()[0].receive({.tag = 1, .pieces = {&target, 1}}), PostResult::kPosted);
+    ASSERT_TRUE(all().send(1, {.peer = all().peer(1, 0), .tag = 1, .pieces = {&source, 1}}));
+    ASSERT_TRUE(all().until([this] { return !all().done(0).empty() && all().done(1).size() > 1; }));
+    EXPECT_EQ(std::memcmp(of[0], of[1], kLongBytes), 0);
+  }
+  EXPECT_EQ(registrations(0), 2u);
+  EXPECT_EQ(registrations(1), 2u);
+  munmap(memory, 2 * kLongBytes);
+}
+
 TEST_P(MessengerMemoryTest, NothingIsKeptThatTheOptionsDoNotAllow) {
   struct Bounds {
     uint64_t bytes;

@@ -14,6 +14,8 @@ uint32_t MessengerState::progress() {
     found += adopt();
   if (half_posted_ != kNone) [[unlikely]]
     go_on_receiving(half_posted_, next_for(operations_[half_posted_]));
+  if (!discarded_.empty()) [[unlikely]]
+    go_on_discarding();
   found += poll_rings();
   // Who polls rings polls the completion queue, which costs more, not each time.
   if (++rounds_without_queue_ >= kRoundsOfRings || polling_.size() == 0) {
@@ -644,9 +646,23 @@ void MessengerState::discard_claimed(uint32_t claim) {
   if (envelope.place == Envelope::Place::kSelf) {
     complete_operation(envelope.where, MessageEvent::kSent, MessageOutcome::kOk);
   } else if ((envelope.flags & kWantsFinish) != 0 && !connections_[envelope.connection]->broken) {
+    if (transfer_numbers_.empty()) {
+      // Its sender is told once a transfer has ended.
+      VERBENA_ASSERT(discarded_.size() < discarded_.capacity());
+      discarded_.push_back(claim);
+      return;
+    }
     start_finish(*connections_[envelope.connection], envelope.operation, false);
   }
   drop_envelope(claim);
+}
+
+void MessengerState::go_on_discarding() {
+  while (!discarded_.empty() && !transfer_numbers_.empty()) {
+    const uint32_t claim = discarded_.back();
+    discarded_.pop_back();
+    discard_claimed(claim);
+  }
 }
 
 // A message that waits and a receive that is not posted. kWouldBlock: nothing happened.

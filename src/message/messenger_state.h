@@ -383,6 +383,7 @@ class MessengerState final : public Messenger {
         .find_message({receive.peer, receive.tag, receive.ignore});
   }
   void go_on_receiving(uint32_t number, uint32_t found);
+  void go_on_discarding();
   PostResult deliver_unexpected(uint32_t envelope, uint32_t operation);
   void drop_envelope(uint32_t number);
   uint32_t find_unexpected(const ReceiveRequest& request, MessageInfo* info);
@@ -522,6 +523,8 @@ class MessengerState final : public Messenger {
   uint32_t reserved_completions_ = 0;  // for messages of receives for several
   // A receive for several that messages wait for, and something was used up.
   uint32_t half_posted_ = kNone;
+  // Claimed messages that were discarded while all transfers were taken.
+  std::vector<uint32_t> discarded_;
 
   std::vector<std::unique_ptr<Peer>> peers_;  // where peer_status() refers to
   std::map<MessengerAddress, PeerNumber> numbers_;

@@ -103,6 +103,43 @@ TEST_P(RendezvousTest, WhatDoesNotFitIsLost) {
   }
 }
 
+// As many receives as there are transfers have met their messages, and wait for their sender.
+TEST_P(RendezvousTest, DiscardedWhileAllTransfersAreTaken) {
+  constexpr uint32_t kMostTransfers = 1024;
+  constexpr uint32_t kDiscarded = 3;
+  make();
+  const std::string text = text_of(5000, 1);
+  std::string memory(text.size(), '-');
+  const iovec to{memory.data(), memory.size()};
+  for (uint32_t i = 0; i < kMostTransfers; ++i) ASSERT_TRUE(all().send(0, 1, 1, text));
+  for (uint32_t i = 0; i < kDiscarded; ++i) ASSERT_TRUE(all().send(0, 1, 2, text));
+  ASSERT_TRUE(
+      all().until([&] { return all()[1].statistics().unexpected == kMostTransfers + kDiscarded; }));
+  std::vector<uint32_t> claims;
+  for (uint32_t i = 0; i < kDiscarded; ++i) {
+    MessageInfo info;
+    ASSERT_TRUE(all()[1].claim({.tag = 2}, &info));
+    claims.push_back(info.claim);
+  }
+  uint32_t posted = 0;
+  while (posted < kMostTransfers &&
+         all()[1].receive({.tag = 1, .pieces = {&to, 1}}) == PostResult::kPosted) {
+    ++posted;
+  }
+  for (const uint32_t claim : claims) all()[1].discard_claimed(claim);
+  for (; posted < kMostTransfers; ++posted) {
+    PostResult result = PostResult::kWouldBlock;
+    ASSERT_TRUE(all().until([&] {
+      result = all()[1].receive({.tag = 1, .pieces = {&to, 1}});
+      return result != PostResult::kWouldBlock;
+    }));
+    ASSERT_EQ(result, PostResult::kPosted);
+  }
+  ASSERT_TRUE(completes(kMostTransfers + kDiscarded, kMostTransfers));
+  for (const MessageCompletion& done : all().done(0)) EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+  EXPECT_EQ(memory, text);
+}
+
 // Several at once in both directions, of which some are unexpected, and messages that are copied
 // among them.
 TEST_P(RendezvousTest, ManyAtOnce) {

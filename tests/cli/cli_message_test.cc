@@ -81,6 +81,23 @@ TEST_P(MessageOn, CollectivesDoWhatTheySay) {
   }
 }
 
+TEST_P(MessageOn, LongMessagesTravelAsAskedFor) {
+  const json rows = measure({"--test", "allreduce,scatter", "--peers", "3", "--size", "6400",
+                             "--long-messages", "all", "--operations", "15", "--verify"});
+  expect_checked(rows, 2 * 4, 15);
+  // What is READ needs a request and a word that it is over; chunks go by SEND, each by itself.
+  const auto messages = [&rows](const char* way) {
+    for (const json& row : rows) {
+      if (row.at("long_messages") == way && row.at("test") == "allreduce") {
+        return row.at("messages_per_operation").get<double>();
+      }
+    }
+    return 0.0;
+  };
+  EXPECT_GT(messages("write"), messages("read"));
+  EXPECT_GT(messages("chunks"), messages("write") + 4);
+}
+
 TEST_P(MessageOn, RankZeroPollsWhomItsSetSays) {
   const json rows = measure({"--peers", "1", "--peer-threads", "6", "--active-peers", "2,6",
                              "--channel", "both", "--polling-set", "2", "--policy", "all",
@@ -139,6 +156,17 @@ TEST(Message, ASimulationIsTheSameEveryTime) {
   const std::string first = table();
   EXPECT_THAT(first, HasSubstr("allreduce"));
   EXPECT_EQ(first, table());
+}
+
+// A long message that is not READ arrives only as long as its sender makes progress, also where a
+// phase ends in the middle of an operation.
+TEST(Message, LongMessagesEndWithTheirPhase) {
+  const json rows = measure_on(
+      "sim:connectx3-40g",
+      message({"--test", "broadcast,allreduce,scatter", "--peers", "3,5", "--size", "6400,40000",
+               "--long-messages", "write,chunks", "--operations", "30", "--verify"}),
+      "median");
+  expect_checked(rows, 3 * 2 * 2 * 2, 30);
 }
 
 // A call of progress() polls each ring once; with SEND/RECV alone it polls one queue.

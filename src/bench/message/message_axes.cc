@@ -36,6 +36,7 @@ constexpr const char* kClassName = "class";
 constexpr const char* kChannelName = "channel";
 constexpr const char* kPolicyName = "policy";
 constexpr const char* kPollingOrderName = "order";
+constexpr const char* kLongMessagesName = "way of long messages";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
 constexpr const char* kReuseName = "reuse of buffers";
@@ -63,6 +64,8 @@ using ChannelNames =
     EnumNames<MessageChannel, kMessageChannels, message_channel_name, kChannelName>;
 using PolicyNames = EnumNames<PollingSetPolicy, kPollingPolicies, polling_policy_name, kPolicyName>;
 using OrderNames = EnumNames<PollingOrder, kPollingOrders, polling_order_name, kPollingOrderName>;
+using LongMessagesNames =
+    EnumNames<LongMessages, kLongMessageWays, long_messages_name, kLongMessagesName>;
 using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseName>;
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
@@ -167,6 +170,9 @@ constexpr std::array kAxes = {
               "index", "reuse_index", kIndexName, "hash",
               "What used buffers are found by: hash, tree, or all"),
           uses_table, "reuse"),
+    name_axis<LongMessagesNames, &Settings::long_messages>(
+        "long-messages", "long_messages", kLongMessagesName, "read",
+        "How messages beyond --eager travel: automatic, read, write, chunks, or all"),
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),

@@ -73,6 +73,14 @@ Status MessageCollectives::open() const {
                       size_text(size_bytes_))};
 }
 
+std::vector<uint32_t> MessageCollectives::partners() const {
+  std::vector<uint32_t> ranks;
+  if (test_ == MessageTest::kBarrier || rank_.number() == 0) return ranks;
+  if (tree_.parent != 0) ranks.push_back(tree_.parent);
+  for (const BinomialPlace::Child& child : tree_.children) ranks.push_back(child.rank);
+  return ranks;
+}
+
 bool MessageCollectives::run() {
   const uint64_t begun_ns = now_ns();
   bool done = false;

@@ -55,6 +55,8 @@ class MessageCollectives {
   void begin() { operations_ = 0; }
   // One operation, which all ranks take part in.
   bool run();
+  // Ranks beside rank 0 that messages with bytes come from and go to.
+  std::vector<uint32_t> partners() const;
   // That were ended.
   uint64_t operations() const { return operations_; }
 

@@ -53,6 +53,10 @@ class MessageProgram {
     if (replay_) return replay_->operations();
     return pairs_ ? pairs_->operations() : collectives_->operations();
   }
+  // Ranks beside rank 0 that this one exchanges long messages with.
+  std::vector<uint32_t> partners() const {
+    return collectives_ ? collectives_->partners() : std::vector<uint32_t>();
+  }
 
  private:
   MessageRank& rank_;

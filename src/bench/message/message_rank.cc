@@ -18,6 +18,8 @@ constexpr uint32_t kPollsOfAll = 4;
 constexpr uint64_t kExposedKey = 1;
 // Of phase 0, before any is measured.
 constexpr uint32_t kMeeting = 0;
+// Of any phase, behind its last messages.
+constexpr uint32_t kOver = 64;
 
 std::string numeric_host(const NodeJob& job) {
   // In a simulation nodes are told apart by their ports.
@@ -80,26 +82,38 @@ void MessageRank::begin(const Phase& phase) {
   pending_receives_ = pending_sends_ = 0;
   mismatches_ = cost_cycles_ = collectives_ = collective_ns_ = 0;
   before_ = messenger_->statistics();
+  after_.reset();
 }
 
-void MessageRank::abandon() {
-  while (pending_receives_ > 0 && messenger_->cancel(context(/*receive=*/true))) {
-    // Its completion is there.
-    std::array<MessageCompletion, 16> done;
-    const uint32_t count = messenger_->poll(done);
-    for (uint32_t i = 0; i < count; ++i) take(done[i]);
-  }
+void MessageRank::abandon(std::span<const uint32_t> partners) {
+  costs_ = false;
+  while (pending_receives_ > 0 && messenger_->cancel(context(/*receive=*/true))) look();
   const uint64_t deadline_ns = now_ns() + uint64_t{kSetupTimeoutNs};
-  while (pending_receives_ > 0 && status_.ok() && now_ns() < deadline_ns) {
-    std::array<MessageCompletion, 16> done;
-    const uint32_t count = messenger_->poll(done);
-    for (uint32_t i = 0; i < count; ++i) take(done[i]);
-    count > 0 ? waiter_.progress() : waiter_.idle();
+  const auto goes_on = [&] { return status_.ok() && now_ns() < deadline_ns; };
+  while (pending_receives_ > 0 && goes_on()) look();
+  after_ = messenger_->statistics();
+  for (const uint32_t partner : partners) {
+    while (goes_on() && !try_receive(partner, kOver, &nothing_, 0)) look();
+    while (goes_on() && !try_send(partner, kOver, &nothing_, 0)) look();
   }
+  while (pending_receives_ > 0 && goes_on()) look();
+  if (pending_receives_ > 0) {
+    fail({StatusCode::kTimeout,
+          fmt::format("messages that had begun to arrive did not end within {} s; is a peer's "
+                      "process stopped, or its machine overloaded?",
+                      kSetupTimeoutNs / 1'000'000'000)});
+  }
+}
+
+void MessageRank::look() {
+  std::array<MessageCompletion, 16> done;
+  const uint32_t count = messenger_->poll(done);
+  for (uint32_t i = 0; i < count; ++i) take(done[i]);
+  count > 0 ? waiter_.progress() : waiter_.idle();
 }
 
 void MessageRank::end(Report& report, uint64_t operations) {
-  const MessengerStatistics& now = messenger_->statistics();
+  const MessengerStatistics now = after_.value_or(messenger_->statistics());
   const uint64_t by_ring = now.ring_messages - before_.ring_messages;
   const uint64_t by_send = now.queue_messages - before_.queue_messages;
   report.counters[kChannelMessages] = by_ring + by_send;
@@ -189,56 +203,50 @@ bool MessageRank::look_around() {
   return status_.ok();
 }
 
-PostResult MessageRank::try_send(const SendRequest& request) {
-  if (!costs_) return messenger_->send(request);
-  const uint64_t begun = PollCost::cycles_now();
-  const PostResult result = messenger_->send(request);
-  if (result == PostResult::kPosted) cost_cycles_ += PollCost::cycles_now() - begun;
-  return result;
-}
-
-bool MessageRank::send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes) {
+bool MessageRank::try_send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes) {
   const iovec piece{const_cast<char*>(bytes), size_bytes};
   const SendRequest request{.peer = peers_[to],
                             .tag = tag(step),
                             .pieces = {&piece, 1},
                             .context = context(/*receive=*/false)};
-  for (;;) {
-    const PostResult result = try_send(request);
-    if (result == PostResult::kPosted) [[likely]]
-      break;
-    if (result == PostResult::kFailed) {
-      const Status& why = messenger_->peer_status(request.peer);
-      fail(why.ok() ? messenger_->error() : why);
-    }
-    if (!status_.ok() || !advance()) return false;
-  }
+  const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
+  const PostResult result = messenger_->send(request);
+  if (result == PostResult::kFailed) fail_for(request.peer);
+  if (result != PostResult::kPosted) return false;
+  if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
   ++pending_sends_;
   ++steps_;
   empty_polls_ = 0;
   return true;
 }
 
-bool MessageRank::receive(uint32_t from, uint32_t step, char* bytes, uint64_t size_bytes) {
+bool MessageRank::try_receive(uint32_t from, uint32_t step, char* bytes, uint64_t size_bytes) {
   const iovec piece{bytes, size_bytes};
   const ReceiveRequest request{.source = peers_[from],
                                .tag = tag(step),
                                .pieces = {&piece, 1},
                                .context = context(/*receive=*/true)};
   const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
-  for (;;) {
-    const PostResult result = messenger_->receive(request);
-    if (result == PostResult::kPosted) [[likely]]
-      break;
-    if (result == PostResult::kFailed) {
-      const Status& why = messenger_->peer_status(request.source);
-      fail(why.ok() ? messenger_->error() : why);
-    }
-    if (!status_.ok() || !advance()) return false;
-  }
+  const PostResult result = messenger_->receive(request);
+  if (result == PostResult::kFailed) fail_for(request.source);
+  if (result != PostResult::kPosted) return false;
   ++pending_receives_;
   empty_polls_ = 0;
   if (costs_) cost_cycles_ += PollCost::cycles_now() - begun;
+  return true;
+}
+
+bool MessageRank::send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes) {
+  while (!try_send(to, step, bytes, size_bytes)) {
+    if (!status_.ok() || !advance()) return false;
+  }
+  return true;
+}
+
+bool MessageRank::receive(uint32_t from, uint32_t step, char* bytes, uint64_t size_bytes) {
+  while (!try_receive(from, step, bytes, size_bytes)) {
+    if (!status_.ok() || !advance()) return false;
+  }
   return true;
 }
 
@@ -247,8 +255,7 @@ PostResult MessageRank::posted(PostResult result, PeerNumber peer) {
     ++steps_;
     empty_polls_ = 0;
   } else if (result == PostResult::kFailed) {
-    const Status& why = messenger_->peer_status(peer);
-    fail(why.ok() ? messenger_->error() : why);
+    fail_for(peer);
   }
   return result;
 }
@@ -295,10 +302,7 @@ bool MessageRank::access(uint32_t there, char* bytes, uint64_t size_bytes, bool 
     if (costs_ && result == PostResult::kPosted) cost_cycles_ += PollCost::cycles_now() - begun;
     if (result == PostResult::kPosted) [[likely]]
       break;
-    if (result == PostResult::kFailed) {
-      const Status& why = messenger_->peer_status(request.peer);
-      fail(why.ok() ? messenger_->error() : why);
-    }
+    if (result == PostResult::kFailed) fail_for(request.peer);
     if (!status_.ok() || !advance()) return false;
   }
   ++pending_sends_;

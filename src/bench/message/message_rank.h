@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,8 +56,10 @@ class MessageRank {
 
   void begin(const Phase& phase);
   // Takes back receives that nothing came for, and waits for those that something is coming for.
-  // What rank 0 has not waited for, nobody will.
-  void abandon();
+  // What rank 0 has not waited for, nobody will. `partners` are the ranks beside rank 0 that long
+  // messages come from and go to: unless the receiver READs one, it comes only as long as its
+  // sender makes progress, so all go on until each has said that it waits for nothing any more.
+  void abandon(std::span<const uint32_t> partners);
   // Adds what was counted since begin(); `operations` are those of this rank.
   void end(Report& report, uint64_t operations);
 
@@ -104,8 +107,16 @@ class MessageRank {
   bool advance();
   bool look_around();
   void take(const MessageCompletion& done);
-  PostResult try_send(const SendRequest& request);
   bool access(uint32_t there, char* bytes, uint64_t size_bytes, bool puts);
+  // The same, but whether the phase has ended or not.
+  void look();
+  // False: it would block, or see above.
+  bool try_send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes);
+  bool try_receive(uint32_t from, uint32_t step, char* bytes, uint64_t size_bytes);
+  void fail_for(PeerNumber peer) {
+    const Status& why = messenger_->peer_status(peer);
+    fail(why.ok() ? messenger_->error() : why);
+  }
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
@@ -134,6 +145,7 @@ class MessageRank {
   uint32_t phase_ = 0;
   bool verify_ = false;
   bool costs_ = false;
+  char nothing_ = 0;
   uint32_t pending_receives_ = 0;
   uint32_t pending_sends_ = 0;
   uint64_t mismatches_ = 0;
@@ -141,6 +153,7 @@ class MessageRank {
   uint64_t collectives_ = 0;
   uint64_t collective_ns_ = 0;
   MessengerStatistics before_;
+  std::optional<MessengerStatistics> after_;  // of who has abandoned it
 };
 
 }  // namespace verbena::bench

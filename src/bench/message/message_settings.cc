@@ -37,6 +37,7 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
   options.order = settings.order;
   options.reused_buffers = settings.reuse;
   options.reuse_index = settings.index;
+  options.long_messages = settings.long_messages;
   // Where only rank 0 exchanges messages, nobody else sends to the others.
   const uint32_t senders = rank == 0 || is_collective(settings.test) ? peers : 1;
   switch (settings.channel) {

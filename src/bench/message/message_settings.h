@@ -116,6 +116,22 @@ constexpr const char* reused_index_name(ReusedIndex index) {
   return index == ReusedIndex::kHash ? "hash" : "tree";
 }
 
+inline constexpr std::array kLongMessageWays = {LongMessages::kAutomatic, LongMessages::kRead,
+                                                LongMessages::kWrite, LongMessages::kPipelined};
+constexpr const char* long_messages_name(LongMessages way) {
+  switch (way) {
+    case LongMessages::kAutomatic:
+      return "automatic";
+    case LongMessages::kRead:
+      return "read";
+    case LongMessages::kWrite:
+      return "write";
+    case LongMessages::kPipelined:
+      break;
+  }
+  return "chunks";
+}
+
 // How often each of several buffers is sent from.
 enum class BufferReuse : uint8_t {
   kCyclic,    // all alike, one after the other
@@ -166,6 +182,7 @@ struct MessageSettings {
   PollingOrder order = PollingOrder::kSequential;
   ReusedBuffers reuse = ReusedBuffers::kCopied;
   ReusedIndex index = ReusedIndex::kHash;
+  LongMessages long_messages = MessengerOptions().long_messages;
   uint64_t size_bytes = 8;
   MessageTest test = MessageTest::kLatency;
   // Of a replay.

@@ -86,7 +86,7 @@ class OtherRank final : public RespondingTarget {
     program_.begin(step.phase);
     job_.team.finished();
     program_.take_part();
-    rank_.abandon();
+    rank_.abandon(program_.partners());
     rank_.end(report_.report, program_.operations());
     return rank_.status();
   }

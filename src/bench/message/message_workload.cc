@@ -43,8 +43,9 @@ measured. --test says what an operation is:
 The first six are between rank 0 and the last --active-peers of the others, in turn; all are
 connected, and have sent a message before. Short messages go by the ring of a connection, which the receiver
 polls, or by SEND; --channel says which of them there are, and with both, --polling-set, --policy and
---order whose ring is polled. Longer messages than --eager are transferred without a copy; with --reuse,
-so are short ones from buffers that are used often.
+--order whose ring is polled. Longer messages than --eager travel as --long-messages says: read by the
+receiver, written by the sender, in chunks that both copy, or as is estimated to take least. With --reuse,
+short ones from buffers that are used often are not copied either.
 
 --verify checks every byte of every message, and the sums.
 
