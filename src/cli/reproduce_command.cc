@@ -308,7 +308,7 @@ void add_reproduce_command(Tool& tool) {
   tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;
   command->footer(
       kReproduceHelp +
-      examples_text({"verbena reproduce mpiiba --json verdicts.json",
+      examples_text({"verbena reproduce mpiiba --seeds 1 --json verdicts.json",
                      "verbena reproduce patterns-fig4a --device soft0 --duration 5ms"}));
   command->callback([&tool, options] { tool.exit_code = reproduce_claims(tool, *options); });
 }

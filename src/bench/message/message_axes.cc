@@ -162,24 +162,13 @@ constexpr std::array kAxes = {
                     "placement", "buffer_placement", kPlacementName, "pages",
                     "Of several buffers: pages (of their own), packed (back to back), or all"),
                 uses_several_buffers, "buffers")),
-    name_axis<ReuseNames, &Settings::reuse>(
-        "reuse", "buffer_reuse", kReuseName, "copied",
-        "Short messages from buffers that are used often: copied, measured (without a copy once "
-        "that pays on this device), paper (by its table), or all"),
-    where(name_axis<IndexNames, &Settings::index>(
-              "index", "reuse_index", kIndexName, "hash",
-              "What used buffers are found by: hash, tree, or all"),
-          uses_table, "reuse"),
-    name_axis<LongMessagesNames, &Settings::long_messages>(
-        "long-messages", "long_messages", kLongMessagesName, "read",
-        "How messages beyond --eager travel: automatic, read, write, chunks, or all"),
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),
     apart(with_every<EveryTestNames>(name_axis<TestNames, &Settings::test>(
         "test", "test", kTestName, "latency",
         "latency, bandwidth, bidirectional, put, get, progress, barrier, broadcast, allreduce, "
-        "scatter, or all; or replay"))),
+        "scatter, all; replay"))),
     apart(where(with_every<EverySkeletonNames>(name_axis<SkeletonNames, &Settings::skeleton>(
                     "skeleton", "skeleton", kSkeletonName, "recorded",
                     "What is replayed: recorded, or a NAS kernel: "
@@ -200,6 +189,17 @@ constexpr std::array kAxes = {
               "compute", "compute_percent", "100",
               "Of a replay: how much of the computing time is spent, in percent"),
           is_replay, "test"),
+    name_axis<ReuseNames, &Settings::reuse>(
+        "reuse", "buffer_reuse", kReuseName, "copied",
+        "Short messages from buffers used often: copied, measured or paper (without a copy once "
+        "that pays), or all"),
+    where(name_axis<IndexNames, &Settings::index>(
+              "index", "reuse_index", kIndexName,
+              "hash", "What used buffers are found by: hash, tree, or all"),
+          uses_table, "reuse"),
+    name_axis<LongMessagesNames, &Settings::long_messages>(
+        "long-messages", "long_messages", kLongMessagesName, "read",
+        "How messages beyond --eager travel: automatic, read, write, chunks, or all"),
     where(name_axis<PolicyNames, &Settings::policy>(
               "policy", "polling_policy", kPolicyName, "first",
               "Of channel both, whose ring is polled: everybody, first, dynamic, hints, or all"),
