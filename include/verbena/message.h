@@ -22,8 +22,8 @@
 // Nothing happens by itself: progress is made inside of progress() and poll(), which everybody who
 // expects something calls; who expects something rarely sleeps in wait() meanwhile. Connections are
 // made when the first message is sent, by two threads that do nothing else. After that, nothing on
-// the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel, unless a
-// buffer is registered because it is used often (reused_buffers). The memory of a longer one is
+// the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel, unless
+// buffers that are used often are registered, and looked up, for it (reused_buffers). The memory of a longer one is
 // registered on both sides, which does all three, and stays so for the next message: see
 // registered_bytes.
 //
@@ -135,7 +135,8 @@ enum MessageFlags : uint32_t {
   kMessageMulti = 1u << 4,      // a receive for several messages: see ReceiveRequest
   kMessageFence = 1u << 5,      // of one-sided operations: see there
   // Of a send up to eager_limit_bytes() or a put up to one_sided_limit_bytes(): its memory may
-  // change at once, whatever MessengerOptions::reused_buffers says. Of longer ones it says nothing.
+  // change at once, whatever MessengerOptions::reused_buffers says. Of longer ones, and of one to
+  // oneself with kMessageDelivered, it says nothing.
   kMessageCopied = 1u << 6,
 };
 
@@ -235,7 +236,9 @@ struct MessengerStatistics {
 
 class Messenger {
  public:
-  // Ends all connections: peers see a peer that is lost. Operations do not complete any more.
+  // Ends all connections: peers see a peer that is lost. Operations do not complete any more. Makes
+  // progress, and blocks up to six seconds, where peers still have to learn that it has received
+  // their messages (kMessageDelivered).
   virtual ~Messenger() = default;
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;

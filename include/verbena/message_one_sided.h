@@ -88,12 +88,13 @@ struct RemoteRange {
 struct OneSidedRequest {
   PeerNumber peer = 0;
   // At most four of each, of as many bytes together. What is put may change at once if it is no
-  // longer than one_sided_limit_bytes(), else when the operation has completed.
+  // longer than one_sided_limit_bytes() and MessengerOptions::reused_buffers is kCopied, or with
+  // kMessageSilent or kMessageCopied; else when the operation has completed.
   std::span<const iovec> pieces = {};
   std::span<const RemoteRange> remote = {};
   void* context = nullptr;
   uint64_t data = 0;  // with kMessageData, of a put: for a completion of the peer (kWritten)
-  // kMessageData, kMessageSilent, and kMessageFence: it begins once all before it that has a
+  // kMessageData, kMessageSilent, kMessageCopied, and kMessageFence: it begins once all before it that has a
   // completion to come from the peer has completed; until then it would block.
   uint32_t flags = 0;
 };

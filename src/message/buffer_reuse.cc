@@ -33,6 +33,7 @@ Status BufferReuse::open(const MessengerOptions& options, const StepCosts& steps
       options.reuse_index == ReusedIndex::kHash ? BufferUseIndex::kHash : BufferUseIndex::kTree;
   access_ = access;
   measured_ = options.reused_buffers == ReusedBuffers::kMeasured;
+  adapts_ = options.reuse_adapts;
   if (measured_) {
     VERBENA_ASSIGN_OR_RETURN(costs_, measure_reuse_costs(memory.cache(), access, index));
     // What else a message costs that is not copied: two further entries of its gather list, and a
@@ -62,7 +63,7 @@ internal::CachedRegion* BufferReuse::take(MessageMemory& memory, const void* buf
   const BufferUse use = table_->count(buffer, bytes, thresholds(path));
   if (use.reuses == 0 && use.way == BufferUse::Way::kCopy) {
     // Of a buffer that was not used before, or that the table does not take.
-    if (++unknown_ >= kUnknownInARow && resting_ == 0) {
+    if (++unknown_ >= kUnknownInARow && resting_ == 0 && adapts_) {
       resting_ = kRest;
       unknown_ = kUnknownInARow;  // if that goes on to the end of the rest, the next one begins
     }

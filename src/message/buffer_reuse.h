@@ -67,6 +67,7 @@ class BufferReuse {
     return thresholds_[measured_ ? 0 : static_cast<uint32_t>(path)];
   }
   uint64_t least_bytes_ = ~uint64_t{0};
+  bool adapts_ = true;
   uint32_t resting_ = 0;  // messages to the end of a rest
   uint32_t unknown_ = 0;  // messages in a row whose buffers were not in the table
   unsigned access_ = 0;

@@ -134,7 +134,9 @@ MessengerState::~MessengerState() {
 // A confirmation that still waits for a credit: without it its peer would take a message for lost
 // that was received.
 void MessengerState::confirm_what_was_received() {
+  if (!discarded_.empty()) go_on_discarding();
   const auto owes_confirmations = [this] {
+    if (!discarded_.empty() && !transfer_numbers_.empty()) return true;
     for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
       if (transfers_[number].stage == Transfer::Stage::kFinishing) return true;
     }
@@ -145,9 +147,19 @@ void MessengerState::confirm_what_was_received() {
   half_posted_ = kNone;
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     Operation& operation = operations_[number];
+    // An answer brings nothing then.
+    if (operation.state == Operation::State::kAwaitsAnswer) operation.piece_count = 0;
     if (operation.state != Operation::State::kPosted) continue;
     matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
     operation.state = Operation::State::kReceiving;
+  }
+  for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
+    Transfer& transfer = transfers_[number];
+    const bool comes = transfer.stage == Transfer::Stage::kAnswering ||
+                       transfer.stage == Transfer::Stage::kAwaiting;
+    if (!comes || transfer.method != Method::kPipelined) continue;
+    transfer.local_count = 0;
+    transfer.failed = true;
   }
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   const uint64_t deadline_ns = now_ns() + kPatienceNs;
@@ -188,11 +200,12 @@ Status MessengerState::prepare(const JobSecret& secret) {
     log_info("{} gathers {} pieces, of {}: short messages are copied", info.name, info.max_sges,
              kGatherEntries);
   } else if (gathers) {
-    // Inline, the processor copies them in any case, and to the device itself.
+    // Inline, the processor copies them in any case, and to the device itself. Tails are words.
+    const uint32_t least_bytes = std::max(inline_limit_bytes_ + 1, channel::kWordBytes);
     VERBENA_RETURN_IF_ERROR(
-        reused_sources_.open(options_, steps_, inline_limit_bytes_ + 1, kSourceAccess, *memory_));
+        reused_sources_.open(options_, steps_, least_bytes, kSourceAccess, *memory_));
     VERBENA_RETURN_IF_ERROR(
-        reused_targets_.open(options_, steps_, inline_limit_bytes_ + 1, kTargetAccess, *memory_));
+        reused_targets_.open(options_, steps_, least_bytes, kTargetAccess, *memory_));
     reused_from_bytes_ = std::min(reused_from_bytes_, reused_sources_.least_bytes());
   }
   if (options_.events) {
@@ -358,6 +371,11 @@ void MessengerState::adopt(Joined joined) {
 
 void MessengerState::lose(PeerConnection& connection, Status why) {
   if (connection.broken) return;
+  // What was sent before it has been sent.
+  if (connection.first_gathered != 0) {
+    connection.sends.reap();
+    serve_gathered(connection);
+  }
   connection.broken = true;
   peers_[connection.peer]->status = std::move(why);
   static_cast<void>(connection.joined.endpoint->queue_pair.to_error());

@@ -125,6 +125,8 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
   count_carried_out(outcome, puts || action == OneSidedAction::kAtomic);
   const bool stored = action == OneSidedAction::kGet && outcome == MessageOutcome::kOk &&
                       store_at_once(connection, message, request, places);
+  // An answer would say that its bytes are there.
+  if (stored && connection.sends.error()) return Fate::kUsed;
   const MessageHeader header = next_header(connection, Kind::kAnswer, 0, message.header.tag);
   char* to = put_header(room.to, header, 0, 0);
   const auto word = static_cast<uint64_t>(outcome);

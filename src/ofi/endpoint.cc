@@ -29,7 +29,7 @@ constexpr uint32_t kMostUnexpected = 1u << 18;
 // How long the peers of an endpoint that is closed have time to take what it has sent.
 constexpr uint64_t kClosePatienceNs = 30'000'000'000;
 // Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. A ring
-// has half a MiB then, and the receives of a connection 130 KiB.
+// has half a MiB then, at both ends together, and the memory of a connection 350 KiB.
 constexpr uint32_t kSlotBytes = (8 << 10) + 64;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 
