@@ -1,5 +1,7 @@
 #include "src/ofi/completion_queue.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -67,12 +69,33 @@ ssize_t take_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr
 // So many are made without a pause: what comes soon is not to wait for the end of one.
 constexpr uint32_t kBusyReads = 64;
 
-Waiter& thread_waiter() {
-  static thread_local Waiter waiter;
-  return waiter;
+// Further ones with a pause, before each lets others run. None, where others had work before.
+constexpr uint32_t kPatientReads = 4096;
+// A yield that long means that another thread had the CPU.
+constexpr uint64_t kYieldTookLongNs = 4'000;
+
+struct Patience {
+  uint32_t reads = 0;  // of this wait
+  uint32_t most = kPatientReads;
+};
+constinit thread_local Patience patience;
+
+// Never sleeps, as a Waiter does: the thread may hold a lock of the MPI's, which those need who have
+// something to do.
+[[gnu::noinline]] void wait_after_empty_read() {
+  if (patience.reads < patience.most) {
+    ++patience.reads;
+    return cpu_relax();
+  }
+  const uint64_t before_ns = now_ns();
+  sched_yield();
+  if (now_ns() - before_ns > kYieldTookLongNs) {
+    patience.most = 0;
+  } else if (patience.most < kPatientReads) {
+    ++patience.most;
+  }
 }
-[[gnu::noinline]] void wait_after_empty_read() { thread_waiter().idle(); }
-[[gnu::noinline]] void end_wait() { thread_waiter().progress(); }
+[[gnu::noinline]] void end_wait() { patience.reads = 0; }
 
 ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
   const std::lock_guard guard(queue.domain.lock);
