@@ -174,8 +174,11 @@ nlohmann::json results_json(const std::vector<PointList>& lists, const std::stri
   document["models"] = bench::models_json(devices_of(lists));
   for (const PointList& list : lists) {
     for (const reproduce::WantedPoint& wanted : list.points) {
+      // Of several seeds the first: a figure has one value at a place.
       for (const reproduce::Measurement& one : list.measurements->runs(wanted.point)) {
-        if (one.ended() && one.error.empty()) document["results"].push_back(one.row);
+        if (!one.ended() || !one.error.empty()) continue;
+        document["results"].push_back(one.row);
+        break;
       }
     }
   }
@@ -301,8 +304,10 @@ void add_reproduce_command(Tool& tool) {
       "How many times each point is simulated, each with another seed (default: 5)");
   CLI::Option* json = add("--json", options->json, "FILE",
                           "Write the verdicts to this file: a list with one object per claim");
-  CLI::Option* results = add("--results", options->results, "FILE",
-                             "Write the measurements to this file, for 'verbena report'");
+  CLI::Option* results =
+      add("--results", options->results, "FILE",
+          "Write the measurements to this file, for 'verbena report': of several "
+          "seeds those of the first");
   CLI::Option* report = add("--report", options->report, "FILE.html",
                             "Draw the figures on this page, together with what the papers state");
   tool.takes_path[json] = tool.takes_path[results] = tool.takes_path[report] = true;

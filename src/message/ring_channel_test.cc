@@ -23,7 +23,7 @@ class RingTest : public testing::Test {
     const channel::SlotShape shape = RingMark::shape(room_bytes);
     local_ = allocate(shape, slots);
     remote_ = allocate(shape, slots);
-    sender_ = RingSender(local_, 7, zeros_);
+    sender_ = RingSender(local_, 7, kZeros);
     receiver_ = RingReceiver(remote_);
     receiver_.begin();
     sender_.bind({reinterpret_cast<uint64_t>(remote_.base), 9}, inline_limit_bytes);
@@ -54,7 +54,7 @@ class RingTest : public testing::Test {
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
   };
-  static constexpr char zeros_[8] = {};
+  static constexpr char kZeros[8] = {};
   std::vector<std::unique_ptr<char, Free>> memory_;
   channel::SlotArray local_;
   channel::SlotArray remote_;

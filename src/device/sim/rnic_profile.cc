@@ -50,6 +50,8 @@ struct Parameter {
   const char* meaning;
 };
 
+constexpr uint64_t kMostReadsAtOnce = 65536;
+
 // clang-format off
 constexpr Parameter kParameters[] = {
     {"cpu_clock", Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
@@ -237,10 +239,14 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
   }
   for (const char* positive :
        {"cores", "sockets", "hyperthread_slowdown", "pcie_payload", "mtu", "max_outstanding_reads",
-        "context_misses_at_once", "page", "wqe_prefetch", "arbitration_burst", "port_buffer"}) {
+        "context_misses_at_once", "pcie_reads_at_once", "page", "wqe_prefetch", "arbitration_burst",
+        "port_buffer"}) {
     if (profile.*find_parameter(positive)->member == 0) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }
+  }
+  if (profile.pcie_reads_at_once > kMostReadsAtOnce) {
+    return bad(name, fmt::format("pcie_reads_at_once must be at most {}", kMostReadsAtOnce));
   }
   if (profile.sockets > VirtualTime::kMostSockets) {
     return bad(name, fmt::format("sockets must be at most {}", VirtualTime::kMostSockets));

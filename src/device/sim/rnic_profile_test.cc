@@ -117,6 +117,9 @@ TEST(ProfileTest, OneLineNamesWhatIsWrong) {
            Wrong{"mtu", "value", "value = \"2048\"", "mtu needs a value of 0 or more"},
            Wrong{"link_rate", "value", "value = 0", "link_rate needs a value"},
            Wrong{"cores", "value", "value = 0", "cores must be above 0"},
+           Wrong{"pcie_reads_at_once", "value", "value = 0", "pcie_reads_at_once must be above 0"},
+           Wrong{"pcie_reads_at_once", "value", "value = 1e12",
+                 "pcie_reads_at_once must be at most 65536"},
        }) {
     EXPECT_THAT(complaint(with_line(wrong.name, wrong.key, wrong.line)), HasSubstr(wrong.why));
   }
