@@ -54,18 +54,18 @@ struct ReplayOptions {
 // A folder of this process's own, gone with it.
 class ReportFolder {
  public:
-  ReportFolder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("verbena-replay-{}", getpid())) {
+  ReportFolder() {
     std::error_code error;
-    std::filesystem::create_directory(path_, error);
+    std::string name = std::filesystem::temp_directory_path(error) / "verbena-replay-XXXXXX";
+    if (!error && mkdtemp(name.data()) != nullptr) path_ = name;
   }
   ~ReportFolder() {
     std::error_code error;
-    std::filesystem::remove_all(path_, error);
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
   }
   ReportFolder(const ReportFolder&) = delete;
   ReportFolder& operator=(const ReportFolder&) = delete;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  // empty: there is none
 
  private:
   std::string path_;
@@ -107,6 +107,10 @@ int replay_recording(const Tool& tool, const ReplayOptions& options) {
          fmt::format("{} is of one rank, and a replay takes two at least", options.folder)});
   }
   const ReportFolder reports;
+  if (reports.path().empty()) {
+    return report_error({StatusCode::kUnavailable,
+                         "cannot make a folder for the ranks' reports; is TMPDIR writable?"});
+  }
   // Of this process and of those that it starts for ranks.
   for (const auto& [name, value] : {std::pair{bench::kRecordingVariable, options.folder},
                                     std::pair{bench::kReplayReportVariable, reports.path()}}) {
@@ -165,9 +169,9 @@ void add_replay(Tool& tool, CLI::App& trace) {
   for (const std::string& name : simulated_devices()) tool.choices[device].push_back(name);
   const bench::Workload& workload = *bench::find_workload("message");
   for (const bench::Axis& axis : workload.traits().axes) {
-    static constexpr std::string_view kOffered[] = {"eager",       "ring-slots", "credits",
-                                                    "polling-set", "inline",     "policy",
-                                                    "order",       "channel",    "compute"};
+    static constexpr std::string_view kOffered[] = {
+        "eager", "ring-slots", "credits", "polling-set", "inline", "policy",
+        "order", "channel",    "compute", "reuse",       "index",  "long-messages"};
     if (std::find(std::begin(kOffered), std::end(kOffered), axis.name) == std::end(kOffered)) {
       continue;
     }
@@ -208,13 +212,13 @@ void add_trace_command(Tool& tool) {
   record->add_option("MPIEXEC", *unused, "The launcher of any MPI and its arguments, behind --")
       ->option_text("...");
   record->callback([unused, folder, flag] {});
-  record->footer(examples_text({"verbena trace record -o cg -- mpiexec -n 4 ./cg.A",
-                                "verbena trace -o cg -- mpiexec -n 4 ./cg.A"}));
+  record->footer(examples_text({"verbena trace record -o ring -- mpiexec -n 4 ./ring",
+                                "verbena trace -o ring -- mpiexec -n 4 ./ring"}));
   add_show(tool, *command);
   add_replay(tool, *command);
   command->footer(
-      examples_text({"verbena trace -o cg -- mpiexec -n 4 ./cg.A", "verbena trace show cg",
-                     "verbena trace replay cg --device sim:infinihost-mt23108"}));
+      examples_text({"verbena trace -o ring -- mpiexec -n 4 ./ring", "verbena trace show ring",
+                     "verbena trace replay ring --device sim:infinihost-mt23108"}));
 }
 
 }  // namespace verbena::cli

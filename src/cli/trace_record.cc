@@ -2,17 +2,18 @@
 // it.
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "src/base/file_descriptor.h"
 #include "src/base/output.h"
 #include "src/base/spawn.h"
 #include "src/cli/commands.h"
@@ -60,6 +61,28 @@ Result<RecordOptions> parse_record(const std::vector<std::string>& arguments) {
   return options;
 }
 
+bool is_rank_file(const std::string& name) {
+  return name.starts_with("rank-") && name.ends_with(".trace");
+}
+
+// Nothing is removed where something else lies beside a recording.
+Status check_folder(const std::string& folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) return Status::ok_status();
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (is_rank_file(name)) continue;
+    return {StatusCode::kInvalidArgument,
+            fmt::format("{} has other files than a recording, such as {}; name another folder "
+                        "with -o",
+                        folder, name)};
+  }
+  if (!error) return Status::ok_status();
+  return {StatusCode::kInvalidArgument,
+          fmt::format("cannot read the folder {}: {}; name another one with -o", folder,
+                      error.message())};
+}
+
 // Files of an earlier recording would be taken for ranks of this one.
 Status prepare_folder(const std::string& folder) {
   std::error_code error;
@@ -69,38 +92,56 @@ Status prepare_folder(const std::string& folder) {
             fmt::format("cannot make the folder {}: {}; name another one with -o", folder,
                         error ? error.message() : "something else has its name")};
   }
+  VERBENA_RETURN_IF_ERROR(check_folder(folder));
+  std::vector<std::filesystem::path> earlier;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("rank-") && name.ends_with(".trace")) {
-      std::filesystem::remove(entry.path(), error);
-    } else {
-      return {StatusCode::kInvalidArgument,
-              fmt::format("{} has other files than a recording, such as {}; name another folder "
-                          "with -o",
-                          folder, name)};
-    }
+    if (is_rank_file(entry.path().filename())) earlier.push_back(entry.path());
+  }
+  for (size_t i = 0; i < earlier.size() && !error; ++i) {
+    std::filesystem::remove(earlier[i], error);
   }
   if (!error) return Status::ok_status();
   return {StatusCode::kInvalidArgument,
           fmt::format("cannot empty {}: {}; name another folder with -o", folder, error.message())};
 }
 
+// As spawn() looks for it.
+Status find_program(const std::string& name) {
+  const auto runs = [](const std::string& path) {
+    std::error_code error;
+    return access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, error);
+  };
+  bool found = name.find('/') != std::string::npos && runs(name);
+  if (name.find('/') == std::string::npos) {
+    const char* path = std::getenv("PATH");
+    std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+    for (std::string folder; !found && std::getline(folders, folder, ':');) {
+      found = runs((folder.empty() ? "." : folder) + "/" + name);
+    }
+  }
+  if (found) return Status::ok_status();
+  return {
+      StatusCode::kNotFound,
+      fmt::format("cannot start {}: there is no such program; name the MPI's launcher behind --",
+                  name)};
+}
+
 // Open MPI 5 and older have no calls with large counts. The launcher says what it is.
 bool is_without_large_counts(const std::string& launcher) {
   const std::filesystem::path name = std::filesystem::path(launcher).filename();
   if (name != "mpiexec" && name != "mpirun" && name != "prterun") return false;
-  const std::string answer =
-      std::filesystem::temp_directory_path() / fmt::format("verbena-mpi-version-{}", getpid());
+  // Without a name, which somebody else could have taken.
+  const FileDescriptor answer(memfd_create("verbena-mpi-version", MFD_CLOEXEC));
+  if (!answer.valid()) return false;
   const Result<int> exit_code = run_and_wait(
       {launcher, "--version"},
-      {.files = {{.descriptor = 1, .path = answer}, {.descriptor = 2, .path = "/dev/null"}}});
+      {.descriptors = {{answer.get(), 1}}, .files = {{.descriptor = 2, .path = "/dev/null"}}});
   std::string text;
   if (exit_code.ok()) {
-    std::ifstream file(answer);
-    text.assign(std::istreambuf_iterator<char>(file), {});
+    text.resize(4096);
+    const ssize_t length = pread(answer.get(), text.data(), text.size(), 0);
+    text.resize(length > 0 ? static_cast<size_t>(length) : 0);
   }
-  std::error_code error;
-  std::filesystem::remove(answer, error);
   const size_t found = text.find("(Open MPI) ");
   if (found == std::string::npos) return text.find("OpenRTE") != std::string::npos;
   return std::atoi(text.c_str() + found + std::string_view("(Open MPI) ").size()) <= 5;
@@ -111,8 +152,9 @@ bool is_without_large_counts(const std::string& launcher) {
 int record_mpi_program(const std::vector<std::string>& arguments) {
   const Result<RecordOptions> options = parse_record(arguments);
   if (!options.ok()) return fail_command(kExitUsage, options.status().message());
-  const Status prepared = prepare_folder(options->folder);
-  if (!prepared.ok()) return fail_command(kExitFailure, prepared.message());
+  Status ready = check_folder(options->folder);
+  if (ready.ok()) ready = find_program(options->program[0]);
+  if (!ready.ok()) return fail_command(kExitFailure, ready.message());
   const bool small = options->small || is_without_large_counts(options->program[0]);
   const Result<std::string> library =
       find_library(small ? "libverbena-trace-small.so" : "libverbena-trace.so");
@@ -120,6 +162,8 @@ int record_mpi_program(const std::vector<std::string>& arguments) {
   const char* present = std::getenv("LD_PRELOAD");
   const Result<std::string> preload = append_preload(present != nullptr ? present : "", *library);
   if (!preload.ok()) return fail_command(kExitFailure, preload.status().message());
+  ready = prepare_folder(options->folder);
+  if (!ready.ok()) return fail_command(kExitFailure, ready.message());
 
   // Ctrl-C is the program's: this one waits for its end.
   signal(SIGINT, [](int) {});

@@ -21,8 +21,9 @@ constexpr uint64_t kMostCalls = 1024;
 
 class RankReader {
  public:
-  RankReader(std::span<const std::byte> bytes, const std::string& name)
-      : name_(name), bytes_(bytes) {}
+  RankReader(std::span<const std::byte> bytes, const std::string& name,
+             const RecordedBefore& before)
+      : name_(name), before_(before), bytes_(bytes) {}
 
   Result<RankRecording> read() {
     VERBENA_RETURN_IF_ERROR(header());
@@ -50,7 +51,7 @@ class RankReader {
                         name_, what, at_, bytes_.size())};
   }
   Status beyond(std::string_view what, uint64_t asked, uint64_t most) const {
-    return {StatusCode::kLimitExceeded, fmt::format("{} has {} {}, and at most {} are read; record "
+    return {StatusCode::kLimitExceeded, fmt::format("{} has {} {} and at most {} are read; record "
                                                     "a shorter run of the program",
                                                     name_, asked, what, most)};
   }
@@ -77,7 +78,7 @@ class RankReader {
     recording_.rank = word();
     recording_.size = word();
     if (recording_.size > kMostRecordedRanks) {
-      return beyond("ranks", recording_.size, kMostRecordedRanks);
+      return beyond("ranks,", recording_.size, kMostRecordedRanks);
     }
     if (recording_.rank >= recording_.size) return damaged("its rank is none of the job");
     return Status::ok_status();
@@ -109,7 +110,11 @@ class RankReader {
     return broken_ ? 0 : value;
   }
   // So many further entries, each of which takes a byte at least.
-  uint64_t entries() { return bounded(bytes_.size() - at_); }
+  uint64_t entries() {
+    const uint64_t value = number();
+    if (value > bytes_.size() - at_) broken_ = true;
+    return broken_ ? 0 : value;
+  }
 
   Status record() {
     if (at_ == bytes_.size()) return damaged("it has no end");
@@ -117,8 +122,9 @@ class RankReader {
     const uint8_t operation = head & 0x1f;
     const auto flags = static_cast<uint8_t>(head >> 5);
     if (operation >= kOperations) return damaged("it has an unknown record");
-    if (recording_.events.size() >= kMostEvents) {
-      return beyond("calls and more", recording_.events.size(), kMostEvents);
+    const uint64_t events = before_.events + recording_.events.size();
+    if (events >= kMostEvents) {
+      return beyond("calls and more, with those of the ranks before it,", events, kMostEvents);
     }
     switch (static_cast<Operation>(operation)) {
       case Operation::kEnd:
@@ -135,20 +141,25 @@ class RankReader {
         break;
     }
     if (broken_) return damaged("a number in it cannot be");
-    return recording_.numbers.size() > kMostNumbers
-               ? beyond("numbers in lists", recording_.numbers.size(), kMostNumbers)
-               : Status::ok_status();
+    const uint64_t numbers = before_.numbers + recording_.numbers.size();
+    return numbers > kMostNumbers ? beyond("numbers in lists, with those of the ranks before it,",
+                                           numbers, kMostNumbers)
+                                  : Status::ok_status();
   }
 
   void end() {
     ended_ = true;
-    recording_.last_compute_ns = number();
+    recording_.last_compute_ns = bounded(kMostComputeNs);
     recording_.elapsed_ns = number();
     recording_.threads = static_cast<uint32_t>(bounded(UINT32_MAX));
     const uint64_t calls = bounded(kMostCalls);
     for (uint64_t i = 0; i < calls && !broken_; ++i) {
       CallCount call;
-      const uint64_t length = bounded(std::min(kMostNameBytes, bytes_.size() - at_));
+      const uint64_t length = bounded(kMostNameBytes);
+      if (length > bytes_.size() - at_) {
+        broken_ = true;
+        return;
+      }
       for (uint64_t c = 0; c < length; ++c) {
         const auto character = std::to_integer<unsigned char>(bytes_[at_++]);
         // It is printed.
@@ -164,7 +175,7 @@ class RankReader {
 
   Status communicator() {
     if (recording_.communicators.size() >= kMostCommunicators) {
-      return beyond("communicators", kMostCommunicators + 1, kMostCommunicators);
+      return beyond("communicators,", kMostCommunicators + 1, kMostCommunicators);
     }
     const uint64_t size = entries();
     std::vector<uint32_t> members;
@@ -186,7 +197,7 @@ class RankReader {
 
   void call(Operation operation, uint8_t flags) {
     Event event{.operation = operation, .flags = flags};
-    event.compute_ns = number();
+    event.compute_ns = bounded(kMostComputeNs);
     event.communicator = static_cast<uint32_t>(number());
     event.bytes = bounded(kMostMessageBytes);
     event.address = address_ = difference(address_);
@@ -235,7 +246,7 @@ class RankReader {
 
   void wait() {
     Event event{.operation = Operation::kWait};
-    event.compute_ns = number();
+    event.compute_ns = bounded(kMostComputeNs);
     event.first = static_cast<uint32_t>(recording_.numbers.size());
     const uint64_t count = entries();
     for (uint64_t i = 0; i < count && !broken_; ++i) {
@@ -280,6 +291,7 @@ class RankReader {
   }
 
   const std::string& name_;
+  const RecordedBefore before_;
   std::span<const std::byte> bytes_;
   size_t at_ = 0;
   bool broken_ = false;
@@ -317,8 +329,9 @@ Result<std::vector<std::byte>> read_file(const std::string& path, uint64_t most_
 
 }  // namespace
 
-Result<RankRecording> decode_rank(std::span<const std::byte> bytes, const std::string& name) {
-  return RankReader(bytes, name).read();
+Result<RankRecording> decode_rank(std::span<const std::byte> bytes, const std::string& name,
+                                  const RecordedBefore& before) {
+  return RankReader(bytes, name, before).read();
 }
 
 std::string rank_file_name(uint32_t rank) { return fmt::format("rank-{:05}.trace", rank); }
@@ -333,12 +346,13 @@ Result<RecordedJob> read_recording(const std::string& folder) {
   if (!std::filesystem::exists(std::filesystem::path(folder) / rank_file_name(0), error)) {
     return Status(StatusCode::kNotFound,
                   fmt::format("{} has no recording, there is no {}; did the program call MPI_Init? "
-                              "`verbena trace` says what it can trace",
+                              "calls from Fortran with Open MPI are not recorded, see docs/mpi.md",
                               folder, rank_file_name(0)));
   }
   RecordedJob job;
   job.name = folder;
   uint64_t left_bytes = kMostRecordingBytes;
+  RecordedBefore before;
   uint32_t size = 1;
   for (uint32_t rank = 0; rank < size; ++rank) {
     const std::string path = std::filesystem::path(folder) / rank_file_name(rank);
@@ -350,7 +364,9 @@ Result<RecordedJob> read_recording(const std::string& folder) {
     }
     VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, read_file(path, left_bytes));
     left_bytes -= bytes.size();
-    VERBENA_ASSIGN_OR_RETURN(RankRecording recording, decode_rank(bytes, path));
+    VERBENA_ASSIGN_OR_RETURN(RankRecording recording, decode_rank(bytes, path, before));
+    before.events += recording.events.size();
+    before.numbers += recording.numbers.size();
     if (rank == 0) size = recording.size;
     if (recording.rank != rank || recording.size != size) {
       return Status(StatusCode::kProtocolViolation,

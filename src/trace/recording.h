@@ -123,8 +123,11 @@ struct RecordedJob {
 
 inline constexpr uint32_t kMostRecordedRanks = 16384;
 inline constexpr uint32_t kMostCommunicators = 8192;
+// Of all ranks together.
 inline constexpr uint64_t kMostEvents = uint64_t{1} << 26;
 inline constexpr uint64_t kMostNumbers = uint64_t{1} << 28;
+// Of computing between two calls: 13 days.
+inline constexpr uint64_t kMostComputeNs = uint64_t{1} << 50;
 inline constexpr uint64_t kMostMessageBytes = uint64_t{1} << 40;
 inline constexpr uint64_t kMostRecordingBytes = uint64_t{4} << 30;
 

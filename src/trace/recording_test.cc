@@ -96,6 +96,38 @@ TEST(Recording, OfAnotherVersionIsRefused) {
               HasSubstr("file has version 2 of recordings, and this release reads 1"));
 }
 
+// Of a call's name, in ten bytes where one would do: nothing behind the end is read.
+TEST(Recording, WithAnOverlongLengthIsRefused) {
+  RankEncoder encoder(0, 2);
+  encoder.end(0, 0, 1, {});
+  std::vector<std::byte> file = encoder.take();
+  // Without the checksum and the number of calls, 0.
+  file.resize(file.size() - kChecksumBytes - 1);
+  file.push_back(std::byte{1});
+  file.push_back(std::byte{0x80 | 10});
+  for (int i = 0; i < 8; ++i) file.push_back(std::byte{0x80});
+  file.push_back(std::byte{0});
+  const uint64_t sum = checksum(file);
+  const size_t end = file.size();
+  for (size_t i = 0; i < kChecksumBytes; ++i) {
+    file.push_back(static_cast<std::byte>(sum >> (8 * i)));
+  }
+  file.shrink_to_fit();
+  EXPECT_THAT(decode_rank(file, "rank").status().message(),
+              HasSubstr("a number in it cannot be (byte " + std::to_string(end) + " of "));
+}
+
+TEST(Recording, BeyondTheBoundOfAllRanksIsRefused) {
+  const RankRecording rank = two_ranks()[0];
+  const std::vector<std::byte> file = encoded(rank);
+  const uint64_t left = rank.events.size();
+  EXPECT_TRUE(decode_rank(file, "rank", {.events = kMostEvents - left - 1}).ok());
+  EXPECT_THAT(decode_rank(file, "rank", {.events = kMostEvents - 2}).status().message(),
+              HasSubstr("calls and more, with those of the ranks before it, and at most"));
+  EXPECT_THAT(decode_rank(file, "rank", {.numbers = kMostNumbers - 2}).status().message(),
+              HasSubstr("numbers in lists, with those of the ranks before it, and at most"));
+}
+
 // The checksum is right, and what it is of is not.
 TEST(Recording, WithNumbersThatCannotBeIsRefused) {
   const auto refused = [](const auto& write) {
@@ -117,6 +149,8 @@ TEST(Recording, WithNumbersThatCannotBeIsRefused) {
   EXPECT_TRUE(event({.peer = RankEncoder::kAnySource, .operation = Operation::kReceive}));
   EXPECT_TRUE(event({.peer = 1, .communicator = 1, .operation = Operation::kSend}));
   EXPECT_TRUE(event({.bytes = kMostMessageBytes + 1, .peer = 1, .operation = Operation::kSend}));
+  EXPECT_FALSE(event({.compute_ns = kMostComputeNs, .peer = 1, .operation = Operation::kSend}));
+  EXPECT_TRUE(event({.compute_ns = kMostComputeNs + 1, .peer = 1, .operation = Operation::kSend}));
   EXPECT_TRUE(event({.peer = 2, .operation = Operation::kBroadcast}));
   // A list of none, though there are two members.
   EXPECT_TRUE(event({.operation = Operation::kAllgather, .flags = kVaries}));

@@ -72,6 +72,62 @@ INSTANTIATE_TEST_SUITE_P(Devices, Replay, testing::Values("soft0", kSimulated),
                            return std::string(one.param).starts_with("sim:") ? "sim" : "soft";
                          });
 
+// More receives than a messenger of a replay has room for otherwise, and a blocking one behind them
+// that all of them wait for.
+TEST_P(Replay, HasRoomForWhatIsPending) {
+  constexpr uint32_t kPending = 5000;
+  const ScratchDirectory scratch;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    trace::RankBuilder builder(rank, 2);
+    std::vector<uint32_t> requests;
+    if (rank == 0) {
+      for (uint32_t i = 0; i < kPending; ++i) {
+        requests.push_back(builder.start_receive(1, 1, 8, 4096 + 8 * i));
+      }
+      builder.receive(1, 2, 8, 0);
+      builder.send(1, 3, 8, 0);
+      builder.wait(requests);
+    } else {
+      builder.send(0, 2, 8, 0);
+      builder.receive(0, 3, 8, 0);
+      for (uint32_t i = 0; i < kPending; ++i) builder.send(0, 1, 8, 0);
+    }
+    trace::write_rank_file(scratch.path(), rank, trace::encoded(builder.take()));
+  }
+  const Outcome replayed = run_tool({"trace", "replay", scratch.path(), "--device", GetParam()});
+  EXPECT_EQ(replayed.exit_code, 0) << replayed.err;
+  EXPECT_THAT(replayed.out, HasSubstr("predicted time: "));
+}
+
+// An earlier recording stays where no new one can be made.
+TEST(Trace, KeepsWhatItCannotReplace) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("rank-00000.trace");
+  trace::write_rank_file(scratch.path(), 0, trace::encoded(trace::two_ranks()[0]));
+  EXPECT_NE(run_tool({"trace", "-o", scratch.path(), "--", "no-such-mpiexec"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(file));
+  std::filesystem::create_directory(scratch.file("other"));
+  EXPECT_NE(run_tool({"trace", "-o", scratch.path(), "--", "true"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(file));
+}
+
+TEST(Trace, WithBuffersThatNoProcessCanHaveIsRefused) {
+  const ScratchDirectory scratch;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    trace::RankBuilder builder(rank, 2);
+    for (uint64_t i = 0; i < 200; ++i) {
+      const uint64_t address = i << 42;
+      rank == 0 ? builder.send(1, 1, trace::kMostMessageBytes, address)
+                : builder.receive(0, 1, trace::kMostMessageBytes, address);
+    }
+    trace::write_rank_file(scratch.path(), rank, trace::encoded(builder.take()));
+  }
+  const Outcome replayed = run_tool({"trace", "replay", scratch.path()});
+  EXPECT_NE(replayed.exit_code, 0);
+  // Sums stop there, before they could wrap.
+  EXPECT_THAT(complaints(replayed), HasSubstr("need 256 TiB of memory"));
+}
+
 // Virtual time has no chance in it: what is computed takes as long as it says.
 TEST(ReplayInSimulation, ComputesAsLongAsItSays) {
   const auto median_ns = [](const char* percent) {

@@ -8,6 +8,7 @@
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
 #include "src/bench/experiment/size_list.h"
+#include "src/bench/message/replay_pending.h"
 #include "src/bench/message/replay_source.h"
 #include "verbena/data_path.h"
 
@@ -29,7 +30,20 @@ constexpr uint64_t kWakeEarlyNs = 100'000;
 Status MessageReplay::open() {
   VERBENA_ASSIGN_OR_RETURN(job_, replay_job(rank_.job().setup.point));
   recording_ = &job_->ranks[rank_.number()];
+  if (const uint64_t pending = replay_pending(*job_, rank_.number());
+      pending > kMostReplayPending) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("rank {} of {} has {} messages pending at once, and at most {} are "
+                        "replayed; record a smaller run of the program",
+                        rank_.number(), job_->name, pending, kMostReplayPending)};
+  }
   memory_.emplace(*job_, rank_.number());
+  if (memory_->size_bytes() > kMostReplayBytes) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("{} has buffers of rank {} beyond {}, which no process can have; record "
+                        "the program again",
+                        job_->name, rank_.number(), size_text(kMostReplayBytes))};
+  }
   if (!memory_->allocate()) {
     return {StatusCode::kLimitExceeded,
             fmt::format("this machine has no memory for the buffers of rank {}, {}", rank_.number(),

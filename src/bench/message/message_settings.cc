@@ -1,5 +1,9 @@
 #include "src/bench/message/message_settings.h"
 
+#include <algorithm>
+
+#include "src/bench/message/replay_pending.h"
+#include "src/bench/message/replay_source.h"
 #include "src/memory/arena.h"
 
 namespace verbena::bench {
@@ -11,8 +15,18 @@ namespace {
 constexpr uint32_t kAroundMessageBytes = 48;
 constexpr uint32_t kAroundOneSidedBytes = 112;
 constexpr uint32_t kLeastSlotBytes = 256;
-// What a program has pending beyond waits for the earlier ones.
+// Of a replay at least; and beside what the program has pending, sends that nobody waits for.
 constexpr uint32_t kReplayOperations = 4096;
+constexpr uint32_t kUnawaitedSends = 1024;
+
+// A blocking receive behind the last operation that there is room for could wait for ever.
+uint32_t replay_operations(const Point& point, uint32_t rank) {
+  const auto job = replay_job(point);
+  // Whoever makes the calls refuses both.
+  if (!job.ok() || rank >= (*job)->size()) return kReplayOperations;
+  const uint64_t pending = std::min(replay_pending(**job, rank), kMostReplayPending);
+  return std::max(kReplayOperations, static_cast<uint32_t>(pending) + kUnawaitedSends);
+}
 
 }  // namespace
 
@@ -21,8 +35,8 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
   const uint32_t peers = message_ranks(point) - 1;
   MessengerOptions options;
   options.max_peers = peers + 1;
-  options.max_operations =
-      settings.test == MessageTest::kReplay ? kReplayOperations : 4 * settings.window + 256;
+  options.max_operations = settings.test == MessageTest::kReplay ? replay_operations(point, rank)
+                                                                 : 4 * settings.window + 256;
   options.max_completions = 4 * options.max_operations;
   options.max_unexpected = options.max_operations;
   options.unexpected_bytes = uint64_t{4} << 20;

@@ -49,13 +49,18 @@ ReplayMemory::ReplayMemory(const trace::RecordedJob& job, uint32_t rank) {
   regions_ = std::move(merged);
   size_bytes_ = to_page(scratch_bytes);
   for (Region& region : regions_) {
+    // Sums of sizes of a damaged recording could be beyond 64 bits.
+    if (size_bytes_ > kMostReplayBytes || region.end - region.first > kMostReplayBytes) break;
     // At the same place within a page.
     region.offset = size_bytes_ + region.first % kBufferPageBytes;
     size_bytes_ = to_page(region.offset + region.end - region.first);
   }
+  const bool is_too_long = !regions_.empty() && regions_.back().offset == 0;
+  if (is_too_long || size_bytes_ > kMostReplayBytes) size_bytes_ = kMostReplayBytes + 1;
 }
 
 bool ReplayMemory::allocate() {
+  if (size_bytes_ > kMostReplayBytes) return false;
   memory_ = MessageBuffers(1, size_bytes_, BufferPlacement::kPages);
   return memory_.is_there();
 }

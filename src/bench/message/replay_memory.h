@@ -11,11 +11,15 @@
 
 namespace verbena::bench {
 
+// More than that no process can have; a recording may name more.
+inline constexpr uint64_t kMostReplayBytes = uint64_t{1} << 47;
+
 class ReplayMemory {
  public:
   // Of a rank's messages between two, and for its collective operations.
   explicit ReplayMemory(const trace::RecordedJob& job, uint32_t rank);
 
+  // kMostReplayBytes + 1: more than can be.
   uint64_t size_bytes() const { return size_bytes_; }
   // Takes the memory. False: there is not so much.
   bool allocate();

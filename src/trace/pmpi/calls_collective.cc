@@ -8,11 +8,14 @@ namespace {
 
 const std::vector<uint64_t> kNoList;
 
-// Of a list of counts, one for each member.
+// Of a list of counts, one for each member. Between two groups some calls have one for each member
+// of this rank's own group, which is not known here and not recorded.
 template <typename Count>
 std::vector<uint64_t> list_of(const Count* counts, Handle type, Handle comm) {
   std::vector<uint64_t> list;
-  const size_t members = Tracer::get().comm(comm)->members.size();
+  const auto known = Tracer::get().comm(comm);
+  if (known->between) return list;
+  const size_t members = known->members.size();
   for (size_t i = 0; i < members; ++i) list.push_back(bytes_of(counts[i], type));
   return list;
 }

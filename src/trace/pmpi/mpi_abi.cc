@@ -6,28 +6,50 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
 namespace verbena::trace {
 
 namespace {
 
+// In the order in which they were loaded; the program itself has an empty one.
+int add_path(dl_phdr_info* info, size_t /*size*/, void* context) {
+  static_cast<std::vector<std::string>*>(context)->emplace_back(info->dlpi_name);
+  return 0;
+}
+
 struct Found {
-  char path[4096] = {};
-  bool standard = false;
+  void* library = nullptr;
+  std::string path;
 };
 
-// The first libmpi of this process, wherever it was loaded: an extension of Python's has it in a
-// scope of its own.
-int look_at_library(dl_phdr_info* info, size_t /*size*/, void* context) {
-  auto* found = static_cast<Found*>(context);
-  const char* slash = std::strrchr(info->dlpi_name, '/');
-  const char* name = slash != nullptr ? slash + 1 : info->dlpi_name;
-  const bool standard = std::strncmp(name, "libmpi_abi.so", 13) == 0;
-  if (!standard && std::strncmp(name, "libmpi.so", 9) != 0) return 0;
-  if (std::strlen(info->dlpi_name) >= sizeof(found->path)) return 0;
-  std::strcpy(found->path, info->dlpi_name);  // it fits, see above
-  found->standard = standard;
-  return standard ? 0 : 1;
+// The first library of this process that has the MPI's own functions, wherever it was loaded (an
+// extension of Python's has it in a scope of its own) and whatever its name: MPICH's is libmpi.so,
+// libmpich.so or libmpi_cray.so.
+Found find_library() {
+  // dlopen() is not for callbacks of dl_iterate_phdr(), which holds a lock.
+  std::vector<std::string> paths;
+  dl_iterate_phdr(add_path, &paths);
+  for (const std::string& path : paths) {
+    void* object = dlopen(path.empty() ? nullptr : path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (object == nullptr) continue;
+    // Its own, or that of a library which it needs.
+    const void* function = dlsym(object, "PMPI_Init");
+    Dl_info info = {};
+    link_map* owner = nullptr;
+    Found found;
+    if (function != nullptr &&
+        dladdr1(function, &info, reinterpret_cast<void**>(&owner), RTLD_DL_LINKMAP) != 0 &&
+        owner != nullptr) {
+      found.path = owner->l_name;
+      found.library =
+          dlopen(found.path.empty() ? nullptr : found.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    }
+    dlclose(object);
+    if (found.library != nullptr) return found;
+  }
+  return {};
 }
 
 [[noreturn]] void end_process(const char* what, const char* name) {
@@ -100,14 +122,16 @@ MpiAbi standard_abi() {
 }
 
 MpiAbi find_abi() {
-  Found found;
-  dl_iterate_phdr(look_at_library, &found);
-  if (found.path[0] == '\0') end_process("found no MPI library, such as", "libmpi.so.12");
-  void* library = dlopen(found.path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) end_process("cannot use", found.path);
-  const bool open_mpi = dlsym(library, "ompi_mpi_comm_world") != nullptr;
-  MpiAbi abi = found.standard ? standard_abi() : (open_mpi ? open_mpi_abi(library) : mpich_abi());
-  abi.library = library;
+  const Found found = find_library();
+  if (found.library == nullptr) end_process("found no MPI library, that is none with", "PMPI_Init");
+  const std::string name = found.path.substr(found.path.rfind('/') + 1);
+  MpiAbi abi = mpich_abi();
+  if (dlsym(found.library, "ompi_mpi_comm_world") != nullptr) {
+    abi = open_mpi_abi(found.library);
+  } else if (name.starts_with("libmpi_abi.so")) {
+    abi = standard_abi();
+  }
+  abi.library = found.library;
   return abi;
 }
 

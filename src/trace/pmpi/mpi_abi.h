@@ -1,8 +1,8 @@
 // The MPIs' binary interfaces, as far as a tracer needs them: so that one library serves all MPIs,
 // without any mpi.h. Which one a program uses shows the library that it has loaded:
 //
-//   libmpi.so.12      MPICH and those that agreed with it (the MPICH ABI): Intel MPI, MVAPICH, ...;
-//                     handles are 32-bit numbers
+//   libmpi.so.12      MPICH and those that agreed with it (the MPICH ABI): Intel MPI, MVAPICH, ...,
+//                     also as libmpich.so or libmpi_cray.so; handles are 32-bit numbers
 //   libmpi.so.40      Open MPI; handles are pointers, the predefined ones to its variables
 //   libmpi_abi.so     the interface of MPI 5.0, of any MPI; handles are pointers or small numbers
 #pragma once

@@ -93,6 +93,9 @@ void Tracer::begin() {
                  path_.c_str(), std::strerror(errno));
     return;
   }
+  // The encoder holds what is to be written; a forked process that exits would write a buffer of
+  // stdio's a second time.
+  std::setvbuf(file_, nullptr, _IONBF, 0);
   rank_ = static_cast<uint32_t>(rank);
   size_ = static_cast<uint32_t>(size);
 #ifndef VERBENA_TRACE_LARGE_COUNTS
@@ -249,12 +252,23 @@ void Tracer::exchange(const void* sent, uint64_t bytes, int to, int tag, const v
 
 void Tracer::register_request(Handle handle, TracedRequest request) {
   handle = mpi_abi().normal(handle);
-  if (handle != mpi_abi().request_null) by_handle_[handle].push_back(std::move(request));
+  if (handle == mpi_abi().request_null) return;
+  const auto may_share = [](const TracedRequest& one) {
+    return one.sends && one.active && !one.persists;
+  };
+  std::deque<TracedRequest>& same = by_handle_[handle];
+  // Only sends that were done at once share a handle. Others that had it are over, and the call
+  // that completed them has failed: it was not seen.
+  std::erase_if(same,
+                [&](const TracedRequest& one) { return !may_share(one) || !may_share(request); });
+  same.push_back(std::move(request));
 }
 
 void Tracer::start(Operation operation, uint8_t flags, const void* buffer, uint64_t bytes, int peer,
                    int tag, Handle comm_handle, Handle request) {
-  TracedRequest started{.receives = operation == Operation::kStartReceive, .active = true};
+  TracedRequest started{.receives = operation == Operation::kStartReceive,
+                        .sends = operation == Operation::kStartSend,
+                        .active = true};
   const std::shared_ptr<const TracedComm> on = comm(comm_handle);
   if (on->between) not_replayed("(between-groups)");
   if (peer != mpi_abi().process_null && !on->between) {

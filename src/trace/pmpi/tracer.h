@@ -34,6 +34,7 @@ struct TracedComm {
 struct TracedRequest {
   uint32_t number = 0;  // as in Event; 0: of an operation that has no event
   bool receives = false;
+  bool sends = false;  // a message between two ranks, or to nobody
   bool persists = false;
   bool active = false;
   // As posted; of persistent ones, of each start.
