@@ -23,9 +23,9 @@
 // expects something calls; who expects something rarely sleeps in wait() meanwhile. Connections are
 // made when the first message is sent, by two threads that do nothing else. After that, nothing on
 // the way of a message of up to eager_limit_bytes() allocates, locks or enters the kernel, unless
-// buffers that are used often are registered, and looked up, for it (reused_buffers). The memory of a longer one is
-// registered on both sides, which does all three, and stays so for the next message: see
-// registered_bytes.
+// buffers that are used often are registered, and looked up, for it (reused_buffers). The memory of
+// a longer one is registered on both sides, which does all three, and stays so for the next
+// message: see registered_bytes.
 //
 // Threading: a messenger is used by one thread at a time.
 #pragma once

@@ -94,8 +94,8 @@ struct OneSidedRequest {
   std::span<const RemoteRange> remote = {};
   void* context = nullptr;
   uint64_t data = 0;  // with kMessageData, of a put: for a completion of the peer (kWritten)
-  // kMessageData, kMessageSilent, kMessageCopied, and kMessageFence: it begins once all before it that has a
-  // completion to come from the peer has completed; until then it would block.
+  // kMessageData, kMessageSilent, kMessageCopied, and kMessageFence: it begins once all before it
+  // that has a completion to come from the peer has completed; until then it would block.
   uint32_t flags = 0;
 };
 

@@ -80,8 +80,8 @@ struct Patience {
 };
 constinit thread_local Patience patience;
 
-// Never sleeps, as a Waiter does: the thread may hold a lock of the MPI's, which those need who have
-// something to do.
+// Never sleeps, as a Waiter does: the thread may hold a lock of the MPI's, which those need who
+// have something to do.
 [[gnu::noinline]] void wait_after_empty_read() {
   if (patience.reads < patience.most) {
     ++patience.reads;
