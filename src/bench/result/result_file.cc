@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 
 #include "src/base/build_info.h"
 #include "src/base/file_descriptor.h"
@@ -112,7 +113,14 @@ std::optional<CpuCost> cost_from(const json& cost) {
   return read;
 }
 
-// The inverse of run_json(); throws json::exception where something is missing.
+// Throws std::invalid_argument for a name that no layout has.
+MarkLayout layout_from(const json& name) {
+  const Result<MarkLayout> layout = parse_mark_layout(name.get<std::string>());
+  if (!layout.ok()) throw std::invalid_argument(layout.status().message());
+  return *layout;
+}
+
+// The inverse of run_json(); throws std::exception where something is missing or wrong.
 RunResult run_from(const json& row, const WorkloadTraits& workload) {
   RunResult run;
   run.requests = row.at("requests").get<uint64_t>();
@@ -120,7 +128,7 @@ RunResult run_from(const json& row, const WorkloadTraits& workload) {
   run.p50_ns = row.at("p50_ns").get<double>();
   run.p99_ns = row.at("p99_ns").get<double>();
   run.p999_ns = row.at("p999_ns").get<double>();
-  run.layout = parse_mark_layout(row.at("mark_layout").get<std::string>()).value();
+  run.layout = layout_from(row.at("mark_layout"));
   run.requester_cost = cost_from(row.at("cpu").at("requester"));
   run.responder_cost = cost_from(row.at("cpu").at("responder"));
   for (const ShareMetric& metric : workload.metrics) {

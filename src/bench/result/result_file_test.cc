@@ -179,6 +179,11 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   damaged["results"][0]["plan_number"] = 99;
   ASSERT_TRUE(write_json_file(path, damaged).ok());
   EXPECT_THAT(refusal(), testing::HasSubstr("damaged"));
+  damaged["results"][0]["plan_number"] = 0;
+  damaged["results"][0]["run_results"][0]["mark_layout"] = "lost-bit";
+  ASSERT_TRUE(write_json_file(path, damaged).ok());
+  EXPECT_THAT(refusal(),
+              testing::AllOf(testing::HasSubstr("damaged"), testing::HasSubstr("lost-bit")));
   damaged["device"] = 5;
   ASSERT_TRUE(write_json_file(path, damaged).ok());
   EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
