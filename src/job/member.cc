@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "src/base/wire.h"
 #include "verbena/job.h"
@@ -85,10 +86,11 @@ Status refusal_in(std::span<const std::byte> frame) {
   WireReader reader(frame);
   if (reader.u32() != kMagic || reader.u16() != kJobVersion) return {};
   const uint8_t code = reader.u8();
-  const std::string reason = reader.string(kMaxReasonBytes);
+  std::string reason = reader.string(kMaxReasonBytes);
   if (code == 0 || !reader.finish("refusal").ok()) return {};
+  if (reason.empty()) reason = "no reason given";
   const uint8_t last = static_cast<uint8_t>(StatusCode::kInternal);
-  return Status(static_cast<StatusCode>(std::min(code, last)), reason);
+  return Status(static_cast<StatusCode>(std::min(code, last)), std::move(reason));
 }
 
 Result<std::vector<Member>> decode_members(std::span<const std::byte> frame, uint32_t size,

@@ -177,7 +177,8 @@ Status run_refusal(std::span<const std::byte> input) {
 }
 std::vector<Bytes> refusal_seeds() {
   return {job::encode(Result<std::vector<job::Member>>(
-      Status(StatusCode::kTimeout, "rank 2 did not come; start it")))};
+              Status(StatusCode::kTimeout, "rank 2 did not come; start it"))),
+          job::encode(Result<std::vector<job::Member>>(Status(StatusCode::kTimeout, "")))};
 }
 
 Status run_pmi(std::span<const std::byte> input) {
