@@ -50,35 +50,46 @@ bool takes_words(const CLI::App& command) {
                      [](const CLI::Option* option) { return option->get_positional(); });
 }
 
-// The first word that should be a subcommand or an option in front of one, and is none; the library
-// would only say that a subcommand is missing. Returns the whole line, or nothing.
-std::string unknown_word(const CLI::App& app, int argc, const char* const* argv) {
+using Commands = std::vector<const CLI::App*>;
+
+Commands commands_of(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
+std::string names_of(const Commands& commands) {
+  std::string names;
+  for (const CLI::App* command : commands) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return names;
+}
+
+// What is wrong with the words that should be subcommands, or an option in front of one; the
+// library would only say that a subcommand is missing. Returns the whole line, or nothing.
+std::string wrong_command(const CLI::App& app, int argc, const char* const* argv) {
   const CLI::App* command = &app;
   std::string path = app.get_name();
   for (int i = 1; i < argc; ++i) {
-    const std::vector<const CLI::App*> children =
-        command->get_subcommands([](const CLI::App*) { return true; });
-    if (children.empty()) break;
+    const Commands children = commands_of(*command);
+    if (children.empty()) return "";
     if (argv[i][0] == '-') {
-      if (command->get_option_no_throw(argv[i]) != nullptr) break;
+      if (command->get_option_no_throw(argv[i]) != nullptr) return "";
       return fmt::format("'{}' has no option '{}'; see '{} --help'", path, argv[i], path);
     }
     const auto found = std::find_if(children.begin(), children.end(), [&](const CLI::App* child) {
       return child->get_name() == argv[i];
     });
-    if (found == children.end() && takes_words(*command)) break;
+    if (found == children.end() && takes_words(*command)) return "";
     if (found == children.end()) {
-      std::string names;
-      for (const CLI::App* child : children) {
-        names += (names.empty() ? "" : ", ") + child->get_name();
-      }
       return fmt::format("'{}' has no command '{}'; there are {}; see '{} --help'", path, argv[i],
-                         names, path);
+                         names_of(children), path);
     }
     command = *found;
     path += " " + command->get_name();
   }
-  return "";
+  if (command->get_require_subcommand_min() == 0) return "";
+  return fmt::format("'{}' needs a command: {}; see '{} --help'", path,
+                     names_of(commands_of(*command)), path);
 }
 
 }  // namespace
@@ -117,8 +128,8 @@ int run_tool(int argc, const char* const* argv) {
   tool.argc = argc;
   tool.argv = argv;
   if (const std::optional<int> exit_code = run_other_program(argc, argv)) return *exit_code;
-  if (const std::string unknown = unknown_word(tool.app, argc, argv); !unknown.empty()) {
-    return report_usage_error(unknown);
+  if (const std::string wrong = wrong_command(tool.app, argc, argv); !wrong.empty()) {
+    return report_usage_error(wrong);
   }
   try {
     tool.app.parse(argc, argv);

@@ -356,7 +356,7 @@ TEST(App, SaysHowManyRanksItNeeds) {
 
 TEST(AppErrors, AreOneLineAndNameTheCause) {
   const std::vector<std::pair<Arguments, const char*>> cases = {
-      {{}, "subcommand"},
+      {{}, "needs a command: hashtable, log, shuffle, join"},
       {{"tree"}, "there are hashtable, log, shuffle, join"},
       {{"hashtable", "--mix", "a"}, "there are A, B, C, D, E, F, custom and all"},
       {{"hashtable", "--distribution", "normal"}, "there are zipfian, uniform, latest and all"},

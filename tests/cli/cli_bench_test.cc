@@ -177,11 +177,8 @@ TEST_F(LongBench, CtrlCKeepsWhatWasMeasured) {
 TEST_F(LongBench, AKilledNodeIsNamedAndTheOthersEnd) {
   for (const size_t victim : {0u, 1u}) {
     start();
-    const uint64_t killed_ns = now_ns();
     kill(nodes_[victim], SIGKILL);
     const Outcome outcome = process_->wait();
-    // The other one may be connecting, for which it has 20 s.
-    EXPECT_LT(now_ns() - killed_ns, 19'000'000'000u);
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("killed by signal 9"));

@@ -39,7 +39,8 @@ TEST(BadInput, GetsOneLineAndAnExitCode) {
     return arguments;
   };
   const std::vector<BadInput> inputs = {
-      {{}, 2, {"--help"}},
+      {{}, 2, {"needs a command: devices, ", "bench, ", "--help"}},
+      {{"trace"}, 2, {"'verbena trace' needs a command: ", "--help"}},
       {{"bogus"}, 2, {"bogus", "bench", "--help"}},
       {{"bench"}, 2, {"--help"}},
       {{"bench", "many-to-many"}, 2, {"many-to-many", "one-to-one"}},
