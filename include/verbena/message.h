@@ -82,6 +82,9 @@ struct MessengerOptions {
   // Messages on their way in a ring, 2 to 4096, and by SEND, 6 to 128.
   uint32_t ring_slots = 32;
   uint32_t queue_credits = 16;
+  // Every how many of a connection's work requests one is signaled; 0: a quarter of its send queue
+  // ("mpiiba" 4.3). With 1 each has a completion, as in the SEND/RECV design of "mpiiba" 3.1.
+  uint32_t signal_interval = 0;
 
   // The most rings that are polled, 0 to 1024: each takes slot_bytes * ring_slots, twice.
   uint32_t polling_set = 8;

@@ -56,7 +56,7 @@ Commands commands_of(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
 }
 
-std::string names_of(const Commands& commands) {
+std::string command_names(const Commands& commands) {
   std::string names;
   for (const CLI::App* command : commands) {
     names += (names.empty() ? "" : ", ") + command->get_name();
@@ -82,14 +82,14 @@ std::string wrong_command(const CLI::App& app, int argc, const char* const* argv
     if (found == children.end() && takes_words(*command)) return "";
     if (found == children.end()) {
       return fmt::format("'{}' has no command '{}'; there are {}; see '{} --help'", path, argv[i],
-                         names_of(children), path);
+                         command_names(children), path);
     }
     command = *found;
     path += " " + command->get_name();
   }
   if (command->get_require_subcommand_min() == 0) return "";
   return fmt::format("'{}' needs a command: {}; see '{} --help'", path,
-                     names_of(commands_of(*command)), path);
+                     command_names(commands_of(*command)), path);
 }
 
 }  // namespace

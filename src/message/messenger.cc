@@ -183,7 +183,8 @@ Status MessengerState::prepare(const JobSecret& secret) {
   const DeviceInfo& info = device_->info();
   // Everything that may be on its way at once, and one more interval of signaled requests.
   const uint32_t pending = options_.ring_slots + options_.queue_credits + 1 + kReadRoom;
-  VERBENA_ASSIGN_OR_RETURN(send_sizes_, connect::size_send_queue(info, pending, 0, 1));
+  VERBENA_ASSIGN_OR_RETURN(send_sizes_,
+                           connect::size_send_queue(info, pending, options_.signal_interval, 1));
   // Before a message there may have to be a request that clears its tail's place.
   send_sizes_.requests_per_message = kRequestsOfMessage;
   inline_limit_bytes_ = connect::inline_limit_bytes(info, options_.inline_bytes);
@@ -388,7 +389,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
     connection.ring_in_left = true;
     return_ring_in(connection);
   }
-  if (!connection.ring_declined) polling_.remove(connection.number);
+  polling_.remove(connection.number);
   if (connection.ring_out != PeerConnection::kNoRing) {
     free_rings_out_.push_back(connection.ring_out);
     connection.ring_out = PeerConnection::kNoRing;

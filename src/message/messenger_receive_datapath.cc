@@ -259,7 +259,7 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
       fate = handle_ring_offer(connection, message);
       break;
     case Kind::kRingLeave:
-      // One that was declined has been left already.
+      // One that was declined, or given up, has been left already.
       if (connection.ring_out_usable) {
         connection.ring_out_usable = false;
         connection.due_left = true;
@@ -287,8 +287,13 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
 }
 
 void MessengerState::count_arrival(PeerConnection& connection) {
-  if (!polling_.is_in(connection.number) && polling_.has_place()) reconsider_polling_ = true;
   polling_.count(connection.number);
+  if (polling_.is_in(connection.number)) return;
+  if (polling_.has_declined(connection.number)) {
+    if (connection.arrivals < connection.offer_again_at) return;
+    polling_.invite(connection.number);
+  }
+  if (polling_.has_place()) reconsider_polling_ = true;
 }
 
 MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
@@ -390,6 +395,7 @@ MessengerState::Fate MessengerState::handle_ring_offer(PeerConnection& connectio
     if (free_rings_out_.empty()) {
       connection.due_left = true;  // declined
       make_busy(connection);
+      if (options_.policy == PollingSetPolicy::kDynamic) reconsider_rings_out(connection);
       return Fate::kUsed;
     }
     connection.ring_out = free_rings_out_.back();
@@ -407,12 +413,45 @@ MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection
   if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left) return Fate::kWrong;
   connection.ring_in_left = true;
   if (polling_.is_staying(connection.number)) {
-    // The peer has no ring to send from; it is not asked again.
-    polling_.remove(connection.number);
-    connection.ring_declined = true;
+    // The peer has no ring to send from; it may have one later, but is asked ever more rarely.
+    polling_.decline(connection.number);
+    connection.offer_again_at = connection.arrivals + (kOfferAgainMessages << connection.declines);
+    if (connection.declines < kMostDeclines) ++connection.declines;
+  } else {
+    connection.declines = 0;
   }
   return_ring_in(connection);
   return Fate::kUsed;
+}
+
+// One that could not be taken, to which much more was sent than by one of the rings: that one is
+// left, so that there is a ring when the peer offers its own again.
+void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
+  const auto sent = [](const PeerConnection& connection) {
+    return connection.next_sequence - connection.sequence_considered;
+  };
+  PeerConnection* least = nullptr;
+  uint64_t all_sent = 0;
+  for (uint32_t number = 0; number < connections_end_; ++number) {
+    PeerConnection* const connection = connections_[number].get();
+    if (connection == nullptr || connection->broken) continue;
+    all_sent += sent(*connection);
+    if (connection->ring_out == PeerConnection::kNoRing) continue;
+    // A ring that will be free soon is enough for now.
+    if (!connection->ring_out_usable) return;
+    if (least == nullptr || sent(*connection) < sent(*least)) least = connection;
+  }
+  const bool gives_way = least != nullptr && kRingHysteresis * sent(*least) < sent(wanting);
+  if (gives_way) {
+    least->ring_out_usable = false;
+    least->due_left = true;
+    make_busy(*least);
+  }
+  if (!gives_way && all_sent < kConsideredMessages) return;
+  for (uint32_t number = 0; number < connections_end_; ++number) {
+    PeerConnection* const connection = connections_[number].get();
+    if (connection != nullptr) connection->sequence_considered = connection->next_sequence;
+  }
 }
 
 void MessengerState::return_ring_in(PeerConnection& connection) {
@@ -421,7 +460,7 @@ void MessengerState::return_ring_in(PeerConnection& connection) {
   connection.ring_in = PeerConnection::kNoRing;
   connection.ring_in_left = false;
   ++statistics_.rings_taken;
-  if (!connection.broken && !connection.ring_declined) polling_.left(connection.number);
+  if (!connection.broken) polling_.left(connection.number);
   reconsider_polling_ = true;
 }
 

@@ -101,6 +101,12 @@ class MessengerState final : public Messenger {
   static constexpr uint32_t kMostOfOnePoll = 16;
   static constexpr uint32_t kPollsWithoutProgress = 16;
   static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
+  // A peer that declined a ring is offered one again after so many messages, then twice as many.
+  static constexpr uint64_t kOfferAgainMessages = 64;
+  static constexpr uint32_t kMostDeclines = 10;
+  // A ring to send from changes hands for so many times the messages.
+  static constexpr uint64_t kRingHysteresis = 2;
+  static constexpr uint64_t kConsideredMessages = 1024;  // then they are counted anew
 
   struct Peer {
     MessengerAddress address;
@@ -362,6 +368,7 @@ class MessengerState final : public Messenger {
   bool finish_operation(PeerConnection& connection, const ParsedMessage& message);
   Fate handle_ring_offer(PeerConnection& connection, const ParsedMessage& message);
   Fate handle_ring_left(PeerConnection& connection);
+  void reconsider_rings_out(PeerConnection& wanting);
   bool take_credits(PeerConnection& connection, const MessageHeader& header);
   void release_slot(PeerConnection& connection, uint32_t slot);
   void return_ring_in(PeerConnection& connection);

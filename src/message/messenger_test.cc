@@ -357,6 +357,35 @@ TEST_F(MessengerTest, RingsChangeHands) {
   EXPECT_EQ(all()[0].statistics().rings_taken, 7u);
 }
 
+TEST_F(MessengerTest, ARingToSendFromGoesWhereMostMessagesGo) {
+  MessengerOptions options;
+  options.polling_set = 1;
+  options.policy = PollingSetPolicy::kDynamic;
+  make(3, options);
+  uint64_t number = 0;
+  const auto send_to = [&](uint32_t to) {
+    const iovec piece{&number, sizeof(number)};
+    const std::string& memory = receive(to, {.source = all().peer(to, 0), .tag = 1});
+    ASSERT_TRUE(all().until([&] {
+      return all()[0].send({.peer = all().peer(0, to), .tag = 1, .pieces = {&piece, 1}}) ==
+             PostResult::kPosted;
+    }));
+    ASSERT_TRUE(all().until([&] { return memory[0] != '-' || memory[7] != '-'; }));
+    EXPECT_EQ(std::memcmp(memory.data(), &number, sizeof(number)), 0);
+    ++number;
+  };
+  for (const uint32_t to : {1u, 2u, 1u}) {
+    SCOPED_TRACE("to " + std::to_string(to));
+    uint64_t by_ring = 0;  // in a row
+    for (int i = 0; i < 20000 && by_ring < 16; ++i) {
+      const uint64_t before = all()[0].statistics().ring_messages;
+      ASSERT_NO_FATAL_FAILURE(send_to(to));
+      by_ring = all()[0].statistics().ring_messages > before ? by_ring + 1 : 0;
+    }
+    EXPECT_EQ(by_ring, 16u);
+  }
+}
+
 TEST_F(MessengerTest, ANumberThatIsNoPeerAndAnAddressThatIsNone) {
   make(1);
   EXPECT_EQ(all()[0].send({.peer = 99}), PostResult::kFailed);

@@ -93,6 +93,7 @@ struct PeerConnection {
   bool ring_out_usable = false;
   uint64_t ring_out_end =
       0;  // where the send queue is when nothing of a ring that was left remains
+  uint32_t sequence_considered = 0;  // next_sequence when the rings to send from were reconsidered
 
   // --- from the peer ---
   Sequence arriving;
@@ -100,7 +101,8 @@ struct PeerConnection {
   QueueCredits owed;
   WaitingArrivals waiting;
   uint32_t ring_in = kNoRing;
-  bool ring_declined = false;
+  uint64_t offer_again_at = 0;  // arrivals; the peer has declined, so often:
+  uint32_t declines = 0;
   bool ring_in_left = false;  // not written any more, though messages in it may be in use
   uint64_t arrivals = 0;
   uint64_t arrivals_served = 0;  // when it was last looked after

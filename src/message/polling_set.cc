@@ -33,6 +33,12 @@ void PollingSet::left(uint32_t connection) {
   if (start_ >= polled_.size()) start_ = 0;
 }
 
+void PollingSet::decline(uint32_t connection) {
+  VERBENA_ASSERT(is_staying(connection));
+  members_[connection].state = State::kLeaving;
+  members_[connection].declined = true;
+}
+
 uint64_t PollingSet::merit(const Member& member) const {
   switch (policy_) {
     case PollingSetPolicy::kAll:
@@ -52,7 +58,8 @@ uint32_t PollingSet::best_out() const {
   uint32_t best = kNone;
   for (uint32_t connection = 0; connection < known_; ++connection) {
     const Member& member = members_[connection];
-    if (!member.known || member.state != State::kOut || merit(member) == 0) continue;
+    if (!member.known || member.state != State::kOut || member.declined) continue;
+    if (merit(member) == 0) continue;
     if (best == kNone || merit(member) > merit(members_[best])) best = connection;
   }
   return best;

@@ -38,6 +38,10 @@ class PollingSet {
   bool is_resting() const { return resting_; }
   // The sender has stopped.
   void left(uint32_t connection);
+  // The sender has stopped unasked, or never began, since it has no ring to send from: it is
+  // leaving, and does not join again before it is invited.
+  void decline(uint32_t connection);
+  void invite(uint32_t connection) { members_[connection].declined = false; }
 
   // --- what to do ---
 
@@ -53,6 +57,7 @@ class PollingSet {
 
   bool is_in(uint32_t connection) const { return members_[connection].state != State::kOut; }
   bool has_place() const { return polled_.size() < places_; }
+  bool has_declined(uint32_t connection) const { return members_[connection].declined; }
   // In, and not to leave.
   bool is_staying(uint32_t connection) const { return members_[connection].state == State::kIn; }
 
@@ -77,6 +82,7 @@ class PollingSet {
   struct Member {
     State state = State::kOut;
     bool known = false;
+    bool declined = false;
     uint32_t hint = 0;
     uint32_t recent = 0;   // messages of this period
     uint32_t traffic = 0;  // mean of the periods before, scaled by kScale

@@ -89,6 +89,25 @@ TEST(PollingSet, TrafficDecidesWithHysteresis) {
   EXPECT_EQ(set.next_to_leave(), 7u);
 }
 
+TEST(PollingSet, WhoDeclinesJoinsOnceItIsInvited) {
+  PollingSet set = make_set(PollingSetPolicy::kDynamic, PollingOrder::kSequential, 1);
+  count_messages(set, 1, 100);
+  count_messages(set, 2, 50);
+  EXPECT_EQ(join_all(set), (Numbers{1}));
+  set.decline(1);
+  EXPECT_TRUE(set.has_declined(1));
+  EXPECT_TRUE(set.is_in(1));  // still polled
+  EXPECT_EQ(set.next_to_leave(), kNobody);
+  set.left(1);
+  EXPECT_EQ(join_all(set), (Numbers{2}));
+  count_messages(set, 1, 1000);
+  EXPECT_EQ(set.next_to_leave(), kNobody);
+  set.invite(1);
+  EXPECT_EQ(set.next_to_leave(), 2u);
+  set.left(2);
+  EXPECT_EQ(join_all(set), (Numbers{1}));
+}
+
 TEST(PollingSet, HintsDecide) {
   PollingSet set = make_set(PollingSetPolicy::kHints, PollingOrder::kSequential, 2);
   count_messages(set, 1, 100);

@@ -150,6 +150,7 @@ constexpr std::array kAxes = {
     where(count_axis<kPollingSetLimits, &Settings::polling_set>(
               "polling-set", "polling_set", "8", "Of channel both: rings that a rank polls"),
           uses_polling_set, "channel"),
+    kSignalIntervalAxis,
     kInlineAxis,
     where(count_axis<kBuffersLimits, &Settings::buffers>("buffers", "buffers", "1",
                                                          "Buffers that messages are sent from"),

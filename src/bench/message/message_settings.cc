@@ -47,6 +47,7 @@ MessengerOptions messenger_options(const Point& point, uint32_t rank) {
                kLeastSlotBytes);
   options.ring_slots = settings.ring_slots;
   options.queue_credits = settings.credits;
+  options.signal_interval = point.signal_interval;
   options.inline_bytes = point.inline_bytes;
   options.order = settings.order;
   options.reused_buffers = settings.reuse;
