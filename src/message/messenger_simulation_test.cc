@@ -31,8 +31,9 @@ struct Program {
   bool late_receives = false;  // posted one after the other, else some ahead
   bool wildcards = false;
   uint32_t long_percent = 0;
-  uint32_t one_sided = 0;  // puts, gets and atomics on each other member
-  bool reuses = false;     // sends what is short from one buffer for each other member
+  uint32_t one_sided = 0;   // puts, gets and atomics on each other member
+  bool reuses = false;      // sends what is short from one buffer for each other member
+  bool one_by_one = false;  // sends all messages to one member, then all to the next
 };
 
 constexpr uint64_t kSharedKey = 77;
@@ -148,9 +149,19 @@ class Member {
     return text;
   }
 
+  // The first behind this one that has not been sent all, and is there.
+  uint32_t sends_to() const {
+    uint32_t to = number_;
+    do {
+      to = (to + 1) % static_cast<uint32_t>(peers_.size());
+    } while (to != number_ && (peers_[to].sent == program_.messages || is_lost(to)));
+    return to;
+  }
+
   bool send_next(uint32_t other) {
     Peer& peer = peers_[other];
     if (peer.sent == program_.messages) return false;
+    if (program_.one_by_one && other != sends_to()) return false;
     auto text = std::make_unique<std::string>(text_of(number_, other, peer.sent));
     const bool reuses = program_.reuses && text->size() <= kUsedBufferBytes;
     if (reuses && peer.sending) return false;
@@ -462,14 +473,20 @@ std::string broken_message_promise(uint64_t seed, std::string* description) {
     options.reuse_index = random.below(2) == 0 ? ReusedIndex::kHash : ReusedIndex::kTree;
     options.reuse_buffers = random.below(4) == 0 ? 2 : 1024;
   }
+  program.one_by_one = random.below(4) == 0;
+  if (program.one_by_one) {
+    program.messages += 80;
+    options.polling_set = 1;
+    options.policy = PollingSetPolicy::kDynamic;
+  }
   *description = fmt::format(
-      "{} members, {} messages{}, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
+      "{} members, {} messages{}{}, {} slots, {} credits, {} polled by policy {}, {} % long, {} "
       "one-sided, {} unexpected of {} bytes, long ones {}, {} bytes registered; {}",
       program.members, program.messages, program.reuses ? " from used buffers" : "",
-      options.ring_slots, options.queue_credits, options.polling_set,
-      static_cast<int>(options.policy), program.long_percent, program.one_sided,
-      options.max_unexpected, options.unexpected_bytes, static_cast<int>(options.long_messages),
-      options.registered_bytes, sim::describe(faults));
+      program.one_by_one ? " to one member after the other" : "", options.ring_slots,
+      options.queue_credits, options.polling_set, static_cast<int>(options.policy),
+      program.long_percent, program.one_sided, options.max_unexpected, options.unexpected_bytes,
+      static_cast<int>(options.long_messages), options.registered_bytes, sim::describe(faults));
 
   SimulatedMessengers cluster(seed, program, options, faults);
   if (!cluster.run()) return "a member hangs\n" + cluster.states();

@@ -102,11 +102,11 @@ class MessengerState final : public Messenger {
   static constexpr uint32_t kPollsWithoutProgress = 16;
   static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
   // A peer that declined a ring is offered one again after so many messages, then twice as many.
-  static constexpr uint64_t kOfferAgainMessages = 64;
+  static constexpr uint64_t kOfferAgainMessages = 16;
   static constexpr uint32_t kMostDeclines = 10;
   // A ring to send from changes hands for so many times the messages.
   static constexpr uint64_t kRingHysteresis = 2;
-  static constexpr uint64_t kConsideredMessages = 1024;  // then they are counted anew
+  static constexpr uint64_t kConsideredMessages = 64;  // then they are counted anew
 
   struct Peer {
     MessengerAddress address;
