@@ -141,6 +141,9 @@ enum MessageFlags : uint32_t {
   // change at once, whatever MessengerOptions::reused_buffers says. Of longer ones, and of one to
   // oneself with kMessageDelivered, it says nothing.
   kMessageCopied = 1u << 6,
+  // A send completes no sooner than the peer's device has acknowledged its bytes, copied or not.
+  // To oneself it says nothing.
+  kMessageAcknowledged = 1u << 7,
 };
 
 struct SendRequest {

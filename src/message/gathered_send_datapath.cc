@@ -4,7 +4,8 @@
 //
 // The memory stays the user's business to keep until the device has read it: so each asks for a
 // completion, and its operation ends with that. One that has to be confirmed ends with the
-// confirmation, which comes later.
+// confirmation, and a put with its answer; should that come before the completion, because an
+// acknowledgement was lost, then the registration outlives the operation until the completion.
 #include <algorithm>
 
 #include "src/base/log.h"
@@ -90,20 +91,25 @@ PostResult MessengerState::send_reused(PeerConnection& connection, const SendReq
       put_header(room.to, header, request.data, uint64_t{operation.generation} << 32 | number);
   ++(room.ring ? connection.counts.eager_by_ring : connection.counts.eager_by_queue);
   connection.counts.sent_bytes += bytes;
-  post_gathered(connection, room, end, source.bytes, /*signaled=*/!confirmed);
-  if (confirmed) return PostResult::kPosted;
+  post_gathered(connection, room, end, source.bytes);
+  outgoing_[number].end = connection.sends.posted();
+  if (!confirmed) append_acknowledged(connection, number);
+  return PostResult::kPosted;
+}
+
+// Of the request that was posted last.
+void MessengerState::append_acknowledged(PeerConnection& connection, uint32_t number) {
   outgoing_[number].end = connection.sends.posted();
   outgoing_[number].next = 0;
   (connection.last_gathered != 0 ? outgoing_[connection.last_gathered - 1].next
                                  : connection.first_gathered) = number + 1;
   connection.last_gathered = number + 1;
   make_busy(connection);
-  return PostResult::kPosted;
 }
 
 // As post(), where the message goes on with `rest` behind `end`.
 void MessengerState::post_gathered(PeerConnection& connection, const Room& room, const char* end,
-                                   const GatheredBytes& rest, bool signaled) {
+                                   const GatheredBytes& rest) {
   const auto written = static_cast<uint32_t>(end - room.to);
   VERBENA_DEBUG_ASSERT(written + rest.size_bytes <= room_bytes_);
   GatherRequest request;
@@ -118,9 +124,7 @@ void MessengerState::post_gathered(PeerConnection& connection, const Room& room,
   ++statistics_.gathered;
   ++connection.counts.gathered;
   ++connection.next_sequence;
-  const bool posted = signaled ? connection.sends.push_signaled(request.request)
-                               : connection.sends.push(request.request);
-  if (!posted) [[unlikely]]
+  if (!connection.sends.push_signaled(request.request)) [[unlikely]]
     make_busy(connection);  // where the error is found
 }
 
@@ -142,6 +146,17 @@ void MessengerState::serve_gathered(PeerConnection& connection) {
     if (connection.first_gathered == 0) connection.last_gathered = 0;
     complete_operation(number, MessageEvent::kSent, MessageOutcome::kOk);
   }
+}
+
+void MessengerState::hold_gathered(PeerConnection& connection, uint32_t number) {
+  internal::CachedRegion*& region = send_memory_[number].regions[0];
+  const uint64_t end = outgoing_[number].end;
+  if (region == nullptr || end <= connection.sends.retired()) return;
+  connection.sends.reap();  // the acknowledgement usually is there first
+  if (end <= connection.sends.retired()) return;
+  connection.held.add(end, region);
+  region = nullptr;
+  make_busy(connection);
 }
 
 }  // namespace verbena::message

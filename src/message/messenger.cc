@@ -123,6 +123,9 @@ MessengerState::~MessengerState() {
   for (const std::unique_ptr<PeerConnection>& connection : connections_) {
     if (connection != nullptr) end_moves(*connection);
   }
+  for (const std::unique_ptr<PeerConnection>& connection : connections_) {
+    if (connection != nullptr) release_held(*connection, ~uint64_t{0});
+  }
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     MessageMemory::give_back(&send_memory_[number]);
   }
@@ -350,6 +353,7 @@ void MessengerState::adopt(Joined joined) {
                                            lkey, connection.joined.their_number, inline_bytes);
   connection.owed = QueueCredits(options_.queue_credits);
   connection.waiting = WaitingArrivals(options_.queue_credits);
+  if (reused_sources_.is_open()) connection.held = HeldRegions(send_sizes_.depth_wrs);
   connection.parked = ParkedRequests(options_.ring_slots + options_.queue_credits);
   connection.arriving = Sequence(options_.ring_slots + options_.queue_credits);
   peer.connection = &connection;
@@ -397,6 +401,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
   }
   connection.due_offer = connection.due_leave = connection.due_left = false;
   connection.first_gathered = connection.last_gathered = 0;
+  release_held(connection, ~uint64_t{0});  // the queue pair has ended
   lose_transfers(connection);
   end_moves(connection);
   lose_operations(connection.peer);

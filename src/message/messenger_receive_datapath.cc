@@ -381,6 +381,7 @@ bool MessengerState::finish_operation(PeerConnection& connection, const ParsedMe
     ++connection.counts.read;
   }
   const bool failed = (message.header.flags & kFailed) != 0;
+  hold_gathered(connection, number);
   complete_operation(number, MessageEvent::kSent,
                      failed ? MessageOutcome::kFailed : MessageOutcome::kOk);
   return true;

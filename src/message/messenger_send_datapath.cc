@@ -9,6 +9,8 @@ namespace verbena::message {
 namespace {
 
 constexpr uint32_t kMostCredits = 255;  // of one header
+// Sends that are not over with their copy.
+constexpr uint32_t kEndLater = kMessageDelivered | kMessageAcknowledged;
 
 }  // namespace
 
@@ -164,8 +166,8 @@ PostResult MessengerState::send(const SendRequest& request) {
 
 [[gnu::flatten]] PostResult MessengerState::send_eager(PeerConnection& connection,
                                                        const SendRequest& request, uint64_t bytes) {
-  const bool confirmed = (request.flags & kMessageDelivered) != 0;
-  if (!has_completion_room() || (confirmed && operation_numbers_.empty())) return would_block();
+  const bool ends_later = (request.flags & kEndLater) != 0;
+  if (!has_completion_room() || (ends_later && operation_numbers_.empty())) return would_block();
   const Room room = room_for_message(connection, kReservedCredits);
   if (room.to == nullptr) {
     // What is on its way back may be waiting for completions here.
@@ -175,14 +177,20 @@ PostResult MessengerState::send(const SendRequest& request) {
   }
   uint8_t flags = header_flags_of(request.flags);
   uint64_t operation_on_wire = 0;
-  if (confirmed) {
-    const uint32_t number = new_operation(request.context, request.flags, request.peer, {});
+  uint32_t number = kNone;
+  bool acknowledged = false;
+  if (ends_later) {
+    const bool confirmed = (request.flags & kMessageDelivered) != 0;
+    acknowledged = !confirmed;
+    number = new_operation(request.context, request.flags, request.peer, {});
     Operation& operation = operations_[number];
-    operation.state = Operation::State::kAwaitsFinish;
+    operation.state = confirmed ? Operation::State::kAwaitsFinish : Operation::State::kGathered;
     outgoing_[number].offered = false;
     operation.tag = request.tag;
-    operation_on_wire = uint64_t{operation.generation} << 32 | number;
-    flags |= kWantsFinish;
+    if (confirmed) {
+      operation_on_wire = uint64_t{operation.generation} << 32 | number;
+      flags |= kWantsFinish;
+    }
   }
   flags |= remember_tag(connection, request.tag);
   const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
@@ -195,8 +203,9 @@ PostResult MessengerState::send(const SendRequest& request) {
   VERBENA_DEBUG_ASSERT(to - room.to <= static_cast<int64_t>(kMaxHeaderBytes + bytes));
   ++(room.ring ? connection.counts.eager_by_ring : connection.counts.eager_by_queue);
   connection.counts.sent_bytes += bytes;
-  post(connection, room, to);
-  if (!confirmed && (request.flags & kMessageSilent) == 0) {
+  post(connection, room, to, /*in_order=*/true, /*signaled=*/acknowledged);
+  if (acknowledged) append_acknowledged(connection, number);
+  if (!ends_later && (request.flags & kMessageSilent) == 0) {
     MessageCompletion& completion = new_completion();
     completion = {};
     completion.context = request.context;
@@ -230,6 +239,7 @@ PostResult MessengerState::send_rendezvous(PeerConnection& connection, const Sen
   operation.tag = request.tag;
   send_memory_[number] = source;
   outgoing_[number].offered = true;
+  outgoing_[number].end = 0;
   outgoing_[number].method = memory.method;
 
   const auto flags = static_cast<uint8_t>(header_flags_of(request.flags) | kWantsFinish);
@@ -316,9 +326,10 @@ bool MessengerState::serve(PeerConnection& connection) {
   if (connection.broken) return false;
   if (connection.first_transfer != 0 || connection.first_outgoing != 0 ||
       connection.first_move != 0 || connection.ring_out_end != 0 ||
-      connection.first_gathered != 0) {
+      connection.first_gathered != 0 || !connection.held.empty()) {
     connection.sends.reap();
   }
+  if (!connection.held.empty()) release_held(connection, connection.sends.retired());
   // Before an error: what was sent before it has been sent.
   if (connection.first_gathered != 0) serve_gathered(connection);
   if (connection.sends.error()) {
@@ -369,7 +380,7 @@ bool MessengerState::serve(PeerConnection& connection) {
   return moving || owes_urgent(connection) || connection.due_offer || connection.due_leave ||
          connection.due_left || connection.ring_out_end != 0 || connection.first_transfer != 0 ||
          connection.first_outgoing != 0 || connection.first_gathered != 0 ||
-         !connection.waiting.empty() || owes_credits(connection);
+         !connection.held.empty() || !connection.waiting.empty() || owes_credits(connection);
 }
 
 }  // namespace verbena::message

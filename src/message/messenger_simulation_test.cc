@@ -167,14 +167,13 @@ class Member {
     if (reuses && peer.sending) return false;
     if (reuses) peer.buffer.replace(0, text->size(), *text);
     const iovec piece{reuses ? peer.buffer.data() : text->data(), text->size()};
-    const PostResult result =
-        messenger_->send({.peer = peer.number,
-                          .tag = number_,
-                          .pieces = {&piece, 1},
-                          .context = text.get(),
-                          .data = peer.sent,
-                          .flags = random_.below(3) == 0 ? kMessageDelivered | kMessageData
-                                                         : unsigned{kMessageData}});
+    constexpr uint32_t kEnds[] = {kMessageDelivered, kMessageAcknowledged, 0};
+    const PostResult result = messenger_->send({.peer = peer.number,
+                                                .tag = number_,
+                                                .pieces = {&piece, 1},
+                                                .context = text.get(),
+                                                .data = peer.sent,
+                                                .flags = kEnds[random_.below(3)] | kMessageData});
     if (result != PostResult::kPosted) return false;
     ++peer.sent;
     if (reuses) {
@@ -548,6 +547,104 @@ TEST(MessengerSimulationTest, UsedBuffersMayChangeOnceTheirSendIsOver) {
     for (uint32_t i = 0; i < program.members; ++i) EXPECT_EQ(cluster.member(i).wrong(), "");
     EXPECT_GT(cluster.gathered(), 200u);
   }
+}
+
+// Confirmations and answers may come before the acknowledgement of what they are for, if that was
+// lost: the device sends that once more then, from memory that has to be registered still.
+TEST(MessengerSimulationTest, RegistrationsOutliveOperationsWhoseAcknowledgementIsLost) {
+  constexpr uint32_t kBuffers = 150;
+  constexpr uint64_t kPutBytes = 300;         // no more than a short put has
+  constexpr uint64_t kQuietNs = 200'000'000;  // longer than a device waits
+  constexpr uint64_t kQuietEndNs = 400'000'000'000;
+  MessengerOptions options;
+  options.max_peers = 4;
+  options.slot_bytes = 576;
+  options.inline_bytes = 0;
+  options.reused_buffers = ReusedBuffers::kPaper;
+  options.reuse_speculation = 0.001;
+  options.registered_bytes = 0;  // none is kept
+  sim::Cluster cluster(2, run_seed());
+  const JobSecret secret = JobSecret::random();
+  MessengerAddress address{};
+  std::string exposed(kUsedBufferBytes, '\0');
+  std::string lost;
+  uint64_t gathered = 0;
+  bool sent = false;
+  bool received = false;
+  uint32_t ended = 0;
+  std::vector<Thread> threads;
+  threads.push_back(cluster.start(0, [&] {
+    auto opened = open_messenger(cluster[0].device, cluster[0].domain, secret, options);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    Messenger& messenger = **opened;
+    while (address == MessengerAddress{}) sleep_ns(1'000);
+    const PeerNumber peer = messenger.add_peer(address).value();
+    const RemoteRange range{0, kPutBytes, kSharedKey};
+    std::vector<std::string> buffers(kBuffers, std::string(kPutBytes, 'b'));
+    for (uint32_t i = 0; i < kBuffers && lost.empty(); ++i) {
+      const iovec piece{buffers[i].data(), buffers[i].size()};
+      // The second one from a buffer is gathered; nothing behind it is acknowledged in its place.
+      for (uint32_t use = 0; use < 2 && lost.empty(); ++use) {
+        const auto post = [&] {
+          return i % 2 == 0
+                     ? messenger.send(
+                           {.peer = peer, .pieces = {&piece, 1}, .flags = kMessageDelivered})
+                     : messenger.put({.peer = peer, .pieces = {&piece, 1}, .remote = {&range, 1}});
+        };
+        const auto wait = [&] {
+          sleep_ns(1'000);
+          if (!messenger.peer_status(peer).ok()) lost = messenger.peer_status(peer).message();
+        };
+        while (post() != PostResult::kPosted && lost.empty()) {
+          messenger.progress();
+          wait();
+        }
+        MessageCompletion done;
+        while (messenger.poll({&done, 1}) == 0 && lost.empty()) wait();
+      }
+      sleep_ns(kQuietNs);
+      messenger.progress();
+    }
+    gathered = messenger.statistics().gathered;
+    sent = true;
+    while (!received) sleep_ns(1'000'000);
+    opened->reset();
+    ++ended;
+  }));
+  threads.push_back(cluster.start(1, [&] {
+    auto opened = open_messenger(cluster[1].device, cluster[1].domain, secret, options);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    Messenger& messenger = **opened;
+    const iovec open_to_all{exposed.data(), exposed.size()};
+    ASSERT_TRUE(messenger.exposed()
+                    .expose({.pieces = {&open_to_all, 1},
+                             .access = kMemoryReadWrite,
+                             .has_key = true,
+                             .key = kSharedKey})
+                    .ok());
+    std::string into(kUsedBufferBytes, '\0');
+    const iovec piece{into.data(), into.size()};
+    ASSERT_EQ(messenger.receive({.ignore = ~uint64_t{0}, .pieces = {&piece, 1}}),
+              PostResult::kPosted);
+    address = messenger.address();
+    while (!sent) {
+      MessageCompletion done;
+      if (messenger.poll({&done, 1}) == 0) {
+        sleep_ns(100'000);
+      } else if (done.event == MessageEvent::kReceived) {
+        static_cast<void>(messenger.receive({.ignore = ~uint64_t{0}, .pieces = {&piece, 1}}));
+      }
+    }
+    received = true;
+    opened->reset();
+    ++ended;
+  }));
+  cluster.simulation().fabric().set_faults({.loss_ppm = 50'000});
+  EXPECT_TRUE(cluster.simulation().run_until([&] { return ended == 2; }, kQuietEndNs));
+  for (uint32_t i = 0; ended < 2 && i < 2; ++i) cluster.node(i).crash();
+  threads.clear();
+  EXPECT_EQ(lost, "");
+  EXPECT_GE(gathered, kBuffers);
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ class MessengerState final : public Messenger {
       kPosted,         // a receive that waits for a message
       kReceiving,      // one that has its message, or is used up, and transfers are not over
       kAwaitsFinish,   // a send
-      kGathered,       // a short one, whose bytes the device may not have read yet
+      kGathered,       // a short one, which the peer's device may not have acknowledged yet
       kSending,        // a long one, of whose bytes the receiver has said where they go
       kAwaitsReceive,  // a send to the own address
       kAwaitsAnswer,   // a one-sided operation
@@ -188,7 +188,8 @@ class MessengerState final : public Messenger {
     MessageCompletion completion;
   };
 
-  // A long message on its way out, beside its operation; of a gathered one, `next` and `end`.
+  // A long message on its way out, beside its operation; of a gathered one or a put, `next` and
+  // `end`, which is 0 where no work request of this side reads from its memory.
   struct Outgoing {
     bool offered;   // the receiver has not said yet how it wants it
     Method method;  // as it was offered; and then as it goes
@@ -337,8 +338,17 @@ class MessengerState final : public Messenger {
                                     RemotePiece* target);
   PostResult send_reused(PeerConnection& connection, const SendRequest& request, uint64_t bytes);
   void post_gathered(PeerConnection& connection, const Room& room, const char* end,
-                     const GatheredBytes& rest, bool signaled);
+                     const GatheredBytes& rest);
+  void append_acknowledged(PeerConnection& connection, uint32_t number);
   void serve_gathered(PeerConnection& connection);
+  // The peer has the operation's bytes: holds their registration as long as the device may read
+  // them once more.
+  void hold_gathered(PeerConnection& connection, uint32_t number);
+  // Lets go of what belongs to work requests up to `retired`.
+  static void release_held(PeerConnection& connection, uint64_t retired) {
+    connection.held.release(
+        retired, [](internal::CachedRegion** region) { MessageMemory::give_back(region); });
+  }
 
   PostResult would_block() {
     ++statistics_.would_block;

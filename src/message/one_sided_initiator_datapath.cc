@@ -144,6 +144,7 @@ bool MessengerState::take_answer(PeerConnection& connection, const ParsedMessage
   if (stored) ++statistics_.stored;
   PieceCursor to(operation.pieces, operation.piece_count);
   to.put(message.payload + kAnswerHeaderBytes, bytes);
+  hold_gathered(connection, number);
   end_one_sided(number, outcome);
   return true;
 }
@@ -207,7 +208,8 @@ PostResult MessengerState::put(const OneSidedRequest& request) {
     // The answer comes once it has been read.
     send_memory_[number] = {};
     send_memory_[number].regions[0] = source.region;
-    post_gathered(connection, room, body, source.bytes, /*signaled=*/false);
+    post_gathered(connection, room, body, source.bytes);
+    outgoing_[number].end = connection.sends.posted();
   }
   return PostResult::kPosted;
 }
@@ -234,6 +236,7 @@ PostResult MessengerState::get(const OneSidedRequest& request) {
                                         request.flags, request.pieces, bytes);
   send_memory_[number] = {};
   send_memory_[number].regions[0] = region;
+  outgoing_[number].end = 0;
   const char* const end = begin_one_sided(connection, room, number, 0,
                                           {.action = OneSidedAction::kGet,
                                            .ranges = static_cast<uint8_t>(request.remote.size()),
@@ -266,6 +269,7 @@ PostResult MessengerState::post_move(Peer& peer, const OneSidedRequest& request,
       new_one_sided(request.peer, fetch ? MessageEvent::kPut : MessageEvent::kGot, request.context,
                     request.flags, request.pieces, 0);
   send_memory_[number] = memory;
+  outgoing_[number].end = 0;
   const char* const end = begin_one_sided(connection, room, number, request.data,
                                           {.action = action,
                                            .ranges = static_cast<uint8_t>(request.remote.size()),

@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "src/base/assert.h"
 #include "src/channel/send_queue.h"
 #include "src/connect/peer_watch.h"
+#include "src/memory/registration_cache.h"
 #include "src/message/connector.h"
 #include "src/message/message_header.h"
 #include "src/message/queue_channel.h"
@@ -73,6 +75,42 @@ class ParkedRequests {
   uint32_t count_ = 0;
 };
 
+// Registrations that a send queue may read from once more, though the peer has the message: until
+// the acknowledgement is there, the device may send it again. Each belongs to another work request
+// that is not retired, so there are at most as many as the queue is deep.
+class HeldRegions {
+ public:
+  HeldRegions() = default;
+  explicit HeldRegions(uint32_t capacity) { regions_.reserve(capacity); }
+
+  bool empty() const { return regions_.empty(); }
+  // Until the work request at `end` is retired.
+  void add(uint64_t end, internal::CachedRegion* region) {
+    VERBENA_ASSERT(regions_.size() < regions_.capacity());
+    regions_.push_back({end, region});
+  }
+  // Gives each of those that are over, up to `retired`, to `done`.
+  template <typename Done>
+  void release(uint64_t retired, Done&& done) {
+    for (size_t i = 0; i < regions_.size();) {
+      if (regions_[i].end > retired) {
+        ++i;
+        continue;
+      }
+      done(&regions_[i].region);
+      regions_[i] = regions_.back();
+      regions_.pop_back();
+    }
+  }
+
+ private:
+  struct Held {
+    uint64_t end;
+    internal::CachedRegion* region;
+  };
+  std::vector<Held> regions_;
+};
+
 struct PeerConnection {
   static constexpr uint32_t kNoRing = ~0u;
 
@@ -123,6 +161,8 @@ struct PeerConnection {
   // The same of short ones that the device gathers from users' memory, in the order of posting.
   uint32_t first_gathered = 0;
   uint32_t last_gathered = 0;
+  // Of gathered ones that the peer has confirmed or answered before the device was told so.
+  HeldRegions held;
   bool told_gathered = false;  // the log has that there are some
 
   PeerStatistics counts;

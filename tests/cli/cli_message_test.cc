@@ -169,6 +169,23 @@ TEST(Message, LongMessagesEndWithTheirPhase) {
   expect_checked(rows, 3 * 2 * 2 * 2, 30);
 }
 
+// A broadcast whose sends are acknowledged takes a way to the peer and back longer.
+TEST(Message, AnAcknowledgedSendEndsWithTheAcknowledgement) {
+  const json rows = measure_on("sim:connectx-ddr",
+                               message({"--test", "broadcast", "--peers", "1", "--size", "1024",
+                                        "--sends", "all", "--operations", "100", "--verify"}),
+                               "median");
+  ASSERT_EQ(rows.size(), 2u);
+  const auto collective_ns = [&rows](const char* end) {
+    for (const json& row : rows) {
+      if (row.at("send_end") == end) return row.at("collective_ns").get<double>();
+    }
+    return 0.0;
+  };
+  // The mean of both ranks, of which one waits for a link of 2 us there and back at least.
+  EXPECT_GT(collective_ns("acknowledged"), collective_ns("copied") + 500);
+}
+
 // A call of progress() polls each ring once; with SEND/RECV alone it polls one queue.
 TEST(Message, ACallOfProgressTakesWhatItPolls) {
   const json rows = measure_on("sim:infinihost-mt23108",

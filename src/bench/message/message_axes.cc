@@ -41,6 +41,7 @@ constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
 constexpr const char* kReuseName = "reuse of buffers";
 constexpr const char* kIndexName = "index";
+constexpr const char* kSendEndName = "end of sends";
 
 using ClassNames =
     EnumNames<trace::NasClass, trace::kNasClasses, trace::nas_class_name, kClassName>;
@@ -70,6 +71,7 @@ using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseNa
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
 using ReuseNames = EnumNames<ReusedBuffers, kReusedBuffers, reused_buffers_name, kReuseName>;
+using SendEndNames = EnumNames<SendEnd, kSendEnds, send_end_name, kSendEndName>;
 using IndexNames = EnumNames<ReusedIndex, kReusedIndexes, reused_index_name, kIndexName>;
 
 bool uses_polling_set(const Point& point) {
@@ -198,6 +200,10 @@ constexpr std::array kAxes = {
               "index", "reuse_index", kIndexName,
               "hash", "What used buffers are found by: hash, tree, or all"),
           uses_table, "reuse"),
+    apart(name_axis<SendEndNames, &Settings::send_end>(
+        "sends", "send_end", kSendEndName, "copied",
+        "When a copied send is over: copied (at once), acknowledged (the peer's device has it), or "
+        "all")),
     name_axis<LongMessagesNames, &Settings::long_messages>(
         "long-messages", "long_messages", kLongMessagesName, "read",
         "How messages beyond --eager travel: automatic, read, write, chunks, or all"),

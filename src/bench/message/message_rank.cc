@@ -205,10 +205,12 @@ bool MessageRank::look_around() {
 
 bool MessageRank::try_send(uint32_t to, uint32_t step, const char* bytes, uint64_t size_bytes) {
   const iovec piece{const_cast<char*>(bytes), size_bytes};
-  const SendRequest request{.peer = peers_[to],
-                            .tag = tag(step),
-                            .pieces = {&piece, 1},
-                            .context = context(/*receive=*/false)};
+  const SendRequest request{
+      .peer = peers_[to],
+      .tag = tag(step),
+      .pieces = {&piece, 1},
+      .context = context(/*receive=*/false),
+      .flags = settings_.send_end == SendEnd::kAcknowledged ? uint32_t{kMessageAcknowledged} : 0u};
   const uint64_t begun = costs_ ? PollCost::cycles_now() : 0;
   const PostResult result = messenger_->send(request);
   if (result == PostResult::kFailed) fail_for(request.peer);

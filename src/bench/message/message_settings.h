@@ -132,6 +132,16 @@ constexpr const char* long_messages_name(LongMessages way) {
   return "chunks";
 }
 
+// When a short send is over that is copied to a slot.
+enum class SendEnd : uint8_t {
+  kCopied,        // at once
+  kAcknowledged,  // once the peer's device has it, as in the paper's MPI ("bufreuse" 1)
+};
+inline constexpr std::array kSendEnds = {SendEnd::kCopied, SendEnd::kAcknowledged};
+constexpr const char* send_end_name(SendEnd end) {
+  return end == SendEnd::kCopied ? "copied" : "acknowledged";
+}
+
 // How often each of several buffers is sent from.
 enum class BufferReuse : uint8_t {
   kCyclic,    // all alike, one after the other
@@ -183,6 +193,7 @@ struct MessageSettings {
   ReusedBuffers reuse = ReusedBuffers::kCopied;
   ReusedIndex index = ReusedIndex::kHash;
   LongMessages long_messages = MessengerOptions().long_messages;
+  SendEnd send_end = SendEnd::kCopied;
   uint64_t size_bytes = 8;
   MessageTest test = MessageTest::kLatency;
   // Of a replay.
