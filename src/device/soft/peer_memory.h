@@ -20,14 +20,22 @@ enum class Copy : uint8_t {
 };
 
 // What a gather list writes is prefetched, unless it would push itself out of the nearest cache.
+// Not what belongs to long pieces: memcpy() stores their lines as a whole, for which another CPU
+// need not send what it has of them.
 inline constexpr uint32_t kPrefetchedBytes = 16 * 1024;
+inline constexpr uint32_t kPrefetchedPieceBytes = 1536;
 
 // Writes all pieces to consecutive bytes of the peer, the last byte last. At most
 // RegionView::at_once_bytes.
 inline void write_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
   std::byte* at = view.base + offset;
   if (pieces.count > 1 && pieces.size_bytes <= kPrefetchedBytes) {
-    prefetch_for_write(at, pieces.size_bytes);
+    std::byte* place = at;
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      const uint32_t size_bytes = pieces.list[i].size_bytes;
+      if (size_bytes <= kPrefetchedPieceBytes) prefetch_for_write(place, size_bytes);
+      place += size_bytes;
+    }
   }
   for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
     copy_bytes(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
