@@ -2,6 +2,7 @@
 #include "src/ofi/endpoint.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <rdma/fi_cm.h>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "src/base/log.h"
@@ -32,6 +34,8 @@ constexpr uint64_t kClosePatienceNs = 30'000'000'000;
 // has half a MiB then, at both ends together, and the memory of a connection 350 KiB.
 constexpr uint32_t kSlotBytes = (8 << 10) + 64;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
+constexpr const char* kReusedBuffersVariable = "FI_VERBENA_REUSED_BUFFERS";
+constexpr ReusedBuffers kReusedBuffersDefault = ReusedBuffers::kCopied;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
 // alone.
@@ -53,6 +57,20 @@ std::string host_of(const Device& device) {
   }
   freeifaddrs(interfaces);
   return found;
+}
+
+// Whether short messages leave from buffers that are used often: FI_VERBENA_REUSED_BUFFERS.
+Result<ReusedBuffers> reused_buffers() {
+  const char* const asked = getenv(kReusedBuffersVariable);
+  if (asked == nullptr || *asked == '\0') return kReusedBuffersDefault;
+  for (const auto& [name, way] : {std::pair{"copied", ReusedBuffers::kCopied},
+                                  {"measured", ReusedBuffers::kMeasured},
+                                  {"paper", ReusedBuffers::kPaper}}) {
+    if (strcmp(asked, name) == 0) return way;
+  }
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{} is '{}'; it can be copied, measured or paper",
+                            kReusedBuffersVariable, std::string_view(asked).substr(0, 32)));
 }
 
 void remove_from(std::vector<Endpoint*>& list, const Endpoint* endpoint) {
@@ -330,6 +348,9 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.unexpected_bytes = kUnexpectedBytes;
   options.slot_bytes = kSlotBytes;
   options.exposed = of.exposed;
+  const Result<ReusedBuffers> reused = reused_buffers();
+  if (!reused.ok()) return report("fi_endpoint", reused.status());
+  options.reused_buffers = *reused;
   Result<std::unique_ptr<Messenger>> messenger =
       open_messenger(of.device, of.protection_domain, of.secret, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());

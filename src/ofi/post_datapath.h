@@ -94,6 +94,8 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
                       .flags = posted.kind};
   if ((flags & internal::kDeliveredFlags) != 0 && !posted.silent)
     request.flags |= kMessageDelivered;
+  // Also of one that is deferred: the copy is another message's once it has been posted.
+  if (injected) request.flags |= kMessageCopied;
   if (posted.silent || !internal::wants_entry(direction, posted)) {
     // A counter counts it all the same.
     if (direction.counter == nullptr) {

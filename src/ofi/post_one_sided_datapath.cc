@@ -78,13 +78,14 @@ ssize_t transfer(fid_ep* handle, const OneSided& posted) {
     return -FI_EMSGSIZE;
   const Notice notice = notice_of(endpoint.sends, posted.reads ? endpoint.reads : endpoint.writes,
                                   posted.context, flags, posted.silent);
-  const OneSidedRequest request{
-      .peer = static_cast<PeerNumber>(peer),
-      .pieces = posted.pieces,
-      .remote = posted.remote,
-      .context = notice.context,
-      .data = posted.data,
-      .flags = notice.flags | (posted.has_data ? uint32_t{kMessageData} : 0)};
+  const OneSidedRequest request{.peer = static_cast<PeerNumber>(peer),
+                                .pieces = posted.pieces,
+                                .remote = posted.remote,
+                                .context = notice.context,
+                                .data = posted.data,
+                                .flags = notice.flags |
+                                         (posted.has_data ? uint32_t{kMessageData} : 0) |
+                                         (injected ? uint32_t{kMessageCopied} : 0)};
   return internal::answer(
       endpoint, request.peer,
       posted.reads ? endpoint.messenger->get(request) : endpoint.messenger->put(request));
