@@ -150,10 +150,12 @@ void MessengerState::serve_gathered(PeerConnection& connection) {
 
 void MessengerState::hold_gathered(PeerConnection& connection, uint32_t number) {
   internal::CachedRegion*& region = send_memory_[number].regions[0];
+  if (region == nullptr) return;
   const uint64_t end = outgoing_[number].end;
-  if (region == nullptr || end <= connection.sends.retired()) return;
+  if (end <= connection.sends.retired()) return;
   connection.sends.reap();  // the acknowledgement usually is there first
   if (end <= connection.sends.retired()) return;
+  release_held(connection, connection.sends.retired());
   connection.held.add(end, region);
   region = nullptr;
   make_busy(connection);
