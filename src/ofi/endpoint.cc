@@ -28,9 +28,12 @@ constexpr uint32_t kMostOperations = 1u << 18;
 constexpr uint32_t kMostUnexpected = 1u << 18;
 // How long the peers of an endpoint that is closed have time to take what it has sent.
 constexpr uint64_t kClosePatienceNs = 30'000'000'000;
-// Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. A ring
-// has half a MiB then, at both ends together, and the memory of a connection 350 KiB.
+// Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. The
+// memory of a connection is 350 KiB then.
 constexpr uint32_t kSlotBytes = (8 << 10) + 64;
+// Programs have windows of 64 messages under way, and more; what finds no slot goes by SEND, which
+// takes both sides three times as long. A ring is 2 MiB, at both ends together.
+constexpr uint32_t kRingSlots = 128;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
@@ -329,6 +332,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.max_unexpected = kMostUnexpected;
   options.unexpected_bytes = kUnexpectedBytes;
   options.slot_bytes = kSlotBytes;
+  options.ring_slots = kRingSlots;
   options.exposed = of.exposed;
   Result<std::unique_ptr<Messenger>> messenger =
       open_messenger(of.device, of.protection_domain, of.secret, options);
