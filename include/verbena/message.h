@@ -308,6 +308,10 @@ class Messenger {
   // dropped from the first one on.
   virtual std::span<const MessageCompletion> poll_in_place() = 0;
   virtual void drop_completions(uint32_t count) = 0;
+  // Looks at the rings of its peers until one has something, which the next poll() takes, and at
+  // most `looks` times, with a pause after each. False: nothing has come by a ring. Makes no
+  // progress: for who has just polled in vain and is about to poll again.
+  virtual bool look_for_messages(uint32_t looks) const = 0;
 
   // How a message to the peer would travel now, and why; from `buffer`, or if that is null from
   // memory that is registered. Control path.

@@ -89,7 +89,7 @@ class KeyedQueues {
   ZeroedArray<Link> links_;
 };
 
-inline void KeyedQueues::append(uint32_t element, const MatchKey& key) {
+[[gnu::always_inline]] inline void KeyedQueues::append(uint32_t element, const MatchKey& key) {
   VERBENA_ASSERT(element < capacity_);
   Link& link = links_[element];
   VERBENA_ASSERT(link.node == 0);

@@ -35,8 +35,7 @@ void Matching::add_message(uint32_t message, uint32_t source, uint64_t tag) {
   ++message_count_;
 }
 
-uint32_t Matching::find_message(const MatchPattern& pattern) {
-  if (message_count_ == 0) return kNone;
+uint32_t Matching::find_waiting(const MatchPattern& pattern) {
   const uint32_t number = kind_of(pattern);
   if (number < kKinds) {
     const uint32_t first =

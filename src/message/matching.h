@@ -51,7 +51,9 @@ class Matching {
   void add_message(uint32_t message, uint32_t source, uint64_t tag);
   // The message that a receive takes, or kNone. It stays until remove_message(): one that is only
   // looked at (peek) is found again.
-  uint32_t find_message(const MatchPattern& pattern);
+  uint32_t find_message(const MatchPattern& pattern) {
+    return message_count_ == 0 ? kNone : find_waiting(pattern);
+  }
   void remove_message(uint32_t message);
 
   uint32_t receives() const { return receive_count_; }
@@ -73,10 +75,10 @@ class Matching {
     uint32_t previous = 0;
   };
   struct Receive {
-    MatchPattern pattern;
     uint64_t order = 0;  // of posting, from 1; 0: not posted
-    uint32_t kind = 0;   // kKinds: none of those that are indexed
-    Neighbours in_line;  // only of those
+    uint32_t kind = 0;   // kKinds: none of those that are indexed, which alone have:
+    Neighbours in_line;
+    MatchPattern pattern;
   };
   struct Message {
     uint64_t tag = 0;
@@ -98,6 +100,7 @@ class Matching {
 
   // The kind of a pattern, a new one if there is a place; else kKinds.
   uint32_t kind_of(const MatchPattern& pattern);
+  uint32_t find_waiting(const MatchPattern& pattern);
   uint32_t new_kind(const MatchPattern& pattern);
 
   Kind kinds_[kKinds];
@@ -139,16 +142,21 @@ inline uint32_t Matching::kind_of(const MatchPattern& pattern) {
   return new_kind(pattern);
 }
 
-inline void Matching::post(uint32_t receive, const MatchPattern& pattern) {
+// Compiled into its caller: a pattern that is put together in memory and then copied waits until
+// all bytes that were sent before it have left the store buffer.
+[[gnu::always_inline]] inline void Matching::post(uint32_t receive, const MatchPattern& pattern) {
   VERBENA_ASSERT(receive < receives_.size());
   Receive& entry = receives_[receive];
   VERBENA_ASSERT(entry.order == 0);
-  entry = {.pattern = pattern, .order = ++posted_ever_, .kind = kind_of(pattern), .in_line = {}};
-  if (entry.kind < kKinds) {
-    Kind& kind = kinds_[entry.kind];
-    posted_.append(receive, key(entry.kind, kind, pattern.source, pattern.tag));
+  const uint32_t number = kind_of(pattern);
+  entry.order = ++posted_ever_;
+  entry.kind = number;
+  if (number < kKinds) [[likely]] {
+    Kind& kind = kinds_[number];
+    posted_.append(receive, key(number, kind, pattern.source, pattern.tag));
     ++kind.posted;
   } else {
+    entry.pattern = pattern;
     join_line(receives_, unindexed_receives_, receive);
   }
   ++receive_count_;

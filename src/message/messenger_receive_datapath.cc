@@ -2,6 +2,7 @@
 // goes.
 #include <algorithm>
 
+#include "src/base/runtime.h"
 #include "src/connect/failure.h"
 #include "src/message/messenger_state.h"
 #include "src/message/pieces.h"
@@ -56,6 +57,21 @@ void MessengerState::drop_completions(uint32_t count) {
   first_completion_ += count;
   // An empty queue begins anew, where its memory is in the cache.
   if (completion_count_ == 0 || first_completion_ == completions_.size()) first_completion_ = 0;
+}
+
+bool MessengerState::look_for_messages(uint32_t looks) const {
+  // What ends other operations than receives comes by the completion queue.
+  const bool waits_for_queue =
+      operation_numbers_.in_use() > tagged_.receives() + untagged_.receives();
+  const uint32_t size = polling_.size();
+  if (size == 0 || waits_for_queue) return false;
+  for (; looks > 0; --looks) {
+    for (uint32_t i = 0; i < size; ++i) {
+      if (!rings_in_[connections_[polling_.at(i)]->ring_in].is_empty()) return true;
+    }
+    cpu_relax();
+  }
+  return false;
 }
 
 uint32_t MessengerState::poll_rings() {
@@ -186,7 +202,7 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
   return fate;
 }
 
-MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) {
+[[gnu::flatten]] MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) {
   RingReceiver& ring = rings_in_[connection.ring_in];
   const RingReceiver::Arrival arrival = ring.next();
   if (arrival.payload == nullptr) return ring.error() ? Fate::kWrong : Fate::kStalled;
@@ -215,9 +231,10 @@ MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) 
 
 // The next message, if it is one of those that most are: copied by its sender, and awaited by a
 // receive for one message. kStalled: it is not, and nothing was done.
-[[gnu::flatten]] MessengerState::Fate MessengerState::take_usual(
-    PeerConnection& connection, RingReceiver& ring, const RingReceiver::Arrival& arrival,
-    const ParsedMessage& message) {
+inline MessengerState::Fate MessengerState::take_usual(PeerConnection& connection,
+                                                       RingReceiver& ring,
+                                                       const RingReceiver::Arrival& arrival,
+                                                       const ParsedMessage& message) {
   const uint32_t met = matching((message.header.flags & kUntagged) != 0)
                            .find_receive(connection.peer, message.header.tag);
   if (met == Matching::kNone || (operations_[met].flags & kMessageMulti) != 0 ||
@@ -508,11 +525,15 @@ bool MessengerState::check(const ReceiveRequest& request) {
 }
 
 PostResult MessengerState::receive(const ReceiveRequest& request) {
-  if (!check(request)) return PostResult::kFailed;
+  const bool is_plain = request.pieces.size() <= kMaxPieces &&
+                        (request.flags & kMessageMulti) == 0 &&
+                        (request.source == kAnyPeer || request.source < peers_.size());
+  if (!is_plain && !check(request)) return PostResult::kFailed;
   if (operation_numbers_.empty() || !has_completion_room()) return would_block();
   if (half_posted_ != kNone) return would_block();
   const MatchPattern pattern = pattern_of(request);
-  const uint32_t found = matching((request.flags & kMessageUntagged) != 0).find_message(pattern);
+  Matching& waiting = matching((request.flags & kMessageUntagged) != 0);
+  const uint32_t found = waiting.find_message(pattern);
   const bool lost = request.source != kAnyPeer && !peers_[request.source]->status.ok();
   if (found == Matching::kNone && lost) return PostResult::kFailed;
   if (found != Matching::kNone && transfer_numbers_.empty()) return would_block();
@@ -523,8 +544,13 @@ PostResult MessengerState::receive(const ReceiveRequest& request) {
   operation.tag = request.tag;
   operation.ignore = pattern.ignore;
   operation.least_bytes = std::max<uint64_t>(request.least_bytes, 1);
-  operation.state = Operation::State::kReceiving;
-  go_on_receiving(number, found);
+  if (found == Matching::kNone) [[likely]] {
+    operation.state = Operation::State::kPosted;
+    waiting.post(number, pattern);
+  } else {
+    operation.state = Operation::State::kReceiving;
+    go_on_receiving(number, found);
+  }
   return PostResult::kPosted;
 }
 

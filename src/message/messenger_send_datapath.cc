@@ -14,23 +14,6 @@ constexpr uint32_t kEndLater = kMessageDelivered | kMessageAcknowledged;
 
 }  // namespace
 
-uint32_t MessengerState::new_operation(void* context, uint32_t flags, PeerNumber peer,
-                                       std::span<const iovec> pieces) {
-  const uint32_t number = operation_numbers_.take();
-  VERBENA_ASSERT(number != NumberPool::kNone);
-  Operation& operation = operations_[number];
-  VERBENA_ASSERT(operation.state == Operation::State::kFree);
-  ++operation.generation;
-  operation.flags = flags;
-  operation.peer = peer;
-  operation.context = context;
-  operation.piece_count = static_cast<uint32_t>(pieces.size());
-  for (uint32_t i = 0; i < pieces.size(); ++i) operation.pieces[i] = pieces[i];
-  operation.transfers = 0;
-  operation.used_bytes = 0;
-  return number;
-}
-
 MessageCompletion MessengerState::completion_of(const Operation& operation, MessageEvent event,
                                                 MessageOutcome outcome) {
   MessageCompletion completion;

@@ -76,6 +76,7 @@ class MessengerState final : public Messenger {
   uint32_t poll(std::span<MessageCompletion> completions) override;
   std::span<const MessageCompletion> poll_in_place() override;
   void drop_completions(uint32_t count) override;
+  bool look_for_messages(uint32_t looks) const override;
   bool prepare_to_sleep() override;
   int event_descriptor() const override { return place_ == nullptr ? -1 : place_->descriptor(); }
   void wait(int64_t timeout_ns) override;
@@ -371,8 +372,8 @@ class MessengerState final : public Messenger {
   Fate take_from_ring(PeerConnection& connection);
   Fate take_usual(PeerConnection& connection, RingReceiver& ring,
                   const RingReceiver::Arrival& arrival, const ParsedMessage& message);
-  Fate handle(PeerConnection& connection, const ParsedMessage& message, Envelope::Place place,
-              uint32_t where);
+  [[gnu::noinline]] Fate handle(PeerConnection& connection, const ParsedMessage& message,
+                                Envelope::Place place, uint32_t where);
   Fate handle_message(PeerConnection& connection, const ParsedMessage& message,
                       Envelope::Place place, uint32_t where);
   bool finish_operation(PeerConnection& connection, const ParsedMessage& message);
@@ -575,5 +576,22 @@ class MessengerState final : public Messenger {
   uint32_t connections_end_ = 0;                              // there are none from here on
   std::unique_ptr<Connector> connector_;                      // goes first
 };
+
+inline uint32_t MessengerState::new_operation(void* context, uint32_t flags, PeerNumber peer,
+                                              std::span<const iovec> pieces) {
+  const uint32_t number = operation_numbers_.take();
+  VERBENA_ASSERT(number != NumberPool::kNone);
+  Operation& operation = operations_[number];
+  VERBENA_ASSERT(operation.state == Operation::State::kFree);
+  ++operation.generation;
+  operation.flags = flags;
+  operation.peer = peer;
+  operation.context = context;
+  operation.piece_count = static_cast<uint32_t>(pieces.size());
+  for (uint32_t i = 0; i < pieces.size(); ++i) operation.pieces[i] = pieces[i];
+  operation.transfers = 0;
+  operation.used_bytes = 0;
+  return number;
+}
 
 }  // namespace verbena::message

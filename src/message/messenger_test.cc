@@ -63,6 +63,47 @@ TEST_F(MessengerTest, AMessageGoesToTheReceiveWithItsTag) {
   EXPECT_EQ(all().done(0)[0].event, MessageEvent::kSent);
 }
 
+// Until both send by ring, and nothing is under way.
+void use_rings(MessengersForTest& all) {
+  for (uint64_t sent = 1;
+       all[0].statistics().ring_messages == 0 || all[1].statistics().ring_messages == 0; ++sent) {
+    ASSERT_LT(sent, 1000u);
+    ASSERT_TRUE(all.send(0, 1, 7, "there"));
+    ASSERT_TRUE(all.send(1, 0, 7, "back"));
+    ASSERT_TRUE(all.until([&] {
+      return all[0].statistics().unexpected == sent && all[1].statistics().unexpected == sent;
+    }));
+  }
+}
+
+TEST_F(MessengerTest, LooksForWhatComesByARingAndTakesNothing) {
+  make(2);
+  EXPECT_FALSE(all()[1].look_for_messages(2));  // it polls no ring
+  use_rings(all());
+  EXPECT_FALSE(all()[1].look_for_messages(2));
+  const uint64_t unexpected = all()[1].statistics().unexpected;
+  ASSERT_TRUE(all().send(0, 1, 7, "more"));
+  EXPECT_TRUE(all()[1].look_for_messages(1));
+  EXPECT_TRUE(all()[1].look_for_messages(1));
+  EXPECT_EQ(all()[1].statistics().unexpected, unexpected);
+  all()[1].progress();
+  EXPECT_EQ(all()[1].statistics().unexpected, unexpected + 1);
+  EXPECT_FALSE(all()[1].look_for_messages(2));
+}
+
+// What it waits for comes by the completion queue then, where looking at rings finds nothing.
+TEST_F(MessengerTest, LooksForNothingWhileASendAwaitsItsConfirmation) {
+  make(2);
+  use_rings(all());
+  ASSERT_TRUE(all().send(1, 0, 7, "back"));
+  EXPECT_TRUE(all()[0].look_for_messages(1));
+  ASSERT_TRUE(all().send(0, 1, 8, "there", kMessageDelivered));
+  EXPECT_FALSE(all()[0].look_for_messages(1));
+  receive(1, {.source = all().peer(1, 0), .tag = 8});
+  const uint64_t before = all().done(0).size();
+  ASSERT_TRUE(all().until([&] { return received(1, 1) && all().done(0).size() > before; }));
+}
+
 // Each once and in order, around the end of their queue too, whatever was left of those before.
 TEST_F(MessengerTest, CompletionsAreReadWhereTheyLie) {
   make(1, {.max_operations = 4, .max_completions = 7});

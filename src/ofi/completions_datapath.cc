@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kAtOnce = 16;
 
-uint64_t flags_of(const MessageCompletion& done) {
+inline uint64_t flags_of(const MessageCompletion& done) {
   switch (done.event) {
     case MessageEvent::kPut:
       return FI_RMA | FI_WRITE;

@@ -30,9 +30,12 @@ constexpr uint32_t kMostOperations = 1u << 18;
 constexpr uint32_t kMostUnexpected = 1u << 18;
 // How long the peers of an endpoint that is closed have time to take what it has sent.
 constexpr uint64_t kClosePatienceNs = 30'000'000'000;
-// Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. A ring
-// has half a MiB then, at both ends together, and the memory of a connection 350 KiB.
+// Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. The
+// memory of a connection is 350 KiB then.
 constexpr uint32_t kSlotBytes = (8 << 10) + 64;
+// Programs have windows of 64 messages under way, and more; what finds no slot goes by SEND, which
+// takes both sides three times as long. A ring is 2 MiB, at both ends together.
+constexpr uint32_t kRingSlots = 128;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 constexpr const char* kReusedBuffersVariable = "FI_VERBENA_REUSED_BUFFERS";
 constexpr ReusedBuffers kReusedBuffersDefault = ReusedBuffers::kCopied;
@@ -347,6 +350,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.max_unexpected = kMostUnexpected;
   options.unexpected_bytes = kUnexpectedBytes;
   options.slot_bytes = kSlotBytes;
+  options.ring_slots = kRingSlots;
   options.exposed = of.exposed;
   const Result<ReusedBuffers> reused = reused_buffers();
   if (!reused.ok()) return report("fi_endpoint", reused.status());

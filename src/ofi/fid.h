@@ -45,6 +45,7 @@ inline constexpr fi_ops object_calls(int (*close)(fid*),
 class DomainLock {
  public:
   explicit DomainLock(bool needed) : needed_(needed) {}
+  bool is_needed() const { return needed_; }
   void lock() {
     if (needed_) mutex_.lock();
   }

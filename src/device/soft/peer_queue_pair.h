@@ -9,6 +9,7 @@
 
 #include "src/device/soft/layout.h"
 #include "src/device/soft/peer.h"
+#include "src/device/soft/write_stride.h"
 
 namespace verbena::soft {
 
@@ -90,6 +91,7 @@ struct PeerQp {
   PeerReceives receives;
   PeerCq cq;
   PeerSrq srq;
+  WriteStride write_stride;
   static constexpr uint32_t kViews = 32;
   std::array<RegionView, kViews> views;
 

@@ -104,6 +104,17 @@ bool allows(const Qp& qp, uint32_t access) {
   return (qp.peer.shared->access.load(std::memory_order_relaxed) & access) != 0;
 }
 
+// Of messages that are longer the lines come together in any case.
+constexpr uint32_t kMostForeseenBytes = 1024;
+
+void prefetch_next(PeerQp& peer, const RegionView& view, uint64_t address, uint32_t size_bytes) {
+  const uint64_t next = peer.write_stride.foresee(address);
+  if (next == WriteStride::kNone || size_bytes > kMostForeseenBytes) return;
+  const uint64_t offset = next - view.iova;
+  if (offset >= view.length_bytes || size_bytes > view.length_bytes - offset) return;
+  prefetch_for_write(view.base + offset, size_bytes);
+}
+
 Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   Pieces pieces;
   if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
@@ -120,6 +131,7 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
     const uint64_t offset = wr.wr.rdma.remote_addr - view->iova;
     if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
       write_peer(*view, offset, pieces);
+      prefetch_next(qp.peer, *view, wr.wr.rdma.remote_addr, pieces.size_bytes);
     } else if (const Copy copied = write_peer_in_parts(qp, *view, offset, pieces);
                copied != Copy::kDone) {
       const Execution execution = ended(copied);
