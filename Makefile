@@ -47,14 +47,16 @@ test-mpi:  ## Run MPI programs over the libfabric provider; the MPIs come from t
 	@scripts/test-mpi
 
 test-kernel:  ## Test on the kernel's RDMA stack: soft-RoCE in emulated guests that a network joins
-	@scripts/setup build run test kernel
+	@scripts/setup build run test kernel mpi
 	@scripts/build release product kernel_test_programs
+	@scripts/test-mpi --mpi mpich --install
 	@scripts/test release -C kernel -L kernel
 
 test-hardware:  ## The same tests on a device of this machine: DEVICE=mlx5_0
 	@test -n "$(DEVICE)" || { echo "name a device: make test-hardware DEVICE=mlx5_0 (see 'verbena devices')"; exit 1; }
-	@scripts/setup build run test
+	@scripts/setup build run test mpi
 	@scripts/build release product kernel_test_programs
+	@scripts/test-mpi --mpi mpich --install
 	@VERBENA_TEST_DEVICE="$(DEVICE)" scripts/test release -C hardware -L hardware
 
 check:  ## Format, spelling, conventions, self-contained headers, clang-tidy

@@ -246,6 +246,11 @@ class Messenger {
   // progress, and blocks up to six seconds, where peers still have to learn that it has received
   // their messages (kMessageDelivered).
   virtual ~Messenger() = default;
+  // A step towards its end, for who has other messengers to poll meanwhile. Posted receives take no
+  // more messages, and nothing may be posted any more. True: peers have learnt what the destructor
+  // would wait for. False: call it again; the destructor waits for that no more. Makes progress();
+  // never blocks.
+  virtual bool wind_down() = 0;
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;
 

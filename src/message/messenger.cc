@@ -91,11 +91,15 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
 }
 
 MessengerState::~MessengerState() {
-  confirm_what_was_received();
+  Waiter waiter;
+  if (!winds_down_) {
+    constexpr uint64_t kConfirmationPatienceNs = 5'000'000'000;
+    const uint64_t end_ns = now_ns() + kConfirmationPatienceNs;
+    while (!wind_down() && now_ns() < end_ns) waiter.idle();
+  }
   // What was sent is to arrive: for a while, until the devices have it.
   constexpr uint64_t kPatienceNs = 1'000'000'000;
   const uint64_t deadline_ns = now_ns() + kPatienceNs;
-  Waiter waiter;
   for (const std::unique_ptr<PeerConnection>& connection : connections_) {
     if (connection == nullptr || connection->broken) continue;
     channel::SendQueue& sends = connection->sends;
@@ -136,17 +140,16 @@ MessengerState::~MessengerState() {
 
 // A confirmation that still waits for a credit: without it its peer would take a message for lost
 // that was received.
-void MessengerState::confirm_what_was_received() {
-  if (!discarded_.empty()) go_on_discarding();
-  const auto owes_confirmations = [this] {
-    if (!discarded_.empty() && !transfer_numbers_.empty()) return true;
-    for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
-      if (transfers_[number].stage == Transfer::Stage::kFinishing) return true;
-    }
-    return false;
-  };
-  if (!owes_confirmations()) return;
-  // The memory of receives may be gone.
+bool MessengerState::owes_confirmations() const {
+  if (!discarded_.empty() && !transfer_numbers_.empty()) return true;
+  for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
+    if (transfers_[number].stage == Transfer::Stage::kFinishing) return true;
+  }
+  return false;
+}
+
+// The memory of receives may be gone.
+void MessengerState::give_up_receives() {
   half_posted_ = kNone;
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     Operation& operation = operations_[number];
@@ -164,12 +167,14 @@ void MessengerState::confirm_what_was_received() {
     transfer.local_count = 0;
     transfer.failed = true;
   }
-  constexpr uint64_t kPatienceNs = 5'000'000'000;
-  const uint64_t deadline_ns = now_ns() + kPatienceNs;
-  Waiter waiter;
-  while (owes_confirmations() && now_ns() < deadline_ns) {
-    progress() > 0 ? waiter.progress() : waiter.idle();
-  }
+}
+
+bool MessengerState::wind_down() {
+  if (!winds_down_ && !discarded_.empty()) go_on_discarding();
+  if (!owes_confirmations()) return true;
+  if (!std::exchange(winds_down_, true)) give_up_receives();
+  progress();
+  return !owes_confirmations();
 }
 
 Result<std::unique_ptr<MessengerState>> MessengerState::open(const Device& device,

@@ -45,6 +45,7 @@ class MessengerState final : public Messenger {
                                                       const JobSecret& secret,
                                                       const MessengerOptions& options);
   ~MessengerState() override;
+  bool wind_down() override;
 
   MessengerAddress address() const override { return connector_->address(); }
   const MessengerOptions& options() const override { return options_; }
@@ -244,7 +245,8 @@ class MessengerState final : public Messenger {
   uint32_t adopt();
   void adopt(Joined joined);
   void lose(PeerConnection& connection, Status why);
-  void confirm_what_was_received();
+  bool owes_confirmations() const;
+  void give_up_receives();
   void lose_operations(PeerNumber peer);
   void watch(uint32_t found);
   uint32_t receives_per_connection() const {
@@ -547,6 +549,7 @@ class MessengerState final : public Messenger {
   std::vector<std::unique_ptr<Peer>> peers_;  // where peer_status() refers to
   std::map<MessengerAddress, PeerNumber> numbers_;
   PeerNumber self_ = 0;
+  bool winds_down_ = false;  // and has given up its receives
 
   PollingSet polling_;
   bool reconsider_polling_ = false;

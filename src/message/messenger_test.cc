@@ -501,8 +501,15 @@ TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {
   ASSERT_TRUE(all().send(0, 2, 1, "to another one"));
 }
 
-TEST_F(MessengerTest, ConfirmationsThatWaitForCreditsComeBeforeTheEnd) {
-  const uint32_t count = MessengerOptions{}.queue_credits + 10;
+class ConfirmationTest : public MessengerTest {
+ protected:
+  // Messenger 1 has received messages that messenger 0 has sent, and no credits to say so.
+  void exchange();
+  const uint32_t messages_ = MessengerOptions{}.queue_credits + 10;
+  std::unique_ptr<Messenger> ending_;  // messenger 1
+};
+
+void ConfirmationTest::exchange() {
   make(2);
   // Until there is a ring, by which more messages go than there are credits for their answers.
   while (all()[0].statistics().ring_messages == 0) {
@@ -511,21 +518,38 @@ TEST_F(MessengerTest, ConfirmationsThatWaitForCreditsComeBeforeTheEnd) {
   }
   ASSERT_TRUE(all().until([this] { return received(1, memory_.size()); }));
   all().done(0).clear();
-  for (uint32_t i = 0; i < count; ++i) {
+  for (uint32_t i = 0; i < messages_; ++i) {
     receive(1, {.tag = 2});
     ASSERT_EQ(all()[0].send({.peer = all().peer(0, 1), .tag = 2, .flags = kMessageDelivered}),
               PostResult::kPosted);
   }
   // The sender looks at nothing meanwhile.
   const uint64_t end_ns = now_ns() + MessengersForTest::kPatienceNs;
-  for (uint32_t taken = 0; taken < count && now_ns() < end_ns;) {
+  for (uint32_t taken = 0; taken < messages_ && now_ns() < end_ns;) {
     MessageCompletion some[4];
     taken += all()[1].poll(some);
   }
-  std::unique_ptr<Messenger> ending = all().take(1);
-  std::thread end([&ending] { ending.reset(); });
-  EXPECT_TRUE(all().until([&] { return all().done(0).size() >= count; }));
+  ending_ = all().take(1);
+}
+
+TEST_F(ConfirmationTest, ComesBeforeTheEnd) {
+  exchange();
+  ASSERT_FALSE(HasFatalFailure());
+  std::thread end([this] { ending_.reset(); });
+  EXPECT_TRUE(all().until([this] { return all().done(0).size() >= messages_; }));
   end.join();
+  for (const MessageCompletion& done : all().done(0)) {
+    EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+  }
+}
+
+TEST_F(ConfirmationTest, ComesBeforeTheEndOfAMessengerThatItsPeersThreadWindsDown) {
+  exchange();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_FALSE(ending_->wind_down());
+  ASSERT_TRUE(all().until([this] { return ending_->wind_down(); }));
+  ending_.reset();
+  EXPECT_TRUE(all().until([this] { return all().done(0).size() >= messages_; }));
   for (const MessageCompletion& done : all().done(0)) {
     EXPECT_EQ(done.outcome, MessageOutcome::kOk);
   }

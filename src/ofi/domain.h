@@ -17,6 +17,7 @@
 namespace verbena::ofi {
 
 class WaitPoint;
+struct Endpoint;
 
 struct Domain : fid_domain {
   using Handle = fid_domain;
@@ -42,6 +43,8 @@ struct Domain : fid_domain {
   // opened after them raise events, or save them.
   std::atomic<uint32_t> sleeping_queues{0};
   std::atomic<uint32_t> polled_queues{0};
+  // All that are open. Under the lock.
+  std::vector<Endpoint*> endpoints;
   // Where threads sleep now. Each is woken by events of its messengers, which another thread may
   // take: whoever has taken some wakes them all. Under the lock.
   std::vector<WaitPoint*> asleep;

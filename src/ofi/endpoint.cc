@@ -18,6 +18,7 @@
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/ofi/info.h"
+#include "src/ofi/wait_point.h"
 
 namespace verbena::ofi {
 namespace {
@@ -30,6 +31,8 @@ constexpr uint32_t kMostOperations = 1u << 18;
 constexpr uint32_t kMostUnexpected = 1u << 18;
 // How long the peers of an endpoint that is closed have time to take what it has sent.
 constexpr uint64_t kClosePatienceNs = 30'000'000'000;
+// And to take its confirmations that it has received what they have sent.
+constexpr uint64_t kConfirmationPatienceNs = 5'000'000'000;
 // Messages of 8 KiB are copied, which on soft0 takes a quarter of what a READ of them takes. The
 // memory of a connection is 350 KiB then.
 constexpr uint32_t kSlotBytes = (8 << 10) + 64;
@@ -100,6 +103,11 @@ int close_endpoint(fid* handle) {
       if (counter != nullptr) remove_from(counter->endpoints, &endpoint);
     }
     if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
+  }
+  endpoint.wind_down(kConfirmationPatienceNs);
+  {
+    const std::lock_guard guard(domain.lock);
+    remove_from(domain.endpoints, &endpoint);
     delete &endpoint;  // its messenger lets go of memory that the domain's endpoints share
   }
   --domain.users;
@@ -315,19 +323,38 @@ fi_addr_t Endpoint::find_number(PeerNumber peer) {
   return add_peer(number) < 0 ? FI_ADDR_NOTAVAIL : number;
 }
 
-bool Endpoint::drain(uint64_t patience_ns) {
+// Others of the domain have their turn between the steps, and those that this thread would have to
+// look after theirs in it: they may be what is waited for.
+template <typename Step>
+bool Endpoint::step_until(uint64_t patience_ns, Step&& step) {
   const uint64_t deadline_ns = now_ns() + patience_ns;
   Waiter waiter;
   while (true) {
     {
       const std::lock_guard guard(domain.lock);
-      if (deferred.empty()) return true;
-      messenger->progress();
-      deferred.post(*messenger, kQueueOperations, [](const SendRequest&) {});
+      if (step()) return true;
+      for (Endpoint* other : domain.endpoints) {
+        if (other != this) other->messenger->progress();
+      }
+      // Who sleeps may miss what these calls have taken.
+      WaitPoint::notify_all(domain);
     }
     if (now_ns() >= deadline_ns) return false;
     waiter.idle();
   }
+}
+
+bool Endpoint::drain(uint64_t patience_ns) {
+  return step_until(patience_ns, [this] {
+    if (deferred.empty()) return true;
+    messenger->progress();
+    deferred.post(*messenger, kQueueOperations, [](const SendRequest&) {});
+    return deferred.empty();
+  });
+}
+
+void Endpoint::wind_down(uint64_t patience_ns) {
+  step_until(patience_ns, [this] { return messenger->wind_down(); });
 }
 
 void Endpoint::forget(fi_addr_t number) {
@@ -364,6 +391,10 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
     return -FI_EINVAL;
   auto* made = new (std::nothrow) Endpoint(of, *info, std::move(*messenger), context);
   if (made == nullptr) return -FI_ENOMEM;
+  {
+    const std::lock_guard guard(of.lock);
+    of.endpoints.push_back(made);
+  }
   ++of.users;
   *endpoint = made;
   return 0;

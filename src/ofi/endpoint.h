@@ -67,6 +67,9 @@ struct Endpoint : fid_ep {
   void post_deferred();
   // Waits until all sends have been posted, within `patience_ns`. False: some never were.
   bool drain(uint64_t patience_ns);
+  // Waits until its peers know what it has received, within `patience_ns`. Nothing may use it any
+  // more.
+  void wind_down(uint64_t patience_ns);
   // The vector has removed this number.
   void forget(fi_addr_t number);
 
@@ -88,6 +91,8 @@ struct Endpoint : fid_ep {
   std::string failure;            // why the last operation failed, for fi_cq_strerror
 
  private:
+  template <typename Step>
+  bool step_until(uint64_t patience_ns, Step&& step);
   int64_t add_peer(fi_addr_t number);
   fi_addr_t find_number(PeerNumber peer);
   void put(const MessageCompletion& done);

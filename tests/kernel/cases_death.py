@@ -18,7 +18,7 @@ def _endless(requester, responder, protocol):
                            "--duration", "600s", "--verify")
 
 
-def _packets(machine):
+def received_packets(machine):
     """What the device has received so far; by its own counters."""
     counters = f"/sys/class/infiniband/{machine.device}/ports/1"
     text = machine.run("sh", "-c", f"cat {counters}/hw_counters/rcvd_pkts 2>/dev/null || "
@@ -28,10 +28,10 @@ def _packets(machine):
 
 def _await_traffic(machine):
     """Until messages flow."""
-    before = _packets(machine)
+    before = received_packets(machine)
     for _ in range(60):
         time.sleep(1)
-        if _packets(machine) > before + 200:
+        if received_packets(machine) > before + 200:
             return
     raise TestFailure("no messages flow")
 

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import image
+import mpi
 import programs
 from cases import CASES
 from guest import NAMES, Guest
@@ -25,7 +26,8 @@ from machine import LocalMachine, TestFailure
 
 SKIPPED = 77
 # Each adds its cases.
-for _module in ("cases_one_host", "cases_mistakes", "cases_two_hosts", "cases_job", "cases_bench", "cases_memory", "cases_death"):
+for _module in ("cases_one_host", "cases_mistakes", "cases_two_hosts", "cases_job", "cases_bench", "cases_memory", "cases_death",
+                "cases_mpi"):
     importlib.import_module(_module)
 
 
@@ -38,7 +40,10 @@ def boot(folder, count, rebuild):
         if rebuild:
             for guest in guests:
                 guest.crash()
-            image.build(folder, programs.ALL)
+            # Where there is none, the cases that want one say so.
+            if mpi.installed():
+                mpi.prepare()
+            image.build(folder, programs.ALL + (mpi.FILES if mpi.installed() else []))
         if not guests[0].runs():
             guests[1].crash()  # its network has gone
         for guest in guests[:count]:

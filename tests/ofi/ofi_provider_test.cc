@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/ofi/provider_for_test.h"
+#include "verbena/message.h"
 
 namespace verbena::ofi_test {
 namespace {
@@ -391,6 +392,43 @@ TEST_F(ProviderTest, AnEndpointThatIsClosedSendsWhatWaits) {
   }
   while (!closed && now_ns() - start_ns < kLongestWaitNs) take(b_);
   closer.join();
+}
+
+// Nobody else looks after the endpoint that has to take them.
+TEST_F(ProviderTest, AnEndpointThatIsClosedSendsWhatWaitsToOneOfTheSameThread) {
+  constexpr uint64_t kMessages = 500;
+  for (uint64_t i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(fi_tinject(a_.endpoint.get(), &i, sizeof(i), a_.other, 17), 0);
+  }
+  a_.endpoint.reset();
+  for (uint64_t i = 0; i < kMessages && !HasFatalFailure(); ++i) {
+    uint64_t got = ~uint64_t{0};
+    receive(b_, &got, sizeof(got), 17);
+    ASSERT_EQ(next(b_).error.err, 0);
+    ASSERT_EQ(got, i);
+  }
+}
+
+TEST_F(ProviderTest, AnEndpointThatIsClosedConfirmsWhatItReceivedToOneOfTheSameThread) {
+  // Until there is a ring, by which more messages go than there are credits for their answers.
+  constexpr uint64_t kFirst = 100;
+  const uint64_t count = MessengerOptions{}.queue_credits + 10;
+  for (uint64_t i = 0; i < kFirst && !HasFatalFailure(); ++i) {
+    receive(b_, nullptr, 0, 18);
+    send(a_, "", 18);
+    ASSERT_EQ(next(b_).error.err, 0);
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    receive(b_, nullptr, 0, 19);
+    const fi_msg_tagged message{nullptr, nullptr, 0, a_.other, 19, 0, nullptr, 0};
+    ASSERT_EQ(fi_tsendmsg(a_.endpoint.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE), 0);
+  }
+  // The sender looks at nothing meanwhile.
+  const uint64_t start_ns = now_ns();
+  while (kept_[1].size() < count && now_ns() - start_ns < kLongestWaitNs) take(b_);
+  ASSERT_EQ(kept_[1].size(), count);
+  b_.endpoint.reset();
+  for (uint64_t i = 0; i < count && !HasFatalFailure(); ++i) EXPECT_EQ(next(a_).error.err, 0);
 }
 
 TEST_F(ProviderTest, AReceiveBoundToASourceTakesNoOthersMessage) {
