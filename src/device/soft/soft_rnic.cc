@@ -6,6 +6,7 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
+#include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
@@ -59,6 +60,10 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .pages_released = pages_released,
       .shares_any = shares_any,
       .protection_of = protection_of,
+      .open_connection_channel = cm::open_channel,
+      .write_connection_command = cm::write_command,
+      .is_connection_channel = cm::is_channel,
+      .connection_channel_closed = cm::channel_closed,
   };
   return &rnic;
 }
