@@ -67,7 +67,8 @@ struct SoftRnic {
   // soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h). A new
   // channel, as open() with these flags: a descriptor, or -1 with errno.
   int (*open_connection_channel)(int flags);
-  // A command, as write() to that descriptor. May wait for an event, where a thread can be cancelled.
+  // A command, as write() to that descriptor. May wait for an event, where a thread can be
+  // cancelled.
   ssize_t (*write_connection_command)(int fd, const void* command, size_t size_bytes);
   // Whether the descriptor still is a channel: programs close some by ways of their own.
   bool (*is_connection_channel)(int fd);

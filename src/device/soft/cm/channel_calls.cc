@@ -25,7 +25,7 @@ struct Command {
   size_t body_bytes = 0;
 };
 
-int read_command(const void* from, size_t size_bytes, Command& command) {
+int copy_command(const void* from, size_t size_bytes, Command& command) {
   const auto address = reinterpret_cast<uint64_t>(from);
   if (size_bytes < sizeof(command.header)) return EINVAL;
   if (const int error = copy_from_program(address, &command.header, sizeof(command.header));
@@ -62,7 +62,7 @@ int open_channel(int flags) {
 
 ssize_t write_command(int fd, const void* from, size_t size_bytes) {
   Command command;
-  int error = read_command(from, size_bytes, command);
+  int error = copy_command(from, size_bytes, command);
   if (error == 0 && command.header.cmd != RDMA_USER_CM_CMD_GET_EVENT) {
     error = execute(fd, command);
   } else if (error == 0) {

@@ -1,5 +1,5 @@
-// What programs ask of the connection manager: one function for each command of rdma_user_cm.h. Each
-// returns 0 or an errno value, those that the kernel returns for the same reason.
+// What programs ask of the connection manager: one function for each command of rdma_user_cm.h.
+// Each returns 0 or an errno value, those that the kernel returns for the same reason.
 #include <fcntl.h>
 #include <fmt/format.h>
 

@@ -28,6 +28,13 @@ namespace {
 std::mutex manager_mutex;
 std::atomic<ConnectionManager*> manager{nullptr};
 
+// Leaves the ports at a normal exit; those of a killed process stand for nothing.
+struct ReleasePortsAtExit {
+  ~ReleasePortsAtExit() {
+    if (ConnectionManager* made = manager.load()) made->release_ports();
+  }
+};
+
 constexpr uint64_t kWakeToken = 1;
 constexpr uint64_t kListenToken = 2;
 
@@ -79,13 +86,20 @@ Result<ConnectionManager*> ConnectionManager::get() {
   VERBENA_ASSIGN_OR_RETURN(Rnic * rnic, Rnic::get());
   std::lock_guard guard(manager_mutex);
   if (ConnectionManager* made = existing()) return made;
-  // Kept until the process ends, as the RNIC.
-  auto* made = new ConnectionManager(rnic->registry());
-  if (Status status = made->start(); !status.ok()) return status;
+  std::unique_ptr<ConnectionManager> made(new ConnectionManager(rnic->registry()));
+  VERBENA_RETURN_IF_ERROR(made->start());
   static const int registered = pthread_atfork(hold_for_fork, release_after_fork, forget_in_child);
   static_cast<void>(registered);
-  manager.store(made, std::memory_order_release);
-  return made;
+  static ReleasePortsAtExit release_at_exit;
+  // Kept until the process ends, as the RNIC.
+  manager.store(made.get(), std::memory_order_release);
+  return made.release();
+}
+
+ConnectionManager::~ConnectionManager() {
+  for (const int fd : {listen_fd_, epoll_fd_, wake_fd_}) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 void ConnectionManager::hold_for_fork() {
@@ -148,6 +162,12 @@ bool ConnectionManager::owner_lives(const PortOwner& owner) const {
   const Result<ProcessRecord> record = registry_.find(owner.slot);
   return record.ok() && record->pid == owner.pid &&
          record->start_time_ticks == owner.start_time_ticks;
+}
+
+void ConnectionManager::release_ports() {
+  const std::unique_lock guard(mutex_, std::try_to_lock);
+  if (!guard.owns_lock()) return;  // nobody waits for a thread that the exit has caught
+  for (const auto& entry : identifiers_) release_port(*entry.second);
 }
 
 // ---- channels ----
@@ -249,6 +269,9 @@ void ConnectionManager::report(Identifier& id, Event event) {
 
 void ConnectionManager::queue(Channel& channel, const Event& event) {
   channel.events.push_back(event);
+  // A pipe that nobody reads raises a signal. The thread drops such a channel soon.
+  pollfd end{.fd = channel.write_fd, .events = 0, .revents = 0};
+  if (poll(&end, 1, 0) != 0) return;
   const char byte = 0;
   if (write(channel.write_fd, &byte, 1) != 1) ++channel.bytes_owed;
 }

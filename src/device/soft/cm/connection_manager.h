@@ -40,6 +40,7 @@ class ConnectionManager {
   // Of this process; made when it is first asked for. In a child of fork(), a new one.
   static Result<ConnectionManager*> get();
   static ConnectionManager* existing();
+  ~ConnectionManager();  // of one that could not start
 
   // A new event channel: a descriptor of the program's, or -1 with errno.
   int open_channel(int flags);
@@ -48,6 +49,9 @@ class ConnectionManager {
   bool is_channel(int fd);
   // Ends channels whose descriptors are all closed.
   void drop_closed_channels();
+
+  // Of all identifiers: the program ends.
+  void release_ports();
 
   // One command except for GET_EVENT: 0, or an errno value.
   int execute(int fd, uint32_t command, std::span<const std::byte> in, size_t out_bytes);

@@ -1,10 +1,10 @@
-// Which ports of the connection manager are taken, by whom, and who listens: one small file per port
-// in the directory of this user's software RNICs (registry.h).
+// Which ports of the connection manager are taken, by whom, and who listens: one small file per
+// port in the directory of this user's software RNICs (registry.h).
 //
 // A file "cm.SPACE.PORT" has a record for each that is bound to the port. It is read and written
 // under a lock that the kernel drops when its holder dies. A record counts only while its process
-// lives, which the registry tells; those of others are removed by whoever meets them. So nothing has
-// to be undone after a death.
+// lives, which the registry tells; those of others are removed by whoever meets them. So nothing
+// has to be undone after a death.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,8 @@ struct Message {
 static_assert(sizeof(Message) == 360);
 
 // The bytes of a packet as a message. False if no connection manager of this release sends such:
-// another size, layout or type, or values that do not fit their purpose. `message` is then undefined.
+// another size, layout or type, or values that do not fit their purpose. `message` is then
+// undefined.
 bool read_message(std::span<const std::byte> packet, Message& message);
 
 }  // namespace verbena::soft::cm

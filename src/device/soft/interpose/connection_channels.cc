@@ -2,7 +2,8 @@
 // once for each event channel, asks with fstat() whether it is a character device, writes commands
 // into it and closes it. Every other descriptor passes at the cost of a load and a compare. Waiting
 // for events needs no help: the descriptor is a pipe's (src/device/soft/cm).
-#include <fcntl.h>
+#include "src/device/soft/interpose/connection_channels.h"
+
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -11,7 +12,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -37,12 +37,6 @@ std::array<std::atomic<uint64_t>, kDescriptors / kWordBits> marks;
 
 // The definitions to call on: null until this library is initialized. Memory allocators call in
 // before, and finding them then would allocate; the kernel is called directly so long.
-using Open = int (*)(const char*, int, ...);
-using OpenAt = int (*)(int, const char*, int, ...);
-std::atomic<Open> found_open;
-std::atomic<Open> found_open64;
-std::atomic<OpenAt> found_openat;
-std::atomic<OpenAt> found_openat64;
 std::atomic<ssize_t (*)(int, const void*, size_t)> found_write;
 std::atomic<int (*)(int)> found_close;
 
@@ -52,10 +46,6 @@ void find_next(std::atomic<Function>& found, const char* name) {
 }
 
 __attribute__((constructor)) void find_next_file_calls() {
-  find_next(found_open, "open");
-  find_next(found_open64, "open64");
-  find_next(found_openat, "openat");
-  find_next(found_openat64, "openat64");
   find_next(found_write, "write");
   find_next(found_close, "close");
 }
@@ -74,23 +64,6 @@ bool is_channel(int fd) {
   if (rnic().is_connection_channel(fd)) return true;
   unmark(fd);
   return false;
-}
-
-bool names_channel(const char* path) {
-  return path != nullptr && path[0] == '/' && std::strcmp(path, kChannelFile) == 0 &&
-         rnic().device != nullptr;
-}
-
-int open_channel(int flags) {
-  const int fd = rnic().open_connection_channel(flags);
-  if (fd < 0) return -1;
-  if (fd >= kDescriptors) {
-    close(fd);
-    errno = EMFILE;
-    return -1;
-  }
-  marks[fd / kWordBits].fetch_or(uint64_t{1} << (fd % kWordBits));
-  return fd;
 }
 
 // What a kernel with a connection manager of its own says: librdmacm compares.
@@ -118,58 +91,28 @@ int described(int result, int fd, Status* status) {
   return 0;
 }
 
-bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
-
 }  // namespace
+
+bool names_connection_channel(const char* path) {
+  return path != nullptr && path[0] == '/' && std::strcmp(path, kChannelFile) == 0 &&
+         rnic().device != nullptr;
+}
+
+int open_connection_channel(int flags) {
+  const int fd = rnic().open_connection_channel(flags);
+  if (fd < 0) return -1;
+  if (fd >= kDescriptors) {
+    close(fd);
+    errno = EMFILE;
+    return -1;
+  }
+  marks[fd / kWordBits].fetch_or(uint64_t{1} << (fd % kWordBits));
+  return fd;
+}
+
 }  // namespace verbena::soft::interpose
 
 using namespace verbena::soft::interpose;  // NOLINT: definitions below are global
-
-// A mode follows only flags that take one.
-#define VERBENA_MODE(flags)           \
-  mode_t mode = 0;                    \
-  if (takes_mode(flags)) {            \
-    va_list arguments;                \
-    va_start(arguments, flags);       \
-    mode = va_arg(arguments, mode_t); \
-    va_end(arguments);                \
-  }
-
-VERBENA_REPLACE(open) int verbena_open(const char* path, int flags, ...) {
-  VERBENA_MODE(flags)
-  if (names_channel(path)) [[unlikely]]
-    return open_channel(flags);
-  if (auto* next = found_open.load(std::memory_order_relaxed)) return next(path, flags, mode);
-  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
-}
-
-VERBENA_REPLACE(open64) int verbena_open64(const char* path, int flags, ...) {
-  VERBENA_MODE(flags)
-  if (names_channel(path)) [[unlikely]]
-    return open_channel(flags);
-  if (auto* next = found_open64.load(std::memory_order_relaxed)) return next(path, flags, mode);
-  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags | O_LARGEFILE, mode));
-}
-
-VERBENA_REPLACE(openat) int verbena_openat(int directory, const char* path, int flags, ...) {
-  VERBENA_MODE(flags)
-  if (names_channel(path)) [[unlikely]]
-    return open_channel(flags);
-  if (auto* next = found_openat.load(std::memory_order_relaxed)) {
-    return next(directory, path, flags, mode);
-  }
-  return static_cast<int>(syscall(SYS_openat, directory, path, flags, mode));
-}
-
-VERBENA_REPLACE(openat64) int verbena_openat64(int directory, const char* path, int flags, ...) {
-  VERBENA_MODE(flags)
-  if (names_channel(path)) [[unlikely]]
-    return open_channel(flags);
-  if (auto* next = found_openat64.load(std::memory_order_relaxed)) {
-    return next(directory, path, flags, mode);
-  }
-  return static_cast<int>(syscall(SYS_openat, directory, path, flags | O_LARGEFILE, mode));
-}
 
 VERBENA_REPLACE(write) ssize_t verbena_write(int fd, const void* bytes, size_t size_bytes) {
   if (is_channel(fd)) [[unlikely]]

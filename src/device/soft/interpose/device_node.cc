@@ -1,6 +1,7 @@
 // Makes the device files of soft0 look present. UCX opens a device only if stat() and access() find
 // a character device with the name from ibv_device::dev_name below /dev/infiniband; a software
-// device has none, and nobody opens it. That of the connection manager is in connection_channels.cc.
+// device has none, and nobody opens it. The connection manager's is opened
+// by connection_channels.cc.
 #include <sys/stat.h>
 #include <unistd.h>
 
