@@ -211,19 +211,24 @@ void Registry::remove_leftovers() const {
   DIR* entries = fdopendir(openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (entries == nullptr) return;
   while (const dirent* entry = readdir(entries)) {
-    uint32_t slot = 0;
-    int end = 0;
-    if (sscanf(entry->d_name, "cm.%u%n", &slot, &end) == 1 && entry->d_name[end] == '\0') {
-      // A socket of a connection manager; nobody takes its slot meanwhile.
-      FileDescriptor owner(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
-      const bool gone = owner.get() < 0 ? errno == ENOENT : !locked(owner.get());
-      if (gone) unlinkat(directory_fd_, entry->d_name, 0);
-      continue;
-    }
     if (strncmp(entry->d_name, kSlotPrefix, strlen(kSlotPrefix)) != 0) continue;
     FileDescriptor file(openat(directory_fd_, entry->d_name, kLookFlags));
     if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) break;
     if (file.get() < 0 || !locked(file.get())) unlinkat(directory_fd_, entry->d_name, 0);
+  }
+  closedir(entries);
+}
+
+void Registry::remove_connection_sockets() const {
+  DIR* entries = fdopendir(openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    uint32_t slot = 0;
+    int end = 0;
+    if (sscanf(entry->d_name, "cm.%u%n", &slot, &end) != 1 || entry->d_name[end] != '\0') continue;
+    FileDescriptor owner(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
+    const bool gone = owner.get() < 0 ? errno == ENOENT : !locked(owner.get());
+    if (gone) unlinkat(directory_fd_, entry->d_name, 0);
   }
   closedir(entries);
 }
@@ -237,6 +242,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   if (gate.get() < 0) return cannot("open", gate_path, kElsewhere);
   VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
   remove_leftovers();
+  remove_connection_sockets();  // nobody takes their slots meanwhile
   const uint32_t last = last_slot(gate.get());
 
   for (uint32_t step = 1; step < kMaxProcesses; ++step) {

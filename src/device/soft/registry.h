@@ -72,6 +72,7 @@ class Registry {
   explicit Registry(int directory_fd, std::string path)
       : directory_fd_(directory_fd), path_(std::move(path)) {}
   void remove_leftovers() const;
+  void remove_connection_sockets() const;
 
   int directory_fd_ = -1;
   int slot_fd_ = -1;

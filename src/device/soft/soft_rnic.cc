@@ -60,10 +60,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .pages_released = pages_released,
       .shares_any = shares_any,
       .protection_of = protection_of,
-      .open_connection_channel = cm::open_channel,
-      .write_connection_command = cm::write_command,
-      .is_connection_channel = cm::is_channel,
-      .connection_channel_closed = cm::channel_closed,
+      .connection_channels = &cm::channel_calls(),
   };
   return &rnic;
 }

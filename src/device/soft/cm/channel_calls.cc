@@ -89,4 +89,12 @@ void channel_closed() {
   if (ConnectionManager* manager = ConnectionManager::existing()) manager->drop_closed_channels();
 }
 
+const ConnectionChannels& channel_calls() {
+  static const ConnectionChannels calls = {.open = open_channel,
+                                           .write = write_command,
+                                           .is_channel = is_channel,
+                                           .closed = channel_closed};
+  return calls;
+}
+
 }  // namespace verbena::soft::cm

@@ -61,7 +61,7 @@ void unmark(int fd) { marks[fd / kWordBits].fetch_and(~(uint64_t{1} << (fd % kWo
 bool is_channel(int fd) {
   if (!is_marked(fd)) [[likely]]
     return false;
-  if (rnic().is_connection_channel(fd)) return true;
+  if (rnic().connection_channels->is_channel(fd)) return true;
   unmark(fd);
   return false;
 }
@@ -99,7 +99,7 @@ bool names_connection_channel(const char* path) {
 }
 
 int open_connection_channel(int flags) {
-  const int fd = rnic().open_connection_channel(flags);
+  const int fd = rnic().connection_channels->open(flags);
   if (fd < 0) return -1;
   if (fd >= kDescriptors) {
     close(fd);
@@ -116,7 +116,7 @@ using namespace verbena::soft::interpose;  // NOLINT: definitions below are glob
 
 VERBENA_REPLACE(write) ssize_t verbena_write(int fd, const void* bytes, size_t size_bytes) {
   if (is_channel(fd)) [[unlikely]]
-    return rnic().write_connection_command(fd, bytes, size_bytes);
+    return rnic().connection_channels->write(fd, bytes, size_bytes);
   if (auto* next = found_write.load(std::memory_order_relaxed)) return next(fd, bytes, size_bytes);
   return syscall(SYS_write, fd, bytes, size_bytes);
 }
@@ -128,7 +128,7 @@ VERBENA_REPLACE(close) int verbena_close(int fd) {
   const int result = next != nullptr ? next(fd) : static_cast<int>(syscall(SYS_close, fd));
   if (was_channel) [[unlikely]] {
     const int error = errno;
-    rnic().connection_channel_closed();
+    rnic().connection_channels->closed();
     errno = error;
   }
   return result;
