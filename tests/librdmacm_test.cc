@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -76,10 +77,13 @@ class LibrdmacmTest : public ::testing::Test {
   // Whether a record of the port's file says so (src/device/soft/cm/port_files.h).
   bool listens() const {
     constexpr size_t kRecordBytes = 56;
+    constexpr size_t kPidAt = 12;
     constexpr size_t kListensAt = 26;
     const std::string records = read_all(port_file());
     for (size_t at = 0; at + kRecordBytes <= records.size(); at += kRecordBytes) {
-      if (records[at + kListensAt] != 0) return true;
+      pid_t pid = 0;
+      std::memcpy(&pid, &records[at + kPidAt], sizeof(pid));
+      if (records[at + kListensAt] != 0 && test::is_alive(pid)) return true;
     }
     return false;
   }

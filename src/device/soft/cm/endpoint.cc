@@ -73,12 +73,15 @@ std::optional<Endpoint> read_endpoint(const void* address, size_t size_bytes) {
     sockaddr_in6 ip{};
     std::memcpy(&ip, address, sizeof(ip));
     endpoint.port = ntohs(ip.sin6_port);
-    if (IN6_IS_ADDR_V4MAPPED(&ip.sin6_addr)) {
+    std::memcpy(endpoint.address.data(), &ip.sin6_addr, sizeof(ip.sin6_addr));
+    // Not by the macros of netinet/in.h: the kernel's headers have other names for the parts.
+    constexpr std::array<uint8_t, 12> kIpv4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    if (std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), endpoint.address.begin())) {
       endpoint.family = AF_INET;
-      std::memcpy(endpoint.address.data(), &ip.sin6_addr.s6_addr[12], 4);
-    } else {
-      std::memcpy(endpoint.address.data(), &ip.sin6_addr, sizeof(ip.sin6_addr));
-      if (IN6_IS_ADDR_LINKLOCAL(&ip.sin6_addr)) endpoint.scope = ip.sin6_scope_id;
+      std::copy_n(endpoint.address.begin() + kIpv4Prefix.size(), 4, endpoint.address.begin());
+      std::fill(endpoint.address.begin() + 4, endpoint.address.end(), uint8_t{0});
+    } else if (endpoint.address[0] == 0xfe && (endpoint.address[1] & 0xc0) == 0x80) {
+      endpoint.scope = ip.sin6_scope_id;  // a link's own address
     }
     return endpoint;
   }
