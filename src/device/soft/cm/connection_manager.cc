@@ -475,9 +475,14 @@ void ConnectionManager::receive_all(const std::shared_ptr<Link>& link) {
     if (got <= 0) return drop_link(link);
     Message message;
     if (!read_message({packet.data(), static_cast<size_t>(got)}, message)) {
-      log_warning(
-          "soft0: a process sent what is no message of a connection manager of this "
-          "release; use one build of Verbena for both");
+      constexpr uint64_t kLinePeriodNs = 10'000'000'000;
+      static LogRateLimit rate_limit(1, kLinePeriodNs);
+      uint64_t suppressed = 0;
+      if (rate_limit.allow(now_ns(), &suppressed)) {
+        log_warning(
+            "soft0: a process sent what is no message of a connection manager of this "
+            "release; use one build of Verbena for both");
+      }
       return drop_link(link);
     }
     receive(link, message);
