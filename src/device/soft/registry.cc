@@ -127,6 +127,8 @@ Status lock_gate(int gate, const std::string& path, uint64_t patience_ns) {
 
 }  // namespace
 
+std::string connection_socket_name(uint32_t slot) { return fmt::format("cm.{}", slot); }
+
 uint32_t pipe_id(int fd) {
   struct stat status {};
   return fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode) ? static_cast<uint32_t>(status.st_ino)
@@ -196,6 +198,7 @@ Registry::~Registry() {
 
 void Registry::leave() {
   if (slot_fd_ < 0) return;
+  unlinkat(directory_fd_, connection_socket_name(slot_).c_str(), 0);
   unlinkat(directory_fd_, slot_name(slot_).c_str(), 0);
   close(std::exchange(slot_fd_, -1));
 }
@@ -216,6 +219,20 @@ void Registry::remove_leftovers() const {
   closedir(entries);
 }
 
+void Registry::remove_connection_sockets() const {
+  DIR* entries = fdopendir(openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    uint32_t slot = 0;
+    int end = 0;
+    if (sscanf(entry->d_name, "cm.%u%n", &slot, &end) != 1 || entry->d_name[end] != '\0') continue;
+    FileDescriptor owner(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
+    const bool gone = owner.get() < 0 ? errno == ENOENT : !locked(owner.get());
+    if (gone) unlinkat(directory_fd_, entry->d_name, 0);
+  }
+  closedir(entries);
+}
+
 Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   VERBENA_ASSERT(slot_fd_ < 0);
   // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot
@@ -225,6 +242,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   if (gate.get() < 0) return cannot("open", gate_path, kElsewhere);
   VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
   remove_leftovers();
+  remove_connection_sockets();  // nobody takes their slots meanwhile
   const uint32_t last = last_slot(gate.get());
 
   for (uint32_t step = 1; step < kMaxProcesses; ++step) {

@@ -40,6 +40,9 @@ uint64_t process_start_time_ticks(pid_t pid);
 // Whether its main thread has begun to exit.
 bool is_exiting(pid_t pid);
 
+// The socket of the connection manager of the process in a slot, which leaves it with the slot.
+std::string connection_socket_name(uint32_t slot);
+
 class Registry {
  public:
   static constexpr uint64_t kLockPatienceNs = 10'000'000'000;
@@ -62,10 +65,14 @@ class Registry {
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
 
+  // For the connection manager (cm/), whose files begin with "cm.".
+  int directory_fd() const { return directory_fd_; }
+
  private:
   explicit Registry(int directory_fd, std::string path)
       : directory_fd_(directory_fd), path_(std::move(path)) {}
   void remove_leftovers() const;
+  void remove_connection_sockets() const;
 
   int directory_fd_ = -1;
   int slot_fd_ = -1;

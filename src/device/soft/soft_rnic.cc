@@ -6,6 +6,7 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
+#include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
@@ -59,6 +60,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .pages_released = pages_released,
       .shares_any = shares_any,
       .protection_of = protection_of,
+      .connection_channels = &cm::channel_calls(),
   };
   return &rnic;
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,20 @@ inline constexpr const char* kDeviceName = "soft0";
 inline constexpr const char* kLibraryName = "libverbena.so";
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 2;
+inline constexpr uint32_t kSoftRnicVersion = 3;
+
+// soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h).
+struct ConnectionChannels {
+  // A new one, as open() with these flags: a descriptor, or -1 with errno.
+  int (*open)(int flags);
+  // A command, as write() to that descriptor. May wait for an event, where a thread can be
+  // cancelled.
+  ssize_t (*write)(int fd, const void* command, size_t size_bytes);
+  // Whether the descriptor still is a channel: programs close some by ways of their own.
+  bool (*is_channel)(int fd);
+  // To be called when one was closed.
+  void (*closed)();
+};
 
 // Each call may be made from any thread.
 struct SoftRnic {
@@ -63,9 +77,10 @@ struct SoftRnic {
   // The protection (PROT_...) of the memory in the range, which to the program is one mapping; -1
   // if some of it is missing, protected otherwise or of something else.
   int (*protection_of)(const void* address, size_t length_bytes);
+  const ConnectionChannels* connection_channels;
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 11 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 12 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {

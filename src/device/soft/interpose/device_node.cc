@@ -1,6 +1,7 @@
-// Makes the device file of soft0 look present. UCX opens a device only if stat() and access() find
+// Makes the device files of soft0 look present. UCX opens a device only if stat() and access() find
 // a character device with the name from ibv_device::dev_name below /dev/infiniband; a software
-// device has none, and nobody opens it.
+// device has none, and nobody opens it. The connection manager's is opened
+// by connection_channels.cc.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,9 +23,10 @@ namespace {
 bool is_device_node(const char* path) {
   constexpr char kDirectory[] = "/dev/infiniband/";
   constexpr size_t kDirectoryChars = sizeof(kDirectory) - 1;
-  return path != nullptr && std::strncmp(path, kDirectory, kDirectoryChars) == 0 &&
-         rnic().device != nullptr &&
-         std::strcmp(path + kDirectoryChars, rnic().device->dev_name) == 0;
+  if (path == nullptr || std::strncmp(path, kDirectory, kDirectoryChars) != 0) return false;
+  if (rnic().device == nullptr) return false;
+  const char* name = path + kDirectoryChars;
+  return std::strcmp(name, rnic().device->dev_name) == 0 || std::strcmp(name, "rdma_cm") == 0;
 }
 
 // A real file of this name, as of a device whose driver counts as soft0 does, is left as it is.

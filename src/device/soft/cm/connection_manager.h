@@ -1,0 +1,168 @@
+// The kernel's connection manager, for soft0: what librdmacm finds behind /dev/infiniband/rdma_cm.
+//
+// librdmacm writes commands into that file (linux/rdma/rdma_user_cm.h), each with the address where
+// the answer is to go, and polls it for events. Here, the file is the read end of a pipe, and its
+// commands come through write_command(). A connection manager of a process listens on a Unix socket
+// in the directory of the registry, finds that of a port by the port's file (port_files.h), and
+// exchanges with it the messages that InfiniBand's have (wire.h). A thread of its own does that, so
+// that a request finds its listener also while the program computes. Nothing here is on the data
+// path: one lock guards everything.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/soft/cm/identifier.h"
+#include "src/device/soft/registry.h"
+#include "verbena/status.h"
+
+namespace verbena::soft::cm {
+
+// soft0 as addresses and queue pairs need it.
+struct DeviceFacts {
+  uint64_t guid = 0;  // as all, in the network's byte order
+  ibv_gid gid{};
+  ibv_port_attr port{};
+};
+
+class ConnectionManager {
+ public:
+  // Of this process; made when it is first asked for. In a child of fork(), a new one.
+  static Result<ConnectionManager*> get();
+  static ConnectionManager* existing();
+  ~ConnectionManager();  // of one that could not start
+
+  // A new event channel: a descriptor of the program's, or -1 with errno.
+  int open_channel(int flags);
+  // Whether the descriptor is a channel. Takes no lock that is held while others are: whoever
+  // intercepts close() and write() asks it, also about calls of this class.
+  bool is_channel(int fd);
+  // Ends channels whose descriptors are all closed.
+  void drop_closed_channels();
+
+  // Of all identifiers: the program ends.
+  void release_ports();
+
+  // One command except for GET_EVENT: 0, or an errno value.
+  int execute(int fd, uint32_t command, std::span<const std::byte> in, size_t out_bytes);
+  // The oldest event; EAGAIN if there is none, though the pipe had a byte.
+  int take_event(int fd, std::span<const std::byte> in, size_t out_bytes);
+
+ private:
+  explicit ConnectionManager(const Registry& registry) : registry_(registry) {}
+  Status start();
+  static void hold_for_fork();
+  static void release_after_fork();
+  static void forget_in_child();
+
+  // Channels and their events.
+  std::shared_ptr<Channel> channel_of(int fd);
+  void report(Identifier& id, EventType type, int32_t status = 0);
+  void report(Identifier& id, Event event);
+  void queue(Channel& channel, const Event& event);
+  void take_back_bytes(int fd, size_t count);
+  // Returns how many events were removed.
+  size_t drop_events(Channel& channel, uint32_t id);
+  void end_channel(const std::shared_ptr<Channel>& channel);
+
+  // Commands, in order of their numbers.
+  struct Call {
+    int fd;
+    const std::shared_ptr<Channel>& channel;
+    std::span<const std::byte> in;
+    size_t out_bytes;
+  };
+  int create_id(const Call&);
+  int destroy_id(const Call&);
+  int bind_ip(const Call&, uint32_t command);
+  int resolve_ip(const Call&, uint32_t command);
+  int resolve_route(const Call&);
+  int query_route(const Call&);
+  int connect(const Call&);
+  int listen(const Call&);
+  int accept(const Call&);
+  int reject(const Call&);
+  int disconnect(const Call&);
+  int initialize_attributes(const Call&);
+  int set_option(const Call&);
+  int notify(const Call&);
+  int join_group(const Call&, uint32_t command);
+  int leave_group(const Call&);
+  int migrate(const Call&);
+
+  Identifier* find(uint32_t id);
+  // Of this channel, or null with errno.
+  Identifier* find(const Call&, uint32_t id);
+  uint32_t free_number();
+  int bind(Identifier& id, const Endpoint& endpoint);
+  int fill_attributes(const Identifier& id, uint32_t state, ib_uverbs_qp_attr& attributes) const;
+  ib_uverbs_ah_attr path() const;
+
+  // The states of a connection.
+  void destroy(Identifier& id);
+  void release_port(Identifier& id);
+  void hang_up(Identifier& id);
+  void set_deadline(Identifier& id, uint64_t delay_ns);
+  void expire(Identifier& id);
+  void end_connection(Identifier& id);
+  Message message_of(const Identifier& id, MessageType type) const;
+  int start_connecting(Identifier& id, const rdma_ucm_connect& command);
+  void refuse(Identifier& id, uint32_t reason, const Message* answer = nullptr);
+  int confirm(Identifier& id);
+  int accept_request(Identifier& id, const rdma_ucm_accept& command);
+  int reject_request(Identifier& id, uint32_t reason, std::span<const uint8_t> private_data);
+  void establish(Identifier& id);
+  void report_join(Identifier& id, uint32_t number, const Endpoint& address);
+
+  // Links.
+  std::shared_ptr<Link> link_to(const PortOwner& owner);
+  std::shared_ptr<Link> add_link(int fd, const PortOwner& peer);
+  void send(const std::shared_ptr<Link>& link, const Message& message);
+  void flush(const std::shared_ptr<Link>& link);
+  void drop_link(std::shared_ptr<Link> link);
+  void receive_all(const std::shared_ptr<Link>& link);
+  void receive(const std::shared_ptr<Link>& link, const Message& message);
+  void receive_request(const std::shared_ptr<Link>& link, const Message& message);
+  void receive_reply(Identifier& id, const Message& message);
+  bool owner_lives(const PortOwner& owner) const;
+
+  // The thread.
+  void serve();
+  void accept_links();
+  int wait_ms();
+  void expire_all();
+
+  const Registry& registry_;
+  std::mutex mutex_;
+  std::mutex inodes_mutex_;              // the last one to be taken; nothing is called under it
+  std::unordered_set<uint64_t> inodes_;  // of channels
+  DeviceFacts device_;
+  PortOwner self_;
+  std::unique_ptr<PortFiles> ports_;
+  int listen_fd_ = -1;
+  int epoll_fd_ = -1;
+  int wake_fd_ = -1;
+  uint64_t next_token_ = 16;
+  uint32_t next_number_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels_;  // by token
+  std::unordered_map<uint64_t, std::shared_ptr<Link>> links_;        // by token
+  std::unordered_map<uint32_t, std::unique_ptr<Identifier>> identifiers_;
+  std::unordered_map<uint32_t, Multicast> groups_;
+  std::set<std::pair<uint64_t, uint32_t>> deadlines_;
+  Thread thread_;
+};
+
+// The address that a multicast group of IP has in InfiniBand.
+ibv_gid group_of(const Endpoint& group, uint16_t port_space);
+
+}  // namespace verbena::soft::cm
