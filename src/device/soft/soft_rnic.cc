@@ -7,6 +7,7 @@
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/device/soft/pages/page_share.h"
+#include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 
@@ -59,6 +60,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .pages_released = pages_released,
       .shares_any = shares_any,
       .protection_of = protection_of,
+      .allow_poll_pauses = allow_poll_pauses,
   };
   return &rnic;
 }

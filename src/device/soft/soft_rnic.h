@@ -27,7 +27,7 @@ inline constexpr const char* kDeviceName = "soft0";
 inline constexpr const char* kLibraryName = "libverbena.so";
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 2;
+inline constexpr uint32_t kSoftRnicVersion = 3;
 
 // Each call may be made from any thread.
 struct SoftRnic {
@@ -63,9 +63,12 @@ struct SoftRnic {
   // The protection (PROT_...) of the memory in the range, which to the program is one mapping; -1
   // if some of it is missing, protected otherwise or of something else.
   int (*protection_of)(const void* address, size_t length_bytes);
+  // From now on, polls that find nothing may sleep where threads that spin share CPUs: the polling
+  // loops are the program's, and do not back off by themselves (poll_pause.h).
+  void (*allow_poll_pauses)();
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 11 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 12 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {
