@@ -71,7 +71,7 @@ void sleep_near_deliverer(PollSleeper& sleeper) {
     cpu = sched_getcpu();
   }
   sleeper.cpu.store(cpu, std::memory_order_relaxed);
-  sleeper.sleep(kLongestPauseNs);
+  sleeper.wait(kLongestPauseNs);
 }
 
 void pause_in_crowd(PollingThread& thread, Cq& cq, uint32_t empty_polls) {
@@ -96,7 +96,7 @@ void pause_in_crowd(PollingThread& thread, Cq& cq, uint32_t empty_polls) {
 
 }  // namespace
 
-void PollSleeper::sleep(uint64_t longest_ns) {
+void PollSleeper::wait(uint64_t longest_ns) {
   uint32_t expected = kArmed;
   if (!state_.compare_exchange_strong(expected, kAsleep)) return;
   constexpr uint64_t kNsPerSecond = 1'000'000'000;

@@ -1,5 +1,5 @@
 // Lets other threads run while a program polls completion queues in vain, where there are more
-// runnable threads than CPUs (crowd_watch.h). Nothing of it happens elsewhere, and in programs whose
+// runnable threads than CPUs (crowd_watch.h). Nothing of it happens elsewhere, or in programs whose
 // loops back off by themselves, as this library's do: see allow_poll_pauses().
 //
 // A poller that found all its queues empty sleeps for a bounded time on a word of its own. Each of
@@ -27,15 +27,15 @@ class alignas(kCacheLineBytes) PollSleeper {
   // The sleeper: from here on, what is delivered is noticed.
   void arm() {
     state_.store(kArmed, std::memory_order_relaxed);
-    // Store-load: pairs with delivered(). Either that sees the queue armed, or the polls that follow
-    // see what was delivered.
+    // Store-load: pairs with delivered(). Either that sees the queue armed, or the polls that
+    // follow see what was delivered.
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   // The sleeper, when it found something: it does not sleep before it has looked everywhere again.
   void disarm() { state_.store(kAwake, std::memory_order_relaxed); }
   bool armed() const { return state_.load(std::memory_order_relaxed) == kArmed; }
   // Sleeps unless something was delivered since arm(), until something is or the time is over.
-  void sleep(uint64_t longest_ns);
+  void wait(uint64_t longest_ns);
   // The deliverer, after it: wakes the sleeper. True if it slept.
   bool delivered();
   bool asleep() const { return state_.load(std::memory_order_relaxed) == kAsleep; }

@@ -164,22 +164,22 @@ TEST(PollSleeperTest, DoesNotSleepAfterADelivery) {
   EXPECT_TRUE(sleeper.armed());
   EXPECT_FALSE(sleeper.delivered());
   EXPECT_FALSE(sleeper.armed());
-  sleeper.sleep(kForEverNs);
+  sleeper.wait(kForEverNs);
 }
 
 TEST(PollSleeperTest, DoesNotSleepUnlessItIsArmed) {
   PollSleeper sleeper;
-  sleeper.sleep(kForEverNs);
+  sleeper.wait(kForEverNs);
   sleeper.arm();
   sleeper.disarm();
-  sleeper.sleep(kForEverNs);
+  sleeper.wait(kForEverNs);
 }
 
 TEST(PollSleeperTest, ADeliveryWakesIt) {
   PollSleeper sleeper;
   for (int i = 0; i < 100; ++i) {
     sleeper.arm();
-    Thread thread = start_thread("sleeper", [&] { sleeper.sleep(kForEverNs); });
+    Thread thread = start_thread("sleeper", [&] { sleeper.wait(kForEverNs); });
     while (!sleeper.asleep()) sleep_ns(10'000);
     EXPECT_TRUE(sleeper.delivered());
     thread.join();
@@ -191,7 +191,7 @@ TEST(PollSleeperTest, ADeliveryWakesIt) {
 TEST(PollSleeperTest, WakesByItselfWhereNobodyDelivers) {
   PollSleeper sleeper;
   sleeper.arm();
-  sleeper.sleep(1'000);
+  sleeper.wait(1'000);
   EXPECT_FALSE(sleeper.asleep());
   EXPECT_FALSE(sleeper.armed());
 }
@@ -214,7 +214,7 @@ TEST(PollSleeperTest, NoDeliveryIsMissed) {
   for (uint32_t i = 1; i <= kDeliveries; ++i) {
     while (delivered.load(std::memory_order_acquire) < i) {
       sleeper.arm();
-      if (delivered.load(std::memory_order_acquire) < i) sleeper.sleep(kForEverNs);
+      if (delivered.load(std::memory_order_acquire) < i) sleeper.wait(kForEverNs);
     }
     seen.store(i, std::memory_order_release);
   }

@@ -61,6 +61,7 @@ class Registry {
 
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
+  const std::string& path() const { return path_; }  // of the directory
 
  private:
   explicit Registry(int directory_fd, std::string path)

@@ -10,6 +10,7 @@
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
+#include "src/device/soft/sysfs_tree.h"
 
 namespace verbena::soft {
 namespace {
@@ -61,6 +62,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .shares_any = shares_any,
       .protection_of = protection_of,
       .allow_poll_pauses = allow_poll_pauses,
+      .sysfs_root = sysfs_root,
   };
   return &rnic;
 }
