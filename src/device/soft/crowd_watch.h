@@ -63,6 +63,34 @@ class CrowdWatch {
   uint64_t crowded_until_ns_ = 0;  // 0: never
 };
 
+// Whether pauses help. A program may hold a lock while it polls, and another thread may need that
+// lock to post what would end the pause; so one whose pauses nobody ends spins for a while, as it
+// would have without them.
+class PauseBudget {
+ public:
+  static constexpr uint32_t kMostInVain = 8;
+  static constexpr uint64_t kShortestRestNs = 4'000'000;
+  static constexpr uint64_t kLongestRestNs = 64'000'000;
+
+  bool allows(uint64_t now_ns) const { return now_ns >= rests_until_ns_; }
+  // `woken`: by a delivery, before its time was over.
+  void note_pause(uint64_t now_ns, bool woken) {
+    if (woken) {
+      in_vain_ = 0;
+      rest_ns_ = kShortestRestNs;
+    } else if (++in_vain_ == kMostInVain) {
+      in_vain_ = 0;
+      rests_until_ns_ = now_ns + rest_ns_;
+      rest_ns_ = std::min(2 * rest_ns_, kLongestRestNs);
+    }
+  }
+
+ private:
+  uint32_t in_vain_ = 0;  // in a row
+  uint64_t rest_ns_ = kShortestRestNs;
+  uint64_t rests_until_ns_ = 0;
+};
+
 // When a thread has seen all of the completion queues that it polls empty: one that is empty again,
 // and nothing was delivered to any in between.
 class PollRound {

@@ -20,14 +20,16 @@ namespace {
 
 // The kernel may add 50 us, the slack that it gives timers.
 constexpr uint64_t kLongestPauseNs = 50'000;
-// A peer on another CPU answers within so many polls, if it runs.
-constexpr uint32_t kPollsForPeers = 256;
+// For so long one does not pause who has polled a queue where peers may deliver.
+constexpr uint64_t kPeersRememberedNs = 10'000'000;
 
 std::atomic<bool> pauses_allowed{false};
 
 struct PollingThread {
   CrowdWatch watch;
   PollRound round;
+  PauseBudget budget;
+  uint64_t pauses_after_ns = 0;  // see kPeersRememberedNs
   PollSleeper* sleeper = nullptr;
 };
 thread_local constinit PollingThread polling_thread;
@@ -63,7 +65,7 @@ void move_to(int cpu) {
   }
 }
 
-void sleep_near_deliverer(PollSleeper& sleeper) {
+bool sleep_near_deliverer(PollSleeper& sleeper) {
   const int deliverer_cpu = sleeper.deliverer_cpu.load(std::memory_order_relaxed);
   int cpu = sched_getcpu();
   if (deliverer_cpu >= 0 && deliverer_cpu != cpu) {
@@ -71,10 +73,13 @@ void sleep_near_deliverer(PollSleeper& sleeper) {
     cpu = sched_getcpu();
   }
   sleeper.cpu.store(cpu, std::memory_order_relaxed);
-  sleeper.wait(kLongestPauseNs);
+  return sleeper.wait(kLongestPauseNs);
 }
 
-void pause_in_crowd(PollingThread& thread, Cq& cq, uint32_t empty_polls) {
+// False if this thread is not to pause for now.
+bool pause_in_crowd(PollingThread& thread, Cq& cq, uint64_t now) {
+  if (awaits_peers(cq)) thread.pauses_after_ns = now + kPeersRememberedNs;
+  if (now < thread.pauses_after_ns || !thread.budget.allows(now)) return false;
   if (thread.sleeper == nullptr) {
     const uint32_t number = next_sleeper.fetch_add(1, std::memory_order_relaxed);
     thread.sleeper = &sleepers[number % std::size(sleepers)];
@@ -83,29 +88,27 @@ void pause_in_crowd(PollingThread& thread, Cq& cq, uint32_t empty_polls) {
   if (cq.poller.load(std::memory_order_relaxed) != &sleeper) {
     cq.poller.store(&sleeper, std::memory_order_relaxed);
   }
-  switch (thread.round.look(&cq, !sleeper.armed())) {
-    case PollRound::Step::kBegins:
-      return sleeper.arm();
-    case PollRound::Step::kGoesOn:
-      return;
-    case PollRound::Step::kEnds:
-      if (empty_polls >= kPollsForPeers || !awaits_peers(cq)) sleep_near_deliverer(sleeper);
-      return;
+  const PollRound::Step step = thread.round.look(&cq, !sleeper.armed());
+  if (step == PollRound::Step::kBegins) sleeper.arm();
+  if (step == PollRound::Step::kEnds) {
+    const bool woken = sleep_near_deliverer(sleeper);
+    thread.budget.note_pause(machine_now_ns(), woken);
   }
+  return true;
 }
 
 }  // namespace
 
-void PollSleeper::wait(uint64_t longest_ns) {
+bool PollSleeper::wait(uint64_t longest_ns) {
   uint32_t expected = kArmed;
-  if (!state_.compare_exchange_strong(expected, kAsleep)) return;
+  if (!state_.compare_exchange_strong(expected, kAsleep)) return true;
   constexpr uint64_t kNsPerSecond = 1'000'000'000;
   const timespec longest{static_cast<time_t>(longest_ns / kNsPerSecond),
                          static_cast<long>(longest_ns % kNsPerSecond)};
   const int error = errno;
   syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, kAsleep, &longest, nullptr, 0);
   errno = error;
-  state_.store(kAwake, std::memory_order_relaxed);
+  return state_.exchange(kAwake) != kAsleep;
 }
 
 bool PollSleeper::delivered() {
@@ -128,9 +131,8 @@ void pause_in_poll(Cq& cq, uint32_t empty_polls) {
   }
   const uint64_t now = machine_now_ns();
   if (thread.watch.suspects(now)) thread.watch.count(now, involuntary_switches());
-  if (thread.watch.crowded(now)) [[unlikely]] {
-    pause_in_crowd(thread, cq, empty_polls);
-  } else if (cq.poller.load(std::memory_order_relaxed) != nullptr) {
+  const bool pauses = thread.watch.crowded(now) && pause_in_crowd(thread, cq, now);
+  if (!pauses && cq.poller.load(std::memory_order_relaxed) != nullptr) {
     cq.poller.store(nullptr, std::memory_order_relaxed);
   }
 }

@@ -3,8 +3,8 @@
 // loops back off by themselves, as this library's do: see allow_poll_pauses().
 //
 // A poller that found all its queues empty sleeps for a bounded time on a word of its own. Each of
-// its queues names that word, so that a thread of the process that posts a request wakes it. Peers
-// wake nobody: who waits for arrivals spins longer before it sleeps, and then sleeps to the end.
+// its queues names that word, so that a thread of the process that posts a request wakes it. Only
+// who waits for the process's own requests sleeps: peers wake nobody.
 //
 // Where the woken thread runs decides how fast it gets on: next to the thread that posts, it takes
 // over the CPU from it, when that one has posted. So the sleeper moves to that CPU, and the poster
@@ -34,8 +34,9 @@ class alignas(kCacheLineBytes) PollSleeper {
   // The sleeper, when it found something: it does not sleep before it has looked everywhere again.
   void disarm() { state_.store(kAwake, std::memory_order_relaxed); }
   bool armed() const { return state_.load(std::memory_order_relaxed) == kArmed; }
-  // Sleeps unless something was delivered since arm(), until something is or the time is over.
-  void wait(uint64_t longest_ns);
+  // Sleeps unless something was delivered since arm(), until something is or the time is over, which
+  // gives false.
+  bool wait(uint64_t longest_ns);
   // The deliverer, after it: wakes the sleeper. True if it slept.
   bool delivered();
   bool asleep() const { return state_.load(std::memory_order_relaxed) == kAsleep; }

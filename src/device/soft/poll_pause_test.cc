@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+
 #include "src/base/runtime.h"
 #include "src/device/soft/crowd_watch.h"
 
@@ -155,6 +158,37 @@ TEST(PollRoundTest, AQueueThatIsPolledNoMoreIsForgotten) {
   EXPECT_EQ(round.look(&queues[1], false), PollRound::Step::kEnds);
 }
 
+TEST(PauseBudgetTest, PausesInVainEndForAWhile) {
+  PauseBudget budget;
+  uint64_t now_ns = 5'000 * kMs;
+  for (uint64_t rest_ns = PauseBudget::kShortestRestNs;;
+       rest_ns = std::min(2 * rest_ns, PauseBudget::kLongestRestNs)) {
+    for (uint32_t i = 0; i < PauseBudget::kMostInVain; ++i) {
+      ASSERT_TRUE(budget.allows(now_ns));
+      budget.note_pause(now_ns, false);
+    }
+    EXPECT_FALSE(budget.allows(now_ns));
+    EXPECT_FALSE(budget.allows(now_ns + rest_ns - 1));
+    EXPECT_TRUE(budget.allows(now_ns + rest_ns));
+    now_ns += rest_ns;
+    if (now_ns > 6'000 * kMs) break;
+  }
+  // One that helped, and all is as at first.
+  budget.note_pause(now_ns, true);
+  for (uint32_t i = 0; i < PauseBudget::kMostInVain; ++i) budget.note_pause(now_ns, false);
+  EXPECT_FALSE(budget.allows(now_ns));
+  EXPECT_TRUE(budget.allows(now_ns + PauseBudget::kShortestRestNs));
+}
+
+TEST(PauseBudgetTest, PausesThatHelpGoOn) {
+  PauseBudget budget;
+  for (uint64_t now_ns = kMs; now_ns < 1'000 * kMs; now_ns += kMs) {
+    for (uint32_t i = 1; i < PauseBudget::kMostInVain; ++i) budget.note_pause(now_ns, false);
+    budget.note_pause(now_ns, true);
+    ASSERT_TRUE(budget.allows(now_ns));
+  }
+}
+
 // So long that the test fails by its limit if nobody wakes the sleeper.
 constexpr uint64_t kForEverNs = 100'000 * 1'000'000'000ull;
 
@@ -164,7 +198,7 @@ TEST(PollSleeperTest, DoesNotSleepAfterADelivery) {
   EXPECT_TRUE(sleeper.armed());
   EXPECT_FALSE(sleeper.delivered());
   EXPECT_FALSE(sleeper.armed());
-  sleeper.wait(kForEverNs);
+  EXPECT_TRUE(sleeper.wait(kForEverNs));
 }
 
 TEST(PollSleeperTest, DoesNotSleepUnlessItIsArmed) {
@@ -179,7 +213,7 @@ TEST(PollSleeperTest, ADeliveryWakesIt) {
   PollSleeper sleeper;
   for (int i = 0; i < 100; ++i) {
     sleeper.arm();
-    Thread thread = start_thread("sleeper", [&] { sleeper.wait(kForEverNs); });
+    Thread thread = start_thread("sleeper", [&] { EXPECT_TRUE(sleeper.wait(kForEverNs)); });
     while (!sleeper.asleep()) sleep_ns(10'000);
     EXPECT_TRUE(sleeper.delivered());
     thread.join();
@@ -191,7 +225,7 @@ TEST(PollSleeperTest, ADeliveryWakesIt) {
 TEST(PollSleeperTest, WakesByItselfWhereNobodyDelivers) {
   PollSleeper sleeper;
   sleeper.arm();
-  sleeper.wait(1'000);
+  EXPECT_FALSE(sleeper.wait(1'000));
   EXPECT_FALSE(sleeper.asleep());
   EXPECT_FALSE(sleeper.armed());
 }
