@@ -34,8 +34,8 @@ class alignas(kCacheLineBytes) PollSleeper {
   // The sleeper, when it found something: it does not sleep before it has looked everywhere again.
   void disarm() { state_.store(kAwake, std::memory_order_relaxed); }
   bool armed() const { return state_.load(std::memory_order_relaxed) == kArmed; }
-  // Sleeps unless something was delivered since arm(), until something is or the time is over, which
-  // gives false.
+  // Sleeps unless something was delivered since arm(), until something is (true) or the time is
+  // over (false).
   bool wait(uint64_t longest_ns);
   // The deliverer, after it: wakes the sleeper. True if it slept.
   bool delivered();
