@@ -8,7 +8,7 @@ TOOL := build/release/bin/verbena
 SAY_PATH = echo 'To call verbena by its name:  export PATH="$(CURDIR)/$(patsubst %/,%,$(dir $(TOOL))):$$PATH"'
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile demo test soak soak-apps test-mpi test-kernel test-hardware check format asan tsan bench-peers bench-mpi install clean
+.PHONY: help build compile demo test soak soak-apps test-mpi test-pypi test-kernel test-hardware check format asan tsan bench-peers bench-mpi install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ test-mpi:  ## Run MPI programs over the libfabric provider; the MPIs come from t
 	@scripts/setup build run mpi
 	@scripts/build release product
 	@scripts/test-mpi
+
+test-pypi:  ## Run verbs programs of the Python package index on soft0: Mooncake, NIXL, ibverbs
+	@scripts/setup build run mpi
+	@scripts/build release product
+	@scripts/test-pypi
 
 test-kernel:  ## Test on the kernel's RDMA stack: soft-RoCE in emulated guests that a network joins
 	@scripts/setup build run test kernel mpi

@@ -1,6 +1,6 @@
-// Takes libibverbs' functions with dlopen() and dlvsym(), as collective communication libraries do,
-// and checks that soft0 is among the devices, opens and makes objects. Other uses of dlvsym() must
-// work as ever.
+// Takes libibverbs' functions with dlopen() and dlvsym() or dlsym(), as collective communication
+// libraries and bindings do, and checks that soft0 is among the devices, opens and makes objects.
+// Other uses of these must work as ever.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 
@@ -59,6 +59,20 @@ int main() {
   check(destroy_channel(channel) == 0, "the channel is destroyed");
   check(close(context) == 0, "soft0 closes");
   check(std::strcmp(status_text(IBV_WC_SUCCESS), "success") == 0, "ibv_wc_status_str");
+
+  // Without a version, as generated bindings do.
+  auto* plain_list =
+      reinterpret_cast<ibv_device** (*)(int*)>(dlsym(library, "ibv_get_device_list"));
+  check(plain_list == get_list, "dlsym finds the same function");
+  check(dlsym(library, "ibv_wc_status_str") != nullptr, "dlsym finds libibverbs' own functions");
+  void* again = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  check(again == library, "a second dlopen gives the same handle");
+  check(dlopen("libno_such_library.so.1", RTLD_NOW) == nullptr, "an unknown library");
+  const char* reason = dlerror();
+  check(reason != nullptr && std::strstr(reason, "libno_such_library") != nullptr,
+        "dlerror tells of the unknown library");
+  void* program = dlopen(nullptr, RTLD_NOW);
+  check(program != nullptr && dlsym(program, "printf") != nullptr, "the program itself");
 
   check(dlvsym(library, "ibv_no_such_function", "IBVERBS_1.1") == nullptr, "an unknown function");
   check(dlerror() != nullptr, "dlerror tells of the unknown function");

@@ -142,6 +142,43 @@ TEST_F(InterposeTest, OwnProgramThatOpensTheLibraryItself) {
   EXPECT_EQ(opener.exit_code(), 0) << opener.description();
 }
 
+TEST_F(InterposeTest, OwnProgramFindsTheDeviceInSysfs) {
+  Program reader(under_verbena({VERBENA_TEST_PROCESSES "/interpose_sysfs_process"}));
+  EXPECT_EQ(reader.exit_code(), 0) << reader.description();
+}
+
+// Through shells and tools, which read folders, links and relative paths each in their own way.
+TEST_F(InterposeTest, ToolsFindTheDeviceInSysfs) {
+  struct Case {
+    const char* script;
+    const char* output;
+  };
+  for (const Case& tried : {
+           Case{"ls -l /sys/class/infiniband | grep -c soft0", "1\n"},
+           Case{"echo /sys/class/infiniband/soft*", "/sys/class/infiniband/soft0\n"},
+           Case{"cat /sys/class/infiniband/soft0/ports/1/link_layer", "InfiniBand\n"},
+           Case{"cd /sys/class/infiniband/soft0 && cat node_type", "1: CA\n"},
+           Case{"cd /sys/class/infiniband/soft0 && readlink -f device",
+                "/sys/devices/virtual/verbena/soft0\n"},
+           Case{"test -r /sys/class/infiniband/soft0/fw_ver && echo yes", "yes\n"},
+           Case{"cat < /sys/class/infiniband_verbs/uverbs-soft0/ibdev", "soft0\n"},
+           Case{"find /sys/class/net -maxdepth 1 -name lo", "/sys/class/net/lo\n"},
+       }) {
+    Program shell(under_verbena({"sh", "-c", tried.script}));
+    EXPECT_EQ(shell.exit_code(), 0) << shell.description();
+    EXPECT_EQ(shell.output(), tried.output) << shell.description();
+  }
+}
+
+TEST_F(InterposeTest, ibstat) {
+  if (!installed("ibstat")) GTEST_SKIP() << "install infiniband-diags";
+  Program status(under_verbena({"ibstat", "soft0"}));
+  EXPECT_EQ(status.exit_code(), 0) << status.description();
+  EXPECT_NE(status.output().find("State: Active"), std::string::npos) << status.description();
+  EXPECT_NE(status.output().find("Link layer: InfiniBand"), std::string::npos)
+      << status.description();
+}
+
 TEST_F(InterposeTest, WithoutRunThereIsNoSoftDevice) {
   if (!installed("ibv_devices")) GTEST_SKIP() << "install ibverbs-utils";
   Program devices({"ibv_devices"});

@@ -9,6 +9,7 @@
 
 #include "src/base/shared_memory.h"
 #include "src/device/soft/arrivals.h"
+#include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
 
 namespace verbena::soft {
@@ -126,6 +127,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
     retry_waiting_of(cq);
   Broken broken;
   int taken = 0;
+  uint32_t empty_polls = 0;
   {
     const OwnerLock::Guard guard(cq.lock);
     // One at a time, the two sources take turns, so that neither starves the other.
@@ -136,6 +138,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
     if (taken < count && arrivals == 0)
       taken += take_arrivals(cq, count - taken, wc + taken, broken);
     cq.empty_polls = taken > 0 ? 0 : cq.empty_polls + 1;
+    empty_polls = cq.empty_polls;
     // Who waits lets what it has sent reach the cache first: a round trip of one SEND is a tenth
     // shorter. Nothing relies on the order.
     if (cq.empty_polls == kPollsBeforeDrain) std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -144,6 +147,10 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
   }
   if (broken.qp != nullptr) [[unlikely]]
     fail_queue_pair(*broken.qp, IBV_WC_WR_FLUSH_ERR, broken.event);
+  if ((taken == 0 && empty_polls % kPollsPerLook == 0) ||
+      cq.poller.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+    pause_in_poll(cq, empty_polls);
+  }
   return taken;
 }
 

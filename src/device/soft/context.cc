@@ -199,32 +199,43 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
   return 0;
 }
 
+ibv_port_attr describe_port() {
+  ibv_port_attr attributes{};
+  attributes.state = IBV_PORT_ACTIVE;
+  attributes.max_mtu = IBV_MTU_4096;
+  attributes.active_mtu = IBV_MTU_4096;
+  attributes.gid_tbl_len = 1;
+  attributes.pkey_tbl_len = 1;
+  attributes.max_msg_sz = kMaxMessageBytes;
+  attributes.lid = kLid;
+  attributes.sm_lid = kLid;
+  attributes.max_vl_num = 1;
+  attributes.active_width = 2;   // 4X
+  attributes.active_speed = 32;  // EDR
+  attributes.phys_state = 5;     // link up
+  attributes.link_layer = IBV_LINK_LAYER_INFINIBAND;
+  return attributes;
+}
+
 int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
   if (const int error = check_valid_context(context); error != 0) return error;
   if (port != 1)
     return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", port));
-  *attributes = {};
-  attributes->state = IBV_PORT_ACTIVE;
-  attributes->max_mtu = IBV_MTU_4096;
-  attributes->active_mtu = IBV_MTU_4096;
-  attributes->gid_tbl_len = 1;
-  attributes->pkey_tbl_len = 1;
-  attributes->max_msg_sz = kMaxMessageBytes;
-  attributes->lid = kLid;
-  attributes->sm_lid = kLid;
-  attributes->max_vl_num = 1;
-  attributes->active_width = 2;   // 4X
-  attributes->active_speed = 32;  // EDR
-  attributes->phys_state = 5;     // link up
-  attributes->link_layer = IBV_LINK_LAYER_INFINIBAND;
+  *attributes = describe_port();
   return 0;
+}
+
+ibv_gid describe_gid() {
+  ibv_gid gid{};
+  gid.global.subnet_prefix = __builtin_bswap64(0xfe80000000000000);
+  gid.global.interface_id = node_guid();
+  return gid;
 }
 
 int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
   if (const int error = check_valid_context(context); error != 0) return error;
   if (port != 1 || index != 0) return fail(EINVAL, "soft0: has one GID, index 0 of port 1");
-  gid->global.subnet_prefix = __builtin_bswap64(0xfe80000000000000);
-  gid->global.interface_id = node_guid();
+  *gid = describe_gid();
   return 0;
 }
 

@@ -68,6 +68,8 @@ struct Channel {
   std::atomic<uint32_t> users{0};
 };
 
+class PollSleeper;
+
 struct Cq {
   static constexpr const char* kName = "completion queue";
   ibv_cq verbs{};
@@ -101,7 +103,9 @@ struct Cq {
   std::mutex senders_mutex;
   std::vector<Qp*> senders;          // queue pairs whose sends complete here
   std::atomic<uint32_t> waiting{0};  // how many of them wait for their peer
-  uint64_t events_delivered = 0;     // like async_delivered, under verbs.mutex
+  // What a thread that polls this queue in vain may sleep on; null where none would (poll_pause.h).
+  std::atomic<PollSleeper*> poller{nullptr};
+  uint64_t events_delivered = 0;  // like async_delivered, under verbs.mutex
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
 };

@@ -64,6 +64,7 @@ class Registry {
 
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
+  const std::string& path() const { return path_; }  // of the directory
 
   // For the connection manager (cm/), whose files begin with "cm.".
   int directory_fd() const { return directory_fd_; }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
 
 namespace verbena::soft {
@@ -97,14 +98,20 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
 
 int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
   Qp& qp = as_qp(verbs);
-  const OwnerLock::Guard guard(qp.send_lock);
-  for (; wr != nullptr; wr = wr->next) {
-    if (const int error = post_one(qp, *wr); error != 0) [[unlikely]] {
-      *bad = wr;
-      return error;
+  int error = 0;
+  {
+    const OwnerLock::Guard guard(qp.send_lock);
+    for (; wr != nullptr; wr = wr->next) {
+      error = post_one(qp, *wr);
+      if (error != 0) [[unlikely]] {
+        *bad = wr;
+        break;
+      }
     }
   }
-  return 0;
+  if (PollSleeper* poller = qp.send_cq->poller.load(std::memory_order_relaxed)) [[unlikely]]
+    wake_poller(*poller);
+  return error;
 }
 
 }  // namespace verbena::soft

@@ -24,4 +24,8 @@ int close_device(ibv_context*);
 
 const VerbsControl& control();
 
+// What the port and its table entries are, for those that have no context to ask with.
+ibv_port_attr describe_port();
+ibv_gid describe_gid();
+
 }  // namespace verbena::soft

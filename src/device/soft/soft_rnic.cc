@@ -8,8 +8,10 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/pages/page_share.h"
+#include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
+#include "src/device/soft/sysfs_tree.h"
 
 namespace verbena::soft {
 namespace {
@@ -61,6 +63,8 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .shares_any = shares_any,
       .protection_of = protection_of,
       .connection_channels = &cm::channel_calls(),
+      .allow_poll_pauses = allow_poll_pauses,
+      .sysfs_root = sysfs_root,
   };
   return &rnic;
 }

@@ -26,9 +26,11 @@ namespace verbena::soft {
 
 inline constexpr const char* kDeviceName = "soft0";
 inline constexpr const char* kLibraryName = "libverbena.so";
+inline constexpr const char* kSysfsTreePrefix = "/sysfs-";  // see sysfs_root()
+inline constexpr uint16_t kDefaultPartitionKey = 0xffff;    // full member of the default partition
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 3;
+inline constexpr uint32_t kSoftRnicVersion = 4;
 
 // soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h).
 struct ConnectionChannels {
@@ -78,9 +80,16 @@ struct SoftRnic {
   // if some of it is missing, protected otherwise or of something else.
   int (*protection_of)(const void* address, size_t length_bytes);
   const ConnectionChannels* connection_channels;
+  // From now on, polls that find nothing may sleep where threads that spin share CPUs: the polling
+  // loops are the program's, and do not back off by themselves (poll_pause.h).
+  void (*allow_poll_pauses)();
+  // The directory with what the kernel would show of the device below /sys, as "ROOT/sys/...", and
+  // links to what it shows of real ones (sysfs_tree.h); null where it cannot be made. The caller
+  // sees to it that the calls within are not answered from that directory.
+  const char* (*sysfs_root)();
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 12 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 14 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {

@@ -10,6 +10,7 @@
 
 #include "src/device/soft/interpose/installed.h"
 #include "src/device/soft/interpose/replace.h"
+#include "src/device/soft/interpose/shown_paths.h"
 
 // Programs built with glibc before 2.33 call these, which newer headers do not declare.
 extern "C" {
@@ -48,27 +49,32 @@ int describe_device_node(Status* status) {
 using namespace verbena::soft::interpose;  // NOLINT: definitions below are global
 
 VERBENA_REPLACE(stat) int verbena_stat(const char* path, struct stat* status) noexcept {
-  const int result = VERBENA_NEXT(stat)(path, status);
+  PathBuffer buffer;
+  const int result = VERBENA_NEXT(stat)(shown_path(path, buffer), status);
   return stands_for_device_node(result, path) ? describe_device_node(status) : result;
 }
 
 VERBENA_REPLACE(stat64) int verbena_stat64(const char* path, struct stat64* status) noexcept {
-  const int result = VERBENA_NEXT(stat64)(path, status);
+  PathBuffer buffer;
+  const int result = VERBENA_NEXT(stat64)(shown_path(path, buffer), status);
   return stands_for_device_node(result, path) ? describe_device_node(status) : result;
 }
 
 VERBENA_REPLACE(__xstat) int verbena___xstat(int version, const char* path, struct stat* status) {
-  const int result = VERBENA_NEXT(__xstat)(version, path, status);
+  PathBuffer buffer;
+  const int result = VERBENA_NEXT(__xstat)(version, shown_path(path, buffer), status);
   return stands_for_device_node(result, path) ? describe_device_node(status) : result;
 }
 
 VERBENA_REPLACE(__xstat64)
 int verbena___xstat64(int version, const char* path, struct stat64* status) {
-  const int result = VERBENA_NEXT(__xstat64)(version, path, status);
+  PathBuffer buffer;
+  const int result = VERBENA_NEXT(__xstat64)(version, shown_path(path, buffer), status);
   return stands_for_device_node(result, path) ? describe_device_node(status) : result;
 }
 
 VERBENA_REPLACE(access) int verbena_access(const char* path, int mode) noexcept {
-  const int result = VERBENA_NEXT(access)(path, mode);
+  PathBuffer buffer;
+  const int result = VERBENA_NEXT(access)(shown_path(path, buffer), mode);
   return stands_for_device_node(result, path) && (mode & X_OK) == 0 ? 0 : result;
 }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "src/device/soft/interpose/installed.h"
+#include "src/device/soft/interpose/shown_paths.h"
 
 namespace verbena::soft::interpose {
 namespace {
@@ -37,7 +38,11 @@ using namespace verbena::soft::interpose;  // NOLINT
 // for.
 VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   int installed_count = 0;
-  ibv_device** installed = VERBENA_INSTALLED(ibv_get_device_list, "IBVERBS_1.1")(&installed_count);
+  ibv_device** installed = nullptr;
+  {
+    const RealPaths guard;  // it looks below /sys, and is to find the devices of the kernel there
+    installed = VERBENA_INSTALLED(ibv_get_device_list, "IBVERBS_1.1")(&installed_count);
+  }
   if (installed == nullptr) installed_count = 0;  // a kernel without RDMA
   ibv_device* soft = rnic().device;
   const size_t soft_count = soft != nullptr ? 1 : 0;

@@ -1,5 +1,6 @@
-// Serves programs that open libibverbs.so.1 themselves and take its functions with dlvsym(), as
-// collective libraries do: what they ask of version IBVERBS_* is looked up from this library on.
+// Serves programs that open libibverbs.so.1 themselves: they get this library, which needs that
+// one, so that dlsym() finds the functions of both. What is asked with dlvsym() of version
+// IBVERBS_*, of whatever handle, is looked up from this library on, too.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -16,15 +17,35 @@ Lookup c_library_lookup() {
   return lookup;
 }
 
+using Open = void* (*)(const char*, int);
+
+Open c_library_open() {
+  static const auto open = reinterpret_cast<Open>(dlsym(RTLD_NEXT, "dlopen"));
+  return open;
+}
+
+// Null where the dynamic linker does not tell.
+const char* own_path() {
+  static const char* const path = [] {
+    Dl_info info{};
+    const bool known = dladdr(reinterpret_cast<void*>(&c_library_lookup), &info) != 0;
+    return known ? info.dli_fname : nullptr;
+  }();
+  return path;
+}
+
 // A handle of this library; looking up in it also reaches libibverbs, which it needs.
 void* own_handle() {
-  static void* const handle = [] {
-    Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(&c_library_lookup), &info) == 0)
-      return static_cast<void*>(nullptr);
-    return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  }();
+  static void* const handle =
+      own_path() != nullptr ? c_library_open()(own_path(), RTLD_NOW | RTLD_NOLOAD) : nullptr;
   return handle;
+}
+
+// In whatever folder, as packages bring copies of their own.
+bool names_libibverbs(const char* file) {
+  const char* slash = std::strrchr(file, '/');
+  const char* name = slash != nullptr ? slash + 1 : file;
+  return std::strcmp(name, "libibverbs.so.1") == 0 || std::strcmp(name, "libibverbs.so") == 0;
 }
 
 }  // namespace
@@ -41,10 +62,17 @@ extern "C" __attribute__((used, visibility("hidden"))) Lookup verbena_dlvsym_tar
   return c_library_lookup();
 }
 
+// The same for dlopen(), which looks for libraries where the caller has its own.
+extern "C" __attribute__((used, visibility("hidden"))) Open verbena_dlopen_target(
+    const char** file) {
+  if (*file != nullptr && names_libibverbs(*file) && own_path() != nullptr) *file = own_path();
+  return c_library_open();
+}
+
 }  // namespace verbena::soft::interpose
 
-// dlvsym(handle, name, version): asks the function above, then jumps to the C library's with the
-// arguments in place.
+// dlvsym(handle, name, version) and dlopen(file, mode): ask the functions above, then jump to the C
+// library's with the arguments in place.
 #if defined(__x86_64__)
 asm(R"(
   .text
@@ -70,6 +98,26 @@ verbena_dlvsym:
   jmp *%rax
   .cfi_endproc
   .size verbena_dlvsym, . - verbena_dlvsym
+
+  .symver verbena_dlopen, dlopen@@
+  .globl verbena_dlopen
+  .type verbena_dlopen, @function
+verbena_dlopen:
+  .cfi_startproc
+  endbr64
+  subq $24, %rsp
+  .cfi_adjust_cfa_offset 24
+  movq %rdi, (%rsp)
+  movq %rsi, 8(%rsp)
+  movq %rsp, %rdi
+  call verbena_dlopen_target
+  movq (%rsp), %rdi
+  movq 8(%rsp), %rsi
+  addq $24, %rsp
+  .cfi_adjust_cfa_offset -24
+  jmp *%rax
+  .cfi_endproc
+  .size verbena_dlopen, . - verbena_dlopen
 )");
 #elif defined(__aarch64__)
 asm(R"(
@@ -99,5 +147,28 @@ verbena_dlvsym:
   br x9
   .cfi_endproc
   .size verbena_dlvsym, . - verbena_dlvsym
+
+  .symver verbena_dlopen, dlopen@@
+  .globl verbena_dlopen
+  .type verbena_dlopen, %function
+verbena_dlopen:
+  .cfi_startproc
+  hint #34
+  stp x29, x30, [sp, #-32]!
+  .cfi_def_cfa_offset 32
+  .cfi_offset 29, -32
+  .cfi_offset 30, -24
+  stp x0, x1, [sp, #16]
+  add x0, sp, #16
+  bl verbena_dlopen_target
+  mov x9, x0
+  ldp x0, x1, [sp, #16]
+  ldp x29, x30, [sp], #32
+  .cfi_restore 30
+  .cfi_restore 29
+  .cfi_def_cfa_offset 0
+  br x9
+  .cfi_endproc
+  .size verbena_dlopen, . - verbena_dlopen
 )");
 #endif

@@ -36,6 +36,7 @@ __attribute__((constructor)) void find_next_functions() {
   found_mremap.store(VERBENA_NEXT(mremap));
   if (rnic().device == nullptr) return;
   rnic().see_discards();
+  rnic().allow_poll_pauses();
   told_rnic.store(&rnic());
 }
 

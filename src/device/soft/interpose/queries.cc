@@ -8,7 +8,6 @@
 namespace verbena::soft::interpose {
 namespace {
 
-constexpr uint16_t kDefaultPartitionKey = 0xffff;  // full member of the default partition
 constexpr uint8_t kOnlyPort = 1;
 constexpr uint32_t kGidTableEntries = 1;
 

@@ -1,0 +1,110 @@
+#include "src/device/soft/interpose/shown_paths.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "src/device/soft/interpose/installed.h"
+
+namespace verbena::soft::interpose {
+namespace {
+
+thread_local uint32_t real_paths = 0;
+
+// Once a path has needed it: nothing of it can be in a result before.
+std::atomic<const char*> known_root{nullptr};
+
+// Null where there is none.
+const char* root() {
+  static const char* const found = [] {
+    const RealPaths guard;
+    const int error = errno;
+    const SoftRnic& soft = rnic();
+    const char* made = soft.device != nullptr ? soft.sysfs_root() : nullptr;
+    errno = error;
+    known_root.store(made, std::memory_order_release);
+    return made;
+  }();
+  return found;
+}
+
+// The next name of a path, however many slashes are before it.
+std::string_view next_name(const char*& path) {
+  while (*path == '/') ++path;
+  const char* start = path;
+  while (*path != '\0' && *path != '/') ++path;
+  return {start, static_cast<size_t>(path - start)};
+}
+
+// Below which directory of /sys there is something to show, and under which names. Other names in
+// it are the machine's.
+struct Place {
+  std::string_view group;
+  std::string_view directory;
+  bool shows_itself;  // its listing has names of both
+  bool (*has)(std::string_view name);
+};
+
+constexpr Place kPlaces[] = {
+    {"class", "infiniband", true,
+     [](std::string_view name) { return name == rnic().device->name; }},
+    {"class", "infiniband_verbs", true,
+     [](std::string_view name) {
+       return name == rnic().device->dev_name || name == "abi_version";
+     }},
+    {"devices", "virtual", false, [](std::string_view name) { return name == "verbena"; }},
+};
+
+bool shows(const char* path, Names names) {
+  if (next_name(path) != "sys") return false;
+  const std::string_view group = next_name(path);
+  const std::string_view directory = next_name(path);
+  const auto* place = std::find_if(std::begin(kPlaces), std::end(kPlaces), [&](const Place& known) {
+    return known.group == group && known.directory == directory;
+  });
+  if (place == std::end(kPlaces) || rnic().device == nullptr) return false;
+  const std::string_view name = next_name(path);
+  if (name.empty() || name == ".") return place->shows_itself;
+  // The entry of a listing; what lies beside the directory is the machine's.
+  if (name == "..") return place->shows_itself && next_name(path).empty();
+  const bool pattern =
+      names == Names::kPattern && name.find_first_of("*?[{") != std::string_view::npos;
+  return pattern ? place->shows_itself : place->has(name);
+}
+
+}  // namespace
+
+const char* shown_path_below_sys(const char* path, PathBuffer& buffer, Names names) {
+  if (real_paths != 0 || !shows(path, names)) return path;
+  const char* place = root();
+  if (place == nullptr) return path;
+  const size_t root_chars = std::strlen(place);
+  const size_t path_chars = std::strlen(path);
+  if (root_chars + path_chars >= sizeof(PathBuffer)) return path;
+  std::memcpy(buffer, place, root_chars);
+  std::memcpy(buffer + root_chars, path, path_chars + 1);
+  return buffer;
+}
+
+size_t hide_root(char* path, size_t length_chars) {
+  const char* place = known_root.load(std::memory_order_acquire);
+  // The working directory may be one that the parent process chose.
+  if (place == nullptr && real_paths == 0 && std::strstr(path, kSysfsTreePrefix) != nullptr) {
+    place = root();
+  }
+  if (place == nullptr) return length_chars;
+  const size_t root_chars = std::strlen(place);
+  if (length_chars <= root_chars || std::memcmp(path, place, root_chars) != 0 ||
+      path[root_chars] != '/') {
+    return length_chars;
+  }
+  std::memmove(path, path + root_chars, length_chars - root_chars);
+  return length_chars - root_chars;
+}
+
+RealPaths::RealPaths() { ++real_paths; }
+RealPaths::~RealPaths() { --real_paths; }
+
+}  // namespace verbena::soft::interpose
