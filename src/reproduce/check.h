@@ -69,6 +69,7 @@ struct Part {
   std::vector<Selection> groups{};  // of kOrdered, the highest first; `of` is empty
   bool ascending = false;           // the lowest first
   std::vector<std::string> best{};  // only the highest value over these axes counts
+  std::vector<std::string> most{};  // the same of what `over` or `minus` make
   bool mean = false;                // the mean of all values with the same `at` counts
   std::vector<const Abscissa*> at{};
   const Abscissa* along = nullptr;

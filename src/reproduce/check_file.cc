@@ -39,10 +39,10 @@ constexpr std::array kQuotients = {
     QuotientName{"reduction", QuotientUnit::kReduction},
 };
 
-constexpr std::array<std::string_view, 28> kCheckKeys = {
+constexpr std::array<std::string_view, 29> kCheckKeys = {
     "id",   "in",   "where", "of",    "over",  "minus",   "than",   "groups",    "metric", "is",
     "as",   "best", "mean",  "at",    "along", "scale",   "within", "share",     "slack",  "mostly",
-    "note", "part", "value", "lacks", "spent", "compare", "unit",   "ascending",
+    "note", "part", "value", "lacks", "spent", "compare", "unit",   "ascending", "most",
 };
 
 // Of the first workload that has one: which it is about, the experiment says.
@@ -237,10 +237,12 @@ class Reader {
       part->at.emplace_back();
       VERBENA_RETURN_IF_ERROR(find(name, &part->at.back()));
     }
-    for (const std::string& name : texts_of(table.get("best"))) {
-      const bench::Axis* axis = find_axis(name);
-      if (axis == nullptr) return error(table, fmt::format("there is no axis '{}'", name));
-      part->best.emplace_back(axis->name);
+    for (const auto& [key, axes] : {std::pair{"best", &part->best}, {"most", &part->most}}) {
+      for (const std::string& name : texts_of(table.get(key))) {
+        const bench::Axis* axis = find_axis(name);
+        if (axis == nullptr) return error(table, fmt::format("there is no axis '{}'", name));
+        axes->emplace_back(axis->name);
+      }
     }
     const bool along_needed = part->shape != Shape::kStated && part->shape != Shape::kSimilar &&
                               part->shape != Shape::kOrdered;

@@ -24,7 +24,7 @@
 // Further keys of a check, all of them members of Part in check.h: metric (of metric.h; standard
 // "value-bandwidth"), is ("stated", "rises", "falls", "flat", "similar", "ordered", "reaches",
 // "holds", "overtakes", "converges"), over, minus, than, groups, ascending, as ("ratio", "percent",
-// "change", "reduction"), best, mean, at, along, scale, within, share, slack, mostly, value,
+// "change", "reduction"), best, most, mean, at, along, scale, within, share, slack, mostly, value,
 // compare, unit; note, lacks and spent. A check of several things has [[check.part]], which take
 // what they do not say themselves from the check.
 #pragma once

@@ -191,6 +191,19 @@ TEST_F(Findings, OnlyTheBestCounts) {
   EXPECT_TRUE(holds(best, by_pending, stating(8, 8)));
 }
 
+// Of quotients: not the quotient of what is highest on each side.
+TEST_F(Findings, OnlyTheMostOfAQuotientCounts) {
+  const auto by_pending = [](const bench::Point& point) {
+    return is_read(point) ? 10.0 + point.pending : 10.0 * point.pending;
+  };
+  const std::string check =
+      "where = { response = 1024 }\nof = { protocol = \"read\" }\n"
+      "over = { protocol = \"send/send\" }\n";
+  EXPECT_TRUE(holds(check + "most = [\"pending\"]\n", by_pending, stating(1.1, 1.1, "=", "ratio")));
+  EXPECT_TRUE(
+      holds(check + "best = [\"pending\"]\n", by_pending, stating(0.225, 0.225, "=", "ratio")));
+}
+
 TEST_F(Findings, TrendsTakeASmallStepBack) {
   const std::string rises = "of = { response = 1024 }\nis = \"rises\"\nalong = \"pending\"\n";
   const std::string falls = "of = { response = 1024 }\nis = \"falls\"\nalong = \"pending\"\n";

@@ -200,7 +200,7 @@ Result<std::vector<Sample>> quantity_of(const Part& part, const Selection& of,
     if (joined.empty()) {
       return Status(StatusCode::kInvalidArgument, "the two quantities have no place in common");
     }
-    samples = std::move(joined);
+    samples = part.most.empty() ? std::move(joined) : best_of(joined, part.most);
   }
   if (part.mean) {
     std::vector<Sample> means;
