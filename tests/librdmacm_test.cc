@@ -169,7 +169,7 @@ TEST_F(LibrdmacmTest, NobodyListens) {
 }
 
 TEST_F(LibrdmacmTest, AnotherHostIsOutOfReach) {
-  CmProgram client("ucmatose -s 192.0.2.1" + port());
+  CmProgram client("ucmatose -s 240.0.0.1" + port());
   EXPECT_NE(client.exit_code(), 0) << client.description();
   EXPECT_NE(client.output().find("RDMA_CM_EVENT_ADDR_ERROR"), std::string::npos)
       << client.description();

@@ -368,7 +368,7 @@ TEST(ConnectionManager, HoldsPortsAsSocketsDo) {
   EXPECT_EQ(events.bind(events.create(5), ipv4("127.0.0.2", port)), 0) << "another address";
   EXPECT_EQ(events.bind(events.create(6, RDMA_PS_UDP), ipv4("127.0.0.1", port)), 0)
       << "another port space";
-  EXPECT_EQ(events.bind(events.create(7), ipv4("192.0.2.1")), EADDRNOTAVAIL);
+  EXPECT_EQ(events.bind(events.create(7), ipv4("240.0.0.1")), EADDRNOTAVAIL);
   EXPECT_EQ(events.destroy(first), 0);
   EXPECT_EQ(events.bind(events.create(8), ipv4("127.0.0.1", port)), 0) << "it is free again";
 }
@@ -405,7 +405,7 @@ TEST(ConnectionManager, ListensToIpv4ByIpv6sWildcard) {
 TEST(ConnectionManager, FailsToResolveAnotherHost) {
   Events events;
   const uint32_t id = events.create(kActive);
-  ASSERT_EQ(events.resolve(id, ipv4("192.0.2.1", 1)), 0);
+  ASSERT_EQ(events.resolve(id, ipv4("240.0.0.1", 1)), 0);
   const auto error = events.next(EventType::kAddressError);
   EXPECT_EQ(static_cast<int32_t>(error.status), -EHOSTUNREACH);
   EXPECT_EQ(events.resolve_route(id), EINVAL);
