@@ -105,6 +105,13 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
       wc.status = IBV_WC_LOC_LEN_ERR;
       break;
   }
+  if ((kind & kPacketWithInvalidate) != 0) [[unlikely]] {
+    // The sender could shut its own windows alone; here it is any that are open to it.
+    const uint32_t key = load_relaxed(&packet.immediate);
+    qp.rnic->regions().unbind_window(key, window_domain(qp.generation));
+    wc.wc_flags = IBV_WC_WITH_INV;
+    wc.invalidated_rkey = key;
+  }
   if ((kind & kPacketWithImmediate) != 0) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = packet.immediate;

@@ -6,12 +6,12 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 
 namespace verbena::soft {
-namespace {
 
 void report_refusal(const char* verb) {
   constexpr uint32_t kLinesPerPeriod = 5;
@@ -27,6 +27,8 @@ void report_refusal(const char* verb) {
   }
   errno = error;
 }
+
+namespace {
 
 void pages_released(void* address, size_t length_bytes) {
   if (Rnic* rnic = Rnic::existing()) rnic->pages().forget(address, length_bytes);
@@ -59,6 +61,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .pages_released = pages_released,
       .shares_any = shares_any,
       .protection_of = protection_of,
+      .extended = &extended_control(),
   };
   return &rnic;
 }

@@ -27,7 +27,14 @@ inline constexpr const char* kDeviceName = "soft0";
 inline constexpr const char* kLibraryName = "libverbena.so";
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 2;
+inline constexpr uint32_t kSoftRnicVersion = 3;
+
+// Verbs that VerbsControl does not have, and that programs do not reach through the context.
+struct ExtendedControl {
+  int (*rereg_mr)(ibv_mr*, int flags, ibv_pd*, void* address, size_t length_bytes, int access);
+  int (*resize_cq)(ibv_cq*, int cqe);
+  ibv_qp_ex* (*qp_to_qp_ex)(ibv_qp*);
+};
 
 // Each call may be made from any thread.
 struct SoftRnic {
@@ -63,9 +70,11 @@ struct SoftRnic {
   // The protection (PROT_...) of the memory in the range, which to the program is one mapping; -1
   // if some of it is missing, protected otherwise or of something else.
   int (*protection_of)(const void* address, size_t length_bytes);
+  const ExtendedControl* extended;
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 11 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 12 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {
