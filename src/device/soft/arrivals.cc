@@ -118,6 +118,13 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
   }
   if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
     broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
+  if (!qp.arrivals.established) [[unlikely]] {
+    qp.arrivals.established = true;
+    // The peer is in RTS; this end may have been waiting to hear of that.
+    if (qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTR) {
+      raise_event(qp.verbs.context, IBV_EVENT_COMM_EST, &qp);
+    }
+  }
   ++qp.arrivals.next;
   release_receive(qp, *receive, receive_index);
   return true;

@@ -23,7 +23,8 @@ bool refused(int error) { return error != 0; }
 // Programs call these directly: nobody is in between who tells why a call was refused.
 template <VerbName kName, auto kCall>
 constexpr auto kReported = [](auto... arguments) {
-  fail(0, "");
+  const int before = errno;
+  fail(before, "");  // no older call's line
   auto result = kCall(arguments...);
   if (refused(result)) report_refusal(kName.text);
   return result;

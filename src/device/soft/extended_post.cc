@@ -74,9 +74,14 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, uint64_
             add, 0);
 }
 
-void wr_send(ibv_qp_ex* qp) { batch_of(qp).begin(*qp, IBV_WR_SEND, IBV_QP_EX_WITH_SEND); }
+// Until ibv_wr_set_ud_addr(), a datagram has no address, and not the one of a former request.
+void wr_send(ibv_qp_ex* qp) {
+  batch_of(qp).begin(*qp, IBV_WR_SEND, IBV_QP_EX_WITH_SEND).wr.ud.ah = nullptr;
+}
 void wr_send_imm(ibv_qp_ex* qp, __be32 immediate) {
-  batch_of(qp).begin(*qp, IBV_WR_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM).imm_data = immediate;
+  ibv_send_wr& wr = batch_of(qp).begin(*qp, IBV_WR_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM);
+  wr.imm_data = immediate;
+  wr.wr.ud.ah = nullptr;
 }
 void wr_send_inv(ibv_qp_ex* qp, uint32_t rkey) {
   batch_of(qp).begin(*qp, IBV_WR_SEND_WITH_INV, IBV_QP_EX_WITH_SEND_WITH_INV).invalidate_rkey =

@@ -2,6 +2,7 @@
 // the objects that only these contexts have.
 #include "src/device/soft/extended.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
@@ -71,7 +72,7 @@ class ExtendedTest : public testing::Test {
     init.send_ops_flags = operations;
     return ibv_create_qp_ex(context_, &init);
   }
-  void connect(size_t from, size_t to) {
+  void connect(size_t from, size_t to, ibv_qp_state last = IBV_QPS_RTS) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_INIT;
     attributes.port_num = 1;
@@ -90,6 +91,7 @@ class ExtendedTest : public testing::Test {
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
               0);
+    if (last == IBV_QPS_RTR) return;
     attributes.qp_state = IBV_QPS_RTS;
     attributes.max_rd_atomic = 1;
     attributes.rnr_retry = 7;
@@ -316,6 +318,39 @@ TEST_F(ExtendedTest, ThreadsBuildOneAfterTheOther) {
   other.join();
   EXPECT_EQ(remote_.at<uint64_t>(0), 2 * kRounds);
   EXPECT_EQ(remote_.at<uint64_t>(8), 2 * kRounds);
+}
+
+// What arrives before a queue pair may send tells it that its peer may.
+TEST_F(ExtendedTest, AnArrivalBeforeRtsIsAnEvent) {
+  const auto event = [this] {
+    ibv_async_event raised{};
+    if (get_async_event(context_, &raised) != 0) return -1;
+    ack_async_event(&raised);
+    EXPECT_EQ(raised.element.qp, qps_[1]);
+    return static_cast<int>(raised.event_type);
+  };
+  const auto exchange = [this] {
+    ASSERT_EQ(test::post_receive(qps_[1], 9, {remote_.sge(0, 64)}), 0);
+    start(8);
+    ibv_wr_send(ex_);
+    ASSERT_EQ(ibv_wr_complete(ex_), 0);
+    EXPECT_EQ(next().wr_id, 8u);
+    EXPECT_EQ(next().wr_id, 9u);
+  };
+  fcntl(context_->async_fd, F_SETFL, O_NONBLOCK);
+  exchange();
+  EXPECT_EQ(event(), -1) << "in RTS already";
+  for (ibv_qp* qp : qps_) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RESET;
+    ASSERT_EQ(modify_qp(qp, &attributes, IBV_QP_STATE), 0);
+  }
+  connect(1, 0, IBV_QPS_RTR);
+  connect(0, 1);
+  exchange();
+  EXPECT_EQ(event(), IBV_EVENT_COMM_EST);
+  exchange();
+  EXPECT_EQ(event(), -1) << "once";
 }
 
 TEST_F(ExtendedTest, PollingReadsACompletionFieldByField) {

@@ -184,6 +184,7 @@ struct PacketRing {
   uint32_t mask = 0;
   uint32_t next = 0;
   bool closed = false;
+  bool established = false;  // something has arrived
   Packet& packet(uint32_t number) const { return packets[number & mask]; }
   // Acquire: behind the mark lie the packet, and the data that the sender placed before it.
   bool arrived() const { return packet(next).mark.load(std::memory_order_acquire) == next + 1; }

@@ -53,6 +53,7 @@ int reset(Qp& qp) {
   qp.receives.reset();
   qp.arrivals.next = 0;
   qp.arrivals.closed = false;
+  qp.arrivals.established = false;
   for (uint32_t i = 0; i <= qp.arrivals.mask; ++i) {
     qp.arrivals.packets[i].mark.store(0, std::memory_order_relaxed);
   }

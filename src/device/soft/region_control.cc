@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <mutex>
 #include <string>
 
 #include "src/base/log.h"
@@ -197,6 +198,8 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
     fail(error, message);
     return IBV_REREG_MR_ERR_INPUT;
   };
+  static auto* mutex = new std::mutex;  // used until the process ends
+  const std::lock_guard one_at_a_time(*mutex);
   if (check_valid<Region>(verbs) != 0) return IBV_REREG_MR_ERR_INPUT;
   Region& region = as_region(verbs);
   if (flags == 0 || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) {
