@@ -331,6 +331,13 @@ TEST_P(WindowTest, ItsPeerInvalidatesNothingElse) {
   EXPECT_EQ(run({.what = What::kWait}).completion.status, IBV_WC_LOC_PROT_ERR);
 }
 
+TEST_P(WindowTest, WhatIsNotBoundIsNotInvalidated) {
+  const uint32_t key = bind();
+  EXPECT_EQ(write(memory_, key), IBV_WC_SUCCESS);
+  EXPECT_EQ(run({.what = What::kInvalidate, .key = key + 1}).completion.status,
+            IBV_WC_LOC_QP_OP_ERR);
+}
+
 // One of type 2 is open to the queue pair that bound it, as long as that stays connected.
 TEST_P(WindowTest, EndsWithItsConnection) {
   const uint32_t key = bind();
