@@ -162,7 +162,8 @@ int main() {
   CHECK(ibv_query_device(context, &attributes) == 0 && attributes.max_qp > 0);
   ibv_device_attr_ex extended{};
   CHECK(ibv_query_device_ex(context, nullptr, &extended) == 0);
-  CHECK(extended.orig_attr.max_qp == attributes.max_qp && extended.odp_caps.general_caps == 0);
+  CHECK(extended.orig_attr.max_qp == attributes.max_qp &&
+        extended.odp_caps.general_caps == IBV_ODP_SUPPORT);
 
   // Programs of old have a structure that ends before port_cap_flags2.
   struct {
@@ -208,8 +209,11 @@ int main() {
   std::vector<char> buffer(8192);
   ibv_mr* region = ibv_reg_mr(domain, buffer.data(), buffer.size(), kLocalWrite);
   CHECK(region != nullptr && region->length == buffer.size());
-  CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, domain, nullptr, 0, 0) ==
-        IBV_REREG_MR_ERR_INPUT);
+  const uint32_t region_key = region->rkey;
+  CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, domain, nullptr, 0, 0) == 0);
+  CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, domain, nullptr, 0,
+                     IBV_ACCESS_REMOTE_WRITE) == IBV_REREG_MR_ERR_INPUT);
+  CHECK(region->rkey == region_key);
   // A constant without optional flags takes another function than a variable one or relaxed
   // ordering.
   ibv_mr* relaxed = ibv_reg_mr(domain, buffer.data(), 4096,
@@ -221,31 +225,45 @@ int main() {
   CHECK_NONE(ibv_import_pd(context, 0));
   CHECK_NONE(ibv_import_mr(domain, 0));
   CHECK_NONE(ibv_import_dm(context, 0));
-  CHECK_NONE(ibv_alloc_mw(domain, IBV_MW_TYPE_1));
+  ibv_mw* window = ibv_alloc_mw(domain, IBV_MW_TYPE_1);
+  CHECK(window != nullptr && ibv_dealloc_mw(window) == 0);
   CHECK_NONE(ibv_alloc_null_mr(domain));
   ibv_alloc_dm_attr device_memory{};
   device_memory.length = 64;
-  CHECK_NONE(ibv_alloc_dm(context, &device_memory));
+  ibv_dm* memory_of_device = ibv_alloc_dm(context, &device_memory);
+  CHECK(memory_of_device != nullptr && ibv_free_dm(memory_of_device) == 0);
   ibv_td_init_attr thread_domain{};
-  CHECK_NONE(ibv_alloc_td(context, &thread_domain));
   ibv_parent_domain_init_attr parent{};
   parent.pd = domain;
-  CHECK_NONE(ibv_alloc_parent_domain(context, &parent));
+  parent.td = ibv_alloc_td(context, &thread_domain);
+  CHECK(parent.td != nullptr);
+  ibv_pd* parent_domain = ibv_alloc_parent_domain(context, &parent);
+  CHECK(parent_domain != nullptr && ibv_dealloc_td(parent.td) == EBUSY);
+  CHECK(ibv_dealloc_pd(parent_domain) == 0 && ibv_dealloc_td(parent.td) == 0);
   ibv_xrcd_init_attr xrcd{};
   CHECK_NONE(ibv_open_xrcd(context, &xrcd));
   ibv_values_ex values{};
-  CHECK(ibv_query_rt_values_ex(context, &values) == EOPNOTSUPP);
+  values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  CHECK(ibv_query_rt_values_ex(context, &values) == 0 && values.raw_clock.tv_nsec != 0);
+  ibv_counters_init_attr counters{};
+  CHECK_NONE(ibv_create_counters(context, &counters));
 
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   CHECK(channel != nullptr);
   ibv_cq* cq = ibv_create_cq(context, 16, &failures, channel, 0);
   CHECK(cq != nullptr && cq->cqe >= 16 && cq->cq_context == &failures);
   CHECK(ibv_resize_cq(cq, 16) == 0);
-  CHECK(ibv_resize_cq(cq, cq->cqe + 1) == EOPNOTSUPP);
+  CHECK(ibv_resize_cq(cq, 17) == 0 && cq->cqe == 17);
   CHECK(ibv_resize_cq(cq, 0) == EINVAL);
   CHECK(ibv_req_notify_cq(cq, 0) == 0);
   ibv_cq_init_attr_ex cq_extended{};
   cq_extended.cqe = 16;
+  ibv_cq_ex* cq_to_poll = ibv_create_cq_ex(context, &cq_extended);
+  CHECK(cq_to_poll != nullptr);
+  ibv_poll_cq_attr poll{};
+  CHECK(ibv_start_poll(cq_to_poll, &poll) == ENOENT);
+  CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq_to_poll)) == 0);
+  cq_extended.wc_flags = IBV_WC_EX_WITH_CVLAN;
   CHECK_NONE(ibv_create_cq_ex(context, &cq_extended));
   ibv_modify_cq_attr moderation{};
   CHECK(ibv_modify_cq(cq, &moderation) == EOPNOTSUPP);
@@ -300,6 +318,21 @@ int main() {
   ibv_qp_init_attr_ex qp_extended{};
   qp_extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   qp_extended.pd = domain;
+  qp_extended.qp_type = IBV_QPT_RC;
+  qp_extended.send_cq = qp_extended.recv_cq = cq;
+  qp_extended.cap = qp_attributes.cap;
+  qp_extended.send_ops_flags = IBV_QP_EX_WITH_SEND;
+  ibv_qp* qp_with_batches = ibv_create_qp_ex(context, &qp_extended);
+  CHECK(qp_with_batches != nullptr);
+  ibv_qp_ex* batches = ibv_qp_to_qp_ex(qp_with_batches);
+  CHECK(batches != nullptr);
+  ibv_wr_start(batches);
+  ibv_wr_send(batches);
+  CHECK(ibv_wr_complete(batches) == EINVAL);  // in RESET
+  CHECK(ibv_destroy_qp(qp_with_batches) == 0);
+  ibv_wr_start(batches);
+  CHECK(ibv_wr_complete(batches) == EINVAL);
+  qp_extended.send_ops_flags = IBV_QP_EX_WITH_TSO;
   CHECK_NONE(ibv_create_qp_ex(context, &qp_extended));
   qp_attributes.qp_type = IBV_QPT_UD;
   CHECK(ibv_create_qp(domain, &qp_attributes) == nullptr);

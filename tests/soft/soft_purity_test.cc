@@ -25,6 +25,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -179,6 +180,96 @@ struct Poster {
   }
 };
 
+// Two queue pairs of this process that are posted to by ibv_wr_start() and polled by
+// ibv_start_poll().
+class ExtendedPair {
+ public:
+  ExtendedPair(const Node& node, Buffer& buffer) : control_(node.control()), buffer_(buffer) {
+    ibv_cq_init_attr_ex cq{};
+    cq.cqe = 64;
+    cq.wc_flags = unsigned{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    cq_ = ibv_create_cq_ex(node.device.get(), &cq);
+    ibv_qp_init_attr_ex init{};
+    init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq_);
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {.max_send_wr = 16,
+                .max_recv_wr = 16,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 128};
+    init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    init.pd = node.domain.get();
+    init.send_ops_flags = unsigned{IBV_QP_EX_WITH_RDMA_WRITE} | IBV_QP_EX_WITH_SEND;
+    for (ibv_qp*& qp : qps_) qp = ibv_create_qp_ex(node.device.get(), &init);
+    step(0, 1);
+    step(1, 0);
+    // Its first member is the queue pair.
+    batches_ = reinterpret_cast<ibv_qp_ex*>(qps_[0]);
+  }
+  ~ExtendedPair() {
+    for (ibv_qp* qp : qps_) control_.destroy_qp(qp);
+    control_.destroy_cq(ibv_cq_ex_to_cq(cq_));
+  }
+
+  bool round(uint64_t number) {
+    ibv_sge landing = buffer_.sge(2048, 1024);
+    ibv_recv_wr receive{.wr_id = 1, .next = nullptr, .sg_list = &landing, .num_sge = 1};
+    ibv_recv_wr* bad = nullptr;
+    if (ibv_post_recv(qps_[1], &receive, &bad) != 0) return false;
+    ibv_wr_start(batches_);
+    batches_->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_rdma_write(batches_, buffer_.key(), buffer_.address(1024));
+    ibv_wr_set_sge(batches_, buffer_.key(), buffer_.address(), 64);
+    ibv_wr_send(batches_);
+    if (number % 2 == 0) {
+      ibv_wr_set_inline_data(batches_, buffer_.data(), 100);
+    } else {
+      ibv_wr_set_sge(batches_, buffer_.key(), buffer_.address(), 1000);
+    }
+    if (ibv_wr_complete(batches_) != 0) return false;
+    ibv_poll_cq_attr attributes{};
+    for (int left = 3; left > 0;) {
+      int error = ibv_start_poll(cq_, &attributes);
+      if (error == ENOENT) continue;
+      for (; error == 0; error = ibv_next_poll(cq_)) {
+        if (cq_->status != IBV_WC_SUCCESS || ibv_wc_read_completion_ts(cq_) == 0) return false;
+        --left;
+      }
+      ibv_end_poll(cq_);
+    }
+    return true;
+  }
+
+ private:
+  void step(size_t from, size_t to) {
+    ibv_qp_attr attributes{};
+    attributes.port_num = 1;
+    attributes.qp_access_flags = kAllAccess;
+    attributes.path_mtu = IBV_MTU_4096;
+    attributes.dest_qp_num = qps_[to]->qp_num;
+    attributes.min_rnr_timer = 1;
+    attributes.ah_attr.dlid = 1;
+    attributes.ah_attr.port_num = 1;
+    attributes.rnr_retry = 7;
+    const std::pair<ibv_qp_state, int> steps[] = {
+        {IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
+        {IBV_QPS_RTR, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER},
+        {IBV_QPS_RTS, IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                          IBV_QP_MAX_QP_RD_ATOMIC}};
+    for (const auto& [state, mask] : steps) {
+      attributes.qp_state = state;
+      EXPECT_EQ(control_.modify_qp(qps_[from], &attributes, mask | IBV_QP_STATE), 0);
+    }
+  }
+
+  const VerbsControl& control_;
+  Buffer& buffer_;
+  ibv_cq_ex* cq_ = nullptr;
+  ibv_qp* qps_[2] = {};
+  ibv_qp_ex* batches_ = nullptr;
+};
+
 VERBENA_TEST_CHILD(measured) {
   const std::string& verb = arguments[0];
   const std::string& impurity = arguments[1];
@@ -210,6 +301,7 @@ VERBENA_TEST_CHILD(measured) {
   link.put(true);
   link.get<bool>();
 
+  ExtendedPair extended(node, buffer);
   const bool atomic = verb == "fetch_and_add" || verb == "compare_and_swap";
   if (atomic) {
     poster.wr.wr.atomic = {
@@ -226,6 +318,7 @@ VERBENA_TEST_CHILD(measured) {
       void* volatile wasted = malloc(1);
       free(wasted);
     }
+    if (verb == "extended") return extended.round(number);
     if (verb == "write") {
       // Most of them silent.
       const bool signaled = number % 16 == 15;
@@ -324,6 +417,7 @@ constexpr Case kCases[] = {
     {"send", {true, true, true}},
     {"write_with_immediate", {false, false, false}},
     {"write_with_immediate", {true, false, true}},
+    {"extended", {false, false, false}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Verbs, PurityTest, testing::ValuesIn(kCases),

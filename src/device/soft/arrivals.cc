@@ -105,12 +105,26 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
       wc.status = IBV_WC_LOC_LEN_ERR;
       break;
   }
+  if ((kind & kPacketWithInvalidate) != 0) [[unlikely]] {
+    // The sender could shut its own windows alone; here it is any that are open to it.
+    const uint32_t key = load_relaxed(&packet.immediate);
+    qp.rnic->regions().unbind_window(key, window_domain(qp.generation));
+    wc.wc_flags = IBV_WC_WITH_INV;
+    wc.invalidated_rkey = key;
+  }
   if ((kind & kPacketWithImmediate) != 0) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = packet.immediate;
   }
   if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
     broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
+  if (!qp.arrivals.established) [[unlikely]] {
+    qp.arrivals.established = true;
+    // The peer is in RTS; this end may have been waiting to hear of that.
+    if (qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTR) {
+      raise_event(qp.verbs.context, IBV_EVENT_COMM_EST, &qp);
+    }
+  }
   ++qp.arrivals.next;
   release_receive(qp, *receive, receive_index);
   return true;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "src/device/soft/control.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft {
@@ -134,6 +135,7 @@ int destroy_cq(ibv_cq* verbs) {
   retire(&cq, [](Cq& shell) {
     shell.overrun = true;
     shell.verbs.cqe = 0;  // too few for any size that it is to have instead
+    refuse_polls(shell.extended);
   });
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "src/base/assert.h"
 
@@ -30,6 +31,15 @@ class CompletionRing {
     ring_ = std::make_unique<Completion[]>(entries);
     capacity_ = capacity;
     mask_ = entries - 1;
+  }
+  // For `capacity` from now on. False, and nothing changes, if more are kept.
+  bool resize(uint32_t capacity) {
+    if (tail_ - head_ > capacity) return false;
+    CompletionRing resized;
+    resized.configure(capacity);
+    for (; !empty(); pop()) resized.push(front());
+    *this = std::move(resized);
+    return true;
   }
   bool empty() const { return head_ == tail_; }
   bool full() const { return tail_ - head_ == capacity_; }

@@ -14,6 +14,7 @@
 #include "src/base/log.h"
 #include "src/device/last_error.h"
 #include "src/device/soft/control.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/soft_rnic.h"
@@ -114,8 +115,7 @@ ibv_context* open_device(ibv_device* opened) {
   context->rnic = *rnic;
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;
-  context->verbs.sz = sizeof(context->verbs);
-  context->verbs.query_device_ex = query_device_ex;
+  extend(context->verbs);
   ibv_context& verbs = context->verbs.context;
   verbs.abi_compat = __VERBS_ABI_IS_EXTENDED;
   verbs.device = opened;
@@ -164,12 +164,15 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_qp = kMaxQueuePairs;
   attributes->max_qp_wr = kMaxQueueWrs;
   attributes->vendor_id = kVendorId;
-  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+  attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
+                                 IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+                                 IBV_DEVICE_MEM_MGT_EXTENSIONS;
   attributes->max_sge = kMaxSges;
   attributes->max_sge_rd = kMaxSges;
   attributes->max_cq = kMaxCompletionQueues;
   attributes->max_cqe = kMaxCqes;
   attributes->max_mr = kMaxMemoryRegions - 1;
+  attributes->max_mw = kMaxMemoryRegions - 1;  // all that there can be of both
   attributes->max_pd = kMaxDomains;
   attributes->max_qp_rd_atom = kMaxOutstandingReads;
   attributes->max_res_rd_atom = kMaxOutstandingReads * kMaxQueuePairs;
@@ -190,6 +193,13 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
   ibv_device_attr_ex full{};
   query_device(context, &full.orig_attr);
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+  full.odp_caps.general_caps = IBV_ODP_SUPPORT;
+  full.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+                                                 IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+                                                 IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+  full.completion_timestamp_mask = ~uint64_t{0};
+  full.hca_core_clock = kCoreClockKhz;
+  full.max_dm_size = kMaxDeviceMemoryBytes;
   full.pci_atomic_caps = {.fetch_add = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP,
                           .swap = 0,
                           .compare_swap = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP};

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -55,9 +55,15 @@ enum class Sharing : uint32_t {
   kSegment = 3,  // a System V segment of the application: peers attach it, too
 };
 
+// Beside ibv_access_flags: the entry is of a memory window.
+inline constexpr uint32_t kWindowAccess = 1u << 30;
+// The domain of the windows that are open to one queue pair only, in one generation of it; those of
+// protection domains count from 1.
+inline uint32_t window_domain(uint32_t qp_generation) { return 1u << 31 | qp_generation; }
+
 struct alignas(kCacheLineBytes) RegionEntry {
   // (unique count << 32) | key while registered, else 0. Written last at registration and first at
-  // deregistration.
+  // deregistration. By the owner; but a peer's SEND_WITH_INV zeroes that of a window.
   std::atomic<uint64_t> stamp;
   std::atomic<uint64_t> iova;
   std::atomic<uint64_t> address;
@@ -131,6 +137,7 @@ enum PacketKind : uint8_t {
   kPacketProtectionError = 4,  // the receive's memory is not registered (any more)
   kPacketAccessError = 5,      // WRITE_WITH_IMM: the memory of the WRITE is not accessible
   kPacketKindMask = 0x0f,
+  kPacketWithInvalidate = 0x20,  // `immediate` is the key of a window that was shut
   kPacketWithImmediate = 0x40,
   kPacketSolicited = 0x80,
 };

@@ -13,11 +13,13 @@
 
 #include "src/base/assert.h"
 #include "src/device/soft/completion_ring.h"
+#include "src/device/soft/extended_poll.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/owner_lock.h"
 #include "src/device/soft/peer_queue_pair.h"
 #include "src/device/soft/receive_ring.h"
 #include "src/device/soft/rnic.h"
+#include "src/device/soft/send_batch.h"
 #include "src/device/soft/validity.h"
 #include "src/device/soft/waiting_sends.h"
 
@@ -42,13 +44,25 @@ struct Context {
   std::deque<AsyncEvent> events;
 };
 
+struct ThreadDomain {
+  static constexpr const char* kName = "thread domain";
+  ibv_td verbs{};
+  Validity validity;
+  std::atomic<uint32_t> users{0};
+};
+
 struct Domain {
   static constexpr const char* kName = "protection domain";
   ibv_pd verbs{};
   Validity validity;
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
+  // Of a parent domain: the domain that it stands for, and has the id of; the thread domain.
+  Domain* parent = nullptr;
+  ThreadDomain* threads = nullptr;
 };
+
+struct DeviceMemory;
 
 struct Region {
   static constexpr const char* kName = "memory region";
@@ -57,6 +71,27 @@ struct Region {
   // What stands in the public part can be overwritten by the program.
   Domain* domain = nullptr;
   uint32_t key = 0;
+  DeviceMemory* device_memory = nullptr;  // that it is of, if any
+};
+
+struct Window {
+  static constexpr const char* kName = "memory window";
+  ibv_mw verbs{};
+  Validity validity;
+  Domain* domain = nullptr;
+  ibv_mw_type type = IBV_MW_TYPE_1;
+  uint32_t place = 0;  // in the region table, as region_index() of all its keys
+  std::mutex mutex;    // of changes
+};
+
+struct DeviceMemory {
+  static constexpr const char* kName = "device memory";
+  ibv_dm verbs{};
+  Validity validity;
+  Rnic* rnic = nullptr;
+  std::byte* bytes = nullptr;
+  size_t size_bytes = 0;
+  std::atomic<uint32_t> users{0};
 };
 
 struct Channel {
@@ -72,7 +107,10 @@ class PollSleeper;
 
 struct Cq {
   static constexpr const char* kName = "completion queue";
-  ibv_cq verbs{};
+  union {
+    ibv_cq verbs;
+    ibv_cq_ex extended{};  // of ibv_create_cq_ex()
+  };
   Validity validity;
   Rnic* rnic = nullptr;
   CqShared* shared = nullptr;
@@ -84,7 +122,8 @@ struct Cq {
   OwnerLock lock;
   CompletionRing completions;
   bool overrun = false;
-  uint32_t empty_polls = 0;  // in a row
+  bool ignores_overrun = false;  // the oldest makes room then
+  uint32_t empty_polls = 0;      // in a row
   bool served_own =
       false;  // the last single poll took an own completion: the next one polls arrivals first
 
@@ -108,6 +147,7 @@ struct Cq {
   uint64_t events_delivered = 0;  // like async_delivered, under verbs.mutex
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
+  ExtendedPoll poll;
 };
 
 struct Srq {
@@ -148,6 +188,7 @@ struct PacketRing {
   uint32_t mask = 0;
   uint32_t next = 0;
   bool closed = false;
+  bool established = false;  // something has arrived
   Packet& packet(uint32_t number) const { return packets[number & mask]; }
   // Acquire: behind the mark lie the packet, and the data that the sender placed before it.
   bool arrived() const { return packet(next).mark.load(std::memory_order_acquire) == next + 1; }
@@ -161,7 +202,10 @@ struct PacketRing {
 
 struct Qp {
   static constexpr const char* kName = "queue pair";
-  ibv_qp verbs{};
+  union {
+    ibv_qp verbs;
+    ibv_qp_ex extended{};  // of ibv_create_qp_ex()
+  };
   Validity validity;
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
@@ -185,8 +229,9 @@ struct Qp {
   uint32_t send_depth = 0;
   // What the next request that is posted in the error state completes with.
   ibv_wc_status next_flush = IBV_WC_WR_FLUSH_ERR;
-  PeerQp peer;           // of connected transports
-  WaitingSends waiting;  // of reliable ones
+  PeerQp peer;                       // of connected transports
+  WaitingSends waiting;              // of reliable ones
+  std::unique_ptr<SendBatch> batch;  // of those with ibv_wr_start()
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
   alignas(kCacheLineBytes) OwnerLock recv_lock;
@@ -205,6 +250,7 @@ inline Context& as_context(ibv_context* verbs) {
 }
 inline Domain& as_domain(ibv_pd* verbs) { return *reinterpret_cast<Domain*>(verbs); }
 inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
+inline Window& as_window(ibv_mw* verbs) { return *reinterpret_cast<Window*>(verbs); }
 inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
 inline Cq& as_cq(ibv_cq* verbs) { return *reinterpret_cast<Cq*>(verbs); }
 inline Srq& as_srq(ibv_srq* verbs) { return *reinterpret_cast<Srq*>(verbs); }
@@ -222,6 +268,10 @@ int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr** bad);       // receive_datapa
 int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr** bad);  // receive_datapath.cc
 int poll_cq(ibv_cq*, int count, ibv_wc*);                      // completion_datapath.cc
 int req_notify_cq(ibv_cq*, int solicited_only);                // completion_datapath.cc
+// Posts all of what ibv_wr_start() began, or nothing.
+int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count);  // send_datapath.cc
+// Posts a request on windows that has been carried out, see windows.h.
+int post_carried_out(Qp& qp, const ibv_send_wr& wr);  // send_datapath.cc
 
 // Completes what was posted at `position` of the send queue: tells the completion queue where that
 // is due. Holds send_lock.

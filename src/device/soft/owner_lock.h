@@ -66,12 +66,7 @@ class OwnerLock {
     bool as_owner_;
   };
 
- private:
-  static constexpr uint64_t kNobody = 0;
-  static constexpr uint64_t kEverybody = 1;
-  static constexpr uint32_t kRunGrowth = 8;
-  static constexpr uint32_t kLongestRun = 1u << 30;
-
+  // For those who hold it longer than a scope; unlock() takes the result of lock().
   bool lock() {
 #if !VERBENA_THREAD_SANITIZER
     const uint64_t me = this_thread_token();
@@ -96,6 +91,12 @@ class OwnerLock {
       spin_.store(false, std::memory_order_release);
     }
   }
+
+ private:
+  static constexpr uint64_t kNobody = 0;
+  static constexpr uint64_t kEverybody = 1;
+  static constexpr uint32_t kRunGrowth = 8;
+  static constexpr uint32_t kLongestRun = 1u << 30;
 
   bool lock_slowly();
   void lock_spin();

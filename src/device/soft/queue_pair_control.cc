@@ -7,6 +7,7 @@
 
 #include "src/base/log.h"
 #include "src/device/soft/control.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/rc_attributes.h"
@@ -52,6 +53,7 @@ int reset(Qp& qp) {
   qp.receives.reset();
   qp.arrivals.next = 0;
   qp.arrivals.closed = false;
+  qp.arrivals.established = false;
   for (uint32_t i = 0; i <= qp.arrivals.mask; ++i) {
     qp.arrivals.packets[i].mark.store(0, std::memory_order_relaxed);
   }
@@ -298,7 +300,7 @@ int destroy_qp(ibv_qp* verbs) {
   end_use(qp->recv_cq->users);
   end_use(as_domain(verbs->pd).users);
   qp->rnic->free_shared(qp->shared, qp->shared_bytes);
-  retire(qp);
+  retire(qp, [](Qp& shell) { refuse_batches(shell.extended); });
   return 0;
 }
 

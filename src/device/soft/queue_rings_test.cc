@@ -56,6 +56,25 @@ TEST(CompletionRingTest, ForgetsOneQueuePairAndKeepsTheOrderOfTheOthers) {
   }
 }
 
+TEST(CompletionRingTest, KeepsWhatItHoldsWhenItIsResized) {
+  CompletionRing ring;
+  ring.configure(3);
+  ring.push(completion_of(0));
+  ring.pop();
+  for (uint64_t id = 1; id <= 3; ++id) ring.push(completion_of(id));
+  EXPECT_FALSE(ring.resize(2));
+  EXPECT_TRUE(ring.full());
+  ASSERT_TRUE(ring.resize(5));
+  ring.push(completion_of(4));
+  ring.push(completion_of(5));
+  EXPECT_TRUE(ring.full());
+  for (uint64_t id = 1; id <= 3; ++id, ring.pop()) EXPECT_EQ(ring.front().wr_id, id);
+  ASSERT_TRUE(ring.resize(2));
+  EXPECT_TRUE(ring.full());
+  for (uint64_t id = 4; id <= 5; ++id, ring.pop()) EXPECT_EQ(ring.front().wr_id, id);
+  EXPECT_TRUE(ring.empty());
+}
+
 class ReceiveRingTest : public testing::Test {
  protected:
   static constexpr uint32_t kDepth = 3;

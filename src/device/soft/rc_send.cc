@@ -11,6 +11,7 @@
 #include "src/device/soft/flight.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/windows.h"
 
 namespace verbena::soft {
 namespace {
@@ -65,6 +66,14 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
       // Errors wake those too who wait for solicited arrivals only.
       kind = kPacketSolicited |
              (status == IBV_WC_REM_OP_ERR ? kPacketProtectionError : kPacketLengthError);
+      inline_bytes = 0;
+    }
+  }
+  if (wr.opcode == IBV_WR_SEND_WITH_INV && status == IBV_WC_SUCCESS) [[unlikely]] {
+    kind |= kPacketWithInvalidate;
+    if (!invalidate_at_peer(qp, wr.invalidate_rkey)) {
+      status = IBV_WC_REM_ACCESS_ERR;
+      kind = kPacketSolicited | kPacketProtectionError;
       inline_bytes = 0;
     }
   }
@@ -208,6 +217,7 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
   switch (wr.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
       return execute_send(qp, wr);
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -222,7 +232,8 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
 // What the responder's side learns of an initiator's error. A SEND that does not fit has told it by
 // its packet.
 [[gnu::noinline, gnu::cold]] void blame_for(Qp& qp, const ibv_send_wr& wr, ibv_wc_status status) {
-  const bool send = wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM;
+  const bool send = wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM ||
+                    wr.opcode == IBV_WR_SEND_WITH_INV;
   if (status == IBV_WC_REM_ACCESS_ERR) blame_peer(qp, IBV_EVENT_QP_ACCESS_ERR);
   if (status == IBV_WC_REM_INV_REQ_ERR && !send) blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
 }
@@ -230,6 +241,10 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
 }  // namespace
 
 Execution execute(Qp& qp, const ibv_send_wr& wr) {
+  if (is_window_request(wr.opcode)) [[unlikely]] {
+    const ibv_wc_status status = carried_out_status(wr);
+    return {status == IBV_WC_SUCCESS ? Outcome::kDone : Outcome::kError, status};
+  }
   const Flight flight(qp);
   if (qp.peer.shared == nullptr) [[unlikely]]
     return {Outcome::kWaitPeer};

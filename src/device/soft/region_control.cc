@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <mutex>
+#include <string>
 
 #include "src/base/log.h"
 #include "src/device/soft/control.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/region_memory.h"
 
@@ -15,21 +18,15 @@ std::atomic<uint32_t> next_domain{0};
 
 constexpr unsigned kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 // Relaxed ordering and all other optional flags may be ignored by definition. Huge pages are a
-// hint.
-constexpr unsigned kIgnored = unsigned{IBV_ACCESS_HUGETLB} | unsigned{IBV_ACCESS_OPTIONAL_RANGE};
+// hint. Memory is paged in any case, so on-demand regions are as all others.
+constexpr unsigned kIgnored = unsigned{IBV_ACCESS_HUGETLB} | unsigned{IBV_ACCESS_ON_DEMAND} |
+                              unsigned{IBV_ACCESS_OPTIONAL_RANGE};
 constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                            IBV_ACCESS_ZERO_BASED | kIgnored;
+                            IBV_ACCESS_ZERO_BASED | IBV_ACCESS_MW_BIND | kIgnored;
 
 // Refused where a kernel refuses it, and with the same error.
 Status check_access(unsigned access) {
-  if ((access & IBV_ACCESS_ON_DEMAND) != 0) {
-    return {StatusCode::kUnsupported,
-            "soft0: has no on-demand paging; leave IBV_ACCESS_ON_DEMAND out"};
-  }
-  if ((access & IBV_ACCESS_MW_BIND) != 0) {
-    return {StatusCode::kUnsupported, "soft0: has no memory windows; leave IBV_ACCESS_MW_BIND out"};
-  }
   if ((access & ~kKnown) != 0) {
     return {StatusCode::kUnsupported,
             fmt::format("soft0: access flags {:#x} are not supported; supported are {:#x}",
@@ -54,6 +51,7 @@ void use_shared_pages(Rnic& rnic, NewRegion& region) {
 Status make_reachable(Rnic& rnic, NewRegion& region) {
   void* const address = reinterpret_cast<void*>(region.address);
   const bool writes = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  if (region.length_bytes == 0) return {};  // nothing is reached
   // Often all is shared already: then one pass over the mappings is enough.
   if (Rnic::reached_by_peers(region.access) &&
       rnic.pages().share_again(address, region.length_bytes, writes)) {
@@ -111,6 +109,8 @@ int dealloc_pd(ibv_pd* verbs) {
                 fmt::format("soft0: the protection domain still has {} objects; destroy them first",
                             users));
   }
+  if (domain.parent != nullptr) end_use(domain.parent->users);
+  if (domain.threads != nullptr) end_use(domain.threads->users);
   Context& context = as_context(verbs->context);
   end_use(context.users);
   end_use(context.rnic->domain_count);
@@ -118,37 +118,45 @@ int dealloc_pd(ibv_pd* verbs) {
   return 0;
 }
 
+namespace {
+
+// Checks what a region is to be of, and lets peers reach it. 0, or an errno value as from fail().
+int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t length_bytes,
+                   uint64_t iova, unsigned access, NewRegion& wanted) {
+  if (length_bytes > kMaxRegionBytes) {
+    return fail(
+        EINVAL,
+        fmt::format("soft0: a region of {} bytes exceeds the limit of {}; register its parts",
+                    length_bytes, kMaxRegionBytes));
+  }
+  const auto start = reinterpret_cast<uint64_t>(address);
+  if (start + length_bytes < start) {
+    return fail(EINVAL, fmt::format("soft0: cannot register {} bytes at {}; the memory must be "
+                                    "within the address space",
+                                    length_bytes, address));
+  }
+  if (const Status status = check_access(access); !status.ok()) return fail(status);
+  wanted = {.address = start,
+            .length_bytes = length_bytes,
+            .iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova,
+            .access = access & ~kIgnored,
+            .domain = domain.id,
+            .alias = start};
+  if (const Status status = make_reachable(rnic, wanted); !status.ok()) {
+    const int error = fail(status);
+    return status.code() == StatusCode::kInvalidArgument ? errno = EFAULT : error;
+  }
+  return 0;
+}
+
+}  // namespace
+
 ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
   if (check_valid<Domain>(verbs) != 0) return nullptr;
-  if (length_bytes > kMaxRegionBytes) {
-    fail(EINVAL,
-         fmt::format("soft0: a region of {} bytes exceeds the limit of {}; register its parts",
-                     length_bytes, kMaxRegionBytes));
-    return nullptr;
-  }
   Domain& domain = as_domain(verbs);
   Rnic& rnic = *as_context(verbs->context).rnic;
-  const auto start = reinterpret_cast<uint64_t>(address);
-  if (length_bytes == 0 || start + length_bytes < start) {
-    fail(EINVAL,
-         fmt::format("soft0: cannot register {} bytes at {}; the length must be positive and the "
-                     "memory within the address space",
-                     length_bytes, address));
-    return nullptr;
-  }
-  if (const Status status = check_access(access); !status.ok()) {
-    fail(status);
-    return nullptr;
-  }
-  NewRegion wanted{.address = start,
-                   .length_bytes = length_bytes,
-                   .iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova,
-                   .access = access & ~kIgnored,
-                   .domain = domain.id,
-                   .alias = start};
-  if (const Status status = make_reachable(rnic, wanted); !status.ok()) {
-    fail(status);
-    if (status.code() == StatusCode::kInvalidArgument) errno = EFAULT;
+  NewRegion wanted;
+  if (prepare_region(rnic, domain, address, length_bytes, iova, access, wanted) != 0) {
     return nullptr;
   }
   Result<uint32_t> key = rnic.register_region(wanted);
@@ -179,7 +187,71 @@ int dereg_mr(ibv_mr* verbs) {
   const Status taken = as_context(verbs->context).rnic->deregister_region(region.key);
   if (!taken.ok()) return fail(EBUSY, taken.message());
   end_use(region.domain->users);
+  if (region.device_memory != nullptr) end_use(region.device_memory->users);
   retire(&region);
+  return 0;
+}
+
+// The keys stay. What is not changed is as at the registration; so is the offset of addresses.
+int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_bytes, int access) {
+  const auto refuse = [](int error, const std::string& message) {
+    fail(error, message);
+    return IBV_REREG_MR_ERR_INPUT;
+  };
+  static auto* mutex = new std::mutex;  // used until the process ends
+  const std::lock_guard one_at_a_time(*mutex);
+  if (check_valid<Region>(verbs) != 0) return IBV_REREG_MR_ERR_INPUT;
+  Region& region = as_region(verbs);
+  if (flags == 0 || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) {
+    return refuse(EINVAL, fmt::format("soft0: a region is registered anew with the flags {:#x}; "
+                                      "there are {:#x}",
+                                      flags, int{IBV_REREG_MR_FLAGS_SUPPORTED}));
+  }
+  if (region.device_memory != nullptr) {
+    return refuse(EINVAL, "soft0: regions of device memory stay as they are; make another one");
+  }
+  Domain* domain = region.domain;
+  if ((flags & IBV_REREG_MR_CHANGE_PD) != 0) {
+    if (check_valid<Domain>(pd) != 0) return IBV_REREG_MR_ERR_INPUT;
+    if (pd->context != verbs->context) {
+      return refuse(EINVAL, "soft0: the protection domain is of another context");
+    }
+    domain = &as_domain(pd);
+  }
+  Rnic& rnic = *as_context(verbs->context).rnic;
+  const RegionEntry& own = rnic.own_regions()[region_index(region.key)];
+  if (static_cast<uint32_t>(own.stamp.load(std::memory_order_relaxed)) != region.key) {
+    return refuse(EINVAL, "soft0: the region is being deregistered");
+  }
+  auto start = own.address.load(std::memory_order_relaxed);
+  uint64_t iova = own.iova.load(std::memory_order_relaxed);
+  uint64_t size_bytes = own.length_bytes.load(std::memory_order_relaxed);
+  unsigned rights = own.access.load(std::memory_order_relaxed);
+  if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+    start = iova = reinterpret_cast<uint64_t>(address);
+    size_bytes = length_bytes;
+  }
+  if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) rights = static_cast<unsigned>(access);
+  NewRegion wanted;
+  if (prepare_region(rnic, *domain, reinterpret_cast<void*>(start), size_bytes, iova, rights,
+                     wanted) != 0) {
+    return IBV_REREG_MR_ERR_INPUT;
+  }
+  if (const Status replaced = rnic.replace_region(region.key, wanted); !replaced.ok()) {
+    rnic.stop_sharing(wanted.address, wanted.length_bytes, wanted.access, wanted.sharing);
+    fail(EBUSY, replaced.message());
+    const bool as_before =
+        static_cast<uint32_t>(own.stamp.load(std::memory_order_relaxed)) == region.key;
+    return as_before ? IBV_REREG_MR_ERR_INPUT : IBV_REREG_MR_ERR_CMD;
+  }
+  domain->users.fetch_add(1);
+  end_use(region.domain->users);
+  region.domain = domain;
+  verbs->pd = &domain->verbs;
+  if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+    verbs->addr = address;
+    verbs->length = length_bytes;
+  }
   return 0;
 }
 

@@ -48,8 +48,28 @@ Status RegionTable::open(RegionEntry* published) {
   return {};
 }
 
+void RegionTable::store(uint32_t place, uint32_t key, const NewRegion& region) {
+  const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
+  store_entry(own_[place], region, stamp);
+  store_entry(published_[place], region, stamp);
+}
+
 Result<uint32_t> RegionTable::enter(const NewRegion& region) {
   const std::lock_guard guard(mutex_);
+  VERBENA_ASSIGN_OR_RETURN(const uint32_t key, take_place());
+  store(region_index(key), key, region);
+  return key;
+}
+
+void RegionTable::enter_again(uint32_t key, const NewRegion& region) {
+  const uint32_t place = region_index(key);
+  const std::lock_guard guard(mutex_);
+  VERBENA_ASSERT(place < kMaxMemoryRegions && used_[place]);
+  VERBENA_ASSERT(own_[place].stamp.load(std::memory_order_relaxed) == 0);
+  store(place, key, region);
+}
+
+Result<uint32_t> RegionTable::take_place() {
   for (uint32_t step = 0; step < kMaxMemoryRegions; ++step) {
     const uint32_t place = (next_place_ + step) % kMaxMemoryRegions;
     if (place == 0 || used_[place]) continue;
@@ -57,11 +77,7 @@ Result<uint32_t> RegionTable::enter(const NewRegion& region) {
     used_[place] = true;
     next_place_ = place + 1;
     if (++life_[place] == 0) life_[place] = 1;
-    const uint32_t key = place << 8 | life_[place];
-    const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
-    store_entry(own_[place], region, stamp);
-    store_entry(published_[place], region, stamp);
-    return key;
+    return place << 8 | life_[place];
   }
   return Status(
       StatusCode::kLimitExceeded,
@@ -70,14 +86,16 @@ Result<uint32_t> RegionTable::enter(const NewRegion& region) {
           kMaxMemoryRegions - 1));
 }
 
-void RegionTable::invalidate(uint32_t key) {
+bool RegionTable::invalidate(uint32_t key) {
   const uint32_t place = region_index(key);
   const std::lock_guard guard(mutex_);
   VERBENA_ASSERT(place < kMaxMemoryRegions && used_[place]);
   const auto stamped = static_cast<uint32_t>(own_[place].stamp.load(std::memory_order_relaxed));
   VERBENA_ASSERT(stamped == 0 || stamped == key);
+  if (windows_of_region_.contains(place)) return false;
   own_[place].stamp.store(0, std::memory_order_release);
   published_[place].stamp.store(0, std::memory_order_release);
+  return true;
 }
 
 void RegionTable::free_place(uint32_t key) {

@@ -17,7 +17,8 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
   const uint64_t size = entry.length_bytes.load(std::memory_order_relaxed);
   if (static_cast<uint32_t>(stamp) != key || stamp == 0 || offset > size ||
       length_bytes > size - offset ||
-      (entry.access.load(std::memory_order_relaxed) & access) != access ||
+      // A window's key is none here.
+      (entry.access.load(std::memory_order_relaxed) & (access | kWindowAccess)) != access ||
       entry.domain.load(std::memory_order_relaxed) != domain) [[unlikely]] {
     return nullptr;
   }
@@ -50,7 +51,12 @@ inline const RegionView* peer_region(Qp& qp, uint64_t address, uint64_t length_b
   }
   const uint64_t offset = address - view->iova;
   if (offset > view->length_bytes || length_bytes > view->length_bytes - offset ||
-      (view->access & access) != access || view->domain != domain) [[unlikely]] {
+      (view->access & access) != access) [[unlikely]] {
+    return nullptr;
+  }
+  // A window of type 2 is open to this queue pair only.
+  if (view->domain != domain &&
+      view->domain != window_domain(static_cast<uint32_t>(qp.peer.gate_ready >> 32))) [[unlikely]] {
     return nullptr;
   }
   return view;

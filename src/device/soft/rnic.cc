@@ -184,12 +184,12 @@ void Rnic::withdraw(uint32_t index) {
 }
 
 bool Rnic::reached_by_peers(uint32_t access) {
-  return (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) != 0;
+  return (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND)) != 0;
 }
 
 void Rnic::stop_sharing(uint64_t address, uint64_t length_bytes, uint32_t access, Sharing sharing) {
   // A segment is the application's; what is only a source never was shared.
-  if (sharing == Sharing::kSegment || !reached_by_peers(access)) return;
+  if (sharing == Sharing::kSegment || !reached_by_peers(access) || length_bytes == 0) return;
   pages_->release(reinterpret_cast<void*>(address), length_bytes, pages_sharing(sharing));
 }
 
@@ -198,7 +198,7 @@ Status Rnic::take_from_peers(const RegionEntry& region) {
   const uint64_t length_bytes = region.length_bytes.load(std::memory_order_relaxed);
   const Sharing sharing = region.sharing.load(std::memory_order_relaxed);
   const std::vector<PeerFlight> flights = quiesce_peers();
-  if (flights.empty()) {
+  if (flights.empty() || length_bytes == 0) {
     stop_sharing(address, length_bytes, region.access.load(std::memory_order_relaxed), sharing);
     return {};
   }
@@ -219,14 +219,25 @@ Status Rnic::take_from_peers(const RegionEntry& region) {
                       who, cut.message())};
 }
 
-Status Rnic::deregister_region(uint32_t key) {
-  regions_.invalidate(key);
-  const RegionEntry& own = regions_.own()[region_index(key)];
-  if (reached_by_peers(own.access.load(std::memory_order_relaxed))) {
-    const Status status = take_from_peers(own);
-    if (!status.ok()) return status;
+Status Rnic::revoke_region(uint32_t key) {
+  if (!regions_.invalidate(key)) {
+    return {StatusCode::kUnavailable,
+            "soft0: memory windows are bound to the region; invalidate or deallocate them first"};
   }
+  const RegionEntry& own = regions_.own()[region_index(key)];
+  if (!reached_by_peers(own.access.load(std::memory_order_relaxed))) return {};
+  return take_from_peers(own);
+}
+
+Status Rnic::deregister_region(uint32_t key) {
+  VERBENA_RETURN_IF_ERROR(revoke_region(key));
   regions_.free_place(key);
+  return {};
+}
+
+Status Rnic::replace_region(uint32_t key, const NewRegion& region) {
+  VERBENA_RETURN_IF_ERROR(revoke_region(key));
+  regions_.enter_again(key, region);
   return {};
 }
 

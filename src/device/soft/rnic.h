@@ -58,9 +58,14 @@ class Rnic {
 
   // Enters a region and returns its key.
   Result<uint32_t> register_region(const NewRegion& region) { return regions_.enter(region); }
+  RegionTable& regions() { return regions_; }
+  // Gives the key of a registered region to another one. Fails as deregister_region(), and the key
+  // is invalid then.
+  Status replace_region(uint32_t key, const NewRegion& region);
   // Makes the key invalid and takes the memory out of every peer's reach. Fails with kUnavailable
   // if a peer stands still in the middle of an access that cannot be cut off: the key is invalid
-  // all the same, and another call goes on.
+  // all the same, and another call goes on. Also with kUnavailable if memory windows are bound to
+  // it, and then it stays as it is.
   Status deregister_region(uint32_t key);
   // Whether peers ever touch a region with this access: otherwise it is only a source of sends.
   static bool reached_by_peers(uint32_t access);
@@ -119,6 +124,7 @@ class Rnic {
   Status start();
   bool known_to_stand(const PeerFlight& flight);
   Status take_from_peers(const RegionEntry& region);
+  Status revoke_region(uint32_t key);
   void serve();
   void mark_dead(uint32_t slot);
   void handle_faults();

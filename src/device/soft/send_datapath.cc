@@ -5,6 +5,7 @@
 
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/windows.h"
 
 namespace verbena::soft {
 namespace {
@@ -20,6 +21,10 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_COMP_SWAP;
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
@@ -43,6 +48,13 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
     if (cq.overrun) [[unlikely]]
       return false;
     kept = !cq.completions.full();
+    if (!kept && cq.ignores_overrun) [[unlikely]] {
+      // The oldest one is lost, and its place in the send queue is free.
+      const Completion& lost = cq.completions.front();
+      lost.qp->send_retired.store(lost.send_position, std::memory_order_release);
+      cq.completions.pop();
+      kept = true;
+    }
     if (kept) [[likely]] {
       cq.completions.push(completion);
     } else {
@@ -57,6 +69,11 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
   return true;
 }
 
+[[gnu::noinline, gnu::cold]] void post_window_request(Qp& qp, const ibv_send_wr& wr,
+                                                      uint32_t position) {
+  rc_post(qp, make_carried_out(wr, carry_out_window_request(qp, wr)), position);
+}
+
 int post_one(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) [[unlikely]]
@@ -68,12 +85,35 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
     return ENOMEM;
   if (!well_formed(qp, wr) || !rc_accepts(qp, wr)) [[unlikely]]
     return EINVAL;
+  const bool on_window = is_window_request(wr.opcode);
+  if (on_window && !check_window_request(qp, wr)) [[unlikely]]
+    return EINVAL;
   const uint32_t position = ++qp.send_posted;
   if (state == IBV_QPS_ERR) [[unlikely]] {
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
     return 0;
   }
-  rc_post(qp, wr, position);
+  if (on_window) [[unlikely]] {
+    post_window_request(qp, wr, position);
+  } else {
+    rc_post(qp, wr, position);
+  }
+  return 0;
+}
+
+// Whether post_one() would take all of them.
+int check_batch(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
+  const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
+  const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
+  if (count > qp.send_depth - pending) return ENOMEM;
+  for (uint32_t i = 0; i < count; ++i) {
+    const ibv_send_wr& wr = requests[i];
+    if (!well_formed(qp, wr) || !rc_accepts(qp, wr) ||
+        (is_window_request(wr.opcode) && !check_window_request(qp, wr))) {
+      return EINVAL;
+    }
+  }
   return 0;
 }
 
@@ -94,6 +134,34 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
   if (!kept && qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTS) {
     fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, IBV_EVENT_QP_FATAL);
   }
+}
+
+int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
+  const OwnerLock::Guard guard(qp.send_lock);
+  if (count == 1) [[likely]]
+    return post_one(qp, requests[0]);
+  if (const int error = check_batch(qp, requests, count); error != 0) [[unlikely]]
+    return error;
+  for (uint32_t i = 0; i < count; ++i) {
+    [[maybe_unused]] const int error = post_one(qp, requests[i]);
+    VERBENA_DEBUG_ASSERT(error == 0);
+  }
+  return 0;
+}
+
+int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
+  const OwnerLock::Guard guard(qp.send_lock);
+  const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
+  const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
+  if (pending >= qp.send_depth) return ENOMEM;
+  const uint32_t position = ++qp.send_posted;
+  if (state == IBV_QPS_ERR) {
+    complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
+  } else {
+    rc_post(qp, wr, position);
+  }
+  return 0;
 }
 
 int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {

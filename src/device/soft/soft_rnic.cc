@@ -7,6 +7,7 @@
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/channel_calls.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rnic.h"
@@ -14,7 +15,6 @@
 #include "src/device/soft/sysfs_tree.h"
 
 namespace verbena::soft {
-namespace {
 
 void report_refusal(const char* verb) {
   constexpr uint32_t kLinesPerPeriod = 5;
@@ -30,6 +30,8 @@ void report_refusal(const char* verb) {
   }
   errno = error;
 }
+
+namespace {
 
 void pages_released(void* address, size_t length_bytes) {
   if (Rnic* rnic = Rnic::existing()) rnic->pages().forget(address, length_bytes);
@@ -65,6 +67,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .connection_channels = &cm::channel_calls(),
       .allow_poll_pauses = allow_poll_pauses,
       .sysfs_root = sysfs_root,
+      .extended = &extended_control(),
   };
   return &rnic;
 }

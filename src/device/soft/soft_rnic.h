@@ -45,6 +45,13 @@ struct ConnectionChannels {
   void (*closed)();
 };
 
+// Verbs that VerbsControl does not have, and that programs do not reach through the context.
+struct ExtendedControl {
+  int (*rereg_mr)(ibv_mr*, int flags, ibv_pd*, void* address, size_t length_bytes, int access);
+  int (*resize_cq)(ibv_cq*, int cqe);
+  ibv_qp_ex* (*qp_to_qp_ex)(ibv_qp*);
+};
+
 // Each call may be made from any thread.
 struct SoftRnic {
   // These two are the same in all versions, so that versions can be compared.
@@ -87,9 +94,11 @@ struct SoftRnic {
   // links to what it shows of real ones (sysfs_tree.h); null where it cannot be made. The caller
   // sees to it that the calls within are not answered from that directory.
   const char* (*sysfs_root)();
+  const ExtendedControl* extended;
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 14 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 15 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {

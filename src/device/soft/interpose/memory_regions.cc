@@ -65,8 +65,8 @@ VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t
 VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void* address,
                                 size_t length_bytes, int access) {
   if (owns(region)) {
-    not_supported();
-    return IBV_REREG_MR_ERR_INPUT;  // the region stays as it was
+    return reported(rnic().extended->rereg_mr(region, flags, domain, address, length_bytes, access),
+                    "ibv_rereg_mr");
   }
   return VERBENA_INSTALLED(ibv_rereg_mr, "IBVERBS_1.1")(region, flags, domain, address,
                                                         length_bytes, access);

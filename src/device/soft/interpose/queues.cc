@@ -37,13 +37,7 @@ VERBENA_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_con
 }
 
 VERBENA_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
-  if (owns(cq)) {
-    if (cq == nullptr || whose(cq->context) == Whose::kNobody) {
-      return reported(control().destroy_cq(nullptr), "ibv_resize_cq");  // refuses it
-    }
-    if (cqe < 1) return errno = EINVAL;
-    return cqe <= cq->cqe ? 0 : not_supported();  // a queue may be larger than asked for
-  }
+  if (owns(cq)) return reported(rnic().extended->resize_cq(cq, cqe), "ibv_resize_cq");
   return VERBENA_INSTALLED(ibv_resize_cq, "IBVERBS_1.1")(cq, cqe);
 }
 
@@ -111,7 +105,7 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
 }
 
 VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
-  if (owns(qp)) return nullptr;  // none was made with the extended posting verbs
+  if (owns(qp)) return rnic().extended->qp_to_qp_ex(qp);
   return VERBENA_INSTALLED(ibv_qp_to_qp_ex, "IBVERBS_1.6")(qp);
 }
 

@@ -1,0 +1,77 @@
+// Which of the extended verbs a context has.
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+
+#include "src/device/soft/control.h"
+#include "src/device/soft/extended.h"
+#include "src/device/soft/objects.h"
+
+namespace verbena::soft {
+namespace {
+
+template <size_t kBytes>
+struct VerbName {
+  // NOLINTNEXTLINE(google-explicit-constructor): a literal is one
+  constexpr VerbName(const char (&name)[kBytes]) { std::copy_n(name, kBytes, text); }
+  char text[kBytes];
+};
+
+bool refused(const void* object) { return object == nullptr; }
+bool refused(int error) { return error != 0; }
+
+// Programs call these directly: nobody is in between who tells why a call was refused.
+template <VerbName kName, auto kCall>
+constexpr auto kReported = [](auto... arguments) {
+  const int before = errno;
+  fail(before, "");  // no older call's line
+  auto result = kCall(arguments...);
+  if (refused(result)) report_refusal(kName.text);
+  return result;
+};
+
+}  // namespace
+
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
+  constexpr uint32_t kFields = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  if ((init->comp_mask & ~kFields) != 0 ||
+      ((init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && init->srq_type != IBV_SRQT_BASIC)) {
+    fail(EOPNOTSUPP, "soft0: has basic shared receive queues only");
+    return nullptr;
+  }
+  if ((init->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || init->pd == nullptr ||
+      init->pd->context != context) {
+    fail(EINVAL, "soft0: a shared receive queue needs a protection domain of its context");
+    return nullptr;
+  }
+  // The fields that both structures begin with.
+  return create_srq(init->pd, reinterpret_cast<ibv_srq_init_attr*>(init));
+}
+
+void extend(verbs_context& verbs) {
+  verbs.sz = sizeof(verbs);
+  verbs.query_device_ex = query_device_ex;
+  verbs.query_rt_values = kReported<"ibv_query_rt_values_ex", query_rt_values>;
+  verbs.create_qp_ex = kReported<"ibv_create_qp_ex", create_qp_ex>;
+  verbs.create_cq_ex = kReported<"ibv_create_cq_ex", create_cq_ex>;
+  verbs.create_srq_ex = kReported<"ibv_create_srq_ex", create_srq_ex>;
+  verbs.advise_mr = kReported<"ibv_advise_mr", advise_mr>;
+  verbs.alloc_dm = kReported<"ibv_alloc_dm", alloc_dm>;
+  verbs.free_dm = kReported<"ibv_free_dm", free_dm>;
+  verbs.reg_dm_mr = kReported<"ibv_reg_dm_mr", reg_dm_mr>;
+  verbs.alloc_td = kReported<"ibv_alloc_td", alloc_td>;
+  verbs.dealloc_td = kReported<"ibv_dealloc_td", dealloc_td>;
+  verbs.alloc_parent_domain = kReported<"ibv_alloc_parent_domain", alloc_parent_domain>;
+  ibv_context_ops& ops = verbs.context.ops;
+  ops.alloc_mw = kReported<"ibv_alloc_mw", alloc_mw>;
+  ops.bind_mw = kReported<"ibv_bind_mw", bind_mw>;
+  ops.dealloc_mw = kReported<"ibv_dealloc_mw", dealloc_mw>;
+}
+
+const ExtendedControl& extended_control() {
+  static const ExtendedControl table = {
+      .rereg_mr = rereg_mr, .resize_cq = resize_cq, .qp_to_qp_ex = qp_to_qp_ex};
+  return table;
+}
+
+}  // namespace verbena::soft
