@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "verbena/status.h"
 
@@ -61,6 +62,15 @@ class Registry {
 
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
+  // Those that were taken when looked at; may have left-overs.
+  std::vector<uint32_t> slots() const;
+
+  // Multicast groups: a member is an empty file, named by group and queue pair number. What a dead
+  // process leaves is removed with its slot.
+  Status join_group(const std::string& group, uint32_t qp_number) const;
+  bool leave_group(const std::string& group, uint32_t qp_number) const;
+  void leave_all_groups(uint32_t qp_number) const;
+  std::vector<uint32_t> members_of(const std::string& group) const;
 
  private:
   explicit Registry(int directory_fd, std::string path)

@@ -9,6 +9,7 @@
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
+#include "src/device/soft/ud.h"
 
 namespace verbena::soft {
 namespace {
@@ -59,6 +60,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .pages_released = pages_released,
       .shares_any = shares_any,
       .protection_of = protection_of,
+      .datagrams = &datagram_verbs(),
   };
   return &rnic;
 }

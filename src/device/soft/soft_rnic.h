@@ -27,7 +27,16 @@ inline constexpr const char* kDeviceName = "soft0";
 inline constexpr const char* kLibraryName = "libverbena.so";
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 2;
+inline constexpr uint32_t kSoftRnicVersion = 3;
+
+// Verbs of unreliable datagrams, each with the contract of the ibv_ function of its name.
+struct DatagramVerbs {
+  ibv_ah* (*create_ah)(ibv_pd*, ibv_ah_attr*);
+  int (*destroy_ah)(ibv_ah*);
+  int (*init_ah_from_wc)(ibv_context*, uint8_t port, const ibv_wc*, const ibv_grh*, ibv_ah_attr*);
+  int (*attach_mcast)(ibv_qp*, const ibv_gid*, uint16_t lid);
+  int (*detach_mcast)(ibv_qp*, const ibv_gid*, uint16_t lid);
+};
 
 // Each call may be made from any thread.
 struct SoftRnic {
@@ -63,9 +72,11 @@ struct SoftRnic {
   // The protection (PROT_...) of the memory in the range, which to the program is one mapping; -1
   // if some of it is missing, protected otherwise or of something else.
   int (*protection_of)(const void* address, size_t length_bytes);
+  const DatagramVerbs* datagrams;
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 11 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 12 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {
