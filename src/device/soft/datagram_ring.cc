@@ -59,6 +59,7 @@ bool DatagramRing::find(uint32_t* position) {
 }
 
 bool DatagramRing::find_behind(uint32_t* position) {
+  show_progress();
   for (uint32_t passed = 0; passed <= mask_ && pass_given_up(); ++passed) {
   }
   if (arrived()) {
@@ -109,6 +110,15 @@ void DatagramRing::advance() {
   shown_next_.store(next_, std::memory_order_release);
   // Release: senders of the next lap find the datagrams before it done with.
   shared_->datagram.retired.store(next_, std::memory_order_release);
+}
+
+// Says again what a broken sender may have overwritten: without it nobody would send any more.
+void DatagramRing::show_progress() {
+  DatagramShared& shown = shared_->datagram;
+  if (shown.voided.load(std::memory_order_relaxed) != voided_)
+    shown.voided.store(voided_, std::memory_order_relaxed);
+  if (shown.retired.load(std::memory_order_relaxed) != next_)
+    shown.retired.store(next_, std::memory_order_release);
 }
 
 void DatagramRing::retire(uint32_t position, bool voided) {

@@ -93,6 +93,7 @@ class DatagramRing {
   bool pass_given_up();
   void advance();
   void void_one();
+  void show_progress();
 
   QpShared* shared_;
   std::byte* receives_;

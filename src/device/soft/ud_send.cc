@@ -46,6 +46,12 @@ bool take_ring_position(Destination& destination, uint32_t taker, uint32_t* take
   DatagramShared& shown = destination.shared->datagram;
   const uint32_t hint = shown.next_hint.load(std::memory_order_relaxed);
   uint32_t position = ring_before(destination.next, hint) ? hint : destination.next;
+  if (!ring_before(position, destination.known_limit)) {
+    destination.known_limit = ring_limit(destination);
+    // Senders stop at the limit: what lies behind it is the hint of a broken one.
+    if (ring_before(destination.known_limit, position))
+      position = shown.retired.load(std::memory_order_acquire);
+  }
   // Each step that fails is another sender's success, but for broken ones.
   for (uint32_t step = 0; step <= destination.mask + 16; ++step) {
     if (!ring_before(position, destination.known_limit) || destination.srq != nullptr) {
