@@ -112,7 +112,7 @@ class DatagramEnd {
     return wc;
   }
   bool is_empty() {
-    constexpr int kPolls = 300;  // some of them look behind unfinished datagrams
+    constexpr int kPolls = 3000;  // some of them look behind unfinished datagrams
     ibv_wc wc;
     for (int i = 0; i < kPolls; ++i) {
       if (ibv_poll_cq(cq_, 1, &wc) != 0) return false;

@@ -234,7 +234,7 @@ struct QpShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
   std::atomic<uint32_t> access;  // ibv_access_flags for peers
   uint32_t domain;
-  Transport transport;
+  uint32_t transport;             // Transport
   uint64_t completion_queue;      // address of CqShared
   uint64_t shared_receive_queue;  // address of SrqShared, or 0
   uint32_t ready_bit;  // bit to set in the completion queue after an arrival, or kNoReadyBit

@@ -123,7 +123,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
-  if (load_relaxed(&shared.transport) != qp.transport) {
+  if (load_relaxed(&shared.transport) != static_cast<uint32_t>(qp.transport)) {
     return {StatusCode::kUnavailable,
             fmt::format("soft0: the queue pair {:#x} of process {} is not a {} one", number,
                         process.pid(), transport_name(qp.transport))};

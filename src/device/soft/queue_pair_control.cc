@@ -127,7 +127,7 @@ Status set_up_shared(Qp& qp, Rnic& rnic) {
     qp.shared_bytes = sizes.bytes();
     set_up_connection(qp, sizes);
   }
-  qp.shared->transport = qp.transport;
+  qp.shared->transport = static_cast<uint32_t>(qp.transport);
   qp.shared->domain = qp.domain;
   qp.shared->completion_queue = reinterpret_cast<uint64_t>(qp.recv_cq->shared);
   if (qp.srq != nullptr) {

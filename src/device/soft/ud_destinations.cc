@@ -34,7 +34,8 @@ bool map_queue_pair(Peer& process, uint32_t index, Destination& found) {
   const uint64_t address = process.header().queue_pairs[index].load(std::memory_order_acquire);
   if (address == 0) return false;
   found.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
-  if (found.shared == nullptr || load_relaxed(&found.shared->transport) != Transport::kDatagram ||
+  if (found.shared == nullptr ||
+      load_relaxed(&found.shared->transport) != static_cast<uint32_t>(Transport::kDatagram) ||
       !map_ring(process, *found.shared, found)) {
     return false;
   }

@@ -12,9 +12,9 @@ namespace verbena::soft {
 namespace {
 
 constexpr uint16_t kOwnLid = 1;
-// So many polls in vain: only then what lies behind an unfinished datagram is looked for, because
+// So many polls in vain in a row: only then what lies behind an unfinished datagram is looked for, because
 // the look takes a cache line from the senders.
-constexpr uint32_t kPollsBeforeLook = 64;
+constexpr uint32_t kPollsBeforeLook = 1024;
 
 // Puts bytes into the buffers of a receive, from `offset` on. False if one of them is not
 // registered any more.
@@ -94,8 +94,11 @@ void look_after(Qp& qp) {
 
 bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
   DatagramRing& ring = *qp.datagrams;
-  if (!ring.arrived()) [[likely]] {
-    if (qp.recv_cq->channel == nullptr && ++qp.polls_in_vain % kPollsBeforeLook != 0) return false;
+  if (ring.arrived()) {
+    qp.polls_in_vain = 0;
+  } else if (qp.recv_cq->channel == nullptr && !ring.held_up() &&
+             ++qp.polls_in_vain % kPollsBeforeLook != 0) {
+    return false;
   }
   if (qp.arrivals.closed) [[unlikely]]
     return false;
