@@ -12,8 +12,8 @@ namespace verbena::soft {
 namespace {
 
 constexpr uint16_t kOwnLid = 1;
-// So many polls in vain in a row: only then what lies behind an unfinished datagram is looked for, because
-// the look takes a cache line from the senders.
+// So many polls in vain in a row: only then what lies behind an unfinished datagram is looked for,
+// because the look takes a cache line from the senders.
 constexpr uint32_t kPollsBeforeLook = 1024;
 
 // Puts bytes into the buffers of a receive, from `offset` on. False if one of them is not
