@@ -112,6 +112,40 @@ void check_refused(ibv_context* context) {
 }
 
 // Gone or damaged objects name no context, or one that is none.
+// A UD queue pair, an address handle and a multicast group.
+void check_datagrams(ibv_pd* domain, ibv_qp_init_attr attributes) {
+  attributes.qp_type = IBV_QPT_UD;
+  ibv_qp* qp = ibv_create_qp(domain, &attributes);
+  CHECK(qp != nullptr);
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_INIT;
+  state.port_num = 1;
+  const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+  CHECK(ibv_modify_qp(qp, &state, mask | IBV_QP_ACCESS_FLAGS) == EINVAL);
+  CHECK(ibv_modify_qp(qp, &state, mask | IBV_QP_QKEY) == 0);
+
+  ibv_ah_attr path{};
+  path.port_num = 1;
+  CHECK(ibv_create_ah(domain, &path) == nullptr && errno == EINVAL);  // leads nowhere
+  ibv_wc completion{};
+  completion.slid = 1;
+  ibv_grh header{};
+  CHECK(ibv_init_ah_from_wc(domain->context, 1, &completion, &header, &path) == 0);
+  CHECK(path.dlid == 1 && path.is_global == 0);
+  ibv_ah* handle = ibv_create_ah_from_wc(domain, &completion, &header, 1);
+  CHECK(handle != nullptr && handle->pd == domain);
+  CHECK(ibv_destroy_ah(handle) == 0);
+  CHECK(ibv_destroy_ah(handle) == EINVAL);
+
+  ibv_gid group{};
+  CHECK(ibv_attach_mcast(qp, &group, 0xc001) == EINVAL);
+  group.raw[0] = 0xff;
+  CHECK(ibv_detach_mcast(qp, &group, 0xc001) == EINVAL);
+  CHECK(ibv_attach_mcast(qp, &group, 0xc001) == 0);
+  CHECK(ibv_detach_mcast(qp, &group, 0xc001) == 0);
+  CHECK(ibv_destroy_qp(qp) == 0);
+}
+
 void check_that_objects_without_context_are_refused(const Objects& objects) {
   ibv_context* const context = objects.domain->context;
   // A page that is gone, as freed memory is; bytes that lie there, but are no context.
@@ -307,8 +341,8 @@ int main() {
                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
   CHECK(ibv_qp_to_qp_ex(qp) == nullptr);
   CHECK(ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0) == 0);
-  CHECK(ibv_attach_mcast(qp, &gid, 0) == EOPNOTSUPP);
-  CHECK(ibv_detach_mcast(qp, &gid, 0) == EOPNOTSUPP);
+  CHECK(ibv_attach_mcast(qp, &gid, 0) == EINVAL);  // of UD queue pairs only
+  CHECK(ibv_detach_mcast(qp, &gid, 0) == EINVAL);
   ibv_ece ece{};
   ece.vendor_id = 1;
   CHECK(ibv_set_ece(qp, &ece) == EOPNOTSUPP);
@@ -334,16 +368,12 @@ int main() {
   CHECK(ibv_wr_complete(batches) == EINVAL);
   qp_extended.send_ops_flags = IBV_QP_EX_WITH_TSO;
   CHECK_NONE(ibv_create_qp_ex(context, &qp_extended));
-  qp_attributes.qp_type = IBV_QPT_UD;
-  CHECK(ibv_create_qp(domain, &qp_attributes) == nullptr);
+  qp_attributes.qp_type = IBV_QPT_RAW_PACKET;
+  CHECK_NONE(ibv_create_qp(domain, &qp_attributes));
+  check_datagrams(domain, qp_attributes);
 
   ibv_ah_attr path{};
   path.port_num = 1;
-  CHECK_NONE(ibv_create_ah(domain, &path));
-  ibv_wc completion{};
-  ibv_grh header{};
-  CHECK(ibv_init_ah_from_wc(context, 1, &completion, &header, &path) != 0);
-  CHECK_NONE(ibv_create_ah_from_wc(domain, &completion, &header, 1));
   uint8_t mac[ETHERNET_LL_SIZE];
   uint16_t vlan = 0;
   CHECK(ibv_resolve_eth_l2_from_gid(context, &path, mac, &vlan) != 0);

@@ -41,7 +41,14 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
 
 void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
   if (qp.srq == nullptr) return qp.receives.pop();
-  Srq& srq = *qp.srq;
+  // Release: the sender may overwrite the packets before this one.
+  qp.shared->connection.consumed.store(qp.arrivals.next, std::memory_order_release);
+  release_shared_receive(*qp.srq, receive, receive_index);
+}
+
+}  // namespace
+
+void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_index) {
   {
     const OwnerLock::Guard guard(srq.lock);
     // Only a peer that breaks the rules makes two polls complete the same receive.
@@ -50,8 +57,6 @@ void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
       srq.free.push_back(receive_index);
     }
   }
-  // Release: the sender may overwrite the packets before this one.
-  qp.shared->connection.consumed.store(qp.arrivals.next, std::memory_order_release);
   if (srq.limit != 0) [[unlikely]] {
     const uint64_t left = srq.shared->tail.load(std::memory_order_relaxed) -
                           srq.shared->head.load(std::memory_order_relaxed);
@@ -61,8 +66,6 @@ void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
     }
   }
 }
-
-}  // namespace
 
 bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
   const Packet& packet = qp.arrivals.packet(qp.arrivals.next);

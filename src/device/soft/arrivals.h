@@ -38,8 +38,16 @@ struct Broken {
 // Completes the packet that has arrived. False if it cannot be one: the peer broke the rules.
 bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken);
 
-// Makes the completion of the next packet of `qp`, if there is one.
+// Of a datagram (ud_receive.cc).
+bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken);
+
+// What a completed receive of a shared receive queue leaves to do.
+void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_index);
+
+// Makes the completion of the next packet or datagram of `qp`, if there is one.
 inline bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
+  if (qp.datagrams != nullptr) [[unlikely]]
+    return ud_take(qp, wc, broken);
   return qp.arrivals.arrived() && complete_packet(qp, wc, broken);
 }
 

@@ -79,7 +79,7 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
   }
   Rnic& rnic = *as_context(context).rnic;
   if (!count_in(rnic.completion_queue_count, kMaxCompletionQueues, Cq::kName)) return nullptr;
-  Result<void*> memory = rnic.allocate_shared(sizeof(CqShared));
+  Result<void*> memory = rnic.allocate_completion_queue();
   if (!memory.ok()) {
     end_use(rnic.completion_queue_count);
     fail(memory.status());
@@ -129,7 +129,7 @@ int destroy_cq(ibv_cq* verbs) {
   pthread_mutex_unlock(&verbs->mutex);
   if (cq.channel != nullptr) end_use(cq.channel->users);
   drop_events_of(verbs->context, &cq);
-  cq.rnic->free_shared(cq.shared, sizeof(CqShared));
+  cq.rnic->free_completion_queue(cq.shared);
   end_use(cq.rnic->completion_queue_count);
   end_use(as_context(verbs->context).users);
   retire(&cq, [](Cq& shell) {

@@ -18,6 +18,7 @@
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/soft_rnic.h"
+#include "src/device/soft/ud.h"
 
 namespace verbena::soft {
 namespace {
@@ -167,6 +168,10 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
                                  IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
                                  IBV_DEVICE_MEM_MGT_EXTENSIONS;
+  attributes->max_ah = kMaxAddressHandles;
+  attributes->max_mcast_grp = kMaxMulticastGroups;
+  attributes->max_mcast_qp_attach = kMaxQueuePairs;
+  attributes->max_total_mcast_qp_attach = kMaxQueuePairs;
   attributes->max_sge = kMaxSges;
   attributes->max_sge_rd = kMaxSges;
   attributes->max_cq = kMaxCompletionQueues;
@@ -359,6 +364,17 @@ constexpr auto kForgetting = [](auto... arguments) {
 };
 
 }  // namespace
+
+const DatagramVerbs& datagram_verbs() {
+  static const DatagramVerbs table = {
+      .create_ah = kForgetting<create_ah>,
+      .destroy_ah = kForgetting<destroy_ah>,
+      .init_ah_from_wc = kForgetting<init_ah_from_wc>,
+      .attach_mcast = kForgetting<attach_mcast>,
+      .detach_mcast = kForgetting<detach_mcast>,
+  };
+  return table;
+}
 
 const VerbsControl& control() {
   static const VerbsControl table = {

@@ -28,6 +28,15 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
   if (qp.srq != nullptr) raise_event(qp.verbs.context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
 }
 
+void fail_send_queue_locked(Qp& qp) {
+  VERBENA_DEBUG_ASSERT(qp.transport != Transport::kReliable);
+  if (qp.state.load(std::memory_order_relaxed) != IBV_QPS_RTS) return;
+  // To peers it stays RTS, so the gate stays as it is.
+  qp.state.store(IBV_QPS_SQE, std::memory_order_relaxed);
+  qp.verbs.state = IBV_QPS_SQE;
+  qp.attributes.qp_state = IBV_QPS_SQE;
+}
+
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event) {
   const OwnerLock::Guard guard(qp.send_lock);
   fail_queue_pair_locked(qp, first, event);

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -37,8 +37,16 @@ inline constexpr uint32_t kMaxCompletionQueues = 2 * kMaxQueuePairs;
 inline constexpr uint32_t kMaxSharedReceiveQueues = kMaxQueuePairs;
 inline constexpr uint32_t kMaxDomains = kMaxQueuePairs;
 inline constexpr uint32_t kMaxOutstandingReads = 128;  // READs and atomics of a queue pair
+inline constexpr uint32_t kMaxAddressHandles = 1u << 20;
+inline constexpr uint32_t kMaxMulticastGroups = 4096;
 inline constexpr uint32_t kMaxInlineBytes = 512;
 inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
+
+inline constexpr uint32_t kMaxDatagramBytes = 4096;  // the port's MTU
+inline constexpr uint32_t kGrhBytes = 40;
+
+// Queue pairs of different transports do not hear each other.
+enum class Transport : uint32_t { kReliable = 1, kUnreliable = 2, kDatagram = 3 };
 
 inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
   return slot << kQpIndexBits | index;
@@ -87,6 +95,8 @@ struct Header {
   int32_t pid;
   int32_t wake_fd;   // pipe of the service thread: one byte asks it to read all faults
   uint32_t wake_id;  // of that pipe, so that another file under its number is not written to
+  // Raised by whoever, in any process, joins or leaves a multicast group.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> group_epoch;
   alignas(kCacheLineBytes)
       std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
   RegionEntry regions[kMaxMemoryRegions];
@@ -173,6 +183,57 @@ struct ReliableShared {
   std::atomic<uint64_t> fault;
 };
 
+// A datagram in the ring of the queue pair that it is sent to. Up to kInlineDatagramBytes of GRH
+// and payload lie here, more in the ring's payloads at the same index.
+inline constexpr uint32_t kInlineDatagramBytes = 104;
+struct alignas(kCacheLineBytes) Datagram {
+  std::atomic<uint32_t> mark;    // position + 1: this datagram is complete
+  uint32_t receiver_generation;  // which generation of the queue pair its sender meant
+  uint32_t source_qp;
+  uint32_t immediate;
+  uint16_t size_bytes;  // of the payload, without the GRH
+  uint8_t flags;        // DatagramFlags
+  uint8_t service_level;
+  uint32_t reserved;
+  std::byte bytes[kInlineDatagramBytes];  // GRH, if there is one, and payload
+};
+static_assert(sizeof(Datagram) == 2 * kCacheLineBytes);
+inline constexpr size_t kDatagramPayloadBytes =
+    (kGrhBytes + kMaxDatagramBytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+
+enum DatagramFlags : uint8_t {
+  kDatagramWithImmediate = 1,
+  kDatagramSolicited = 2,
+  kDatagramWithGrh = 4,
+};
+
+// Who took a position of the ring: (position << 32) | (queue pair number << 8), and in the low byte
+// whether the owner found that its taker had ended. Only senders change it from one position to the
+// next.
+inline uint64_t make_datagram_claim(uint32_t position, uint32_t qp_number) {
+  return static_cast<uint64_t>(position) << 32 | qp_number << 8;
+}
+inline uint32_t claimed_position(uint64_t claim) { return static_cast<uint32_t>(claim >> 32); }
+inline uint32_t claim_taker(uint64_t claim) { return claim >> 8 & 0xffffff; }
+inline constexpr uint64_t kClaimVoid = 1;
+
+// What senders of datagrams need: a ring of which each takes the next position by a
+// compare-and-swap. A position that is below `voided` plus the receives posted
+// (ConnectionShared::credits) and below `retired` plus the ring's size is for them to take; what
+// finds none is dropped.
+struct DatagramShared {
+  alignas(kCacheLineBytes) uint64_t claims;  // address of atomic<uint64_t>[slot_count]
+  uint64_t datagrams;                        // address of Datagram[slot_count]
+  uint64_t payloads;                         // address of slot_count * kDatagramPayloadBytes
+  uint32_t slot_count;
+  std::atomic<uint32_t> qkey;
+  // The owner's: positions before this one are done with; those that met no receive.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> retired;
+  std::atomic<uint32_t> voided;
+  // The senders': where the next free position may be. Only saves steps.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> next_hint;
+};
+
 // A queue pair as other processes see it. The first part does not depend on the transport.
 struct QpShared {
   // Which generation of the queue pair, which peer it accepts and whether it accepts: see
@@ -180,6 +241,7 @@ struct QpShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
   std::atomic<uint32_t> access;  // ibv_access_flags for peers
   uint32_t domain;
+  uint32_t transport;             // Transport
   uint64_t completion_queue;      // address of CqShared
   uint64_t shared_receive_queue;  // address of SrqShared, or 0
   uint32_t ready_bit;  // bit to set in the completion queue after an arrival, or kNoReadyBit
@@ -189,6 +251,7 @@ struct QpShared {
 
   ConnectionShared connection;
   ReliableShared reliable;
+  DatagramShared datagram;
 };
 
 // No gate's value, not even that of memory that is gone and reads as zero.

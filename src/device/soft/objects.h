@@ -13,6 +13,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/soft/completion_ring.h"
+#include "src/device/soft/datagram_ring.h"
 #include "src/device/soft/extended_poll.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/owner_lock.h"
@@ -200,6 +201,11 @@ struct PacketRing {
   }
 };
 
+class Destinations;
+struct DestroyDestinations {
+  void operator()(Destinations*) const;
+};
+
 struct Qp {
   static constexpr const char* kName = "queue pair";
   union {
@@ -207,6 +213,7 @@ struct Qp {
     ibv_qp_ex extended{};  // of ibv_create_qp_ex()
   };
   Validity validity;
+  Transport transport = Transport::kReliable;
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
   uint32_t domain = 0;
@@ -229,17 +236,22 @@ struct Qp {
   uint32_t send_depth = 0;
   // What the next request that is posted in the error state completes with.
   ibv_wc_status next_flush = IBV_WC_WR_FLUSH_ERR;
-  PeerQp peer;                       // of connected transports
-  WaitingSends waiting;              // of reliable ones
-  std::unique_ptr<SendBatch> batch;  // of those with ibv_wr_start()
+  PeerQp peer;                                                      // of connected transports
+  WaitingSends waiting;                                             // of reliable ones
+  std::unique_ptr<SendBatch> batch;                                 // of those with ibv_wr_start()
+  std::unique_ptr<Destinations, DestroyDestinations> destinations;  // of datagrams
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
   alignas(kCacheLineBytes) OwnerLock recv_lock;
   ReceiveRing receives;  // without a shared receive queue
   alignas(kCacheLineBytes) PacketRing arrivals;
   uint32_t ready_bit = kNoReadyBit;
+  uint32_t polls_in_vain = 0;               // of datagrams
+  std::unique_ptr<DatagramRing> datagrams;  // what arrives instead of packets
+  std::atomic<bool> looked_after{false};    // by the service thread: a sender holds others up
 
   std::mutex control;      // modify, destroy, error
+  bool in_groups = false;  // has been in a multicast group
   bool resetting = false;  // a peer that stands still keeps the reset from its end
   uint64_t async_delivered = 0;
 };
@@ -305,6 +317,11 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
 void raise_event(ibv_context* context, ibv_event_type type, void* object);
 // Stores state and gate together. Holds send_lock.
 void set_state(Qp& qp, ibv_qp_state state);
+// The send queue of an unreliable transport has failed: what is posted is flushed until the program
+// sets the queue pair to RTS again. It still receives. Holds send_lock.
+void fail_send_queue_locked(Qp& qp);
+
+const char* transport_name(Transport transport);
 
 // 0 if it is an open context, else as check_valid().
 int check_valid_context(const ibv_context* verbs);

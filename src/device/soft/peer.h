@@ -72,6 +72,8 @@ class Peer {
 
   // Writes to a pipe of the peer: descriptor `fd` of that process, if that is still pipe `id`.
   void notify(int fd, uint32_t id, const void* message, size_t size_bytes);
+  // Somebody has joined or left a multicast group.
+  void raise_group_epoch() { header_->group_epoch.fetch_add(1); }
   void wake_service() {
     const char byte = 0;
     notify(header_->wake_fd, header_->wake_id, &byte, 1);

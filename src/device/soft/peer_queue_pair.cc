@@ -18,15 +18,6 @@ bool plausible_stride(uint32_t stride_bytes) {
          stride_bytes % kCacheLineBytes == 0;
 }
 
-// Maps an array of the peer. Counts come from the peer, so they are bounded here.
-template <typename T>
-T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_bytes,
-             uint64_t max_count) {
-  if (address == 0 || address % kCacheLineBytes != 0 || count == 0 || count > max_count)
-    return nullptr;
-  return reinterpret_cast<T*>(process.map(address, count * stride_bytes));
-}
-
 // A peer of this process is described by its private half. What stands in shared memory, where
 // other peers can write, is not even read.
 void link_within_process(const Qp& other, PeerQp& peer) {
@@ -54,9 +45,6 @@ void link_within_process(const Qp& other, PeerQp& peer) {
 
 }  // namespace
 
-namespace {
-
-// Each maps one part of what the peer published. False if it cannot be what it says.
 bool map_completion_queue(Peer& process, const QpShared& shared, PeerCq& cq) {
   cq.ready_bit = load_relaxed(&shared.ready_bit);
   if (cq.ready_bit != kNoReadyBit && cq.ready_bit >= kMaxQueuePairs) return false;
@@ -67,6 +55,9 @@ bool map_completion_queue(Peer& process, const QpShared& shared, PeerCq& cq) {
   return true;
 }
 
+namespace {
+
+// Each maps one part of what the peer published. False if it cannot be what it says.
 bool map_shared_receive_queue(Peer& process, uint64_t address, PeerSrq& srq, uint32_t* domain) {
   srq.shared = map_array<SrqShared>(process, address, 1, sizeof(SrqShared), 1);
   if (srq.shared == nullptr) return false;
@@ -111,8 +102,9 @@ Status connect_peer(Qp& qp, uint32_t number) {
   Peer& process = *peer.process;
   if (process.is_self()) {
     const Qp* other = qp.rnic->queue_pair(index_of(number));
-    if (other == nullptr) {
-      return {StatusCode::kUnavailable, fmt::format("soft0: there is no queue pair {:#x}", number)};
+    if (other == nullptr || other->transport != qp.transport) {
+      return {StatusCode::kUnavailable, fmt::format("soft0: there is no {} queue pair {:#x}",
+                                                    transport_name(qp.transport), number)};
     }
     link_within_process(*other, peer);
     qp.peer = std::move(peer);
@@ -131,6 +123,11 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
+  if (load_relaxed(&shared.transport) != static_cast<uint32_t>(qp.transport)) {
+    return {StatusCode::kUnavailable,
+            fmt::format("soft0: the queue pair {:#x} of process {} is not a {} one", number,
+                        process.pid(), transport_name(qp.transport))};
+  }
   // Acquire: the rest was set up before the gate was first stored.
   peer.generation = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
   peer.domain = load_relaxed(&shared.domain);

@@ -103,6 +103,19 @@ struct PeerQp {
   }
 };
 
+// Maps an array of a peer. Counts come from the peer, so they are bounded here. Null if it cannot
+// be what the peer says.
+template <typename T>
+T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_bytes,
+             uint64_t max_count) {
+  if (address == 0 || address % kCacheLineBytes != 0 || count == 0 || count > max_count)
+    return nullptr;
+  return reinterpret_cast<T*>(process.map(address, count * stride_bytes));
+}
+
+// Maps the completion queue of a peer's queue pair. False if it cannot be what the peer says.
+bool map_completion_queue(Peer& process, const QpShared& shared, PeerCq& cq);
+
 // Maps and checks the queue pair that `qp` is being connected to. Holds Rnic::lock_links().
 Status connect_peer(Qp& qp, uint32_t number);
 

@@ -9,8 +9,9 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/queue_pair_attributes.h"
 #include "src/device/soft/rc.h"
-#include "src/device/soft/rc_attributes.h"
+#include "src/device/soft/ud.h"
 
 namespace verbena::soft {
 namespace {
@@ -54,8 +55,12 @@ int reset(Qp& qp) {
   qp.arrivals.next = 0;
   qp.arrivals.closed = false;
   qp.arrivals.established = false;
-  for (uint32_t i = 0; i <= qp.arrivals.mask; ++i) {
-    qp.arrivals.packets[i].mark.store(0, std::memory_order_relaxed);
+  if (qp.transport == Transport::kDatagram) {
+    ud_reset(qp);
+  } else {
+    for (uint32_t i = 0; i <= qp.arrivals.mask; ++i) {
+      qp.arrivals.packets[i].mark.store(0, std::memory_order_relaxed);
+    }
   }
   ConnectionShared& connection = qp.shared->connection;
   connection.credits.store(qp.receives.credits());
@@ -65,9 +70,9 @@ int reset(Qp& qp) {
   return 0;
 }
 
-// What lies in shared memory behind a QpShared: packets, and receives of its own.
+// What lies in shared memory behind a QpShared: packets or datagrams, and receives of its own.
 struct Sizes {
-  uint32_t packets;
+  uint32_t packets;   // or datagrams
   uint32_t receives;  // 0 with a shared receive queue
   size_t stride_bytes;
   size_t bytes() const {
@@ -83,15 +88,11 @@ Sizes sizes_of(const ibv_qp_cap& cap, const Srq* srq) {
       .stride_bytes = shared_receive_stride_bytes(cap.max_recv_sge)};
 }
 
-void set_up_connection(Qp& qp, const Sizes& sizes) {
+// The receives of the queue pair itself, shown at `shown`.
+void set_up_receives(Qp& qp, const Sizes& sizes, std::byte* shown) {
   ConnectionShared& connection = qp.shared->connection;
-  qp.arrivals.packets = reinterpret_cast<Packet*>(qp.shared + 1);
-  qp.arrivals.mask = sizes.packets - 1;
-  connection.packets = reinterpret_cast<uint64_t>(qp.arrivals.packets);
-  connection.packet_count = sizes.packets;
   if (sizes.receives != 0) {
     const ibv_qp_cap& cap = qp.init.cap;
-    auto* shown = reinterpret_cast<std::byte*>(qp.arrivals.packets + sizes.packets);
     qp.receives.configure(std::max(cap.max_recv_wr, 1u), sizes.receives,
                           std::max(cap.max_recv_sge, 1u), shown, sizes.stride_bytes);
     connection.receives = reinterpret_cast<uint64_t>(shown);
@@ -101,13 +102,54 @@ void set_up_connection(Qp& qp, const Sizes& sizes) {
   connection.credits.store(qp.receives.credits());
 }
 
+void set_up_connection(Qp& qp, const Sizes& sizes) {
+  ConnectionShared& connection = qp.shared->connection;
+  qp.arrivals.packets = reinterpret_cast<Packet*>(qp.shared + 1);
+  qp.arrivals.mask = sizes.packets - 1;
+  connection.packets = reinterpret_cast<uint64_t>(qp.arrivals.packets);
+  connection.packet_count = sizes.packets;
+  set_up_receives(qp, sizes, reinterpret_cast<std::byte*>(qp.arrivals.packets + sizes.packets));
+}
+
+// Makes the queue pair's shared part.
+Status set_up_shared(Qp& qp, Rnic& rnic) {
+  const Sizes sizes = sizes_of(qp.init.cap, qp.srq);
+  if (qp.transport == Transport::kDatagram) {
+    VERBENA_ASSIGN_OR_RETURN(
+        qp.datagrams, rnic.datagram_rings().take(
+                          sizes.packets, sizes.receives, sizes.stride_bytes,
+                          [&rnic](size_t size_bytes) { return rnic.allocate_shared(size_bytes); }));
+    qp.destinations.reset(new Destinations);
+    qp.shared = qp.datagrams->shared();
+    qp.shared->gate.store(make_gate(qp.generation, 0, IBV_QPS_RESET));
+    set_up_receives(qp, sizes, qp.datagrams->receives());
+  } else {
+    VERBENA_ASSIGN_OR_RETURN(void* memory, rnic.allocate_shared(sizes.bytes()));
+    qp.shared = static_cast<QpShared*>(memory);
+    qp.shared_bytes = sizes.bytes();
+    set_up_connection(qp, sizes);
+  }
+  qp.shared->transport = static_cast<uint32_t>(qp.transport);
+  qp.shared->domain = qp.domain;
+  qp.shared->completion_queue = reinterpret_cast<uint64_t>(qp.recv_cq->shared);
+  if (qp.srq != nullptr) {
+    qp.shared->shared_receive_queue = reinterpret_cast<uint64_t>(qp.srq->shared);
+  }
+  return {};
+}
+
+void free_shared_part(Qp& qp) {
+  if (qp.datagrams == nullptr) return qp.rnic->free_shared(qp.shared, qp.shared_bytes);
+  const Sizes sizes = sizes_of(qp.init.cap, qp.srq);
+  qp.rnic->datagram_rings().put(std::move(qp.datagrams), sizes.receives, sizes.stride_bytes);
+}
+
 // Whether soft0 can make such a queue pair. 0, or an errno value as from fail().
 int check_init(const ibv_pd* pd, const ibv_qp_init_attr& init) {
-  if (init.qp_type != IBV_QPT_RC) {
-    return fail(
-        EOPNOTSUPP,
-        fmt::format("soft0: offers reliable connected (RC) queue pairs only, asked for type {}",
-                    static_cast<int>(init.qp_type)));
+  if (init.qp_type != IBV_QPT_RC && init.qp_type != IBV_QPT_UC && init.qp_type != IBV_QPT_UD) {
+    return fail(EOPNOTSUPP,
+                fmt::format("soft0: offers RC, UC and UD queue pairs, asked for type {}",
+                            static_cast<int>(init.qp_type)));
   }
   if (init.send_cq == nullptr || init.recv_cq == nullptr) {
     return fail(EINVAL, "soft0: a queue pair needs a send and a receive completion queue");
@@ -136,6 +178,12 @@ int check_init(const ibv_pd* pd, const ibv_qp_init_attr& init) {
   return 0;
 }
 
+Transport transport_of(ibv_qp_type type) {
+  return type == IBV_QPT_UD   ? Transport::kDatagram
+         : type == IBV_QPT_UC ? Transport::kUnreliable
+                              : Transport::kReliable;
+}
+
 void fill_public_part(Qp& qp, ibv_pd* pd, const ibv_qp_init_attr& init) {
   ibv_qp& verbs = qp.verbs;
   verbs.context = pd->context;
@@ -158,6 +206,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   Rnic& rnic = *as_context(pd->context).rnic;
   const ibv_qp_cap& cap = init->cap;
   auto qp = std::make_unique<Qp>();
+  qp->transport = transport_of(init->qp_type);
   qp->rnic = &rnic;
   qp->regions = rnic.own_regions();
   qp->domain = as_domain(pd).id;
@@ -167,26 +216,17 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp->generation = rnic.next_generation();
   qp->init = *init;
   qp->send_depth = std::max(cap.max_send_wr, 1u);
-  qp->waiting.configure(qp->send_depth, std::max(cap.max_send_sge, 1u), cap.max_inline_data);
+  if (qp->transport == Transport::kReliable) {
+    qp->waiting.configure(qp->send_depth, std::max(cap.max_send_sge, 1u), cap.max_inline_data);
+  }
 
-  const Sizes sizes = sizes_of(cap, qp->srq);
-  Result<void*> memory = rnic.allocate_shared(sizes.bytes());
-  if (!memory.ok()) {
-    fail(memory.status());
+  if (const Status status = set_up_shared(*qp, rnic); !status.ok()) {
+    fail(status);
     return nullptr;
   }
-  qp->shared = static_cast<QpShared*>(*memory);
-  qp->shared_bytes = sizes.bytes();
-  qp->shared->domain = qp->domain;
-  qp->shared->completion_queue = reinterpret_cast<uint64_t>(qp->recv_cq->shared);
-  if (qp->srq != nullptr) {
-    qp->shared->shared_receive_queue = reinterpret_cast<uint64_t>(qp->srq->shared);
-  }
-  set_up_connection(*qp, sizes);
-
   Result<uint32_t> index = rnic.publish(qp.get());
   if (!index.ok()) {
-    rnic.free_shared(qp->shared, qp->shared_bytes);
+    free_shared_part(*qp);
     fail(index.status());
     return nullptr;
   }
@@ -203,6 +243,12 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   qp->ready_bit = attach_receiver(*qp->recv_cq, *qp);
   qp->shared->ready_bit = qp->ready_bit;
+  if (qp->transport == Transport::kDatagram) {
+    rnic.datagram_rings().publish(
+        qp->index, {qp->datagrams.get(),
+                    {qp->recv_cq->shared, qp->ready_bit, qp->recv_cq->channel != nullptr},
+                    qp->srq != nullptr ? qp->srq->shared : nullptr});
+  }
   make_valid(*qp, pd->context);
   return &qp.release()->verbs;
 }
@@ -220,7 +266,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     return fail(EINVAL, fmt::format("soft0: the queue pair is in state {}, not {}",
                                     state_name(from), state_name(attributes->cur_qp_state)));
   }
-  if (const int error = check_transition(from, to, mask); error != 0) return error;
+  if (const int error = check_transition(qp.transport, from, to, mask); error != 0) return error;
   if (const int error = check_values(*attributes, mask); error != 0) return error;
   if (to == IBV_QPS_RESET) return reset(qp);
   if (to == IBV_QPS_ERR) {
@@ -236,7 +282,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     return 0;
   }
 
-  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && qp.transport != Transport::kDatagram) {
     const auto links = qp.rnic->lock_links();
     Status connected = connect_peer(qp, attributes->dest_qp_num);
     // As on a network, a peer that is not there is no error yet: the first send will not get
@@ -248,9 +294,11 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   copy_attributes(qp.attributes, *attributes, mask);
   qp.shared->access.store(qp.attributes.qp_access_flags, std::memory_order_relaxed);
   qp.shared->reliable.min_rnr_timer.store(qp.attributes.min_rnr_timer, std::memory_order_relaxed);
+  qp.shared->datagram.qkey.store(qp.attributes.qkey, std::memory_order_relaxed);
   if (to != from) set_state(qp, to);
   // A peer that ended while this queue pair was being connected has found none to fail.
-  if (to == IBV_QPS_RTR && qp.peer.process != nullptr && qp.peer.process->dead()) {
+  if (to == IBV_QPS_RTR && qp.transport == Transport::kReliable && qp.peer.process != nullptr &&
+      qp.peer.process->dead()) {
     fail_queue_pair_locked(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
   }
   return 0;
@@ -276,12 +324,15 @@ int destroy_qp(ibv_qp* verbs) {
     std::lock_guard guard(qp->control);
     if (const int error = reset(*qp); error != 0) return error;
   }
+  leave_groups(*qp);
   detach_receiver(*qp->recv_cq, *qp);
   {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     std::erase(qp->send_cq->senders, qp);
   }
+  if (qp->transport == Transport::kDatagram) qp->rnic->datagram_rings().withdraw(qp->index);
   qp->rnic->withdraw(qp->index);
+  ud_end_looking_after(*qp);
   // Peers in other processes keep their mapping of what is freed below; peers in this one would
   // touch nothing.
   qp->rnic->for_each_queue_pair([qp](Qp& other) {
@@ -299,7 +350,7 @@ int destroy_qp(ibv_qp* verbs) {
   end_use(qp->send_cq->users);
   end_use(qp->recv_cq->users);
   end_use(as_domain(verbs->pd).users);
-  qp->rnic->free_shared(qp->shared, qp->shared_bytes);
+  free_shared_part(*qp);
   retire(qp, [](Qp& shell) { refuse_batches(shell.extended); });
   return 0;
 }

@@ -2,7 +2,6 @@
 //
 //   rc_send.cc        SEND, WRITE, READ and atomics
 //   rc_retry.cc       sends that wait for their peer; what peers learn of each other's errors
-//   rc_attributes.cc  attributes and states
 #pragma once
 
 #include "src/device/soft/objects.h"
@@ -52,7 +51,9 @@ inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
 
 // Carries out what was posted at `position`, or queues it behind others that wait.
 void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
-// Does the work or says what it waits for.
+// Does the work or says what it waits for; without telling the peer of an error. Within a Flight.
+Execution execute_unblamed(Qp& qp, const ibv_send_wr& wr);
+// The same, as a reliable connection does it.
 Execution execute(Qp& qp, const ibv_send_wr& wr);
 // Completes the request, and draws the consequences of an error.
 void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution);

@@ -131,7 +131,9 @@ void peer_ended(Qp& qp) {
   const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
   const bool left_in_order =
       (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.generation;
-  if (connected && (!left_in_order || !qp.waiting.empty())) {
+  // Nobody tells an unreliable connection: what it sends vanishes.
+  const bool reliable = qp.transport == Transport::kReliable;
+  if (reliable && connected && (!left_in_order || !qp.waiting.empty())) {
     log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num,
              qp.peer.process->pid(), qp.attributes.dest_qp_num);
     fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);

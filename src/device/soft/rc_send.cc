@@ -98,7 +98,8 @@ Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
 // As by an RNIC, which takes the receive of an immediate before it checks the key.
 [[gnu::noinline, gnu::cold]] Execution refuse_write(Qp& qp, const ibv_send_wr& wr) {
   Taken taken;
-  if (wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && take_receive(qp, taken))
+  if (qp.transport == Transport::kReliable && wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM &&
+      take_receive(qp, taken))
     return refuse_immediate(qp, taken, IBV_WC_REM_ACCESS_ERR);
   return failed(IBV_WC_REM_ACCESS_ERR);
 }
@@ -240,17 +241,21 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
 
 }  // namespace
 
+Execution execute_unblamed(Qp& qp, const ibv_send_wr& wr) {
+  if (qp.peer.shared == nullptr) [[unlikely]]
+    return {Outcome::kWaitPeer};
+  if (!qp.peer.accepts() && !open_gate(qp)) [[unlikely]]
+    return {Outcome::kWaitPeer};
+  return execute_verb(qp, wr);
+}
+
 Execution execute(Qp& qp, const ibv_send_wr& wr) {
   if (is_window_request(wr.opcode)) [[unlikely]] {
     const ibv_wc_status status = carried_out_status(wr);
     return {status == IBV_WC_SUCCESS ? Outcome::kDone : Outcome::kError, status};
   }
   const Flight flight(qp);
-  if (qp.peer.shared == nullptr) [[unlikely]]
-    return {Outcome::kWaitPeer};
-  if (!qp.peer.accepts() && !open_gate(qp)) [[unlikely]]
-    return {Outcome::kWaitPeer};
-  const Execution execution = execute_verb(qp, wr);
+  const Execution execution = execute_unblamed(qp, wr);
   // While the flight lasts, the peer's queue pair is there to be told.
   if (execution.outcome() == Outcome::kError) [[unlikely]]
     blame_for(qp, wr, execution.status());

@@ -24,10 +24,34 @@ namespace verbena::soft {
 namespace {
 
 constexpr const char* kSlotPrefix = "soft0.";
+constexpr const char* kGroupPrefix = "group.";
 // Whatever lies there under a slot's name, opening it neither blocks nor follows a link.
 constexpr int kLookFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 std::string slot_name(uint32_t slot) { return fmt::format("{}{}", kSlotPrefix, slot); }
+
+// "group.GID.QPN", both hexadecimal.
+std::string member_name(const std::string& group, uint32_t qp_number) {
+  return fmt::format("{}{}.{:06x}", kGroupPrefix, group, qp_number);
+}
+
+// The number in a member's name; 0 if it is none.
+uint32_t member_number(const char* name) {
+  if (strncmp(name, kGroupPrefix, strlen(kGroupPrefix)) != 0) return 0;
+  const char* dot = strrchr(name, '.');
+  const unsigned long number = strtoul(dot + 1, nullptr, 16);
+  return number <= 0xffffff ? static_cast<uint32_t>(number) : 0;
+}
+
+// Calls `use(name)` for each file of the directory; ends early where that returns false.
+template <typename Use>
+void for_each_file(int directory_fd, Use&& use) {
+  DIR* entries = fdopendir(openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (entries == nullptr) return;
+  const dirent* entry = readdir(entries);
+  while (entry != nullptr && use(entry->d_name)) entry = readdir(entries);
+  closedir(entries);
+}
 
 uint64_t pid_namespace_of_self() {
   struct stat status {};
@@ -208,15 +232,60 @@ void Registry::abandon() {
 }
 
 void Registry::remove_leftovers() const {
-  DIR* entries = fdopendir(openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (entries == nullptr) return;
-  while (const dirent* entry = readdir(entries)) {
-    if (strncmp(entry->d_name, kSlotPrefix, strlen(kSlotPrefix)) != 0) continue;
-    FileDescriptor file(openat(directory_fd_, entry->d_name, kLookFlags));
-    if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) break;
-    if (file.get() < 0 || !locked(file.get())) unlinkat(directory_fd_, entry->d_name, 0);
-  }
-  closedir(entries);
+  for_each_file(directory_fd_, [this](const char* name) {
+    std::string slot_file = name;
+    if (const uint32_t member = member_number(name); member != 0) {
+      slot_file = slot_name(slot_of(member));
+    } else if (strncmp(name, kSlotPrefix, strlen(kSlotPrefix)) != 0) {
+      return true;
+    }
+    FileDescriptor file(openat(directory_fd_, slot_file.c_str(), kLookFlags));
+    if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) return false;
+    if (file.get() < 0 || !locked(file.get())) unlinkat(directory_fd_, name, 0);
+    return true;
+  });
+}
+
+std::vector<uint32_t> Registry::slots() const {
+  std::vector<uint32_t> found;
+  for_each_file(directory_fd_, [&found](const char* name) {
+    if (strncmp(name, kSlotPrefix, strlen(kSlotPrefix)) != 0) return true;
+    const unsigned long slot = strtoul(name + strlen(kSlotPrefix), nullptr, 10);
+    if (slot > 0 && slot < kMaxProcesses) found.push_back(static_cast<uint32_t>(slot));
+    return true;
+  });
+  return found;
+}
+
+Status Registry::join_group(const std::string& group, uint32_t qp_number) const {
+  const std::string name = member_name(group, qp_number);
+  const FileDescriptor file(
+      openat(directory_fd_, name.c_str(), O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.get() < 0) return cannot("make", path_ + "/" + name, kElsewhere);
+  return {};
+}
+
+bool Registry::leave_group(const std::string& group, uint32_t qp_number) const {
+  return unlinkat(directory_fd_, member_name(group, qp_number).c_str(), 0) == 0;
+}
+
+void Registry::leave_all_groups(uint32_t qp_number) const {
+  for_each_file(directory_fd_, [&](const char* name) {
+    if (member_number(name) == qp_number) unlinkat(directory_fd_, name, 0);
+    return true;
+  });
+}
+
+std::vector<uint32_t> Registry::members_of(const std::string& group) const {
+  constexpr size_t kMaxMembers = kMaxQueuePairs;
+  std::vector<uint32_t> found;
+  const std::string prefix = kGroupPrefix + group + ".";
+  for_each_file(directory_fd_, [&](const char* name) {
+    const uint32_t number = member_number(name);
+    if (number != 0 && strncmp(name, prefix.c_str(), prefix.size()) == 0) found.push_back(number);
+    return found.size() < kMaxMembers;
+  });
+  return found;
 }
 
 void Registry::remove_connection_sockets() const {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "verbena/status.h"
 
@@ -64,6 +65,16 @@ class Registry {
 
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
+  // Those that were taken when looked at; may have left-overs.
+  std::vector<uint32_t> slots() const;
+
+  // Multicast groups: a member is an empty file, named by group and queue pair number. What a dead
+  // process leaves is removed with its slot.
+  Status join_group(const std::string& group, uint32_t qp_number) const;
+  bool leave_group(const std::string& group, uint32_t qp_number) const;
+  void leave_all_groups(uint32_t qp_number) const;
+  std::vector<uint32_t> members_of(const std::string& group) const;
+
   const std::string& path() const { return path_; }  // of the directory
 
   // For the connection manager (cm/), whose files begin with "cm.".

@@ -17,6 +17,7 @@
 #include "src/device/soft/objects.h"
 #include "src/device/soft/only_copy.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/ud.h"
 
 namespace verbena::soft {
 namespace {
@@ -158,6 +159,30 @@ Result<void*> Rnic::allocate_shared(size_t size_bytes) { return pages_->map_new(
 
 void Rnic::free_shared(void* address, size_t size_bytes) { pages_->unmap_new(address, size_bytes); }
 
+Result<void*> Rnic::allocate_completion_queue() {
+  {
+    const std::lock_guard guard(completion_queues_mutex_);
+    if (!free_completion_queues_.empty()) {
+      auto* queue = static_cast<CqShared*>(free_completion_queues_.back());
+      free_completion_queues_.pop_back();
+      queue->armed.store(0);
+      queue->has_channel = 0;
+      queue->channel_fd = -1;
+      queue->channel_id = 0;
+      queue->cookie = 0;
+      for (std::atomic<uint64_t>& bits : queue->ready_bits)
+        bits.store(0, std::memory_order_relaxed);
+      return queue;
+    }
+  }
+  return allocate_shared(sizeof(CqShared));
+}
+
+void Rnic::free_completion_queue(void* address) {
+  const std::lock_guard guard(completion_queues_mutex_);
+  free_completion_queues_.push_back(address);
+}
+
 Result<uint32_t> Rnic::publish(Qp* qp) {
   std::lock_guard guard(queue_pairs_mutex_);
   for (uint32_t step = 0; step < kMaxQueuePairs; ++step) {
@@ -239,6 +264,13 @@ Status Rnic::replace_region(uint32_t key, const NewRegion& region) {
   VERBENA_RETURN_IF_ERROR(revoke_region(key));
   regions_.enter_again(key, region);
   return {};
+}
+
+Result<std::shared_ptr<Peer>> Rnic::attach_for_datagrams(uint32_t slot) {
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, attach(slot));
+  const std::lock_guard guard(peers_mutex_);
+  if (!peer->is_self() && !peer->dead()) kept_peers_[slot] = peer;
+  return peer;
 }
 
 Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
@@ -371,6 +403,13 @@ void Rnic::mark_dead(uint32_t slot) {
     return;
   }
   peer->set_dead();
+  {
+    const std::lock_guard guard(peers_mutex_);
+    if (const auto kept = kept_peers_.find(slot);
+        kept != kept_peers_.end() && kept->second == peer) {
+      kept_peers_.erase(kept);
+    }
+  }
   pages_->check_standing_peers();
   for_each_queue_pair([&](Qp& qp) {
     if (qp.peer.process == peer) peer_ended(qp);
@@ -383,6 +422,7 @@ void Rnic::retry_idle() {
   // Whoever polls retries by itself, and faster; this is for queue pairs whose owners sleep.
   const uint64_t now = now_ns();
   for_each_queue_pair([&](Qp& qp) {
+    ud_look_after(qp);
     if (!qp.waiting.empty() &&
         now - qp.waiting.last_retry_ns.load(std::memory_order_relaxed) > kRetryTickNs) {
       retry_waiting(qp);

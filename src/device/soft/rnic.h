@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/device/soft/datagram_ring.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/region_table.h"
@@ -51,6 +52,11 @@ class Rnic {
   // Zeroed memory that peers can map; whole pages.
   Result<void*> allocate_shared(size_t size_bytes);
   void free_shared(void* address, size_t size_bytes);
+  // The same for completion queues, of which peers that send datagrams may still hear after their
+  // end: the memory is used for other ones only.
+  Result<void*> allocate_completion_queue();
+  void free_completion_queue(void* address);
+  DatagramRings& datagram_rings() { return datagram_rings_; }
 
   // Index allocation. Freed indexes are reused as late as possible.
   Result<uint32_t> publish(Qp* qp);
@@ -74,6 +80,8 @@ class Rnic {
 
   // The process in a slot, mapped on first use and kept as long as anyone here uses it.
   Result<std::shared_ptr<Peer>> attach(uint32_t slot);
+  // The same, kept as long as it lives.
+  Result<std::shared_ptr<Peer>> attach_for_datagrams(uint32_t slot);
 
   // A peer's operation on this process's memory that had not ended when last checked.
   struct PeerFlight {
@@ -145,6 +153,11 @@ class Rnic {
   std::shared_ptr<Peer> self_;
   std::mutex peers_mutex_;
   std::unordered_map<uint32_t, std::weak_ptr<Peer>> peers_;
+  std::unordered_map<uint32_t, std::shared_ptr<Peer>> kept_peers_;  // for datagrams
+
+  DatagramRings datagram_rings_;
+  std::mutex completion_queues_mutex_;
+  std::vector<void*> free_completion_queues_;
 
   std::mutex standing_mutex_;
   std::map<const std::atomic<uint64_t>*, uint64_t> standing_;  // PeerFlight: word, seen

@@ -1,10 +1,12 @@
 // Posting to the send queue, whatever the transport: state, depth and form of each request, and its
-// completion. rc_send.cc carries them out.
+// completion. rc_send.cc, uc_send.cc and ud_send.cc carry them out.
 #include <cerrno>
 #include <utility>
 
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/uc.h"
+#include "src/device/soft/ud.h"
 #include "src/device/soft/windows.h"
 
 namespace verbena::soft {
@@ -74,29 +76,42 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
   rc_post(qp, make_carried_out(wr, carry_out_window_request(qp, wr)), position);
 }
 
+bool accepts(const Qp& qp, const ibv_send_wr& wr) {
+  if (qp.transport == Transport::kReliable) [[likely]]
+    return rc_accepts(qp, wr);
+  return qp.transport == Transport::kDatagram ? ud_accepts(qp, wr) : uc_accepts(wr);
+}
+
+void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
+  if (qp.transport == Transport::kReliable) [[likely]]
+    return rc_post(qp, wr, position);
+  return qp.transport == Transport::kDatagram ? ud_post(qp, wr, position)
+                                              : uc_post(qp, wr, position);
+}
+
 int post_one(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
-  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) [[unlikely]]
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) [[unlikely]]
     return EINVAL;
   // Acquire: the poll that freed a place is done with it.
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
   VERBENA_DEBUG_ASSERT(pending <= qp.send_depth);
   if (pending >= qp.send_depth) [[unlikely]]
     return ENOMEM;
-  if (!well_formed(qp, wr) || !rc_accepts(qp, wr)) [[unlikely]]
+  if (!well_formed(qp, wr) || !accepts(qp, wr)) [[unlikely]]
     return EINVAL;
   const bool on_window = is_window_request(wr.opcode);
   if (on_window && !check_window_request(qp, wr)) [[unlikely]]
     return EINVAL;
   const uint32_t position = ++qp.send_posted;
-  if (state == IBV_QPS_ERR) [[unlikely]] {
+  if (state != IBV_QPS_RTS) [[unlikely]] {
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
     return 0;
   }
   if (on_window) [[unlikely]] {
     post_window_request(qp, wr, position);
   } else {
-    rc_post(qp, wr, position);
+    carry_out(qp, wr, position);
   }
   return 0;
 }
@@ -104,12 +119,12 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
 // Whether post_one() would take all of them.
 int check_batch(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
-  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) return EINVAL;
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
   if (count > qp.send_depth - pending) return ENOMEM;
   for (uint32_t i = 0; i < count; ++i) {
     const ibv_send_wr& wr = requests[i];
-    if (!well_formed(qp, wr) || !rc_accepts(qp, wr) ||
+    if (!well_formed(qp, wr) || !accepts(qp, wr) ||
         (is_window_request(wr.opcode) && !check_window_request(qp, wr))) {
       return EINVAL;
     }
@@ -131,7 +146,7 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
                                                   .opcode = completion_opcode(wr.opcode),
                                                   .byte_count = size_bytes,
                                                   .send_position = position});
-  if (!kept && qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTS) {
+  if (!kept && qp.state.load(std::memory_order_relaxed) != IBV_QPS_ERR) {
     fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, IBV_EVENT_QP_FATAL);
   }
 }

@@ -13,6 +13,7 @@
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/sysfs_tree.h"
+#include "src/device/soft/ud.h"
 
 namespace verbena::soft {
 
@@ -68,6 +69,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .allow_poll_pauses = allow_poll_pauses,
       .sysfs_root = sysfs_root,
       .extended = &extended_control(),
+      .datagrams = &datagram_verbs(),
   };
   return &rnic;
 }

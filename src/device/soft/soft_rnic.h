@@ -52,6 +52,15 @@ struct ExtendedControl {
   ibv_qp_ex* (*qp_to_qp_ex)(ibv_qp*);
 };
 
+// Verbs of unreliable datagrams, each with the contract of the ibv_ function of its name.
+struct DatagramVerbs {
+  ibv_ah* (*create_ah)(ibv_pd*, ibv_ah_attr*);
+  int (*destroy_ah)(ibv_ah*);
+  int (*init_ah_from_wc)(ibv_context*, uint8_t port, const ibv_wc*, const ibv_grh*, ibv_ah_attr*);
+  int (*attach_mcast)(ibv_qp*, const ibv_gid*, uint16_t lid);
+  int (*detach_mcast)(ibv_qp*, const ibv_gid*, uint16_t lid);
+};
+
 // Each call may be made from any thread.
 struct SoftRnic {
   // These two are the same in all versions, so that versions can be compared.
@@ -95,10 +104,12 @@ struct SoftRnic {
   // sees to it that the calls within are not answered from that directory.
   const char* (*sysfs_root)();
   const ExtendedControl* extended;
+  const DatagramVerbs* datagrams;
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 15 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 16 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {

@@ -70,6 +70,8 @@ inline ibv_context* checked(ibv_context* context) {
 }
 inline const VerbsControl& control() { return *rnic().control; }
 
+inline const DatagramVerbs& datagrams() { return *rnic().datagrams; }
+
 inline int reported(int error, const char* verb) {
   if (error != 0) [[unlikely]]
     rnic().report_refusal(verb);

@@ -116,12 +116,12 @@ VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode opcode, 
 }
 
 VERBENA_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
-  if (owns(qp)) return not_supported();
+  if (owns(qp)) return reported(datagrams().attach_mcast(qp, gid, lid), "ibv_attach_mcast");
   return VERBENA_INSTALLED(ibv_attach_mcast, "IBVERBS_1.1")(qp, gid, lid);
 }
 
 VERBENA_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
-  if (owns(qp)) return not_supported();
+  if (owns(qp)) return reported(datagrams().detach_mcast(qp, gid, lid), "ibv_detach_mcast");
   return VERBENA_INSTALLED(ibv_detach_mcast, "IBVERBS_1.1")(qp, gid, lid);
 }
 

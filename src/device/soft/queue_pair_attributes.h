@@ -1,7 +1,9 @@
-// The attributes of a reliable connection, and the steps between its states.
+// The attributes of queue pairs, and the steps between their states, by transport.
 #pragma once
 
 #include <infiniband/verbs.h>
+
+#include "src/device/soft/layout.h"
 
 namespace verbena::soft {
 
@@ -9,7 +11,7 @@ const char* state_name(ibv_qp_state state);
 
 // Whether ibv_modify_qp() may go `from` one state `to` another with the attributes in `mask`, and
 // whether their values are possible. 0, or an errno value as from fail().
-int check_transition(ibv_qp_state from, ibv_qp_state to, int mask);
+int check_transition(Transport transport, ibv_qp_state from, ibv_qp_state to, int mask);
 int check_values(const ibv_qp_attr& attributes, int mask);
 void copy_attributes(ibv_qp_attr& kept, const ibv_qp_attr& given, int mask);
 

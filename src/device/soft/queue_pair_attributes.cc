@@ -1,10 +1,11 @@
-#include "src/device/soft/rc_attributes.h"
+#include "src/device/soft/queue_pair_attributes.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "src/device/soft/layout.h"
@@ -20,8 +21,8 @@ struct Transition {
   int optional;
 };
 
-// InfiniBand specification, table 91 (RC).
-constexpr Transition kTransitions[] = {
+// InfiniBand specification, table 91. RESET and ERR are reached from anywhere, without attributes.
+constexpr Transition kReliableTransitions[] = {
     {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0},
     {IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
     {IBV_QPS_INIT, IBV_QPS_RTR,
@@ -36,6 +37,36 @@ constexpr Transition kTransitions[] = {
      IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_ALT_PATH |
          IBV_QP_PATH_MIG_STATE},
 };
+constexpr Transition kUnreliableTransitions[] = {
+    {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0},
+    {IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
+    {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+     IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH},
+    {IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN,
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE},
+    {IBV_QPS_RTS, IBV_QPS_RTS, 0,
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE},
+    {IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS},
+};
+constexpr Transition kDatagramTransitions[] = {
+    {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0},
+    {IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
+    {IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+    {IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+};
+
+std::span<const Transition> transitions_of(Transport transport) {
+  switch (transport) {
+    case Transport::kUnreliable:
+      return kUnreliableTransitions;
+    case Transport::kDatagram:
+      return kDatagramTransitions;
+    default:
+      return kReliableTransitions;
+  }
+}
 
 }  // namespace
 
@@ -44,26 +75,38 @@ const char* state_name(ibv_qp_state state) {
   return static_cast<size_t>(state) < std::size(kNames) ? kNames[state] : "unknown";
 }
 
-int check_transition(ibv_qp_state from, ibv_qp_state to, int mask) {
+const char* transport_name(Transport transport) {
+  switch (transport) {
+    case Transport::kUnreliable:
+      return "UC";
+    case Transport::kDatagram:
+      return "UD";
+    default:
+      return "RC";
+  }
+}
+
+int check_transition(Transport transport, ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
     return mask == 0 ? 0
                      : fail(EINVAL, fmt::format("soft0: the transition to {} takes no attributes",
                                                 state_name(to)));
   }
-  for (const Transition& step : kTransitions) {
+  for (const Transition& step : transitions_of(transport)) {
     if (step.from != from || step.to != to) continue;
     if ((mask & step.required) != step.required || (mask & ~(step.required | step.optional)) != 0) {
       return fail(
           EINVAL,
-          fmt::format("soft0: the transition from {} to {} needs the attributes {:#x} and may have "
-                      "{:#x}; given were {:#x} (ibv_qp_attr_mask)",
-                      state_name(from), state_name(to), step.required, step.optional, mask));
+          fmt::format("soft0: the transition of a {} queue pair from {} to {} needs the attributes "
+                      "{:#x} and may have {:#x}; given were {:#x} (ibv_qp_attr_mask)",
+                      transport_name(transport), state_name(from), state_name(to), step.required,
+                      step.optional, mask));
     }
     return 0;
   }
-  return fail(EINVAL, fmt::format("soft0: a queue pair does not go from {} to {}", state_name(from),
-                                  state_name(to)));
+  return fail(EINVAL, fmt::format("soft0: a {} queue pair does not go from {} to {}",
+                                  transport_name(transport), state_name(from), state_name(to)));
 }
 
 int check_values(const ibv_qp_attr& attributes, int mask) {
@@ -104,6 +147,7 @@ int check_values(const ibv_qp_attr& attributes, int mask) {
 void copy_attributes(ibv_qp_attr& kept, const ibv_qp_attr& given, int mask) {
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0) kept.qp_access_flags = given.qp_access_flags;
   if ((mask & IBV_QP_PKEY_INDEX) != 0) kept.pkey_index = given.pkey_index;
+  if ((mask & IBV_QP_QKEY) != 0) kept.qkey = given.qkey;
   if ((mask & IBV_QP_PORT) != 0) kept.port_num = given.port_num;
   if ((mask & IBV_QP_AV) != 0) kept.ah_attr = given.ah_attr;
   if ((mask & IBV_QP_PATH_MTU) != 0) kept.path_mtu = given.path_mtu;

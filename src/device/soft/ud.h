@@ -1,0 +1,130 @@
+// Unreliable datagrams: a work request names its receiver by an address handle and a queue pair
+// number. What cannot be delivered, for whatever reason on the other side, vanishes.
+//
+//   ud_address.cc       address handles
+//   ud_destinations.cc  from queue pair numbers to rings of other processes
+//   ud_send.cc          SEND, to one queue pair or to a multicast group
+//   ud_receive.cc       what a poll makes of a datagram; its ring is datagram_ring.h
+//   ud_multicast.cc     who is in which group
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "src/device/soft/objects.h"
+#include "src/device/soft/soft_rnic.h"
+
+namespace verbena::soft {
+
+// An address handle.
+struct Ah {
+  static constexpr const char* kName = "address handle";
+  // Where what is sent to it goes.
+  enum class Route : uint8_t { kNowhere, kPort, kGroup };
+
+  ibv_ah verbs{};
+  Validity validity;
+  const Ah* self = nullptr;  // for the data path: set as long as the handle lives
+  Domain* domain = nullptr;
+  ibv_ah_attr attributes{};
+  Route route = Route::kNowhere;
+  ibv_grh grh{};  // if attributes.is_global; its length is that of each message
+};
+inline Ah& as_ah(ibv_ah* verbs) { return *reinterpret_cast<Ah*>(verbs); }
+
+ibv_ah* create_ah(ibv_pd*, ibv_ah_attr*);
+int destroy_ah(ibv_ah*);
+// The attributes of a handle that answers the sender of a datagram.
+int init_ah_from_wc(ibv_context*, uint8_t port, const ibv_wc*, const ibv_grh*, ibv_ah_attr*);
+
+// These with last_error() about the latest call.
+const DatagramVerbs& datagram_verbs();
+
+inline constexpr uint32_t kMulticastQpNumber = 0xffffff;
+
+int attach_mcast(ibv_qp*, const ibv_gid*, uint16_t lid);
+int detach_mcast(ibv_qp*, const ibv_gid*, uint16_t lid);
+// Leaves all groups, before the queue pair is destroyed.
+void leave_groups(Qp&);
+
+// A queue pair that datagrams are sent to, mapped and checked.
+struct Destination {
+  uint32_t number = 0;  // 0: nothing is known of any
+  std::shared_ptr<Peer> process;
+  QpShared* shared = nullptr;
+  // The gate's values while it receives.
+  uint64_t gate_ready = kNoGate;
+  uint64_t gate_sending = kNoGate;
+  std::atomic<uint64_t>* claims = nullptr;
+  Datagram* datagrams = nullptr;
+  std::byte* payloads = nullptr;
+  uint32_t mask = 0;
+  const SrqShared* srq = nullptr;  // null: it has receives of its own
+  PeerCq cq;
+  uint32_t next = 0;          // where a free position may be
+  uint32_t known_limit = 0;   // positions before this one are to be taken
+  uint64_t ask_again_ns = 0;  // where no such process was found
+
+  bool receives() const {
+    if (shared == nullptr) return false;
+    // Acquire: what was set up before the gate was opened is visible.
+    const uint64_t gate = shared->gate.load(std::memory_order_acquire);
+    return (gate == gate_sending || gate == gate_ready) && !process->dead();
+  }
+  uint32_t generation() const { return static_cast<uint32_t>(gate_ready >> 32); }
+};
+
+// The members of a multicast group, as a sender knows them.
+struct KnownGroup {
+  ibv_gid gid{};
+  uint16_t lid = 0;
+  uint64_t epoch = 0;  // 0: not asked yet
+  std::vector<uint32_t> members;
+};
+
+// The destinations of a queue pair, those used last. Under send_lock.
+class Destinations {
+ public:
+  // Null if there is no such queue pair, or it does not receive.
+  Destination* find(Rnic& rnic, uint32_t number) {
+    Destination& place = places_[(number ^ number >> kQpIndexBits) % kPlaces];
+    if (place.number == number && place.receives()) [[likely]]
+      return &place;
+    return look_up(rnic, number, place) ? &place : nullptr;
+  }
+  // Queue pair numbers. Asks the registry again when somebody has joined or left a group since.
+  const std::vector<uint32_t>& members(Rnic& rnic, const ibv_gid& gid, uint16_t lid);
+
+ private:
+  static constexpr uint32_t kPlaces = 64;
+  static constexpr uint32_t kGroups = 16;
+  static bool look_up(Rnic& rnic, uint32_t number, Destination& place);
+  std::array<Destination, kPlaces> places_;
+  std::array<KnownGroup, kGroups> groups_;
+  uint32_t next_group_ = 0;
+};
+
+inline bool ud_accepts(const Qp& qp, const ibv_send_wr& wr) {
+  if (wr.opcode != IBV_WR_SEND && wr.opcode != IBV_WR_SEND_WITH_IMM) return false;
+  const auto* handle = reinterpret_cast<const Ah*>(wr.wr.ud.ah);
+  return handle != nullptr && handle->self == handle && handle->domain->id == qp.domain;
+}
+
+// Carries out what was posted at `position`. Holds send_lock.
+void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
+
+// Makes the completion of a datagram that has arrived, if there is one. Holds the lock of the
+// receive completion queue.
+struct Broken;
+bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken);
+
+// On the service thread, for queue pairs that ud_take() found held up.
+void ud_look_after(Qp& qp);
+// Nobody needs to look after it any more.
+void ud_end_looking_after(Qp& qp);
+
+// Drops what has arrived, and forgets destinations: of a reset.
+void ud_reset(Qp& qp);
+
+}  // namespace verbena::soft

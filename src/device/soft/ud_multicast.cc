@@ -1,0 +1,101 @@
+// Multicast groups. Who is in which group stands in the user's registry, as names of empty files
+// (Registry::join_group), so that any sender finds all members, and what a dead one leaves is
+// removed with its slot. Senders keep a list of their own. Whoever joins or leaves raises the epoch
+// in the header of each living process before it returns, and a sender that finds another epoch
+// than its list's asks the registry again.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "src/device/soft/control.h"
+#include "src/device/soft/ud.h"
+
+namespace verbena::soft {
+namespace {
+
+// The first epoch is not 0, which is that of a list that was never asked for.
+constexpr uint64_t kFirstEpoch = 1;
+
+bool same(const KnownGroup& known, const ibv_gid& gid, uint16_t lid) {
+  return known.lid == lid && memcmp(&known.gid, &gid, sizeof(gid)) == 0;
+}
+
+std::string group_name(const ibv_gid& gid) {
+  std::string name;
+  for (const uint8_t byte : gid.raw) name += fmt::format("{:02x}", byte);
+  return name;
+}
+
+void tell_all(Rnic& rnic) {
+  rnic.header().group_epoch.fetch_add(1);
+  for (const uint32_t slot : rnic.registry().slots()) {
+    if (slot == rnic.slot()) continue;
+    // One that cannot be reached sends nothing that could be received here.
+    Result<std::shared_ptr<Peer>> peer = rnic.attach(slot);
+    if (peer.ok() && !(*peer)->is_self()) (*peer)->raise_group_epoch();
+  }
+}
+
+int check_member(ibv_qp* verbs, const ibv_gid* gid) {
+  if (const int error = check_valid<Qp>(verbs); error != 0) return error;
+  if (as_qp(verbs).transport != Transport::kDatagram) {
+    return fail(EINVAL, "soft0: only UD queue pairs can be in multicast groups");
+  }
+  if (gid->raw[0] != 0xff) {
+    return fail(EINVAL, "soft0: the GID of a multicast group begins with the byte 0xff");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int attach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t lid) {
+  if (const int error = check_member(verbs, gid); error != 0) return error;
+  Qp& qp = as_qp(verbs);
+  const std::lock_guard guard(qp.control);
+  const Status joined = qp.rnic->registry().join_group(group_name(*gid), verbs->qp_num);
+  if (!joined.ok()) return fail(joined);
+  tell_all(*qp.rnic);
+  qp.in_groups = true;
+  static_cast<void>(lid);
+  return 0;
+}
+
+int detach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t) {
+  if (const int error = check_member(verbs, gid); error != 0) return error;
+  Qp& qp = as_qp(verbs);
+  const std::lock_guard guard(qp.control);
+  if (!qp.rnic->registry().leave_group(group_name(*gid), verbs->qp_num)) {
+    return fail(EINVAL, "soft0: the queue pair is not in this multicast group");
+  }
+  tell_all(*qp.rnic);
+  return 0;
+}
+
+void leave_groups(Qp& qp) {
+  if (!qp.in_groups) return;
+  qp.rnic->registry().leave_all_groups(qp.verbs.qp_num);
+  tell_all(*qp.rnic);
+}
+
+const std::vector<uint32_t>& Destinations::members(Rnic& rnic, const ibv_gid& gid, uint16_t lid) {
+  // Acquire: who raised it stands in the registry already.
+  const uint64_t epoch = kFirstEpoch + rnic.header().group_epoch.load(std::memory_order_acquire);
+  auto known = std::find_if(groups_.begin(), groups_.end(), [&](const KnownGroup& group) {
+    return group.epoch != 0 && same(group, gid, lid);
+  });
+  if (known == groups_.end()) {
+    known = groups_.begin() + next_group_;
+    next_group_ = (next_group_ + 1) % kGroups;
+    *known = {.gid = gid, .lid = lid, .epoch = 0, .members = {}};
+  }
+  if (known->epoch != epoch) {
+    known->members = rnic.registry().members_of(group_name(gid));
+    known->epoch = epoch;
+  }
+  return known->members;
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,162 @@
+// What a poll makes of the datagrams that have arrived.
+#include <algorithm>
+
+#include "src/base/shared_memory.h"
+#include "src/device/soft/arrivals.h"
+#include "src/device/soft/datagram_ring.h"
+#include "src/device/soft/peer_receives.h"
+#include "src/device/soft/region_view.h"
+#include "src/device/soft/ud.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr uint16_t kOwnLid = 1;
+// So many polls in vain in a row: only then what lies behind an unfinished datagram is looked for,
+// because the look takes a cache line from the senders.
+constexpr uint32_t kPollsBeforeLook = 1024;
+
+// Puts bytes into the buffers of a receive, from `offset` on. False if one of them is not
+// registered any more.
+bool place(const Qp& qp, const PostedReceive& receive, uint32_t offset, const std::byte* bytes,
+           uint32_t size_bytes) {
+  const uint32_t domain = qp.srq != nullptr ? qp.srq->domain : qp.domain;
+  for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
+    const ibv_sge& sge = receive.sges[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const uint32_t part = std::min(sge.length - offset, size_bytes);
+    std::byte* to =
+        own_memory(qp.regions, domain, sge.addr + offset, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    if (to == nullptr) return false;
+    copy_bytes(to, bytes, part);
+    bytes += part;
+    size_bytes -= part;
+    offset = 0;
+  }
+  return size_bytes == 0;
+}
+
+// The next receive, which nobody else gets; null if there is none.
+PostedReceive* claim_own_receive(Qp& qp, uint16_t* index) {
+  if (qp.srq == nullptr) return qp.receives.oldest();
+  Srq& srq = *qp.srq;
+  Taken taken;
+  const PeerSrq own{.shared = srq.shared,
+                    .ring = srq.ring,
+                    .receives = srq.shared_receives,
+                    .ring_mask = srq.ring_mask,
+                    .receive_count = srq.depth,
+                    .stride_bytes = srq.shared_receive_stride_bytes};
+  if (!take_shared_receive(own, qp.verbs.qp_num, taken) || taken.index >= srq.depth ||
+      !srq.receives[taken.index].posted.load(std::memory_order_acquire)) {
+    return nullptr;
+  }
+  *index = taken.index;
+  return &srq.receives[taken.index];
+}
+
+void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
+              const PostedReceive& receive, ibv_wc& wc) {
+  // Once each: a broken sender may change them while they are checked.
+  const uint32_t size_bytes = load_relaxed(&datagram.size_bytes);
+  const uint8_t flags = load_relaxed(&datagram.flags);
+  const uint32_t grh_bytes = (flags & kDatagramWithGrh) != 0 ? kGrhBytes : 0;
+  fill_completion(qp, receive.wr_id, IBV_WC_SUCCESS, wc);
+  wc.byte_len = kGrhBytes + size_bytes;
+  wc.src_qp = load_relaxed(&datagram.source_qp) & 0xffffff;
+  wc.slid = kOwnLid;
+  wc.sl = load_relaxed(&datagram.service_level) & 15;
+  wc.wc_flags = (flags & kDatagramWithGrh) != 0 ? IBV_WC_GRH : 0;
+  if ((flags & kDatagramWithImmediate) != 0) {
+    wc.wc_flags |= IBV_WC_WITH_IMM;
+    wc.imm_data = load_relaxed(&datagram.immediate);
+  }
+  const std::byte* bytes =
+      grh_bytes + size_bytes <= kInlineDatagramBytes ? datagram.bytes : payload;
+  if (size_bytes > kMaxDatagramBytes || kGrhBytes + size_bytes > receive.length_bytes)
+      [[unlikely]] {
+    wc.status = IBV_WC_LOC_LEN_ERR;
+  } else if (!place(qp, receive, 0, bytes, grh_bytes) ||
+             !place(qp, receive, kGrhBytes, bytes + grh_bytes, size_bytes)) [[unlikely]] {
+    wc.status = IBV_WC_LOC_PROT_ERR;
+  }
+}
+
+// Somebody has to see to the sender whose datagram is not finished.
+void look_after(Qp& qp) {
+  if (!qp.looked_after.exchange(true)) qp.rnic->begin_waiting();
+}
+
+}  // namespace
+
+bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
+  DatagramRing& ring = *qp.datagrams;
+  if (ring.arrived()) {
+    qp.polls_in_vain = 0;
+  } else if (qp.recv_cq->channel == nullptr && !ring.held_up() &&
+             ++qp.polls_in_vain % kPollsBeforeLook != 0) {
+    return false;
+  }
+  if (qp.arrivals.closed) [[unlikely]]
+    return false;
+  uint32_t position = 0;
+  // At most once around the ring, in case of a broken sender.
+  for (uint32_t step = 0; step < ring.slots() && ring.find(&position); ++step) {
+    const Datagram& datagram = ring.at(position);
+    uint16_t index = 0;
+    PostedReceive* receive = nullptr;
+    // What was meant for the queue pair before a reset, and what met no receive, vanishes.
+    if (load_relaxed(&datagram.receiver_generation) == qp.generation)
+      receive = claim_own_receive(qp, &index);
+    if (receive == nullptr) {
+      ring.retire(position, true);
+      continue;
+    }
+    complete(qp, datagram, ring.payload_at(position), *receive, wc);
+    if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+      broken.set(qp, kNoEvent);
+    if (qp.srq == nullptr) {
+      qp.receives.pop();
+    } else {
+      release_shared_receive(*qp.srq, *receive, index);
+    }
+    ring.retire(position, false);
+    if (ring.held_up()) [[unlikely]]
+      look_after(qp);
+    return true;
+  }
+  if (ring.held_up()) [[unlikely]]
+    look_after(qp);
+  return false;
+}
+
+void DestroyDestinations::operator()(Destinations* destinations) const { delete destinations; }
+
+void ud_look_after(Qp& qp) {
+  if (!qp.looked_after.load(std::memory_order_relaxed)) return;
+  const Rnic& rnic = *qp.rnic;
+  bool ended = false;
+  const bool held_up = qp.datagrams->give_up([&](uint32_t taker) {
+    const uint32_t slot = slot_of(taker);
+    ended = slot != rnic.slot() &&
+            rnic.registry().find(slot).status().code() == StatusCode::kUnavailable;
+    return ended;
+  });
+  // More may have arrived behind it than can be taken before it.
+  if (ended) ring_own_channel(*qp.recv_cq, true);
+  if (!held_up) ud_end_looking_after(qp);
+}
+
+void ud_end_looking_after(Qp& qp) {
+  if (qp.looked_after.exchange(false)) qp.rnic->end_waiting();
+}
+
+void ud_reset(Qp& qp) {
+  *qp.destinations = {};
+  qp.datagrams->forbid();
+}
+
+}  // namespace verbena::soft

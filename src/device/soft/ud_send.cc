@@ -1,0 +1,162 @@
+// Sending a datagram: the sender's thread takes a position of the receiver's ring, fills it and
+// publishes it.
+#include <endian.h>
+
+#include "src/device/soft/gather_list.h"
+#include "src/device/soft/peer_receives.h"
+#include "src/device/soft/ud.h"
+
+namespace verbena::soft {
+namespace {
+
+// What a sender knows of its message before it is sent to one or many.
+struct Message {
+  Pieces pieces;
+  ibv_grh grh;
+  uint32_t grh_bytes = 0;
+  uint32_t immediate = 0;
+  uint8_t flags = 0;
+  uint8_t service_level = 0;
+};
+
+// The position behind the last that may be taken now.
+uint32_t ring_limit(const Destination& destination) {
+  const QpShared& shared = *destination.shared;
+  // Acquire: positions of the lap before are done with.
+  const uint32_t retired = shared.datagram.retired.load(std::memory_order_acquire);
+  const uint32_t room = retired + destination.mask + 1;
+  if (destination.srq != nullptr) {
+    // An upper bound: the receiver's poll takes them, when the datagram's turn comes.
+    const uint64_t posted = destination.srq->tail.load(std::memory_order_acquire) -
+                            destination.srq->head.load(std::memory_order_acquire);
+    return posted < destination.mask + 1 ? retired + static_cast<uint32_t>(posted) : room;
+  }
+  const uint32_t voided = shared.datagram.voided.load(std::memory_order_relaxed);
+  const uint32_t limit =
+      voided + static_cast<uint32_t>(shared.connection.credits.load(std::memory_order_acquire));
+  return static_cast<int32_t>(limit - room) < 0 ? limit : room;
+}
+
+bool ring_before(uint32_t position, uint32_t limit) {
+  return static_cast<int32_t>(limit - position) > 0;
+}
+
+// Takes a position of the ring for `taker`. False if no receive is posted.
+bool take_ring_position(Destination& destination, uint32_t taker, uint32_t* taken) {
+  DatagramShared& shown = destination.shared->datagram;
+  const uint32_t hint = shown.next_hint.load(std::memory_order_relaxed);
+  uint32_t position = ring_before(destination.next, hint) ? hint : destination.next;
+  if (!ring_before(position, destination.known_limit)) {
+    destination.known_limit = ring_limit(destination);
+    // Senders stop at the limit: what lies behind it is the hint of a broken one.
+    if (ring_before(destination.known_limit, position))
+      position = shown.retired.load(std::memory_order_acquire);
+  }
+  // Each step that fails is another sender's success, but for broken ones.
+  for (uint32_t step = 0; step <= destination.mask + 16; ++step) {
+    if (!ring_before(position, destination.known_limit) || destination.srq != nullptr) {
+      destination.known_limit = ring_limit(destination);
+      if (!ring_before(position, destination.known_limit)) break;
+    }
+    std::atomic<uint64_t>& word = destination.claims[position & destination.mask];
+    uint64_t claim = word.load(std::memory_order_acquire);
+    if (claimed_position(claim) == position - destination.mask - 1 &&
+        word.compare_exchange_strong(claim, make_datagram_claim(position, taker),
+                                     std::memory_order_acq_rel)) {
+      destination.next = position + 1;
+      shown.next_hint.store(position + 1, std::memory_order_relaxed);
+      *taken = position;
+      return true;
+    }
+    ++position;
+  }
+  destination.next = position;
+  return false;
+}
+
+void fill_and_publish(const Qp& qp, Destination& destination, const Message& message) {
+  uint32_t position = 0;
+  if (!take_ring_position(destination, qp.verbs.qp_num, &position)) return;
+  const uint32_t index = position & destination.mask;
+  Datagram& datagram = destination.datagrams[index];
+  const uint32_t size_bytes = message.grh_bytes + message.pieces.size_bytes;
+  std::byte* at = size_bytes <= kInlineDatagramBytes
+                      ? datagram.bytes
+                      : destination.payloads + index * kDatagramPayloadBytes;
+  if (message.grh_bytes != 0) {
+    copy_small(at, reinterpret_cast<const std::byte*>(&message.grh), kGrhBytes);
+    at += kGrhBytes;
+  }
+  for (uint32_t i = 0; i < message.pieces.count; ++i) {
+    copy_bytes(at, message.pieces.list[i].bytes, message.pieces.list[i].size_bytes);
+    at += message.pieces.list[i].size_bytes;
+  }
+  datagram.receiver_generation = destination.generation();
+  datagram.source_qp = qp.verbs.qp_num;
+  datagram.immediate = message.immediate;
+  datagram.size_bytes = static_cast<uint16_t>(message.pieces.size_bytes);
+  datagram.flags = message.flags;
+  datagram.service_level = message.service_level;
+  // Release: a receiver that sees the mark sees the datagram.
+  datagram.mark.store(position + 1, std::memory_order_release);
+  announce(*destination.process, destination.cq, (message.flags & kDatagramSolicited) != 0);
+}
+
+void send_to(Qp& qp, uint32_t number, uint32_t qkey, const Message& message) {
+  Destination* destination = qp.destinations->find(*qp.rnic, number);
+  if (destination == nullptr) return;
+  if (destination->shared->datagram.qkey.load(std::memory_order_relaxed) != qkey) return;
+  fill_and_publish(qp, *destination, message);
+}
+
+}  // namespace
+
+void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
+  const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
+  Message message;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  if (!collect(qp, wr, 0, message.pieces)) {
+    status = IBV_WC_LOC_PROT_ERR;
+  } else if (message.pieces.size_bytes > kMaxDatagramBytes) {
+    status = IBV_WC_LOC_LEN_ERR;
+  }
+  if (status != IBV_WC_SUCCESS) [[unlikely]] {
+    fail_send_queue_locked(qp);
+    return complete_send(qp, wr, position, status, 0);
+  }
+  message.immediate = wr.imm_data;
+  message.service_level = handle.attributes.sl;
+  message.flags =
+      static_cast<uint8_t>((wr.opcode == IBV_WR_SEND_WITH_IMM ? kDatagramWithImmediate : 0) |
+                           ((wr.send_flags & IBV_SEND_SOLICITED) != 0 ? kDatagramSolicited : 0));
+  if (handle.attributes.is_global != 0) {
+    message.flags |= kDatagramWithGrh;
+    message.grh_bytes = kGrhBytes;
+    message.grh = handle.grh;
+    // The transport headers (BTH, DETH, immediate) and the CRC count, too.
+    constexpr uint32_t kTransportBytes = 12 + 8 + 4;
+    const uint32_t immediate_bytes = wr.opcode == IBV_WR_SEND_WITH_IMM ? 4 : 0;
+    message.grh.paylen = htobe16(static_cast<uint16_t>(kTransportBytes + immediate_bytes +
+                                                       (message.pieces.size_bytes + 3) / 4 * 4));
+  }
+  // As of a queue key with its highest bit: the sender's own one instead.
+  const uint32_t qkey =
+      (wr.wr.ud.remote_qkey >> 31) != 0 ? qp.attributes.qkey : wr.wr.ud.remote_qkey;
+  switch (handle.route) {
+    case Ah::Route::kPort:
+      send_to(qp, wr.wr.ud.remote_qpn & 0xffffff, qkey, message);
+      break;
+    case Ah::Route::kGroup:
+      if (wr.wr.ud.remote_qpn != kMulticastQpNumber) break;
+      for (const uint32_t member :
+           qp.destinations->members(*qp.rnic, handle.grh.dgid, handle.attributes.dlid)) {
+        send_to(qp, member, qkey, message);
+      }
+      break;
+    case Ah::Route::kNowhere:
+      break;
+  }
+  complete_send(qp, wr, position, IBV_WC_SUCCESS, message.pieces.size_bytes);
+}
+
+}  // namespace verbena::soft
