@@ -151,7 +151,9 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
   }
 }
 
-int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
+namespace {
+
+int post_batch_locked(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   const OwnerLock::Guard guard(qp.send_lock);
   if (count == 1) [[likely]]
     return post_one(qp, requests[0]);
@@ -162,6 +164,22 @@ int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
     VERBENA_DEBUG_ASSERT(error == 0);
   }
   return 0;
+}
+
+void wake_poller_of(const Qp& qp) {
+  // A destroyed queue pair has no completion queue.
+  if (qp.send_cq == nullptr) [[unlikely]]
+    return;
+  if (PollSleeper* poller = qp.send_cq->poller.load(std::memory_order_relaxed)) [[unlikely]]
+    wake_poller(*poller);
+}
+
+}  // namespace
+
+int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
+  const int error = post_batch_locked(qp, requests, count);
+  wake_poller_of(qp);
+  return error;
 }
 
 int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
@@ -192,8 +210,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
       }
     }
   }
-  if (PollSleeper* poller = qp.send_cq->poller.load(std::memory_order_relaxed)) [[unlikely]]
-    wake_poller(*poller);
+  wake_poller_of(qp);
   return error;
 }
 

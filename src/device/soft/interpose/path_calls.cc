@@ -1,5 +1,7 @@
 // The C library's calls that take a path, for programs that look for devices below /sys: see
-// shown_paths.h, and open the connection manager's file: see connection_channels.h. stat() and access(), which also know the device file, are in device_node.cc.
+// shown_paths.h. open() and its like also open the connection manager's file
+// (connection_channels.h); stat() and access(), which also know the device file, are in
+// device_node.cc.
 //
 // Not intercepted: fts and ftw, and calls within the C library, as of getaddrinfo().
 #include <dirent.h>
