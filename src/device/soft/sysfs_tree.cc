@@ -200,7 +200,6 @@ std::vector<SysfsEntry> sysfs_entries(const SysfsDevice& shown) {
       {parent + "/local_cpulist", shown.cpus, {}},
       {parent + "/vendor", fmt::format("{:#06x}", attributes.vendor_id), {}},
       {parent + "/device", fmt::format("{:#06x}", attributes.vendor_part_id), {}},
-      {parent + "/net", {}, {}},
   };
   const std::vector<SysfsEntry> port = port_entries(shown, rdma + "/ports/1");
   entries.insert(entries.end(), port.begin(), port.end());
