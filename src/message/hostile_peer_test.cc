@@ -414,6 +414,23 @@ TEST_F(HostilePeerTest, LeavingARingThatItNeverHad) {
   expect_violation("follows");
 }
 
+TEST_F(HostilePeerTest, LeavingARingThatItWasNotToldOfYet) {
+  // Without credits the ring cannot be offered.
+  std::string text = "text";
+  const iovec piece{text.data(), text.size()};
+  const auto send = [&] {
+    return (*all_)[0].send({.peer = peer_, .tag = 1, .pieces = {&piece, 1}});
+  };
+  ASSERT_TRUE(all_->until([&] { return send() == PostResult::kPosted; }));
+  for (int i = 0; i < 64 && send() == PostResult::kPosted; ++i) continue;
+  ASSERT_EQ(send(), PostResult::kWouldBlock);
+  const uint64_t given = (*all_)[0].statistics().rings_given;
+  hostile_->send({.sequence = 0, .kind = Kind::kEager}, "a message");
+  ASSERT_TRUE(all_->until([&] { return (*all_)[0].statistics().rings_given > given; }));
+  hostile_->send({.sequence = 1, .kind = Kind::kRingLeft});
+  expect_violation("follows");
+}
+
 TEST_F(HostilePeerTest, AMemoryKeyThatIsNone) {
   RemoteMemory memory{.bytes = 100, .count = 1, .pieces = {{4096, 100, 77, 0}}};
   std::string text(200, '-');

@@ -170,9 +170,11 @@ void MessengerState::give_up_receives() {
 }
 
 bool MessengerState::wind_down() {
-  if (!winds_down_ && !discarded_.empty()) go_on_discarding();
+  if (!std::exchange(winds_down_, true)) {
+    if (!discarded_.empty()) go_on_discarding();
+    give_up_receives();
+  }
   if (!owes_confirmations()) return true;
-  if (!std::exchange(winds_down_, true)) give_up_receives();
   progress();
   return !owes_confirmations();
 }

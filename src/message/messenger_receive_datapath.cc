@@ -428,15 +428,19 @@ MessengerState::Fate MessengerState::handle_ring_offer(PeerConnection& connectio
 }
 
 MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection) {
-  if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left) return Fate::kWrong;
+  // A ring that the peer was not told of yet is not its own to leave.
+  if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left ||
+      connection.due_offer) {
+    return Fate::kWrong;
+  }
   connection.ring_in_left = true;
+  connection.due_leave = false;
+  if (rings_in_[connection.ring_in].was_used()) connection.declines = 0;
   if (polling_.is_staying(connection.number)) {
     // The peer has no ring to send from; it may have one later, but is asked ever more rarely.
     polling_.decline(connection.number);
     connection.offer_again_at = connection.arrivals + (kOfferAgainMessages << connection.declines);
     if (connection.declines < kMostDeclines) ++connection.declines;
-  } else {
-    connection.declines = 0;
   }
   return_ring_in(connection);
   return Fate::kUsed;
@@ -459,7 +463,8 @@ void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
     if (!connection->ring_out_usable) return;
     if (least == nullptr || sent(*connection) < sent(*least)) least = connection;
   }
-  const bool gives_way = least != nullptr && kRingHysteresis * sent(*least) < sent(wanting);
+  const bool gives_way = least != nullptr && sent(wanting) >= kOfferAgainMessages &&
+                         kRingHysteresis * sent(*least) < sent(wanting);
   if (gives_way) {
     least->ring_out_usable = false;
     least->due_left = true;

@@ -199,8 +199,11 @@ class RingReceiver {
     clear_bytes(freed_.data(), freed_.size());
     lap_ = RingMark::kFirstLap;
     credits_ = 0;
+    begun_ = head_;
     error_ = {};
   }
+  // Whether a message has come since begin().
+  bool was_used() const { return head_ != begun_; }
 
   // Whether next() finds nothing: cheaper than that.
   bool is_empty() const { return RingMark::is_empty(slots_.slot(head_slot_), lap_); }
@@ -272,6 +275,7 @@ class RingReceiver {
   uint32_t lap_ = RingMark::kFirstLap;  // of the head
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
+  uint64_t begun_ = 0;  // the head at begin()
   uint32_t credits_ = 0;
   std::vector<uint8_t> freed_;  // per slot: free, but one before it is not
   channel::ChannelError error_;

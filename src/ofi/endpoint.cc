@@ -39,6 +39,8 @@ constexpr uint32_t kSlotBytes = (8 << 10) + 64;
 // Programs have windows of 64 messages under way, and more; what finds no slot goes by SEND, which
 // takes both sides three times as long. A ring is 2 MiB, at both ends together.
 constexpr uint32_t kRingSlots = 128;
+// Where it is pinned, which is often limited to 8 MiB, a ring is 0.5 MiB.
+constexpr uint32_t kPinnedRingSlots = 32;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
 constexpr const char* kReusedBuffersVariable = "FI_VERBENA_REUSED_BUFFERS";
 constexpr ReusedBuffers kReusedBuffersDefault = ReusedBuffers::kCopied;
@@ -103,11 +105,15 @@ int close_endpoint(fid* handle) {
       if (counter != nullptr) remove_from(counter->endpoints, &endpoint);
     }
     if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
+    // From here on nobody else makes it progress, so that it takes no further message.
+    remove_from(domain.endpoints, &endpoint);
   }
-  endpoint.wind_down(kConfirmationPatienceNs);
+  if (!endpoint.wind_down(kConfirmationPatienceNs)) {
+    log_warning("fi_close: peers were not told within {} s that their messages were received",
+                kConfirmationPatienceNs / 1'000'000'000);
+  }
   {
     const std::lock_guard guard(domain.lock);
-    remove_from(domain.endpoints, &endpoint);
     delete &endpoint;  // its messenger lets go of memory that the domain's endpoints share
   }
   --domain.users;
@@ -353,8 +359,8 @@ bool Endpoint::drain(uint64_t patience_ns) {
   });
 }
 
-void Endpoint::wind_down(uint64_t patience_ns) {
-  step_until(patience_ns, [this] { return messenger->wind_down(); });
+bool Endpoint::wind_down(uint64_t patience_ns) {
+  return step_until(patience_ns, [this] { return messenger->wind_down(); });
 }
 
 void Endpoint::forget(fi_addr_t number) {
@@ -377,7 +383,8 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.max_unexpected = kMostUnexpected;
   options.unexpected_bytes = kUnexpectedBytes;
   options.slot_bytes = kSlotBytes;
-  options.ring_slots = kRingSlots;
+  options.ring_slots =
+      of.device.info().kind == DeviceKind::kHardware ? kPinnedRingSlots : kRingSlots;
   options.exposed = of.exposed;
   const Result<ReusedBuffers> reused = reused_buffers();
   if (!reused.ok()) return report("fi_endpoint", reused.status());

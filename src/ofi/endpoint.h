@@ -69,7 +69,7 @@ struct Endpoint : fid_ep {
   bool drain(uint64_t patience_ns);
   // Waits until its peers know what it has received, within `patience_ns`. Nothing may use it any
   // more.
-  void wind_down(uint64_t patience_ns);
+  bool wind_down(uint64_t patience_ns);
   // The vector has removed this number.
   void forget(fi_addr_t number);
 

@@ -244,6 +244,9 @@ class Reader {
         axes->emplace_back(axis->name);
       }
     }
+    if (!part->most.empty() && !part->over && !part->minus) {
+      return error(table, "'most' is of a quotient or a difference: give over or minus");
+    }
     const bool along_needed = part->shape != Shape::kStated && part->shape != Shape::kSimilar &&
                               part->shape != Shape::kOrdered;
     if (along_needed && part->along == nullptr) {

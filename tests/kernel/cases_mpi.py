@@ -10,7 +10,7 @@ from mpi import EXCHANGE, MPIEXEC, prepare
 from programs import SECRET, TOOL
 
 LAUNCH = "HYDRA_LAUNCH: "
-STARTED_IN_S = 60
+STARTED_IN_S = 120
 DONE_IN_S = 240
 # Far fewer than the exchange takes: it moves megabytes, in packets of 4 KiB at most.
 LEAST_PACKETS = 500
