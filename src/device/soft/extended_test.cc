@@ -295,6 +295,34 @@ TEST_F(ExtendedTest, OperationsThatWereNotAskedForAreRefused) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
+// Often enough for the low byte of the key to wrap.
+TEST_F(ExtendedTest, AWindowOfType1IsBoundAnyNumberOfTimes) {
+  ibv_mw* window = ibv_alloc_mw(node_.domain.get(), IBV_MW_TYPE_1);
+  ASSERT_NE(window, nullptr);
+  ibv_mr* region = reg_mr(node_.domain.get(), remote_.data(), 4096, remote_.address(),
+                          int{IBV_ACCESS_LOCAL_WRITE} | IBV_ACCESS_MW_BIND);
+  ASSERT_NE(region, nullptr);
+  for (uint64_t round = 1; round <= 600; ++round) {
+    ibv_mw_bind bind{.wr_id = round,
+                     .send_flags = IBV_SEND_SIGNALED,
+                     .bind_info = {.mr = region,
+                                   .addr = remote_.address(),
+                                   .length = 8,
+                                   .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}};
+    ASSERT_EQ(ibv_bind_mw(qps_[0], window, &bind), 0) << round;
+    ASSERT_EQ(next().status, IBV_WC_SUCCESS);
+    local_.at<uint64_t>(0) = round;
+    start(round);
+    ibv_wr_rdma_write(ex_, window->rkey, remote_.address());
+    ibv_wr_set_sge(ex_, local_.key(), local_.address(), 8);
+    ASSERT_EQ(ibv_wr_complete(ex_), 0);
+    ASSERT_EQ(next().status, IBV_WC_SUCCESS) << round;
+    ASSERT_EQ(remote_.at<uint64_t>(0), round);
+  }
+  EXPECT_EQ(ibv_dealloc_mw(window), 0);
+  EXPECT_EQ(dereg_mr(region), 0);
+}
+
 TEST_F(ExtendedTest, ThreadsBuildOneAfterTheOther) {
   constexpr uint32_t kRounds = 200;
   const auto add = [this] {
