@@ -154,7 +154,6 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
 namespace {
 
 int post_batch_locked(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
-  const OwnerLock::Guard guard(qp.send_lock);
   if (count == 1) [[likely]]
     return post_one(qp, requests[0]);
   if (const int error = check_batch(qp, requests, count); error != 0) [[unlikely]]
@@ -166,24 +165,35 @@ int post_batch_locked(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   return 0;
 }
 
-void wake_poller_of(const Qp& qp) {
+// Who may sleep until what was posted completes. Holds send_lock: once that is free, a thread that
+// has polled the completion may destroy the queue pair.
+PollSleeper* poller_of(const Qp& qp) {
   // A destroyed queue pair has no completion queue.
-  if (qp.send_cq == nullptr) [[unlikely]]
-    return;
-  if (PollSleeper* poller = qp.send_cq->poller.load(std::memory_order_relaxed)) [[unlikely]]
+  return qp.send_cq != nullptr ? qp.send_cq->poller.load(std::memory_order_relaxed) : nullptr;
+}
+
+void wake(PollSleeper* poller) {
+  if (poller != nullptr) [[unlikely]]
     wake_poller(*poller);
 }
 
 }  // namespace
 
 int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
-  const int error = post_batch_locked(qp, requests, count);
-  wake_poller_of(qp);
+  int error = 0;
+  PollSleeper* poller = nullptr;
+  {
+    const OwnerLock::Guard guard(qp.send_lock);
+    error = post_batch_locked(qp, requests, count);
+    poller = poller_of(qp);
+  }
+  wake(poller);
   return error;
 }
 
-int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
-  const OwnerLock::Guard guard(qp.send_lock);
+namespace {
+
+int post_carried_out_locked(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
@@ -197,9 +207,24 @@ int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
   return 0;
 }
 
+}  // namespace
+
+int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
+  int error = 0;
+  PollSleeper* poller = nullptr;
+  {
+    const OwnerLock::Guard guard(qp.send_lock);
+    error = post_carried_out_locked(qp, wr);
+    poller = poller_of(qp);
+  }
+  wake(poller);
+  return error;
+}
+
 int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
   Qp& qp = as_qp(verbs);
   int error = 0;
+  PollSleeper* poller = nullptr;
   {
     const OwnerLock::Guard guard(qp.send_lock);
     for (; wr != nullptr; wr = wr->next) {
@@ -209,8 +234,9 @@ int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
         break;
       }
     }
+    poller = poller_of(qp);
   }
-  wake_poller_of(qp);
+  wake(poller);
   return error;
 }
 
