@@ -58,10 +58,10 @@ class ExtendedTest : public testing::Test {
     EXPECT_EQ(destroy_cq(ibv_cq_ex_to_cq(cq_)), 0);
   }
 
-  ibv_qp* create_qp(uint64_t operations) {
+  ibv_qp* create_qp(uint64_t operations, ibv_qp_type type = IBV_QPT_RC) {
     ibv_qp_init_attr_ex init{};
     init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq_);
-    init.qp_type = IBV_QPT_RC;
+    init.qp_type = type;
     init.cap = {.max_send_wr = kDepth,
                 .max_recv_wr = kDepth,
                 .max_send_sge = 2,
@@ -293,6 +293,28 @@ TEST_F(ExtendedTest, OperationsThatWereNotAskedForAreRefused) {
   errno = 0;
   EXPECT_EQ(create_qp(IBV_QP_EX_WITH_TSO), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+TEST_F(ExtendedTest, EachTransportHasItsOperations) {
+  constexpr uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+  constexpr uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+  const auto has = [this](ibv_qp_type type, uint64_t operations) {
+    errno = 0;
+    ibv_qp* qp = create_qp(operations, type);
+    if (qp == nullptr) {
+      EXPECT_EQ(errno, EOPNOTSUPP);
+      return false;
+    }
+    EXPECT_EQ(destroy_qp(qp), 0);
+    return true;
+  };
+  EXPECT_TRUE(has(IBV_QPT_UD, kSends));
+  EXPECT_FALSE(has(IBV_QPT_UD, kSends | IBV_QP_EX_WITH_RDMA_WRITE));
+  EXPECT_FALSE(has(IBV_QPT_UD, IBV_QP_EX_WITH_BIND_MW));
+  EXPECT_TRUE(has(IBV_QPT_UC, kSends | kWrites));
+  EXPECT_FALSE(has(IBV_QPT_UC, IBV_QP_EX_WITH_RDMA_READ));
+  EXPECT_FALSE(has(IBV_QPT_UC, IBV_QP_EX_WITH_SEND_WITH_INV));
+  EXPECT_TRUE(has(IBV_QPT_RC, kAllOperations));
 }
 
 // Often enough for the low byte of the key to wrap.
