@@ -216,6 +216,12 @@ TEST_F(DatagramTest, ErrorsFlushReceivesAndAResetBeginsAnew) {
     // Left unpolled, and gone with the reset.
     ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number(), .flags = 0}), 0);
   }
+  // Their places are free at once, not only when they would have been polled.
+  ASSERT_EQ(move_to(b_.qp(), IBV_QPS_RESET), 0);
+  ASSERT_EQ(test::start_datagrams(b_.qp()), 0);
+  post(5);
+  ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number(), .flags = 0}), 0);
+  EXPECT_EQ(b_.take().wr_id, 5u);
   ASSERT_EQ(move_to(b_.qp(), IBV_QPS_RESET), 0);
   EXPECT_TRUE(b_.is_empty());
 }
