@@ -272,6 +272,25 @@ TEST_F(DatagramTest, AnUnfinishedDatagramHoldsUpNobodyWhereQueuePairsAreMany) {
   }
 }
 
+// A sender may show where it was long after.
+TEST_F(DatagramTest, AnOldHintCostsNoDatagram) {
+  for (int i = 0; i < 100; ++i) {
+    post();
+    ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number()}), 0);
+    EXPECT_EQ(a_.take().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(b_.take().status, IBV_WC_SUCCESS);
+  }
+  const uint32_t next = b_.inside().shared->datagram.next_hint.load();
+  for (const uint32_t behind : {1u, 15u, 16u, 17u, 64u, 100u}) {
+    b_.inside().shared->datagram.next_hint.store(next - behind);
+    DatagramEnd other(node_);
+    post(behind);
+    ASSERT_EQ(other.send({.sges = source(8), .to = b_.number()}), 0);
+    EXPECT_EQ(other.take().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(b_.take().wr_id, behind);
+  }
+}
+
 TEST_F(DatagramTest, SharedReceiveQueuesServeDatagramsToo) {
   ibv_srq_init_attr init{};
   init.attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0};
