@@ -155,6 +155,22 @@ TEST_F(WindowTableTest, TheLowByteOfAKeyMayBeZero) {
   EXPECT_TRUE(table_.unbind_window(window.key, 9));
 }
 
+TEST_F(WindowTableTest, AWindowsLatestKeyIsNotTheNextRegions) {
+  NewWindow window = inner();
+  ++window.key;
+  ASSERT_TRUE(table_.bind_window(window));
+  table_.unbind_place(region_index(window_));
+  table_.free_place(window_);
+  // Once around all places.
+  uint32_t key = 0;
+  do {
+    key = enter(4096);
+    ASSERT_NE(key, window.key);
+    table_.invalidate(key);
+    table_.free_place(key);
+  } while (region_index(key) != region_index(window_));
+}
+
 TEST_F(WindowTableTest, RightsToWriteNeedARegionToWrite) {
   const uint32_t readable = *table_.enter({.address = 8192,
                                            .length_bytes = 64,

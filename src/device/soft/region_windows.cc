@@ -57,6 +57,8 @@ bool RegionTable::bind_window(const NewWindow& window) {
       .alias = region.alias.load(std::memory_order_relaxed) + offset};
   end_binding(place);
   store(place, window.key, part);
+  // A region that gets the place later begins behind the keys that were the window's.
+  life_[place] = static_cast<uint8_t>(window.key);
   region_of_window_[place] = region_place;
   ++windows_of_region_[region_place];
   return true;
