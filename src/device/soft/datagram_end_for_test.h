@@ -37,12 +37,13 @@ inline int start_datagrams(ibv_qp* qp, ibv_qp_state last = IBV_QPS_RTS) {
   return error;
 }
 
-// A UD queue pair in RTS, with a completion queue of its own.
+// A UD queue pair in RTS, with a completion queue of its own unless it gets one.
 class DatagramEnd {
  public:
-  explicit DatagramEnd(const Node& node, uint32_t recv_depth = 16, ibv_srq* srq = nullptr) {
-    ibv_context* context = node.domain.get()->context;
-    cq_ = create_cq(context, 4096, nullptr, nullptr, 0);
+  explicit DatagramEnd(const Node& node, uint32_t recv_depth = 16, ibv_srq* srq = nullptr,
+                       ibv_cq* cq = nullptr)
+      : cq_(cq), owns_cq_(cq == nullptr) {
+    if (owns_cq_) cq_ = create_cq(node.domain.get()->context, 4096, nullptr, nullptr, 0);
     ibv_qp_init_attr init{};
     init.send_cq = cq_;
     init.recv_cq = cq_;
@@ -65,7 +66,7 @@ class DatagramEnd {
   ~DatagramEnd() {
     if (handle_ != nullptr) destroy_ah(handle_);
     destroy_qp(qp_);
-    destroy_cq(cq_);
+    if (owns_cq_) destroy_cq(cq_);
   }
 
   ibv_qp* qp() const { return qp_; }
@@ -122,6 +123,7 @@ class DatagramEnd {
 
  private:
   ibv_cq* cq_ = nullptr;
+  bool owns_cq_ = true;
   ibv_qp* qp_ = nullptr;
   ibv_ah* handle_ = nullptr;
 };

@@ -116,6 +116,7 @@ class DatagramRings {
     const DatagramRing* ring = nullptr;
     PeerCq cq;
     const SrqShared* srq = nullptr;
+    bool operator==(const Own&) const = default;
   };
   void publish(uint32_t index, const Own& own) {
     const std::lock_guard guard(mutex_);

@@ -16,8 +16,16 @@ constexpr uint64_t kOperations = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA
                                  IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
                                  IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV |
                                  IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+constexpr uint64_t kUnreliableOperations =
+    kDatagramOperations | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 constexpr uint32_t kInitFields =
     IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+uint64_t operations_of(ibv_qp_type type) {
+  if (type == IBV_QPT_UD) return kDatagramOperations;
+  return type == IBV_QPT_UC ? kUnreliableOperations : kOperations;
+}
 
 SendBatch& batch_of(ibv_qp_ex* qp) { return *as_qp(&qp->qp_base).batch; }
 
@@ -173,10 +181,13 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
                                           init->create_flags));
   }
   const bool batches = (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-  if (batches && (init->send_ops_flags & ~kOperations) != 0) {
-    return refuse(EOPNOTSUPP, fmt::format("soft0: has no operations {:#x} (send_ops_flags); it has "
-                                          "{:#x}",
-                                          init->send_ops_flags & ~kOperations, kOperations));
+  const uint64_t operations = operations_of(init->qp_type);
+  if (batches && (init->send_ops_flags & ~operations) != 0) {
+    return refuse(EOPNOTSUPP,
+                  fmt::format("soft0: has no operations {:#x} (send_ops_flags) of queue pairs of "
+                              "type {}; it has {:#x}",
+                              init->send_ops_flags & ~operations, static_cast<int>(init->qp_type),
+                              operations));
   }
   ibv_qp_init_attr basic{.qp_context = init->qp_context,
                          .send_cq = init->send_cq,

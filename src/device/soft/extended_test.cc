@@ -58,10 +58,10 @@ class ExtendedTest : public testing::Test {
     EXPECT_EQ(destroy_cq(ibv_cq_ex_to_cq(cq_)), 0);
   }
 
-  ibv_qp* create_qp(uint64_t operations) {
+  ibv_qp* create_qp(uint64_t operations, ibv_qp_type type = IBV_QPT_RC) {
     ibv_qp_init_attr_ex init{};
     init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq_);
-    init.qp_type = IBV_QPT_RC;
+    init.qp_type = type;
     init.cap = {.max_send_wr = kDepth,
                 .max_recv_wr = kDepth,
                 .max_send_sge = 2,
@@ -293,6 +293,56 @@ TEST_F(ExtendedTest, OperationsThatWereNotAskedForAreRefused) {
   errno = 0;
   EXPECT_EQ(create_qp(IBV_QP_EX_WITH_TSO), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+TEST_F(ExtendedTest, EachTransportHasItsOperations) {
+  constexpr uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+  constexpr uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+  const auto has = [this](ibv_qp_type type, uint64_t operations) {
+    errno = 0;
+    ibv_qp* qp = create_qp(operations, type);
+    if (qp == nullptr) {
+      EXPECT_EQ(errno, EOPNOTSUPP);
+      return false;
+    }
+    EXPECT_EQ(destroy_qp(qp), 0);
+    return true;
+  };
+  EXPECT_TRUE(has(IBV_QPT_UD, kSends));
+  EXPECT_FALSE(has(IBV_QPT_UD, kSends | IBV_QP_EX_WITH_RDMA_WRITE));
+  EXPECT_FALSE(has(IBV_QPT_UD, IBV_QP_EX_WITH_BIND_MW));
+  EXPECT_TRUE(has(IBV_QPT_UC, kSends | kWrites));
+  EXPECT_FALSE(has(IBV_QPT_UC, IBV_QP_EX_WITH_RDMA_READ));
+  EXPECT_FALSE(has(IBV_QPT_UC, IBV_QP_EX_WITH_SEND_WITH_INV));
+  EXPECT_TRUE(has(IBV_QPT_RC, kAllOperations));
+}
+
+// Often enough for the low byte of the key to wrap.
+TEST_F(ExtendedTest, AWindowOfType1IsBoundAnyNumberOfTimes) {
+  ibv_mw* window = ibv_alloc_mw(node_.domain.get(), IBV_MW_TYPE_1);
+  ASSERT_NE(window, nullptr);
+  ibv_mr* region = reg_mr(node_.domain.get(), remote_.data(), 4096, remote_.address(),
+                          int{IBV_ACCESS_LOCAL_WRITE} | IBV_ACCESS_MW_BIND);
+  ASSERT_NE(region, nullptr);
+  for (uint64_t round = 1; round <= 600; ++round) {
+    ibv_mw_bind bind{.wr_id = round,
+                     .send_flags = IBV_SEND_SIGNALED,
+                     .bind_info = {.mr = region,
+                                   .addr = remote_.address(),
+                                   .length = 8,
+                                   .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}};
+    ASSERT_EQ(ibv_bind_mw(qps_[0], window, &bind), 0) << round;
+    ASSERT_EQ(next().status, IBV_WC_SUCCESS);
+    local_.at<uint64_t>(0) = round;
+    start(round);
+    ibv_wr_rdma_write(ex_, window->rkey, remote_.address());
+    ibv_wr_set_sge(ex_, local_.key(), local_.address(), 8);
+    ASSERT_EQ(ibv_wr_complete(ex_), 0);
+    ASSERT_EQ(next().status, IBV_WC_SUCCESS) << round;
+    ASSERT_EQ(remote_.at<uint64_t>(0), round);
+  }
+  EXPECT_EQ(ibv_dealloc_mw(window), 0);
+  EXPECT_EQ(dereg_mr(region), 0);
 }
 
 TEST_F(ExtendedTest, ThreadsBuildOneAfterTheOther) {

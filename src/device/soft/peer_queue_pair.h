@@ -36,6 +36,7 @@ struct PeerCq {
   CqShared* shared = nullptr;
   uint32_t ready_bit = kNoReadyBit;
   bool has_channel = false;
+  bool operator==(const PeerCq&) const = default;
 };
 
 // A shared receive queue from which a peer takes its receives. Any number of senders take from it.

@@ -351,7 +351,11 @@ int destroy_qp(ibv_qp* verbs) {
   end_use(qp->recv_cq->users);
   end_use(as_domain(verbs->pd).users);
   free_shared_part(*qp);
-  retire(qp, [](Qp& shell) { refuse_batches(shell.extended); });
+  // A thread whose batch has just completed may still be at its end.
+  retire(qp, [batch = std::move(qp->batch)](Qp& shell) mutable {
+    shell.batch = std::move(batch);
+    refuse_batches(shell.extended);
+  });
   return 0;
 }
 

@@ -41,10 +41,7 @@ bool RegionTable::bind_window(const NewWindow& window) {
   const uint32_t place = region_index(window.key);
   VERBENA_ASSERT(place < kMaxMemoryRegions && used_[place]);
   // Bound already, which the key's owner has to end first.
-  if (own_[place].stamp.load(std::memory_order_relaxed) != 0 || (window.key & 0xff) == 0) {
-    return false;
-  }
-  if (!fits(window)) return false;
+  if (own_[place].stamp.load(std::memory_order_relaxed) != 0 || !fits(window)) return false;
   const uint32_t region_place = region_index(window.region_key);
   const RegionEntry& region = own_[region_place];
   const uint64_t offset = window.address - region.iova.load(std::memory_order_relaxed);
@@ -60,6 +57,8 @@ bool RegionTable::bind_window(const NewWindow& window) {
       .alias = region.alias.load(std::memory_order_relaxed) + offset};
   end_binding(place);
   store(place, window.key, part);
+  // A region that gets the place later begins behind the keys that were the window's.
+  life_[place] = static_cast<uint8_t>(window.key);
   region_of_window_[place] = region_place;
   ++windows_of_region_[region_place];
   return true;

@@ -71,9 +71,12 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
   return true;
 }
 
+// Its objects are looked at once more: those of a batch may have been destroyed since.
 [[gnu::noinline, gnu::cold]] void post_window_request(Qp& qp, const ibv_send_wr& wr,
                                                       uint32_t position) {
-  rc_post(qp, make_carried_out(wr, carry_out_window_request(qp, wr)), position);
+  const ibv_wc_status status =
+      check_window_request(qp, wr) ? carry_out_window_request(qp, wr) : IBV_WC_MW_BIND_ERR;
+  rc_post(qp, make_carried_out(wr, status), position);
 }
 
 bool accepts(const Qp& qp, const ibv_send_wr& wr) {
@@ -89,6 +92,20 @@ void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
                                               : uc_post(qp, wr, position);
 }
 
+// What was checked.
+inline void post_checked(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
+  const uint32_t position = ++qp.send_posted;
+  if (state != IBV_QPS_RTS) [[unlikely]] {
+    complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
+    return;
+  }
+  if (is_window_request(wr.opcode)) [[unlikely]] {
+    post_window_request(qp, wr, position);
+  } else {
+    carry_out(qp, wr, position);
+  }
+}
+
 int post_one(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) [[unlikely]]
@@ -100,19 +117,9 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
     return ENOMEM;
   if (!well_formed(qp, wr) || !accepts(qp, wr)) [[unlikely]]
     return EINVAL;
-  const bool on_window = is_window_request(wr.opcode);
-  if (on_window && !check_window_request(qp, wr)) [[unlikely]]
+  if (is_window_request(wr.opcode) && !check_window_request(qp, wr)) [[unlikely]]
     return EINVAL;
-  const uint32_t position = ++qp.send_posted;
-  if (state != IBV_QPS_RTS) [[unlikely]] {
-    complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
-    return 0;
-  }
-  if (on_window) [[unlikely]] {
-    post_window_request(qp, wr, position);
-  } else {
-    carry_out(qp, wr, position);
-  }
+  post_checked(qp, wr, state);
   return 0;
 }
 
@@ -154,36 +161,46 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
 namespace {
 
 int post_batch_locked(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
-  const OwnerLock::Guard guard(qp.send_lock);
   if (count == 1) [[likely]]
     return post_one(qp, requests[0]);
   if (const int error = check_batch(qp, requests, count); error != 0) [[unlikely]]
     return error;
   for (uint32_t i = 0; i < count; ++i) {
-    [[maybe_unused]] const int error = post_one(qp, requests[i]);
-    VERBENA_DEBUG_ASSERT(error == 0);
+    // One before it may have failed the queue pair.
+    post_checked(qp, requests[i], qp.state.load(std::memory_order_relaxed));
   }
   return 0;
 }
 
-void wake_poller_of(const Qp& qp) {
+// Who may sleep until what was posted completes. Holds send_lock: once that is free, a thread that
+// has polled the completion may destroy the queue pair.
+PollSleeper* poller_of(const Qp& qp) {
   // A destroyed queue pair has no completion queue.
-  if (qp.send_cq == nullptr) [[unlikely]]
-    return;
-  if (PollSleeper* poller = qp.send_cq->poller.load(std::memory_order_relaxed)) [[unlikely]]
+  return qp.send_cq != nullptr ? qp.send_cq->poller.load(std::memory_order_relaxed) : nullptr;
+}
+
+void wake(PollSleeper* poller) {
+  if (poller != nullptr) [[unlikely]]
     wake_poller(*poller);
 }
 
 }  // namespace
 
 int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
-  const int error = post_batch_locked(qp, requests, count);
-  wake_poller_of(qp);
+  int error = 0;
+  PollSleeper* poller = nullptr;
+  {
+    const OwnerLock::Guard guard(qp.send_lock);
+    error = post_batch_locked(qp, requests, count);
+    poller = poller_of(qp);
+  }
+  wake(poller);
   return error;
 }
 
-int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
-  const OwnerLock::Guard guard(qp.send_lock);
+namespace {
+
+int post_carried_out_locked(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
@@ -197,9 +214,24 @@ int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
   return 0;
 }
 
+}  // namespace
+
+int post_carried_out(Qp& qp, const ibv_send_wr& wr) {
+  int error = 0;
+  PollSleeper* poller = nullptr;
+  {
+    const OwnerLock::Guard guard(qp.send_lock);
+    error = post_carried_out_locked(qp, wr);
+    poller = poller_of(qp);
+  }
+  wake(poller);
+  return error;
+}
+
 int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
   Qp& qp = as_qp(verbs);
   int error = 0;
+  PollSleeper* poller = nullptr;
   {
     const OwnerLock::Guard guard(qp.send_lock);
     for (; wr != nullptr; wr = wr->next) {
@@ -209,8 +241,9 @@ int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
         break;
       }
     }
+    poller = poller_of(qp);
   }
-  wake_poller_of(qp);
+  wake(poller);
   return error;
 }
 

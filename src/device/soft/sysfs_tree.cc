@@ -101,7 +101,7 @@ std::vector<SysfsEntry> port_entries(const SysfsDevice& shown, const std::string
       {"link_layer", port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand", {}},
       {"gids/0", gid_text(shown.gid), {}},
       {"gid_attrs/types/0", "IB/RoCE v1", {}},
-      {"gid_attrs/ndevs", {}, {}},
+      {"gid_attrs/ndevs", {}, {}, true},
       {"pkeys/0", fmt::format("{:#06x}", shown.partition_key), {}},
   };
   for (const char* counter : kErrorCounters) {
@@ -120,7 +120,7 @@ bool write_file(const fs::path& path, const std::string& text) {
 std::error_code make_entry(const fs::path& root, const SysfsEntry& entry) {
   const fs::path path = root / entry.path;
   std::error_code error;
-  if (entry.text.empty() && entry.link.empty()) {
+  if (entry.is_directory) {
     fs::create_directories(path, error);
     return error;
   }
@@ -158,6 +158,7 @@ uint64_t hash_of(const std::vector<SysfsEntry>& entries) {
     mix(entry.path);
     mix(entry.text);
     mix(entry.link);
+    mix(entry.is_directory ? "/" : "");
   }
   return hash;
 }

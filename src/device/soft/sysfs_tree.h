@@ -16,11 +16,12 @@
 
 namespace verbena::soft {
 
-// A file with `text`, or where `link` is not empty, a symbolic link; with neither, a directory.
+// A file with `text`, or where `link` is not empty, a symbolic link, or a directory.
 struct SysfsEntry {
   std::string path;  // "sys/class/..."
   std::string text;
   std::string link;
+  bool is_directory = false;
 };
 
 // What is there to be shown.

@@ -104,6 +104,15 @@ TEST_F(SysfsTreeTest, HasWhatProgramsRead) {
             fs::canonical(root / "sys/devices/virtual/verbena/soft0"));
 }
 
+TEST_F(SysfsTreeTest, AFileMayBeEmptyAndIsNoFolder) {
+  SysfsDevice device = shown();
+  device.cpus = "";
+  const fs::path root = make(sysfs_entries(device));
+  const fs::path rdma = root / "sys/class/infiniband/soft0";
+  EXPECT_EQ(contents(rdma / "device/local_cpulist"), "\n");
+  EXPECT_TRUE(fs::is_directory(rdma / "ports/1/gid_attrs/ndevs"));
+}
+
 TEST_F(SysfsTreeTest, RatesAreThoseOfWidthAndSpeed) {
   struct Rate {
     uint8_t width;

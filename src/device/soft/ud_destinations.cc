@@ -30,26 +30,42 @@ bool map_ring(Peer& process, const QpShared& shared, Destination& found) {
   return map_completion_queue(process, shared, found.cq);
 }
 
-bool map_queue_pair(Peer& process, uint32_t index, Destination& found) {
-  const uint64_t address = process.header().queue_pairs[index].load(std::memory_order_acquire);
+// Acquire: what belongs to this generation is read after it.
+uint32_t generation_of(const QpShared& shared) {
+  return static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
+}
+
+bool map_queue_pair(Peer& process, uint32_t index, Destination& found, uint32_t* generation) {
+  const std::atomic<uint64_t>& entry = process.header().queue_pairs[index];
+  const uint64_t address = entry.load(std::memory_order_acquire);
   if (address == 0) return false;
   found.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
-  if (found.shared == nullptr ||
-      load_relaxed(&found.shared->transport) != static_cast<uint32_t>(Transport::kDatagram) ||
+  if (found.shared == nullptr) return false;
+  *generation = generation_of(*found.shared);
+  if (load_relaxed(&found.shared->transport) != static_cast<uint32_t>(Transport::kDatagram) ||
       !map_ring(process, *found.shared, found)) {
     return false;
   }
   const uint64_t srq = load_relaxed(&found.shared->shared_receive_queue);
-  if (srq == 0) return true;
-  found.srq = map_array<SrqShared>(process, srq, 1, sizeof(SrqShared), 1);
-  return found.srq != nullptr;
+  if (srq != 0) {
+    found.srq = map_array<SrqShared>(process, srq, 1, sizeof(SrqShared), 1);
+    if (found.srq == nullptr) return false;
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // The ring may be another queue pair's by now.
+  return generation_of(*found.shared) == *generation &&
+         entry.load(std::memory_order_acquire) == address;
 }
 
 // Of this process: from its private half.
-bool link_own(Rnic& rnic, uint32_t index, Destination& found) {
+bool link_own(Rnic& rnic, uint32_t index, Destination& found, uint32_t* generation) {
   DatagramRings::Own own;
   if (!rnic.datagram_rings().find(index, &own)) return false;
   found.shared = own.ring->shared();
+  *generation = generation_of(*found.shared);
+  // The ring may be another queue pair's by now.
+  DatagramRings::Own again;
+  if (!rnic.datagram_rings().find(index, &again) || again != own) return false;
   found.claims = own.ring->claims();
   found.datagrams = own.ring->datagrams();
   found.payloads = own.ring->payloads();
@@ -79,17 +95,15 @@ bool Destinations::look_up(Rnic& rnic, uint32_t number, Destination& place) {
   }
   found.process = *process;
   const uint32_t index = index_of(number);
-  const bool mapped = found.process->is_self() ? link_own(rnic, index, found)
-                                               : map_queue_pair(*found.process, index, found);
+  uint32_t generation = 0;
+  const bool mapped = found.process->is_self()
+                          ? link_own(rnic, index, found, &generation)
+                          : map_queue_pair(*found.process, index, found, &generation);
   if (!mapped) {
     found.shared = nullptr;
     place = std::move(found);
     return false;
   }
-  // Acquire: what belongs to this generation is read after it. What was mapped before may be of an
-  // older one, of which the gate was shut in between: the next look-up corrects it.
-  const uint64_t gate = found.shared->gate.load(std::memory_order_acquire);
-  const auto generation = static_cast<uint32_t>(gate >> 32);
   found.gate_ready = make_gate(generation, 0, IBV_QPS_RTR);
   found.gate_sending = make_gate(generation, 0, IBV_QPS_RTS);
   found.next = found.shared->datagram.next_hint.load(std::memory_order_relaxed);

@@ -96,8 +96,9 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
   DatagramRing& ring = *qp.datagrams;
   if (ring.arrived()) {
     qp.polls_in_vain = 0;
-  } else if (qp.recv_cq->channel == nullptr && !ring.held_up() &&
+  } else if (qp.ready_bit == kNoReadyBit && qp.recv_cq->channel == nullptr && !ring.held_up() &&
              ++qp.polls_in_vain % kPollsBeforeLook != 0) {
+    // With a ready bit, the next call comes after the next arrival.
     return false;
   }
   if (qp.arrivals.closed) [[unlikely]]
@@ -145,9 +146,18 @@ void ud_look_after(Qp& qp) {
             rnic.registry().find(slot).status().code() == StatusCode::kUnavailable;
     return ended;
   });
-  // More may have arrived behind it than can be taken before it.
-  if (ended) ring_own_channel(*qp.recv_cq, true);
-  if (!held_up) ud_end_looking_after(qp);
+  if (ended) {
+    // More may have arrived behind it than can be taken before it.
+    if (qp.ready_bit != kNoReadyBit) {
+      qp.recv_cq->shared->ready_bits[qp.ready_bit / 64].fetch_or(1ull << (qp.ready_bit % 64),
+                                                                 std::memory_order_acq_rel);
+    }
+    ring_own_channel(*qp.recv_cq, true);
+  }
+  if (held_up) return;
+  ud_end_looking_after(qp);
+  // A poll that met the next one meanwhile has left it to this look.
+  if (qp.datagrams->give_up([](uint32_t) { return false; })) look_after(qp);
 }
 
 void ud_end_looking_after(Qp& qp) {
@@ -156,7 +166,11 @@ void ud_end_looking_after(Qp& qp) {
 
 void ud_reset(Qp& qp) {
   *qp.destinations = {};
-  qp.datagrams->forbid();
+  // What has arrived takes no receives that are posted later.
+  DatagramRing& ring = *qp.datagrams;
+  uint32_t position = 0;
+  for (uint32_t i = 0; i < ring.slots() && ring.find(&position); ++i) ring.retire(position, true);
+  ring.forbid();
 }
 
 }  // namespace verbena::soft

@@ -19,8 +19,9 @@ struct Message {
   uint8_t service_level = 0;
 };
 
-// The position behind the last that may be taken now.
-uint32_t ring_limit(const Destination& destination) {
+// Learns the position behind the last that may be taken now; the result is that of the first that
+// the receiver is not done with.
+uint32_t look_at_limit(Destination& destination) {
   const QpShared& shared = *destination.shared;
   // Acquire: positions of the lap before are done with.
   const uint32_t retired = shared.datagram.retired.load(std::memory_order_acquire);
@@ -29,12 +30,15 @@ uint32_t ring_limit(const Destination& destination) {
     // An upper bound: the receiver's poll takes them, when the datagram's turn comes.
     const uint64_t posted = destination.srq->tail.load(std::memory_order_acquire) -
                             destination.srq->head.load(std::memory_order_acquire);
-    return posted < destination.mask + 1 ? retired + static_cast<uint32_t>(posted) : room;
+    destination.known_limit =
+        posted < destination.mask + 1 ? retired + static_cast<uint32_t>(posted) : room;
+    return retired;
   }
   const uint32_t voided = shared.datagram.voided.load(std::memory_order_relaxed);
   const uint32_t limit =
       voided + static_cast<uint32_t>(shared.connection.credits.load(std::memory_order_acquire));
-  return static_cast<int32_t>(limit - room) < 0 ? limit : room;
+  destination.known_limit = static_cast<int32_t>(limit - room) < 0 ? limit : room;
+  return retired;
 }
 
 bool ring_before(uint32_t position, uint32_t limit) {
@@ -47,15 +51,18 @@ bool take_ring_position(Destination& destination, uint32_t taker, uint32_t* take
   const uint32_t hint = shown.next_hint.load(std::memory_order_relaxed);
   uint32_t position = ring_before(destination.next, hint) ? hint : destination.next;
   if (!ring_before(position, destination.known_limit)) {
-    destination.known_limit = ring_limit(destination);
-    // Senders stop at the limit: what lies behind it is the hint of a broken one.
-    if (ring_before(destination.known_limit, position))
-      position = shown.retired.load(std::memory_order_acquire);
+    const uint32_t retired = look_at_limit(destination);
+    // Senders stop at the limit: what lies behind it is the hint of a broken one. One that is too
+    // old is that of a sender that was away.
+    if (ring_before(destination.known_limit, position) || ring_before(position, retired))
+      position = retired;
   }
-  // Each step that fails is another sender's success, but for broken ones.
-  for (uint32_t step = 0; step <= destination.mask + 16; ++step) {
+  // Each step that fails is another sender's success, but for broken ones, and for those of at most
+  // a lap that was over before.
+  for (uint32_t step = 0; step <= 2 * destination.mask + 16; ++step) {
     if (!ring_before(position, destination.known_limit) || destination.srq != nullptr) {
-      destination.known_limit = ring_limit(destination);
+      const uint32_t retired = look_at_limit(destination);
+      if (ring_before(position, retired)) position = retired;
       if (!ring_before(position, destination.known_limit)) break;
     }
     std::atomic<uint64_t>& word = destination.claims[position & destination.mask];

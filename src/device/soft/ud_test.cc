@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -215,6 +216,12 @@ TEST_F(DatagramTest, ErrorsFlushReceivesAndAResetBeginsAnew) {
     // Left unpolled, and gone with the reset.
     ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number(), .flags = 0}), 0);
   }
+  // Their places are free at once, not only when they would have been polled.
+  ASSERT_EQ(move_to(b_.qp(), IBV_QPS_RESET), 0);
+  ASSERT_EQ(test::start_datagrams(b_.qp()), 0);
+  post(5);
+  ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number(), .flags = 0}), 0);
+  EXPECT_EQ(b_.take().wr_id, 5u);
   ASSERT_EQ(move_to(b_.qp(), IBV_QPS_RESET), 0);
   EXPECT_TRUE(b_.is_empty());
 }
@@ -229,6 +236,58 @@ TEST_F(DatagramTest, ANewQueuePairGetsNothingThatWasForAnOlderOne) {
       ASSERT_EQ(a_.send({.sges = source(8), .to = end.number(), .flags = 0}), 0);
     }
     EXPECT_EQ(end.take().wr_id, 1u);
+  }
+}
+
+// Polls look at it only after an arrival, and must not wait for a next one.
+TEST_F(DatagramTest, AnUnfinishedDatagramHoldsUpNobodyWhereQueuePairsAreMany) {
+  std::vector<std::unique_ptr<DatagramEnd>> others;
+  for (uint32_t i = 1; i < Cq::kScanned; ++i) {
+    others.push_back(std::make_unique<DatagramEnd>(node_, 16, nullptr, b_.cq()));
+  }
+  DatagramEnd last(node_, 16, nullptr, b_.cq());
+  ASSERT_NE(last.inside().ready_bit, kNoReadyBit);
+  DatagramRing& ring = *last.inside().datagrams;
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t id = 0; id < 16; ++id) {
+      ASSERT_EQ(post_receive(last.qp(), id, {buffer_.sge(kReceiveAt, kReceiveBytes)}), 0);
+    }
+    // Another sender has taken a position, and fills it later.
+    const uint32_t position = ring.shared()->datagram.next_hint.load();
+    ring.claims()[position % ring.slots()].store(make_datagram_claim(position, b_.number()));
+    ring.shared()->datagram.next_hint.store(position + 1);
+    for (uint64_t id = 0; id < 15; ++id) {
+      ASSERT_EQ(a_.send({.sges = source(8), .to = last.number(), .flags = 0}), 0);
+      const ibv_wc wc = last.take();
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << id;
+      EXPECT_EQ(wc.wr_id, id);
+    }
+    // It is of no queue pair's generation: it vanishes, and its receive stays.
+    ring.datagrams()[position % ring.slots()].receiver_generation = 0;
+    ring.datagrams()[position % ring.slots()].mark.store(position + 1);
+    EXPECT_TRUE(last.is_empty());
+    ASSERT_EQ(a_.send({.sges = source(8), .to = last.number()}), 0);
+    EXPECT_EQ(a_.take().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(last.take().wr_id, 15u);
+  }
+}
+
+// A sender may show where it was long after.
+TEST_F(DatagramTest, AnOldHintCostsNoDatagram) {
+  for (int i = 0; i < 100; ++i) {
+    post();
+    ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number()}), 0);
+    EXPECT_EQ(a_.take().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(b_.take().status, IBV_WC_SUCCESS);
+  }
+  const uint32_t next = b_.inside().shared->datagram.next_hint.load();
+  for (const uint32_t behind : {1u, 15u, 16u, 17u, 64u, 100u}) {
+    b_.inside().shared->datagram.next_hint.store(next - behind);
+    DatagramEnd other(node_);
+    post(behind);
+    ASSERT_EQ(other.send({.sges = source(8), .to = b_.number()}), 0);
+    EXPECT_EQ(other.take().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(b_.take().wr_id, behind);
   }
 }
 
