@@ -165,8 +165,16 @@ bool ConnectionManager::owner_lives(const PortOwner& owner) const {
 }
 
 void ConnectionManager::release_ports() {
-  const std::unique_lock guard(mutex_, std::try_to_lock);
-  if (!guard.owns_lock()) return;  // nobody waits for a thread that the exit has caught
+  // The connection manager's thread holds it for moments only; a thread that the exit has caught
+  // may hold it for ever.
+  constexpr int kTries = 1000;
+  constexpr uint64_t kBetweenTriesNs = 1'000'000;
+  std::unique_lock guard(mutex_, std::try_to_lock);
+  for (int i = 0; i < kTries && !guard.owns_lock(); ++i) {
+    sleep_ns(kBetweenTriesNs);
+    static_cast<void>(guard.try_lock());
+  }
+  if (!guard.owns_lock()) return;
   for (const auto& entry : identifiers_) release_port(*entry.second);
 }
 
