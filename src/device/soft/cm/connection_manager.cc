@@ -37,6 +37,7 @@ struct ReleasePortsAtExit {
 
 constexpr uint64_t kWakeToken = 1;
 constexpr uint64_t kListenToken = 2;
+constexpr uint64_t kLinePeriodNs = 10'000'000'000;
 
 Status no_descriptors(const char* what) {
   return {StatusCode::kLimitExceeded,
@@ -334,24 +335,33 @@ void ConnectionManager::serve() {
     epoll_event events[32];
     const int count = epoll_wait(epoll_fd_, events, 32, wait_ms());
     if (count < 0 && errno != EINTR) return;
-    std::lock_guard guard(mutex_);
-    for (int i = 0; i < count; ++i) {
-      const uint64_t token = events[i].data.u64;
-      if (token == kWakeToken) {
-        uint64_t wakes = 0;
-        static_cast<void>(!read(wake_fd_, &wakes, sizeof(wakes)));
-      } else if (token == kListenToken) {
-        accept_links();
-      } else if (const auto channel = channels_.find(token); channel != channels_.end()) {
-        end_channel(std::shared_ptr<Channel>(channel->second));
-      } else if (const auto found = links_.find(token); found != links_.end()) {
-        const std::shared_ptr<Link> link = found->second;
-        if ((events[i].events & EPOLLOUT) != 0) flush(link);
-        if ((events[i].events & ~EPOLLOUT) != 0 && link->fd >= 0) receive_all(link);
-      }
-    }
-    expire_all();
+    if (handle({events, static_cast<size_t>(std::max(count, 0))})) continue;
+    // Without the lock, so that the program's commands go on.
+    constexpr uint64_t kPauseNs = 10'000'000;
+    sleep_ns(kPauseNs);
   }
+}
+
+bool ConnectionManager::handle(std::span<const epoll_event> events) {
+  std::lock_guard guard(mutex_);
+  bool accepted = true;
+  for (const epoll_event& event : events) {
+    const uint64_t token = event.data.u64;
+    if (token == kWakeToken) {
+      uint64_t wakes = 0;
+      static_cast<void>(!read(wake_fd_, &wakes, sizeof(wakes)));
+    } else if (token == kListenToken) {
+      accepted = accept_links();
+    } else if (const auto channel = channels_.find(token); channel != channels_.end()) {
+      end_channel(std::shared_ptr<Channel>(channel->second));
+    } else if (const auto found = links_.find(token); found != links_.end()) {
+      const std::shared_ptr<Link> link = found->second;
+      if ((event.events & EPOLLOUT) != 0) flush(link);
+      if ((event.events & ~EPOLLOUT) != 0 && link->fd >= 0) receive_all(link);
+    }
+  }
+  expire_all();
+  return accepted;
 }
 
 void ConnectionManager::expire_all() {
@@ -426,18 +436,19 @@ std::shared_ptr<Link> ConnectionManager::link_to(const PortOwner& owner) {
   return add_link(fd, owner);
 }
 
-void ConnectionManager::accept_links() {
+bool ConnectionManager::accept_links() {
   for (;;) {
     const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE) {
+      if (errno != EMFILE && errno != ENFILE) return true;
+      static LogRateLimit rate_limit(1, kLinePeriodNs);
+      uint64_t suppressed = 0;
+      if (rate_limit.allow(now_ns(), &suppressed)) {
         log_warning(
             "soft0: a process that wants to connect has to wait: no descriptor is free; "
             "raise the limit of open files (ulimit -n)");
-        constexpr uint64_t kPauseNs = 10'000'000;
-        sleep_ns(kPauseNs);
       }
-      return;
+      return false;
     }
     ucred sender{};
     socklen_t size_bytes = sizeof(sender);
@@ -483,7 +494,6 @@ void ConnectionManager::receive_all(const std::shared_ptr<Link>& link) {
     if (got <= 0) return drop_link(link);
     Message message;
     if (!read_message({packet.data(), static_cast<size_t>(got)}, message)) {
-      constexpr uint64_t kLinePeriodNs = 10'000'000'000;
       static LogRateLimit rate_limit(1, kLinePeriodNs);
       uint64_t suppressed = 0;
       if (rate_limit.allow(now_ns(), &suppressed)) {
