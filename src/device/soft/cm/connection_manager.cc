@@ -313,9 +313,7 @@ size_t ConnectionManager::drop_events(Channel& channel, uint32_t id) {
   for (const uint32_t request : requests) {
     if (Identifier* made = find(request)) destroy(*made);
   }
-  const size_t not_written = std::min(dropped, channel.bytes_owed);
-  channel.bytes_owed -= not_written;
-  return dropped - not_written;
+  return channel.forget_owed(dropped);
 }
 
 // ---- the thread ----
