@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
@@ -27,6 +28,13 @@ namespace {
 
 std::mutex manager_mutex;
 std::atomic<ConnectionManager*> manager{nullptr};
+
+// What the thread that forks has locked. Nothing, if the handlers came in its midst.
+struct HeldForFork {
+  bool holds = false;
+  ConnectionManager* manager = nullptr;
+};
+thread_local HeldForFork held_for_fork;
 
 // Leaves the ports at a normal exit; those of a killed process stand for nothing.
 struct ReleasePortsAtExit {
@@ -85,12 +93,14 @@ ConnectionManager* ConnectionManager::existing() { return manager.load(std::memo
 Result<ConnectionManager*> ConnectionManager::get() {
   if (ConnectionManager* made = existing()) return made;
   VERBENA_ASSIGN_OR_RETURN(Rnic * rnic, Rnic::get());
+  // Before the lock, so that no child has it held for ever; after the RNIC's, whose locks are taken
+  // under this one.
+  static const int registered = pthread_atfork(hold_for_fork, release_after_fork, forget_in_child);
+  static_cast<void>(registered);
   std::lock_guard guard(manager_mutex);
   if (ConnectionManager* made = existing()) return made;
   std::unique_ptr<ConnectionManager> made(new ConnectionManager(rnic->registry()));
   VERBENA_RETURN_IF_ERROR(made->start());
-  static const int registered = pthread_atfork(hold_for_fork, release_after_fork, forget_in_child);
-  static_cast<void>(registered);
   static ReleasePortsAtExit release_at_exit;
   // Kept until the process ends, as the RNIC.
   manager.store(made.get(), std::memory_order_release);
@@ -104,17 +114,22 @@ ConnectionManager::~ConnectionManager() {
 }
 
 void ConnectionManager::hold_for_fork() {
-  if (ConnectionManager* made = existing()) made->mutex_.lock();
+  manager_mutex.lock();
+  held_for_fork = {.holds = true, .manager = existing()};
+  if (held_for_fork.manager != nullptr) held_for_fork.manager->mutex_.lock();
 }
 
 void ConnectionManager::release_after_fork() {
-  if (ConnectionManager* made = existing()) made->mutex_.unlock();
+  const HeldForFork held = std::exchange(held_for_fork, {});
+  if (held.manager != nullptr) held.manager->mutex_.unlock();
+  if (held.holds) manager_mutex.unlock();
 }
 
 // The connections are the parent's: peers are to see their end when the parent ends. The program's
 // ends of channels stay open, and are none any more.
 void ConnectionManager::forget_in_child() {
   ConnectionManager* parents = manager.exchange(nullptr);
+  release_after_fork();
   if (parents == nullptr) return;
   for (const int fd : {parents->listen_fd_, parents->epoll_fd_, parents->wake_fd_}) close(fd);
   for (const auto& entry : parents->links_) close(entry.second->fd);
