@@ -142,6 +142,11 @@ TEST_F(InterposeTest, OwnProgramThatOpensTheLibraryItself) {
   EXPECT_EQ(opener.exit_code(), 0) << opener.description();
 }
 
+TEST_F(InterposeTest, OwnProgramKeepsItsEventChannels) {
+  Program opener(under_verbena({VERBENA_TEST_PROCESSES "/interpose_channel_process"}));
+  EXPECT_EQ(opener.exit_code(), 0) << opener.description();
+}
+
 TEST_F(InterposeTest, OwnProgramFindsTheDeviceInSysfs) {
   Program reader(under_verbena({VERBENA_TEST_PROCESSES "/interpose_sysfs_process"}));
   EXPECT_EQ(reader.exit_code(), 0) << reader.description();

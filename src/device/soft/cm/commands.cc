@@ -9,6 +9,7 @@
 
 #include "src/base/log.h"
 #include "src/device/soft/cm/connection_manager.h"
+#include "src/device/soft/cm/own_descriptors.h"
 #include "src/device/soft/cm/user_memory.h"
 
 namespace verbena::soft::cm {
@@ -104,11 +105,11 @@ int ConnectionManager::take_event(int fd, std::span<const std::byte> in, size_t 
   const Event event = channel->events.front();
   const char byte = 0;
   if (answer(command.response, event.response, out_bytes, kOldResponseBytes) != 0) {
-    if (write(channel->write_fd, &byte, 1) != 1) ++channel->bytes_owed;
+    if (write_own(channel->write_fd, &byte, 1) != 1) ++channel->bytes_owed;
     return EFAULT;
   }
   channel->events.pop_front();
-  if (channel->bytes_owed > 0 && write(channel->write_fd, &byte, 1) == 1) --channel->bytes_owed;
+  if (channel->bytes_owed > 0 && write_own(channel->write_fd, &byte, 1) == 1) --channel->bytes_owed;
   if (Identifier* owner = find(event.owner)) {
     ++owner->events_reported;
     if (event.request != 0) ++owner->backlog;

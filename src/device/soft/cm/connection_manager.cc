@@ -20,6 +20,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
+#include "src/device/soft/cm/own_descriptors.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 
@@ -109,7 +110,7 @@ Result<ConnectionManager*> ConnectionManager::get() {
 
 ConnectionManager::~ConnectionManager() {
   for (const int fd : {listen_fd_, epoll_fd_, wake_fd_}) {
-    if (fd >= 0) close(fd);
+    if (fd >= 0) close_own(fd);
   }
 }
 
@@ -131,9 +132,9 @@ void ConnectionManager::forget_in_child() {
   ConnectionManager* parents = manager.exchange(nullptr);
   release_after_fork();
   if (parents == nullptr) return;
-  for (const int fd : {parents->listen_fd_, parents->epoll_fd_, parents->wake_fd_}) close(fd);
-  for (const auto& entry : parents->links_) close(entry.second->fd);
-  for (const auto& entry : parents->channels_) close(entry.second->write_fd);
+  for (const int fd : {parents->listen_fd_, parents->epoll_fd_, parents->wake_fd_}) close_own(fd);
+  for (const auto& entry : parents->links_) close_own(entry.second->fd);
+  for (const auto& entry : parents->channels_) close_own(entry.second->write_fd);
 }
 
 Status ConnectionManager::start() {
@@ -212,8 +213,8 @@ int ConnectionManager::open_channel(int flags) {
   event.data.u64 = channel->token;
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, ends[1], &event) != 0) {
     const int error = errno;
-    close(ends[0]);
-    close(ends[1]);
+    close_own(ends[0]);
+    close_own(ends[1]);
     errno = error;
     return -1;
   }
@@ -266,7 +267,7 @@ void ConnectionManager::end_channel(const std::shared_ptr<Channel>& channel) {
     std::lock_guard guard(inodes_mutex_);
     inodes_.erase(channel->inode);
   }
-  close(channel->write_fd);
+  close_own(channel->write_fd);
   channels_.erase(channel->token);
 }
 
@@ -297,7 +298,7 @@ void ConnectionManager::queue(Channel& channel, const Event& event) {
   pollfd end{.fd = channel.write_fd, .events = 0, .revents = 0};
   if (poll(&end, 1, 0) != 0) return;
   const char byte = 0;
-  if (write(channel.write_fd, &byte, 1) != 1) ++channel.bytes_owed;
+  if (write_own(channel.write_fd, &byte, 1) != 1) ++channel.bytes_owed;
 }
 
 void ConnectionManager::take_back_bytes(int fd, size_t count) {
@@ -312,7 +313,7 @@ void ConnectionManager::take_back_bytes(int fd, size_t count) {
     if (got <= 0) break;  // threads that wait have them, and find no event
     count -= static_cast<size_t>(got);
   }
-  close(take_fd);
+  close_own(take_fd);
 }
 
 size_t ConnectionManager::drop_events(Channel& channel, uint32_t id) {
@@ -395,7 +396,7 @@ void ConnectionManager::set_deadline(Identifier& id, uint64_t delay_ns) {
   deadlines_.emplace(id.deadline_ns, id.id);
   const uint64_t one = 1;
   if (deadlines_.begin()->second == id.id) {
-    static_cast<void>(!write(wake_fd_, &one, sizeof(one)));
+    static_cast<void>(!write_own(wake_fd_, &one, sizeof(one)));
   }
 }
 
@@ -428,7 +429,7 @@ std::shared_ptr<Link> ConnectionManager::add_link(int fd, const PortOwner& peer)
   event.events = EPOLLIN;
   event.data.u64 = link->token;
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
-    close(fd);
+    close_own(fd);
     return nullptr;
   }
   links_.emplace(link->token, link);
@@ -443,7 +444,7 @@ std::shared_ptr<Link> ConnectionManager::link_to(const PortOwner& owner) {
   if (fd < 0) return nullptr;
   const sockaddr_un address = socket_address(registry_.directory_fd(), owner.slot);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    close(fd);
+    close_own(fd);
     return nullptr;
   }
   return add_link(fd, owner);
@@ -467,7 +468,7 @@ bool ConnectionManager::accept_links() {
     socklen_t size_bytes = sizeof(sender);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &sender, &size_bytes) != 0 ||
         sender.uid != geteuid()) {
-      close(fd);
+      close_own(fd);
       continue;
     }
     add_link(fd, {});
