@@ -188,8 +188,7 @@ VERBENA_REPLACE(getcwd) char* verbena_getcwd(char* given, size_t size) noexcept 
 }
 
 VERBENA_REPLACE(glob)
-int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int),
-                 glob_t* found) noexcept {
+int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int), glob_t* found) {
   PathBuffer buffer;
   const char* shown = shown_path(pattern, buffer, Names::kPattern);
   if (shown == pattern) return VERBENA_NEXT(glob)(pattern, flags, report, found);
@@ -202,7 +201,7 @@ int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int)
 
 VERBENA_REPLACE(glob64)
 int verbena_glob64(const char* pattern, int flags, int (*report)(const char*, int),
-                   glob64_t* found) noexcept {
+                   glob64_t* found) {
   PathBuffer buffer;
   const char* shown = shown_path(pattern, buffer, Names::kPattern);
   if (shown == pattern) return VERBENA_NEXT(glob64)(pattern, flags, report, found);
