@@ -106,6 +106,29 @@ void check_opening() {
   CHECK(open((kPort + "no_such_file").c_str(), O_RDONLY) < 0 && errno == ENOENT);
 }
 
+void check_writing() {
+  const std::string lid = kPort + "lid";
+  const std::string made = std::string(kDevice) + "/made";
+  const std::string before = first_line(lid);
+  for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_TRUNC, O_WRONLY | O_APPEND}) {
+    errno = 0;
+    CHECK(open(lid.c_str(), flags) < 0 && errno == EACCES);
+    errno = 0;
+    CHECK(openat(AT_FDCWD, lid.c_str(), flags) < 0 && errno == EACCES);
+  }
+  errno = 0;
+  CHECK(open(made.c_str(), O_RDONLY | O_CREAT, 0600) < 0 && errno == EACCES);
+  for (const char* mode : {"w", "a", "r+", "rb+"}) {
+    errno = 0;
+    CHECK(fopen(lid.c_str(), mode) == nullptr && errno == EACCES);
+  }
+  CHECK(access(made.c_str(), F_OK) != 0);
+  CHECK(first_line(lid) == before);
+  struct stat status {};
+  CHECK(stat(lid.c_str(), &status) == 0 && (status.st_mode & 0777) == 0444);
+  CHECK(stat(kDevice, &status) == 0 && (status.st_mode & 0777) == 0755);
+}
+
 int is_soft(const dirent* entry) { return std::strcmp(entry->d_name, "soft0") == 0 ? 1 : 0; }
 
 void check_listing() {
@@ -215,6 +238,7 @@ int main() {
   CHECK(context != nullptr);
   if (context != nullptr) check_contents(context);
   check_opening();
+  check_writing();
   check_listing();
   check_links();
   check_status();

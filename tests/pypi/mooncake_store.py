@@ -56,23 +56,30 @@ def expect(process, word):
     raise AssertionError(f"the second process ended before it said '{word}'")
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+def free_ports():
+    """Two different ones: both are held while they are drawn."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def await_master(master, port):
+    for _ in range(3000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert master.poll() is None, f"the master ended with {master.returncode}"
+        time.sleep(0.02)
+    raise AssertionError(f"the master does not listen on port {port}")
 
 
 def first():
-    port, http = free_port(), free_port()
+    port, http = free_ports()
     program = pathlib.Path(mooncake.__file__).parent / "mooncake_master"
     program.chmod(0o755)
     master = subprocess.Popen([program, f"--rpc_port={port}", f"--metrics_port={http}"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     try:
-        for _ in range(3000):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)
+        await_master(master, port)
         address = f"127.0.0.1:{port}"
         store = store_of(address)
         with subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

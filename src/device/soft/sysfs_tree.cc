@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,20 +112,25 @@ std::vector<SysfsEntry> port_entries(const SysfsDevice& shown, const std::string
   return entries;
 }
 
+// Permissions are the kernel's, whatever the umask says.
 bool write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << '\n';
-  return file.flush().good();
+  return file.flush().good() && chmod(path.c_str(), 0444) == 0;
+}
+
+std::error_code make_folders(const fs::path& path) {
+  std::error_code error;
+  if (path.empty() || fs::is_directory(path, error)) return {};
+  if ((error = make_folders(path.parent_path()))) return error;
+  if (fs::create_directory(path, error)) fs::permissions(path, fs::perms(0755), error);
+  return error;
 }
 
 std::error_code make_entry(const fs::path& root, const SysfsEntry& entry) {
   const fs::path path = root / entry.path;
-  std::error_code error;
-  if (entry.is_directory) {
-    fs::create_directories(path, error);
-    return error;
-  }
-  fs::create_directories(path.parent_path(), error);
+  if (entry.is_directory) return make_folders(path);
+  std::error_code error = make_folders(path.parent_path());
   if (error) return error;
   if (!entry.link.empty()) {
     fs::create_symlink(entry.link, path, error);

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -139,6 +140,16 @@ TEST_F(SysfsTreeTest, IsMadeOnceForEachContents) {
   other.cpus = "0-5";
   EXPECT_NE(make(sysfs_entries(other)), first);
   EXPECT_EQ(names(place_).size(), 2u);
+}
+
+TEST_F(SysfsTreeTest, IsForReadingWhateverTheMask) {
+  const mode_t before = umask(0137);
+  const fs::path root = make({{"sys/one/two", "text", {}}, {"sys/empty", {}, {}}});
+  umask(before);
+  EXPECT_EQ(fs::status(root / "sys/one/two").permissions(), fs::perms(0444));
+  for (const char* folder : {"", "sys", "sys/one", "sys/empty"}) {
+    EXPECT_EQ(fs::status(root / folder).permissions(), fs::perms(0755)) << folder;
+  }
 }
 
 TEST_F(SysfsTreeTest, ManyMayMakeItAtATime) {

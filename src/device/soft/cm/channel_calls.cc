@@ -10,6 +10,7 @@
 #include <span>
 
 #include "src/base/log.h"
+#include "src/base/no_cancellation.h"
 #include "src/device/soft/cm/connection_manager.h"
 #include "src/device/soft/cm/user_memory.h"
 
@@ -41,6 +42,7 @@ int copy_command(const void* from, size_t size_bytes, Command& command) {
 }
 
 int execute(int fd, const Command& command) {
+  const NoCancellation guard;
   ConnectionManager* manager = ConnectionManager::existing();
   if (manager == nullptr) return EBADF;
   const std::span body(command.body.data(), command.body_bytes);
@@ -53,6 +55,7 @@ int execute(int fd, const Command& command) {
 }  // namespace
 
 int open_channel(int flags) {
+  const NoCancellation guard;
   Result<ConnectionManager*> manager = ConnectionManager::get();
   if (manager.ok()) return (*manager)->open_channel(flags);
   log_error("{}", manager.status().message());
@@ -86,6 +89,7 @@ bool is_channel(int fd) {
 }
 
 void channel_closed() {
+  const NoCancellation guard;
   if (ConnectionManager* manager = ConnectionManager::existing()) manager->drop_closed_channels();
 }
 

@@ -9,6 +9,7 @@
 
 #include "src/base/log.h"
 #include "src/device/soft/cm/connection_manager.h"
+#include "src/device/soft/cm/own_descriptors.h"
 #include "src/device/soft/cm/user_memory.h"
 
 namespace verbena::soft::cm {
@@ -104,11 +105,11 @@ int ConnectionManager::take_event(int fd, std::span<const std::byte> in, size_t 
   const Event event = channel->events.front();
   const char byte = 0;
   if (answer(command.response, event.response, out_bytes, kOldResponseBytes) != 0) {
-    if (write(channel->write_fd, &byte, 1) != 1) ++channel->bytes_owed;
+    if (write_own(channel->write_fd, &byte, 1) != 1) ++channel->bytes_owed;
     return EFAULT;
   }
   channel->events.pop_front();
-  if (channel->bytes_owed > 0 && write(channel->write_fd, &byte, 1) == 1) --channel->bytes_owed;
+  if (channel->bytes_owed > 0 && write_own(channel->write_fd, &byte, 1) == 1) --channel->bytes_owed;
   if (Identifier* owner = find(event.owner)) {
     ++owner->events_reported;
     if (event.request != 0) ++owner->backlog;
@@ -492,7 +493,7 @@ int ConnectionManager::leave_group(const Call& call) {
   const size_t before = call.channel->events.size();
   std::erase_if(call.channel->events,
                 [&](const Event& event) { return event.multicast == command.id; });
-  take_back_bytes(call.fd, before - call.channel->events.size());
+  take_back_bytes(call.fd, call.channel->forget_owed(before - call.channel->events.size()));
   const rdma_ucm_destroy_id_resp response{.events_reported = group->second.events_reported};
   groups_.erase(group);
   return answer(command.response, response, call.out_bytes);
@@ -518,11 +519,13 @@ int ConnectionManager::migrate(const Call& call) {
     moved.push_back(event);
     return true;
   });
-  const size_t not_written = std::min(moved.size(), old->bytes_owed);
-  old->bytes_owed -= not_written;
-  take_back_bytes(old_fd, moved.size() - not_written);
+  take_back_bytes(old_fd, old->forget_owed(moved.size()));
   id->channel = call.channel;
-  for (const Event& event : moved) queue(*call.channel, event);
+  for (const Event& event : moved) {
+    // What a request made moves along, and does not end with the old channel.
+    if (Identifier* made = find(event.request)) made->channel = call.channel;
+    queue(*call.channel, event);
+  }
   return 0;
 }
 

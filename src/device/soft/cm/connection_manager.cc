@@ -16,9 +16,11 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
+#include "src/device/soft/cm/own_descriptors.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 
@@ -27,6 +29,13 @@ namespace {
 
 std::mutex manager_mutex;
 std::atomic<ConnectionManager*> manager{nullptr};
+
+// What the thread that forks has locked. Nothing, if the handlers came in its midst.
+struct HeldForFork {
+  bool holds = false;
+  ConnectionManager* manager = nullptr;
+};
+thread_local HeldForFork held_for_fork;
 
 // Leaves the ports at a normal exit; those of a killed process stand for nothing.
 struct ReleasePortsAtExit {
@@ -37,6 +46,7 @@ struct ReleasePortsAtExit {
 
 constexpr uint64_t kWakeToken = 1;
 constexpr uint64_t kListenToken = 2;
+constexpr uint64_t kLinePeriodNs = 10'000'000'000;
 
 Status no_descriptors(const char* what) {
   return {StatusCode::kLimitExceeded,
@@ -84,12 +94,14 @@ ConnectionManager* ConnectionManager::existing() { return manager.load(std::memo
 Result<ConnectionManager*> ConnectionManager::get() {
   if (ConnectionManager* made = existing()) return made;
   VERBENA_ASSIGN_OR_RETURN(Rnic * rnic, Rnic::get());
+  // Before the lock, so that no child has it held for ever; after the RNIC's, whose locks are taken
+  // under this one.
+  static const int registered = pthread_atfork(hold_for_fork, release_after_fork, forget_in_child);
+  static_cast<void>(registered);
   std::lock_guard guard(manager_mutex);
   if (ConnectionManager* made = existing()) return made;
   std::unique_ptr<ConnectionManager> made(new ConnectionManager(rnic->registry()));
   VERBENA_RETURN_IF_ERROR(made->start());
-  static const int registered = pthread_atfork(hold_for_fork, release_after_fork, forget_in_child);
-  static_cast<void>(registered);
   static ReleasePortsAtExit release_at_exit;
   // Kept until the process ends, as the RNIC.
   manager.store(made.get(), std::memory_order_release);
@@ -98,26 +110,31 @@ Result<ConnectionManager*> ConnectionManager::get() {
 
 ConnectionManager::~ConnectionManager() {
   for (const int fd : {listen_fd_, epoll_fd_, wake_fd_}) {
-    if (fd >= 0) close(fd);
+    if (fd >= 0) close_own(fd);
   }
 }
 
 void ConnectionManager::hold_for_fork() {
-  if (ConnectionManager* made = existing()) made->mutex_.lock();
+  manager_mutex.lock();
+  held_for_fork = {.holds = true, .manager = existing()};
+  if (held_for_fork.manager != nullptr) held_for_fork.manager->mutex_.lock();
 }
 
 void ConnectionManager::release_after_fork() {
-  if (ConnectionManager* made = existing()) made->mutex_.unlock();
+  const HeldForFork held = std::exchange(held_for_fork, {});
+  if (held.manager != nullptr) held.manager->mutex_.unlock();
+  if (held.holds) manager_mutex.unlock();
 }
 
 // The connections are the parent's: peers are to see their end when the parent ends. The program's
 // ends of channels stay open, and are none any more.
 void ConnectionManager::forget_in_child() {
   ConnectionManager* parents = manager.exchange(nullptr);
+  release_after_fork();
   if (parents == nullptr) return;
-  for (const int fd : {parents->listen_fd_, parents->epoll_fd_, parents->wake_fd_}) close(fd);
-  for (const auto& entry : parents->links_) close(entry.second->fd);
-  for (const auto& entry : parents->channels_) close(entry.second->write_fd);
+  for (const int fd : {parents->listen_fd_, parents->epoll_fd_, parents->wake_fd_}) close_own(fd);
+  for (const auto& entry : parents->links_) close_own(entry.second->fd);
+  for (const auto& entry : parents->channels_) close_own(entry.second->write_fd);
 }
 
 Status ConnectionManager::start() {
@@ -165,8 +182,16 @@ bool ConnectionManager::owner_lives(const PortOwner& owner) const {
 }
 
 void ConnectionManager::release_ports() {
-  const std::unique_lock guard(mutex_, std::try_to_lock);
-  if (!guard.owns_lock()) return;  // nobody waits for a thread that the exit has caught
+  // The connection manager's thread holds it for moments only; a thread that the exit has caught
+  // may hold it for ever.
+  constexpr int kTries = 1000;
+  constexpr uint64_t kBetweenTriesNs = 1'000'000;
+  std::unique_lock guard(mutex_, std::try_to_lock);
+  for (int i = 0; i < kTries && !guard.owns_lock(); ++i) {
+    sleep_ns(kBetweenTriesNs);
+    static_cast<void>(guard.try_lock());
+  }
+  if (!guard.owns_lock()) return;
   for (const auto& entry : identifiers_) release_port(*entry.second);
 }
 
@@ -188,8 +213,8 @@ int ConnectionManager::open_channel(int flags) {
   event.data.u64 = channel->token;
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, ends[1], &event) != 0) {
     const int error = errno;
-    close(ends[0]);
-    close(ends[1]);
+    close_own(ends[0]);
+    close_own(ends[1]);
     errno = error;
     return -1;
   }
@@ -242,7 +267,7 @@ void ConnectionManager::end_channel(const std::shared_ptr<Channel>& channel) {
     std::lock_guard guard(inodes_mutex_);
     inodes_.erase(channel->inode);
   }
-  close(channel->write_fd);
+  close_own(channel->write_fd);
   channels_.erase(channel->token);
 }
 
@@ -273,7 +298,7 @@ void ConnectionManager::queue(Channel& channel, const Event& event) {
   pollfd end{.fd = channel.write_fd, .events = 0, .revents = 0};
   if (poll(&end, 1, 0) != 0) return;
   const char byte = 0;
-  if (write(channel.write_fd, &byte, 1) != 1) ++channel.bytes_owed;
+  if (write_own(channel.write_fd, &byte, 1) != 1) ++channel.bytes_owed;
 }
 
 void ConnectionManager::take_back_bytes(int fd, size_t count) {
@@ -288,7 +313,7 @@ void ConnectionManager::take_back_bytes(int fd, size_t count) {
     if (got <= 0) break;  // threads that wait have them, and find no event
     count -= static_cast<size_t>(got);
   }
-  close(take_fd);
+  close_own(take_fd);
 }
 
 size_t ConnectionManager::drop_events(Channel& channel, uint32_t id) {
@@ -304,9 +329,7 @@ size_t ConnectionManager::drop_events(Channel& channel, uint32_t id) {
   for (const uint32_t request : requests) {
     if (Identifier* made = find(request)) destroy(*made);
   }
-  const size_t not_written = std::min(dropped, channel.bytes_owed);
-  channel.bytes_owed -= not_written;
-  return dropped - not_written;
+  return channel.forget_owed(dropped);
 }
 
 // ---- the thread ----
@@ -326,24 +349,33 @@ void ConnectionManager::serve() {
     epoll_event events[32];
     const int count = epoll_wait(epoll_fd_, events, 32, wait_ms());
     if (count < 0 && errno != EINTR) return;
-    std::lock_guard guard(mutex_);
-    for (int i = 0; i < count; ++i) {
-      const uint64_t token = events[i].data.u64;
-      if (token == kWakeToken) {
-        uint64_t wakes = 0;
-        static_cast<void>(!read(wake_fd_, &wakes, sizeof(wakes)));
-      } else if (token == kListenToken) {
-        accept_links();
-      } else if (const auto channel = channels_.find(token); channel != channels_.end()) {
-        end_channel(std::shared_ptr<Channel>(channel->second));
-      } else if (const auto found = links_.find(token); found != links_.end()) {
-        const std::shared_ptr<Link> link = found->second;
-        if ((events[i].events & EPOLLOUT) != 0) flush(link);
-        if ((events[i].events & ~EPOLLOUT) != 0 && link->fd >= 0) receive_all(link);
-      }
-    }
-    expire_all();
+    if (handle({events, static_cast<size_t>(std::max(count, 0))})) continue;
+    // Without the lock, so that the program's commands go on.
+    constexpr uint64_t kPauseNs = 10'000'000;
+    sleep_ns(kPauseNs);
   }
+}
+
+bool ConnectionManager::handle(std::span<const epoll_event> events) {
+  std::lock_guard guard(mutex_);
+  bool accepted = true;
+  for (const epoll_event& event : events) {
+    const uint64_t token = event.data.u64;
+    if (token == kWakeToken) {
+      uint64_t wakes = 0;
+      static_cast<void>(!read(wake_fd_, &wakes, sizeof(wakes)));
+    } else if (token == kListenToken) {
+      accepted = accept_links();
+    } else if (const auto channel = channels_.find(token); channel != channels_.end()) {
+      end_channel(std::shared_ptr<Channel>(channel->second));
+    } else if (const auto found = links_.find(token); found != links_.end()) {
+      const std::shared_ptr<Link> link = found->second;
+      if ((event.events & EPOLLOUT) != 0) flush(link);
+      if ((event.events & ~EPOLLOUT) != 0 && link->fd >= 0) receive_all(link);
+    }
+  }
+  expire_all();
+  return accepted;
 }
 
 void ConnectionManager::expire_all() {
@@ -364,7 +396,7 @@ void ConnectionManager::set_deadline(Identifier& id, uint64_t delay_ns) {
   deadlines_.emplace(id.deadline_ns, id.id);
   const uint64_t one = 1;
   if (deadlines_.begin()->second == id.id) {
-    static_cast<void>(!write(wake_fd_, &one, sizeof(one)));
+    static_cast<void>(!write_own(wake_fd_, &one, sizeof(one)));
   }
 }
 
@@ -397,7 +429,7 @@ std::shared_ptr<Link> ConnectionManager::add_link(int fd, const PortOwner& peer)
   event.events = EPOLLIN;
   event.data.u64 = link->token;
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
-    close(fd);
+    close_own(fd);
     return nullptr;
   }
   links_.emplace(link->token, link);
@@ -412,30 +444,31 @@ std::shared_ptr<Link> ConnectionManager::link_to(const PortOwner& owner) {
   if (fd < 0) return nullptr;
   const sockaddr_un address = socket_address(registry_.directory_fd(), owner.slot);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    close(fd);
+    close_own(fd);
     return nullptr;
   }
   return add_link(fd, owner);
 }
 
-void ConnectionManager::accept_links() {
+bool ConnectionManager::accept_links() {
   for (;;) {
     const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE) {
+      if (errno != EMFILE && errno != ENFILE) return true;
+      static LogRateLimit rate_limit(1, kLinePeriodNs);
+      uint64_t suppressed = 0;
+      if (rate_limit.allow(now_ns(), &suppressed)) {
         log_warning(
             "soft0: a process that wants to connect has to wait: no descriptor is free; "
             "raise the limit of open files (ulimit -n)");
-        constexpr uint64_t kPauseNs = 10'000'000;
-        sleep_ns(kPauseNs);
       }
-      return;
+      return false;
     }
     ucred sender{};
     socklen_t size_bytes = sizeof(sender);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &sender, &size_bytes) != 0 ||
         sender.uid != geteuid()) {
-      close(fd);
+      close_own(fd);
       continue;
     }
     add_link(fd, {});
@@ -475,7 +508,6 @@ void ConnectionManager::receive_all(const std::shared_ptr<Link>& link) {
     if (got <= 0) return drop_link(link);
     Message message;
     if (!read_message({packet.data(), static_cast<size_t>(got)}, message)) {
-      constexpr uint64_t kLinePeriodNs = 10'000'000'000;
       static LogRateLimit rate_limit(1, kLinePeriodNs);
       uint64_t suppressed = 0;
       if (rate_limit.allow(now_ns(), &suppressed)) {

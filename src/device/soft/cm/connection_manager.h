@@ -10,6 +10,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/epoll.h>
 #include <sys/types.h>
 
 #include <map>
@@ -138,7 +139,10 @@ class ConnectionManager {
 
   // The thread.
   void serve();
-  void accept_links();
+  // What accept_links() says, of all events.
+  bool handle(std::span<const epoll_event> events);
+  // False if no descriptor was free: the thread has to pause then.
+  bool accept_links();
   int wait_ms();
   void expire_all();
 

@@ -97,6 +97,17 @@ class Events {
     if (reported != nullptr) *reported = response.events_reported;
     return error;
   }
+  // From another channel to this one.
+  int migrate(uint32_t id, const Events& from, uint32_t* reported = nullptr) const {
+    rdma_ucm_migrate_resp response{.events_reported = 1};
+    rdma_ucm_migrate_id body{};
+    body.id = id;
+    body.fd = static_cast<uint32_t>(from.fd());
+    body.response = reinterpret_cast<uint64_t>(&response);
+    const int error = command(RDMA_USER_CM_CMD_MIGRATE_ID, body, sizeof(response));
+    if (reported != nullptr) *reported = response.events_reported;
+    return error;
+  }
   int bind(uint32_t id, const sockaddr_in6& address) const {
     rdma_ucm_bind_ip body{};
     body.id = id;
@@ -481,17 +492,29 @@ TEST(ConnectionManager, MovesIdentifiersWithTheirEvents) {
   Events to;
   const uint32_t id = from.create(kActive);
   ASSERT_EQ(from.resolve(id, ipv4("127.0.0.1", 1)), 0);
-  rdma_ucm_migrate_resp response{.events_reported = 1};
-  rdma_ucm_migrate_id body{};
-  body.id = id;
-  body.fd = static_cast<uint32_t>(from.fd());
-  body.response = reinterpret_cast<uint64_t>(&response);
-  ASSERT_EQ(to.command(RDMA_USER_CM_CMD_MIGRATE_ID, body, sizeof(response)), 0);
-  EXPECT_EQ(response.events_reported, 0u);
+  uint32_t reported = 1;
+  ASSERT_EQ(to.migrate(id, from, &reported), 0);
+  EXPECT_EQ(reported, 0u);
   EXPECT_FALSE(from.readable());
   EXPECT_EQ(to.next(EventType::kAddressResolved).uid, kActive);
   EXPECT_EQ(from.resolve_route(id), EINVAL) << "it is of another channel";
   EXPECT_EQ(to.resolve_route(id), 0);
+}
+
+TEST(ConnectionManager, RequestsMoveWithTheirListener) {
+  Events from;
+  Events to;
+  Events client;
+  uint16_t port = 0;
+  const uint32_t listener = from.listener(kListener, &port);
+  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  ASSERT_EQ(client.connect(active, 0x1111), 0);
+  ASSERT_TRUE(from.readable(kPatienceMs)) << "the request, which nobody fetches there";
+  ASSERT_EQ(to.migrate(listener, from), 0);
+  from.end();
+  const auto request = to.next(EventType::kConnectRequest);
+  EXPECT_EQ(to.accept(request.id, kPassive, 0x2222), 0);
+  EXPECT_EQ(client.next(EventType::kConnectResponse).param.conn.qp_num, 0x2222u);
 }
 
 TEST(ConnectionManager, WaitsForEvents) {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "src/device/soft/cm/connection_manager.h"
+#include "src/device/soft/cm/own_descriptors.h"
 
 namespace verbena::soft::cm {
 namespace {
@@ -423,7 +424,7 @@ void ConnectionManager::destroy(Identifier& id) {
 
 void ConnectionManager::drop_link(std::shared_ptr<Link> link) {
   if (link->fd < 0) return;
-  close(link->fd);
+  close_own(link->fd);
   link->fd = -1;
   links_.erase(link->token);
   std::vector<uint32_t> connected;

@@ -4,6 +4,7 @@
 
 #include <rdma/rdma_user_cm.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -76,6 +77,13 @@ struct Channel {
   int write_fd = -1;
   std::deque<Event> events;
   size_t bytes_owed = 0;  // that the pipe had no room for
+
+  // For events that were removed: how many of them have a byte in the pipe.
+  size_t forget_owed(size_t removed) {
+    const size_t not_written = std::min(removed, bytes_owed);
+    bytes_owed -= not_written;
+    return removed - not_written;
+  }
 };
 
 struct Multicast {

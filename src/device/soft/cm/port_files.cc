@@ -16,6 +16,7 @@
 
 #include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
+#include "src/device/soft/cm/own_descriptors.h"
 
 namespace verbena::soft::cm {
 namespace {
@@ -204,7 +205,7 @@ void PortFiles::clean_up() {
   const int listing = openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* entries = listing < 0 ? nullptr : fdopendir(listing);
   if (entries == nullptr) {
-    if (listing >= 0) close(listing);
+    if (listing >= 0) close_own(listing);
     return;
   }
   std::vector<std::pair<uint16_t, uint16_t>> found;

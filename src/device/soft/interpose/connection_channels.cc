@@ -4,6 +4,7 @@
 // for events needs no help: the descriptor is a pipe's (src/device/soft/cm).
 #include "src/device/soft/interpose/connection_channels.h"
 
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -34,6 +35,9 @@ constexpr int kWordBits = 64;
 
 // A bit for each descriptor that was opened as a channel.
 std::array<std::atomic<uint64_t>, kDescriptors / kWordBits> marks;
+// Whose descriptors they are: a child of vfork() has the memory of its parent, but descriptors of
+// its own. Negative: of the process that is just clearing those of its parent.
+std::atomic<pid_t> owner{0};
 
 // The definitions to call on: null until this library is initialized. Memory allocators call in
 // before, and finding them then would allocate; the kernel is called directly so long.
@@ -57,10 +61,26 @@ bool is_marked(int fd) {
 
 void unmark(int fd) { marks[fd / kWordBits].fetch_and(~(uint64_t{1} << (fd % kWordBits))); }
 
+// For a child of fork(), to which its parent's channels are none.
+void own_marks() {
+  const pid_t self = getpid();
+  for (pid_t seen = owner.load(); seen != self; seen = owner.load()) {
+    if (seen == -self) {
+      sched_yield();  // another thread is at it
+    } else if (owner.compare_exchange_strong(seen, -self)) {
+      for (auto& word : marks) {
+        if (word.load(std::memory_order_relaxed) != 0) word.store(0);
+      }
+      owner.store(self);
+    }
+  }
+}
+
 // Whether it still is a channel: some programs close all descriptors by the kernel alone.
 bool is_channel(int fd) {
   if (!is_marked(fd)) [[likely]]
     return false;
+  if (getpid() != owner.load(std::memory_order_relaxed)) return false;
   if (rnic().connection_channels->is_channel(fd)) return true;
   unmark(fd);
   return false;
@@ -106,6 +126,7 @@ int open_connection_channel(int flags) {
     errno = EMFILE;
     return -1;
   }
+  own_marks();
   marks[fd / kWordBits].fetch_or(uint64_t{1} << (fd % kWordBits));
   return fd;
 }

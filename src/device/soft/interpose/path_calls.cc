@@ -63,6 +63,23 @@ int open_early(int folder, const char* path, int flags, mode_t mode) {
   return static_cast<int>(syscall(SYS_openat, folder, path, flags, mode));
 }
 
+// What soft0 has below /sys is for reading, as the kernel's is for users; errno says so.
+bool refuses_flags(const char* path, const char* shown, int flags) {
+  if (shown == path) [[likely]]
+    return false;
+  if ((flags & O_ACCMODE) == O_RDONLY && (flags & (O_CREAT | O_TRUNC)) == 0) return false;
+  errno = EACCES;
+  return true;
+}
+
+bool refuses_mode(const char* path, const char* shown, const char* mode) {
+  if (shown == path) [[likely]]
+    return false;
+  if (mode[0] == 'r' && std::strchr(mode, '+') == nullptr) return false;
+  errno = EACCES;
+  return true;
+}
+
 void hide_root_in(char* path) {
   if (path == nullptr) return;
   const size_t length = hide_root(path, std::strlen(path));
@@ -87,7 +104,9 @@ VERBENA_REPLACE(open) int verbena_open(const char* path, int flags, ...) {
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(open)(shown_path(path, buffer), flags, mode);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(open)(shown, flags, mode);
 }
 
 VERBENA_REPLACE(open64) int verbena_open64(const char* path, int flags, ...) {
@@ -96,7 +115,9 @@ VERBENA_REPLACE(open64) int verbena_open64(const char* path, int flags, ...) {
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(open64)(shown_path(path, buffer), flags, mode);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(open64)(shown, flags, mode);
 }
 
 VERBENA_REPLACE(openat) int verbena_openat(int folder, const char* path, int flags, ...) {
@@ -105,7 +126,9 @@ VERBENA_REPLACE(openat) int verbena_openat(int folder, const char* path, int fla
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(openat)(folder, shown_path(path, buffer), flags, mode);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(openat)(folder, shown, flags, mode);
 }
 
 VERBENA_REPLACE(openat64) int verbena_openat64(int folder, const char* path, int flags, ...) {
@@ -114,45 +137,57 @@ VERBENA_REPLACE(openat64) int verbena_openat64(int folder, const char* path, int
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(openat64)(folder, shown_path(path, buffer), flags, mode);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(openat64)(folder, shown, flags, mode);
 }
 
 VERBENA_REPLACE(__open_2) int verbena___open_2(const char* path, int flags) {
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(__open_2)(shown_path(path, buffer), flags);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(__open_2)(shown, flags);
 }
 
 VERBENA_REPLACE(__open64_2) int verbena___open64_2(const char* path, int flags) {
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(__open64_2)(shown_path(path, buffer), flags);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(__open64_2)(shown, flags);
 }
 
 VERBENA_REPLACE(__openat_2) int verbena___openat_2(int folder, const char* path, int flags) {
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(__openat_2)(folder, shown_path(path, buffer), flags);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(__openat_2)(folder, shown, flags);
 }
 
 VERBENA_REPLACE(__openat64_2) int verbena___openat64_2(int folder, const char* path, int flags) {
   if (names_connection_channel(path)) [[unlikely]]
     return open_connection_channel(flags);
   PathBuffer buffer;
-  return VERBENA_NEXT(__openat64_2)(folder, shown_path(path, buffer), flags);
+  const char* shown = shown_path(path, buffer);
+  if (refuses_flags(path, shown, flags)) return -1;
+  return VERBENA_NEXT(__openat64_2)(folder, shown, flags);
 }
 
 VERBENA_REPLACE(fopen) FILE* verbena_fopen(const char* path, const char* mode) {
   PathBuffer buffer;
-  return VERBENA_NEXT(fopen)(shown_path(path, buffer), mode);
+  const char* shown = shown_path(path, buffer);
+  return refuses_mode(path, shown, mode) ? nullptr : VERBENA_NEXT(fopen)(shown, mode);
 }
 
 VERBENA_REPLACE(fopen64) FILE* verbena_fopen64(const char* path, const char* mode) {
   PathBuffer buffer;
-  return VERBENA_NEXT(fopen64)(shown_path(path, buffer), mode);
+  const char* shown = shown_path(path, buffer);
+  return refuses_mode(path, shown, mode) ? nullptr : VERBENA_NEXT(fopen64)(shown, mode);
 }
 
 // ---- folders ----
@@ -188,8 +223,7 @@ VERBENA_REPLACE(getcwd) char* verbena_getcwd(char* given, size_t size) noexcept 
 }
 
 VERBENA_REPLACE(glob)
-int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int),
-                 glob_t* found) noexcept {
+int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int), glob_t* found) {
   PathBuffer buffer;
   const char* shown = shown_path(pattern, buffer, Names::kPattern);
   if (shown == pattern) return VERBENA_NEXT(glob)(pattern, flags, report, found);
@@ -202,7 +236,7 @@ int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int)
 
 VERBENA_REPLACE(glob64)
 int verbena_glob64(const char* pattern, int flags, int (*report)(const char*, int),
-                   glob64_t* found) noexcept {
+                   glob64_t* found) {
   PathBuffer buffer;
   const char* shown = shown_path(pattern, buffer, Names::kPattern);
   if (shown == pattern) return VERBENA_NEXT(glob64)(pattern, flags, report, found);

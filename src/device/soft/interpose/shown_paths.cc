@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "src/base/no_cancellation.h"
 #include "src/device/soft/interpose/installed.h"
 
 namespace verbena::soft::interpose {
@@ -20,6 +21,7 @@ std::atomic<const char*> known_root{nullptr};
 const char* root() {
   static const char* const found = [] {
     const RealPaths guard;
+    const NoCancellation no_cancellation;
     const int error = errno;
     const SoftRnic& soft = rnic();
     const char* made = soft.device != nullptr ? soft.sysfs_root() : nullptr;
