@@ -160,6 +160,7 @@ uint64_t hash_of(const std::vector<SysfsEntry>& entries) {
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     hash = (hash ^ 0xff) * 0x100000001b3;
   };
+  mix("0444");  // a tree with other permissions is another one
   for (const SysfsEntry& entry : entries) {
     mix(entry.path);
     mix(entry.text);
