@@ -422,7 +422,8 @@ void ConnectionManager::destroy(Identifier& id) {
   drop_events(*channel, number);
 }
 
-void ConnectionManager::drop_link(std::shared_ptr<Link> link) {
+// Takes it by value: what it is called with may be among what it drops.
+void ConnectionManager::drop_link(std::shared_ptr<Link> link) {  // NOLINT
   if (link->fd < 0) return;
   close_own(link->fd);
   link->fd = -1;
