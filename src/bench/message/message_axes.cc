@@ -192,6 +192,10 @@ constexpr std::array kAxes = {
               "compute", "compute_percent", "100",
               "Of a replay: how much of the computing time is spent, in percent"),
           is_replay, "test"),
+    apart(name_axis<SendEndNames, &Settings::send_end>(
+        "sends", "send_end", kSendEndName, "copied",
+        "When a copied send is over: copied (at once), acknowledged (the peer's device has it), or "
+        "all")),
     name_axis<ReuseNames, &Settings::reuse>(
         "reuse", "buffer_reuse", kReuseName, "copied",
         "Short messages from buffers used often: copied, measured or paper (without a copy once "
@@ -200,10 +204,6 @@ constexpr std::array kAxes = {
               "index", "reuse_index", kIndexName,
               "hash", "What used buffers are found by: hash, tree, or all"),
           uses_table, "reuse"),
-    apart(name_axis<SendEndNames, &Settings::send_end>(
-        "sends", "send_end", kSendEndName, "copied",
-        "When a copied send is over: copied (at once), acknowledged (the peer's device has it), or "
-        "all")),
     name_axis<LongMessagesNames, &Settings::long_messages>(
         "long-messages", "long_messages", kLongMessagesName, "read",
         "How messages beyond --eager travel: automatic, read, write, chunks, or all"),

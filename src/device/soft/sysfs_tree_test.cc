@@ -144,7 +144,7 @@ TEST_F(SysfsTreeTest, IsMadeOnceForEachContents) {
 
 TEST_F(SysfsTreeTest, IsForReadingWhateverTheMask) {
   const mode_t before = umask(0137);
-  const fs::path root = make({{"sys/one/two", "text", {}}, {"sys/empty", {}, {}}});
+  const fs::path root = make({{"sys/one/two", "text", {}}, {"sys/empty", {}, {}, true}});
   umask(before);
   EXPECT_EQ(fs::status(root / "sys/one/two").permissions(), fs::perms(0444));
   for (const char* folder : {"", "sys", "sys/one", "sys/empty"}) {
