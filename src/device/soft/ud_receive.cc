@@ -79,6 +79,7 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   if (size_bytes > kMaxDatagramBytes || kGrhBytes + size_bytes > receive.length_bytes)
       [[unlikely]] {
     wc.status = IBV_WC_LOC_LEN_ERR;
+    wc.byte_len = 0;  // a broken sender may have written any size
   } else if (!place(qp, receive, 0, bytes, grh_bytes) ||
              !place(qp, receive, kGrhBytes, bytes + grh_bytes, size_bytes)) [[unlikely]] {
     wc.status = IBV_WC_LOC_PROT_ERR;
