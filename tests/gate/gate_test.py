@@ -1,5 +1,5 @@
-"""Every test has a program; scripts/skipped-tests counts what was skipped; scripts/soak finds, records and replays what
-fails; scripts/check-private-names finds names that hide others."""
+"""Every test has a program; scripts/test-summary says what was skipped and what failed; scripts/soak finds, records and
+replays what fails; scripts/check-private-names finds names that hide others."""
 
 import json
 import os
@@ -16,7 +16,7 @@ BUILD = pathlib.Path(os.environ["BUILD"])
 RESULTS = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuite>
   <testcase name="unit/A.Passes" status="run"><system-out>[       OK ] A.Passes</system-out></testcase>
-  <testcase name="unit/A.Fails" status="fail"><failure message=""/>
+  <testcase name="unit/A.Fails" time="2.5" status="fail"><failure message="Timeout"/>
     <system-out>a_test.cc:3: Failure
 skipped: not this</system-out></testcase>
   <testcase name="unit/B.Counts  # GetParam() = 1" status="notrun"><skipped message="matched"/>
@@ -46,16 +46,17 @@ esac
 """
 
 
-class SkippedTests(unittest.TestCase):
-    def test_each_reason_is_counted(self):
+class TestSummary(unittest.TestCase):
+    def test_each_reason_is_counted_and_failures_come_last(self):
         with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
             file.write(RESULTS)
             file.flush()
-            printed = subprocess.run([SOURCE / "scripts/skipped-tests", file.name], check=True, capture_output=True,
+            printed = subprocess.run([SOURCE / "scripts/test-summary", file.name], check=True, capture_output=True,
                                      text=True).stdout
         self.assertEqual(printed.split("\n"), [
             "", "Skipped tests: 5", "  1: Unable to find executable: -m", "      lost", "  1: no browser", "      page",
-            "  2: no counter here", "      unit/B.Counts", "      unit/C.Counts", "  1: no plotly", "      figures", ""])
+            "  2: no counter here", "      unit/B.Counts", "      unit/C.Counts", "  1: no plotly", "      figures", "",
+            "Failed tests: 1", "  unit/A.Fails: Timeout, 2.5 s", "      a_test.cc:3: Failure", "      skipped: not this", ""])
 
 
 class Commands(unittest.TestCase):

@@ -51,6 +51,11 @@ class ConnectionManager {
   // Ends channels whose descriptors are all closed.
   void drop_closed_channels();
 
+  // How long a connection request looks for a listener before it is refused. Programs, perftest for
+  // one, tell their peer to connect and listen then: early enough for the kernel, where a request
+  // takes its time. Tests that must not depend on time change it.
+  void set_listener_patience(uint64_t ns);
+
   // Of all identifiers: the program ends.
   void release_ports();
 
@@ -118,6 +123,8 @@ class ConnectionManager {
   void end_connection(Identifier& id);
   Message message_of(const Identifier& id, MessageType type) const;
   int start_connecting(Identifier& id, const rdma_ucm_connect& command);
+  void send_request(Identifier& id);
+  void miss_listener(Identifier& id);
   void refuse(Identifier& id, uint32_t reason, const Message* answer = nullptr);
   int confirm(Identifier& id);
   int accept_request(Identifier& id, const rdma_ucm_accept& command);
@@ -152,6 +159,7 @@ class ConnectionManager {
   std::unordered_set<uint64_t> inodes_;  // of channels
   DeviceFacts device_;
   PortOwner self_;
+  uint64_t listener_patience_ns_ = 500'000'000;
   std::unique_ptr<PortFiles> ports_;
   int listen_fd_ = -1;
   int epoll_fd_ = -1;

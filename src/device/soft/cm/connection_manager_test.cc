@@ -337,6 +337,46 @@ TEST(ConnectionManager, RefusesWhereNobodyListens) {
   EXPECT_EQ(client.next(EventType::kRejected).status, kRejectInvalidService);
 }
 
+// As long as a test needs, however busy the machine is.
+class PatientRequests {
+ public:
+  PatientRequests() { set(3'600'000'000'000); }
+  ~PatientRequests() { set(500'000'000); }
+
+ private:
+  static void set(uint64_t ns) { ConnectionManager::get().value()->set_listener_patience(ns); }
+};
+
+TEST(ConnectionManager, RequestsMeetAListenerThatComesAMomentLater) {
+  const PatientRequests patient;
+  for (const uint16_t space : {RDMA_PS_TCP, RDMA_PS_UDP}) {
+    Events server;
+    Events client;
+    uint16_t port = 0;
+    const uint32_t former = server.listener(kListener, &port, space);
+    EXPECT_EQ(server.destroy(former), 0);
+    const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port), space);
+    ASSERT_EQ(client.connect(active, 1), 0);
+    EXPECT_FALSE(client.readable(20));
+    const uint32_t listener = server.create(kListener, space);
+    EXPECT_EQ(server.bind(listener, ipv4("0.0.0.0", port)), 0);
+    EXPECT_EQ(server.listen(listener), 0);
+    EXPECT_EQ(server.next(EventType::kConnectRequest).uid, kListener);
+  }
+}
+
+TEST(ConnectionManager, ARequestWithoutAListenerCanBeGivenUp) {
+  const PatientRequests patient;
+  Events server;
+  Events client;
+  uint16_t port = 0;
+  EXPECT_EQ(server.destroy(server.listener(kListener, &port)), 0);
+  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  ASSERT_EQ(client.connect(active, 1), 0);
+  EXPECT_EQ(client.destroy(active), 0);
+  EXPECT_FALSE(client.readable(20));
+}
+
 TEST(ConnectionManager, RejectsWithReasonAndData) {
   Events server;
   Events client;

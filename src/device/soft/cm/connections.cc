@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kNsPerSecond = 1'000'000'000;
 // Until the other process must have received a request; the kernel asks 16 times within 69 s.
 constexpr uint64_t kRequestTimeoutNs = 60 * kNsPerSecond;
+constexpr uint64_t kListenerRetryNs = 1'000'000;
 // Until its program must have answered.
 constexpr uint64_t kAnswerTimeoutNs = 900 * kNsPerSecond;
 // After a connection, as long as packets of it could be on a network's way.
@@ -107,6 +108,11 @@ Message ConnectionManager::message_of(const Identifier& id, MessageType type) co
 
 // ---- this side begins ----
 
+void ConnectionManager::set_listener_patience(uint64_t ns) {
+  std::lock_guard guard(mutex_);
+  listener_patience_ns_ = ns;
+}
+
 int ConnectionManager::start_connecting(Identifier& id, const rdma_ucm_connect& command) {
   const rdma_ucm_conn_param& parameters = command.conn_param;
   if (parameters.private_data_len >
@@ -125,17 +131,25 @@ int ConnectionManager::start_connecting(Identifier& id, const rdma_ucm_connect& 
   put_endpoint(id.source, request.source_address);
   put_endpoint(id.target, request.target_address);
   id.state = State::kConnecting;
+  id.request = request;
+  id.listener_until_ns = now_ns() + listener_patience_ns_;
+  send_request(id);
+  return 0;
+}
 
+void ConnectionManager::send_request(Identifier& id) {
   const std::optional<PortRecord> listener = ports_->listener(id.port_space, id.target);
   if (listener) id.link = link_to(listener->owner);
-  if (id.link == nullptr) {
-    refuse(id, id.is_datagram() ? kDatagramNoService : kRejectInvalidService);
-    return 0;
-  }
-  request.target_id = listener->id;
+  if (id.link == nullptr) return miss_listener(id);
+  id.request.target_id = listener->id;
   set_deadline(id, kRequestTimeoutNs);
-  send(std::shared_ptr<Link>(id.link), request);
-  return 0;
+  send(std::shared_ptr<Link>(id.link), id.request);
+}
+
+void ConnectionManager::miss_listener(Identifier& id) {
+  id.link = nullptr;
+  if (now_ns() < id.listener_until_ns) return set_deadline(id, kListenerRetryNs);
+  refuse(id, id.is_datagram() ? kDatagramNoService : kRejectInvalidService);
 }
 
 void ConnectionManager::refuse(Identifier& id, uint32_t reason, const Message* answer) {
@@ -166,6 +180,8 @@ int ConnectionManager::confirm(Identifier& id) {
 }
 
 void ConnectionManager::receive_reply(Identifier& id, const Message& message) {
+  // The listener that was found is gone since; another may have its port.
+  if (id.is_datagram() && message.reason == kDatagramNoService) return miss_listener(id);
   id.remote_id = message.source_id;
   id.remote = message;
   if (id.is_datagram()) {
@@ -338,6 +354,7 @@ void ConnectionManager::receive(const std::shared_ptr<Link>& link, const Message
       return;
     case MessageType::kReject:
       if (id->state == State::kConnected) return end_connection(*id);
+      if (is_answer && message.reason == kRejectInvalidService) return miss_listener(*id);
       return refuse(*id, message.reason, &message);
     case MessageType::kDisconnect:
       if (is_answer || id->state == State::kRequested) return;
@@ -359,6 +376,8 @@ void ConnectionManager::expire(Identifier& id) {
     case State::kDisconnected:
       return report(id, EventType::kTimewaitExit);
     case State::kConnecting:
+      if (id.link == nullptr) return send_request(id);
+      [[fallthrough]];
     case State::kAnswered:
     case State::kAccepted:
       hang_up(id);

@@ -113,6 +113,8 @@ struct Identifier {
   uint32_t backlog = 0;  // of a listener: requests that it still takes
   uint32_t listener = 0;
 
+  Message request{};               // while it connects
+  uint64_t listener_until_ns = 0;  // until when it is sent again where nobody listens
   std::shared_ptr<Link> link;
   uint32_t remote_id = 0;
   Message remote{};  // what its queue pair is to be connected with
