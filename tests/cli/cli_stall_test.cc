@@ -36,9 +36,17 @@ class Stall : public testing::Test {
     EXPECT_TRUE(eventually([&] { return std::all_of(found.begin(), found.end(), works); }));
     return found;
   }
+  // Once each runs its own program: whoever starts one waits for that, and would wait for one that is
+  // stopped before.
   std::vector<pid_t> just_started(size_t count) {
     EXPECT_TRUE(eventually([&] { return process_->children().size() == count; }));
-    return process_->children();
+    const std::vector<pid_t> found = process_->children();
+    const std::string own = command_line(process_->pid());
+    EXPECT_TRUE(eventually([&] {
+      return std::none_of(found.begin(), found.end(),
+                          [&](pid_t node) { return command_line(node) == own; });
+    }));
+    return found;
   }
   Outcome end(const std::vector<pid_t>& nodes) {
     const Outcome outcome = process_->wait();
@@ -53,6 +61,9 @@ class Stall : public testing::Test {
   static std::string named(pid_t node) { return "(process " + std::to_string(node) + ")"; }
 
  private:
+  static std::string command_line(pid_t process) {
+    return read_file("/proc/" + std::to_string(process) + "/cmdline");
+  }
   static bool works(pid_t node) {
     constexpr int kTicks = 30;
     const std::string status = read_file("/proc/" + std::to_string(node) + "/stat");
