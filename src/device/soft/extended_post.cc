@@ -129,8 +129,7 @@ void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* handle, uint32_t number, uint32_t key
 }
 
 void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t address, uint32_t length_bytes) {
-  const ibv_sge sge{.addr = address, .length = length_bytes, .lkey = lkey};
-  batch_of(qp).set_sges(1, &sge);
+  batch_of(qp).set_sge({.addr = address, .length = length_bytes, .lkey = lkey});
 }
 void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
   batch_of(qp).set_sges(count, list);
