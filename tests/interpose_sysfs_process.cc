@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <infiniband/verbs.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -204,6 +205,37 @@ void check_working_directory() {
   CHECK(chdir(before) == 0);
 }
 
+bool is_refused(int result) { return result < 0 && errno == EFAULT; }
+
+void check_bad_address(const char* path) {
+  struct stat status {};
+  CHECK(is_refused(open(path, O_RDONLY)));
+  CHECK(is_refused(openat(AT_FDCWD, path, O_RDONLY)));
+  CHECK(is_refused(access(path, R_OK)));
+  CHECK(is_refused(stat(path, &status)));
+  CHECK(is_refused(lstat(path, &status)));
+  CHECK(is_refused(chdir(path)));
+}
+
+// The kernel refuses what is no address of a path; to look at it before would end the program.
+void check_bad_addresses() {
+  const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* pages = static_cast<char*>(
+      mmap(nullptr, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* const forbidden = pages + page_bytes;
+  CHECK(mprotect(forbidden, page_bytes, PROT_NONE) == 0);
+  check_bad_address(reinterpret_cast<const char*>(1));
+  check_bad_address(reinterpret_cast<const char*>(-1));
+  check_bad_address(forbidden);
+  check_bad_address(forbidden + 9);
+  for (const std::string beginning : {"/", "/sy", "/sys/class/infiniband/soft0", "/dev/infin"}) {
+    char* const path = forbidden - beginning.size();
+    std::memcpy(path, beginning.data(), beginning.size());
+    check_bad_address(path);
+  }
+  CHECK(munmap(pages, 2 * page_bytes) == 0);
+}
+
 // As they are without soft0.
 void check_other_paths() {
   struct stat status {};
@@ -244,6 +276,7 @@ int main() {
   check_status();
   check_working_directory();
   check_other_paths();
+  check_bad_addresses();
   if (context != nullptr) ibv_close_device(context);
   if (list != nullptr) ibv_free_device_list(list);
   return failures == 0 ? 0 : 1;

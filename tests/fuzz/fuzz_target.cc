@@ -62,7 +62,8 @@ void with_file(std::span<const std::byte> content,
 std::span<const FuzzTarget> fuzz_targets() {
   static const std::vector<FuzzTarget> all = [] {
     std::vector<FuzzTarget> targets = frame_targets();
-    for (const auto& others : {text_targets(), application_targets(), recording_targets()}) {
+    for (const auto& others :
+         {text_targets(), application_targets(), recording_targets(), connection_targets()}) {
       targets.insert(targets.end(), others.begin(), others.end());
     }
     return targets;

@@ -9,5 +9,6 @@ std::vector<FuzzTarget> text_targets();
 std::vector<FuzzTarget> frame_targets();
 std::vector<FuzzTarget> application_targets();
 std::vector<FuzzTarget> recording_targets();
+std::vector<FuzzTarget> connection_targets();
 
 }  // namespace verbena::fuzz

@@ -13,6 +13,7 @@
 
 #include "src/base/log.h"
 #include "src/device/last_error.h"
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
@@ -198,10 +199,15 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
   ibv_device_attr_ex full{};
   query_device(context, &full.orig_attr);
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+  if (kAtomicWriteOperation != 0) full.device_cap_flags_ex |= kAtomicWriteCapability;
   full.odp_caps.general_caps = IBV_ODP_SUPPORT;
   full.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
                                                  IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
                                                  IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+  full.odp_caps.per_transport_caps.uc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+                                                 IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_SRQ_RECV;
+  full.odp_caps.per_transport_caps.ud_odp_caps =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
   full.completion_timestamp_mask = ~uint64_t{0};
   full.hca_core_clock = kCoreClockKhz;
   full.max_dm_size = kMaxDeviceMemoryBytes;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
@@ -11,11 +13,11 @@
 namespace verbena::soft {
 namespace {
 
-constexpr uint64_t kOperations = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                                 IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
-                                 IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV |
-                                 IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+constexpr uint64_t kOperations =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
+    IBV_QP_EX_WITH_SEND_WITH_INV | kAtomicWriteOperation;
 constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 constexpr uint64_t kUnreliableOperations =
     kDatagramOperations | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -82,6 +84,18 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, uint64_
             add, 0);
 }
 
+void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, const void* value) {
+  uint64_t word = 0;
+  std::memcpy(&word, value, sizeof(word));
+  make_atomic_write(batch_of(qp).begin(*qp, kAtomicWrite, kAtomicWriteOperation), rkey, address,
+                    word);
+}
+
+template <typename Extended>
+void set_atomic_write(Extended& verbs, void (*call)(ibv_qp_ex*, uint32_t, uint64_t, const void*)) {
+  if constexpr (HasAtomicWrite<Extended>) verbs.wr_atomic_write = call;
+}
+
 // Until ibv_wr_set_ud_addr(), a datagram has no address, and not the one of a former request.
 void wr_send(ibv_qp_ex* qp) {
   batch_of(qp).begin(*qp, IBV_WR_SEND, IBV_QP_EX_WITH_SEND).wr.ud.ah = nullptr;
@@ -115,8 +129,7 @@ void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* handle, uint32_t number, uint32_t key
 }
 
 void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t address, uint32_t length_bytes) {
-  const ibv_sge sge{.addr = address, .length = length_bytes, .lkey = lkey};
-  batch_of(qp).set_sges(1, &sge);
+  batch_of(qp).set_sge({.addr = address, .length = length_bytes, .lkey = lkey});
 }
 void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
   batch_of(qp).set_sges(count, list);
@@ -136,6 +149,7 @@ void add_batches(Qp& qp, uint64_t operations) {
   ibv_qp_ex& verbs = qp.extended;
   verbs.wr_atomic_cmp_swp = wr_atomic_cmp_swp;
   verbs.wr_atomic_fetch_add = wr_atomic_fetch_add;
+  set_atomic_write(verbs, wr_atomic_write);
   verbs.wr_bind_mw = wr_bind_mw;
   verbs.wr_local_inv = wr_local_inv;
   verbs.wr_rdma_read = wr_rdma_read;
@@ -221,6 +235,7 @@ constexpr auto kNothing = [](ibv_qp_ex*, Args...) {};
 void refuse_batches(ibv_qp_ex& shell) {
   shell.wr_atomic_cmp_swp = kNothing<uint32_t, uint64_t, uint64_t, uint64_t>;
   shell.wr_atomic_fetch_add = kNothing<uint32_t, uint64_t, uint64_t>;
+  set_atomic_write(shell, kNothing<uint32_t, uint64_t, const void*>);
   shell.wr_bind_mw = kNothing<ibv_mw*, uint32_t, const ibv_mw_bind_info*>;
   shell.wr_local_inv = kNothing<uint32_t>;
   shell.wr_rdma_read = kNothing<uint32_t, uint64_t>;

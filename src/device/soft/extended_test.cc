@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/soft.h"
 #include "src/device/verbs_for_test.h"
@@ -25,11 +26,11 @@ using test::Buffer;
 using test::must;
 using test::Node;
 
-constexpr uint64_t kAllOperations = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                                    IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
-                                    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV |
-                                    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+constexpr uint64_t kAllOperations =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
+    IBV_QP_EX_WITH_SEND_WITH_INV | kAtomicWriteOperation;
 constexpr uint32_t kDepth = 8;
 constexpr uint32_t kInlineBytes = 64;
 
@@ -343,6 +344,70 @@ TEST_F(ExtendedTest, AWindowOfType1IsBoundAnyNumberOfTimes) {
   }
   EXPECT_EQ(ibv_dealloc_mw(window), 0);
   EXPECT_EQ(dereg_mr(region), 0);
+}
+
+class AtomicWriteTest : public ExtendedTest {
+ protected:
+  void SetUp() override {
+    if (kAtomicWriteOperation == 0) GTEST_SKIP() << "these headers of libibverbs do not have it";
+    ExtendedTest::SetUp();
+  }
+  // As ibv_wr_atomic_write(), which the oldest headers do not have.
+  template <typename Extended>
+  static void post(Extended* qp, uint32_t rkey, uint64_t address, const uint64_t& value) {
+    if constexpr (HasAtomicWrite<Extended>) qp->wr_atomic_write(qp, rkey, address, &value);
+  }
+  ibv_wc_status status_of(uint32_t rkey, uint64_t address) {
+    start(1);
+    post(ex_, rkey, address, 5);
+    EXPECT_EQ(ibv_wr_complete(ex_), 0);
+    return next().status;
+  }
+};
+
+TEST_F(AtomicWriteTest, EightBytesLand) {
+  remote_.fill(9, 0, 64);
+  uint64_t value = 0x1122334455667788;
+  start(1);
+  post(ex_, remote_.key(), remote_.address(8), value);
+  value = 1;  // it was copied
+  post(ex_, remote_.key(), remote_.address(16), value);
+  EXPECT_TRUE(remote_.has(9, 0, 64)) << "posted before ibv_wr_complete()";
+  ASSERT_EQ(ibv_wr_complete(ex_), 0);
+  EXPECT_EQ(remote_.at<uint64_t>(8), 0x1122334455667788u);
+  EXPECT_EQ(remote_.at<uint64_t>(16), 1u);
+  for (int i = 0; i < 2; ++i) {
+    const ibv_wc wc = next();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.opcode, kAtomicWriteDone);
+  }
+}
+
+TEST_F(AtomicWriteTest, AnUnalignedPlaceIsAnInvalidRequest) {
+  EXPECT_EQ(status_of(remote_.key(), remote_.address(4)), IBV_WC_REM_INV_REQ_ERR);
+}
+
+TEST_F(AtomicWriteTest, WhatIsNotRegisteredIsAnAccessError) {
+  EXPECT_EQ(status_of(remote_.key(), remote_.address(4096)), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(AtomicWriteTest, NeedsTheRightToWrite) {
+  ibv_mr* region = reg_mr(node_.domain.get(), remote_.data(), 64, remote_.address(),
+                          unsigned{IBV_ACCESS_LOCAL_WRITE} | IBV_ACCESS_REMOTE_ATOMIC);
+  ASSERT_NE(region, nullptr);
+  EXPECT_EQ(status_of(region->rkey, remote_.address()), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(dereg_mr(region), 0);
+}
+
+TEST_F(AtomicWriteTest, IsPostedByItsOwnCallOnly) {
+  ibv_send_wr wr{};
+  wr.opcode = kAtomicWrite;
+  ibv_sge sge = local_.sge(0, 8);
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  ibv_send_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_send(qps_[0], &wr, &bad), EINVAL);
+  EXPECT_EQ(create_qp(kAtomicWriteOperation, IBV_QPT_UC), nullptr);
 }
 
 TEST_F(ExtendedTest, ThreadsBuildOneAfterTheOther) {

@@ -198,6 +198,8 @@ struct alignas(kCacheLineBytes) Datagram {
   std::byte bytes[kInlineDatagramBytes];  // GRH, if there is one, and payload
 };
 static_assert(sizeof(Datagram) == 2 * kCacheLineBytes);
+// Not closer together than the longest is: where the CPU fetches beyond the end of one, nobody
+// writes.
 inline constexpr size_t kDatagramPayloadBytes =
     (kGrhBytes + kMaxDatagramBytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 

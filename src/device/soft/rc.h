@@ -4,6 +4,7 @@
 //   rc_retry.cc       sends that wait for their peer; what peers learn of each other's errors
 #pragma once
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft {
@@ -44,6 +45,8 @@ inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return (wr.send_flags & IBV_SEND_INLINE) == 0 && qp.attributes.max_rd_atomic != 0;
+    case kAtomicWrite:
+      return wr.num_sge == 0 && qp.batch != nullptr;
     default:
       return false;
   }

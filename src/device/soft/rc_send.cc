@@ -175,20 +175,65 @@ Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
   return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
 }
 
+// The word of an atomic's peer.
+struct RemoteWord {
+  const RegionView* view;
+  uint64_t place;  // here, or in the peer's process where the view has no base
+  ibv_wc_status status;
+};
+
+RemoteWord remote_word(Qp& qp, const ibv_send_wr& wr, uint32_t access) {
+  const auto refused = [](ibv_wc_status status) { return RemoteWord{nullptr, 0, status}; };
+  const uint64_t address = wr.wr.atomic.remote_addr;
+  if (address % sizeof(uint64_t) != 0) return refused(IBV_WC_REM_INV_REQ_ERR);
+  if (!allows(qp, access)) return refused(IBV_WC_REM_ACCESS_ERR);
+  const RegionView* view =
+      peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey, access, qp.peer.domain);
+  if (view == nullptr) return refused(IBV_WC_REM_ACCESS_ERR);
+  const uint64_t start =
+      view->base != nullptr ? reinterpret_cast<uint64_t>(view->base) : view->address;
+  const uint64_t place = start + (address - view->iova);
+  if (place % sizeof(uint64_t) != 0) return refused(IBV_WC_REM_INV_REQ_ERR);
+  return {view, place, IBV_WC_SUCCESS};
+}
+
+// On memory that is reached through the kernel, as one of the atomics there.
+Outcome write_foreign_word(Qp& qp, const RemoteWord& word, uint64_t value) {
+  if (!word.view->locked_atomics) return Outcome::kError;
+  // Each round that fails is another process's success.
+  constexpr int kRounds = 64;
+  uint64_t expected = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    uint64_t found = 0;
+    const Peer::Update update =
+        qp.peer.process->update_foreign(word.place, true, expected, value, &found);
+    if (update == Peer::Update::kBusy) return Outcome::kWaitPeer;
+    if (update == Peer::Update::kRefused) return Outcome::kError;
+    if (found == expected) return Outcome::kDone;
+    expected = found;
+  }
+  return Outcome::kWaitPeer;
+}
+
+[[gnu::noinline]] Execution execute_atomic_write(Qp& qp, const ibv_send_wr& wr) {
+  const RemoteWord word = remote_word(qp, wr, IBV_ACCESS_REMOTE_WRITE);
+  if (word.view == nullptr) return failed(word.status);
+  const uint64_t value = wr.wr.atomic.compare_add;
+  if (word.view->base != nullptr) {
+    __atomic_store_n(reinterpret_cast<uint64_t*>(word.place), value, __ATOMIC_RELEASE);
+  } else if (const Outcome outcome = write_foreign_word(qp, word, value);
+             outcome != Outcome::kDone) {
+    return outcome == Outcome::kError ? failed(IBV_WC_REM_OP_ERR) : Execution{outcome};
+  }
+  return {Outcome::kDone, IBV_WC_SUCCESS, sizeof(value)};
+}
+
 Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   Pieces pieces;
   if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
   if (pieces.size_bytes != sizeof(uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
-  const uint64_t address = wr.wr.atomic.remote_addr;
-  if (address % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
-  if (!allows(qp, IBV_ACCESS_REMOTE_ATOMIC)) return failed(IBV_WC_REM_ACCESS_ERR);
-  const RegionView* view = peer_region(qp, address, sizeof(uint64_t), wr.wr.atomic.rkey,
-                                       IBV_ACCESS_REMOTE_ATOMIC, qp.peer.domain);
-  if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
-  const uint64_t start =
-      view->base != nullptr ? reinterpret_cast<uint64_t>(view->base) : view->address;
-  const uint64_t place = start + (address - view->iova);
-  if (place % sizeof(uint64_t) != 0) return failed(IBV_WC_REM_INV_REQ_ERR);
+  const auto [view, place, status] = remote_word(qp, wr, IBV_ACCESS_REMOTE_ATOMIC);
+  if (view == nullptr) return failed(status);
   auto* target = reinterpret_cast<uint64_t*>(place);
   uint64_t before;
   if (view->base == nullptr) [[unlikely]] {
@@ -225,6 +270,8 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
       return execute_write(qp, wr);
     case IBV_WR_RDMA_READ:
       return execute_read(qp, wr);
+    case kAtomicWrite:
+      return execute_atomic_write(qp, wr);
     default:
       return execute_atomic(qp, wr);
   }

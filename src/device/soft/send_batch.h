@@ -29,7 +29,9 @@ class SendBatch {
         sges_(std::make_unique<ibv_sge[]>(size_t{depth} * max_sges + 1)),
         inline_data_(new std::byte[size_t{depth} * max_inline_bytes + 1]) {
     for (uint32_t i = 0; i <= depth; ++i) requests_[i].sg_list = &sges_[size_t{i} * max_sges];
-    current_ = &requests_[depth];
+    next_ = requests_.get();
+    nowhere_ = &requests_[depth];
+    current_ = nowhere_;
   }
 
   // Takes the lock, which other threads that build wait for. A batch of this thread that was not
@@ -39,9 +41,9 @@ class SendBatch {
       as_owner_ = lock_.lock();
       builder_.store(this_thread_token(), std::memory_order_relaxed);
     }
-    count_ = 0;
+    next_ = requests_.get();
     error_ = 0;
-    current_ = &requests_[depth_];
+    current_ = nowhere_;
   }
   // By this thread.
   bool started() const { return builder_.load(std::memory_order_relaxed) == this_thread_token(); }
@@ -52,15 +54,15 @@ class SendBatch {
 
   int error() const { return error_; }
   const ibv_send_wr* requests() const { return requests_.get(); }
-  uint32_t count() const { return count_; }
+  uint32_t count() const { return static_cast<uint32_t>(next_ - requests_.get()); }
 
   // The next request.
   ibv_send_wr& begin(const ibv_qp_ex& qp, ibv_wr_opcode opcode, uint64_t operation) {
-    if (count_ == depth_ || (operations_ & operation) == 0) [[unlikely]] {
-      set_error(count_ == depth_ ? ENOMEM : EINVAL);
-      current_ = &requests_[depth_];
+    if (next_ == nowhere_ || (operations_ & operation) == 0) [[unlikely]] {
+      set_error(next_ == nowhere_ ? ENOMEM : EINVAL);
+      current_ = nowhere_;
     } else {
-      current_ = &requests_[count_++];
+      current_ = next_++;
     }
     current_->wr_id = qp.wr_id;
     current_->num_sge = 0;
@@ -70,7 +72,7 @@ class SendBatch {
   }
   // The request that setters are for; null, and a mistake, if there is none.
   ibv_send_wr* current() {
-    if (current_ != &requests_[depth_]) [[likely]]
+    if (current_ != nowhere_) [[likely]]
       return current_;
     set_error(EINVAL);
     return nullptr;
@@ -79,6 +81,13 @@ class SendBatch {
     if (error_ == 0) error_ = error;
   }
 
+  void set_sge(const ibv_sge& sge) {
+    ibv_send_wr* wr = current();
+    if (wr == nullptr) return;
+    wr->sg_list[0] = sge;
+    wr->num_sge = 1;
+    wr->send_flags &= ~unsigned{IBV_SEND_INLINE};
+  }
   void set_sges(size_t count, const ibv_sge* list) {
     ibv_send_wr* wr = current();
     if (wr == nullptr) return;
@@ -116,8 +125,10 @@ class SendBatch {
   const uint32_t depth_;
   const uint32_t max_sges_;
   const uint32_t max_inline_bytes_;
-  uint32_t count_ = 0;
   int error_ = 0;
+  // Of requests_: the next free one, the one behind the last, the one that setters are for.
+  ibv_send_wr* next_ = nullptr;
+  ibv_send_wr* nowhere_ = nullptr;
   ibv_send_wr* current_ = nullptr;
   std::unique_ptr<ibv_send_wr[]> requests_;
   std::unique_ptr<ibv_sge[]> sges_;

@@ -205,6 +205,8 @@ std::vector<SysfsEntry> sysfs_entries(const SysfsDevice& shown) {
       {verbs + "/device", {}, "../.."},
       // The memory of all nodes is equally near.
       {parent + "/numa_node", "-1", {}},
+      // Connections are made by any address of this host; this interface is always there.
+      {parent + "/net/lo", {}, "/sys/class/net/lo"},
       {parent + "/local_cpulist", shown.cpus, {}},
       {parent + "/vendor", fmt::format("{:#06x}", attributes.vendor_id), {}},
       {parent + "/device", fmt::format("{:#06x}", attributes.vendor_part_id), {}},

@@ -89,10 +89,11 @@ TEST_F(SysfsTreeTest, HasWhatProgramsRead) {
   EXPECT_EQ(contents(rdma / "ports/1/pkeys/0"), "0xffff\n");
   EXPECT_EQ(contents(rdma / "ports/1/counters/symbol_error"), "0\n");
   EXPECT_EQ(contents(rdma / "device/numa_node"), "-1\n");
+  EXPECT_EQ(fs::read_symlink(rdma / "device/net/lo"), "/sys/class/net/lo");
   EXPECT_EQ(contents(rdma / "device/local_cpulist"), "0-3\n");
   EXPECT_EQ(contents(rdma / "device/vendor"), "0x567262\n");
-  // Programs take the first name there for a network interface's.
-  EXPECT_FALSE(std::filesystem::exists(rdma / "device/net"));
+  // Programs take the first name there for a network interface's, and connect by its address.
+  EXPECT_EQ(names(rdma / "device/net"), std::set<std::string>{"lo"});
   EXPECT_EQ(names(rdma / "device/infiniband"), std::set<std::string>{"soft0"});
   const fs::path verbs = root / "sys/class/infiniband_verbs";
   EXPECT_EQ(contents(verbs / device.device->dev_name / "ibdev"), "soft0\n");

@@ -72,6 +72,18 @@ bool refuses_flags(const char* path, const char* shown, int flags) {
   return true;
 }
 
+// Opens the connection manager's file, or what is shown at the path by `next`.
+template <typename Next>
+int open_shown(const char* path, int flags, Next&& next) {
+  if (!is_readable(path)) [[unlikely]]
+    return next(path);  // EFAULT
+  if (names_connection_channel(path)) [[unlikely]]
+    return open_connection_channel(flags);
+  PathBuffer buffer;
+  const char* shown = shown_readable_path(path, buffer);
+  return refuses_flags(path, shown, flags) ? -1 : next(shown);
+}
+
 bool refuses_mode(const char* path, const char* shown, const char* mode) {
   if (shown == path) [[likely]]
     return false;
@@ -101,81 +113,53 @@ using namespace verbena::soft::interpose;  // NOLINT: definitions below are glob
 VERBENA_REPLACE(open) int verbena_open(const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
   if (!initialized.load(std::memory_order_relaxed)) return open_early(AT_FDCWD, path, flags, mode);
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(open)(shown, flags, mode);
+  return open_shown(path, flags,
+                    [&](const char* shown) { return VERBENA_NEXT(open)(shown, flags, mode); });
 }
 
 VERBENA_REPLACE(open64) int verbena_open64(const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
   if (!initialized.load(std::memory_order_relaxed)) return open_early(AT_FDCWD, path, flags, mode);
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(open64)(shown, flags, mode);
+  return open_shown(path, flags,
+                    [&](const char* shown) { return VERBENA_NEXT(open64)(shown, flags, mode); });
 }
 
 VERBENA_REPLACE(openat) int verbena_openat(int folder, const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
   if (!initialized.load(std::memory_order_relaxed)) return open_early(folder, path, flags, mode);
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(openat)(folder, shown, flags, mode);
+  return open_shown(path, flags, [&](const char* shown) {
+    return VERBENA_NEXT(openat)(folder, shown, flags, mode);
+  });
 }
 
 VERBENA_REPLACE(openat64) int verbena_openat64(int folder, const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
   if (!initialized.load(std::memory_order_relaxed)) return open_early(folder, path, flags, mode);
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(openat64)(folder, shown, flags, mode);
+  return open_shown(path, flags, [&](const char* shown) {
+    return VERBENA_NEXT(openat64)(folder, shown, flags, mode);
+  });
 }
 
 VERBENA_REPLACE(__open_2) int verbena___open_2(const char* path, int flags) {
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(__open_2)(shown, flags);
+  return open_shown(path, flags,
+                    [&](const char* shown) { return VERBENA_NEXT(__open_2)(shown, flags); });
 }
 
 VERBENA_REPLACE(__open64_2) int verbena___open64_2(const char* path, int flags) {
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(__open64_2)(shown, flags);
+  return open_shown(path, flags,
+                    [&](const char* shown) { return VERBENA_NEXT(__open64_2)(shown, flags); });
 }
 
 VERBENA_REPLACE(__openat_2) int verbena___openat_2(int folder, const char* path, int flags) {
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(__openat_2)(folder, shown, flags);
+  return open_shown(path, flags, [&](const char* shown) {
+    return VERBENA_NEXT(__openat_2)(folder, shown, flags);
+  });
 }
 
 VERBENA_REPLACE(__openat64_2) int verbena___openat64_2(int folder, const char* path, int flags) {
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  if (refuses_flags(path, shown, flags)) return -1;
-  return VERBENA_NEXT(__openat64_2)(folder, shown, flags);
+  return open_shown(path, flags, [&](const char* shown) {
+    return VERBENA_NEXT(__openat64_2)(folder, shown, flags);
+  });
 }
 
 VERBENA_REPLACE(fopen) FILE* verbena_fopen(const char* path, const char* mode) {

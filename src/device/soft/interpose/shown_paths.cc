@@ -1,8 +1,13 @@
 #include "src/device/soft/interpose/shown_paths.h"
 
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 
@@ -30,6 +35,16 @@ const char* root() {
     return made;
   }();
   return found;
+}
+
+// Asks the kernel, which reads the word before it refuses what it is to do with it.
+bool is_readable_word(uintptr_t address) {
+  constexpr int kNothing = ~0;
+  const int error = errno;
+  const long result = syscall(SYS_rt_sigprocmask, kNothing, address, nullptr, sizeof(uint64_t));
+  const bool readable = result != 0 && errno != EFAULT;
+  errno = error;
+  return readable;
 }
 
 // The next name of a path, however many slashes are before it.
@@ -77,6 +92,18 @@ bool shows(const char* path, Names names) {
 }
 
 }  // namespace
+
+bool is_readable(const char* path) {
+  // Pages may be larger, which only costs further looks.
+  constexpr uintptr_t kPageBytes = 4096;
+  for (;;) {
+    const auto address = reinterpret_cast<uintptr_t>(path);
+    if (!is_readable_word(address & ~uintptr_t{7})) return false;
+    const uintptr_t left = kPageBytes - address % kPageBytes;
+    if (strnlen(path, left) < left) return true;
+    path += left;
+  }
+}
 
 const char* shown_path_below_sys(const char* path, PathBuffer& buffer, Names names) {
   if (real_paths != 0 || !shows(path, names)) return path;

@@ -16,14 +16,22 @@ using PathBuffer = char[PATH_MAX];
 // stand for.
 enum class Names : bool { kExact, kPattern };
 
+// Whether a path can be read up to its end: a call that gets another one fails by EFAULT, in the
+// kernel. Costs a short system call.
+bool is_readable(const char* path);
+
 // `path`, or what to use in its place, in `buffer`. A path that is not below /sys costs a few
 // compares.
 const char* shown_path_below_sys(const char* path, PathBuffer& buffer, Names names);
-inline const char* shown_path(const char* path, PathBuffer& buffer, Names names = Names::kExact) {
-  if (path == nullptr || path[0] != '/' || path[1] != 's' || path[2] != 'y' || path[3] != 's')
-      [[likely]]
+inline const char* shown_readable_path(const char* path, PathBuffer& buffer,
+                                       Names names = Names::kExact) {
+  if (path[0] != '/' || path[1] != 's' || path[2] != 'y' || path[3] != 's') [[likely]]
     return path;
   return shown_path_below_sys(path, buffer, names);
+}
+// The same for any pointer that a program gives.
+inline const char* shown_path(const char* path, PathBuffer& buffer, Names names = Names::kExact) {
+  return is_readable(path) ? shown_readable_path(path, buffer, names) : path;
 }
 
 // The other way: cuts the private directory's place from the beginning of what a call found out.
