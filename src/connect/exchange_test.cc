@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kTimeoutNs = 20'000'000'000;
+constexpr int64_t kTimeoutNs = 120'000'000'000;
 constexpr Layer kLayer = {.name = "test", .magic = 0x74736574, .version = 7};
 
 class ExchangeTest : public testing::Test {

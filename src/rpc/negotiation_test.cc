@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kTimeoutNs = 20'000'000'000;
+constexpr int64_t kTimeoutNs = 120'000'000'000;
 
 DesignRequest design() {
   DesignRequest design;

@@ -52,19 +52,25 @@ TEST_F(Limits, OfDescriptorsAreNamed) {
   int works = 0;
   for (int limit = kFewest; limit <= kMost; ++limit) {
     SCOPED_TRACE(limit);
-    const uint64_t start_ns = now_ns();
-    const Outcome outcome = run_limited("ulimit -n " + std::to_string(limit), kBench);
-    if (outcome.exit_code == kExitNotLoaded) {
-      EXPECT_THAT(outcome.err, HasSubstr("error while loading shared libraries"));
-    } else if (outcome.exit_code == 0) {
-      ++works;
-      EXPECT_EQ(complaints(outcome), "");
-    } else {
-      expect_one_line_with(outcome, "ulimit -n");
-      EXPECT_EQ(works, 0) << "fewer descriptors were enough";
+    // Nothing is waited for, such as a time-out of 20 s. What a busy machine delays, it does not
+    // delay each time.
+    constexpr int kTries = 3;
+    bool at_once = false;
+    for (int i = 0; i < kTries && !at_once; ++i) {
+      const uint64_t start_ns = now_ns();
+      const Outcome outcome = run_limited("ulimit -n " + std::to_string(limit), kBench);
+      at_once = now_ns() - start_ns < 15'000'000'000u;
+      if (outcome.exit_code == kExitNotLoaded) {
+        EXPECT_THAT(outcome.err, HasSubstr("error while loading shared libraries"));
+      } else if (outcome.exit_code == 0) {
+        ++works;
+        EXPECT_EQ(complaints(outcome), "");
+      } else {
+        expect_one_line_with(outcome, "ulimit -n");
+        EXPECT_EQ(works, 0) << "fewer descriptors were enough";
+      }
     }
-    // Nothing is waited for, such as a time-out of 20 s; a busy machine may take its time.
-    EXPECT_LT(now_ns() - start_ns, 15'000'000'000u);
+    EXPECT_TRUE(at_once);
   }
   EXPECT_GT(works, 0);
 }

@@ -16,7 +16,7 @@
 namespace verbena::bench {
 namespace {
 
-constexpr int64_t kTimeoutNs = 10'000'000'000;
+constexpr int64_t kTimeoutNs = 120'000'000'000;
 
 class Coordination : public testing::Test {
  protected:

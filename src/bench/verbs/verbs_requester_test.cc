@@ -38,7 +38,7 @@ struct Moved {
   std::string error;
 };
 
-constexpr int64_t kTimeoutNs = 30'000'000'000;
+constexpr int64_t kTimeoutNs = 120'000'000'000;
 constexpr uint32_t kFilled = 1;
 constexpr uint32_t kDone = 2;
 

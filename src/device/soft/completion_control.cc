@@ -122,11 +122,7 @@ int destroy_cq(ibv_cq* verbs) {
     std::lock_guard guard(queues_mutex);
     live_queues().erase(cq.id);
   }
-  pthread_mutex_lock(&verbs->mutex);
-  while (verbs->comp_events_completed != static_cast<uint32_t>(cq.events_delivered)) {
-    pthread_cond_wait(&verbs->cond, &verbs->mutex);
-  }
-  pthread_mutex_unlock(&verbs->mutex);
+  await_acknowledgements(*verbs, verbs->comp_events_completed, cq.events_delivered);
   if (cq.channel != nullptr) end_use(cq.channel->users);
   drop_events_of(verbs->context, &cq);
   cq.rnic->free_completion_queue(cq.shared);

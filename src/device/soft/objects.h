@@ -26,6 +26,12 @@
 
 namespace verbena::soft {
 
+// The public part of an object, with which it begins; null of none.
+template <typename Public, typename Object>
+Public* public_part(Object* object) {
+  return reinterpret_cast<Public*>(object);
+}
+
 struct AsyncEvent {
   ibv_event_type type;
   void* object;
@@ -73,6 +79,7 @@ struct Region {
   Domain* domain = nullptr;
   uint32_t key = 0;
   DeviceMemory* device_memory = nullptr;  // that it is of, if any
+  bool is_intact() const { return verbs.pd == public_part<ibv_pd>(domain); }
 };
 
 struct Window {
@@ -83,6 +90,7 @@ struct Window {
   ibv_mw_type type = IBV_MW_TYPE_1;
   uint32_t place = 0;  // in the region table, as region_index() of all its keys
   std::mutex mutex;    // of changes
+  bool is_intact() const { return verbs.pd == public_part<ibv_pd>(domain); }
 };
 
 struct DeviceMemory {
@@ -149,6 +157,7 @@ struct Cq {
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
   ExtendedPoll poll;
+  bool is_intact() const { return verbs.channel == public_part<ibv_comp_channel>(channel); }
 };
 
 struct Srq {
@@ -156,6 +165,7 @@ struct Srq {
   ibv_srq verbs{};
   Validity validity;
   Rnic* rnic = nullptr;
+  Domain* protection_domain = nullptr;
   SrqShared* shared = nullptr;
   size_t shared_bytes = 0;
   uint32_t id = 0;
@@ -163,7 +173,7 @@ struct Srq {
   uint32_t max_sges = 0;
   // Where things lie in the shared block, and how many: what stands there itself can be overwritten
   // by peers.
-  uint32_t domain = 0;
+  uint32_t domain = 0;  // its id
   std::atomic<uint64_t>* ring = nullptr;
   uint32_t ring_mask = 0;
   std::byte* shared_receives = nullptr;
@@ -181,6 +191,7 @@ struct Srq {
   uint32_t limit = 0;  // raise an event below this; 0: off
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
+  bool is_intact() const { return verbs.pd == public_part<ibv_pd>(protection_domain); }
 };
 
 // The ring of packets in which the one peer of a connected queue pair announces what it sends.
@@ -216,7 +227,8 @@ struct Qp {
   Transport transport = Transport::kReliable;
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
-  uint32_t domain = 0;
+  Domain* protection_domain = nullptr;
+  uint32_t domain = 0;  // its id
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
@@ -254,6 +266,11 @@ struct Qp {
   bool in_groups = false;  // has been in a multicast group
   bool resetting = false;  // a peer that stands still keeps the reset from its end
   uint64_t async_delivered = 0;
+  bool is_intact() const {
+    return verbs.pd == public_part<ibv_pd>(protection_domain) &&
+           verbs.send_cq == public_part<ibv_cq>(send_cq) &&
+           verbs.recv_cq == public_part<ibv_cq>(recv_cq) && verbs.srq == public_part<ibv_srq>(srq);
+  }
 };
 
 inline Context& as_context(ibv_context* verbs) {
@@ -272,6 +289,19 @@ inline Qp& as_qp(ibv_qp* verbs) { return *reinterpret_cast<Qp*>(verbs); }
 inline void end_use(std::atomic<uint32_t>& users) {
   const uint32_t before = users.fetch_sub(1);
   VERBENA_ASSERT(before > 0);
+}
+
+// Waits until the program has acknowledged the events that were delivered for an object. Nothing
+// delivers any for it any more. Where there were none, the mutex, which the program can overwrite,
+// is not touched.
+template <typename Public>
+void await_acknowledgements(Public& verbs, const uint32_t& completed, uint64_t delivered) {
+  if (delivered == 0) return;
+  pthread_mutex_lock(&verbs.mutex);
+  while (completed != static_cast<uint32_t>(delivered)) {
+    pthread_cond_wait(&verbs.cond, &verbs.mutex);
+  }
+  pthread_mutex_unlock(&verbs.mutex);
 }
 
 // --- data path, one file each ---

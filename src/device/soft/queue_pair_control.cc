@@ -209,7 +209,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp->transport = transport_of(init->qp_type);
   qp->rnic = &rnic;
   qp->regions = rnic.own_regions();
-  qp->domain = as_domain(pd).id;
+  qp->protection_domain = &as_domain(pd);
+  qp->domain = qp->protection_domain->id;
   qp->send_cq = &as_cq(init->send_cq);
   qp->recv_cq = &as_cq(init->recv_cq);
   qp->srq = init->srq == nullptr ? nullptr : &as_srq(init->srq);
@@ -341,15 +342,11 @@ int destroy_qp(ibv_qp* verbs) {
     other.peer.shared = nullptr;
   });
   drop_events_of(verbs->context, qp);
-  pthread_mutex_lock(&verbs->mutex);
-  while (verbs->events_completed != static_cast<uint32_t>(qp->async_delivered)) {
-    pthread_cond_wait(&verbs->cond, &verbs->mutex);
-  }
-  pthread_mutex_unlock(&verbs->mutex);
+  await_acknowledgements(*verbs, verbs->events_completed, qp->async_delivered);
   if (qp->srq != nullptr) end_use(qp->srq->users);
   end_use(qp->send_cq->users);
   end_use(qp->recv_cq->users);
-  end_use(as_domain(verbs->pd).users);
+  end_use(qp->protection_domain->users);
   free_shared_part(*qp);
   // A thread whose batch has just completed may still be at its end.
   retire(qp, [batch = std::move(qp->batch)](Qp& shell) mutable {

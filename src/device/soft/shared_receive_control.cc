@@ -59,7 +59,8 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   srq->shared->receive_count = depth;
   srq->shared->receive_stride_bytes = static_cast<uint32_t>(stride_bytes);
   srq->shared->domain = as_domain(pd).id;
-  srq->domain = as_domain(pd).id;
+  srq->protection_domain = &as_domain(pd);
+  srq->domain = srq->protection_domain->id;
   srq->ring = reinterpret_cast<std::atomic<uint64_t>*>(srq->shared->ring);
   srq->ring_mask = ring_count - 1;
   srq->shared_receives = reinterpret_cast<std::byte*>(srq->shared->receives);
@@ -103,12 +104,8 @@ int destroy_srq(ibv_srq* verbs) {
     return fail(EBUSY, "soft0: the shared receive queue still has queue pairs; destroy them first");
   }
   drop_events_of(verbs->context, &srq);
-  pthread_mutex_lock(&verbs->mutex);
-  while (verbs->events_completed != static_cast<uint32_t>(srq.async_delivered)) {
-    pthread_cond_wait(&verbs->cond, &verbs->mutex);
-  }
-  pthread_mutex_unlock(&verbs->mutex);
-  end_use(as_domain(verbs->pd).users);
+  await_acknowledgements(*verbs, verbs->events_completed, srq.async_delivered);
+  end_use(srq.protection_domain->users);
   srq.rnic->free_shared(srq.shared, srq.shared_bytes);
   end_use(srq.rnic->shared_receive_queue_count);
   retire(&srq);

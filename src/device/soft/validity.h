@@ -2,6 +2,9 @@
 // overwritten. Every control call asks, so that a pointer used once too often is an error and no
 // crash later.
 //
+// A type with is_intact() says there whether its public part still names the objects that the
+// private part names.
+//
 // Destroying an object leaves its shell: an empty object of the same type with the public part as
 // it was, so that the library in front of libibverbs still sees whose it is. The latest shells of
 // each type are kept; with one, control calls fail, nothing can be posted and polling gives -1. A
@@ -54,7 +57,12 @@ int refuse_inherited(const char* name);
 template <typename Object>
 int check_word(const Object& object) {
   uint32_t process = forks.load(std::memory_order_relaxed);
-  if (object.validity.word == validity_word(&object, process)) return 0;
+  if (object.validity.word == validity_word(&object, process)) {
+    if constexpr (requires { object.is_intact(); }) {
+      if (!object.is_intact()) return refuse_invalid(Object::kName);
+    }
+    return 0;
+  }
   while (process > 0) {
     if (object.validity.word == validity_word(&object, --process)) {
       return refuse_inherited(Object::kName);

@@ -193,6 +193,44 @@ TEST_F(ObjectTest, ADamagedObjectIsRefused) {
   expect_refused(soft::close_device(nullptr));
 }
 
+// Calls `call` while `field` of an object leads nowhere.
+template <typename Field>
+int with_stray_pointer(Field*& field, const std::function<int()>& call) {
+  Field* const saved = std::exchange(field, reinterpret_cast<Field*>(8));
+  const int result = call();
+  field = saved;
+  return result;
+}
+
+// The context is intact, so the call gets as far as soft0.
+TEST_F(ObjectTest, AnObjectThatNamesOthersThanItsOwnIsRefused) {
+  const auto destroy_qp = [this] { return control_.destroy_qp(qp_); };
+  expect_refused(with_stray_pointer(qp_->pd, destroy_qp));
+  expect_refused(with_stray_pointer(qp_->send_cq, destroy_qp));
+  expect_refused(with_stray_pointer(qp_->recv_cq, destroy_qp));
+  expect_refused(with_stray_pointer(qp_->srq, destroy_qp));
+  ASSERT_EQ(control_.destroy_qp(std::exchange(qp_, nullptr)), 0);
+  expect_refused(with_stray_pointer(srq_->pd, [this] { return control_.destroy_srq(srq_); }));
+  ASSERT_EQ(control_.destroy_srq(std::exchange(srq_, nullptr)), 0);
+  expect_refused(with_stray_pointer(cq_->channel, [this] { return control_.destroy_cq(cq_); }));
+  int value = 0;
+  ibv_mr* region = control_.reg_mr(domain_, &value, sizeof(value),
+                                   reinterpret_cast<uint64_t>(&value), IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_NE(region, nullptr) << line();
+  expect_refused(with_stray_pointer(region->pd, [&] { return control_.dereg_mr(region); }));
+  EXPECT_EQ(control_.dereg_mr(region), 0);
+}
+
+// Its mutex is for events that were delivered, of which there are none.
+TEST_F(ObjectTest, AnOverwrittenMutexHoldsNobodyUp) {
+  memset(&qp_->mutex, 0xff, sizeof(qp_->mutex));
+  ASSERT_EQ(control_.destroy_qp(std::exchange(qp_, nullptr)), 0);
+  memset(&srq_->mutex, 0xff, sizeof(srq_->mutex));
+  ASSERT_EQ(control_.destroy_srq(std::exchange(srq_, nullptr)), 0);
+  memset(&cq_->mutex, 0xff, sizeof(cq_->mutex));
+  ASSERT_EQ(control_.destroy_cq(std::exchange(cq_, nullptr)), 0);
+}
+
 // ---- in use, of another context ----
 
 TEST_F(ObjectTest, WhatIsInUseStays) {

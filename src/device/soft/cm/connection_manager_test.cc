@@ -247,6 +247,15 @@ constexpr uint64_t kListener = 100;
 constexpr uint64_t kActive = 200;
 constexpr uint64_t kPassive = 300;
 
+// One that listens, and one that may ask it for a connection.
+struct Sides {
+  Events server;
+  Events client;
+  uint16_t port = 0;
+  uint32_t listener = server.listener(kListener, &port);
+  uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+};
+
 Connected connect_both(const Events& server, const Events& client) {
   Connected ids{};
   uint16_t port = 0;
@@ -262,11 +271,8 @@ Connected connect_both(const Events& server, const Events& client) {
 }
 
 TEST(ConnectionManager, ConnectsBothSidesWithWhatTheOtherGave) {
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  const uint32_t listener = server.listener(kListener, &port);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
   const auto route = client.query(active);
   EXPECT_NE(route.node_guid, 0u);
   EXPECT_EQ(route.num_paths, 1u);
@@ -327,12 +333,9 @@ TEST(ConnectionManager, ConnectsBothSidesWithWhatTheOtherGave) {
 }
 
 TEST(ConnectionManager, RefusesWhereNobodyListens) {
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  const uint32_t listener = server.listener(kListener, &port);
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
   EXPECT_EQ(server.destroy(listener), 0);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
   ASSERT_EQ(client.connect(active, 1), 0);
   EXPECT_EQ(client.next(EventType::kRejected).status, kRejectInvalidService);
 }
@@ -367,22 +370,17 @@ TEST(ConnectionManager, RequestsMeetAListenerThatComesAMomentLater) {
 
 TEST(ConnectionManager, ARequestWithoutAListenerCanBeGivenUp) {
   const PatientRequests patient;
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  EXPECT_EQ(server.destroy(server.listener(kListener, &port)), 0);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
+  EXPECT_EQ(server.destroy(listener), 0);
   ASSERT_EQ(client.connect(active, 1), 0);
   EXPECT_EQ(client.destroy(active), 0);
   EXPECT_FALSE(client.readable(20));
 }
 
 TEST(ConnectionManager, RejectsWithReasonAndData) {
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  server.listener(kListener, &port);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
   ASSERT_EQ(client.connect(active, 1), 0);
   const auto request = server.next(EventType::kConnectRequest);
   EXPECT_EQ(server.reject(request.id, "", 7), EINVAL) << "no reason of a program";
@@ -395,11 +393,8 @@ TEST(ConnectionManager, RejectsWithReasonAndData) {
 }
 
 TEST(ConnectionManager, TakesNoMorePrivateDataThanAMessageHasRoomFor) {
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  server.listener(kListener, &port);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
   EXPECT_EQ(client.connect(active, 1, std::string(57, 'x')), EINVAL);
   ASSERT_EQ(client.connect(active, 1, std::string(56, 'x')), 0);
   const auto request = server.next(EventType::kConnectRequest);
@@ -502,11 +497,8 @@ TEST(ConnectionManager, DestroyedIdentifiersLeaveNoEvents) {
 }
 
 TEST(ConnectionManager, DestroyingTheListenerRefusesWhatNobodyHasSeen) {
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  const uint32_t listener = server.listener(kListener, &port);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
   ASSERT_EQ(client.connect(active, 1), 0);
   ASSERT_TRUE(server.readable(kPatienceMs));
   ASSERT_EQ(server.destroy(listener), 0);
@@ -515,11 +507,8 @@ TEST(ConnectionManager, DestroyingTheListenerRefusesWhatNobodyHasSeen) {
 }
 
 TEST(ConnectionManager, GivingUpEndsThePeersRequest) {
-  Events server;
-  Events client;
-  uint16_t port = 0;
-  server.listener(kListener, &port);
-  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", port));
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
   ASSERT_EQ(client.connect(active, 1), 0);
   const auto request = server.next(EventType::kConnectRequest);
   ASSERT_EQ(client.destroy(active), 0);

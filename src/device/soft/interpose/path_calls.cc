@@ -59,10 +59,6 @@ bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE
     va_end(arguments);                \
   }
 
-int open_early(int folder, const char* path, int flags, mode_t mode) {
-  return static_cast<int>(syscall(SYS_openat, folder, path, flags, mode));
-}
-
 // What soft0 has below /sys is for reading, as the kernel's is for users; errno says so.
 bool refuses_flags(const char* path, const char* shown, int flags) {
   if (shown == path) [[likely]]
@@ -70,18 +66,6 @@ bool refuses_flags(const char* path, const char* shown, int flags) {
   if ((flags & O_ACCMODE) == O_RDONLY && (flags & (O_CREAT | O_TRUNC)) == 0) return false;
   errno = EACCES;
   return true;
-}
-
-// Opens the connection manager's file, or what is shown at the path by `next`.
-template <typename Next>
-int open_shown(const char* path, int flags, Next&& next) {
-  if (!is_readable(path)) [[unlikely]]
-    return next(path);  // EFAULT
-  if (names_connection_channel(path)) [[unlikely]]
-    return open_connection_channel(flags);
-  PathBuffer buffer;
-  const char* shown = shown_readable_path(path, buffer);
-  return refuses_flags(path, shown, flags) ? -1 : next(shown);
 }
 
 bool refuses_mode(const char* path, const char* shown, const char* mode) {
@@ -92,15 +76,48 @@ bool refuses_mode(const char* path, const char* shown, const char* mode) {
   return true;
 }
 
+// `next` opens what the path stands for, unless it is the connection manager's file.
+template <typename Next>
+int open_shown(int folder, const char* path, int flags, mode_t mode, Next&& next) {
+  if (!initialized.load(std::memory_order_relaxed)) {
+    return static_cast<int>(syscall(SYS_openat, folder, path, flags, mode));
+  }
+  if (!is_readable(path)) [[unlikely]]
+    return next(path);  // EFAULT
+  if (names_connection_channel(path)) [[unlikely]]
+    return open_connection_channel(flags);
+  PathBuffer buffer;
+  const char* shown = shown_readable_path(path, buffer);
+  return refuses_flags(path, shown, flags) ? -1 : next(shown);
+}
+
 void hide_root_in(char* path) {
   if (path == nullptr) return;
   const size_t length = hide_root(path, std::strlen(path));
   path[length] = '\0';
 }
 
-// From the results of this call, which are behind those of earlier ones.
-void hide_roots(int result, char** paths, size_t count) {
-  for (size_t i = 0; result == 0 && i < count; ++i) hide_root_in(paths[i]);
+template <typename Next>
+char* resolve_shown(const char* path, Next&& next) {
+  PathBuffer buffer;
+  const char* shown = shown_path(path, buffer);
+  char* found = next(shown);
+  if (shown != path || path == nullptr || path[0] != '/') hide_root_in(found);
+  return found;
+}
+
+// Hides the root in the results of this call, which are behind those of earlier ones.
+template <typename Found, typename Next>
+int glob_shown(const char* pattern, int flags, const Found& found, Next&& next) {
+  PathBuffer buffer;
+  const char* shown = shown_path(pattern, buffer, Names::kPattern);
+  if (shown == pattern) return next(pattern);
+  const size_t before = (flags & GLOB_APPEND) != 0 ? found.gl_pathc : 0;
+  const size_t skipped = (flags & GLOB_DOOFFS) != 0 ? found.gl_offs : 0;
+  const int result = next(shown);
+  if (result != 0) return result;
+  for (size_t i = before; i < found.gl_pathc; ++i) hide_root_in(found.gl_pathv[skipped + i]);
+  return result;
 }
 
 }  // namespace
@@ -112,52 +129,50 @@ using namespace verbena::soft::interpose;  // NOLINT: definitions below are glob
 
 VERBENA_REPLACE(open) int verbena_open(const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
-  if (!initialized.load(std::memory_order_relaxed)) return open_early(AT_FDCWD, path, flags, mode);
-  return open_shown(path, flags,
-                    [&](const char* shown) { return VERBENA_NEXT(open)(shown, flags, mode); });
+  return open_shown(AT_FDCWD, path, flags, mode,
+                    [=](const char* shown) { return VERBENA_NEXT(open)(shown, flags, mode); });
 }
 
 VERBENA_REPLACE(open64) int verbena_open64(const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
-  if (!initialized.load(std::memory_order_relaxed)) return open_early(AT_FDCWD, path, flags, mode);
-  return open_shown(path, flags,
-                    [&](const char* shown) { return VERBENA_NEXT(open64)(shown, flags, mode); });
+  return open_shown(AT_FDCWD, path, flags, mode,
+                    [=](const char* shown) { return VERBENA_NEXT(open64)(shown, flags, mode); });
 }
 
 VERBENA_REPLACE(openat) int verbena_openat(int folder, const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
-  if (!initialized.load(std::memory_order_relaxed)) return open_early(folder, path, flags, mode);
-  return open_shown(path, flags, [&](const char* shown) {
+  return open_shown(folder, path, flags, mode, [=](const char* shown) {
     return VERBENA_NEXT(openat)(folder, shown, flags, mode);
   });
 }
 
 VERBENA_REPLACE(openat64) int verbena_openat64(int folder, const char* path, int flags, ...) {
   VERBENA_TAKE_MODE(flags)
-  if (!initialized.load(std::memory_order_relaxed)) return open_early(folder, path, flags, mode);
-  return open_shown(path, flags, [&](const char* shown) {
+  return open_shown(folder, path, flags, mode, [=](const char* shown) {
     return VERBENA_NEXT(openat64)(folder, shown, flags, mode);
   });
 }
 
+// These take no mode.
+
 VERBENA_REPLACE(__open_2) int verbena___open_2(const char* path, int flags) {
-  return open_shown(path, flags,
-                    [&](const char* shown) { return VERBENA_NEXT(__open_2)(shown, flags); });
+  return open_shown(AT_FDCWD, path, flags, 0,
+                    [=](const char* shown) { return VERBENA_NEXT(__open_2)(shown, flags); });
 }
 
 VERBENA_REPLACE(__open64_2) int verbena___open64_2(const char* path, int flags) {
-  return open_shown(path, flags,
-                    [&](const char* shown) { return VERBENA_NEXT(__open64_2)(shown, flags); });
+  return open_shown(AT_FDCWD, path, flags, 0,
+                    [=](const char* shown) { return VERBENA_NEXT(__open64_2)(shown, flags); });
 }
 
 VERBENA_REPLACE(__openat_2) int verbena___openat_2(int folder, const char* path, int flags) {
-  return open_shown(path, flags, [&](const char* shown) {
+  return open_shown(folder, path, flags, 0, [=](const char* shown) {
     return VERBENA_NEXT(__openat_2)(folder, shown, flags);
   });
 }
 
 VERBENA_REPLACE(__openat64_2) int verbena___openat64_2(int folder, const char* path, int flags) {
-  return open_shown(path, flags, [&](const char* shown) {
+  return open_shown(folder, path, flags, 0, [=](const char* shown) {
     return VERBENA_NEXT(__openat64_2)(folder, shown, flags);
   });
 }
@@ -208,27 +223,17 @@ VERBENA_REPLACE(getcwd) char* verbena_getcwd(char* given, size_t size) noexcept 
 
 VERBENA_REPLACE(glob)
 int verbena_glob(const char* pattern, int flags, int (*report)(const char*, int), glob_t* found) {
-  PathBuffer buffer;
-  const char* shown = shown_path(pattern, buffer, Names::kPattern);
-  if (shown == pattern) return VERBENA_NEXT(glob)(pattern, flags, report, found);
-  const size_t before = (flags & GLOB_APPEND) != 0 ? found->gl_pathc : 0;
-  const size_t skipped = (flags & GLOB_DOOFFS) != 0 ? found->gl_offs : 0;
-  const int result = VERBENA_NEXT(glob)(shown, flags, report, found);
-  hide_roots(result, found->gl_pathv + skipped + before, found->gl_pathc - before);
-  return result;
+  return glob_shown(pattern, flags, *found, [=](const char* shown) {
+    return VERBENA_NEXT(glob)(shown, flags, report, found);
+  });
 }
 
 VERBENA_REPLACE(glob64)
 int verbena_glob64(const char* pattern, int flags, int (*report)(const char*, int),
                    glob64_t* found) {
-  PathBuffer buffer;
-  const char* shown = shown_path(pattern, buffer, Names::kPattern);
-  if (shown == pattern) return VERBENA_NEXT(glob64)(pattern, flags, report, found);
-  const size_t before = (flags & GLOB_APPEND) != 0 ? found->gl_pathc : 0;
-  const size_t skipped = (flags & GLOB_DOOFFS) != 0 ? found->gl_offs : 0;
-  const int result = VERBENA_NEXT(glob64)(shown, flags, report, found);
-  hide_roots(result, found->gl_pathv + skipped + before, found->gl_pathc - before);
-  return result;
+  return glob_shown(pattern, flags, *found, [=](const char* shown) {
+    return VERBENA_NEXT(glob64)(shown, flags, report, found);
+  });
 }
 
 // ---- links ----
@@ -252,29 +257,21 @@ ssize_t verbena___readlink_chk(const char* path, char* target, size_t size, size
 }
 
 VERBENA_REPLACE(realpath) char* verbena_realpath(const char* path, char* resolved) noexcept {
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  char* found = VERBENA_NEXT(realpath)(shown, resolved);
-  if (shown != path || path == nullptr || path[0] != '/') hide_root_in(found);
-  return found;
+  return resolve_shown(path,
+                       [=](const char* shown) { return VERBENA_NEXT(realpath)(shown, resolved); });
 }
 
 VERBENA_REPLACE(__realpath_chk)
 char* verbena___realpath_chk(const char* path, char* resolved, size_t resolved_size) {
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  char* found = VERBENA_NEXT(__realpath_chk)(shown, resolved, resolved_size);
-  if (shown != path || path == nullptr || path[0] != '/') hide_root_in(found);
-  return found;
+  return resolve_shown(path, [=](const char* shown) {
+    return VERBENA_NEXT(__realpath_chk)(shown, resolved, resolved_size);
+  });
 }
 
 VERBENA_REPLACE(canonicalize_file_name)
 char* verbena_canonicalize_file_name(const char* path) noexcept {
-  PathBuffer buffer;
-  const char* shown = shown_path(path, buffer);
-  char* found = VERBENA_NEXT(canonicalize_file_name)(shown);
-  if (shown != path || path == nullptr || path[0] != '/') hide_root_in(found);
-  return found;
+  return resolve_shown(
+      path, [=](const char* shown) { return VERBENA_NEXT(canonicalize_file_name)(shown); });
 }
 
 // ---- status ----
