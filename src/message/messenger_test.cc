@@ -649,6 +649,40 @@ TEST_F(MessengerTest, ALostPeerEndsWhatInvolvesIt) {
   ASSERT_TRUE(all().until([&] { return other.substr(0, 10) == "still here"; }));
 }
 
+// Their receives stay posted. One more is refused with the reason, at both ends, and nobody else has
+// less for it.
+TEST_F(MessengerTest, PeersThatHaveEndedCountForTheMostPeers) {
+  MessengerOptions options;
+  options.max_peers = 3;
+  make(5, options);
+  const auto exchange = [this](uint32_t with) {
+    all().done(0).clear();
+    const std::string& memory = receive(0, {.source = all().peer(0, with), .tag = with});
+    ASSERT_TRUE(all().send(with, 0, with, "there"));
+    ASSERT_TRUE(all().until([this] { return received(0, 1); }));
+    EXPECT_EQ(memory.substr(0, 6), "there-");
+  };
+  for (const uint32_t gone : {1u, 2u}) {
+    ASSERT_NO_FATAL_FAILURE(exchange(gone));
+    all().close(gone);
+    ASSERT_TRUE(all().until([&] { return !all()[0].peer_status(all().peer(0, gone)).ok(); }));
+  }
+  ASSERT_NO_FATAL_FAILURE(exchange(3));
+  const auto refused = [this](uint32_t from, uint32_t to) {
+    const std::string text = "more";
+    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    const SendRequest request{.peer = all().peer(from, to), .tag = 1, .pieces = {&piece, 1}};
+    EXPECT_TRUE(all().until([&] { return all()[from].send(request) == PostResult::kFailed; }));
+    const Status& status = all()[from].peer_status(request.peer);
+    EXPECT_EQ(status.code(), StatusCode::kLimitExceeded);
+    EXPECT_NE(status.message().find("max_peers"), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
+  };
+  refused(4, 0);
+  refused(0, 4);
+  ASSERT_NO_FATAL_FAILURE(exchange(3));
+}
+
 TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {
   constexpr int64_t kHourNs = 3'600'000'000'000;  // a time-out would end the test first
   make(3, {.connect_timeout_ns = kHourNs});
