@@ -138,8 +138,7 @@ enum MessageFlags : uint32_t {
   kMessageMulti = 1u << 4,      // a receive for several messages: see ReceiveRequest
   kMessageFence = 1u << 5,      // of one-sided operations: see there
   // Of a send up to eager_limit_bytes() or a put up to one_sided_limit_bytes(): its memory may
-  // change at once, whatever MessengerOptions::reused_buffers says. Of longer ones, and of one to
-  // oneself with kMessageDelivered, it says nothing.
+  // change at once, whatever MessengerOptions::reused_buffers says. Of longer ones it says nothing.
   kMessageCopied = 1u << 6,
   // A send completes no sooner than the peer's device has acknowledged its bytes, copied or not.
   // To oneself it says nothing.

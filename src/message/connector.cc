@@ -270,8 +270,8 @@ Status Connector::join(Joined& joined) {
       if (next_number_ == options_.max_peers) {
         return Status(
             StatusCode::kLimitExceeded,
-            fmt::format("a messenger was connected to {} peers, and max_peers is as high; "
-                        "raise it",
+            fmt::format("a messenger was connected to {} peers, with those that have ended, and "
+                        "max_peers is as high; raise it, or open another messenger",
                         next_number_));
       }
       joined.number = next_number_++;

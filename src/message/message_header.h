@@ -21,24 +21,27 @@ namespace verbena::message {
 enum class Kind : uint8_t {
   kEager = 1,   // payload: the message
   kRendezvous,  // payload: RemoteMemory: how long the message is, and how it is to travel
-  kFinish,      // tag: the operation of the receiver of this that is done; not in order
+  kFinish,      // tag: the operation of the receiver of this that is done; out of order
   kCredits,     // nothing else: without a sequence number, and without a credit
   kRingOffer,   // tag: address of a ring that its receiver polls; data: its key
   kRingLeave,   // it is not going to be polled any more
   kRingLeft,    // and not to be written any more; never comes by the ring
   kOneSided,    // tag: an operation of its sender, which the receiver carries out and answers
-  // Of long messages, not in order, as kFinish:
+  // Of long messages, out of order, as kFinish:
   kTarget = 16,  // tag: the operation of the receiver of this; payload: Target, where it goes
   kChunk,        // tag: the transfer of the receiver of this; payload: its next bytes
   kWritten,      // tag: the transfer of the receiver of this, all of which has been written
   kAnswer,       // of kOneSided; tag: the operation of the receiver of this
 };
 
-// What its receiver uses when it comes, whatever waits before it. Never by the ring.
+// What its receiver uses when it comes, whatever waits before it.
 constexpr bool is_out_of_order(Kind kind) {
   return kind == Kind::kFinish || kind == Kind::kCredits ||
          (kind >= Kind::kTarget && kind <= Kind::kAnswer);
 }
+// Of these, what may come by the ring, where it has a number, too: then nothing of the ring is left
+// behind when the peer says, with a later number, that it has left it.
+constexpr bool ends_operation(Kind kind) { return kind == Kind::kFinish || kind == Kind::kAnswer; }
 constexpr bool is_known(Kind kind) {
   return (kind >= Kind::kEager && kind <= Kind::kOneSided) ||
          (kind >= Kind::kTarget && kind <= Kind::kAnswer);

@@ -397,6 +397,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
   }
   while (!connection.parked.empty()) release_parked(connection);
   if (connection.ring_in != PeerConnection::kNoRing) {
+    rings_in_[connection.ring_in].break_off();
     connection.ring_in_left = true;
     return_ring_in(connection);
   }

@@ -60,10 +60,12 @@ void MessengerState::drop_completions(uint32_t count) {
 }
 
 bool MessengerState::look_for_messages(uint32_t looks) const {
-  // What ends other operations than receives comes by the completion queue.
-  const bool waits_for_queue =
-      operation_numbers_.in_use() > tagged_.receives() + untagged_.receives();
+  // What ends other operations than receives comes by the completion queue, unless all peers have
+  // rings that are polled, and nothing of a device's is awaited.
   const uint32_t size = polling_.size();
+  const bool waits_for_queue =
+      operation_numbers_.in_use() > tagged_.receives() + untagged_.receives() &&
+      (size < connections_end_ || !busy_.empty());
   if (size == 0 || waits_for_queue) return false;
   for (; looks > 0; --looks) {
     for (uint32_t i = 0; i < size; ++i) {
@@ -216,17 +218,39 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
     const Fate fate = take_usual(connection, ring, arrival, message);
     if (fate != Fate::kStalled) return fate;
   }
-  if (place == Sequence::Place::kAhead) return Fate::kStalled;
+  if (place == Sequence::Place::kAhead) return look_ahead(connection, ring);
   if (place == Sequence::Place::kBroken || message.header.kind == Kind::kRingLeft ||
       message.header.kind == Kind::kCredits || ring.in_use() == options_.ring_slots) {
     return Fate::kWrong;
   }
-  const Fate fate = handle(connection, message, Envelope::Place::kRing, arrival.slot);
-  if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
+  Fate fate = Fate::kUsed;
+  if (ring.was_used_early(arrival.slot)) [[unlikely]] {
+    connection.arriving.advance();
+  } else {
+    fate = handle(connection, message, Envelope::Place::kRing, arrival.slot);
+  }
+  if (fate == Fate::kStalled) return look_ahead(connection, ring);
+  if (fate == Fate::kWrong) return fate;
   ++connection.arrivals;
   if (!ring.take()) return Fate::kWrong;
   if (fate == Fate::kUsed) ring.release(arrival.slot);
   return fate;
+}
+
+// Uses what ends operations, where the message before it has to wait: maybe until one of these has
+// ended.
+MessengerState::Fate MessengerState::look_ahead(PeerConnection& connection, RingReceiver& ring) {
+  for (;;) {
+    const RingReceiver::Arrival arrival = ring.look_ahead();
+    if (arrival.payload == nullptr) return ring.error() ? Fate::kWrong : Fate::kStalled;
+    ParsedMessage message;
+    if (!parse(arrival.payload, arrival.bytes, &message)) return Fate::kWrong;
+    if (!ends_operation(message.header.kind)) continue;
+    if (!take_out_of_order(connection, message) || !take_credits(connection, message.header)) {
+      return Fate::kWrong;
+    }
+    ring.use_early(arrival.slot);
+  }
 }
 
 // The next message, if it is one of those that most are: copied by its sender, and awaited by a
@@ -291,6 +315,10 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
       break;
     case Kind::kFinish:
     case Kind::kAnswer:
+      if (place != Envelope::Place::kRing || !take_out_of_order(connection, message)) {
+        return Fate::kWrong;
+      }
+      break;
     case Kind::kCredits:
     case Kind::kTarget:
     case Kind::kChunk:
@@ -714,8 +742,9 @@ PostResult MessengerState::receive_claimed(uint32_t claim, const ReceiveRequest&
 void MessengerState::discard_claimed(uint32_t claim) {
   VERBENA_ASSERT(claim < envelope_numbers_.used_ever() && envelopes_[claim].claimed);
   const Envelope& envelope = envelopes_[claim];
-  if (envelope.place == Envelope::Place::kSelf) {
-    complete_operation(envelope.where, MessageEvent::kSent, MessageOutcome::kOk);
+  if (envelope.confirms_self) {
+    complete_operation(static_cast<uint32_t>(envelope.operation), MessageEvent::kSent,
+                       MessageOutcome::kOk);
   } else if ((envelope.flags & kWantsFinish) != 0 && !connections_[envelope.connection]->broken) {
     if (transfer_numbers_.empty()) {
       // Its sender is told once a transfer has ended.
@@ -758,16 +787,19 @@ PostResult MessengerState::deliver_unexpected(uint32_t number, uint32_t operatio
       to.put(envelope.payload, envelope.bytes);
       break;
     case Envelope::Place::kSelf: {
-      const Operation& send = operations_[envelope.where];
+      const Operation& send = operations_[envelope.operation];
       for (uint32_t i = 0; i < send.piece_count; ++i) {
         to.put(static_cast<const char*>(send.pieces[i].iov_base), send.pieces[i].iov_len);
       }
-      complete_operation(envelope.where, MessageEvent::kSent, MessageOutcome::kOk);
       break;
     }
     case Envelope::Place::kRemote:
     case Envelope::Place::kFree:
       break;
+  }
+  if (envelope.confirms_self) {
+    complete_operation(static_cast<uint32_t>(envelope.operation), MessageEvent::kSent,
+                       MessageOutcome::kOk);
   }
   if (!envelope.claimed) matching((envelope.flags & kUntagged) != 0).remove_message(number);
   drop_envelope(number);

@@ -83,15 +83,15 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
 
 bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t flags,
                                   uint64_t tag, uint64_t data) {
-  // None of these comes by the ring: what ends a long message must not wait for messages there,
-  // which may wait for memory; that the ring has been left is behind all of them; and an offer is
-  // behind all SENDs whose credits are those of an earlier ring.
+  // That a ring has been left is behind all of its messages, and an offer is behind all SENDs whose
+  // credits are those of an earlier ring.
   const bool in_order = !is_out_of_order(kind);
-  const bool by_ring = in_order && kind != Kind::kRingLeft && kind != Kind::kRingOffer;
+  const bool by_ring =
+      in_order ? kind != Kind::kRingLeft && kind != Kind::kRingOffer : ends_operation(kind);
   const Room room = room_for_message(connection, in_order ? kReservedCredits : 0, by_ring);
   if (room.to == nullptr) return false;
   const MessageHeader header = next_header(connection, kind, flags, tag);
-  post(connection, room, put_header(room.to, header, data, 0), in_order,
+  post(connection, room, put_header(room.to, header, data, 0), in_order || room.ring,
        /*signaled=*/kind == Kind::kRingLeft);
   return true;
 }
@@ -256,8 +256,10 @@ PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t byt
     end_delivery(met, delivery.completion);
   } else {
     if (envelope_numbers_.empty()) return would_block();
-    const bool waits = (request.flags & kMessageDelivered) != 0 || bytes > eager_limit_bytes();
-    if (!waits && !store_.has_room(bytes)) return would_block();
+    const bool confirmed = (request.flags & kMessageDelivered) != 0;
+    const bool stays =
+        bytes > eager_limit_bytes() || (confirmed && (request.flags & kMessageCopied) == 0);
+    if (!stays && !store_.has_room(bytes)) return would_block();
     Envelope envelope{};
     envelope.flags = flags;
     envelope.peer = self_;
@@ -265,19 +267,18 @@ PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t byt
     envelope.tag = request.tag;
     envelope.data = request.data;
     envelope.bytes = bytes;
-    if (waits) {
-      const uint32_t number =
-          new_operation(request.context, request.flags, request.peer, request.pieces);
+    if (stays || confirmed) {
+      const uint32_t number = new_operation(request.context, request.flags, request.peer,
+                                            stays ? request.pieces : std::span<const iovec>{});
       operations_[number].state = Operation::State::kAwaitsReceive;
       operations_[number].tag = request.tag;
-      envelope.place = Envelope::Place::kSelf;
-      envelope.where = number;
-      add_unexpected(envelope);
-      return PostResult::kPosted;
+      envelope.operation = number;
     }
-    envelope.place = Envelope::Place::kStore;
-    envelope.where = store_.put(request.pieces);
+    envelope.place = stays ? Envelope::Place::kSelf : Envelope::Place::kStore;
+    envelope.confirms_self = stays || confirmed;
+    if (!stays) envelope.where = store_.put(request.pieces);
     add_unexpected(envelope);
+    if (envelope.confirms_self) return PostResult::kPosted;
   }
   if ((request.flags & kMessageSilent) == 0) {
     MessageCompletion completion;

@@ -151,15 +151,16 @@ class MessengerState final : public Messenger {
     enum class Place : uint8_t { kFree, kStore, kRing, kReceive, kRemote, kSelf };
     Place place;
     bool claimed;
-    uint8_t flags;  // HeaderFlags
+    bool confirms_self;  // its sender, which is this messenger, waits for its receiver
+    uint8_t flags;       // HeaderFlags
     PeerNumber peer;
-    uint32_t where;       // first block; ring slot; receive; operation
+    uint32_t where;       // first block; ring slot; receive
     uint32_t connection;  // where it came from; kNone: the own address
     const char* payload;
     uint64_t tag;
     uint64_t data;
     uint64_t bytes;
-    uint64_t operation;  // of the sender, with kWantsFinish
+    uint64_t operation;  // of the sender, with kWantsFinish or confirms_self
     RemoteMemory remote;
   };
 
@@ -372,6 +373,7 @@ class MessengerState final : public Messenger {
   uint32_t take_from(PeerConnection& connection);
   Fate take_queued(PeerConnection& connection);
   Fate take_from_ring(PeerConnection& connection);
+  [[gnu::noinline]] Fate look_ahead(PeerConnection& connection, RingReceiver& ring);
   Fate take_usual(PeerConnection& connection, RingReceiver& ring,
                   const RingReceiver::Arrival& arrival, const ParsedMessage& message);
   [[gnu::noinline]] Fate handle(PeerConnection& connection, const ParsedMessage& message,

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -91,17 +92,74 @@ TEST_F(MessengerTest, LooksForWhatComesByARingAndTakesNothing) {
   EXPECT_FALSE(all()[1].look_for_messages(2));
 }
 
-// What it waits for comes by the completion queue then, where looking at rings finds nothing.
-TEST_F(MessengerTest, LooksForNothingWhileASendAwaitsItsConfirmation) {
+// What it waits for may come by the completion queue then, where looking at rings finds nothing.
+TEST_F(MessengerTest, LooksForAConfirmationIfAllItsPeersHaveRings) {
   make(2);
   use_rings(all());
-  ASSERT_TRUE(all().send(1, 0, 7, "back"));
-  EXPECT_TRUE(all()[0].look_for_messages(1));
+  ASSERT_TRUE(all().until([this] { return all().poll_all() == 0; }));
   ASSERT_TRUE(all().send(0, 1, 8, "there", kMessageDelivered));
   EXPECT_FALSE(all()[0].look_for_messages(1));
   receive(1, {.source = all().peer(1, 0), .tag = 8});
   const uint64_t before = all().done(0).size();
-  ASSERT_TRUE(all().until([&] { return received(1, 1) && all().done(0).size() > before; }));
+  const uint64_t by_ring = all()[1].statistics().ring_messages;
+  MessageCompletion some[1];
+  while (all()[1].poll(some) == 0) cpu_relax();
+  EXPECT_EQ(all()[1].statistics().ring_messages, by_ring + 1);
+  EXPECT_TRUE(all()[0].look_for_messages(1));
+  ASSERT_TRUE(all().until([&] { return all().done(0).size() > before; }));
+
+  MessengerOptions options;
+  options.polling_set = 1;
+  make(3, options);
+  use_rings(all());
+  ASSERT_TRUE(all().send(2, 0, 7, "by SEND"));
+  ASSERT_TRUE(all().send(1, 0, 7, "back"));
+  EXPECT_TRUE(all()[0].look_for_messages(1));
+  ASSERT_TRUE(all().send(0, 2, 8, "there", kMessageDelivered));
+  ASSERT_TRUE(all().send(1, 0, 7, "back"));
+  EXPECT_FALSE(all()[0].look_for_messages(1));
+}
+
+// It is in the ring behind messages that wait for memory, which may be there only once it was used.
+TEST_F(MessengerTest, AConfirmationWaitsForNothingBeforeItInTheRing) {
+  MessengerOptions options;
+  options.max_unexpected = 8;
+  make(2, options);
+  // Until both send by ring.
+  for (int sent = 0;
+       all()[0].statistics().ring_messages == 0 || all()[1].statistics().ring_messages == 0;
+       ++sent) {
+    ASSERT_LT(sent, 1000);
+    receive(0, {.tag = 7});
+    receive(1, {.tag = 7});
+    ASSERT_TRUE(all().send(0, 1, 7, "there"));
+    ASSERT_TRUE(all().send(1, 0, 7, "back"));
+    const auto count = static_cast<size_t>(sent) + 1;
+    ASSERT_TRUE(all().until([&] { return received(0, count) && received(1, count); }));
+  }
+  const auto by_ring = [this] { return all()[1].statistics().ring_messages; };
+  // More than the other one has places for.
+  constexpr uint32_t kFlood = 20;
+  uint64_t before = by_ring();
+  for (uint32_t i = 0; i < kFlood; ++i) ASSERT_TRUE(all().send(1, 0, i, "waits"));
+  ASSERT_EQ(by_ring(), before + kFlood);
+  all().done(0).clear();
+  before = by_ring();
+  std::string& memory = receive(1, {.tag = 100});
+  ASSERT_TRUE(all().send(0, 1, 100, "confirmed", kMessageDelivered));
+  ASSERT_TRUE(all().until([&] { return all().done(0).size() == 1; }));
+  EXPECT_EQ(all().done(0)[0].event, MessageEvent::kSent);
+  EXPECT_EQ(all().done(0)[0].tag, 100u);
+  EXPECT_EQ(memory.substr(0, 9), "confirmed");
+  EXPECT_EQ(by_ring(), before + 1);
+  // One more in between, which is looked at in its turn too.
+  ASSERT_TRUE(all().send(1, 0, kFlood, "waits"));
+  for (uint32_t i = 0; i <= kFlood; ++i) receive(0, {.tag = i});
+  ASSERT_TRUE(all().until([&] { return received(0, kFlood + 1); }));
+  receive(1, {.tag = 100});
+  ASSERT_TRUE(all().send(0, 1, 100, "confirmed", kMessageDelivered));
+  ASSERT_TRUE(all().until([&] { return all().done(0).size() == kFlood + 3; }));
+  for (const MessageCompletion& done : all().done(0)) EXPECT_EQ(done.outcome, MessageOutcome::kOk);
 }
 
 // Each once and in order, around the end of their queue too, whatever was left of those before.
@@ -349,6 +407,34 @@ TEST_F(MessengerTest, WhatIsSentToOneselfIsCopiedAtOnce) {
   EXPECT_EQ(all()[0].send(request), PostResult::kPosted);
 }
 
+TEST_F(MessengerTest, WhatIsSentToOneselfAndConfirmedMayBeCopied) {
+  make(1);
+  const PeerNumber self = all().peer(0, 0);
+  std::string text = "as it was";
+  const iovec piece{text.data(), text.size()};
+  SendRequest request{.peer = self, .tag = 1, .pieces = {&piece, 1}, .context = &text};
+  request.flags = kMessageDelivered | kMessageCopied;
+  ASSERT_EQ(all()[0].send(request), PostResult::kPosted);
+  text.assign(text.size(), 'x');
+  for (int i = 0; i < 100; ++i) all().poll_all();
+  EXPECT_TRUE(all().done(0).empty());
+  EXPECT_EQ(receive(0, {.tag = 1}).substr(0, 10), "as it was-");
+  ASSERT_TRUE(all().until([this] { return all().done(0).size() == 2; }));
+  const auto sent = std::find_if(all().done(0).begin(), all().done(0).end(), [](const auto& done) {
+    return done.event == MessageEvent::kSent;
+  });
+  ASSERT_NE(sent, all().done(0).end());
+  EXPECT_EQ(sent->context, &text);
+
+  // One that is thrown away is confirmed, too.
+  ASSERT_EQ(all()[0].send(request), PostResult::kPosted);
+  MessageInfo info;
+  ASSERT_TRUE(all()[0].claim({.source = self, .tag = 1}, &info));
+  all()[0].discard_claimed(info.claim);
+  ASSERT_TRUE(all().until([this] { return all().done(0).size() == 3; }));
+  EXPECT_EQ(all().done(0)[2].event, MessageEvent::kSent);
+}
+
 TEST_F(MessengerTest, TwoThatConnectAtOnceHaveOneConnection) {
   for (int round = 0; round < 5; ++round) {
     make(2);
@@ -396,6 +482,81 @@ TEST_F(MessengerTest, RingsChangeHands) {
   }
   EXPECT_EQ(all()[0].statistics().rings_given, 8u);
   EXPECT_EQ(all()[0].statistics().rings_taken, 7u);
+}
+
+// Each messenger in a thread of its own: what one sender has left in the ring, and the clearing of
+// it, must not meet what the next one sends.
+TEST_F(MessengerTest, RingsChangeHandsBetweenThreads) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  constexpr uint32_t kRounds = 12;
+  constexpr uint32_t kMessages = 200;  // of a round, which go by the ring once there is one
+  constexpr uint64_t kRoom = 600;
+  MessengerOptions options;
+  options.ring_slots = 4;
+  options.polling_set = 1;
+  options.policy = PollingSetPolicy::kHints;
+  make(3, options);
+  std::atomic<bool> stop = false;
+  std::atomic<bool> failed = false;
+  const auto run_sender = [&](uint32_t from) {
+    Random random(seed + from);
+    Messenger& own = all()[from];
+    std::string text;
+    MessageCompletion some[4];
+    for (uint8_t number = 0; !stop; ++number) {
+      text.assign(random.below(kRoom), static_cast<char>(number));
+      const iovec piece{text.data(), text.size()};
+      PostResult result = PostResult::kWouldBlock;
+      while (result == PostResult::kWouldBlock && !stop) {
+        result = own.send({.peer = all().peer(from, 0), .tag = 1, .pieces = {&piece, 1}});
+        own.poll(some);
+      }
+      if (result == PostResult::kFailed) failed = true;
+    }
+  };
+  std::thread senders[] = {std::thread(run_sender, 1), std::thread(run_sender, 2)};
+  Messenger& own = all()[0];
+  std::string memory[3];
+  uint8_t next[3] = {};
+  const auto post = [&](uint32_t from) {
+    memory[from].assign(kRoom, '-');
+    const iovec piece{memory[from].data(), kRoom};
+    EXPECT_EQ(own.receive({.source = all().peer(0, from),
+                           .tag = 1,
+                           .pieces = {&piece, 1},
+                           .context = &memory[from]}),
+              PostResult::kPosted);
+  };
+  post(1);
+  post(2);
+  const uint64_t end_ns = now_ns() + MessengersForTest::kPatienceNs;
+  uint32_t favoured = 1;
+  uint64_t hinted = 0;
+  uint32_t since_hint = 0;
+  own.hint(all().peer(0, favoured), 10);
+  while (own.statistics().rings_taken < kRounds && !failed && now_ns() < end_ns) {
+    MessageCompletion some[4];
+    const uint32_t taken = own.poll(some);
+    since_hint += taken;
+    for (const MessageCompletion& done : std::span(some).first(taken)) {
+      const uint32_t from = done.context == &memory[1] ? 1 : 2;
+      const std::string expected(done.bytes, static_cast<char>(next[from]++));
+      if (memory[from].compare(0, done.bytes, expected) != 0) failed = true;
+      post(from);
+    }
+    if (own.statistics().rings_given == hinted || since_hint < kMessages) continue;
+    // Somebody has used a ring, and the other one is to have it.
+    since_hint = 0;
+    hinted = own.statistics().rings_given;
+    favoured = 3 - favoured;
+    own.hint(all().peer(0, favoured), static_cast<uint32_t>(10 + hinted));
+  }
+  stop = true;
+  for (std::thread& sender : senders) sender.join();
+  EXPECT_FALSE(failed) << own.error().message();
+  EXPECT_GE(own.statistics().rings_taken, kRounds);
+  for (const uint32_t from : {1u, 2u}) EXPECT_GT(all()[from].statistics().ring_messages, 0u);
 }
 
 TEST_F(MessengerTest, ARingToSendFromGoesWhereMostMessagesGo) {
@@ -486,6 +647,40 @@ TEST_F(MessengerTest, ALostPeerEndsWhatInvolvesIt) {
   // The others go on.
   ASSERT_TRUE(all().send(2, 0, 9, "still here"));
   ASSERT_TRUE(all().until([&] { return other.substr(0, 10) == "still here"; }));
+}
+
+// Their receives stay posted. One more is refused with the reason, at both ends, and nobody else has
+// less for it.
+TEST_F(MessengerTest, PeersThatHaveEndedCountForTheMostPeers) {
+  MessengerOptions options;
+  options.max_peers = 3;
+  make(5, options);
+  const auto exchange = [this](uint32_t with) {
+    all().done(0).clear();
+    const std::string& memory = receive(0, {.source = all().peer(0, with), .tag = with});
+    ASSERT_TRUE(all().send(with, 0, with, "there"));
+    ASSERT_TRUE(all().until([this] { return received(0, 1); }));
+    EXPECT_EQ(memory.substr(0, 6), "there-");
+  };
+  for (const uint32_t gone : {1u, 2u}) {
+    ASSERT_NO_FATAL_FAILURE(exchange(gone));
+    all().close(gone);
+    ASSERT_TRUE(all().until([&] { return !all()[0].peer_status(all().peer(0, gone)).ok(); }));
+  }
+  ASSERT_NO_FATAL_FAILURE(exchange(3));
+  const auto refused = [this](uint32_t from, uint32_t to) {
+    const std::string text = "more";
+    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    const SendRequest request{.peer = all().peer(from, to), .tag = 1, .pieces = {&piece, 1}};
+    EXPECT_TRUE(all().until([&] { return all()[from].send(request) == PostResult::kFailed; }));
+    const Status& status = all()[from].peer_status(request.peer);
+    EXPECT_EQ(status.code(), StatusCode::kLimitExceeded);
+    EXPECT_NE(status.message().find("max_peers"), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
+  };
+  refused(4, 0);
+  refused(0, 4);
+  ASSERT_NO_FATAL_FAILURE(exchange(3));
 }
 
 TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {

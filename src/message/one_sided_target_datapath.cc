@@ -44,13 +44,13 @@ MessageOutcome MessengerState::resolve_atomic(std::span<const RemoteRange> range
 
 bool MessengerState::post_answer(PeerConnection& connection, uint64_t operation,
                                  MessageOutcome outcome) {
-  const Room room = room_for_message(connection, 0, /*by_ring=*/false);
+  const Room room = room_for_message(connection, 0);
   if (room.to == nullptr) return false;
   const MessageHeader header = next_header(connection, Kind::kAnswer, 0, operation);
   char* const to = put_header(room.to, header, 0, 0);
   const auto word = static_cast<uint64_t>(outcome);
   copy_bytes(to, &word, sizeof(word));
-  post(connection, room, to + sizeof(word), /*in_order=*/false);
+  post(connection, room, to + sizeof(word), /*in_order=*/room.ring);
   return true;
 }
 
@@ -110,7 +110,8 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
   if (action == OneSidedAction::kFetch || action == OneSidedAction::kStore) {
     return start_move(connection, message, request);
   }
-  const Room room = room_for_message(connection, 0, /*by_ring=*/false);
+  // Behind a WRITE there is no room for what a ring may need before a message.
+  const Room room = room_for_message(connection, 0, /*by_ring=*/!reused_sources_.is_open());
   if (room.to == nullptr) {
     if (connection.sends.error()) make_busy(connection);
     return Fate::kStalled;
@@ -148,7 +149,7 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
       to = carry_out_atomic(request, places, fetches ? to : nullptr, to);
     }
   }
-  post(connection, room, to, /*in_order=*/false);
+  post(connection, room, to, /*in_order=*/room.ring);
   return Fate::kUsed;
 }
 

@@ -8,7 +8,14 @@
 // ends, and both are zero when that begins: so a message needs no address, its work request is
 // filled in once, and the sender knows what lies where the tail flag goes (ring_mark.h). Slots are
 // used in turn, so the receiver polls one place. It may free them in any order; credits are
-// returned for those freed in a row.
+// returned for those freed in a row. Where the oldest message has to wait, look_ahead() finds those
+// behind it that need not.
+//
+// **Between two ends** only what was written is cleared (written_slots.h). The receiver clears once
+// it has taken all that the sender before has sent, whose WRITEs therefore are in the memory, and
+// before it tells the next sender of the ring: so no WRITE of either meets the clearing. A sender
+// clears its own slots when the device has read the last of them. After a connection that broke,
+// nobody knows what the sender has written: then all is cleared.
 //
 // A message may be gathered: its payload comes from the user's memory ("bufreuse" 3.1), and the
 // slot has only what is around it. Then the sender does not know the payload that lies in the
@@ -32,6 +39,7 @@
 #include "src/channel/work_request.h"
 #include "src/message/gather_request.h"
 #include "src/message/ring_mark.h"
+#include "src/message/written_slots.h"
 #include "verbena/data_path.h"
 
 namespace verbena::message {
@@ -46,14 +54,15 @@ inline channel::MessageCost ring_message_cost(uint32_t bytes, const channel::Cos
 class RingSender {
  public:
   RingSender() = default;
-  // `slots` are registered, and so is a word of zeros. Control path; the ring is used after bind().
+  // `slots` are registered and zero, and so is a word at `zeros`. Control path; the ring is used
+  // after bind().
   RingSender(const channel::SlotArray& slots, uint32_t lkey, const char* zeros)
       : slots_(slots), lkey_(lkey), zeros_(zeros), requests_(slots.count), unknown_(slots.count) {}
 
   // From now on the slots belong to those at `remote`, which are as many, of the same shape, and
   // zero. None of the messages before is on its way any more.
   void bind(const channel::RemoteSlots& remote, uint32_t inline_limit_bytes) {
-    clear_bytes(slots_.base, slots_.size_bytes());
+    written_.clear(slots_, sent_);
     for (uint32_t slot = 0; slot < slots_.count; ++slot) {
       char* const local = slots_.slot(slot);
       channel::set_write(requests_[slot], reinterpret_cast<uint64_t>(local), lkey_,
@@ -101,6 +110,7 @@ class RingSender {
     VERBENA_DEBUG_ASSERT(credits() > 0);
     channel::SlotRequest& request = requests_[head_];
     RingMark::seal(slots_.slot(head_), slots_.shape, bytes, lap_);
+    written_.add(bytes);
     channel::set_size(request, RingMark::sealed_bytes(bytes), inline_limit_bytes_);
     if (has_unknown_) [[unlikely]]
       unknown_[head_].overwritten(RingMark::sealed_bytes(bytes));
@@ -120,6 +130,7 @@ class RingSender {
     const uint32_t gathered = tail - begin;
     copy_bytes(slot + tail, rest.bytes + gathered, rest.size_bytes - gathered);
     RingMark::seal(slot, slots_.shape, bytes, lap_);
+    written_.add(bytes);
     request->begin(requests_[head_].request);
     request->add(slot, begin, lkey_);
     request->add(rest.bytes, gathered, rest.lkey);
@@ -169,6 +180,7 @@ class RingSender {
   const char* zeros_ = nullptr;
   uint32_t inline_limit_bytes_ = 0;
   bool has_unknown_ = false;
+  WrittenSlots written_;
   uint32_t head_ = 0;
   uint32_t lap_ = RingMark::kFirstLap;
   uint64_t sent_ = 0;
@@ -186,22 +198,26 @@ class RingReceiver {
   };
 
   RingReceiver() = default;
-  // Control path; the ring is used after begin().
-  explicit RingReceiver(const channel::SlotArray& slots) : slots_(slots), freed_(slots.count) {}
+  // `slots` are zero. Control path; the ring is used after begin().
+  explicit RingReceiver(const channel::SlotArray& slots)
+      : slots_(slots), freed_(slots.count), used_(slots.count) {}
 
   // Before a sender is told of the slots. No earlier one writes there any more, and none of its
-  // messages is in use.
+  // messages is in use: all were taken, or break_off() was called.
   void begin() {
     VERBENA_ASSERT(in_use() == 0);
-    clear_bytes(slots_.base, slots_.size_bytes());
+    written_.clear(slots_, head_ - begun_);
     head_slot_ = tail_slot_ = 0;
     ahead_slot_ = kPrefetched % slots_.count;
     clear_bytes(freed_.data(), freed_.size());
+    clear_bytes(used_.data(), used_.size());
     lap_ = RingMark::kFirstLap;
     credits_ = 0;
-    begun_ = head_;
+    begun_ = looked_ = head_;
     error_ = {};
   }
+  // The connection has ended: there may be messages that were not taken, and parts of some.
+  void break_off() { written_.add_all(slots_); }
   // Whether a message has come since begin().
   bool was_used() const { return head_ != begun_; }
 
@@ -210,11 +226,12 @@ class RingReceiver {
   // The next message, which stays where it is until take(). Null payload: none, or see error().
   Arrival next() {
     const channel::Probe probe = RingMark::probe(slots_.slot(head_slot_), slots_.shape, lap_);
-    if (probe.arrival == channel::Arrival::kMessage) [[likely]]
+    if (probe.arrival == channel::Arrival::kMessage) [[likely]] {
+      written_.add(probe.bytes);
       return {probe.payload, probe.bytes, head_slot_};
+    }
     if (probe.arrival == channel::Arrival::kViolation) [[unlikely]] {
-      error_ = channel::ChannelError::peer_violated(
-          "its completion mark is not one that a sender makes");
+      error_ = bad_mark();
     }
     return {};
   }
@@ -233,6 +250,37 @@ class RingReceiver {
     __builtin_prefetch(slots_.slot(ahead_slot_));
     ahead_slot_ = behind(ahead_slot_);
     return true;
+  }
+
+  // While the message of next() has to wait: this one and those behind it, each once. Null payload:
+  // no more, or see error().
+  Arrival look_ahead() {
+    if (looked_ < head_) looked_ = head_;
+    const auto distance = static_cast<uint32_t>(looked_ - head_);
+    // The sender has no credits for more.
+    if (in_use() + distance >= slots_.count) return {};
+    uint32_t slot = head_slot_ + distance;
+    uint32_t lap = lap_;
+    if (slot >= slots_.count) {
+      slot -= slots_.count;
+      lap = RingMark::lap_after(lap);
+    }
+    const channel::Probe probe = RingMark::probe(slots_.slot(slot), slots_.shape, lap);
+    if (probe.arrival == channel::Arrival::kViolation) [[unlikely]]
+      error_ = bad_mark();
+    if (probe.arrival != channel::Arrival::kMessage) return {};
+    ++looked_;
+    return {probe.payload, probe.bytes, slot};
+  }
+  // A message of look_ahead() was used; it is taken and released in its turn nevertheless.
+  void use_early(uint32_t slot) {
+    VERBENA_DEBUG_ASSERT(slot < slots_.count && used_[slot] == 0);
+    used_[slot] = 1;
+  }
+  // Whether it was: asked once, when its turn has come.
+  bool was_used_early(uint32_t slot) {
+    VERBENA_DEBUG_ASSERT(slot == head_slot_);
+    return std::exchange(used_[slot], 0) != 0;
   }
 
   // A message was used. Credits come back for the oldest slots, as far as all of them are free.
@@ -266,6 +314,10 @@ class RingReceiver {
  private:
   static constexpr uint32_t kPrefetched = 4;  // slots ahead of the head
 
+  static channel::ChannelError bad_mark() {
+    return channel::ChannelError::peer_violated(
+        "its completion mark is not one that a sender makes");
+  }
   uint32_t behind(uint32_t slot) const { return slot + 1 == slots_.count ? 0 : slot + 1; }
 
   channel::SlotArray slots_;
@@ -275,9 +327,12 @@ class RingReceiver {
   uint32_t lap_ = RingMark::kFirstLap;  // of the head
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
-  uint64_t begun_ = 0;  // the head at begin()
+  uint64_t begun_ = 0;   // the head at begin()
+  uint64_t looked_ = 0;  // how far look_ahead() has come
   uint32_t credits_ = 0;
+  WrittenSlots written_;
   std::vector<uint8_t> freed_;  // per slot: free, but one before it is not
+  std::vector<uint8_t> used_;   // per slot: before its turn
   channel::ChannelError error_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -31,7 +32,7 @@ class RingTest : public testing::Test {
   channel::SlotArray allocate(const channel::SlotShape& shape, uint32_t count) {
     const uint64_t bytes = channel::SlotArray::size_bytes(shape, count);
     memory_.emplace_back(static_cast<char*>(std::aligned_alloc(kCacheLineBytes, bytes)));
-    std::memset(memory_.back().get(), 0x5a, bytes);
+    std::memset(memory_.back().get(), 0, bytes);
     return {memory_.back().get(), shape, count};
   }
 
@@ -349,6 +350,95 @@ TEST_F(RingTest, ARingBeginsAnewWithAnotherPeer) {
   EXPECT_EQ(text_of(receiver_.next()), "third");
 }
 
+TEST_F(RingTest, WhatNeedNotWaitIsFoundBehindWhatDoes) {
+  make(4, 30);
+  // Around the end of the ring, where the lap is another one.
+  for (int round = 0; round < 7; ++round) {
+    SCOPED_TRACE(round);
+    EXPECT_EQ(receiver_.look_ahead().payload, nullptr);
+    deliver(send("waits"));
+    EXPECT_EQ(text_of(receiver_.look_ahead()), "waits");
+    EXPECT_EQ(receiver_.look_ahead().payload, nullptr);
+    deliver(send("first"));
+    const RingReceiver::Arrival first = receiver_.look_ahead();
+    EXPECT_EQ(text_of(first), "first");
+    receiver_.use_early(first.slot);
+    const ibv_send_wr& write = send("second");
+    deliver(write, 0, 8);
+    EXPECT_EQ(receiver_.look_ahead().payload, nullptr) << "its tail is missing";
+    deliver(write);
+    EXPECT_EQ(text_of(receiver_.look_ahead()), "second");
+    EXPECT_EQ(receiver_.look_ahead().payload, nullptr);
+    for (const char* text : {"waits", "first", "second"}) {
+      const RingReceiver::Arrival arrival = receiver_.next();
+      EXPECT_EQ(text_of(arrival), text);
+      EXPECT_EQ(receiver_.was_used_early(arrival.slot), arrival.slot == first.slot);
+      ASSERT_TRUE(receiver_.take());
+      receiver_.release(arrival.slot);
+    }
+    return_credits();
+  }
+}
+
+TEST_F(RingTest, NoFurtherThanTheSenderHasCreditsIsLookedAhead) {
+  make(3, 30);
+  deliver(send("in use"));
+  ASSERT_NE(receiver_.next().payload, nullptr);
+  ASSERT_TRUE(receiver_.take());
+  for (const char* text : {"one", "two"}) {
+    deliver(send(text));
+    EXPECT_EQ(text_of(receiver_.look_ahead()), text);
+  }
+  EXPECT_EQ(receiver_.look_ahead().payload, nullptr);
+  EXPECT_FALSE(receiver_.error());
+}
+
+// Both ends are zero then, whatever was sent, and for no more than was used.
+TEST_F(RingTest, WhatWasWrittenIsClearedForTheNextPeer) {
+  const uint64_t seed = run_seed();
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  Random random(seed);
+  constexpr uint32_t kSlots = 5;
+  constexpr uint32_t kRoom = 300;
+  make(kSlots, kRoom);
+  const auto is_zero = [](const channel::SlotArray& slots) {
+    return std::all_of(slots.base, slots.base + slots.size_bytes(),
+                       [](char byte) { return byte == 0; });
+  };
+  for (int owner = 0; owner < 200; ++owner) {
+    const uint64_t messages = random.below(3 * kSlots);
+    const uint64_t most = random.below(kRoom + 1);
+    for (uint64_t i = 0; i < messages; ++i) {
+      deliver(send(std::string(random.below(most + 1), static_cast<char>(0xc3))));
+      const RingReceiver::Arrival arrival = receiver_.next();
+      ASSERT_NE(arrival.payload, nullptr) << "message " << i << " of owner " << owner;
+      ASSERT_TRUE(receiver_.take());
+      receiver_.release(arrival.slot);
+      return_credits();
+    }
+    if (random.below(8) == 0) {
+      // Of one that has ended in the midst of something.
+      std::memset(remote_.base, 0x5a, remote_.size_bytes());
+      receiver_.break_off();
+    }
+    receiver_.begin();
+    sender_.bind({reinterpret_cast<uint64_t>(remote_.base), 9}, 0);
+    ASSERT_TRUE(is_zero(remote_)) << "owner " << owner;
+    ASSERT_TRUE(is_zero(local_)) << "owner " << owner;
+  }
+
+  deliver(send(std::string(20, 'x')));
+  ASSERT_NE(receiver_.next().payload, nullptr);
+  ASSERT_TRUE(receiver_.take());
+  receiver_.release(0);
+  const uint64_t before = internal::data_path_counters.bytes_cleared;
+  receiver_.begin();
+  sender_.bind({reinterpret_cast<uint64_t>(remote_.base), 9}, 0);
+  // And what is kept beside each slot.
+  EXPECT_LE(internal::data_path_counters.bytes_cleared - before,
+            2 * (RingMark::sealed_bytes(20) + kSlots));
+}
+
 TEST_F(RingTest, WhatAPeerMustNotDoIsAnError) {
   make(2, 30);
   EXPECT_FALSE(sender_.add_credits(1));
@@ -362,6 +452,7 @@ TEST_F(RingTest, WhatAPeerMustNotDoIsAnError) {
   std::memcpy(remote_.slot(0), &too_long, sizeof(too_long));
   EXPECT_EQ(receiver_.next().payload, nullptr);
   EXPECT_EQ(receiver_.error().kind, channel::ChannelError::Kind::kViolation);
+  receiver_.break_off();
   receiver_.begin();
   const uint64_t no_flag = uint64_t{0x77} << 56 | first_lap | 3;
   std::memcpy(remote_.slot(0), &no_flag, sizeof(no_flag));

@@ -30,7 +30,7 @@ def run_mpi(first, second, ranks, *, holds):
     proxies = [machine.start(*shlex.split(command)) for machine, command in zip((first, second), commands)]
     job.expect(holds=holds, timeout_s=DONE_IN_S)
     for proxy in proxies:
-        proxy.wait()
+        proxy.expect()
 
 
 def exchange(first, second, ranks):
