@@ -8,7 +8,7 @@ TOOL := build/release/bin/verbena
 SAY_PATH = echo 'To call verbena by its name:  export PATH="$(CURDIR)/$(patsubst %/,%,$(dir $(TOOL))):$$PATH"'
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile demo test soak soak-apps test-mpi test-pypi test-kernel test-hardware check format asan tsan bench-peers bench-mpi install clean
+.PHONY: help build compile demo test soak soak-apps test-mpi test-pypi test-kernel test-hardware package test-package check format asan tsan bench-peers bench-mpi install clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,14 @@ test-pypi:  ## Run verbs programs of the Python package index on soft0: Mooncake
 	@scripts/setup build run mpi
 	@scripts/build release product
 	@scripts/test-pypi
+
+package: compile  ## Build a .deb for this release of the distribution, and a wheel for pip; into build/package/
+	@scripts/setup package
+	@scripts/package-deb
+	@scripts/package-wheel
+
+test-package: package  ## Install both in a clean root, try them as an ordinary user, remove them; needs root
+	@scripts/test-packages
 
 test-kernel:  ## Test on the kernel's RDMA stack: soft-RoCE in emulated guests that a network joins
 	@scripts/setup build run test kernel mpi

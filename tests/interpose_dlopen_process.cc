@@ -3,9 +3,14 @@
 // Other uses of these must work as ever.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 namespace {
 
@@ -16,6 +21,17 @@ Function* take(void* library, const char* name, const char* version) {
   return reinterpret_cast<Function*>(found);
 }
 
+// The installed libibverbs, as a file.
+std::string installed_path() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t path = line.find('/');
+    if (path != std::string::npos && line.find("/libibverbs.so.") != std::string::npos)
+      return line.substr(path);
+  }
+  return "";
+}
+
 int failures = 0;
 
 void check(bool holds, const char* what) {
@@ -23,6 +39,27 @@ void check(bool holds, const char* what) {
     std::printf("FAILED: %s\n", what);
     ++failures;
   }
+}
+
+// A package's own copy, under the names that such copies have.
+void check_copies(void* get_list) {
+  char folder[] = "/tmp/verbena-copies-XXXXXX";
+  check(mkdtemp(folder) != nullptr, "a folder for copies");
+  for (const char* name : {"libibverbs.so", "libibverbs.so.1.14.44.0",
+                           "libibverbs-1de1263b.so.1.14.48.0", "libibverbs-1de1263b.so.1"}) {
+    const std::filesystem::path copy = std::filesystem::path(folder) / name;
+    std::filesystem::copy_file(installed_path(), copy);
+    void* library = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+    check(library != nullptr && dlsym(library, "ibv_get_device_list") == get_list, name);
+  }
+  // Others of similar names are themselves.
+  for (const char* name : {"libibverbs-other.so.1", "libibverbs_more.so", "libibverbs.so.1.old"}) {
+    const std::filesystem::path copy = std::filesystem::path(folder) / name;
+    std::filesystem::copy_file(installed_path(), copy);
+    void* library = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+    check(library != nullptr && dlsym(library, "ibv_get_device_list") != get_list, name);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
@@ -65,6 +102,7 @@ int main() {
       reinterpret_cast<ibv_device** (*)(int*)>(dlsym(library, "ibv_get_device_list"));
   check(plain_list == get_list, "dlsym finds the same function");
   check(dlsym(library, "ibv_wc_status_str") != nullptr, "dlsym finds libibverbs' own functions");
+  check_copies(reinterpret_cast<void*>(get_list));
   void* again = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
   check(again == library, "a second dlopen gives the same handle");
   check(dlopen("libno_such_library.so.1", RTLD_NOW) == nullptr, "an unknown library");

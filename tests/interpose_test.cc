@@ -108,6 +108,15 @@ TEST_F(InterposeTest, RunKeepsOtherPreloads) {
   EXPECT_NE(run.output().find("/lib/verbena/libverbena-verbs.so\n"), std::string::npos);
 }
 
+TEST_F(InterposeTest, AStaticProgramRunsAndIsToldToHaveNoSoft0) {
+  if (!installed("busybox")) GTEST_SKIP() << "install busybox-static";
+  Program run(under_verbena({"busybox", "sh", "-c", "exit 3"}));
+  EXPECT_EQ(run.exit_code(), 3) << run.description();
+  EXPECT_EQ(run.output().rfind("verbena: warning: no soft0 in this program: '", 0), 0u)
+      << run.description();
+  EXPECT_NE(run.output().find("busybox' is linked statically"), std::string::npos);
+}
+
 // ---- programs of one process ----
 
 TEST_F(InterposeTest, ibv_devices) {

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "src/base/output.h"
+#include "src/cli/preload_check.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {
@@ -80,6 +81,9 @@ int run_program(const std::vector<std::string>& arguments) {
   if (!preload.ok()) return fail_command(kExitFailure, preload.status().message());
   if (const Status set = set_environment(kPreload, *preload); !set.ok())
     return fail_command(kExitFailure, set.message());
+  // It may be a launcher, whose programs find soft0, so it runs all the same.
+  if (const std::string reason = why_not_preloaded(arguments[0]); !reason.empty())
+    print_error_output("verbena: warning: no soft0 in this program: {}\n", reason);
   return replace_process(arguments);
 }
 

@@ -41,11 +41,19 @@ void* own_handle() {
   return handle;
 }
 
-// In whatever folder, as packages bring copies of their own.
+// In whatever folder, and under what names packages bring copies of their own: libibverbs.so,
+// libibverbs.so.1.14.44.0, libibverbs-1de1263b.so.1.14.48.0.
 bool names_libibverbs(const char* file) {
+  constexpr char kName[] = "libibverbs";
+  constexpr char kSuffix[] = ".so";
   const char* slash = std::strrchr(file, '/');
-  const char* name = slash != nullptr ? slash + 1 : file;
-  return std::strcmp(name, "libibverbs.so.1") == 0 || std::strcmp(name, "libibverbs.so") == 0;
+  const char* rest = slash != nullptr ? slash + 1 : file;
+  if (std::strncmp(rest, kName, sizeof(kName) - 1) != 0) return false;
+  rest += sizeof(kName) - 1;
+  if (*rest == '-') rest += 1 + std::strspn(rest + 1, "0123456789abcdef");
+  if (std::strncmp(rest, kSuffix, sizeof(kSuffix) - 1) != 0) return false;
+  rest += sizeof(kSuffix) - 1;
+  return *rest == '\0' || (*rest == '.' && rest[std::strspn(rest, ".0123456789")] == '\0');
 }
 
 }  // namespace
