@@ -8,6 +8,7 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/observe/watch.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rnic.h"
@@ -70,6 +71,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .sysfs_root = sysfs_root,
       .extended = &extended_control(),
       .datagrams = &datagram_verbs(),
+      .watch = &watch(),
   };
   return &rnic;
 }
