@@ -290,7 +290,7 @@ void add_top_command(Tool& tool) {
       "Requests are those posted to send queues, and bytes what they moved. Who is the target of\n"
       "WRITEs and READs does nothing for them, so they count at the process that posts them.\n"
       "Waits are requests that first found no receive, or no peer.\n\n" +
-      examples_text({"verbena top", "verbena top --once --json --interval 0.1"}));
+      examples_text({"verbena top --once", "verbena top --once --json --interval 0.1"}));
   command->callback([&tool, options] { tool.exit_code = show_top(*options); });
 }
 

@@ -5,6 +5,7 @@
 
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/refusal.h"
 #include "src/device/soft/uc.h"
 #include "src/device/soft/ud.h"
 #include "src/device/soft/windows.h"
@@ -243,6 +244,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
       error = post_one(qp, *wr);
       if (error != 0) [[unlikely]] {
         *bad = wr;
+        log_refused_send(qp, *wr, error);
         break;
       }
     }

@@ -2,6 +2,7 @@
 #include "src/device/soft/soft_rnic.h"
 
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 
 #include "src/base/log.h"
@@ -23,7 +24,9 @@ void report_refusal(const char* verb) {
   constexpr uint64_t kPeriodNs = 1'000'000'000;
   const int error = errno;
   const char* reason = control().last_error();
-  if (*reason != '\0' && log_enabled(LogLevel::kError)) {
+  if (*reason == '\0') {
+    log_info("{}: {}; soft0 gave no other reason", verb, strerror(error));
+  } else if (log_enabled(LogLevel::kError)) {
     static std::mutex mutex;
     static LogRateLimit rate_limit(kLinesPerPeriod, kPeriodNs);
     const std::lock_guard guard(mutex);
