@@ -20,7 +20,9 @@ void add_run_command(Tool& tool) {
   // Parsed by run_other_program(); these are for the help page.
   const auto unused = std::make_shared<std::vector<std::string>>();
   for (const RunOption& option : run_options()) {
-    command->add_option(option.name, *unused, option.help)->option_text(option.placeholder);
+    CLI::Option* added = command->add_option(option.name, *unused, option.help);
+    added->option_text(option.placeholder);
+    if (std::string_view(option.placeholder) == "FILE") tool.takes_path[added] = true;
   }
   command->add_option("PROGRAM", *unused, "The program and its arguments, behind --")
       ->option_text("...");

@@ -160,9 +160,10 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
 int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   Cq& cq = as_cq(verbs);
   if (cq.channel == nullptr) [[unlikely]] {
-    return fail(
-        EINVAL,
-        "soft0: the completion queue has no completion channel; create it with one to get events");
+    fail(EINVAL,
+         "soft0: the completion queue has no completion channel; create it with one to get events");
+    log_refused_notification(last_error());
+    return EINVAL;
   }
   const OwnerLock::Guard guard(cq.lock);
   const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;

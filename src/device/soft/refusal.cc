@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
@@ -159,6 +160,16 @@ void log_refused_receive(const Srq& srq, const ibv_recv_wr& wr, int error) {
                ? fmt::format("the shared receive queue of {} is full (max_wr)", srq.depth)
                : fmt::format("a receive with {} SGEs; the shared receive queue has {} (max_sge)",
                              wr.num_sge, srq.max_sges);
+  });
+}
+
+void log_refused_notification(const char* reason) {
+  log_rarely("ibv_req_notify_cq", EINVAL, [reason] {
+    // It begins as the line does.
+    constexpr std::string_view kPrefix = "soft0: ";
+    std::string_view text = reason;
+    if (text.starts_with(kPrefix)) text.remove_prefix(kPrefix.size());
+    return std::string(text);
   });
 }
 

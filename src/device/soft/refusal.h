@@ -14,6 +14,8 @@ namespace verbena::soft {
                                                       int error);
 // Of ibv_wr_complete(): a mistake that was made since ibv_wr_start().
 [[gnu::noinline, gnu::cold]] void log_refused_batch(const Qp& qp, int error);
+// Of ibv_req_notify_cq(): `reason` is what last_error() says.
+[[gnu::noinline, gnu::cold]] void log_refused_notification(const char* reason);
 // Of a poll that returns less than zero.
 [[gnu::noinline, gnu::cold]] void log_overrun(const Cq& cq);
 

@@ -63,6 +63,7 @@ constexpr Place kPlaces[] = {
 
 // "ports/1/counters", "ports/1/hw_counters" and what is in them.
 void bring_counters_up_to_date() {
+  if (rnic().device == nullptr) return;
   const RealPaths guard;
   const NoCancellation no_cancellation;
   const int error = errno;

@@ -41,7 +41,6 @@ class TraceFile {
   PrivateFile file_;
   std::string text_;
   uint64_t end_bytes_ = 0;  // of the file, before the closing bracket
-  bool first_ = true;
   bool failed_ = false;
   // By queue pair and side: when the last request in each of its tracks ended.
   struct Lane {
