@@ -17,6 +17,7 @@ void add_report_command(Tool& tool);
 void add_reproduce_command(Tool& tool);
 void add_sim_command(Tool& tool);
 void add_run_command(Tool& tool);
+void add_top_command(Tool& tool);
 void add_mpi_command(Tool& tool);
 void add_trace_command(Tool& tool);
 void add_completion_command(Tool& tool);

@@ -107,11 +107,12 @@ _verbena() {{
 {}    esac
   done
   COMPREPLY=()
-  case $path in
-    'verbena run') mapfile -t COMPREPLY < <(compgen -c -- "$word"); return ;;
-  esac
   case "$path $previous" in
 {}  esac
+  case "$path $word" in
+    'verbena run -'*) ;;
+    'verbena run '*) mapfile -t COMPREPLY < <(compgen -c -- "$word"); return ;;
+  esac
   case $path in
 {}  esac
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
@@ -158,7 +159,9 @@ std::string zsh_completion(const Tool& tool) {
       }
       const std::vector<std::string> names = names_of(*option);
       const std::string description = zsh_description(option->get_description());
-      if (names.empty() && command.get_subcommands({}).empty()) {
+      if (names.empty() && path == "verbena run") {
+        specifications += fmt::format(" \\\n    '*::{}: _normal'", description);
+      } else if (names.empty() && command.get_subcommands({}).empty()) {
         specifications += fmt::format(" \\\n    '*:{}:{}'", description, action);
       } else if (names.empty() && choices != tool.choices.end()) {
         // Beside the commands below, in whose place it stands.
@@ -183,9 +186,7 @@ std::string zsh_completion(const Tool& tool) {
       }
       cases += fmt::format("        {}) {} ;;\n", child->get_name(), function);
     }
-    if (path == "verbena run") {
-      functions += fmt::format("{}() {{ _normal }}\n\n", name);
-    } else if (commands.empty()) {
+    if (commands.empty()) {
       functions += fmt::format("{}() {{\n  _arguments{}\n}}\n\n", name, specifications);
     } else {
       functions += fmt::format(R"({0}() {{

@@ -1,5 +1,5 @@
-// `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work. And the way past
-// the parser to it, to `verbena mpi` and to `verbena trace`.
+// `verbena run [OPTIONS] -- PROGRAM ARGS` on the command line; run_command.h does the work. And the
+// way past the parser to it, to `verbena mpi` and to `verbena trace`.
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/run_command.h"
+#include "src/cli/run_options.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {
@@ -18,12 +19,25 @@ void add_run_command(Tool& tool) {
   command->prefix_command();
   // Parsed by run_other_program(); these are for the help page.
   const auto unused = std::make_shared<std::vector<std::string>>();
+  for (const RunOption& option : run_options()) {
+    CLI::Option* added = command->add_option(option.name, *unused, option.help);
+    added->option_text(option.placeholder);
+    if (std::string_view(option.placeholder) == "FILE") tool.takes_path[added] = true;
+  }
   command->add_option("PROGRAM", *unused, "The program and its arguments, behind --")
       ->option_text("...");
   command->callback([unused] {});
-  command->footer(examples_text({"verbena run -- ibv_devinfo -d soft0",
-                                 "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; "
-                                 "verbena run -- ibv_rc_pingpong -d soft0 localhost"}));
+  command->footer(
+      "A FILE is this user's alone (mode 0600). Each %p in its name becomes the process's number;\n"
+      "without one, the first process that opens soft0 writes FILE, and each other one inserts "
+      "its\n"
+      "number: t.json, t.4711.json. Memory is bounded: what comes faster than it is written is\n"
+      "dropped, counted and said. A packet file has what its process requested and the answers;\n"
+      "mergecap joins those of several. VERBENA_LOG=info says why a verb failed.\n\n" +
+      examples_text({"verbena run -- ibv_devinfo -d soft0",
+                     "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; "
+                     "verbena run -- ibv_rc_pingpong -d soft0 localhost",
+                     "verbena run --trace t.json --pcap p.pcap -- ibv_devinfo -d soft0"}));
 }
 
 std::optional<int> run_other_program(int argc, const char* const* argv) {
@@ -43,9 +57,11 @@ std::optional<int> run_other_program(int argc, const char* const* argv) {
     return record_mpi_program(std::vector<std::string>(argv + first, argv + argc));
   }
   if (argc == 3 && (next == "--help" || next == "-h")) return std::nullopt;
-  if (next == "--") ++first;
-  const std::vector<std::string> arguments(argv + first, argv + argc);
-  return command == "run" ? run_program(arguments) : run_mpi_program(arguments);
+  if (command == "mpi" && next == "--") ++first;
+  std::vector<std::string> arguments(argv + first, argv + argc);
+  if (command == "mpi") return run_mpi_program(arguments);
+  if (const Status status = take_run_options(arguments); !status.ok()) return report_error(status);
+  return run_program(arguments);
 }
 
 }  // namespace verbena::cli

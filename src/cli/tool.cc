@@ -114,6 +114,7 @@ Tool::Tool()
   add_reproduce_command(*this);
   add_sim_command(*this);
   add_run_command(*this);
+  add_top_command(*this);
   add_mpi_command(*this);
   add_trace_command(*this);
   add_completion_command(*this);

@@ -55,6 +55,7 @@ const std::vector<std::string>& all_commands() {
                                                     "sim explain",
                                                     "sim profiles",
                                                     "run",
+                                                    "top",
                                                     "completion",
                                                     "sim explain verbs",
                                                     "sim explain message",

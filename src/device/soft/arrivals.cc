@@ -119,8 +119,13 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = packet.immediate;
   }
-  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+  ++qp.counters->received;
+  if (wc.status == IBV_WC_SUCCESS) [[likely]] {
+    qp.counters->received_bytes += byte_count;
+  } else {
+    ++qp.counters->receive_errors;
     broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
+  }
   if (!qp.arrivals.established) [[unlikely]] {
     qp.arrivals.established = true;
     // The peer is in RTS; this end may have been waiting to hear of that.

@@ -11,6 +11,7 @@
 #include "src/device/soft/arrivals.h"
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/refusal.h"
 
 namespace verbena::soft {
 namespace {
@@ -145,6 +146,8 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
     if (cq.overrun && taken == 0) [[unlikely]]
       taken = -1;
   }
+  if (taken < 0) [[unlikely]]
+    log_overrun(cq);
   if (broken.qp != nullptr) [[unlikely]]
     fail_queue_pair(*broken.qp, IBV_WC_WR_FLUSH_ERR, broken.event);
   if ((taken == 0 && empty_polls % kPollsPerLook == 0) ||
@@ -157,9 +160,10 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
 int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   Cq& cq = as_cq(verbs);
   if (cq.channel == nullptr) [[unlikely]] {
-    return fail(
-        EINVAL,
-        "soft0: the completion queue has no completion channel; create it with one to get events");
+    fail(EINVAL,
+         "soft0: the completion queue has no completion channel; create it with one to get events");
+    log_refused_notification(last_error());
+    return EINVAL;
   }
   const OwnerLock::Guard guard(cq.lock);
   const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;

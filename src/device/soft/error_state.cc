@@ -12,6 +12,8 @@ void set_state(Qp& qp, ibv_qp_state state) {
   qp.state.store(state, std::memory_order_relaxed);
   qp.verbs.state = state;
   qp.attributes.qp_state = state;
+  qp.counters->state.store(static_cast<uint16_t>(state), std::memory_order_relaxed);
+  qp.counters->peer.store(qp.attributes.dest_qp_num, std::memory_order_relaxed);
   // Release: a peer that finds the gate open finds everything that was set up before.
   qp.shared->gate.store(make_gate(qp.generation, qp.attributes.dest_qp_num, state),
                         std::memory_order_release);
@@ -35,6 +37,7 @@ void fail_send_queue_locked(Qp& qp) {
   qp.state.store(IBV_QPS_SQE, std::memory_order_relaxed);
   qp.verbs.state = IBV_QPS_SQE;
   qp.attributes.qp_state = IBV_QPS_SQE;
+  qp.counters->state.store(IBV_QPS_SQE, std::memory_order_relaxed);
 }
 
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event) {

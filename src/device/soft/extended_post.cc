@@ -8,7 +8,9 @@
 #include "src/device/soft/atomic_write.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/refusal.h"
 
 namespace verbena::soft {
 namespace {
@@ -42,6 +44,8 @@ int wr_complete(ibv_qp_ex* verbs) {
   if (error == 0) [[likely]]
     error = post_batch(qp, batch.requests(), batch.count());
   batch.end();
+  if (error != 0) [[unlikely]]
+    log_refused_batch(qp, error);
   return error;
 }
 
@@ -168,6 +172,7 @@ void add_batches(Qp& qp, uint64_t operations) {
   verbs.wr_start = wr_start;
   verbs.wr_complete = wr_complete;
   verbs.wr_abort = wr_abort;
+  add_layers(verbs);
 }
 
 }  // namespace

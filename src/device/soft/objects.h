@@ -233,6 +233,7 @@ struct Qp {
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
   QpShared* shared = nullptr;
+  QpCounters* counters = nullptr;
   size_t shared_bytes = 0;
   uint32_t index = 0;
   uint32_t generation = 0;

@@ -232,6 +232,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     return nullptr;
   }
   qp->index = *index;
+  qp->counters = &rnic.count_queue_pair(qp->index, qp->transport);
   fill_public_part(*qp, pd, *init);
   set_state(*qp, IBV_QPS_RESET);
   as_domain(pd).users.fetch_add(1);
@@ -333,6 +334,7 @@ int destroy_qp(ibv_qp* verbs) {
   }
   if (qp->transport == Transport::kDatagram) qp->rnic->datagram_rings().withdraw(qp->index);
   qp->rnic->withdraw(qp->index);
+  qp->counters->number.store(0, std::memory_order_relaxed);
   ud_end_looking_after(*qp);
   // Peers in other processes keep their mapping of what is freed below; peers in this one would
   // touch nothing.

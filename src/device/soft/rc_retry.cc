@@ -51,6 +51,7 @@ void start_waiting(Qp& qp, Reason reason) {
 void enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Outcome outcome) {
   const bool first = qp.waiting.empty();
   qp.waiting.push(wr, position);
+  ++qp.counters->waits;
   if (!first) return;
   start_waiting(qp, reason_of(outcome));
   qp.waiting.last_retry_ns.store(now_ns(), std::memory_order_relaxed);

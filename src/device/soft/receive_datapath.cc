@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "src/device/soft/refusal.h"
 #include "src/device/soft/region_view.h"
 
 namespace verbena::soft {
@@ -38,6 +39,7 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   // The shell of a destroyed queue pair is in RESET too: behind this point there are queues.
   if (state == IBV_QPS_RESET || qp.srq != nullptr) [[unlikely]] {
     *bad = wr;
+    log_refused_receive(qp, wr, EINVAL);
     return EINVAL;
   }
   int error = 0;
@@ -50,6 +52,7 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     }
     if (error != 0) [[unlikely]] {
       *bad = wr;
+      log_refused_receive(qp, wr, error);
       break;
     }
     PostedReceive& kept = qp.receives.next_kept();
@@ -80,6 +83,7 @@ int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     const bool malformed = wr->num_sge < 0 || static_cast<uint32_t>(wr->num_sge) > srq.max_sges;
     if (malformed || srq.free.empty()) [[unlikely]] {
       *bad = wr;
+      log_refused_receive(srq, *wr, malformed ? EINVAL : ENOMEM);
       return malformed ? EINVAL : ENOMEM;
     }
     const uint16_t index = srq.free.back();

@@ -19,6 +19,7 @@
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
 #include "src/device/soft/layout.h"
+#include "src/device/soft/observe/counter_file.h"
 
 namespace verbena::soft {
 namespace {
@@ -312,6 +313,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
   remove_leftovers();
   remove_connection_sockets();  // nobody takes their slots meanwhile
+  sum_up_ended_counters(*this);
   const uint32_t last = last_slot(gate.get());
 
   for (uint32_t step = 1; step < kMaxProcesses; ++step) {
@@ -392,5 +394,10 @@ Result<ProcessRecord> Registry::find(uint32_t slot) const {
 }
 
 bool Registry::alive(uint32_t slot) const { return find(slot).ok(); }
+
+bool Registry::taken(uint32_t slot) const {
+  const FileDescriptor file(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
+  return file.valid() ? locked(file.get()) : errno != ENOENT;
+}
 
 }  // namespace verbena::soft

@@ -65,6 +65,8 @@ class Registry {
 
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
+  // Whether a living process holds the slot, of any release and in any PID namespace.
+  bool taken(uint32_t slot) const;
   // Those that were taken when looked at; may have left-overs.
   std::vector<uint32_t> slots() const;
 

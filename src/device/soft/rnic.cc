@@ -131,6 +131,7 @@ Status Rnic::start() {
   record.service_thread = service_thread_.load();
   VERBENA_ASSIGN_OR_RETURN(slot_, registry_.join(record));
   header_->slot = slot_;
+  counters_ = std::make_unique<CounterFile>(registry_, slot_);
   self_ = Peer::self(slot_, header_, *pages_);
   return {};
 }
@@ -206,6 +207,11 @@ void Rnic::withdraw(uint32_t index) {
   VERBENA_ASSERT(queue_pair(index) != nullptr);
   header_->queue_pairs[index].store(0, std::memory_order_release);
   queue_pairs_[index] = nullptr;
+}
+
+QpCounters& Rnic::count_queue_pair(uint32_t index, Transport transport) {
+  std::lock_guard guard(queue_pairs_mutex_);
+  return counters_->enter(index, make_qp_number(slot_, index), transport);
 }
 
 bool Rnic::reached_by_peers(uint32_t access) {

@@ -16,6 +16,7 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/datagram_ring.h"
 #include "src/device/soft/layout.h"
+#include "src/device/soft/observe/counter_file.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/region_table.h"
 #include "src/device/soft/registry.h"
@@ -57,6 +58,9 @@ class Rnic {
   Result<void*> allocate_completion_queue();
   void free_completion_queue(void* address);
   DatagramRings& datagram_rings() { return datagram_rings_; }
+
+  // The counters of a queue pair that has been published.
+  QpCounters& count_queue_pair(uint32_t index, Transport transport);
 
   // Index allocation. Freed indexes are reused as late as possible.
   Result<uint32_t> publish(Qp* qp);
@@ -145,6 +149,7 @@ class Rnic {
   std::atomic<uint32_t> next_generation_{0};
 
   std::mutex queue_pairs_mutex_;
+  std::unique_ptr<CounterFile> counters_;
   std::vector<Qp*> queue_pairs_;
   uint32_t next_qp_index_ = 0;
 

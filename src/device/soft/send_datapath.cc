@@ -5,6 +5,7 @@
 
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/refusal.h"
 #include "src/device/soft/uc.h"
 #include "src/device/soft/ud.h"
 #include "src/device/soft/windows.h"
@@ -97,6 +98,7 @@ void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
 // What was checked.
 inline void post_checked(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
   const uint32_t position = ++qp.send_posted;
+  ++qp.counters->requests[wr.opcode];
   if (state != IBV_QPS_RTS) [[unlikely]] {
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
     return;
@@ -146,9 +148,12 @@ int check_batch(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
 void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status,
                    uint32_t size_bytes) {
   VERBENA_DEBUG_ASSERT(qp.send_posted - position < qp.send_depth);
-  const bool signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 || qp.init.sq_sig_all != 0 ||
-                        status != IBV_WC_SUCCESS;
-  if (!signaled) return;
+  qp.counters->bytes += size_bytes;
+  if (status != IBV_WC_SUCCESS) [[unlikely]] {
+    ++qp.counters->errors;
+  } else if ((wr.send_flags & IBV_SEND_SIGNALED) == 0 && qp.init.sq_sig_all == 0) {
+    return;
+  }
   const bool kept = push_completion(*qp.send_cq, {.wr_id = wr.wr_id,
                                                   .qp = &qp,
                                                   .status = status,
@@ -208,6 +213,7 @@ int post_carried_out_locked(Qp& qp, const ibv_send_wr& wr) {
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
   if (pending >= qp.send_depth) return ENOMEM;
   const uint32_t position = ++qp.send_posted;
+  ++qp.counters->requests[wr.opcode];
   if (state == IBV_QPS_ERR) {
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
   } else {
@@ -240,6 +246,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
       error = post_one(qp, *wr);
       if (error != 0) [[unlikely]] {
         *bad = wr;
+        log_refused_send(qp, *wr, error);
         break;
       }
     }

@@ -2,12 +2,14 @@
 #include "src/device/soft/soft_rnic.h"
 
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/observe/watch.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rnic.h"
@@ -22,7 +24,9 @@ void report_refusal(const char* verb) {
   constexpr uint64_t kPeriodNs = 1'000'000'000;
   const int error = errno;
   const char* reason = control().last_error();
-  if (*reason != '\0' && log_enabled(LogLevel::kError)) {
+  if (*reason == '\0') {
+    log_info("{}: {}; soft0 gave no other reason", verb, strerror(error));
+  } else if (log_enabled(LogLevel::kError)) {
     static std::mutex mutex;
     static LogRateLimit rate_limit(kLinesPerPeriod, kPeriodNs);
     const std::lock_guard guard(mutex);
@@ -70,6 +74,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
       .sysfs_root = sysfs_root,
       .extended = &extended_control(),
       .datagrams = &datagram_verbs(),
+      .watch = &watch(),
   };
   return &rnic;
 }

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <string>
 
+#include "src/device/soft/observe/watched.h"
 #include "src/device/verbs_control.h"
 #include "verbena/version.h"
 
@@ -30,7 +31,7 @@ inline constexpr const char* kSysfsTreePrefix = "/sysfs-";  // see sysfs_root()
 inline constexpr uint16_t kDefaultPartitionKey = 0xffff;    // full member of the default partition
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 4;
+inline constexpr uint32_t kSoftRnicVersion = 5;
 
 // soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h).
 struct ConnectionChannels {
@@ -105,11 +106,15 @@ struct SoftRnic {
   const char* (*sysfs_root)();
   const ExtendedControl* extended;
   const DatagramVerbs* datagrams;
+  const Watch* watch;  // for those who look on; needs no open device
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 16 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(Watch) == 2 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(WatchedProcess) == 48 + sizeof(Counts), "then raise kSoftRnicVersion");
+static_assert(sizeof(Counts) == 16 * sizeof(uint64_t), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 17 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {

@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "src/base/log.h"
+#include "src/device/soft/observe/watch.h"
 #include "src/device/soft/registry.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/soft_rnic.h"
@@ -71,8 +72,7 @@ std::string rate_text(uint8_t width, uint8_t speed) {
                      lane.name);
 }
 
-// Nothing is lost or damaged on the way from memory to memory. What is transferred nobody counts,
-// so the counters of data are not there.
+// Nothing is lost or damaged on the way from memory to memory.
 constexpr const char* kErrorCounters[] = {"VL15_dropped",
                                           "excessive_buffer_overrun_errors",
                                           "link_downed",
@@ -107,6 +107,10 @@ std::vector<SysfsEntry> port_entries(const SysfsDevice& shown, const std::string
   };
   for (const char* counter : kErrorCounters) {
     entries.push_back({fmt::format("counters/{}", counter), "0", {}});
+  }
+  // Those of data are brought up to date when a program looks at them.
+  for (const auto& [name, value] : sysfs_counters({})) {
+    entries.push_back({name, fmt::format("{}", value), {}});
   }
   for (SysfsEntry& entry : entries) entry.path = folder + "/" + entry.path;
   return entries;

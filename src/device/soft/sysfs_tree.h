@@ -3,8 +3,8 @@
 // functions as the answers to verbs.
 //
 // The directory has the paths of /sys below it, and a name made of its contents. So it is complete
-// or not there, serves all processes of the user, and is never changed; like the registry's, it
-// goes with the machine's memory.
+// or not there, serves all processes of the user, and is never changed but for the counters of data
+// (observe/watch.h); like the registry's, it goes with the machine's memory.
 #pragma once
 
 #include <infiniband/verbs.h>

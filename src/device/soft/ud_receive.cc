@@ -118,8 +118,13 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
       continue;
     }
     complete(qp, datagram, ring.payload_at(position), *receive, wc);
-    if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+    ++qp.counters->received;
+    if (wc.status == IBV_WC_SUCCESS) [[likely]] {
+      qp.counters->received_bytes += wc.byte_len - kGrhBytes;
+    } else {
+      ++qp.counters->receive_errors;
       broken.set(qp, kNoEvent);
+    }
     if (qp.srq == nullptr) {
       qp.receives.pop();
     } else {

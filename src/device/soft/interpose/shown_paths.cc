@@ -74,6 +74,16 @@ constexpr Place kPlaces[] = {
     {"devices", "virtual", false, [](std::string_view name) { return name == "verbena"; }},
 };
 
+// "ports/1/counters", "ports/1/hw_counters" and what is in them.
+void bring_counters_up_to_date() {
+  if (rnic().device == nullptr) return;
+  const RealPaths guard;
+  const NoCancellation no_cancellation;
+  const int error = errno;
+  rnic().watch->refresh_sysfs();
+  errno = error;
+}
+
 bool shows(const char* path, Names names) {
   if (next_name(path) != "sys") return false;
   const std::string_view group = next_name(path);
@@ -114,7 +124,18 @@ const char* shown_path_below_sys(const char* path, PathBuffer& buffer, Names nam
   if (root_chars + path_chars >= sizeof(PathBuffer)) return path;
   std::memcpy(buffer, place, root_chars);
   std::memcpy(buffer + root_chars, path, path_chars + 1);
+  if (std::strstr(path, "counters") != nullptr) bring_counters_up_to_date();
   return buffer;
+}
+
+void see_relative_path(const char* /*path: it names counters*/) {
+  PathBuffer directory;
+  const int error = errno;
+  const ssize_t length = readlink("/proc/self/cwd", directory, sizeof(directory) - 1);
+  errno = error;
+  if (real_paths != 0 || length <= 0) return;
+  directory[length] = '\0';
+  if (std::strstr(directory, kSysfsTreePrefix) != nullptr) bring_counters_up_to_date();
 }
 
 size_t hide_root(char* path, size_t length_chars) {

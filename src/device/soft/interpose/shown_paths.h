@@ -7,6 +7,7 @@
 
 #include <climits>
 #include <cstddef>
+#include <cstring>
 
 namespace verbena::soft::interpose {
 
@@ -23,8 +24,12 @@ bool is_readable(const char* path);
 // `path`, or what to use in its place, in `buffer`. A path that is not below /sys costs a few
 // compares.
 const char* shown_path_below_sys(const char* path, PathBuffer& buffer, Names names);
+// A relative path, from a working directory that may be below /sys.
+void see_relative_path(const char* path);
 inline const char* shown_readable_path(const char* path, PathBuffer& buffer,
                                        Names names = Names::kExact) {
+  if (path[0] != '/' && std::strstr(path, "counters") != nullptr) [[unlikely]]
+    see_relative_path(path);
   if (path[0] != '/' || path[1] != 's' || path[2] != 'y' || path[3] != 's') [[likely]]
     return path;
   return shown_path_below_sys(path, buffer, names);

@@ -1,0 +1,113 @@
+#include "src/cli/run_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+#include "src/base/private_file.h"
+#include "src/cli/run_command.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr uint32_t kLeastSnapBytes = 64;
+constexpr uint32_t kMostSnapBytes = 65535;
+
+Status check_snap(std::string_view value) {
+  uint32_t bytes = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
+  if (error == std::errc() && end == value.data() + value.size() && bytes >= kLeastSnapBytes &&
+      bytes <= kMostSnapBytes) {
+    return {};
+  }
+  return {StatusCode::kInvalidArgument,
+          fmt::format("is '{}'; it can be {} to {} bytes", value, kLeastSnapBytes, kMostSnapBytes)};
+}
+
+Status check_file(std::string_view value) { return check_private_file(std::string(value)); }
+Status empty_file(std::string_view value) { return prepare_private_file(std::string(value)); }
+
+constexpr RunOption kOptions[] = {
+    {.name = "--trace",
+     .variable = "VERBENA_TRACE",
+     .placeholder = "FILE",
+     .help = "Write work requests, from post to completion, for ui.perfetto.dev; see below",
+     .check = check_file,
+     .prepare = empty_file},
+    {.name = "--pcap",
+     .variable = "VERBENA_PCAP",
+     .placeholder = "FILE",
+     .help = "Write requests and answers as RoCEv2 packets, for Wireshark; see below",
+     .check = check_file,
+     .prepare = empty_file},
+    {.name = "--pcap-snap",
+     .variable = "VERBENA_PCAP_SNAP",
+     .placeholder = "BYTES (65535)",
+     .help = "Of each packet, keep so many bytes at most",
+     .check = check_snap},
+};
+
+Status wrong_option(const std::string& why) {
+  return {StatusCode::kInvalidArgument, "run: " + why};
+}
+
+// An option's value: behind '=', or the next argument.
+Status take_option(const RunOption& option, std::vector<std::string>& arguments) {
+  const size_t equals = arguments[0].find('=');
+  const bool joined = equals != std::string::npos;
+  if (!joined && arguments.size() < 2) {
+    return wrong_option(fmt::format("{} needs a value; see 'verbena run --help'", option.name));
+  }
+  const std::string value = joined ? arguments[0].substr(equals + 1) : arguments[1];
+  arguments.erase(arguments.begin(), arguments.begin() + (joined ? 1 : 2));
+  for (const auto step : {option.check, option.prepare}) {
+    if (step == nullptr) continue;
+    if (const Status status = step(value); !status.ok()) {
+      return wrong_option(fmt::format("{} {}", option.name, status.message()));
+    }
+  }
+  return set_environment(option.variable, value);
+}
+
+Status check_environment(const RunOption& option) {
+  const char* const value = std::getenv(option.variable);
+  if (value == nullptr || *value == '\0') return {};
+  const Status status = option.check(value);
+  return status.ok() ? status
+                     : wrong_option(fmt::format("{}: {}", option.variable, status.message()));
+}
+
+}  // namespace
+
+std::span<const RunOption> run_options() { return kOptions; }
+
+Status take_run_options(std::vector<std::string>& arguments) {
+  std::set<std::string_view> given;
+  while (!arguments.empty()) {
+    const std::string name = arguments[0].substr(0, arguments[0].find('='));
+    const auto* const option =
+        std::find_if(std::begin(kOptions), std::end(kOptions),
+                     [&name](const RunOption& known) { return name == known.name; });
+    if (option == std::end(kOptions)) break;
+    if (!given.insert(option->name).second) {
+      return wrong_option(fmt::format("{} is given twice", name));
+    }
+    VERBENA_RETURN_IF_ERROR(take_option(*option, arguments));
+  }
+  if (!arguments.empty() && arguments[0] == "--") {
+    arguments.erase(arguments.begin());
+  } else if (!arguments.empty() && arguments[0].starts_with('-')) {
+    return wrong_option(
+        fmt::format("there is no option '{}'; see 'verbena run --help'", arguments[0]));
+  }
+  for (const RunOption& option : kOptions) {
+    if (!given.contains(option.name)) VERBENA_RETURN_IF_ERROR(check_environment(option));
+  }
+  return {};
+}
+
+}  // namespace verbena::cli
