@@ -15,6 +15,7 @@
 #include "src/device/last_error.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/soft_rnic.h"
@@ -130,6 +131,7 @@ ibv_context* open_device(ibv_device* opened) {
   verbs.ops.post_recv = post_recv;
   verbs.ops.post_srq_recv = post_srq_recv;
   make_valid(*context, &verbs);
+  add_layers(verbs);
   return &verbs;
 }
 
