@@ -24,6 +24,12 @@ Made* made(Made* object, Type type, std::vector<const void*> uses) {
   return object;
 }
 
+// What was given back before this call is to be seen with what there was then.
+void take_releases_now(State& all) {
+  const std::lock_guard guard(all.mutex);
+  take_releases(all);
+}
+
 // What still uses an object, as it is reported; empty if nothing known does. Holds State::mutex.
 std::string describe_users(const State& all, const void* object, const void** place) {
   size_t count = 0;
@@ -100,10 +106,7 @@ void note_region(State& all, const ibv_mr& region) {
 
 ibv_mr* reg_mr(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
   State& all = *state();
-  {
-    const std::lock_guard guard(all.mutex);
-    take_releases(all);
-  }
+  take_releases_now(all);
   ibv_mr* region = made(next().control.reg_mr(domain, address, length_bytes, iova, access),
                         Type::kRegion, {domain});
   if (region == nullptr) return nullptr;
@@ -409,6 +412,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   State& all = *state();
   const std::shared_ptr<QpRecord> qp = all.find(all.qps, static_cast<const ibv_qp*>(verbs));
   if (qp == nullptr) report_gone(all, verbs, "ibv_modify_qp", find_caller().place);
+  take_releases_now(all);
   const int error = next().control.modify_qp(verbs, attributes, mask);
   if (error != 0 || qp == nullptr || (mask & IBV_QP_STATE) == 0) return error;
   const std::lock_guard guard(all.mutex);
@@ -419,6 +423,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
 
 int destroy_qp(ibv_qp* verbs) {
   State& all = *state();
+  take_releases_now(all);
   if (is_live(verbs)) {
     check_acknowledged("ibv_destroy_qp", kAckAsync, [&] {
       return equal_under(*verbs, as_qp(verbs).async_delivered, verbs->events_completed);

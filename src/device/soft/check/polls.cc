@@ -335,11 +335,14 @@ int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
 namespace {
 
 // The completion at which an extended poll stands. Its lock is held, which keeps the order.
-int take_extended(ibv_cq_ex* verbs, int error) {
+template <typename Poll>
+int take_extended(ibv_cq_ex* verbs, Poll&& poll) {
   State& all = *state();
   const ibv_cq* const plain = ibv_cq_ex_to_cq(verbs);
   const std::shared_ptr<CqRecord> cq = all.find(all.cqs, plain);
-  if (cq == nullptr) return error;
+  if (cq == nullptr) return poll();
+  cq->extended_polls.fetch_add(1);
+  const int error = poll();
   ibv_wc wc{};
   if (error == 0) {
     wc = as_cq(ibv_cq_ex_to_cq(verbs)).poll.wc;
@@ -347,6 +350,7 @@ int take_extended(ibv_cq_ex* verbs, int error) {
     wc.status = verbs->status;
   }
   take_completions(all, *cq, &wc, error == 0 ? 1 : 0);
+  cq->extended_polls.fetch_sub(1);
   return error;
 }
 
@@ -360,10 +364,12 @@ int take_extended(ibv_cq_ex* verbs, int error) {
   } else if (refused_after_fork(all, cq->process, "ibv_start_poll", place)) {
     return EPERM;
   }
-  return take_extended(verbs, next().polls.start_poll(verbs, attributes));
+  return take_extended(verbs, [&] { return next().polls.start_poll(verbs, attributes); });
 }
 
-int next_poll(ibv_cq_ex* verbs) { return take_extended(verbs, next().polls.next_poll(verbs)); }
+int next_poll(ibv_cq_ex* verbs) {
+  return take_extended(verbs, [&] { return next().polls.next_poll(verbs); });
+}
 
 }  // namespace
 

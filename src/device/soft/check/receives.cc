@@ -159,7 +159,6 @@ size_t count_from(const ibv_recv_wr* wr) {
       qp->receives.push_back(make_record(*at, place));
       note_buffers(all, qp->receives.back(), object);
     }
-    qp->recv_cq->receives += posted;
   }
   const int error = next().operations.post_recv(verbs, wr, bad);
   if (error != 0) {
@@ -168,17 +167,15 @@ size_t count_from(const ibv_recv_wr* wr) {
     {
       const std::lock_guard guard(all.mutex);
       forget_latest(all, qp->receives, refused);
-      qp->recv_cq->receives -= refused;
     }
     if (error == EINVAL && *bad != nullptr) explain_refusal(all, *qp, **bad, place);
   }
   const Qp& device_qp = as_qp(verbs);
+  count_at_cq(all, *qp->recv_cq, 0, static_cast<int64_t>(posted), object, place);
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
     check_access(all, device_qp.regions, device_qp.domain, make_record(*at, place), object);
     check_grh_room(all, *qp, *at, place);
   }
-  const std::lock_guard guard(all.mutex);
-  check_cq(all, *qp->recv_cq, object, place);
   return error;
 }
 

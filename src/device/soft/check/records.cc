@@ -163,14 +163,31 @@ void report_gone(State& all, const void* self, const char* verb, const void* pla
               .remedy = "destroy it after its last use, once"});
 }
 
-void check_cq(State& all, const CqRecord& cq, const std::string& object, const void* place) {
-  const auto depth = static_cast<uint64_t>(std::max(cq.verbs->cqe, 0));
-  if (cq.may_overrun || cq.sends + cq.receives <= depth) return;
+void count_at_cq(State& all, CqRecord& cq, int64_t sends, int64_t receives,
+                 const std::string& object, const void* place) {
+  const int64_t depth = std::max(cq.verbs->cqe, 0);
+  {
+    const std::lock_guard guard(all.mutex);
+    cq.sends += sends;
+    cq.receives += receives;
+    if (cq.may_overrun || cq.sends + cq.receives <= depth) return;
+  }
+  // Once more, when no poll has taken something that it has not counted yet.
+  const std::lock_guard order(cq.order);
+  if (cq.extended_polls.load() != 0) return;
+  int64_t sent = 0;
+  int64_t received = 0;
+  {
+    const std::lock_guard guard(all.mutex);
+    sent = cq.sends;
+    received = cq.receives;
+  }
+  if (sent + received <= depth) return;
   all.report({.kind = CheckKind::kCqOverrun,
               .place = place,
               .what = fmt::format("{} signaled sends and {} receives are posted whose completions "
                                   "go to a completion queue of {}",
-                                  cq.sends, cq.receives, depth),
+                                  sent, received, depth),
               .object = object,
               .hardware = "overruns when they complete before they are polled: IBV_EVENT_CQ_ERR, "
                           "and the queue is lost",

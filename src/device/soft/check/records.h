@@ -26,8 +26,8 @@ struct Piece {
   uint64_t address = 0;
   uint32_t length_bytes = 0;
   uint32_t lkey = 0;
-  std::optional<uint64_t> sum{};// at the post, where it is compared
-  uint64_t written_before = 0;  // RangeUse::written at the post
+  std::optional<uint64_t> sum{};  // at the post, where it is compared
+  uint64_t written_before = 0;    // RangeUse::written at the post
   uint64_t end() const { return address + length_bytes; }
 };
 
@@ -53,9 +53,12 @@ struct CqRecord {
   bool may_overrun = false;  // as the program asked
   // Held by a poll and what is made of it, so that completions come in their order.
   std::mutex order;
+  std::atomic<uint32_t> extended_polls{0};  // under way, which have an order of their own
   // The rest under State::mutex. What may complete here and has not been polled:
-  uint64_t sends = 0;
-  uint64_t receives = 0;
+  // What was taken by its queue, less what was polled: a poll that comes first makes it less for a
+  // moment, never more.
+  int64_t sends = 0;
+  int64_t receives = 0;
   bool armed = false;
   bool polled_since = false;  // it was armed
   bool work_since = false;    // there was work under way when it was armed
@@ -226,8 +229,9 @@ void take_releases(State& all);                         // holds State::mutex
 void note_region_bounds(uint64_t begin, uint64_t end);  // memory that is registered
 void watch_exit();
 
-// Reports a completion queue that cannot hold what may complete. Holds State::mutex.
-void check_cq(State& all, const CqRecord& cq, const std::string& object, const void* place);
+// Counts what a queue took, and reports a completion queue that cannot hold all of it.
+void count_at_cq(State& all, CqRecord& cq, int64_t sends, int64_t receives,
+                 const std::string& object, const void* place);
 // Reports a receive's or send's use of memory that the program has given back since it was
 // registered. Holds State::mutex.
 void check_released(State& all, const std::vector<Piece>& pieces, const std::string& object,

@@ -111,10 +111,6 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
   take_releases(all);
   note_pieces(all, send, wr);
   check_released(all, send.pieces, check::describe(qp), place);
-  if (send.signaled) {
-    ++qp.send_cq->sends;
-    check_cq(all, *qp.send_cq, check::describe(qp), place);
-  }
   qp.sends.push_back(std::move(send));
 }
 
@@ -122,7 +118,7 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
 void forget_latest(State& all, QpRecord& qp, size_t count) {
   const std::lock_guard guard(all.mutex);
   for (; count > 0 && !qp.sends.empty(); --count) {
-    all.forget_send(qp, qp.sends.back());
+    all.forget_pieces(all.ranges_of(qp.sends.back()), qp.sends.back().pieces);
     qp.sends.pop_back();
   }
 }
@@ -248,9 +244,12 @@ int checked_post(State& all, QpRecord& qp, const ibv_send_wr* first, uint32_t co
     forget_latest(all, qp, noted - std::min(taken, noted));
     if (refused != nullptr) explain_refusal(all, qp, *refused, error, place);
   }
+  int64_t signaled = 0;
   for (wr = first; wr != nullptr && wr != refused; wr = following(wr)) {
     check_queue_key(all, qp, *wr, place);
+    if (qp.all_signaled || (wr->send_flags & IBV_SEND_SIGNALED) != 0) ++signaled;
   }
+  count_at_cq(all, *qp.send_cq, signaled, 0, check::describe(qp), place);
   return error;
 }
 
