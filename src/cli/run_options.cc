@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "src/base/private_file.h"
+#include "src/cli/check_option.h"
 #include "src/cli/run_command.h"
+#include "src/device/check_options.h"
 
 namespace verbena::cli {
 namespace {
@@ -49,6 +51,14 @@ constexpr RunOption kOptions[] = {
      .placeholder = "BYTES (65535)",
      .help = "Of each packet, keep so many bytes at most",
      .check = check_snap},
+    {.name = "--check",
+     .variable = kCheckVariable,
+     .placeholder = "[=OPTIONS]",
+     .help = "Report misuse of verbs, see below",
+     .check = check_check,
+     .prepare = prepare_check,
+     .variable_of = check_variable_of,
+     .value_optional = true},
 };
 
 Status wrong_option(const std::string& why) {
@@ -57,6 +67,7 @@ Status wrong_option(const std::string& why) {
 
 // An option's value: behind '=', or the next argument.
 Status take_option(const RunOption& option, std::vector<std::string>& arguments) {
+  if (option.value_optional && arguments[0] == option.name) arguments[0] += '=';
   const size_t equals = arguments[0].find('=');
   const bool joined = equals != std::string::npos;
   if (!joined && arguments.size() < 2) {
@@ -70,7 +81,8 @@ Status take_option(const RunOption& option, std::vector<std::string>& arguments)
       return wrong_option(fmt::format("{} {}", option.name, status.message()));
     }
   }
-  return set_environment(option.variable, value);
+  return set_environment(option.variable,
+                         option.variable_of != nullptr ? option.variable_of(value) : value);
 }
 
 Status check_environment(const RunOption& option) {

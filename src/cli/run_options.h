@@ -20,6 +20,10 @@ struct RunOption {
   Status (*check)(std::string_view value);
   // What is done once for an option that is given, and not for the variable; may be null.
   Status (*prepare)(std::string_view value) = nullptr;
+  // What the variable becomes; null: the value itself.
+  std::string (*variable_of)(std::string_view value) = nullptr;
+  // Whether it may stand alone; a value stands behind '=' then.
+  bool value_optional = false;
 };
 
 std::span<const RunOption> run_options();

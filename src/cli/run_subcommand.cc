@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/cli/check_option.h"
 #include "src/cli/commands.h"
 #include "src/cli/run_command.h"
 #include "src/cli/run_options.h"
@@ -34,10 +35,12 @@ void add_run_command(Tool& tool) {
       "number: t.json, t.4711.json. Memory is bounded: what comes faster than it is written is\n"
       "dropped, counted and said. A packet file has what its process requested and the answers;\n"
       "mergecap joins those of several. VERBENA_LOG=info says why a verb failed.\n\n" +
+      check_help() + "\n\n" +
       examples_text({"verbena run -- ibv_devinfo -d soft0",
                      "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; "
                      "verbena run -- ibv_rc_pingpong -d soft0 localhost",
-                     "verbena run --trace t.json --pcap p.pcap -- ibv_devinfo -d soft0"}));
+                     "verbena run --trace t.json --pcap p.pcap -- ibv_devinfo -d soft0",
+                     "verbena run --check=suppress=leak -- ibv_devinfo -d soft0"}));
 }
 
 std::optional<int> run_other_program(int argc, const char* const* argv) {

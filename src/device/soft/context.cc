@@ -133,6 +133,7 @@ ibv_context* open_device(ibv_device* opened) {
   verbs.ops.post_srq_recv = post_srq_recv;
   add_layers(verbs);
   make_valid(*context, &verbs);
+  add_layers(verbs);
   return &verbs;
 }
 

@@ -9,6 +9,7 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/layers/layers.h"
 #include "src/device/soft/observe/watch.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/poll_pause.h"
@@ -57,24 +58,28 @@ int protection_of(const void* address, size_t length_bytes) {
 
 const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has the newest only*/) {
   using namespace verbena::soft;  // NOLINT: this function is global
-  static const SoftRnic rnic = {
-      .version = kSoftRnicVersion,
-      .release = verbena::kVersion,
-      .device = device(),
-      .open_device = open_device,
-      .close_device = close_device,
-      .control = &control(),
-      .report_refusal = report_refusal,
-      .see_discards = PageShare::set_discards_seen,
-      .pages_released = pages_released,
-      .shares_any = shares_any,
-      .protection_of = protection_of,
-      .connection_channels = &cm::channel_calls(),
-      .allow_poll_pauses = allow_poll_pauses,
-      .sysfs_root = sysfs_root,
-      .extended = &extended_control(),
-      .datagrams = &datagram_verbs(),
-      .watch = &watch(),
-  };
+  static const SoftRnic rnic = [] {
+    SoftRnic made = {
+        .version = kSoftRnicVersion,
+        .release = verbena::kVersion,
+        .device = device(),
+        .open_device = open_device,
+        .close_device = close_device,
+        .control = &control(),
+        .report_refusal = report_refusal,
+        .see_discards = PageShare::set_discards_seen,
+        .pages_released = pages_released,
+        .shares_any = shares_any,
+        .protection_of = protection_of,
+        .connection_channels = &cm::channel_calls(),
+        .allow_poll_pauses = allow_poll_pauses,
+        .sysfs_root = sysfs_root,
+        .extended = &extended_control(),
+        .datagrams = &datagram_verbs(),
+        .watch = &watch(),
+    };
+    add_layers(made);
+    return made;
+  }();
   return &rnic;
 }
