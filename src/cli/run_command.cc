@@ -70,7 +70,7 @@ Status set_environment(const char* name, const std::string& value) {
 int run_program(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0].empty()) {
     return fail_command(kExitUsage,
-                        "run: no program given; usage: verbena run -- PROGRAM [ARGS...]");
+                        "run: no program given; usage: verbena run [OPTIONS] -- PROGRAM [ARGS...]");
   }
   const Result<std::string> library = find_library("libverbena-verbs.so");
   if (!library.ok()) return fail_command(kExitFailure, library.status().message());

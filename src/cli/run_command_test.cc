@@ -30,7 +30,7 @@ TEST(RunCommandTest, APathThatThePreloadCannotNameIsRefused) {
 TEST(RunCommandTest, WithoutAProgramItSaysHow) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_program({}), 2);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("verbena run -- PROGRAM"),
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("verbena run [OPTIONS] -- PROGRAM"),
             std::string::npos);
 }
 

@@ -1,5 +1,5 @@
-// `verbena run -- PROGRAM ARGS` on the command line; run_command.h does the work. And the way past
-// the parser to it, to `verbena mpi` and to `verbena trace`.
+// `verbena run [OPTIONS] -- PROGRAM ARGS` on the command line; run_command.h does the work. And the
+// way past the parser to it, to `verbena mpi` and to `verbena trace`.
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/run_command.h"
+#include "src/cli/run_options.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {
@@ -18,12 +19,17 @@ void add_run_command(Tool& tool) {
   command->prefix_command();
   // Parsed by run_other_program(); these are for the help page.
   const auto unused = std::make_shared<std::vector<std::string>>();
+  for (const RunOption& option : run_options()) {
+    command->add_option(option.name, *unused, option.help)->option_text(option.placeholder);
+  }
   command->add_option("PROGRAM", *unused, "The program and its arguments, behind --")
       ->option_text("...");
   command->callback([unused] {});
   command->footer(examples_text({"verbena run -- ibv_devinfo -d soft0",
                                  "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; "
-                                 "verbena run -- ibv_rc_pingpong -d soft0 localhost"}));
+                                 "verbena run -- ibv_rc_pingpong -d soft0 localhost",
+                                 "verbena run --fault drop=1e-3,delay=0.01:50us,seed=7 --link "
+                                 "latency=2us,rate=100Gbps -- ibv_devinfo -d soft0"}));
 }
 
 std::optional<int> run_other_program(int argc, const char* const* argv) {
@@ -43,9 +49,11 @@ std::optional<int> run_other_program(int argc, const char* const* argv) {
     return record_mpi_program(std::vector<std::string>(argv + first, argv + argc));
   }
   if (argc == 3 && (next == "--help" || next == "-h")) return std::nullopt;
-  if (next == "--") ++first;
-  const std::vector<std::string> arguments(argv + first, argv + argc);
-  return command == "run" ? run_program(arguments) : run_mpi_program(arguments);
+  if (command == "mpi" && next == "--") ++first;
+  std::vector<std::string> arguments(argv + first, argv + argc);
+  if (command == "mpi") return run_mpi_program(arguments);
+  if (const Status status = take_run_options(arguments); !status.ok()) return report_error(status);
+  return run_program(arguments);
 }
 
 }  // namespace verbena::cli

@@ -15,6 +15,8 @@
 #include "src/device/last_error.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/faults/faults.h"
+#include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/soft_rnic.h"
@@ -88,6 +90,11 @@ ibv_device* device() {
 }
 
 ibv_context* open_device(ibv_device* opened) {
+  const Result<std::shared_ptr<faults::Network>> network = faults::network_from_environment();
+  if (!network.ok()) {
+    fail(network.status());
+    return nullptr;
+  }
   Result<Rnic*> rnic = Rnic::get();
   if (!rnic.ok()) {
     fail(rnic.status());
@@ -114,6 +121,7 @@ ibv_context* open_device(ibv_device* opened) {
   }
   auto* context = new Context;
   context->rnic = *rnic;
+  context->network = *network;
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;
   extend(context->verbs);
@@ -129,6 +137,7 @@ ibv_context* open_device(ibv_device* opened) {
   verbs.ops.post_send = post_send;
   verbs.ops.post_recv = post_recv;
   verbs.ops.post_srq_recv = post_srq_recv;
+  add_layers(verbs);
   make_valid(*context, &verbs);
   return &verbs;
 }

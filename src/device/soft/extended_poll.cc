@@ -10,6 +10,7 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft {
@@ -146,6 +147,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
   cq.extended.next_poll = next_poll;
   cq.extended.end_poll = end_poll;
   set_readers(cq.extended);
+  add_layers(cq.extended);
   return &cq.extended;
 }
 

@@ -6,6 +6,7 @@
 
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft {
@@ -154,6 +155,7 @@ void add_batches(Qp& qp, uint64_t operations) {
   verbs.wr_start = wr_start;
   verbs.wr_complete = wr_complete;
   verbs.wr_abort = wr_abort;
+  add_layers(verbs);
 }
 
 }  // namespace
