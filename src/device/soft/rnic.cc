@@ -148,7 +148,10 @@ Rnic::~Rnic() {
   if (header_ != nullptr) free_shared(header_, sizeof(Header));
 }
 
-void Rnic::leave() { registry_.leave(); }
+void Rnic::leave() {
+  faults::stop();
+  registry_.leave();
+}
 
 void Rnic::abandon() {
   registry_.abandon();

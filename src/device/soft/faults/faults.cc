@@ -81,6 +81,12 @@ void post_carried_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   qp.faults->post_carried_out(wr, position);
 }
 
-void wait_for_running() { Progress::wait_for_running(); }
+void wait_for_running() {
+  if (Progress* const progress = Progress::existing()) progress->wait_for_running();
+}
+
+void stop() {
+  if (Progress* const progress = Progress::existing()) progress->stop();
+}
 
 }  // namespace verbena::soft::faults

@@ -78,6 +78,8 @@ void post_carried_out(Qp& qp, const ibv_send_wr& wr, uint32_t position);
 // Memory was taken from the process's own requests: returns when none of those that began before
 // still reads or writes it. The caller holds no lock of a queue pair.
 void wait_for_running();
+// The process ends: its memory may go any time, but for what those need who still poll.
+void stop();
 
 }  // namespace faults
 }  // namespace verbena::soft

@@ -74,18 +74,22 @@ int wr_complete_into_network(ibv_qp_ex* verbs) {
   return error;
 }
 
+void run_what_is_due() {
+  if (Progress* const progress = Progress::existing()) progress->run_if_due();
+}
+
 int poll_cq_of_network(ibv_cq* cq, int count, ibv_wc* wc) {
-  Progress::get().run_if_due();
+  run_what_is_due();
   return poll_cq(cq, count, wc);
 }
 
 int start_poll_of_network(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
-  Progress::get().run_if_due();
+  run_what_is_due();
   return start_poll_below.load(std::memory_order_relaxed)(cq, attributes);
 }
 
 int next_poll_of_network(ibv_cq_ex* cq) {
-  Progress::get().run_if_due();
+  run_what_is_due();
   return next_poll_below.load(std::memory_order_relaxed)(cq);
 }
 

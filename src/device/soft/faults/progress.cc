@@ -39,6 +39,16 @@ Progress& Progress::get() {
   return *made;
 }
 
+Progress* Progress::existing() {
+  Progress* const found = current.load(std::memory_order_acquire);
+  return found != nullptr && found->is_own() ? found : nullptr;
+}
+
+void Progress::stop() {
+  const std::lock_guard guard(run_mutex_);
+  stopped_ = true;
+}
+
 Progress::Progress() : process_(forks.load(std::memory_order_relaxed)) {}
 
 bool Progress::is_own() const { return process_ == forks.load(std::memory_order_relaxed); }
@@ -71,11 +81,6 @@ void Progress::remove(SendFaults& sends) {
 }
 
 void Progress::wait_for_running() {
-  Progress* const found = current.load(std::memory_order_acquire);
-  if (found != nullptr && found->is_own()) found->wait_for_all();
-}
-
-void Progress::wait_for_all() {
   const std::lock_guard run_guard(run_mutex_);
   std::vector<SendFaults*> all;
   {
@@ -93,9 +98,9 @@ void Progress::try_run() {
 void Progress::run() {
   {
     const std::lock_guard guard(list_mutex_);
+    next_due_ns_.store(kNever, std::memory_order_relaxed);
     running_.swap(listed_);
     for (SendFaults* sends : running_) sends->listed.store(false, std::memory_order_relaxed);
-    next_due_ns_.store(kNever, std::memory_order_relaxed);
   }
   for (SendFaults* sends : running_) {
     const uint64_t due_ns = sends->due_ns();
@@ -133,6 +138,7 @@ void Progress::serve() {
       if (kill_at_ns_ <= now_ns()) end_process("its time is over");
     }
     const std::lock_guard guard(run_mutex_);
+    if (stopped_) return;
     run();
   }
 }

@@ -23,6 +23,8 @@ class Progress {
  public:
   // Of this process; a child of fork() has another one. The first call starts the thread.
   static Progress& get();
+  // Null if there is none yet.
+  static Progress* existing();
   // Whether the process is the one that it was made in.
   bool is_own() const;
 
@@ -40,13 +42,13 @@ class Progress {
       return;
     if (due_ns <= now_ns()) try_run();
   }
-  // Returns when no request is being carried out that was before the call. Without any Progress,
-  // at once.
-  static void wait_for_running();
+  // Returns when no request is being carried out that was before the call.
+  void wait_for_running();
+  // From now on the thread carries nothing out; polls do.
+  void stop();
 
  private:
   Progress();
-  void wait_for_all();
   void try_run();
   void run();
   void serve();
@@ -54,7 +56,8 @@ class Progress {
 
   const uint32_t process_;  // which one in a row of forks
   std::mutex run_mutex_;
-  std::vector<SendFaults*> running_;  // under run_mutex_
+  std::vector<SendFaults*> running_;  // under run_mutex_, like this:
+  bool stopped_ = false;
 
   std::mutex list_mutex_;
   Condition changed_;
