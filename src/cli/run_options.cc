@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "src/base/network_settings.h"
 #include "src/base/private_file.h"
 #include "src/cli/check_option.h"
 #include "src/cli/run_command.h"
@@ -51,6 +52,21 @@ constexpr RunOption kOptions[] = {
      .placeholder = "BYTES (65535)",
      .help = "Of each packet, keep so many bytes at most",
      .check = check_snap},
+    {.name = "--fault",
+     .variable = kFaultVariable,
+     .placeholder = "FAULTS",
+     .help =
+         "Faults of soft0's network, by a comma: drop=P, a packet is lost with that probability; "
+         "rnr=P, a receiver is not ready; delay=P:TIME, an operation takes up to so much longer; "
+         "qp-error=P, a queue pair goes to the error state at an operation; kill-after=N or TIME, "
+         "SIGKILL; seed=N, which of them",
+     .check = [](std::string_view value) { return parse_fault_settings(value).status(); }},
+    {.name = "--link",
+     .variable = kLinkVariable,
+     .placeholder = "LINK",
+     .help = "What soft0's network costs: latency=TIME of one way (ns, us, ms or s), rate=BITS per "
+             "second and direction of the process's port (kbps, Mbps, Gbps or Tbps)",
+     .check = [](std::string_view value) { return parse_link_settings(value).status(); }},
     {.name = "--check",
      .variable = kCheckVariable,
      .placeholder = "[=OPTIONS]",

@@ -16,6 +16,7 @@
 #include "src/device/soft/atomic_write.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/faults/faults.h"
 #include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
@@ -90,6 +91,11 @@ ibv_device* device() {
 }
 
 ibv_context* open_device(ibv_device* opened) {
+  const Result<std::shared_ptr<faults::Network>> network = faults::network_from_environment();
+  if (!network.ok()) {
+    fail(network.status());
+    return nullptr;
+  }
   Result<Rnic*> rnic = Rnic::get();
   if (!rnic.ok()) {
     fail(rnic.status());
@@ -116,6 +122,7 @@ ibv_context* open_device(ibv_device* opened) {
   }
   auto* context = new Context;
   context->rnic = *rnic;
+  context->network = *network;
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;
   extend(context->verbs);

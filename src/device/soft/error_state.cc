@@ -3,6 +3,7 @@
 
 #include <deque>
 
+#include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/rc.h"
 
@@ -23,8 +24,10 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return;
   set_state(qp, IBV_QPS_ERR);
-  if (qp.waiting.empty()) qp.next_flush = first;
+  const bool any_waiting = !qp.waiting.empty();
   flush_waiting(qp, first);
+  const bool any_deferred = faults::flush(qp, any_waiting ? IBV_WC_WR_FLUSH_ERR : first);
+  if (!any_waiting && !any_deferred) qp.next_flush = first;
   start_flushing(qp);
   if (event != kNoEvent) raise_event(qp.verbs.context, static_cast<ibv_event_type>(event), &qp);
   if (qp.srq != nullptr) raise_event(qp.verbs.context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp);

@@ -26,6 +26,11 @@
 
 namespace verbena::soft {
 
+namespace faults {
+struct Network;
+class SendFaults;
+}  // namespace faults
+
 // The public part of an object, with which it begins; null of none.
 template <typename Public, typename Object>
 Public* public_part(Object* object) {
@@ -42,7 +47,8 @@ struct Context {
   verbs_context verbs{};  // what programs see is its last member
   Validity validity;
   Rnic* rnic = nullptr;
-  std::atomic<uint32_t> users{0};  // domains, channels, completion queues
+  std::shared_ptr<faults::Network> network;  // null: none is pretended
+  std::atomic<uint32_t> users{0};            // domains, channels, completion queues
   std::atomic<bool> closed{false};
   int event_write_fd = -1;  // async_fd is the read end
   int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
@@ -253,6 +259,7 @@ struct Qp {
   WaitingSends waiting;                                             // of reliable ones
   std::unique_ptr<SendBatch> batch;                                 // of those with ibv_wr_start()
   std::unique_ptr<Destinations, DestroyDestinations> destinations;  // of datagrams
+  std::shared_ptr<faults::SendFaults> faults;                       // in a network, else null
 
   // --- receive side: posting under recv_lock, consuming under recv_cq->lock ---
   alignas(kCacheLineBytes) OwnerLock recv_lock;
@@ -313,6 +320,11 @@ int poll_cq(ibv_cq*, int count, ibv_wc*);                      // completion_dat
 int req_notify_cq(ibv_cq*, int solicited_only);                // completion_datapath.cc
 // Posts all of what ibv_wr_start() began, or nothing.
 int post_batch(Qp& qp, const ibv_send_wr* requests, uint32_t count);  // send_datapath.cc
+// Whether the send queue takes all of them now: 0, or what post_batch() would return. Holds
+// send_lock, like carry_out().
+int check_sends(const Qp& qp, const ibv_send_wr* requests, uint32_t count);  // send_datapath.cc
+// What was checked and is no request on windows, in RTS.
+void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position);  // send_datapath.cc
 // Posts a request on windows that has been carried out, see windows.h.
 int post_carried_out(Qp& qp, const ibv_send_wr& wr);  // send_datapath.cc
 

@@ -8,6 +8,7 @@
 #include "src/base/log.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/queue_pair_attributes.h"
 #include "src/device/soft/rc.h"
@@ -28,6 +29,7 @@ int reset(Qp& qp) {
     set_state(qp, IBV_QPS_RESET);
     // Work that waits is dropped without a completion, as are completions not polled yet.
     while (!qp.waiting.empty()) drop_waiting(qp);
+    faults::drop(qp);
   }
   // What a peer in the middle of a message may still write, the program must not take back yet: the
   // buffers of receives, regions that stay registered.
@@ -251,6 +253,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
                     {qp->recv_cq->shared, qp->ready_bit, qp->recv_cq->channel != nullptr},
                     qp->srq != nullptr ? qp->srq->shared : nullptr});
   }
+  faults::attach(*qp, as_context(pd->context).network);
   make_valid(*qp, pd->context);
   return &qp.release()->verbs;
 }
@@ -326,6 +329,7 @@ int destroy_qp(ibv_qp* verbs) {
     std::lock_guard guard(qp->control);
     if (const int error = reset(*qp); error != 0) return error;
   }
+  faults::detach(*qp);
   leave_groups(*qp);
   detach_receiver(*qp->recv_cq, *qp);
   {

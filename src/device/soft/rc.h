@@ -61,6 +61,11 @@ Execution execute(Qp& qp, const ibv_send_wr& wr);
 // Completes the request, and draws the consequences of an error.
 void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution);
 
+// How long the initiator waits until it sends again: what its receiver was not ready for, and what
+// no answer has come for (0: without end).
+uint64_t rnr_timer_ns(const Qp& qp);
+uint64_t retransmission_time_ns(const Qp& qp);
+
 // Starts to wait for the peer with `wr` at the head of the send queue, or queues it behind others.
 void enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Outcome outcome);
 // Forgets the first waiting send.

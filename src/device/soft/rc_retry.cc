@@ -24,14 +24,12 @@ constexpr uint64_t kWithoutEnd = ~0ull;
 // Retries come one RNR timer after the other; without any, the first NAK is the last.
 uint64_t receiver_patience_ns(const Qp& qp) {
   if (qp.attributes.rnr_retry == 7) return kWithoutEnd;
-  const uint32_t timer =
-      qp.peer.shared->reliable.min_rnr_timer.load(std::memory_order_relaxed) & 31;
-  return uint64_t{kRnrTimer10us[timer]} * 10'000 * qp.attributes.rnr_retry;
+  return rnr_timer_ns(qp) * qp.attributes.rnr_retry;
 }
 
 uint64_t peer_patience_ns(const Qp& qp) {
   if (qp.attributes.timeout == 0) return kWithoutEnd;
-  return (4096ull << qp.attributes.timeout) * (qp.attributes.retry_cnt + 1u);
+  return retransmission_time_ns(qp) * (qp.attributes.retry_cnt + 1u);
 }
 
 Reason reason_of(Outcome outcome) {
@@ -47,6 +45,18 @@ void start_waiting(Qp& qp, Reason reason) {
 }
 
 }  // namespace
+
+uint64_t rnr_timer_ns(const Qp& qp) {
+  const uint32_t timer =
+      qp.peer.shared == nullptr
+          ? 0
+          : qp.peer.shared->reliable.min_rnr_timer.load(std::memory_order_relaxed) & 31;
+  return uint64_t{kRnrTimer10us[timer]} * 10'000;
+}
+
+uint64_t retransmission_time_ns(const Qp& qp) {
+  return qp.attributes.timeout == 0 ? 0 : 4096ull << qp.attributes.timeout;
+}
 
 void enqueue_waiting(Qp& qp, const ibv_send_wr& wr, uint32_t position, Outcome outcome) {
   const bool first = qp.waiting.empty();

@@ -14,6 +14,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
+#include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/only_copy.h"
 #include "src/device/soft/rc.h"
@@ -148,7 +149,10 @@ Rnic::~Rnic() {
   if (header_ != nullptr) free_shared(header_, sizeof(Header));
 }
 
-void Rnic::leave() { registry_.leave(); }
+void Rnic::leave() {
+  faults::stop();
+  registry_.leave();
+}
 
 void Rnic::abandon() {
   registry_.abandon();
@@ -255,6 +259,7 @@ Status Rnic::revoke_region(uint32_t key) {
     return {StatusCode::kUnavailable,
             "soft0: memory windows are bound to the region; invalidate or deallocate them first"};
   }
+  faults::wait_for_running();
   const RegionEntry& own = regions_.own()[region_index(key)];
   if (!reached_by_peers(own.access.load(std::memory_order_relaxed))) return {};
   return take_from_peers(own);

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "src/device/soft/faults/faults.h"
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/refusal.h"
@@ -88,12 +89,16 @@ bool accepts(const Qp& qp, const ibv_send_wr& wr) {
   return qp.transport == Transport::kDatagram ? ud_accepts(qp, wr) : uc_accepts(wr);
 }
 
+}  // namespace
+
 void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   if (qp.transport == Transport::kReliable) [[likely]]
     return rc_post(qp, wr, position);
   return qp.transport == Transport::kDatagram ? ud_post(qp, wr, position)
                                               : uc_post(qp, wr, position);
 }
+
+namespace {
 
 // What was checked.
 inline void post_checked(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
@@ -127,8 +132,9 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
   return 0;
 }
 
-// Whether post_one() would take all of them.
-int check_batch(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
+}  // namespace
+
+int check_sends(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) return EINVAL;
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
@@ -142,8 +148,6 @@ int check_batch(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   }
   return 0;
 }
-
-}  // namespace
 
 void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status,
                    uint32_t size_bytes) {
@@ -170,7 +174,7 @@ namespace {
 int post_batch_locked(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   if (count == 1) [[likely]]
     return post_one(qp, requests[0]);
-  if (const int error = check_batch(qp, requests, count); error != 0) [[unlikely]]
+  if (const int error = check_sends(qp, requests, count); error != 0) [[unlikely]]
     return error;
   for (uint32_t i = 0; i < count; ++i) {
     // One before it may have failed the queue pair.
@@ -216,6 +220,8 @@ int post_carried_out_locked(Qp& qp, const ibv_send_wr& wr) {
   ++qp.counters->requests[wr.opcode];
   if (state == IBV_QPS_ERR) {
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
+  } else if (qp.faults != nullptr) {
+    faults::post_carried_out(qp, wr, position);
   } else {
     rc_post(qp, wr, position);
   }

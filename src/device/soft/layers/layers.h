@@ -1,6 +1,7 @@
 // What stands between a program and soft0's operations where it is asked for: layers that replace
 // function pointers and call what stood there before, so that nothing costs where nothing is asked
-// for. From the device outwards: observation (observe/), checks (check/).
+// for. From the device outwards: a network that loses, delays and shapes (faults/), observation
+// (observe/), checks (check/).
 #pragma once
 
 #include <infiniband/verbs.h>

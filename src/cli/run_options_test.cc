@@ -1,0 +1,76 @@
+#include "src/cli/run_options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace verbena::cli {
+namespace {
+
+class RunOptionsTest : public testing::Test {
+ protected:
+  void SetUp() override { forget(); }
+  void TearDown() override { forget(); }
+  static void forget() {
+    for (const RunOption& option : run_options()) unsetenv(option.variable);
+  }
+  static std::string variable(const char* name) {
+    const char* const value = std::getenv(name);
+    return value != nullptr ? value : "none";
+  }
+};
+
+TEST_F(RunOptionsTest, SetTheirVariables) {
+  std::vector<std::string> arguments = {"--fault", "drop=1e-3,seed=7", "--link=latency=2us",
+                                        "--",      "program",          "--fault"};
+  ASSERT_TRUE(take_run_options(arguments).ok());
+  EXPECT_EQ(arguments, (std::vector<std::string>{"program", "--fault"}));
+  EXPECT_EQ(variable("VERBENA_FAULT"), "drop=1e-3,seed=7");
+  EXPECT_EQ(variable("VERBENA_LINK"), "latency=2us");
+}
+
+TEST_F(RunOptionsTest, WithoutAnyTheEnvironmentStays) {
+  setenv("VERBENA_LINK", "rate=1Gbps", 1);
+  for (std::vector<std::string> arguments :
+       {std::vector<std::string>{"--", "program"}, {"program"}}) {
+    ASSERT_TRUE(take_run_options(arguments).ok());
+    EXPECT_EQ(arguments, std::vector<std::string>{"program"});
+    EXPECT_EQ(variable("VERBENA_FAULT"), "none");
+    EXPECT_EQ(variable("VERBENA_LINK"), "rate=1Gbps");
+  }
+}
+
+TEST_F(RunOptionsTest, AreRefusedInOneLine) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* named;
+  } cases[] = {
+      {{"--fault", "drop=2", "--", "program"}, "--fault 'drop=2'"},
+      {{"--link=speed=1", "program"}, "--link 'speed=1'"},
+      {{"--fault"}, "--fault needs a value"},
+      {{"--link=latency=1us", "--link=rate=1Gbps", "program"}, "--link is given twice"},
+      {{"--faults", "drop=1", "program"}, "'--faults'"},
+  };
+  for (const auto& refused : cases) {
+    std::vector<std::string> arguments = refused.arguments;
+    const Status status = take_run_options(arguments);
+    ASSERT_FALSE(status.ok()) << refused.named;
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(refused.named), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+}
+
+TEST_F(RunOptionsTest, AWrongVariableIsRefused) {
+  setenv("VERBENA_FAULT", "drop=many", 1);
+  std::vector<std::string> arguments = {"program"};
+  const Status status = take_run_options(arguments);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("VERBENA_FAULT: 'drop=many'"), std::string::npos)
+      << status.message();
+}
+
+}  // namespace
+}  // namespace verbena::cli

@@ -1,0 +1,92 @@
+#include "src/device/soft/faults/faults.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "src/device/soft/faults/progress.h"
+#include "src/device/soft/faults/send_faults.h"
+#include "src/device/soft/objects.h"
+
+namespace verbena::soft::faults {
+namespace {
+
+std::string text_of_variable(const char* name) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+Status in_variable(const char* name, const Status& status) {
+  return {status.code(), fmt::format("soft0: {}: {}", name, status.message())};
+}
+
+}  // namespace
+
+uint64_t PortTimes::pass(std::atomic<uint64_t>& free_ns, uint64_t at_ns,
+                         uint64_t size_bytes) const {
+  if (rate_bits_per_s_ == 0) return at_ns;
+  constexpr double kBitNsPerByteS = 8e9;
+  const auto takes_ns = static_cast<uint64_t>(static_cast<double>(size_bytes) * kBitNsPerByteS /
+                                              static_cast<double>(rate_bits_per_s_));
+  uint64_t free = free_ns.load(std::memory_order_relaxed);
+  uint64_t passed = 0;
+  do {
+    passed = std::max(free, at_ns) + takes_ns;
+  } while (!free_ns.compare_exchange_weak(free, passed, std::memory_order_relaxed));
+  return passed;
+}
+
+Result<std::shared_ptr<Network>> network_from_environment() {
+  static auto* mutex = new std::mutex;  // used until the process ends
+  static auto* latest = new std::pair<std::string, std::shared_ptr<Network>>;
+  const std::string fault = text_of_variable(kFaultVariable);
+  const std::string link = text_of_variable(kLinkVariable);
+  const Result<FaultSettings> fault_settings = parse_fault_settings(fault);
+  if (!fault_settings.ok()) return in_variable(kFaultVariable, fault_settings.status());
+  const Result<LinkSettings> link_settings = parse_link_settings(link);
+  if (!link_settings.ok()) return in_variable(kLinkVariable, link_settings.status());
+  const std::lock_guard guard(*mutex);
+  if (const std::string both = fault + ";" + link; latest->first != both) {
+    std::shared_ptr<Network> made;
+    if (fault_settings->any() || link_settings->any()) {
+      made = std::make_shared<Network>(*fault_settings, *link_settings);
+    }
+    *latest = {both, made};
+  }
+  return latest->second;
+}
+
+void attach(Qp& qp, const std::shared_ptr<Network>& network) {
+  if (network == nullptr) return;
+  qp.faults = std::make_shared<SendFaults>(qp, network, Progress::get());
+}
+
+void detach(Qp& qp) {
+  if (qp.faults != nullptr && qp.faults->progress().is_own()) {
+    qp.faults->progress().remove(*qp.faults);
+  }
+}
+
+bool flush(Qp& qp, ibv_wc_status first) { return qp.faults != nullptr && qp.faults->flush(first); }
+
+void drop(Qp& qp) {
+  if (qp.faults != nullptr) qp.faults->drop();
+}
+
+void post_carried_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
+  qp.faults->post_carried_out(wr, position);
+}
+
+void wait_for_running() {
+  if (Progress* const progress = Progress::existing()) progress->wait_for_running();
+}
+
+void stop() {
+  if (Progress* const progress = Progress::existing()) progress->stop();
+}
+
+}  // namespace verbena::soft::faults
