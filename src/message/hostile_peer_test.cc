@@ -20,6 +20,7 @@
 #include "src/message/messengers_for_test.h"
 #include "src/message/one_sided_wire.h"
 #include "src/message/queue_channel.h"
+#include "src/message/ring_mark.h"
 
 namespace verbena::message {
 namespace {
@@ -54,6 +55,7 @@ class HostilePeer {
     channel::ReceiveBuffers receive_buffers{
         endpoint_->arena.carve(uint64_t{kReceives} * options.slot_bytes), options.slot_bytes,
         endpoint_->arena.lkey()};
+    receive_base_ = receive_buffers.base;
     receives_ = channel::ReceivePool<channel::OwnReceiveQueue>(
         {endpoint_->queue_pair.get()}, receive_buffers,
         channel::ReceivePoolSizes{.receives = kReceives, .repost_batch = 1});
@@ -101,6 +103,36 @@ class HostilePeer {
     send(bytes.data(), static_cast<uint32_t>(bytes.size()));
   }
 
+  // Whether it was offered a ring; looks at the next message that has come.
+  bool has_ring() {
+    ibv_wc completion;
+    if (ibv_poll_cq(endpoint_->receive_completions->get(), 1, &completion) != 1) return ring_ != 0;
+    ParsedMessage message;
+    EXPECT_TRUE(parse(receive_base_ + completion.wr_id * options_.slot_bytes, completion.byte_len,
+                      &message));
+    if (message.header.kind == Kind::kRingOffer) {
+      ring_ = message.header.tag;
+      ring_key_ = static_cast<uint32_t>(message.data);
+    }
+    return ring_ != 0;
+  }
+  // Into the given slot, which is not used a second time.
+  void write(uint32_t slot, const MessageHeader& header, const std::string& rest = "") {
+    channel::SlotRequest& request = requests_[next_];
+    char* const buffer = buffers_.slot(next_);
+    const auto size = static_cast<uint32_t>(sizeof(header) + rest.size());
+    std::memset(buffer, 0, options_.slot_bytes);
+    std::memcpy(buffer + RingMark::kPayloadOffset, &header, sizeof(header));
+    std::memcpy(buffer + RingMark::kPayloadOffset + sizeof(header), rest.data(), rest.size());
+    RingMark::seal(buffer, RingMark::shape(options_.slot_bytes - 2 * channel::kWordBytes), size,
+                   RingMark::kFirstLap);
+    channel::set_write(request, reinterpret_cast<uint64_t>(buffer), endpoint_->arena.lkey(),
+                       ring_ + uint64_t{slot} * options_.slot_bytes, ring_key_);
+    channel::set_size(request, RingMark::sealed_bytes(size), 0);
+    if (sends_.has_room()) sends_.push(request.request);
+    next_ = (next_ + 1) % kBuffers;
+  }
+
  private:
   static constexpr uint32_t kBuffers = 64;
   static constexpr uint32_t kReceives = 64;
@@ -113,6 +145,9 @@ class HostilePeer {
   channel::ReceivePool<channel::OwnReceiveQueue> receives_;
   channel::SendQueue sends_;
   channel::SlotRequests requests_;
+  const char* receive_base_ = nullptr;
+  uint64_t ring_ = 0;
+  uint32_t ring_key_ = 0;
   uint32_t number_ = 0;
   uint32_t next_ = 0;
 };
@@ -132,6 +167,7 @@ class HostilePeerTest : public testing::Test {
     peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
   }
   const Status& status() { return (*all_)[0].peer_status(peer_); }
+  std::string text_for_peer_ = "text";
   // The peer is reported, and says what it did.
   void expect_violation(const char* what) {
     ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
@@ -210,6 +246,36 @@ TEST_F(HostilePeerTest, AMessageWithCreditsThatItNeverHadIsNotKept) {
 TEST_F(HostilePeerTest, AnEndOfAnOperationThatIsNone) {
   hostile_->send({.kind = Kind::kFinish, .tag = 12345});
   expect_violation("operation");
+}
+
+// By the ring, in its turn, and behind a message that has to wait.
+TEST_F(HostilePeerTest, AnEndByTheRingOfAnOperationThatIsNone) {
+  hostile_->send({.sequence = 0, .kind = Kind::kEager}, "a message");
+  ASSERT_TRUE(all_->until([this] { return hostile_->has_ring(); }));
+  hostile_->write(0, {.sequence = 1, .kind = Kind::kFinish, .tag = 12345});
+  expect_violation("follows");
+}
+
+TEST_F(HostilePeerTest, AnEndByTheRingAheadOfItsTurn) {
+  hostile_->send({.sequence = 0, .kind = Kind::kEager}, "a message");
+  ASSERT_TRUE(all_->until([this] { return hostile_->has_ring(); }));
+  // One that never comes is before these.
+  hostile_->write(0, {.sequence = 2, .kind = Kind::kEager}, "waits");
+  hostile_->write(1, {.sequence = 3, .kind = Kind::kAnswer, .tag = 12345}, std::string(8, '\0'));
+  expect_violation("follows");
+}
+
+TEST_F(HostilePeerTest, AnEndByTheRingThatReturnsCreditsThatItNeverHad) {
+  hostile_->send({.sequence = 0, .kind = Kind::kEager}, "a message");
+  ASSERT_TRUE(all_->until([this] { return hostile_->has_ring(); }));
+  const iovec piece{text_for_peer_.data(), text_for_peer_.size()};
+  const SendRequest request{
+      .peer = peer_, .tag = 1, .pieces = {&piece, 1}, .flags = kMessageDelivered};
+  ASSERT_EQ((*all_)[0].send(request), PostResult::kPosted);
+  // Its first operation.
+  hostile_->write(
+      0, {.sequence = 2, .kind = Kind::kFinish, .queue_credits = 200, .tag = uint64_t{1} << 32});
+  expect_violation("follows");
 }
 
 TEST_F(HostilePeerTest, APlaceForAMessageThatIsNone) {

@@ -649,8 +649,8 @@ TEST_F(MessengerTest, ALostPeerEndsWhatInvolvesIt) {
   ASSERT_TRUE(all().until([&] { return other.substr(0, 10) == "still here"; }));
 }
 
-// Their receives stay posted. One more is refused with the reason, at both ends, and nobody else has
-// less for it.
+// Their receives stay posted. One more is refused with the reason, at both ends, and those that
+// there are go on.
 TEST_F(MessengerTest, PeersThatHaveEndedCountForTheMostPeers) {
   MessengerOptions options;
   options.max_peers = 3;
