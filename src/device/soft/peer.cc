@@ -51,7 +51,8 @@ Status Peer::open_files(const ProcessRecord& record) {
   life_fd_ = open_of_peer(record.life_fd, O_RDONLY);
   const int life_error = errno;
   pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, record.pid, 0));
-  if (pid_fd_ < 0 && errno != ENOSYS) {
+  // Old filters for system calls refuse what they do not know by EPERM; the kernel itself does not.
+  if (pid_fd_ < 0 && errno != ENOSYS && errno != EPERM) {
     if (errno == ESRCH) return gone;
     return {StatusCode::kLimitExceeded, fmt::format("soft0: cannot watch process {} (pidfd_open): "
                                                     "{}; raise the limit of open files (ulimit -n)",

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/auxv.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,8 +67,25 @@ Result<Rnic*> Rnic::get() {
 
 Rnic* Rnic::existing() { return instance.load(std::memory_order_acquire); }
 
+namespace {
+
+// The kernel lets nobody open the memory file of a process that is not dumpable: of one that gave
+// up other rights (setuid), whose program its user may not read, or that asked for it. One that has
+// more rights than its caller stays as it is.
+void allow_peers_to_open() {
+  if (prctl(PR_GET_DUMPABLE) == 1 || getauxval(AT_SECURE) != 0) return;
+  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return;
+  log_warning(
+      "soft0: process {} was not dumpable, and is now: else no peer could open its memory, which "
+      "other processes of user {} can read from here on",
+      getpid(), geteuid());
+}
+
+}  // namespace
+
 Result<Rnic*> Rnic::make() {
   VERBENA_RETURN_IF_ERROR(check_only_copy());
+  allow_peers_to_open();
   VERBENA_ASSIGN_OR_RETURN(Registry registry, Registry::open());
   std::unique_ptr<Rnic> rnic(new Rnic(std::move(registry)));
   VERBENA_RETURN_IF_ERROR(rnic->start());
