@@ -111,6 +111,7 @@ void flush_waiting(Qp& qp, ibv_wc_status first) {
     const ibv_send_wr wr = qp.waiting.front().wr;
     const uint32_t position = qp.waiting.front().position;
     drop_waiting(qp);
+    ++qp.counters->errors;
     complete_send(qp, wr, position, first, 0);
     first = IBV_WC_WR_FLUSH_ERR;
   }

@@ -286,6 +286,11 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
   if (status == IBV_WC_REM_INV_REQ_ERR && !send) blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
 }
 
+[[gnu::noinline, gnu::cold]] void fail_after_request(Qp& qp) {
+  ++qp.counters->errors;
+  fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
+}
+
 }  // namespace
 
 Execution execute_unblamed(Qp& qp, const ibv_send_wr& wr) {
@@ -310,10 +315,10 @@ Execution execute(Qp& qp, const ibv_send_wr& wr) {
 }
 
 void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution) {
+  qp.counters->bytes += execution.size_bytes();
   complete_send(qp, wr, position, execution.status(), execution.size_bytes());
-  if (execution.outcome() == Outcome::kError) [[unlikely]] {
-    fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, kNoEvent);
-  }
+  if (execution.outcome() == Outcome::kError) [[unlikely]]
+    fail_after_request(qp);
 }
 
 void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {

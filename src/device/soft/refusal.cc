@@ -116,14 +116,14 @@ std::string why_refused(const Qp& qp, const ibv_send_wr& wr, int error) {
 
 }  // namespace
 
-void log_refused_send(const Qp& qp, const ibv_send_wr& wr, int error) {
+void log_refused_send(const Qp& qp, const ibv_send_wr& wr, int error) noexcept {
   log_rarely("ibv_post_send", error, [&] {
     return fmt::format("queue pair {:#x}, wr_id {}: {}", qp.verbs.qp_num, wr.wr_id,
                        why_refused(qp, wr, error));
   });
 }
 
-void log_refused_batch(const Qp& qp, int error) {
+void log_refused_batch(const Qp& qp, int error) noexcept {
   log_rarely("ibv_wr_complete", error, [&] {
     return fmt::format(
         "queue pair {:#x}: of the requests since ibv_wr_start() one {}; none is "
@@ -136,7 +136,7 @@ void log_refused_batch(const Qp& qp, int error) {
   });
 }
 
-void log_refused_receive(const Qp& qp, const ibv_recv_wr* wr, int error) {
+void log_refused_receive(const Qp& qp, const ibv_recv_wr* wr, int error) noexcept {
   log_rarely("ibv_post_recv", error, [&]() -> std::string {
     const std::string number = fmt::format("queue pair {:#x}: ", qp.verbs.qp_num);
     if (qp.state.load(std::memory_order_relaxed) == IBV_QPS_RESET) {
@@ -154,7 +154,7 @@ void log_refused_receive(const Qp& qp, const ibv_recv_wr* wr, int error) {
   });
 }
 
-void log_refused_receive(const Srq& srq, const ibv_recv_wr& wr, int error) {
+void log_refused_receive(const Srq& srq, const ibv_recv_wr& wr, int error) noexcept {
   log_rarely("ibv_post_srq_recv", error, [&] {
     return error == ENOMEM
                ? fmt::format("the shared receive queue of {} is full (max_wr)", srq.depth)
@@ -163,7 +163,7 @@ void log_refused_receive(const Srq& srq, const ibv_recv_wr& wr, int error) {
   });
 }
 
-void log_refused_notification(const char* reason) {
+void log_refused_notification(const char* reason) noexcept {
   log_rarely("ibv_req_notify_cq", EINVAL, [reason] {
     // It begins as the line does.
     constexpr std::string_view kPrefix = "soft0: ";
@@ -173,7 +173,7 @@ void log_refused_notification(const char* reason) {
   });
 }
 
-void log_overrun(const Cq& cq) {
+void log_overrun(const Cq& cq) noexcept {
   log_rarely("ibv_poll_cq", -1, [&] {
     return fmt::format(
         "the completion queue of {} CQEs has overflowed; make it as large as all "

@@ -105,6 +105,7 @@ inline void post_checked(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
   const uint32_t position = ++qp.send_posted;
   ++qp.counters->requests[wr.opcode];
   if (state != IBV_QPS_RTS) [[unlikely]] {
+    ++qp.counters->errors;
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
     return;
   }
@@ -152,12 +153,9 @@ int check_sends(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
 void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status,
                    uint32_t size_bytes) {
   VERBENA_DEBUG_ASSERT(qp.send_posted - position < qp.send_depth);
-  qp.counters->bytes += size_bytes;
-  if (status != IBV_WC_SUCCESS) [[unlikely]] {
-    ++qp.counters->errors;
-  } else if ((wr.send_flags & IBV_SEND_SIGNALED) == 0 && qp.init.sq_sig_all == 0) {
-    return;
-  }
+  const bool signaled = (wr.send_flags & IBV_SEND_SIGNALED) != 0 || qp.init.sq_sig_all != 0 ||
+                        status != IBV_WC_SUCCESS;
+  if (!signaled) return;
   const bool kept = push_completion(*qp.send_cq, {.wr_id = wr.wr_id,
                                                   .qp = &qp,
                                                   .status = status,
@@ -219,6 +217,7 @@ int post_carried_out_locked(Qp& qp, const ibv_send_wr& wr) {
   const uint32_t position = ++qp.send_posted;
   ++qp.counters->requests[wr.opcode];
   if (state == IBV_QPS_ERR) {
+    ++qp.counters->errors;
     complete_send(qp, wr, position, std::exchange(qp.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
   } else if (qp.faults != nullptr) {
     faults::post_carried_out(qp, wr, position);

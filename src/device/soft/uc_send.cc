@@ -28,9 +28,12 @@ void uc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   }
   if (status != IBV_WC_SUCCESS) [[unlikely]] {
     fail_send_queue_locked(qp);
+    ++qp.counters->errors;
     return complete_send(qp, wr, position, status, 0);
   }
-  complete_send(qp, wr, position, IBV_WC_SUCCESS, size_of(wr));
+  const uint32_t size_bytes = size_of(wr);
+  qp.counters->bytes += size_bytes;
+  complete_send(qp, wr, position, IBV_WC_SUCCESS, size_bytes);
 }
 
 }  // namespace verbena::soft

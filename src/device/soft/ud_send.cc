@@ -129,6 +129,7 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   }
   if (status != IBV_WC_SUCCESS) [[unlikely]] {
     fail_send_queue_locked(qp);
+    ++qp.counters->errors;
     return complete_send(qp, wr, position, status, 0);
   }
   message.immediate = wr.imm_data;
@@ -163,6 +164,7 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
     case Ah::Route::kNowhere:
       break;
   }
+  qp.counters->bytes += message.pieces.size_bytes;
   complete_send(qp, wr, position, IBV_WC_SUCCESS, message.pieces.size_bytes);
 }
 

@@ -199,7 +199,9 @@ void address_datagram(const Qp& qp, const ibv_send_wr& wr, RocePacket& packet) {
 // Whether what is posted leaves at all, as far as it can be said before.
 bool may_leave(const Qp& qp, const ibv_send_wr& wr) {
   if (qp.state.load(std::memory_order_relaxed) != IBV_QPS_RTS) return false;
-  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > kMaxSges) return false;
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.init.cap.max_send_sge) {
+    return false;
+  }
   if (qp.transport == Transport::kDatagram) return ud_accepts(qp, wr);
   return true;
 }

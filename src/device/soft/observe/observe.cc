@@ -18,7 +18,9 @@ struct Next {
 };
 Next next_layer;
 
-uint32_t length_of(const ibv_send_wr& wr) {
+// A request that has more SGEs than it can have will be refused; nobody knows what its list is.
+uint32_t length_of(const Qp& qp, const ibv_send_wr& wr) {
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.init.cap.max_send_sge) return 0;
   uint64_t length_bytes = 0;
   for (int i = 0; i < wr.num_sge; ++i) length_bytes += wr.sg_list[i].length;
   return static_cast<uint32_t>(length_bytes);
@@ -69,7 +71,7 @@ class SendNotes {
     if (queue_pair_.sends.full()) return observer_.count_dropped();
     Posted posted{.time_ns = now_ns_,
                   .wr_id = wr.wr_id,
-                  .length_bytes = length_of(wr),
+                  .length_bytes = length_of(qp_, wr),
                   .first_psn = 0,
                   .last_psn = 0,
                   .opcode = static_cast<uint8_t>(wr.opcode),

@@ -82,7 +82,6 @@ std::unique_ptr<Observer> Observer::make() {
 Observer* Observer::start() {
   struct FinishAtExit {
     ~FinishAtExit() {
-      // It stays: threads may be within.
       if (Observer* observer = instance_.exchange(nullptr)) observer->finish();
     }
   };
@@ -98,6 +97,9 @@ Observer* Observer::start() {
   (void)registered;
   if (std::exchange(tried, true)) return nullptr;
   Observer* made = make().release();
+  // Those that have finished, and the parent's in a forked child, stay: threads may be within.
+  static auto* const every = new std::vector<Observer*>;
+  every->push_back(made);
   instance_.store(made, std::memory_order_release);
   static FinishAtExit finish_at_exit;
   return made;
