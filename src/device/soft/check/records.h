@@ -59,11 +59,14 @@ struct CqRecord {
   // moment, never more.
   int64_t sends = 0;
   int64_t receives = 0;
-  bool armed = false;
+  uint32_t arms = 0;          // without the event of it; 2 stands for all more
   bool polled_since = false;  // it was armed
   bool work_since = false;    // there was work under way when it was armed
+  bool lay_before = false;    // a completion lay there then
   std::thread::id armed_by;
   bool armed_by_several = false;
+  std::thread::id polled_by;
+  bool polled_by_several = false;
 };
 
 struct SrqRecord {
