@@ -177,8 +177,8 @@ void take_completions(State& all, CqRecord& cq, const ibv_wc* wc, int count) {
   {
     const std::lock_guard guard(all.mutex);
     cq.polled_since = true;
-    const std::thread::id self = std::this_thread::get_id();
-    if (cq.polled_by != std::thread::id() && cq.polled_by != self) cq.polled_by_several = true;
+    const uint64_t self = this_thread_token();
+    if (cq.polled_by != 0 && cq.polled_by != self) cq.polled_by_several = true;
     cq.polled_by = self;
     for (int i = 0; i < count; ++i) take_completion(all, wc[i], completed);
   }
@@ -253,8 +253,8 @@ bool has_completion(ibv_cq* verbs) {
   const bool lies_there = has_completion(verbs);
   {
     const std::lock_guard guard(all.mutex);
-    const std::thread::id self = std::this_thread::get_id();
-    if (cq->armed_by != std::thread::id() && cq->armed_by != self) cq->armed_by_several = true;
+    const uint64_t self = this_thread_token();
+    if (cq->armed_by != 0 && cq->armed_by != self) cq->armed_by_several = true;
     cq->armed_by = self;
     cq->arms = std::min(cq->arms + 1, 2u);
     cq->lay_before = lies_there;
@@ -294,9 +294,9 @@ void check_sleep(State& all, ibv_comp_channel* channel, const void* place) {
   for (const auto& [verbs, cq] : all.cqs) {
     if (cq->verbs->channel != channel) continue;
     // Another thread may be the one that polls it, or arms it.
-    const std::thread::id self = std::this_thread::get_id();
+    const uint64_t self = this_thread_token();
     const bool polled_elsewhere =
-        cq->polled_by_several || (cq->polled_by != std::thread::id() && cq->polled_by != self);
+        cq->polled_by_several || (cq->polled_by != 0 && cq->polled_by != self);
     const bool own = cq->armed_by == self && !cq->armed_by_several && !polled_elsewhere;
     any_armed = any_armed || !own || cq->arms != 0 || cq->polled_by != self;
     if (own && cq->arms == 0) unarmed = cq.get();

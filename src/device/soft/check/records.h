@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -63,9 +62,9 @@ struct CqRecord {
   bool polled_since = false;  // it was armed
   bool work_since = false;    // there was work under way when it was armed
   bool lay_before = false;    // a completion lay there then
-  std::thread::id armed_by;
+  uint64_t armed_by = 0;      // this_thread_token()
   bool armed_by_several = false;
-  std::thread::id polled_by;
+  uint64_t polled_by = 0;
   bool polled_by_several = false;
 };
 
