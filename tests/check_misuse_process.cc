@@ -157,7 +157,7 @@ Pair::Pair(const Options& options) : context(open_soft()), domain(ibv_alloc_pd(c
   } else {
     send_cq = ibv_create_cq(context, options.cqes, nullptr, channel, 0);
   }
-  recv_cq = ibv_create_cq(context, options.cqes, nullptr, channel, 0);
+  recv_cq = ibv_create_cq(context, options.cqes, nullptr, nullptr, 0);
   need(send_cq != nullptr && recv_cq != nullptr, "completion queues");
   if (options.shared_receives) {
     ibv_srq_init_attr init{};
@@ -525,7 +525,14 @@ void ignore_errors() {
   pair.close();
 }
 
-// Whoever waits for a report sees it in the log, whose name is in the environment.
+// Until something was reported.
+void wait_for_report(const char* log) {
+  struct stat status {};
+  while (stat(log, &status) != 0 || status.st_size == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void acknowledge_late(const char* log) {
   Pair pair({.channel = true});
   need(ibv_req_notify_cq(pair.send_cq, 0) == 0, "arm");
@@ -536,23 +543,20 @@ void acknowledge_late(const char* log) {
   Pair::poll(pair.send_cq);
   // The destruction waits for this, once it is reported.
   std::thread rescue([&] {
-    struct stat status {};
-    while (stat(log, &status) != 0 || status.st_size == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    wait_for_report(log);
     ibv_ack_cq_events(cq, 1);
   });
   pair.close();
   rescue.join();
 }
 
-void sleep_over_completion() {
+void sleep_over_completion(const char* log) {
   Pair pair({.channel = true});
   need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED) == 0, "write");
   need(ibv_req_notify_cq(pair.send_cq, 0) == 0, "arm");
-  // Woken by another send, as hardware would not be.
+  // Woken by another send, as hardware may not be.
   std::thread rescue([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    wait_for_report(log);
     need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64, kPageBytes), IBV_SEND_SIGNALED) == 0, "2");
   });
   ibv_cq* cq = nullptr;
@@ -563,7 +567,33 @@ void sleep_over_completion() {
   pair.close();
 }
 
+void sleep_unarmed(const char* log) {
+  Pair pair({.channel = true});
+  need(ibv_req_notify_cq(pair.send_cq, 0) == 0, "arm");
+  need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED) == 0, "write");
+  ibv_cq* cq = nullptr;
+  void* data = nullptr;
+  need(ibv_get_cq_event(pair.channel, &cq, &data) == 0, "event");
+  Pair::poll(pair.send_cq);
+  std::thread rescue([&] {
+    wait_for_report(log);
+    need(ibv_req_notify_cq(pair.send_cq, 0) == 0, "arm");
+    need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64, kPageBytes), IBV_SEND_SIGNALED) == 0, "2");
+  });
+  need(ibv_get_cq_event(pair.channel, &cq, &data) == 0, "event");
+  ibv_ack_cq_events(cq, 2);
+  rescue.join();
+  pair.close();
+}
+
+// One place, however the compiler unrolls its caller's loop.
+[[gnu::noinline]] void lose_channel(ibv_context* context) {
+  need(ibv_create_comp_channel(context) != nullptr, "channel");
+}
+
 void leak() {
+  ibv_context* context = open_soft();
+  for (int i = 0; i < 2; ++i) lose_channel(context);
   Pair pair;
   ibv_reg_mr(pair.domain, pair.in, 4096, IBV_ACCESS_LOCAL_WRITE);
   ibv_create_comp_channel(pair.context);
@@ -646,7 +676,8 @@ int main(int argc, char** argv) {
       {"read-depth", no_reads},
       {"ignored-error", ignore_errors},
       {"unacknowledged-events", [argv] { acknowledge_late(argv[2]); }},
-      {"lost-wakeup", sleep_over_completion},
+      {"lost-wakeup", [argv] { sleep_over_completion(argv[2]); }},
+      {"unarmed-sleep", [argv] { sleep_unarmed(argv[2]); }},
       {"leak", leak},
       {"destroy-order", wrong_order},
       {"deregistered-twice", deregister_twice},

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 namespace verbena::soft::check {
 namespace {
@@ -61,16 +62,18 @@ uint64_t sum_bytes(const unsigned char* bytes, size_t size_bytes) {
 
 std::optional<uint64_t> sum_buffer(uint64_t address, size_t size_bytes) {
   if (size_bytes == 0) return 0;
-  thread_local std::array<unsigned char, kWholeSumBytes> copy;
   const Parts parts = parts_of(address, size_bytes);
+  // Neither on a stack, which may be small, nor per thread: a library that is loaded late has
+  // little room for that.
+  const std::unique_ptr<unsigned char[]> copy(new unsigned char[parts.size_bytes]);
   const int before = errno;
-  const iovec local{copy.data(), parts.size_bytes};
+  const iovec local{copy.get(), parts.size_bytes};
   // By way of the kernel: the program may have unmapped it.
   const ssize_t got = process_vm_readv(getpid(), &local, 1, parts.list.data(), parts.count, 0);
   errno = before;
   // In a sandbox that forbids it, nothing is compared.
   if (got != static_cast<ssize_t>(parts.size_bytes)) return std::nullopt;
-  return sum_bytes(copy.data(), parts.size_bytes);
+  return sum_bytes(copy.get(), parts.size_bytes);
 }
 
 }  // namespace verbena::soft::check

@@ -9,7 +9,7 @@
 //   access          why a key did not give access
 //   sends, receives what is posted
 //   polls           what completes, and who sleeps
-//   objects         control calls
+//   control_calls   what is made, changed and destroyed
 //   releases        memory that is given back
 //   at_exit         what is left
 //

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "src/device/soft/check/access.h"
@@ -176,6 +177,9 @@ void take_completions(State& all, CqRecord& cq, const ibv_wc* wc, int count) {
   {
     const std::lock_guard guard(all.mutex);
     cq.polled_since = true;
+    const uint64_t self = this_thread_token();
+    if (cq.polled_by != 0 && cq.polled_by != self) cq.polled_by_several = true;
+    cq.polled_by = self;
     for (int i = 0; i < count; ++i) take_completion(all, wc[i], completed);
   }
   for (const CompletedSend& done : completed) {
@@ -245,12 +249,15 @@ bool has_completion(ibv_cq* verbs) {
     return next().operations.req_notify_cq(verbs, solicited_only);
   }
   if (refused_after_fork(all, cq->process, "ibv_req_notify_cq", place)) return EPERM;
+  // Before the arming: of this one no event will come.
+  const bool lies_there = has_completion(verbs);
   {
     const std::lock_guard guard(all.mutex);
-    const std::thread::id self = std::this_thread::get_id();
-    if (cq->armed_by != std::thread::id() && cq->armed_by != self) cq->armed_by_several = true;
+    const uint64_t self = this_thread_token();
+    if (cq->armed_by != 0 && cq->armed_by != self) cq->armed_by_several = true;
     cq->armed_by = self;
-    cq->armed = true;
+    cq->arms = std::min(cq->arms + 1, 2u);
+    cq->lay_before = lies_there;
     cq->polled_since = false;
     cq->work_since = has_work(all, *cq);
   }
@@ -260,8 +267,7 @@ bool has_completion(ibv_cq* verbs) {
 namespace {
 
 void report_sleep(State& all, const CqRecord& cq, const void* place) {
-  const bool lies_there = has_completion(cq.verbs);
-  if (!lies_there && !cq.work_since) return;
+  const bool lies_there = cq.lay_before;
   all.report(
       {.kind = lies_there ? CheckKind::kLostWakeup : CheckKind::kArmThenSleep,
        .place = place,
@@ -277,37 +283,32 @@ void report_sleep(State& all, const CqRecord& cq, const void* place) {
                  "ibv_get_cq_event()"});
 }
 
-// It was armed once, the event came, and nobody has armed it since: who could wake this thread?
+// Before a thread waits for an event that is not there yet.
 void check_sleep(State& all, ibv_comp_channel* channel, const void* place) {
   if ((fcntl(channel->fd, F_GETFL) & O_NONBLOCK) != 0) return;
   pollfd event{.fd = channel->fd, .events = POLLIN, .revents = 0};
   if (::poll(&event, 1, 0) != 0) return;
-  std::vector<std::shared_ptr<CqRecord>> own;
-  bool others = false;
-  {
-    const std::lock_guard guard(all.mutex);
-    for (const auto& [verbs, cq] : all.cqs) {
-      if (cq->verbs->channel != channel) continue;
-      if (cq->armed_by == std::this_thread::get_id() && !cq->armed_by_several) {
-        own.push_back(cq);
-      } else {
-        others = true;
-      }
-    }
+  const std::lock_guard guard(all.mutex);
+  const CqRecord* unarmed = nullptr;
+  bool any_armed = false;
+  for (const auto& [verbs, cq] : all.cqs) {
+    if (cq->verbs->channel != channel) continue;
+    // Another thread may be the one that polls it, or arms it.
+    const uint64_t self = this_thread_token();
+    const bool polled_elsewhere =
+        cq->polled_by_several || (cq->polled_by != 0 && cq->polled_by != self);
+    const bool own = cq->armed_by == self && !cq->armed_by_several && !polled_elsewhere;
+    any_armed = any_armed || !own || cq->arms != 0 || cq->polled_by != self;
+    if (own && cq->arms == 0) unarmed = cq.get();
+    const bool asleep_over = cq->lay_before || cq->work_since;
+    if (own && cq->arms != 0 && !cq->polled_since && asleep_over) report_sleep(all, *cq, place);
   }
-  bool any_armed = others;
-  for (const auto& cq : own) {
-    if (as_cq(cq->verbs).shared->armed.load(std::memory_order_relaxed) != 0) {
-      any_armed = true;
-      if (!cq->polled_since) report_sleep(all, *cq, place);
-    }
-  }
-  if (any_armed || own.empty()) return;
+  if (any_armed || unarmed == nullptr) return;
   all.report({.kind = CheckKind::kLostWakeup,
               .place = place,
-              .what = "the program waits for an event, and no completion queue of the channel is "
-                      "armed",
-              .object = fmt::format("completion queue {}", static_cast<void*>(own[0]->verbs)),
+              .what = "the program waits for an event, and has armed no completion queue of the "
+                      "channel since the last one",
+              .object = fmt::format("completion queue {}", static_cast<void*>(unarmed->verbs)),
               .hardware = "the same: each event needs an ibv_req_notify_cq() of its own, and the "
                           "program sleeps for ever",
               .remedy = "ibv_req_notify_cq() after each event, before the last poll"});
@@ -329,7 +330,13 @@ int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
   } else {
     report_gone(all, channel, "ibv_get_cq_event", place);
   }
-  return next().control.get_cq_event(channel, verbs, cq_context);
+  const int error = next().control.get_cq_event(channel, verbs, cq_context);
+  if (error != 0) return error;
+  const std::lock_guard guard(all.mutex);
+  const auto found = all.cqs.find(*verbs);
+  // An arming before the event was taken may still be in force.
+  if (found != all.cqs.end()) found->second->arms = found->second->arms > 1 ? 1 : 0;
+  return error;
 }
 
 namespace {

@@ -11,8 +11,6 @@
 namespace verbena::soft::check {
 namespace {
 
-constexpr uint64_t kGrhBytes = 40;
-
 // The memory that a receive gives away, against what is given away already. Holds State::mutex.
 void check_overlaps(State& all, const Piece& piece, const std::string& object, const void* place) {
   all.receives.for_overlaps(
@@ -97,7 +95,8 @@ void check_grh_room(State& all, const QpRecord& qp, const ibv_recv_wr& wr, const
               .remedy = "post 40 bytes more than the longest datagram"});
 }
 
-void explain_refusal(State& all, const QpRecord& qp, const ibv_recv_wr& wr, const void* place) {
+void explain_refused_receive(State& all, const QpRecord& qp, const ibv_recv_wr& wr,
+                             const void* place) {
   const Qp& device_qp = as_qp(qp.verbs);
   const ibv_qp_state state = device_qp.state.load(std::memory_order_relaxed);
   const uint32_t limit = device_qp.init.cap.max_recv_sge;
@@ -122,7 +121,7 @@ void explain_refusal(State& all, const QpRecord& qp, const ibv_recv_wr& wr, cons
 
 // The latest `count` were not posted.
 template <typename Queue>
-void forget_latest(State& all, Queue& receives, size_t count) {
+void forget_latest_receives(State& all, Queue& receives, size_t count) {
   for (; count > 0 && !receives.empty(); --count) {
     all.forget_pieces(all.receives, receives.back().pieces);
     receives.pop_back();
@@ -166,9 +165,9 @@ size_t count_from(const ibv_recv_wr* wr) {
     posted -= std::min(refused, posted);
     {
       const std::lock_guard guard(all.mutex);
-      forget_latest(all, qp->receives, refused);
+      forget_latest_receives(all, qp->receives, refused);
     }
-    if (error == EINVAL && *bad != nullptr) explain_refusal(all, *qp, **bad, place);
+    if (error == EINVAL && *bad != nullptr) explain_refused_receive(all, *qp, **bad, place);
   }
   const Qp& device_qp = as_qp(verbs);
   count_at_cq(all, *qp->recv_cq, 0, static_cast<int64_t>(posted), object, place);
@@ -217,7 +216,7 @@ size_t count_from(const ibv_recv_wr* wr) {
                   .remedy = "ask for as many in ibv_srq_init_attr"});
     }
     const std::lock_guard guard(all.mutex);
-    forget_latest(all, srq->receives, refused);
+    forget_latest_receives(all, srq->receives, refused);
   }
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
     check_access(all, device_srq.rnic->own_regions(), device_srq.domain, make_record(*at, place),

@@ -137,7 +137,7 @@ bool refused_after_fork(State& all, uint32_t process, const char* verb, const vo
   if (process == this_process()) return false;
   all.report({.kind = CheckKind::kAfterFork,
               .place = place,
-              .what = fmt::format("{} in a child of fork(), on an object of its parent", verb),
+              .what = fmt::format("{} in a child process, on an object of its parent", verb),
               .hardware = "the child has no part in the queues: with ibv_fork_init() they are not "
                           "mapped there (a segmentation fault), else both processes write them",
               .remedy = "open the device in the child, or leave verbs to the parent; the call was "

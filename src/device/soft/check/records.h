@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -59,11 +58,14 @@ struct CqRecord {
   // moment, never more.
   int64_t sends = 0;
   int64_t receives = 0;
-  bool armed = false;
+  uint32_t arms = 0;          // without the event of it; 2 stands for all more
   bool polled_since = false;  // it was armed
   bool work_since = false;    // there was work under way when it was armed
-  std::thread::id armed_by;
+  bool lay_before = false;    // a completion lay there then
+  uint64_t armed_by = 0;      // this_thread_token()
   bool armed_by_several = false;
+  uint64_t polled_by = 0;
+  bool polled_by_several = false;
 };
 
 struct SrqRecord {

@@ -17,8 +17,8 @@ namespace {
 // A program that drains its queues posts a marker or two to a failed queue pair.
 constexpr uint32_t kPostsToFailed = 3;
 
-std::string describe(const QpRecord& qp, const ibv_send_wr& wr) {
-  return fmt::format("{}, {}, wr_id {:#x}", check::describe(qp), opcode_name(wr.opcode), wr.wr_id);
+std::string describe_request(const QpRecord& qp, const ibv_send_wr& wr) {
+  return fmt::format("{}, {}, wr_id {:#x}", describe(qp), opcode_name(wr.opcode), wr.wr_id);
 }
 
 uint64_t size_of(const ibv_send_wr& wr) {
@@ -58,7 +58,7 @@ void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const voi
                                      "multiple of 8",
                                      wr.wr.atomic.remote_addr)
                        : fmt::format("an atomic with a buffer of {} bytes; it has 8", size_bytes),
-           .object = describe(qp, wr),
+           .object = describe_request(qp, wr),
            .hardware = "IBV_WC_REM_INV_REQ_ERR or IBV_WC_LOC_LEN_ERR, and the queue pair "
                        "fails",
            .remedy = "align the target and use 8 bytes"});
@@ -71,7 +71,7 @@ void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const voi
     all.report({.kind = CheckKind::kReadDepth,
                 .place = place,
                 .what = "a READ or atomic on a queue pair that may have none (max_rd_atomic 0)",
-                .object = describe(qp, wr),
+                .object = describe_request(qp, wr),
                 .hardware = "the request never leaves, or fails",
                 .remedy = "set max_rd_atomic in the step to RTS, and max_dest_rd_atomic of the "
                           "peer in its step to RTR"});
@@ -110,12 +110,12 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
   const std::lock_guard guard(all.mutex);
   take_releases(all);
   note_pieces(all, send, wr);
-  check_released(all, send.pieces, check::describe(qp), place);
+  check_released(all, send.pieces, describe(qp), place);
   qp.sends.push_back(std::move(send));
 }
 
 // The latest ones were not posted.
-void forget_latest(State& all, QpRecord& qp, size_t count) {
+void forget_latest_sends(State& all, QpRecord& qp, size_t count) {
   const std::lock_guard guard(all.mutex);
   for (; count > 0 && !qp.sends.empty(); --count) {
     all.forget_pieces(all.ranges_of(qp.sends.back()), qp.sends.back().pieces);
@@ -124,8 +124,8 @@ void forget_latest(State& all, QpRecord& qp, size_t count) {
 }
 
 // The queue was refused a request: why, if the program is at fault.
-void explain_refusal(State& all, QpRecord& qp, const ibv_send_wr& wr, int error,
-                     const void* place) {
+void explain_refused_send(State& all, QpRecord& qp, const ibv_send_wr& wr, int error,
+                          const void* place) {
   const Qp& device_qp = as_qp(qp.verbs);
   const ibv_qp_cap& cap = device_qp.init.cap;
   const ibv_qp_state state = device_qp.state.load(std::memory_order_relaxed);
@@ -141,7 +141,7 @@ void explain_refusal(State& all, QpRecord& qp, const ibv_send_wr& wr, int error,
                 .what = fmt::format("the send queue is full of {} unsignaled requests, and nothing "
                                     "will ever free it",
                                     qp.sends.size()),
-                .object = describe(qp, wr),
+                .object = describe_request(qp, wr),
                 .other = "first one",
                 .hardware = "the same: a place is free when a later signaled request was polled",
                 .remedy = "signal one request in each queue's length (IBV_SEND_SIGNALED), and poll "
@@ -152,7 +152,7 @@ void explain_refusal(State& all, QpRecord& qp, const ibv_send_wr& wr, int error,
     all.report({.kind = CheckKind::kWrongState,
                 .place = place,
                 .what = fmt::format("a send posted to a queue pair in state {}", state_text(state)),
-                .object = describe(qp, wr),
+                .object = describe_request(qp, wr),
                 .hardware = "some refuse it, others drop it without a word",
                 .remedy = "modify the queue pair to RTS before"});
   } else if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > cap.max_send_sge) {
@@ -161,7 +161,7 @@ void explain_refusal(State& all, QpRecord& qp, const ibv_send_wr& wr, int error,
                 .what = fmt::format("a send of {} pieces; the queue pair was made for {} "
                                     "(max_send_sge)",
                                     wr.num_sge, cap.max_send_sge),
-                .object = describe(qp, wr),
+                .object = describe_request(qp, wr),
                 .hardware = "refuses it, or has rounded the limit up and takes it",
                 .remedy = "ask for as many in ibv_qp_init_attr::cap"});
   } else if ((wr.send_flags & IBV_SEND_INLINE) != 0 && size_of(wr) > cap.max_inline_data) {
@@ -170,7 +170,7 @@ void explain_refusal(State& all, QpRecord& qp, const ibv_send_wr& wr, int error,
                 .what = fmt::format("{} bytes inline; the queue pair was made for {} "
                                     "(max_inline_data)",
                                     size_of(wr), cap.max_inline_data),
-                .object = describe(qp, wr),
+                .object = describe_request(qp, wr),
                 .hardware = "refuses it, or has rounded the limit up and takes it",
                 .remedy = "ask for as many in ibv_qp_init_attr::cap, or send without "
                           "IBV_SEND_INLINE"});
@@ -187,7 +187,7 @@ void check_failed(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* p
   all.report({.kind = CheckKind::kIgnoredError,
               .place = place,
               .what = "the program polled an error of this queue pair and goes on posting to it",
-              .object = describe(qp, wr),
+              .object = describe_request(qp, wr),
               .hardware = "all of it is flushed: nothing is sent",
               .remedy = "look at ibv_wc::status; reset the queue pair, or destroy it"});
 }
@@ -214,7 +214,7 @@ void check_queue_key(State& all, QpRecord& qp, const ibv_send_wr& wr, const void
               .what = fmt::format("a datagram with the queue key {:#x} for queue pair {:#x}, which "
                                   "has {:#x}",
                                   sent, wr.wr.ud.remote_qpn, wanted),
-              .object = describe(qp, wr),
+              .object = describe_request(qp, wr),
               .hardware = "the receiver drops it, and counts it at most",
               .remedy = "set remote_qkey to the receiver's (a key with its highest bit set means "
                         "the sender's own)"});
@@ -241,15 +241,15 @@ int checked_post(State& all, QpRecord& qp, const ibv_send_wr* first, uint32_t co
   if (error != 0) {
     size_t taken = 0;
     for (wr = first; wr != nullptr && wr != refused; wr = following(wr)) ++taken;
-    forget_latest(all, qp, noted - std::min(taken, noted));
-    if (refused != nullptr) explain_refusal(all, qp, *refused, error, place);
+    forget_latest_sends(all, qp, noted - std::min(taken, noted));
+    if (refused != nullptr) explain_refused_send(all, qp, *refused, error, place);
   }
   int64_t signaled = 0;
   for (wr = first; wr != nullptr && wr != refused; wr = following(wr)) {
     check_queue_key(all, qp, *wr, place);
     if (qp.all_signaled || (wr->send_flags & IBV_SEND_SIGNALED) != 0) ++signaled;
   }
-  count_at_cq(all, *qp.send_cq, signaled, 0, check::describe(qp), place);
+  count_at_cq(all, *qp.send_cq, signaled, 0, describe(qp), place);
   return error;
 }
 

@@ -1,15 +1,15 @@
 // Control calls: what the program makes, changes and destroys.
-#include "src/device/soft/objects.h"
-
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
+#include "src/base/runtime.h"
 #include "src/device/soft/check/caller.h"
 #include "src/device/soft/check/records.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {
 namespace {
@@ -81,10 +81,10 @@ int destroyed(const void* object, const char* verb, Call&& call) {
 
 // --- domains, regions ---
 
-ibv_pd* alloc_pd(ibv_context* context) {
+ibv_pd* checked_alloc_pd(ibv_context* context) {
   return made(next().control.alloc_pd(context), Type::kDomain, {context});
 }
-int dealloc_pd(ibv_pd* domain) {
+int checked_dealloc_pd(ibv_pd* domain) {
   return destroyed(domain, "ibv_dealloc_pd", [&] { return next().control.dealloc_pd(domain); });
 }
 
@@ -104,7 +104,8 @@ void note_region(State& all, const ibv_mr& region) {
   all.regions[region.lkey] = std::move(record);
 }
 
-ibv_mr* reg_mr(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+ibv_mr* checked_reg_mr(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova,
+                       unsigned access) {
   State& all = *state();
   take_releases_now(all);
   ibv_mr* region = made(next().control.reg_mr(domain, address, length_bytes, iova, access),
@@ -173,7 +174,7 @@ void check_unused(State& all, const ibv_mr* region, const char* verb, const void
                         "with posted receives, before"});
 }
 
-int dereg_mr(ibv_mr* region) {
+int checked_dereg_mr(ibv_mr* region) {
   State& all = *state();
   check_unused(all, region, "ibv_dereg_mr", find_caller().place);
   bool known = false;
@@ -192,8 +193,8 @@ int dereg_mr(ibv_mr* region) {
   return error;
 }
 
-int rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void* address, size_t length_bytes,
-             int access) {
+int checked_rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void* address, size_t length_bytes,
+                     int access) {
   State& all = *state();
   const void* const place = find_caller().place;
   report_gone(all, region, "ibv_rereg_mr", place);
@@ -206,36 +207,36 @@ int rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void* address, size_t le
   return error;
 }
 
-ibv_mw* alloc_mw(ibv_pd* domain, ibv_mw_type type) {
+ibv_mw* checked_alloc_mw(ibv_pd* domain, ibv_mw_type type) {
   return made(next().operations.alloc_mw(domain, type), Type::kWindow, {domain});
 }
-int dealloc_mw(ibv_mw* window) {
+int checked_dealloc_mw(ibv_mw* window) {
   return destroyed(window, "ibv_dealloc_mw", [&] { return next().operations.dealloc_mw(window); });
 }
-ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attributes) {
+ibv_dm* checked_alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attributes) {
   return made(next().alloc_dm(context, attributes), Type::kDeviceMemory, {context});
 }
-int free_dm(ibv_dm* memory) {
+int checked_free_dm(ibv_dm* memory) {
   return destroyed(memory, "ibv_free_dm", [&] { return next().free_dm(memory); });
 }
-ibv_mr* reg_dm_mr(ibv_pd* domain, ibv_dm* memory, uint64_t offset, size_t length_bytes,
-                  unsigned access) {
+ibv_mr* checked_reg_dm_mr(ibv_pd* domain, ibv_dm* memory, uint64_t offset, size_t length_bytes,
+                          unsigned access) {
   return made(next().reg_dm_mr(domain, memory, offset, length_bytes, access), Type::kRegion,
               {domain, memory});
 }
-ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init) {
+ibv_td* checked_alloc_td(ibv_context* context, ibv_td_init_attr* init) {
   return made(next().alloc_td(context, init), Type::kThreadDomain, {context});
 }
-int dealloc_td(ibv_td* domain) {
+int checked_dealloc_td(ibv_td* domain) {
   return destroyed(domain, "ibv_dealloc_td", [&] { return next().dealloc_td(domain); });
 }
-ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
+ibv_pd* checked_alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
   return made(next().alloc_parent_domain(context, init), Type::kDomain, {init->pd, init->td});
 }
-ibv_ah* create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
+ibv_ah* checked_create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
   return made(next().datagrams.create_ah(domain, attributes), Type::kAddressHandle, {domain});
 }
-int destroy_ah(ibv_ah* handle) {
+int checked_destroy_ah(ibv_ah* handle) {
   return destroyed(handle, "ibv_destroy_ah", [&] { return next().datagrams.destroy_ah(handle); });
 }
 
@@ -245,12 +246,12 @@ int destroy_ah(ibv_ah* handle) {
 // Another thread may be about to, so this waits a while before it complains.
 template <typename AllAcknowledged>
 void check_acknowledged(const char* verb, const char* remedy, AllAcknowledged&& acknowledged) {
-  constexpr auto kPatience = std::chrono::seconds(2);
-  constexpr auto kStep = std::chrono::milliseconds(2);
-  const auto began = std::chrono::steady_clock::now();
+  constexpr uint64_t kPatienceNs = 2'000'000'000;
+  constexpr int kStepMs = 2;
+  const uint64_t began_ns = machine_now_ns();
   while (!acknowledged()) {
-    if (std::chrono::steady_clock::now() - began < kPatience) {
-      std::this_thread::sleep_for(kStep);
+    if (machine_now_ns() - began_ns < kPatienceNs) {
+      poll(nullptr, 0, kStepMs);
       continue;
     }
     state()->report({.kind = CheckKind::kUnacknowledgedEvents,
@@ -283,10 +284,10 @@ constexpr const char* kAckAsync = "ibv_ack_async_event() for each ibv_get_async_
 
 // --- queues ---
 
-ibv_comp_channel* create_comp_channel(ibv_context* context) {
+ibv_comp_channel* checked_create_comp_channel(ibv_context* context) {
   return made(next().control.create_comp_channel(context), Type::kChannel, {context});
 }
-int destroy_comp_channel(ibv_comp_channel* channel) {
+int checked_destroy_comp_channel(ibv_comp_channel* channel) {
   return destroyed(channel, "ibv_destroy_comp_channel",
                    [&] { return next().control.destroy_comp_channel(channel); });
 }
@@ -303,20 +304,20 @@ ibv_cq* note_cq(ibv_cq* verbs) {
   return verbs;
 }
 
-ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
-                  int comp_vector) {
+ibv_cq* checked_create_cq(ibv_context* context, int cqe, void* cq_context,
+                          ibv_comp_channel* channel, int comp_vector) {
   return note_cq(made(next().control.create_cq(context, cqe, cq_context, channel, comp_vector),
                       Type::kCq, {context, channel}));
 }
 
-ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
+ibv_cq_ex* checked_create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
   ibv_cq_ex* made_queue =
       made(next().create_cq_ex(context, init), Type::kCq, {context, init->channel});
   if (made_queue != nullptr) note_cq(ibv_cq_ex_to_cq(made_queue));
   return made_queue;
 }
 
-int destroy_cq(ibv_cq* verbs) {
+int checked_destroy_cq(ibv_cq* verbs) {
   if (is_live(verbs) && as_cq(verbs).users.load() == 0) {
     check_acknowledged("ibv_destroy_cq", "ibv_ack_cq_events() for each ibv_get_cq_event()", [&] {
       return equal_under(*verbs, as_cq(verbs).events_delivered, verbs->comp_events_completed);
@@ -343,15 +344,15 @@ ibv_srq* note_srq(ibv_srq* verbs) {
   return verbs;
 }
 
-ibv_srq* create_srq(ibv_pd* domain, ibv_srq_init_attr* init) {
+ibv_srq* checked_create_srq(ibv_pd* domain, ibv_srq_init_attr* init) {
   return note_srq(made(next().control.create_srq(domain, init), Type::kSrq, {domain}));
 }
-ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
+ibv_srq* checked_create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
   ibv_srq* verbs = next().create_srq_ex(context, init);
   return verbs != nullptr ? note_srq(made(verbs, Type::kSrq, {init->pd})) : nullptr;
 }
 
-int destroy_srq(ibv_srq* verbs) {
+int checked_destroy_srq(ibv_srq* verbs) {
   State& all = *state();
   if (is_live(verbs) && as_srq(verbs).users.load() == 0) {
     check_acknowledged("ibv_destroy_srq", kAckAsync, [&] {
@@ -398,17 +399,17 @@ ibv_qp* note_qp(ibv_qp* verbs) {
   return verbs;
 }
 
-ibv_qp* create_qp(ibv_pd* domain, ibv_qp_init_attr* init) {
+ibv_qp* checked_create_qp(ibv_pd* domain, ibv_qp_init_attr* init) {
   return note_qp(made(next().control.create_qp(domain, init), Type::kQp,
                       {domain, init->send_cq, init->recv_cq, init->srq}));
 }
-ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
+ibv_qp* checked_create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
   ibv_qp* verbs = next().create_qp_ex(context, init);
   if (verbs == nullptr) return nullptr;
   return note_qp(made(verbs, Type::kQp, {init->pd, init->send_cq, init->recv_cq, init->srq}));
 }
 
-int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
+int checked_modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   State& all = *state();
   const std::shared_ptr<QpRecord> qp = all.find(all.qps, static_cast<const ibv_qp*>(verbs));
   if (qp == nullptr) report_gone(all, verbs, "ibv_modify_qp", find_caller().place);
@@ -421,7 +422,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   return error;
 }
 
-int destroy_qp(ibv_qp* verbs) {
+int checked_destroy_qp(ibv_qp* verbs) {
   State& all = *state();
   take_releases_now(all);
   if (is_live(verbs)) {
@@ -448,55 +449,55 @@ int destroy_qp(ibv_qp* verbs) {
 
 // --- contexts ---
 
-ibv_context* open_device(ibv_device* device) {
+ibv_context* checked_open_device(ibv_device* device) {
   return made(next().rnic.open_device(device), Type::kContext, {});
 }
-int close_device(ibv_context* context) {
+int checked_close_device(ibv_context* context) {
   return destroyed(context, "ibv_close_device", [&] { return next().rnic.close_device(context); });
 }
 
 }  // namespace
 
 void replace_objects(verbs_context& verbs) {
-  verbs.create_qp_ex = create_qp_ex;
-  verbs.create_cq_ex = create_cq_ex;
-  verbs.create_srq_ex = create_srq_ex;
-  verbs.alloc_parent_domain = alloc_parent_domain;
-  verbs.alloc_td = alloc_td;
-  verbs.dealloc_td = dealloc_td;
-  verbs.alloc_dm = alloc_dm;
-  verbs.free_dm = free_dm;
-  verbs.reg_dm_mr = reg_dm_mr;
-  verbs.context.ops.alloc_mw = alloc_mw;
-  verbs.context.ops.dealloc_mw = dealloc_mw;
+  verbs.create_qp_ex = checked_create_qp_ex;
+  verbs.create_cq_ex = checked_create_cq_ex;
+  verbs.create_srq_ex = checked_create_srq_ex;
+  verbs.alloc_parent_domain = checked_alloc_parent_domain;
+  verbs.alloc_td = checked_alloc_td;
+  verbs.dealloc_td = checked_dealloc_td;
+  verbs.alloc_dm = checked_alloc_dm;
+  verbs.free_dm = checked_free_dm;
+  verbs.reg_dm_mr = checked_reg_dm_mr;
+  verbs.context.ops.alloc_mw = checked_alloc_mw;
+  verbs.context.ops.dealloc_mw = checked_dealloc_mw;
 }
 
 void replace_control(SoftRnic& rnic) {
   static VerbsControl control = next().control;
-  control.alloc_pd = alloc_pd;
-  control.dealloc_pd = dealloc_pd;
-  control.reg_mr = reg_mr;
-  control.dereg_mr = dereg_mr;
-  control.create_comp_channel = create_comp_channel;
-  control.destroy_comp_channel = destroy_comp_channel;
-  control.create_cq = create_cq;
-  control.destroy_cq = destroy_cq;
+  control.alloc_pd = checked_alloc_pd;
+  control.dealloc_pd = checked_dealloc_pd;
+  control.reg_mr = checked_reg_mr;
+  control.dereg_mr = checked_dereg_mr;
+  control.create_comp_channel = checked_create_comp_channel;
+  control.destroy_comp_channel = checked_destroy_comp_channel;
+  control.create_cq = checked_create_cq;
+  control.destroy_cq = checked_destroy_cq;
   control.get_cq_event = get_cq_event;
-  control.create_srq = create_srq;
-  control.destroy_srq = destroy_srq;
-  control.create_qp = create_qp;
-  control.modify_qp = modify_qp;
-  control.destroy_qp = destroy_qp;
+  control.create_srq = checked_create_srq;
+  control.destroy_srq = checked_destroy_srq;
+  control.create_qp = checked_create_qp;
+  control.modify_qp = checked_modify_qp;
+  control.destroy_qp = checked_destroy_qp;
   static ExtendedControl extended = next().extended;
-  extended.rereg_mr = rereg_mr;
+  extended.rereg_mr = checked_rereg_mr;
   static DatagramVerbs datagrams = next().datagrams;
-  datagrams.create_ah = create_ah;
-  datagrams.destroy_ah = destroy_ah;
+  datagrams.create_ah = checked_create_ah;
+  datagrams.destroy_ah = checked_destroy_ah;
   rnic.control = &control;
   rnic.extended = &extended;
   rnic.datagrams = &datagrams;
-  rnic.open_device = open_device;
-  rnic.close_device = close_device;
+  rnic.open_device = checked_open_device;
+  rnic.close_device = checked_close_device;
   rnic.pages_released = pages_released;
 }
 
