@@ -66,12 +66,13 @@ void Progress::list(SendFaults& sends, uint64_t due_ns) {
   }
   if (due_ns >= next_due_ns_.load(std::memory_order_relaxed)) return;
   next_due_ns_.store(due_ns, std::memory_order_relaxed);
+  // Also for what a poll puts back: the thread may have looked while it was not in the list.
+  if (due_ns < sleeps_until_ns_) changed_.notify_all();
 }
 
 void Progress::add(SendFaults& sends, uint64_t due_ns) {
   const std::lock_guard guard(list_mutex_);
   list(sends, due_ns);
-  if (due_ns < sleeps_until_ns_) changed_.notify_all();
 }
 
 void Progress::remove(SendFaults& sends) {

@@ -170,6 +170,34 @@ TEST(LinkTest, WhoLooksAtMemoryNeedNotPoll) {
   EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_SUCCESS);
 }
 
+// Polls and the network's thread take turns; neither may leave the other one's work undone.
+TEST(LinkTest, NothingIsForgottenBetweenPollsAndTheThread) {
+  Pair pair("delay=50us,seed=3", "latency=1us");
+  End c(pair.node);
+  End d(pair.node);
+  connect(c, d);
+  Random random(3);
+  auto* const words = reinterpret_cast<uint64_t*>(pair.buffer.data() + kTargetAt);
+  for (uint64_t round = 1; round <= 2000; ++round) {
+    pair.buffer.at<uint64_t>(0) = round;
+    pair.buffer.at<uint64_t>(8) = round;
+    const bool signaled = round % 32 == 0;
+    for (uint64_t i = 0; i < 2; ++i) {
+      SendRequest request = pair.request(round, IBV_WR_RDMA_WRITE, 8, 8 * i);
+      if (!signaled) request.flags = 0;
+      ASSERT_EQ(verbena::test::post(i == 0 ? pair.a.qp() : c.qp(), request), 0);
+      if (signaled) {
+        ASSERT_EQ(take(i == 0 ? pair.a.cq() : c.cq()).status, IBV_WC_SUCCESS);
+      }
+    }
+    const uint64_t until_ns = now_ns() + random.below(100'000);
+    while (!signaled && now_ns() < until_ns) ASSERT_TRUE(has_none(pair.b.cq()));
+    for (int i = 0; i < 2; ++i) {
+      for (Waiter waiter; __atomic_load_n(words + i, __ATOMIC_ACQUIRE) != round;) waiter.idle();
+    }
+  }
+}
+
 TEST(LinkTest, WhoSleepsOnAChannelIsWoken) {
   Pair pair("", "latency=1ms", {}, {.with_channel = true});
   ASSERT_EQ(verbena::test::post_receive(pair.b.qp(), 50, {pair.buffer.sge(0, 64)}), 0);
