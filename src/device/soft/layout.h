@@ -198,8 +198,7 @@ struct alignas(kCacheLineBytes) Datagram {
   std::byte bytes[kInlineDatagramBytes];  // GRH, if there is one, and payload
 };
 static_assert(sizeof(Datagram) == 2 * kCacheLineBytes);
-// Not closer together than the longest is: where the CPU fetches beyond the end of one, nobody
-// writes.
+// Slots for shorter ones lay closer together, and were slower (docs/architecture.md, datagrams).
 inline constexpr size_t kDatagramPayloadBytes =
     (kGrhBytes + kMaxDatagramBytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 
