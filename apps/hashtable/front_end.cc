@@ -31,7 +31,7 @@ FrontEnd::FrontEnd(RemoteRegion& region, const Layout& layout, const HashtableOp
       buffers_(RegionNeeds::write_backs(options) > 0),
       last_operation_(pending_limit + RegionNeeds::write_backs(options)),
       pool_room_((pending_limit + 2 + RegionNeeds::write_backs(options)) * (kMostNodes + 1)),
-      pool_(region, nodes_, kPoolToken, NodePool::kMany + 2 * pool_room_),
+      pool_(region, nodes_, kPoolToken, SpareNodes::kMany + 2 * pool_room_),
       operations_(pending_limit +
                   (layout.has_hot_area() ? 1 + RegionNeeds::write_backs(options) : 0)),
       entries_(operations_.size() * stride_bytes(layout)),

@@ -11,8 +11,8 @@
 #include "hashtable/bucket_turns.h"
 #include "hashtable/hot_area.h"
 #include "hashtable/layout.h"
-#include "hashtable/node_pool.h"
 #include "hashtable/operation.h"
+#include "hashtable/spare_nodes.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/remote.h"
 #include "verbena/status.h"
@@ -26,7 +26,7 @@ struct RegionNeeds {
   // Of its operations, for each of the table's: the last copy, the node and the compare-and-swap.
   uint32_t operations_of_one = 3;
   // Besides: one exchange of the pool.
-  uint32_t more_operations = NodePool::kOperations;
+  uint32_t more_operations = SpareNodes::kOperations;
 
   static constexpr RegionNeeds of(bool has_hot_area, const HashtableOptions& options) {
     if (!has_hot_area) return {};
@@ -34,7 +34,7 @@ struct RegionNeeds {
     // after its answer.
     const uint32_t more = 1 + write_backs(options);
     return {HotArea::kOperationsOfOne,
-            more * HotArea::kOperationsOfOne + 2 * NodePool::kOperations};
+            more * HotArea::kOperationsOfOne + 2 * SpareNodes::kOperations};
   }
   static constexpr uint32_t write_backs(const HashtableOptions& options) {
     return options.acknowledgement == HashtableAcknowledgement::kBuffered ? HotArea::kWriteBacks
@@ -178,7 +178,7 @@ class FrontEnd final : public Hashtable {
   const bool buffers_;             // answers updates before they are published
   const uint32_t last_operation_;  // its number
   const uint32_t pool_room_;       // for what pending operations and an exchange may give
-  NodePool pool_;
+  SpareNodes pool_;
   // With a hot area one more, for a demotion, and behind it those that carry strays.
   std::vector<Operation> operations_;
   std::vector<char> entries_;  // their nodes

@@ -134,19 +134,19 @@ bool FrontEnd::handle(const RemoteCompletion& done, HashtableReply* reply) {
 
 // What belongs to no single operation.
 void FrontEnd::handle_shared(const RemoteCompletion& done) {
-  if (done.token == NodePool::kIgnoredToken) return;
+  if (done.token == SpareNodes::kIgnoredToken) return;
   if (done.token != kPoolToken) return hot_->handle(done);
   switch (pool_.handle(done)) {
-    case NodePool::Event::kNone:
+    case SpareNodes::Event::kNone:
       break;
-    case NodePool::Event::kEnd:
+    case SpareNodes::Event::kEnd:
       resume_waiting();
       keep_pool_filled();
       break;
-    case NodePool::Event::kFailed:
+    case SpareNodes::Event::kFailed:
       expect(false);
       break;
-    case NodePool::Event::kDamaged:
+    case SpareNodes::Event::kDamaged:
       damaged(nodes_.free_nodes.offset_bytes);
       break;
   }
@@ -297,7 +297,7 @@ bool FrontEnd::take_copy(Operation& operation, const RemoteCompletion& done) {
   ++statistics_.copied_entries;
   expect(region_->post_write(nodes_.offset_bytes(to),
                              {copy_.data(), sizeof(NodeHeader) + node.payload.bytes()},
-                             NodePool::kIgnoredToken) == PostResult::kPosted);
+                             SpareNodes::kIgnoredToken) == PostResult::kPosted);
   if (++operation.copied == operation.depth) {
     publish(operation);
     return false;
@@ -322,7 +322,7 @@ void FrontEnd::publish(Operation& operation) {
     seal(operation.node, self, desired, payload);
     expect(region_->post_write(nodes_.offset_bytes(self),
                                {operation.node, sizeof(NodeHeader) + payload.bytes()},
-                               NodePool::kIgnoredToken) == PostResult::kPosted);
+                               SpareNodes::kIgnoredToken) == PostResult::kPosted);
     desired = self;
   }
   operation.published = desired;
@@ -454,10 +454,11 @@ void FrontEnd::resume_waiting() {
 
 void FrontEnd::keep_pool_filled() {
   if (pool_.is_busy() || closing_) return;
-  const bool wanted = !waiting_.empty() || (pool_.count() < NodePool::kFew && !pool_.is_starved());
+  const bool wanted =
+      !waiting_.empty() || (pool_.count() < SpareNodes::kFew && !pool_.is_starved());
   if (wanted) {
     expect(pool_.begin_refill());
-  } else if (pool_.count() > NodePool::kMany) {
+  } else if (pool_.count() > SpareNodes::kMany) {
     expect(pool_.begin_spill());
   }
 }

@@ -29,8 +29,8 @@
 #include "hashtable/hot_buffer.h"
 #include "hashtable/hot_sketch.h"
 #include "hashtable/layout.h"
-#include "hashtable/node_pool.h"
 #include "hashtable/operation.h"
+#include "hashtable/spare_nodes.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/remote.h"
 
@@ -238,7 +238,7 @@ class HotArea {
   const HotBlock::Shape shape_;
   const uint64_t copy_bytes_;
   std::vector<Operation>* operations_;
-  NodePool pool_;
+  SpareNodes pool_;
   HotSketch sketch_;
   std::vector<Block> blocks_;
   std::vector<char> contents_;        // a copy of each block

@@ -38,7 +38,7 @@ HotArea::HotArea(RemoteRegion& region, const Layout& layout, const HashtableOpti
       copy_bytes_(layout.header().copy_bytes),
       operations_(&operations),
       pool_(region, space_, kPoolToken,
-            2 * NodePool::kMany + 2 * static_cast<uint32_t>(operations.size())),
+            2 * SpareNodes::kMany + 2 * static_cast<uint32_t>(operations.size())),
       sketch_(uint64_t{layout.header().hot_blocks} * shape_.most_entries),
       blocks_(layout.header().hot_blocks),
       contents_(blocks_.size() * copy_bytes_),
@@ -391,7 +391,7 @@ void HotArea::publish(uint32_t b, NodePointer next) {
   seal(copy_of(b), block.next, NodePointer(), payload);
   expect(region_->post_write(space_.offset_bytes(block.next),
                              {copy_of(b), sizeof(NodeHeader) + payload.value_bytes},
-                             NodePool::kIgnoredToken));
+                             SpareNodes::kIgnoredToken));
   expect(region_->post_compare_and_swap(layout_.block(b), block.pointer.word(), block.next.word(),
                                         token(b, Part::kPointer)));
   ++publishing_;
@@ -472,10 +472,10 @@ void HotArea::unlock(uint32_t b) {
   // late, it takes the lock from somebody, who only loses time.
   if (now_ns() - block.locked_since_ns < layout_.header().hot_lock_lease_ns / 2) {
     return expect(
-        region_->post_write(layout_.block_lock(b), block.lock_word, NodePool::kIgnoredToken));
+        region_->post_write(layout_.block_lock(b), block.lock_word, SpareNodes::kIgnoredToken));
   }
   expect(region_->post_compare_and_swap(layout_.block_lock(b), held, block.lock_word,
-                                        NodePool::kIgnoredToken));
+                                        SpareNodes::kIgnoredToken));
 }
 
 void HotArea::see_lock(Block& block, uint64_t word) const {
@@ -573,15 +573,15 @@ void HotArea::damaged(uint32_t b) {
 void HotArea::handle(const RemoteCompletion& done) {
   if (done.token == kPoolToken) {
     switch (pool_.handle(done)) {
-      case NodePool::Event::kNone:
+      case SpareNodes::Event::kNone:
         return;
-      case NodePool::Event::kEnd:
+      case SpareNodes::Event::kEnd:
         resume_waiting();
         return keep_pool_filled();
-      case NodePool::Event::kFailed:
+      case SpareNodes::Event::kFailed:
         failure_ = Failure::kRefused;
         return;
-      case NodePool::Event::kDamaged:
+      case SpareNodes::Event::kDamaged:
         failure_ = Failure::kDamaged;
         damaged_offset_bytes_ = space_.free_nodes.offset_bytes;
         return;
@@ -610,10 +610,11 @@ void HotArea::resume_waiting() {
 
 void HotArea::keep_pool_filled() {
   if (pool_.is_busy() || closing_) return;
-  const bool wanted = !waiting_.empty() || (pool_.count() < NodePool::kFew && !pool_.is_starved());
+  const bool wanted =
+      !waiting_.empty() || (pool_.count() < SpareNodes::kFew && !pool_.is_starved());
   if (wanted) {
     if (!pool_.begin_refill()) failure_ = Failure::kRefused;
-  } else if (pool_.count() > NodePool::kMany) {
+  } else if (pool_.count() > SpareNodes::kMany) {
     if (!pool_.begin_spill()) failure_ = Failure::kRefused;
   }
 }

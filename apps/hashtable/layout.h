@@ -27,9 +27,9 @@
 // for so long would also have to meet the very same pointer.)
 //
 // Who wins the compare-and-swap owns the nodes that it has made unreachable: no list of garbage and
-// no epochs. A front-end keeps them in a queue (node_pool.h) and uses the oldest one first, so the
-// last versions of an entry stay readable for those that are on their way to them: the versions of
-// "memsem" IV-B. The paper takes a version by fetch-and-add and then writes the entry in place.
+// no epochs. A front-end keeps them in a queue (spare_nodes.h) and uses the oldest one first, so
+// the last versions of an entry stay readable for those that are on their way to them: the versions
+// of "memsem" IV-B. The paper takes a version by fetch-and-add and then writes the entry in place.
 // That loses an acknowledged value where a writer dies half-way in a place that has come round
 // again, and two writers that are slow can change their order; here the compare-and-swap is version
 // and publication in one. Fetch-and-add hands out nodes that were never used.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "hashtable/layout.h"
-#include "hashtable/node_pool.h"
+#include "hashtable/spare_nodes.h"
 #include "verbena/apps/hashtable.h"
 #include "verbena/remote.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "log/handshake.h"
 #include "log/layout.h"
+#include "log/store_messages.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/remote.h"

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "log/handshake.h"
 #include "log/layout.h"
 #include "log/pages.h"
+#include "log/store_messages.h"
 #include "verbena/apps/log.h"
 #include "verbena/data_path.h"
 

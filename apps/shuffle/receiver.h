@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "shuffle/handshake.h"
 #include "shuffle/layout.h"
 #include "shuffle/peer_check.h"
+#include "shuffle/peer_messages.h"
 #include "verbena/apps/shuffle.h"
 #include "verbena/clock.h"
 

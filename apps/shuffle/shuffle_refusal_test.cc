@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "shuffle/handshake.h"
 #include "shuffle/layout.h"
+#include "shuffle/peer_messages.h"
 #include "shuffle/shuffle_for_test.h"
 
 namespace verbena::shuffle_app {

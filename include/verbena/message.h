@@ -91,7 +91,7 @@ struct MessengerOptions {
   PollingSetPolicy policy = PollingSetPolicy::kFirst;
   PollingOrder order = PollingOrder::kSequential;
 
-  // How messages beyond eager_limit_bytes() travel. The sender proposes; the receiver takes chunks
+  // How messages beyond eager_limit_bytes() travel. The sender chooses; the receiver takes chunks
   // instead where it cannot register its memory, or, if this is kAutomatic there, where that takes
   // longer. Memory that cannot be registered goes in chunks in any case.
   // By kRead the receiver's progress brings the bytes; by the others both sides have to make

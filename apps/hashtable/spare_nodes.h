@@ -11,7 +11,7 @@
 
 namespace verbena::hashtable {
 
-class NodePool {
+class SpareNodes {
  public:
   // Of operations whose completion means nothing by itself: a later one tells of them.
   static constexpr uint64_t kIgnoredToken = ~uint64_t{0};
@@ -23,7 +23,7 @@ class NodePool {
   static constexpr uint32_t kMany = 64;
 
   // `token`: of its operations.
-  NodePool(RemoteRegion& region, const NodeSpace& space, uint64_t token, uint32_t capacity)
+  SpareNodes(RemoteRegion& region, const NodeSpace& space, uint64_t token, uint32_t capacity)
       : region_(&region),
         space_(space),
         token_(token),

@@ -1,4 +1,4 @@
-#include "hashtable/node_pool.h"
+#include "hashtable/spare_nodes.h"
 
 #include <algorithm>
 #include <cassert>
@@ -15,7 +15,7 @@ constexpr uint32_t kMostHeadMisreads = 8;
 
 }  // namespace
 
-NodePointer NodePool::take() {
+NodePointer SpareNodes::take() {
   assert(count_ > 0);
   const NodePointer node = nodes_[first_];
   first_ = first_ + 1 < nodes_.size() ? first_ + 1 : 0;
@@ -23,7 +23,7 @@ NodePointer NodePool::take() {
   return node.next_use();
 }
 
-void NodePool::give(NodePointer node) {
+void SpareNodes::give(NodePointer node) {
   assert(count_ < nodes_.size());
   const uint64_t place = uint64_t{first_} + count_;
   nodes_[place < nodes_.size() ? place : place - nodes_.size()] = node;
@@ -31,7 +31,7 @@ void NodePool::give(NodePointer node) {
   starved_ = false;
 }
 
-bool NodePool::begin_refill() {
+bool SpareNodes::begin_refill() {
   assert(!is_busy());
   misreads_ = 0;
   starved_ = false;
@@ -41,7 +41,7 @@ bool NodePool::begin_refill() {
          PostResult::kPosted;
 }
 
-bool NodePool::begin_spill() {
+bool SpareNodes::begin_spill() {
   assert(!is_busy() && count_ > 0);
   // The carrier, and what it carries.
   carrier_node_ = take();
@@ -56,7 +56,7 @@ bool NodePool::begin_spill() {
   return push() == Event::kNone;
 }
 
-NodePool::Event NodePool::handle(const RemoteCompletion& done) {
+SpareNodes::Event SpareNodes::handle(const RemoteCompletion& done) {
   switch (step_) {
     case Step::kTakingFresh: {
       const auto first = done.value<uint64_t>();
@@ -96,19 +96,19 @@ NodePool::Event NodePool::handle(const RemoteCompletion& done) {
   return Event::kFailed;
 }
 
-NodePool::Event NodePool::end(bool got) {
+SpareNodes::Event SpareNodes::end(bool got) {
   step_ = Step::kIdle;
   starved_ = !got;
   if (got) ++refills_;
   return Event::kEnd;
 }
 
-NodePool::Event NodePool::read_list() {
+SpareNodes::Event SpareNodes::read_list() {
   step_ = Step::kReadingList;
   return post(region_->post_read(space_.free_nodes, token_));
 }
 
-NodePool::Event NodePool::read_carrier(NodePointer head) {
+SpareNodes::Event SpareNodes::read_carrier(NodePointer head) {
   if (head.is_null()) return end(false);
   if (!space_.is_possible(head)) return Event::kDamaged;
   misreads_ = head == head_ ? misreads_ : 0;
@@ -117,7 +117,7 @@ NodePool::Event NodePool::read_carrier(NodePointer head) {
   return post(region_->post_read(space_.offset_bytes(head), space_.size_bytes(head), token_));
 }
 
-NodePool::Event NodePool::take_carrier(const RemoteCompletion& done) {
+SpareNodes::Event SpareNodes::take_carrier(const RemoteCompletion& done) {
   Node carrier;
   if (!space_.parse(head_, done.bytes.data(), &carrier)) {
     return ++misreads_ > kMostHeadMisreads ? Event::kDamaged : read_list();
@@ -136,7 +136,7 @@ NodePool::Event NodePool::take_carrier(const RemoteCompletion& done) {
                                              behind_carrier_.word(), token_));
 }
 
-NodePool::Event NodePool::push() {
+SpareNodes::Event SpareNodes::push() {
   const auto value_bytes = static_cast<uint32_t>(carried_ * sizeof(uint64_t));
   seal(carrier_.data(), carrier_node_, head_, {.value_bytes = value_bytes});
   step_ = Step::kPushing;
