@@ -324,7 +324,7 @@ void clean_events() {
 void clean_threads() {
   Pair pair({.depth = 64});
   std::atomic<int> completed{0};
-  constexpr int kPosts = 2000;
+  constexpr int kPosts = 500;
   std::atomic<int> posted{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {

@@ -30,6 +30,19 @@ void take_releases_now(State& all) {
   take_releases(all);
 }
 
+// Takes a record out before its object is destroyed: other threads look into those that are there.
+template <typename Record, typename Public>
+std::shared_ptr<Record> take_out(
+    State& all, std::unordered_map<const Public*, std::shared_ptr<Record>>& records,
+    const Public* verbs) {
+  const std::lock_guard guard(all.mutex);
+  const auto found = records.find(verbs);
+  if (found == records.end()) return nullptr;
+  const std::shared_ptr<Record> record = found->second;
+  records.erase(found);
+  return record;
+}
+
 // What still uses an object, as it is reported; empty if nothing known does. Holds State::mutex.
 std::string describe_users(const State& all, const void* object, const void** place) {
   size_t count = 0;
@@ -324,11 +337,12 @@ int checked_destroy_cq(ibv_cq* verbs) {
     });
   }
   State& all = *state();
+  const std::shared_ptr<CqRecord> cq = take_out<CqRecord, ibv_cq>(all, all.cqs, verbs);
   const int error =
       destroyed(verbs, "ibv_destroy_cq", [&] { return next().control.destroy_cq(verbs); });
-  if (error == 0) {
+  if (error != 0 && cq != nullptr) {
     const std::lock_guard guard(all.mutex);
-    all.cqs.erase(verbs);
+    all.cqs[verbs] = cq;
   }
   return error;
 }
@@ -430,20 +444,21 @@ int checked_destroy_qp(ibv_qp* verbs) {
       return equal_under(*verbs, as_qp(verbs).async_delivered, verbs->events_completed);
     });
   }
+  const std::shared_ptr<QpRecord> qp = take_out<QpRecord, ibv_qp>(all, all.qps, verbs);
   const int error =
       destroyed(verbs, "ibv_destroy_qp", [&] { return next().control.destroy_qp(verbs); });
-  if (error != 0) return error;
+  if (qp == nullptr) return error;
   const std::lock_guard guard(all.mutex);
-  const auto found = all.qps.find(verbs);
-  if (found == all.qps.end()) return error;
-  const std::shared_ptr<QpRecord> qp = found->second;
+  if (error != 0) {
+    all.qps[verbs] = qp;
+    return error;
+  }
   all.forget_work(*qp);
   if (qp->srq != nullptr) --qp->srq->users;
   const auto numbered = all.qps_by_number.find(qp->number);
   if (numbered != all.qps_by_number.end() && numbered->second == qp) {
     all.qps_by_number.erase(numbered);
   }
-  all.qps.erase(found);
   return error;
 }
 
