@@ -348,28 +348,34 @@ TEST_F(BenchWithPath, CountsInstructionsWithValgrindWherePerfDoesNot) {
 TEST(BenchProfile, SaysWhereTheTimeGoesOrWhyNot) {
   const ScratchDirectory scratch;
   const std::string file = scratch.file("results.json");
-  const Outcome outcome =
-      run_tool({"bench", "M:1", "--nodes", "2", "--protocol", "send/send", "--duration", "300ms",
-                "--runs", "1", "--profile", "--json", file});
-  if (outcome.exit_code != 0) {
-    // No perf, or not allowed: one line, before anything was measured.
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("perf"));
-    EXPECT_FALSE(std::filesystem::exists(file));
-    GTEST_SKIP() << outcome.err;
-  }
-  const json row = json::parse(read_file(file))["results"][0];
-  if (!row["profile"].contains("event")) GTEST_SKIP() << "perf does not work here";
-  for (const char* side : {"requester", "responder"}) {
-    double sum = 0;
-    for (const json& one : row["profile"][side]) {
-      EXPECT_FALSE(one["function"].get<std::string>().empty());
-      sum += one["share"].get<double>();
+  // Longer where perf came too late to sample anything, as on a machine that is busy.
+  for (const char* duration : {"300ms", "3s", "20s"}) {
+    const Outcome outcome =
+        run_tool({"bench", "M:1", "--nodes", "2", "--protocol", "send/send", "--duration", duration,
+                  "--runs", "1", "--profile", "--json", file});
+    if (outcome.exit_code != 0) {
+      // No perf, or not allowed: one line, before anything was measured.
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr("perf"));
+      EXPECT_FALSE(std::filesystem::exists(file));
+      GTEST_SKIP() << outcome.err;
     }
-    EXPECT_GT(sum, 0.5) << row["profile"];
-    EXPECT_LT(sum, 1.0001);
+    const json profile = json::parse(read_file(file))["results"][0]["profile"];
+    if (!profile.contains("event")) GTEST_SKIP() << "perf does not work here";
+    EXPECT_THAT(outcome.out, HasSubstr("where the time goes"));
+    const bool sampled = !profile["requester"].empty() && !profile["responder"].empty();
+    if (!sampled && std::string(duration) != "20s") continue;
+    for (const char* side : {"requester", "responder"}) {
+      double sum = 0;
+      for (const json& one : profile[side]) {
+        EXPECT_FALSE(one["function"].get<std::string>().empty());
+        sum += one["share"].get<double>();
+      }
+      EXPECT_GT(sum, 0.5) << profile;
+      EXPECT_LT(sum, 1.0001);
+    }
+    return;
   }
-  EXPECT_THAT(outcome.out, HasSubstr("where the time goes"));
 }
 
 // --- experiments ---
