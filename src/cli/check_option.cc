@@ -40,9 +40,10 @@ Status prepare_check(std::string_view value) {
   if (path.empty()) return {};
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) {
-    return wrong_check(fmt::format("cannot write log={}: {}; name a file in a folder that is there "
-                                   "and can be written",
-                                   path, std::strerror(errno)));
+    return wrong_check(
+        fmt::format("cannot write log={}: {}; name a file in a folder that is there "
+                    "and can be written",
+                    path, std::strerror(errno)));
   }
   close(fd);
   return {};

@@ -8,8 +8,8 @@
 
 #include "src/cli/check_option.h"
 #include "src/cli/commands.h"
+#include "src/cli/run_arguments.h"
 #include "src/cli/run_command.h"
-#include "src/cli/run_options.h"
 #include "src/cli/tool.h"
 
 namespace verbena::cli {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 
 namespace verbena::soft {
 struct RegionEntry;

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 
 namespace verbena::soft::check {
 namespace {

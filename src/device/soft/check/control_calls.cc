@@ -7,7 +7,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/check/caller.h"
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
 

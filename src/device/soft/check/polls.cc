@@ -9,7 +9,7 @@
 #include "src/device/soft/check/access.h"
 #include "src/device/soft/check/buffer_sum.h"
 #include "src/device/soft/check/caller.h"
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {

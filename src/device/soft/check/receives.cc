@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "src/device/soft/check/access.h"
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/rnic.h"
 

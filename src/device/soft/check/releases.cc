@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "src/device/soft/check/caller.h"
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {

@@ -7,7 +7,7 @@
 #include "src/device/soft/check/access.h"
 #include "src/device/soft/check/buffer_sum.h"
 #include "src/device/soft/check/caller.h"
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/ud.h"
 

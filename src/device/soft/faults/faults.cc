@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "src/device/soft/faults/progress.h"
+#include "src/device/soft/faults/network_thread.h"
 #include "src/device/soft/faults/send_faults.h"
 #include "src/device/soft/objects.h"
 

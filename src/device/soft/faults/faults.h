@@ -3,9 +3,9 @@
 //
 //   faults.h            this
 //   fate.h              what is drawn for an operation, and what it comes to
-//   deferred_sends.h    the requests of a queue pair that are on their way
+//   delayed_sends.h     the requests of a queue pair that are on their way
 //   send_faults.h       a queue pair's requests: posted, on their way, completed
-//   progress.h          who carries them out when their time has come
+//   network_thread.h    who carries them out when their time has come
 //   faults_layer.h      the operations that are replaced
 //
 // A request that is on its way stands in its queue pair's ring until it is due. Then the polls of

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "src/device/soft/faults/progress.h"
+#include "src/device/soft/faults/network_thread.h"
 #include "src/device/soft/faults/send_faults.h"
 #include "src/device/soft/poll_pause.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "src/base/log.h"
-#include "src/device/soft/faults/progress.h"
+#include "src/device/soft/faults/network_thread.h"
 #include "src/device/soft/gather_list.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/windows.h"

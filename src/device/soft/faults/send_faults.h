@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "src/device/soft/faults/deferred_sends.h"
+#include "src/device/soft/faults/delayed_sends.h"
 #include "src/device/soft/faults/fate.h"
 #include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"

@@ -1,6 +1,6 @@
 #include "src/device/soft/layers/layers.h"
 
-#include "src/device/soft/check/check.h"
+#include "src/device/soft/check/check_layer.h"
 #include "src/device/soft/faults/faults_layer.h"
 #include "src/device/soft/observe/observe.h"
 

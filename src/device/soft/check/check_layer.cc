@@ -1,4 +1,4 @@
-#include "src/device/soft/check/check.h"
+#include "src/device/soft/check/check_layer.h"
 
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "src/base/log.h"
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 
 namespace verbena::soft::check {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/device/soft/check/records.h"
+#include "src/device/soft/check/check_records.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "src/device/soft/faults/progress.h"
+#include "src/device/soft/faults/network_thread.h"
 
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "src/cli/run_options.h"
+#include "src/cli/run_arguments.h"
 
 #include <gtest/gtest.h>
 
