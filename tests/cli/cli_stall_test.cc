@@ -36,7 +36,7 @@ class Stall : public testing::Test {
     EXPECT_TRUE(eventually([&] { return std::all_of(found.begin(), found.end(), works); }));
     return found;
   }
-  // Once each runs its own program: who starts one waits for that, for ever if it is stopped before.
+  // Once each runs its own program: who starts it waits for that, for ever if it is stopped then.
   std::vector<pid_t> just_started(size_t count) {
     EXPECT_TRUE(eventually([&] { return process_->children().size() == count; }));
     const std::vector<pid_t> found = process_->children();
