@@ -87,6 +87,7 @@ bool confine(Confinement confinement) {
     return false;
   }
   const bool undumpable = all || confinement == Confinement::kUndumpable;
+  if (undumpable) setenv("VERBENA_MAKE_DUMPABLE", "1", 1);
   if (prctl(PR_SET_DUMPABLE, undumpable ? 0 : 1, 0, 0, 0) != 0) return false;
   return confinement < Confinement::kWithoutUserfaultfd || refuse_calls(confinement);
 }

@@ -75,8 +75,8 @@ Status Peer::open_files(const ProcessRecord& record) {
             fmt::format("soft0: cannot open the memory of process {} (/proc/{}/fd): {}; {}",
                         record.pid, record.pid, strerror(error),
                         too_many ? "raise ulimit -n"
-                                 : "it must run as the same user, and not be set-uid or "
-                                   "undumpable")};
+                                 : "it must run as the same user, not be set-uid, and be "
+                                   "dumpable (VERBENA_MAKE_DUMPABLE=1 there)")};
   }
   if (pipe_id(life_fd_) != record.life_id || !exists()) return gone;
   return {};
