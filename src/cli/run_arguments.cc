@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <set>
 #include <utility>
 
 #include "src/base/network_settings.h"
@@ -55,17 +54,12 @@ constexpr RunOption kOptions[] = {
     {.name = "--fault",
      .variable = kFaultVariable,
      .placeholder = "FAULTS",
-     .help =
-         "Faults of soft0's network, by a comma: drop=P, a packet is lost with that probability; "
-         "rnr=P, a receiver is not ready; delay=P:TIME, an operation takes up to so much longer; "
-         "qp-error=P, a queue pair goes to the error state at an operation; kill-after=N or TIME, "
-         "SIGKILL; seed=N, which of them",
+     .help = "Faults of soft0's network; see below",
      .check = [](std::string_view value) { return parse_fault_settings(value).status(); }},
     {.name = "--link",
      .variable = kLinkVariable,
      .placeholder = "LINK",
-     .help = "What soft0's network costs: latency=TIME of one way (ns, us, ms or s), rate=BITS per "
-             "second and direction of the process's port (kbps, Mbps, Gbps or Tbps)",
+     .help = "What soft0's network costs; see below",
      .check = [](std::string_view value) { return parse_link_settings(value).status(); }},
     {.name = "--check",
      .variable = kCheckVariable,
@@ -81,24 +75,42 @@ Status wrong_option(const std::string& why) {
   return {StatusCode::kInvalidArgument, "run: " + why};
 }
 
+Status wrong_value(const RunOption& option, const Status& status) {
+  return wrong_option(fmt::format("{} {}", option.name, status.message()));
+}
+
+using Taken = std::pair<const RunOption*, std::string>;
+
 // An option's value: behind '=', or the next argument.
-Status take_option(const RunOption& option, std::vector<std::string>& arguments) {
+Status take_option(const RunOption& option, std::vector<std::string>& arguments,
+                   std::vector<Taken>& taken) {
   if (option.value_optional && arguments[0] == option.name) arguments[0] += '=';
   const size_t equals = arguments[0].find('=');
   const bool joined = equals != std::string::npos;
-  if (!joined && arguments.size() < 2) {
+  // "--trace -- PROGRAM" names no file; one that begins with '-' stands behind '='.
+  if (!joined && (arguments.size() < 2 || arguments[1].starts_with('-'))) {
     return wrong_option(fmt::format("{} needs a value; see 'verbena run --help'", option.name));
   }
   const std::string value = joined ? arguments[0].substr(equals + 1) : arguments[1];
   arguments.erase(arguments.begin(), arguments.begin() + (joined ? 1 : 2));
-  for (const auto step : {option.check, option.prepare}) {
-    if (step == nullptr) continue;
-    if (const Status status = step(value); !status.ok()) {
-      return wrong_option(fmt::format("{} {}", option.name, status.message()));
+  if (const Status status = option.check(value); !status.ok()) return wrong_value(option, status);
+  taken.emplace_back(&option, value);
+  return {};
+}
+
+// Once nothing is wrong with any of them: prepare() empties files.
+Status apply(const std::vector<Taken>& taken) {
+  for (const auto& [option, value] : taken) {
+    if (option->prepare == nullptr) continue;
+    if (const Status status = option->prepare(value); !status.ok()) {
+      return wrong_value(*option, status);
     }
   }
-  return set_environment(option.variable,
-                         option.variable_of != nullptr ? option.variable_of(value) : value);
+  for (const auto& [option, value] : taken) {
+    VERBENA_RETURN_IF_ERROR(set_environment(
+        option->variable, option->variable_of != nullptr ? option->variable_of(value) : value));
+  }
+  return {};
 }
 
 Status check_environment(const RunOption& option) {
@@ -114,17 +126,19 @@ Status check_environment(const RunOption& option) {
 std::span<const RunOption> run_options() { return kOptions; }
 
 Status take_run_options(std::vector<std::string>& arguments) {
-  std::set<std::string_view> given;
+  std::vector<Taken> taken;
+  const auto is_taken = [&taken](const RunOption& option) {
+    return std::any_of(taken.begin(), taken.end(),
+                       [&option](const Taken& one) { return one.first == &option; });
+  };
   while (!arguments.empty()) {
     const std::string name = arguments[0].substr(0, arguments[0].find('='));
     const auto* const option =
         std::find_if(std::begin(kOptions), std::end(kOptions),
                      [&name](const RunOption& known) { return name == known.name; });
     if (option == std::end(kOptions)) break;
-    if (!given.insert(option->name).second) {
-      return wrong_option(fmt::format("{} is given twice", name));
-    }
-    VERBENA_RETURN_IF_ERROR(take_option(*option, arguments));
+    if (is_taken(*option)) return wrong_option(fmt::format("{} is given twice", name));
+    VERBENA_RETURN_IF_ERROR(take_option(*option, arguments, taken));
   }
   if (!arguments.empty() && arguments[0] == "--") {
     arguments.erase(arguments.begin());
@@ -133,9 +147,9 @@ Status take_run_options(std::vector<std::string>& arguments) {
         fmt::format("there is no option '{}'; see 'verbena run --help'", arguments[0]));
   }
   for (const RunOption& option : kOptions) {
-    if (!given.contains(option.name)) VERBENA_RETURN_IF_ERROR(check_environment(option));
+    if (!is_taken(option)) VERBENA_RETURN_IF_ERROR(check_environment(option));
   }
-  return {};
+  return apply(taken);
 }
 
 }  // namespace verbena::cli

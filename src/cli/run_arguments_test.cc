@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#include "tests/support/tool_process.h"
 
 namespace verbena::cli {
 namespace {
@@ -52,6 +56,8 @@ TEST_F(RunOptionsTest, AreRefusedInOneLine) {
       {{"--fault"}, "--fault needs a value"},
       {{"--link=latency=1us", "--link=rate=1Gbps", "program"}, "--link is given twice"},
       {{"--faults", "drop=1", "program"}, "'--faults'"},
+      {{"--trace", "--", "program"}, "--trace needs a value"},
+      {{"--trace", "--pcap", "p.pcap", "program"}, "--trace needs a value"},
   };
   for (const auto& refused : cases) {
     std::vector<std::string> arguments = refused.arguments;
@@ -61,6 +67,18 @@ TEST_F(RunOptionsTest, AreRefusedInOneLine) {
     EXPECT_NE(status.message().find(refused.named), std::string::npos) << status.message();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
+}
+
+TEST_F(RunOptionsTest, AFileIsEmptiedOnlyIfNothingElseIsWrong) {
+  const test::ScratchDirectory scratch;
+  const std::string file = scratch.file("old.json");
+  std::ofstream(file) << "kept";
+  std::vector<std::string> arguments = {"--trace=" + file, "--fault", "drop=2", "program"};
+  EXPECT_FALSE(take_run_options(arguments).ok());
+  EXPECT_EQ(std::filesystem::file_size(file), 4u);
+  arguments = {"--trace=" + file, "--fault", "drop=0.2", "program"};
+  EXPECT_TRUE(take_run_options(arguments).ok());
+  EXPECT_EQ(std::filesystem::file_size(file), 0u);
 }
 
 TEST_F(RunOptionsTest, AWrongVariableIsRefused) {

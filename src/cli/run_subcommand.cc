@@ -34,7 +34,16 @@ void add_run_command(Tool& tool) {
       "its\n"
       "number: t.json, t.4711.json. Memory is bounded: what comes faster than it is written is\n"
       "dropped, counted and said. A packet file has what its process requested and the answers;\n"
-      "mergecap joins those of several. VERBENA_LOG=info says why a verb failed.\n\n" +
+      "mergecap joins those of several. VERBENA_LOG=info says why a verb failed.\n\n"
+      "FAULTS are joined by commas. P is a probability, TIME in ns, us, ms or s:\n"
+      "  drop=P              a packet is lost: RC sends it again, UC and UD lose the message\n"
+      "  rnr=P               the receiver is not ready\n"
+      "  delay=P:TIME        an operation takes up to so much longer\n"
+      "  qp-error=P          a queue pair goes to the error state at an operation\n"
+      "  kill-after=N|TIME   the process is killed after so many operations or so long\n"
+      "  seed=N              which of them; the same ones for the same seed\n"
+      "LINK is latency=TIME of one way, rate=BITS per second and direction of the process's port\n"
+      "(kbps, Mbps, Gbps or Tbps), or both.\n\n" +
       check_help() + "\n\n" +
       examples_text({"verbena run -- ibv_devinfo -d soft0",
                      "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; "

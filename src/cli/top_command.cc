@@ -31,6 +31,7 @@ using soft::WatchedProcess;
 using soft::WatchedQueuePair;
 
 constexpr double kDefaultInterval_s = 1;
+constexpr double kMinInterval_s = 0.001;
 constexpr double kMaxInterval_s = 3600;
 // Of the live view, per process.
 constexpr size_t kMostQueuePairs = 8;
@@ -134,11 +135,13 @@ class Earlier {
 };
 
 nlohmann::json counts_json(const Counts& counts, const Rates& rates) {
-  constexpr const char* kOpcodes[soft::kCountedOpcodes] = {
-      "write",        "write_with_imm", "send",      "send_with_imm", "read",
-      "cmp_and_swap", "fetch_and_add",  "local_inv", "bind_mw",       "send_with_inv"};
+  // By ibv_wr_opcode; soft0 has no others.
+  constexpr std::pair<uint32_t, const char*> kOpcodes[] = {
+      {0, "write"},   {1, "write_with_imm"}, {2, "send"},          {3, "send_with_imm"},
+      {4, "read"},    {5, "cmp_and_swap"},   {6, "fetch_and_add"}, {7, "local_inv"},
+      {8, "bind_mw"}, {9, "send_with_inv"},  {15, "atomic_write"}};
   nlohmann::json by_opcode;
-  for (uint32_t i = 0; i < soft::kCountedOpcodes; ++i) by_opcode[kOpcodes[i]] = counts.requests[i];
+  for (const auto& [opcode, name] : kOpcodes) by_opcode[name] = counts.requests[opcode];
   return {{"requests", requests_of(counts)},
           {"requests_by_opcode", by_opcode},
           {"bytes", counts.bytes},
@@ -242,9 +245,9 @@ bool wait_interval(int signals, double interval_s) {
 }
 
 int show_top(const TopOptions& options) {
-  if (!(options.interval_s > 0 && options.interval_s <= kMaxInterval_s)) {
-    return report_usage_error(fmt::format("--interval {}: it can be from 0.001 to {} seconds",
-                                          options.interval_s, kMaxInterval_s));
+  if (!(options.interval_s >= kMinInterval_s && options.interval_s <= kMaxInterval_s)) {
+    return report_usage_error(fmt::format("--interval {}: it can be from {} to {} seconds",
+                                          options.interval_s, kMinInterval_s, kMaxInterval_s));
   }
   sigset_t ends;
   sigemptyset(&ends);

@@ -167,7 +167,7 @@ TEST(Trace, WhatIsNoneIsRefusedInALine) {
       // Runs, and is no MPI program.
       {{"trace", "-o", scratch.file("new"), "--", "true"}, "did the program call MPI_Init?"},
       {{"trace", "-o", scratch.path(), "--", "true"}, "has other files than a recording"},
-      {{"bench", "message", "--test", "replay"}, "VERBENA_TRACE"},
+      {{"bench", "message", "--test", "replay"}, "VERBENA_RECORDING"},
       {{"bench", "message", "--test", "replay", "--skeleton", "bt", "--peers", "4"},
        "bt.S does not run with 5 ranks"}};
   for (const auto& [arguments, cause] : wrong) {

@@ -501,12 +501,16 @@ TEST(DeathNoticeTest, ReceivesTakenFromAFailedQueuePairComeBack) {
 
 // ---- what stays behind ----
 
-std::set<std::string> registry_files() {
+constexpr const char* kCounters = "counters.";
+
+// All, or those of counters, which stay until the next process has added them up.
+std::set<std::string> registry_files(bool of_counters = false) {
   std::set<std::string> names;
   const std::string directory =
       std::string(getenv("VERBENA_RUNTIME_DIR")) + "/verbena-" + std::to_string(geteuid());
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    names.insert(entry.path().filename());
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kCounters) == of_counters) names.insert(name);
   }
   return names;
 }
@@ -528,6 +532,7 @@ TEST(LeftoverTest, TheNextProcessRemovesWhatKilledOnesLeft) {
   // The lock, this process and the new one.
   EXPECT_EQ(registry_files().size(), 3u);
   EXPECT_EQ(registry_files().count("lock"), 1u);
+  EXPECT_EQ(registry_files(true).size(), 3u) << "of this process, the new one, and all that ended";
   next.end(0);
   EXPECT_EQ(registry_files().size(), 2u);
 }

@@ -10,7 +10,7 @@
 namespace verbena::bench {
 
 // Names the folder of the recording, for this process and those that it starts.
-inline constexpr const char* kRecordingVariable = "VERBENA_TRACE";
+inline constexpr const char* kRecordingVariable = "VERBENA_RECORDING";
 // Names a folder in which each rank leaves how long it took (replay_report.h).
 inline constexpr const char* kReplayReportVariable = "VERBENA_TRACE_REPORT";
 

@@ -138,7 +138,6 @@ ibv_context* open_device(ibv_device* opened) {
   verbs.ops.post_send = post_send;
   verbs.ops.post_recv = post_recv;
   verbs.ops.post_srq_recv = post_srq_recv;
-  add_layers(verbs);
   make_valid(*context, &verbs);
   add_layers(verbs);
   return &verbs;

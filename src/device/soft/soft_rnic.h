@@ -113,7 +113,7 @@ static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRni
 static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(Watch) == 2 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(WatchedProcess) == 48 + sizeof(Counts), "then raise kSoftRnicVersion");
-static_assert(sizeof(Counts) == 16 * sizeof(uint64_t), "then raise kSoftRnicVersion");
+static_assert(sizeof(Counts) == 22 * sizeof(uint64_t), "then raise kSoftRnicVersion");
 static_assert(sizeof(SoftRnic) == 17 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.

@@ -23,8 +23,8 @@ namespace verbena::soft {
 
 class Registry;
 
-// The first line and the beginning of the second are the posting side's, the third the polling
-// side's, so that threads of two minds do not share one.
+// The first lines are the posting side's, the last one the polling side's, so that threads that do
+// one or the other do not share one.
 struct alignas(kCacheLineBytes) QpCounters {
   // Under send_lock.
   uint64_t bytes;
@@ -37,14 +37,13 @@ struct alignas(kCacheLineBytes) QpCounters {
   std::atomic<uint16_t> transport;
   std::atomic<uint16_t> state;
   uint32_t reserved;
-  uint64_t reserved_too;
   // Under the lock of the receive completion queue.
   alignas(kCacheLineBytes) uint64_t received;
   uint64_t received_bytes;
   uint64_t receive_errors;
 };
-static_assert(sizeof(QpCounters) == 3 * kCacheLineBytes);
-static_assert(offsetof(QpCounters, received) == 2 * kCacheLineBytes);
+static_assert(sizeof(QpCounters) == 4 * kCacheLineBytes);
+static_assert(offsetof(QpCounters, received) == 3 * kCacheLineBytes);
 
 class CounterFile {
  public:

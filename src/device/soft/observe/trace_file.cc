@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "src/base/log.h"
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/observe/file_writing.h"
 
 namespace verbena::soft::observe {
@@ -21,6 +22,7 @@ const char* send_name(uint8_t opcode) {
   constexpr const char* kNames[] = {
       "RDMA_WRITE",  "RDMA_WRITE_WITH_IMM", "SEND",      "SEND_WITH_IMM", "RDMA_READ",
       "CMP_AND_SWP", "FETCH_AND_ADD",       "LOCAL_INV", "BIND_MW",       "SEND_WITH_INV"};
+  if (opcode == kAtomicWrite) return "ATOMIC_WRITE";
   return opcode < std::size(kNames) ? kNames[opcode] : "?";
 }
 

@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "src/base/file_descriptor.h"
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/observe/counter_file.h"
 #include "src/device/soft/registry.h"
@@ -62,7 +63,7 @@ void refresh_sysfs() {
 
 std::vector<std::pair<std::string, uint64_t>> sysfs_counters(const Counts& device) {
   const auto of = [&device](ibv_wr_opcode opcode) { return device.requests[opcode]; };
-  const uint64_t writes = of(IBV_WR_RDMA_WRITE) + of(IBV_WR_RDMA_WRITE_WITH_IMM);
+  const uint64_t writes = of(IBV_WR_RDMA_WRITE) + of(IBV_WR_RDMA_WRITE_WITH_IMM) + of(kAtomicWrite);
   const uint64_t sends = of(IBV_WR_SEND) + of(IBV_WR_SEND_WITH_IMM) + of(IBV_WR_SEND_WITH_INV);
   const uint64_t reads = of(IBV_WR_RDMA_READ);
   const uint64_t atomics = of(IBV_WR_ATOMIC_CMP_AND_SWP) + of(IBV_WR_ATOMIC_FETCH_AND_ADD);

@@ -5,8 +5,8 @@
 
 namespace verbena::soft {
 
-// Work requests are counted by ibv_wr_opcode, from IBV_WR_RDMA_WRITE to IBV_WR_SEND_WITH_INV.
-inline constexpr uint32_t kCountedOpcodes = 10;
+// Work requests are counted by ibv_wr_opcode, from IBV_WR_RDMA_WRITE to IBV_WR_ATOMIC_WRITE.
+inline constexpr uint32_t kCountedOpcodes = 16;
 
 // Since the queue pair, the process or the machine's memory began.
 struct Counts {
