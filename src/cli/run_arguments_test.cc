@@ -1,14 +1,13 @@
 #include "src/cli/run_arguments.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
-
-#include "tests/support/tool_process.h"
 
 namespace verbena::cli {
 namespace {
@@ -70,8 +69,7 @@ TEST_F(RunOptionsTest, AreRefusedInOneLine) {
 }
 
 TEST_F(RunOptionsTest, AFileIsEmptiedOnlyIfNothingElseIsWrong) {
-  const test::ScratchDirectory scratch;
-  const std::string file = scratch.file("old.json");
+  const std::string file = testing::TempDir() + "run_arguments_test." + std::to_string(getpid());
   std::ofstream(file) << "kept";
   std::vector<std::string> arguments = {"--trace=" + file, "--fault", "drop=2", "program"};
   EXPECT_FALSE(take_run_options(arguments).ok());
@@ -79,6 +77,7 @@ TEST_F(RunOptionsTest, AFileIsEmptiedOnlyIfNothingElseIsWrong) {
   arguments = {"--trace=" + file, "--fault", "drop=0.2", "program"};
   EXPECT_TRUE(take_run_options(arguments).ok());
   EXPECT_EQ(std::filesystem::file_size(file), 0u);
+  std::filesystem::remove(file);
 }
 
 TEST_F(RunOptionsTest, AWrongVariableIsRefused) {
