@@ -103,7 +103,12 @@ TEST_F(MessengerTest, LooksForAConfirmationIfAllItsPeersHaveRings) {
   const uint64_t before = all().done(0).size();
   const uint64_t by_ring = all()[1].statistics().ring_messages;
   MessageCompletion some[1];
-  while (all()[1].poll(some) == 0) cpu_relax();
+  const uint64_t end_ns = now_ns() + MessengersForTest::kPatienceNs;
+  Waiter waiter;
+  while (all()[1].poll(some) == 0) {
+    ASSERT_LT(now_ns(), end_ns);
+    waiter.idle();
+  }
   EXPECT_EQ(all()[1].statistics().ring_messages, by_ring + 1);
   EXPECT_TRUE(all()[0].look_for_messages(1));
   ASSERT_TRUE(all().until([&] { return all().done(0).size() > before; }));
