@@ -593,6 +593,30 @@ TEST_F(MessengerTest, ARingToSendFromGoesWhereMostMessagesGo) {
   }
 }
 
+// Which are all that it sends.
+TEST_F(MessengerTest, ARingForConfirmationsGoesWhereMostOfThemGo) {
+  MessengerOptions options;
+  options.polling_set = 1;
+  options.policy = PollingSetPolicy::kDynamic;
+  make(3, options);
+  const auto confirm_to = [&](uint32_t to) {
+    receive(0, {.source = all().peer(0, to), .tag = 1});
+    const size_t before = all().done(to).size();
+    ASSERT_TRUE(all().send(to, 0, 1, "text", kMessageDelivered));
+    ASSERT_TRUE(all().until([&] { return all().done(to).size() > before; }));
+  };
+  for (const uint32_t to : {1u, 2u, 1u}) {
+    SCOPED_TRACE("to " + std::to_string(to));
+    uint64_t by_ring = 0;  // in a row
+    for (int i = 0; i < 20000 && by_ring < 16; ++i) {
+      const uint64_t before = all()[0].statistics().ring_messages;
+      ASSERT_NO_FATAL_FAILURE(confirm_to(to));
+      by_ring = all()[0].statistics().ring_messages > before ? by_ring + 1 : 0;
+    }
+    EXPECT_EQ(by_ring, 16u);
+  }
+}
+
 TEST_F(MessengerTest, ANumberThatIsNoPeerAndAnAddressThatIsNone) {
   make(1);
   EXPECT_EQ(all()[0].send({.peer = 99}), PostResult::kFailed);
