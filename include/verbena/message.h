@@ -150,7 +150,8 @@ struct SendRequest {
   uint64_t tag = 0;
   // At most four. A message of up to eager_limit_bytes() is copied: its memory may change at once
   // (but see MessengerOptions::reused_buffers). That of a longer one, or of one to oneself with
-  // kMessageDelivered, stays as it is until the send has completed.
+  // kMessageDelivered, unless it is kMessageCopied and up to eager_limit_bytes(), stays as it is
+  // until the send has completed.
   std::span<const iovec> pieces = {};
   void* context = nullptr;  // comes back in the completion
   uint64_t data = 0;        // with kMessageData

@@ -116,8 +116,9 @@ class HostilePeer {
     }
     return ring_ != 0;
   }
-  // Into the given slot, which is not used a second time.
-  void write(uint32_t slot, const MessageHeader& header, const std::string& rest = "") {
+  // Into the given slot, whatever is there: over before the messenger polls again.
+  void write(uint32_t slot, const MessageHeader& header, const std::string& rest = "",
+             uint32_t lap = RingMark::kFirstLap) {
     channel::SlotRequest& request = requests_[next_];
     char* const buffer = buffers_.slot(next_);
     const auto size = static_cast<uint32_t>(sizeof(header) + rest.size());
@@ -125,12 +126,18 @@ class HostilePeer {
     std::memcpy(buffer + RingMark::kPayloadOffset, &header, sizeof(header));
     std::memcpy(buffer + RingMark::kPayloadOffset + sizeof(header), rest.data(), rest.size());
     RingMark::seal(buffer, RingMark::shape(options_.slot_bytes - 2 * channel::kWordBytes), size,
-                   RingMark::kFirstLap);
+                   lap);
     channel::set_write(request, reinterpret_cast<uint64_t>(buffer), endpoint_->arena.lkey(),
                        ring_ + uint64_t{slot} * options_.slot_bytes, ring_key_);
     channel::set_size(request, RingMark::sealed_bytes(size), 0);
     if (sends_.has_room()) sends_.push(request.request);
     next_ = (next_ + 1) % kBuffers;
+  }
+
+  // The ring that it was offered: the messenger is in this process.
+  std::string bytes_of_ring(uint32_t slot) const {
+    return {reinterpret_cast<const char*>(ring_) + uint64_t{slot} * options_.slot_bytes,
+            options_.slot_bytes};
   }
 
  private:
@@ -276,6 +283,146 @@ TEST_F(HostilePeerTest, AnEndByTheRingThatReturnsCreditsThatItNeverHad) {
   hostile_->write(
       0, {.sequence = 2, .kind = Kind::kFinish, .queue_credits = 200, .tag = uint64_t{1} << 32});
   expect_violation("follows");
+}
+
+// An end by the ring that is used early, and is another message when its turn comes.
+class HostileSlotTest : public HostilePeerTest {
+ protected:
+  // In slot 1. Then the next message is that of number ring_slots + 2, in slot 0.
+  void replace_what_was_used_early() {
+    hostile_->send({.sequence = 0, .kind = Kind::kEager}, "a message");
+    ASSERT_TRUE(all_->until([this] { return hostile_->has_ring(); }));
+    const iovec piece{text_for_peer_.data(), text_for_peer_.size()};
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(all_->send(
+          0, {.peer = peer_, .tag = 1, .pieces = {&piece, 1}, .flags = kMessageDelivered}));
+    }
+    // One that comes later is before these.
+    hostile_->write(0, {.sequence = 2, .kind = Kind::kEager}, "waits");
+    hostile_->write(1, {.sequence = 3, .kind = Kind::kFinish, .tag = kFirst});
+    ASSERT_TRUE(all_->until([this] { return all_->done(0).size() == 1; }));
+    receive(5);
+    hostile_->write(1, {.sequence = 3, .kind = Kind::kEager, .tag = 5}, "other");
+    hostile_->send({.sequence = 1, .kind = Kind::kEager}, "comes");
+    expect_received(5);
+    for (uint32_t slot = 2; slot < options_.ring_slots; ++slot) {
+      hostile_->write(slot, {.sequence = slot + 2, .kind = Kind::kEager});
+    }
+    ASSERT_TRUE(all_->until(
+        [this] { return !status().ok() || (*all_)[0].statistics().unexpected == kUnexpected; }));
+    ASSERT_TRUE(status().ok()) << status().message();
+  }
+  // The third slot's message is the last one.
+  void expect_last(uint32_t sequence, uint64_t unexpected) {
+    receive(6);
+    hostile_->write(2, {.sequence = sequence, .kind = Kind::kEager, .tag = 6}, "last", kNextLap);
+    expect_received(6);
+    EXPECT_EQ((*all_)[0].statistics().unexpected, unexpected);
+    EXPECT_TRUE(status().ok()) << status().message();
+  }
+  void receive(uint64_t tag) {
+    const iovec into{got_, sizeof(got_)};
+    ASSERT_EQ((*all_)[0].receive({.source = peer_, .tag = tag, .pieces = {&into, 1}}),
+              PostResult::kPosted);
+  }
+  void expect_received(uint64_t tag) {
+    const auto& done = all_->done(0);
+    ASSERT_TRUE(all_->until([&] {
+      return !status().ok() || (!done.empty() && done.back().event == MessageEvent::kReceived &&
+                                done.back().tag == tag);
+    }));
+    ASSERT_TRUE(status().ok()) << status().message();
+  }
+
+  static constexpr uint32_t kNextLap = RingMark::lap_after(RingMark::kFirstLap);
+  // The operations that the hostile peer ends.
+  static constexpr uint64_t kFirst = uint64_t{1} << 32;
+  static constexpr uint64_t kSecond = kFirst + 1;
+  // By SEND two, by the ring all but the one that is received.
+  static constexpr uint64_t kUnexpected = 2 + 8 - 1;
+  char got_[8] = {};
+};
+
+TEST_F(HostileSlotTest, TheNextMessageThereIsReceived) {
+  ASSERT_NO_FATAL_FAILURE(replace_what_was_used_early());
+  const uint32_t next = options_.ring_slots + 2;
+  hostile_->write(0, {.sequence = next, .kind = Kind::kEager}, "", kNextLap);
+  hostile_->write(1, {.sequence = next + 1, .kind = Kind::kEager}, "", kNextLap);
+  expect_last(next + 2, kUnexpected + 2);
+}
+
+TEST_F(HostileSlotTest, TheNextEndThereIsUsedEarly) {
+  ASSERT_NO_FATAL_FAILURE(replace_what_was_used_early());
+  const uint32_t next = options_.ring_slots + 2;
+  hostile_->write(0, {.sequence = next + 1, .kind = Kind::kEager}, "", kNextLap);
+  hostile_->write(1, {.sequence = next + 2, .kind = Kind::kFinish, .tag = kSecond}, "", kNextLap);
+  ASSERT_TRUE(all_->until([this] { return all_->done(0).size() == 3; }));
+  EXPECT_EQ(all_->done(0).back().event, MessageEvent::kSent);
+  hostile_->send({.sequence = next, .kind = Kind::kEager});
+  expect_last(next + 3, kUnexpected + 2);
+}
+
+// One ring, which the hostile peer has first.
+class HostileRingTest : public HostilePeerTest {
+ protected:
+  HostileRingTest() {
+    hostile_.reset();
+    options_.polling_set = 1;
+    all_ = std::make_unique<MessengersForTest>(2, options_);
+    hostile_ = std::make_unique<HostilePeer>(*all_, options_);
+    peer_ = test::must((*all_)[0].add_peer(hostile_->address()));
+  }
+  // Messages of a number that was used, in slots whose turn has not come.
+  void write_ahead() {
+    hostile_->send({.sequence = 0, .kind = Kind::kEager}, "a message");
+    ASSERT_TRUE(all_->until([this] { return hostile_->has_ring(); }));
+    for (uint32_t slot = 1; slot <= 3; ++slot) {
+      hostile_->write(slot, {.sequence = 0, .kind = Kind::kEager},
+                      std::string(kWrittenAhead, '\x5a'));
+      ASSERT_NE(hostile_->bytes_of_ring(slot), std::string(options_.slot_bytes, '\0'));
+    }
+  }
+  // A proper peer has the ring, and all that it sends arrives.
+  void expect_useful_ring() {
+    for (uint64_t i = 0; (*all_)[1].statistics().ring_messages < 3 * options_.ring_slots; ++i) {
+      ASSERT_LT(i, 1000u);
+      const std::string text = std::to_string(i);
+      char got[8] = {};
+      const iovec into{got, sizeof(got)};
+      const size_t before = all_->done(0).size();
+      ASSERT_EQ((*all_)[0].receive({.source = all_->peer(0, 1), .tag = i, .pieces = {&into, 1}}),
+                PostResult::kPosted);
+      ASSERT_TRUE(all_->send(1, 0, i, text));
+      const Status& proper = (*all_)[0].peer_status(all_->peer(0, 1));
+      ASSERT_TRUE(all_->until([&] { return all_->done(0).size() > before || !proper.ok(); }));
+      ASSERT_TRUE(proper.ok()) << proper.message();
+      ASSERT_EQ(got, text);
+    }
+  }
+
+  static constexpr uint32_t kWrittenAhead = 300;
+};
+
+TEST_F(HostileRingTest, WhatItWroteAheadIsNoMessageOnceItHasLeft) {
+  ASSERT_NO_FATAL_FAILURE(write_ahead());
+  hostile_->send({.sequence = 1, .kind = Kind::kRingLeft});
+  ASSERT_TRUE(all_->until([this] { return (*all_)[0].statistics().rings_taken == 1; }));
+  expect_useful_ring();
+  EXPECT_TRUE(status().ok()) << status().message();
+}
+
+TEST_F(HostileRingTest, NothingThatItWroteIsThereOnceItWasLost) {
+  ASSERT_NO_FATAL_FAILURE(write_ahead());
+  hostile_->send({.kind = Kind::kFinish, .tag = 12345});
+  expect_violation("operation");
+  ASSERT_NO_FATAL_FAILURE(expect_useful_ring());
+  // Behind the few bytes of the proper peer's.
+  constexpr uint32_t kShort = 64;
+  for (uint32_t slot = 0; slot < options_.ring_slots; ++slot) {
+    EXPECT_EQ(hostile_->bytes_of_ring(slot).substr(kShort),
+              std::string(options_.slot_bytes - kShort, '\0'))
+        << "slot " << slot;
+  }
 }
 
 TEST_F(HostilePeerTest, APlaceForAMessageThatIsNone) {

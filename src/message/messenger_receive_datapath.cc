@@ -478,7 +478,7 @@ MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection
 // left, so that there is a ring when the peer offers its own again.
 void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
   const auto sent = [](const PeerConnection& connection) {
-    return connection.next_sequence - connection.sequence_considered;
+    return connection.next_sequence + connection.ends_by_queue - connection.sent_considered;
   };
   PeerConnection* least = nullptr;
   uint64_t all_sent = 0;
@@ -501,7 +501,9 @@ void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
   if (!gives_way && all_sent < kConsideredMessages) return;
   for (uint32_t number = 0; number < connections_end_; ++number) {
     PeerConnection* const connection = connections_[number].get();
-    if (connection != nullptr) connection->sequence_considered = connection->next_sequence;
+    if (connection != nullptr) {
+      connection->sent_considered = connection->next_sequence + connection->ends_by_queue;
+    }
   }
 }
 

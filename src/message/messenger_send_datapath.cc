@@ -90,6 +90,7 @@ bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t
       in_order ? kind != Kind::kRingLeft && kind != Kind::kRingOffer : ends_operation(kind);
   const Room room = room_for_message(connection, in_order ? kReservedCredits : 0, by_ring);
   if (room.to == nullptr) return false;
+  if (ends_operation(kind) && !room.ring) ++connection.ends_by_queue;
   const MessageHeader header = next_header(connection, kind, flags, tag);
   post(connection, room, put_header(room.to, header, data, 0), in_order || room.ring,
        /*signaled=*/kind == Kind::kRingLeft);

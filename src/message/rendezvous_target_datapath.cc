@@ -191,6 +191,10 @@ bool MessengerState::take_written(PeerConnection& connection, const ParsedMessag
 
 // What is used when it comes, whatever waits before it. False: it is about nothing that there is.
 bool MessengerState::take_out_of_order(PeerConnection& connection, const ParsedMessage& message) {
+  // By either channel, since it could come by the ring.
+  if (ends_operation(message.header.kind) && options_.policy == PollingSetPolicy::kDynamic) {
+    count_arrival(connection);
+  }
   switch (message.header.kind) {
     case Kind::kFinish:
       return finish_operation(connection, message);

@@ -11,11 +11,16 @@
 // returned for those freed in a row. Where the oldest message has to wait, look_ahead() finds those
 // behind it that need not.
 //
-// **Between two ends** only what was written is cleared (written_slots.h). The receiver clears once
-// it has taken all that the sender before has sent, whose WRITEs therefore are in the memory, and
-// before it tells the next sender of the ring: so no WRITE of either meets the clearing. A sender
-// clears its own slots when the device has read the last of them. After a connection that broke,
-// nobody knows what the sender has written: then all is cleared.
+// **Between two ends** only what was written is cleared (written_slots.h), and the head of each
+// slot. The receiver clears once it has taken all that the sender before has numbered, whose WRITEs
+// therefore are in the memory, and before it tells the next sender of the ring: so no WRITE of
+// either meets the clearing. What that sender wrote into other slots, as none of these does, is no
+// message then, since a slot is read once its head is of the lap. Its other bytes stay: one that
+// lies in a tail's place can make a message of the next sender whole before its last bytes are
+// there. A sender clears its own slots when the device has read the last of them. After a
+// connection that broke, nobody knows what the sender has written: then all is cleared. That is
+// not waited for where soft0's peer was stopped in the middle of a WRITE: if it goes on, the rest
+// of this one reaches the ring, whoever has it then.
 //
 // A message may be gathered: its payload comes from the user's memory ("bufreuse" 3.1), and the
 // slot has only what is around it. Then the sender does not know the payload that lies in the
@@ -29,7 +34,6 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "src/base/assert.h"
@@ -207,6 +211,9 @@ class RingReceiver {
   void begin() {
     VERBENA_ASSERT(in_use() == 0);
     written_.clear(slots_, head_ - begun_);
+    for (uint32_t slot = 0; slot < slots_.count; ++slot) {
+      clear_bytes(slots_.slot(slot), RingMark::kPayloadOffset);
+    }
     head_slot_ = tail_slot_ = 0;
     ahead_slot_ = kPrefetched % slots_.count;
     clear_bytes(freed_.data(), freed_.size());
@@ -242,6 +249,8 @@ class RingReceiver {
       error_ = channel::ChannelError::peer_violated("it wrote a message without a credit");
       return false;
     }
+    // Even if it was not asked: the peer can change a message that was used early.
+    used_[head_slot_] = 0;
     head_slot_ = behind(head_slot_);
     if (head_slot_ == 0) lap_ = RingMark::lap_after(lap_);
     ++head_;
@@ -277,10 +286,10 @@ class RingReceiver {
     VERBENA_DEBUG_ASSERT(slot < slots_.count && used_[slot] == 0);
     used_[slot] = 1;
   }
-  // Whether it was: asked once, when its turn has come.
-  bool was_used_early(uint32_t slot) {
+  // Whether it was: asked when its turn has come, before take().
+  bool was_used_early(uint32_t slot) const {
     VERBENA_DEBUG_ASSERT(slot == head_slot_);
-    return std::exchange(used_[slot], 0) != 0;
+    return used_[slot] != 0;
   }
 
   // A message was used. Credits come back for the oldest slots, as far as all of them are free.

@@ -350,6 +350,52 @@ TEST_F(RingTest, ARingBeginsAnewWithAnotherPeer) {
   EXPECT_EQ(text_of(receiver_.next()), "third");
 }
 
+// By a sender that leaves without telling of it.
+TEST_F(RingTest, WhatWasWrittenAheadIsNoMessageOfTheNextPeer) {
+  make(4, 30);
+  deliver(send("first"));
+  ASSERT_EQ(text_of(receiver_.next()), "first");
+  ASSERT_TRUE(receiver_.take());
+  receiver_.release(0);
+  for (const char* text : {"ahead", "of its", "turn"}) deliver(send(text));
+  receiver_.begin();
+  sender_.bind({reinterpret_cast<uint64_t>(remote_.base), 9}, 0);
+  for (int round = 0; round < 2; ++round) {
+    for (uint32_t slot = 0; slot < 4; ++slot) {
+      EXPECT_EQ(text_of(receiver_.next()), "nothing") << "slot " << slot;
+      deliver(send("of the next"));
+      EXPECT_EQ(text_of(receiver_.next()), "of the next");
+      ASSERT_TRUE(receiver_.take());
+      receiver_.release(slot);
+      return_credits();
+    }
+  }
+}
+
+// Also if it is not asked for: the peer may have put another message there since.
+TEST_F(RingTest, WhatWasUsedEarlyIsForgottenOnceItIsTaken) {
+  make(3, 30);
+  for (int round = 0; round < 2; ++round) {
+    for (const char* text : {"waits", "early", "last"}) deliver(send(text));
+    EXPECT_EQ(text_of(receiver_.look_ahead()), "waits");
+    const RingReceiver::Arrival early = receiver_.look_ahead();
+    receiver_.use_early(early.slot);
+    for (uint32_t slot = 0; slot < 3; ++slot) {
+      ASSERT_NE(receiver_.next().payload, nullptr);
+      ASSERT_TRUE(receiver_.take());
+      receiver_.release(slot);
+    }
+    return_credits();
+  }
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    deliver(send("another"));
+    ASSERT_NE(receiver_.next().payload, nullptr);
+    EXPECT_FALSE(receiver_.was_used_early(slot)) << "slot " << slot;
+    ASSERT_TRUE(receiver_.take());
+    receiver_.release(slot);
+  }
+}
+
 TEST_F(RingTest, WhatNeedNotWaitIsFoundBehindWhatDoes) {
   make(4, 30);
   // Around the end of the ring, where the lap is another one.
@@ -434,9 +480,9 @@ TEST_F(RingTest, WhatWasWrittenIsClearedForTheNextPeer) {
   const uint64_t before = internal::data_path_counters.bytes_cleared;
   receiver_.begin();
   sender_.bind({reinterpret_cast<uint64_t>(remote_.base), 9}, 0);
-  // And what is kept beside each slot.
+  // And each slot's head, and what is kept beside it.
   EXPECT_LE(internal::data_path_counters.bytes_cleared - before,
-            2 * (RingMark::sealed_bytes(20) + kSlots));
+            2 * (RingMark::sealed_bytes(20) + kSlots) + kSlots * channel::kWordBytes);
 }
 
 TEST_F(RingTest, WhatAPeerMustNotDoIsAnError) {
