@@ -328,6 +328,33 @@ TEST(LinkTest, ObjectsCanBeDestroyedWithRequestsOnTheirWay) {
   }
 }
 
+// As without a network: `verbena top` and sysfs show them.
+TEST(LinkTest, RequestsBytesAndErrorsAreCounted) {
+  Pair pair("", "latency=100us");
+  const QpCounters& counters = *as_qp(pair.a.qp()).counters;
+  ASSERT_EQ(pair.post(pair.request(1, IBV_WR_RDMA_WRITE, 64)), 0);
+  ASSERT_EQ(pair.post(pair.request(2, IBV_WR_RDMA_READ, 36)), 0);
+  for (uint64_t id = 1; id <= 2; ++id) EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(counters.requests[IBV_WR_RDMA_WRITE], 1u);
+  EXPECT_EQ(counters.requests[IBV_WR_RDMA_READ], 1u);
+  EXPECT_EQ(counters.bytes, 100u);
+  EXPECT_EQ(counters.errors, 0u);
+  // One that fails, and one that is flushed behind it; then one that finds the error state.
+  SendRequest wrong = pair.request(3, IBV_WR_RDMA_WRITE, 64);
+  wrong.rkey ^= 1;
+  ASSERT_EQ(pair.post(wrong), 0);
+  ASSERT_EQ(pair.post(pair.request(4, IBV_WR_RDMA_WRITE, 64)), 0);
+  EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(counters.errors, 2u);
+  ASSERT_EQ(pair.post(pair.request(5, IBV_WR_SEND, 64)), 0);
+  EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(counters.errors, 3u);
+  EXPECT_EQ(counters.requests[IBV_WR_RDMA_WRITE], 3u);
+  EXPECT_EQ(counters.requests[IBV_WR_SEND], 1u);
+  EXPECT_EQ(counters.bytes, 100u);
+}
+
 TEST(LinkTest, BindingAWindowKeepsItsPlace) {
   Pair pair("", kFarAway);
   Buffer memory(pair.node, 4096, verbena::test::kAllAccess | IBV_ACCESS_MW_BIND);
@@ -625,6 +652,9 @@ TEST(FaultTest, UnreliableMessagesAreLostWithTheirPackets) {
     ASSERT_EQ(buffer.at<uint64_t>(kTargetAt) == i, arrives) << i;
     lost += arrives ? 0 : 1;
   }
+  // By the sender, who does not know what is lost.
+  EXPECT_EQ(as_qp(a).counters->requests[IBV_WR_RDMA_WRITE], kMessages);
+  EXPECT_EQ(as_qp(a).counters->bytes, kMessages * kBytes);
   EXPECT_NEAR(static_cast<double>(lost), 0.271 * kMessages, 40);
 
   // A sender's own mistake is found, lost or not.
