@@ -188,9 +188,12 @@ TEST(NetworkOfTheLibraryTest, ItsProtocolsGetOverLosses) {
       ToolProcess({VERBENA_TOOL, "bench", "one-to-one", "--protocol", "all", "--response", "64",
                    "--requests", "100", "--runs", "1"},
                   {{"VERBENA_FAULT", "drop=5e-3,delay=0.01:50us,rnr=1e-3,seed=7"},
-                   {"VERBENA_LINK", "latency=5us,rate=10Gbps"}})
+                   {"VERBENA_LINK", "latency=5us,rate=10Gbps"},
+                   {"VERBENA_LOG", "info"}})
           .wait();
   EXPECT_EQ(outcome.exit_code, 0) << describe(outcome);
+  EXPECT_NE(outcome.err.find("soft0: fault "), std::string::npos) << describe(outcome);
+  EXPECT_NE(outcome.err.find(" packets lost"), std::string::npos) << describe(outcome);
 }
 
 }  // namespace

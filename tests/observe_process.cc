@@ -4,6 +4,7 @@
 //   observe_process writes COUNT    so many WRITEs of 64 B, then waits to be killed
 //   observe_process threads COUNT   the same from each of four threads, then in a forked child
 //   observe_process refused         requests that soft0 refuses
+//   observe_process networks        a context in a network that loses all, then one without any
 #include <infiniband/verbs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -294,6 +295,24 @@ void refused(const Node& node, Buffer& buffer) {
   }
 }
 
+// Opened one after the other, each has what it was opened with.
+void networks() {
+  setenv("VERBENA_FAULT", "drop=1", 1);
+  const Node lossy;
+  unsetenv("VERBENA_FAULT");
+  const Node plain;
+  for (const Node* node : {&lossy, &plain}) {
+    Buffer buffer(*node, 65536);
+    buffer.at<uint64_t>(0) = 1;
+    const Pair pair(*node, IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_WRITE);
+    SendRequest request{.opcode = IBV_WR_RDMA_WRITE, .sges = {buffer.sge(0, 8)}};
+    request.remote_address = buffer.address(kTargetAt);
+    request.rkey = buffer.key();
+    REQUIRE(post(pair.qps[0], request) == 0);
+    REQUIRE(buffer.at<uint64_t>(kTargetAt) == (node == &plain ? 1 : 0));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -311,6 +330,10 @@ int main(int argc, char** argv) {
     REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status));
     // What the child has of its parent's memory, a leak check of the child cannot find.
     REQUIRE(WEXITSTATUS(status) == 0 || VERBENA_ADDRESS_SANITIZER);
+    return 0;
+  }
+  if (what == "networks") {
+    networks();
     return 0;
   }
   const Node node;

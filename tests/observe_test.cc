@@ -465,6 +465,13 @@ TEST_F(ObserveTest, ThreadsAndForkedChildrenAreWritten) {
   }
 }
 
+TEST_F(ObserveTest, ContextsKeepTheirNetworkWhileObserved) {
+  const Outcome outcome =
+      observe({"networks"}, environment({{"VERBENA_TRACE", scratch_.file("t.json")}}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(slices_in(scratch_.file("t.json"), "send").size(), 2u);
+}
+
 // A process that is killed leaves what was written until then, and it can be read.
 TEST_F(ObserveTest, AKilledProcessLeavesAReadableTrace) {
   const std::string file = scratch_.file("t.json");

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace verbena {
 
@@ -27,8 +28,16 @@ Result<FileDescriptor> open_private(const std::string& path) {
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return cannot_write(path, "it is no regular file");
   }
+  // Where others can make files, the name may be one that they gave to a file of this user.
+  if (status.st_uid != geteuid()) return cannot_write(path, "it is another user's");
+  if (status.st_nlink != 1) return cannot_write(path, "the file has other names, too");
   if (fchmod(file.get(), 0600) != 0) return cannot_write(path, strerror(errno));
   return file;
+}
+
+PrivateFile out_of_the_way(FileDescriptor file, std::string path) {
+  if (const int far = duplicate_out_of_the_way(file.get()); far >= 0) file = FileDescriptor(far);
+  return {std::move(file), std::move(path)};
 }
 
 // Whether this process has it, and it is empty.
@@ -76,14 +85,14 @@ Status prepare_private_file(const std::string& pattern) {
 Result<PrivateFile> claim_private_file(const std::string& pattern) {
   std::string path = with_pid(pattern);
   VERBENA_ASSIGN_OR_RETURN(FileDescriptor file, open_private(path));
-  if (take_empty(file)) return PrivateFile{std::move(file), std::move(path)};
+  if (take_empty(file)) return out_of_the_way(std::move(file), std::move(path));
   path = with_pid_added(path);
   VERBENA_ASSIGN_OR_RETURN(FileDescriptor own, open_private(path));
   // What lies there is of a former process by this number.
   if (flock(own.get(), LOCK_EX | LOCK_NB) != 0 || ftruncate(own.get(), 0) != 0) {
     return cannot_write(path, strerror(errno));
   }
-  return PrivateFile{std::move(own), std::move(path)};
+  return out_of_the_way(std::move(own), std::move(path));
 }
 
 }  // namespace verbena

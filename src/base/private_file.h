@@ -4,6 +4,7 @@
 #include <string>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/known_file.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -19,6 +20,10 @@ Status prepare_private_file(const std::string& pattern);
 struct PrivateFile {
   FileDescriptor file;
   std::string path;
+  KnownFile known{file.get()};
+
+  // False once the program has closed the descriptor: then its number may be of another file.
+  bool is_there() const { return known.is_at(file.get()); }
 };
 // Opens the file for this process alone. Where another process has written to it, the number of
 // this one goes into the name: "trace.json" becomes "trace.4711.json".

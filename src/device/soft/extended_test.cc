@@ -381,6 +381,7 @@ TEST_F(AtomicWriteTest, EightBytesLand) {
     EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
     EXPECT_EQ(wc.opcode, kAtomicWriteDone);
   }
+  EXPECT_EQ(as_qp(&ex_->qp_base).counters->requests[kAtomicWrite], 2u);
 }
 
 TEST_F(AtomicWriteTest, AnUnalignedPlaceIsAnInvalidRequest) {

@@ -337,8 +337,9 @@ int destroy_qp(ibv_qp* verbs) {
     std::erase(qp->send_cq->senders, qp);
   }
   if (qp->transport == Transport::kDatagram) qp->rnic->datagram_rings().withdraw(qp->index);
-  qp->rnic->withdraw(qp->index);
+  // Before another queue pair can have the place, and the counters with it.
   qp->counters->number.store(0, std::memory_order_relaxed);
+  qp->rnic->withdraw(qp->index);
   ud_end_looking_after(*qp);
   // Peers in other processes keep their mapping of what is freed below; peers in this one would
   // touch nothing.

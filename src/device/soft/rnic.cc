@@ -20,6 +20,7 @@
 #include "src/base/log.h"
 #include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/observe/observe.h"
 #include "src/device/soft/only_copy.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/ud.h"
@@ -289,6 +290,7 @@ Status Rnic::revoke_region(uint32_t key) {
             "soft0: memory windows are bound to the region; invalidate or deallocate them first"};
   }
   faults::wait_for_running();
+  observe::wait_for_captures();
   const RegionEntry& own = regions_.own()[region_index(key)];
   if (!reached_by_peers(own.access.load(std::memory_order_relaxed))) return {};
   return take_from_peers(own);

@@ -1,9 +1,11 @@
 #include "src/device/soft/faults/faults.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -24,6 +26,12 @@ Status in_variable(const char* name, const Status& status) {
   return {status.code(), fmt::format("soft0: {}: {}", name, status.message())};
 }
 
+// Whole at any time, since a process may be forked meanwhile.
+struct LatestNetwork {
+  std::string text;
+  std::shared_ptr<Network> network;
+};
+
 }  // namespace
 
 uint64_t PortTimes::pass(std::atomic<uint64_t>& free_ns, uint64_t at_ns,
@@ -41,23 +49,27 @@ uint64_t PortTimes::pass(std::atomic<uint64_t>& free_ns, uint64_t at_ns,
 }
 
 Result<std::shared_ptr<Network>> network_from_environment() {
-  static auto* mutex = new std::mutex;  // used until the process ends
-  static auto* latest = new std::pair<std::string, std::shared_ptr<Network>>;
+  static std::mutex mutex;
+  static LatestNetwork* latest = new LatestNetwork;  // used until the process ends
+  // In the parent another thread may have held it.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { std::construct_at(&mutex); });
+  static_cast<void>(registered);
   const std::string fault = text_of_variable(kFaultVariable);
   const std::string link = text_of_variable(kLinkVariable);
   const Result<FaultSettings> fault_settings = parse_fault_settings(fault);
   if (!fault_settings.ok()) return in_variable(kFaultVariable, fault_settings.status());
   const Result<LinkSettings> link_settings = parse_link_settings(link);
   if (!link_settings.ok()) return in_variable(kLinkVariable, link_settings.status());
-  const std::lock_guard guard(*mutex);
-  if (const std::string both = fault + ";" + link; latest->first != both) {
+  const std::lock_guard guard(mutex);
+  if (const std::string both = fault + ";" + link; latest->text != both) {
     std::shared_ptr<Network> made;
     if (fault_settings->any() || link_settings->any()) {
       made = std::make_shared<Network>(*fault_settings, *link_settings);
     }
-    *latest = {both, made};
+    const std::unique_ptr<LatestNetwork> former(
+        std::exchange(latest, new LatestNetwork{both, made}));
   }
-  return latest->second;
+  return latest->network;
 }
 
 void attach(Qp& qp, const std::shared_ptr<Network>& network) {

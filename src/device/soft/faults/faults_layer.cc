@@ -6,6 +6,7 @@
 #include "src/device/soft/faults/network_thread.h"
 #include "src/device/soft/faults/send_faults.h"
 #include "src/device/soft/poll_pause.h"
+#include "src/device/soft/refusal.h"
 
 namespace verbena::soft::faults {
 namespace {
@@ -39,6 +40,7 @@ int post_send_into_network(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
       error = check_sends(qp, wr, 1);
       if (error != 0) {
         *bad = wr;
+        log_refused_send(qp, *wr, error);
         break;
       }
       qp.faults->post(*wr);
@@ -71,6 +73,7 @@ int wr_complete_into_network(ibv_qp_ex* verbs) {
   int error = batch.error();
   if (error == 0) error = post_batch_into_network(qp, batch.requests(), batch.count());
   batch.end();
+  if (error != 0) log_refused_batch(qp, error);
   return error;
 }
 

@@ -45,8 +45,16 @@ Progress* Progress::existing() {
 }
 
 void Progress::stop() {
-  const std::lock_guard guard(run_mutex_);
-  stopped_ = true;
+  stopped_.store(true);
+  // Not for ever: exit() may have been called by a signal handler, in a thread that is at it.
+  constexpr uint64_t kPatienceNs = 1'000'000'000;
+  constexpr uint64_t kBetweenTriesNs = 100'000;
+  const uint64_t start_ns = now_ns();
+  while (!run_mutex_.try_lock()) {
+    if (now_ns() - start_ns > kPatienceNs) return;
+    sleep_ns(kBetweenTriesNs);
+  }
+  run_mutex_.unlock();
 }
 
 Progress::Progress() : process_(forks.load(std::memory_order_relaxed)) {}
@@ -139,7 +147,7 @@ void Progress::serve() {
       if (kill_at_ns_ <= now_ns()) end_process("its time is over");
     }
     const std::lock_guard guard(run_mutex_);
-    if (stopped_) return;
+    if (stopped_.load()) return;
     run();
   }
 }

@@ -44,7 +44,8 @@ class Progress {
   }
   // Returns when no request is being carried out that was before the call.
   void wait_for_running();
-  // From now on the thread carries nothing out; polls do.
+  // From now on the thread carries nothing out; polls do. Returns when it is not at it, or after a
+  // second.
   void stop();
 
  private:
@@ -56,8 +57,8 @@ class Progress {
 
   const uint32_t process_;  // which one in a row of forks
   std::mutex run_mutex_;
-  std::vector<SendFaults*> running_;  // under run_mutex_, like this:
-  bool stopped_ = false;
+  std::vector<SendFaults*> running_;  // under run_mutex_
+  std::atomic<bool> stopped_{false};
 
   std::mutex list_mutex_;
   Condition changed_;

@@ -84,7 +84,9 @@ void SendFaults::post(const ibv_send_wr& wr) {
     end_process("its work requests are posted");
   }
   const uint32_t position = ++qp_.send_posted;
+  ++qp_.counters->requests[wr.opcode];
   if (qp_.state.load(std::memory_order_relaxed) != IBV_QPS_RTS) {
+    ++qp_.counters->errors;
     complete_send(qp_, wr, position, std::exchange(qp_.next_flush, IBV_WC_WR_FLUSH_ERR), 0);
   } else if (is_window_request(wr.opcode)) {
     // As without a network: carried out now, completed in its turn.
@@ -246,8 +248,10 @@ void SendFaults::execute_unreliable(DeferredSend& send) {
   Pieces pieces;
   if (!collect(qp_, wr, 0, pieces)) {
     fail_send_queue_locked(qp_);
+    ++qp_.counters->errors;
     return complete_send(qp_, wr, position, IBV_WC_LOC_PROT_ERR, 0);
   }
+  qp_.counters->bytes += pieces.size_bytes;
   complete_send(qp_, wr, position, IBV_WC_SUCCESS, pieces.size_bytes);
 }
 
@@ -279,11 +283,14 @@ bool SendFaults::flush(ibv_wc_status first) {
     const DeferredSend send = sends_.front();
     sends_.pop();
     if (executed) {
+      qp_.counters->bytes += send.execution.size_bytes();
+      if (send.execution.outcome() == Outcome::kError) ++qp_.counters->errors;
       complete_send(qp_, send.wr, send.position, send.execution.status(),
                     send.execution.size_bytes());
       continue;
     }
     any_pending = true;
+    ++qp_.counters->errors;
     complete_send(qp_, send.wr, send.position, std::exchange(first, IBV_WC_WR_FLUSH_ERR), 0);
   }
   last_due_ns_ = 0;

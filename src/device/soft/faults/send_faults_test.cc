@@ -30,6 +30,10 @@ using verbena::test::Node;
 using verbena::test::SendRequest;
 
 constexpr const char* kFarAway = "latency=10s";
+// The first packet is lost, and after the longest time-out, of hours, again.
+constexpr const char* kLost = "drop=1";
+constexpr ReliabilityOptions kHours = {.ack_timeout = 31};
+constexpr uint64_t kPatienceNs = 120'000'000'000;
 constexpr size_t kTargetAt = 64 * 1024;
 
 // What nodes that are opened meanwhile have around them.
@@ -51,7 +55,6 @@ class Surroundings {
 
 // The next completion; status -1 where none comes.
 ibv_wc take(ibv_cq* cq) {
-  constexpr uint64_t kPatienceNs = 120'000'000'000;
   const uint64_t start_ns = now_ns();
   ibv_wc wc{};
   Waiter waiter;
@@ -63,6 +66,15 @@ ibv_wc take(ibv_cq* cq) {
     waiter.idle();
   }
   return wc;
+}
+
+// Whether the word comes to have the value.
+bool becomes(const uint64_t* word, uint64_t value) {
+  const uint64_t start_ns = now_ns();
+  for (Waiter waiter; __atomic_load_n(word, __ATOMIC_ACQUIRE) != value; waiter.idle()) {
+    if (now_ns() - start_ns > kPatienceNs) return false;
+  }
+  return true;
 }
 
 bool has_none(ibv_cq* cq) {
@@ -114,7 +126,7 @@ struct Pair {
 
 TEST(LinkTest, NothingHappensBeforeItsTime) {
   constexpr uint32_t kDepth = 8;
-  Pair pair("", kFarAway, {}, {.send_depth = kDepth});
+  Pair pair(kLost, kFarAway, kHours, {.send_depth = kDepth});
   pair.buffer.fill(1, 0, 64);
   ASSERT_EQ(verbena::test::post_receive(pair.b.qp(), 50, {pair.buffer.sge(0, 64)}), 0);
   const ibv_wr_opcode opcodes[kDepth] = {
@@ -165,7 +177,7 @@ TEST(LinkTest, WhoLooksAtMemoryNeedNotPoll) {
   const uint64_t start_ns = now_ns();
   ASSERT_EQ(pair.post(pair.request(7, IBV_WR_RDMA_WRITE, 8)), 0);
   auto* const word = reinterpret_cast<uint64_t*>(pair.buffer.data() + kTargetAt);
-  for (Waiter waiter; __atomic_load_n(word, __ATOMIC_ACQUIRE) == 0;) waiter.idle();
+  ASSERT_TRUE(becomes(word, pair.buffer.at<uint64_t>(0)));
   EXPECT_GE(now_ns() - start_ns, kLatencyNs);
   EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_SUCCESS);
 }
@@ -192,9 +204,7 @@ TEST(LinkTest, NothingIsForgottenBetweenPollsAndTheThread) {
     }
     const uint64_t until_ns = now_ns() + random.below(100'000);
     while (!signaled && now_ns() < until_ns) ASSERT_TRUE(has_none(pair.b.cq()));
-    for (int i = 0; i < 2; ++i) {
-      for (Waiter waiter; __atomic_load_n(words + i, __ATOMIC_ACQUIRE) != round;) waiter.idle();
-    }
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(becomes(words + i, round));
   }
 }
 
@@ -305,7 +315,7 @@ TEST(LinkTest, AnErrorOfTheResponderEndsTheRest) {
 }
 
 TEST(LinkTest, AResetDropsWhatIsOnItsWay) {
-  Pair pair("", kFarAway);
+  Pair pair(kLost, kFarAway, kHours);
   pair.buffer.fill(1, 0, 64);
   for (uint64_t id = 0; id < 5; ++id) {
     ASSERT_EQ(pair.post(pair.request(id, IBV_WR_RDMA_WRITE, 64)), 0);
@@ -328,8 +338,35 @@ TEST(LinkTest, ObjectsCanBeDestroyedWithRequestsOnTheirWay) {
   }
 }
 
+// As without a network: `verbena top` and sysfs show them.
+TEST(LinkTest, RequestsBytesAndErrorsAreCounted) {
+  Pair pair("", "latency=100us");
+  const QpCounters& counters = *as_qp(pair.a.qp()).counters;
+  ASSERT_EQ(pair.post(pair.request(1, IBV_WR_RDMA_WRITE, 64)), 0);
+  ASSERT_EQ(pair.post(pair.request(2, IBV_WR_RDMA_READ, 36)), 0);
+  for (uint64_t id = 1; id <= 2; ++id) EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(counters.requests[IBV_WR_RDMA_WRITE], 1u);
+  EXPECT_EQ(counters.requests[IBV_WR_RDMA_READ], 1u);
+  EXPECT_EQ(counters.bytes, 100u);
+  EXPECT_EQ(counters.errors, 0u);
+  // One that fails, and one that is flushed behind it; then one that finds the error state.
+  SendRequest wrong = pair.request(3, IBV_WR_RDMA_WRITE, 64);
+  wrong.rkey ^= 1;
+  ASSERT_EQ(pair.post(wrong), 0);
+  ASSERT_EQ(pair.post(pair.request(4, IBV_WR_RDMA_WRITE, 64)), 0);
+  EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(counters.errors, 2u);
+  ASSERT_EQ(pair.post(pair.request(5, IBV_WR_SEND, 64)), 0);
+  EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(counters.errors, 3u);
+  EXPECT_EQ(counters.requests[IBV_WR_RDMA_WRITE], 3u);
+  EXPECT_EQ(counters.requests[IBV_WR_SEND], 1u);
+  EXPECT_EQ(counters.bytes, 100u);
+}
+
 TEST(LinkTest, BindingAWindowKeepsItsPlace) {
-  Pair pair("", kFarAway);
+  Pair pair(kLost, kFarAway, kHours);
   Buffer memory(pair.node, 4096, verbena::test::kAllAccess | IBV_ACCESS_MW_BIND);
   ibv_mr* region = reg_mr(pair.node.domain.get(), memory.data(), 4096, memory.address(),
                           verbena::test::kAllAccess | IBV_ACCESS_MW_BIND);
@@ -369,7 +406,9 @@ TEST(LinkTest, ManyThreadsShareACompletionQueue) {
       connect(a, b);
       uint64_t posted = 0;
       ibv_wc wc[8];
+      const uint64_t start_ns = now_ns();
       while (completed.load() < kThreads * kRequests) {
+        ASSERT_LT(now_ns() - start_ns, kPatienceNs);
         const size_t at = static_cast<size_t>(i) * 4096;
         if (posted < kRequests &&
             verbena::test::post(a.qp(), {.opcode = IBV_WR_RDMA_WRITE,
@@ -625,6 +664,9 @@ TEST(FaultTest, UnreliableMessagesAreLostWithTheirPackets) {
     ASSERT_EQ(buffer.at<uint64_t>(kTargetAt) == i, arrives) << i;
     lost += arrives ? 0 : 1;
   }
+  // By the sender, who does not know what is lost.
+  EXPECT_EQ(as_qp(a).counters->requests[IBV_WR_RDMA_WRITE], kMessages);
+  EXPECT_EQ(as_qp(a).counters->bytes, kMessages * kBytes);
   EXPECT_NEAR(static_cast<double>(lost), 0.271 * kMessages, 40);
 
   // A sender's own mistake is found, lost or not.

@@ -175,6 +175,23 @@ bool write_sum(int directory_fd, const CounterSum& sum) {
   return file.valid() && pwrite(file.get(), &sum, sizeof(sum), 0) == sizeof(sum);
 }
 
+bool remove(int directory_fd, uint32_t slot) {
+  return unlinkat(directory_fd, counters_name(slot).c_str(), 0) == 0 || errno == ENOENT;
+}
+
+// Removes the file that was added last, if who added it ended before that. False if it stays.
+bool remove_added(const Registry& registry) {
+  const int directory = registry.directory_fd();
+  const CounterSum sum = read_sum(directory);
+  for (const uint32_t slot : slots_with_counters(directory)) {
+    ReadFile ended;
+    if (!registry.taken(slot) && read_file(directory, slot, ended) && ended.id == sum.last_id) {
+      return remove(directory, slot);
+    }
+  }
+  return true;
+}
+
 // As "ps" names this process.
 void put_own_name(char* name, size_t size_bytes) {
   const FileDescriptor file(open("/proc/self/comm", O_RDONLY | O_CLOEXEC));
@@ -216,7 +233,8 @@ Status CounterFile::make(const Registry& registry, uint32_t slot) {
   void* mapped = mmap(nullptr, sizeof(Place), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) return cannot("map");
   // Space in it is still to be reserved.
-  fd_ = fcntl(file.get(), F_DUPFD_CLOEXEC, 0);
+  fd_ = duplicate_out_of_the_way(file.get());
+  file_ = KnownFile(fd_);
   place_ = static_cast<Place*>(mapped);
   place_->head.id = machine_now_ns() << 10 | slot;
   place_->head.pid = getpid();
@@ -228,7 +246,7 @@ Status CounterFile::make(const Registry& registry, uint32_t slot) {
 
 CounterFile::~CounterFile() {
   if (place_ != nullptr) munmap(static_cast<void*>(place_), sizeof(Place));
-  if (fd_ >= 0) close(fd_);
+  if (file_.is_at(fd_)) close(fd_);
 }
 
 // Without its space reserved, a page of the file would end the process where memory is short.
@@ -239,7 +257,8 @@ bool CounterFile::reserve(uint32_t index) {
       std::min((index / kReservedTogether + 1) * kReservedTogether, kMaxQueuePairs);
   const auto offset = static_cast<off_t>(kCountersHeadBytes + reserved_ * sizeof(QpCounters));
   const auto size = static_cast<off_t>((up_to - reserved_) * sizeof(QpCounters));
-  if (posix_fallocate(fd_, offset, size) != 0) return false;
+  // The program may have closed it, and opened a file of its own by this number.
+  if (!file_.is_at(fd_) || posix_fallocate(fd_, offset, size) != 0) return false;
   reserved_ = up_to;
   return true;
 }
@@ -265,19 +284,20 @@ QpCounters& CounterFile::enter(uint32_t index, uint32_t qp_number, Transport tra
 
 void sum_up_ended_counters(const Registry& registry) {
   const int directory = registry.directory_fd();
+  // The sum knows only the file that was added last, so that one has to be gone before another is
+  // added.
+  if (!remove_added(registry)) return;
   for (const uint32_t slot : slots_with_counters(directory)) {
     if (registry.taken(slot)) continue;
     ReadFile ended;
-    if (read_file(directory, slot, ended)) {
+    const bool counted = read_file(directory, slot, ended);
+    if (counted) {
       CounterSum sum = read_sum(directory);
-      // The same: who added it ended before it was removed.
-      if (sum.last_id != ended.id) {
-        add(sum.counts, ended.process.counts);
-        sum.last_id = ended.id;
-        if (!write_sum(directory, sum)) continue;
-      }
+      add(sum.counts, ended.process.counts);
+      sum.last_id = ended.id;
+      if (!write_sum(directory, sum)) continue;
     }
-    unlinkat(directory, counters_name(slot).c_str(), 0);
+    if (!remove(directory, slot) && counted) return;
   }
 }
 

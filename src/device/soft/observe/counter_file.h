@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "src/base/known_file.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/observe/watched.h"
 #include "verbena/status.h"
@@ -65,6 +66,7 @@ class CounterFile {
 
   Place* place_ = nullptr;  // the mapped file
   int fd_ = -1;
+  KnownFile file_;                                // that fd_ was opened for
   uint32_t reserved_ = 0;                         // queue pairs, of which the file's space is there
   std::vector<std::unique_ptr<QpCounters>> own_;  // of which it is not
 };

@@ -10,10 +10,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/observe/watch.h"
 #include "src/device/soft/registry.h"
 
@@ -143,6 +146,54 @@ TEST_F(CounterFileTest, AFileThatWasAddedButNotRemovedCountsOnce) {
   EXPECT_FALSE(std::filesystem::exists(own));
 }
 
+TEST_F(CounterFileTest, AFileThatWasAddedCountsOnceWhereOthersAreAddedBeforeIt) {
+  Registry first = open();
+  Registry second = open();
+  const uint32_t low = join(first);
+  const uint32_t high = join(second);
+  ASSERT_LT(low, high);
+  for (const auto& [registry, slot] : {std::pair{&first, low}, std::pair{&second, high}}) {
+    CounterFile file(*registry, slot);
+    file.enter(0, make_qp_number(slot, 0), Transport::kReliable).bytes += 10;
+  }
+  const std::string added = second.path() + "/counters." + std::to_string(high);
+  second.leave();
+  std::filesystem::copy_file(added, place_ + "/kept");
+  sum_up_ended_counters(open());
+  std::filesystem::copy_file(place_ + "/kept", added);
+  first.leave();
+  sum_up_ended_counters(open());
+  EXPECT_EQ(look(open()).device.bytes, 20u);
+}
+
+// Of what a program does that becomes a daemon: it closes all descriptors, and opens its own.
+TEST_F(CounterFileTest, ADescriptorThatTheProgramClosedIsLeftAlone) {
+  Registry registry = open();
+  const uint32_t slot = join(registry);
+  auto file = std::make_unique<CounterFile>(registry, slot);
+  file->enter(0, make_qp_number(slot, 0), Transport::kReliable);
+  const std::string path = registry.path() + "/counters." + std::to_string(slot);
+  int number = -1;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry.path(), error) == path) {
+      number = std::stoi(entry.path().filename());
+    }
+  }
+  ASSERT_GE(number, 0);
+  const std::string own = place_ + "/own";
+  const int program = ::open(own.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(dup3(program, number, O_CLOEXEC), number);
+  for (uint32_t index = 1; index < 200; ++index) {
+    file->enter(index, make_qp_number(slot, index), Transport::kReliable).bytes += 1;
+  }
+  EXPECT_EQ(std::filesystem::file_size(own), 0u);
+  file.reset();
+  EXPECT_GE(fcntl(number, F_GETFD), 0);
+  close(number);
+  close(program);
+}
+
 TEST_F(CounterFileTest, DamagedFilesAreNotBelieved) {
   Registry registry = open();
   const uint32_t slot = join(registry);
@@ -173,12 +224,13 @@ TEST_F(CounterFileTest, SysfsCountsWordsAndMessages) {
   Counts counts{};
   counts.bytes = 4096;
   counts.requests[IBV_WR_RDMA_WRITE] = 2;
+  counts.requests[kAtomicWrite] = 4;
   counts.requests[IBV_WR_SEND_WITH_IMM] = 3;
   counts.requests[IBV_WR_BIND_MW] = 5;  // no message
   std::vector<std::pair<std::string, uint64_t>> expected = {{"counters/port_xmit_data", 1024},
                                                             {"counters/port_rcv_data", 1024},
-                                                            {"counters/port_xmit_packets", 5},
-                                                            {"hw_counters/rx_write_requests", 2}};
+                                                            {"counters/port_xmit_packets", 9},
+                                                            {"hw_counters/rx_write_requests", 6}};
   const auto shown = sysfs_counters(counts);
   for (const auto& entry : expected) {
     EXPECT_EQ(std::count(shown.begin(), shown.end(), entry), 1) << entry.first;

@@ -7,12 +7,20 @@
 #include <cstdint>
 #include <string_view>
 
+#include "src/base/private_file.h"
+
 namespace verbena::soft::observe {
 
-// All of it; false with errno otherwise.
-inline bool write_at(int fd, std::string_view text, uint64_t offset) {
+// All of it; false with errno otherwise, EBADF also where the program has closed the descriptor and
+// its number is another file's.
+inline bool write_at(const PrivateFile& file, std::string_view text, uint64_t offset) {
+  if (!file.is_there()) {
+    errno = EBADF;
+    return false;
+  }
   while (!text.empty()) {
-    const ssize_t written = pwrite(fd, text.data(), text.size(), static_cast<off_t>(offset));
+    const ssize_t written =
+        pwrite(file.file.get(), text.data(), text.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
     text.remove_prefix(static_cast<size_t>(written));

@@ -1,5 +1,6 @@
 #include "src/device/soft/observe/observe.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "src/device/soft/observe/observer.h"
@@ -7,16 +8,33 @@
 namespace verbena::soft::observe {
 namespace {
 
-// What was there before; the same for all objects of soft0.
-struct Next {
-  decltype(ibv_context_ops::post_send) post_send;
-  decltype(ibv_context_ops::post_recv) post_recv;
-  decltype(ibv_context_ops::poll_cq) poll_cq;
-  decltype(ibv_qp_ex::wr_complete) wr_complete;
-  decltype(ibv_cq_ex::start_poll) start_poll;
-  decltype(ibv_cq_ex::next_poll) next_poll;
+// What was there before. Atomic, since devices are opened while other threads post.
+template <typename Function>
+class NextCall {
+ public:
+  void set(Function function) { function_.store(function, std::memory_order_relaxed); }
+  template <typename... Arguments>
+  auto operator()(Arguments... arguments) const {
+    return function_.load(std::memory_order_relaxed)(arguments...);
+  }
+
+ private:
+  std::atomic<Function> function_{nullptr};
 };
-Next next_layer;
+struct Next {
+  NextCall<decltype(ibv_context_ops::post_send)> post_send;
+  NextCall<decltype(ibv_context_ops::post_recv)> post_recv;
+  NextCall<decltype(ibv_context_ops::poll_cq)> poll_cq;
+  NextCall<decltype(ibv_qp_ex::wr_complete)> wr_complete;
+  NextCall<decltype(ibv_cq_ex::start_poll)> start_poll;
+  NextCall<decltype(ibv_cq_ex::next_poll)> next_poll;
+};
+
+// The same for all objects of the contexts in a network, and for all of those without one.
+Next& next_layer(ibv_context* context) {
+  static constinit Next next_layers[2];
+  return next_layers[as_context(context).network != nullptr ? 1 : 0];
+}
 
 // A request that has more SGEs than it can have will be refused; nobody knows what its list is.
 uint32_t length_of(const Qp& qp, const ibv_send_wr& wr) {
@@ -125,10 +143,11 @@ int observe_post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
   Observer* observer = Observer::current();
   Qp& qp = as_qp(verbs);
   // A destroyed queue pair has no depth.
-  if (observer == nullptr || qp.send_depth == 0) return next_layer.post_send(verbs, wr, bad);
+  if (observer == nullptr || qp.send_depth == 0)
+    return next_layer(verbs->context).post_send(verbs, wr, bad);
   SendNotes notes(*observer, qp);
   for (const ibv_send_wr* at = wr; at != nullptr; at = at->next) notes.add(*at);
-  const int error = next_layer.post_send(verbs, wr, bad);
+  const int error = next_layer(verbs->context).post_send(verbs, wr, bad);
   if (error != 0) {
     notes.take_back();
     for (const ibv_send_wr* at = wr; at != nullptr && at != *bad; at = at->next) notes.add(*at);
@@ -142,11 +161,11 @@ int observe_wr_complete(ibv_qp_ex* verbs) {
   Qp& qp = as_qp(&verbs->qp_base);
   if (observer == nullptr || qp.batch == nullptr || !qp.batch->started() ||
       qp.batch->error() != 0 || qp.batch->count() == 0) {
-    return next_layer.wr_complete(verbs);
+    return next_layer(verbs->qp_base.context).wr_complete(verbs);
   }
   SendNotes notes(*observer, qp);
   for (uint32_t i = 0; i < qp.batch->count(); ++i) notes.add(qp.batch->requests()[i]);
-  const int error = next_layer.wr_complete(verbs);
+  const int error = next_layer(verbs->qp_base.context).wr_complete(verbs);
   if (error != 0) notes.take_back();
   notes.keep();
   return error;
@@ -156,7 +175,7 @@ int observe_post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   Observer* observer = Observer::current();
   Qp& qp = as_qp(verbs);
   if (observer == nullptr || !observer->traces() || qp.send_depth == 0) {
-    return next_layer.post_recv(verbs, wr, bad);
+    return next_layer(verbs->context).post_recv(verbs, wr, bad);
   }
   TrackedQueuePair& queue_pair = observer->tracked(qp);
   const std::lock_guard guard(queue_pair.mutex);
@@ -165,7 +184,7 @@ int observe_post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     queue_pair.receives.configure(qp.init.cap.max_recv_wr);
   }
   const uint64_t now_ns = machine_now_ns();
-  const int error = next_layer.post_recv(verbs, wr, bad);
+  const int error = next_layer(verbs->context).post_recv(verbs, wr, bad);
   const ibv_recv_wr* end = error != 0 ? *bad : nullptr;
   for (const ibv_recv_wr* at = wr; at != end; at = at->next) {
     if (!queue_pair.receives.full()) queue_pair.receives.push({now_ns, at->wr_id});
@@ -248,7 +267,7 @@ void see(Observer& observer, const Completed& completed, uint64_t now_ns) {
 }
 
 int observe_poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
-  const int taken = next_layer.poll_cq(cq, count, wc);
+  const int taken = next_layer(cq->context).poll_cq(cq, count, wc);
   Observer* observer = taken > 0 ? Observer::current() : nullptr;
   if (observer == nullptr) return taken;
   const uint64_t now_ns = machine_now_ns();
@@ -267,13 +286,13 @@ void see_current(ibv_cq_ex* cq) {
 }
 
 int observe_start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
-  const int error = next_layer.start_poll(cq, attributes);
+  const int error = next_layer(cq->context).start_poll(cq, attributes);
   if (error == 0) see_current(cq);
   return error;
 }
 
 int observe_next_poll(ibv_cq_ex* cq) {
-  const int error = next_layer.next_poll(cq);
+  const int error = next_layer(cq->context).next_poll(cq);
   if (error == 0) see_current(cq);
   return error;
 }
@@ -282,24 +301,29 @@ int observe_next_poll(ibv_cq_ex* cq) {
 
 void add_layer(ibv_context& verbs) {
   if (Observer::start() == nullptr) return;
-  next_layer.post_send = verbs.ops.post_send;
-  next_layer.post_recv = verbs.ops.post_recv;
-  next_layer.poll_cq = verbs.ops.poll_cq;
+  next_layer(&verbs).post_send.set(verbs.ops.post_send);
+  next_layer(&verbs).post_recv.set(verbs.ops.post_recv);
+  next_layer(&verbs).poll_cq.set(verbs.ops.poll_cq);
   verbs.ops.post_send = observe_post_send;
   verbs.ops.post_recv = observe_post_recv;
   verbs.ops.poll_cq = observe_poll_cq;
 }
 
+void wait_for_captures() {
+  Observer* observer = Observer::current();
+  if (observer != nullptr && observer->captures()) observer->wait_for_captures();
+}
+
 void add_layer(ibv_qp_ex& qp) {
   if (Observer::current() == nullptr) return;
-  next_layer.wr_complete = qp.wr_complete;
+  next_layer(qp.qp_base.context).wr_complete.set(qp.wr_complete);
   qp.wr_complete = observe_wr_complete;
 }
 
 void add_layer(ibv_cq_ex& cq) {
   if (Observer::current() == nullptr) return;
-  next_layer.start_poll = cq.start_poll;
-  next_layer.next_poll = cq.next_poll;
+  next_layer(cq.context).start_poll.set(cq.start_poll);
+  next_layer(cq.context).next_poll.set(cq.next_poll);
   cq.start_poll = observe_start_poll;
   cq.next_poll = observe_next_poll;
 }

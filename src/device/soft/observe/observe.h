@@ -17,4 +17,8 @@ void add_layer(ibv_context& verbs);
 void add_layer(ibv_qp_ex& qp);
 void add_layer(ibv_cq_ex& cq);
 
+// Returns when nothing is being copied into a packet that was before the call. Whoever takes memory
+// away calls it after the region's key has ceased to be valid.
+void wait_for_captures();
+
 }  // namespace verbena::soft::observe

@@ -22,7 +22,11 @@ constexpr uint32_t kLeastSnapBytes = 64;
 constexpr size_t kTraceRingBytes = size_t{4} << 20;
 constexpr size_t kPacketRingBytes = size_t{16} << 20;
 constexpr size_t kMaxThreads = 256;
+// Further threads have smaller rings: all of them together have 620 MiB.
+constexpr size_t kThreadsWithLargeRings = 16;
+constexpr size_t kSmallerRings = 16;
 constexpr uint64_t kDrainPeriodNs = 2'000'000;
+constexpr uint64_t kExitPatienceNs = 1'000'000'000;
 
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
@@ -41,6 +45,18 @@ uint32_t snap_bytes() {
     return kDefaultSnapBytes;
   }
   return static_cast<uint32_t>(bytes);
+}
+
+// Not for ever: exit() may have been called by a signal handler, in a thread that holds it.
+std::unique_lock<std::mutex> try_to_lock(std::mutex& mutex, uint64_t patience_ns) {
+  constexpr uint64_t kBetweenTriesNs = 100'000;
+  const uint64_t start_ns = machine_now_ns();
+  std::unique_lock lock(mutex, std::try_to_lock);
+  while (!lock.owns_lock() && machine_now_ns() - start_ns < patience_ns) {
+    sleep_ns(kBetweenTriesNs);
+    static_cast<void>(lock.try_lock());
+  }
+  return lock;
 }
 
 void thread_ended(void* rings) {
@@ -86,20 +102,23 @@ Observer* Observer::start() {
     }
   };
   static std::mutex mutex;
-  const std::lock_guard guard(mutex);
-  if (Observer* known = current()) return known;
   static bool tried = false;
-  // What the parent writes is the parent's; the child's first device makes another one.
+  // What the parent writes is the parent's; the child's first device makes another one. In the
+  // parent another thread may have held the mutex.
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    std::construct_at(&mutex);
     instance_.store(nullptr);
     tried = false;
   });
   (void)registered;
+  const std::lock_guard guard(mutex);
+  if (Observer* known = current()) return known;
   if (std::exchange(tried, true)) return nullptr;
   Observer* made = make().release();
+  if (made == nullptr) return nullptr;
   // Those that have finished, and the parent's in a forked child, stay: threads may be within.
-  static auto* const every = new std::vector<Observer*>;
-  every->push_back(made);
+  static Observer* latest = nullptr;
+  made->former_ = std::exchange(latest, made);
   instance_.store(made, std::memory_order_release);
   static FinishAtExit finish_at_exit;
   return made;
@@ -115,8 +134,9 @@ ThreadRings* Observer::rings() {
   if (free == rings_.end()) {
     if (rings_.size() == kMaxThreads) return nullptr;
     auto made = std::make_unique<ThreadRings>();
-    if (traces()) made->trace = std::make_unique<RecordRing>(kTraceRingBytes);
-    if (captures()) made->packets = std::make_unique<RecordRing>(kPacketRingBytes);
+    const size_t part = rings_.size() < kThreadsWithLargeRings ? 1 : kSmallerRings;
+    if (traces()) made->trace = std::make_unique<RecordRing>(kTraceRingBytes / part);
+    if (captures()) made->packets = std::make_unique<RecordRing>(kPacketRingBytes / part);
     free = rings_.insert(rings_.end(), std::move(made));
   }
   (*free)->in_use.store(true, std::memory_order_relaxed);
@@ -135,17 +155,34 @@ TrackedQueuePair& Observer::tracked(const Qp& qp) {
   return *made;
 }
 
+// Both who posts and who polls copies under the queue pair's mutex.
+void Observer::wait_for_captures() {
+  for (std::atomic<TrackedQueuePair*>& place : tracked_) {
+    TrackedQueuePair* queue_pair = place.load(std::memory_order_acquire);
+    if (queue_pair == nullptr) continue;
+    const std::lock_guard guard(queue_pair->mutex);
+  }
+}
+
 void Observer::write_on() {
   std::unique_lock lock(mutex_);
   while (!asked_.wait_for(lock, kDrainPeriodNs, [this] { return ending_; })) {
     lock.unlock();
-    drain();
+    drain(0);
     lock.lock();
   }
 }
 
-void Observer::drain() {
-  const std::lock_guard guard(rings_mutex_);
+void Observer::drain(uint64_t patience_ns) {
+  read_rings(patience_ns);
+  // Threads that are about to have rings do not wait for the file.
+  if (traces()) trace_->flush();
+  if (captures()) pcap_->flush();
+}
+
+void Observer::read_rings(uint64_t patience_ns) {
+  const std::unique_lock lock = try_to_lock(rings_mutex_, patience_ns);
+  if (!lock.owns_lock()) return;
   for (const std::unique_ptr<ThreadRings>& rings : rings_) {
     if (rings->trace != nullptr) {
       rings->trace->drain([this](const std::byte* bytes, uint32_t) {
@@ -162,8 +199,6 @@ void Observer::drain() {
       });
     }
   }
-  if (traces()) trace_->flush();
-  if (captures()) pcap_->flush();
 }
 
 void Observer::add_unpolled() {
@@ -188,8 +223,9 @@ void Observer::add_unpolled() {
 }
 
 uint64_t Observer::dropped_of(std::unique_ptr<RecordRing> ThreadRings::*ring) {
-  const std::lock_guard guard(rings_mutex_);
   uint64_t dropped = dropped_.load();
+  const std::unique_lock lock = try_to_lock(rings_mutex_, kExitPatienceNs);
+  if (!lock.owns_lock()) return dropped;
   for (const std::unique_ptr<ThreadRings>& rings : rings_) dropped += ((*rings).*ring)->dropped();
   return dropped;
 }
@@ -201,7 +237,7 @@ void Observer::finish() {
   }
   asked_.notify_all();
   if (writer_.joinable()) writer_.join();
-  drain();
+  drain(kExitPatienceNs);
   if (traces()) {
     add_unpolled();
     trace_->finish(dropped_of(&ThreadRings::trace));

@@ -44,6 +44,8 @@ class Observer {
     TrackedQueuePair* known = tracked_[index_of(qp_number)].load(std::memory_order_acquire);
     return known != nullptr && known->number == qp_number ? known : nullptr;
   }
+  // As observe::wait_for_captures().
+  void wait_for_captures();
   bool captures() const { return pcap_.has_value(); }
   bool traces() const { return trace_.has_value(); }
   SnapLength snap() const { return snap_; }
@@ -54,12 +56,16 @@ class Observer {
   Observer() = default;
   static std::unique_ptr<Observer> make();
   void write_on();
-  void drain();
+  // Waits so long where a thread is about to have rings; then they are left for the next time.
+  void drain(uint64_t patience_ns);
+  void read_rings(uint64_t patience_ns);
   void finish();
   void add_unpolled();
   uint64_t dropped_of(std::unique_ptr<RecordRing> ThreadRings::*ring);
 
   static std::atomic<Observer*> instance_;
+
+  Observer* former_ = nullptr;  // that was made before
 
   std::optional<TraceFile> trace_;
   std::optional<PcapFile> pcap_;

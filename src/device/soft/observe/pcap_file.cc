@@ -85,7 +85,7 @@ void PcapFile::flush() {
   kept_.clear();
   kept_bytes_.clear();
   if (text_.empty()) return;
-  if (!write_at(file_.file.get(), text_, end_bytes_)) {
+  if (!write_at(file_, text_, end_bytes_)) {
     log_warning("soft0: cannot write the packets {}: {}; they end here", file_.path,
                 strerror(errno));
     failed_ = true;

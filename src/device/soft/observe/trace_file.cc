@@ -92,7 +92,7 @@ void TraceFile::flush() {
   if (failed_ || text_.empty()) return;
   const size_t added = text_.size();
   text_ += kEnd;
-  if (!write_at(file_.file.get(), text_, end_bytes_)) {
+  if (!write_at(file_, text_, end_bytes_)) {
     log_warning("soft0: cannot write the trace {}: {}; it ends here", file_.path, strerror(errno));
     failed_ = true;
   }

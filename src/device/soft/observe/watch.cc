@@ -36,8 +36,14 @@ bool put_number(const std::string& root, const std::string& path, uint64_t value
   static std::atomic<uint32_t> made{0};
   const std::string unfinished = fmt::format("{}/.{}.{}", root, getpid(), made.fetch_add(1));
   const std::string text = fmt::format("{}\n", value);
-  FileDescriptor file(
-      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444));
+  const auto make = [&unfinished] {
+    return open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
+  };
+  FileDescriptor file(make());
+  // What a former process by this number has left.
+  if (!file.valid() && errno == EEXIST && unlink(unfinished.c_str()) == 0) {
+    file = FileDescriptor(make());
+  }
   const bool good =
       file.valid() &&
       write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
