@@ -25,6 +25,13 @@ constexpr uint32_t kQueueKey = 0x1234;
 constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                      IBV_ACCESS_REMOTE_ATOMIC;
 
+// IBV_QP_EX_WITH_ATOMIC_WRITE; 0 with headers that do not have it.
+template <typename Extended>
+constexpr uint64_t atomic_write_operation() {
+  return requires(Extended& qp) { qp.wr_atomic_write; } ? 1ull << 12 : 0;
+}
+constexpr uint64_t kAtomicWriteOperation = atomic_write_operation<ibv_qp_ex>();
+
 [[noreturn]] void fail(const char* what) {
   std::printf("FAILED: %s\n", what);
   std::exit(3);
@@ -43,6 +50,7 @@ struct Options {
   bool channel = false;
   bool connected = true;
   bool extended = false;
+  bool atomic_writes = false;  // with `extended`
   bool shared_receives = false;
   uint8_t max_rd_atomic = 4;
   uint32_t target_key = kQueueKey;
@@ -181,6 +189,7 @@ Pair::Pair(const Options& options) : context(open_soft()), domain(ibv_alloc_pd(c
     if (options.extended) {
       init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
       init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+      if (options.atomic_writes) init.send_ops_flags |= kAtomicWriteOperation;
     }
     ibv_qp* qp = ibv_create_qp_ex(context, &init);
     need(qp != nullptr, "queue pair");
@@ -303,6 +312,37 @@ void clean_extended() {
   pair.close();
 }
 
+// As ibv_wr_atomic_write(), which the oldest headers do not have. Returns whether these do.
+template <typename Extended>
+bool add_atomic_write(Extended* qp, uint32_t rkey, uint64_t address) {
+  const uint64_t value = 5;
+  if constexpr (requires { qp->wr_atomic_write; }) {
+    qp->wr_atomic_write(qp, rkey, address, &value);
+    return true;
+  }
+  return false;
+}
+
+// Posts one, and returns how it completed.
+ibv_wc_status write_atomically(const Pair& pair, uint64_t remote = 0) {
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(pair.source);
+  ibv_wr_start(qp);
+  qp->wr_id = 6;
+  qp->wr_flags = IBV_SEND_SIGNALED;
+  add_atomic_write(qp, pair.in_region->rkey, reinterpret_cast<uint64_t>(pair.in) + remote);
+  need(ibv_wr_complete(qp) == 0, "complete");
+  return Pair::poll(pair.send_cq).status;
+}
+
+// More than the completion queue has room for, one after the other.
+void clean_atomic_writes() {
+  Pair pair({.cqes = 8, .extended = true, .atomic_writes = true});
+  for (uint64_t i = 0; i < 30; ++i) {
+    need(write_atomically(pair, i * 8) == IBV_WC_SUCCESS, "written at once");
+  }
+  pair.close();
+}
+
 void clean_events() {
   Pair pair({.channel = true});
   need(ibv_req_notify_cq(pair.send_cq, 0) == 0, "arm");
@@ -356,6 +396,7 @@ void clean() {
   clean_transport({.type = IBV_QPT_UD});
   clean_transport({.shared_receives = true});
   clean_extended();
+  if (kAtomicWriteOperation != 0) clean_atomic_writes();
   clean_events();
   clean_threads();
 }
@@ -435,6 +476,12 @@ void remote_access(const Options& options, ibv_wr_opcode opcode, uint32_t size_b
   Pair pair(options);
   need(pair.post(opcode, pair.sge(size_bytes), IBV_SEND_SIGNALED, remote) == 0, "post");
   need(Pair::poll(pair.send_cq).status != IBV_WC_SUCCESS, "it is refused");
+  pair.close();
+}
+
+void remote_access_of_atomic_write(const Options& options, uint64_t remote) {
+  Pair pair(options);
+  need(write_atomically(pair, remote) != IBV_WC_SUCCESS, "it is refused");
   pair.close();
 }
 
@@ -663,6 +710,13 @@ int main(int argc, char** argv) {
       {"remote-access",
        [] { remote_access({.target_access = IBV_ACCESS_LOCAL_WRITE}, IBV_WR_RDMA_WRITE, 64, 0); }},
       {"remote-range", [] { remote_access({}, IBV_WR_RDMA_READ, 64, kBufferBytes - 16); }},
+      {"remote-access-atomic-write",
+       [] {
+         remote_access_of_atomic_write(
+             {.target_access = IBV_ACCESS_LOCAL_WRITE, .extended = true, .atomic_writes = true}, 0);
+       }},
+      {"unaligned-atomic-write",
+       [] { remote_access_of_atomic_write({.extended = true, .atomic_writes = true}, 4); }},
       {"local-access", local_access},
       {"receive-access", receive_access},
       {"send-queue-stuck", never_signal},

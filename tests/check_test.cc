@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/device/check_options.h"
+#include "src/device/soft/atomic_write.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 
@@ -135,6 +136,18 @@ TEST_F(CheckTest, TheParentOfAChildThatUsesItsObjectsEndsAsItWould) {
   const Checked checked = run_checked("after-fork");
   EXPECT_EQ(checked.outcome.exit_code, 0) << checked.log;
   EXPECT_EQ(checked.kinds, std::set<std::string>{"after-fork"}) << checked.log;
+}
+
+TEST_F(CheckTest, KnowsAtomicWrites) {
+  if (soft::kAtomicWriteOperation == 0) {
+    GTEST_SKIP() << "these headers of libibverbs do not have them";
+  }
+  const std::string log = run_checked("remote-access-atomic-write").log;
+  EXPECT_NE(log.find("ATOMIC_WRITE, wr_id 0x6, 8 bytes at remote address"), std::string::npos)
+      << log;
+  EXPECT_NE(log.find("without IBV_ACCESS_REMOTE_WRITE"), std::string::npos) << log;
+  const Checked unaligned = run_checked("unaligned-atomic-write");
+  EXPECT_EQ(unaligned.kinds, std::set<std::string>{"atomic-form"}) << unaligned.log;
 }
 
 TEST_F(CheckTest, NamesTheMissingFlag) {

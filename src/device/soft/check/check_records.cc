@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {
@@ -96,6 +97,7 @@ std::string describe(const std::vector<Piece>& pieces) {
 }
 
 const char* opcode_name(ibv_wr_opcode opcode) {
+  if (opcode == kAtomicWrite) return "ATOMIC_WRITE";
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
       return "RDMA_WRITE";

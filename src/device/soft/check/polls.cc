@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/check/access.h"
 #include "src/device/soft/check/buffer_sum.h"
 #include "src/device/soft/check/caller.h"
@@ -17,6 +18,7 @@ namespace {
 
 // soft0 gives all completions their opcode, those with an error too.
 bool fits(ibv_wc_opcode completed, ibv_wr_opcode posted) {
+  if (posted == kAtomicWrite) return completed == kAtomicWriteDone;
   switch (posted) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -144,7 +146,7 @@ void explain_error(State& all, const CompletedSend& done) {
   const std::string object =
       fmt::format("{}, {}, wr_id {:#x}", describe(*done.qp), opcode_name(send.opcode), send.wr_id);
   if (done.status == IBV_WC_REM_ACCESS_ERR) {
-    uint64_t size_bytes = 0;
+    uint64_t size_bytes = send.opcode == kAtomicWrite ? kAtomicWriteBytes : 0;
     for (const Piece& piece : send.pieces) size_bytes += piece.length_bytes;
     const std::string wrong = explain_remote(done.qp->verbs, send, size_bytes);
     if (wrong.empty()) return;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/check/access.h"
 #include "src/device/soft/check/buffer_sum.h"
 #include "src/device/soft/check/caller.h"
@@ -28,7 +29,8 @@ uint64_t size_of(const ibv_send_wr& wr) {
 }
 
 bool is_atomic(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
+         opcode == kAtomicWrite;
 }
 
 // Whether the buffer's contents are this process's alone, so that a change is a change by it.
@@ -48,7 +50,8 @@ bool is_compared(State& all, const Piece& piece) {
 
 void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const void* place) {
   if (is_atomic(wr.opcode)) {
-    const uint64_t size_bytes = size_of(wr);
+    // The value of an ATOMIC WRITE is in the request.
+    const uint64_t size_bytes = wr.opcode == kAtomicWrite ? kAtomicWriteBytes : size_of(wr);
     if (wr.wr.atomic.remote_addr % 8 != 0 || size_bytes != 8) {
       all.report(
           {.kind = CheckKind::kAtomicForm,
