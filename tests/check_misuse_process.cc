@@ -1,8 +1,10 @@
 // Misuses verbs on soft0, each subcommand in one way, or not at all ("clean"): `verbena run
 // --check` has to tell which. Ends with 0 in any case that it can.
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +30,8 @@ constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCE
 // IBV_QP_EX_WITH_ATOMIC_WRITE; 0 with headers that do not have it.
 template <typename Extended>
 constexpr uint64_t atomic_write_operation() {
-  return requires(Extended& qp) { qp.wr_atomic_write; } ? 1ull << 12 : 0;
+  return requires(Extended & qp) { qp.wr_atomic_write; }
+  ? 1ull << 12 : 0;
 }
 constexpr uint64_t kAtomicWriteOperation = atomic_write_operation<ibv_qp_ex>();
 
@@ -438,6 +441,55 @@ void overlap_receives(uint32_t second_offset) {
   pair.close();
 }
 
+// Waits until the thread is within a write to standard error, where that can be seen.
+void wait_for_write(pid_t thread) {
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", thread);
+  for (;;) {
+    long number = -1;
+    long fd = -1;
+    FILE* file = std::fopen(path, "r");
+    if (file == nullptr) return;
+    const int read = std::fscanf(file, "%ld %li", &number, &fd);
+    const bool failed = std::ferror(file) != 0;
+    std::fclose(file);
+    if (failed) return;
+    if (read == 2 && number == SYS_write && fd == STDERR_FILENO) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// One thread's report finds no room in the pipe: the others' verbs, and fork(), go on.
+void report_to_full_pipe() {
+  alarm(120);
+  int ends[2];
+  need(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO, "pipe");
+  need(fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK) == 0, "does not wait");
+  const char filling[4096] = {};
+  while (write(STDERR_FILENO, filling, sizeof(filling)) > 0) {
+  }
+  need(fcntl(STDERR_FILENO, F_SETFL, 0) == 0, "waits");
+  Pair pair;
+  need(pair.post_receive(pair.receive_sge(256)) == 0, "receive");
+  std::atomic<pid_t> reporter{0};
+  std::thread thread([&] {
+    reporter.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    need(pair.post_receive(pair.receive_sge(256, 128)) == 0, "overlapping receive");
+  });
+  while (reporter.load() == 0) std::this_thread::yield();
+  wait_for_write(reporter.load());
+  need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED, 8 * kPageBytes) == 0, "write");
+  need(Pair::poll(pair.send_cq).status == IBV_WC_SUCCESS, "written");
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  int status = 0;
+  need(waitpid(child, &status, 0) == child && status == 0, "child");
+  char drained[1 << 16];
+  need(read(ends[0], drained, sizeof(drained)) > 0, "drain");
+  thread.join();
+  pair.close();
+}
+
 void receive_over_send() {
   Pair pair;
   need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED) == 0, "write");
@@ -702,6 +754,7 @@ int main(int argc, char** argv) {
       {"buffer-changed-extended", change_extended},
       {"receive-overlap", [] { overlap_receives(128); }},
       {"receive-same-buffer", [] { overlap_receives(0); }},
+      {"full-pipe", report_to_full_pipe},
       {"receive-over-send", receive_over_send},
       {"unmapped-in-use", [] { unmap(true); }},
       {"unmapped-used", use_unmapped},

@@ -192,6 +192,13 @@ TEST_F(CheckTest, WritesToStandardErrorByDefault) {
   EXPECT_EQ(kinds_in(outcome.err), std::set<std::string>{"grh-room"}) << outcome.err;
 }
 
+TEST_F(CheckTest, AReportThatFindsNoRoomStopsNobodyElse) {
+  const test::Outcome outcome = test::run_tool(
+      {"run", "--check", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "full-pipe", "-"});
+  EXPECT_EQ(outcome.exit_code, kExitReported) << outcome.out;
+  EXPECT_EQ(outcome.out, "done\n");
+}
+
 TEST_F(CheckTest, IsOffUnlessAskedFor) {
   const test::Outcome outcome = test::run_tool(
       {"run", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "grh-room", "-"});

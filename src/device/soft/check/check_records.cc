@@ -203,16 +203,16 @@ void check_released(State& all, const std::vector<Piece>& pieces, const std::str
     if (found == all.regions.end()) continue;
     for (const RegionRecord::Released& released : found->second.released) {
       if (piece.address >= released.end || released.begin >= piece.end()) continue;
-      all.report(
+      all.report_later(
           {.kind = CheckKind::kUnmappedInUse,
            .place = place,
-           .other_place = released.place,
            .what = "a work request uses memory that was unmapped since it was registered",
            .object = fmt::format("{}, {} bytes at {:#x}, lkey {:#x}", object, piece.length_bytes,
                                  piece.address, piece.lkey),
            .other = "unmapped",
            .hardware = "the RNIC uses the old pages, which the program does not see any more",
-           .remedy = "register the memory anew after it was mapped again"});
+           .remedy = "register the memory anew after it was mapped again",
+           .other_frames = released.frames});
       return;
     }
   }

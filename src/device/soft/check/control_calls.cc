@@ -26,7 +26,7 @@ Made* made(Made* object, Type type, std::vector<const void*> uses) {
 
 // What was given back before this call is to be seen with what there was then.
 void take_releases_now(State& all) {
-  const std::lock_guard guard(all.mutex);
+  const StateLock guard(all);
   take_releases(all);
 }
 
@@ -151,7 +151,7 @@ void check_unused(State& all, const ibv_mr* region, const char* verb, const void
   std::string object;
   uint32_t lkey = 0;
   {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     take_releases(all);
     const auto known = all.objects.find(region);
     if (known == all.objects.end() || known->second.process != this_process()) return;
@@ -436,6 +436,14 @@ int checked_modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   return error;
 }
 
+// Waits for those who look into it.
+void set_gone(QpRecord* qp, bool gone) {
+  // In a child process, the thread that held the lock may be the parent's.
+  if (qp == nullptr || qp->process != this_process()) return;
+  const std::lock_guard guard(qp->use);
+  qp->gone = gone;
+}
+
 int checked_destroy_qp(ibv_qp* verbs) {
   State& all = *state();
   take_releases_now(all);
@@ -445,9 +453,11 @@ int checked_destroy_qp(ibv_qp* verbs) {
     });
   }
   const std::shared_ptr<QpRecord> qp = take_out<QpRecord, ibv_qp>(all, all.qps, verbs);
+  set_gone(qp.get(), true);
   const int error =
       destroyed(verbs, "ibv_destroy_qp", [&] { return next().control.destroy_qp(verbs); });
   if (qp == nullptr) return error;
+  if (error != 0) set_gone(qp.get(), false);
   const std::lock_guard guard(all.mutex);
   if (error != 0) {
     all.qps[verbs] = qp;

@@ -110,7 +110,7 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
     send.remote_address = wr.wr.rdma.remote_addr;
     send.rkey = wr.wr.rdma.rkey;
   }
-  const std::lock_guard guard(all.mutex);
+  const StateLock guard(all);
   take_releases(all);
   note_pieces(all, send, wr);
   check_released(all, send.pieces, describe(qp), place);
@@ -133,22 +133,23 @@ void explain_refused_send(State& all, QpRecord& qp, const ibv_send_wr& wr, int e
   const ibv_qp_cap& cap = device_qp.init.cap;
   const ibv_qp_state state = device_qp.state.load(std::memory_order_relaxed);
   if (error == ENOMEM) {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     if (qp.sends.size() < device_qp.send_depth) return;
     for (const SendRecord& send : qp.sends) {
       if (send.signaled) return;
     }
-    all.report({.kind = CheckKind::kSendQueueStuck,
-                .place = place,
-                .other_place = qp.sends.front().place,
-                .what = fmt::format("the send queue is full of {} unsignaled requests, and nothing "
-                                    "will ever free it",
-                                    qp.sends.size()),
-                .object = describe_request(qp, wr),
-                .other = "first one",
-                .hardware = "the same: a place is free when a later signaled request was polled",
-                .remedy = "signal one request in each queue's length (IBV_SEND_SIGNALED), and poll "
-                          "its completion"});
+    all.report_later(
+        {.kind = CheckKind::kSendQueueStuck,
+         .place = place,
+         .other_place = qp.sends.front().place,
+         .what = fmt::format("the send queue is full of {} unsignaled requests, and nothing "
+                             "will ever free it",
+                             qp.sends.size()),
+         .object = describe_request(qp, wr),
+         .other = "first one",
+         .hardware = "the same: a place is free when a later signaled request was polled",
+         .remedy = "signal one request in each queue's length (IBV_SEND_SIGNALED), and poll "
+                   "its completion"});
     return;
   }
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) {
