@@ -50,11 +50,9 @@ void State::note_made(const void* self, Type type, const Caller& caller,
                    std::move(uses)};
 }
 
-void State::note_gone(const void* self, const void* place) {
-  const auto found = objects.find(self);
-  if (found == objects.end()) return;
-  if (gone.emplace(self, Gone{found->second.type, place}).second) gone_order.push_back(self);
-  objects.erase(found);
+void State::note_gone(const void* self, Type type, const void* place) {
+  if (objects.contains(self)) return;
+  if (gone.emplace(self, Gone{type, place}).second) gone_order.push_back(self);
   if (gone_order.size() > kMaxGone) {
     gone.erase(gone_order.front());
     gone_order.pop_front();

@@ -176,7 +176,8 @@ class State {
   // These hold `mutex`; the first one by a StateLock.
   void report_later(Finding finding) { found.push_back(std::move(finding)); }
   void note_made(const void* self, Type type, const Caller& caller, std::vector<const void*> uses);
-  void note_gone(const void* self, const void* place);
+  // Of an object whose record was taken out; unless there is another one by now.
+  void note_gone(const void* self, Type type, const void* place);
   void forget_work(QpRecord& qp);
   static void forget_pieces(Ranges& ranges, const std::vector<Piece>& pieces);
   // Takes a send's place at its completion queue and its memory back.
