@@ -1,8 +1,10 @@
 // Misuses verbs on soft0, each subcommand in one way, or not at all ("clean"): `verbena run
 // --check` has to tell which. Ends with 0 in any case that it can.
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +27,14 @@ constexpr uint32_t kQueueKey = 0x1234;
 constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                      IBV_ACCESS_REMOTE_ATOMIC;
 
+// IBV_QP_EX_WITH_ATOMIC_WRITE; 0 with headers that do not have it.
+template <typename Extended>
+constexpr uint64_t atomic_write_operation() {
+  return requires(Extended & qp) { qp.wr_atomic_write; }
+  ? 1ull << 12 : 0;
+}
+constexpr uint64_t kAtomicWriteOperation = atomic_write_operation<ibv_qp_ex>();
+
 [[noreturn]] void fail(const char* what) {
   std::printf("FAILED: %s\n", what);
   std::exit(3);
@@ -43,6 +53,7 @@ struct Options {
   bool channel = false;
   bool connected = true;
   bool extended = false;
+  bool atomic_writes = false;  // with `extended`
   bool shared_receives = false;
   uint8_t max_rd_atomic = 4;
   uint32_t target_key = kQueueKey;
@@ -181,6 +192,7 @@ Pair::Pair(const Options& options) : context(open_soft()), domain(ibv_alloc_pd(c
     if (options.extended) {
       init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
       init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+      if (options.atomic_writes) init.send_ops_flags |= kAtomicWriteOperation;
     }
     ibv_qp* qp = ibv_create_qp_ex(context, &init);
     need(qp != nullptr, "queue pair");
@@ -303,6 +315,37 @@ void clean_extended() {
   pair.close();
 }
 
+// As ibv_wr_atomic_write(), which the oldest headers do not have. Returns whether these do.
+template <typename Extended>
+bool add_atomic_write(Extended* qp, uint32_t rkey, uint64_t address) {
+  const uint64_t value = 5;
+  if constexpr (requires { qp->wr_atomic_write; }) {
+    qp->wr_atomic_write(qp, rkey, address, &value);
+    return true;
+  }
+  return false;
+}
+
+// Posts one, and returns how it completed.
+ibv_wc_status write_atomically(const Pair& pair, uint64_t remote = 0) {
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(pair.source);
+  ibv_wr_start(qp);
+  qp->wr_id = 6;
+  qp->wr_flags = IBV_SEND_SIGNALED;
+  add_atomic_write(qp, pair.in_region->rkey, reinterpret_cast<uint64_t>(pair.in) + remote);
+  need(ibv_wr_complete(qp) == 0, "complete");
+  return Pair::poll(pair.send_cq).status;
+}
+
+// More than the completion queue has room for, one after the other.
+void clean_atomic_writes() {
+  Pair pair({.cqes = 8, .extended = true, .atomic_writes = true});
+  for (uint64_t i = 0; i < 30; ++i) {
+    need(write_atomically(pair, i * 8) == IBV_WC_SUCCESS, "written at once");
+  }
+  pair.close();
+}
+
 void clean_events() {
   Pair pair({.channel = true});
   need(ibv_req_notify_cq(pair.send_cq, 0) == 0, "arm");
@@ -356,6 +399,7 @@ void clean() {
   clean_transport({.type = IBV_QPT_UD});
   clean_transport({.shared_receives = true});
   clean_extended();
+  if (kAtomicWriteOperation != 0) clean_atomic_writes();
   clean_events();
   clean_threads();
 }
@@ -397,6 +441,64 @@ void overlap_receives(uint32_t second_offset) {
   pair.close();
 }
 
+// Waits until the thread is within a write to standard error, where that can be seen.
+void wait_for_write(pid_t thread) {
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", thread);
+  for (;;) {
+    long number = -1;
+    long fd = -1;
+    FILE* file = std::fopen(path, "r");
+    if (file == nullptr) return;
+    const int read = std::fscanf(file, "%ld %li", &number, &fd);
+    const bool failed = std::ferror(file) != 0;
+    std::fclose(file);
+    if (failed) return;
+    if (read == 2 && number == SYS_write && fd == STDERR_FILENO) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// Starts this program again with a full pipe as standard error, which the checks look at early; it
+// gets the descriptor of the other end.
+[[noreturn]] void start_with_full_pipe() {
+  int ends[2];
+  need(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO, "pipe");
+  need(fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK) == 0, "does not wait");
+  const char filling[4096] = {};
+  while (write(STDERR_FILENO, filling, sizeof(filling)) > 0) {
+  }
+  need(fcntl(STDERR_FILENO, F_SETFL, 0) == 0, "waits");
+  execl("/proc/self/exe", "check_misuse_process", "full-pipe", std::to_string(ends[0]).c_str(),
+        nullptr);
+  fail("exec");
+}
+
+// One thread's report finds no room in the pipe: the others' verbs, and fork(), go on.
+void report_to_full_pipe(const char* other_end) {
+  if (*other_end == '-') start_with_full_pipe();
+  alarm(120);
+  Pair pair;
+  need(pair.post_receive(pair.receive_sge(256)) == 0, "receive");
+  std::atomic<pid_t> reporter{0};
+  std::thread thread([&] {
+    reporter.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    need(pair.post_receive(pair.receive_sge(256, 128)) == 0, "overlapping receive");
+  });
+  while (reporter.load() == 0) std::this_thread::yield();
+  wait_for_write(reporter.load());
+  need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED, 8 * kPageBytes) == 0, "write");
+  need(Pair::poll(pair.send_cq).status == IBV_WC_SUCCESS, "written");
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  int status = 0;
+  need(waitpid(child, &status, 0) == child && status == 0, "child");
+  char drained[1 << 16];
+  need(read(std::atoi(other_end), drained, sizeof(drained)) > 0, "drain");
+  thread.join();
+  pair.close();
+}
+
 void receive_over_send() {
   Pair pair;
   need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED) == 0, "write");
@@ -435,6 +537,12 @@ void remote_access(const Options& options, ibv_wr_opcode opcode, uint32_t size_b
   Pair pair(options);
   need(pair.post(opcode, pair.sge(size_bytes), IBV_SEND_SIGNALED, remote) == 0, "post");
   need(Pair::poll(pair.send_cq).status != IBV_WC_SUCCESS, "it is refused");
+  pair.close();
+}
+
+void remote_access_of_atomic_write(const Options& options, uint64_t remote) {
+  Pair pair(options);
+  need(write_atomically(pair, remote) != IBV_WC_SUCCESS, "it is refused");
   pair.close();
 }
 
@@ -655,6 +763,7 @@ int main(int argc, char** argv) {
       {"buffer-changed-extended", change_extended},
       {"receive-overlap", [] { overlap_receives(128); }},
       {"receive-same-buffer", [] { overlap_receives(0); }},
+      {"full-pipe", [argv] { report_to_full_pipe(argv[2]); }},
       {"receive-over-send", receive_over_send},
       {"unmapped-in-use", [] { unmap(true); }},
       {"unmapped-used", use_unmapped},
@@ -663,6 +772,13 @@ int main(int argc, char** argv) {
       {"remote-access",
        [] { remote_access({.target_access = IBV_ACCESS_LOCAL_WRITE}, IBV_WR_RDMA_WRITE, 64, 0); }},
       {"remote-range", [] { remote_access({}, IBV_WR_RDMA_READ, 64, kBufferBytes - 16); }},
+      {"remote-access-atomic-write",
+       [] {
+         remote_access_of_atomic_write(
+             {.target_access = IBV_ACCESS_LOCAL_WRITE, .extended = true, .atomic_writes = true}, 0);
+       }},
+      {"unaligned-atomic-write",
+       [] { remote_access_of_atomic_write({.extended = true, .atomic_writes = true}, 4); }},
       {"local-access", local_access},
       {"receive-access", receive_access},
       {"send-queue-stuck", never_signal},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/device/check_options.h"
+#include "src/device/soft/atomic_write.h"
 #include "tests/support/run_tool.h"
 #include "tests/support/tool_process.h"
 
@@ -137,6 +138,18 @@ TEST_F(CheckTest, TheParentOfAChildThatUsesItsObjectsEndsAsItWould) {
   EXPECT_EQ(checked.kinds, std::set<std::string>{"after-fork"}) << checked.log;
 }
 
+TEST_F(CheckTest, KnowsAtomicWrites) {
+  if (soft::kAtomicWriteOperation == 0) {
+    GTEST_SKIP() << "these headers of libibverbs do not have them";
+  }
+  const std::string log = run_checked("remote-access-atomic-write").log;
+  EXPECT_NE(log.find("ATOMIC_WRITE, wr_id 0x6, 8 bytes at remote address"), std::string::npos)
+      << log;
+  EXPECT_NE(log.find("without IBV_ACCESS_REMOTE_WRITE"), std::string::npos) << log;
+  const Checked unaligned = run_checked("unaligned-atomic-write");
+  EXPECT_EQ(unaligned.kinds, std::set<std::string>{"atomic-form"}) << unaligned.log;
+}
+
 TEST_F(CheckTest, NamesTheMissingFlag) {
   EXPECT_NE(run_checked("remote-access").log.find("without IBV_ACCESS_REMOTE_WRITE"),
             std::string::npos);
@@ -177,6 +190,13 @@ TEST_F(CheckTest, WritesToStandardErrorByDefault) {
       {"run", "--check", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "grh-room", "-"});
   EXPECT_EQ(outcome.exit_code, kExitReported);
   EXPECT_EQ(kinds_in(outcome.err), std::set<std::string>{"grh-room"}) << outcome.err;
+}
+
+TEST_F(CheckTest, AReportThatFindsNoRoomStopsNobodyElse) {
+  const test::Outcome outcome = test::run_tool(
+      {"run", "--check", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "full-pipe", "-"});
+  EXPECT_EQ(outcome.exit_code, kExitReported) << outcome.out;
+  EXPECT_EQ(outcome.out, "done\n");
 }
 
 TEST_F(CheckTest, IsOffUnlessAskedFor) {

@@ -10,6 +10,7 @@ namespace verbena::soft {
 
 inline constexpr auto kAtomicWrite = static_cast<ibv_wr_opcode>(15);
 inline constexpr auto kAtomicWriteDone = static_cast<ibv_wc_opcode>(9);
+inline constexpr uint64_t kAtomicWriteBytes = 8;
 inline constexpr uint64_t kAtomicWriteCapability = 1ull << 40;  // of a device
 
 // Whether programs can post it: by ibv_wr_start() only, which has the value in the request.

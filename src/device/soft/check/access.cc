@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {
@@ -77,6 +78,7 @@ std::string explain_local(const RegionEntry* regions, const std::vector<Piece>& 
 }
 
 uint32_t remote_access_of(ibv_wr_opcode opcode) {
+  if (opcode == kAtomicWrite) return IBV_ACCESS_REMOTE_WRITE;
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:

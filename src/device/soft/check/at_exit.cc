@@ -33,7 +33,7 @@ void report_leaks(State& all) {
   };
   std::map<std::pair<Type, const void*>, Left> left;
   {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     take_releases(all);
     for (const auto& [self, object] : all.objects) {
       const bool librarys_own = object.of_connection_manager &&

@@ -34,17 +34,30 @@ struct Search {
   Caller found;
 };
 
+// Whether `address` is the caller that is looked for.
+bool is_caller(const void* address, Caller& found) {
+  Dl_info place{};
+  if (dladdr(address, &place) == 0) return false;
+  const std::string_view file = file_name(place.dli_fname);
+  if (file.starts_with(kConnectionManager)) found.is_connection_manager = true;
+  if (is_in_between(file)) return false;
+  found.place = address;
+  return true;
+}
+
 _Unwind_Reason_Code look_at(_Unwind_Context* context, void* argument) {
   auto& search = *static_cast<Search*>(argument);
   const auto* address = reinterpret_cast<const void*>(_Unwind_GetIP(context));
-  Dl_info place{};
   if (++search.frames > Search::kMaxFrames || address == nullptr) return _URC_END_OF_STACK;
-  if (dladdr(address, &place) == 0) return _URC_NO_REASON;
-  const std::string_view file = file_name(place.dli_fname);
-  if (file.starts_with(kConnectionManager)) search.found.is_connection_manager = true;
-  if (is_in_between(file)) return _URC_NO_REASON;
-  search.found.place = address;
-  return _URC_END_OF_STACK;
+  return is_caller(address, search.found) ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+_Unwind_Reason_Code keep(_Unwind_Context* context, void* argument) {
+  auto& frames = *static_cast<Frames*>(argument);
+  const auto* address = reinterpret_cast<const void*>(_Unwind_GetIP(context));
+  if (frames.count == Frames::kMax || address == nullptr) return _URC_END_OF_STACK;
+  frames.addresses[frames.count++] = address;
+  return _URC_NO_REASON;
 }
 
 }  // namespace
@@ -53,6 +66,19 @@ Caller find_caller() {
   Search search;
   _Unwind_Backtrace(look_at, &search);
   return search.found;
+}
+
+void collect_frames(Frames& frames) {
+  frames.count = 0;
+  _Unwind_Backtrace(keep, &frames);
+}
+
+const void* place_of(const Frames& frames) {
+  Caller found;
+  for (size_t i = 0; i < frames.count; ++i) {
+    if (is_caller(frames.addresses[i], found)) break;
+  }
+  return found.place;
 }
 
 std::string describe_place(const void* address) {

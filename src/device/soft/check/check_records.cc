@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {
@@ -49,11 +50,9 @@ void State::note_made(const void* self, Type type, const Caller& caller,
                    std::move(uses)};
 }
 
-void State::note_gone(const void* self, const void* place) {
-  const auto found = objects.find(self);
-  if (found == objects.end()) return;
-  if (gone.emplace(self, Gone{found->second.type, place}).second) gone_order.push_back(self);
-  objects.erase(found);
+void State::note_gone(const void* self, Type type, const void* place) {
+  if (objects.contains(self)) return;
+  if (gone.emplace(self, Gone{type, place}).second) gone_order.push_back(self);
   if (gone_order.size() > kMaxGone) {
     gone.erase(gone_order.front());
     gone_order.pop_front();
@@ -96,6 +95,7 @@ std::string describe(const std::vector<Piece>& pieces) {
 }
 
 const char* opcode_name(ibv_wr_opcode opcode) {
+  if (opcode == kAtomicWrite) return "ATOMIC_WRITE";
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
       return "RDMA_WRITE";
@@ -201,16 +201,16 @@ void check_released(State& all, const std::vector<Piece>& pieces, const std::str
     if (found == all.regions.end()) continue;
     for (const RegionRecord::Released& released : found->second.released) {
       if (piece.address >= released.end || released.begin >= piece.end()) continue;
-      all.report(
+      all.report_later(
           {.kind = CheckKind::kUnmappedInUse,
            .place = place,
-           .other_place = released.place,
            .what = "a work request uses memory that was unmapped since it was registered",
            .object = fmt::format("{}, {} bytes at {:#x}, lkey {:#x}", object, piece.length_bytes,
                                  piece.address, piece.lkey),
            .other = "unmapped",
            .hardware = "the RNIC uses the old pages, which the program does not see any more",
-           .remedy = "register the memory anew after it was mapped again"});
+           .remedy = "register the memory anew after it was mapped again",
+           .other_frames = released.frames});
       return;
     }
   }

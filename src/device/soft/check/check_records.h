@@ -88,6 +88,10 @@ struct QpRecord {
   // Held by a post and what is noted of it, one for each queue.
   std::mutex send_order;
   std::mutex receive_order;
+  // Held to look into the queue pair after one of its completions was polled, which is no call on
+  // it: another thread may be destroying it.
+  std::mutex use;
+  bool gone = false;  // or about to be; under `use`
   // The rest under State::mutex.
   std::deque<SendRecord> sends;
   std::deque<ReceiveRecord> receives;
@@ -135,7 +139,7 @@ struct RegionRecord {
   struct Released {
     uint64_t begin;
     uint64_t end;
-    const void* place;
+    std::shared_ptr<const Frames> frames;  // of who did
   };
   std::vector<Released> released;
 };
@@ -157,6 +161,7 @@ class State {
   Ranges sources;                                      // of sends, WRITEs
   Ranges targets;                                      // of READs, atomics
   Ranges receives;                                     // of queue pairs and shared receive queues
+  std::vector<Finding> found;                          // by the StateLock that is held
 
   template <typename Record, typename Key>
   std::shared_ptr<Record> find(std::unordered_map<const Key*, std::shared_ptr<Record>>& records,
@@ -165,11 +170,14 @@ class State {
     const auto found = records.find(key);
     return found != records.end() ? found->second : nullptr;
   }
+  // Not to be called under `mutex`.
   void report(const Finding& finding) { reports.add(finding); }
 
-  // These hold `mutex`.
+  // These hold `mutex`; the first one by a StateLock.
+  void report_later(Finding finding) { found.push_back(std::move(finding)); }
   void note_made(const void* self, Type type, const Caller& caller, std::vector<const void*> uses);
-  void note_gone(const void* self, const void* place);
+  // Of an object whose record was taken out; unless there is another one by now.
+  void note_gone(const void* self, Type type, const void* place);
   void forget_work(QpRecord& qp);
   static void forget_pieces(Ranges& ranges, const std::vector<Piece>& pieces);
   // Takes a send's place at its completion queue and its memory back.
@@ -177,6 +185,25 @@ class State {
   Ranges& ranges_of(const SendRecord& send) {
     return fills_own_buffers(send.opcode) ? targets : sources;
   }
+};
+
+// Holds State::mutex, and reports what was found meanwhile when it is released: a report asks the
+// dynamic loader for names, and writes to what may be a full pipe. Both may take long, and whoever
+// holds the loader's lock may be waiting for the mutex.
+class StateLock {
+ public:
+  explicit StateLock(State& all) : all_(all) { all_.mutex.lock(); }
+  ~StateLock() {
+    std::vector<Finding> found;
+    found.swap(all_.found);
+    all_.mutex.unlock();
+    for (const Finding& finding : found) all_.report(finding);
+  }
+  StateLock(const StateLock&) = delete;
+  StateLock& operator=(const StateLock&) = delete;
+
+ private:
+  State& all_;
 };
 
 // Null unless VERBENA_CHECK is set to something that can be used. Used until the process ends.
@@ -227,7 +254,7 @@ void replace_polls(ibv_cq_ex& cq);
 void replace_control(SoftRnic& rnic);
 void replace_objects(verbs_context& verbs);
 void pages_released(void* address, size_t length_bytes);
-void take_releases(State& all);                         // holds State::mutex
+void take_releases(State& all);                         // holds State::mutex by a StateLock
 void note_region_bounds(uint64_t begin, uint64_t end);  // memory that is registered
 void watch_exit();
 
@@ -235,7 +262,7 @@ void watch_exit();
 void count_at_cq(State& all, CqRecord& cq, int64_t sends, int64_t receives,
                  const std::string& object, const void* place);
 // Reports a receive's or send's use of memory that the program has given back since it was
-// registered. Holds State::mutex.
+// registered. Holds State::mutex by a StateLock.
 void check_released(State& all, const std::vector<Piece>& pieces, const std::string& object,
                     const void* place);
 

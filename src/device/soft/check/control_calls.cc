@@ -26,7 +26,7 @@ Made* made(Made* object, Type type, std::vector<const void*> uses) {
 
 // What was given back before this call is to be seen with what there was then.
 void take_releases_now(State& all) {
-  const std::lock_guard guard(all.mutex);
+  const StateLock guard(all);
   take_releases(all);
 }
 
@@ -57,28 +57,31 @@ std::string describe_users(const State& all, const void* object, const void** pl
   return first;
 }
 
-// Destroys `object` by `call`, and notes what came of it.
+// Destroys `object` by `call`, and notes what came of it. Its record is taken out before: as soon
+// as it is gone, another thread may have made one at its address.
 template <typename Call>
 int destroyed(const void* object, const char* verb, Call&& call) {
   State& all = *state();
   const void* const place = find_caller().place;
   report_gone(all, object, verb, place);
-  const int error = call();
-  if (error == 0) {
-    const std::lock_guard guard(all.mutex);
-    all.note_gone(object, place);
-    return error;
-  }
-  if (error != EBUSY) return error;
-  const void* user_place = nullptr;
-  std::string users;
-  Type type = Type::kContext;
+  decltype(State::objects)::node_type taken;
   {
     const std::lock_guard guard(all.mutex);
-    const auto found = all.objects.find(object);
-    if (found == all.objects.end()) return error;
-    type = found->second.type;
-    users = describe_users(all, object, &user_place);
+    taken = all.objects.extract(object);
+  }
+  const int error = call();
+  if (taken.empty()) return error;
+  const Type type = taken.mapped().type;
+  const void* user_place = nullptr;
+  std::string users;
+  {
+    const std::lock_guard guard(all.mutex);
+    if (error == 0) {
+      all.note_gone(object, type, place);
+      return error;
+    }
+    all.objects.insert(std::move(taken));
+    if (error == EBUSY) users = describe_users(all, object, &user_place);
   }
   if (users.empty()) return error;
   all.report({.kind = CheckKind::kDestroyOrder,
@@ -151,7 +154,7 @@ void check_unused(State& all, const ibv_mr* region, const char* verb, const void
   std::string object;
   uint32_t lkey = 0;
   {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     take_releases(all);
     const auto known = all.objects.find(region);
     if (known == all.objects.end() || known->second.process != this_process()) return;
@@ -190,18 +193,16 @@ void check_unused(State& all, const ibv_mr* region, const char* verb, const void
 int checked_dereg_mr(ibv_mr* region) {
   State& all = *state();
   check_unused(all, region, "ibv_dereg_mr", find_caller().place);
-  bool known = false;
-  uint32_t lkey = 0;
+  decltype(State::regions)::node_type taken;
   {
     const std::lock_guard guard(all.mutex);
-    known = all.objects.contains(region);
-    if (known) lkey = region->lkey;
+    if (all.objects.contains(region)) taken = all.regions.extract(region->lkey);
   }
   const int error =
       destroyed(region, "ibv_dereg_mr", [&] { return next().control.dereg_mr(region); });
-  if (error == 0 && known) {
+  if (error != 0 && !taken.empty()) {
     const std::lock_guard guard(all.mutex);
-    all.regions.erase(lkey);
+    all.regions.insert(std::move(taken));
   }
   return error;
 }
@@ -373,16 +374,18 @@ int checked_destroy_srq(ibv_srq* verbs) {
       return equal_under(*verbs, as_srq(verbs).async_delivered, verbs->events_completed);
     });
   }
+  const std::shared_ptr<SrqRecord> srq = take_out<SrqRecord, ibv_srq>(all, all.srqs, verbs);
   const int error =
       destroyed(verbs, "ibv_destroy_srq", [&] { return next().control.destroy_srq(verbs); });
-  if (error != 0) return error;
+  if (srq == nullptr) return error;
   const std::lock_guard guard(all.mutex);
-  const auto found = all.srqs.find(verbs);
-  if (found == all.srqs.end()) return error;
-  for (const ReceiveRecord& receive : found->second->receives) {
+  if (error != 0) {
+    all.srqs[verbs] = srq;
+    return error;
+  }
+  for (const ReceiveRecord& receive : srq->receives) {
     State::forget_pieces(all.receives, receive.pieces);
   }
-  all.srqs.erase(found);
   return error;
 }
 
@@ -436,6 +439,14 @@ int checked_modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   return error;
 }
 
+// Waits for those who look into it.
+void set_gone(QpRecord* qp, bool gone) {
+  // In a child process, the thread that held the lock may be the parent's.
+  if (qp == nullptr || qp->process != this_process()) return;
+  const std::lock_guard guard(qp->use);
+  qp->gone = gone;
+}
+
 int checked_destroy_qp(ibv_qp* verbs) {
   State& all = *state();
   take_releases_now(all);
@@ -445,9 +456,11 @@ int checked_destroy_qp(ibv_qp* verbs) {
     });
   }
   const std::shared_ptr<QpRecord> qp = take_out<QpRecord, ibv_qp>(all, all.qps, verbs);
+  set_gone(qp.get(), true);
   const int error =
       destroyed(verbs, "ibv_destroy_qp", [&] { return next().control.destroy_qp(verbs); });
   if (qp == nullptr) return error;
+  if (error != 0) set_gone(qp.get(), false);
   const std::lock_guard guard(all.mutex);
   if (error != 0) {
     all.qps[verbs] = qp;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/check/access.h"
 #include "src/device/soft/check/buffer_sum.h"
 #include "src/device/soft/check/caller.h"
@@ -17,6 +18,7 @@ namespace {
 
 // soft0 gives all completions their opcode, those with an error too.
 bool fits(ibv_wc_opcode completed, ibv_wr_opcode posted) {
+  if (posted == kAtomicWrite) return completed == kAtomicWriteDone;
   switch (posted) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -139,29 +141,43 @@ void check_unchanged(State& all, const CompletedSend& done) {
   }
 }
 
+uint64_t remote_size_of(const SendRecord& send) {
+  uint64_t size_bytes = send.opcode == kAtomicWrite ? kAtomicWriteBytes : 0;
+  for (const Piece& piece : send.pieces) size_bytes += piece.length_bytes;
+  return size_bytes;
+}
+
+// Why memory refused an access; empty if nothing is known.
+std::string find_reason(const CompletedSend& done) {
+  const SendRecord& send = done.send;
+  const std::lock_guard guard(done.qp->use);
+  if (done.qp->gone) return "";
+  if (done.status == IBV_WC_REM_ACCESS_ERR) {
+    return explain_remote(done.qp->verbs, send, remote_size_of(send));
+  }
+  if (done.status != IBV_WC_LOC_PROT_ERR) return "";
+  const Qp& device_qp = as_qp(done.qp->verbs);
+  const uint32_t access = fills_own_buffers(send.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0;
+  return explain_local(device_qp.regions, send.pieces, access, device_qp.domain);
+}
+
 void explain_error(State& all, const CompletedSend& done) {
   const SendRecord& send = done.send;
   const std::string object =
       fmt::format("{}, {}, wr_id {:#x}", describe(*done.qp), opcode_name(send.opcode), send.wr_id);
+  const std::string wrong = find_reason(done);
+  if (wrong.empty()) return;
   if (done.status == IBV_WC_REM_ACCESS_ERR) {
-    uint64_t size_bytes = 0;
-    for (const Piece& piece : send.pieces) size_bytes += piece.length_bytes;
-    const std::string wrong = explain_remote(done.qp->verbs, send, size_bytes);
-    if (wrong.empty()) return;
-    all.report({.kind = CheckKind::kRemoteAccess,
-                .place = send.place,
-                .what = "the peer's memory refused the access (IBV_WC_REM_ACCESS_ERR)",
-                .object = fmt::format("{}, {} bytes at remote address {:#x}, rkey {:#x}: {}",
-                                      object, size_bytes, send.remote_address, send.rkey, wrong),
-                .hardware = "the same, without the reason",
-                .remedy = "register the region at the peer (the target) with what is missing, or "
-                          "address what lies within it"});
+    all.report(
+        {.kind = CheckKind::kRemoteAccess,
+         .place = send.place,
+         .what = "the peer's memory refused the access (IBV_WC_REM_ACCESS_ERR)",
+         .object = fmt::format("{}, {} bytes at remote address {:#x}, rkey {:#x}: {}", object,
+                               remote_size_of(send), send.remote_address, send.rkey, wrong),
+         .hardware = "the same, without the reason",
+         .remedy = "register the region at the peer (the target) with what is missing, or "
+                   "address what lies within it"});
   } else if (done.status == IBV_WC_LOC_PROT_ERR) {
-    const Qp& device_qp = as_qp(done.qp->verbs);
-    const uint32_t access = fills_own_buffers(send.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0;
-    const std::string wrong =
-        explain_local(device_qp.regions, send.pieces, access, device_qp.domain);
-    if (wrong.empty()) return;
     all.report({.kind = CheckKind::kLocalAccess,
                 .place = send.place,
                 .what = "the request's own memory refused the access (IBV_WC_LOC_PROT_ERR)",
@@ -266,9 +282,10 @@ bool has_completion(ibv_cq* verbs) {
 
 namespace {
 
+// Holds State::mutex by a StateLock.
 void report_sleep(State& all, const CqRecord& cq, const void* place) {
   const bool lies_there = cq.lay_before;
-  all.report(
+  all.report_later(
       {.kind = lies_there ? CheckKind::kLostWakeup : CheckKind::kArmThenSleep,
        .place = place,
        .what = lies_there
@@ -288,7 +305,7 @@ void check_sleep(State& all, ibv_comp_channel* channel, const void* place) {
   if ((fcntl(channel->fd, F_GETFL) & O_NONBLOCK) != 0) return;
   pollfd event{.fd = channel->fd, .events = POLLIN, .revents = 0};
   if (::poll(&event, 1, 0) != 0) return;
-  const std::lock_guard guard(all.mutex);
+  const StateLock guard(all);
   const CqRecord* unarmed = nullptr;
   bool any_armed = false;
   for (const auto& [verbs, cq] : all.cqs) {
@@ -304,14 +321,15 @@ void check_sleep(State& all, ibv_comp_channel* channel, const void* place) {
     if (own && cq->arms != 0 && !cq->polled_since && asleep_over) report_sleep(all, *cq, place);
   }
   if (any_armed || unarmed == nullptr) return;
-  all.report({.kind = CheckKind::kLostWakeup,
-              .place = place,
-              .what = "the program waits for an event, and has armed no completion queue of the "
-                      "channel since the last one",
-              .object = fmt::format("completion queue {}", static_cast<void*>(unarmed->verbs)),
-              .hardware = "the same: each event needs an ibv_req_notify_cq() of its own, and the "
-                          "program sleeps for ever",
-              .remedy = "ibv_req_notify_cq() after each event, before the last poll"});
+  all.report_later(
+      {.kind = CheckKind::kLostWakeup,
+       .place = place,
+       .what = "the program waits for an event, and has armed no completion queue of the "
+               "channel since the last one",
+       .object = fmt::format("completion queue {}", static_cast<void*>(unarmed->verbs)),
+       .hardware = "the same: each event needs an ibv_req_notify_cq() of its own, and the "
+                   "program sleeps for ever",
+       .remedy = "ibv_req_notify_cq() after each event, before the last poll"});
 }
 
 }  // namespace

@@ -11,35 +11,37 @@
 namespace verbena::soft::check {
 namespace {
 
-// The memory that a receive gives away, against what is given away already. Holds State::mutex.
+// The memory that a receive gives away, against what is given away already. Holds State::mutex by a
+// StateLock.
 void check_overlaps(State& all, const Piece& piece, const std::string& object, const void* place) {
   all.receives.for_overlaps(
       piece.address, piece.end(), [&](uint64_t begin, uint64_t end, RangeUse& use) {
         const bool same = begin == piece.address && end == piece.end();
-        all.report({.kind = same ? CheckKind::kReceiveSameBuffer : CheckKind::kReceiveOverlap,
-                    .place = place,
-                    .other_place = use.place,
-                    .what = same ? "a receive is posted into the buffer of another posted receive"
-                                 : "a receive's buffer overlaps that of another posted receive",
-                    .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object,
-                                          piece.address, piece.end(), begin, end),
-                    .other = "other one",
-                    .hardware = "two messages that arrive before the first is taken overwrite each "
-                                "other",
-                    .remedy = "give each posted receive memory of its own; look at the stride"});
+        all.report_later(
+            {.kind = same ? CheckKind::kReceiveSameBuffer : CheckKind::kReceiveOverlap,
+             .place = place,
+             .other_place = use.place,
+             .what = same ? "a receive is posted into the buffer of another posted receive"
+                          : "a receive's buffer overlaps that of another posted receive",
+             .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object, piece.address,
+                                   piece.end(), begin, end),
+             .other = "other one",
+             .hardware = "two messages that arrive before the first is taken overwrite each "
+                         "other",
+             .remedy = "give each posted receive memory of its own; look at the stride"});
         return same;  // those of other extents are still to come
       });
   all.sources.for_overlaps(
       piece.address, piece.end(), [&](uint64_t begin, uint64_t end, RangeUse& use) {
-        all.report({.kind = CheckKind::kReceiveOverSend,
-                    .place = place,
-                    .other_place = use.place,
-                    .what = "a receive's buffer overlaps that of a send which is under way",
-                    .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object,
-                                          piece.address, piece.end(), begin, end),
-                    .other = "send",
-                    .hardware = "a message that arrives changes what is sent, or sent again",
-                    .remedy = "give receives memory of their own"});
+        all.report_later({.kind = CheckKind::kReceiveOverSend,
+                          .place = place,
+                          .other_place = use.place,
+                          .what = "a receive's buffer overlaps that of a send which is under way",
+                          .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object,
+                                                piece.address, piece.end(), begin, end),
+                          .other = "send",
+                          .hardware = "a message that arrives changes what is sent, or sent again",
+                          .remedy = "give receives memory of their own"});
         return false;
       });
 }
@@ -152,7 +154,7 @@ size_t count_from(const ibv_recv_wr* wr) {
   const std::string object = describe(*qp);
   size_t posted = count_from(wr);
   {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     take_releases(all);
     for (const ibv_recv_wr* at = wr; at != nullptr; at = at->next) {
       qp->receives.push_back(make_record(*at, place));
@@ -194,7 +196,7 @@ size_t count_from(const ibv_recv_wr* wr) {
   const std::string object = fmt::format("shared receive queue {}", static_cast<void*>(verbs));
   size_t posted = count_from(wr);
   {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     take_releases(all);
     for (const ibv_recv_wr* at = wr; at != nullptr; at = at->next) {
       srq->receives.push_back(make_record(*at, place));

@@ -18,7 +18,7 @@ namespace {
 struct Slot {
   std::atomic<uint64_t> begin{0};
   std::atomic<uint64_t> end{0};
-  std::atomic<const void*> place{nullptr};
+  Frames frames{};
   std::atomic<uint32_t> state{0};  // free, being written, written
 };
 constexpr uint32_t kFree = 0;
@@ -50,16 +50,17 @@ void check_queue(State& all, const Queue& queue, uint32_t lkey,
   for (const auto& work : queue) {
     for (const Piece& piece : work.pieces) {
       if (piece.lkey != lkey || !overlaps(piece, released.begin, released.end)) continue;
-      all.report({.kind = CheckKind::kUnmappedInUse,
-                  .place = released.place,
-                  .other_place = work.place,
-                  .what = fmt::format("memory was unmapped that a posted {} uses", kind),
-                  .object = fmt::format("{}, wr_id {:#x}, {} bytes at {:#x}, lkey {:#x}", object,
-                                        work.wr_id, piece.length_bytes, piece.address, piece.lkey),
-                  .other = "posted",
-                  .hardware = "goes on using the old pages, which the program does not see any "
-                              "more",
-                  .remedy = "unmap memory after the completions of what uses it were polled"});
+      all.report_later(
+          {.kind = CheckKind::kUnmappedInUse,
+           .other_place = work.place,
+           .what = fmt::format("memory was unmapped that a posted {} uses", kind),
+           .object = fmt::format("{}, wr_id {:#x}, {} bytes at {:#x}, lkey {:#x}", object,
+                                 work.wr_id, piece.length_bytes, piece.address, piece.lkey),
+           .other = "posted",
+           .hardware = "goes on using the old pages, which the program does not see any "
+                       "more",
+           .remedy = "unmap memory after the completions of what uses it were polled",
+           .frames = released.frames});
       return;
     }
   }
@@ -73,14 +74,15 @@ void take_release(State& all, const RegionRecord::Released& released) {
     }
     if (region.released.size() == kMaxReleased) region.released.erase(region.released.begin());
     region.released.push_back(released);
-    all.report({.kind = CheckKind::kUnmappedRegistered,
-                .place = released.place,
-                .what = "memory was unmapped that is registered",
-                .object = fmt::format("[{:#x}, {:#x}) of the region [{:#x}, {:#x}), lkey {:#x}",
-                                      released.begin, released.end, region.begin, region.end, lkey),
-                .hardware = "keeps the old pages until the region is deregistered; peers reach "
-                            "these, not what is mapped there later",
-                .remedy = "ibv_dereg_mr() before munmap()"});
+    all.report_later(
+        {.kind = CheckKind::kUnmappedRegistered,
+         .what = "memory was unmapped that is registered",
+         .object = fmt::format("[{:#x}, {:#x}) of the region [{:#x}, {:#x}), lkey {:#x}",
+                               released.begin, released.end, region.begin, region.end, lkey),
+         .hardware = "keeps the old pages until the region is deregistered; peers reach "
+                     "these, not what is mapped there later",
+         .remedy = "ibv_dereg_mr() before munmap()",
+         .frames = released.frames});
     for (const auto& [verbs, qp] : all.qps) {
       if (!is_at_work(*qp)) continue;
       check_queue(all, qp->sends, lkey, released, describe(*qp), "send");
@@ -114,7 +116,7 @@ void pages_released(void* address, size_t length_bytes) {
       if (!slot.state.compare_exchange_strong(expected, kBeingWritten)) continue;
       slot.begin.store(begin, std::memory_order_relaxed);
       slot.end.store(end, std::memory_order_relaxed);
-      slot.place.store(find_caller().place, std::memory_order_relaxed);
+      collect_frames(slot.frames);
       slot.state.store(kWritten, std::memory_order_release);
       written.fetch_add(1);
       break;
@@ -129,7 +131,7 @@ void take_releases(State& all) {
     if (slot.state.load(std::memory_order_acquire) != kWritten) continue;
     const RegionRecord::Released released{slot.begin.load(std::memory_order_relaxed),
                                           slot.end.load(std::memory_order_relaxed),
-                                          slot.place.load(std::memory_order_relaxed)};
+                                          std::make_shared<const Frames>(slot.frames)};
     slot.state.store(kFree, std::memory_order_release);
     written.fetch_sub(1);
     take_release(all, released);

@@ -17,6 +17,14 @@ void add_line(std::string& text, const char* name, const std::string& value) {
   if (!value.empty()) text += fmt::format("  {:<10}{}\n", name, value);
 }
 
+Finding with_places(Finding finding) {
+  if (finding.frames != nullptr) finding.place = place_of(*finding.frames);
+  if (finding.other_frames != nullptr) finding.other_place = place_of(*finding.other_frames);
+  finding.frames = nullptr;
+  finding.other_frames = nullptr;
+  return finding;
+}
+
 }  // namespace
 
 std::string format_finding(const Finding& finding) {
@@ -57,6 +65,10 @@ void Reports::print(const std::string& text) {
 
 void Reports::add(const Finding& finding) {
   if (!wants(finding.kind)) return;
+  if (finding.frames != nullptr || finding.other_frames != nullptr) {
+    add(with_places(finding));
+    return;
+  }
   bool first = false;
   {
     const std::lock_guard guard(mutex_);
@@ -80,18 +92,22 @@ uint64_t Reports::count() const {
 }
 
 void Reports::finish() {
-  std::string text;
+  std::map<Place, uint64_t> counts;
+  uint64_t unprinted = 0;
   {
     const std::lock_guard guard(mutex_);
-    for (const auto& [place, count] : counts_) {
-      if (count < 2) continue;
-      text += fmt::format("verbena check: {}: {} more of it, at {}\n", check_kind_name(place.kind),
-                          count - 1, describe_place(place.place));
-    }
-    if (unprinted_ != 0) {
-      text += fmt::format("verbena check: {} findings at further places (it prints {} places)\n",
-                          unprinted_, kMaxPlaces);
-    }
+    counts = counts_;
+    unprinted = unprinted_;
+  }
+  std::string text;
+  for (const auto& [place, count] : counts) {
+    if (count < 2) continue;
+    text += fmt::format("verbena check: {}: {} more of it, at {}\n", check_kind_name(place.kind),
+                        count - 1, describe_place(place.place));
+  }
+  if (unprinted != 0) {
+    text += fmt::format("verbena check: {} findings at further places (it prints {} places)\n",
+                        unprinted, kMaxPlaces);
   }
   if (!text.empty()) print(text);
 }

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "src/device/check_options.h"
+#include "src/device/soft/check/caller.h"
 
 namespace verbena::soft::check {
 
@@ -23,6 +25,9 @@ struct Finding {
   std::string other{};     // what is at `other_place`: "destroyed", "posted"
   std::string hardware{};  // what an RNIC would do
   std::string remedy{};
+  // Where `place` and `other_place` are not looked for before it is reported.
+  std::shared_ptr<const Frames> frames{};
+  std::shared_ptr<const Frames> other_frames{};
 };
 
 // Thread-safe. A finding of the same kind and places is counted, and not printed again.

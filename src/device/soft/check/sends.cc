@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
+#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/check/access.h"
 #include "src/device/soft/check/buffer_sum.h"
 #include "src/device/soft/check/caller.h"
@@ -28,7 +30,8 @@ uint64_t size_of(const ibv_send_wr& wr) {
 }
 
 bool is_atomic(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
+         opcode == kAtomicWrite;
 }
 
 // Whether the buffer's contents are this process's alone, so that a change is a change by it.
@@ -48,7 +51,8 @@ bool is_compared(State& all, const Piece& piece) {
 
 void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const void* place) {
   if (is_atomic(wr.opcode)) {
-    const uint64_t size_bytes = size_of(wr);
+    // The value of an ATOMIC WRITE is in the request.
+    const uint64_t size_bytes = wr.opcode == kAtomicWrite ? kAtomicWriteBytes : size_of(wr);
     if (wr.wr.atomic.remote_addr % 8 != 0 || size_bytes != 8) {
       all.report(
           {.kind = CheckKind::kAtomicForm,
@@ -107,7 +111,7 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
     send.remote_address = wr.wr.rdma.remote_addr;
     send.rkey = wr.wr.rdma.rkey;
   }
-  const std::lock_guard guard(all.mutex);
+  const StateLock guard(all);
   take_releases(all);
   note_pieces(all, send, wr);
   check_released(all, send.pieces, describe(qp), place);
@@ -130,22 +134,23 @@ void explain_refused_send(State& all, QpRecord& qp, const ibv_send_wr& wr, int e
   const ibv_qp_cap& cap = device_qp.init.cap;
   const ibv_qp_state state = device_qp.state.load(std::memory_order_relaxed);
   if (error == ENOMEM) {
-    const std::lock_guard guard(all.mutex);
+    const StateLock guard(all);
     if (qp.sends.size() < device_qp.send_depth) return;
     for (const SendRecord& send : qp.sends) {
       if (send.signaled) return;
     }
-    all.report({.kind = CheckKind::kSendQueueStuck,
-                .place = place,
-                .other_place = qp.sends.front().place,
-                .what = fmt::format("the send queue is full of {} unsignaled requests, and nothing "
-                                    "will ever free it",
-                                    qp.sends.size()),
-                .object = describe_request(qp, wr),
-                .other = "first one",
-                .hardware = "the same: a place is free when a later signaled request was polled",
-                .remedy = "signal one request in each queue's length (IBV_SEND_SIGNALED), and poll "
-                          "its completion"});
+    all.report_later(
+        {.kind = CheckKind::kSendQueueStuck,
+         .place = place,
+         .other_place = qp.sends.front().place,
+         .what = fmt::format("the send queue is full of {} unsignaled requests, and nothing "
+                             "will ever free it",
+                             qp.sends.size()),
+         .object = describe_request(qp, wr),
+         .other = "first one",
+         .hardware = "the same: a place is free when a later signaled request was polled",
+         .remedy = "signal one request in each queue's length (IBV_SEND_SIGNALED), and poll "
+                   "its completion"});
     return;
   }
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) {
@@ -192,12 +197,15 @@ void check_failed(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* p
               .remedy = "look at ibv_wc::status; reset the queue pair, or destroy it"});
 }
 
-// Whether the receiver of a datagram takes its key.
-void check_queue_key(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* place) {
-  if (qp.type != IBV_QPT_UD || wr.wr.ud.ah == nullptr) return;
-  const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
-  if (handle.self != &handle || handle.route != Ah::Route::kPort) return;
+// What is wrong with the key of a datagram for its receiver. Before the post: once it has
+// completed, the address handle may be destroyed.
+std::optional<Finding> check_queue_key(const QpRecord& qp, const ibv_send_wr& wr,
+                                       const void* place) {
+  if (qp.type != IBV_QPT_UD || wr.wr.ud.ah == nullptr) return {};
   Qp& device_qp = as_qp(qp.verbs);
+  if (device_qp.state.load(std::memory_order_relaxed) != IBV_QPS_RTS) return {};
+  const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
+  if (handle.self != &handle || handle.route != Ah::Route::kPort) return {};
   uint32_t sent = wr.wr.ud.remote_qkey;
   uint32_t wanted = 0;
   {
@@ -205,19 +213,21 @@ void check_queue_key(State& all, QpRecord& qp, const ibv_send_wr& wr, const void
     if (sent >> 31 != 0) sent = device_qp.attributes.qkey;
     const Destination* destination =
         device_qp.destinations->find(*device_qp.rnic, wr.wr.ud.remote_qpn & 0xffffff);
-    if (destination == nullptr) return;
+    if (destination == nullptr) return {};
     wanted = destination->shared->datagram.qkey.load(std::memory_order_relaxed);
   }
-  if (sent == wanted) return;
-  all.report({.kind = CheckKind::kQueueKey,
-              .place = place,
-              .what = fmt::format("a datagram with the queue key {:#x} for queue pair {:#x}, which "
-                                  "has {:#x}",
-                                  sent, wr.wr.ud.remote_qpn, wanted),
-              .object = describe_request(qp, wr),
-              .hardware = "the receiver drops it, and counts it at most",
-              .remedy = "set remote_qkey to the receiver's (a key with its highest bit set means "
-                        "the sender's own)"});
+  if (sent == wanted) return {};
+  return Finding{
+      .kind = CheckKind::kQueueKey,
+      .place = place,
+      .what = fmt::format("a datagram with the queue key {:#x} for queue pair {:#x}, which "
+                          "has {:#x}",
+                          sent, wr.wr.ud.remote_qpn, wanted),
+      .object = describe_request(qp, wr),
+      .hardware = "the receiver drops it, and counts it at most",
+      .remedy =
+          "set remote_qkey to the receiver's (a key with its highest bit set means "
+          "the sender's own)"};
 }
 
 // Notes what is to be posted, posts it by `post`, which says how many it took, and notes what came
@@ -231,23 +241,31 @@ int checked_post(State& all, QpRecord& qp, const ibv_send_wr* first, uint32_t co
     if (count == 0) return static_cast<const ibv_send_wr*>(at->next);
     return at + 1 < first + count ? at + 1 : nullptr;
   };
-  size_t noted = 0;
-  for (; wr != nullptr; wr = following(wr), ++noted) {
+  struct Noted {
+    bool signaled;
+    std::optional<Finding> wrong_key;
+  };
+  std::vector<Noted> noted;
+  for (; wr != nullptr; wr = following(wr)) {
     check_failed(all, qp, *wr, place);
+    noted.push_back({qp.all_signaled || (wr->send_flags & IBV_SEND_SIGNALED) != 0,
+                     check_queue_key(qp, *wr, place)});
     note_send(all, qp, *wr, place);
   }
   const ibv_send_wr* refused = nullptr;
   const int error = post(refused);
+  size_t taken = noted.size();
   if (error != 0) {
-    size_t taken = 0;
+    taken = 0;
     for (wr = first; wr != nullptr && wr != refused; wr = following(wr)) ++taken;
-    forget_latest_sends(all, qp, noted - std::min(taken, noted));
+    taken = std::min(taken, noted.size());
+    forget_latest_sends(all, qp, noted.size() - taken);
     if (refused != nullptr) explain_refused_send(all, qp, *refused, error, place);
   }
   int64_t signaled = 0;
-  for (wr = first; wr != nullptr && wr != refused; wr = following(wr)) {
-    check_queue_key(all, qp, *wr, place);
-    if (qp.all_signaled || (wr->send_flags & IBV_SEND_SIGNALED) != 0) ++signaled;
+  for (size_t i = 0; i < taken; ++i) {
+    if (noted[i].wrong_key.has_value()) all.report(*noted[i].wrong_key);
+    if (noted[i].signaled) ++signaled;
   }
   count_at_cq(all, *qp.send_cq, signaled, 0, describe(qp), place);
   return error;
@@ -295,12 +313,19 @@ void wr_start(ibv_qp_ex* verbs) {
   if (!batch.started() || batch.error() != 0 || batch.count() == 0) {
     return next().batches.wr_complete(verbs);
   }
-  const ibv_send_wr* requests = batch.requests();
-  return checked_post(all, *qp, requests, batch.count(), place, [&](const ibv_send_wr*& refused) {
-    const int error = next().batches.wr_complete(verbs);
-    if (error != 0) refused = requests;
-    return error;
-  });
+  // Copies: when the batch has ended, another thread may be building the next one there.
+  std::vector<ibv_send_wr> requests(batch.requests(), batch.requests() + batch.count());
+  std::vector<std::vector<ibv_sge>> pieces;
+  for (ibv_send_wr& wr : requests) {
+    pieces.emplace_back(wr.sg_list, wr.sg_list + wr.num_sge);
+    wr.sg_list = pieces.back().data();
+  }
+  return checked_post(all, *qp, requests.data(), batch.count(), place,
+                      [&](const ibv_send_wr*& refused) {
+                        const int error = next().batches.wr_complete(verbs);
+                        if (error != 0) refused = requests.data();
+                        return error;
+                      });
 }
 
 void check_inline(ibv_qp_ex* verbs, size_t count, const ibv_data_buf* list, const void* place) {
