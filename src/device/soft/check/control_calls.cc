@@ -15,12 +15,12 @@ namespace verbena::soft::check {
 namespace {
 
 template <typename Made>
-Made* made(Made* object, Type type, std::vector<const void*> uses) {
+Made* made(Made* object, Type type, const std::vector<const void*>& uses) {
   if (object == nullptr) return object;
   State& all = *state();
   const Caller caller = find_caller();
   const std::lock_guard guard(all.mutex);
-  all.note_made(object, type, caller, std::move(uses));
+  all.note_made(object, type, caller, uses);
   return object;
 }
 

@@ -65,7 +65,7 @@ void thread_ended(void* rings) {
 
 }  // namespace
 
-std::atomic<Observer*> Observer::instance_{nullptr};
+std::atomic<Observer*> Observer::instance{nullptr};
 
 std::unique_ptr<Observer> Observer::make() {
   const std::optional<std::string> trace = variable(kTraceVariable);
@@ -98,7 +98,7 @@ std::unique_ptr<Observer> Observer::make() {
 Observer* Observer::start() {
   struct FinishAtExit {
     ~FinishAtExit() {
-      if (Observer* observer = instance_.exchange(nullptr)) observer->finish();
+      if (Observer* observer = instance.exchange(nullptr)) observer->finish();
     }
   };
   static std::mutex mutex;
@@ -107,7 +107,7 @@ Observer* Observer::start() {
   // parent another thread may have held the mutex.
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     std::construct_at(&mutex);
-    instance_.store(nullptr);
+    instance.store(nullptr);
     tried = false;
   });
   (void)registered;
@@ -119,7 +119,7 @@ Observer* Observer::start() {
   // Those that have finished, and the parent's in a forked child, stay: threads may be within.
   static Observer* latest = nullptr;
   made->former_ = std::exchange(latest, made);
-  instance_.store(made, std::memory_order_release);
+  instance.store(made, std::memory_order_release);
   static FinishAtExit finish_at_exit;
   return made;
 }

@@ -32,7 +32,7 @@ class Observer {
   // the log says. The first call of a process makes it.
   static Observer* start();
   // Null also in a child that was forked and has not opened a device itself.
-  static Observer* current() { return instance_.load(std::memory_order_acquire); }
+  static Observer* current() { return instance.load(std::memory_order_acquire); }
 
   // Of the calling thread, made at its first call; null where there are too many threads, and then
   // what the thread does is dropped.
@@ -63,7 +63,7 @@ class Observer {
   void add_unpolled();
   uint64_t dropped_of(std::unique_ptr<RecordRing> ThreadRings::*ring);
 
-  static std::atomic<Observer*> instance_;
+  static std::atomic<Observer*> instance;
 
   Observer* former_ = nullptr;  // that was made before
 
