@@ -635,8 +635,11 @@ void ignore_errors() {
 
 // Until something was reported.
 void wait_for_report(const char* log) {
+  constexpr auto kPatience = std::chrono::minutes(4);
+  const auto began = std::chrono::steady_clock::now();
   struct stat status {};
   while (stat(log, &status) != 0 || status.st_size == 0) {
+    need(std::chrono::steady_clock::now() - began < kPatience, "nothing was reported");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -1,7 +1,10 @@
 // `verbena run --check`: each kind of misuse is told by its name, and what is right is not told of.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <ostream>
 #include <set>
 #include <sstream>
@@ -214,6 +217,38 @@ TEST(CheckOptionTest, WrongOnesEndBeforeTheProgramStarts) {
     EXPECT_EQ(outcome.out, "") << wrong;
     EXPECT_NE(outcome.err.find("--check"), std::string::npos) << outcome.err;
   }
+}
+
+// Nothing is written to what somebody else has put there.
+TEST(CheckOptionTest, TheLogIsAFileOfOnesOwn) {
+  const test::ScratchDirectory scratch;
+  const std::string other = scratch.file("other");
+  std::ofstream(other) << "mine";
+  ASSERT_EQ(symlink(other.c_str(), scratch.file("link").c_str()), 0);
+  ASSERT_EQ(mkfifo(scratch.file("fifo").c_str(), 0600), 0);
+  for (const char* name : {"link", "fifo"}) {
+    const test::Outcome outcome =
+        test::run_tool({"run", "--check=log=" + scratch.file(name), "--", "echo", "started"});
+    EXPECT_EQ(outcome.exit_code, 2) << name;
+    EXPECT_EQ(outcome.out, "") << name;
+  }
+  EXPECT_EQ(test::read_file(other), "mine");
+  const std::string log = scratch.file("log");
+  test::run_tool({"run", "--check=log=" + log, "--", "true"});
+  struct stat status {};
+  ASSERT_EQ(stat(log.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 077, 0u);
+}
+
+TEST(CheckOptionTest, ALogInAFolderWithACommaIsRefused) {
+  const test::ScratchDirectory scratch;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directory(scratch.file("a,b"));
+  std::filesystem::current_path(scratch.file("a,b"));
+  const test::Outcome outcome = test::run_tool({"run", "--check=log=x", "--", "echo", "started"});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("comma"), std::string::npos) << outcome.err;
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "src/cli/check_option.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -38,14 +37,20 @@ Status check_check(std::string_view value) {
 Status prepare_check(std::string_view value) {
   const std::string path = log_path_of(value);
   if (path.empty()) return {};
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int fd = open_check_log(path.c_str());
   if (fd < 0) {
     return wrong_check(
-        fmt::format("cannot write log={}: {}; name a file in a folder that is there "
-                    "and can be written",
+        fmt::format("cannot write log={}: {}; name a file, which may be new but is no link, in a "
+                    "folder that is there and can be written",
                     path, std::strerror(errno)));
   }
   close(fd);
+  std::error_code error;
+  const std::string whole = std::filesystem::absolute(path, error).string();
+  if (whole.find(',') != std::string::npos) {
+    return wrong_check(
+        fmt::format("log={} has a comma in its path; name a file in a folder without", whole));
+  }
   return {};
 }
 

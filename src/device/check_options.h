@@ -3,7 +3,12 @@
 // links the other.
 #pragma once
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +18,19 @@
 namespace verbena {
 
 inline constexpr const char* kCheckVariable = "VERBENA_CHECK";
+
+// Opens the log to append to; makes it, for the user alone. Negative, with errno, if it cannot be
+// written or is no file: a link may be somebody else's, and a FIFO would wait for a reader.
+inline int open_check_log(const char* path) {
+  const int fd =
+      open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (fd < 0) return fd;
+  struct stat status {};
+  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) return fd;
+  close(fd);
+  errno = EINVAL;
+  return -1;
+}
 
 enum class CheckKind : uint8_t {
   kBufferChanged,

@@ -260,7 +260,7 @@ int checked_destroy_ah(ibv_ah* handle) {
 // Another thread may be about to, so this waits a while before it complains.
 template <typename AllAcknowledged>
 void check_acknowledged(const char* verb, const char* remedy, AllAcknowledged&& acknowledged) {
-  constexpr uint64_t kPatienceNs = 2'000'000'000;
+  constexpr uint64_t kPatienceNs = 20'000'000'000;
   constexpr int kStepMs = 2;
   const uint64_t began_ns = machine_now_ns();
   while (!acknowledged()) {

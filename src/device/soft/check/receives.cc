@@ -46,8 +46,10 @@ void check_overlaps(State& all, const Piece& piece, const std::string& object, c
       });
 }
 
-ReceiveRecord make_record(const ibv_recv_wr& wr, const void* place) {
+// With more pieces than the queue takes it is refused, and its list is not looked at.
+ReceiveRecord make_record(const ibv_recv_wr& wr, uint32_t max_pieces, const void* place) {
   ReceiveRecord receive{.wr_id = wr.wr_id, .place = place, .pieces = {}};
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > max_pieces) return receive;
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
     if (sge.length == 0) continue;
@@ -150,6 +152,7 @@ size_t count_from(const ibv_recv_wr* wr) {
     *bad = wr;
     return EPERM;
   }
+  const uint32_t max_pieces = as_qp(verbs).init.cap.max_recv_sge;
   const std::lock_guard order(qp->receive_order);
   const std::string object = describe(*qp);
   size_t posted = count_from(wr);
@@ -157,7 +160,7 @@ size_t count_from(const ibv_recv_wr* wr) {
     const StateLock guard(all);
     take_releases(all);
     for (const ibv_recv_wr* at = wr; at != nullptr; at = at->next) {
-      qp->receives.push_back(make_record(*at, place));
+      qp->receives.push_back(make_record(*at, max_pieces, place));
       note_buffers(all, qp->receives.back(), object);
     }
   }
@@ -174,7 +177,8 @@ size_t count_from(const ibv_recv_wr* wr) {
   const Qp& device_qp = as_qp(verbs);
   count_at_cq(all, *qp->recv_cq, 0, static_cast<int64_t>(posted), object, place);
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
-    check_access(all, device_qp.regions, device_qp.domain, make_record(*at, place), object);
+    check_access(all, device_qp.regions, device_qp.domain, make_record(*at, max_pieces, place),
+                 object);
     check_grh_room(all, *qp, *at, place);
   }
   return error;
@@ -192,6 +196,7 @@ size_t count_from(const ibv_recv_wr* wr) {
     *bad = wr;
     return EPERM;
   }
+  const Srq& device_srq = as_srq(verbs);
   const std::lock_guard order(srq->order);
   const std::string object = fmt::format("shared receive queue {}", static_cast<void*>(verbs));
   size_t posted = count_from(wr);
@@ -199,12 +204,11 @@ size_t count_from(const ibv_recv_wr* wr) {
     const StateLock guard(all);
     take_releases(all);
     for (const ibv_recv_wr* at = wr; at != nullptr; at = at->next) {
-      srq->receives.push_back(make_record(*at, place));
+      srq->receives.push_back(make_record(*at, device_srq.max_sges, place));
       note_buffers(all, srq->receives.back(), object);
     }
   }
   const int error = next().operations.post_srq_recv(verbs, wr, bad);
-  const Srq& device_srq = as_srq(verbs);
   if (error != 0) {
     const size_t refused = count_from(*bad);
     posted -= std::min(refused, posted);
@@ -221,8 +225,8 @@ size_t count_from(const ibv_recv_wr* wr) {
     forget_latest_receives(all, srq->receives, refused);
   }
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
-    check_access(all, device_srq.rnic->own_regions(), device_srq.domain, make_record(*at, place),
-                 object);
+    check_access(all, device_srq.rnic->own_regions(), device_srq.domain,
+                 make_record(*at, device_srq.max_sges, place), object);
   }
   return error;
 }

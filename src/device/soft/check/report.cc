@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "src/device/check_options.h"
 #include "src/device/soft/check/caller.h"
 
 namespace verbena::soft::check {
@@ -42,7 +43,7 @@ std::string format_finding(const Finding& finding) {
 
 Reports::Reports(CheckOptions options) : options_(std::move(options)), fd_(STDERR_FILENO) {
   if (!options_.log_path.empty()) {
-    fd_ = open(options_.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    fd_ = open_check_log(options_.log_path.c_str());
     // Out of the way of programs that close and count their first descriptors.
     constexpr int kLeastFd = 200;
     if (const int moved = fcntl(fd_, F_DUPFD_CLOEXEC, kLeastFd); moved >= 0) {

@@ -49,7 +49,14 @@ bool is_compared(State& all, const Piece& piece) {
   return all.reports.options().buffers == CheckedBuffers::kAll || (region.access & kOthers) == 0;
 }
 
+// Whether the queue takes so many pieces; it looks at no list of others.
+bool fits_pieces(const QpRecord& qp, const ibv_send_wr& wr) {
+  const uint32_t limit = std::max(as_qp(qp.verbs).init.cap.max_send_sge, 1u);
+  return wr.num_sge >= 0 && static_cast<uint32_t>(wr.num_sge) <= limit;
+}
+
 void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const void* place) {
+  if (!fits_pieces(qp, wr)) return;
   if (is_atomic(wr.opcode)) {
     // The value of an ATOMIC WRITE is in the request.
     const uint64_t size_bytes = wr.opcode == kAtomicWrite ? kAtomicWriteBytes : size_of(wr);
@@ -84,7 +91,7 @@ void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const voi
 
 // What the request uses, as long as it is under way. Holds State::mutex.
 void note_pieces(State& all, SendRecord& send, const ibv_send_wr& wr) {
-  if ((wr.send_flags & IBV_SEND_INLINE) != 0 || wr.num_sge < 0 || wr.num_sge > 256) return;
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) return;
   const bool fills = fills_own_buffers(wr.opcode);
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
@@ -113,7 +120,7 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
   }
   const StateLock guard(all);
   take_releases(all);
-  note_pieces(all, send, wr);
+  if (fits_pieces(qp, wr)) note_pieces(all, send, wr);
   check_released(all, send.pieces, describe(qp), place);
   qp.sends.push_back(std::move(send));
 }

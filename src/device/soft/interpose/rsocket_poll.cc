@@ -33,6 +33,21 @@ int make_timer(int timeout_ms) {
   return -1;
 }
 
+// Closed when the thread is cancelled, too, which unwinds it.
+class Timer {
+ public:
+  explicit Timer(int timeout_ms) : fd_(make_timer(timeout_ms)) {}
+  ~Timer() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
 int poll_with_timer(Poll next, pollfd* descriptors, nfds_t count, int timer) {
   std::vector<pollfd> polled(descriptors, descriptors + count);
   polled.push_back({.fd = timer, .events = POLLIN, .revents = 0});
@@ -56,11 +71,14 @@ VERBENA_EXPORT int rpoll(pollfd* descriptors, nfds_t count, int timeout_ms) {
   // What is ready already is no matter for a timer.
   const int ready = next(descriptors, count, timeout_ms < 0 ? -1 : 0);
   if (ready != 0 || timeout_ms <= 0) return ready;
-  const int timer = make_timer(timeout_ms);
-  if (timer < 0) return next(descriptors, count, timeout_ms);
-  const int result = poll_with_timer(next, descriptors, count, timer);
-  const int error = errno;
-  close(timer);
+  int error = 0;
+  int result = 0;
+  {
+    const Timer timer(timeout_ms);
+    if (timer.fd() < 0) return next(descriptors, count, timeout_ms);
+    result = poll_with_timer(next, descriptors, count, timer.fd());
+    error = errno;
+  }
   errno = error;
   return result;
 }
