@@ -26,6 +26,7 @@ constexpr size_t kBufferBytes = 16 * kPageBytes;
 constexpr uint32_t kQueueKey = 0x1234;
 constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                      IBV_ACCESS_REMOTE_ATOMIC;
+constexpr int kLocalWrite = IBV_ACCESS_LOCAL_WRITE;
 
 // IBV_QP_EX_WITH_ATOMIC_WRITE; 0 with headers that do not have it.
 template <typename Extended>
@@ -706,7 +707,7 @@ void leak() {
   ibv_context* context = open_soft();
   for (int i = 0; i < 2; ++i) lose_channel(context);
   Pair pair;
-  ibv_reg_mr(pair.domain, pair.in, 4096, IBV_ACCESS_LOCAL_WRITE);
+  ibv_reg_mr(pair.domain, pair.in, 4096, kLocalWrite);
   ibv_create_comp_channel(pair.context);
 }
 
@@ -719,7 +720,7 @@ void wrong_order() {
 
 void deregister_twice() {
   Pair pair;
-  ibv_mr* region = ibv_reg_mr(pair.domain, pair.in, 4096, IBV_ACCESS_LOCAL_WRITE);
+  ibv_mr* region = ibv_reg_mr(pair.domain, pair.in, 4096, kLocalWrite);
   need(ibv_dereg_mr(region) == 0, "once");
   need(ibv_dereg_mr(region) != 0, "twice");
   pair.close();
