@@ -45,32 +45,11 @@ std::vector<std::string> under_verbena(std::vector<std::string> arguments) {
   return arguments;
 }
 
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 bool installed(const std::string& program) {
   const char* directories = std::getenv("PATH");
   std::istringstream path(directories != nullptr ? directories : "");
   for (std::string directory; std::getline(path, directory, ':');) {
     if (access((directory + "/" + program).c_str(), X_OK) == 0) return true;
-  }
-  return false;
-}
-
-// Asked of the kernel, since a connection to find out would be the server's one client.
-bool listening(uint16_t port) {
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream sockets(table);
-    std::string line;
-    std::getline(sockets, line);  // the heading
-    while (std::getline(sockets, line)) {
-      const std::vector<std::string> fields = words(line);
-      if (fields.size() < 4 || fields[3] != "0A") continue;
-      const std::string local_port = fields[1].substr(fields[1].rfind(':') + 1);
-      if (std::stoul(local_port, nullptr, 16) == port) return true;
-    }
   }
   return false;
 }
@@ -129,7 +108,7 @@ TEST_F(InterposeTest, ibv_devices) {
 TEST_F(InterposeTest, ibv_devinfo) {
   if (!installed("ibv_devinfo")) GTEST_SKIP() << "install ibverbs-utils";
   for (const char* arguments : {"ibv_devinfo", "ibv_devinfo -v -d soft0"}) {
-    Program info(under_verbena(words(arguments)));
+    Program info(under_verbena(test::words(arguments)));
     EXPECT_EQ(info.exit_code(), 0) << info.description();
     EXPECT_NE(info.output().find("soft0"), std::string::npos) << info.description();
     EXPECT_NE(info.output().find("PORT_ACTIVE"), std::string::npos) << info.description();
@@ -214,18 +193,18 @@ class InterposePairTest : public InterposeTest, public ::testing::WithParamInter
   void SetUp() override {
     InterposeTest::SetUp();
     if (IsSkipped()) return;
-    const std::string program = words(GetParam().command)[0];
+    const std::string program = test::words(GetParam().command)[0];
     if (!installed(program)) GTEST_SKIP() << "install ibverbs-utils and perftest for " << program;
   }
 
   // Starts the server, and the client once the server listens.
   void start() {
     const uint16_t port = test::own_port();
-    std::vector<std::string> arguments = words(GetParam().command);
+    std::vector<std::string> arguments = test::words(GetParam().command);
     arguments.insert(arguments.end(), {"-d", "soft0", "-p", std::to_string(port)});
     server_ = std::make_unique<Program>(under_verbena(arguments));
     const uint64_t start_ns = now_ns();
-    while (!listening(port)) {
+    while (!test::listening(port)) {
       ASSERT_TRUE(server_->is_running() && now_ns() - start_ns < kPatienceNs)
           << server_->description();
       sleep_ns(2'000'000);
@@ -314,7 +293,7 @@ INSTANTIATE_TEST_SUITE_P(
 class InterposeRefusalTest : public InterposeTest, public ::testing::WithParamInterface<Pair> {};
 
 TEST_P(InterposeRefusalTest, Refuses) {
-  const std::vector<std::string> arguments = words(GetParam().command);
+  const std::vector<std::string> arguments = test::words(GetParam().command);
   if (!installed(arguments[0])) GTEST_SKIP() << "install ibverbs-utils and perftest";
   Program program(under_verbena(arguments));
   EXPECT_GT(program.exit_code(), 0) << program.description();

@@ -18,16 +18,12 @@
 
 #include "tests/support/own_port.h"
 #include "tests/support/tool_process.h"
+#include "tests/support/words.h"
 
 namespace verbena {
 namespace {
 
 constexpr unsigned kDatagrams = 0x0111;  // a port space
-
-std::vector<std::string> split(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
 
 bool is_installed(const std::string& program) {
   const char* directories = std::getenv("PATH");
@@ -42,7 +38,7 @@ bool is_installed(const std::string& program) {
 class CmProgram {
  public:
   explicit CmProgram(const std::string& command)
-      : command_(command), process_(under_run(split(command))) {}
+      : command_(command), process_(under_run(test::words(command))) {}
 
   int exit_code() { return process_.wait().exit_code; }
   bool is_running() const { return process_.is_running(); }
@@ -130,7 +126,8 @@ class LibrdmacmPairTest : public LibrdmacmTest, public ::testing::WithParamInter
 
 TEST_P(LibrdmacmPairTest, Succeeds) {
   const CmPair& pair = GetParam();
-  if (!is_installed(split(pair.server)[0])) GTEST_SKIP() << "install rdmacm-utils and perftest";
+  if (!is_installed(test::words(pair.server)[0]))
+    GTEST_SKIP() << "install rdmacm-utils and perftest";
   const auto server = start_server(pair.server + port());
   CmProgram client(pair.client + port());
   const int client_code = client.exit_code();

@@ -25,11 +25,6 @@ using test::ToolProcess;
 constexpr uint64_t kPatienceNs = 600'000'000'000;
 constexpr int kKilled = 128 + 9;
 
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 std::vector<std::string> lines(const std::string& text) {
   std::istringstream stream(text);
   std::vector<std::string> all;
@@ -38,22 +33,6 @@ std::vector<std::string> lines(const std::string& text) {
 }
 
 std::string describe(const Outcome& outcome) { return outcome.out + outcome.err; }
-
-// Asked of the kernel, since a connection to find out would be the server's one client.
-bool listening(uint16_t port) {
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream sockets(table);
-    std::string line;
-    std::getline(sockets, line);  // the heading
-    while (std::getline(sockets, line)) {
-      const std::vector<std::string> fields = words(line);
-      if (fields.size() < 4 || fields[3] != "0A") continue;
-      const std::string local_port = fields[1].substr(fields[1].rfind(':') + 1);
-      if (std::stoul(local_port, nullptr, 16) == port) return true;
-    }
-  }
-  return false;
-}
 
 class NetworkTest : public testing::Test {
  protected:
@@ -74,14 +53,14 @@ class NetworkTest : public testing::Test {
   static Outcomes run(const std::string& options, const std::string& command) {
     const uint16_t port = test::own_port();
     std::vector<std::string> arguments = {VERBENA_TOOL, "run"};
-    for (const std::string& option : words(options)) arguments.push_back(option);
+    for (const std::string& option : test::words(options)) arguments.push_back(option);
     arguments.emplace_back("--");
-    for (const std::string& word : words(command)) arguments.push_back(word);
+    for (const std::string& word : test::words(command)) arguments.push_back(word);
     arguments.insert(arguments.end(), {"-d", "soft0", "-p", std::to_string(port)});
     const std::map<std::string, std::string> environment = {{"VERBENA_LOG", "info"}};
     ToolProcess server(arguments, environment);
     const uint64_t start_ns = now_ns();
-    while (!listening(port)) {
+    while (!test::listening(port)) {
       EXPECT_TRUE(server.is_running() && now_ns() - start_ns < kPatienceNs) << server.err();
       if (testing::Test::HasFailure()) return {};
       sleep_ns(2'000'000);
@@ -152,7 +131,7 @@ double least_us(const Outcome& outcome) {
   const std::vector<std::string> table = lines(outcome.out);
   for (size_t i = 0; i + 1 < table.size(); ++i) {
     if (table[i].find("t_min[usec]") == std::string::npos) continue;
-    const std::vector<std::string> row = words(table[i + 1]);
+    const std::vector<std::string> row = test::words(table[i + 1]);
     return row.size() > 2 ? std::atof(row[2].c_str()) : 0;
   }
   return 0;

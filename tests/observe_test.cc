@@ -287,7 +287,8 @@ TEST_F(ObserveTest, TheTraceHasASliceForEachRequest) {
       testing::ElementsAre(
           Slice("SEND", 1, 10, "SUCCESS"), Slice("RDMA_WRITE", 2, 2500, "SUCCESS"),
           Slice("RDMA_WRITE_WITH_IMM", 3, 8, "SUCCESS"), Slice("RDMA_READ", 4, 2500, "SUCCESS"),
-          Slice("CMP_AND_SWP", 5, 8, "SUCCESS"), Slice("FETCH_AND_ADD", 6, 8, "SUCCESS"),
+          Slice("ATOMIC_CMP_AND_SWP", 5, 8, "SUCCESS"),
+          Slice("ATOMIC_FETCH_AND_ADD", 6, 8, "SUCCESS"),
           Slice("SEND_WITH_IMM", 7, 1025, "SUCCESS"), Slice("SEND", 8, 5, "SUCCESS"),
           Slice("SEND_WITH_IMM", 9, 16, "SUCCESS"), Slice("RDMA_WRITE", 10, 0, "SUCCESS"),
           Slice("RDMA_WRITE", 11, 4, "SUCCESS"), Slice("RDMA_WRITE", 12, 4, "REM_ACCESS_ERR"),

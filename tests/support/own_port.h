@@ -7,6 +7,11 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/words.h"
 
 namespace verbena::test {
 
@@ -35,6 +40,22 @@ inline uint16_t own_port() {
   }
   ADD_FAILURE() << "all ports of this process are in use";
   return 0;
+}
+
+// Asked of the kernel, since a connection to find out would be the server's one client.
+inline bool listening(uint16_t port) {
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream sockets(table);
+    std::string line;
+    std::getline(sockets, line);  // the heading
+    while (std::getline(sockets, line)) {
+      const std::vector<std::string> fields = words(line);
+      if (fields.size() < 4 || fields[3] != "0A") continue;
+      const std::string local_port = fields[1].substr(fields[1].rfind(':') + 1);
+      if (std::stoul(local_port, nullptr, 16) == port) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace verbena::test

@@ -9,7 +9,7 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
-#include "src/device/soft/atomic_write.h"
+#include "src/device/soft/opcode_text.h"
 #include "src/device/soft/queue_pair_attributes.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/uc.h"
@@ -18,14 +18,6 @@
 
 namespace verbena::soft {
 namespace {
-
-const char* opcode_text(ibv_wr_opcode opcode) {
-  constexpr const char* kNames[] = {
-      "RDMA_WRITE",  "RDMA_WRITE_WITH_IMM", "SEND",      "SEND_WITH_IMM", "RDMA_READ",
-      "CMP_AND_SWP", "FETCH_AND_ADD",       "LOCAL_INV", "BIND_MW",       "SEND_WITH_INV"};
-  if (opcode == kAtomicWrite) return "ATOMIC_WRITE";
-  return static_cast<size_t>(opcode) < std::size(kNames) ? kNames[opcode] : "an unknown opcode";
-}
 
 // Keeps errno: a refused verb returns its error, and programs look at both.
 template <typename Text>

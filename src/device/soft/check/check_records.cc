@@ -94,34 +94,6 @@ std::string describe(const std::vector<Piece>& pieces) {
   return text;
 }
 
-const char* opcode_name(ibv_wr_opcode opcode) {
-  if (opcode == kAtomicWrite) return "ATOMIC_WRITE";
-  switch (opcode) {
-    case IBV_WR_RDMA_WRITE:
-      return "RDMA_WRITE";
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      return "RDMA_WRITE_WITH_IMM";
-    case IBV_WR_SEND:
-      return "SEND";
-    case IBV_WR_SEND_WITH_IMM:
-      return "SEND_WITH_IMM";
-    case IBV_WR_SEND_WITH_INV:
-      return "SEND_WITH_INV";
-    case IBV_WR_RDMA_READ:
-      return "RDMA_READ";
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-      return "ATOMIC_CMP_AND_SWP";
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return "ATOMIC_FETCH_AND_ADD";
-    case IBV_WR_LOCAL_INV:
-      return "LOCAL_INV";
-    case IBV_WR_BIND_MW:
-      return "BIND_MW";
-    default:
-      return "work request";
-  }
-}
-
 const char* state_text(ibv_qp_state state) {
   constexpr const char* kNames[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
   const auto index = static_cast<size_t>(state);

@@ -16,6 +16,7 @@
 #include "src/device/soft/check/caller.h"
 #include "src/device/soft/check/ranges.h"
 #include "src/device/soft/check/report.h"
+#include "src/device/soft/opcode_text.h"
 #include "src/device/soft/soft_rnic.h"
 #include "src/device/soft/validity.h"
 
@@ -212,7 +213,6 @@ inline uint32_t this_process() { return forks.load(std::memory_order_relaxed); }
 
 std::string describe(const QpRecord& qp);
 std::string describe(const std::vector<Piece>& pieces);
-const char* opcode_name(ibv_wr_opcode opcode);
 const char* state_text(ibv_qp_state state);
 
 // Whether data-path calls on the object are to be refused, which is reported: it is of the process

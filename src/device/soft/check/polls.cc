@@ -132,7 +132,7 @@ void check_unchanged(State& all, const CompletedSend& done) {
          .place = done.send.place,
          .what = "a send buffer was changed between the post and the completion that covers it",
          .object = fmt::format("{}, {}, wr_id {:#x}{}, {} bytes at {:#x}", describe(*done.qp),
-                               opcode_name(done.send.opcode), done.send.wr_id,
+                               opcode_text(done.send.opcode), done.send.wr_id,
                                done.send.signaled ? "" : " (unsignaled)", piece.length_bytes,
                                piece.address),
          .hardware = "sends the old bytes, the new ones, or some of each",
@@ -164,7 +164,7 @@ std::string find_reason(const CompletedSend& done) {
 void explain_error(State& all, const CompletedSend& done) {
   const SendRecord& send = done.send;
   const std::string object =
-      fmt::format("{}, {}, wr_id {:#x}", describe(*done.qp), opcode_name(send.opcode), send.wr_id);
+      fmt::format("{}, {}, wr_id {:#x}", describe(*done.qp), opcode_text(send.opcode), send.wr_id);
   const std::string wrong = find_reason(done);
   if (wrong.empty()) return;
   if (done.status == IBV_WC_REM_ACCESS_ERR) {

@@ -1,8 +1,6 @@
 #include "src/device/soft/check/report.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/device/check_options.h"
@@ -44,23 +42,16 @@ std::string format_finding(const Finding& finding) {
 Reports::Reports(CheckOptions options) : options_(std::move(options)), fd_(STDERR_FILENO) {
   if (!options_.log_path.empty()) {
     fd_ = open_check_log(options_.log_path.c_str());
-    // Out of the way of programs that close and count their first descriptors.
-    constexpr int kLeastFd = 200;
-    if (const int moved = fcntl(fd_, F_DUPFD_CLOEXEC, kLeastFd); moved >= 0) {
+    if (const int moved = duplicate_out_of_the_way(fd_); moved >= 0) {
       close(fd_);
       fd_ = moved;
     }
   }
-  struct stat status {};
-  if (fstat(fd_, &status) == 0) {
-    device_ = status.st_dev;
-    inode_ = status.st_ino;
-  }
+  file_ = KnownFile(fd_);
 }
 
 void Reports::print(const std::string& text) {
-  struct stat status {};
-  if (fstat(fd_, &status) != 0 || status.st_dev != device_ || status.st_ino != inode_) return;
+  if (!file_.is_at(fd_)) return;
   [[maybe_unused]] const ssize_t written = write(fd_, text.data(), text.size());
 }
 

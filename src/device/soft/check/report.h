@@ -1,8 +1,6 @@
 // What is printed: a block for each kind of misuse and place in the program, and how often it came.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "src/base/known_file.h"
 #include "src/device/check_options.h"
 #include "src/device/soft/check/caller.h"
 
@@ -62,8 +61,7 @@ class Reports {
   uint64_t unprinted_ = 0;  // of places beyond the limit
   int fd_ = -1;
   // Of standard error: programs close it, and get its number for something else.
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  KnownFile file_;
 };
 
 // The text of a block, as it is printed.

@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kPostsToFailed = 3;
 
 std::string describe_request(const QpRecord& qp, const ibv_send_wr& wr) {
-  return fmt::format("{}, {}, wr_id {:#x}", describe(qp), opcode_name(wr.opcode), wr.wr_id);
+  return fmt::format("{}, {}, wr_id {:#x}", describe(qp), opcode_text(wr.opcode), wr.wr_id);
 }
 
 uint64_t size_of(const ibv_send_wr& wr) {

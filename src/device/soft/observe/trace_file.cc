@@ -10,21 +10,13 @@
 #include <iterator>
 
 #include "src/base/log.h"
-#include "src/device/soft/atomic_write.h"
 #include "src/device/soft/observe/file_writing.h"
+#include "src/device/soft/opcode_text.h"
 
 namespace verbena::soft::observe {
 namespace {
 
 constexpr const char* kEnd = "\n]\n";
-
-const char* send_name(uint8_t opcode) {
-  constexpr const char* kNames[] = {
-      "RDMA_WRITE",  "RDMA_WRITE_WITH_IMM", "SEND",      "SEND_WITH_IMM", "RDMA_READ",
-      "CMP_AND_SWP", "FETCH_AND_ADD",       "LOCAL_INV", "BIND_MW",       "SEND_WITH_INV"};
-  if (opcode == kAtomicWrite) return "ATOMIC_WRITE";
-  return opcode < std::size(kNames) ? kNames[opcode] : "?";
-}
 
 const char* status_name(uint8_t status) {
   constexpr const char* kNames[] = {
@@ -39,7 +31,7 @@ const char* status_name(uint8_t status) {
 }
 
 const char* name_of(const TraceRecord& record) {
-  if (!record.receive) return send_name(record.opcode);
+  if (!record.receive) return opcode_text(static_cast<ibv_wr_opcode>(record.opcode));
   return record.opcode == IBV_WC_RECV_RDMA_WITH_IMM ? "RECV_RDMA_WITH_IMM" : "RECV";
 }
 
