@@ -46,11 +46,11 @@ void add_run_command(Tool& tool) {
       "(kbps, Mbps, Gbps or Tbps), or both.\n\n" +
       check_help() + "\n\n" +
       examples_text({"verbena run -- ibv_devinfo -d soft0",
-                     "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; "
-                     "verbena run -- ibv_rc_pingpong -d soft0 localhost",
+                     "verbena run -- ibv_rc_pingpong -d soft0 & sleep 1; " +
+                         std::string("verbena run -- ibv_rc_pingpong -d soft0 localhost"),
                      "verbena run --trace t.json --pcap p.pcap -- ibv_devinfo -d soft0",
-                     "verbena run --fault drop=1e-3,delay=0.01:50us,seed=7 --link "
-                     "latency=2us,rate=100Gbps -- ibv_devinfo -d soft0",
+                     "verbena run --fault drop=1e-3,delay=0.01:50us,seed=7 --link " +
+                         std::string("latency=2us,rate=100Gbps -- ibv_devinfo -d soft0"),
                      "verbena run --check=suppress=leak -- ibv_devinfo -d soft0"}));
 }
 

@@ -30,9 +30,9 @@ using soft::Counts;
 using soft::WatchedProcess;
 using soft::WatchedQueuePair;
 
-constexpr double kDefaultInterval_s = 1;
-constexpr double kMinInterval_s = 0.001;
-constexpr double kMaxInterval_s = 3600;
+constexpr double kDefaultIntervalS = 1;
+constexpr double kMinIntervalS = 0.001;
+constexpr double kMaxIntervalS = 3600;
 // Of the live view, per process.
 constexpr size_t kMostQueuePairs = 8;
 
@@ -40,7 +40,7 @@ struct TopOptions {
   bool once = false;
   bool json = false;
   bool all = false;
-  double interval_s = kDefaultInterval_s;
+  double interval_s = kDefaultIntervalS;
 };
 
 struct SeenProcess {
@@ -245,9 +245,9 @@ bool wait_interval(int signals, double interval_s) {
 }
 
 int show_top(const TopOptions& options) {
-  if (!(options.interval_s >= kMinInterval_s && options.interval_s <= kMaxInterval_s)) {
+  if (!(options.interval_s >= kMinIntervalS && options.interval_s <= kMaxIntervalS)) {
     return report_usage_error(fmt::format("--interval {}: it can be from {} to {} seconds",
-                                          options.interval_s, kMinInterval_s, kMaxInterval_s));
+                                          options.interval_s, kMinIntervalS, kMaxIntervalS));
   }
   sigset_t ends;
   sigemptyset(&ends);

@@ -124,7 +124,7 @@ class HostilePeer {
     const auto size = static_cast<uint32_t>(sizeof(header) + rest.size());
     std::memset(buffer, 0, options_.slot_bytes);
     std::memcpy(buffer + RingMark::kPayloadOffset, &header, sizeof(header));
-    std::memcpy(buffer + RingMark::kPayloadOffset + sizeof(header), rest.data(), rest.size());
+    rest.copy(buffer + RingMark::kPayloadOffset + sizeof(header), rest.size());
     RingMark::seal(buffer, RingMark::shape(options_.slot_bytes - 2 * channel::kWordBytes), size,
                    lap);
     channel::set_write(request, reinterpret_cast<uint64_t>(buffer), endpoint_->arena.lkey(),
