@@ -54,6 +54,22 @@ struct MessengerAddress {
   friend auto operator<=>(const MessengerAddress&, const MessengerAddress&) = default;
 };
 
+// A place: the address of whichever messenger listens at a port of a host, before it is known. For
+// ask_address() alone. `host` is a numeric address; "::" with port 0 is all zeros.
+//   kInvalidArgument  no numeric address
+Result<MessengerAddress> place_at(const std::string& host, uint16_t port);
+bool is_place(const MessengerAddress& address);
+// What is told by the bytes of an address or a place.
+std::string host_of(const MessengerAddress& address);
+uint16_t port_of(const MessengerAddress& address);
+// The address of the messenger that listens at `place`. Blocks; while nobody listens there, up to
+// `timeout_ns`.
+//   kTimeout            nobody listened, or the messenger did not answer, in time
+//   kPermissionDenied   one side holds another secret
+//   kProtocolViolation  what listens there is no messenger, or of another release
+Result<MessengerAddress> ask_address(const MessengerAddress& place, const JobSecret& secret,
+                                     int64_t timeout_ns);
+
 // A peer, as this messenger calls it (PeerNumber).
 inline constexpr PeerNumber kAnyPeer = ~0u;
 

@@ -16,33 +16,23 @@ namespace verbena::message {
 namespace {
 
 // An address: an IPv6 address (of IPv4 the mapped one), a port, zeros, and a random number that
-// tells a process from one that had its port before.
+// tells a process from one that had its port before. That of a place is 0.
 constexpr size_t kPortAt = 16;
 constexpr size_t kIdentityAt = 24;
 
 constexpr uint8_t kHello = connect::kFirstStepOfLayer;
 constexpr uint8_t kAnswer = connect::kFirstStepOfLayer + 1;
 
-enum Verdict : uint8_t { kGo = 1, kCrossed = 2, kKnown = 3 };
+// kTold: the address follows, which is all that was asked for.
+enum Verdict : uint8_t { kGo = 1, kCrossed = 2, kKnown = 3, kTold = 4 };
 
 constexpr int64_t kAcceptNs = 50'000'000;
 constexpr int64_t kAttemptNs = 1'000'000'000;
 constexpr uint64_t kCrossedNs = 5'000'000;
 
-Result<MessengerAddress> make_address(const std::string& host) {
-  MessengerAddress address;
-  in_addr v4{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
-    address.bytes[10] = address.bytes[11] = 0xff;
-    for (int i = 0; i < 4; ++i) address.bytes[12 + i] = reinterpret_cast<const uint8_t*>(&v4)[i];
-  } else if (inet_pton(AF_INET6, host.c_str(), address.bytes) != 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("host is '{}', which is no numeric address; give the IPv4 or IPv6 "
-                              "address at which peers reach this host",
-                              host));
-  }
-  secure_random(address.bytes + kIdentityAt, sizeof(address.bytes) - kIdentityAt);
-  return address;
+void set_port(MessengerAddress& address, uint16_t port) {
+  address.bytes[kPortAt] = static_cast<uint8_t>(port >> 8);
+  address.bytes[kPortAt + 1] = static_cast<uint8_t>(port);
 }
 
 std::span<const std::byte> bytes_of(const MessengerAddress& address) {
@@ -56,19 +46,16 @@ MessengerAddress get_address(WireReader& reader) {
   return address;
 }
 
+Status send_hello(ControlConnection& control, const MessengerAddress& from,
+                  const MessengerAddress& to, int64_t timeout_ns) {
+  WireWriter writer;
+  connect::begin_step(writer, kLayer, kHello, Status::ok_status());
+  writer.raw(bytes_of(from));
+  writer.raw(bytes_of(to));
+  return control.send(writer.bytes(), timeout_ns);
+}
+
 }  // namespace
-
-std::string host_of(const MessengerAddress& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  const std::array<uint8_t, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  const bool v4 = std::equal(mapped.begin(), mapped.end(), address.bytes);
-  inet_ntop(v4 ? AF_INET : AF_INET6, address.bytes + (v4 ? mapped.size() : 0), text, sizeof(text));
-  return text;
-}
-
-uint16_t port_of(const MessengerAddress& address) {
-  return static_cast<uint16_t>(address.bytes[kPortAt] << 8 | address.bytes[kPortAt + 1]);
-}
 
 Connector::Connector(const ConnectionPlan& plan, const JobSecret& secret,
                      const MessengerOptions& options, ControlListener listener)
@@ -77,11 +64,13 @@ Connector::Connector(const ConnectionPlan& plan, const JobSecret& secret,
 Result<std::unique_ptr<Connector>> Connector::start(const ConnectionPlan& plan,
                                                     const JobSecret& secret,
                                                     const MessengerOptions& options) {
-  VERBENA_ASSIGN_OR_RETURN(MessengerAddress address, make_address(options.host));
+  VERBENA_ASSIGN_OR_RETURN(MessengerAddress address, place_at(options.host, options.port));
   VERBENA_ASSIGN_OR_RETURN(ControlListener listener,
                            ControlListener::listen(options.host, options.port, secret));
-  address.bytes[kPortAt] = static_cast<uint8_t>(listener.port() >> 8);
-  address.bytes[kPortAt + 1] = static_cast<uint8_t>(listener.port());
+  set_port(address, listener.port());
+  while (is_place(address)) {
+    secure_random(address.bytes + kIdentityAt, sizeof(address.bytes) - kIdentityAt);
+  }
   std::unique_ptr<Connector> connector(new Connector(plan, secret, options, std::move(listener)));
   connector->address_ = address;
   Connector* const self = connector.get();
@@ -184,15 +173,18 @@ void Connector::accept_from(ControlConnection control) {
   joined.peer = get_address(reader);
   const MessengerAddress meant = get_address(reader);
   Status fared = hello.ok() ? reader.finish("hello of the peer") : hello;
-  if (fared.ok() && meant != address_) {
+  const bool asks = fared.ok() && is_place(meant);
+  if (fared.ok() && !asks && meant != address_) {
     fared = Status(StatusCode::kNotFound,
                    "the process that is meant has ended, and another one has its port; exchange "
                    "addresses again");
   }
-  const uint8_t verdict = fared.ok() ? verdict_on(joined.peer) : uint8_t{0};
+  uint8_t verdict = asks ? uint8_t{kTold} : uint8_t{0};
+  if (fared.ok() && !asks) verdict = verdict_on(joined.peer);
   WireWriter writer;
   connect::begin_step(writer, kLayer, kAnswer, fared);
   if (fared.ok()) writer.u8(verdict);
+  if (asks) writer.raw(bytes_of(address_));
   const Status answered = joined.control->send(writer.bytes(), options_.connect_timeout_ns);
   if (verdict != kGo) return;
   joined.status = answered.ok() ? join(joined) : answered;
@@ -248,11 +240,7 @@ Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* ve
   } while (control.status().code() == StatusCode::kTimeout && now_ns() < deadline_ns);
   if (!control.ok()) return control.status();
   joined.control = std::make_unique<ControlConnection>(std::move(*control));
-  WireWriter writer;
-  connect::begin_step(writer, kLayer, kHello, Status::ok_status());
-  writer.raw(bytes_of(address_));
-  writer.raw(bytes_of(peer));
-  VERBENA_RETURN_IF_ERROR(joined.control->send(writer.bytes(), options_.connect_timeout_ns));
+  VERBENA_RETURN_IF_ERROR(send_hello(*joined.control, address_, peer, options_.connect_timeout_ns));
   VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
                            joined.control->receive(options_.connect_timeout_ns));
   WireReader reader(frame);
@@ -313,3 +301,61 @@ Status Connector::join(Joined& joined) {
 }
 
 }  // namespace verbena::message
+
+namespace verbena {
+
+Result<MessengerAddress> place_at(const std::string& host, uint16_t port) {
+  MessengerAddress address;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    address.bytes[10] = address.bytes[11] = 0xff;
+    for (int i = 0; i < 4; ++i) address.bytes[12 + i] = reinterpret_cast<const uint8_t*>(&v4)[i];
+  } else if (inet_pton(AF_INET6, host.c_str(), address.bytes) != 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("host is '{}', which is no numeric address; give the IPv4 or IPv6 "
+                              "address at which peers reach this host",
+                              host));
+  }
+  message::set_port(address, port);
+  return address;
+}
+
+bool is_place(const MessengerAddress& address) {
+  return std::all_of(address.bytes + message::kIdentityAt, std::end(address.bytes),
+                     [](uint8_t byte) { return byte == 0; });
+}
+
+std::string host_of(const MessengerAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  const std::array<uint8_t, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  const bool v4 = std::equal(mapped.begin(), mapped.end(), address.bytes);
+  inet_ntop(v4 ? AF_INET : AF_INET6, address.bytes + (v4 ? mapped.size() : 0), text, sizeof(text));
+  return text;
+}
+
+uint16_t port_of(const MessengerAddress& address) {
+  return static_cast<uint16_t>(address.bytes[message::kPortAt] << 8 |
+                               address.bytes[message::kPortAt + 1]);
+}
+
+Result<MessengerAddress> ask_address(const MessengerAddress& place, const JobSecret& secret,
+                                     int64_t timeout_ns) {
+  VERBENA_ASSIGN_OR_RETURN(
+      ControlConnection control,
+      ControlConnection::connect(host_of(place), port_of(place), secret, timeout_ns));
+  VERBENA_RETURN_IF_ERROR(message::send_hello(control, {}, place, timeout_ns));
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame, control.receive(timeout_ns));
+  WireReader reader(frame);
+  VERBENA_RETURN_IF_ERROR(connect::check_step(control, message::kLayer, reader, message::kAnswer));
+  const uint8_t verdict = reader.u8();
+  const MessengerAddress found = message::get_address(reader);
+  VERBENA_RETURN_IF_ERROR(reader.finish("answer of the peer"));
+  if (verdict != message::kTold || is_place(found) || port_of(found) != port_of(place)) {
+    return Status(
+        StatusCode::kProtocolViolation,
+        fmt::format("{} was asked for its address, and told something else", control.peer_name()));
+  }
+  return found;
+}
+
+}  // namespace verbena

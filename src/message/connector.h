@@ -97,8 +97,4 @@ class Connector {
   Thread requester_;
 };
 
-// How an address says where to connect; empty if it is none.
-std::string host_of(const MessengerAddress& address);
-uint16_t port_of(const MessengerAddress& address);
-
 }  // namespace verbena::message

@@ -301,7 +301,7 @@ Status MessengerState::estimate_costs() {
 Result<PeerNumber> MessengerState::add_peer(const MessengerAddress& address) {
   const auto known = numbers_.find(address);
   if (known != numbers_.end()) return known->second;
-  if (port_of(address) == 0) {
+  if (port_of(address) == 0 || is_place(address)) {
     return Status(StatusCode::kInvalidArgument,
                   "these bytes are no address of a messenger; take those that its address() gives");
   }

@@ -1005,5 +1005,28 @@ TEST_F(MessengerTest, CompletionsOfItsOwnDoNotKeepPeersWaiting) {
   EXPECT_TRUE(arrived);
 }
 
+constexpr int64_t kAskNs = 30'000'000'000;
+
+TEST(MessengerAddressTest, WhoListensAtAPlaceTellsItsAddress) {
+  MessengersForTest all(1);
+  const MessengerAddress address = all[0].address();
+  const MessengerAddress place = test::must(place_at(host_of(address), port_of(address)));
+  EXPECT_TRUE(is_place(place));
+  EXPECT_FALSE(is_place(address));
+  EXPECT_EQ(test::must(ask_address(place, all.secret(), kAskNs)), address);
+  // Another job's messenger tells nothing, and neither does nobody.
+  EXPECT_EQ(ask_address(place, JobSecret::random(), kAskNs).status().code(),
+            StatusCode::kPermissionDenied);
+  all.close(0);
+  EXPECT_EQ(ask_address(place, all.secret(), 1'000'000).status().code(), StatusCode::kTimeout);
+}
+
+TEST(MessengerAddressTest, APlaceIsNoPeer) {
+  MessengersForTest all(1);
+  const MessengerAddress place = test::must(place_at("127.0.0.1", port_of(all[0].address())));
+  EXPECT_EQ(all[0].add_peer(place).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(place_at("no number", 1).status().code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace verbena::message

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "src/ofi/endpoint.h"
+#include "src/ofi/node_names.h"
 
 namespace verbena::ofi {
 namespace {
@@ -37,17 +38,32 @@ int bind_vector(fid* handle, fid* other, uint64_t /*flags*/) {
   return 0;
 }
 
+// All zeros where there is none.
+MessengerAddress address_from(const std::byte* bytes, const JobSecret& secret) {
+  MessengerAddress address;
+  memcpy(&address, bytes, sizeof(address));
+  if (address == MessengerAddress{}) return address;
+  const Result<MessengerAddress> known = known_address(address, secret);
+  if (known.ok()) return *known;
+  report("fi_av_insert", known.status());
+  return {};
+}
+
 int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, uint64_t flags,
            void* context) {
   AddressVector& vector = vector_of(handle);
   if (vector.asynchronous && vector.events == nullptr) return -FI_ENOEQ;
+  if (bytes == nullptr && count > 0) return -FI_EINVAL;
   const auto* from = static_cast<const std::byte*>(bytes);
   int inserted = 0;
   {
+    std::vector<MessengerAddress> addresses(count);
+    // Without the lock: it may take a while.
+    for (size_t i = 0; i < count; ++i)
+      addresses[i] = address_from(from + i * sizeof(MessengerAddress), vector.domain.secret);
     const std::lock_guard guard(vector.domain.lock);
     for (size_t i = 0; i < count; ++i) {
-      MessengerAddress address;
-      memcpy(&address, from + i * sizeof(address), sizeof(address));
+      const MessengerAddress& address = addresses[i];
       const bool possible = address != MessengerAddress{};
       if ((flags & FI_SYNC_ERR) != 0) static_cast<int*>(context)[i] = possible ? 0 : FI_EINVAL;
       if (numbers != nullptr) numbers[i] = possible ? vector.addresses.size() : FI_ADDR_NOTAVAIL;
@@ -62,6 +78,13 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
       .fid = &vector.fid, .context = context, .data = static_cast<uint64_t>(inserted)};
   const ssize_t written = vector.events->write(FI_AV_COMPLETE, &entry, sizeof(entry));
   return written < 0 ? static_cast<int>(written) : 0;
+}
+
+int insert_service(fid_av* handle, const char* node, const char* service, fi_addr_t* number,
+                   uint64_t flags, void* context) {
+  const Result<MessengerAddress> place = find_place(node, service, "127.0.0.1", flags);
+  if (!place.ok()) return report("fi_av_insertsvc", place.status());
+  return insert(handle, &*place, 1, number, flags, context);
 }
 
 // Messages that are on their way still come: what ends a connection is the end of one of its
@@ -109,7 +132,7 @@ fi_ops vector_object_calls = object_calls(close_vector, bind_vector);
 fi_ops_av vector_calls = {
     .size = sizeof(fi_ops_av),
     .insert = insert,
-    .insertsvc = &unsupported,
+    .insertsvc = insert_service,
     .insertsym = &unsupported,
     .remove = remove,
     .lookup = look_up,

@@ -47,7 +47,7 @@ constexpr ReusedBuffers kReusedBuffersDefault = ReusedBuffers::kCopied;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
 // alone.
-std::string host_of(const Device& device) {
+std::string own_host(const Device& device) {
   if (const char* named = getenv("VERBENA_HOST"); named != nullptr && *named != '\0') return named;
   std::string found = "127.0.0.1";
   if (device.info().kind == DeviceKind::kSoft) return found;  // it ends at the host
@@ -79,6 +79,29 @@ Result<ReusedBuffers> reused_buffers() {
   return Status(StatusCode::kInvalidArgument,
                 fmt::format("{} is '{}'; it can be copied, measured or paper",
                             kReusedBuffersVariable, std::string_view(asked).substr(0, 32)));
+}
+
+// The host and port that the program has chosen for an endpoint, if it has.
+void set_place(const fi_info& info, MessengerOptions& options) {
+  MessengerAddress place;
+  if (info.src_addr == nullptr || info.src_addrlen < sizeof(place)) return;
+  memcpy(&place, info.src_addr, sizeof(place));
+  const std::string host = host_of(place);
+  if (host != "::" && host != "0.0.0.0") options.host = host;
+  options.port = port_of(place);
+}
+
+// Endpoints of one info have one port, which only the first one of them gets: the others are
+// reached by what fi_getname tells.
+Result<std::unique_ptr<Messenger>> open_at_any_port(const Domain& domain,
+                                                    MessengerOptions& options) {
+  Result<std::unique_ptr<Messenger>> messenger =
+      open_messenger(domain.device, domain.protection_domain, domain.secret, options);
+  if (messenger.ok() || options.port == 0 || messenger.status().code() != StatusCode::kUnavailable)
+    return messenger;
+  log_info("fi_endpoint: {}; the endpoint gets another port", messenger.status().message());
+  options.port = 0;
+  return open_messenger(domain.device, domain.protection_domain, domain.secret, options);
 }
 
 void remove_from(std::vector<Endpoint*>& list, const Endpoint* endpoint) {
@@ -375,7 +398,8 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
     return -FI_EINVAL;
   auto& of = static_cast<Domain&>(*domain);
   MessengerOptions options;
-  options.host = host_of(of.device);
+  options.host = own_host(of.device);
+  set_place(*info, options);
   options.max_peers = kMostPeers;
   options.events = of.sleeping_queues.load() > 0 || of.polled_queues.load() == 0;
   options.max_operations = kMostOperations;
@@ -389,8 +413,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   const Result<ReusedBuffers> reused = reused_buffers();
   if (!reused.ok()) return report("fi_endpoint", reused.status());
   options.reused_buffers = *reused;
-  Result<std::unique_ptr<Messenger>> messenger =
-      open_messenger(of.device, of.protection_domain, of.secret, options);
+  Result<std::unique_ptr<Messenger>> messenger = open_at_any_port(of, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());
   if ((*messenger)->eager_limit_bytes() < kInjectBytes ||
       (*messenger)->one_sided_limit_bytes() < kInjectBytes ||

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "src/ofi/node_names.h"
+
 namespace verbena::ofi {
 namespace {
 
@@ -23,6 +25,8 @@ void free_info(fi_info* info) {
   if (info == nullptr) return;
   if (info->domain_attr != nullptr) free(info->domain_attr->name);
   if (info->fabric_attr != nullptr) free(info->fabric_attr->name);
+  free(info->src_addr);
+  free(info->dest_addr);
   free(info->tx_attr);
   free(info->rx_attr);
   free(info->ep_attr);
@@ -84,7 +88,7 @@ bool fits(const fi_info& asked) {
 // What is asked for, or all if nothing is.
 constexpr uint64_t chosen(uint64_t asked) { return asked == 0 ? kCapabilities : asked; }
 
-void fill(const fi_info* hints, fi_info& info) {
+void fill(uint32_t version, const fi_info* hints, fi_info& info) {
   const uint64_t capabilities =
       chosen(hints == nullptr ? 0 : hints->caps) | FI_LOCAL_COMM | FI_REMOTE_COMM;
   info.caps = capabilities;
@@ -143,6 +147,8 @@ void fill(const fi_info* hints, fi_info& info) {
   // provider.
   const int mode = asked == nullptr ? 0 : asked->mr_mode;
   domain.mr_mode = mode == FI_MR_BASIC || mode == FI_MR_SCALABLE ? mode : 0;
+  if (mode == FI_MR_UNSPEC && FI_VERSION_LT(version, FI_VERSION(1, 5)))
+    domain.mr_mode = FI_MR_SCALABLE;
   domain.mr_key_size = kKeyBytes;
   domain.mr_iov_limit = kPieces;
   domain.mr_cnt = 65536;
@@ -164,23 +170,26 @@ const char* device_name() {
   return name == nullptr || *name == '\0' ? "soft0" : name;
 }
 
-int get_info(uint32_t /*version*/, const char* /*node*/, const char* /*service*/,
-             uint64_t /*flags*/, const fi_info* hints, fi_info** info) {
+int get_info(uint32_t version, const char* node, const char* service, uint64_t flags,
+             const fi_info* hints, fi_info** info) {
   if (hints != nullptr && !fits(*hints)) return -FI_ENODATA;
   fi_info* made = nullptr;
-  if (!allocate(made)) return -FI_ENOMEM;
+  int result = -FI_ENOMEM;
+  if (!allocate(made)) return result;
   if (allocate(made->tx_attr) && allocate(made->rx_attr) && allocate(made->ep_attr) &&
       allocate(made->domain_attr) && allocate(made->fabric_attr)) {
-    fill(hints, *made);
+    fill(version, hints, *made);
     made->domain_attr->name = strdup(device_name());
     made->fabric_attr->name = strdup(kProviderName);
-    if (made->domain_attr->name != nullptr && made->fabric_attr->name != nullptr) {
+    if (made->domain_attr->name != nullptr && made->fabric_attr->name != nullptr)
+      result = fill_addresses(node, service, flags, hints, *made);
+    if (result == 0) {
       *info = made;
       return 0;
     }
   }
   free_info(made);
-  return -FI_ENOMEM;
+  return result;
 }
 
 bool needs_lock(fi_threading threading) { return threading != FI_THREAD_DOMAIN; }

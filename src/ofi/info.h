@@ -36,7 +36,8 @@ inline constexpr size_t kDataBytes = 8;
 // The device of this process: VERBENA_DEVICE, or soft0.
 const char* device_name();
 
-// -FI_ENODATA if the hints ask for what there is not. Has no side effects.
+// -FI_ENODATA if the hints ask for what there is not, or there is no such node. Has no side
+// effects; a node is looked up.
 int get_info(uint32_t version, const char* node, const char* service, uint64_t flags,
              const fi_info* hints, fi_info** info);
 

@@ -4,6 +4,9 @@
 #include <rdma/fi_errno.h>
 
 #include <memory>
+#include <utility>
+
+#include "verbena/message.h"
 
 namespace verbena::ofi {
 namespace {
@@ -64,6 +67,29 @@ TEST(InfoTest, WhatIsAskedForComesBack) {
   EXPECT_EQ(info->domain_attr->av_type, FI_AV_MAP);
   EXPECT_EQ(info->ep_attr->mem_tag_format, 0x00c000007fffffffu);
   EXPECT_EQ(info->tx_attr->op_flags, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+}
+
+TEST(InfoTest, ProgramsBeforeModesOfMemoryAreToldOneByName) {
+  const Hints hints;
+  hints->domain_attr->mr_mode = FI_MR_UNSPEC;
+  for (const auto& [version, mode] :
+       {std::pair{FI_VERSION(1, 4), int{FI_MR_SCALABLE}}, std::pair{FI_VERSION(1, 5), 0}}) {
+    fi_info* found = nullptr;
+    ASSERT_EQ(get_info(version, nullptr, nullptr, 0, hints.info.get(), &found), 0);
+    const Info info(found);
+    EXPECT_EQ(info->domain_attr->mr_mode, mode) << "version " << version;
+  }
+}
+
+TEST(InfoTest, EveryInfoHasASourceAndOneOfANodeADestination) {
+  for (const auto& [flags, has_destination] :
+       {std::pair{uint64_t{FI_SOURCE}, false}, std::pair{uint64_t{0}, true}}) {
+    fi_info* found = nullptr;
+    ASSERT_EQ(get_info(FI_VERSION(2, 0), "127.0.0.1", "47100", flags, nullptr, &found), 0);
+    const Info info(found);
+    EXPECT_EQ(info->src_addrlen, sizeof(MessengerAddress));
+    EXPECT_EQ(info->dest_addr != nullptr, has_destination);
+  }
 }
 
 TEST(InfoTest, WhatThereIsNotIsRefused) {

@@ -1,0 +1,93 @@
+#include "src/ofi/node_names.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <rdma/fi_errno.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+namespace verbena::ofi {
+namespace {
+
+// Who is told a place often starts together with who listens there.
+constexpr int64_t kAskNs = 3'000'000'000;
+constexpr const char* kAnyHost = "::";
+constexpr const char* kThisHost = "127.0.0.1";
+
+struct FreeFound {
+  void operator()(addrinfo* found) const { freeaddrinfo(found); }
+};
+
+// False: there is no memory.
+bool set_address(const MessengerAddress& address, void*& at, size_t& size_bytes) {
+  at = malloc(sizeof(address));
+  if (at == nullptr) return false;
+  memcpy(at, &address, sizeof(address));
+  size_bytes = sizeof(address);
+  return true;
+}
+
+// What hints have, if that is an address of this provider.
+bool get_address(const void* from, size_t size_bytes, MessengerAddress* address) {
+  if (size_bytes != sizeof(*address)) return false;
+  memcpy(address, from, sizeof(*address));
+  return true;
+}
+
+}  // namespace
+
+Result<MessengerAddress> find_place(const char* node, const char* service, const char* no_node,
+                                    uint64_t flags) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  if ((flags & FI_NUMERICHOST) != 0 || node == nullptr) wanted.ai_flags = AI_NUMERICHOST;
+  addrinfo* all = nullptr;
+  const char* const host = node == nullptr ? no_node : node;
+  const int error = getaddrinfo(host, service, &wanted, &all);
+  const std::unique_ptr<addrinfo, FreeFound> found(error == 0 ? all : nullptr);
+  char text[INET6_ADDRSTRLEN] = "";
+  if (found == nullptr || getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text),
+                                      nullptr, 0, NI_NUMERICHOST) != 0) {
+    return Status(StatusCode::kNotFound,
+                  fmt::format("no node '{}' with service '{}': {}", host,
+                              service == nullptr ? "" : service, gai_strerror(error)));
+  }
+  // Both families have it at the same place.
+  const auto* socket = reinterpret_cast<const sockaddr_in*>(found->ai_addr);
+  return place_at(text, ntohs(socket->sin_port));
+}
+
+int fill_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,
+                   fi_info& info) {
+  const bool names_source = (flags & FI_SOURCE) != 0;
+  const bool named = node != nullptr || service != nullptr;
+  MessengerAddress source;  // any
+  if (!names_source && hints != nullptr && hints->src_addr != nullptr &&
+      !get_address(hints->src_addr, hints->src_addrlen, &source))
+    return -FI_ENODATA;
+  MessengerAddress destination;
+  const bool given = hints != nullptr && hints->dest_addr != nullptr;
+  const bool has_destination = named && !names_source ? true : given;
+  if (given && !get_address(hints->dest_addr, hints->dest_addrlen, &destination))
+    return -FI_ENODATA;
+  if (named) {
+    const Result<MessengerAddress> place =
+        find_place(node, service, names_source ? kAnyHost : kThisHost, flags);
+    if (!place.ok()) return -FI_ENODATA;
+    (names_source ? source : destination) = *place;
+  }
+  if (!set_address(source, info.src_addr, info.src_addrlen)) return -FI_ENOMEM;
+  if (has_destination && !set_address(destination, info.dest_addr, info.dest_addrlen))
+    return -FI_ENOMEM;
+  return 0;
+}
+
+Result<MessengerAddress> known_address(const MessengerAddress& address, const JobSecret& secret) {
+  return is_place(address) ? ask_address(address, secret, kAskNs) : address;
+}
+
+}  // namespace verbena::ofi
