@@ -85,8 +85,17 @@ bool fits(const fi_info& asked) {
          (asked.fabric_attr == nullptr || fits(*asked.fabric_attr));
 }
 
-// What is asked for, or all if nothing is.
-constexpr uint64_t chosen(uint64_t asked) { return asked == 0 ? kCapabilities : asked; }
+// What is asked for, or all if nothing is. Messages and remote memory without a direction are those
+// of both, which programs read back (fi_getinfo(3)).
+constexpr uint64_t chosen(uint64_t asked) {
+  constexpr uint64_t kMessages = FI_SEND | FI_RECV;
+  constexpr uint64_t kRemote = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  if (asked == 0) return kCapabilities;
+  uint64_t all = asked;
+  if ((asked & (FI_MSG | FI_TAGGED)) != 0 && (asked & kMessages) == 0) all |= kMessages;
+  if ((asked & (FI_RMA | FI_ATOMIC)) != 0 && (asked & kRemote) == 0) all |= kRemote;
+  return all;
+}
 
 void fill(uint32_t version, const fi_info* hints, fi_info& info) {
   const uint64_t capabilities =

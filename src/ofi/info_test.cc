@@ -62,7 +62,7 @@ TEST(InfoTest, WhatIsAskedForComesBack) {
   hints->tx_attr->op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
   const Info info = hints.answer();
   ASSERT_NE(info, nullptr);
-  EXPECT_EQ(info->caps, FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM);
+  EXPECT_EQ(info->caps, FI_TAGGED | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM);
   EXPECT_EQ(info->domain_attr->threading, FI_THREAD_DOMAIN);
   EXPECT_EQ(info->domain_attr->av_type, FI_AV_MAP);
   EXPECT_EQ(info->ep_attr->mem_tag_format, 0x00c000007fffffffu);
@@ -78,6 +78,23 @@ TEST(InfoTest, ProgramsBeforeModesOfMemoryAreToldOneByName) {
     ASSERT_EQ(get_info(version, nullptr, nullptr, 0, hints.info.get(), &found), 0);
     const Info info(found);
     EXPECT_EQ(info->domain_attr->mr_mode, mode) << "version " << version;
+  }
+}
+
+TEST(InfoTest, WhatHasNoDirectionHasAllOfThem) {
+  constexpr uint64_t kRemote = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  for (const auto& [asked, directions] :
+       {std::pair{uint64_t{FI_MSG}, uint64_t{FI_SEND | FI_RECV}},
+        std::pair{uint64_t{FI_RMA}, kRemote}, std::pair{uint64_t{FI_ATOMIC}, kRemote},
+        std::pair{uint64_t{FI_MSG | FI_RECV}, uint64_t{FI_RECV}},
+        std::pair{uint64_t{FI_RMA | FI_READ}, uint64_t{FI_READ}}}) {
+    const Hints hints;
+    hints->caps = asked;
+    const Info info = hints.answer();
+    ASSERT_NE(info, nullptr);
+    EXPECT_EQ(info->caps & (kRemote | FI_SEND | FI_RECV), directions) << "asked " << asked;
+    EXPECT_EQ(info->tx_attr->caps & ~info->caps, 0u);
+    EXPECT_EQ(info->rx_attr->caps & ~info->caps, 0u);
   }
 }
 
