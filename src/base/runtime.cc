@@ -100,10 +100,11 @@ Thread start_thread(std::string name, std::function<void()> body) {
     return thread;
   }
   // The new thread inherits a mask that blocks everything: signals stay with the application's
-  // threads.
+  // threads, but for those that a thread's own instructions cause.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const auto run = [](void* argument) -> void* {
     auto* state = static_cast<Thread::State*>(argument);

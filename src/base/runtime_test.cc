@@ -64,14 +64,20 @@ TEST(RuntimeTest, SignalsStayWithTheApplicationsThreads) {
   sigset_t before;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
   bool all_blocked = true;
+  bool faults_arrive = true;
   start_thread("signals", [&] {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGALRM, SIGCHLD}) {
       all_blocked = all_blocked && sigismember(&mask, signal) == 1;
     }
+    // What a thread itself causes would end the process without a word.
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
+      faults_arrive = faults_arrive && sigismember(&mask, fault) == 0;
+    }
   }).join();
   EXPECT_TRUE(all_blocked);
+  EXPECT_TRUE(faults_arrive);
   sigset_t after;
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
   for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {

@@ -10,15 +10,15 @@ namespace verbena::soft {
 namespace {
 
 // Puts an inline payload into the buffers of a receive. False if one of them is not registered any
-// more.
+// more, or gone.
 bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload,
                     uint32_t size_bytes) {
   for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
     const ibv_sge& sge = receive.sges[i];
     const uint32_t part = std::min(sge.length, size_bytes);
     if (part == 0) continue;
-    std::byte* bytes = own_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain,
-                                  sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    std::byte* bytes = usable_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain,
+                                     sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
     if (bytes == nullptr) return false;
     copy_small(bytes, payload, part);
     payload += part;

@@ -20,15 +20,17 @@ struct Pieces {
   uint32_t size_bytes = 0;
 };
 
-// False if an SGE is not registered memory with `access`. SGEs without bytes are left out.
-inline bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access, Pieces& pieces) {
+// False if an SGE is not registered memory with `access`, or is memory that is gone. SGEs without
+// bytes are left out. What is inline is the program's to provide, as with an RNIC's library.
+[[gnu::always_inline]] inline bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access,
+                                           Pieces& pieces) {
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
     if (sge.length == 0) continue;
     std::byte* bytes =
         (wr.send_flags & IBV_SEND_INLINE) != 0
             ? reinterpret_cast<std::byte*>(sge.addr)
-            : own_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, access);
+            : usable_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, access);
     if (bytes == nullptr) return false;
     VERBENA_DEBUG_ASSERT(pieces.count < kMaxSges);
     pieces.list[pieces.count++] = {bytes, sge.length};

@@ -65,6 +65,9 @@ enum class Sharing : uint32_t {
 
 // Beside ibv_access_flags: the entry is of a memory window.
 inline constexpr uint32_t kWindowAccess = 1u << 30;
+// In the owner's private table: the owner reaches the region at the program's own address, where it
+// may be gone (page_probe.h).
+inline constexpr uint32_t kOwnAddressAccess = 1u << 31;
 // The domain of the windows that are open to one queue pair only, in one generation of it; those of
 // protection domains count from 1.
 inline uint32_t window_domain(uint32_t qp_generation) { return 1u << 31 | qp_generation; }

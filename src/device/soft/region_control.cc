@@ -11,6 +11,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/page_probe.h"
 #include "src/device/soft/region_memory.h"
 
 namespace verbena::soft {
@@ -165,6 +166,7 @@ int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t
     const int error = fail(status);
     return status.code() == StatusCode::kInvalidArgument ? errno = EFAULT : error;
   }
+  if (wanted.alias == start) handle_probe_faults();
   return 0;
 }
 
@@ -245,7 +247,7 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
   auto start = own.address.load(std::memory_order_relaxed);
   uint64_t iova = own.iova.load(std::memory_order_relaxed);
   uint64_t size_bytes = own.length_bytes.load(std::memory_order_relaxed);
-  unsigned rights = own.access.load(std::memory_order_relaxed);
+  unsigned rights = own.access.load(std::memory_order_relaxed) & ~kOwnAddressAccess;
   if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     start = iova = reinterpret_cast<uint64_t>(address);
     size_bytes = length_bytes;

@@ -50,7 +50,10 @@ Status RegionTable::open(RegionEntry* published) {
 
 void RegionTable::store(uint32_t place, uint32_t key, const NewRegion& region) {
   const uint64_t stamp = static_cast<uint64_t>(++next_stamp_) << 32 | key;
-  store_entry(own_[place], region, stamp);
+  NewRegion own = region;
+  if (own.alias == own.address && (own.access & kWindowAccess) == 0)
+    own.access |= kOwnAddressAccess;
+  store_entry(own_[place], own, stamp);
   store_entry(published_[place], region, stamp);
 }
 

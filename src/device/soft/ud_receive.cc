@@ -17,7 +17,7 @@ constexpr uint16_t kOwnLid = 1;
 constexpr uint32_t kPollsBeforeLook = 1024;
 
 // Puts bytes into the buffers of a receive, from `offset` on. False if one of them is not
-// registered any more.
+// registered any more, or gone.
 bool place(const Qp& qp, const PostedReceive& receive, uint32_t offset, const std::byte* bytes,
            uint32_t size_bytes) {
   const uint32_t domain = qp.srq != nullptr ? qp.srq->domain : qp.domain;
@@ -28,8 +28,8 @@ bool place(const Qp& qp, const PostedReceive& receive, uint32_t offset, const st
       continue;
     }
     const uint32_t part = std::min(sge.length - offset, size_bytes);
-    std::byte* to =
-        own_memory(qp.regions, domain, sge.addr + offset, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    std::byte* to = usable_memory(qp.regions, domain, sge.addr + offset, part, sge.lkey,
+                                  IBV_ACCESS_LOCAL_WRITE);
     if (to == nullptr) return false;
     copy_bytes(to, bytes, part);
     bytes += part;

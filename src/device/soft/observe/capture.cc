@@ -23,7 +23,7 @@ class Source {
     for (uint32_t i = 0; i < count_; ++i) {
       lengths_[i] = list[i].length;
       bytes_[i] = is_inline || list[i].length == 0
-                      ? reinterpret_cast<const std::byte*>(list[i].addr)
+                      ? reinterpret_cast<std::byte*>(list[i].addr)
                       : own_memory(regions, domain, list[i].addr, list[i].length, list[i].lkey, 0);
       valid_ = valid_ && (lengths_[i] == 0 || bytes_[i] != nullptr);
       total_bytes_ += lengths_[i];
@@ -36,8 +36,11 @@ class Source {
     while (size_bytes > 0 && piece_ < count_) {
       const uint32_t part = std::min(lengths_[piece_] - offset_, size_bytes);
       const uint32_t kept = std::min(part, kept_bytes);
-      if (kept > 0 && valid_) std::memcpy(to, bytes_[piece_] + offset_, kept);
-      if (kept > 0 && !valid_) std::memset(to, 0, kept);
+      if (kept > 0 && valid_ && is_there(bytes_[piece_] + offset_, kept, false)) {
+        std::memcpy(to, bytes_[piece_] + offset_, kept);
+      } else if (kept > 0) {
+        std::memset(to, 0, kept);
+      }
       to += kept;
       kept_bytes -= kept;
       size_bytes -= part;
@@ -50,7 +53,7 @@ class Source {
   }
 
  private:
-  const std::byte* bytes_[kMaxSges];
+  std::byte* bytes_[kMaxSges];
   uint32_t lengths_[kMaxSges];
   uint32_t count_;
   bool valid_ = true;
