@@ -250,7 +250,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Pair{"ud_pingpong", "ibv_ud_pingpong"},
                       Pair{"srq_pingpong", "ibv_srq_pingpong -c"},
                       Pair{"srq_pingpong_events", "ibv_srq_pingpong -c -e"},
-                      Pair{"srq_pingpong_large", "ibv_srq_pingpong -c -s 1048576 -n 100 -q 4"}),
+                      Pair{"srq_pingpong_large", "ibv_srq_pingpong -c -s 1048576 -n 100 -q 4"},
+                      Pair{"xsrq_pingpong", "ibv_xsrq_pingpong"},
+                      Pair{"xsrq_pingpong_events", "ibv_xsrq_pingpong -e -n 100"},
+                      Pair{"xsrq_pingpong_on_demand_paging", "ibv_xsrq_pingpong -o -s 1048576"}),
     pair_name);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -302,9 +305,7 @@ TEST_P(InterposeRefusalTest, Refuses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Unsupported, InterposeRefusalTest,
-                         ::testing::Values(Pair{"extended_reliable_connection",
-                                                "ibv_xsrq_pingpong -d soft0"},
-                                           Pair{"port_2", "ibv_rc_pingpong -d soft0 -i 2"}),
+                         ::testing::Values(Pair{"port_2", "ibv_rc_pingpong -d soft0 -i 2"}),
                          pair_name);
 
 }  // namespace

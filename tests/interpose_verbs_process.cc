@@ -1,5 +1,6 @@
 // Calls every public verb that takes an object on objects of soft0: what it has works, and what it
 // does not have says so instead of looking behind structures that are not libibverbs' own.
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 
@@ -274,8 +275,14 @@ int main() {
   ibv_pd* parent_domain = ibv_alloc_parent_domain(context, &parent);
   CHECK(parent_domain != nullptr && ibv_dealloc_td(parent.td) == EBUSY);
   CHECK(ibv_dealloc_pd(parent_domain) == 0 && ibv_dealloc_td(parent.td) == 0);
-  ibv_xrcd_init_attr xrcd{};
-  CHECK_NONE(ibv_open_xrcd(context, &xrcd));
+  ibv_xrcd_init_attr xrc_domain{};
+  xrc_domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  xrc_domain.fd = -1;
+  xrc_domain.oflags = O_CREAT;
+  ibv_xrcd* xrcd = ibv_open_xrcd(context, &xrc_domain);
+  CHECK(xrcd != nullptr && ibv_close_xrcd(xrcd) == 0);
+  ibv_qp_open_attr opened{};
+  CHECK_NONE(ibv_open_qp(context, &opened));
   ibv_values_ex values{};
   values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
   CHECK(ibv_query_rt_values_ex(context, &values) == 0 && values.raw_clock.tv_nsec != 0);

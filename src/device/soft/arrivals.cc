@@ -9,24 +9,6 @@
 namespace verbena::soft {
 namespace {
 
-// Puts an inline payload into the buffers of a receive. False if one of them is not registered any
-// more, or gone.
-bool deliver_inline(const Qp& qp, const PostedReceive& receive, const std::byte* payload,
-                    uint32_t size_bytes) {
-  for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
-    const ibv_sge& sge = receive.sges[i];
-    const uint32_t part = std::min(sge.length, size_bytes);
-    if (part == 0) continue;
-    std::byte* bytes = usable_memory(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain,
-                                     sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
-    if (bytes == nullptr) return false;
-    copy_small(bytes, payload, part);
-    payload += part;
-    size_bytes -= part;
-  }
-  return size_bytes == 0;
-}
-
 // The receive that a packet says it took; null if that cannot be.
 PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
   if (qp.srq == nullptr) return qp.receives.oldest();
@@ -47,6 +29,22 @@ void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
 }
 
 }  // namespace
+
+bool deliver_inline(const RegionEntry* regions, uint32_t domain, const PostedReceive& receive,
+                    const std::byte* payload, uint32_t size_bytes) {
+  for (uint32_t i = 0; i < receive.sge_count && size_bytes > 0; ++i) {
+    const ibv_sge& sge = receive.sges[i];
+    const uint32_t part = std::min(sge.length, size_bytes);
+    if (part == 0) continue;
+    std::byte* bytes =
+        own_memory(regions, domain, sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+    if (bytes == nullptr) return false;
+    copy_small(bytes, payload, part);
+    payload += part;
+    size_bytes -= part;
+  }
+  return size_bytes == 0;
+}
 
 void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_index) {
   {
@@ -69,45 +67,18 @@ void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_i
 
 bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
   const Packet& packet = qp.arrivals.packet(qp.arrivals.next);
-  // Once each: the peer may change them while they are checked.
-  const uint8_t kind = load_relaxed(&packet.kind);
-  const uint32_t byte_count = load_relaxed(&packet.byte_count);
-  const uint32_t inline_bytes = load_relaxed(&packet.inline_bytes);
-  const uint16_t receive_index = load_relaxed(&packet.receive_index);
+  const PacketFields fields = read_fields(packet);
+  const uint8_t kind = fields.kind;
 
-  PostedReceive* receive = receive_of(qp, receive_index);
+  PostedReceive* receive = receive_of(qp, fields.receive_index);
   if (receive == nullptr) [[unlikely]] {
     // The peer broke the rules of the ring: nothing from it can be trusted any more.
     broken.set(qp, IBV_EVENT_QP_FATAL);
     return false;
   }
   fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
-  switch (kind & kPacketKindMask) {
-    case kPacketSend:
-      wc.byte_len = byte_count;
-      if (byte_count > receive->length_bytes || inline_bytes > kPacketInlineBytes ||
-          (inline_bytes != 0 && inline_bytes != byte_count)) [[unlikely]] {
-        wc.status = IBV_WC_LOC_LEN_ERR;
-      } else if (inline_bytes > 0 && !deliver_inline(qp, *receive, packet.payload, inline_bytes))
-          [[unlikely]] {
-        wc.status = IBV_WC_LOC_PROT_ERR;
-      }
-      break;
-    case kPacketWrite:
-      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-      wc.byte_len = byte_count;
-      break;
-    case kPacketProtectionError:
-      wc.status = IBV_WC_LOC_PROT_ERR;
-      break;
-    case kPacketAccessError:
-      wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-      wc.status = IBV_WC_LOC_ACCESS_ERR;
-      break;
-    default:
-      wc.status = IBV_WC_LOC_LEN_ERR;
-      break;
-  }
+  complete_receive(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain, *receive, packet,
+                   fields, wc);
   if ((kind & kPacketWithInvalidate) != 0) [[unlikely]] {
     // The sender could shut its own windows alone; here it is any that are open to it.
     const uint32_t key = load_relaxed(&packet.immediate);
@@ -121,7 +92,7 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
   }
   ++qp.counters->received;
   if (wc.status == IBV_WC_SUCCESS) [[likely]] {
-    qp.counters->received_bytes += byte_count;
+    qp.counters->received_bytes += fields.byte_count;
   } else {
     ++qp.counters->receive_errors;
     broken.set(qp, wc.status == IBV_WC_LOC_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : kNoEvent);
@@ -134,7 +105,7 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     }
   }
   ++qp.arrivals.next;
-  release_receive(qp, *receive, receive_index);
+  release_receive(qp, *receive, fields.receive_index);
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/refusal.h"
+#include "src/device/soft/xrc.h"
 
 namespace verbena::soft {
 namespace {
@@ -103,11 +104,13 @@ int take_ready(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
 }
 
 int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
-  if (cq.with_ready_bit.empty() && cq.flushing.empty()) [[likely]]
+  if (cq.with_ready_bit.empty() && cq.flushing.empty() && cq.xrc_queues.empty()) [[likely]]
     return take_scanned(cq, count, wc, broken);
   // The kinds take turns in being first.
   using Take = int (*)(Cq&, int, ibv_wc*, Broken&);
-  constexpr Take kTakes[] = {take_scanned, take_ready, take_flushed};
+  constexpr Take kTakes[] = {
+      take_scanned, take_ready, take_flushed,
+      [](Cq& queue, int most, ibv_wc* to, Broken&) { return take_xrc(queue, most, to); }};
   cq.next_kind = (cq.next_kind + 1) % std::size(kTakes);
   int taken = 0;
   for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr;

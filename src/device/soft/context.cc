@@ -177,7 +177,7 @@ int query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->vendor_id = kVendorId;
   attributes->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
                                  IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
-                                 IBV_DEVICE_MEM_MGT_EXTENSIONS;
+                                 IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_XRC;
   attributes->max_ah = kMaxAddressHandles;
   attributes->max_mcast_grp = kMaxMulticastGroups;
   attributes->max_mcast_qp_attach = kMaxQueuePairs;
@@ -217,6 +217,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
                                                  IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_SRQ_RECV;
   full.odp_caps.per_transport_caps.ud_odp_caps =
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  full.xrc_odp_caps = full.odp_caps.per_transport_caps.rc_odp_caps;
   full.completion_timestamp_mask = ~uint64_t{0};
   full.hca_core_clock = kCoreClockKhz;
   full.max_dm_size = kMaxDeviceMemoryBytes;

@@ -34,7 +34,7 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
 }
 
 void fail_send_queue_locked(Qp& qp) {
-  VERBENA_DEBUG_ASSERT(qp.transport != Transport::kReliable);
+  VERBENA_DEBUG_ASSERT(!is_reliable(qp.transport));
   if (qp.state.load(std::memory_order_relaxed) != IBV_QPS_RTS) return;
   // To peers it stays RTS, so the gate stays as it is.
   qp.state.store(IBV_QPS_SQE, std::memory_order_relaxed);

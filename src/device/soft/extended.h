@@ -24,6 +24,8 @@ void report_refusal(const char* verb);
 const ExtendedControl& extended_control();
 
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex*);
+// Of type XRC_RECV, in an XRC domain, which is all that it has.
+ibv_qp* create_xrc_receiver(ibv_context*, ibv_xrcd*, ibv_qp_init_attr*);
 ibv_qp_ex* qp_to_qp_ex(ibv_qp*);
 // Makes ibv_wr_start() and its kind of a destroyed queue pair do nothing.
 void refuse_batches(ibv_qp_ex& shell);
@@ -34,6 +36,8 @@ int resize_cq(ibv_cq*, int cqe);
 int query_rt_values(ibv_context*, ibv_values_ex*);
 
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);
+// Of XRC: with its protection domain, which is valid and of the context that is meant.
+ibv_srq* create_xrc_srq(ibv_srq_init_attr_ex*);
 
 ibv_mw* alloc_mw(ibv_pd*, ibv_mw_type);
 int bind_mw(ibv_qp*, ibv_mw*, ibv_mw_bind*);

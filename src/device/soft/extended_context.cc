@@ -6,6 +6,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/xrc.h"
 
 namespace verbena::soft {
 namespace {
@@ -33,10 +34,13 @@ constexpr auto kReported = [](auto... arguments) {
 }  // namespace
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
-  constexpr uint32_t kFields = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-  if ((init->comp_mask & ~kFields) != 0 ||
-      ((init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && init->srq_type != IBV_SRQT_BASIC)) {
-    fail(EOPNOTSUPP, "soft0: has basic shared receive queues only");
+  const bool xrc =
+      (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && init->srq_type == IBV_SRQT_XRC;
+  const uint32_t fields = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+                          (xrc ? IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ : 0);
+  if ((init->comp_mask & ~fields) != 0 || ((init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 &&
+                                           init->srq_type != IBV_SRQT_BASIC && !xrc)) {
+    fail(EOPNOTSUPP, "soft0: has shared receive queues of the types BASIC and XRC only");
     return nullptr;
   }
   if ((init->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || init->pd == nullptr ||
@@ -44,6 +48,7 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
     fail(EINVAL, "soft0: a shared receive queue needs a protection domain of its context");
     return nullptr;
   }
+  if (xrc) return create_xrc_srq(init);
   // The fields that both structures begin with.
   return create_srq(init->pd, reinterpret_cast<ibv_srq_init_attr*>(init));
 }
@@ -55,6 +60,10 @@ void extend(verbs_context& verbs) {
   verbs.create_qp_ex = kReported<"ibv_create_qp_ex", create_qp_ex>;
   verbs.create_cq_ex = kReported<"ibv_create_cq_ex", create_cq_ex>;
   verbs.create_srq_ex = kReported<"ibv_create_srq_ex", create_srq_ex>;
+  verbs.get_srq_num = kReported<"ibv_get_srq_num", get_srq_num>;
+  verbs.open_xrcd = kReported<"ibv_open_xrcd", open_xrcd>;
+  verbs.close_xrcd = kReported<"ibv_close_xrcd", close_xrcd>;
+  verbs.open_qp = kReported<"ibv_open_qp", open_qp>;
   verbs.advise_mr = kReported<"ibv_advise_mr", advise_mr>;
   verbs.alloc_dm = kReported<"ibv_alloc_dm", alloc_dm>;
   verbs.free_dm = kReported<"ibv_free_dm", free_dm>;

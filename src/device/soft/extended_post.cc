@@ -23,11 +23,12 @@ constexpr uint64_t kOperations =
 constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 constexpr uint64_t kUnreliableOperations =
     kDatagramOperations | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-constexpr uint32_t kInitFields =
-    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+constexpr uint32_t kInitFields = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                                 IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
 uint64_t operations_of(ibv_qp_type type) {
   if (type == IBV_QPT_UD) return kDatagramOperations;
+  if (type == IBV_QPT_XRC_RECV) return 0;
   return type == IBV_QPT_UC ? kUnreliableOperations : kOperations;
 }
 
@@ -122,9 +123,14 @@ void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* window, uint32_t rkey, const ibv_mw_bind_
   wr.bind_mw.rkey = rkey;
   wr.bind_mw.bind_info = *info;
 }
-// Nobody can ask for these operations when the queue pair is made.
+// Nobody can ask for this operation when the queue pair is made.
 void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) { batch_of(qp).set_error(EOPNOTSUPP); }
-void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t) { batch_of(qp).set_error(EOPNOTSUPP); }
+
+void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) {
+  if (as_qp(&qp->qp_base).transport != Transport::kXrcSend) return batch_of(qp).set_error(EINVAL);
+  ibv_send_wr* wr = batch_of(qp).current();
+  if (wr != nullptr) wr->qp_type.xrc.remote_srqn = number;
+}
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* handle, uint32_t number, uint32_t key) {
   ibv_send_wr* wr = batch_of(qp).current();
@@ -188,10 +194,14 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
                                           "(comp_mask); it has {:#x}",
                                           init->comp_mask, kInitFields));
   }
-  if ((init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || init->pd == nullptr) {
+  const bool receives_by_xrc = init->qp_type == IBV_QPT_XRC_RECV;
+  if (receives_by_xrc) {
+    if ((init->comp_mask & IBV_QP_INIT_ATTR_XRCD) == 0 || init->xrcd == nullptr) {
+      return refuse(EINVAL, "soft0: a queue pair of type XRC_RECV needs its XRC domain");
+    }
+  } else if ((init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || init->pd == nullptr) {
     return refuse(EINVAL, "soft0: an extended queue pair needs its protection domain");
-  }
-  if (init->pd->context != context) {
+  } else if (init->pd->context != context) {
     return refuse(EINVAL, "soft0: the queue pair's domain is of another context");
   }
   if ((init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && init->create_flags != 0) {
@@ -217,7 +227,8 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
                          .sq_sig_all = init->sq_sig_all};
   // Inline data takes the place of one.
   if (batches) basic.cap.max_send_sge = std::max(basic.cap.max_send_sge, 1u);
-  ibv_qp* verbs = create_qp(init->pd, &basic);
+  ibv_qp* verbs = receives_by_xrc ? create_xrc_receiver(context, init->xrcd, &basic)
+                                  : create_qp(init->pd, &basic);
   if (verbs == nullptr) return nullptr;
   init->cap = basic.cap;
   if (batches) add_batches(as_qp(verbs), init->send_ops_flags);

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 6;
+inline constexpr uint32_t kLayoutVersion = 7;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -45,8 +45,26 @@ inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
 inline constexpr uint32_t kMaxDatagramBytes = 4096;  // the port's MTU
 inline constexpr uint32_t kGrhBytes = 40;
 
-// Queue pairs of different transports do not hear each other.
-enum class Transport : uint32_t { kReliable = 1, kUnreliable = 2, kDatagram = 3 };
+// Queue pairs of different transports do not hear each other; of XRC, one kind hears the other.
+enum class Transport : uint32_t {
+  kReliable = 1,
+  kUnreliable = 2,
+  kDatagram = 3,
+  kXrcSend = 4,
+  kXrcReceive = 5,
+};
+inline bool is_reliable(Transport transport) {
+  return transport == Transport::kReliable || transport == Transport::kXrcSend ||
+         transport == Transport::kXrcReceive;
+}
+inline bool is_xrc(Transport transport) {
+  return transport == Transport::kXrcSend || transport == Transport::kXrcReceive;
+}
+// What the peer of a queue pair has to be.
+inline Transport transport_of_peer(Transport transport) {
+  if (transport == Transport::kXrcSend) return Transport::kXrcReceive;
+  return transport == Transport::kXrcReceive ? Transport::kXrcSend : transport;
+}
 
 inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
   return slot << kQpIndexBits | index;
@@ -101,7 +119,10 @@ struct Header {
   // Raised by whoever, in any process, joins or leaves a multicast group.
   alignas(kCacheLineBytes) std::atomic<uint64_t> group_epoch;
   alignas(kCacheLineBytes)
-      std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];  // address of QpShared, or 0
+      std::atomic<uint64_t> queue_pairs[kMaxQueuePairs];      // address of QpShared, or 0
+  std::atomic<uint64_t> xrc_queues[kMaxSharedReceiveQueues];  // address of XrcShared, or 0
+  // The slots of processes that have sent to one of these queues, by themselves; one bit each.
+  std::atomic<uint64_t> xrc_senders[kMaxProcesses / 64];
   RegionEntry regions[kMaxMemoryRegions];
 };
 
@@ -130,15 +151,16 @@ inline size_t shared_receive_stride_bytes(uint32_t max_sges) {
 }
 
 // One arrival at a connected queue pair: SEND, or the immediate of a WRITE. Written by the one
-// peer.
+// peer. At an XRC shared receive queue: written by whoever took the receive.
 inline constexpr uint32_t kPacketInlineBytes = 112;
 struct alignas(kCacheLineBytes) Packet {
   uint32_t byte_count;
   uint32_t immediate;
-  uint16_t receive_index;      // which WQE of the shared receive queue the sender took
-  uint8_t kind;                // PacketKind | kPacketSolicited | kPacketWithImmediate
-  uint8_t inline_bytes;        // payload here, not yet in the receive buffer
-  std::atomic<uint32_t> mark;  // position + 1: this packet is complete
+  uint16_t receive_index;  // which WQE of the shared receive queue the sender took
+  uint8_t kind;            // PacketKind | kPacketSolicited | kPacketWithImmediate
+  uint8_t inline_bytes;    // payload here, not yet in the receive buffer
+  std::atomic<uint32_t>
+      mark;  // position + 1: this packet is complete; XRC: the receiving queue pair
   std::byte payload[kPacketInlineBytes];
 };
 static_assert(sizeof(Packet) == 2 * kCacheLineBytes);
@@ -149,6 +171,7 @@ enum PacketKind : uint8_t {
   kPacketLengthError = 3,      // the message is longer than the receive it met
   kPacketProtectionError = 4,  // the receive's memory is not registered (any more)
   kPacketAccessError = 5,      // WRITE_WITH_IMM: the memory of the WRITE is not accessible
+  kPacketFlushed = 6,          // XRC: the receiving queue pair failed in the middle of the message
   kPacketKindMask = 0x0f,
   kPacketWithInvalidate = 0x20,  // `immediate` is the key of a window that was shut
   kPacketWithImmediate = 0x40,
@@ -238,6 +261,15 @@ struct DatagramShared {
   alignas(kCacheLineBytes) std::atomic<uint32_t> next_hint;
 };
 
+// An XRC domain, the same in all processes that opened it: the device and inode numbers of its
+// file, or, without a file, numbers that no file and no other domain has. Zeros: none.
+struct XrcDomainId {
+  uint64_t device;
+  uint64_t file;
+  bool operator==(const XrcDomainId&) const = default;
+};
+inline constexpr uint64_t kXrcWithoutFile = ~0ull;  // the device of those
+
 // A queue pair as other processes see it. The first part does not depend on the transport.
 struct QpShared {
   // Which generation of the queue pair, which peer it accepts and whether it accepts: see
@@ -248,6 +280,7 @@ struct QpShared {
   uint32_t transport;             // Transport
   uint64_t completion_queue;      // address of CqShared
   uint64_t shared_receive_queue;  // address of SrqShared, or 0
+  XrcDomainId xrc_domain;         // of one that receives by XRC
   uint32_t ready_bit;  // bit to set in the completion queue after an arrival, or kNoReadyBit
   // Odd while the owner, as an initiator, touches its peer's memory. Whoever takes something away
   // from peers waits for it to move; long copies move it on as they go.
@@ -296,6 +329,28 @@ struct SrqShared {
   uint32_t domain;
 };
 static_assert(kMaxQueueWrs <= 1u << 16);
+
+// What an XRC shared receive queue has besides: senders of many connections deliver into it, each
+// having taken a receive. The packet of an arrival lies at the index of its receive; which have
+// arrived stands in a ring, in which one compare-and-swap takes a place and fills it. So a sender
+// that dies leaves no hole in it. There are places for all receives: the owner frees the place of
+// an arrival before it posts the receive again.
+struct XrcShared {
+  SrqShared queue;
+  // (unique count << 32) | number of the queue while it is there, else 0.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> stamp;
+  XrcDomainId domain;
+  uint64_t completion_queue;  // address of CqShared
+  uint64_t arrivals;          // address of atomic<uint64_t>[queue.ring_count]: see below
+  uint64_t packets;           // address of Packet[queue.receive_count]
+  // The senders': the next free place, which anyone may move on when it is filled.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> next;
+};
+
+inline uint64_t make_free_place(uint64_t position) { return position << 17; }
+inline uint64_t make_arrival(uint64_t position, uint16_t receive_index) {
+  return position << 17 | 1u << 16 | receive_index;
+}
 
 inline uint64_t make_claim(uint64_t position, uint32_t qp_number) {
   return position << 24 | qp_number;

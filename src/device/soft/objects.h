@@ -64,6 +64,16 @@ struct ThreadDomain {
   std::atomic<uint32_t> users{0};
 };
 
+struct XrcDomain {
+  static constexpr const char* kName = "XRC domain";
+  ibv_xrcd verbs{};
+  Validity validity;
+  XrcDomainId id{};
+  int file_fd = -1;  // keeps the inode from being used for another file
+  int lock_fd = -1;  // tells other processes that the domain is open
+  std::atomic<uint32_t> users{0};
+};
+
 struct Domain {
   static constexpr const char* kName = "protection domain";
   ibv_pd verbs{};
@@ -151,7 +161,9 @@ struct Cq {
   uint32_t next_scanned = 0;
   std::vector<Qp*> with_ready_bit;  // by bit
   uint32_t next_ready_bit = 0;
-  uint32_t next_kind = 0;     // of arrivals that is polled first
+  uint32_t next_kind = 0;        // of arrivals that is polled first
+  std::vector<Srq*> xrc_queues;  // what arrives at them completes here
+  uint32_t next_xrc_queue = 0;
   std::vector<Qp*> flushing;  // queue pairs in error whose receives are still to be flushed
 
   std::mutex senders_mutex;
@@ -164,6 +176,22 @@ struct Cq {
   std::atomic<uint32_t> users{0};
   ExtendedPoll poll;
   bool is_intact() const { return verbs.channel == public_part<ibv_comp_channel>(channel); }
+};
+
+// What a shared receive queue of XRC has besides. `next` is under the lock of `cq`.
+struct XrcQueue {
+  XrcShared* shared = nullptr;
+  Cq* cq = nullptr;
+  XrcDomain* domain = nullptr;
+  uint32_t number = 0;
+  uint64_t stamp = 0;
+  std::atomic<uint64_t>* arrivals = nullptr;
+  Packet* packets = nullptr;
+  uint64_t next = 0;  // position in `arrivals`
+  // Acquire: behind it lie the packet, and the data that its sender placed before.
+  bool arrived(uint32_t mask) const {
+    return arrivals[next & mask].load(std::memory_order_acquire) >> 16 == (next << 1 | 1);
+  }
 };
 
 struct Srq {
@@ -194,7 +222,8 @@ struct Srq {
   std::unique_ptr<ibv_sge[]> sges;
   std::vector<uint16_t> free;  // indexes
   uint64_t tail = 0;
-  uint32_t limit = 0;  // raise an event below this; 0: off
+  uint32_t limit = 0;             // raise an event below this; 0: off
+  std::unique_ptr<XrcQueue> xrc;  // of those of XRC
   uint64_t async_delivered = 0;
   std::atomic<uint32_t> users{0};
   bool is_intact() const { return verbs.pd == public_part<ibv_pd>(protection_domain); }
@@ -233,8 +262,10 @@ struct Qp {
   Transport transport = Transport::kReliable;
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
-  Domain* protection_domain = nullptr;
-  uint32_t domain = 0;  // its id
+  Domain* protection_domain = nullptr;   // null: receives by XRC
+  uint32_t domain = 0;                   // its id
+  XrcDomain* xrc_domain = nullptr;       // of those that receive by XRC
+  // XRC: one that nobody polls in place of those that the queue pair does not have.
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
@@ -275,9 +306,8 @@ struct Qp {
   bool resetting = false;  // a peer that stands still keeps the reset from its end
   uint64_t async_delivered = 0;
   bool is_intact() const {
-    return verbs.pd == public_part<ibv_pd>(protection_domain) &&
-           verbs.send_cq == public_part<ibv_cq>(send_cq) &&
-           verbs.recv_cq == public_part<ibv_cq>(recv_cq) && verbs.srq == public_part<ibv_srq>(srq);
+    return verbs.pd == public_part<ibv_pd>(protection_domain) && verbs.send_cq == init.send_cq &&
+           verbs.recv_cq == init.recv_cq && verbs.srq == init.srq;
   }
 };
 
@@ -291,6 +321,7 @@ inline Window& as_window(ibv_mw* verbs) { return *reinterpret_cast<Window*>(verb
 inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
 inline Cq& as_cq(ibv_cq* verbs) { return *reinterpret_cast<Cq*>(verbs); }
 inline Srq& as_srq(ibv_srq* verbs) { return *reinterpret_cast<Srq*>(verbs); }
+inline XrcDomain& as_xrc_domain(ibv_xrcd* verbs) { return *reinterpret_cast<XrcDomain*>(verbs); }
 inline Qp& as_qp(ibv_qp* verbs) { return *reinterpret_cast<Qp*>(verbs); }
 
 // An object that kept `users` from being destroyed lets go.

@@ -74,6 +74,12 @@ class Peer {
   void notify(int fd, uint32_t id, const void* message, size_t size_bytes);
   // Somebody has joined or left a multicast group.
   void raise_group_epoch() { header_->group_epoch.fetch_add(1); }
+  // Tells the process that this one, of slot `slot`, is about to send to its XRC shared receive
+  // queues: it waits for what is under way, and takes back what a dead sender held.
+  void note_xrc_sender(uint32_t slot) {
+    header_->xrc_senders[slot / 64].fetch_or(1ull << (slot % 64));
+    if (!is_self()) wake_service();
+  }
   void wake_service() {
     const char byte = 0;
     notify(header_->wake_fd, header_->wake_id, &byte, 1);

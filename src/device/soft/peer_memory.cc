@@ -17,7 +17,7 @@ Copy copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, CopyPart&& copy)
     if (!copy(at, part)) return Copy::kRefused;
     at += part;
     Flight::renew(qp);
-    if (!qp.peer.accepts()) return Copy::kShut;
+    if (!qp.peer.accepts() || !qp.peer.srq.is_there()) return Copy::kShut;
     // Acquire: a later generation of the region's entry is not mixed up with this one.
     if (entry.stamp.load(std::memory_order_acquire) != stamp) return Copy::kRevoked;
   }
@@ -28,7 +28,7 @@ Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const 
   return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
     std::byte* target = piece.bytes + at;
     if (view.base == nullptr) {
-      return qp.peer.process->read_foreign(view.address + offset + at, target, part);
+      return qp.peer.memory->read_foreign(view.address + offset + at, target, part);
     }
     memcpy(target, view.base + offset + at, part);
     return true;
@@ -52,7 +52,7 @@ Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const
   return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
     const std::byte* source = piece.bytes + at;
     if (view.base == nullptr) {
-      return qp.peer.process->write_foreign(view.address + offset + at, source, part);
+      return qp.peer.memory->write_foreign(view.address + offset + at, source, part);
     }
     copy_last_byte_last(view.base + offset + at, source, part);
     return true;

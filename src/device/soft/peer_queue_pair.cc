@@ -26,6 +26,7 @@ void link_within_process(const Qp& other, PeerQp& peer) {
   peer.generation = static_cast<uint32_t>(other.shared->gate.load(std::memory_order_acquire) >> 32);
   peer.domain = other.domain;
   peer.receive_domain = other.domain;
+  if (is_xrc(other.transport)) return;  // requests name what they reach
   peer.cq = {other.recv_cq->shared, other.ready_bit, other.recv_cq->channel != nullptr};
   peer.packets = {.packets = other.arrivals.packets, .mask = other.arrivals.mask};
   if (const Srq* srq = other.srq; srq != nullptr) {
@@ -55,9 +56,6 @@ bool map_completion_queue(Peer& process, const QpShared& shared, PeerCq& cq) {
   return true;
 }
 
-namespace {
-
-// Each maps one part of what the peer published. False if it cannot be what it says.
 bool map_shared_receive_queue(Peer& process, uint64_t address, PeerSrq& srq, uint32_t* domain) {
   srq.shared = map_array<SrqShared>(process, address, 1, sizeof(SrqShared), 1);
   if (srq.shared == nullptr) return false;
@@ -73,6 +71,10 @@ bool map_shared_receive_queue(Peer& process, uint64_t address, PeerSrq& srq, uin
                                       srq.receive_count, srq.stride_bytes, kMaxQueueWrs);
   return srq.ring != nullptr && srq.receives != nullptr;
 }
+
+namespace {
+
+// Each maps one part of what the peer published. False if it cannot be what it says.
 
 bool map_packets(Peer& process, const ConnectionShared& shared, PeerPackets& packets) {
   const uint32_t count = load_relaxed(&shared.packet_count);
@@ -100,11 +102,13 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.taker_number = number;
   VERBENA_ASSIGN_OR_RETURN(peer.process, qp.rnic->attach(slot_of(number)));
   Peer& process = *peer.process;
+  peer.memory = &process;
+  const Transport wanted = transport_of_peer(qp.transport);
   if (process.is_self()) {
     const Qp* other = qp.rnic->queue_pair(index_of(number));
-    if (other == nullptr || other->transport != qp.transport) {
+    if (other == nullptr || other->transport != wanted) {
       return {StatusCode::kUnavailable, fmt::format("soft0: there is no {} queue pair {:#x}",
-                                                    transport_name(qp.transport), number)};
+                                                    transport_name(wanted), number)};
     }
     link_within_process(*other, peer);
     qp.peer = std::move(peer);
@@ -123,15 +127,19 @@ Status connect_peer(Qp& qp, uint32_t number) {
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;
-  if (load_relaxed(&shared.transport) != static_cast<uint32_t>(qp.transport)) {
+  if (load_relaxed(&shared.transport) != static_cast<uint32_t>(wanted)) {
     return {StatusCode::kUnavailable,
             fmt::format("soft0: the queue pair {:#x} of process {} is not a {} one", number,
-                        process.pid(), transport_name(qp.transport))};
+                        process.pid(), transport_name(wanted))};
   }
   // Acquire: the rest was set up before the gate was first stored.
   peer.generation = static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
   peer.domain = load_relaxed(&shared.domain);
   peer.receive_domain = peer.domain;
+  if (is_xrc(qp.transport)) {
+    qp.peer = std::move(peer);
+    return {};
+  }
   if (!map_completion_queue(process, shared, peer.cq) ||
       !map_packets(process, shared.connection, peer.packets)) {
     return broken;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 
 #include "src/device/soft/layout.h"
 #include "src/device/soft/peer.h"
@@ -47,9 +48,27 @@ struct PeerSrq {
   uint32_t ring_mask = 0;
   uint32_t receive_count = 0;
   uint32_t stride_bytes = 0;
+  // Of XRC: where arrivals are told of, and the stamp that the queue has while it is the same.
+  XrcShared* xrc = nullptr;
+  std::atomic<uint64_t>* arrivals = nullptr;
+  Packet* packets = nullptr;
+  uint64_t stamp = 0;
   SharedReceive& receive(uint32_t index) const {
     return *reinterpret_cast<SharedReceive*>(receives + index * size_t{stride_bytes});
   }
+  // Acquire: what is read of the queue afterwards is of this one, or of none.
+  bool is_there() const {
+    return xrc == nullptr || xrc->stamp.load(std::memory_order_acquire) == stamp;
+  }
+};
+
+// An XRC shared receive queue that requests name by its number.
+struct XrcTarget {
+  std::shared_ptr<Peer> process;
+  const RegionEntry* regions = nullptr;
+  uint32_t domain = 0;
+  PeerSrq srq;
+  PeerCq cq;
 };
 
 // The receives that are posted to the peer's queue pair itself, of which this one is the only
@@ -78,6 +97,8 @@ struct PeerPackets {
 // The peer of a connected queue pair, from RTR on.
 struct PeerQp {
   std::shared_ptr<Peer> process;
+  // Whose regions and receives requests reach: the same, or the owner's of the XRC target.
+  Peer* memory = nullptr;
   uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
   const RegionEntry* regions = nullptr;
   QpShared* shared = nullptr;
@@ -92,6 +113,8 @@ struct PeerQp {
   PeerReceives receives;
   PeerCq cq;
   PeerSrq srq;
+  // Of XRC, by number; `srq`, `cq`, `memory`, `regions` and the domains are those of the last used.
+  std::unordered_map<uint32_t, XrcTarget> targets;
   WriteStride write_stride;
   static constexpr uint32_t kViews = 32;
   std::array<RegionView, kViews> views;
@@ -116,6 +139,9 @@ T* map_array(Peer& process, uint64_t address, uint64_t count, uint64_t stride_by
 
 // Maps the completion queue of a peer's queue pair. False if it cannot be what the peer says.
 bool map_completion_queue(Peer& process, const QpShared& shared, PeerCq& cq);
+
+// Maps a shared receive queue of a peer. False if it cannot be what the peer says.
+bool map_shared_receive_queue(Peer& process, uint64_t address, PeerSrq& srq, uint32_t* domain);
 
 // Maps and checks the queue pair that `qp` is being connected to. Holds Rnic::lock_links().
 Status connect_peer(Qp& qp, uint32_t number);

@@ -37,6 +37,33 @@ bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
   return false;
 }
 
+void publish_to_xrc(Qp& qp, Packet& packet) {
+  const PeerSrq& srq = qp.peer.srq;
+  packet.mark.store(qp.peer.taker_number, std::memory_order_relaxed);
+  // Each round that fails is another sender's success. There is a place for each receive, so only a
+  // broken owner has none: then nobody hears of the arrival.
+  for (uint32_t round = 0; round <= 2 * srq.ring_mask + 64; ++round) {
+    uint64_t position = srq.xrc->next.load(std::memory_order_acquire);
+    std::atomic<uint64_t>& place = srq.arrivals[position & srq.ring_mask];
+    uint64_t found = make_free_place(position);
+    // Release: the owner that sees the arrival sees the packet, and what was placed before.
+    const bool won = place.compare_exchange_strong(
+        found, make_arrival(position, packet.receive_index), std::memory_order_acq_rel);
+    // Filled, and perhaps free again for a later lap: whoever filled it may have died before this.
+    if (won || found >> 16 > position << 1) {
+      srq.xrc->next.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
+    }
+    if (won) break;
+  }
+  announce(*qp.peer.memory, qp.peer.cq, (packet.kind & kPacketSolicited) != 0);
+}
+
+void abandon_receive(Qp& qp, const Taken& taken) {
+  // That of a queue pair's own, or of its shared queue, is taken back when the queue pair is reset.
+  if (qp.peer.srq.xrc == nullptr || !qp.peer.srq.is_there()) return;
+  publish_packet(qp, kPacketFlushed | kPacketSolicited, taken, 0, 0, 0);
+}
+
 Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
   PeerQp& peer = qp.peer;
   const uint32_t stride =

@@ -48,7 +48,8 @@ inline bool have_packet_room(PeerQp& peer) {
 // Whether there is a receive, and room for the packet that tells of it; takes a shared one.
 inline bool take_receive(Qp& qp, Taken& taken) {
   if (qp.peer.srq.shared == nullptr) return have_credit(qp.peer);
-  return have_packet_room(qp.peer) && take_shared_receive(qp.peer.srq, qp.verbs.qp_num, taken);
+  return (qp.peer.srq.xrc != nullptr || have_packet_room(qp.peer)) &&
+         take_shared_receive(qp.peer.srq, qp.verbs.qp_num, taken);
 }
 
 // Places a payload into the buffers of a taken receive. kMisfit: they have less room than the
@@ -71,29 +72,39 @@ inline void announce(Peer& process, const PeerCq& cq, bool solicited) {
   }
 }
 
-// The packet that will be published next.
-inline Packet& next_packet(PeerQp& peer) {
+// The packet that will be published next, for a receive that was taken.
+inline Packet& next_packet(PeerQp& peer, const Taken& taken) {
+  if (peer.srq.xrc != nullptr) [[unlikely]]
+    return peer.srq.packets[taken.index];
   return peer.packets.packets[peer.packets.next & peer.packets.mask];
 }
 
+// Tells an XRC shared receive queue of the packet of a receive that was taken.
+void publish_to_xrc(Qp& qp, Packet& packet);
+// Gives up a message in whose middle the receiving queue pair has failed: the receive that it took
+// completes as flushed.
+void abandon_receive(Qp& qp, const Taken& taken);
+
 // Publishes the next packet, for a receive that was taken. Its payload is in it already.
-inline void publish_packet(Qp& qp, uint8_t kind, uint16_t receive_index, uint32_t byte_count,
+inline void publish_packet(Qp& qp, uint8_t kind, const Taken& taken, uint32_t byte_count,
                            uint32_t immediate, uint32_t inline_bytes) {
   PeerQp& peer = qp.peer;
+  Packet& packet = next_packet(peer, taken);
+  packet.byte_count = byte_count;
+  packet.immediate = immediate;
+  packet.receive_index = taken.index;
+  packet.kind = kind;
+  packet.inline_bytes = static_cast<uint8_t>(inline_bytes);
+  VERBENA_DEBUG_ASSERT(inline_bytes <= kPacketInlineBytes);
+  if (peer.srq.xrc != nullptr) [[unlikely]]
+    return publish_to_xrc(qp, packet);
   VERBENA_DEBUG_ASSERT(peer.srq.shared != nullptr
                            ? peer.packets.next - peer.packets.known_consumed <= peer.packets.mask
                            : peer.receives.next != peer.receives.known);
-  VERBENA_DEBUG_ASSERT(inline_bytes <= kPacketInlineBytes);
-  Packet& packet = next_packet(peer);
-  packet.byte_count = byte_count;
-  packet.immediate = immediate;
-  packet.receive_index = receive_index;
-  packet.kind = kind;
-  packet.inline_bytes = static_cast<uint8_t>(inline_bytes);
   // Release: a receiver that sees the mark sees the packet, and the data that was placed before it.
   packet.mark.store(++peer.packets.next, std::memory_order_release);
   ++peer.receives.next;
-  announce(*peer.process, peer.cq, (kind & kPacketSolicited) != 0);
+  announce(*peer.memory, peer.cq, (kind & kPacketSolicited) != 0);
 }
 
 }  // namespace verbena::soft

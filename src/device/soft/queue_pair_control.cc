@@ -82,7 +82,11 @@ struct Sizes {
   }
 };
 
-Sizes sizes_of(const ibv_qp_cap& cap, const Srq* srq) {
+Sizes sizes_of(const Qp& qp) {
+  const ibv_qp_cap& cap = qp.init.cap;
+  const Srq* const srq = qp.srq;
+  // What arrives lies at the shared receive queue that it is for.
+  if (is_xrc(qp.transport)) return {.packets = 1, .receives = 0, .stride_bytes = 0};
   const uint32_t receives = srq != nullptr ? 0 : std::bit_ceil(std::max(cap.max_recv_wr, 1u));
   return {
       .packets = srq != nullptr ? std::bit_ceil(std::min(srq->depth, kMaxSharedPackets)) : receives,
@@ -115,7 +119,7 @@ void set_up_connection(Qp& qp, const Sizes& sizes) {
 
 // Makes the queue pair's shared part.
 Status set_up_shared(Qp& qp, Rnic& rnic) {
-  const Sizes sizes = sizes_of(qp.init.cap, qp.srq);
+  const Sizes sizes = sizes_of(qp);
   if (qp.transport == Transport::kDatagram) {
     VERBENA_ASSIGN_OR_RETURN(
         qp.datagrams, rnic.datagram_rings().take(
@@ -133,6 +137,7 @@ Status set_up_shared(Qp& qp, Rnic& rnic) {
   }
   qp.shared->transport = static_cast<uint32_t>(qp.transport);
   qp.shared->domain = qp.domain;
+  if (qp.xrc_domain != nullptr) qp.shared->xrc_domain = qp.xrc_domain->id;
   qp.shared->completion_queue = reinterpret_cast<uint64_t>(qp.recv_cq->shared);
   if (qp.srq != nullptr) {
     qp.shared->shared_receive_queue = reinterpret_cast<uint64_t>(qp.srq->shared);
@@ -142,29 +147,36 @@ Status set_up_shared(Qp& qp, Rnic& rnic) {
 
 void free_shared_part(Qp& qp) {
   if (qp.datagrams == nullptr) return qp.rnic->free_shared(qp.shared, qp.shared_bytes);
-  const Sizes sizes = sizes_of(qp.init.cap, qp.srq);
+  const Sizes sizes = sizes_of(qp);
   qp.rnic->datagram_rings().put(std::move(qp.datagrams), sizes.receives, sizes.stride_bytes);
 }
 
 // Whether soft0 can make such a queue pair. 0, or an errno value as from fail().
-int check_init(const ibv_pd* pd, const ibv_qp_init_attr& init) {
-  if (init.qp_type != IBV_QPT_RC && init.qp_type != IBV_QPT_UC && init.qp_type != IBV_QPT_UD) {
-    return fail(EOPNOTSUPP,
-                fmt::format("soft0: offers RC, UC and UD queue pairs, asked for type {}",
-                            static_cast<int>(init.qp_type)));
-  }
-  if (init.send_cq == nullptr || init.recv_cq == nullptr) {
-    return fail(EINVAL, "soft0: a queue pair needs a send and a receive completion queue");
+int check_init(const ibv_context* context, const ibv_qp_init_attr& init) {
+  const bool sends = init.qp_type != IBV_QPT_XRC_RECV;
+  const bool receives = sends && init.qp_type != IBV_QPT_XRC_SEND;
+  if ((sends && init.send_cq == nullptr) || (receives && init.recv_cq == nullptr)) {
+    return fail(EINVAL,
+                "soft0: a queue pair needs a send and a receive completion queue (of XRC: "
+                "what sends needs a send completion queue)");
   }
   for (const ibv_cq* cq : {init.send_cq, init.recv_cq}) {
+    if (cq == nullptr) continue;
     if (const int error = check_valid<Cq>(cq); error != 0) return error;
+    if (cq->context != context) {
+      return fail(EINVAL, "soft0: a queue pair's domain and queues must be of one context");
+    }
   }
   if (init.srq != nullptr) {
     if (const int error = check_valid<Srq>(init.srq); error != 0) return error;
-  }
-  if (init.send_cq->context != pd->context || init.recv_cq->context != pd->context ||
-      (init.srq != nullptr && init.srq->context != pd->context)) {
-    return fail(EINVAL, "soft0: a queue pair's domain and queues must be of one context");
+    if (init.srq->context != context) {
+      return fail(EINVAL, "soft0: a queue pair's domain and queues must be of one context");
+    }
+    if (as_srq(init.srq).xrc != nullptr) {
+      return fail(EINVAL,
+                  "soft0: a shared receive queue of XRC serves no queue pair directly; "
+                  "requests of XRC name it by its number");
+    }
   }
   const ibv_qp_cap& cap = init.cap;
   if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
@@ -181,14 +193,16 @@ int check_init(const ibv_pd* pd, const ibv_qp_init_attr& init) {
 }
 
 Transport transport_of(ibv_qp_type type) {
-  return type == IBV_QPT_UD   ? Transport::kDatagram
-         : type == IBV_QPT_UC ? Transport::kUnreliable
-                              : Transport::kReliable;
+  return type == IBV_QPT_UD         ? Transport::kDatagram
+         : type == IBV_QPT_UC       ? Transport::kUnreliable
+         : type == IBV_QPT_XRC_SEND ? Transport::kXrcSend
+         : type == IBV_QPT_XRC_RECV ? Transport::kXrcReceive
+                                    : Transport::kReliable;
 }
 
-void fill_public_part(Qp& qp, ibv_pd* pd, const ibv_qp_init_attr& init) {
+void fill_public_part(Qp& qp, ibv_context* context, ibv_pd* pd, const ibv_qp_init_attr& init) {
   ibv_qp& verbs = qp.verbs;
-  verbs.context = pd->context;
+  verbs.context = context;
   verbs.qp_context = init.qp_context;
   verbs.pd = pd;
   verbs.send_cq = init.send_cq;
@@ -201,25 +215,45 @@ void fill_public_part(Qp& qp, ibv_pd* pd, const ibv_qp_init_attr& init) {
   pthread_cond_init(&verbs.cond, nullptr);
 }
 
-}  // namespace
+// What a queue pair of this type does not have is not even looked at.
+void drop_unused(ibv_qp_init_attr& init) {
+  if (init.qp_type != IBV_QPT_XRC_SEND && init.qp_type != IBV_QPT_XRC_RECV) return;
+  init.recv_cq = nullptr;
+  init.srq = nullptr;
+  init.cap.max_recv_wr = 0;
+  init.cap.max_recv_sge = 0;
+  if (init.qp_type == IBV_QPT_XRC_SEND) return;
+  init.send_cq = nullptr;
+  init.cap = {};
+}
 
-ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
-  if (check_valid<Domain>(pd) != 0 || check_init(pd, *init) != 0) return nullptr;
-  Rnic& rnic = *as_context(pd->context).rnic;
+// `pd` or, of one that receives by XRC, `xrc_domain`; both are valid.
+ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_init_attr* init) {
+  drop_unused(*init);
+  if (check_init(context, *init) != 0) return nullptr;
+  Rnic& rnic = *as_context(context).rnic;
   const ibv_qp_cap& cap = init->cap;
+  const Result<Cq*> idle = rnic.idle_queue();
+  if (!idle.ok()) {
+    fail(idle.status());
+    return nullptr;
+  }
   auto qp = std::make_unique<Qp>();
   qp->transport = transport_of(init->qp_type);
   qp->rnic = &rnic;
   qp->regions = rnic.own_regions();
-  qp->protection_domain = &as_domain(pd);
-  qp->domain = qp->protection_domain->id;
-  qp->send_cq = &as_cq(init->send_cq);
-  qp->recv_cq = &as_cq(init->recv_cq);
+  if (pd != nullptr) {
+    qp->protection_domain = &as_domain(pd);
+    qp->domain = qp->protection_domain->id;
+  }
+  qp->xrc_domain = xrc_domain;
+  qp->send_cq = init->send_cq == nullptr ? *idle : &as_cq(init->send_cq);
+  qp->recv_cq = init->recv_cq == nullptr ? *idle : &as_cq(init->recv_cq);
   qp->srq = init->srq == nullptr ? nullptr : &as_srq(init->srq);
   qp->generation = rnic.next_generation();
   qp->init = *init;
   qp->send_depth = std::max(cap.max_send_wr, 1u);
-  if (qp->transport == Transport::kReliable) {
+  if (is_reliable(qp->transport)) {
     qp->waiting.configure(qp->send_depth, std::max(cap.max_send_sge, 1u), cap.max_inline_data);
   }
 
@@ -235,9 +269,10 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   }
   qp->index = *index;
   qp->counters = &rnic.count_queue_pair(qp->index, qp->transport);
-  fill_public_part(*qp, pd, *init);
+  fill_public_part(*qp, context, pd, *init);
   set_state(*qp, IBV_QPS_RESET);
-  as_domain(pd).users.fetch_add(1);
+  if (pd != nullptr) qp->protection_domain->users.fetch_add(1);
+  if (xrc_domain != nullptr) xrc_domain->users.fetch_add(1);
   qp->send_cq->users.fetch_add(1);
   qp->recv_cq->users.fetch_add(1);
   if (qp->srq != nullptr) qp->srq->users.fetch_add(1);
@@ -245,7 +280,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     qp->send_cq->senders.push_back(qp.get());
   }
-  qp->ready_bit = attach_receiver(*qp->recv_cq, *qp);
+  if (init->recv_cq != nullptr) qp->ready_bit = attach_receiver(*qp->recv_cq, *qp);
   qp->shared->ready_bit = qp->ready_bit;
   if (qp->transport == Transport::kDatagram) {
     rnic.datagram_rings().publish(
@@ -253,9 +288,41 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
                     {qp->recv_cq->shared, qp->ready_bit, qp->recv_cq->channel != nullptr},
                     qp->srq != nullptr ? qp->srq->shared : nullptr});
   }
-  faults::attach(*qp, as_context(pd->context).network);
-  make_valid(*qp, pd->context);
+  faults::attach(*qp, as_context(context).network);
+  make_valid(*qp, context);
   return &qp.release()->verbs;
+}
+
+}  // namespace
+
+ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  if (check_valid<Domain>(pd) != 0) return nullptr;
+  switch (init->qp_type) {
+    case IBV_QPT_RC:
+    case IBV_QPT_UC:
+    case IBV_QPT_UD:
+    case IBV_QPT_XRC_SEND:
+      return make_qp(pd->context, pd, nullptr, init);
+    case IBV_QPT_XRC_RECV:
+      fail(EINVAL,
+           "soft0: a queue pair of type XRC_RECV needs an XRC domain; make it by "
+           "ibv_create_qp_ex()");
+      return nullptr;
+    default:
+      fail(EOPNOTSUPP,
+           fmt::format("soft0: offers RC, UC, UD and XRC queue pairs, asked for type {}",
+                       static_cast<int>(init->qp_type)));
+      return nullptr;
+  }
+}
+
+ibv_qp* create_xrc_receiver(ibv_context* context, ibv_xrcd* xrc_domain, ibv_qp_init_attr* init) {
+  if (check_valid<XrcDomain>(xrc_domain) != 0) return nullptr;
+  if (xrc_domain->context != context) {
+    fail(EINVAL, "soft0: the queue pair's XRC domain is of another context");
+    return nullptr;
+  }
+  return make_qp(context, nullptr, &as_xrc_domain(xrc_domain), init);
 }
 
 int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
@@ -302,7 +369,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   qp.shared->datagram.qkey.store(qp.attributes.qkey, std::memory_order_relaxed);
   if (to != from) set_state(qp, to);
   // A peer that ended while this queue pair was being connected has found none to fail.
-  if (to == IBV_QPS_RTR && qp.transport == Transport::kReliable && qp.peer.process != nullptr &&
+  if (to == IBV_QPS_RTR && is_reliable(qp.transport) && qp.peer.process != nullptr &&
       qp.peer.process->dead()) {
     fail_queue_pair_locked(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
   }
@@ -353,7 +420,8 @@ int destroy_qp(ibv_qp* verbs) {
   if (qp->srq != nullptr) end_use(qp->srq->users);
   end_use(qp->send_cq->users);
   end_use(qp->recv_cq->users);
-  end_use(qp->protection_domain->users);
+  if (qp->protection_domain != nullptr) end_use(qp->protection_domain->users);
+  if (qp->xrc_domain != nullptr) end_use(qp->xrc_domain->users);
   free_shared_part(*qp);
   // A thread whose batch has just completed may still be at its end.
   retire(qp, [batch = std::move(qp->batch)](Qp& shell) mutable {

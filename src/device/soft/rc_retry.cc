@@ -144,7 +144,7 @@ void peer_ended(Qp& qp) {
   const bool left_in_order =
       (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.generation;
   // Nobody tells an unreliable connection: what it sends vanishes.
-  const bool reliable = qp.transport == Transport::kReliable;
+  const bool reliable = is_reliable(qp.transport);
   if (reliable && connected && (!left_in_order || !qp.waiting.empty())) {
     log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num,
              qp.peer.process->pid(), qp.attributes.dest_qp_num);

@@ -12,6 +12,7 @@
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/windows.h"
+#include "src/device/soft/xrc.h"
 
 namespace verbena::soft {
 namespace {
@@ -57,7 +58,10 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
       status = IBV_WC_REM_INV_REQ_ERR;
     } else if (inline_bytes == 0 && size_bytes > 0) {
       const Copy scattered = scatter(qp, *taken.receive, pieces);
-      if (scattered == Copy::kShut) return {Outcome::kWaitPeer};
+      if (scattered == Copy::kShut) {
+        abandon_receive(qp, taken);
+        return {Outcome::kWaitPeer};
+      }
       status = scattered == Copy::kDone     ? IBV_WC_SUCCESS
                : scattered == Copy::kMisfit ? IBV_WC_REM_INV_REQ_ERR
                                             : IBV_WC_REM_OP_ERR;
@@ -78,27 +82,26 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
     }
   }
   if (inline_bytes > 0) {
-    std::byte* at = next_packet(peer).payload;
+    std::byte* at = next_packet(peer, taken).payload;
     for (uint32_t i = 0; i < pieces.count; ++i) {
       copy_small(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
       at += pieces.list[i].size_bytes;
     }
   }
-  publish_packet(qp, kind, taken.index, size_bytes, wr.imm_data, inline_bytes);
+  publish_packet(qp, kind, taken, size_bytes, wr.imm_data, inline_bytes);
   return status == IBV_WC_SUCCESS ? Execution{Outcome::kDone, status, size_bytes} : failed(status);
 }
 
 // The receive that an immediate has met completes with the error.
 Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
-  publish_packet(qp, static_cast<uint8_t>(kPacketAccessError | kPacketSolicited), taken.index, 0, 0,
-                 0);
+  publish_packet(qp, static_cast<uint8_t>(kPacketAccessError | kPacketSolicited), taken, 0, 0, 0);
   return failed(status);
 }
 
 // As by an RNIC, which takes the receive of an immediate before it checks the key.
 [[gnu::noinline, gnu::cold]] Execution refuse_write(Qp& qp, const ibv_send_wr& wr) {
   Taken taken;
-  if (qp.transport == Transport::kReliable && wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM &&
+  if (is_reliable(qp.transport) && wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM &&
       take_receive(qp, taken))
     return refuse_immediate(qp, taken, IBV_WC_REM_ACCESS_ERR);
   return failed(IBV_WC_REM_ACCESS_ERR);
@@ -145,14 +148,15 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
     } else if (const Copy copied = write_peer_in_parts(qp, *view, offset, pieces);
                copied != Copy::kDone) {
       const Execution execution = ended(copied);
+      if (with_immediate && execution.outcome() == Outcome::kWaitPeer) abandon_receive(qp, taken);
       return with_immediate && execution.outcome() == Outcome::kError
                  ? refuse_immediate(qp, taken, execution.status())
                  : execution;
     }
   }
   if (with_immediate) {
-    publish_packet(qp, packet_kind(kPacketWrite, wr, true), taken.index, pieces.size_bytes,
-                   wr.imm_data, 0);
+    publish_packet(qp, packet_kind(kPacketWrite, wr, true), taken, pieces.size_bytes, wr.imm_data,
+                   0);
   }
   return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
 }
@@ -206,7 +210,7 @@ Outcome write_foreign_word(Qp& qp, const RemoteWord& word, uint64_t value) {
   for (int round = 0; round < kRounds; ++round) {
     uint64_t found = 0;
     const Peer::Update update =
-        qp.peer.process->update_foreign(word.place, true, expected, value, &found);
+        qp.peer.memory->update_foreign(word.place, true, expected, value, &found);
     if (update == Peer::Update::kBusy) return Outcome::kWaitPeer;
     if (update == Peer::Update::kRefused) return Outcome::kError;
     if (found == expected) return Outcome::kDone;
@@ -239,8 +243,8 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
   if (view->base == nullptr) [[unlikely]] {
     const Peer::Update update =
         view->locked_atomics
-            ? qp.peer.process->update_foreign(place, wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP,
-                                              wr.wr.atomic.compare_add, wr.wr.atomic.swap, &before)
+            ? qp.peer.memory->update_foreign(place, wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP,
+                                             wr.wr.atomic.compare_add, wr.wr.atomic.swap, &before)
             : Peer::Update::kRefused;
     if (update == Peer::Update::kBusy) return {Outcome::kWaitPeer};
     if (update == Peer::Update::kRefused) return failed(IBV_WC_REM_OP_ERR);
@@ -282,6 +286,11 @@ Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
 [[gnu::noinline, gnu::cold]] void blame_for(Qp& qp, const ibv_send_wr& wr, ibv_wc_status status) {
   const bool send = wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM ||
                     wr.opcode == IBV_WR_SEND_WITH_INV;
+  // By XRC, no packet tells the receiving queue pair.
+  if (qp.transport == Transport::kXrcSend && status == IBV_WC_REM_OP_ERR)
+    blame_peer(qp, IBV_EVENT_QP_FATAL);
+  if (qp.transport == Transport::kXrcSend && send && status == IBV_WC_REM_INV_REQ_ERR)
+    blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
   if (status == IBV_WC_REM_ACCESS_ERR) blame_peer(qp, IBV_EVENT_QP_ACCESS_ERR);
   if (status == IBV_WC_REM_INV_REQ_ERR && !send) blame_peer(qp, IBV_EVENT_QP_REQ_ERR);
 }
@@ -298,6 +307,8 @@ Execution execute_unblamed(Qp& qp, const ibv_send_wr& wr) {
     return {Outcome::kWaitPeer};
   if (!qp.peer.accepts() && !open_gate(qp)) [[unlikely]]
     return {Outcome::kWaitPeer};
+  if (qp.transport == Transport::kXrcSend && !aim(qp, wr.qp_type.xrc.remote_srqn)) [[unlikely]]
+    return failed(IBV_WC_REM_INV_REQ_ERR);
   return execute_verb(qp, wr);
 }
 

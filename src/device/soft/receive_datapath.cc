@@ -48,7 +48,7 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
         [[unlikely]] {
       error = EINVAL;
     } else if (qp.receives.full()) [[unlikely]] {
-      error = ENOMEM;
+      error = is_xrc(qp.transport) ? EINVAL : ENOMEM;
     }
     if (error != 0) [[unlikely]] {
       *bad = wr;

@@ -62,6 +62,9 @@ std::string operation_text(const Qp& qp, const ibv_send_wr& wr) {
         "without immediate data",
         opcode_text(wr.opcode));
   }
+  if (qp.transport == Transport::kXrcReceive) {
+    return "queue pairs of type XRC_RECV only receive; send through one of type XRC_SEND";
+  }
   if (wr.opcode == IBV_WR_RDMA_READ || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
       wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     return (wr.send_flags & IBV_SEND_INLINE) != 0
@@ -101,7 +104,7 @@ std::string why_refused(const Qp& qp, const ibv_send_wr& wr, int error) {
     return fmt::format("{} B inline; the queue pair has {} (max_inline_data)", size_bytes,
                        qp.init.cap.max_inline_data);
   }
-  if (is_window_request(wr.opcode) && qp.transport == Transport::kReliable) {
+  if (is_window_request(wr.opcode) && is_reliable(qp.transport)) {
     return fmt::format("{} names a window, region or key that cannot be of one",
                        opcode_text(wr.opcode));
   }
@@ -138,6 +141,9 @@ void log_refused_receive(const Qp& qp, const ibv_recv_wr* wr, int error) noexcep
     }
     if (qp.srq != nullptr) {
       return number + "it has a shared receive queue; post to that by ibv_post_srq_recv()";
+    }
+    if (is_xrc(qp.transport)) {
+      return number + "what arrives by XRC takes the receives of shared receive queues of type XRC";
     }
     if (error == ENOMEM) {
       return number +

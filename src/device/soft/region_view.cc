@@ -20,12 +20,12 @@ const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp,
   view.locked_atomics = false;
   switch (sharing) {
     case Sharing::kMapped:
-      view.base = qp.peer.process->map(view.address, view.length_bytes);
+      view.base = qp.peer.memory->map(view.address, view.length_bytes);
       if (view.base == nullptr) return nullptr;
       break;
     case Sharing::kSegment: {
       const uint64_t end = segment_offset + view.length_bytes;
-      if (end >= segment_offset) view.segment = qp.peer.process->attach_segment(segment_id, end);
+      if (end >= segment_offset) view.segment = qp.peer.memory->attach_segment(segment_id, end);
       // Else through the kernel, but for atomics, which others carry out directly.
       if (view.segment != nullptr) view.base = view.segment.get() + segment_offset;
       break;

@@ -81,9 +81,11 @@ inline const RegionView* peer_region(Qp& qp, uint64_t address, uint64_t length_b
       (view->access & access) != access) [[unlikely]] {
     return nullptr;
   }
-  // A window of type 2 is open to this queue pair only.
+  // A window of type 2 is open to this queue pair only; by XRC none is.
   if (view->domain != domain &&
-      view->domain != window_domain(static_cast<uint32_t>(qp.peer.gate_ready >> 32))) [[unlikely]] {
+      (is_xrc(qp.transport) ||
+       view->domain != window_domain(static_cast<uint32_t>(qp.peer.gate_ready >> 32))))
+      [[unlikely]] {
     return nullptr;
   }
   return view;

@@ -41,6 +41,9 @@ uint64_t process_start_time_ticks(pid_t pid);
 // Whether its main thread has begun to exit.
 bool is_exiting(pid_t pid);
 
+// The file of an open XRC domain; what follows names the domain.
+inline constexpr const char* kXrcDomainPrefix = "xrcd.";
+
 // The socket of the connection manager of the process in a slot, which leaves it with the slot.
 std::string connection_socket_name(uint32_t slot);
 

@@ -104,6 +104,7 @@ Result<Rnic*> Rnic::make() {
 }
 
 Status Rnic::start() {
+  xrc_queues_ = std::make_unique<XrcQueues>(*this);
   VERBENA_ASSIGN_OR_RETURN(pages_, PageShare::create());
   VERBENA_ASSIGN_OR_RETURN(void* tables, allocate_shared(sizeof(Header)));
   header_ = static_cast<Header*>(tables);
@@ -342,7 +343,7 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
   return peer;
 }
 
-bool Rnic::PeerFlight::over() const {
+bool PeerFlight::over() const {
   return word->load(std::memory_order_acquire) != seen || process->dead();
 }
 
@@ -355,16 +356,20 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
   // away, or we see it.
   heavy_fence_all();
   std::vector<PeerFlight> flights;
+  const auto wait_for_own = [](const Qp& qp) {
+    const uint64_t seen = qp.flight.load(std::memory_order_acquire);
+    for (Waiter waiter; seen % 2 != 0 && qp.flight.load(std::memory_order_acquire) == seen;) {
+      waiter.idle();
+    }
+  };
   const auto look_at = [&](const Qp& qp) {
+    // Where its requests go, nobody is connected to it.
+    if (only == nullptr && qp.transport == Transport::kXrcSend) wait_for_own(qp);
     if (qp.peer.shared == nullptr) return;
     if (qp.peer.process->is_self()) {
       // A thread of this process goes on in any case, and its queue pair stays under the lock.
       const Qp* other = queue_pair(index_of(qp.peer.taker_number));
-      if (other == nullptr) return;
-      const uint64_t seen = other->flight.load(std::memory_order_acquire);
-      for (Waiter waiter; seen % 2 != 0 && other->flight.load(std::memory_order_acquire) == seen;) {
-        waiter.idle();
-      }
+      if (other != nullptr) wait_for_own(*other);
       return;
     }
     const std::atomic<uint64_t>& word = qp.peer.shared->in_flight;
@@ -376,6 +381,7 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
     look_at(*only);
   } else {
     for_each_queue_pair(look_at);
+    xrc_queues_->add_flights(flights);
   }
   const uint64_t limit_ns = now_ns() + kStandingPeerNs;
   const auto is_over = [](const PeerFlight& flight) { return flight.over(); };
@@ -456,9 +462,25 @@ void Rnic::mark_dead(uint32_t slot) {
   for_each_queue_pair([&](Qp& qp) {
     if (qp.peer.process == peer) peer_ended(qp);
   });
+  xrc_queues_->sender_ended(slot);
 }
 
-void Rnic::handle_faults() { for_each_queue_pair(accept_blame); }
+void Rnic::handle_faults() {
+  for_each_queue_pair(accept_blame);
+  xrc_queues_->watch_senders();
+}
+
+Result<Cq*> Rnic::idle_queue() {
+  const std::lock_guard guard(queue_pairs_mutex_);
+  if (idle_queue_ != nullptr) return idle_queue_;
+  VERBENA_ASSIGN_OR_RETURN(void* memory, allocate_completion_queue());
+  auto* queue = new Cq;
+  queue->rnic = this;
+  queue->completions.configure(1);
+  queue->shared = static_cast<CqShared*>(memory);
+  idle_queue_ = queue;
+  return queue;
+}
 
 void Rnic::retry_idle() {
   // Whoever polls retries by itself, and faster; this is for queue pairs whose owners sleep.

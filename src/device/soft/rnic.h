@@ -20,6 +20,7 @@
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/region_table.h"
 #include "src/device/soft/registry.h"
+#include "src/device/soft/xrc_queues.h"
 #include "verbena/status.h"
 
 namespace verbena::soft {
@@ -27,6 +28,14 @@ namespace verbena::soft {
 class Peer;
 struct Qp;
 struct Cq;
+
+// A peer's operation on this process's memory that had not ended when last checked.
+struct PeerFlight {
+  std::shared_ptr<Peer> process;
+  const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
+  uint64_t seen;
+  bool over() const;
+};
 
 class Rnic {
  public:
@@ -58,6 +67,9 @@ class Rnic {
   Result<void*> allocate_completion_queue();
   void free_completion_queue(void* address);
   DatagramRings& datagram_rings() { return datagram_rings_; }
+  XrcQueues& xrc_queues() { return *xrc_queues_; }
+  // A completion queue that nobody polls, for queue pairs that complete nothing.
+  Result<Cq*> idle_queue();
 
   // The counters of a queue pair that has been published.
   QpCounters& count_queue_pair(uint32_t index, Transport transport);
@@ -87,13 +99,7 @@ class Rnic {
   // The same, kept as long as it lives.
   Result<std::shared_ptr<Peer>> attach_for_datagrams(uint32_t slot);
 
-  // A peer's operation on this process's memory that had not ended when last checked.
-  struct PeerFlight {
-    std::shared_ptr<Peer> process;
-    const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
-    uint64_t seen;
-    bool over() const;
-  };
+  using PeerFlight = verbena::soft::PeerFlight;
   // Waits until no connected peer is in the middle of an operation that it began before this call:
   // what was taken away before is not touched after. Returns those that stand still, stopped or
   // without a CPU; each is waited for once, a bounded time.
@@ -161,6 +167,8 @@ class Rnic {
   std::unordered_map<uint32_t, std::shared_ptr<Peer>> kept_peers_;  // for datagrams
 
   DatagramRings datagram_rings_;
+  std::unique_ptr<XrcQueues> xrc_queues_;
+  Cq* idle_queue_ = nullptr;  // stays: queue pairs may be destroyed late
   std::mutex completion_queues_mutex_;
   std::vector<void*> free_completion_queues_;
 

@@ -66,6 +66,7 @@ class SendBatch {
     }
     current_->wr_id = qp.wr_id;
     current_->num_sge = 0;
+    current_->qp_type.xrc.remote_srqn = 0;  // not that of a former request
     current_->opcode = opcode;
     current_->send_flags = qp.wr_flags & ~unsigned{IBV_SEND_INLINE};
     return *current_;

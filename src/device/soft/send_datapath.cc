@@ -86,6 +86,7 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
 bool accepts(const Qp& qp, const ibv_send_wr& wr) {
   if (qp.transport == Transport::kReliable) [[likely]]
     return rc_accepts(qp, wr);
+  if (is_xrc(qp.transport)) return qp.transport == Transport::kXrcSend && rc_accepts(qp, wr);
   return qp.transport == Transport::kDatagram ? ud_accepts(qp, wr) : uc_accepts(wr);
 }
 
@@ -94,6 +95,7 @@ bool accepts(const Qp& qp, const ibv_send_wr& wr) {
 void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   if (qp.transport == Transport::kReliable) [[likely]]
     return rc_post(qp, wr, position);
+  if (qp.transport == Transport::kXrcSend) return rc_post(qp, wr, position);
   return qp.transport == Transport::kDatagram ? ud_post(qp, wr, position)
                                               : uc_post(qp, wr, position);
 }

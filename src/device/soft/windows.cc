@@ -81,6 +81,8 @@ ibv_wc_status carry_out_window_request(Qp& qp, const ibv_send_wr& wr) {
 bool invalidate_at_peer(Qp& qp, uint32_t key) {
   const uint32_t index = region_index(key);
   if (index >= kMaxMemoryRegions) return false;
+  // None is open to a queue pair that only receives, and could bind none.
+  if (is_xrc(qp.transport)) return false;
   const uint32_t domain = window_domain(static_cast<uint32_t>(qp.peer.gate_ready >> 32));
   if (qp.peer.process->is_self()) return qp.rnic->regions().unbind_window(key, domain);
   // The peer's table is its own, but for the end of a window: one atomic step, which the peer's

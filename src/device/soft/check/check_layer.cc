@@ -59,6 +59,8 @@ void add(ibv_context& verbs) {
     next().create_qp_ex = whole.create_qp_ex;
     next().create_cq_ex = whole.create_cq_ex;
     next().create_srq_ex = whole.create_srq_ex;
+    next().open_xrcd = whole.open_xrcd;
+    next().close_xrcd = whole.close_xrcd;
     next().alloc_parent_domain = whole.alloc_parent_domain;
     next().alloc_td = whole.alloc_td;
     next().dealloc_td = whole.dealloc_td;

@@ -38,6 +38,8 @@ const char* type_name(Type type) {
       return "device memory";
     case Type::kThreadDomain:
       return "thread domain";
+    case Type::kXrcDomain:
+      return "XRC domain";
   }
   return "object";
 }
@@ -82,7 +84,10 @@ void State::forget_work(QpRecord& qp) {
 }
 
 std::string describe(const QpRecord& qp) {
-  const char* type = qp.type == IBV_QPT_UD ? "UD" : qp.type == IBV_QPT_UC ? "UC" : "RC";
+  const char* type = qp.type == IBV_QPT_UD         ? "UD"
+                     : qp.type == IBV_QPT_UC       ? "UC"
+                     : qp.type == IBV_QPT_XRC_SEND ? "XRC"
+                                                   : "RC";
   return fmt::format("{} queue pair {:#x}", type, qp.number);
 }
 

@@ -74,7 +74,8 @@ struct SrqRecord {
   uint32_t process = 0;
   std::mutex order;
   std::deque<ReceiveRecord> receives;
-  uint32_t users = 0;  // queue pairs
+  uint32_t users = 0;            // queue pairs, or 1 with a completion queue of its own
+  std::shared_ptr<CqRecord> cq;  // of XRC
 };
 
 struct QpRecord {
@@ -115,6 +116,7 @@ enum class Type : uint8_t {
   kAddressHandle,
   kDeviceMemory,
   kThreadDomain,
+  kXrcDomain,
 };
 const char* type_name(Type type);
 
@@ -233,6 +235,8 @@ struct Next {
   decltype(verbs_context::create_qp_ex) create_qp_ex = nullptr;
   decltype(verbs_context::create_cq_ex) create_cq_ex = nullptr;
   decltype(verbs_context::create_srq_ex) create_srq_ex = nullptr;
+  decltype(verbs_context::open_xrcd) open_xrcd = nullptr;
+  decltype(verbs_context::close_xrcd) close_xrcd = nullptr;
   decltype(verbs_context::alloc_parent_domain) alloc_parent_domain = nullptr;
   decltype(verbs_context::alloc_td) alloc_td = nullptr;
   decltype(verbs_context::dealloc_td) dealloc_td = nullptr;

@@ -364,7 +364,25 @@ ibv_srq* checked_create_srq(ibv_pd* domain, ibv_srq_init_attr* init) {
 }
 ibv_srq* checked_create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
   ibv_srq* verbs = next().create_srq_ex(context, init);
-  return verbs != nullptr ? note_srq(made(verbs, Type::kSrq, {init->pd})) : nullptr;
+  if (verbs == nullptr) return nullptr;
+  const XrcQueue* xrc = as_srq(verbs).xrc.get();
+  if (xrc == nullptr) return note_srq(made(verbs, Type::kSrq, {init->pd}));
+  note_srq(made(verbs, Type::kSrq, {init->pd, init->cq, init->xrcd}));
+  State& all = *state();
+  const std::lock_guard guard(all.mutex);
+  if (const auto cq = all.cqs.find(init->cq); cq != all.cqs.end()) {
+    const auto srq = all.srqs.find(verbs);
+    srq->second->cq = cq->second;
+    srq->second->users = 1;
+  }
+  return verbs;
+}
+
+ibv_xrcd* checked_open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
+  return made(next().open_xrcd(context, init), Type::kXrcDomain, {context});
+}
+int checked_close_xrcd(ibv_xrcd* domain) {
+  return destroyed(domain, "ibv_close_xrcd", [&] { return next().close_xrcd(domain); });
 }
 
 int checked_destroy_srq(ibv_srq* verbs) {
@@ -403,10 +421,11 @@ ibv_qp* note_qp(ibv_qp* verbs) {
   const std::lock_guard guard(all.mutex);
   const auto send_cq = all.cqs.find(verbs->send_cq);
   const auto recv_cq = all.cqs.find(verbs->recv_cq);
-  // Made before anything was checked.
-  if (send_cq == all.cqs.end() || recv_cq == all.cqs.end()) return verbs;
+  // Made before anything was checked, or of XRC_RECV, which posts and completes nothing.
+  const bool only_sends = verbs->qp_type == IBV_QPT_XRC_SEND;
+  if (send_cq == all.cqs.end() || (!only_sends && recv_cq == all.cqs.end())) return verbs;
   qp->send_cq = send_cq->second;
-  qp->recv_cq = recv_cq->second;
+  if (!only_sends) qp->recv_cq = recv_cq->second;
   if (const auto srq = all.srqs.find(verbs->srq); verbs->srq != nullptr && srq != all.srqs.end()) {
     qp->srq = srq->second;
     ++qp->srq->users;
@@ -420,10 +439,17 @@ ibv_qp* checked_create_qp(ibv_pd* domain, ibv_qp_init_attr* init) {
   return note_qp(made(next().control.create_qp(domain, init), Type::kQp,
                       {domain, init->send_cq, init->recv_cq, init->srq}));
 }
+// Of fields that are not said to be there, nothing is known.
+std::vector<const void*> used_by(const ibv_qp_init_attr_ex& init) {
+  if (init.qp_type == IBV_QPT_XRC_RECV) return {init.xrcd};
+  if (init.qp_type == IBV_QPT_XRC_SEND) return {init.pd, init.send_cq};
+  return {init.pd, init.send_cq, init.recv_cq, init.srq};
+}
+
 ibv_qp* checked_create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
   ibv_qp* verbs = next().create_qp_ex(context, init);
   if (verbs == nullptr) return nullptr;
-  return note_qp(made(verbs, Type::kQp, {init->pd, init->send_cq, init->recv_cq, init->srq}));
+  return note_qp(made(verbs, Type::kQp, used_by(*init)));
 }
 
 int checked_modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
@@ -490,6 +516,8 @@ void replace_objects(verbs_context& verbs) {
   verbs.create_qp_ex = checked_create_qp_ex;
   verbs.create_cq_ex = checked_create_cq_ex;
   verbs.create_srq_ex = checked_create_srq_ex;
+  verbs.open_xrcd = checked_open_xrcd;
+  verbs.close_xrcd = checked_close_xrcd;
   verbs.alloc_parent_domain = checked_alloc_parent_domain;
   verbs.alloc_td = checked_alloc_td;
   verbs.dealloc_td = checked_dealloc_td;

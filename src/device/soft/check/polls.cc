@@ -105,9 +105,21 @@ bool take_receive(State& all, Queue& receives, const ibv_wc& wc) {
   return false;
 }
 
-void take_completion(State& all, const ibv_wc& wc, std::vector<CompletedSend>& completed) {
+// What has arrived by XRC completes at the queue's own completion queue; the queue pair may be of
+// another process.
+void take_xrc_receive(State& all, const CqRecord& cq, const ibv_wc& wc) {
+  for (const auto& [verbs, srq] : all.srqs) {
+    if (srq->cq.get() == &cq && take_receive(all, srq->receives, wc)) return;
+  }
+}
+
+void take_completion(State& all, const CqRecord& cq, const ibv_wc& wc,
+                     std::vector<CompletedSend>& completed) {
   const auto found = all.qps_by_number.find(wc.qp_num);
-  if (found == all.qps_by_number.end()) return;
+  if (found == all.qps_by_number.end()) {
+    if ((wc.opcode & IBV_WC_RECV) != 0) take_xrc_receive(all, cq, wc);
+    return;
+  }
   const std::shared_ptr<QpRecord>& qp = found->second;
   if ((wc.opcode & IBV_WC_RECV) == 0) {
     take_sends(all, qp, wc, completed);
@@ -196,7 +208,7 @@ void take_completions(State& all, CqRecord& cq, const ibv_wc* wc, int count) {
     const uint64_t self = this_thread_token();
     if (cq.polled_by != 0 && cq.polled_by != self) cq.polled_by_several = true;
     cq.polled_by = self;
-    for (int i = 0; i < count; ++i) take_completion(all, wc[i], completed);
+    for (int i = 0; i < count; ++i) take_completion(all, cq, wc[i], completed);
   }
   for (const CompletedSend& done : completed) {
     if (done.status == IBV_WC_SUCCESS) {
@@ -230,6 +242,9 @@ namespace {
 // receives of what is connected. Holds State::mutex.
 bool has_work(const State& all, const CqRecord& cq) {
   if (cq.sends > 0) return true;
+  for (const auto& [verbs, srq] : all.srqs) {
+    if (srq->cq.get() == &cq && !srq->receives.empty()) return true;
+  }
   for (const auto& [verbs, qp] : all.qps) {
     if (qp->recv_cq.get() != &cq) continue;
     const ibv_qp_state state = as_qp(qp->verbs).state.load(std::memory_order_relaxed);
@@ -245,6 +260,9 @@ bool has_completion(ibv_cq* verbs) {
   Cq& cq = as_cq(verbs);
   const OwnerLock::Guard guard(cq.lock);
   if (!cq.completions.empty()) return true;
+  for (const Srq* srq : cq.xrc_queues) {
+    if (srq->xrc->arrived(srq->ring_mask)) return true;
+  }
   for (uint32_t i = 0; i < cq.scanned_count; ++i) {
     const Qp& qp = *cq.scanned[i];
     if (qp.transport != Transport::kDatagram && !qp.arrivals.closed && qp.arrivals.arrived()) {

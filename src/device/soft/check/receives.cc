@@ -175,6 +175,7 @@ size_t count_from(const ibv_recv_wr* wr) {
     if (error == EINVAL && *bad != nullptr) explain_refused_receive(all, *qp, **bad, place);
   }
   const Qp& device_qp = as_qp(verbs);
+  if (qp->recv_cq == nullptr) return error;  // it only sends: all were refused
   count_at_cq(all, *qp->recv_cq, 0, static_cast<int64_t>(posted), object, place);
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
     check_access(all, device_qp.regions, device_qp.domain, make_record(*at, max_pieces, place),

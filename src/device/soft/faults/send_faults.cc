@@ -119,7 +119,7 @@ void SendFaults::post_request(const ibv_send_wr& wr, uint32_t position) {
 Fate SendFaults::draw(const ibv_send_wr& wr, uint64_t size_bytes) {
   ++requests_;
   const ibv_qp_attr& attributes = qp_.attributes;
-  const bool reliable = qp_.transport == Transport::kReliable;
+  const bool reliable = is_reliable(qp_.transport);
   return draws_.draw({.reliable = reliable,
                       .takes_receive = takes_receive(wr.opcode),
                       .packets = packets_of(qp_, size_bytes),
@@ -138,7 +138,7 @@ void SendFaults::log_fate(const Fate& fate) {
 void SendFaults::defer(const ibv_send_wr& wr, uint32_t position, const Fate& fate) {
   const uint64_t now = now_ns();
   const LinkSettings& link = network_->link;
-  const bool answered = qp_.transport == Transport::kReliable;
+  const bool answered = is_reliable(qp_.transport);
   const bool asks = asks_for_data(wr.opcode);
   const uint64_t size_bytes = size_of_request(wr);
   const uint64_t sent_ns = network_->port.send(now, asks ? 0 : size_bytes);
@@ -215,7 +215,7 @@ bool SendFaults::execute_next(DeferredSend& send) {
       fail_queue_pair_locked(qp_, IBV_WC_WR_FLUSH_ERR, IBV_EVENT_QP_FATAL);
       return true;
     default:
-      if (qp_.transport == Transport::kReliable) return execute_reliable(send);
+      if (is_reliable(qp_.transport)) return execute_reliable(send);
       execute_unreliable(send);
       return true;
   }

@@ -87,7 +87,7 @@ void put_packet(const RocePacket& packet, uint64_t time_ns, SnapLength snap, Sou
 }
 
 uint8_t transport_bits(Transport transport) {
-  return transport == Transport::kReliable     ? kTransportReliable
+  return is_reliable(transport)                ? kTransportReliable
          : transport == Transport::kUnreliable ? kTransportUnreliable
                                                : kTransportDatagram;
 }
@@ -184,7 +184,7 @@ void put_segments(TrackedQueuePair& queue_pair, const ibv_send_wr& wr, const Kin
     packet.opcode = transport | opcode_of(kind, i == 0, last);
     packet.psn = queue_pair.next_psn++;
     packet.solicited = last && (wr.send_flags & IBV_SEND_SOLICITED) != 0;
-    packet.asks_for_ack = last && queue_pair.transport == Transport::kReliable;
+    packet.asks_for_ack = last && is_reliable(queue_pair.transport);
     packet.payload_bytes = std::min(left_bytes, queue_pair.mtu_bytes);
     left_bytes -= packet.payload_bytes;
     put_packet(packet, time_ns, snap, &source, ring);
@@ -299,7 +299,7 @@ void capture_request(TrackedQueuePair& queue_pair, const Qp& qp, const ibv_send_
 
 void capture_answer(TrackedQueuePair& queue_pair, const Posted& posted, ibv_wc_status status,
                     bool acknowledged, uint64_t time_ns, SnapLength snap, RecordRing& ring) {
-  if (!posted.on_wire || queue_pair.transport != Transport::kReliable) return;
+  if (!posted.on_wire || !is_reliable(queue_pair.transport)) return;
   const uint8_t syndrome = syndrome_of(status);
   if (syndrome == 0) return;
   RocePacket packet = from_responder(queue_pair);
