@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "src/base/device_settings.h"
 #include "src/base/network_settings.h"
 #include "src/base/private_file.h"
 #include "src/cli/check_option.h"
@@ -61,6 +62,16 @@ constexpr RunOption kOptions[] = {
      .placeholder = "LINK",
      .help = "What soft0's network costs; see below",
      .check = [](std::string_view value) { return parse_link_settings(value).status(); }},
+    {.name = "--link-layer",
+     .variable = kLinkLayerVariable,
+     .placeholder = "LAYER (infiniband)",
+     .help = "Of soft0's port: infiniband, or ethernet for RoCE",
+     .check = [](std::string_view value) { return parse_link_layer(value).status(); }},
+    {.name = "--devices",
+     .variable = kDevicesVariable,
+     .placeholder = "N (1)",
+     .help = "So many software devices: soft0, soft1 and so on, 8 at most",
+     .check = [](std::string_view value) { return parse_soft_devices(value).status(); }},
     {.name = "--check",
      .variable = kCheckVariable,
      .placeholder = "[=OPTIONS]",

@@ -34,6 +34,14 @@ TEST_F(RunOptionsTest, SetTheirVariables) {
   EXPECT_EQ(variable("VERBENA_LINK"), "latency=2us");
 }
 
+TEST_F(RunOptionsTest, SetThePresentation) {
+  std::vector<std::string> arguments = {"--link-layer", "ethernet", "--devices=2", "program"};
+  ASSERT_TRUE(take_run_options(arguments).ok());
+  EXPECT_EQ(arguments, std::vector<std::string>{"program"});
+  EXPECT_EQ(variable("VERBENA_SOFT_LINK_LAYER"), "ethernet");
+  EXPECT_EQ(variable("VERBENA_SOFT_DEVICES"), "2");
+}
+
 TEST_F(RunOptionsTest, WithoutAnyTheEnvironmentStays) {
   setenv("VERBENA_LINK", "rate=1Gbps", 1);
   for (std::vector<std::string> arguments :
@@ -57,6 +65,8 @@ TEST_F(RunOptionsTest, AreRefusedInOneLine) {
       {{"--faults", "drop=1", "program"}, "'--faults'"},
       {{"--trace", "--", "program"}, "--trace needs a value"},
       {{"--trace", "--pcap", "p.pcap", "program"}, "--trace needs a value"},
+      {{"--link-layer", "roce", "program"}, "--link-layer is 'roce'; it can be infiniband, or"},
+      {{"--devices=9", "program"}, "--devices is '9'; it can be 1 to 8 devices"},
   };
   for (const auto& refused : cases) {
     std::vector<std::string> arguments = refused.arguments;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "src/base/device_settings.h"
 #include "src/base/log.h"
 #include "src/device/explain.h"
 #include "src/device/fault/injector.h"
@@ -22,15 +23,32 @@ namespace verbena {
 
 namespace {
 
+// How many software devices are listed. The line about a wrong number comes where one is opened.
+uint32_t soft_count() {
+  const Result<uint32_t> count = soft_devices_from_environment();
+  return count.ok() ? *count : 1;
+}
+
+std::string soft_name(uint32_t index) { return fmt::format("{}{}", soft::kDevicePrefix, index); }
+
+// Which of them has this name.
+std::optional<uint32_t> soft_index(std::string_view name) {
+  const uint32_t count = soft_count();
+  for (uint32_t index = 0; index < count; ++index) {
+    if (name == soft_name(index)) return index;
+  }
+  return std::nullopt;
+}
+
 // The real devices of this machine; empty where the kernel has no RDMA support.
 class HardwareDevices {
  public:
   HardwareDevices() : list_(ibv_get_device_list(&count_)) {
     if (list_ == nullptr) count_ = 0;
-    // Where this process itself runs under `verbena run`, libibverbs lists the software device too.
-    // The list stays whole, since it goes back to libibverbs.
+    // Where this process itself runs under `verbena run`, libibverbs lists the software devices
+    // too. The list stays whole, since it goes back to libibverbs.
     ibv_device** end = std::stable_partition(list_, list_ + count_, [](const ibv_device* device) {
-      return std::strcmp(device->name, soft::kDeviceName) != 0;
+      return !soft_index(device->name).has_value();
     });
     count_ = static_cast<int>(end - list_);
   }
@@ -61,6 +79,7 @@ Status not_found(std::string_view name, const HardwareDevices& hardware) {
   std::string known;
   for (const ibv_device* device : hardware) known += std::string(device->name) + ", ";
   known += soft::kDeviceName;
+  for (uint32_t index = 1; index < soft_count(); ++index) known += ", " + soft_name(index);
   return explain_unlisted_device(name, known);
 }
 
@@ -149,9 +168,9 @@ FaultCounts injected_faults(const Device& device) {
 }
 
 Result<Device> Device::open_without_faults(std::string_view name) {
-  if (name == soft::kDeviceName) {
+  if (const std::optional<uint32_t> index = soft_index(name); index.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(const soft::SoftRnic* rnic, load_soft_rnic());
-    ibv_context* context = rnic->open_device(rnic->device);
+    ibv_context* context = rnic->open_device(rnic->devices[*index]);
     if (context == nullptr) {
       return verbs_error(*rnic->control, fmt::format("cannot open {}", name), errno);
     }
@@ -179,7 +198,9 @@ std::vector<DeviceInfo> Device::list() {
       names.emplace_back(device->name, DeviceKind::kHardware);
     }
   }
-  names.emplace_back(soft::kDeviceName, DeviceKind::kSoft);
+  for (uint32_t index = 0; index < soft_count(); ++index) {
+    names.emplace_back(soft_name(index), DeviceKind::kSoft);
+  }
 
   std::vector<DeviceInfo> infos;
   for (const auto& [name, kind] : names) {

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <functional>
 #include <string>
 
 #include "src/base/log.h"
@@ -19,6 +17,7 @@
 #include "src/device/soft/faults/faults.h"
 #include "src/device/soft/layers/layers.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/soft_rnic.h"
 #include "src/device/soft/ud.h"
@@ -28,23 +27,6 @@ namespace {
 
 LastError last_error_line;
 
-// Some libraries look behind the public part for fields of their own devices.
-struct PaddedDevice {
-  ibv_device device{};
-  std::byte zeros[1024]{};
-};
-
-// One per boot of this machine, so that two hosts differ.
-uint64_t node_guid() {
-  static const uint64_t guid = [] {
-    std::string boot_id;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-    return std::hash<std::string>{}("verbena-soft0-" + boot_id);
-  }();
-  return guid;
-}
-
-constexpr uint16_t kLid = 1;
 // An identifier of those that everybody may give himself (OUI with the local bit): "Vrb".
 constexpr uint32_t kVendorId = 0x567262;
 
@@ -76,24 +58,19 @@ int fail(const Status& status) {
 
 const char* last_error() { return last_error_line.text(); }
 
-ibv_device* device() {
-  static PaddedDevice* padded = [] {
-    auto* made = new PaddedDevice;
-    made->device.node_type = IBV_NODE_CA;
-    made->device.transport_type = IBV_TRANSPORT_IB;
-    strcpy(made->device.name, kDeviceName);
-    strcpy(made->device.dev_name, "uverbs-soft0");
-    strcpy(made->device.dev_path, "/sys/class/infiniband_verbs/uverbs-soft0");
-    strcpy(made->device.ibdev_path, "/sys/class/infiniband/soft0");
-    return made;
-  }();
-  return &padded->device;
-}
-
 ibv_context* open_device(ibv_device* opened) {
   const Result<std::shared_ptr<faults::Network>> network = faults::network_from_environment();
   if (!network.ok()) {
     fail(network.status());
+    return nullptr;
+  }
+  const Result<LinkLayer> link_layer = link_layer_from_environment();
+  if (!link_layer.ok()) {
+    fail(link_layer.status());
+    return nullptr;
+  }
+  if (const Result<uint32_t> count = soft_devices_from_environment(); !count.ok()) {
+    fail(count.status());
     return nullptr;
   }
   Result<Rnic*> rnic = Rnic::get();
@@ -123,6 +100,7 @@ ibv_context* open_device(ibv_device* opened) {
   auto* context = new Context;
   context->rnic = *rnic;
   context->network = *network;
+  context->link_layer = *link_layer;
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;
   extend(context->verbs);
@@ -165,11 +143,12 @@ int close_device(ibv_context* verbs) {
   return 0;
 }
 
-int query_device(ibv_context*, ibv_device_attr* attributes) {
+int query_device(ibv_context* context, ibv_device_attr* attributes) {
+  const uint32_t index = context != nullptr ? device_index(context) : 0;
   *attributes = {};
   strcpy(attributes->fw_ver, "verbena");
-  attributes->node_guid = node_guid();
-  attributes->sys_image_guid = node_guid();
+  attributes->node_guid = node_guid(index);
+  attributes->sys_image_guid = node_guid(0);  // one system
   attributes->max_mr_size = kMaxRegionBytes;
   attributes->page_size_cap = ~0xfffull;
   attributes->max_qp = kMaxQueuePairs;
@@ -230,43 +209,23 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
   return 0;
 }
 
-ibv_port_attr describe_port() {
-  ibv_port_attr attributes{};
-  attributes.state = IBV_PORT_ACTIVE;
-  attributes.max_mtu = IBV_MTU_4096;
-  attributes.active_mtu = IBV_MTU_4096;
-  attributes.gid_tbl_len = 1;
-  attributes.pkey_tbl_len = 1;
-  attributes.max_msg_sz = kMaxMessageBytes;
-  attributes.lid = kLid;
-  attributes.sm_lid = kLid;
-  attributes.max_vl_num = 1;
-  attributes.active_width = 2;   // 4X
-  attributes.active_speed = 32;  // EDR
-  attributes.phys_state = 5;     // link up
-  attributes.link_layer = IBV_LINK_LAYER_INFINIBAND;
-  return attributes;
-}
-
 int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
   if (const int error = check_valid_context(context); error != 0) return error;
   if (port != 1)
     return fail(EINVAL, fmt::format("soft0: has port 1 only, asked for port {}", port));
-  *attributes = describe_port();
+  *attributes = describe_port(device_index(context), link_layer_of(context));
   return 0;
-}
-
-ibv_gid describe_gid() {
-  ibv_gid gid{};
-  gid.global.subnet_prefix = __builtin_bswap64(0xfe80000000000000);
-  gid.global.interface_id = node_guid();
-  return gid;
 }
 
 int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
   if (const int error = check_valid_context(context); error != 0) return error;
-  if (port != 1 || index != 0) return fail(EINVAL, "soft0: has one GID, index 0 of port 1");
-  *gid = describe_gid();
+  ibv_gid_entry entry;
+  if (port != 1 || index < 0 ||
+      !describe_gid(device_index(context), link_layer_of(context), static_cast<uint32_t>(index),
+                    &entry)) {
+    return fail(EINVAL, fmt::format("soft0: has no GID of index {} and port {}", index, port));
+  }
+  *gid = entry.gid;
   return 0;
 }
 

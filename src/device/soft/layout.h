@@ -219,7 +219,7 @@ struct alignas(kCacheLineBytes) Datagram {
   uint32_t immediate;
   uint16_t size_bytes;  // of the payload, without the GRH
   uint8_t flags;        // DatagramFlags
-  uint8_t service_level;
+  uint8_t origin;       // make_origin()
   uint32_t reserved;
   std::byte bytes[kInlineDatagramBytes];  // GRH, if there is one, and payload
 };

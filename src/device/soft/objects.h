@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/assert.h"
+#include "src/base/device_settings.h"
 #include "src/device/soft/completion_ring.h"
 #include "src/device/soft/datagram_ring.h"
 #include "src/device/soft/extended_poll.h"
@@ -48,7 +49,8 @@ struct Context {
   Validity validity;
   Rnic* rnic = nullptr;
   std::shared_ptr<faults::Network> network;  // null: none is pretended
-  std::atomic<uint32_t> users{0};            // domains, channels, completion queues
+  LinkLayer link_layer = LinkLayer::kInfiniBand;
+  std::atomic<uint32_t> users{0};  // domains, channels, completion queues
   std::atomic<bool> closed{false};
   int event_write_fd = -1;  // async_fd is the read end
   int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex

@@ -10,6 +10,7 @@
 #include "src/device/soft/extended.h"
 #include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/queue_pair_attributes.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/ud.h"
@@ -340,6 +341,10 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   }
   if (const int error = check_transition(qp.transport, from, to, mask); error != 0) return error;
   if (const int error = check_values(*attributes, mask); error != 0) return error;
+  if ((mask & IBV_QP_AV) != 0) {
+    const int error = check_peer_address(verbs->context, attributes->ah_attr);
+    if (error != 0) return error;
+  }
   if (to == IBV_QPS_RESET) return reset(qp);
   if (to == IBV_QPS_ERR) {
     if (from == IBV_QPS_RESET)

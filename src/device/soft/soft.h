@@ -8,24 +8,17 @@
 
 #include <infiniband/verbs.h>
 
+#include "src/device/soft/presentation.h"
 #include "src/device/verbs_control.h"
 
 namespace verbena::soft {
 
-// The one software device of this process; never freed, made on first use. It has zeroed space
-// behind its public part, because some libraries look there.
-ibv_device* device();
-
-// Opens the device: joins this user's registry of software RNICs. Null with errno on failure, and
+// Opens a device: joins this user's registry of software RNICs. Null with errno on failure, and
 // last_error() says why. The context's async_fd is a real descriptor. Each open yields an own
 // context; all of a process share one RNIC.
 ibv_context* open_device(ibv_device*);
 int close_device(ibv_context*);
 
 const VerbsControl& control();
-
-// What the port and its table entries are, for those that have no context to ask with.
-ibv_port_attr describe_port();
-ibv_gid describe_gid();
 
 }  // namespace verbena::soft

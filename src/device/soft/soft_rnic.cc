@@ -1,6 +1,7 @@
 // The entry of libverbena.so, and what only it needs.
 #include "src/device/soft/soft_rnic.h"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "src/device/soft/observe/watch.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/poll_pause.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 #include "src/device/soft/sysfs_tree.h"
@@ -53,6 +55,17 @@ int protection_of(const void* address, size_t length_bytes) {
   return rnic != nullptr ? rnic->pages().protection_of(address, length_bytes) : -1;
 }
 
+ibv_device* const* listed_devices() {
+  static const auto* const listed = [] {
+    auto* made = new std::array<ibv_device*, kMostSoftDevices>;
+    for (uint32_t index = 0; index < kMostSoftDevices; ++index) (*made)[index] = device(index);
+    return made;
+  }();
+  return listed->data();
+}
+
+__be64 guid_of(const ibv_device* asked) { return node_guid(device_index(asked).value_or(0)); }
+
 }  // namespace
 }  // namespace verbena::soft
 
@@ -62,7 +75,7 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
     SoftRnic made = {
         .version = kSoftRnicVersion,
         .release = verbena::kVersion,
-        .device = device(),
+        .device = device(0),
         .open_device = open_device,
         .close_device = close_device,
         .control = &control(),
@@ -77,6 +90,10 @@ const verbena::soft::SoftRnic* verbena_soft_rnic(uint32_t /*version: this has th
         .extended = &extended_control(),
         .datagrams = &datagram_verbs(),
         .watch = &watch(),
+        .devices = listed_devices(),
+        .device_count = device_count(),
+        .device_guid = guid_of,
+        .query_gid_entry = query_gid_entry,
     };
     add_layers(made);
     return made;

@@ -26,12 +26,13 @@
 namespace verbena::soft {
 
 inline constexpr const char* kDeviceName = "soft0";
+inline constexpr const char* kDevicePrefix = "soft";  // of the names of all: soft0, soft1 ...
 inline constexpr const char* kLibraryName = "libverbena.so";
 inline constexpr const char* kSysfsTreePrefix = "/sysfs-";  // see sysfs_root()
 inline constexpr uint16_t kDefaultPartitionKey = 0xffff;    // full member of the default partition
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 5;
+inline constexpr uint32_t kSoftRnicVersion = 6;
 
 // soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h).
 struct ConnectionChannels {
@@ -68,8 +69,7 @@ struct SoftRnic {
   uint32_t version;
   const char* release;  // of Verbena, "1.2.3"
 
-  // The one software device; lives as long as the process. A context is of soft0 if it names this
-  // device.
+  // The first software device; lives as long as the process. Others are in `devices`.
   ibv_device* device;
   // Joins this user's registry of software RNICs. Null with errno on failure, and
   // control->last_error() says why. The context's async_fd is a real descriptor. Each open yields
@@ -107,6 +107,12 @@ struct SoftRnic {
   const ExtendedControl* extended;
   const DatagramVerbs* datagrams;
   const Watch* watch;  // for those who look on; needs no open device
+  // All software devices, soft0 first. A context is of soft0's kind if it names one of them.
+  ibv_device* const* devices;
+  size_t device_count;
+  __be64 (*device_guid)(const ibv_device*);
+  // An entry of the GID table with its type: 0, EINVAL, or ENODATA where it is empty.
+  int (*query_gid_entry)(ibv_context*, uint32_t port, uint32_t gid_index, ibv_gid_entry*);
 };
 static_assert(sizeof(VerbsControl) == 26 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRnicVersion");
@@ -114,7 +120,7 @@ static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicV
 static_assert(sizeof(Watch) == 2 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(WatchedProcess) == 48 + sizeof(Counts), "then raise kSoftRnicVersion");
 static_assert(sizeof(Counts) == 22 * sizeof(uint64_t), "then raise kSoftRnicVersion");
-static_assert(sizeof(SoftRnic) == 17 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(SoftRnic) == 21 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.
 inline std::string why_unusable(const SoftRnic& found, const std::string& library) {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string_view>
 #include <system_error>
 
@@ -100,11 +101,19 @@ std::vector<SysfsEntry> port_entries(const SysfsDevice& shown, const std::string
       {"sm_sl", fmt::format("{}", port.sm_sl), {}},
       {"cap_mask", fmt::format("{:#010x}", port.port_cap_flags), {}},
       {"link_layer", port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand", {}},
-      {"gids/0", gid_text(shown.gid), {}},
-      {"gid_attrs/types/0", "IB/RoCE v1", {}},
       {"gid_attrs/ndevs", {}, {}, true},
       {"pkeys/0", fmt::format("{:#06x}", shown.partition_key), {}},
   };
+  for (const ibv_gid_entry& entry : shown.gids) {
+    const uint32_t index = entry.gid_index;
+    entries.push_back({fmt::format("gids/{}", index), gid_text(entry.gid), {}});
+    if (is_zero_gid(entry.gid)) continue;
+    const bool version_2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2;
+    entries.push_back(
+        {fmt::format("gid_attrs/types/{}", index), version_2 ? "RoCE v2" : "IB/RoCE v1", {}});
+    if (entry.ndev_ifindex == 0) continue;
+    entries.push_back({fmt::format("gid_attrs/ndevs/{}", index), kNetworkInterface, {}});
+  }
   for (const char* counter : kErrorCounters) {
     entries.push_back({fmt::format("counters/{}", counter), "0", {}});
   }
@@ -210,7 +219,9 @@ std::vector<SysfsEntry> sysfs_entries(const SysfsDevice& shown) {
       // The memory of all nodes is equally near.
       {parent + "/numa_node", "-1", {}},
       // Connections are made by any address of this host; this interface is always there.
-      {parent + "/net/lo", {}, "/sys/class/net/lo"},
+      {fmt::format("{}/net/{}", parent, kNetworkInterface),
+       {},
+       fmt::format("/sys/class/net/{}", kNetworkInterface)},
       {parent + "/local_cpulist", shown.cpus, {}},
       {parent + "/vendor", fmt::format("{:#06x}", attributes.vendor_id), {}},
       {parent + "/device", fmt::format("{:#06x}", attributes.vendor_part_id), {}},
@@ -218,6 +229,20 @@ std::vector<SysfsEntry> sysfs_entries(const SysfsDevice& shown) {
   const std::vector<SysfsEntry> port = port_entries(shown, rdma + "/ports/1");
   entries.insert(entries.end(), port.begin(), port.end());
   return entries;
+}
+
+SysfsDevice describe_for_sysfs(uint32_t index, LinkLayer link_layer, const std::string& cpus) {
+  SysfsDevice shown{.device = device(index),
+                    .attributes = {},
+                    .port = describe_port(index, link_layer),
+                    .gids = {},
+                    .partition_key = kDefaultPartitionKey,
+                    .cpus = cpus};
+  control().query_device(nullptr, &shown.attributes);
+  shown.attributes.node_guid = node_guid(index);
+  ibv_gid_entry entry;
+  for (uint32_t i = 0; describe_gid(index, link_layer, i, &entry); ++i) shown.gids.push_back(entry);
+  return shown;
 }
 
 std::vector<SysfsEntry> sysfs_links_of_real_devices(const std::string& real) {
@@ -266,20 +291,16 @@ namespace {
 Result<std::string> make_tree_of_this_machine() {
   // It checks that the directory is this user's alone.
   VERBENA_ASSIGN_OR_RETURN(const Registry registry, Registry::open());
-  SysfsDevice shown{.device = device(),
-                    .attributes = {},
-                    .port = describe_port(),
-                    .gid = describe_gid(),
-                    .partition_key = kDefaultPartitionKey,
-                    .cpus = first_line("/sys/devices/system/cpu/online")};
-  control().query_device(nullptr, &shown.attributes);
+  VERBENA_ASSIGN_OR_RETURN(const LinkLayer link_layer, link_layer_from_environment());
+  const std::string cpus = first_line("/sys/devices/system/cpu/online");
   std::vector<SysfsEntry> entries = sysfs_links_of_real_devices("/sys");
-  // Real files come first: no second one takes their place.
-  for (SysfsEntry& entry : sysfs_entries(shown)) {
-    const bool real =
-        std::any_of(entries.begin(), entries.end(),
-                    [&entry](const SysfsEntry& other) { return other.path == entry.path; });
-    if (!real) entries.push_back(std::move(entry));
+  std::set<std::string> paths;
+  for (const SysfsEntry& entry : entries) paths.insert(entry.path);
+  for (uint32_t index = 0; index < device_count(); ++index) {
+    // Real files come first: no second one takes their place.
+    for (SysfsEntry& entry : sysfs_entries(describe_for_sysfs(index, link_layer, cpus))) {
+      if (paths.insert(entry.path).second) entries.push_back(std::move(entry));
+    }
   }
   return make_sysfs_tree(registry.path(), entries);
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "src/device/soft/presentation.h"
 #include "verbena/status.h"
 
 namespace verbena::soft {
@@ -28,12 +29,14 @@ struct SysfsEntry {
 struct SysfsDevice {
   const ibv_device* device;
   ibv_device_attr attributes;
-  ibv_port_attr port;  // the only one
-  ibv_gid gid;
+  ibv_port_attr port;               // the only one
+  std::vector<ibv_gid_entry> gids;  // the whole table; empty entries have a GID of zeros
   uint16_t partition_key;
   std::string cpus;  // near the device, "0-3"
 };
 
+// Of a device of this machine. `cpus` are those near it.
+SysfsDevice describe_for_sysfs(uint32_t index, LinkLayer, const std::string& cpus);
 std::vector<SysfsEntry> sysfs_entries(const SysfsDevice& device);
 // Links to the class entries of the machine's own devices, which a listing must show too. `real`:
 // the machine's /sys.
@@ -43,8 +46,8 @@ std::vector<SysfsEntry> sysfs_links_of_real_devices(const std::string& real);
 Result<std::string> make_sysfs_tree(const std::string& place,
                                     const std::vector<SysfsEntry>& entries);
 
-// Of soft0, in the directory of the registry; null if it cannot be made, and a line in the log says
-// why. Takes some milliseconds where no process has made it before.
+// Of all listed devices, in the directory of the registry; null if it cannot be made, and a line in
+// the log says why. Takes some milliseconds where no process has made it before.
 const char* sysfs_root();
 
 }  // namespace verbena::soft

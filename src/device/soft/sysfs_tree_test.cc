@@ -46,16 +46,7 @@ class SysfsTreeTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(place_); }
 
-  static SysfsDevice shown() {
-    SysfsDevice device{.device = soft::device(),
-                       .attributes = {},
-                       .port = describe_port(),
-                       .gid = describe_gid(),
-                       .partition_key = kDefaultPartitionKey,
-                       .cpus = "0-3"};
-    control().query_device(nullptr, &device.attributes);
-    return device;
-  }
+  static SysfsDevice shown() { return describe_for_sysfs(0, LinkLayer::kInfiniBand, "0-3"); }
   fs::path make(const std::vector<SysfsEntry>& entries) {
     const Result<std::string> made = make_sysfs_tree(place_, entries);
     EXPECT_TRUE(made.ok()) << made.status().message();
@@ -71,8 +62,7 @@ TEST_F(SysfsTreeTest, HasWhatProgramsRead) {
   device.attributes.sys_image_guid = __builtin_bswap64(0x1122334455667788);
   device.attributes.vendor_id = 0x567262;
   strcpy(device.attributes.fw_ver, "1.2.3");
-  device.gid.global.subnet_prefix = __builtin_bswap64(0xfe80000000000000);
-  device.gid.global.interface_id = __builtin_bswap64(0x0123456789abcdef);
+  device.gids[0].gid.global.interface_id = __builtin_bswap64(0x0123456789abcdef);
   device.port.lid = 0x1f;
   const fs::path root = make(sysfs_entries(device));
   const fs::path rdma = root / "sys/class/infiniband/soft0";

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "src/device/soft/network_header.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft_rnic.h"
 
@@ -29,9 +30,18 @@ struct Ah {
   Domain* domain = nullptr;
   ibv_ah_attr attributes{};
   Route route = Route::kNowhere;
-  ibv_grh grh{};  // if attributes.is_global; its length is that of each message
+  uint8_t origin = 0;
+  NetworkHeader header;  // if attributes.is_global
 };
 inline Ah& as_ah(ibv_ah* verbs) { return *reinterpret_cast<Ah*>(verbs); }
+
+// What a completion says of where a datagram is from: the service level, the sender's device.
+inline constexpr uint32_t kServiceLevelBits = 4;
+inline constexpr uint32_t kServiceLevelMask = (1u << kServiceLevelBits) - 1;
+static_assert(kMostSoftDevices <= 1u << (8 - kServiceLevelBits));
+constexpr uint8_t make_origin(uint8_t service_level, uint32_t device) {
+  return static_cast<uint8_t>((service_level & kServiceLevelMask) | device << kServiceLevelBits);
+}
 
 ibv_ah* create_ah(ibv_pd*, ibv_ah_attr*);
 int destroy_ah(ibv_ah*);

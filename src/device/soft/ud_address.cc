@@ -1,12 +1,11 @@
 // Address handles, and which of them lead to this port.
-#include <endian.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "src/device/soft/control.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/ud.h"
 
 namespace verbena::soft {
@@ -15,33 +14,22 @@ namespace {
 constexpr uint8_t kMaxServiceLevel = 15;
 constexpr uint16_t kFirstMulticastLid = 0xc000;
 constexpr uint16_t kPermissiveLid = 0xffff;
-constexpr uint8_t kGrhNextHeader = 0x1b;  // a base transport header
-constexpr uint32_t kIpVersion = 6;
 constexpr uint32_t kFlowLabelMask = 0xfffff;
 
-bool is_multicast(const ibv_gid& gid) { return gid.raw[0] == 0xff; }
-
-// Of port 1.
-bool own_address(ibv_context* context, ibv_gid* gid, uint16_t* lid) {
-  ibv_port_attr port{};
-  if (query_gid(context, 1, 0, gid) != 0 || query_port(context, 1, &port) != 0) return false;
-  *lid = port.lid;
-  return true;
-}
-
-Ah::Route route_of(const ibv_ah_attr& attributes, const ibv_gid& own_gid, uint16_t own_lid) {
+// Of this machine's devices, whichever they are: a queue pair's number says where it is.
+Ah::Route route_of(LinkLayer link_layer, const ibv_ah_attr& attributes) {
+  const bool ethernet = link_layer == LinkLayer::kEthernet;
   const bool group_lid = attributes.dlid >= kFirstMulticastLid && attributes.dlid < kPermissiveLid;
   if (attributes.is_global != 0 && is_multicast(attributes.grh.dgid)) {
-    return group_lid || attributes.dlid == 0 ? Ah::Route::kGroup : Ah::Route::kNowhere;
+    return ethernet || group_lid || attributes.dlid == 0 ? Ah::Route::kGroup : Ah::Route::kNowhere;
   }
-  const bool gid_fits =
-      attributes.is_global == 0 || memcmp(&attributes.grh.dgid, &own_gid, sizeof(own_gid)) == 0;
-  const bool lid_fits =
-      attributes.dlid == own_lid || (attributes.dlid == 0 && attributes.is_global != 0);
+  const bool gid_fits = attributes.is_global == 0 || is_own_gid(attributes.grh.dgid);
+  const bool lid_fits = ethernet || is_own_lid(attributes.dlid) ||
+                        (attributes.dlid == 0 && attributes.is_global != 0);
   return gid_fits && lid_fits ? Ah::Route::kPort : Ah::Route::kNowhere;
 }
 
-int check_attributes(const ibv_ah_attr& attributes) {
+int check_attributes(const ibv_context* context, const ibv_ah_attr& attributes) {
   if (attributes.port_num != 1) {
     return fail(EINVAL, fmt::format("soft0: an address handle for port {}; there is port 1 only",
                                     attributes.port_num));
@@ -50,7 +38,8 @@ int check_attributes(const ibv_ah_attr& attributes) {
     return fail(EINVAL, fmt::format("soft0: an address handle of service level {}; the last is {}",
                                     attributes.sl, kMaxServiceLevel));
   }
-  if (attributes.is_global != 0 && attributes.grh.sgid_index != 0) {
+  const bool infiniband = link_layer_of(context) == LinkLayer::kInfiniBand;
+  if (infiniband && attributes.is_global != 0 && attributes.grh.sgid_index != 0) {
     return fail(EINVAL, fmt::format("soft0: an address handle from GID index {}; there is 0 only",
                                     attributes.grh.sgid_index));
   }
@@ -58,32 +47,47 @@ int check_attributes(const ibv_ah_attr& attributes) {
     return fail(EINVAL, "soft0: the flow label of an address handle has 20 bits");
   }
   if (attributes.is_global == 0 && attributes.dlid == 0) {
-    return fail(EINVAL, "soft0: an address handle has neither a LID nor a GID (is_global)");
+    if (infiniband)
+      return fail(EINVAL, "soft0: an address handle has neither a LID nor a GID (is_global)");
   }
-  return 0;
+  return check_peer_address(context, attributes);
+}
+
+// The entry of the port's table that a datagram was sent to.
+bool find_own_gid(const ibv_context* context, const ReadHeader& header, uint8_t* index) {
+  const LinkLayer link_layer = link_layer_of(context);
+  const bool ethernet = link_layer == LinkLayer::kEthernet;
+  // Of other presentations: what the port answers by.
+  *index = ethernet ? kEthernetIpv4Index : 0;
+  if (is_multicast(header.destination)) return true;
+  const bool version_2 = header.is_udp;
+  ibv_gid_entry entry;
+  for (uint32_t i = 0; describe_gid(device_index(context), link_layer, i, &entry); ++i) {
+    if (memcmp(&entry.gid, &header.destination, sizeof(entry.gid)) != 0) continue;
+    if (ethernet && (entry.gid_type == IBV_GID_TYPE_ROCE_V2) != version_2) continue;
+    *index = static_cast<uint8_t>(i);
+    return true;
+  }
+  return is_own_gid(header.destination);
 }
 
 }  // namespace
 
 ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
-  if (check_valid<Domain>(pd) != 0 || check_attributes(*attributes) != 0) return nullptr;
-  ibv_gid own_gid;
-  uint16_t own_lid = 0;
-  if (!own_address(pd->context, &own_gid, &own_lid)) return nullptr;
+  if (check_valid<Domain>(pd) != 0 || check_attributes(pd->context, *attributes) != 0)
+    return nullptr;
   auto handle = std::make_unique<Ah>();
   handle->verbs.context = pd->context;
   handle->verbs.pd = pd;
   handle->domain = &as_domain(pd);
   handle->attributes = *attributes;
-  handle->route = route_of(*attributes, own_gid, own_lid);
+  handle->origin = make_origin(attributes->sl, device_index(pd->context));
+  handle->route = route_of(link_layer_of(pd->context), *attributes);
   if (attributes->is_global != 0) {
-    const ibv_global_route& route = attributes->grh;
-    handle->grh.version_tclass_flow =
-        htobe32(kIpVersion << 28 | uint32_t{route.traffic_class} << 20 | route.flow_label);
-    handle->grh.next_hdr = kGrhNextHeader;
-    handle->grh.hop_limit = route.hop_limit;
-    handle->grh.sgid = own_gid;
-    handle->grh.dgid = route.dgid;
+    ibv_gid_entry own;
+    describe_gid(device_index(pd->context), link_layer_of(pd->context), attributes->grh.sgid_index,
+                 &own);
+    handle->header = NetworkHeader(own, attributes->grh);
   }
   as_domain(pd).users.fetch_add(1);
   make_valid(*handle, pd->context);
@@ -108,19 +112,18 @@ int init_ah_from_wc(ibv_context* context, uint8_t port, const ibv_wc* completion
   attributes->src_path_bits = completion->dlid_path_bits;
   attributes->port_num = port;
   if ((completion->wc_flags & IBV_WC_GRH) == 0) return 0;
-  ibv_gid own_gid;
-  uint16_t own_lid = 0;
-  if (!own_address(context, &own_gid, &own_lid)) return errno;
+  const ReadHeader header = read_header(*grh);
+  uint8_t own_index = 0;
   // What was sent to a group is answered from the port's own address.
-  if (!is_multicast(grh->dgid) && memcmp(&grh->dgid, &own_gid, sizeof(own_gid)) != 0) {
+  if (!find_own_gid(context, header, &own_index)) {
     return fail(EINVAL, "soft0: the datagram was not sent to a GID of this port");
   }
   attributes->is_global = 1;
-  attributes->grh.dgid = grh->sgid;
-  attributes->grh.hop_limit = grh->hop_limit;
-  const uint32_t flow = be32toh(grh->version_tclass_flow);
-  attributes->grh.flow_label = flow & kFlowLabelMask;
-  attributes->grh.traffic_class = static_cast<uint8_t>(flow >> 20);
+  attributes->grh.sgid_index = own_index;
+  attributes->grh.dgid = header.source;
+  attributes->grh.hop_limit = header.hop_limit;
+  attributes->grh.flow_label = header.flow_label;
+  attributes->grh.traffic_class = header.traffic_class;
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "src/device/soft/control.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/ud.h"
 
 namespace verbena::soft {
@@ -43,8 +44,10 @@ int check_member(ibv_qp* verbs, const ibv_gid* gid) {
   if (as_qp(verbs).transport != Transport::kDatagram) {
     return fail(EINVAL, "soft0: only UD queue pairs can be in multicast groups");
   }
-  if (gid->raw[0] != 0xff) {
-    return fail(EINVAL, "soft0: the GID of a multicast group begins with the byte 0xff");
+  if (!is_multicast(*gid)) {
+    return fail(EINVAL,
+                "soft0: the GID of a multicast group begins with the byte 0xff, or is that of a "
+                "group of IPv4 (RoCE)");
   }
   return 0;
 }

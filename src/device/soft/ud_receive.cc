@@ -5,13 +5,13 @@
 #include "src/device/soft/arrivals.h"
 #include "src/device/soft/datagram_ring.h"
 #include "src/device/soft/peer_receives.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/region_view.h"
 #include "src/device/soft/ud.h"
 
 namespace verbena::soft {
 namespace {
 
-constexpr uint16_t kOwnLid = 1;
 // So many polls in vain in a row: only then what lies behind an unfinished datagram is looked for,
 // because the look takes a cache line from the senders.
 constexpr uint32_t kPollsBeforeLook = 1024;
@@ -67,8 +67,12 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   fill_completion(qp, receive.wr_id, IBV_WC_SUCCESS, wc);
   wc.byte_len = kGrhBytes + size_bytes;
   wc.src_qp = load_relaxed(&datagram.source_qp) & 0xffffff;
-  wc.slid = kOwnLid;
-  wc.sl = load_relaxed(&datagram.service_level) & 15;
+  const uint8_t origin = load_relaxed(&datagram.origin);
+  // Ethernet has no LIDs.
+  wc.slid = link_layer_of(qp.verbs.context) == LinkLayer::kInfiniBand
+                ? lid_of(origin >> kServiceLevelBits)
+                : uint16_t{0};
+  wc.sl = origin & kServiceLevelMask;
   wc.wc_flags = (flags & kDatagramWithGrh) != 0 ? IBV_WC_GRH : 0;
   if ((flags & kDatagramWithImmediate) != 0) {
     wc.wc_flags |= IBV_WC_WITH_IMM;

@@ -1,7 +1,5 @@
 // Sending a datagram: the sender's thread takes a position of the receiver's ring, fills it and
 // publishes it.
-#include <endian.h>
-
 #include "src/device/soft/gather_list.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/ud.h"
@@ -12,11 +10,11 @@ namespace {
 // What a sender knows of its message before it is sent to one or many.
 struct Message {
   Pieces pieces;
-  ibv_grh grh;
+  std::array<std::byte, kNetworkHeaderBytes> grh;
   uint32_t grh_bytes = 0;
   uint32_t immediate = 0;
   uint8_t flags = 0;
-  uint8_t service_level = 0;
+  uint8_t origin = 0;
 };
 
 // Learns the position behind the last that may be taken now; the result is that of the first that
@@ -91,7 +89,7 @@ void fill_and_publish(const Qp& qp, Destination& destination, const Message& mes
                       ? datagram.bytes
                       : destination.payloads + index * kDatagramPayloadBytes;
   if (message.grh_bytes != 0) {
-    copy_small(at, reinterpret_cast<const std::byte*>(&message.grh), kGrhBytes);
+    copy_small(at, message.grh.data(), kGrhBytes);
     at += kGrhBytes;
   }
   for (uint32_t i = 0; i < message.pieces.count; ++i) {
@@ -103,7 +101,7 @@ void fill_and_publish(const Qp& qp, Destination& destination, const Message& mes
   datagram.immediate = message.immediate;
   datagram.size_bytes = static_cast<uint16_t>(message.pieces.size_bytes);
   datagram.flags = message.flags;
-  datagram.service_level = message.service_level;
+  datagram.origin = message.origin;
   // Release: a receiver that sees the mark sees the datagram.
   datagram.mark.store(position + 1, std::memory_order_release);
   announce(*destination.process, destination.cq, (message.flags & kDatagramSolicited) != 0);
@@ -133,19 +131,18 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
     return complete_send(qp, wr, position, status, 0);
   }
   message.immediate = wr.imm_data;
-  message.service_level = handle.attributes.sl;
+  message.origin = handle.origin;
   message.flags =
       static_cast<uint8_t>((wr.opcode == IBV_WR_SEND_WITH_IMM ? kDatagramWithImmediate : 0) |
                            ((wr.send_flags & IBV_SEND_SOLICITED) != 0 ? kDatagramSolicited : 0));
   if (handle.attributes.is_global != 0) {
     message.flags |= kDatagramWithGrh;
     message.grh_bytes = kGrhBytes;
-    message.grh = handle.grh;
-    // The transport headers (BTH, DETH, immediate) and the CRC count, too.
+    // BTH, DETH and CRC.
     constexpr uint32_t kTransportBytes = 12 + 8 + 4;
     const uint32_t immediate_bytes = wr.opcode == IBV_WR_SEND_WITH_IMM ? 4 : 0;
-    message.grh.paylen = htobe16(static_cast<uint16_t>(kTransportBytes + immediate_bytes +
-                                                       (message.pieces.size_bytes + 3) / 4 * 4));
+    handle.header.write(kTransportBytes + immediate_bytes + (message.pieces.size_bytes + 3) / 4 * 4,
+                        message.grh.data());
   }
   // As of a queue key with its highest bit: the sender's own one instead.
   const uint32_t qkey =
@@ -157,7 +154,7 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
     case Ah::Route::kGroup:
       if (wr.wr.ud.remote_qpn != kMulticastQpNumber) break;
       for (const uint32_t member :
-           qp.destinations->members(*qp.rnic, handle.grh.dgid, handle.attributes.dlid)) {
+           qp.destinations->members(*qp.rnic, handle.attributes.grh.dgid, handle.attributes.dlid)) {
         send_to(qp, member, qkey, message);
       }
       break;

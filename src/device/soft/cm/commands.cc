@@ -288,22 +288,31 @@ int ConnectionManager::query_route(const Call& call) {
   write_endpoint(id->target, response.dst_addr);
   response.ibdev_index = UINT32_MAX;  // the GUID tells which device
   if (id->has_device) {
-    response.node_guid = device_.guid;
+    const uint32_t own = device_of(id->source);
+    const uint32_t peer = device_of(id->target);
+    const bool ethernet = link_layer_ == LinkLayer::kEthernet;
+    const uint8_t gid_index = ethernet ? kEthernetIpv4Index : 0;
+    ibv_gid_entry entry;
+    response.node_guid = node_guid(own);
     response.port_num = 1;
     ib_user_path_rec& path = response.ib_route[0];
-    std::memcpy(path.sgid, device_.gid.raw, sizeof(path.sgid));
-    if (id->target.family != AF_UNSPEC) std::memcpy(path.dgid, device_.gid.raw, sizeof(path.dgid));
+    describe_gid(own, link_layer_, gid_index, &entry);
+    std::memcpy(path.sgid, entry.gid.raw, sizeof(path.sgid));
+    if (id->target.family != AF_UNSPEC) {
+      describe_gid(peer, link_layer_, gid_index, &entry);
+      std::memcpy(path.dgid, entry.gid.raw, sizeof(path.dgid));
+    }
     path.pkey = 0xffff;  // the same in both byte orders
     if (id->state >= State::kRouteResolved && id->state != State::kListening) {
       constexpr uint8_t kExactly = 2;
       constexpr uint8_t kPacketLifeTime = 18;
       response.num_paths = 1;
-      path.dlid = __builtin_bswap16(device_.port.lid);
-      path.slid = path.dlid;
+      path.dlid = __builtin_bswap16(describe_port(peer, link_layer_).lid);
+      path.slid = __builtin_bswap16(describe_port(own, link_layer_).lid);
       path.reversible = 1;
       path.numb_path = 1;
       path.mtu_selector = kExactly;
-      path.mtu = device_.port.active_mtu;
+      path.mtu = describe_port(own, link_layer_).active_mtu;
       path.rate_selector = kExactly;
       path.rate = IBV_RATE_100_GBPS;
       path.packet_life_time_selector = kExactly;

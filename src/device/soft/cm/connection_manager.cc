@@ -55,18 +55,13 @@ Status no_descriptors(const char* what) {
                       what, strerror(errno))};
 }
 
-Result<DeviceFacts> ask_device() {
-  DeviceFacts facts;
-  ibv_context* context = open_device(device());
+// Whether it can be opened, and its presentation.
+Result<LinkLayer> ask_device() {
+  ibv_context* context = open_device(device(0));
   if (context == nullptr) return Status(StatusCode::kUnavailable, control().last_error());
-  ibv_device_attr attributes{};
-  const bool known = control().query_device(context, &attributes) == 0 &&
-                     control().query_port(context, 1, &facts.port) == 0 &&
-                     control().query_gid(context, 1, 0, &facts.gid) == 0;
-  facts.guid = attributes.node_guid;
+  const LinkLayer link_layer = link_layer_of(context);
   close_device(context);
-  if (!known) return Status(StatusCode::kUnavailable, "soft0: the device has no port");
-  return facts;
+  return link_layer;
 }
 
 // The manager's name in the directory, by a path that always fits.
@@ -138,7 +133,7 @@ void ConnectionManager::forget_in_child() {
 }
 
 Status ConnectionManager::start() {
-  VERBENA_ASSIGN_OR_RETURN(device_, ask_device());
+  VERBENA_ASSIGN_OR_RETURN(link_layer_, ask_device());
   Rnic* rnic = Rnic::existing();
   if (rnic == nullptr) return {StatusCode::kUnavailable, "soft0: the RNIC is gone"};
   self_ = {.slot = rnic->slot(),

@@ -24,17 +24,11 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/identifier.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/registry.h"
 #include "verbena/status.h"
 
 namespace verbena::soft::cm {
-
-// soft0 as addresses and queue pairs need it.
-struct DeviceFacts {
-  uint64_t guid = 0;  // as all, in the network's byte order
-  ibv_gid gid{};
-  ibv_port_attr port{};
-};
 
 class ConnectionManager {
  public:
@@ -112,7 +106,7 @@ class ConnectionManager {
   uint32_t free_number();
   int bind(Identifier& id, const Endpoint& endpoint);
   int fill_attributes(const Identifier& id, uint32_t state, ib_uverbs_qp_attr& attributes) const;
-  ib_uverbs_ah_attr path() const;
+  ib_uverbs_ah_attr path(const Identifier& id) const;
 
   // The states of a connection.
   void destroy(Identifier& id);
@@ -157,7 +151,7 @@ class ConnectionManager {
   std::mutex mutex_;
   std::mutex inodes_mutex_;              // the last one to be taken; nothing is called under it
   std::unordered_set<uint64_t> inodes_;  // of channels
-  DeviceFacts device_;
+  LinkLayer link_layer_ = LinkLayer::kInfiniBand;
   PortOwner self_;
   uint64_t listener_patience_ns_ = 500'000'000;
   std::unique_ptr<PortFiles> ports_;
@@ -174,7 +168,11 @@ class ConnectionManager {
   Thread thread_;
 };
 
-// The address that a multicast group of IP has in InfiniBand.
+// The address that a multicast group of IP has in InfiniBand, and in RoCE version 2.
 ibv_gid group_of(const Endpoint& group, uint16_t port_space);
+ibv_gid roce_group_of(const Endpoint& group);
+// Which device an address of this host belongs to: 127.0.0.2 is that of the second one, and so on;
+// all others are the first one's.
+uint32_t device_of(const Endpoint& address);
 
 }  // namespace verbena::soft::cm

@@ -34,6 +34,7 @@ constexpr uint32_t kQueueKeyUdp = 0x01234567;  // RDMA_UDP_QKEY of rdma_cma.h
 constexpr uint32_t kQueueKeyIpoib = 0x0b1b;
 constexpr uint32_t kMulticastQueuePair = 0xffffff;
 
+constexpr uint8_t kHopLimit = 64;
 constexpr uint8_t kDefaultAckTimeout = 18;  // 1 s
 constexpr uint32_t kNumberMask = 0xffffff;
 
@@ -194,7 +195,7 @@ void ConnectionManager::receive_reply(Identifier& id, const Message& message) {
     rdma_ucm_ud_param& parameters = event.response.param.ud;
     parameters.qp_num = message.queue_pair_number;
     parameters.qkey = message.queue_key;
-    parameters.ah_attr = path();
+    parameters.ah_attr = path(id);
     parameters.private_data_len = kDatagramReplyDataBytes;
     std::copy_n(message.private_data.begin(), kDatagramReplyDataBytes, parameters.private_data);
     event.response.ece = {message.ece_vendor, message.ece_options};
@@ -464,16 +465,26 @@ void ConnectionManager::drop_link(std::shared_ptr<Link> link) {  // NOLINT
 
 // ---- what queue pairs and groups get ----
 
-ib_uverbs_ah_attr ConnectionManager::path() const {
+ib_uverbs_ah_attr ConnectionManager::path(const Identifier& id) const {
+  const uint32_t peer = device_of(id.target);
   ib_uverbs_ah_attr address{};
-  address.dlid = device_.port.lid;
+  address.dlid = describe_port(peer, link_layer_).lid;
   address.port_num = 1;
-  if (device_.port.link_layer == IBV_LINK_LAYER_ETHERNET) {
+  if (link_layer_ == LinkLayer::kEthernet) {
+    ibv_gid_entry entry;
+    describe_gid(peer, link_layer_, kEthernetIpv4Index, &entry);
     address.is_global = 1;
-    address.grh.hop_limit = 1;
-    std::memcpy(address.grh.dgid, device_.gid.raw, sizeof(address.grh.dgid));
+    address.grh.sgid_index = kEthernetIpv4Index;
+    address.grh.hop_limit = kHopLimit;
+    std::memcpy(address.grh.dgid, entry.gid.raw, sizeof(address.grh.dgid));
   }
   return address;
+}
+
+uint32_t device_of(const Endpoint& address) {
+  const std::array<uint8_t, 16>& bytes = address.address;
+  if (address.family != AF_INET || bytes[0] != 127 || bytes[1] != 0 || bytes[2] != 0) return 0;
+  return bytes[3] >= 1 && bytes[3] <= device_count() ? bytes[3] - 1u : 0;
 }
 
 int ConnectionManager::fill_attributes(const Identifier& id, uint32_t state,
@@ -506,8 +517,8 @@ int ConnectionManager::fill_attributes(const Identifier& id, uint32_t state,
       if (is_reliable) {
         attributes.qp_attr_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
       }
-      attributes.ah_attr = path();
-      attributes.path_mtu = device_.port.active_mtu;
+      attributes.ah_attr = path(id);
+      attributes.path_mtu = describe_port(device_of(id.source), link_layer_).active_mtu;
       attributes.dest_qp_num = id.remote.queue_pair_number;
       attributes.rq_psn = id.remote.packet_number;
       attributes.max_dest_rd_atomic = id.responder_resources;
@@ -561,6 +572,19 @@ ibv_gid group_of(const Endpoint& group, uint16_t port_space) {
   return gid;
 }
 
+// The address itself, as a GID.
+ibv_gid roce_group_of(const Endpoint& group) {
+  ibv_gid gid{};
+  if (group.family == AF_INET6) {
+    std::copy(group.address.begin(), group.address.end(), gid.raw);
+    return gid;
+  }
+  gid.raw[10] = 0xff;
+  gid.raw[11] = 0xff;
+  std::copy_n(group.address.begin(), 4, gid.raw + 12);
+  return gid;
+}
+
 void ConnectionManager::report_join(Identifier& id, uint32_t number, const Endpoint& address) {
   constexpr uint16_t kFirstMulticastLid = 0xc000;
   constexpr uint16_t kMulticastLids = 0x3ffe;
@@ -572,13 +596,16 @@ void ConnectionManager::report_join(Identifier& id, uint32_t number, const Endpo
   rdma_ucm_ud_param& parameters = event.response.param.ud;
   parameters.qp_num = kMulticastQueuePair;
   parameters.qkey = default_queue_key(id);
-  parameters.ah_attr = path();
+  parameters.ah_attr = path(id);
   parameters.ah_attr.is_global = 1;
-  const ibv_gid gid = group_of(address, id.port_space);
+  const bool ethernet = link_layer_ == LinkLayer::kEthernet;
+  const ibv_gid gid = ethernet ? roce_group_of(address) : group_of(address, id.port_space);
   std::memcpy(parameters.ah_attr.grh.dgid, gid.raw, sizeof(gid.raw));
   uint32_t hash = 0;
   for (const uint8_t byte : gid.raw) hash = hash * 31 + byte;
-  parameters.ah_attr.dlid = static_cast<uint16_t>(kFirstMulticastLid + hash % kMulticastLids);
+  if (!ethernet) {
+    parameters.ah_attr.dlid = static_cast<uint16_t>(kFirstMulticastLid + hash % kMulticastLids);
+  }
   report(id, event);
 }
 

@@ -27,7 +27,10 @@ bool is_device_node(const char* path) {
   if (path == nullptr || std::strncmp(path, kDirectory, kDirectoryChars) != 0) return false;
   if (rnic().device == nullptr) return false;
   const char* name = path + kDirectoryChars;
-  return std::strcmp(name, rnic().device->dev_name) == 0 || std::strcmp(name, "rdma_cm") == 0;
+  for (size_t i = 0; i < rnic().device_count; ++i) {
+    if (std::strcmp(name, rnic().devices[i]->dev_name) == 0) return true;
+  }
+  return std::strcmp(name, "rdma_cm") == 0;
 }
 
 // A real file of this name, as of a device whose driver counts as soft0 does, is left as it is.

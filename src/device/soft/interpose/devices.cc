@@ -1,4 +1,4 @@
-// Lists soft0 beside the real devices, opens and closes it.
+// Lists soft0 and others of its kind beside the real devices, opens and closes them.
 #include <algorithm>
 #include <mutex>
 #include <new>
@@ -22,12 +22,6 @@ DeviceLists& device_lists() {
   return *lists;
 }
 
-// soft0 answers the same for every context, and listing devices should open none.
-__be64 ask_guid() {
-  ibv_device_attr attributes{};
-  return control().query_device(nullptr, &attributes) == 0 ? attributes.node_guid : 0;
-}
-
 }  // namespace
 }  // namespace verbena::soft::interpose
 
@@ -44,8 +38,7 @@ VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
     installed = VERBENA_INSTALLED(ibv_get_device_list, "IBVERBS_1.1")(&installed_count);
   }
   if (installed == nullptr) installed_count = 0;  // a kernel without RDMA
-  ibv_device* soft = rnic().device;
-  const size_t soft_count = soft != nullptr ? 1 : 0;
+  const size_t soft_count = rnic().device_count;
   const auto count = static_cast<size_t>(installed_count) + soft_count;
   auto** list = new (std::nothrow) ibv_device* [count + 1] {};
   if (list == nullptr) {
@@ -55,7 +48,7 @@ VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
     errno = ENOMEM;
     return nullptr;
   }
-  if (soft != nullptr) list[0] = soft;
+  std::copy_n(rnic().devices, soft_count, list);
   std::copy_n(installed, installed_count, list + soft_count);
   {
     DeviceLists& lists = device_lists();
@@ -87,7 +80,7 @@ VERBENA_EXPORT const char* ibv_get_device_name(ibv_device* device) {
 }
 
 VERBENA_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {
-  if (owns(device)) return ask_guid();
+  if (owns(device)) return rnic().device_guid(device);
   return VERBENA_INSTALLED(ibv_get_device_guid, "IBVERBS_1.1")(device);
 }
 

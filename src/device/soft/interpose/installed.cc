@@ -80,7 +80,7 @@ Whose whose(const ibv_context* context) {
   if (context == latest_installed.load(std::memory_order_relaxed)) return Whose::kInstalled;
   const ibv_device* device = nullptr;
   if (!read_safely(&context->device, &device, sizeof(void*))) return Whose::kNobody;
-  if (device == rnic().device) {
+  if (owns(device)) {
     latest_soft.store(context, std::memory_order_relaxed);
     return Whose::kSoft;
   }

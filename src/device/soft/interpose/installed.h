@@ -47,8 +47,14 @@ void* find_installed_if_any(const char* name, const char* version);
 // version, this says so once, and the result has no device, so that nothing belongs to it.
 const SoftRnic& rnic();
 
-// Whether a device is soft0.
-inline bool owns(const ibv_device* device) { return device != nullptr && device == rnic().device; }
+// Whether a device is soft0 or one of its kind.
+inline bool owns(const ibv_device* device) {
+  const SoftRnic& soft = rnic();
+  for (size_t i = 0; i < soft.device_count; ++i) {
+    if (device == soft.devices[i]) return true;
+  }
+  return false;
+}
 
 enum class Whose : uint8_t { kSoft, kInstalled, kNobody };
 // Follows no pointer that leads nowhere. Cost for the context that was asked about last: two loads;

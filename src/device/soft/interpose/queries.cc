@@ -1,4 +1,5 @@
 // What a device, its port and its tables are.
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -9,7 +10,6 @@ namespace verbena::soft::interpose {
 namespace {
 
 constexpr uint8_t kOnlyPort = 1;
-constexpr uint32_t kGidTableEntries = 1;
 
 int refuse(int error) {
   errno = error;
@@ -19,15 +19,9 @@ int refuse(int error) {
 // The fields that a caller's structure has room for: newer versions append some.
 int fill_gid_entry(ibv_context* context, uint32_t port, uint32_t index, void* entry,
                    size_t entry_size) {
-  if (port != kOnlyPort || index >= kGidTableEntries) return EINVAL;
   ibv_gid_entry full{};
-  if (control().query_gid(checked(context), static_cast<uint8_t>(port), static_cast<int>(index),
-                          &full.gid) != 0) {
-    return EINVAL;
-  }
-  full.gid_index = index;
-  full.port_num = port;
-  full.gid_type = IBV_GID_TYPE_IB;
+  const int error = rnic().query_gid_entry(checked(context), port, index, &full);
+  if (error != 0) return error;
   std::memcpy(entry, &full, entry_size < sizeof(full) ? entry_size : sizeof(full));
   return 0;
 }
@@ -84,9 +78,22 @@ VERBENA_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry*
                                                                    flags, entry_size);
   }
   if (flags != 0) return -EOPNOTSUPP;
-  if (max_entries < kGidTableEntries) return -EINVAL;
-  const int error = fill_gid_entry(context, kOnlyPort, 0, entries, entry_size);
-  return error != 0 ? -error : static_cast<ssize_t>(kGidTableEntries);
+  ibv_port_attr port{};
+  if (const int error = control().query_port(checked(context), kOnlyPort, &port); error != 0) {
+    return -error;
+  }
+  size_t found = 0;
+  auto* const bytes = reinterpret_cast<std::byte*>(entries);
+  for (int index = 0; index < port.gid_tbl_len; ++index) {
+    ibv_gid_entry entry{};
+    const int error =
+        fill_gid_entry(context, kOnlyPort, static_cast<uint32_t>(index), &entry, sizeof(entry));
+    if (error == ENODATA) continue;
+    if (error != 0) return -error;
+    if (found == max_entries) return -EINVAL;
+    std::memcpy(bytes + found++ * entry_size, &entry, std::min(entry_size, sizeof(entry)));
+  }
+  return static_cast<ssize_t>(found);
 }
 
 VERBENA_EXPORT int ibv_query_pkey(ibv_context* context, uint8_t port, int index, __be16* key) {
@@ -118,7 +125,9 @@ int verbena_ibv_query_gid_type(ibv_context* context, uint8_t port, unsigned inde
     return installed(context, port, index, type);
   }
   if (!is_open(context, "ibv_query_gid_type")) return -1;
-  if (port != kOnlyPort || index >= kGidTableEntries) return refuse(EINVAL);
-  *type = 0;
+  ibv_gid_entry entry{};
+  const int error = rnic().query_gid_entry(context, port, index, &entry);
+  if (error != 0) return refuse(EINVAL);
+  *type = entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 1 : 0;
   return 0;
 }

@@ -64,12 +64,19 @@ struct Place {
   bool (*has)(std::string_view name);
 };
 
+bool names_device(std::string_view name, char (ibv_device::*known)[IBV_SYSFS_NAME_MAX]) {
+  for (size_t i = 0; i < rnic().device_count; ++i) {
+    if (name == rnic().devices[i]->*known) return true;
+  }
+  return false;
+}
+
 constexpr Place kPlaces[] = {
     {"class", "infiniband", true,
-     [](std::string_view name) { return name == rnic().device->name; }},
+     [](std::string_view name) { return names_device(name, &ibv_device::name); }},
     {"class", "infiniband_verbs", true,
      [](std::string_view name) {
-       return name == rnic().device->dev_name || name == "abi_version";
+       return names_device(name, &ibv_device::dev_name) || name == "abi_version";
      }},
     {"devices", "virtual", false, [](std::string_view name) { return name == "verbena"; }},
 };

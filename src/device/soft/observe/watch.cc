@@ -14,6 +14,7 @@
 #include "src/device/soft/atomic_write.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/observe/counter_file.h"
+#include "src/device/soft/presentation.h"
 #include "src/device/soft/registry.h"
 #include "src/device/soft/sysfs_tree.h"
 
@@ -59,9 +60,13 @@ void refresh_sysfs() {
   if (root == nullptr || !registry.ok()) return;
   const auto ignore = [](const auto&) {};
   if (!read_counters(*registry, ignore, ignore, device).ok()) return;
-  const std::string port = std::string(root) + "/sys/class/infiniband/soft0/ports/1/";
-  for (const auto& [name, value] : sysfs_counters(device)) {
-    if (!put_number(root, port + name, value)) return;
+  // The devices are one RNIC, whose counters they all show.
+  for (uint32_t index = 0; index < device_count(); ++index) {
+    const std::string port =
+        fmt::format("{}/sys/class/infiniband/{}/ports/1/", root, soft::device(index)->name);
+    for (const auto& [name, value] : sysfs_counters(device)) {
+      if (!put_number(root, port + name, value)) return;
+    }
   }
 }
 
