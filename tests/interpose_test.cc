@@ -13,6 +13,7 @@
 #include "src/base/runtime.h"
 #include "tests/support/own_port.h"
 #include "tests/support/tool_process.h"
+#include "tests/support/words.h"
 
 namespace verbena {
 namespace {
@@ -40,9 +41,13 @@ class Program {
   test::ToolProcess process_;
 };
 
-std::vector<std::string> under_verbena(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {VERBENA_TOOL, "run", "--"});
-  return arguments;
+std::vector<std::string> under_verbena(const std::vector<std::string>& arguments,
+                                       const std::string& options = "") {
+  std::vector<std::string> command = {VERBENA_TOOL, "run"};
+  for (const std::string& option : test::words(options)) command.push_back(option);
+  command.emplace_back("--");
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
 }
 
 bool installed(const std::string& program) {
@@ -181,9 +186,17 @@ TEST_F(InterposeTest, WithoutRunThereIsNoSoftDevice) {
 
 // ---- servers and clients ----
 
+// How a side runs, and on which device.
+struct Side {
+  const char* options = "";
+  const char* device = "soft0";
+};
+
 struct Pair {
   const char* name;
   const char* command;
+  Side server{};
+  Side client{};
 };
 
 std::ostream& operator<<(std::ostream& stream, const Pair& pair) { return stream << pair.command; }
@@ -201,16 +214,23 @@ class InterposePairTest : public InterposeTest, public ::testing::WithParamInter
   void start() {
     const uint16_t port = test::own_port();
     std::vector<std::string> arguments = test::words(GetParam().command);
-    arguments.insert(arguments.end(), {"-d", "soft0", "-p", std::to_string(port)});
-    server_ = std::make_unique<Program>(under_verbena(arguments));
+    arguments.insert(arguments.end(), {"-p", std::to_string(port), "-d"});
+    const auto with = [&arguments](const std::vector<std::string>& more) {
+      std::vector<std::string> all = arguments;
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    const Side& server = GetParam().server;
+    const Side& client = GetParam().client;
+    server_ = std::make_unique<Program>(under_verbena(with({server.device}), server.options));
     const uint64_t start_ns = now_ns();
     while (!test::listening(port)) {
       ASSERT_TRUE(server_->is_running() && now_ns() - start_ns < kPatienceNs)
           << server_->description();
       sleep_ns(2'000'000);
     }
-    arguments.push_back("127.0.0.1");
-    client_ = std::make_unique<Program>(under_verbena(arguments));
+    client_ = std::make_unique<Program>(
+        under_verbena(with({client.device, "127.0.0.1"}), client.options));
   }
 
   std::unique_ptr<Program> server_;
@@ -291,6 +311,57 @@ INSTANTIATE_TEST_SUITE_P(
         Pair{"atomic_bw_4_queue_pairs", "ib_atomic_bw -q 4"},
         Pair{"atomic_bw_events", "ib_atomic_bw -e"}),
     pair_name);
+
+constexpr Side kEthernet{"--link-layer ethernet --devices 2", "soft0"};
+constexpr Side kSecondEthernet{"--link-layer ethernet --devices 2", "soft1"};
+constexpr Side kTwo{"--devices 2", "soft0"};
+constexpr Side kSecond{"--devices 2", "soft1"};
+
+INSTANTIATE_TEST_SUITE_P(
+    Presentations, InterposePairTest,
+    ::testing::Values(
+        Pair{"rc_pingpong_roce_1", "ibv_rc_pingpong -c -g 0", kEthernet, kEthernet},
+        Pair{"rc_pingpong_roce_2", "ibv_rc_pingpong -c -g 3", kEthernet, kEthernet},
+        Pair{"uc_pingpong_roce", "ibv_uc_pingpong -g 1", kEthernet, kSecondEthernet},
+        Pair{"ud_pingpong_roce_1", "ibv_ud_pingpong -g 0", kEthernet, kEthernet},
+        Pair{"ud_pingpong_roce_2", "ibv_ud_pingpong -g 3", kSecondEthernet, kEthernet},
+        Pair{"srq_pingpong_roce", "ibv_srq_pingpong -c -g 0", kEthernet, kEthernet},
+        Pair{"rc_pingpong_two_devices", "ibv_rc_pingpong -c", kTwo, kSecond},
+        Pair{"ud_pingpong_two_devices", "ibv_ud_pingpong", kSecond, kTwo},
+        Pair{"rc_pingpong_both", "ibv_rc_pingpong -c -g 0", kEthernet, kSecond},
+        Pair{"ud_pingpong_both", "ibv_ud_pingpong -g 0", kTwo, kSecondEthernet},
+        Pair{"write_bw_roce", "ib_write_bw -n 200", kEthernet, kEthernet},
+        Pair{"write_lat_roce_index", "ib_write_lat -n 200 -x 1", kEthernet, kSecondEthernet},
+        Pair{"send_lat_roce_datagrams", "ib_send_lat -c UD -n 200", kEthernet, kSecondEthernet},
+        Pair{"send_bw_two_devices", "ib_send_bw -n 200", kSecond, kTwo}),
+    pair_name);
+
+TEST_F(InterposeTest, ToolsSeeEveryDeviceAndItsGids) {
+  if (!installed("ibv_devinfo")) GTEST_SKIP() << "install ibverbs-utils";
+  Program info(under_verbena({"ibv_devinfo", "-v"}, "--link-layer ethernet --devices 2"));
+  EXPECT_EQ(info.exit_code(), 0);
+  const std::string said = info.output();
+  for (const char* shown : {"soft0", "soft1", "Ethernet", "::ffff:127.0.0.1, RoCE v2",
+                            "::ffff:127.0.0.2, RoCE v2", "7f00:0001, RoCE v1"}) {
+    EXPECT_NE(said.find(shown), std::string::npos) << shown << "\n" << info.description();
+  }
+  Program types(under_verbena({"sh", "-c",
+                               "cd /sys/class/infiniband && cat soft1/ports/1/gid_attrs/types/* "
+                               "soft1/ports/1/gid_attrs/ndevs/3 soft1/ports/1/gids/3"},
+                              "--link-layer ethernet --devices 2"));
+  EXPECT_EQ(types.exit_code(), 0) << types.description();
+  EXPECT_EQ(types.output(),
+            "IB/RoCE v1\nRoCE v2\nIB/RoCE v1\nRoCE v2\nlo\n"
+            "0000:0000:0000:0000:0000:ffff:7f00:0002\n");
+}
+
+TEST_F(InterposeTest, AWrongPresentationIsRefusedInOneLine) {
+  for (const char* wrong : {"--link-layer roce", "--devices 0", "--devices 9"}) {
+    Program refused(under_verbena({"true"}, wrong));
+    EXPECT_EQ(refused.exit_code(), 2) << refused.description();
+    EXPECT_NE(refused.output().find("it can be"), std::string::npos) << refused.description();
+  }
+}
 
 // What soft0 does not have ends in the program's own error message, never in a crash.
 class InterposeRefusalTest : public InterposeTest, public ::testing::WithParamInterface<Pair> {};
