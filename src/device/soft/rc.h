@@ -52,6 +52,10 @@ inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
   }
 }
 
+// Carries out a request of the usual form, and counts it as posted: an inline WRITE of one piece
+// that leaves no completion, where nothing waits. The queue pair is RTS and has a place. False: it
+// is of another form, or it meets something else than memory that is open to it; nothing was done.
+bool rc_write_at_once(Qp& qp, const ibv_send_wr& wr);
 // Carries out what was posted at `position`, or queues it behind others that wait.
 void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
 // Does the work or says what it waits for; without telling the peer of an error. Within a Flight.

@@ -325,6 +325,30 @@ Execution execute(Qp& qp, const ibv_send_wr& wr) {
   return execution;
 }
 
+// All that is checked elsewhere, in one place and in the order in which it decides.
+bool rc_write_at_once(Qp& qp, const ibv_send_wr& wr) {
+  if (wr.opcode != IBV_WR_RDMA_WRITE || wr.send_flags != IBV_SEND_INLINE || wr.num_sge != 1 ||
+      qp.init.cap.max_send_sge == 0 || qp.init.sq_sig_all != 0 || !qp.waiting.empty() ||
+      qp.peer.shared == nullptr) {
+    return false;
+  }
+  const uint32_t size_bytes = wr.sg_list[0].length;
+  // The capability is at most kMaxInlineBytes, and at_once_bytes more than that.
+  if (size_bytes == 0 || size_bytes > qp.init.cap.max_inline_data) return false;
+  const Flight flight(qp);
+  if (!qp.peer.accepts() || !allows(qp, IBV_ACCESS_REMOTE_WRITE)) return false;
+  const RegionView* const view = target_of(qp, wr, size_bytes, IBV_ACCESS_REMOTE_WRITE);
+  if (view == nullptr || size_bytes > view->at_once_bytes) return false;
+  const uint64_t address = wr.wr.rdma.remote_addr;
+  copy_last_byte_last(view->base + (address - view->iova),
+                      reinterpret_cast<const std::byte*>(wr.sg_list[0].addr), size_bytes);
+  prefetch_next(qp.peer, *view, address, size_bytes);
+  ++qp.send_posted;
+  ++qp.counters->requests[IBV_WR_RDMA_WRITE];
+  qp.counters->bytes += size_bytes;
+  return true;
+}
+
 void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution) {
   qp.counters->bytes += execution.size_bytes();
   complete_send(qp, wr, position, execution.status(), execution.size_bytes());

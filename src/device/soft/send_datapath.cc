@@ -127,6 +127,8 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
   VERBENA_DEBUG_ASSERT(pending <= qp.send_depth);
   if (pending >= qp.send_depth) [[unlikely]]
     return ENOMEM;
+  if (state == IBV_QPS_RTS && qp.transport == Transport::kReliable && rc_write_at_once(qp, wr))
+    return 0;
   if (!well_formed(qp, wr) || !accepts(qp, wr)) [[unlikely]]
     return EINVAL;
   if (is_window_request(wr.opcode) && !check_window_request(qp, wr)) [[unlikely]]
