@@ -154,9 +154,7 @@ TEST_F(InlineWriteTest, AreRefusedOnceTheMemoryIsDeregistered) {
 
 TEST_F(InlineWriteTest, AreFlushedInTheErrorState) {
   connect();
-  ibv_qp_attr error{};
-  error.qp_state = IBV_QPS_ERR;
-  ASSERT_EQ(modify_qp(a_->qp(), &error, IBV_QP_STATE), 0);
+  ASSERT_TRUE(a_->queue_pair().to_error().ok());
   buffer_.fill(5, 0, 8);
   ASSERT_EQ(post(write(8)), 0);
   ibv_wc wc{};
