@@ -142,6 +142,26 @@ TEST(ProfileTest, ProfilesOfOneChipAgree) {
   EXPECT_TRUE(of_chip);
 }
 
+// Two hosts with processors of one microarchitecture, whose cores, caches and ring have one clock:
+// what the processor does by itself takes as many cycles in both, so the slower one takes longer.
+TEST(ProfileTest, ProcessorsOfOneMicroarchitectureTakeAsManyCycles) {
+  const auto fast = load_profile("connectx3-fdr");
+  const auto slow = load_profile("connectx3-40g");
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  ASSERT_LT(fast->cpu_cycle, slow->cpu_cycle);
+  const auto cycles = [](const Profile& profile, Time Profile::*cost) {
+    return static_cast<double>(profile.*cost) / static_cast<double>(profile.cpu_cycle);
+  };
+  for (Time Profile::*const cost :
+       {&Profile::cpu_poll, &Profile::cpu_device_line, &Profile::cpu_message,
+        &Profile::cpu_line_transfer, &Profile::cpu_atomic, &Profile::post_sge,
+        &Profile::post_blueflame_64}) {
+    const double expected = cycles(*fast, cost);
+    EXPECT_NEAR(cycles(*slow, cost), expected, 0.07 * expected);  // they are rounded
+    EXPECT_GT(*slow.*cost, *fast.*cost);
+  }
+}
+
 TEST(ProfileTest, AnUnknownNameTellsWhichThereAre) {
   for (const char* name : {"connectx99", "", "../profiles/connectx3-fdr"}) {
     const Result<Profile> profile = load_profile(name);
