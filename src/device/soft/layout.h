@@ -140,13 +140,22 @@ struct alignas(kCacheLineBytes) SharedReceive {
   uint32_t sge_count;
   uint32_t length_bytes;  // of all SGEs; kReceiveInvalid if the owner found an SGE that is not
                           // registered
-  SharedSge sges[3];
+  SharedSge first_sges[3];
 };
 static_assert(sizeof(SharedReceive) == kCacheLineBytes);
 inline constexpr uint32_t kReceiveInvalid = ~0u;
 
+// All SGEs; those behind the first three lie in the lines that follow.
+inline SharedSge* sges_of(SharedReceive& receive) {
+  return reinterpret_cast<SharedSge*>(reinterpret_cast<std::byte*>(&receive) +
+                                      offsetof(SharedReceive, first_sges));
+}
+inline const SharedSge* sges_of(const SharedReceive& receive) {
+  return sges_of(const_cast<SharedReceive&>(receive));
+}
+
 inline size_t shared_receive_stride_bytes(uint32_t max_sges) {
-  size_t bytes = offsetof(SharedReceive, sges) + max_sges * sizeof(SharedSge);
+  size_t bytes = offsetof(SharedReceive, first_sges) + max_sges * sizeof(SharedSge);
   return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 }
 

@@ -69,13 +69,14 @@ Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
   const uint32_t stride =
       peer.srq.shared != nullptr ? peer.srq.stride_bytes : peer.receives.stride_bytes;
   const uint32_t sge_limit =
-      static_cast<uint32_t>((stride - offsetof(SharedReceive, sges)) / sizeof(SharedSge));
+      static_cast<uint32_t>((stride - offsetof(SharedReceive, first_sges)) / sizeof(SharedSge));
   const uint32_t sge_count = load_relaxed(&receive.sge_count);
+  const SharedSge* const sges = sges_of(receive);
   uint32_t piece = 0;
   uint32_t piece_offset = 0;
   uint32_t left = pieces.size_bytes;
   for (uint32_t i = 0; i < sge_count && i < sge_limit && left > 0; ++i) {
-    const SharedSge& sge = receive.sges[i];
+    const SharedSge& sge = sges[i];
     const uint32_t take = std::min(load_relaxed(&sge.length_bytes), left);
     if (take == 0) continue;
     const uint64_t address = load_relaxed(&sge.address);

@@ -8,6 +8,7 @@
 #include "src/device/soft/objects.h"
 #include "src/device/soft/receive_ring.h"
 #include "src/device/soft/waiting_sends.h"
+#include "src/device/verbs_for_test.h"
 
 namespace verbena::soft {
 namespace {
@@ -171,6 +172,38 @@ TEST_F(WaitingSendsTest, HasNoMoreThanTheSendQueueAndNoGaps) {
   EXPECT_DEATH(push(kDepth + 1), "waiting_sends");
   while (!sends_.empty()) sends_.pop();
   EXPECT_DEATH(sends_.pop(), "waiting_sends");
+}
+
+// The sanitizers look at each buffer that is shown to the sender.
+TEST(SharedReceiveTest, HasAllBuffersThatAReceiveMayHave) {
+  constexpr uint32_t kBytes = 20;
+  const test::Node node;
+  test::Buffer buffer(node, 4096);
+  const SharedReceiveQueue shared =
+      test::must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 2, .max_sges = kMaxSges}));
+  for (const SharedReceiveQueue* srq : {static_cast<const SharedReceiveQueue*>(nullptr), &shared}) {
+    test::End a(node);
+    test::End b(node, {.shared_receive_queue = srq, .max_sges = kMaxSges});
+    test::connect(a, b);
+    std::vector<ibv_sge> buffers;
+    for (uint32_t i = 0; i < kMaxSges; ++i) {
+      buffers.push_back(buffer.sge(1024 + 2 * i * kBytes, kBytes));
+    }
+    buffer.fill(7, 0, kMaxSges * kBytes);
+    std::memset(buffer.data() + 1024, 0, 2048);
+    ASSERT_EQ(srq != nullptr ? test::post_receive(srq->get(), 1, buffers)
+                             : test::post_receive(b.qp(), 1, buffers),
+              0);
+    ASSERT_EQ(test::post(a.qp(), {.sges = {buffer.sge(0, kMaxSges * kBytes)}}), 0);
+    ibv_wc wc{};
+    ASSERT_EQ(ibv_poll_cq(b.cq(), 1, &wc), 1);
+    EXPECT_EQ(wc.byte_len, kMaxSges * kBytes);
+    for (uint32_t i = 0; i < kMaxSges; ++i) {
+      EXPECT_EQ(std::memcmp(buffer.data() + 1024 + size_t{2} * i * kBytes,
+                            buffer.data() + size_t{i} * kBytes, kBytes),
+                0);
+    }
+  }
 }
 
 }  // namespace

@@ -12,12 +12,13 @@ namespace {
 // they use it; that it is checked here too lets them skip reading it for small messages.
 void keep_receive(const RegionEntry* regions, uint32_t domain, const ibv_recv_wr& wr,
                   PostedReceive& kept, SharedReceive& shown) {
+  SharedSge* const shown_sges = sges_of(shown);
   uint64_t length_bytes = 0;
   bool valid = true;
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
     kept.sges[i] = sge;
-    shown.sges[i] = {sge.addr, sge.length, sge.lkey};
+    shown_sges[i] = {sge.addr, sge.length, sge.lkey};
     length_bytes += sge.length;
     valid = valid && (sge.length == 0 || own_memory(regions, domain, sge.addr, sge.length, sge.lkey,
                                                     IBV_ACCESS_LOCAL_WRITE) != nullptr);
