@@ -234,6 +234,10 @@ void Registry::abandon() {
 
 void Registry::remove_leftovers() const {
   for_each_file(directory_fd_, [this](const char* name) {
+    if (strncmp(name, kXrcDomainPrefix, strlen(kXrcDomainPrefix)) == 0) {
+      remove_closed_domain(name);
+      return true;
+    }
     std::string slot_file = name;
     if (const uint32_t member = member_number(name); member != 0) {
       slot_file = slot_name(slot_of(member));
@@ -245,6 +249,22 @@ void Registry::remove_leftovers() const {
     if (file.get() < 0 || !locked(file.get())) unlinkat(directory_fd_, name, 0);
     return true;
   });
+}
+
+void Registry::remove_closed_domain(const char* name) const {
+  const FileDescriptor file(
+      openat(directory_fd_, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_len = 1;
+  struct stat status {};
+  // Under the lock: whoever opens the file meanwhile gets no lock on it before it is gone. Another
+  // one by the name may be there by now.
+  if (file.valid() && fcntl(file.get(), F_OFD_SETLK, &lock) == 0 &&
+      fstat(file.get(), &status) == 0 && status.st_nlink != 0) {
+    unlinkat(directory_fd_, name, 0);
+  }
 }
 
 std::vector<uint32_t> Registry::slots() const {

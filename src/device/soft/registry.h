@@ -80,6 +80,9 @@ class Registry {
   void leave_all_groups(uint32_t qp_number) const;
   std::vector<uint32_t> members_of(const std::string& group) const;
 
+  // Removes the file of an XRC domain that no process has open (xrc_domains.cc).
+  void remove_closed_domain(const char* name) const;
+
   const std::string& path() const { return path_; }  // of the directory
 
   // For the connection manager (cm/), whose files begin with "cm.".

@@ -73,11 +73,10 @@ int open_lock(const Registry& registry, const XrcDomainId& id, int flags) {
   return -1;
 }
 
+// Two that close at once may each see the other: the file is removed after the own lock is gone.
 void close_lock(const Registry& registry, const XrcDomainId& id, int fd) {
-  if (lock_domain(fd, F_WRLCK) && is_linked(fd)) {
-    unlinkat(registry.directory_fd(), domain_file_name(id).c_str(), 0);
-  }
   close(fd);
+  registry.remove_closed_domain(domain_file_name(id).c_str());
 }
 
 // Of an open file; false with last_error().
