@@ -139,7 +139,7 @@ struct MessengerOptions {
   // Whether it can sleep: prepare_to_sleep(), wait(). Takes five descriptors.
   bool events = false;
   // How long it sleeps at most before it looks after its peers: 1 us to a day.
-  int64_t look_ns = 10'000'000;
+  int64_t max_sleep_ns = 10'000'000;
 
   // The memory that peers may reach; null: the messenger's own. Several messengers that one thread
   // at a time uses may have it in common.
@@ -329,10 +329,10 @@ class Messenger {
   // dropped from the first one on.
   virtual std::span<const MessageCompletion> poll_in_place() = 0;
   virtual void drop_completions(uint32_t count) = 0;
-  // Looks at the rings of its peers until one has something, which the next poll() takes, and at
-  // most `looks` times, with a pause after each. False: nothing has come by a ring. Makes no
+  // Polls the rings of its peers until one has something, which the next poll() takes, and at
+  // most `polls` times, with a pause after each. False: nothing has come by a ring. Makes no
   // progress: for who has just polled in vain and is about to poll again.
-  virtual bool look_for_messages(uint32_t looks) const = 0;
+  virtual bool rings_have_messages(uint32_t polls) const = 0;
 
   // How a message to the peer would travel now, and why; from `buffer`, or if that is null from
   // memory that is registered. Control path.
@@ -349,10 +349,10 @@ class Messenger {
   // calls.
   virtual bool prepare_to_sleep() = 0;
   // For poll() beside other descriptors: readable once something may have come, and every
-  // MessengerOptions::look_ns. -1 without events, and in a simulation.
+  // MessengerOptions::max_sleep_ns. -1 without events, and in a simulation.
   virtual int event_descriptor() const = 0;
-  // Both: sleeps until something may have come, `timeout_ns` (negative: no limit) or look_ns have
-  // passed. poll() says what it is. Without events it returns at once.
+  // Both: sleeps until something may have come, `timeout_ns` (negative: no limit) or max_sleep_ns
+  // have passed. poll() says what it is. Without events it returns at once.
   virtual void wait(int64_t timeout_ns) = 0;
 
   virtual const Status& error() const = 0;

@@ -35,7 +35,7 @@ namespace verbena::cli {
 namespace {
 
 constexpr int64_t kConnectTimeoutNs = 10'000'000'000;
-constexpr int64_t kAcceptLookNs = 100'000'000;
+constexpr int64_t kAcceptSliceNs = 100'000'000;
 
 bool simulated(const Experiment& experiment) {
   return experiment.device.starts_with(sim::kDevicePrefix);
@@ -278,10 +278,10 @@ int listen_for_experiment(const Listening& listening) {
   bench::catch_interrupts();
   print_error_output("verbena: listening on {} for the other side: --connect HOST --port {}\n",
                      listener->name(), listener->port());
-  Result<ControlConnection> control = listener->accept(kAcceptLookNs);
+  Result<ControlConnection> control = listener->accept(kAcceptSliceNs);
   while (!control.ok() && control.status().code() == StatusCode::kTimeout &&
          !bench::interrupted()) {
-    control = listener->accept(kAcceptLookNs);
+    control = listener->accept(kAcceptSliceNs);
   }
   if (bench::interrupted()) return bench::interrupt_exit_code();
   if (!control.ok()) return report_error(control.status());

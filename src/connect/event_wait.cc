@@ -12,8 +12,8 @@ Status EventWait::enable(const Device& device) {
 }
 
 void EventWait::sleep_for(int64_t timeout_ns) {
-  constexpr int64_t kLookNs = 10'000'000;
-  const int64_t slice_ns = timeout_ns < 0 ? kLookNs : std::min(timeout_ns, kLookNs);
+  constexpr int64_t kSliceNs = 10'000'000;
+  const int64_t slice_ns = timeout_ns < 0 ? kSliceNs : std::min(timeout_ns, kSliceNs);
   // A time-out, or a queue that is armed no longer: both mean to poll again.
   static_cast<void>(channel_->wait(slice_ns));
 }

@@ -66,7 +66,7 @@ class Introductions {
                                   kIntroductionNs / 1'000'000'000));
       }
       Result<ControlConnection> connection = listener_.accept(
-          silent_.empty() ? deadline.remaining_ns() : std::min(deadline.remaining_ns(), kLookNs));
+          silent_.empty() ? deadline.remaining_ns() : std::min(deadline.remaining_ns(), kSliceNs));
       if (connection.ok()) {
         silent_.push_back({std::move(*connection), Deadline(kIntroductionNs)});
       } else if (connection.status().code() != StatusCode::kTimeout || silent_.empty()) {
@@ -78,7 +78,7 @@ class Introductions {
  private:
   // A rank says it at once.
   static constexpr int64_t kIntroductionNs = 10'000'000'000;
-  static constexpr int64_t kLookNs = 5'000'000;
+  static constexpr int64_t kSliceNs = 5'000'000;
 
   struct Silent {
     ControlConnection connection;

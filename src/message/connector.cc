@@ -340,11 +340,15 @@ uint16_t port_of(const MessengerAddress& address) {
 
 Result<MessengerAddress> ask_address(const MessengerAddress& place, const JobSecret& secret,
                                      int64_t timeout_ns) {
+  const auto end_ns = static_cast<int64_t>(now_ns()) + timeout_ns;
+  const auto remaining_ns = [end_ns] {
+    return std::max<int64_t>(end_ns - static_cast<int64_t>(now_ns()), 0);
+  };
   VERBENA_ASSIGN_OR_RETURN(
       ControlConnection control,
       ControlConnection::connect(host_of(place), port_of(place), secret, timeout_ns));
-  VERBENA_RETURN_IF_ERROR(message::send_hello(control, {}, place, timeout_ns));
-  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame, control.receive(timeout_ns));
+  VERBENA_RETURN_IF_ERROR(message::send_hello(control, {}, place, remaining_ns()));
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame, control.receive(remaining_ns()));
   WireReader reader(frame);
   VERBENA_RETURN_IF_ERROR(connect::check_step(control, message::kLayer, reader, message::kAnswer));
   const uint8_t verdict = reader.u8();

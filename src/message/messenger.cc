@@ -57,7 +57,8 @@ Status check(const MessengerOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_range("connect_timeout_ns",
                                       static_cast<uint64_t>(options.connect_timeout_ns), 1'000'000,
                                       uint64_t{1} << 62));
-  return check_range("look_ns", static_cast<uint64_t>(options.look_ns), 1'000, 86'400'000'000'000);
+  return check_range("max_sleep_ns", static_cast<uint64_t>(options.max_sleep_ns), 1'000,
+                     86'400'000'000'000);
 }
 
 MessengerState::MessengerState(const Device& device, const ProtectionDomain& domain,

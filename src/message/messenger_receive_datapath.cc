@@ -59,7 +59,7 @@ void MessengerState::drop_completions(uint32_t count) {
   if (completion_count_ == 0 || first_completion_ == completions_.size()) first_completion_ = 0;
 }
 
-bool MessengerState::look_for_messages(uint32_t looks) const {
+bool MessengerState::rings_have_messages(uint32_t polls) const {
   // What ends other operations than receives comes by the completion queue, unless all peers have
   // rings that are polled, and nothing of a device's is awaited.
   const uint32_t size = polling_.size();
@@ -67,7 +67,7 @@ bool MessengerState::look_for_messages(uint32_t looks) const {
       operation_numbers_.in_use() > tagged_.receives() + untagged_.receives() &&
       (size < connections_end_ || !busy_.empty());
   if (size == 0 || waits_for_queue) return false;
-  for (; looks > 0; --looks) {
+  for (; polls > 0; --polls) {
     for (uint32_t i = 0; i < size; ++i) {
       if (!rings_in_[connections_[polling_.at(i)]->ring_in].is_empty()) return true;
     }

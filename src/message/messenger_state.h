@@ -77,7 +77,7 @@ class MessengerState final : public Messenger {
   uint32_t poll(std::span<MessageCompletion> completions) override;
   std::span<const MessageCompletion> poll_in_place() override;
   void drop_completions(uint32_t count) override;
-  bool look_for_messages(uint32_t looks) const override;
+  bool rings_have_messages(uint32_t polls) const override;
   bool prepare_to_sleep() override;
   int event_descriptor() const override { return place_ == nullptr ? -1 : place_->descriptor(); }
   void wait(int64_t timeout_ns) override;

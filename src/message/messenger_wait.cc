@@ -10,7 +10,7 @@ namespace verbena::message {
 namespace {
 
 // While something may come that wakes nobody.
-constexpr uint64_t kShortLookNs = 1'000'000;
+constexpr uint64_t kShortSleepNs = 1'000'000;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ bool MessengerState::prepare_to_sleep() {
   if (something_came()) return false;
   const bool wakes = everything_wakes();
   if (wakes) ++statistics_.sleeps;
-  place_->set_limit(wakes ? static_cast<uint64_t>(options_.look_ns) : kShortLookNs);
+  place_->set_limit(wakes ? static_cast<uint64_t>(options_.max_sleep_ns) : kShortSleepNs);
   watch_.hurry();
   return true;
 }
@@ -56,7 +56,7 @@ bool MessengerState::prepare_to_sleep() {
 void MessengerState::wait(int64_t timeout_ns) {
   if (!prepare_to_sleep()) return;
   const auto most_ns =
-      static_cast<uint64_t>(everything_wakes() ? options_.look_ns : int64_t{kShortLookNs});
+      static_cast<uint64_t>(everything_wakes() ? options_.max_sleep_ns : int64_t{kShortSleepNs});
   place_->sleep_for(timeout_ns < 0 ? most_ns
                                    : std::min(static_cast<uint64_t>(timeout_ns), most_ns));
 }

@@ -65,9 +65,9 @@ class Sleeper {
 
 class MessengerWaitTest : public testing::Test {
  protected:
-  void make(uint32_t count, int64_t look_ns) {
+  void make(uint32_t count, int64_t max_sleep_ns) {
     messengers_ = std::make_unique<MessengersForTest>(
-        count, MessengerOptions{.events = true, .look_ns = look_ns});
+        count, MessengerOptions{.events = true, .max_sleep_ns = max_sleep_ns});
   }
   MessengersForTest& all() { return *messengers_; }
 
@@ -126,7 +126,7 @@ TEST_F(MessengerWaitTest, ASleeperIsWokenByAPeerThatConnects) {
 }
 
 TEST_F(MessengerWaitTest, ASleeperNoticesThatItsPeerIsLost) {
-  make(2, MessengerOptions().look_ns);
+  make(2, MessengerOptions().max_sleep_ns);
   Thread leaving = start_thread("leaving", [&] {
     EXPECT_TRUE(Sleeper(all()[1], all().peer(1, 0)).send(7));
     sleep_ns(20'000'000);
@@ -141,7 +141,7 @@ TEST_F(MessengerWaitTest, ASleeperNoticesThatItsPeerIsLost) {
 
 TEST_F(MessengerWaitTest, WhoSleepsNeedsHardlyAnyCpuTime) {
   constexpr uint64_t kIdleNs = 500'000'000;
-  make(2, MessengerOptions().look_ns);
+  make(2, MessengerOptions().max_sleep_ns);
   ASSERT_TRUE(all().send(0, 1, kSleepTag, "hello"));
   ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 1; }));
   const auto used_ns = [] {
@@ -221,7 +221,7 @@ TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
     MessengerAddress addresses[2];
     bool finished[2] = {};
     const auto body = [&](uint32_t me) {
-      const MessengerOptions options{.events = true, .look_ns = kSleepDayNs};
+      const MessengerOptions options{.events = true, .max_sleep_ns = kSleepDayNs};
       auto messenger =
           test::must(open_messenger(cluster[me].device, cluster[me].domain, secret, options));
       addresses[me] = messenger->address();

@@ -63,9 +63,9 @@ void SleepPlace::begin() {
   }
 }
 
-void SleepPlace::set_limit(uint64_t look_ns) {
+void SleepPlace::set_limit(uint64_t max_sleep_ns) {
   if (!timer_.valid()) return;
-  const uint64_t after_ns = std::max<uint64_t>(look_ns, 1);  // 0 would be never
+  const uint64_t after_ns = std::max<uint64_t>(max_sleep_ns, 1);  // 0 would be never
   itimerspec when{};
   when.it_value.tv_sec = static_cast<time_t>(after_ns / kNsPerSecond);
   when.it_value.tv_nsec = static_cast<long>(after_ns % kNsPerSecond);

@@ -25,8 +25,8 @@ class SleepPlace {
   void wake();
   // Forgets what came so far. Then look for it, and only then sleep.
   void begin();
-  // The descriptor becomes readable after `look_ns`, whatever comes: peers are to be served.
-  void set_limit(uint64_t look_ns);
+  // The descriptor becomes readable after `max_sleep_ns`, whatever comes: peers are to be served.
+  void set_limit(uint64_t max_sleep_ns);
   // Sleeps at most so long.
   void sleep_for(uint64_t sleep_ns);
 

@@ -98,13 +98,13 @@ constinit thread_local Patience patience;
 [[gnu::noinline]] void end_wait() { patience.reads = 0; }
 
 // What comes soon is found sooner here than by way of the program's loop, which has more to ask.
-// Each of the first reads that find nothing looks so often: not those of a program that tests now
-// and then while it computes, and none where others wait for the lock or for the CPU.
-constexpr uint32_t kLookingReads = 8;
-constexpr uint32_t kLooks = 16;
+// Each of the first reads that find nothing polls the rings so often: not those of a program that
+// tests now and then while it computes, and none where others wait for the lock or for the CPU.
+constexpr uint32_t kPollingReads = 8;
+constexpr uint32_t kRingPolls = 16;
 
-bool looks_longer(const CompletionQueue& queue) {
-  return empty_reads < kLookingReads && patience.most > 0 && queue.head == queue.tail &&
+bool polls_longer(const CompletionQueue& queue) {
+  return empty_reads < kPollingReads && patience.most > 0 && queue.head == queue.tail &&
          !queue.domain.lock.is_needed();
 }
 
@@ -116,7 +116,7 @@ ssize_t read_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr
       Endpoint& endpoint = *queue.endpoints[0];
       auto* const to = static_cast<std::byte*>(buffer);
       size_t read = endpoint.hand_over(queue, to, count, sources);
-      if (read == 0 && looks_longer(queue) && endpoint.messenger->look_for_messages(kLooks))
+      if (read == 0 && polls_longer(queue) && endpoint.messenger->rings_have_messages(kRingPolls))
         read = endpoint.hand_over(queue, to, count, sources);
       if (read > 0) return static_cast<ssize_t>(read);
     } else {

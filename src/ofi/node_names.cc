@@ -1,5 +1,6 @@
 #include "src/ofi/node_names.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -42,23 +43,41 @@ bool get_address(const void* from, size_t size_bytes, MessengerAddress* address)
 
 Result<MessengerAddress> find_place(const char* node, const char* service, const char* no_node,
                                     uint64_t flags) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  if ((flags & FI_NUMERICHOST) != 0 || node == nullptr) wanted.ai_flags = AI_NUMERICHOST;
-  addrinfo* all = nullptr;
   const char* const host = node == nullptr ? no_node : node;
-  const int error = getaddrinfo(host, service, &wanted, &all);
-  const std::unique_ptr<addrinfo, FreeFound> found(error == 0 ? all : nullptr);
-  char text[INET6_ADDRSTRLEN] = "";
-  if (found == nullptr || getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text),
-                                      nullptr, 0, NI_NUMERICHOST) != 0) {
+  addrinfo* all = nullptr;
+  const auto find = [&](int family, int resolver_flags) {
+    addrinfo wanted{};
+    wanted.ai_flags = resolver_flags;
+    wanted.ai_family = family;
+    wanted.ai_socktype = SOCK_STREAM;
+    return getaddrinfo(host, service, &wanted, &all);
+  };
+  int error = find(AF_UNSPEC, AI_NUMERICHOST);
+  const bool named = error == EAI_NONAME && node != nullptr && (flags & FI_NUMERICHOST) == 0;
+  // Endpoints listen at addresses of IPv4, unless they are told otherwise by number.
+  if (named) error = find(AF_INET, 0);
+  if (error != 0 && named) error = find(AF_INET6, 0);
+  if (error != 0) {
     return Status(StatusCode::kNotFound,
                   fmt::format("no node '{}' with service '{}': {}", host,
                               service == nullptr ? "" : service, gai_strerror(error)));
   }
-  // Both families have it at the same place.
-  const auto* socket = reinterpret_cast<const sockaddr_in*>(found->ai_addr);
-  return place_at(text, ntohs(socket->sin_port));
+  const std::unique_ptr<addrinfo, FreeFound> found(all);
+  // Both families have the port at the same place.
+  const auto* ipv4 = reinterpret_cast<const sockaddr_in*>(found->ai_addr);
+  const uint16_t port = ntohs(ipv4->sin_port);
+  // The system's name may stand for another address of the loopback than the one that endpoints
+  // have.
+  const bool is_this_host =
+      found->ai_family == AF_INET && ntohl(ipv4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  if (named && is_this_host) return place_at(kThisHost, port);
+  char text[INET6_ADDRSTRLEN] = "";
+  const auto* ipv6 = reinterpret_cast<const sockaddr_in6*>(found->ai_addr);
+  const void* const address = found->ai_family == AF_INET
+                                  ? static_cast<const void*>(&ipv4->sin_addr)
+                                  : static_cast<const void*>(&ipv6->sin6_addr);
+  inet_ntop(found->ai_family, address, text, sizeof(text));
+  return place_at(text, port);
 }
 
 int fill_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,

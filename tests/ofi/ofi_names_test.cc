@@ -73,6 +73,18 @@ TEST_F(NamesTest, AMessageReachesWhoListensAtAService) {
   expect_message(number);
 }
 
+// A name may stand for addresses of both families, and that of this system for one of the loopback
+// that no endpoint has.
+TEST_F(NamesTest, AHostHasEndpointsByItsName) {
+  const std::string service = std::to_string(port_of(name_of(b_.endpoint)));
+  const Info info = find("localhost", service, 0);
+  ASSERT_NE(info, nullptr);
+  EXPECT_EQ(host_of(address_in(info->dest_addr)), "127.0.0.1");
+  fi_addr_t number = FI_ADDR_NOTAVAIL;
+  ASSERT_EQ(fi_av_insert(a_.vector.get(), info->dest_addr, 1, &number, 0, nullptr), 1);
+  expect_message(number);
+}
+
 TEST_F(NamesTest, AnEndpointListensAtItsService) {
   // A port that was free a moment ago may be another program's by now: then the next one.
   bool listens = false;

@@ -27,7 +27,8 @@ constexpr size_t kTakenPage = 4096;
 constexpr size_t kTakenBytes = 64 * 1024;
 constexpr uint32_t kLongBytes = 3u << 20;  // copied in parts
 
-// What the program does to its mapping.
+// What the program does to its mapping. Where the device has yet to map something, pages that are
+// unmapped may become that.
 enum class Taking { kUnmap, kUnmapLastPage, kProtect, kMove };
 std::ostream& operator<<(std::ostream& out, Taking taking) {
   const char* const names[] = {"Unmap", "UnmapLastPage", "Protect", "Move"};
@@ -189,7 +190,7 @@ TEST_P(TakenMemoryTest, ASourceTakenWhileTheSendWaits) {
   Pages source(ends.node(), kTakenPage, 0);
   ASSERT_EQ(ibv_req_notify_cq(ends.end().cq(), 0), 0);
   ASSERT_EQ(post(ends.end().qp(), {.opcode = IBV_WR_SEND, .sges = {source.sge(8)}}), 0);
-  source.take(Taking::kUnmap);
+  source.take(Taking::kProtect);
   ASSERT_EQ(ends.responder().post_receive(1, {{0, 0, 64}}), 0);
   ASSERT_TRUE(ends.end().channel().wait(static_cast<int64_t>(kPatienceNs)).ok());
   EXPECT_EQ(wait_for_one(ends.end().cq()).status, IBV_WC_LOC_PROT_ERR);
@@ -276,7 +277,7 @@ constexpr int kHandled = 42;
 void fault_beside_probes() {
   TakenMemory ends(Place::kThisProcess);
   Pages source(ends.node(), kTakenPage, 0);
-  source.take(Taking::kUnmap);
+  source.take(Taking::kProtect);
   if (ends.run(IBV_WR_RDMA_WRITE, source.sge(8)) != IBV_WC_LOC_PROT_ERR) _exit(1);
   std::memset(source.data(), 1, kTakenPage);
 }
@@ -304,7 +305,7 @@ VERBENA_TEST_CHILD(taken_inline) {
   sigaction(SIGSEGV, &action, nullptr);
   TakenMemory ends(Place::kThisProcess);
   Pages source(ends.node(), kTakenPage, 0);
-  source.take(Taking::kUnmap);
+  source.take(Taking::kProtect);
   post(ends.end().qp(), {.opcode = IBV_WR_SEND,
                          .sges = {source.sge(8)},
                          .flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE});

@@ -6,11 +6,13 @@
 //   objects, posting        verbs
 //   books, member           carrying out, and comparing
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -48,6 +50,9 @@ VERBENA_TEST_CHILD(member) {
   return 0;
 }
 
+// Longer than members are patient: what they print tells more.
+constexpr int kSilenceMs = 600'000;
+
 // Members that are processes; stops and continues some, and kills the victim.
 class Processes {
  public:
@@ -63,26 +68,33 @@ class Processes {
     while (exchange_once()) {
       if (testing::Test::HasFailure()) return;
     }
-    for (uint32_t i = 0; i < children_.size(); ++i) {
-      if (i != life_.victim) {
-        EXPECT_EQ(children_[i]->wait(), 0) << "member " << i;
-      }
-    }
   }
 
  private:
   // False once they have ended.
   bool exchange_once() {
     disturb();
+    std::vector<uint32_t> awaited;
+    for (uint32_t i = 0; i < children_.size(); ++i) {
+      if (!is_dead_ || i != life_.victim) awaited.push_back(i);
+    }
+    const size_t living = awaited.size();
     Notices notices{};
     size_t ended = 0;
-    for (uint32_t i = 0; i < children_.size(); ++i) {
-      if (is_dead_ && i == life_.victim) continue;
-      if (!receive(i, notices[i])) ++ended;
+    // From whoever comes first: one that has failed is noticed while others still wait for it.
+    while (!awaited.empty()) {
+      const size_t at = next_readable(awaited);
+      if (testing::Test::HasFailure()) return false;
+      const uint32_t member = awaited[at];
+      awaited.erase(awaited.begin() + static_cast<ptrdiff_t>(at));
+      if (receive(member, notices[member])) continue;
+      ++ended;
+      EXPECT_EQ(children_[member]->wait(), 0) << "member " << member;
+      // The others are killed with their Child.
+      if (testing::Test::HasFailure()) return false;
     }
     if (ended > 0) {
-      // Those that wait for one that has failed are killed with their Child.
-      EXPECT_EQ(ended, children_.size() - (is_dead_ ? 1 : 0)) << "a member has failed";
+      EXPECT_EQ(ended, living) << "some ended before the others";
       return false;
     }
     for (uint32_t i = 0; i < children_.size(); ++i) {
@@ -92,14 +104,26 @@ class Processes {
     return true;
   }
 
+  size_t next_readable(const std::vector<uint32_t>& members) const {
+    std::vector<pollfd> links;
+    for (const uint32_t i : members) {
+      links.push_back({.fd = children_[i]->link().descriptor(), .events = POLLIN, .revents = 0});
+    }
+    int ready = 0;
+    while ((ready = poll(links.data(), links.size(), kSilenceMs)) < 0 && errno == EINTR) {
+    }
+    EXPECT_GT(ready, 0) << "the members are silent";
+    if (ready <= 0) return 0;
+    size_t at = 0;
+    while (links[at].revents == 0) ++at;
+    return at;
+  }
+
   // False if the member ends instead.
   bool receive(uint32_t i, Notice& notice) {
     Link& link = children_[i]->link();
     char byte;
-    ssize_t got;
-    while ((got = recv(link.descriptor(), &byte, 1, MSG_PEEK)) < 0 && errno == EINTR) {
-    }
-    if (got <= 0) return false;
+    if (recv(link.descriptor(), &byte, 1, MSG_PEEK) <= 0) return false;
     notice = link.get<Notice>();
     return true;
   }
@@ -123,6 +147,7 @@ class Processes {
       sleep_ns(random_.below(5'000'000));
     }
     children_[life_.victim]->kill();
+    EXPECT_EQ(children_[life_.victim]->wait(), 128 + SIGKILL) << "the victim ended by itself";
     is_dead_ = true;
   }
 

@@ -56,11 +56,11 @@ Status play(Side& side, uint64_t round_trips, Throw&& throw_ball, Catch&& catch_
 template <typename Arrived>
 bool poll_for(const Side& side, Arrived&& arrived) {
   const std::atomic<uint64_t>& failed = side.board().failed[1 - side.number()].value;
-  constexpr uint32_t kPollsPerLook = 1u << 16;
+  constexpr uint32_t kPollsPerPause = 1u << 16;
   Waiter waiter;
   for (uint32_t polls = 1; !arrived(); ++polls) {
     waiter.idle();
-    if (polls % kPollsPerLook == 0 && failed.load(std::memory_order_relaxed) != 0) return false;
+    if (polls % kPollsPerPause == 0 && failed.load(std::memory_order_relaxed) != 0) return false;
   }
   return true;
 }

@@ -112,10 +112,10 @@ class RespondingThread final : public RespondingTarget {
 
   // READ needs no responder, but somebody who notices that the requesters are gone.
   Status sleep_until_halt(Step step) {
-    constexpr int64_t kLookNs = 100'000'000;
+    constexpr int64_t kSliceNs = 100'000'000;
     const auto nothing = [](const Request&, std::span<char>) { return 0u; };
     while (!job_.team.halted()) {
-      step = job_.team.next_within(step.number, kLookNs);
+      step = job_.team.next_within(step.number, kSliceNs);
       responder_->poll(nothing);
       if (!responder_->status().ok() && !job_.team.halted()) return responder_->status();
     }

@@ -37,7 +37,7 @@ bool deliver_inline(const RegionEntry* regions, uint32_t domain, const PostedRec
     const uint32_t part = std::min(sge.length, size_bytes);
     if (part == 0) continue;
     std::byte* bytes =
-        own_memory(regions, domain, sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+        usable_memory(regions, domain, sge.addr, part, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
     if (bytes == nullptr) return false;
     copy_small(bytes, payload, part);
     payload += part;

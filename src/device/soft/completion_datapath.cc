@@ -153,7 +153,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
     log_overrun(cq);
   if (broken.qp != nullptr) [[unlikely]]
     fail_queue_pair(*broken.qp, IBV_WC_WR_FLUSH_ERR, broken.event);
-  if ((taken == 0 && empty_polls % kPollsPerLook == 0) ||
+  if ((taken == 0 && empty_polls % kPollsPerPause == 0) ||
       cq.poller.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
     pause_in_poll(cq, empty_polls);
   }

@@ -24,10 +24,10 @@ class CrowdWatch {
   // After that the thread spins again. A loss that soon says that the crowd never went.
   static constexpr uint64_t kProbationNs = 50'000'000;
 
-  // A look after empty polls. True: pass the thread's involuntary context switches to count().
+  // After empty polls. True: pass the thread's involuntary context switches to count().
   bool suspects(uint64_t now_ns) {
-    const bool gap = now_ns - last_look_ns_ >= kGapNs;
-    last_look_ns_ = now_ns;
+    const bool gap = now_ns - last_poll_ns_ >= kGapNs;
+    last_poll_ns_ = now_ns;
     return gap || !counted_;
   }
   void count(uint64_t now_ns, uint64_t switches) {
@@ -54,7 +54,7 @@ class CrowdWatch {
     }
   }
 
-  uint64_t last_look_ns_ = 0;
+  uint64_t last_poll_ns_ = 0;
   uint64_t switches_ = 0;
   bool counted_ = false;
   bool lost_ = false;
@@ -95,22 +95,22 @@ class PauseBudget {
 // and nothing was delivered to any in between.
 class PollRound {
  public:
-  // `delivered`: since the round began. The first look, and the first one after a delivery, begins
+  // `delivered`: since the round began. The first poll, and the first one after a delivery, begins
   // a round. A queue that the thread does not poll any more cannot hold up a round for ever.
   enum class Step : uint8_t { kBegins, kGoesOn, kEnds };
-  Step look(const void* queue, bool delivered) {
-    if (delivered || first_ == nullptr || ++looks_ > kMostLooks) {
+  Step polled(const void* queue, bool delivered) {
+    if (delivered || first_ == nullptr || ++polls_ > kMostPolls) {
       first_ = queue;
-      looks_ = 0;
+      polls_ = 0;
       return Step::kBegins;
     }
     return queue == first_ ? Step::kEnds : Step::kGoesOn;
   }
 
  private:
-  static constexpr uint32_t kMostLooks = 4096;
+  static constexpr uint32_t kMostPolls = 4096;
   const void* first_ = nullptr;  // compared only
-  uint32_t looks_ = 0;
+  uint32_t polls_ = 0;
 };
 
 }  // namespace verbena::soft

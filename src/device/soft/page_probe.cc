@@ -142,7 +142,10 @@ void hand_on(int signal, siginfo_t* info, void* context) {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   auto& at = program_counter(*static_cast<ucontext_t*>(context));
-  for (const ProbeEntry* entry = __start_verbena_probes; entry != __stop_verbena_probes; ++entry) {
+  // One that a process sends may interrupt a probe.
+  const bool is_fault = info->si_code > 0;
+  for (const ProbeEntry* entry = __start_verbena_probes; is_fault && entry != __stop_verbena_probes;
+       ++entry) {
     if (static_cast<uintptr_t>(at) != place_of(entry->instruction)) continue;
     at = static_cast<std::remove_reference_t<decltype(at)>>(place_of(entry->missing));
     return;

@@ -88,7 +88,7 @@ bool pause_in_crowd(PollingThread& thread, Cq& cq, uint64_t now) {
   if (cq.poller.load(std::memory_order_relaxed) != &sleeper) {
     cq.poller.store(&sleeper, std::memory_order_relaxed);
   }
-  const PollRound::Step step = thread.round.look(&cq, !sleeper.armed());
+  const PollRound::Step step = thread.round.polled(&cq, !sleeper.armed());
   if (step == PollRound::Step::kBegins) sleeper.arm();
   if (step == PollRound::Step::kEnds) {
     const bool woken = sleep_near_deliverer(sleeper);

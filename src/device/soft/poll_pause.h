@@ -57,7 +57,7 @@ void allow_poll_pauses();
 
 // So many empty polls of a queue in a row come between two calls of pause_in_poll() where there is
 // no crowd; in one, each poll calls it.
-inline constexpr uint32_t kPollsPerLook = 64;
+inline constexpr uint32_t kPollsPerPause = 64;
 
 // After a poll, the empty one with number `empty_polls` in a row, or 0 if it found something; holds
 // no lock. Takes at most 0.1 ms, if nobody else has the CPU.

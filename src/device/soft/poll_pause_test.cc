@@ -14,17 +14,17 @@ namespace verbena::soft {
 namespace {
 
 constexpr uint64_t kMs = 1'000'000;
-constexpr uint64_t kTightPollsNs = 2'000;  // between two looks of one that is never away
+constexpr uint64_t kTightPollsNs = 2'000;  // between two polls of one that is never away
 
-// A thread that looks as pause_in_poll() makes it, in a kernel that counts `switches`.
-class Looker {
+// A thread that polls as pause_in_poll() makes it, in a kernel that counts `switches`.
+class Poller {
  public:
-  explicit Looker(uint64_t start_ns) : now_ns_(start_ns) {}
+  explicit Poller(uint64_t start_ns) : now_ns_(start_ns) {}
   uint64_t now_ns() const { return now_ns_; }
   uint32_t asked() const { return asked_; }
   bool crowded() const { return watch_.crowded(now_ns_); }
 
-  void look_after(uint64_t gap_ns) {
+  void poll_after(uint64_t gap_ns) {
     now_ns_ += gap_ns;
     if (!watch_.suspects(now_ns_)) return;
     ++asked_;
@@ -32,12 +32,12 @@ class Looker {
   }
   void poll_for(uint64_t duration_ns) {
     for (const uint64_t end_ns = now_ns_ + duration_ns; now_ns_ < end_ns;)
-      look_after(kTightPollsNs);
+      poll_after(kTightPollsNs);
   }
   // Another thread gets the CPU for a time slice.
   void lose_cpu_for(uint64_t duration_ns) {
     ++switches_;
-    look_after(duration_ns);
+    poll_after(duration_ns);
   }
 
  private:
@@ -48,90 +48,90 @@ class Looker {
 };
 
 TEST(CrowdWatchTest, AloneOnItsCpuAsksTheKernelOnce) {
-  Looker looker(5'000 * kMs);
-  looker.poll_for(1'000 * kMs);
-  EXPECT_EQ(looker.asked(), 1u);
-  EXPECT_FALSE(looker.crowded());
+  Poller poller(5'000 * kMs);
+  poller.poll_for(1'000 * kMs);
+  EXPECT_EQ(poller.asked(), 1u);
+  EXPECT_FALSE(poller.crowded());
 }
 
 TEST(CrowdWatchTest, ShortAbsencesAreNoEvidence) {
-  Looker looker(5'000 * kMs);
-  looker.poll_for(kMs);
+  Poller poller(5'000 * kMs);
+  poller.poll_for(kMs);
   for (int i = 0; i < 1'000; ++i) {
-    looker.lose_cpu_for(CrowdWatch::kGapNs - 1);  // the kernel's own threads
-    ASSERT_FALSE(looker.crowded()) << i;
+    poller.lose_cpu_for(CrowdWatch::kGapNs - 1);  // the kernel's own threads
+    ASSERT_FALSE(poller.crowded()) << i;
   }
-  EXPECT_EQ(looker.asked(), 1u);
+  EXPECT_EQ(poller.asked(), 1u);
 }
 
 TEST(CrowdWatchTest, OneWhoPollsSeldomIsNotInACrowd) {
-  Looker looker(5'000 * kMs);
+  Poller poller(5'000 * kMs);
   for (int i = 0; i < 1'000; ++i) {
-    looker.look_after(10 * kMs);  // of its own accord: the kernel counts nothing
-    ASSERT_FALSE(looker.crowded()) << i;
+    poller.poll_after(10 * kMs);  // of its own accord: the kernel counts nothing
+    ASSERT_FALSE(poller.crowded()) << i;
   }
 }
 
 TEST(CrowdWatchTest, OneLossInAWhileIsNoCrowd) {
-  Looker looker(5'000 * kMs);
-  looker.poll_for(kMs);
+  Poller poller(5'000 * kMs);
+  poller.poll_for(kMs);
   for (int i = 0; i < 20; ++i) {
-    looker.lose_cpu_for(3 * kMs);
-    ASSERT_FALSE(looker.crowded()) << i;
-    looker.poll_for(CrowdWatch::kBetweenLossesNs);
+    poller.lose_cpu_for(3 * kMs);
+    ASSERT_FALSE(poller.crowded()) << i;
+    poller.poll_for(CrowdWatch::kBetweenLossesNs);
   }
 }
 
 TEST(CrowdWatchTest, TwoTimeSlicesMakeACrowdThatIsForgotten) {
-  Looker looker(5'000 * kMs);
-  looker.poll_for(4 * kMs);
-  looker.lose_cpu_for(4 * kMs);
-  EXPECT_FALSE(looker.crowded());
-  looker.poll_for(4 * kMs);
-  looker.lose_cpu_for(4 * kMs);
-  EXPECT_TRUE(looker.crowded());
-  looker.poll_for(CrowdWatch::kShortestCrowdNs - kMs);
-  EXPECT_TRUE(looker.crowded());
-  looker.poll_for(2 * kMs);
-  EXPECT_FALSE(looker.crowded());
+  Poller poller(5'000 * kMs);
+  poller.poll_for(4 * kMs);
+  poller.lose_cpu_for(4 * kMs);
+  EXPECT_FALSE(poller.crowded());
+  poller.poll_for(4 * kMs);
+  poller.lose_cpu_for(4 * kMs);
+  EXPECT_TRUE(poller.crowded());
+  poller.poll_for(CrowdWatch::kShortestCrowdNs - kMs);
+  EXPECT_TRUE(poller.crowded());
+  poller.poll_for(2 * kMs);
+  EXPECT_FALSE(poller.crowded());
 }
 
 TEST(CrowdWatchTest, ACrowdThatStaysIsBelievedInForLongerButNotForEver) {
-  Looker looker(5'000 * kMs);
-  looker.poll_for(kMs);
-  looker.lose_cpu_for(4 * kMs);
-  looker.lose_cpu_for(4 * kMs);
+  Poller poller(5'000 * kMs);
+  poller.poll_for(kMs);
+  poller.lose_cpu_for(4 * kMs);
+  poller.lose_cpu_for(4 * kMs);
   uint64_t believed_ns = 0;
   for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(looker.crowded());
-    const uint64_t start_ns = looker.now_ns();
-    while (looker.crowded()) looker.look_after(kTightPollsNs);
-    believed_ns = looker.now_ns() - start_ns;
-    looker.poll_for(4 * kMs);
-    looker.lose_cpu_for(4 * kMs);  // one is enough, so soon after
+    ASSERT_TRUE(poller.crowded());
+    const uint64_t start_ns = poller.now_ns();
+    while (poller.crowded()) poller.poll_after(kTightPollsNs);
+    believed_ns = poller.now_ns() - start_ns;
+    poller.poll_for(4 * kMs);
+    poller.lose_cpu_for(4 * kMs);  // one is enough, so soon after
   }
   EXPECT_GE(believed_ns, CrowdWatch::kLongestCrowdNs);
   EXPECT_LE(believed_ns, CrowdWatch::kLongestCrowdNs + kTightPollsNs);
   // It goes in the end, and the next one begins anew.
-  while (looker.crowded()) looker.look_after(kTightPollsNs);
-  looker.poll_for(2 * CrowdWatch::kBetweenLossesNs);
-  looker.lose_cpu_for(4 * kMs);
-  EXPECT_FALSE(looker.crowded());
-  looker.lose_cpu_for(4 * kMs);
-  ASSERT_TRUE(looker.crowded());
-  looker.poll_for(CrowdWatch::kShortestCrowdNs + kMs);
-  EXPECT_FALSE(looker.crowded());
+  while (poller.crowded()) poller.poll_after(kTightPollsNs);
+  poller.poll_for(2 * CrowdWatch::kBetweenLossesNs);
+  poller.lose_cpu_for(4 * kMs);
+  EXPECT_FALSE(poller.crowded());
+  poller.lose_cpu_for(4 * kMs);
+  ASSERT_TRUE(poller.crowded());
+  poller.poll_for(CrowdWatch::kShortestCrowdNs + kMs);
+  EXPECT_FALSE(poller.crowded());
 }
 
 TEST(CrowdWatchTest, LossesInACrowdKeepIt) {
-  Looker looker(5'000 * kMs);
-  looker.poll_for(kMs);
-  looker.lose_cpu_for(4 * kMs);
-  looker.lose_cpu_for(4 * kMs);
+  Poller poller(5'000 * kMs);
+  poller.poll_for(kMs);
+  poller.lose_cpu_for(4 * kMs);
+  poller.lose_cpu_for(4 * kMs);
   for (int i = 0; i < 100; ++i) {
-    looker.poll_for(CrowdWatch::kShortestCrowdNs / 2);
-    looker.lose_cpu_for(4 * kMs);
-    ASSERT_TRUE(looker.crowded()) << i;
+    poller.poll_for(CrowdWatch::kShortestCrowdNs / 2);
+    poller.lose_cpu_for(4 * kMs);
+    ASSERT_TRUE(poller.crowded()) << i;
   }
 }
 
@@ -139,23 +139,23 @@ TEST(PollRoundTest, EndsWhereItBegan) {
   PollRound round;
   const int queues[3] = {};
   using Step = PollRound::Step;
-  EXPECT_EQ(round.look(&queues[0], false), Step::kBegins);
-  EXPECT_EQ(round.look(&queues[1], false), Step::kGoesOn);
-  EXPECT_EQ(round.look(&queues[2], false), Step::kGoesOn);
-  EXPECT_EQ(round.look(&queues[0], false), Step::kEnds);
-  EXPECT_EQ(round.look(&queues[1], false), Step::kGoesOn);
-  EXPECT_EQ(round.look(&queues[2], true), Step::kBegins);
-  EXPECT_EQ(round.look(&queues[0], false), Step::kGoesOn);
-  EXPECT_EQ(round.look(&queues[2], false), Step::kEnds);
+  EXPECT_EQ(round.polled(&queues[0], false), Step::kBegins);
+  EXPECT_EQ(round.polled(&queues[1], false), Step::kGoesOn);
+  EXPECT_EQ(round.polled(&queues[2], false), Step::kGoesOn);
+  EXPECT_EQ(round.polled(&queues[0], false), Step::kEnds);
+  EXPECT_EQ(round.polled(&queues[1], false), Step::kGoesOn);
+  EXPECT_EQ(round.polled(&queues[2], true), Step::kBegins);
+  EXPECT_EQ(round.polled(&queues[0], false), Step::kGoesOn);
+  EXPECT_EQ(round.polled(&queues[2], false), Step::kEnds);
 }
 
 TEST(PollRoundTest, AQueueThatIsPolledNoMoreIsForgotten) {
   PollRound round;
   const int queues[2] = {};
-  EXPECT_EQ(round.look(&queues[0], false), PollRound::Step::kBegins);
-  uint32_t looks = 1;
-  while (round.look(&queues[1], false) != PollRound::Step::kBegins) ASSERT_LT(++looks, 10'000u);
-  EXPECT_EQ(round.look(&queues[1], false), PollRound::Step::kEnds);
+  EXPECT_EQ(round.polled(&queues[0], false), PollRound::Step::kBegins);
+  uint32_t polls = 1;
+  while (round.polled(&queues[1], false) != PollRound::Step::kBegins) ASSERT_LT(++polls, 10'000u);
+  EXPECT_EQ(round.polled(&queues[1], false), PollRound::Step::kEnds);
 }
 
 TEST(PauseBudgetTest, PausesInVainEndForAWhile) {
@@ -230,7 +230,7 @@ TEST(PollSleeperTest, WakesByItselfWhereNobodyDelivers) {
   EXPECT_FALSE(sleeper.armed());
 }
 
-// One that arms and looks again, and one that delivers and then looks for the sleeper, never miss
+// One that arms and polls again, and one that delivers and then polls for the sleeper, never miss
 // each other: then this would not end.
 TEST(PollSleeperTest, NoDeliveryIsMissed) {
   PollSleeper sleeper;

@@ -127,7 +127,7 @@ uint32_t last_slot(int gate) {
 
 // Takes the lock, which a living process holds for as long as it takes to make a small file.
 Status lock_gate(int gate, const std::string& path, uint64_t patience_ns) {
-  constexpr uint64_t kLookNs = 2'000'000;
+  constexpr uint64_t kBetweenTriesNs = 2'000'000;
   SilenceWatch watch(patience_ns, now_ns());
   while (flock(gate, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -145,7 +145,7 @@ Status lock_gate(int gate, const std::string& path, uint64_t patience_ns) {
                   "the device; {}, or set VERBENA_RUNTIME_DIR to another directory in memory",
                   who, path, static_cast<double>(watch.silent_ns()) / 1e9, remedy)};
     }
-    sleep_ns(kLookNs);
+    sleep_ns(kBetweenTriesNs);
   }
   return {};
 }
