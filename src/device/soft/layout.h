@@ -364,5 +364,6 @@ inline uint64_t make_arrival(uint64_t position, uint16_t receive_index) {
 inline uint64_t make_claim(uint64_t position, uint32_t qp_number) {
   return position << 24 | qp_number;
 }
+inline uint32_t taker_of(uint64_t claim) { return static_cast<uint32_t>(claim & 0xffffff); }
 
 }  // namespace verbena::soft

@@ -6,6 +6,14 @@
 #include "src/base/shared_memory.h"
 
 namespace verbena::soft {
+namespace {
+
+// How often a sender looks for a place in an XRC queue that has none, and at all: a broken owner
+// may move the next place on forever.
+constexpr uint32_t kMaxStalledRounds = 64;
+constexpr uint32_t kMaxRounds = 1u << 24;
+
+}  // namespace
 
 bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
   // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer,
@@ -37,13 +45,17 @@ bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
   return false;
 }
 
-void publish_to_xrc(Qp& qp, Packet& packet) {
+bool publish_to_xrc(Qp& qp, Packet& packet) {
   const PeerSrq& srq = qp.peer.srq;
   packet.mark.store(qp.peer.taker_number, std::memory_order_relaxed);
-  // Each round that fails is another sender's success. There is a place for each receive, so only a
-  // broken owner has none: then nobody hears of the arrival.
-  for (uint32_t round = 0; round <= 2 * srq.ring_mask + 64; ++round) {
+  // There is a place for each receive, so only a broken owner has none. A round in which the next
+  // place moves on is another sender's success.
+  uint64_t last = 0;
+  for (uint32_t stalled = 0, round = 0; round < kMaxRounds; ++round) {
     uint64_t position = srq.xrc->next.load(std::memory_order_acquire);
+    stalled = position == last ? stalled + 1 : 0;
+    if (stalled > kMaxStalledRounds) return false;
+    last = position;
     std::atomic<uint64_t>& place = srq.arrivals[position & srq.ring_mask];
     uint64_t found = make_free_place(position);
     // Release: the owner that sees the arrival sees the packet, and what was placed before.
@@ -53,9 +65,12 @@ void publish_to_xrc(Qp& qp, Packet& packet) {
     if (won || found >> 16 > position << 1) {
       srq.xrc->next.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
     }
-    if (won) break;
+    if (won) {
+      announce(*qp.peer.memory, qp.peer.cq, (packet.kind & kPacketSolicited) != 0);
+      return true;
+    }
   }
-  announce(*qp.peer.memory, qp.peer.cq, (packet.kind & kPacketSolicited) != 0);
+  return false;
 }
 
 void abandon_receive(Qp& qp, const Taken& taken) {

@@ -79,14 +79,16 @@ inline Packet& next_packet(PeerQp& peer, const Taken& taken) {
   return peer.packets.packets[peer.packets.next & peer.packets.mask];
 }
 
-// Tells an XRC shared receive queue of the packet of a receive that was taken.
-void publish_to_xrc(Qp& qp, Packet& packet);
+// Tells an XRC shared receive queue of the packet of a receive that was taken. False if its owner
+// has no place for the arrival, against the rules: then nobody hears of it.
+bool publish_to_xrc(Qp& qp, Packet& packet);
 // Gives up a message in whose middle the receiving queue pair has failed: the receive that it took
 // completes as flushed.
 void abandon_receive(Qp& qp, const Taken& taken);
 
-// Publishes the next packet, for a receive that was taken. Its payload is in it already.
-inline void publish_packet(Qp& qp, uint8_t kind, const Taken& taken, uint32_t byte_count,
+// Publishes the next packet, for a receive that was taken. Its payload is in it already. False as
+// from publish_to_xrc().
+inline bool publish_packet(Qp& qp, uint8_t kind, const Taken& taken, uint32_t byte_count,
                            uint32_t immediate, uint32_t inline_bytes) {
   PeerQp& peer = qp.peer;
   Packet& packet = next_packet(peer, taken);
@@ -105,6 +107,7 @@ inline void publish_packet(Qp& qp, uint8_t kind, const Taken& taken, uint32_t by
   packet.mark.store(++peer.packets.next, std::memory_order_release);
   ++peer.receives.next;
   announce(*peer.memory, peer.cq, (kind & kPacketSolicited) != 0);
+  return true;
 }
 
 }  // namespace verbena::soft

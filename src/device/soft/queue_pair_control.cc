@@ -229,8 +229,10 @@ void drop_unused(ibv_qp_init_attr& init) {
 }
 
 // `pd` or, of one that receives by XRC, `xrc_domain`; both are valid.
-ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_init_attr* init) {
-  drop_unused(*init);
+ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_init_attr* wanted) {
+  ibv_qp_init_attr used = *wanted;
+  drop_unused(used);
+  const ibv_qp_init_attr* const init = &used;
   if (check_init(context, *init) != 0) return nullptr;
   Rnic& rnic = *as_context(context).rnic;
   const ibv_qp_cap& cap = init->cap;
@@ -291,6 +293,7 @@ ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_
   }
   faults::attach(*qp, as_context(context).network);
   make_valid(*qp, context);
+  wanted->cap = used.cap;
   return &qp.release()->verbs;
 }
 

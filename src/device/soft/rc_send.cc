@@ -88,7 +88,8 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
       at += pieces.list[i].size_bytes;
     }
   }
-  publish_packet(qp, kind, taken, size_bytes, wr.imm_data, inline_bytes);
+  if (!publish_packet(qp, kind, taken, size_bytes, wr.imm_data, inline_bytes)) [[unlikely]]
+    return failed(IBV_WC_REM_OP_ERR);
   return status == IBV_WC_SUCCESS ? Execution{Outcome::kDone, status, size_bytes} : failed(status);
 }
 
@@ -154,9 +155,9 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
                  : execution;
     }
   }
-  if (with_immediate) {
-    publish_packet(qp, packet_kind(kPacketWrite, wr, true), taken, pieces.size_bytes, wr.imm_data,
-                   0);
+  if (with_immediate && !publish_packet(qp, packet_kind(kPacketWrite, wr, true), taken,
+                                        pieces.size_bytes, wr.imm_data, 0)) [[unlikely]] {
+    return failed(IBV_WC_REM_OP_ERR);
   }
   return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
 }
@@ -307,8 +308,11 @@ Execution execute_unblamed(Qp& qp, const ibv_send_wr& wr) {
     return {Outcome::kWaitPeer};
   if (!qp.peer.accepts() && !open_gate(qp)) [[unlikely]]
     return {Outcome::kWaitPeer};
-  if (qp.transport == Transport::kXrcSend && !aim(qp, wr.qp_type.xrc.remote_srqn)) [[unlikely]]
-    return failed(IBV_WC_REM_INV_REQ_ERR);
+  if (qp.transport == Transport::kXrcSend) [[unlikely]] {
+    const ibv_wc_status aimed = aim(qp, wr.qp_type.xrc.remote_srqn);
+    if (aimed != IBV_WC_SUCCESS) [[unlikely]]
+      return failed(aimed);
+  }
   return execute_verb(qp, wr);
 }
 

@@ -344,11 +344,16 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
 }
 
 bool PeerFlight::over() const {
+  if (process == nullptr) return to->sends_nothing(slot);
   return word->load(std::memory_order_acquire) != seen || process->dead();
 }
 
 std::string Rnic::describe(const std::vector<PeerFlight>& standing) {
-  return standing.empty() ? "" : fmt::format("process {}", standing.front().process->pid());
+  if (standing.empty()) return "";
+  const PeerFlight& first = standing.front();
+  return first.process != nullptr
+             ? fmt::format("process {}", first.process->pid())
+             : fmt::format("the process in slot {}, which cannot be looked at,", first.slot);
 }
 
 std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
@@ -390,11 +395,15 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
     if (now_ns() > limit_ns || std::all_of(flights.begin(), flights.end(), stands)) break;
   }
   const std::lock_guard guard(standing_mutex_);
-  for (const PeerFlight& flight : flights) standing_[flight.word] = flight.seen;
+  for (const PeerFlight& flight : flights) {
+    if (flight.process != nullptr) standing_[flight.word] = flight.seen;
+  }
   return flights;
 }
 
 bool Rnic::known_to_stand(const PeerFlight& flight) {
+  // That it cannot be attached does not change by waiting.
+  if (flight.process == nullptr) return true;
   const std::lock_guard guard(standing_mutex_);
   const auto known = standing_.find(flight.word);
   if (known == standing_.end()) return false;

@@ -34,6 +34,9 @@ struct PeerFlight {
   std::shared_ptr<Peer> process;
   const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
   uint64_t seen;
+  // Without a process: of a sender to XRC queues that cannot be attached now.
+  uint32_t slot = 0;
+  XrcQueues* to = nullptr;
   bool over() const;
 };
 

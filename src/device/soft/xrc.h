@@ -12,6 +12,8 @@
 // another process than the target.
 #pragma once
 
+#include <vector>
+
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft {
@@ -21,14 +23,15 @@ int close_xrcd(ibv_xrcd*);
 int get_srq_num(ibv_srq*, uint32_t* number);
 ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*);
 
-// Makes requests reach the shared receive queue `number`, and its regions. False if there is none
-// in the domain of the connected queue pair. Holds send_lock, within a Flight.
-bool aim_slowly(Qp& qp, uint32_t number);
-inline bool aim(Qp& qp, uint32_t number) {
+// Makes requests reach the shared receive queue `number`, and its regions. IBV_WC_REM_INV_REQ_ERR:
+// there is none in the domain of the connected queue pair. IBV_WC_LOC_QP_OP_ERR: its process cannot
+// be attached. Holds send_lock, within a Flight.
+ibv_wc_status aim_slowly(Qp& qp, uint32_t number);
+inline ibv_wc_status aim(Qp& qp, uint32_t number) {
   const PeerQp& peer = qp.peer;
   if (peer.srq.xrc != nullptr && static_cast<uint32_t>(peer.srq.stamp) == number &&
       peer.srq.is_there() && !peer.memory->dead()) [[likely]] {
-    return true;
+    return IBV_WC_SUCCESS;
   }
   return aim_slowly(qp, number);
 }
@@ -38,7 +41,10 @@ void forget_target(Rnic& rnic, const Srq& srq);
 // Makes the completions of what has arrived at the XRC queues of `cq`; at most `count`. Holds its
 // lock.
 int take_xrc(Cq& cq, int count, ibv_wc* wc);
-// Posts again the receives that the process in `slot`, which has ended, took and did not fill.
-void reclaim_xrc_receives(Srq& srq, uint32_t slot);
+// The claims of processes in `slot`, by the index of the receive; 0 where there is none.
+std::vector<uint64_t> claims_of(const Srq& srq, uint32_t slot);
+// Posts again the receives that are taken by these claims still, and not filled; whoever made them
+// has ended. Wakes the owner if something has arrived, of which an ended sender may not have told.
+void reclaim_xrc_receives(Srq& srq, const std::vector<uint64_t>& claims);
 
 }  // namespace verbena::soft

@@ -37,6 +37,12 @@ bool is_linked(int fd) {
   return fstat(fd, &status) == 0 && status.st_nlink != 0;
 }
 
+// Two that close at once may each see the other: the file is removed after the own lock is gone.
+void close_lock(const Registry& registry, const XrcDomainId& id, int fd) {
+  close(fd);
+  registry.remove_closed_domain(domain_file_name(id).c_str());
+}
+
 // The descriptor that says that the domain is open, or -1 and last_error().
 int open_lock(const Registry& registry, const XrcDomainId& id, int flags) {
   const std::string name = domain_file_name(id);
@@ -63,6 +69,8 @@ int open_lock(const Registry& registry, const XrcDomainId& id, int flags) {
     } else if (lock_domain(file.get(), F_RDLCK)) {
       if (!is_linked(file.get())) continue;
       if ((flags & O_EXCL) == 0) return file.release();
+      // Its other holders may have closed it meanwhile, and left the file to this one.
+      close_lock(registry, id, file.release());
       fail(EINVAL,
            "soft0: the XRC domain of this file is open already, and O_EXCL (oflags) asks "
            "for a new one");
@@ -71,12 +79,6 @@ int open_lock(const Registry& registry, const XrcDomainId& id, int flags) {
   }
   fail(EAGAIN, "soft0: the XRC domain of this file is locked by a process that is stopped");
   return -1;
-}
-
-// Two that close at once may each see the other: the file is removed after the own lock is gone.
-void close_lock(const Registry& registry, const XrcDomainId& id, int fd) {
-  close(fd);
-  registry.remove_closed_domain(domain_file_name(id).c_str());
 }
 
 // Of an open file; false with last_error().

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <utility>
 
+#include "src/base/log.h"
 #include "src/base/shared_memory.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/xrc.h"
@@ -40,6 +42,23 @@ void add_flights_of(const std::shared_ptr<Peer>& process, std::vector<PeerFlight
   }
 }
 
+// Whether no process in a slot can be sending here, by the failure to attach it: there is none, or
+// one of another layout or PID namespace, which cannot attach this one either.
+bool is_no_sender(const Status& failure) {
+  return failure.code() == StatusCode::kUnavailable || failure.code() == StatusCode::kUnsupported ||
+         failure.code() == StatusCode::kProtocolViolation;
+}
+
+// Whether a claim may be that of a living process: it has such a queue pair.
+bool may_have_made(Peer& process, uint64_t claim) {
+  const uint64_t address =
+      process.header().queue_pairs[index_of(taker_of(claim))].load(std::memory_order_acquire);
+  if (address == 0) return false;
+  const auto* shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
+  return shared == nullptr ||
+         load_relaxed(&shared->transport) == static_cast<uint32_t>(Transport::kXrcSend);
+}
+
 }  // namespace
 
 Result<uint32_t> XrcQueues::publish(Srq& srq) {
@@ -74,29 +93,71 @@ void XrcQueues::withdraw(const Srq& srq) {
 }
 
 void XrcQueues::add_flights(std::vector<PeerFlight>& flights) {
+  const std::lock_guard guard(senders_mutex_);
   for_each_sender(rnic_.header(), [&](uint32_t slot) {
     if (slot == rnic_.slot()) return;
     const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
-    if (process.ok()) add_flights_of(*process, flights);
+    if (process.ok()) return add_flights_of(*process, flights);
+    if (is_no_sender(process.status())) return;
+    log_warning("soft0: cannot tell whether the XRC sender in slot {} is using memory: {}", slot,
+                process.status().message());
+    flights.push_back({.process = nullptr, .word = nullptr, .seen = 0, .slot = slot, .to = this});
   });
 }
 
+bool XrcQueues::sends_nothing(uint32_t slot) {
+  const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
+  if (!process.ok()) return is_no_sender(process.status());
+  std::vector<PeerFlight> flights;
+  add_flights_of(*process, flights);
+  return flights.empty();
+}
+
 void XrcQueues::watch_senders() {
+  std::erase_if(watched_, [](const auto& known) { return known.second->dead(); });
   for_each_sender(rnic_.header(), [this](uint32_t slot) {
-    if (slot == rnic_.slot()) return;
-    std::shared_ptr<Peer>& watched = watched_[slot];
-    if (watched != nullptr && !watched->dead()) return;
-    Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
-    watched = process.ok() ? *process : nullptr;
-    if (watched == nullptr || watched->dead()) sender_ended(slot);
+    if (slot == rnic_.slot() || watched_.contains(slot)) return;
+    const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
+    if (process.ok()) {
+      watched_.emplace(slot, *process);
+    } else if (is_no_sender(process.status())) {
+      sender_ended(slot);
+    } else if (!std::exchange(said_unwatched_, true)) {
+      // The next sender's wake-up tries again.
+      log_warning("soft0: cannot watch the XRC sender in slot {}: {}", slot,
+                  process.status().message());
+    }
   });
 }
 
 void XrcQueues::sender_ended(uint32_t slot) {
-  const std::lock_guard guard(mutex_);
-  for (Srq* queue : queues_) {
-    if (queue != nullptr) reclaim_xrc_receives(*queue, slot);
+  {
+    const std::lock_guard guard(mutex_);
+    std::vector<std::pair<Srq*, std::vector<uint64_t>>> taken;
+    for (Srq* queue : queues_) {
+      if (queue != nullptr) taken.emplace_back(queue, claims_of(*queue, slot));
+    }
+    // After the claims were read: whoever is not there now fills none of them any more.
+    const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
+    const bool unknown = !process.ok() && !is_no_sender(process.status());
+    for (auto& [queue, claims] : taken) {
+      for (uint64_t& claim : claims) {
+        if (claim != 0 && (unknown || (process.ok() && may_have_made(**process, claim)))) claim = 0;
+      }
+      reclaim_xrc_receives(*queue, claims);
+    }
   }
+  forget_sender(slot);
+}
+
+void XrcQueues::forget_sender(uint32_t slot) {
+  const std::lock_guard guard(senders_mutex_);
+  std::atomic<uint64_t>& bits = rnic_.header().xrc_senders[slot / 64];
+  const uint64_t bit = 1ull << (slot % 64);
+  if ((bits.fetch_and(~bit) & bit) == 0) return;
+  // A process that takes the slot from here on says itself that it sends.
+  const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
+  if (process.ok() || !is_no_sender(process.status())) bits.fetch_or(bit);
 }
 
 }  // namespace verbena::soft

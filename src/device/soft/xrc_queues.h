@@ -39,15 +39,25 @@ class XrcQueues {
   void add_flights(std::vector<PeerFlight>& flights);
   // The service thread's: learns when processes end that have begun to send here.
   void watch_senders();
-  // The process in this slot has ended: posts again the receives that it took and did not fill.
+  // A process in this slot has ended: posts again the receives that it took and did not fill. Those
+  // that one which lives there by now may have taken stay until that ends.
   void sender_ended(uint32_t slot);
+  // Whether the process in this slot, if any, is known to be in the middle of nothing.
+  bool sends_nothing(uint32_t slot);
 
  private:
+  // Nobody in this slot sends here, if it is free.
+  void forget_sender(uint32_t slot);
+
   Rnic& rnic_;
   std::mutex mutex_;
   std::vector<Srq*> queues_;  // by index
   uint32_t next_index_ = 0;
-  std::unordered_map<uint32_t, std::shared_ptr<Peer>> watched_;  // by slot; the service thread's
+  // While a sender's bit is cleared for a moment, nobody looks at it.
+  std::mutex senders_mutex_;
+  // The service thread's.
+  std::unordered_map<uint32_t, std::shared_ptr<Peer>> watched_;  // by slot
+  bool said_unwatched_ = false;
 };
 
 }  // namespace verbena::soft

@@ -29,8 +29,7 @@ bool take_arrival(Srq& srq, ibv_wc& wc) {
                                                std::memory_order_release);
   if (index >= srq.depth || !srq.receives[index].posted.load(std::memory_order_acquire))
     return false;
-  const auto taker = static_cast<uint32_t>(
-      srq.shared_receive(index).claim.load(std::memory_order_acquire) & 0xffffff);
+  const uint32_t taker = taker_of(srq.shared_receive(index).claim.load(std::memory_order_acquire));
   if (taker == 0) return false;
   PostedReceive& receive = srq.receives[index];
   const Packet& packet = xrc.packets[index];
@@ -67,9 +66,20 @@ int take_xrc(Cq& cq, int count, ibv_wc* wc) {
   return taken;
 }
 
-void reclaim_xrc_receives(Srq& srq, uint32_t slot) {
+std::vector<uint64_t> claims_of(const Srq& srq, uint32_t slot) {
+  std::vector<uint64_t> claims(srq.depth, 0);
+  for (uint32_t index = 0; index < srq.depth; ++index) {
+    const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
+    if (taker_of(claim) != 0 && slot_of(taker_of(claim)) == slot) claims[index] = claim;
+  }
+  return claims;
+}
+
+namespace {
+
+// Whether something has arrived that is not polled yet. Holds the completion queue's lock.
+bool take_back(Srq& srq, const std::vector<uint64_t>& claims) {
   const XrcQueue& xrc = *srq.xrc;
-  const OwnerLock::Guard cq_guard(xrc.cq->lock);
   const OwnerLock::Guard srq_guard(srq.lock);
   std::vector<bool> delivered(srq.depth, false);
   for (uint64_t at = xrc.next; at - xrc.next <= srq.ring_mask; ++at) {
@@ -79,10 +89,9 @@ void reclaim_xrc_receives(Srq& srq, uint32_t slot) {
     if (index < srq.depth) delivered[index] = true;
   }
   for (uint32_t index = 0; index < srq.depth; ++index) {
-    const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
-    const auto taker = static_cast<uint32_t>(claim & 0xffffff);
-    if (!srq.receives[index].posted.load(std::memory_order_relaxed) || delivered[index] ||
-        taker == 0 || slot_of(taker) != slot) {
+    const uint64_t claim = claims[index];
+    if (claim == 0 || claim != srq.shared_receive(index).claim.load(std::memory_order_acquire) ||
+        !srq.receives[index].posted.load(std::memory_order_relaxed) || delivered[index]) {
       continue;
     }
     // It may have died before it moved the head on: its place in the ring is about to be reused.
@@ -90,6 +99,19 @@ void reclaim_xrc_receives(Srq& srq, uint32_t slot) {
     srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
     publish_shared_receive(srq, static_cast<uint16_t>(index));
   }
+  return xrc.arrived(srq.ring_mask);
+}
+
+}  // namespace
+
+void reclaim_xrc_receives(Srq& srq, const std::vector<uint64_t>& claims) {
+  Cq& cq = *srq.xrc->cq;
+  bool arrived = false;
+  {
+    const OwnerLock::Guard guard(cq.lock);
+    arrived = take_back(srq, claims);
+  }
+  if (arrived) ring_own_channel(cq, true);
 }
 
 }  // namespace verbena::soft

@@ -3,6 +3,7 @@
 #include <bit>
 #include <optional>
 
+#include "src/base/log.h"
 #include "src/base/shared_memory.h"
 #include "src/device/soft/xrc.h"
 
@@ -61,11 +62,19 @@ std::optional<XrcTarget> describe_others(Peer& process, uint32_t number, XrcDoma
   return target;
 }
 
-std::optional<XrcTarget> look_up(Qp& qp, uint32_t number) {
+std::optional<XrcTarget> look_up(Qp& qp, uint32_t number, ibv_wc_status& failure) {
+  failure = IBV_WC_REM_INV_REQ_ERR;
   const XrcDomainId& receiver = qp.peer.shared->xrc_domain;
   const XrcDomainId domain{load_relaxed(&receiver.device), load_relaxed(&receiver.file)};
   Result<std::shared_ptr<Peer>> process = qp.rnic->attach(slot_of(number));
-  if (!process.ok()) return std::nullopt;
+  if (!process.ok()) {
+    if (process.status().code() != StatusCode::kUnavailable) {
+      log_info("soft0: queue pair {:#x} cannot reach the shared receive queue {:#x}: {}",
+               qp.verbs.qp_num, number, process.status().message());
+      failure = IBV_WC_LOC_QP_OP_ERR;
+    }
+    return std::nullopt;
+  }
   std::optional<XrcTarget> target;
   if ((*process)->is_self()) {
     qp.rnic->xrc_queues().with_queue(index_of(number), [&](const Srq& srq) {
@@ -99,7 +108,7 @@ bool is_usable(const XrcTarget& target) { return target.srq.is_there() && !targe
 
 }  // namespace
 
-bool aim_slowly(Qp& qp, uint32_t number) {
+ibv_wc_status aim_slowly(Qp& qp, uint32_t number) {
   PeerQp& peer = qp.peer;
   auto known = peer.targets.find(number);
   if (known == peer.targets.end() || !is_usable(known->second)) {
@@ -108,12 +117,13 @@ bool aim_slowly(Qp& qp, uint32_t number) {
     peer.views = {};
     if (known != peer.targets.end()) peer.targets.erase(known);
     if (peer.targets.size() >= kMaxTargets) peer.targets.clear();
-    std::optional<XrcTarget> found = look_up(qp, number);
-    if (!found.has_value() || !is_usable(*found)) return false;
+    ibv_wc_status failure = IBV_WC_SUCCESS;
+    std::optional<XrcTarget> found = look_up(qp, number, failure);
+    if (!found.has_value() || !is_usable(*found)) return failure;
     known = peer.targets.emplace(number, std::move(*found)).first;
   }
   use(peer, known->second);
-  return true;
+  return IBV_WC_SUCCESS;
 }
 
 void forget_target(Rnic& rnic, const Srq& srq) {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +25,8 @@ using verbena::test::SendRequest;
 
 constexpr size_t kXrcReceiveAt = 512 * 1024;
 constexpr size_t kXrcReceiveBytes = 128 * 1024;
+// No process has it.
+constexpr uint32_t kDeadSlot = kMaxProcesses - 1;
 
 ibv_xrcd* open_domain(ibv_context* context, int fd, int flags) {
   ibv_xrcd_init_attr init{};
@@ -50,6 +53,23 @@ class DomainFile {
 
  private:
   int fd_ = -1;
+};
+
+// While it lives, this process can open no file.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    if (getrlimit(RLIMIT_NOFILE, &before_) != 0) std::abort();
+    rlimit none = before_;
+    none.rlim_cur = 0;
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) std::abort();
+  }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
 };
 
 // A shared receive queue with a completion queue of its own.
@@ -95,7 +115,7 @@ class XrcQueueEnd {
   // Within one process everything is there when the post returns.
   ibv_wc take() {
     ibv_wc wc{};
-    wc.status = static_cast<ibv_wc_status>(-1);
+    wc.status = IBV_WC_GENERAL_ERR;
     EXPECT_EQ(ibv_poll_cq(cq_, 1, &wc), 1);
     return wc;
   }
@@ -167,7 +187,7 @@ class XrcConnection {
   }
   ibv_wc take() {
     ibv_wc wc{};
-    wc.status = static_cast<ibv_wc_status>(-1);
+    wc.status = IBV_WC_GENERAL_ERR;
     EXPECT_EQ(ibv_poll_cq(cq_, 1, &wc), 1);
     return wc;
   }
@@ -175,7 +195,7 @@ class XrcConnection {
     constexpr uint64_t kPatienceNs = 120'000'000'000;
     const uint64_t start_ns = now_ns();
     ibv_wc wc{};
-    wc.status = static_cast<ibv_wc_status>(-1);
+    wc.status = IBV_WC_GENERAL_ERR;
     for (Waiter waiter; ibv_poll_cq(cq_, 1, &wc) == 0; waiter.idle()) {
       if (now_ns() - start_ns > kPatienceNs) break;
     }
@@ -221,7 +241,10 @@ class XrcTest : public testing::Test {
     ASSERT_NE(domain_, nullptr) << last_error();
     buffer_.fill(3, 0, 128 * 1024);
   }
-  void TearDown() override { EXPECT_EQ(ibv_close_xrcd(domain_), 0) << last_error(); }
+  void TearDown() override {
+    if (domain_ == nullptr) return;
+    EXPECT_EQ(ibv_close_xrcd(domain_), 0) << last_error();
+  }
   ibv_context* context() const { return node_.domain.get()->context; }
   SendRequest message(size_t size_bytes, ibv_wr_opcode opcode = IBV_WR_SEND) {
     return {.opcode = opcode,
@@ -503,7 +526,6 @@ TEST_F(XrcTest, ReceivesOfADeadSenderAreTakenBack) {
   XrcQueueEnd queue(node_, domain_, 3);
   XrcConnection connection(node_, domain_);
   Srq& srq = as_srq(queue.srq());
-  constexpr uint32_t kDeadSlot = kMaxProcesses - 1;
   for (uint32_t i = 0; i < 3; ++i) ASSERT_EQ(queue.post(i, room()), 0);
   const auto claim = [&srq](uint64_t position) {
     const auto index = static_cast<uint16_t>(srq.ring[position & srq.ring_mask].load());
@@ -528,6 +550,132 @@ TEST_F(XrcTest, ReceivesOfADeadSenderAreTakenBack) {
   }
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(queue.take().status, IBV_WC_SUCCESS);
   EXPECT_TRUE(queue.is_empty());
+}
+
+// It published an arrival, and died before it told of it.
+TEST_F(XrcTest, ArrivalsOfADeadSenderWakeTheChannel) {
+  ibv_comp_channel* channel = create_comp_channel(context());
+  ASSERT_NE(channel, nullptr);
+  ASSERT_EQ(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
+  {
+    XrcQueueEnd queue(node_, domain_, 3, channel);
+    Srq& srq = as_srq(queue.srq());
+    ASSERT_EQ(queue.post(7, room()), 0);
+    ASSERT_EQ(ibv_req_notify_cq(queue.cq(), 0), 0);
+    const auto index = static_cast<uint16_t>(srq.ring[0].load());
+    srq.shared_receive(index).claim.store(make_claim(0, make_qp_number(kDeadSlot, 4)));
+    srq.shared->head.store(1);
+    srq.xrc->packets[index].kind = kPacketSend;
+    srq.xrc->packets[index].byte_count = 0;
+    srq.xrc->packets[index].inline_bytes = 0;
+    srq.xrc->arrivals[0].store(make_arrival(0, index));
+    srq.rnic->xrc_queues().sender_ended(kDeadSlot);
+    ibv_cq* rung = nullptr;
+    void* ignored = nullptr;
+    ASSERT_EQ(get_cq_event(channel, &rung, &ignored), 0);
+    EXPECT_EQ(rung, queue.cq());
+    ack_cq_events(rung, 1);
+    EXPECT_EQ(queue.take().wr_id, 7u);
+  }
+  EXPECT_EQ(destroy_comp_channel(channel), 0);
+}
+
+// What stands in the slot of a living process may be its own.
+TEST_F(XrcTest, ReceivesThatALivingSenderMayHoldAreNotTakenBack) {
+  XrcQueueEnd queue(node_, domain_, 3);
+  XrcConnection connection(node_, domain_, 0);
+  Srq& srq = as_srq(queue.srq());
+  ASSERT_EQ(queue.post(7, room()), 0);
+  const auto index = static_cast<uint16_t>(srq.ring[0].load());
+  const uint64_t claim = make_claim(0, connection.initiator()->qp_num);
+  srq.shared_receive(index).claim.store(claim);
+  srq.shared->head.store(1);
+  srq.rnic->xrc_queues().sender_ended(srq.rnic->slot());
+  EXPECT_EQ(srq.shared_receive(index).claim.load(), claim);
+  // That of a queue pair that it does not have is a former process's.
+  const uint32_t unused = make_qp_number(srq.rnic->slot(), kMaxQueuePairs - 1);
+  srq.shared_receive(index).claim.store(make_claim(0, unused));
+  srq.rnic->xrc_queues().sender_ended(srq.rnic->slot());
+  EXPECT_EQ(taker_of(srq.shared_receive(index).claim.load()), 0u);
+}
+
+TEST_F(XrcTest, SendersThatEndedAreForgotten) {
+  Rnic& rnic = *as_context(context()).rnic;
+  std::atomic<uint64_t>& bits = rnic.header().xrc_senders[kDeadSlot / 64];
+  bits.fetch_or(1ull << (kDeadSlot % 64));
+  rnic.xrc_queues().sender_ended(kDeadSlot);
+  EXPECT_EQ(bits.load() >> (kDeadSlot % 64) & 1, 0u);
+}
+
+// Whether somebody lives in the slot cannot be told.
+TEST_F(XrcTest, SendersThatCannotBeLookedAtCountAsLiving) {
+  XrcQueueEnd queue(node_, domain_, 3);
+  Srq& srq = as_srq(queue.srq());
+  std::atomic<uint64_t>& bits = srq.rnic->header().xrc_senders[kDeadSlot / 64];
+  ASSERT_EQ(queue.post(7, room()), 0);
+  const auto index = static_cast<uint16_t>(srq.ring[0].load());
+  const uint64_t claim = make_claim(0, make_qp_number(kDeadSlot, 4));
+  srq.shared_receive(index).claim.store(claim);
+  srq.shared->head.store(1);
+  int refused = 0;
+  {
+    const NoDescriptors none;
+    bits.fetch_or(1ull << (kDeadSlot % 64));
+    srq.rnic->xrc_queues().sender_ended(kDeadSlot);
+    refused = queue.destroy();
+  }
+  EXPECT_EQ(refused, EBUSY);
+  EXPECT_EQ(srq.shared_receive(index).claim.load(), claim);
+  EXPECT_EQ(queue.destroy(), 0) << last_error();
+}
+
+TEST_F(XrcTest, AProcessThatCannotBeAttachedIsALocalError) {
+  XrcConnection connection(node_, domain_);
+  const uint32_t number = make_qp_number(kDeadSlot, 4);
+  {
+    const NoDescriptors none;
+    ASSERT_EQ(connection.send(message(8), number), 0);
+  }
+  EXPECT_EQ(connection.take().status, IBV_WC_LOC_QP_OP_ERR);
+  EXPECT_EQ(as_qp(connection.target()).shared->reliable.fault.load(), 0u);
+  EXPECT_EQ(connection.target_state(), IBV_QPS_RTR);
+}
+
+// Its owner says that the next place is one that it has not freed.
+TEST_F(XrcTest, AQueueWithoutAPlaceForAnArrivalFailsTheRequest) {
+  XrcQueueEnd queue(node_, domain_);
+  XrcConnection connection(node_, domain_);
+  ASSERT_EQ(queue.post(2, room()), 0);
+  const Srq& srq = as_srq(queue.srq());
+  srq.xrc->shared->next.store(srq.ring_mask + 1);
+  ASSERT_EQ(connection.send(message(8), queue.number()), 0);
+  EXPECT_EQ(connection.take().status, IBV_WC_REM_OP_ERR);
+  EXPECT_TRUE(queue.is_empty());
+}
+
+TEST_F(XrcTest, WhatAnInitiatorDoesNotUseStaysTheCallers) {
+  XrcQueueEnd queue(node_, domain_);
+  ibv_qp_init_attr init{};
+  init.qp_type = IBV_QPT_XRC_SEND;
+  init.send_cq = queue.cq();
+  init.recv_cq = queue.cq();
+  init.srq = queue.srq();
+  init.cap = {.max_send_wr = 4,
+              .max_recv_wr = 4,
+              .max_send_sge = 1,
+              .max_recv_sge = 1,
+              .max_inline_data = 0};
+  ibv_qp* qp = create_qp(node_.domain.get(), &init);
+  ASSERT_NE(qp, nullptr) << last_error();
+  EXPECT_EQ(init.send_cq, queue.cq());
+  EXPECT_EQ(init.recv_cq, queue.cq());
+  EXPECT_EQ(init.srq, queue.srq());
+  EXPECT_EQ(qp->recv_cq, nullptr);
+  EXPECT_EQ(qp->srq, nullptr);
+  // What it has is said.
+  EXPECT_EQ(init.cap.max_send_wr, 4u);
+  EXPECT_EQ(init.cap.max_recv_wr, 0u);
+  EXPECT_EQ(destroy_qp(qp), 0);
 }
 
 // The target is reset in the middle of a message, as its sender sees it between two parts.

@@ -436,8 +436,12 @@ ibv_qp* note_qp(ibv_qp* verbs) {
 }
 
 ibv_qp* checked_create_qp(ibv_pd* domain, ibv_qp_init_attr* init) {
-  return note_qp(made(next().control.create_qp(domain, init), Type::kQp,
-                      {domain, init->send_cq, init->recv_cq, init->srq}));
+  ibv_qp* verbs = next().control.create_qp(domain, init);
+  if (verbs == nullptr) return nullptr;
+  if (init->qp_type == IBV_QPT_XRC_SEND) {
+    return note_qp(made(verbs, Type::kQp, {domain, init->send_cq}));
+  }
+  return note_qp(made(verbs, Type::kQp, {domain, init->send_cq, init->recv_cq, init->srq}));
 }
 // Of fields that are not said to be there, nothing is known.
 std::vector<const void*> used_by(const ibv_qp_init_attr_ex& init) {
