@@ -129,7 +129,7 @@ Status check_environment(const RunOption& option) {
   if (value == nullptr || *value == '\0') return {};
   const Status status = option.check(value);
   return status.ok() ? status
-                     : wrong_option(fmt::format("{}: {}", option.variable, status.message()));
+                     : wrong_option(fmt::format("{} {}", option.variable, status.message()));
 }
 
 }  // namespace

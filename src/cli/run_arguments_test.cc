@@ -95,7 +95,7 @@ TEST_F(RunOptionsTest, AWrongVariableIsRefused) {
   std::vector<std::string> arguments = {"program"};
   const Status status = take_run_options(arguments);
   ASSERT_FALSE(status.ok());
-  EXPECT_NE(status.message().find("VERBENA_FAULT: 'drop=many'"), std::string::npos)
+  EXPECT_NE(status.message().find("VERBENA_FAULT 'drop=many'"), std::string::npos)
       << status.message();
 }
 
