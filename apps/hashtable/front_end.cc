@@ -87,15 +87,18 @@ Status FrontEnd::flush() {
 Status FrontEnd::write_all_back() {
   HashtableReply reply;
   bool stuck = false;
+  // Whatever finds no room, everything else is published.
   while (buffers_ && status().ok() && hot_->has_kept() && !stuck) {
     hot_->write_back();
-    wait();
-    while (take(&reply)) {
-    }
-    stuck = hot_->take_stuck();
+    do {
+      wait();
+      while (take(&reply)) {
+      }
+    } while (status().ok() && hot_->is_writing_back());
+    stuck = hot_->end_write_back();
   }
   VERBENA_RETURN_IF_ERROR(status());
-  if (!stuck) return Status::ok_status();
+  if (!stuck || !hot_->has_kept()) return Status::ok_status();
   return {StatusCode::kLimitExceeded,
           "an update that was answered before it was published finds no room: its key was removed "
           "by another front-end, and the hashtable is full; remove entries, then flush again"};

@@ -88,6 +88,11 @@ bool FrontEnd::leave_block(Operation& operation, HashtableReply* reply) {
     return false;
   }
   if (operation.verdict == Verdict::kAgain) {
+    std::string_view kept;
+    if (operation.is_search() && hot_->find_kept(operation.hash, operation.key(), &kept)) {
+      ++statistics_.hot_hits;
+      return finish(operation, HashtableOutcome::kDone, kept, reply);
+    }
     if (!enter_block(operation)) enter_bucket(operation);
     return false;
   }

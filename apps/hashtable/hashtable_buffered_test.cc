@@ -54,6 +54,19 @@ class HashtableBufferedTest : public testing::Test {
     }
   }
 
+  // Both take what there is.
+  static void fill(Hashtable& table, Hashtable& other) {
+    for (uint64_t i = 0; table.insert("full " + text_of(i), "value").outcome == Outcome::kDone;
+         ++i) {
+    }
+    for (uint64_t i = 0; other.insert("more " + text_of(i), "value").outcome == Outcome::kDone;
+         ++i) {
+    }
+    for (uint64_t i = 0; table.update("rest " + text_of(i), "value").outcome == Outcome::kDone;
+         ++i) {
+    }
+  }
+
   TableForTest back_end_{kOneBlock};
 };
 
@@ -110,6 +123,30 @@ TEST_F(HashtableBufferedTest, ThetaUpdatesOfABlockAreOneWrite) {
   EXPECT_EQ(table->statistics().hot_modifications, before.hot_modifications + 4);
   EXPECT_EQ(other->search("a").value, "2");
   EXPECT_EQ(other->search("b").value, "last");
+}
+
+// What is on its way may be published, and replaced by another front-end, before this one knows.
+TEST_F(HashtableBufferedTest, ASearchDoesNotFindWhatOthersHaveReplaced) {
+  auto table = open(8);
+  auto other = open();
+  heat(*other, "key", "old");
+  heat(*table, "key", "old");
+  for (uint64_t i = 0; i < 4; ++i) {
+    ASSERT_EQ(table->post_update("key", "own", i), PostResult::kPosted);
+  }
+  // The block is written, but its completion is not taken.
+  table.region->flush();
+  ASSERT_EQ(other->search("key").value, "own");
+  EXPECT_EQ(other->update("key", "newer").outcome, Outcome::kDone);
+  test::must(other->flush());
+  ASSERT_EQ(table->post_search("key", 4), PostResult::kPosted);
+  std::string found;
+  while (table->pending() > 0) {
+    table->poll([&](const HashtableReply& reply) {
+      if (reply.token == 4) found = reply.value;
+    });
+  }
+  EXPECT_EQ(found, "newer");
 }
 
 TEST_F(HashtableBufferedTest, ABlockIsWrittenBeforeTheLossWindowEnds) {
@@ -219,16 +256,7 @@ TEST_F(HashtableBufferedTest, SaysSoWhereAnUpdateFindsNoRoom) {
   EXPECT_EQ(table->update("key", "kept").outcome, Outcome::kDone);
   push_out(*other);
   EXPECT_EQ(other->remove("key").outcome, Outcome::kDone);
-  // Both take what there is.
-  for (uint64_t i = 0; table->insert("full " + text_of(i), "value").outcome == Outcome::kDone;
-       ++i) {
-  }
-  for (uint64_t i = 0; other->insert("more " + text_of(i), "value").outcome == Outcome::kDone;
-       ++i) {
-  }
-  for (uint64_t i = 0; table->update("rest " + text_of(i), "value").outcome == Outcome::kDone;
-       ++i) {
-  }
+  fill(*table, *other);
   const Status flushed = table->flush();
   EXPECT_EQ(flushed.code(), StatusCode::kLimitExceeded);
   EXPECT_THAT(flushed.message(), HasSubstr("remove entries, then flush again"));
@@ -239,6 +267,91 @@ TEST_F(HashtableBufferedTest, SaysSoWhereAnUpdateFindsNoRoom) {
   }
   test::must(table->flush());
   EXPECT_EQ(other->search("key").value, "kept");
+}
+
+// That an update found no room once, and room later, says nothing of the next flush().
+TEST_F(HashtableBufferedTest, ForgetsThatAnUpdateFoundNoRoom) {
+  HashtableOptions options = kBuffering;
+  options.hot_after = 255;
+  auto table = open(1, options);
+  auto other = open(1, kSoonHot);
+  heat(*table, "key", "old");
+  EXPECT_EQ(table->update("key", "kept").outcome, Outcome::kDone);
+  push_out(*other);
+  EXPECT_EQ(other->remove("key").outcome, Outcome::kDone);
+  fill(*table, *other);
+  // It waits for the update, which is tried again and again.
+  ASSERT_EQ(table->post_insert("key", "never", 1), PostResult::kPosted);
+  const uint64_t strays = table->statistics().hot_strays;
+  Waiter waiter;
+  const auto poll_until = [&](auto&& done) {
+    while (!done() && table->status().ok()) {
+      table->poll([](const HashtableReply& reply) { EXPECT_EQ(reply.outcome, Outcome::kExists); });
+      waiter.idle();
+    }
+  };
+  poll_until([&] { return table->statistics().hot_strays > strays + 2; });
+  // Nothing is removed by the table itself, which would take a single call.
+  for (uint64_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(other->remove("more " + text_of(i)).outcome, Outcome::kDone);
+  }
+  test::must(other->close());
+  poll_until([&] { return table->pending() == 0; });
+  EXPECT_EQ(table->search("key").value, "kept");
+  heat(*table, "key", "hot");
+  EXPECT_EQ(table->update("key", "newest").outcome, Outcome::kDone);
+  test::must(table->flush());
+  EXPECT_EQ(table->unpublished_since_ns(), UINT64_MAX);
+}
+
+// More blocks than are written at once: one update that finds no room keeps none of the others.
+TEST(HashtableBufferedBlocksTest, WhatFindsNoRoomHoldsUpNothingElse) {
+  constexpr HashtableFormat kBlocks = {
+      .entries = 800, .max_front_ends = 2, .hot_blocks = 512, .hot_block_entries = 4};
+  TableForTest back_end(kBlocks);
+  HashtableOptions options = kBuffering;
+  options.hot_after = 255;  // nothing else writes the blocks
+  auto table = back_end.open(1, options);
+  auto other = back_end.open(1, kSoonHot);
+  const Layout layout = test::must(Layout::of(kBlocks));
+  const auto block_of = [&](const std::string& key) { return layout.block_of(layout.hash(key)); };
+  std::vector<std::string> keys;
+  for (uint64_t i = 0; keys.size() < 300; ++i) {
+    const std::string key = "hot " + text_of(i);
+    if (block_of(key) != block_of("key")) keys.push_back(key);
+  }
+  for (const std::string& key : keys) {
+    table->expect_hot(key);
+    for (uint32_t i = 0; i < 3; ++i) ASSERT_EQ(table->update(key, "old").outcome, Outcome::kDone);
+  }
+  table->expect_hot("key");
+  for (uint32_t i = 0; i < 3; ++i) ASSERT_EQ(table->update("key", "old").outcome, Outcome::kDone);
+  test::must(table->flush());
+  ASSERT_EQ(table->update("key", "stuck").outcome, Outcome::kDone);
+  // Other keys of its block push it out.
+  std::vector<std::string> rivals;
+  for (uint64_t i = 0; rivals.size() < 4; ++i) {
+    const std::string rival = "rival " + text_of(i);
+    if (block_of(rival) == block_of("key")) rivals.push_back(rival);
+  }
+  for (uint64_t i = 0; i < 60 || other->statistics().hot_demotions == 0; ++i) {
+    const std::string& rival = rivals[i < 60 ? i % 3 : 3];
+    other->expect_hot(rival);
+    ASSERT_EQ(other->update(rival, "value").outcome, Outcome::kDone);
+  }
+  ASSERT_EQ(other->remove("key").outcome, Outcome::kDone);
+  for (const std::string& key : keys) {
+    ASSERT_EQ(table->update(key, "new").outcome, Outcome::kDone);
+  }
+  EXPECT_GE(table->statistics().hot_kept, 250u);
+  // A bucket may be full before the table is.
+  for (uint64_t i = 0; i < 2 * kBlocks.entries; ++i) {
+    table->insert("full " + text_of(i), "value");
+    other->insert("more " + text_of(i), "value");
+  }
+  for (uint64_t i = 0; i < kBlocks.entries; ++i) table->update("rest " + text_of(i), "value");
+  EXPECT_EQ(table->close().code(), StatusCode::kLimitExceeded);
+  for (const std::string& key : keys) ASSERT_EQ(other->search(key).value, "new") << key;
 }
 
 // Blocks that are promoted to take spare ones: the last one stays for what was answered.

@@ -63,17 +63,19 @@ class HotArea {
   bool buffers() const { return buffer_.has_value(); }
   // Keeps an update, if that is possible: its key lies in the hot area, as far as is known.
   bool keep(uint64_t hash, std::string_view key, std::string_view value);
-  // The newest value that is kept of a key; valid until the next call. False: none is.
+  // The newest value that is kept of a key; valid until the next call. False: none is, or it may be
+  // published: another front-end may have replaced it since, so the operation has to wait (hold()).
   bool find_kept(uint64_t hash, std::string_view key, std::string_view* value) const;
-  // Takes an operation that modifies a key of which an update is kept; pop() gives it back when
-  // none is. False: none is.
+  // Takes an operation on a key of which an update is kept; pop() gives it back when that is
+  // published. False: none is kept.
   bool hold(Operation& operation);
-  // Begins to write all blocks with such updates, as far as may be at once.
+  // Begins to write all blocks with such updates, each once: to be over when it is no longer
+  // is_writing_back(). end_write_back() says whether a stray found no room.
   void write_back();
+  bool is_writing_back() const { return buffer_->is_writing(); }
+  bool end_write_back();
   bool has_kept() const { return buffers() && !buffer_->is_empty(); }
   uint64_t kept_since_ns() const { return buffers() ? buffer_->oldest_ns() : UINT64_MAX; }
-  // A stray found no room since this was asked the last time.
-  bool take_stuck() { return std::exchange(stuck_, false); }
   // Makes `operation` one for the cold area that carries a stray, which ends with end_stray().
   // False: there is none, or too many are on their way.
   bool take_stray(Operation& operation);
@@ -257,7 +259,8 @@ class HotArea {
   std::vector<uint32_t> with_strays_;  // blocks
   uint32_t write_backs_ = 0;           // on their way
   bool late_ = false;  // what was kept is older than it should be, so nothing more is
-  bool stuck_ = false;
+  bool writes_all_back_ = false;
+  bool stuck_ = false;  // a stray found no room, since write_back()
   uint64_t random_ = 0;
   bool closing_ = false;
   Failure failure_ = Failure::kNone;

@@ -30,7 +30,7 @@ bool HotArea::keep(uint64_t hash, std::string_view key, std::string_view value) 
 bool HotArea::find_kept(uint64_t hash, std::string_view key, std::string_view* value) const {
   const uint32_t b = layout_.block_of(hash);
   const uint32_t i = buffer_->find(b, HotEntry::tag_of(hash), key);
-  if (i == kNone) return false;
+  if (i == kNone || buffer_->may_be_published(b, i)) return false;
   *value = buffer_->value(b, i);
   return true;
 }
@@ -40,7 +40,8 @@ bool HotArea::hold(Operation& operation) {
   if (buffer_->find(b, HotEntry::tag_of(operation.hash), operation.key()) == kNone) return false;
   operation.step = Operation::Step::kAtBlock;
   append(blocks_[b].held, *operations_, number_of(operation));
-  want_write_back(b);
+  // A search waits for what is on its way already.
+  if (!operation.is_search()) want_write_back(b);
   return true;
 }
 
@@ -67,7 +68,7 @@ void HotArea::poll_kept() {
   late_ = false;
   if (!has_kept() || closing_) return;
   const uint64_t at_ns = now_ns();
-  while (kept_due_ns() <= at_ns) buffer_->want(buffer_->oldest());
+  while (!writes_all_back_ && kept_due_ns() <= at_ns) buffer_->want(buffer_->oldest());
   begin_wanted();
   late_ = buffer_->oldest_ns() + options_.loss_window_ns < at_ns;
 }
@@ -82,8 +83,15 @@ void HotArea::begin_wanted() {
 }
 
 void HotArea::write_back() {
+  writes_all_back_ = true;
+  stuck_ = false;
   while (buffer_->oldest() != kNone) buffer_->want(buffer_->oldest());
   begin_wanted();
+}
+
+bool HotArea::end_write_back() {
+  writes_all_back_ = false;
+  return stuck_;
 }
 
 void HotArea::want_write_back(uint32_t b) {

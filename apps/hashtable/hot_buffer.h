@@ -51,6 +51,11 @@ class HotBuffer {
     return content(b).value(i, content(b).entry(i));
   }
   bool is_full(uint32_t b) const { return content(b).is_full(); }
+  // Whether the value is on its way, so that others may have seen it, and replaced it, already.
+  bool may_be_published(uint32_t b, uint32_t i) const {
+    const Block& block = blocks_[b];
+    return ((block.written | block.carried) & ~block.dirty & bit(i)) != 0;
+  }
   // That are kept, and in no copy on its way.
   uint32_t modifications(uint32_t b) const { return blocks_[b].modifications; }
   bool has_dirty(uint32_t b) const { return (blocks_[b].dirty & ~blocks_[b].stray) != 0; }
@@ -89,6 +94,8 @@ class HotBuffer {
   uint32_t first_wanted() const { return first_[place(List::kWanted)]; }
   uint32_t next_wanted(uint32_t b) const { return blocks_[b].behind; }
 
+  // Whether something is being written, or is to be.
+  bool is_writing() const { return first_wanted() != kNone || !written_.empty(); }
   bool is_empty() const { return oldest() == kNone && first_wanted() == kNone && written_.empty(); }
   // When the oldest update was kept that is not published; UINT64_MAX: there is none.
   uint64_t oldest_ns() const {
@@ -108,6 +115,7 @@ class HotBuffer {
     Block& block = blocks_[b];
     if (block.list == List::kNone) return;
     unlink(b);
+    block.begun = true;
     if (block.written_since_ns == UINT64_MAX) written_.push_back(b);
     block.written_since_ns = std::min(block.written_since_ns, block.since_ns);
   }
@@ -127,6 +135,7 @@ class HotBuffer {
       (applied ? block.written : block.stray) |= bit(i);
     }
     block.dirty &= ~taken;
+    block.begun = false;
     block.written_modifications = block.modifications;
     block.modifications = 0;
     return static_cast<uint32_t>(std::popcount(block.written));
@@ -148,12 +157,16 @@ class HotBuffer {
     Block& block = blocks_[b];
     block.dirty |= std::exchange(block.written, 0) | (block.stray & ~block.carried);
     block.stray &= block.carried;
+    block.begun = has_dirty(b);
     block.modifications += std::exchange(block.written_modifications, 0);
   }
   // The round is over, whether something was published or not.
   void end_write(uint32_t b) {
     Block& block = blocks_[b];
-    if (block.written_since_ns == UINT64_MAX || block.written != 0 || block.stray != 0) return;
+    // Strays end while another round of the block has begun, too.
+    if (block.written_since_ns == UINT64_MAX || block.begun || (block.written | block.stray) != 0) {
+      return;
+    }
     block.written_since_ns = UINT64_MAX;
     written_.erase(std::find(written_.begin(), written_.end(), b));
     if (is_empty()) stuck_since_ns_ = UINT64_MAX;
@@ -205,6 +218,7 @@ class HotBuffer {
     uint32_t before = kNone;  // in its list
     uint32_t behind = kNone;
     List list = List::kNone;
+    bool begun = false;  // a round, which has written nothing yet
   };
 
   static uint64_t bit(uint32_t i) { return uint64_t{1} << i; }

@@ -140,73 +140,128 @@ TEST(HotBufferTest, AStrayIsKeptUntilItsOperationHasEnded) {
   EXPECT_EQ(buffer->oldest_ns(), UINT64_MAX);
 }
 
+// Else flush() would return, and unpublished_since_ns() say that it is safe, before it is.
+class HotBufferRoundTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(MoreIsKept, HotBufferRoundTest, testing::Bool());
+
+TEST_P(HotBufferRoundTest, AStrayThatEndsDoesNotEndIt) {
+  BufferForTest buffer(1);
+  buffer.keep(0, "a", "1");  // at 1
+  EXPECT_EQ(buffer.write(0, "a"), 0u);
+  buffer->end_write(0);
+  const uint32_t stray = buffer->carry_stray(0);
+  buffer.keep(0, "b", "2");  // at 2
+  buffer->begin_write(0);
+  if (GetParam()) buffer.keep(0, "c", "3");  // at 3, and for this round, too
+  buffer->end_stray(0, stray, true, [] { return uint64_t{9}; });
+  EXPECT_FALSE(buffer->is_empty());
+  EXPECT_LE(buffer->oldest_ns(), 2u);
+  EXPECT_EQ(buffer.write(0), GetParam() ? 2u : 1u);
+  buffer->written(0);
+  EXPECT_TRUE(buffer->is_empty());
+  EXPECT_EQ(buffer->oldest_ns(), UINT64_MAX);
+}
+
 // Whatever happens to rounds and strays: what is kept is found, and in the end the last value of
 // each key is the one that was published last.
 TEST(HotBufferTest, PublishesWhatWasKeptLast) {
   constexpr uint32_t kBlocks = 3;
   Random random(run_seed());
-  const auto now = [] { return uint64_t{1}; };
   BufferForTest buffer(kBlocks);
-  std::map<std::pair<uint32_t, std::string>, std::string> kept;
-  std::map<std::pair<uint32_t, std::string>, std::string> published;
-  std::map<std::pair<uint32_t, std::string>, std::string> carried;
+  const auto now = [&] { return buffer.now_ns(); };
+  using Place = std::pair<uint32_t, std::string>;
+  std::map<Place, std::string> kept;
+  std::map<Place, std::string> published;
+  struct Carried {
+    std::string value;
+    uint64_t since_ns;
+  };
+  std::map<Place, Carried> carried;
+  std::map<Place, std::vector<uint64_t>> unpublished;  // when, of each that was kept
+  uint64_t written_ns = 0;
+  const auto keep = [&](uint32_t b, const std::string& key, const std::string& value) {
+    if (!buffer.keep(b, key, value)) return;
+    kept[{b, key}] = value;
+    unpublished[{b, key}].push_back(buffer.now_ns());
+  };
+  const auto settle = [&](const Place& place, const std::string& value, uint64_t until_ns) {
+    published[place] = value;
+    std::erase_if(unpublished[place], [&](uint64_t at_ns) { return at_ns <= until_ns; });
+  };
+  const auto write = [&](uint32_t b, const std::string& strays) {
+    buffer.write(b, strays);
+    written_ns = buffer.now_ns();
+  };
   const auto publish = [&](uint32_t b) {
-    for (const auto& [key, value] : buffer.writing()) published[{b, key}] = value;
+    for (const auto& [key, value] : buffer.writing()) settle({b, key}, value, written_ns);
     buffer->written(b);
     buffer->end_write(b);
   };
   const auto carry = [&](uint32_t b) {
     while (buffer->has_strays(b)) {
       const uint32_t i = buffer->carry_stray(b);
-      carried[{b, std::string(buffer->key(b, i))}] = buffer->value(b, i);
+      carried[{b, std::string(buffer->key(b, i))}] = {std::string(buffer->value(b, i)),
+                                                      buffer.now_ns()};
     }
   };
   const auto end_one = [&](bool placed) {
-    const auto [place, value] = *carried.begin();
+    const auto [place, stray] = *carried.begin();
     carried.erase(carried.begin());
-    if (placed) published[place] = value;
+    if (placed) settle(place, stray.value, stray.since_ns);
     buffer->end_stray(place.first,
                       buffer->find(place.first, BufferForTest::tag_of(place.second), place.second),
                       placed, now);
   };
-  for (uint32_t i = 0; i < 20'000; ++i) {
+  const auto check = [&](uint32_t i) {
+    for (const auto& [place, value] : kept) {
+      const std::string found = buffer.kept(place.first, place.second);
+      ASSERT_EQ(found.empty() ? published[place] : found, value) << i;
+    }
+    for (const auto& [place, times] : unpublished) {
+      for (const uint64_t at_ns : times) ASSERT_LE(buffer->oldest_ns(), at_ns) << i;
+    }
+  };
+  for (uint32_t i = 0; i < 20'000 && !HasFatalFailure(); ++i) {
     const auto b = static_cast<uint32_t>(random.below(kBlocks));
     const std::string key(1, static_cast<char>('a' + random.below(6)));
+    // Anything may happen between the steps of a round.
+    const auto meanwhile = [&](const char* what) {
+      if (random.below(2) == 0) keep(b, key, what + std::to_string(i));
+      if (random.below(4) == 0 && !carried.empty()) end_one(random.below(4) != 0);
+      check(i);
+    };
     if (random.below(4) != 0) {
-      if (buffer.keep(b, key, std::to_string(i))) kept[{b, key}] = std::to_string(i);
+      keep(b, key, std::to_string(i));
     } else if (random.below(3) == 0 && !carried.empty()) {
       end_one(random.below(4) != 0);
     } else {
       const std::string strays =
           random.below(2) == 0 ? "" : std::string("abc").substr(random.below(3));
-      buffer.write(b, strays);
+      buffer->begin_write(b);
+      meanwhile("begun ");
+      write(b, strays);
       while (random.below(3) == 0) {
-        if (random.below(2) == 0 && buffer.keep(b, key, "new " + std::to_string(i))) {
-          kept[{b, key}] = "new " + std::to_string(i);
-        }
+        meanwhile("new ");
         buffer->take_back(b);
-        buffer.write(b, strays);
+        meanwhile("lost ");
+        write(b, strays);
       }
-      if (random.below(2) == 0 && buffer.keep(b, key, "late " + std::to_string(i))) {
-        kept[{b, key}] = "late " + std::to_string(i);
-      }
+      meanwhile("late ");
       publish(b);
       carry(b);
     }
-    for (const auto& [place, value] : kept) {
-      const std::string found = buffer.kept(place.first, place.second);
-      ASSERT_EQ(found.empty() ? published[place] : found, value) << i;
-    }
+    check(i);
   }
   while (!buffer->is_empty()) {
     while (!carried.empty()) end_one(true);
     for (uint32_t b = 0; b < kBlocks; ++b) {
       if (!buffer->has_dirty(b)) continue;
-      buffer.write(b);
+      write(b, "");
       publish(b);
     }
   }
   EXPECT_EQ(published, kept);
+  EXPECT_EQ(buffer->oldest_ns(), UINT64_MAX);
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ enum class HashtableAcknowledgement : uint8_t {
   //   lock HashtableFormat::hot_lock_lease_ns. Where it is exceeded the front-end answers as with
   //   kPublished until it has caught up. unpublished_since_ns() says what is safe.
   // - An update happens for others when it is published; they see the old value until then. The
-  //   front-end's own searches see it at once. So all operations on a key still happen one after
+  //   front-end's own searches see it before. So all operations on a key still happen one after
   //   the other, for all front-ends alike, those of each front-end in the order in which it called
   //   them (one that was posted after another one's reply comes behind it). Each happens between
   //   its post and its reply, except these updates, and own searches that found them: between
@@ -119,7 +119,8 @@ enum class HashtableAcknowledgement : uint8_t {
   //   happen then. It overwrites nothing else: a block that others have published meanwhile is read
   //   again, and only the keys that it has updated change.
   // Where it keeps an update of a key, its own insert() and remove() of it wait until that is
-  // published. Takes the memory of the blocks once more.
+  // published, and so does a search() that comes while the update is on its way: it may be replaced
+  // by then. Takes the memory of the blocks once more.
   kBuffered,
 };
 
