@@ -54,6 +54,13 @@ struct ExposeRequest {
   uint64_t key = 0;
 };
 
+// Operations of peers that were carried out on exposed memory; atomics count as writes, but for
+// AtomicOperation::kRead.
+struct MemoryCounts {
+  uint64_t reads = 0;
+  uint64_t writes = 0;
+};
+
 // The memory that peers reach. Exposing costs an entry of a table and nothing of a device.
 // Threading: as the messengers that have it.
 class ExposedMemory {
@@ -70,6 +77,9 @@ class ExposedMemory {
   // From now on the key is unknown. False: a device still moves bytes there; the messengers'
   // progress(), then again. Only then may the memory go. Also true if there is no such key.
   bool revoke(uint64_t key);
+  // Counts what peers do there from the first such call for the key on, one lookup for each
+  // operation. Valid until revoke() returns true. Null: there is no such key.
+  const MemoryCounts* count(uint64_t key);
 
   struct Table;
   Table& table() { return *table_; }  // for messengers

@@ -63,8 +63,29 @@ bool ExposedMemory::revoke(uint64_t key) {
   if (found == table_->regions.end()) return true;
   found->second.revoked = true;
   if (found->second.uses > 0) return false;
+  if (found->second.is_counted) --table_->counted;
   table_->regions.erase(found);
   return true;
+}
+
+const MemoryCounts* ExposedMemory::count(uint64_t key) {
+  Table::Region* const region = table_->find(key);
+  if (region == nullptr) return nullptr;
+  if (!std::exchange(region->is_counted, true)) ++table_->counted;
+  return &region->counts;
+}
+
+void ExposedMemory::Table::note(std::span<const RemoteRange> ranges, bool modifies) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    // Once, whatever ranges of it the operation has.
+    const auto has_same_key = [&](const RemoteRange& one) { return one.key == ranges[i].key; };
+    if (std::ranges::any_of(ranges.first(i), has_same_key)) continue;
+    // Also of one that was revoked meanwhile.
+    const auto found = regions.find(ranges[i].key);
+    if (found == regions.end()) continue;
+    MemoryCounts& counts = found->second.counts;
+    ++(modifies ? counts.writes : counts.reads);
+  }
 }
 
 void ExposedMemory::Table::release(uint64_t key) {

@@ -21,6 +21,8 @@ struct ExposedMemory::Table {
     uint64_t bytes = 0;
     uint32_t uses = 0;  // by devices
     bool revoked = false;
+    bool is_counted = false;
+    MemoryCounts counts;
   };
 
   // Where ranges of peers lie here.
@@ -40,9 +42,13 @@ struct ExposedMemory::Table {
   // A device moves bytes there from now on, until release().
   void use(uint64_t key) { ++regions.at(key).uses; }
   void release(uint64_t key);
+  bool counts() const { return counted > 0; }
+  // An operation was carried out on these.
+  void note(std::span<const RemoteRange> ranges, bool modifies);
 
   std::unordered_map<uint64_t, Region> regions;
   uint64_t next_key = 0;
+  uint32_t counted = 0;  // regions
 };
 
 }  // namespace verbena

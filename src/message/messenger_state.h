@@ -211,9 +211,9 @@ class MessengerState final : public Messenger {
     bool answered;  // it is on its way behind the WRITE
     bool has_data;
     MessageOutcome outcome;
-    uint32_t key_count;
+    uint32_t range_count;
     uint32_t far_count;
-    uint64_t keys[kMaxPieces];  // of exposed memory
+    RemoteRange ranges[kMaxPieces];  // of exposed memory
     ExposedMemory::Table::Places near;
     internal::CachedRegion* memory[ExposedMemory::Table::Places::kMax];  // registered
     RemotePiece far[kMaxPieces];
@@ -485,7 +485,9 @@ class MessengerState final : public Messenger {
   Fate carry_out(PeerConnection& connection, const ParsedMessage& message);
   void serve_parked(PeerConnection& connection);
   void release_parked(PeerConnection& connection);
-  void count_carried_out(MessageOutcome outcome, bool writes);
+  // `writes`: for the statistics, where atomics that fetch are reads. `modifies`: for the memory.
+  void count_carried_out(MessageOutcome outcome, bool writes, bool modifies,
+                         std::span<const RemoteRange> ranges);
   MessageOutcome resolve_atomic(std::span<const RemoteRange> ranges, AtomicType type,
                                 AtomicOperation operation, bool fetches,
                                 ExposedMemory::Table::Places* places);

@@ -347,7 +347,7 @@ PostResult MessengerState::copy_to_self(const OneSidedRequest& request, MessageE
   ExposedMemory::Table::Places places;
   const MessageOutcome outcome =
       exposed_->table().resolve(request.remote, puts ? kMemoryWrite : kMemoryRead, &places);
-  count_carried_out(outcome, puts);
+  count_carried_out(outcome, puts, puts, request.remote);
   if (outcome == MessageOutcome::kOk) {
     const std::span<const iovec> there(places.pieces, places.count);
     const std::span<const iovec> from = puts ? request.pieces : there;
@@ -365,7 +365,7 @@ PostResult MessengerState::atomic_to_self(const AtomicRequest& request, uint64_t
   ExposedMemory::Table::Places places;
   const MessageOutcome outcome =
       resolve_atomic(request.remote, request.type, request.operation, fetches, &places);
-  count_carried_out(outcome, !fetches);
+  count_carried_out(outcome, !fetches, request.operation != AtomicOperation::kRead, request.remote);
   if (outcome == MessageOutcome::kOk) {
     const uint32_t size = atomic_bytes(request.type);
     PieceCursor operands(request.operands.data(), static_cast<uint32_t>(request.operands.size()));

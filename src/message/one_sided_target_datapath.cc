@@ -10,12 +10,15 @@
 
 namespace verbena::message {
 
-void MessengerState::count_carried_out(MessageOutcome outcome, bool writes) {
+void MessengerState::count_carried_out(MessageOutcome outcome, bool writes, bool modifies,
+                                       std::span<const RemoteRange> ranges) {
   if (outcome != MessageOutcome::kOk) {
     ++statistics_.remote_refused;
-  } else {
-    ++(writes ? statistics_.remote_writes : statistics_.remote_reads);
+    return;
   }
+  ++(writes ? statistics_.remote_writes : statistics_.remote_reads);
+  if (exposed_->table().counts()) [[unlikely]]
+    exposed_->table().note(ranges, modifies);
 }
 
 void MessengerState::complete_written(PeerNumber peer, uint64_t data, uint64_t bytes) {
@@ -124,7 +127,9 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
                                            request.operation(), fetches, &places)
                           : exposed_->table().resolve(request.all_ranges(),
                                                       puts ? kMemoryWrite : kMemoryRead, &places);
-  count_carried_out(outcome, puts || action == OneSidedAction::kAtomic);
+  const bool modifies = request.is_atomic() ? request.operation() != AtomicOperation::kRead : puts;
+  count_carried_out(outcome, puts || action == OneSidedAction::kAtomic, modifies,
+                    request.all_ranges());
   const bool stored = action == OneSidedAction::kGet && outcome == MessageOutcome::kOk &&
                       store_at_once(connection, message, request, places);
   // An answer would say that its bytes are there.
@@ -182,7 +187,7 @@ bool MessengerState::store_at_once(PeerConnection& connection, const ParsedMessa
   ++connection.storing;
   for (const RemoteRange& range : request.all_ranges()) {
     exposed_->table().use(range.key);
-    move.keys[move.key_count++] = range.key;
+    move.ranges[move.range_count++] = range;
   }
   append_move(connection, number);
   static_cast<void>(post_moves(connection, move));
@@ -233,13 +238,13 @@ MessengerState::Fate MessengerState::start_move(PeerConnection& connection,
     move.outcome = MessageOutcome::kFailed;
   }
   if (move.outcome != MessageOutcome::kOk) {
-    count_carried_out(move.outcome, !move.to_peer);
+    count_carried_out(move.outcome, !move.to_peer, !move.to_peer, {});
   } else {
     move.moving = true;
     ++(move.to_peer ? connection.storing : connection.fetching);
     for (const RemoteRange& range : request.all_ranges()) {
       exposed_->table().use(range.key);
-      move.keys[move.key_count++] = range.key;
+      move.ranges[move.range_count++] = range;
     }
     move.far_count = request.header.pieces;
     for (uint32_t i = 0; i < move.far_count; ++i) move.far[i] = request.pieces[i];
@@ -299,7 +304,7 @@ void MessengerState::end_move(PeerConnection& connection, uint32_t number) {
   move.moving = false;
   --(move.to_peer ? connection.storing : connection.fetching);
   forget_places(move);
-  for (uint32_t i = 0; i < move.key_count; ++i) exposed_->table().release(move.keys[i]);
+  for (uint32_t i = 0; i < move.range_count; ++i) exposed_->table().release(move.ranges[i].key);
   if (move.has_data) --reserved_completions_;
 }
 
@@ -314,7 +319,7 @@ bool MessengerState::serve_move(PeerConnection& connection, uint32_t number) {
       move_numbers_.give_back(number);
       return true;
     }
-    count_carried_out(move.outcome, !move.to_peer);
+    count_carried_out(move.outcome, !move.to_peer, !move.to_peer, {move.ranges, move.range_count});
     if (move.has_data) complete_written(connection.peer, move.data, move.bytes);
   }
   if (!post_answer(connection, move.operation, move.outcome)) return false;

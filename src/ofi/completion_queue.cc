@@ -177,7 +177,7 @@ ssize_t wait_from(fid_cq* handle, void* buffer, size_t count, fi_addr_t* sources
     got = take_entries(queue, buffer, count, sources);
     return got != -FI_EAGAIN;
   };
-  queue.waiters.wait(queue.endpoints, timeout_ms, std::ref(ready));
+  queue.waiters.wait(queue.sources, timeout_ms, std::ref(ready));
   return got;
 }
 

@@ -39,6 +39,9 @@ struct CompletionQueue : fid_cq {
   size_t head = 0;  // the oldest entry; counts never wrap
   size_t tail = 0;
   std::vector<Endpoint*> endpoints;  // once each
+  const WaitPoint::Sources sources = [this]() -> const std::vector<Endpoint*>& {
+    return endpoints;
+  };
   std::string error_text;            // of the last entry that fi_cq_readerr read
   bool waits_at_descriptor = false;  // FI_WAIT_FD
   WaitPoint waiters;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/ofi/endpoint.h"
+#include "src/ofi/memory_region.h"
 
 namespace verbena::ofi {
 namespace {
@@ -115,7 +116,7 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
   if (!deferred.empty()) [[unlikely]]
     post_deferred();
   const std::span<const MessageCompletion> found = messenger->poll_in_place();
-  if (remote_reads != nullptr || remote_writes != nullptr) [[unlikely]]
+  if (counts_remote()) [[unlikely]]
     count_remote();
   if (found.empty()) return 0;
   size_t written = 0;
@@ -179,7 +180,7 @@ void Endpoint::take_completions() {
   // After progress: nobody sleeps while one of them could go.
   if (!deferred.empty()) [[unlikely]]
     post_deferred();
-  if (remote_reads != nullptr || remote_writes != nullptr) [[unlikely]]
+  if (counts_remote()) [[unlikely]]
     count_remote();
 }
 
@@ -187,11 +188,11 @@ void Endpoint::count_remote() {
   const MessengerStatistics& now = messenger->statistics();
   const auto count = [](Counter* counter, uint64_t& counted, uint64_t all) {
     if (counter == nullptr || counted == all) return;
-    counter->completed += all - std::exchange(counted, all);
-    counter->waiters.notify();
+    counter->add(all - std::exchange(counted, all));
   };
   count(remote_reads, counted_reads_, now.remote_reads);
   count(remote_writes, counted_writes_, now.remote_writes);
+  ofi::count_remote(domain);
 }
 
 }  // namespace verbena::ofi

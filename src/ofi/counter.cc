@@ -5,6 +5,7 @@
 #include <new>
 
 #include "src/ofi/endpoint.h"
+#include "src/ofi/memory_region.h"
 
 namespace verbena::ofi {
 namespace {
@@ -12,14 +13,16 @@ namespace {
 Counter& counter_of(fid_cntr* handle) { return *static_cast<Counter*>(handle); }
 
 void let_progress(Counter& counter) {
-  for (Endpoint* endpoint : counter.endpoints) endpoint->take_completions();
+  for (Endpoint* endpoint : counter.sources()) endpoint->take_completions();
+  // What an endpoint carried out that is closed now.
+  if (counter.memories > 0) count_remote(counter.domain);
 }
 
 int close_counter(fid* handle) {
   auto& counter = object_of<Counter>(handle);
   {
     const std::lock_guard guard(counter.domain.lock);
-    if (!counter.endpoints.empty()) return -FI_EBUSY;
+    if (!counter.endpoints.empty() || counter.memories > 0) return -FI_EBUSY;
   }
   Domain& domain = counter.domain;
   delete &counter;
@@ -74,7 +77,7 @@ int wait_for_count(fid_cntr* handle, uint64_t threshold, int timeout_ms) {
     }
     return result != -FI_ETIMEDOUT;
   };
-  counter.waiters.wait(counter.endpoints, timeout_ms, std::ref(ready));
+  counter.waiters.wait(counter.sources, timeout_ms, std::ref(ready));
   return result;
 }
 

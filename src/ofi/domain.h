@@ -18,6 +18,7 @@ namespace verbena::ofi {
 
 class WaitPoint;
 struct Endpoint;
+struct RegisteredMemory;
 
 struct Domain : fid_domain {
   using Handle = fid_domain;
@@ -45,6 +46,9 @@ struct Domain : fid_domain {
   std::atomic<uint32_t> polled_queues{0};
   // All that are open. Under the lock.
   std::vector<Endpoint*> endpoints;
+  std::vector<Endpoint*> enabled;  // of these
+  // Memory of which a counter counts what peers do there.
+  std::vector<RegisteredMemory*> counted;
   // Where threads sleep now. Each is woken by events of its messengers, which another thread may
   // take: whoever has taken some wakes them all. Under the lock.
   std::vector<WaitPoint*> asleep;

@@ -130,6 +130,7 @@ int close_endpoint(fid* handle) {
     if (endpoint.vector != nullptr) remove_from(endpoint.vector->endpoints, &endpoint);
     // From here on nobody else makes it progress, so that it takes no further message.
     remove_from(domain.endpoints, &endpoint);
+    remove_from(domain.enabled, &endpoint);
   }
   if (!endpoint.wind_down(kConfirmationPatienceNs)) {
     log_warning("fi_close: peers were not told within {} s that their messages were received",
@@ -206,7 +207,11 @@ int enable(Endpoint& endpoint) {
   if (endpoint.receiving && endpoint.receives.queue == nullptr &&
       endpoint.receives.counter == nullptr)
     return -FI_ENOCQ;
-  endpoint.enabled = true;
+  if (!std::exchange(endpoint.enabled, true)) {
+    endpoint.domain.enabled.push_back(&endpoint);
+    // Who waits for what peers do to memory waits for this one, too.
+    WaitPoint::notify_all(endpoint.domain);
+  }
   return 0;
 }
 

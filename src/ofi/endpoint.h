@@ -101,6 +101,9 @@ struct Endpoint : fid_ep {
   }
   void note_failure(const MessageCompletion& done);
   void note_lost(PeerNumber peer);
+  bool counts_remote() const {
+    return remote_reads != nullptr || remote_writes != nullptr || !domain.counted.empty();
+  }
   void count_remote();
 
   std::vector<PeerNumber> peers_;   // by fi_addr_t; kAnyPeer: not asked for yet

@@ -24,14 +24,14 @@ int try_wait_at(fid* handle) {
     case FI_CLASS_CQ: {
       auto& queue = object_of<CompletionQueue>(handle);
       const auto ready = [&queue] { return queue.head != queue.tail; };
-      return queue.waiters.prepare(queue.endpoints, ready) ? 0 : -FI_EAGAIN;
+      return queue.waiters.prepare(queue.sources, ready) ? 0 : -FI_EAGAIN;
     }
     case FI_CLASS_CNTR: {
       // Which count is waited for only the program knows: what has changed since it read one is
       // news.
       auto& counter = object_of<Counter>(handle);
       const auto ready = [&counter] { return counter.completed + counter.failed != counter.shown; };
-      return counter.waiters.prepare(counter.endpoints, ready) ? 0 : -FI_EAGAIN;
+      return counter.waiters.prepare(counter.sources, ready) ? 0 : -FI_EAGAIN;
     }
     case FI_CLASS_EQ:
       return object_of<EventQueue>(handle).is_empty() ? 0 : -FI_EAGAIN;

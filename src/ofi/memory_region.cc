@@ -2,6 +2,10 @@
 
 #include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
+
+#include "src/ofi/wait_point.h"
 
 namespace verbena::ofi {
 namespace {
@@ -11,17 +15,51 @@ int close_memory(fid* handle) {
   auto& memory = object_of<RegisteredMemory>(handle);
   {
     const std::lock_guard guard(memory.domain.lock);
+    if (memory.counts != nullptr) memory.count_remote();
     if (memory.exposed && !memory.domain.exposed->revoke(memory.key)) return -FI_EBUSY;
+    std::erase(memory.domain.counted, &memory);
+    for (Counter* const counter : {memory.reads, memory.writes}) {
+      if (counter != nullptr) --counter->memories;
+    }
   }
   --memory.domain.users;
   delete &memory;
   return 0;
 }
 
-// To an endpoint, as who asks for FI_MR_ENDPOINT does: all of the domain have it. What a counter
-// would count of this memory alone is not known.
-int bind_memory(fid* /*handle*/, fid* other, uint64_t /*flags*/) {
-  return other->fclass == FI_CLASS_EP ? 0 : -FI_ENOSYS;
+int bind_to_counter(RegisteredMemory& memory, Counter& counter, uint64_t flags) {
+  if (&counter.domain != &memory.domain) return -FI_EINVAL;
+  constexpr uint64_t kBoth = FI_REMOTE_READ | FI_REMOTE_WRITE;
+  if ((flags & kBoth) == 0 || (flags & ~kBoth) != 0) return -FI_EINVAL;
+  const std::lock_guard guard(memory.domain.lock);
+  for (const auto& [flag, place] :
+       {std::pair{FI_REMOTE_READ, &memory.reads}, {FI_REMOTE_WRITE, &memory.writes}}) {
+    if ((flags & flag) != 0 && *place != nullptr) return -FI_EINVAL;
+  }
+  // Nobody reaches memory that only sends and receives.
+  if (!memory.exposed) return 0;
+  if (memory.counts == nullptr) {
+    memory.counts = memory.domain.exposed->count(memory.key);
+    if (memory.counts == nullptr) return -FI_EINVAL;
+    memory.domain.counted.push_back(&memory);
+  }
+  memory.count_remote();
+  for (const auto& [flag, place] :
+       {std::pair{FI_REMOTE_READ, &memory.reads}, {FI_REMOTE_WRITE, &memory.writes}}) {
+    if ((flags & flag) == 0) continue;
+    *place = &counter;
+    ++counter.memories;
+  }
+  // Who waits for the counter already waits for other endpoints from now on.
+  WaitPoint::notify_all(memory.domain);
+  return 0;
+}
+
+// To an endpoint, as who asks for FI_MR_ENDPOINT does: all of the domain have it.
+int bind_memory(fid* handle, fid* other, uint64_t flags) {
+  if (other->fclass == FI_CLASS_CNTR)
+    return bind_to_counter(object_of<RegisteredMemory>(handle), object_of<Counter>(other), flags);
+  return other->fclass == FI_CLASS_EP ? 0 : -FI_EINVAL;
 }
 
 int control_memory(fid* /*handle*/, int command, void* /*argument*/) {
@@ -81,6 +119,17 @@ RegisteredMemory::RegisteredMemory(Domain& of, bool is_exposed, uint64_t its_key
   fid = {.fclass = FI_CLASS_MR, .context = context, .ops = &memory_object_calls};
   mem_desc = this;
   key = its_key;
+}
+
+void RegisteredMemory::count_remote() {
+  const MemoryCounts now = *counts;
+  if (reads != nullptr && now.reads != counted.reads) reads->add(now.reads - counted.reads);
+  if (writes != nullptr && now.writes != counted.writes) writes->add(now.writes - counted.writes);
+  counted = now;
+}
+
+void count_remote(Domain& domain) {
+  for (RegisteredMemory* const memory : domain.counted) memory->count_remote();
 }
 
 fi_ops_mr registration_calls = {

@@ -4,7 +4,9 @@
 
 #include <rdma/fi_domain.h>
 
+#include "src/ofi/counter.h"
 #include "src/ofi/domain.h"
+#include "verbena/message.h"
 
 namespace verbena::ofi {
 
@@ -13,10 +15,20 @@ struct RegisteredMemory : fid_mr {
   using Handle = fid_mr;
   RegisteredMemory(Domain& of, bool is_exposed, uint64_t its_key, void* context);
 
+  // Lets its counters count what peers have done since the last time.
+  void count_remote();
+
   Domain& domain;
   const bool exposed;
+  Counter* reads = nullptr;
+  Counter* writes = nullptr;
+  const MemoryCounts* counts = nullptr;  // of one that has counters
+  MemoryCounts counted;
 };
 
 extern fi_ops_mr registration_calls;
+
+// The same of all that have counters. Under the lock.
+void count_remote(Domain& domain);
 
 }  // namespace verbena::ofi

@@ -104,9 +104,9 @@ WaitPoint::Rest WaitPoint::how_to_rest(const std::vector<Endpoint*>& endpoints) 
   return Rest::kSleep;
 }
 
-bool WaitPoint::prepare(const std::vector<Endpoint*>& endpoints,
-                        const std::function<bool()>& ready) {
+bool WaitPoint::prepare(const Sources& sources, const std::function<bool()>& ready) {
   const std::lock_guard guard(domain_.lock);
+  const std::vector<Endpoint*>& endpoints = sources();
   get_up();
   for (Endpoint* endpoint : endpoints) endpoint->take_completions();
   if (!ready() && !signalled_ && how_to_rest(endpoints) == Rest::kSleep) {
@@ -119,8 +119,7 @@ bool WaitPoint::prepare(const std::vector<Endpoint*>& endpoints,
   return false;
 }
 
-void WaitPoint::wait(const std::vector<Endpoint*>& endpoints, int timeout_ms,
-                     const std::function<bool()>& ready) {
+void WaitPoint::wait(const Sources& sources, int timeout_ms, const std::function<bool()>& ready) {
   const uint64_t start_ns = now_ns();
   const uint64_t limit_ns =
       timeout_ms < 0 ? UINT64_MAX : static_cast<uint64_t>(timeout_ms) * kNsPerMs;
@@ -131,6 +130,7 @@ void WaitPoint::wait(const std::vector<Endpoint*>& endpoints, int timeout_ms,
     {
       const std::lock_guard guard(domain_.lock);
       get_up();
+      const std::vector<Endpoint*>& endpoints = sources();
       for (Endpoint* endpoint : endpoints) endpoint->take_completions();
       const uint64_t gone_ns = now_ns() - start_ns;
       if (ready() || std::exchange(signalled_, false) || gone_ns >= limit_ns) {

@@ -44,13 +44,15 @@ class WaitPoint {
   // One of the threads that wait, or the next one, returns without anything. Takes the lock.
   void signal();
 
-  // Lets the endpoints' messages come until ready(), which is asked under the domain's lock: first
+  // The endpoints whose messages may be what is waited for, asked each time, under the lock.
+  using Sources = std::function<const std::vector<Endpoint*>&()>;
+
+  // Lets the sources' messages come until ready(), which is asked under the domain's lock: first
   // by polling, then asleep. Returns without it after a signal, and after the time.
-  void wait(const std::vector<Endpoint*>& endpoints, int timeout_ms,
-            const std::function<bool()>& ready);
+  void wait(const Sources& sources, int timeout_ms, const std::function<bool()>& ready);
   // fi_trywait: whether nothing is there, by ready(), and the descriptor becomes readable when
   // something comes. Takes the lock.
-  bool prepare(const std::vector<Endpoint*>& endpoints, const std::function<bool()>& ready);
+  bool prepare(const Sources& sources, const std::function<bool()>& ready);
 
  private:
   enum class Rest : uint8_t { kSleep, kNap, kPoll };

@@ -90,6 +90,89 @@ TEST_F(OneSidedProviderTest, BytesAreWrittenAndRead) {
   await(b_.remote.get(), 18);
 }
 
+TEST_F(OneSidedProviderTest, MemoryHasCountersOfItsOwn) {
+  std::string memory[2] = {std::string(100, 'm'), std::string(3'000'000, 'n')};
+  Owned<fid_mr> regions[2] = {register_memory(memory[0], 7), register_memory(memory[1], 8)};
+  Owned<fid_cntr> writes[2];
+  Owned<fid_cntr> reads;
+  for (Owned<fid_cntr>* counter : {&writes[0], &writes[1], &reads}) {
+    fi_cntr_attr attributes{};
+    fid_cntr* opened = nullptr;
+    ASSERT_EQ(fi_cntr_open(domain_.get(), &attributes, &opened, nullptr), 0);
+    counter->reset(opened);
+  }
+  write(a_, "before", 0, 7);
+  EXPECT_EQ(next(a_).error.err, 0);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_mr_bind(regions[i].get(), &writes[i]->fid, FI_REMOTE_WRITE), 0);
+    ASSERT_EQ(fi_mr_bind(regions[i].get(), &reads->fid, FI_REMOTE_READ), 0);
+    EXPECT_EQ(fi_mr_bind(regions[i].get(), &reads->fid, FI_REMOTE_READ), -FI_EINVAL);
+  }
+  EXPECT_EQ(fi_mr_bind(regions[0].get(), &reads->fid, FI_SEND), -FI_EINVAL);
+  EXPECT_EQ(fi_mr_bind(regions[0].get(), &a_.queue->fid, FI_REMOTE_WRITE), -FI_EINVAL);
+  write(a_, "short", 0, 7);
+  write(a_, std::string(3'000'000, 'w'), 0, 8);  // by the device
+  std::string got(100, 'x');
+  transfer(true, a_, got, 0, 8, FI_COMPLETION);
+  // One operation, although it has two ranges of the region.
+  const iovec from{const_cast<char*>("abcdef"), 6};
+  const fi_rma_iov ranges[2] = {{10, 2, 7}, {20, 4, 7}};
+  const fi_msg_rma message{.msg_iov = &from,
+                           .desc = nullptr,
+                           .iov_count = 1,
+                           .addr = a_.other,
+                           .rma_iov = ranges,
+                           .rma_iov_count = 2,
+                           .context = nullptr,
+                           .data = 0};
+  must_post([&] { return fi_writemsg(a_.endpoint.get(), &message, FI_COMPLETION); });
+  write(a_, "too far", 99, 7);
+  int failed = 0;
+  for (int i = 0; i < 5; ++i) failed += next(a_).error.err == 0 ? 0 : 1;
+  EXPECT_EQ(failed, 1);
+  // What an atomic modifies is written, also where it fetches.
+  uint64_t value = 1;
+  uint64_t before = 0;
+  must_post([&] {
+    return fi_fetch_atomic(a_.endpoint.get(), &value, 1, nullptr, &before, nullptr, a_.other, 48, 7,
+                           FI_UINT64, FI_SUM, nullptr);
+  });
+  await(a_.reads.get(), 2);
+  must_post([&] {
+    return fi_fetch_atomic(a_.endpoint.get(), nullptr, 1, nullptr, &before, nullptr, a_.other, 48,
+                           7, FI_UINT64, FI_ATOMIC_READ, nullptr);
+  });
+  await(a_.reads.get(), 3);
+  // Of no endpoint, so all of the domain make progress for them.
+  EXPECT_EQ(fi_cntr_wait(writes[0].get(), 3, 10'000), 0);
+  EXPECT_EQ(fi_cntr_read(writes[0].get()), 3u);
+  EXPECT_EQ(fi_cntr_read(writes[1].get()), 1u);
+  EXPECT_EQ(fi_cntr_read(reads.get()), 2u);
+  await(b_.remote.get(), 7);
+  EXPECT_EQ(fi_close(&writes[0].get()->fid), -FI_EBUSY);
+  regions[0].reset();
+  write(a_, "again", 0, 8);
+  EXPECT_EQ(next(a_).error.err, 0);
+  EXPECT_EQ(fi_cntr_read(writes[0].get()), 3u);
+  await(writes[1].get(), 2);
+  regions[1].reset();
+}
+
+// Nothing but the wait lets both ends go on, also asleep.
+TEST_F(OneSidedProviderTest, WhoWaitsForAMemorysCounterMakesProgress) {
+  std::string memory(100, 'm');
+  fi_cntr_attr attributes{};
+  fid_cntr* opened = nullptr;
+  ASSERT_EQ(fi_cntr_open(domain_.get(), &attributes, &opened, nullptr), 0);
+  const Owned<fid_cntr> writes(opened);
+  const Owned<fid_mr> region = register_memory(memory, 7);
+  ASSERT_EQ(fi_mr_bind(region.get(), &writes->fid, FI_REMOTE_WRITE), 0);
+  EXPECT_EQ(fi_cntr_wait(writes.get(), 1, 20), -FI_ETIMEDOUT);
+  write(a_, "text", 0, 7, FI_COMPLETION);
+  EXPECT_EQ(fi_cntr_wait(writes.get(), 1, 10'000), 0);
+  EXPECT_EQ(memory.substr(0, 5), "textm");
+}
+
 TEST_F(OneSidedProviderTest, EveryCallDoesItsPart) {
   std::string memory(100, 'm');
   const Owned<fid_mr> region = register_memory(memory, 7);
