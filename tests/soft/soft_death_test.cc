@@ -345,6 +345,52 @@ TEST(DeathNoticeTest, AProcessAsleepOnACompletionChannelWakesUp) {
   }
 }
 
+// From here on, what it writes to a pipe kills it.
+bool die_of_writing() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, nr))),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = sizeof(program) / sizeof(program[0]), .filter = program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+VERBENA_TEST_CHILD(killed_while_it_rings) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node);
+  link.put(end.address());
+  end.connect(link.get<QueuePairAddress>());
+  link.put(true);
+  link.get<bool>();  // the receiver sleeps
+  if (!die_of_writing()) return 2;
+  return post(end.qp(), {.sges = {buffer.sge(0, 8)}}) == 0 ? 0 : 3;
+}
+
+// The sender has disarmed the queue, and has not written the event yet.
+TEST(DeathNoticeTest, ASenderThatIsKilledWhileItRingsWakesTheSleeper) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node, {.with_channel = true});
+  Child child("killed_while_it_rings");
+  end.connect(child.link().get<QueuePairAddress>());
+  child.link().put(end.address());
+  child.link().get<bool>();
+  ASSERT_EQ(post_receive(end.qp(), 7, {buffer.sge(0, 64)}), 0);
+  ASSERT_EQ(ibv_req_notify_cq(end.cq(), 0), 0);
+  ASSERT_TRUE(is_empty(end.cq()));
+  child.link().put(true);
+  EXPECT_EQ(child.wait(), 128 + SIGSYS);
+  Result<ibv_cq*> event = end.channel().wait(static_cast<int64_t>(kPatienceNs));
+  ASSERT_TRUE(event.ok()) << event.status().message();
+  const ibv_wc wc = wait_for_one(end.cq());
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.wr_id, 7u);
+}
+
 TEST(DeathNoticeTest, AQueuePairThatOnlyReceivesIsFlushed) {
   Node node;
   Buffer buffer(node.domain, 4096);

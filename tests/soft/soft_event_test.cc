@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -298,6 +299,52 @@ TEST(SleepTest, ASenderThatWaitsForAReceiveMakesProgressWhileBothSleep) {
   ASSERT_TRUE(event.ok()) << event.status().message();
   EXPECT_EQ(wait_for_one(end.cq()).wr_id, 4u);
   EXPECT_TRUE(child.link().get<bool>());
+  child.link().put(true);
+  EXPECT_EQ(child.wait(), 0);
+}
+
+// A sender without a descriptor to ring with leaves the queue armed, for who can.
+VERBENA_TEST_CHILD(sender_without_descriptors) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node);
+  link.put(end.address());
+  end.connect(link.get<QueuePairAddress>());
+  link.put(true);
+  link.get<bool>();
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+  rlimit none = limit;
+  none.rlim_cur = 3;
+  if (setrlimit(RLIMIT_NOFILE, &none) != 0) return 2;
+  if (post(end.qp(), {.sges = {buffer.sge(0, 8)}}) != 0) return 3;
+  if (wait_for_one(end.cq()).status != IBV_WC_SUCCESS) return 4;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 5;
+  if (post(end.qp(), {.sges = {buffer.sge(0, 8)}}) != 0) return 6;
+  if (wait_for_one(end.cq()).status != IBV_WC_SUCCESS) return 7;
+  link.put(true);
+  link.get<bool>();
+  return 0;
+}
+
+TEST(SleepTest, ASenderThatCannotRingLeavesTheQueueArmed) {
+  Node node;
+  Buffer buffer(node.domain, 128);
+  End end(node, {.with_channel = true});
+  Child child("sender_without_descriptors");
+  end.connect(child.link().get<QueuePairAddress>());
+  child.link().put(end.address());
+  child.link().get<bool>();
+  for (uint64_t id = 0; id < 2; ++id) {
+    ASSERT_EQ(post_receive(end.qp(), id, {buffer.sge(id * 64, 64)}), 0);
+  }
+  ASSERT_EQ(ibv_req_notify_cq(end.cq(), 0), 0);
+  ASSERT_TRUE(is_empty(end.cq()));
+  child.link().put(true);
+  Result<ibv_cq*> event = end.channel().wait(static_cast<int64_t>(kPatienceNs));
+  ASSERT_TRUE(event.ok()) << event.status().message();
+  EXPECT_EQ(wait_for(end.cq(), 2).size(), 2u);
+  child.link().get<bool>();
   child.link().put(true);
   EXPECT_EQ(child.wait(), 0);
 }

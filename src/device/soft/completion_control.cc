@@ -136,6 +136,13 @@ int destroy_cq(ibv_cq* verbs) {
   return 0;
 }
 
+void ring_abandoned_channels(const Rnic& rnic) {
+  std::lock_guard guard(queues_mutex);
+  for (const auto& [id, cq] : live_queues()) {
+    if (cq->rnic == &rnic) ring_abandoned_channel(*cq);
+  }
+}
+
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
   if (check_valid<Channel>(channel) != 0) return -1;
   for (;;) {

@@ -170,7 +170,8 @@ int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   }
   const OwnerLock::Guard guard(cq.lock);
   const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;
-  if (cq.shared->armed.load(std::memory_order_relaxed) < wanted) {
+  const uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
+  if (armed < wanted || is_ringing(armed)) {
     cq.shared->armed.store(wanted, std::memory_order_relaxed);
   }
   // Store-load: pairs with the sender's fence between its packet and its load of `armed`.
@@ -178,20 +179,17 @@ int req_notify_cq(ibv_cq* verbs, int solicited_only) {
   return 0;
 }
 
-namespace {
-
-// Whether the queue was armed for this arrival; disarms it.
-bool disarm(CqShared& cq, bool solicited) {
-  uint32_t armed = cq.armed.load(std::memory_order_relaxed);
-  return armed != 0 && (armed == kArmedAny || solicited) &&
-         cq.armed.compare_exchange_strong(armed, 0);
-}
-
-}  // namespace
-
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
-  if (disarm(cq, solicited))
-    process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
+  uint32_t armed = cq.armed.load(std::memory_order_relaxed);
+  const uint64_t now = now_ns();
+  const bool due = is_ringing(armed)
+                       ? has_rung_long(armed, now)
+                       : armed == kArmedAny || (armed == kArmedSolicited && solicited);
+  uint32_t ringing = make_ringing(now);
+  if (!due || !cq.armed.compare_exchange_strong(armed, ringing)) return;
+  const bool rung = process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
+  // Fails if the owner, whom the event woke, has armed the queue again.
+  cq.armed.compare_exchange_strong(ringing, rung ? 0 : armed);
 }
 
 void forget_completions(Cq& cq, const Qp& qp) {

@@ -59,13 +59,27 @@ void raise_event(ibv_context* context, ibv_event_type type, void* object) {
   pthread_mutex_unlock(&context->mutex);
 }
 
-void ring_own_channel(Cq& cq, bool solicited) {
-  if (cq.channel == nullptr) return;
-  uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
-  if (armed == 0 || (armed == kArmedSolicited && !solicited)) return;
+namespace {
+
+void write_event(Cq& cq, uint32_t armed) {
   if (!cq.shared->armed.compare_exchange_strong(armed, 0)) return;
   const uint64_t cookie = cq.id;
   [[maybe_unused]] const ssize_t written = write(cq.channel->write_fd, &cookie, sizeof(cookie));
+}
+
+}  // namespace
+
+void ring_own_channel(Cq& cq, bool solicited) {
+  if (cq.channel == nullptr) return;
+  uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
+  if (armed == 0 || is_ringing(armed) || (armed == kArmedSolicited && !solicited)) return;
+  write_event(cq, armed);
+}
+
+void ring_abandoned_channel(Cq& cq) {
+  if (cq.channel == nullptr) return;
+  const uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
+  if (is_ringing(armed)) write_event(cq, armed);
 }
 
 }  // namespace verbena::soft

@@ -368,6 +368,9 @@ void complete_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_stat
 // Tells a sleeping owner that something arrived: of a peer's queue, of an own one.
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited);
 void ring_own_channel(Cq& cq, bool solicited);
+// Writes the event that a sender was about to write, which has ended: to one, to all of an RNIC.
+void ring_abandoned_channel(Cq& cq);
+void ring_abandoned_channels(const Rnic& rnic);
 
 // Drops a queue pair's completions from a queue, as a reset and destruction require.
 void forget_completions(Cq& cq, const Qp& qp);

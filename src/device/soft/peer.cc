@@ -315,12 +315,13 @@ int Peer::pipe_of(int fd, uint32_t id) {
   return opened;
 }
 
-void Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
+bool Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
   std::lock_guard guard(mutex_);
   const int pipe = pipe_of(fd, id);
   // A full pipe already holds a wake-up; a closed one has nobody to wake.
   if (pipe >= 0) [[maybe_unused]]
     const ssize_t written = write(pipe, message, size_bytes);
+  return pipe >= 0;
 }
 
 }  // namespace verbena::soft

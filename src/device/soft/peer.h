@@ -71,7 +71,8 @@ class Peer {
                         uint64_t* before);
 
   // Writes to a pipe of the peer: descriptor `fd` of that process, if that is still pipe `id`.
-  void notify(int fd, uint32_t id, const void* message, size_t size_bytes);
+  // False if the pipe cannot be opened.
+  bool notify(int fd, uint32_t id, const void* message, size_t size_bytes);
   // Somebody has joined or left a multicast group.
   void raise_group_epoch() { header_->group_epoch.fetch_add(1); }
   // Tells the process that this one, of slot `slot`, is about to send to its XRC shared receive

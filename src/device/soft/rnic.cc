@@ -472,6 +472,7 @@ void Rnic::mark_dead(uint32_t slot) {
     if (qp.peer.process == peer) peer_ended(qp);
   });
   xrc_queues_->sender_ended(slot);
+  ring_abandoned_channels(*this);
 }
 
 void Rnic::handle_faults() {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -9,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/runtime.h"
 #include "src/device/soft/objects.h"
 #include "src/device/verbs_control.h"
 #include "tests/soft/process.h"
@@ -281,6 +284,35 @@ TEST_P(ImpostorTest, ItsMemoryIsNotMapped) {
     EXPECT_EQ(state_of(node, end.qp()), IBV_QPS_INIT);
   }
   EXPECT_EQ(child.wait(), 0);
+}
+
+// A sender has disarmed the queue and was killed, or stopped, before it wrote the event.
+TEST(RingingTest, IsLeftToTheFirstSenderForMillisecondsOnly) {
+  Node node;
+  Buffer buffer(node.domain, 128);
+  End from(node);
+  End to(node, {.with_channel = true});
+  connect(from, to);
+  for (uint64_t id = 0; id < 2; ++id) {
+    ASSERT_EQ(post_receive(to.qp(), id, {buffer.sge(id * 64, 64)}), 0);
+  }
+  const auto send = [&] {
+    ASSERT_EQ(post(from.qp(), {.sges = {buffer.sge(0, 8)}}), 0);
+    ASSERT_EQ(wait_for_one(from.cq()).status, IBV_WC_SUCCESS);
+  };
+  const auto rung = [&] {
+    pollfd channel{.fd = to.channel().get()->fd, .events = POLLIN, .revents = 0};
+    return poll(&channel, 1, 0) == 1;
+  };
+  std::atomic<uint32_t>& armed = soft::as_cq(to.cq()).shared->armed;
+  constexpr uint64_t kAgesNs = 600'000'000'000;
+  armed.store(soft::make_ringing(now_ns() + kAgesNs));
+  send();
+  EXPECT_FALSE(rung());
+  armed.store(soft::make_ringing(now_ns() - 4'000'000));
+  send();
+  EXPECT_TRUE(rung());
+  EXPECT_EQ(armed.load(), 0u);
 }
 
 }  // namespace
