@@ -181,11 +181,9 @@ int req_notify_cq(ibv_cq* verbs, int solicited_only) {
 
 void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
   uint32_t armed = cq.armed.load(std::memory_order_relaxed);
-  const uint64_t now = now_ns();
-  const bool due = is_ringing(armed)
-                       ? has_rung_long(armed, now)
-                       : armed == kArmedAny || (armed == kArmedSolicited && solicited);
-  uint32_t ringing = make_ringing(now);
+  const bool due =
+      is_ringing(armed) || armed == kArmedAny || (armed == kArmedSolicited && solicited);
+  uint32_t ringing = make_ringing(now_ns());
   if (!due || !cq.armed.compare_exchange_strong(armed, ringing)) return;
   const bool rung = process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
   // Fails if the owner, whom the event woke, has armed the queue again.

@@ -72,7 +72,7 @@ void write_event(Cq& cq, uint32_t armed) {
 void ring_own_channel(Cq& cq, bool solicited) {
   if (cq.channel == nullptr) return;
   uint32_t armed = cq.shared->armed.load(std::memory_order_relaxed);
-  if (armed == 0 || is_ringing(armed) || (armed == kArmedSolicited && !solicited)) return;
+  if (armed == 0 || (armed == kArmedSolicited && !solicited)) return;
   write_event(cq, armed);
 }
 

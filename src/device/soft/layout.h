@@ -314,7 +314,7 @@ inline uint64_t make_fault(uint32_t generation, ibv_event_type event) {
 }
 
 struct CqShared {
-  // 0, kArmedSolicited, kArmedAny, or since when a sender has been ringing: see make_ringing().
+  // 0, kArmedSolicited, kArmedAny, or that a sender is writing the event: see make_ringing().
   alignas(kCacheLineBytes) std::atomic<uint32_t> armed;
   uint32_t has_channel;
   int32_t channel_fd;   // of the owner's process
@@ -324,20 +324,16 @@ struct CqShared {
 };
 inline constexpr uint32_t kArmedSolicited = 1;
 inline constexpr uint32_t kArmedAny = 2;
-inline constexpr uint32_t kArmedBits = 2;
 
 // A sender disarms a queue, writes the event, and only then leaves 0, so that the event is not lost
-// with a sender that is killed in between: who finds the mark too old, or learns of the death,
-// writes the event.
-inline constexpr uint32_t make_ringing(uint64_t now_ns) {
-  return static_cast<uint32_t>(now_ns >> 20) << kArmedBits | kArmedSolicited | kArmedAny;
+// with a sender that is killed or stopped in between: whoever has another event, or learns of the
+// death, writes one. So there may be one event more than were asked for. `number` tells apart who
+// rings.
+inline constexpr uint32_t make_ringing(uint64_t number) {
+  return static_cast<uint32_t>(number << 2) | kArmedSolicited | kArmedAny;
 }
 inline constexpr bool is_ringing(uint32_t armed) {
   return (armed & (kArmedSolicited | kArmedAny)) == (kArmedSolicited | kArmedAny);
-}
-// Of a sender that goes on, an event takes microseconds; these are 2 to 3 ms.
-inline constexpr bool has_rung_long(uint32_t armed, uint64_t now_ns) {
-  return static_cast<int32_t>(make_ringing(now_ns) - armed) > 2 << kArmedBits;
 }
 
 // A shared receive queue: a ring of indexes of receive WQEs in posting order. A sender takes the
