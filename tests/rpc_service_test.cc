@@ -286,6 +286,40 @@ TEST_F(RpcServiceTest, AFutureThatNobodyWaitsForGivesItsSlotBack) {
   EXPECT_TRUE(client_->acquire());
 }
 
+TEST_F(RpcServiceTest, ARequestIsNotReadAfterItsFuture) {
+  start({.request_slot_bytes = 64, .pending = 1, .request_max_bytes = 4096});
+  uint32_t calls = 0;
+  server_->handle(kNobody, [&calls](const Call&, Reply&) {
+    ++calls;
+    return CallResult::kOk;
+  });
+  auto request = std::make_unique<std::vector<char>>(4096, 'a');
+  {
+    std::optional<CallFuture> dropped =
+        client_->call_future_with(kNobody, *request, 3'600'000'000'000);
+    ASSERT_TRUE(dropped);
+    // In the middle of the request.
+    ASSERT_TRUE(poll_until([&] { return client_->statistics().fragments > 2; }));
+  }
+  const uint64_t fragments = client_->statistics().fragments;
+  request.reset();
+  EXPECT_EQ(client_->outstanding(), 0u);
+
+  // The slot comes back, and the server takes the next call in it from its beginning.
+  std::optional<CallFuture> next;
+  const std::vector<char> text(1000, 'b');
+  ASSERT_TRUE(poll_until([&] {
+    if (std::optional<CallFuture> call = client_->call_future_with(kNobody, text)) {
+      next.emplace(std::move(*call));
+    }
+    return next.has_value();
+  }));
+  EXPECT_EQ(client_->statistics().fragments, fragments);
+  ASSERT_TRUE(poll_until([&] { return next->ready(); }));
+  EXPECT_EQ(next->outcome().result, CallResult::kOk);
+  EXPECT_EQ(calls, 1u) << "a request that was given up runs";
+}
+
 TEST_F(RpcServiceTest, TimeOutsEndACallButNotItsSlot) {
   start({.pending = 2});
   CallResult result = CallResult::kOk;

@@ -65,7 +65,7 @@ struct ClientStatistics {
   uint64_t timed_out = 0;
   uint64_t refused = 0;    // answered with anything but kOk
   uint64_t no_slot = 0;    // acquire() found none free
-  uint64_t late = 0;       // responses that came after their time-out
+  uint64_t late = 0;       // answers that came after a time-out, or to a request given up
   uint64_t fragments = 0;  // further messages of calls larger than a slot
 };
 
@@ -110,7 +110,9 @@ template <typename R>
 class BasicClient;
 
 // The outcome of one call, to be waited for. Movable; destroyed before its client. Holds the call's
-// slot until it is destroyed.
+// slot until it is destroyed. Destroyed before the outcome is there, it does not wait: a call whose
+// request has left runs, unheard; one whose request still goes in parts is given up, and does not
+// run. Either way the client reads the request's memory no more.
 template <typename R>
 class BasicCallFuture {
  public:
@@ -505,6 +507,12 @@ class BasicClient {
     if (slot.state == State::kDone && !slot.late_response) {
       free(number);
     } else if (slot.state == State::kDone) {
+      slot.state = State::kAbandoned;
+    } else if (slot.state == State::kWaiting && slot.sent_bytes < slot.request.size()) {
+      // The rest would be read from memory that need not be there any more. The server forgets what
+      // it has of the request with the slot's next call.
+      --outstanding_;
+      if (slot.deadline_ns != 0) --with_deadline_;
       slot.state = State::kAbandoned;
     } else {
       // Nobody is interested any more: the slot comes back with the response.
