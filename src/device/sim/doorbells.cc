@@ -8,7 +8,8 @@
 //
 // A plain doorbell only says that there is more to fetch; several of a queue pair are as good as
 // one. A WQE that came along takes room, and when there is none, the bus takes no more: the
-// thread that posts the next one stands still in its store.
+// thread that posts the next one stands still in its store. The bus itself holds what it carries
+// at its full rate, so how long the way takes limits no rate.
 #include <algorithm>
 
 #include "src/base/assert.h"
@@ -30,7 +31,7 @@ constexpr uint32_t kGenerationMask = INT32_MAX;
 // Its place is given back in take_doorbell().
 void Rnic::await_wqe_room() {
   Fiber* const thread = simulation_.running();
-  if (thread == nullptr || wqes_along_ < node_.profile.blueflame_queue) {
+  if (thread == nullptr || wqes_along_ < wqe_room_) {
     ++wqes_along_;
     return;
   }

@@ -134,7 +134,7 @@ TEST_F(DoorbellsTest, EntriesThatComeAlongAndWaitAreFetchedAfterAll) {
 
 TEST_F(DoorbellsTest, WhoPostsStandsStillWhenThereIsNoRoomForEntries) {
   Pair pair(cluster_);
-  const uint64_t room = cluster_.node(0).profile.blueflame_queue;
+  const uint64_t room = cluster_.node(0).rnic.wqe_room();
   std::vector<uint64_t> posted_ns;
   Thread thread = cluster_.start(0, [&] {
     for (uint64_t i = 0; i < room + 3; ++i) {
@@ -152,24 +152,25 @@ TEST_F(DoorbellsTest, WhoPostsStandsStillWhenThereIsNoRoomForEntries) {
 
 TEST_F(DoorbellsTest, PlainDoorbellsNeedNoRoom) {
   Pair pair(cluster_);
-  const uint64_t room = cluster_.node(0).profile.blueflame_queue;
+  const uint64_t room = cluster_.node(0).rnic.wqe_room();
   uint64_t took_ns = 0;
   Thread thread = cluster_.start(0, [&] {
     const uint64_t begin_ns = now_ns();
-    for (uint64_t i = 0; i < 3 * room; ++i) must_post(pair, i, 0);
+    for (uint64_t i = 0; i < room + 3; ++i) must_post(pair, i, 0);
     took_ns = now_ns() - begin_ns;
   });
   thread.join();
   EXPECT_LT(took_ns, kFetchNs / 2);
   cluster_.settle();
-  EXPECT_EQ(take_all(pair.near).size(), 3 * room);
+  EXPECT_EQ(take_all(pair.near).size(), room + 3);
 }
 
 // The room is given on in the order of the posts, and every one comes to it.
 TEST(DoorbellsOrderTest, ThreadsThatStandStillGoOnInTheirOrder) {
   constexpr uint64_t kThreads = 6;
   Profile profile = slow_contexts();
-  profile.blueflame_queue = 1;
+  profile.blueflame_queue = 0;
+  profile.pcie_one_way = kPsPerNs;  // the bus holds one
   Cluster cluster(2, /*seed=*/1, profile);
   Buffer here(cluster[0], 64);
   Buffer there(cluster[1], 64);
@@ -199,9 +200,68 @@ TEST(DoorbellsOrderTest, ThreadsThatStandStillGoOnInTheirOrder) {
   }
 }
 
+// Messages per second of 16 threads that each keep more pending than the way takes.
+double write_rate(Profile profile, Time one_way) {
+  constexpr uint64_t kThreads = 16;
+  constexpr uint64_t kPending = 128;
+  constexpr uint64_t kMessages = 2'000;
+  profile.pcie_one_way = one_way;
+  profile.cores = kThreads;
+  Cluster cluster(2, /*seed=*/1, profile);
+  Buffer here(cluster[0], 64);
+  Buffer there(cluster[1], 64);
+  std::vector<std::unique_ptr<Pair>> pairs;
+  for (uint64_t i = 0; i < kThreads; ++i) pairs.push_back(std::make_unique<Pair>(cluster));
+  std::vector<Thread> threads;
+  uint64_t done = 0;
+  uint64_t begin_ns = 0;
+  uint64_t end_ns = 0;
+  for (const auto& pair : pairs) {
+    threads.push_back(cluster.start(0, [&, end = &pair->near] {
+      uint64_t posted = 0;
+      uint64_t taken = 0;
+      while (taken < kMessages) {
+        while (posted < kMessages && posted - taken < kPending) {
+          ASSERT_EQ(post(*end, {.id = posted++,
+                                .opcode = IBV_WR_RDMA_WRITE,
+                                .sges = {here.sge(0, 8)},
+                                .flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+                                .remote_address = there.address(),
+                                .rkey = there.key()}),
+                    0);
+        }
+        ibv_wc completion;
+        const int polled = ibv_poll_cq(end->cq(), 1, &completion);
+        ASSERT_GE(polled, 0);
+        if (polled == 0) continue;
+        ++taken;
+        ++done;
+        // Neither the start nor the end, in which fewer threads send.
+        if (done == kThreads * kMessages / 4) begin_ns = now_ns();
+        if (done == kThreads * kMessages * 3 / 4) end_ns = now_ns();
+      }
+    }));
+  }
+  for (Thread& thread : threads) thread.join();
+  return static_cast<double>(kThreads * kMessages / 2) * 1e9 /
+         static_cast<double>(end_ns - begin_ns);
+}
+
+// What is on its way fills the bus, not the room on the chip.
+TEST(DoorbellsRateTest, TheWayOverTheBusLimitsNoRate) {
+  for (const char* name : {"connectx5-edr", "connectx6-hdr"}) {
+    Profile profile = must(load_profile(name));
+    const double near = write_rate(profile, 100 * kPsPerNs);
+    const double far = write_rate(profile, 1'000 * kPsPerNs);
+    EXPECT_NEAR(far, near, 0.03 * near) << name;
+    // More than the room on the chip, given back after a way of 1 us, would let pass.
+    EXPECT_GT(far, 1.5 * static_cast<double>(profile.blueflame_queue) * 1e6) << name;
+  }
+}
+
 // Rooms do not get lost where queue pairs are reset, or in error, with doorbells on their way.
 TEST_F(DoorbellsTest, DoorbellsThatMeanNothingGiveTheirRoomBack) {
-  const uint64_t room = cluster_.node(0).profile.blueflame_queue;
+  const uint64_t room = cluster_.node(0).rnic.wqe_room();
   for (int round = 0; round < 20; ++round) {
     Pair pair(cluster_);
     uint64_t took_ns = 0;

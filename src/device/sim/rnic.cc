@@ -14,11 +14,22 @@ namespace {
 // A key: the region's place, and how often that place was used, so that a key outlives nothing.
 constexpr uint32_t kGenerationBits = 8;
 constexpr uint64_t kTranslationBytes = 8;
+constexpr uint64_t kWqeBytes = 64;
+
+// WQEs that come along with their doorbells: those that the chip has room for, and as many as the
+// bus carries on its way. Posted writes have credits for these; else no bus would reach its rate.
+uint64_t room_for_wqes(const Profile& profile) {
+  const Time each = std::max<Time>(profile.bus_time(kWqeBytes, profile.pcie_down_kib), 1);
+  return profile.blueflame_queue + (profile.pcie_one_way + each - 1) / each;
+}
 
 }  // namespace
 
 Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
-    : simulation_(simulation), node_(node), dice_(seed) {
+    : simulation_(simulation),
+      node_(node),
+      dice_(seed),
+      wqe_room_(room_for_wqes(node.profile)) {
   const Profile& profile = node.profile;
   contexts_.configure(profile.context_cache_entries);
   read_states_.configure(profile.read_state_queue_pairs, 0);

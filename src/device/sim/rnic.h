@@ -56,6 +56,7 @@ class Rnic {
   // Before a WQE goes along with its doorbell: the running thread stands still until the RNIC
   // has room for it.
   void await_wqe_room();
+  uint64_t wqe_room() const { return wqe_room_; }
   // The running thread rings for all that was posted; `along`: the new WQE comes along.
   void ring(QueuePair& qp, bool along);
   // At the time when it reaches the RNIC.
@@ -233,6 +234,7 @@ class Rnic {
   std::deque<Doorbell> doorbells_;
   bool handles_doorbell_ = false;  // the first of them waits for a context
   Time doorbells_busy_ = 0;
+  const uint64_t wqe_room_;
   uint64_t wqes_along_ = 0;     // on their way with their doorbells, or waiting here
   std::deque<Fiber*> stalled_;  // threads whose next one has no room
 

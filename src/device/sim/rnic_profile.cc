@@ -74,7 +74,7 @@ constexpr Parameter kParameters[] = {
     {"post_blueflame_64", Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
     {"blueflame_max", Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
     {"blueflame_single_only", Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
-    {"blueflame_queue", Unit::kCount, &Profile::blueflame_queue, "such WQEs in flight to the RNIC or waiting there, beyond which the store stalls"},
+    {"blueflame_queue", Unit::kCount, &Profile::blueflame_queue, "such WQEs that wait on the chip, beyond which the bus fills and then the store stalls"},
     {"blueflame_lock_alone", Unit::kNs, &Profile::blueflame_lock_alone, "holding the context's lock for such a WQE, with the fence; 0: no lock"},
     {"blueflame_lock_contended", Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
     {"poll_empty", Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
