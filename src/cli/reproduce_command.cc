@@ -23,9 +23,9 @@
 #include "src/cli/reproduce_points.h"
 #include "src/cli/share.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/rnic_profile.h"
 #include "src/reproduce/catalog.h"
 #include "src/reproduce/figures.h"
-#include "src/reproduce/spent.h"
 #include "src/reproduce/summary.h"
 #include "src/reproduce/verdict.h"
 
@@ -103,14 +103,22 @@ Result<Reproduction> read_options(const ReproduceOptions& options, const std::st
 
 bool is_simulated(const std::string& device) { return device.starts_with(kSimulated); }
 
-// What the profile of a simulated device was calibrated with; nothing for other devices.
+// What the profile of a simulated device was calibrated with: by claim, the parameters. Nothing for
+// other devices.
 Result<std::map<std::string, std::string>> spent_on(const std::string& device) {
-  if (!is_simulated(device)) return std::map<std::string, std::string>{};
-  const std::string file = device.substr(kSimulated.size()) + ".toml";
-  const Result<std::string> folder = find_share("profiles", file);
+  std::map<std::string, std::string> spent;
+  if (!is_simulated(device)) return spent;
+  const auto parameters = sim::profile_parameters(device.substr(kSimulated.size()));
   // A profile that there is not has no claims; who tries to use it says so.
-  if (!folder.ok()) return std::map<std::string, std::string>{};
-  return reproduce::read_spent_claims(*folder + "/" + file);
+  if (parameters.status().code() == StatusCode::kNotFound) return spent;
+  if (!parameters.ok()) return parameters.status();
+  for (const sim::ParameterText& parameter : *parameters) {
+    for (const std::string& claim : parameter.claims) {
+      std::string& names = spent[claim];
+      names += (names.empty() ? "" : ", ") + parameter.name;
+    }
+  }
+  return spent;
 }
 
 // Points of a real device would take the machine from each other.

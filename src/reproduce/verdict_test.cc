@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "src/reproduce/figures.h"
-#include "src/reproduce/spent.h"
 #include "src/reproduce/summary.h"
 
 namespace verbena::reproduce {
@@ -171,19 +170,6 @@ TEST_F(Verdicts, FiguresHaveWhatIsStated) {
   EXPECT_EQ(figures[0]["stated"][1]["claim"], "p.eight");
   EXPECT_EQ(figures[0]["stated"][1]["low"], 8.0);
   EXPECT_EQ(figures[0]["stated"][1]["verdict"], "pass");
-}
-
-TEST(SpentClaims, AreThoseThatAProfileNames) {
-  const std::string path = testing::TempDir() + "/profile-" + std::to_string(getpid()) + ".toml";
-  std::ofstream(path) << "name = \"x\"\n[tx_base]\nvalue = 38\nclaims = [\"a.b\", \"c.d\"]\n"
-                         "[tx_ack]\nvalue = 25\nclaims = [\"a.b\"]\n[link]\nvalue = 1\n";
-  const auto spent = read_spent_claims(path);
-  ASSERT_TRUE(spent.ok());
-  EXPECT_EQ(spent->at("a.b"), "tx_ack, tx_base");
-  EXPECT_EQ(spent->at("c.d"), "tx_base");
-  EXPECT_EQ(spent->size(), 2U);
-  std::filesystem::remove(path);
-  EXPECT_EQ(read_spent_claims(path + "x").status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -59,6 +59,16 @@ double measured_ns(const std::string& text) {
   return std::stod(parts[1]);
 }
 
+// A profile with the parameters of its chip, so that these may have other values.
+std::string without_chip(const std::filesystem::path& folder, const std::string& name) {
+  std::string profile = read_file(folder / name);
+  std::smatch chip;
+  EXPECT_TRUE(std::regex_search(profile, chip, std::regex("chip = \"(.*)\"\n"))) << name;
+  const std::string entries = read_file(folder / "chips" / (chip.str(1) + ".toml"));
+  profile.erase(static_cast<size_t>(chip.position()), static_cast<size_t>(chip.length()));
+  return profile + entries.substr(entries.find("\n["));
+}
+
 // `profile`, with other values of some parameters.
 std::string with_values(std::string profile,
                         const std::vector<std::pair<const char*, const char*>>& values) {
@@ -81,7 +91,7 @@ class Explain : public testing::TestWithParam<ExplainedRun> {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       std::filesystem::copy(entry.path(), scratch_.file(entry.path().filename()));
     }
-    const std::string usual = read_file(folder / "connectx3-fdr.toml");
+    const std::string usual = without_chip(folder, "connectx3-fdr.toml");
     write_file(scratch_.file("small.toml"), with_values(usual, {{"pcie_shared", "1"},
                                                                 {"context_cache", "300"},
                                                                 {"translation_cache", "2"},

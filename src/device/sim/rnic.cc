@@ -26,10 +26,7 @@ uint64_t room_for_wqes(const Profile& profile) {
 }  // namespace
 
 Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
-    : simulation_(simulation),
-      node_(node),
-      dice_(seed),
-      wqe_room_(room_for_wqes(node.profile)) {
+    : simulation_(simulation), node_(node), dice_(seed), wqe_room_(room_for_wqes(node.profile)) {
   const Profile& profile = node.profile;
   contexts_.configure(profile.context_cache_entries);
   read_states_.configure(profile.read_state_queue_pairs, 0);

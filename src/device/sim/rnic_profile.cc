@@ -43,8 +43,12 @@ const char* unit_text(Unit unit) {
   return "";
 }
 
+// What a parameter is a property of, and so in which file it stands.
+enum class Part : uint8_t { kHost, kChip, kNetwork };
+
 struct Parameter {
   const char* name;
+  Part part;
   Unit unit;
   uint64_t Profile::*member;
   const char* meaning;
@@ -54,76 +58,76 @@ constexpr uint64_t kMostReadsAtOnce = 65536;
 
 // clang-format off
 constexpr Parameter kParameters[] = {
-    {"cpu_clock", Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
-    {"cores", Unit::kCount, &Profile::cores, "cores per socket"},
-    {"sockets", Unit::kCount, &Profile::sockets, "sockets; the RNIC has a port on each, and is used by that of the first"},
-    {"hyperthread_slowdown", Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
-    {"cpu_jitter", Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
-    {"cpu_poll", Unit::kNs, &Profile::cpu_poll, "a poll of a word in the cache, loop included"},
-    {"cpu_device_line", Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
-    {"cpu_message", Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
-    {"cpu_copy", Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
-    {"cpu_line_transfer", Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
-    {"cpu_atomic", Unit::kNs, &Profile::cpu_atomic, "a compare-and-swap or fetch-and-add on a word whose line the core has"},
-    {"cpu_remote_mmio", Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
-    {"cpu_remote_line", Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket, or that comes from a core there"},
-    {"cpu_remote_copy", Unit::kGbPerS, &Profile::cpu_remote_copy_kib, "clearing or copying by one core, of buffers on the other socket"},
-    {"post_wqe", Unit::kNs, &Profile::post_wqe, "building one WQE"},
-    {"post_sge", Unit::kNs, &Profile::post_sge, "each further SGE of its gather list"},
-    {"post_doorbell", Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
-    {"post_blueflame_64", Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
-    {"blueflame_max", Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
-    {"blueflame_single_only", Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
-    {"blueflame_queue", Unit::kCount, &Profile::blueflame_queue, "such WQEs that wait on the chip, beyond which the bus fills and then the store stalls"},
-    {"blueflame_lock_alone", Unit::kNs, &Profile::blueflame_lock_alone, "holding the context's lock for such a WQE, with the fence; 0: no lock"},
-    {"blueflame_lock_contended", Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
-    {"poll_empty", Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
-    {"poll_completion", Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
-    {"post_receive", Unit::kNs, &Profile::post_receive, "ibv_post_recv, for each"},
-    {"post_shared_receive", Unit::kNs, &Profile::post_shared_receive, "ibv_post_srq_recv, for each"},
-    {"pcie_down", Unit::kGbPerS, &Profile::pcie_down_kib, "host bus towards the RNIC, raw"},
-    {"pcie_up", Unit::kGbPerS, &Profile::pcie_up_kib, "host bus from the RNIC, raw"},
-    {"pcie_shared", Unit::kYesNo, &Profile::pcie_shared, "both directions share one bus"},
-    {"pcie_one_way", Unit::kNs, &Profile::pcie_one_way, "a write from processor to RNIC, or from RNIC to visible memory"},
-    {"pcie_read", Unit::kNs, &Profile::pcie_read, "a DMA read, from request to first data"},
-    {"pcie_reads_at_once", Unit::kCount, &Profile::pcie_reads_at_once, "DMA reads of the RNIC that wait for their data"},
-    {"pcie_payload", Unit::kBytes, &Profile::pcie_payload_bytes, "payload of a bus packet"},
-    {"pcie_header", Unit::kBytes, &Profile::pcie_header_bytes, "everything else of a bus packet"},
-    {"dma_rate", Unit::kGbPerS, &Profile::dma_kib, "payload that the RNIC moves to or from memory"},
-    {"dma_remote", Unit::kNs, &Profile::dma_remote, "further time of a DMA access to memory of the other socket"},
-    {"dma_remote_rate", Unit::kGbPerS, &Profile::dma_remote_kib, "payload that the RNIC moves to or from memory of the other socket"},
-    {"tx_message", Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
-    {"tx_64", Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
-    {"tx_ack", Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
-    {"rx_packet", Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
-    {"rx_64", Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
-    {"rx_receive", Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
-    {"rx_ack", Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
-    {"arbitration_burst", Unit::kCount, &Profile::arbitration_burst, "arbitration burst: packets of a queue pair before another one sends"},
-    {"queue_pair_write_gap", Unit::kNs, &Profile::queue_pair_write_gap, "between two WQEs of one queue pair"},
-    {"queue_pair_read_gap", Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
-    {"atomic_operation", Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
-    {"max_outstanding_reads", Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
-    {"completion_entry", Unit::kBytes, &Profile::completion_bytes, "one CQE"},
-    {"wqe_prefetch", Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
-    {"max_inline", Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
-    {"context_cache", Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
-    {"context_miss", Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
-    {"context_misses_at_once", Unit::kCount, &Profile::context_misses_at_once, "such fetches that overlap, on each side of the RNIC"},
-    {"read_state_queue_pairs", Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
-    {"read_state_miss", Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
-    {"translation_cache", Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
-    {"translation_miss", Unit::kNs, &Profile::translation_miss, "fetching a translation"},
-    {"page", Unit::kBytes, &Profile::page_bytes, "memory that one translation covers"},
-    {"registration", Unit::kNs, &Profile::registration, "registering memory, besides its pages"},
-    {"registration_page", Unit::kNs, &Profile::registration_page, "registering memory, each 4 KiB"},
-    {"link_rate", Unit::kGigabitPerS, &Profile::link_kib, "link, after encoding"},
-    {"mtu", Unit::kBytes, &Profile::mtu_bytes, "path MTU"},
-    {"packet_overhead", Unit::kBytes, &Profile::packet_overhead_bytes, "of a packet on the wire besides transport headers and payload"},
-    {"switch_latency", Unit::kNs, &Profile::switch_latency, "port to port"},
-    {"cable", Unit::kNs, &Profile::cable, "one way between RNIC and switch"},
-    {"switch_input_queues", Unit::kYesNo, &Profile::switch_input_queues, "one FIFO per switch input: its head can block what is behind"},
-    {"port_buffer", Unit::kBytes, &Profile::port_buffer_bytes, "room behind a link: packets for which its sender has credits"},
+    {"cpu_clock", Part::kHost, Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
+    {"cores", Part::kHost, Unit::kCount, &Profile::cores, "cores per socket"},
+    {"sockets", Part::kHost, Unit::kCount, &Profile::sockets, "sockets; the RNIC has a port on each, and is used by that of the first"},
+    {"hyperthread_slowdown", Part::kHost, Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
+    {"cpu_jitter", Part::kHost, Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
+    {"cpu_poll", Part::kHost, Unit::kNs, &Profile::cpu_poll, "a poll of a word in the cache, loop included"},
+    {"cpu_device_line", Part::kHost, Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
+    {"cpu_message", Part::kHost, Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
+    {"cpu_copy", Part::kHost, Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
+    {"cpu_line_transfer", Part::kHost, Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
+    {"cpu_atomic", Part::kHost, Unit::kNs, &Profile::cpu_atomic, "a compare-and-swap or fetch-and-add on a word whose line the core has"},
+    {"cpu_remote_mmio", Part::kHost, Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
+    {"cpu_remote_line", Part::kHost, Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket, or that comes from a core there"},
+    {"cpu_remote_copy", Part::kHost, Unit::kGbPerS, &Profile::cpu_remote_copy_kib, "clearing or copying by one core, of buffers on the other socket"},
+    {"post_wqe", Part::kHost, Unit::kNs, &Profile::post_wqe, "building one WQE"},
+    {"post_sge", Part::kHost, Unit::kNs, &Profile::post_sge, "each further SGE of its gather list"},
+    {"post_doorbell", Part::kHost, Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
+    {"post_blueflame_64", Part::kHost, Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
+    {"blueflame_max", Part::kChip, Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
+    {"blueflame_single_only", Part::kChip, Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
+    {"blueflame_queue", Part::kChip, Unit::kCount, &Profile::blueflame_queue, "such WQEs that wait on the chip, beyond which the bus fills and then the store stalls"},
+    {"blueflame_lock_alone", Part::kHost, Unit::kNs, &Profile::blueflame_lock_alone, "holding the context's lock for such a WQE, with the fence; 0: no lock"},
+    {"blueflame_lock_contended", Part::kHost, Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
+    {"poll_empty", Part::kHost, Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
+    {"poll_completion", Part::kHost, Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
+    {"post_receive", Part::kHost, Unit::kNs, &Profile::post_receive, "ibv_post_recv, for each"},
+    {"post_shared_receive", Part::kHost, Unit::kNs, &Profile::post_shared_receive, "ibv_post_srq_recv, for each"},
+    {"pcie_down", Part::kHost, Unit::kGbPerS, &Profile::pcie_down_kib, "host bus towards the RNIC, raw"},
+    {"pcie_up", Part::kHost, Unit::kGbPerS, &Profile::pcie_up_kib, "host bus from the RNIC, raw"},
+    {"pcie_shared", Part::kHost, Unit::kYesNo, &Profile::pcie_shared, "both directions share one bus"},
+    {"pcie_one_way", Part::kHost, Unit::kNs, &Profile::pcie_one_way, "a write from processor to RNIC, or from RNIC to visible memory"},
+    {"pcie_read", Part::kHost, Unit::kNs, &Profile::pcie_read, "a DMA read, from request to first data"},
+    {"pcie_reads_at_once", Part::kChip, Unit::kCount, &Profile::pcie_reads_at_once, "DMA reads of the RNIC that wait for their data"},
+    {"pcie_payload", Part::kHost, Unit::kBytes, &Profile::pcie_payload_bytes, "payload of a bus packet"},
+    {"pcie_header", Part::kHost, Unit::kBytes, &Profile::pcie_header_bytes, "everything else of a bus packet"},
+    {"dma_rate", Part::kChip, Unit::kGbPerS, &Profile::dma_kib, "payload that the RNIC moves to or from memory"},
+    {"dma_remote", Part::kHost, Unit::kNs, &Profile::dma_remote, "further time of a DMA access to memory of the other socket"},
+    {"dma_remote_rate", Part::kHost, Unit::kGbPerS, &Profile::dma_remote_kib, "payload that the RNIC moves to or from memory of the other socket"},
+    {"tx_message", Part::kChip, Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
+    {"tx_64", Part::kChip, Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
+    {"tx_ack", Part::kChip, Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
+    {"rx_packet", Part::kChip, Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
+    {"rx_64", Part::kChip, Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
+    {"rx_receive", Part::kChip, Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
+    {"rx_ack", Part::kChip, Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
+    {"arbitration_burst", Part::kChip, Unit::kCount, &Profile::arbitration_burst, "arbitration burst: packets of a queue pair before another one sends"},
+    {"queue_pair_write_gap", Part::kChip, Unit::kNs, &Profile::queue_pair_write_gap, "between two WQEs of one queue pair"},
+    {"queue_pair_read_gap", Part::kChip, Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
+    {"atomic_operation", Part::kChip, Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
+    {"max_outstanding_reads", Part::kChip, Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
+    {"completion_entry", Part::kChip, Unit::kBytes, &Profile::completion_bytes, "one CQE"},
+    {"wqe_prefetch", Part::kChip, Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
+    {"max_inline", Part::kChip, Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
+    {"context_cache", Part::kChip, Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
+    {"context_miss", Part::kChip, Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
+    {"context_misses_at_once", Part::kChip, Unit::kCount, &Profile::context_misses_at_once, "such fetches that overlap, on each side of the RNIC"},
+    {"read_state_queue_pairs", Part::kChip, Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
+    {"read_state_miss", Part::kChip, Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
+    {"translation_cache", Part::kChip, Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
+    {"translation_miss", Part::kChip, Unit::kNs, &Profile::translation_miss, "fetching a translation"},
+    {"page", Part::kChip, Unit::kBytes, &Profile::page_bytes, "memory that one translation covers"},
+    {"registration", Part::kHost, Unit::kNs, &Profile::registration, "registering memory, besides its pages"},
+    {"registration_page", Part::kHost, Unit::kNs, &Profile::registration_page, "registering memory, each 4 KiB"},
+    {"link_rate", Part::kNetwork, Unit::kGigabitPerS, &Profile::link_kib, "link, after encoding"},
+    {"mtu", Part::kNetwork, Unit::kBytes, &Profile::mtu_bytes, "path MTU"},
+    {"packet_overhead", Part::kNetwork, Unit::kBytes, &Profile::packet_overhead_bytes, "of a packet on the wire besides transport headers and payload"},
+    {"switch_latency", Part::kNetwork, Unit::kNs, &Profile::switch_latency, "port to port"},
+    {"cable", Part::kNetwork, Unit::kNs, &Profile::cable, "one way between RNIC and switch"},
+    {"switch_input_queues", Part::kNetwork, Unit::kYesNo, &Profile::switch_input_queues, "one FIFO per switch input: its head can block what is behind"},
+    {"port_buffer", Part::kNetwork, Unit::kBytes, &Profile::port_buffer_bytes, "room behind a link: packets for which its sender has credits"},
 };
 // clang-format on
 
@@ -196,14 +200,27 @@ std::filesystem::path profile_directory() {
   return program.parent_path().parent_path() / "share/verbena/profiles";
 }
 
-Result<std::string> read_profile(std::string_view name) {
+std::filesystem::path chip_directory() { return profile_directory() / "chips"; }
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// `what`: of which kind the file is, for who asked for one that is not there.
+Result<std::string> read_named(const std::filesystem::path& folder, std::string_view name,
+                               std::string_view what) {
   const bool plain = !name.empty() && name.find('/') == std::string_view::npos;
-  std::ifstream file(profile_directory() / fmt::format("{}.toml", name));
+  std::ifstream file(folder / fmt::format("{}.toml", name));
   if (!plain || !file) {
-    const std::vector<std::string> names = profile_names();
+    const std::vector<std::string> names = names_in(folder);
     return Status(StatusCode::kNotFound,
-                  fmt::format("there is no profile of an RNIC '{}' in {}; {}", name,
-                              profile_directory().string(),
+                  fmt::format("there is no {} '{}' in {}; {}", what, name, folder.string(),
                               names.empty() ? "there are none: install verbena again"
                                             : fmt::format("there are {}", fmt::join(names, ", "))));
   }
@@ -212,29 +229,76 @@ Result<std::string> read_profile(std::string_view name) {
   return text.str();
 }
 
-}  // namespace
+Result<std::string> read_profile(std::string_view name) {
+  return read_named(profile_directory(), name, "profile of an RNIC");
+}
 
-Result<Profile> parse_profile(std::string_view text, std::string_view name) {
-  VERBENA_ASSIGN_OR_RETURN(const toml::table table, parse(text, name));
-  Profile profile;
-  profile.name = name;
-  std::set<std::string_view> seen;
+// The entries of a profile's file, and those of the chip that it names.
+struct ProfileTables {
+  std::string chip;
+  toml::table profile;
+  toml::table of_chip;
+
+  const toml::table& entry(const Parameter& parameter) const {
+    const bool in_chip = !chip.empty() && parameter.part == Part::kChip;
+    return *(in_chip ? of_chip : profile)[parameter.name].as_table();
+  }
+};
+
+Result<ProfileTables> read_tables(std::string_view text, std::string_view name) {
+  ProfileTables tables;
+  VERBENA_ASSIGN_OR_RETURN(tables.profile, parse(text, name));
+  const toml::node* const chip = tables.profile.get("chip");
+  if (chip == nullptr) return tables;
+  tables.chip = chip->value_or(std::string());
+  const Result<std::string> chip_text = read_named(chip_directory(), tables.chip, "chip");
+  if (!chip_text.ok()) return bad(name, chip_text.status().message());
+  VERBENA_ASSIGN_OR_RETURN(tables.of_chip, parse(*chip_text, fmt::format("chips/{}", tables.chip)));
+  return tables;
+}
+
+// Takes the parameters of one of the two files.
+Status take_entries(const toml::table& table, std::string_view file, const std::string& chip,
+                    bool of_chip, Profile* profile, std::set<std::string_view>* seen) {
   for (const auto& [key, node] : table) {
-    if (key.str() == "title") {
-      profile.title = node.value_or(std::string());
-      continue;
-    }
+    if (key.str() == "title" || (key.str() == "chip" && !of_chip)) continue;
     const Parameter* parameter = find_parameter(key.str());
     if (parameter == nullptr || !node.is_table()) {
-      return bad(name, fmt::format("there is no parameter '{}'", key.str()));
+      return bad(file, fmt::format("there is no parameter '{}'", key.str()));
     }
-    VERBENA_ASSIGN_OR_RETURN(const double value, check_entry(name, *parameter, *node.as_table()));
-    profile.*parameter->member = to_internal(parameter->unit, value);
-    seen.insert(parameter->name);
+    const bool belongs = chip.empty() || (parameter->part == Part::kChip) == of_chip;
+    if (!belongs) {
+      return bad(file, of_chip ? fmt::format("{} is not the chip's: it stands in the profiles that "
+                                             "name this chip",
+                                             key.str())
+                               : fmt::format("{} is the chip's: it stands in chips/{}.toml alone",
+                                             key.str(), chip));
+    }
+    VERBENA_ASSIGN_OR_RETURN(const double value, check_entry(file, *parameter, *node.as_table()));
+    profile->*parameter->member = to_internal(parameter->unit, value);
+    seen->insert(parameter->name);
+  }
+  return {};
+}
+
+Result<Profile> profile_of(const ProfileTables& tables, std::string_view name) {
+  Profile profile;
+  profile.name = name;
+  profile.title = tables.profile["title"].value_or(std::string());
+  profile.chip = tables.chip;
+  const std::string chip_file = fmt::format("chips/{}", tables.chip);
+  std::set<std::string_view> seen;
+  VERBENA_RETURN_IF_ERROR(
+      take_entries(tables.profile, name, tables.chip, /*of_chip=*/false, &profile, &seen));
+  if (!tables.chip.empty()) {
+    VERBENA_RETURN_IF_ERROR(
+        take_entries(tables.of_chip, chip_file, tables.chip, /*of_chip=*/true, &profile, &seen));
   }
   for (const Parameter& parameter : kParameters) {
     if (!seen.contains(parameter.name)) {
-      return bad(name, fmt::format("{} is missing: {}", parameter.name, parameter.meaning));
+      const bool in_chip = !tables.chip.empty() && parameter.part == Part::kChip;
+      return bad(in_chip ? std::string_view(chip_file) : name,
+                 fmt::format("{} is missing: {}", parameter.name, parameter.meaning));
     }
   }
   for (const char* positive :
@@ -258,6 +322,13 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
   return profile;
 }
 
+}  // namespace
+
+Result<Profile> parse_profile(std::string_view text, std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, name));
+  return profile_of(tables, name);
+}
+
 Result<Profile> load_profile(std::string_view name) {
   VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(name));
   return parse_profile(text, name);
@@ -265,18 +336,19 @@ Result<Profile> load_profile(std::string_view name) {
 
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
   VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(name));
-  VERBENA_RETURN_IF_ERROR(parse_profile(text, name).status());
-  VERBENA_ASSIGN_OR_RETURN(const toml::table table, parse(text, name));
+  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, name));
+  VERBENA_RETURN_IF_ERROR(profile_of(tables, name).status());
   std::vector<ParameterText> list;
   for (const Parameter& parameter : kParameters) {
-    const toml::table& entry = *table[parameter.name].as_table();
+    const toml::table& entry = tables.entry(parameter);
     ParameterText one{.name = parameter.name,
                       .value = fmt::format("{:g}", entry["value"].value_or(0.0)),
                       .unit = unit_text(parameter.unit),
                       .evidence = entry["evidence"].value_or(std::string()),
                       .source = entry["source"].value_or(std::string()),
                       .meaning = parameter.meaning,
-                      .claims = {}};
+                      .claims = {},
+                      .of_chip = parameter.part == Part::kChip};
     if (const toml::array* claims = entry["claims"].as_array()) {
       for (const toml::node& claim : *claims) {
         one.claims.push_back(claim.value_or(std::string()));
@@ -287,14 +359,6 @@ Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
   return list;
 }
 
-std::vector<std::string> profile_names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(profile_directory(), error)) {
-    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> profile_names() { return names_in(profile_directory()); }
 
 }  // namespace verbena::sim

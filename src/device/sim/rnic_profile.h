@@ -1,5 +1,7 @@
 // The hardware of one simulated node: RNIC, host bus, processor, link. A profile is a file,
-// profiles/NAME.toml; every parameter in it has a unit, a source and an evidence class.
+// profiles/NAME.toml; every parameter in it has a unit, a source and an evidence class. What is the
+// RNIC's own stands in profiles/chips/NAME.toml, once for all profiles that name this chip: a host
+// and a cluster change nothing of it.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@ inline constexpr char kPortMark = '@';
 struct Profile {
   std::string name;
   std::string title;
+  std::string chip;  // empty: the profile has all parameters itself
 
   // --- processor ---
   Time cpu_cycle = 0;
@@ -120,10 +123,12 @@ struct ParameterText {
   std::string source;
   std::string meaning;
   std::vector<std::string> claims;  // that it was calibrated by
+  bool of_chip = false;             // a property of the RNIC, in whichever host
 };
 
 // Reads a profile. kNotFound names those there are; kInvalidArgument names the parameter that is
-// missing, unknown, in another unit, or without a source.
+// missing, unknown, in another unit, without a source, or in the wrong one of the two files.
+// parse_profile() takes a profile's text, and reads the file of the chip that it names.
 Result<Profile> load_profile(std::string_view name);
 Result<Profile> parse_profile(std::string_view text, std::string_view name);
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name);

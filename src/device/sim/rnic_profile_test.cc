@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -14,14 +16,25 @@ namespace {
 
 using testing::HasSubstr;
 
-// profiles/connectx3-fdr.toml, found where the programs look for it.
-std::string whole_text() {
+// A file of profiles/, found where the programs look for it.
+std::string file_text(const std::string& name) {
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  std::ifstream profile(program.parent_path().parent_path() /
-                        "share/verbena/profiles/connectx3-fdr.toml");
+  std::ifstream file(program.parent_path().parent_path() / "share/verbena/profiles" / name);
   std::ostringstream text;
-  text << profile.rdbuf();
+  text << file.rdbuf();
   return text.str();
+}
+
+constexpr const char* kChipLine = "chip = \"connectx3\"\n";
+
+// connectx3-fdr and its chip, as one profile that names no chip.
+std::string whole_text() {
+  std::string profile = file_text("connectx3-fdr.toml");
+  const size_t line = profile.find(kChipLine);
+  EXPECT_NE(line, std::string::npos);
+  profile.erase(line, std::string(kChipLine).size());
+  const std::string chip = file_text("chips/connectx3.toml");
+  return profile + "\n" + chip.substr(chip.find("\n["));
 }
 
 // The text from one parameter's heading to the next one's.
@@ -126,20 +139,54 @@ TEST(ProfileTest, OneLineNamesWhatIsWrong) {
   EXPECT_THAT(complaint("[mtu\n"), HasSubstr("line 1"));
 }
 
-// What one chip does is the same in whichever host, beside its link and what the host makes of it.
-TEST(ProfileTest, ProfilesOfOneChipAgree) {
-  const auto one = profile_parameters("connectx3-fdr");
-  const auto other = profile_parameters("connectx3-40g");
-  ASSERT_TRUE(one.ok() && other.ok());
-  ASSERT_EQ(one->size(), other->size());
-  bool of_chip = false;
-  for (size_t i = 0; i < one->size(); ++i) {
-    if ((*one)[i].name == "tx_message") of_chip = true;
-    if ((*one)[i].name == "registration") break;
-    if (!of_chip) continue;
-    EXPECT_EQ((*one)[i].value, (*other)[i].value) << (*one)[i].name;
-  }
-  EXPECT_TRUE(of_chip);
+TEST(ProfileTest, AChipGivesItsParametersToTheProfilesThatNameIt) {
+  const auto named = load_profile("connectx3-fdr");
+  const auto other = load_profile("connectx3-40g");
+  const auto whole = parse_profile(whole_text(), "whole");
+  ASSERT_TRUE(named.ok() && other.ok() && whole.ok());
+  EXPECT_EQ(named->chip, "connectx3");
+  EXPECT_EQ(other->chip, "connectx3");
+  EXPECT_EQ(whole->chip, "");
+  EXPECT_EQ(named->tx_message, whole->tx_message);
+  const auto parameters = profile_parameters("connectx3-fdr");
+  ASSERT_TRUE(parameters.ok());
+  const auto of_chip = [](const ParameterText& one) { return one.of_chip; };
+  EXPECT_GT(std::count_if(parameters->begin(), parameters->end(), of_chip), 20);
+}
+
+// A cluster that changes a chip's value would be another chip under the same name.
+TEST(ProfileTest, EachParameterStandsInOneFile) {
+  const std::string profile = file_text("connectx3-fdr.toml");
+  const std::string entry =
+      "\n[tx_ack]\nvalue = 1\nunit = \"ns\"\nevidence = \"assumed\"\nsource = \"x\"\n";
+  EXPECT_THAT(
+      complaint(profile + entry),
+      HasSubstr("profile test: tx_ack is the chip's: it stands in chips/connectx3.toml alone"));
+  std::string unknown = profile;
+  unknown.replace(unknown.find(kChipLine), std::string(kChipLine).size(), "chip = \"warp\"\n");
+  EXPECT_THAT(complaint(unknown),
+              AllOf(HasSubstr("there is no chip 'warp'"), HasSubstr("connectx3")));
+  std::string number = profile;
+  number.replace(number.find(kChipLine), std::string(kChipLine).size(), "chip = 7\n");
+  EXPECT_THAT(complaint(number), HasSubstr("there is no chip ''"));
+}
+
+TEST(ProfileTest, WhatIsWrongInAChipIsSaidOfItsFile) {
+  const std::filesystem::path folder = testing::TempDir() + "/chips-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder / "chips");
+  const auto complaint_with_chip = [&folder](const std::string& chip) {
+    std::ofstream(folder / "chips/connectx3.toml") << chip;
+    return complaint(file_text("connectx3-fdr.toml"));
+  };
+  const std::string chip = file_text("chips/connectx3.toml");
+  setenv("VERBENA_PROFILES", folder.c_str(), 1);
+  EXPECT_THAT(complaint_with_chip(chip.substr(0, chip.find("\n[page]"))),
+              HasSubstr("profile chips/connectx3: page is missing"));
+  EXPECT_THAT(complaint_with_chip(chip + "\n[cores]\nvalue = 8\n"),
+              HasSubstr("profile chips/connectx3: cores is not the chip's"));
+  EXPECT_THAT(complaint_with_chip(chip + "\n[page\n"), HasSubstr("profile chips/connectx3:"));
+  unsetenv("VERBENA_PROFILES");
+  std::filesystem::remove_all(folder);
 }
 
 // Two hosts with processors of one microarchitecture, whose cores, caches and ring have one clock:
