@@ -271,6 +271,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.verbs.qp_type = IBV_QPT_RC;
   qp.verbs.state = IBV_QPS_RESET;
   qp.signals_all = init->sq_sig_all != 0;
+  qp.doorbell_register = &as_context(pd->context).take_register();
   qp.send_cq = &as_cq(init->send_cq);
   qp.recv_cq = &as_cq(init->recv_cq);
   ++qp.send_cq->users;
@@ -374,6 +375,8 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
 int destroy_qp(ibv_qp* verbs) {
   QueuePair& qp = as_qp(verbs);
   qp.node->rnic.remove_queue_pair(qp);
+  VERBENA_ASSERT(qp.doorbell_register->users > 0);
+  --qp.doorbell_register->users;
   --qp.send_cq->users;
   --qp.recv_cq->users;
   if (qp.srq != nullptr) --qp.srq->users;
@@ -465,6 +468,10 @@ Result<ibv_context*> open_device(std::string_view name) {
   auto* context = new Context;
   context->node = &node;
   context->socket = static_cast<uint32_t>(socket);
+  context->registers.resize(node.profile.doorbell_registers);
+  for (uint64_t i = 0; i < node.profile.dedicated_registers; ++i) {
+    context->registers[i].dedicated = true;
+  }
   ibv_context& verbs = context->verbs;
   verbs.device = device_of(std::string(name));
   verbs.cmd_fd = -1;

@@ -314,5 +314,96 @@ TEST_F(DoorbellsTest, ALockThatAnotherThreadHeldLastTakesLonger) {
   EXPECT_LT(handed_ns, alone_ns + 2 * more_ns);
 }
 
+// Two dedicated registers and two shared ones: queue pairs 0 and 1 have one each; of the others,
+// every second one shares one.
+class RegistersTest : public testing::Test {
+ protected:
+  static Profile profile() {
+    Profile profile = must(load_profile("connectx6-hdr"));
+    profile.doorbell_registers = 4;
+    profile.dedicated_registers = 2;
+    profile.jitter_percent = 0;
+    return profile;
+  }
+  // How long the posts of two threads take, each to a queue pair of its own, at the same time.
+  uint64_t post_both_ns(size_t one, size_t other, unsigned flags) {
+    constexpr uint64_t kPosts = 64;
+    uint64_t longest_ns = 0;
+    std::vector<Thread> threads;
+    for (const size_t pair : {one, other}) {
+      threads.push_back(cluster_.start(0, [&, end = &pairs_[pair]->near] {
+        const uint64_t begin_ns = now_ns();
+        for (uint64_t i = 0; i < kPosts; ++i) {
+          ASSERT_EQ(post(*end, {.id = i,
+                                .opcode = IBV_WR_RDMA_WRITE,
+                                .sges = {here_.sge(0, 8)},
+                                .flags = IBV_SEND_SIGNALED | flags,
+                                .remote_address = there_.address(),
+                                .rkey = there_.key()}),
+                    0);
+        }
+        longest_ns = std::max(longest_ns, now_ns() - begin_ns);
+      }));
+    }
+    for (Thread& thread : threads) thread.join();
+    cluster_.settle();
+    for (const size_t pair : {one, other}) EXPECT_EQ(take_all(pairs_[pair]->near).size(), kPosts);
+    return longest_ns;
+  }
+  RegistersTest() {
+    for (int i = 0; i < 6; ++i) pairs_.push_back(std::make_unique<Pair>(cluster_));
+  }
+
+  Cluster cluster_{2, /*seed=*/1, profile()};
+  Buffer here_{cluster_[0], 64};
+  Buffer there_{cluster_[1], 64};
+  std::vector<std::unique_ptr<Pair>> pairs_;
+};
+
+TEST_F(RegistersTest, ThreadsThatShareOneWaitForEachOther) {
+  for (const unsigned flags : {unsigned{IBV_SEND_INLINE}, 0u}) {
+    const uint64_t dedicated_ns = post_both_ns(0, 1, flags);
+    const uint64_t apart_ns = post_both_ns(2, 3, flags);
+    const uint64_t shared_ns = post_both_ns(2, 4, flags);
+    EXPECT_GT(apart_ns, dedicated_ns);  // a lock that nobody else holds
+    EXPECT_LT(apart_ns, dedicated_ns * 3 / 2);
+    EXPECT_GT(shared_ns, apart_ns * 3 / 2);
+  }
+}
+
+TEST_F(RegistersTest, ADestroyedQueuePairGivesItsOwnBack) {
+  const uint64_t dedicated_ns = post_both_ns(0, 1, IBV_SEND_INLINE);
+  pairs_[1].reset();
+  pairs_[1] = std::make_unique<Pair>(cluster_);
+  const uint64_t again_ns = post_both_ns(0, 1, IBV_SEND_INLINE);
+  EXPECT_LT(again_ns, dedicated_ns + 64);  // of a register with a lock: more for each post
+}
+
+// libmlx4: one register of a context, whose lock only WQEs that come along take.
+TEST_F(DoorbellsTest, WithOneRegisterPlainDoorbellsDoNotWait) {
+  ASSERT_EQ(cluster_.node(0).profile.doorbell_registers, 1u);
+  Pair first(cluster_);
+  Pair second(cluster_);
+  warm(first);
+  warm(second);
+  const auto both_ns = [&](unsigned flags) {
+    std::vector<Thread> threads;
+    uint64_t longest_ns = 0;
+    for (Pair* const pair : {&first, &second}) {
+      threads.push_back(cluster_.start(0, [&, pair] {
+        const uint64_t begin_ns = now_ns();
+        for (uint64_t i = 0; i < 8; ++i) must_post(*pair, i, flags);
+        longest_ns = std::max(longest_ns, now_ns() - begin_ns);
+      }));
+    }
+    for (Thread& thread : threads) thread.join();
+    cluster_.settle();
+    take_all(first.near);
+    take_all(second.near);
+    return longest_ns;
+  };
+  EXPECT_LT(both_ns(0), both_ns(IBV_SEND_INLINE));
+}
+
 }  // namespace
 }  // namespace verbena::sim

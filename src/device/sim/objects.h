@@ -25,11 +25,38 @@ struct QueuePair;
 
 enum class NakCode : uint8_t { kNone, kRnr, kSequence, kAccess, kInvalid, kOperation };
 
+// Where queue pairs ring for the RNIC. Several of them may have one; the stores of their threads must
+// not mix, so it has a lock.
+struct DoorbellRegister {
+  bool dedicated = false;  // to one queue pair, which locks nothing
+  uint32_t users = 0;
+  Time free_at = 0;
+  const Fiber* holder = nullptr;  // who held the lock last
+};
+
 struct Context {
   ibv_context verbs{};
   Node* node = nullptr;
   uint32_t socket = 0;  // that the RNIC's port is attached to
   std::deque<ibv_async_event> events;
+  std::vector<DoorbellRegister> registers;
+
+  // For a new queue pair: a dedicated register while there is one, then the shared one with the
+  // fewest users (the mlx5 driver's rule; with one register that all share, mlx4's).
+  DoorbellRegister& take_register() {
+    DoorbellRegister* chosen = nullptr;
+    for (DoorbellRegister& one : registers) {
+      if (one.dedicated && one.users == 0) {
+        chosen = &one;
+        break;
+      }
+      const bool fewer = chosen == nullptr || one.users < chosen->users;
+      if (!one.dedicated && fewer) chosen = &one;
+    }
+    VERBENA_ASSERT(chosen != nullptr);
+    ++chosen->users;
+    return *chosen;
+  }
 };
 
 struct Region {
@@ -191,6 +218,7 @@ struct QueuePair {
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
+  DoorbellRegister* doorbell_register = nullptr;
   Node* peer_node = nullptr;
   uint32_t mtu_bytes = 0;
   CachePlace context;

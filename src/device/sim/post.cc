@@ -122,9 +122,11 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   const Fiber* const thread = simulation.running();
   if (thread == nullptr) return with_wqe;
   if (thread->socket != qp.socket) cost += profile.cpu_remote_mmio;
-  // A plain doorbell is one store; a WQE is several, which threads must not mix.
   Recorder* const recorder = simulation.recorder();
-  if (profile.blueflame_lock_alone == 0 || !with_wqe) {
+  DoorbellRegister& place = *qp.doorbell_register;
+  const bool locks = profile.blueflame_lock_alone != 0 && !place.dedicated &&
+                     (with_wqe || profile.doorbell_lock != 0);
+  if (!locks) {
     if (recorder != nullptr) {
       recorder->next_charge(with_wqe ? StepKind::kBlueFlame : StepKind::kRing, qp,
                             qp.posted - entries);
@@ -135,21 +137,21 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   // In the order in which the threads come to the lock. Its line is in the core of who held it
   // last; to who waits it comes as soon as it is free.
   simulation.catch_up();
-  Node& node = *qp.node;
-  const bool waits = node.blueflame_lock_free_at > simulation.now();
-  const bool elsewhere = std::exchange(node.blueflame_lock_holder, thread) != thread;
-  const Time begun = waits       ? node.blueflame_lock_free_at
+  const bool waits = place.free_at > simulation.now();
+  const bool elsewhere = std::exchange(place.holder, thread) != thread;
+  const Time begun = waits       ? place.free_at
                      : elsewhere ? simulation.now() + profile.cpu_line_transfer
                                  : simulation.now();
   const Time hold =
       cost + (elsewhere ? profile.blueflame_lock_contended : profile.blueflame_lock_alone);
-  node.blueflame_lock_free_at = begun + hold;
+  place.free_at = begun + hold;
   if (recorder != nullptr) {
     const MessageId posted = Recorder::of(qp, qp.posted - entries).message;
     recorder->thread_step(*thread, StepKind::kLockWait, simulation.now(), begun, &posted);
-    recorder->thread_step(*thread, StepKind::kBlueFlame, begun, begun + hold, &posted);
+    recorder->thread_step(*thread, with_wqe ? StepKind::kBlueFlame : StepKind::kRing, begun,
+                          begun + hold, &posted);
   }
-  simulation.advance_to(node.blueflame_lock_free_at);
+  simulation.advance_to(place.free_at);
   return with_wqe;
 }
 

@@ -55,6 +55,7 @@ struct Parameter {
 };
 
 constexpr uint64_t kMostReadsAtOnce = 65536;
+constexpr uint64_t kMostRegisters = 1024;
 
 // clang-format off
 constexpr Parameter kParameters[] = {
@@ -79,7 +80,10 @@ constexpr Parameter kParameters[] = {
     {"blueflame_max", Part::kChip, Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
     {"blueflame_single_only", Part::kChip, Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
     {"blueflame_queue", Part::kChip, Unit::kCount, &Profile::blueflame_queue, "such WQEs that wait on the chip, beyond which the bus fills and then the store stalls"},
-    {"blueflame_lock_alone", Part::kHost, Unit::kNs, &Profile::blueflame_lock_alone, "holding the context's lock for such a WQE, with the fence; 0: no lock"},
+    {"doorbell_registers", Part::kChip, Unit::kCount, &Profile::doorbell_registers, "registers of a context by which its queue pairs ring, each with a lock"},
+    {"dedicated_registers", Part::kChip, Unit::kCount, &Profile::dedicated_registers, "of these, that have one queue pair each and no lock: those created first"},
+    {"doorbell_lock", Part::kChip, Unit::kYesNo, &Profile::doorbell_lock, "plain doorbells take the register's lock, too"},
+    {"blueflame_lock_alone", Part::kHost, Unit::kNs, &Profile::blueflame_lock_alone, "holding a register's lock, with the fence; 0: no locks"},
     {"blueflame_lock_contended", Part::kHost, Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
     {"poll_empty", Part::kHost, Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
     {"poll_completion", Part::kHost, Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
@@ -311,6 +315,12 @@ Result<Profile> profile_of(const ProfileTables& tables, std::string_view name) {
   }
   if (profile.pcie_reads_at_once > kMostReadsAtOnce) {
     return bad(name, fmt::format("pcie_reads_at_once must be at most {}", kMostReadsAtOnce));
+  }
+  if (profile.doorbell_registers > kMostRegisters ||
+      profile.dedicated_registers >= profile.doorbell_registers) {
+    return bad(name, fmt::format("doorbell_registers must be at most {}, and more than "
+                                 "dedicated_registers",
+                                 kMostRegisters));
   }
   if (profile.sockets > VirtualTime::kMostSockets) {
     return bad(name, fmt::format("sockets must be at most {}", VirtualTime::kMostSockets));

@@ -50,6 +50,9 @@ struct Profile {
   uint64_t blueflame_max_bytes = 0;
   uint64_t blueflame_single_only = 0;
   uint64_t blueflame_queue = 0;
+  uint64_t doorbell_registers = 0;
+  uint64_t dedicated_registers = 0;
+  uint64_t doorbell_lock = 0;
   Time blueflame_lock_alone = 0;
   Time blueflame_lock_contended = 0;
   Time poll_empty = 0;

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 
@@ -187,6 +189,59 @@ TEST(ProfileTest, WhatIsWrongInAChipIsSaidOfItsFile) {
   EXPECT_THAT(complaint_with_chip(chip + "\n[page\n"), HasSubstr("profile chips/connectx3:"));
   unsetenv("VERBENA_PROFILES");
   std::filesystem::remove_all(folder);
+}
+
+// "60 to 80 cycles" (at the profile's clock), "40 to 80 ns", "0.4 to 0.9 us", "some 20 cycles",
+// "2 x 270 ns" and the like: what a source says of its parameter, in ns.
+struct Stated {
+  double low_ns;
+  double high_ns;
+};
+std::optional<Stated> stated_of(const std::string& source, double clock_ghz) {
+  static const std::regex range(R"(([0-9.]+) to ([0-9.]+) (cycles|ns|us))");
+  static const std::regex product(R"(([0-9.]+) x ([0-9.]+) (cycles|ns|us))");
+  static const std::regex single(R"((?:[:,] |some |about )([0-9.]+) (cycles|ns|us))");
+  const auto unit_ns = [clock_ghz](const std::string& unit) {
+    return unit == "cycles" ? 1 / clock_ghz : unit == "us" ? 1e3 : 1.0;
+  };
+  // Values are rounded, and "some" is not exact.
+  constexpr double kRounded = 0.05;
+  std::smatch found;
+  if (std::regex_search(source, found, range)) {
+    const double unit = unit_ns(found[3]);
+    return Stated{std::stod(found[1]) * unit, std::stod(found[2]) * unit};
+  }
+  if (std::regex_search(source, found, product)) {
+    const double value = std::stod(found[1]) * std::stod(found[2]) * unit_ns(found[3]);
+    return Stated{value * (1 - kRounded), value * (1 + kRounded)};
+  }
+  if (std::regex_search(source, found, single)) {
+    const double value = std::stod(found[1]) * unit_ns(found[2]);
+    return Stated{value * (1 - 2 * kRounded), value * (1 + 2 * kRounded)};
+  }
+  return std::nullopt;
+}
+
+TEST(ProfileTest, ValuesAgreeWithTheSourcesThatTheyName) {
+  size_t compared = 0;
+  for (const std::string& name : profile_names()) {
+    const auto profile = load_profile(name);
+    const auto parameters = profile_parameters(name);
+    ASSERT_TRUE(profile.ok() && parameters.ok());
+    const double clock_ghz = 1e3 / static_cast<double>(profile->cpu_cycle);
+    for (const ParameterText& one : *parameters) {
+      // Its sources are latencies of a WRITE, of which it is a part.
+      if (one.unit != "ns" || one.name == "pcie_one_way") continue;
+      const std::optional<Stated> stated = stated_of(one.source, clock_ghz);
+      if (!stated) continue;
+      ++compared;
+      EXPECT_GE(std::stod(one.value), stated->low_ns)
+          << name << ": " << one.name << ": " << one.source;
+      EXPECT_LE(std::stod(one.value), stated->high_ns)
+          << name << ": " << one.name << ": " << one.source;
+    }
+  }
+  EXPECT_GT(compared, 50u);
 }
 
 // Two hosts with processors of one microarchitecture, whose cores, caches and ring have one clock:

@@ -51,8 +51,6 @@ class Node {
   bool crashed = false;
   const std::shared_ptr<bool> taken_for_dead = std::make_shared<bool>(false);
   uint64_t slow_percent = 100;  // what its threads do takes so long; above 100: a slow node
-  Time blueflame_lock_free_at = 0;
-  const Fiber* blueflame_lock_holder = nullptr;  // the last one
   std::vector<Fiber*> threads;
   std::vector<uint64_t> publications;  // words that threads of each socket published
   Rnic rnic;
