@@ -25,8 +25,8 @@ struct QueuePair;
 
 enum class NakCode : uint8_t { kNone, kRnr, kSequence, kAccess, kInvalid, kOperation };
 
-// Where queue pairs ring for the RNIC. Several of them may have one; the stores of their threads must
-// not mix, so it has a lock.
+// Where queue pairs ring for the RNIC. Several of them may have one; the stores of their threads
+// must not mix, so it has a lock.
 struct DoorbellRegister {
   bool dedicated = false;  // to one queue pair, which locks nothing
   uint32_t users = 0;
