@@ -36,9 +36,10 @@ Result<Mapping> map_private(uint64_t bytes) {
   return Mapping(static_cast<char*>(memory), UnmapBytes{bytes});
 }
 
-// Side 0 copies in batches, of which the median counts; side 1 sleeps until that is done.
+// Side 0 copies in batches, of which the median counts; side 1 sleeps until that is done. A copy
+// counts for `worth`, of which the result is how much per second.
 template <typename Copy>
-Status copy_while_other_sleeps(Side& side, uint64_t messages, Copy&& copy) {
+Status copy_while_other_sleeps(Side& side, uint64_t messages, uint64_t worth, Copy&& copy) {
   constexpr uint64_t kBatch = 16;
   constexpr uint64_t kSleepNs = 1'000'000;
   std::atomic<uint64_t>& done = side.board().ball[0].value;
@@ -55,7 +56,7 @@ Status copy_while_other_sleeps(Side& side, uint64_t messages, Copy&& copy) {
   for (uint64_t copied = 0; copied < messages; copied += kBatch) {
     const uint64_t start_ns = now_ns();
     for (uint64_t i = 0; i < kBatch; ++i) VERBENA_RETURN_IF_ERROR(copy());
-    bandwidths.push_back(static_cast<double>(kBatch * kCopyBytes) /
+    bandwidths.push_back(static_cast<double>(kBatch * worth) /
                          static_cast<double>(now_ns() - start_ns) * 1e9);
   }
   side.set_result(median(bandwidths));
@@ -101,13 +102,13 @@ Status register_gigabyte(Side& side) {
 
 }  // namespace
 
-Result<double> write_bandwidth(const CpuPair& cpus, uint64_t messages) {
+Result<double> write_bandwidth(const CpuPair& cpus, uint64_t message_bytes, uint64_t messages) {
   return run_pair(cpus, [&](Side& side) -> Status {
-    VERBENA_ASSIGN_OR_RETURN(const Mapping memory, map_private(kCopyBytes));
-    VERBENA_ASSIGN_OR_RETURN(const auto end, VerbsEnd::connect(side, memory.get(), kCopyBytes));
+    VERBENA_ASSIGN_OR_RETURN(const Mapping memory, map_private(message_bytes));
+    VERBENA_ASSIGN_OR_RETURN(const auto end, VerbsEnd::connect(side, memory.get(), message_bytes));
     ibv_sge element{};
     element.addr = reinterpret_cast<uint64_t>(memory.get());
-    element.length = kCopyBytes;
+    element.length = static_cast<uint32_t>(message_bytes);
     element.lkey = end->lkey();
     ibv_send_wr request{};
     request.sg_list = &element;
@@ -116,7 +117,7 @@ Result<double> write_bandwidth(const CpuPair& cpus, uint64_t messages) {
     request.send_flags = IBV_SEND_SIGNALED;
     request.wr.rdma.remote_addr = end->remote_address();
     request.wr.rdma.rkey = end->remote_rkey();
-    return copy_while_other_sleeps(side, messages, [&]() -> Status {
+    return copy_while_other_sleeps(side, messages, message_bytes, [&]() -> Status {
       ibv_send_wr* bad = nullptr;
       if (ibv_post_send(end->queue_pair(), &request, &bad) != 0) {
         return Status(StatusCode::kUnavailable, "a WRITE could not be posted");
@@ -126,14 +127,32 @@ Result<double> write_bandwidth(const CpuPair& cpus, uint64_t messages) {
   });
 }
 
-Result<double> memcpy_bandwidth(const CpuPair& cpus, uint64_t messages) {
+Result<double> memcpy_bandwidth(const CpuPair& cpus, uint64_t message_bytes, uint64_t messages) {
   return run_pair(cpus, [&](Side& side) -> Status {
     // Each side writes its own buffer first, as above; both lie in shared mappings.
-    std::memset(side.board().memory[side.number()], 1, kCopyBytes);
-    return copy_while_other_sleeps(side, messages, [&]() -> Status {
-      std::memcpy(side.board().memory[1], side.board().memory[0], kCopyBytes);
+    std::memset(side.board().memory[side.number()], 1, message_bytes);
+    return copy_while_other_sleeps(side, messages, message_bytes, [&]() -> Status {
+      std::memcpy(side.board().memory[1], side.board().memory[0], message_bytes);
       // Copies whose result nobody reads must not be left out.
       asm volatile("" ::: "memory");
+      return Status::ok_status();
+    });
+  });
+}
+
+Result<double> write_rate(const CpuPair& cpus, uint64_t writes) {
+  return run_pair(cpus, [&](Side& side) -> Status {
+    constexpr uint64_t kTogether = 1024;
+    VERBENA_ASSIGN_OR_RETURN(const Mapping memory, map_private(kPageBytes));
+    VERBENA_ASSIGN_OR_RETURN(const auto end, VerbsEnd::connect(side, memory.get(), kPageBytes));
+    InlineSender sender(*end);
+    sender.request().opcode = IBV_WR_RDMA_WRITE;
+    sender.request().wr.rdma.remote_addr = end->remote_address();
+    sender.request().wr.rdma.rkey = end->remote_rkey();
+    return copy_while_other_sleeps(side, writes / kTogether, kTogether, [&]() -> Status {
+      for (uint64_t i = 0; i < kTogether; ++i) {
+        if (!sender.send(i)) return Status(StatusCode::kUnavailable, "a WRITE failed");
+      }
       return Status::ok_status();
     });
   });

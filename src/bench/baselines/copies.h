@@ -8,13 +8,14 @@
 
 namespace verbena::bench::baselines {
 
-// Bytes per second of 1 MiB messages, one after the other, from one buffer of side 0 to one of side
-// 1, which sleeps meanwhile.
-inline constexpr uint64_t kCopyBytes = uint64_t{1} << 20;
+// Bytes per second of messages, one after the other, from one buffer of side 0 to one of side 1,
+// which sleeps meanwhile. A message has at most kSharedBytes.
 // By signaled WRITEs.
-Result<double> write_bandwidth(const CpuPair& cpus, uint64_t messages);
+Result<double> write_bandwidth(const CpuPair& cpus, uint64_t message_bytes, uint64_t messages);
 // By memcpy() between two shared mappings.
-Result<double> memcpy_bandwidth(const CpuPair& cpus, uint64_t messages);
+Result<double> memcpy_bandwidth(const CpuPair& cpus, uint64_t message_bytes, uint64_t messages);
+// Inline WRITEs of 8 bytes per second, posted one by one by the one thread of side 0.
+Result<double> write_rate(const CpuPair& cpus, uint64_t writes);
 
 // Registering 4 KiB that a registration has covered before, in microseconds.
 Result<double> registration_again_us(const CpuPair& cpus, uint64_t registrations);

@@ -158,6 +158,49 @@ std::string last_line(const std::string& text) {
   return last;
 }
 
+// Of the first line of numbers below a heading that has `title`: the number in this column, from 0.
+Result<double> perftest_column(const std::string& output, const std::string& title, int column) {
+  std::istringstream lines(output);
+  bool heading = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream numbers(line);
+    double number = 0;
+    int read = 0;
+    while (heading && read <= column && numbers >> number) ++read;
+    if (read > column && number > 0) return number;
+    heading = heading || line.find(title) != std::string::npos;
+  }
+  return Status(StatusCode::kProtocolViolation, fmt::format("perftest printed no {}", title));
+}
+
+// `program` with its first arguments, as server and as client.
+Result<double> ucx_median_ns(const CpuPair& cpus, const std::vector<std::string>& program,
+                             const std::string& test, uint32_t bytes, uint64_t round_trips) {
+  const uint16_t port = free_port();
+  std::vector<std::string> server = program;
+  server.insert(server.end(),
+                {"-t", test, "-s", fmt::format("{}", bytes), "-n", fmt::format("{}", round_trips),
+                 "-w", fmt::format("{}", round_trips / 10), "-p", fmt::format("{}", port)});
+  std::vector<std::string> client = server;
+  client.insert(client.end(), {"-f", "-v", "127.0.0.1"});
+  VERBENA_ASSIGN_OR_RETURN(const std::string output,
+                           run_both(cpus, "ucx_perftest", server, client, port));
+  VERBENA_ASSIGN_OR_RETURN(const double median_us, parse_ucx_median_us(output));
+  return median_us * 1e3;
+}
+
+Result<std::string> perftest_output(const CpuPair& cpus, const std::string& tool,
+                                    const std::string& program,
+                                    const std::vector<std::string>& options, uint64_t iterations) {
+  const uint16_t port = free_port();
+  std::vector<std::string> server = {tool, "run", "--", program, "-d", "soft0"};
+  server.insert(server.end(), options.begin(), options.end());
+  server.insert(server.end(), {"-n", fmt::format("{}", iterations), "-p", fmt::format("{}", port)});
+  std::vector<std::string> client = server;
+  client.push_back("127.0.0.1");
+  return run_both(cpus, program, server, client, port);
+}
+
 }  // namespace
 
 Result<double> parse_ucx_median_us(const std::string& output) {
@@ -175,73 +218,45 @@ Result<double> parse_ucx_median_us(const std::string& output) {
 }
 
 Result<double> parse_perftest_typical(const std::string& output) {
-  // "#bytes #iterations t_min t_max t_typical t_avg ...", then a line of numbers, then dashes.
-  std::istringstream lines(output);
-  bool heading = false;
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    double bytes = 0;
-    double iterations = 0;
-    double min = 0;
-    double max = 0;
-    double typical = 0;
-    if (heading && fields >> bytes >> iterations >> min >> max >> typical && typical > 0) {
-      return typical;
-    }
-    heading = heading || line.find("t_typical") != std::string::npos;
-  }
-  return Status(StatusCode::kProtocolViolation, "ib_write_lat printed no t_typical");
+  // "#bytes #iterations t_min t_max t_typical t_avg ..."
+  return perftest_column(output, "t_typical", 4);
+}
+
+Result<double> parse_perftest_bandwidth(const std::string& output) {
+  // "#bytes #iterations BW_peak BW_average message_rate", in units of 2^20 bytes per second.
+  VERBENA_ASSIGN_OR_RETURN(const double average, perftest_column(output, "BW average[MB/sec]", 3));
+  return average * (1 << 20);
 }
 
 Result<double> ucx_one_way_ns(const CpuPair& cpus, const std::string& test, uint32_t bytes,
                               uint64_t round_trips) {
-  const uint16_t port = free_port();
-  const std::vector<std::string> server = {"ucx_perftest",
-                                           "-t",
-                                           test,
-                                           "-x",
-                                           "posix",
-                                           "-d",
-                                           "memory",
-                                           "-s",
-                                           fmt::format("{}", bytes),
-                                           "-n",
-                                           fmt::format("{}", round_trips),
-                                           "-w",
-                                           fmt::format("{}", round_trips / 10),
-                                           "-p",
-                                           fmt::format("{}", port)};
-  std::vector<std::string> client = server;
-  client.insert(client.end(), {"-f", "-v", "127.0.0.1"});
-  VERBENA_ASSIGN_OR_RETURN(const std::string output,
-                           run_both(cpus, "ucx_perftest", server, client, port));
-  VERBENA_ASSIGN_OR_RETURN(const double median_us, parse_ucx_median_us(output));
-  return median_us * 1e3;
+  return ucx_median_ns(cpus, {"ucx_perftest", "-x", "posix", "-d", "memory"}, test, bytes,
+                       round_trips);
 }
 
-Result<double> perftest_write_one_way_ns(const CpuPair& cpus, const std::string& tool,
-                                         uint64_t round_trips) {
-  const uint16_t port = free_port();
+Result<double> ucx_verbs_one_way_ns(const CpuPair& cpus, const std::string& tool,
+                                    const std::string& test, uint32_t bytes, uint64_t round_trips) {
+  return ucx_median_ns(cpus, {tool, "run", "--", "ucx_perftest", "-x", "rc_verbs", "-d", "soft0:1"},
+                       test, bytes, round_trips);
+}
+
+Result<double> perftest_one_way_ns(const CpuPair& cpus, const std::string& tool,
+                                   const std::string& program, const std::string& connection,
+                                   uint64_t round_trips) {
   // In cycles: in microseconds it prints two digits only, which is 10 ns.
-  const std::vector<std::string> server = {tool,
-                                           "run",
-                                           "--",
-                                           "ib_write_lat",
-                                           "-d",
-                                           "soft0",
-                                           "-s",
-                                           "8",
-                                           "-C",
-                                           "-n",
-                                           fmt::format("{}", round_trips),
-                                           "-p",
-                                           fmt::format("{}", port)};
-  std::vector<std::string> client = server;
-  client.push_back("127.0.0.1");
-  VERBENA_ASSIGN_OR_RETURN(const std::string output,
-                           run_both(cpus, "ib_write_lat", server, client, port));
+  VERBENA_ASSIGN_OR_RETURN(
+      const std::string output,
+      perftest_output(cpus, tool, program, {"-c", connection, "-s", "8", "-C"}, round_trips));
   VERBENA_ASSIGN_OR_RETURN(const double cycles, parse_perftest_typical(output));
   return cycles / tsc_cycles_per_ns();
+}
+
+Result<double> perftest_write_bandwidth(const CpuPair& cpus, const std::string& tool,
+                                        uint64_t message_bytes, uint64_t messages) {
+  VERBENA_ASSIGN_OR_RETURN(const std::string output,
+                           perftest_output(cpus, tool, "ib_write_bw",
+                                           {"-s", fmt::format("{}", message_bytes)}, messages));
+  return parse_perftest_bandwidth(output);
 }
 
 }  // namespace verbena::bench::baselines

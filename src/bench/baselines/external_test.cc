@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "src/bench/baselines/queue_pair_memory.h"
+
 namespace verbena::bench::baselines {
 namespace {
 
@@ -30,6 +32,29 @@ TEST(PeersOutput, Perftest) {
   ASSERT_TRUE(typical.ok()) << typical.status().message();
   EXPECT_DOUBLE_EQ(*typical, 201.5);
   EXPECT_FALSE(parse_perftest_typical("8 100000 180 2130 201\n").ok());
+  EXPECT_FALSE(parse_perftest_bandwidth(output).ok());
+}
+
+TEST(PeersOutput, PerftestBandwidth) {
+  const std::string output =
+      "                    RDMA_Write BW Test\n"
+      " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n"
+      " 65536      50000            0.00               2000.50\t\t   0.032008\n"
+      "---------------------------------------------------------------------------------------\n";
+  const Result<double> bytes_per_s = parse_perftest_bandwidth(output);
+  ASSERT_TRUE(bytes_per_s.ok()) << bytes_per_s.status().message();
+  EXPECT_DOUBLE_EQ(*bytes_per_s, 2000.5 * 1048576);
+  EXPECT_FALSE(parse_perftest_bandwidth(" 65536 50000 0.00 2000.50 0.032\n").ok());
+  EXPECT_FALSE(parse_perftest_bandwidth("").ok());
+}
+
+TEST(PeersOutput, ProportionalMemory) {
+  const Result<double> bytes = parse_proportional_bytes(
+      "55d0-7ffd ---p 00000000 00:00 0    [rollup]\n"
+      "Rss:               3000 kB\nPss:               1234 kB\nPss_Dirty:          500 kB\n");
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  EXPECT_DOUBLE_EQ(*bytes, 1234 * 1024);
+  EXPECT_FALSE(parse_proportional_bytes("Rss: 3000 kB\n").ok());
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "src/bench/baselines/echo.h"
 #include "src/bench/baselines/external.h"
 #include "src/bench/baselines/ping_pong.h"
+#include "src/bench/baselines/queue_pair_memory.h"
 #include "src/bench/baselines/records.h"
 #include "src/bench/baselines/rpc_echo.h"
 #include "src/bench/result/result_file.h"
@@ -43,6 +44,15 @@ constexpr const char* kLine = "cache line, one way";
 constexpr const char* kWrite = "8 B WRITE, one way";
 constexpr const char* kPut = "UCX posix put_lat, 8 B";
 constexpr const char* kPerftest = "ib_write_lat under verbena run, 8 B";
+constexpr const char* kPerftestSend = "ib_send_lat under verbena run, 8 B";
+constexpr const char* kPerftestDatagram = "ib_send_lat -c UD under verbena run, 8 B";
+constexpr const char* kVerbsPut = "UCX rc_verbs put_lat under verbena run, 8 B";
+constexpr const char* kVerbsMessage = "UCX rc_verbs am_lat under verbena run, 8 B";
+constexpr const char* kPerftestBandwidth = "ib_write_bw under verbena run, 64 KiB";
+constexpr const char* kCopyBandwidth64 = "memcpy, 64 KiB";
+constexpr const char* kWriteRate = "8 B WRITEs of one thread";
+constexpr const char* kSendInCrowd = "8 B SEND, one way, one of 1,000 queue pairs";
+constexpr const char* kQueuePairMemory = "memory of each of 1,000 connected queue pairs";
 constexpr const char* kSend = "8 B SEND, one way";
 constexpr const char* kMessage = "UCX posix am_lat, 8 B";
 constexpr const char* kRpc = "64 B/64 B WRITE/WRITE, round trip";
@@ -59,6 +69,10 @@ constexpr const char* kFile = "file append by writev(), 64 B entries in batches 
 constexpr const char* kShuffle = "shuffle, 256 B records to 4 receivers";
 constexpr const char* kRecordCopy = "memcpy, 256 B records to 4 places";
 constexpr const char* kEntryUnit = "M entries/s";
+constexpr const char* kWriteUnit = "M WRITEs/s";
+constexpr uint32_t kCrowd = 1000;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
+constexpr uint64_t kPerftestBytes = uint64_t{64} << 10;
 constexpr uint32_t kStorePending = 32;
 
 struct KeyValueStore {
@@ -198,18 +212,41 @@ std::string tool_path() {
 std::vector<Contender> contenders(const CpuPair& cpus, const Options& options) {
   const uint64_t trips = options.round_trips;
   const uint64_t copies = trips / 50;
+  const auto perftest = [=](const char* program, const char* connection) {
+    return [=] { return perftest_one_way_ns(cpus, tool_path(), program, connection, trips); };
+  };
+  const auto verbs = [=](const char* test) {
+    return [=] { return ucx_verbs_one_way_ns(cpus, tool_path(), test, 8, trips); };
+  };
+  const auto divided = [](double by, const std::function<Result<double>()>& measure) {
+    return [=]() -> Result<double> {
+      VERBENA_ASSIGN_OR_RETURN(const double value, measure());
+      return value / by;
+    };
+  };
   // Those of one ratio stand side by side.
   std::vector<Contender> list = {
       {kLine, "ns", [=] { return cache_line_one_way_ns(cpus, trips); }},
-      {kPerftest, "ns", [=] { return perftest_write_one_way_ns(cpus, tool_path(), trips); }},
+      {kPerftest, "ns", perftest("ib_write_lat", "RC")},
+      {kVerbsPut, "ns", verbs("put_lat")},
       {kPut, "ns", [=] { return ucx_one_way_ns(cpus, "put_lat", 8, trips); }},
       {kWrite, "ns", [=] { return write_one_way_ns(cpus, trips); }},
       {kRpc, "ns", [=] { return write_write_round_trip_ns(cpus, trips); }},
+      {kSendInCrowd, "ns", [=] { return send_one_way_ns(cpus, trips, kCrowd); }},
       {kSend, "ns", [=] { return send_one_way_ns(cpus, trips); }},
       {kMessage, "ns", [=] { return ucx_one_way_ns(cpus, "am_lat", 8, trips); }},
+      {kVerbsMessage, "ns", verbs("am_lat")},
+      {kPerftestSend, "ns", perftest("ib_send_lat", "RC")},
+      {kPerftestDatagram, "ns", perftest("ib_send_lat", "UD")},
       {kMessage64, "ns", [=] { return ucx_one_way_ns(cpus, "am_lat", 64, trips); }},
-      {kWriteBandwidth, "B/s", [=] { return write_bandwidth(cpus, copies); }},
-      {kCopyBandwidth, "B/s", [=] { return memcpy_bandwidth(cpus, copies); }},
+      {kWriteBandwidth, "B/s", [=] { return write_bandwidth(cpus, kMebibyte, copies); }},
+      {kCopyBandwidth, "B/s", [=] { return memcpy_bandwidth(cpus, kMebibyte, copies); }},
+      {kPerftestBandwidth, "B/s",
+       [=] { return perftest_write_bandwidth(cpus, tool_path(), kPerftestBytes, 4 * copies); }},
+      {kCopyBandwidth64, "B/s", [=] { return memcpy_bandwidth(cpus, kPerftestBytes, 4 * copies); }},
+      {kWriteRate, kWriteUnit, divided(1e6, [=] { return write_rate(cpus, 10 * trips); })},
+      {kQueuePairMemory, "KiB",
+       divided(1024, [=] { return queue_pair_memory_bytes(cpus, kCrowd); })},
       {kAgain, "us", [=] { return registration_again_us(cpus, 1000); }},
       {kGigabyte, "s", [=] { return registration_of_gigabyte_s(cpus); }},
   };
@@ -248,7 +285,18 @@ std::vector<Target> all_targets() {
   std::vector<Target> list = {
       {"8 B WRITE ping-pong against UCX put_lat", kWrite, kPut, 1.2},
       {"8 B SEND ping-pong against UCX am_lat", kSend, kMessage, 1.2},
-      {"ib_write_lat under verbena run against UCX put_lat", kPerftest, kPut, 1.8},
+      {"ib_write_lat under verbena run against UCX put_lat", kPerftest, kPut, 1.2},
+      {"ib_send_lat under verbena run against UCX am_lat", kPerftestSend, kMessage, 0.9},
+      {"UCX put_lat by rc_verbs under verbena run against its shared memory", kVerbsPut, kPut, 1.1},
+      {"UCX am_lat by rc_verbs under verbena run against its shared memory", kVerbsMessage,
+       kMessage, 1.2},
+      {"ib_send_lat by UD against RC", kPerftestDatagram, kPerftestSend, 1.2},
+      {"64 KiB ib_write_bw under verbena run against memcpy, bandwidth", kPerftestBandwidth,
+       kCopyBandwidth64, 0.95, true},
+      {kWriteRate, kWriteRate, "", 40, true},
+      {kQueuePairMemory, kQueuePairMemory, "", 64},
+      {"8 B SEND on one of 1,000 connected queue pairs against on the only one", kSendInCrowd,
+       kSend, 1.1},
       {"1 MiB WRITE against memcpy, bandwidth", kWriteBandwidth, kCopyBandwidth, 0.95, true},
       {"64 B/64 B WRITE/WRITE round trip against 8 B WRITE one way", kRpc, kWrite, 3},
       {"registration of 4 KiB already converted", kAgain, "", 20},
@@ -275,6 +323,7 @@ std::string value_text(double value, const std::string& unit) {
   if (unit == "ns") return time_text(value);
   if (unit == "us") return time_text(value * 1e3);
   if (unit == "s") return time_text(value * 1e9);
+  if (unit == "KiB") return fmt::format("{:.1f} KiB", value);
   if (unit.starts_with("M ")) return rate_text(value * 1e6);
   return bandwidth_text(value);
 }

@@ -65,36 +65,6 @@ bool poll_for(const Side& side, Arrived&& arrived) {
   return true;
 }
 
-// A work request of 8 inline bytes, of which every so many is signaled and waited for.
-class InlineSender {
- public:
-  explicit InlineSender(const VerbsEnd& end) : end_(end) {
-    element_.addr = reinterpret_cast<uint64_t>(&payload_);
-    element_.length = sizeof(payload_);
-    request_.sg_list = &element_;
-    request_.num_sge = 1;
-  }
-  ibv_send_wr& request() { return request_; }
-
-  bool send(uint64_t payload) {
-    constexpr uint32_t kSignalInterval = VerbsEnd::kSendDepth / 2;
-    payload_ = payload;
-    const bool signaled = ++posted_ % kSignalInterval == 0;
-    request_.send_flags = IBV_SEND_INLINE;
-    if (signaled) request_.send_flags |= IBV_SEND_SIGNALED;
-    ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(end_.queue_pair(), &request_, &bad) != 0) return false;
-    return !signaled || wait_for_completion(end_.send_completions()).ok();
-  }
-
- private:
-  const VerbsEnd& end_;
-  uint64_t payload_ = 0;
-  ibv_sge element_{};
-  ibv_send_wr request_{};
-  uint64_t posted_ = 0;
-};
-
 struct alignas(4096) Page {
   char bytes[4096] = {};
 };
@@ -116,10 +86,10 @@ Status write_ping_pong(Side& side, uint64_t round_trips) {
       });
 }
 
-Status send_ping_pong(Side& side, uint64_t round_trips) {
+Status send_ping_pong(Side& side, uint64_t round_trips, uint32_t queue_pairs) {
   const auto page = std::make_unique<Page>();
   VERBENA_ASSIGN_OR_RETURN(const auto end,
-                           VerbsEnd::connect(side, page->bytes, sizeof(page->bytes)));
+                           VerbsEnd::connect(side, page->bytes, sizeof(page->bytes), queue_pairs));
   ibv_sge element{};
   element.addr = reinterpret_cast<uint64_t>(page->bytes);
   element.length = 8;
@@ -185,8 +155,8 @@ Result<double> write_one_way_ns(const CpuPair& cpus, uint64_t round_trips) {
   return run_pair(cpus, [&](Side& side) { return write_ping_pong(side, round_trips); });
 }
 
-Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips) {
-  return run_pair(cpus, [&](Side& side) { return send_ping_pong(side, round_trips); });
+Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips, uint32_t queue_pairs) {
+  return run_pair(cpus, [&](Side& side) { return send_ping_pong(side, round_trips, queue_pairs); });
 }
 
 Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_trips) {

@@ -15,8 +15,9 @@ Result<double> cache_line_one_way_ns(const CpuPair& cpus, uint64_t round_trips);
 // 8 bytes by inline WRITE on plain verbs; the receiver polls the last byte.
 Result<double> write_one_way_ns(const CpuPair& cpus, uint64_t round_trips);
 
-// 8 bytes by inline SEND on plain verbs; the receiver polls its completion queue.
-Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips);
+// 8 bytes by inline SEND on plain verbs; the receiver polls its completion queue, on which it has
+// so many connected queue pairs: the last one is used.
+Result<double> send_one_way_ns(const CpuPair& cpus, uint64_t round_trips, uint32_t queue_pairs = 1);
 
 // A 64 B request and a 64 B response by WRITE/WRITE through the request/response layer: the whole
 // round trip.

@@ -28,7 +28,6 @@ struct Board {
   Line ball[2];    // handed over by the experiments themselves
   Line step[2];    // how many steps each side has reached
   Line failed[2];  // a side gave up
-  QueuePairAddress address[2];
   uint64_t memory_address[2] = {};
   uint32_t memory_rkey[2] = {};
   double result[2] = {};  // what each side measured

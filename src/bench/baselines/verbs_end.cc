@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "src/base/assert.h"
 #include "src/base/runtime.h"
 
 namespace verbena::bench::baselines {
 
-Result<std::unique_ptr<VerbsEnd>> VerbsEnd::connect(Side& side, char* memory, uint64_t bytes) {
+Result<std::unique_ptr<VerbsEnd>> VerbsEnd::connect(Side& side, char* memory, uint64_t bytes,
+                                                    uint32_t count) {
   std::unique_ptr<VerbsEnd> end(new VerbsEnd);
   VERBENA_ASSIGN_OR_RETURN(end->device_, Device::open("soft0"));
   VERBENA_ASSIGN_OR_RETURN(end->domain_, ProtectionDomain::create(*end->device_));
@@ -23,17 +27,25 @@ Result<std::unique_ptr<VerbsEnd>> VerbsEnd::connect(Side& side, char* memory, ui
   options.send_depth_wrs = kSendDepth;
   options.recv_depth_wrs = kReceiveDepth;
   options.max_inline_bytes = 8;
-  VERBENA_ASSIGN_OR_RETURN(end->queue_pair_, QueuePair::create(*end->domain_, options));
 
   Board& board = side.board();
   const int mine = side.number();
   const int theirs = 1 - mine;
-  VERBENA_ASSIGN_OR_RETURN(board.address[mine], end->queue_pair_->address());
+  // The addresses lie where copies are made otherwise.
+  VERBENA_ASSERT(count > 0 && count * sizeof(QueuePairAddress) <= kSharedBytes);
+  auto* const addresses = reinterpret_cast<QueuePairAddress*>(board.memory[mine]);
+  for (uint32_t i = 0; i < count; ++i) {
+    VERBENA_ASSIGN_OR_RETURN(QueuePair queue_pair, QueuePair::create(*end->domain_, options));
+    VERBENA_ASSIGN_OR_RETURN(addresses[i], queue_pair.address());
+    VERBENA_RETURN_IF_ERROR(queue_pair.init(IBV_ACCESS_REMOTE_WRITE));
+    end->queue_pairs_.push_back(std::move(queue_pair));
+  }
   board.memory_address[mine] = reinterpret_cast<uint64_t>(memory);
   board.memory_rkey[mine] = end->region_->rkey();
-  VERBENA_RETURN_IF_ERROR(end->queue_pair_->init(IBV_ACCESS_REMOTE_WRITE));
   VERBENA_RETURN_IF_ERROR(side.meet());
-  VERBENA_RETURN_IF_ERROR(end->queue_pair_->connect(board.address[theirs]));
+  const auto* const peers = reinterpret_cast<const QueuePairAddress*>(board.memory[theirs]);
+  for (uint32_t i = 0; i < count; ++i)
+    VERBENA_RETURN_IF_ERROR(end->queue_pairs_[i].connect(peers[i]));
   end->remote_address_ = board.memory_address[theirs];
   end->remote_rkey_ = board.memory_rkey[theirs];
   VERBENA_RETURN_IF_ERROR(side.meet());

@@ -98,11 +98,16 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken);
 // What a completed receive of a shared receive queue leaves to do.
 void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_index);
 
+// The short way of complete_packet(), of what most packets are: a short SEND without an immediate
+// for a receive of one piece. False: it is of another form, or it meets something else than memory
+// that is open to it; nothing was done.
+bool complete_at_once(Qp& qp, ibv_wc& wc);
+
 // Makes the completion of the next packet or datagram of `qp`, if there is one.
 inline bool take_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
   if (qp.datagrams != nullptr) [[unlikely]]
     return ud_take(qp, wc, broken);
-  return qp.arrivals.arrived() && complete_packet(qp, wc, broken);
+  return qp.arrivals.arrived() && (complete_at_once(qp, wc) || complete_packet(qp, wc, broken));
 }
 
 }  // namespace verbena::soft

@@ -1,6 +1,7 @@
 // Reliable connections: how the send queue carries out, retries and fails its work requests.
 //
 //   rc_send.cc        SEND, WRITE, READ and atomics
+//   rc_at_once.cc     the short way of short SENDs and of WRITEs
 //   rc_retry.cc       sends that wait for their peer; what peers learn of each other's errors
 #pragma once
 
@@ -52,10 +53,11 @@ inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
   }
 }
 
-// Carries out a request of the usual form, and counts it as posted: an inline WRITE of one piece
-// that leaves no completion, where nothing waits. The queue pair is RTS and has a place. False: it
-// is of another form, or it meets something else than memory that is open to it; nothing was done.
-bool rc_write_at_once(Qp& qp, const ibv_send_wr& wr);
+// Carries out a request of the usual form, and counts it as posted: a WRITE of one piece, or a SEND
+// that fits into its packet and meets a receive of the peer's queue pair, where nothing waits. The
+// queue pair is RTS and has a place. False: it is of another form, or it meets something else than
+// what is open to it; nobody has seen anything of it.
+bool rc_post_at_once(Qp& qp, const ibv_send_wr& wr);
 // Carries out what was posted at `position`, or queues it behind others that wait.
 void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
 // Does the work or says what it waits for; without telling the peer of an error. Within a Flight.

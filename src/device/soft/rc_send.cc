@@ -11,6 +11,7 @@
 #include "src/device/soft/flight.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/rc.h"
+#include "src/device/soft/rc_target.h"
 #include "src/device/soft/windows.h"
 #include "src/device/soft/xrc.h"
 
@@ -106,27 +107,6 @@ Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
       take_receive(qp, taken))
     return refuse_immediate(qp, taken, IBV_WC_REM_ACCESS_ERR);
   return failed(IBV_WC_REM_ACCESS_ERR);
-}
-
-// The region of a WRITE or READ; null also without bytes.
-const RegionView* target_of(Qp& qp, const ibv_send_wr& wr, uint32_t size_bytes, uint32_t access) {
-  return peer_region(qp, wr.wr.rdma.remote_addr, size_bytes, wr.wr.rdma.rkey, access,
-                     qp.peer.domain);
-}
-
-bool allows(const Qp& qp, uint32_t access) {
-  return (qp.peer.shared->access.load(std::memory_order_relaxed) & access) != 0;
-}
-
-// Of messages that are longer the lines come together in any case.
-constexpr uint32_t kMostForeseenBytes = 1024;
-
-void prefetch_next(PeerQp& peer, const RegionView& view, uint64_t address, uint32_t size_bytes) {
-  const uint64_t next = peer.write_stride.foresee(address);
-  if (next == WriteStride::kNone || size_bytes > kMostForeseenBytes) return;
-  const uint64_t offset = next - view.iova;
-  if (offset >= view.length_bytes || size_bytes > view.length_bytes - offset) return;
-  prefetch_for_write(view.base + offset, size_bytes);
 }
 
 Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
@@ -327,30 +307,6 @@ Execution execute(Qp& qp, const ibv_send_wr& wr) {
   if (execution.outcome() == Outcome::kError) [[unlikely]]
     blame_for(qp, wr, execution.status());
   return execution;
-}
-
-// All that is checked elsewhere, in one place and in the order in which it decides.
-bool rc_write_at_once(Qp& qp, const ibv_send_wr& wr) {
-  if (wr.opcode != IBV_WR_RDMA_WRITE || wr.send_flags != IBV_SEND_INLINE || wr.num_sge != 1 ||
-      qp.init.cap.max_send_sge == 0 || qp.init.sq_sig_all != 0 || !qp.waiting.empty() ||
-      qp.peer.shared == nullptr) {
-    return false;
-  }
-  const uint32_t size_bytes = wr.sg_list[0].length;
-  // The capability is at most kMaxInlineBytes, and at_once_bytes more than that.
-  if (size_bytes == 0 || size_bytes > qp.init.cap.max_inline_data) return false;
-  const Flight flight(qp);
-  if (!qp.peer.accepts() || !allows(qp, IBV_ACCESS_REMOTE_WRITE)) return false;
-  const RegionView* const view = target_of(qp, wr, size_bytes, IBV_ACCESS_REMOTE_WRITE);
-  if (view == nullptr || size_bytes > view->at_once_bytes) return false;
-  const uint64_t address = wr.wr.rdma.remote_addr;
-  copy_last_byte_last(view->base + (address - view->iova),
-                      reinterpret_cast<const std::byte*>(wr.sg_list[0].addr), size_bytes);
-  prefetch_next(qp.peer, *view, address, size_bytes);
-  ++qp.send_posted;
-  ++qp.counters->requests[IBV_WR_RDMA_WRITE];
-  qp.counters->bytes += size_bytes;
-  return true;
 }
 
 void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution execution) {

@@ -118,23 +118,29 @@ inline void post_checked(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
   }
 }
 
-int post_one(Qp& qp, const ibv_send_wr& wr) {
+inline bool post_at_once(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
+  return state == IBV_QPS_RTS && qp.transport == Transport::kReliable && rc_post_at_once(qp, wr);
+}
+
+[[gnu::noinline]] int post_in_general(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state,
+                                      bool has_place) {
+  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) return EINVAL;
+  if (!has_place) return ENOMEM;
+  if (!well_formed(qp, wr) || !accepts(qp, wr)) return EINVAL;
+  if (is_window_request(wr.opcode) && !check_window_request(qp, wr)) return EINVAL;
+  post_checked(qp, wr, state);
+  return 0;
+}
+
+inline int post_one(Qp& qp, const ibv_send_wr& wr) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
-  if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) [[unlikely]]
-    return EINVAL;
   // Acquire: the poll that freed a place is done with it.
   const uint32_t pending = qp.send_posted - qp.send_retired.load(std::memory_order_acquire);
   VERBENA_DEBUG_ASSERT(pending <= qp.send_depth);
-  if (pending >= qp.send_depth) [[unlikely]]
-    return ENOMEM;
-  if (state == IBV_QPS_RTS && qp.transport == Transport::kReliable && rc_write_at_once(qp, wr))
+  const bool has_place = pending < qp.send_depth;
+  if (has_place && post_at_once(qp, wr, state)) [[likely]]
     return 0;
-  if (!well_formed(qp, wr) || !accepts(qp, wr)) [[unlikely]]
-    return EINVAL;
-  if (is_window_request(wr.opcode) && !check_window_request(qp, wr)) [[unlikely]]
-    return EINVAL;
-  post_checked(qp, wr, state);
-  return 0;
+  return post_in_general(qp, wr, state, has_place);
 }
 
 }  // namespace
@@ -180,7 +186,8 @@ int post_batch_locked(Qp& qp, const ibv_send_wr* requests, uint32_t count) {
     return error;
   for (uint32_t i = 0; i < count; ++i) {
     // One before it may have failed the queue pair.
-    post_checked(qp, requests[i], qp.state.load(std::memory_order_relaxed));
+    const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+    if (!post_at_once(qp, requests[i], state)) post_checked(qp, requests[i], state);
   }
   return 0;
 }

@@ -206,6 +206,31 @@ void post_inline_write(benchmark::State& state) {
 }
 BENCHMARK(post_inline_write)->Name("post_send/write_inline_8B_unsignaled");
 
+// A short SEND that leaves no completion, and the poll that takes it at the receiver.
+void send_inline(benchmark::State& state) {
+  Pair pair;
+  uint64_t value = 0;
+  ibv_sge source{reinterpret_cast<uint64_t>(&value), sizeof(value), 0};
+  ibv_sge landing = pair.sge(1 << 20, sizeof(value));
+  ibv_recv_wr receive{.wr_id = 0, .next = nullptr, .sg_list = &landing, .num_sge = 1};
+  ibv_send_wr wr{};
+  wr.sg_list = &source;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  ibv_send_wr* bad_send = nullptr;
+  ibv_recv_wr* bad_receive = nullptr;
+  uint64_t count = 0;
+  for (auto _ : state) {
+    const bool signaled = ++count % 64 == 0;
+    wr.send_flags = IBV_SEND_INLINE | (signaled ? IBV_SEND_SIGNALED : 0);
+    ibv_post_recv(pair.peer.get(), &receive, &bad_receive);
+    ibv_post_send(pair.queue_pair.get(), &wr, &bad_send);
+    take(pair.peer_cq.get());
+    if (signaled) take(pair.cq.get());
+  }
+}
+BENCHMARK(send_inline)->Name("post_send+poll_cq/send_inline_8B_unsignaled");
+
 // What a poll costs that finds nothing, with so many connected queue pairs on the queue.
 void poll_empty(benchmark::State& state) {
   const CompletionQueue cq = must(CompletionQueue::create(node().device, {.depth_cqes = 256}));

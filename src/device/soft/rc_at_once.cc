@@ -1,0 +1,89 @@
+// The short way of the requests that most are: WRITEs of one piece, and SENDs that travel in their
+// packet. All that is checked elsewhere, in one place and in the order in which it decides.
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "src/device/soft/flight.h"
+#include "src/device/soft/peer_receives.h"
+#include "src/device/soft/rc.h"
+#include "src/device/soft/rc_target.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr unsigned kUsualFlags = IBV_SEND_INLINE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
+
+// As collect() finds it.
+inline const std::byte* source_of(const Qp& qp, const ibv_sge& sge, bool is_inline) {
+  if (is_inline) [[likely]]
+    return reinterpret_cast<const std::byte*>(sge.addr);
+  return usable_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, 0);
+}
+
+// Both return how many bytes they have sent; 0: it is the general way's to decide.
+inline uint32_t write_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
+  const ibv_sge& sge = wr.sg_list[0];
+  const uint32_t size_bytes = sge.length;
+  if (wr.num_sge != 1 || size_bytes == 0) return 0;
+  // at_once_bytes is more than any inline limit, and less than any message's.
+  if (is_inline && size_bytes > qp.init.cap.max_inline_data) return 0;
+  const std::byte* const source = source_of(qp, sge, is_inline);
+  if (source == nullptr) return 0;
+  const Flight flight(qp);
+  if (!qp.peer.accepts() || !allows(qp, IBV_ACCESS_REMOTE_WRITE)) return 0;
+  const RegionView* const view = target_of(qp, wr, size_bytes, IBV_ACCESS_REMOTE_WRITE);
+  if (view == nullptr || size_bytes > view->at_once_bytes) return 0;
+  const uint64_t address = wr.wr.rdma.remote_addr;
+  copy_last_byte_last(view->base + (address - view->iova), source, size_bytes);
+  prefetch_next(qp.peer, *view, address, size_bytes);
+  return size_bytes;
+}
+
+inline uint32_t send_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
+  PeerQp& peer = qp.peer;
+  if (peer.srq.shared != nullptr) return 0;
+  const Flight flight(qp);
+  if (!peer.accepts() || !have_credit(peer)) return 0;
+  uint32_t room_bytes = std::min(kPacketInlineBytes, peer.receives.shortest_bytes);
+  if (is_inline) room_bytes = std::min(room_bytes, qp.init.cap.max_inline_data);
+  // Nobody reads the packet before it is published: what was begun here may be given up.
+  const Taken taken;
+  std::byte* at = next_packet(peer, taken).payload;
+  uint32_t size_bytes = 0;
+  for (const ibv_sge& sge : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
+    if (sge.length == 0 || sge.length > room_bytes - size_bytes) return 0;
+    const std::byte* const source = source_of(qp, sge, is_inline);
+    if (source == nullptr) return 0;
+    copy_small(at + size_bytes, source, sge.length);
+    size_bytes += sge.length;
+  }
+  if (size_bytes == 0) return 0;
+  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+  publish_packet(qp, static_cast<uint8_t>(kPacketSend | (solicited ? kPacketSolicited : 0)), taken,
+                 size_bytes, 0, size_bytes);
+  return size_bytes;
+}
+
+}  // namespace
+
+bool rc_post_at_once(Qp& qp, const ibv_send_wr& wr) {
+  if ((wr.opcode != IBV_WR_RDMA_WRITE && wr.opcode != IBV_WR_SEND) ||
+      (wr.send_flags & ~kUsualFlags) != 0 || wr.num_sge <= 0 ||
+      static_cast<uint32_t>(wr.num_sge) > qp.init.cap.max_send_sge || !qp.waiting.empty() ||
+      qp.peer.shared == nullptr) [[unlikely]] {
+    return false;
+  }
+  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
+  const uint32_t size_bytes =
+      wr.opcode == IBV_WR_SEND ? send_at_once(qp, wr, is_inline) : write_at_once(qp, wr, is_inline);
+  if (size_bytes == 0) return false;
+  const uint32_t position = ++qp.send_posted;
+  ++qp.counters->requests[wr.opcode];
+  qp.counters->bytes += size_bytes;
+  if ((wr.send_flags & IBV_SEND_SIGNALED) != 0 || qp.init.sq_sig_all != 0)
+    complete_send(qp, wr, position, IBV_WC_SUCCESS, size_bytes);
+  return true;
+}
+
+}  // namespace verbena::soft
