@@ -106,6 +106,7 @@ Status FrontEnd::write_all_back() {
 
 Status FrontEnd::close() {
   HashtableReply reply;
+  if (buffers_) hot_->give_up_stuck(true);
   while (status().ok() && pending() > 0) {
     wait();
     while (take(&reply)) {

@@ -62,6 +62,7 @@ HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view
   }
   is_alone_ = true;
   if (buffers_) {
+    hot_->give_up_stuck(true);
     // Carries on what is written back, of which no reply comes.
     collect();
     while (take(&reply)) {
@@ -77,6 +78,7 @@ HashtableReply FrontEnd::alone(Kind kind, std::string_view key, std::string_view
     while (!take(&reply) && status().ok()) wait();
   }
   is_alone_ = false;
+  if (buffers_) hot_->give_up_stuck(false);
   return reply;
 }
 

@@ -96,6 +96,10 @@ bool FrontEnd::leave_block(Operation& operation, HashtableReply* reply) {
     if (!enter_block(operation)) enter_bucket(operation);
     return false;
   }
+  if (operation.verdict == Verdict::kStuck) {
+    error_ = &full_;
+    return finish(operation, HashtableOutcome::kFull, {}, reply);
+  }
   if (operation.verdict == Verdict::kNoRoom) {
     error_ = &no_copy_;
     return finish(operation, HashtableOutcome::kFull, {}, reply);

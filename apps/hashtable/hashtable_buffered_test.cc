@@ -304,6 +304,27 @@ TEST_F(HashtableBufferedTest, ForgetsThatAnUpdateFoundNoRoom) {
   EXPECT_EQ(table->unpublished_since_ns(), UINT64_MAX);
 }
 
+// Insertions and removals of a key wait for its update: not for room that nobody may ever make.
+TEST_F(HashtableBufferedTest, NothingWaitsForEverForAnUpdateWithoutRoom) {
+  HashtableOptions options = kBuffering;
+  options.hot_after = 255;
+  auto table = open(4, options);
+  auto other = open(1, kSoonHot);
+  heat(*table, "key", "old");
+  EXPECT_EQ(table->update("key", "kept").outcome, Outcome::kDone);
+  push_out(*other);
+  EXPECT_EQ(other->remove("key").outcome, Outcome::kDone);
+  fill(*table, *other);
+  EXPECT_EQ(table->insert("key", "never").outcome, Outcome::kFull);
+  EXPECT_THAT(table->error().message(), HasSubstr("is full"));
+  EXPECT_EQ(table->remove("key").outcome, Outcome::kFull);
+  EXPECT_EQ(table->search("key").value, "kept");
+  ASSERT_EQ(table->post_remove("key", 1), PostResult::kPosted);
+  ASSERT_EQ(table->post_search("key", 2), PostResult::kPosted);
+  ASSERT_EQ(table->post_insert("key", "never", 3), PostResult::kPosted);
+  EXPECT_EQ(table->close().code(), StatusCode::kLimitExceeded);
+}
+
 // More blocks than are written at once: one update that finds no room keeps none of the others.
 TEST(HashtableBufferedBlocksTest, WhatFindsNoRoomHoldsUpNothingElse) {
   constexpr HashtableFormat kBlocks = {

@@ -69,6 +69,9 @@ class HotArea {
   // Takes an operation on a key of which an update is kept; pop() gives it back when that is
   // published. False: none is kept.
   bool hold(Operation& operation);
+  // Whether operations that wait for an update end (kStuck) once it is known that it finds no room,
+  // rather than wait until there is some.
+  void give_up_stuck(bool gives_up) { gives_up_stuck_ = gives_up; }
   // Begins to write all blocks with such updates, each once: to be over when it is no longer
   // is_writing_back(). end_write_back() says whether a stray found no room.
   void write_back();
@@ -261,6 +264,7 @@ class HotArea {
   bool late_ = false;  // what was kept is older than it should be, so nothing more is
   bool writes_all_back_ = false;
   bool stuck_ = false;  // a stray found no room, since write_back()
+  bool gives_up_stuck_ = false;
   uint64_t random_ = 0;
   bool closing_ = false;
   Failure failure_ = Failure::kNone;

@@ -39,6 +39,7 @@ bool HotArea::hold(Operation& operation) {
   const uint32_t b = layout_.block_of(operation.hash);
   if (buffer_->find(b, HotEntry::tag_of(operation.hash), operation.key()) == kNone) return false;
   operation.step = Operation::Step::kAtBlock;
+  operation.verdict = Operation::Verdict::kAgain;
   append(blocks_[b].held, *operations_, number_of(operation));
   // A search waits for what is on its way already.
   if (!operation.is_search()) want_write_back(b);
@@ -176,6 +177,14 @@ void HotArea::end_stray(const Operation& operation, bool placed) {
   assert(i != kNone);
   --write_backs_;
   stuck_ = stuck_ || !placed;
+  for (uint32_t j = blocks_[b].held.first; !placed && gives_up_stuck_ && j != kNone;) {
+    Operation& held = (*operations_)[j];
+    // What a search finds is the update, which is kept.
+    if (!held.is_search() && held.key() == operation.key()) {
+      held.verdict = Operation::Verdict::kStuck;
+    }
+    j = held.next;
+  }
   buffer_->end_stray(b, i, placed, now_ns);
   release_held(blocks_[b]);
 }

@@ -161,7 +161,6 @@ Operation* HotArea::pop() {
   if (released_.first != kNone) [[unlikely]] {
     Operation& operation = (*operations_)[released_.first];
     released_.first = operation.next;
-    operation.verdict = Operation::Verdict::kAgain;
     return &operation;
   }
   while (answered_ < answering_.size()) {

@@ -36,8 +36,9 @@ struct Operation {
   // Of kDemote: see hot_block.h.
   enum class Phase : uint8_t { kReleasing, kDropping, kCleaning };
   // What its block knows. kPending: of a demotion, that its place is only promised. kAgain: an
-  // update of its key that was answered before is published now, so it can begin.
-  enum class Verdict : uint8_t { kAnswered, kNotHere, kPending, kNoRoom, kAgain };
+  // update of its key that was answered before is published now, so it can begin. kStuck: that
+  // update finds no room.
+  enum class Verdict : uint8_t { kAnswered, kNotHere, kPending, kNoRoom, kAgain, kStuck };
 
   Kind kind = Kind::kSearch;
   // The front-end's own: carries an update that was answered before, and whose key has left its

@@ -572,6 +572,22 @@ TEST(LogRefusalTest, AWriterDoesNotBelieveADamagedTailOrLimit) {
   EXPECT_THAT(back.message(), HasSubstr("its tail is at place 1, this writer's last batch ended"));
 }
 
+// What was posted to the others may lie in memory that its user has back now.
+TEST(LogReplicasTest, AWriterThatHasLostAReplicaEndsItsConnections) {
+  LogForTest log(3);
+  auto writer = log.writer();
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(writer->append("before").ok());
+  log.lose_store(1);
+  const Registered source(log.node(), 4096);
+  const LocalSlice record = {&source.memory, 0, 4000};
+  Status status = Status::ok_status();
+  while (status.ok()) status = writer->append({&record, 1}).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(writer->status().message(), status.message());
+  for (const auto& control : writer.controls) EXPECT_FALSE(control->send({}).ok());
+}
+
 TEST(LogRefusalTest, ADamagedTrimOrLimitIsNotFormed) {
   for (const uint64_t at : {kTrimAt, kLimitAt}) {
     for (const uint64_t wild : {~uint64_t{0}, kMaxPlace + 1}) {

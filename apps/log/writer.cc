@@ -130,8 +130,11 @@ void Writer::fail_damaged(const char* what, uint64_t place) {
                   std::to_string(own_end_) + "; form it anew from a good replica"));
 }
 
+// What is on its way to the other replicas would go on to be read from the records' memory.
 void Writer::fail(const Status& status) {
-  if (status_.ok()) status_ = status;
+  if (!status_.ok()) return;
+  status_ = status;
+  for (Replica& replica : replicas_) replica.region->close();
 }
 
 }  // namespace log_app

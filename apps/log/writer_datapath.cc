@@ -346,7 +346,7 @@ void Writer::advance() {
   for (size_t i = 0; i < replicas_.size(); ++i) {
     RemoteRegion& region = *replicas_[i].region;
     const uint32_t found = region.collect();
-    for (uint32_t j = 0; j < found; ++j) completed(i, region.take());
+    for (uint32_t j = 0; j < found && status_.ok(); ++j) completed(i, region.take());
     if (!region.status().ok()) [[unlikely]]
       fail(region.status());
   }

@@ -79,7 +79,8 @@ struct MessengerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
 
-  // Peers that this messenger is ever connected to, 1 to 16,384.
+  // Peers that this messenger is connected to at once, 1 to 16,384. Those that have ended make room
+  // for others, once progress() has noticed it and what they sent has been received.
   uint32_t max_peers = 1024;
   // Sends and receives that have not completed, 1 to 1 Mi.
   uint32_t max_operations = 16384;
@@ -296,8 +297,9 @@ class Messenger {
   virtual bool peek(const ReceiveRequest& request, MessageInfo* info) = 0;
   // The same, and nobody else gets it: receive_claimed() or discard_claimed() follows.
   virtual bool claim(const ReceiveRequest& request, MessageInfo* info) = 0;
+  // kFailed, with the reason in error(): no message is claimed by this number.
   virtual PostResult receive_claimed(uint32_t claim, const ReceiveRequest& request) = 0;
-  virtual void discard_claimed(uint32_t claim) = 0;
+  virtual PostResult discard_claimed(uint32_t claim) = 0;
 
   // A receive with this context, if it still waits for a message: its completion says kCancelled.
   // False: there is none. Compares all of them.

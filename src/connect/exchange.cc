@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/base/runtime.h"
 
 namespace verbena::connect {
 namespace {
@@ -71,20 +72,21 @@ Status check(const QueuePairAddress& address) {
 // Receives the peer's frame of a step. After an own failure too: the frame must not stay in the
 // connection, whose next user would take it for an answer.
 Result<std::vector<std::byte>> trade(ControlConnection& control, const WireWriter& mine,
-                                     const Status& fared, int64_t timeout_ns) {
+                                     const Status& fared, int64_t timeout_ns,
+                                     const Wanted& wanted) {
   VERBENA_RETURN_IF_ERROR(control.send(mine.bytes(), timeout_ns));
-  Result<std::vector<std::byte>> frame = control.receive(timeout_ns);
+  Result<std::vector<std::byte>> frame = receive_while(control, timeout_ns, wanted);
   VERBENA_RETURN_IF_ERROR(fared);
   return frame;
 }
 
 // Tells the peer whether this side is ready, and waits until the peer is.
 Status confirm(ControlConnection& control, const Layer& layer, const Status& mine,
-               int64_t timeout_ns) {
+               int64_t timeout_ns, const Wanted& wanted) {
   WireWriter writer;
   begin_step(writer, layer, kReady, mine);
   VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
-                           trade(control, writer, mine, timeout_ns));
+                           trade(control, writer, mine, timeout_ns, wanted));
   WireReader reader(frame);
   VERBENA_RETURN_IF_ERROR(check_step(control, layer, reader, kReady));
   return reader.finish("last step of the peer's handshake");
@@ -130,9 +132,27 @@ Status check_step(const ControlConnection& control, const Layer& layer, WireRead
   return Status::ok_status();
 }
 
+Result<std::vector<std::byte>> receive_while(ControlConnection& control, int64_t timeout_ns,
+                                             const Wanted& wanted) {
+  if (!wanted) return control.receive(timeout_ns);
+  constexpr int64_t kLookNs = 50'000'000;
+  const uint64_t start_ns = now_ns();
+  for (int64_t left_ns = timeout_ns;;) {
+    if (!wanted()) return Status(StatusCode::kUnavailable, "it was closed before it had connected");
+    const bool last = left_ns >= 0 && left_ns <= kLookNs;
+    Result<std::vector<std::byte>> frame = control.receive(last ? left_ns : kLookNs);
+    if (last || frame.ok() || frame.status().code() != StatusCode::kTimeout) return frame;
+    if (left_ns >= 0) {
+      const auto passed_ns = static_cast<int64_t>(now_ns() - start_ns);
+      left_ns = std::max<int64_t>(timeout_ns - passed_ns, 0);
+    }
+  }
+}
+
 Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
             const Result<std::vector<std::byte>>& mine,
-            const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns) {
+            const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns,
+            const Wanted& wanted) {
   VERBENA_ASSERT(endpoint != nullptr || !mine.ok());
   Status fared = mine.status();
   QueuePairEnd end;
@@ -149,7 +169,7 @@ Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
     writer.raw(*mine);
   }
   VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
-                           trade(control, writer, fared, timeout_ns));
+                           trade(control, writer, fared, timeout_ns, wanted));
   WireReader reader(frame);
   VERBENA_RETURN_IF_ERROR(check_step(control, layer, reader, kEndpoint));
   const QueuePairEnd theirs = get(reader);
@@ -164,7 +184,7 @@ Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
         std::min(end.max_outstanding_reads, theirs.max_outstanding_reads);
     return endpoint->queue_pair.connect(theirs.address, reliability);
   }();
-  return confirm(control, layer, connected, timeout_ns);
+  return confirm(control, layer, connected, timeout_ns, wanted);
 }
 
 }  // namespace verbena::connect

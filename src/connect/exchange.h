@@ -39,12 +39,20 @@ void begin_step(WireWriter& writer, const Layer& layer, uint8_t step, const Stat
 Status check_step(const ControlConnection& control, const Layer& layer, WireReader& reader,
                   uint8_t step);
 
+// Whether the connection is still wanted: asked about 20 times a second by who waits for a peer,
+// which may be stopped. Empty: it is, until the time-out.
+using Wanted = std::function<bool()>;
+// The peer's next frame. kUnavailable, too, once the connection is not wanted any more.
+Result<std::vector<std::byte>> receive_while(ControlConnection& control, int64_t timeout_ns,
+                                             const Wanted& wanted);
+
 // Exchanges endpoints with the peer and connects the queue pairs; returns when both sides may send.
 // `mine` are the bytes for the peer's layer, or the reason why there is no endpoint (`endpoint` is
 // null then). `accept` reads and checks those of the peer, before anything is connected; the peer
-// gets its error, too. Control path.
+// gets its error, too. `wanted` as above. Control path.
 Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
             const Result<std::vector<std::byte>>& mine,
-            const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns);
+            const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns,
+            const Wanted& wanted = {});
 
 }  // namespace verbena::connect

@@ -29,6 +29,7 @@ enum Verdict : uint8_t { kGo = 1, kCrossed = 2, kKnown = 3, kTold = 4 };
 constexpr int64_t kAcceptNs = 50'000'000;
 constexpr int64_t kAttemptNs = 1'000'000'000;
 constexpr uint64_t kCrossedNs = 5'000'000;
+constexpr uint64_t kNumberPatienceNs = 500'000'000;
 
 void set_port(MessengerAddress& address, uint16_t port) {
   address.bytes[kPortAt] = static_cast<uint8_t>(port >> 8);
@@ -99,6 +100,11 @@ bool Connector::stopping() {
   return stop_;
 }
 
+Result<std::vector<std::byte>> Connector::receive_from(ControlConnection& control) {
+  return connect::receive_while(control, options_.connect_timeout_ns,
+                                [this] { return !stopping(); });
+}
+
 void Connector::request(const MessengerAddress& peer) {
   {
     const std::lock_guard lock(mutex_);
@@ -116,6 +122,12 @@ Joined Connector::take() {
   Joined joined = std::move(outcomes_.front());
   outcomes_.pop_front();
   ++taken_;
+  if (joined.endpoint) {
+    const auto number =
+        std::find(joining_.begin(), joining_.end(), joined.endpoint->queue_pair.number());
+    VERBENA_ASSERT(number != joining_.end());
+    joining_.erase(number);
+  }
   return joined;
 }
 
@@ -130,6 +142,7 @@ void Connector::tell(Joined joined) {
 
 void Connector::run_acceptor() {
   while (!stopping()) {
+    destroy_ended();
     Result<ControlConnection> control = listener_.accept(kAcceptNs);
     if (control.ok()) {
       accept_from(std::move(*control));
@@ -166,7 +179,7 @@ uint8_t Connector::verdict_on(const MessengerAddress& peer) {
 void Connector::accept_from(ControlConnection control) {
   Joined joined;
   joined.control = std::make_unique<ControlConnection>(std::move(control));
-  Result<std::vector<std::byte>> frame = joined.control->receive(options_.connect_timeout_ns);
+  Result<std::vector<std::byte>> frame = receive_from(*joined.control);
   if (!frame.ok()) return;
   WireReader reader(*frame);
   const Status hello = connect::check_step(*joined.control, kLayer, reader, kHello);
@@ -221,8 +234,8 @@ void Connector::connect_to(const MessengerAddress& peer) {
       const std::lock_guard lock(mutex_);
       State& state = states_[peer];
       // What the peer connected meanwhile counts more than a failure here.
-      if (!joined.status.ok() && state != State::kAsked) return;
-      state = joined.status.ok() ? State::kConnected : State::kIdle;
+      joined.superseded = !joined.status.ok() && state != State::kAsked;
+      if (!joined.superseded) state = joined.status.ok() ? State::kConnected : State::kIdle;
     }
     return tell(std::move(joined));
   }
@@ -241,8 +254,7 @@ Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* ve
   if (!control.ok()) return control.status();
   joined.control = std::make_unique<ControlConnection>(std::move(*control));
   VERBENA_RETURN_IF_ERROR(send_hello(*joined.control, address_, peer, options_.connect_timeout_ns));
-  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
-                           joined.control->receive(options_.connect_timeout_ns));
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame, receive_from(*joined.control));
   WireReader reader(frame);
   VERBENA_RETURN_IF_ERROR(connect::check_step(*joined.control, kLayer, reader, kAnswer));
   *verdict = reader.u8();
@@ -250,22 +262,81 @@ Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* ve
   return *verdict == kGo ? join(joined) : Status::ok_status();
 }
 
+// The lowest that is free. Peers that have ended may not have been noticed yet.
+Status Connector::take_number(Joined& joined) {
+  std::unique_lock lock(mutex_);
+  const auto has_number = [this] {
+    return !free_numbers_.empty() || next_number_ < options_.max_peers;
+  };
+  const uint64_t deadline_ns = now_ns() + kNumberPatienceNs;
+  while (!has_number() && !stop_ && now_ns() < deadline_ns) {
+    changed_.wait_for(lock, kNumberPatienceNs,
+                      [&] { return stop_ || has_number() || !ended_.empty(); });
+    lock.unlock();
+    destroy_ended();
+    lock.lock();
+  }
+  if (!has_number()) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("the messenger is connected to {} peers, and max_peers is as high; "
+                              "raise it, or open another messenger",
+                              options_.max_peers));
+  }
+  if (free_numbers_.empty()) {
+    joined.number = next_number_++;
+  } else {
+    joined.number = free_numbers_.back();
+    free_numbers_.pop_back();
+  }
+  joined.brings_receives = spare_receives_ == 0;
+  if (!joined.brings_receives) --spare_receives_;
+  return Status::ok_status();
+}
+
+void Connector::end(Joined joined, bool receives) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_.push_back({std::move(joined), receives});
+  }
+  changed_.notify_all();
+}
+
+void Connector::destroy_ended() {
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(ended_);
+  }
+  if (ended.empty()) return;
+  for (Ended& one : ended) {
+    one.joined.endpoint.reset();
+    one.joined.control.reset();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Ended& one : ended) {
+      if (one.joined.number != Joined::kNoNumber) free_numbers_.push_back(one.joined.number);
+      if (one.receives) ++spare_receives_;
+    }
+  }
+  changed_.notify_all();
+}
+
+bool Connector::is_joining(uint32_t queue_pair_number) {
+  const std::lock_guard lock(mutex_);
+  return std::find(joining_.begin(), joining_.end(), queue_pair_number) != joining_.end();
+}
+
 Status Connector::join(Joined& joined) {
   Result<std::vector<std::byte>> mine = std::vector<std::byte>{};
   const auto prepare = [&]() -> Status {
-    {
-      const std::lock_guard lock(mutex_);
-      if (next_number_ == options_.max_peers) {
-        return Status(
-            StatusCode::kLimitExceeded,
-            fmt::format("a messenger was connected to {} peers, with those that have ended, and "
-                        "max_peers is as high; raise it, or open another messenger",
-                        next_number_));
-      }
-      joined.number = next_number_++;
-    }
+    VERBENA_RETURN_IF_ERROR(take_number(joined));
+    connect::EndpointPlan plan = plan_.endpoint;
+    if (!joined.brings_receives) plan.arena_bytes -= plan_.receive_bytes;
     VERBENA_ASSIGN_OR_RETURN(joined.endpoint,
-                             connect::make_endpoint(*plan_.device, *plan_.domain, plan_.endpoint));
+                             connect::make_endpoint(*plan_.device, *plan_.domain, plan));
+    const std::lock_guard lock(mutex_);
+    joining_.push_back(joined.endpoint->queue_pair.number());
     return Status::ok_status();
   };
   if (Status prepared = prepare(); !prepared.ok()) {
@@ -297,7 +368,7 @@ Status Connector::join(Joined& joined) {
         }
         return Status::ok_status();
       },
-      options_.connect_timeout_ns);
+      options_.connect_timeout_ns, [this] { return !stopping(); });
 }
 
 }  // namespace verbena::message

@@ -31,16 +31,23 @@ struct ConnectionPlan {
   const ProtectionDomain* domain = nullptr;
   SleepPlace* place = nullptr;  // where the messenger may sleep
   connect::EndpointPlan endpoint;
+  uint64_t receive_bytes = 0;  // of the endpoint's arena: for receives
 };
 
 // A connection, or why there is none.
 struct Joined {
+  static constexpr uint32_t kNoNumber = ~0u;
+
   MessengerAddress peer;
   Status status;
+  // It failed, and does not matter: the peer connects by itself.
+  bool superseded = false;
   std::unique_ptr<ControlConnection> control;
   std::optional<connect::Endpoint> endpoint;
-  uint32_t number = 0;        // of the connection here
-  uint32_t their_number = 0;  // and at the peer: the immediate of messages to it
+  uint32_t number = kNoNumber;  // of the connection here, also of one that failed
+  uint32_t their_number = 0;    // and at the peer: the immediate of messages to it
+  // Whether the arena has room for a connection's receives. Else those of one that has ended serve.
+  bool brings_receives = true;
 };
 
 class Connector {
@@ -48,7 +55,8 @@ class Connector {
   static Result<std::unique_ptr<Connector>> start(const ConnectionPlan& plan,
                                                   const JobSecret& secret,
                                                   const MessengerOptions& options);
-  // Waits until its threads have noticed, some 50 ms.
+  // Waits until its threads have noticed: some 50 ms, or a second where a peer's system has taken a
+  // connection and the peer does not answer.
   ~Connector();
 
   const MessengerAddress& address() const { return address_; }
@@ -57,6 +65,12 @@ class Connector {
   bool has_news() const { return poll_counter(&news_, taken_) != taken_; }
   // Needs has_news().
   Joined take();
+  // A connection, or what failed to become one, is over, and nothing refers to it. Another thread
+  // destroys it; then its number can be another one's, and with `receives` the receives that were
+  // posted for it, too.
+  void end(Joined joined, bool receives);
+  // Whether the queue pair is that of a connection that was not taken yet.
+  bool is_joining(uint32_t queue_pair_number);
 
  private:
   enum class State : uint8_t { kIdle, kAsked, kAccepting, kConnected };
@@ -73,8 +87,16 @@ class Connector {
   Status join(Joined& joined);
   // What the acceptor answers to a peer that connects.
   uint8_t verdict_on(const MessengerAddress& peer);
+  struct Ended {
+    Joined joined;
+    bool receives = false;
+  };
+  Status take_number(Joined& joined);
+  void destroy_ended();
   void tell(Joined joined);
   bool stopping();
+  // What waits for the peer, unless the messenger is closed.
+  Result<std::vector<std::byte>> receive_from(ControlConnection& control);
 
   const ConnectionPlan plan_;
   const JobSecret secret_;
@@ -88,7 +110,11 @@ class Connector {
   std::map<MessengerAddress, State> states_;
   std::deque<MessengerAddress> asked_;
   std::deque<Joined> outcomes_;
-  uint32_t next_number_ = 0;
+  std::vector<Ended> ended_;
+  uint32_t next_number_ = 0;            // that was never in use
+  std::vector<uint32_t> free_numbers_;  // of those before
+  uint32_t spare_receives_ = 0;         // those of so many connections that have ended
+  std::vector<uint32_t> joining_;       // queue pair numbers of what was not taken
 
   uint64_t news_ = 0;   // outcomes so far
   uint64_t taken_ = 0;  // of the messenger's thread

@@ -30,7 +30,11 @@ constexpr int64_t kHostilePatienceNs = 60'000'000'000;
 // Joins a messenger as a peer would, and then sends any bytes.
 class HostilePeer {
  public:
-  HostilePeer(MessengersForTest& all, const MessengerOptions& options) : options_(options) {
+  // How far it goes in the handshake.
+  enum class Joins { kWhole, kNoFurtherThanItsEndpoint };
+
+  HostilePeer(MessengersForTest& all, const MessengerOptions& options, Joins joins = Joins::kWhole)
+      : options_(options) {
     const MessengerAddress target = all[0].address();
     control_.emplace(test::must(ControlConnection::connect(host_of(target), port_of(target),
                                                            all.secret(), kHostilePatienceNs)));
@@ -67,6 +71,11 @@ class HostilePeer {
     for (const uint32_t value :
          {uint32_t{0}, options.slot_bytes, options.ring_slots, options.queue_credits}) {
       mine.u32(value);
+    }
+    if (joins == Joins::kNoFurtherThanItsEndpoint) {
+      // The peer has made its own when it tells of it.
+      static_cast<void>(test::must(control_->receive(kHostilePatienceNs)));
+      return;
     }
     uint32_t their_number = 0;
     const Status joined = connect::join(
@@ -175,6 +184,33 @@ class HostilePeerTest : public testing::Test {
   }
   const Status& status() { return (*all_)[0].peer_status(peer_); }
   std::string text_for_peer_ = "text";
+  // A messenger can join, and send as much as it has credits for.
+  void expect_room_for_others() {
+    const std::unique_ptr<Messenger> other = test::must(
+        open_messenger(all_->node().device, all_->node().domain, all_->secret(), options_));
+    const PeerNumber to = test::must(other->add_peer((*all_)[0].address()));
+    const uint64_t before = (*all_)[0].statistics().unexpected;
+    for (uint32_t sent = 0; sent < 3 * options_.queue_credits;) {
+      const uint64_t end_ns = now_ns() + MessengersForTest::kPatienceNs;
+      PostResult result = PostResult::kWouldBlock;
+      while (result == PostResult::kWouldBlock && now_ns() < end_ns) {
+        MessageInfo info;
+        // Room for the next one.
+        if ((*all_)[0].claim({.tag = 5}, &info)) (*all_)[0].discard_claimed(info.claim);
+        other->progress();
+        all_->poll_all();
+        result = other->send({.peer = to, .tag = 5});
+      }
+      ASSERT_EQ(result, PostResult::kPosted) << other->peer_status(to).message();
+      ++sent;
+    }
+    ASSERT_TRUE(all_->until([&] {
+      other->progress();
+      MessageInfo info;
+      if ((*all_)[0].claim({.tag = 5}, &info)) (*all_)[0].discard_claimed(info.claim);
+      return (*all_)[0].statistics().unexpected - before == 3 * options_.queue_credits;
+    }));
+  }
   // The peer is reported, and says what it did.
   void expect_violation(const char* what) {
     ASSERT_TRUE(all_->until([&] { return !status().ok(); }));
@@ -656,12 +692,27 @@ TEST_F(HostilePeerTest, AMemoryKeyThatIsNone) {
   EXPECT_EQ(all_->done(0)[0].outcome, MessageOutcome::kPeerLost);
 }
 
-TEST_F(HostilePeerTest, AMessageToAConnectionThatIsNotItsOwn) {
-  hostile_->send("0123456789012345", 16, 3);
+// The receives that it takes serve all peers.
+TEST_F(HostilePeerTest, MessagesToAConnectionThatIsNone) {
+  for (int i = 0; i < 60; ++i) hostile_->send("0123456789012345", 16, 3);
+  expect_violation("connection");
+  ASSERT_NO_FATAL_FAILURE(expect_room_for_others());
+}
+
+TEST_F(HostilePeerTest, AMessageToAConnectionThatCannotBe) {
   hostile_->send("0123456789012345", 16, ~0u);
-  hostile_->send({.sequence = 0}, "fine");
-  ASSERT_TRUE(all_->until([&] { return (*all_)[0].statistics().unexpected == 1; }));
-  EXPECT_TRUE(status().ok());
+  expect_violation("connection");
+}
+
+// It joins anew and again, and does not finish.
+TEST_F(HostilePeerTest, JoinsThatAreNotFinished) {
+  options_.max_peers = 4;
+  hostile_.reset();
+  all_ = std::make_unique<MessengersForTest>(1, options_);
+  for (uint32_t i = 0; i < 2 * options_.max_peers; ++i) {
+    HostilePeer another(*all_, options_, HostilePeer::Joins::kNoFurtherThanItsEndpoint);
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_room_for_others());
 }
 
 TEST_F(HostilePeerTest, OneSidedRequestsThatAreNone) {
@@ -802,8 +853,14 @@ TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
     const PeerNumber number = test::must((*all_)[0].add_peer(peer->address()));
     std::string memory(300, '-');
     const iovec piece{memory.data(), memory.size()};
-    static_cast<void>((*all_)[0].receive({.source = number, .tag = 1, .pieces = {&piece, 1}}));
-    uint32_t sequence = 0;
+    const ReceiveRequest request{.source = number, .tag = 1, .pieces = {&piece, 1}};
+    // The messenger has its connection once it has received something by it.
+    ASSERT_EQ((*all_)[0].receive(request), PostResult::kPosted);
+    all_->done(0).clear();
+    peer->send({.sequence = 0, .tag = 1});
+    ASSERT_TRUE(all_->until([&] { return !all_->done(0).empty(); }));
+    static_cast<void>((*all_)[0].receive(request));
+    uint32_t sequence = 1;
     for (int i = 0; i < 30 && (*all_)[0].peer_status(number).ok(); ++i) {
       MessageHeader header;
       header.sequence = random.below(8) == 0 ? static_cast<uint32_t>(random.next()) : sequence++;
@@ -836,6 +893,63 @@ TEST_F(HostilePeerTest, RandomHeadersEndOrAreMessages) {
   EXPECT_GT(violations, 20u);
   // It still works.
   ASSERT_TRUE(all_->send(0, 0, 1, "to itself"));
+}
+
+// A process that has been stopped: its system takes connections, and nothing else happens.
+class StoppedPeerTest : public testing::Test {
+ protected:
+  static constexpr int64_t kHourNs = 3'600'000'000'000;  // a time-out would end the test first
+  StoppedPeerTest() : all_(1, {.connect_timeout_ns = kHourNs}) {}
+
+  ControlConnection connect() {
+    const MessengerAddress target = all_[0].address();
+    return test::must(ControlConnection::connect(host_of(target), port_of(target), all_.secret(),
+                                                 kHostilePatienceNs));
+  }
+  WireWriter hello() {
+    MessengerAddress own = all_[0].address();
+    secure_random(own.bytes + 24, 8);
+    const MessengerAddress target = all_[0].address();
+    WireWriter writer;
+    connect::begin_step(writer, kLayer, connect::kFirstStepOfLayer, Status::ok_status());
+    writer.raw(std::as_bytes(std::span(own.bytes)));
+    writer.raw(std::as_bytes(std::span(target.bytes)));
+    return writer;
+  }
+  // Of one that listens.
+  MessengerAddress address(uint16_t port) {
+    MessengerAddress address = all_[0].address();
+    address.bytes[16] = static_cast<uint8_t>(port >> 8);
+    address.bytes[17] = static_cast<uint8_t>(port);
+    secure_random(address.bytes + 24, 8);
+    return address;
+  }
+
+  MessengersForTest all_;
+};
+
+TEST_F(StoppedPeerTest, DoesNotKeepAMessengerBeforeItsHello) {
+  const ControlConnection control = connect();
+  // It has been accepted, and the messenger waits for what it says.
+  sleep_ns(200'000'000);
+  all_.close(0);
+}
+
+TEST_F(StoppedPeerTest, DoesNotKeepAMessengerBeforeItsEndpoint) {
+  ControlConnection control = connect();
+  ASSERT_TRUE(control.send(hello().bytes()).ok());
+  static_cast<void>(test::must(control.receive(kHostilePatienceNs)));  // go on
+  static_cast<void>(test::must(control.receive(kHostilePatienceNs)));  // the messenger's endpoint
+  all_.close(0);
+}
+
+TEST_F(StoppedPeerTest, DoesNotKeepAMessengerThatHasConnectedToIt) {
+  ControlListener listener = test::must(ControlListener::listen("127.0.0.1", 0, all_.secret()));
+  const PeerNumber peer = test::must(all_[0].add_peer(address(listener.port())));
+  EXPECT_EQ(all_[0].send({.peer = peer}), PostResult::kWouldBlock);
+  ControlConnection control = test::must(listener.accept(kHostilePatienceNs));
+  static_cast<void>(test::must(control.receive(kHostilePatienceNs)));  // its hello
+  all_.close(0);
 }
 
 // A process of another release listens where the address says.

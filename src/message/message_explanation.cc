@@ -32,7 +32,7 @@ std::string explain_channel(const PeerConnection* connection, const std::vector<
 PeerStatistics MessengerState::peer_statistics(PeerNumber peer) const {
   VERBENA_ASSERT(peer < peers_.size());
   const PeerConnection* const connection = peers_[peer]->connection;
-  return connection != nullptr ? connection->counts : PeerStatistics{};
+  return connection != nullptr ? connection->counts : peers_[peer]->counts;
 }
 
 MessageExplanation MessengerState::explain(PeerNumber peer, uint64_t bytes, const void* buffer) {

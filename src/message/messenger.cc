@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
@@ -75,13 +76,13 @@ MessengerState::MessengerState(const Device& device, const ProtectionDomain& dom
       envelope_numbers_(options.max_unexpected),
       envelopes_(options.max_unexpected),
       store_(options.unexpected_bytes),
-      transfer_numbers_(kMaxTransfers),
-      transfers_(kMaxTransfers),
+      transfer_numbers_(options.max_peers, kMaxTransfers),
+      transfers_(size_t{options.max_peers} + kMaxTransfers),
       send_memory_(options.max_operations),
       outgoing_(options.max_operations),
       exposed_(options.exposed != nullptr ? options.exposed : std::make_shared<ExposedMemory>()),
-      move_numbers_(kMaxMoves),
-      moves_(kMaxMoves),
+      move_numbers_(options.max_peers, kMaxMoves),
+      moves_(size_t{options.max_peers} + kMaxMoves),
       completions_(options.max_completions),
       // Rings rest on the order of a message's bytes.
       polling_(options.policy, options.order,
@@ -142,7 +143,7 @@ MessengerState::~MessengerState() {
 // A confirmation that still waits for a credit: without it its peer would take a message for lost
 // that was received.
 bool MessengerState::owes_confirmations() const {
-  if (!discarded_.empty() && !transfer_numbers_.empty()) return true;
+  if (!discarded_.empty()) return true;
   for (uint32_t number = 0; number < transfer_numbers_.used_ever(); ++number) {
     if (transfers_[number].stage == Transfer::Stage::kFinishing) return true;
   }
@@ -232,6 +233,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
                            SharedReceiveQueue::create(*domain_, {.depth_wrs = receives}));
   receives_ = SharedReceives(receive_queue_->get(), arrivals_queue_->get(), receives, room_bytes_);
   early_.reserve(receives);
+  left_receives_.reserve(options_.max_peers);
   discarded_.reserve(options_.max_unexpected);
 
   // For the first messages of a peer, whose own receives are posted once it was handed over.
@@ -274,6 +276,7 @@ Status MessengerState::prepare(const JobSecret& secret) {
   plan.place = place_.get();
   plan.endpoint.arena_bytes =
       uint64_t{options_.queue_credits + 1 + receives_per_connection()} * options_.slot_bytes;
+  plan.receive_bytes = uint64_t{receives_per_connection()} * options_.slot_bytes;
   plan.endpoint.other_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   plan.endpoint.send_depth_wrs = send_sizes_.depth_wrs;
   plan.endpoint.max_send_sges = reused_sources_.is_open() ? kGatherEntries : 1;
@@ -331,11 +334,17 @@ void MessengerState::adopt(Joined joined) {
   const Result<PeerNumber> number = add_peer(joined.peer);
   if (!number.ok()) return;
   Peer& peer = *peers_[*number];
+  std::vector<SharedReceives::Arrival> early = early_of(joined);
   if (!joined.status.ok()) {
+    for (const SharedReceives::Arrival& arrival : early) receives_.give_back(arrival.receive);
     // Of a connection that only the peer asked for, the peer is told.
-    if (peer.connection != nullptr || !peer.requested) return;
-    peer.status = joined.status;
-    lose_operations(*number);
+    if (!joined.superseded && peer.connection == nullptr && peer.requested && peer.status.ok()) {
+      peer.status = joined.status;
+      lose_operations(*number);
+    }
+    // What it would have brought was not posted.
+    const bool receives = joined.number != Joined::kNoNumber && !joined.brings_receives;
+    connector_->end(std::move(joined), receives);
     return;
   }
   VERBENA_ASSERT(peer.connection == nullptr && connections_[joined.number] == nullptr);
@@ -367,7 +376,8 @@ void MessengerState::adopt(Joined joined) {
   peer.connection = &connection;
   statistics_.pinned_bytes += endpoint.arena.size_bytes();
 
-  const uint32_t more = std::min(receives_per_connection(), receives_.room());
+  const uint32_t more =
+      connection.joined.brings_receives ? std::min(receives_per_connection(), receives_.room()) : 0;
   if (more > 0) {
     receives_.add(endpoint.arena.carve(uint64_t{more} * options_.slot_bytes), options_.slot_bytes,
                   lkey, more);
@@ -376,10 +386,20 @@ void MessengerState::adopt(Joined joined) {
   polling_.hint(connection.number, peer.hint);
   reconsider_polling_ = true;
 
-  // What came before.
-  std::vector<SharedReceives::Arrival> early = early_;
-  early_.clear();
   for (const SharedReceives::Arrival& arrival : early) arrived(arrival);
+}
+
+// Takes out what has come by a connection before it is handed over.
+std::vector<SharedReceives::Arrival> MessengerState::early_of(const Joined& joined) {
+  if (!joined.endpoint) return {};
+  const uint32_t queue_pair_number = joined.endpoint->queue_pair.number();
+  const auto others = std::stable_partition(
+      early_.begin(), early_.end(), [queue_pair_number](const SharedReceives::Arrival& arrival) {
+        return arrival.queue_pair_number != queue_pair_number;
+      });
+  std::vector<SharedReceives::Arrival> early(others, early_.end());
+  early_.erase(others, early_.end());
+  return early;
 }
 
 void MessengerState::lose(PeerConnection& connection, Status why) {
@@ -414,6 +434,31 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
   lose_transfers(connection);
   end_moves(connection);
   lose_operations(connection.peer);
+  connection.drained_at = queue_was_empty_ + 2;
+}
+
+bool MessengerState::retire(PeerConnection& connection) {
+  // What its queue pair received must not be taken for messages of another one with its number.
+  if (queue_was_empty_ < connection.drained_at) return false;
+  if (connection.busy || connection.envelopes > 0 ||
+      connection.ring_in != PeerConnection::kNoRing) {
+    return false;
+  }
+  VERBENA_ASSERT(connection.broken && connection.transfers == 0 && connection.moves == 0);
+  Peer& peer = *peers_[connection.peer];
+  peer.connection = nullptr;
+  peer.counts = connection.counts;
+  connect::Endpoint& endpoint = *connection.joined.endpoint;
+  if (connection.joined.brings_receives) {
+    VERBENA_ASSERT(left_receives_.size() < options_.max_peers);
+    left_receives_.push_back(std::move(endpoint.arena));
+  } else {
+    statistics_.pinned_bytes -= endpoint.arena.size_bytes();
+  }
+  Joined joined = std::move(connection.joined);
+  connections_[joined.number].reset();
+  connector_->end(std::move(joined), /*receives=*/true);
+  return true;
 }
 
 void MessengerState::lose_operations(PeerNumber peer) {
@@ -440,14 +485,19 @@ void MessengerState::lose_operations(PeerNumber peer) {
       }
     }
   }
-  // Messages whose bytes are still at the peer.
   for (uint32_t number = 0; number < envelope_numbers_.used_ever(); ++number) {
     Envelope& envelope = envelopes_[number];
-    if (envelope.peer != peer || envelope.place != Envelope::Place::kRemote || envelope.claimed) {
-      continue;
+    if (envelope.peer != peer || envelope.connection == kNone) continue;
+    if (envelope.place == Envelope::Place::kRemote && !envelope.claimed) {
+      // Its bytes are still at the peer.
+      matching((envelope.flags & kUntagged) != 0).remove_message(number);
+      drop_envelope(number);
+    } else if (envelope.place == Envelope::Place::kStore) {
+      // They are here, and nobody is to be told: the connection is not needed for it.
+      --connections_[envelope.connection]->envelopes;
+      envelope.connection = kNone;
+      envelope.flags &= static_cast<uint8_t>(~kWantsFinish);
     }
-    matching((envelope.flags & kUntagged) != 0).remove_message(number);
-    drop_envelope(number);
   }
 }
 
@@ -461,7 +511,11 @@ void MessengerState::watch(uint32_t found) {
   for (uint32_t i = 0; i < connections_end_ && watched < kMostOfOneWatch; ++i) {
     next_watched_ = next_watched_ + 1 < connections_end_ ? next_watched_ + 1 : 0;
     PeerConnection* const connection = connections_[next_watched_].get();
-    if (connection == nullptr || connection->broken) continue;
+    if (connection == nullptr) continue;
+    if (connection->broken) {
+      retire(*connection);
+      continue;
+    }
     ++watched;
     connection->sends.reap();
     if (connection->sends.error()) {

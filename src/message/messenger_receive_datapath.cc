@@ -101,6 +101,8 @@ uint32_t MessengerState::poll_queue() {
     ++found;
     arrived(arrival);
   }
+  // The last look found nothing, or there may be more.
+  if (found < kMostOfOnePoll) ++queue_was_empty_;
   if (found == 0) receives_.flush();
   return found;
 }
@@ -108,17 +110,12 @@ uint32_t MessengerState::poll_queue() {
 void MessengerState::arrived(const SharedReceives::Arrival& arrival) {
   PeerConnection* const connection =
       arrival.connection < connections_.size() ? connections_[arrival.connection].get() : nullptr;
-  if (connection == nullptr) {
-    // Of a peer that was quicker than the thread that hands its connection over; else nobody's.
-    if (arrival.connection < connections_.size() && early_.size() < early_.capacity()) {
-      early_.push_back(arrival);
-    } else {
-      receives_.give_back(arrival.receive);
-    }
+  if (connection == nullptr ||
+      arrival.queue_pair_number != connection->joined.endpoint->queue_pair.number()) [[unlikely]] {
+    arrived_astray(arrival);
     return;
   }
-  if (connection->broken ||
-      arrival.queue_pair_number != connection->joined.endpoint->queue_pair.number()) {
+  if (connection->broken) {
     receives_.give_back(arrival.receive);
     return;
   }
@@ -148,6 +145,31 @@ void MessengerState::arrived(const SharedReceives::Arrival& arrival) {
   if (wrong != nullptr) {
     lose(*connection,
          connect::explain_failure(channel::ChannelError::peer_violated(wrong), connection->name));
+  }
+}
+
+// By none of the connections that the message names: its receive serves all peers.
+void MessengerState::arrived_astray(const SharedReceives::Arrival& arrival) {
+  // Of a peer that was quicker than the thread that hands its connection over.
+  const auto is_of_its = [&arrival](const SharedReceives::Arrival& other) {
+    return other.queue_pair_number == arrival.queue_pair_number;
+  };
+  if (connector_->is_joining(arrival.queue_pair_number) && early_.size() < early_.capacity() &&
+      std::count_if(early_.begin(), early_.end(), is_of_its) < receives_per_connection()) {
+    early_.push_back(arrival);
+    return;
+  }
+  receives_.give_back(arrival.receive);
+  for (uint32_t number = 0; number < connections_end_; ++number) {
+    PeerConnection* const connection = connections_[number].get();
+    if (connection != nullptr && !connection->broken &&
+        connection->joined.endpoint->queue_pair.number() == arrival.queue_pair_number) {
+      lose(*connection,
+           connect::explain_failure(channel::ChannelError::peer_violated(
+                                        "its message is for a connection that is not its own"),
+                                    connection->name));
+      return;
+    }
   }
 }
 
@@ -364,7 +386,7 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
       return Fate::kUsed;
     }
     if (multi && !has_completion_room()) return Fate::kStalled;
-    if (wants_finish && transfer_numbers_.empty()) return Fate::kStalled;
+    if (wants_finish && !may_transfer(connection)) return Fate::kStalled;
     Delivery delivery =
         begin_delivery(met, connection.peer, header.tag, message.data, header.flags, bytes);
     if (is_remote) {
@@ -414,7 +436,10 @@ void MessengerState::add_unexpected(const Envelope& envelope) {
   VERBENA_ASSERT(envelopes_[number].place == Envelope::Place::kFree);
   envelopes_[number] = envelope;
   matching((envelope.flags & kUntagged) != 0).add_message(number, envelope.peer, envelope.tag);
-  if (envelope.connection != kNone) ++connections_[envelope.connection]->counts.unexpected;
+  if (envelope.connection != kNone) {
+    ++connections_[envelope.connection]->counts.unexpected;
+    ++connections_[envelope.connection]->envelopes;
+  }
   ++statistics_.unexpected;
 }
 
@@ -571,7 +596,7 @@ PostResult MessengerState::receive(const ReceiveRequest& request) {
   const uint32_t found = waiting.find_message(pattern);
   const bool lost = request.source != kAnyPeer && !peers_[request.source]->status.ok();
   if (found == Matching::kNone && lost) return PostResult::kFailed;
-  if (found != Matching::kNone && transfer_numbers_.empty()) return would_block();
+  if (found != Matching::kNone && !may_deliver(envelopes_[found])) return would_block();
 
   const uint32_t number =
       new_operation(request.context, request.flags, request.source, request.pieces);
@@ -729,10 +754,18 @@ bool MessengerState::claim(const ReceiveRequest& request, MessageInfo* info) {
   return true;
 }
 
+// Who has a claim keeps its number: where a program cannot spoil it, or maybe not.
+bool MessengerState::check_claim(uint32_t claim) {
+  if (claim < envelope_numbers_.used_ever() && envelopes_[claim].claimed &&
+      !envelopes_[claim].discarded) [[likely]]
+    return true;
+  refuse("no message is claimed by this number; take the one that claim() gave, and only once");
+  return false;
+}
+
 PostResult MessengerState::receive_claimed(uint32_t claim, const ReceiveRequest& request) {
-  VERBENA_ASSERT(claim < envelope_numbers_.used_ever() && envelopes_[claim].claimed);
-  if (!check(request)) return PostResult::kFailed;
-  if (operation_numbers_.empty() || !has_completion_room() || transfer_numbers_.empty()) {
+  if (!check_claim(claim) || !check(request)) return PostResult::kFailed;
+  if (operation_numbers_.empty() || !has_completion_room() || !may_deliver(envelopes_[claim])) {
     return would_block();
   }
   const uint32_t number = new_operation(request.context, request.flags & ~unsigned{kMessageMulti},
@@ -741,17 +774,23 @@ PostResult MessengerState::receive_claimed(uint32_t claim, const ReceiveRequest&
   return deliver_unexpected(claim, number);
 }
 
-void MessengerState::discard_claimed(uint32_t claim) {
-  VERBENA_ASSERT(claim < envelope_numbers_.used_ever() && envelopes_[claim].claimed);
-  const Envelope& envelope = envelopes_[claim];
+PostResult MessengerState::discard_claimed(uint32_t claim) {
+  if (!check_claim(claim)) return PostResult::kFailed;
+  discard(claim);
+  return PostResult::kPosted;
+}
+
+void MessengerState::discard(uint32_t claim) {
+  Envelope& envelope = envelopes_[claim];
   if (envelope.confirms_self) {
     complete_operation(static_cast<uint32_t>(envelope.operation), MessageEvent::kSent,
                        MessageOutcome::kOk);
   } else if ((envelope.flags & kWantsFinish) != 0 && !connections_[envelope.connection]->broken) {
-    if (transfer_numbers_.empty()) {
+    if (!may_deliver(envelope)) {
       // Its sender is told once a transfer has ended.
       VERBENA_ASSERT(discarded_.size() < discarded_.capacity());
       discarded_.push_back(claim);
+      envelope.discarded = true;
       return;
     }
     start_finish(*connections_[envelope.connection], envelope.operation, false);
@@ -760,10 +799,16 @@ void MessengerState::discard_claimed(uint32_t claim) {
 }
 
 void MessengerState::go_on_discarding() {
-  while (!discarded_.empty() && !transfer_numbers_.empty()) {
-    const uint32_t claim = discarded_.back();
+  for (size_t looks = std::min<size_t>(discarded_.size(), kMostOfOnePoll); looks > 0; --looks) {
+    if (next_discarded_ >= discarded_.size()) next_discarded_ = 0;
+    const uint32_t claim = discarded_[next_discarded_];
+    if (!may_deliver(envelopes_[claim])) {
+      ++next_discarded_;
+      continue;
+    }
+    discarded_[next_discarded_] = discarded_.back();
     discarded_.pop_back();
-    discard_claimed(claim);
+    discard(claim);
   }
 }
 
@@ -771,7 +816,7 @@ void MessengerState::go_on_discarding() {
 PostResult MessengerState::deliver_unexpected(uint32_t number, uint32_t operation) {
   const Envelope envelope = envelopes_[number];
   const bool wants_finish = (envelope.flags & kWantsFinish) != 0;
-  if ((wants_finish && transfer_numbers_.empty()) ||
+  if (!may_deliver(envelope) ||
       ((operations_[operation].flags & kMessageMulti) != 0 && !has_completion_room())) {
     return PostResult::kWouldBlock;
   }
@@ -822,6 +867,7 @@ void MessengerState::drop_envelope(uint32_t number) {
   Envelope& envelope = envelopes_[number];
   PeerConnection* const connection =
       envelope.connection == kNone ? nullptr : connections_[envelope.connection].get();
+  if (connection != nullptr) --connection->envelopes;
   if (envelope.place == Envelope::Place::kStore) {
     store_.free(envelope.where);
   } else if (envelope.place == Envelope::Place::kRing) {
@@ -832,7 +878,7 @@ void MessengerState::drop_envelope(uint32_t number) {
     if (!connection->broken) make_busy(*connection);
   }
   envelope.place = Envelope::Place::kFree;
-  envelope.claimed = false;
+  envelope.claimed = envelope.discarded = false;
   envelope_numbers_.give_back(number);
 }
 

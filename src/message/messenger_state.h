@@ -28,6 +28,7 @@
 #include "src/message/queue_channel.h"
 #include "src/message/rendezvous_choice.h"
 #include "src/message/ring_channel.h"
+#include "src/message/shared_numbers.h"
 #include "src/message/sleep_place.h"
 #include "src/message/unexpected_store.h"
 #include "src/message/zeroed_array.h"
@@ -61,7 +62,7 @@ class MessengerState final : public Messenger {
   bool peek(const ReceiveRequest& request, MessageInfo* info) override;
   bool claim(const ReceiveRequest& request, MessageInfo* info) override;
   PostResult receive_claimed(uint32_t claim, const ReceiveRequest& request) override;
-  void discard_claimed(uint32_t claim) override;
+  PostResult discard_claimed(uint32_t claim) override;
   bool cancel(const void* context) override;
 
   PostResult put(const OneSidedRequest& request) override;
@@ -95,11 +96,12 @@ class MessengerState final : public Messenger {
   // Receives for messages that take no credit: each returns half of a channel's at least, or two
   // reserved ones where nothing else comes.
   static constexpr uint32_t kSpareReceives = 6;
+  // Beside one for each peer.
   static constexpr uint32_t kMaxTransfers = 1024;
   static constexpr uint64_t kMostOfOneRequest = 1u << 30;
   // READs in the send queue beside messages.
   static constexpr uint32_t kReadRoom = 32;
-  static constexpr uint32_t kMaxMoves = 256;
+  static constexpr uint32_t kMaxMoves = 256;  // the same
   static constexpr uint32_t kMostOfOnePoll = 16;
   static constexpr uint32_t kPollsWithoutProgress = 16;
   static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
@@ -114,6 +116,7 @@ class MessengerState final : public Messenger {
     MessengerAddress address;
     Status status;
     PeerConnection* connection = nullptr;
+    PeerStatistics counts;  // of a connection that was retired
     bool requested = false;
     uint32_t hint = 0;
     uint32_t one_sided = 0;  // operations that have not completed
@@ -151,6 +154,7 @@ class MessengerState final : public Messenger {
     enum class Place : uint8_t { kFree, kStore, kRing, kReceive, kRemote, kSelf };
     Place place;
     bool claimed;
+    bool discarded;      // by who has claimed it; its sender is still to be told
     bool confirms_self;  // its sender, which is this messenger, waits for its receiver
     uint8_t flags;       // HeaderFlags
     PeerNumber peer;
@@ -245,7 +249,11 @@ class MessengerState final : public Messenger {
   Status estimate_costs();
   uint32_t adopt();
   void adopt(Joined joined);
+  std::vector<SharedReceives::Arrival> early_of(const Joined& joined);
   void lose(PeerConnection& connection, Status why);
+  // Destroys a connection that is broken and that nothing refers to any more, so that another one
+  // can have its number and its receives. False: something does.
+  bool retire(PeerConnection& connection);
   bool owes_confirmations() const;
   void give_up_receives();
   void lose_operations(PeerNumber peer);
@@ -370,6 +378,7 @@ class MessengerState final : public Messenger {
   uint32_t poll_rings();
   uint32_t poll_queue();
   void arrived(const SharedReceives::Arrival& arrival);
+  [[gnu::noinline]] void arrived_astray(const SharedReceives::Arrival& arrival);
   uint32_t take_from(PeerConnection& connection);
   Fate take_queued(PeerConnection& connection);
   Fate take_from_ring(PeerConnection& connection);
@@ -408,8 +417,19 @@ class MessengerState final : public Messenger {
   void go_on_discarding();
   PostResult deliver_unexpected(uint32_t envelope, uint32_t operation);
   void drop_envelope(uint32_t number);
+  bool may_transfer(const PeerConnection& connection) const {
+    return transfer_numbers_.grants(connection.transfers);
+  }
+  // Whether there is a transfer for the message, if its sender is to be told of it.
+  bool may_deliver(const Envelope& envelope) const {
+    if ((envelope.flags & kWantsFinish) == 0 || envelope.connection == kNone) return true;
+    const PeerConnection& connection = *connections_[envelope.connection];
+    return connection.broken || may_transfer(connection);
+  }
   uint32_t find_unexpected(const ReceiveRequest& request, MessageInfo* info);
   bool check(const ReceiveRequest& request);
+  bool check_claim(uint32_t claim);
+  void discard(uint32_t claim);
 
   // --- long messages ---
   static bool is_valid(const RemoteMemory& remote, Method with_pieces);
@@ -445,7 +465,7 @@ class MessengerState final : public Messenger {
   // --- and where they are received ---
   bool choose_target(uint32_t operation, const Delivery& delivery, const RemoteMemory& remote,
                      Method* method, PieceMemory* memory);
-  uint32_t new_transfer(const PeerConnection& connection);
+  uint32_t new_transfer(PeerConnection& connection);
   bool post_target(PeerConnection& connection, uint32_t number);
   Transfer* awaited(const PeerConnection& connection, uint64_t named, Method method);
   bool take_chunk(PeerConnection& connection, const ParsedMessage& message);
@@ -505,6 +525,7 @@ class MessengerState final : public Messenger {
   // True: moves are left.
   bool serve_moves(PeerConnection& connection);
   bool serve_move(PeerConnection& connection, uint32_t number);
+  Move& new_move(PeerConnection& connection, uint32_t* number);
   void end_move(PeerConnection& connection, uint32_t number);
   void end_moves(PeerConnection& connection);
   bool post_answer(PeerConnection& connection, uint64_t operation, MessageOutcome outcome);
@@ -524,7 +545,7 @@ class MessengerState final : public Messenger {
   NumberPool envelope_numbers_;
   ZeroedArray<Envelope> envelopes_;
   UnexpectedStore store_;
-  NumberPool transfer_numbers_;
+  SharedNumbers transfer_numbers_;
   ZeroedArray<Transfer> transfers_;
   // Of operations, by their numbers.
   ZeroedArray<PieceMemory> send_memory_;
@@ -539,7 +560,7 @@ class MessengerState final : public Messenger {
   uint64_t reused_from_bytes_ = 0;
   std::shared_ptr<ExposedMemory> exposed_;
   uint32_t one_sided_ = 0;  // operations that have not completed, of all peers
-  NumberPool move_numbers_;
+  SharedNumbers move_numbers_;
   ZeroedArray<Move> moves_;
   ZeroedArray<MessageCompletion> completions_;
   uint32_t first_completion_ = 0;
@@ -547,8 +568,9 @@ class MessengerState final : public Messenger {
   uint32_t reserved_completions_ = 0;  // for messages of receives for several
   // A receive for several that messages wait for, and something was used up.
   uint32_t half_posted_ = kNone;
-  // Claimed messages that were discarded while all transfers were taken.
+  // Claimed messages that were discarded while there was no transfer for them.
   std::vector<uint32_t> discarded_;
+  size_t next_discarded_ = 0;
 
   std::vector<std::unique_ptr<Peer>> peers_;  // where peer_status() refers to
   std::map<MessengerAddress, PeerNumber> numbers_;
@@ -562,13 +584,15 @@ class MessengerState final : public Messenger {
   std::vector<PeerConnection*> busy_;
   connect::PeerWatch watch_;
   uint32_t next_watched_ = 0;
-  // SENDs of peers whose connection is about to be handed over.
+  uint64_t queue_was_empty_ = 0;  // polls of the completion queue
+  // SENDs of peers whose connection is about to be handed over: of each as many as it has credits.
   std::vector<SharedReceives::Arrival> early_;
   Status error_;
   MessengerStatistics statistics_;
 
   std::unique_ptr<SleepPlace> place_;  // with events; outlives what reports to it
   std::optional<RegisteredArena> first_receives_;
+  std::vector<RegisteredArena> left_receives_;  // with those of connections that were retired
   std::optional<RegisteredArena> ring_in_memory_;
   std::optional<RegisteredArena> ring_out_memory_;
   std::vector<RingReceiver> rings_in_;

@@ -684,25 +684,38 @@ TEST_F(MessengerTest, ALostPeerEndsWhatInvolvesIt) {
   ASSERT_TRUE(all().until([&] { return other.substr(0, 10) == "still here"; }));
 }
 
-// Their receives stay posted. One more is refused with the reason, at both ends, and those that
-// there are go on.
-TEST_F(MessengerTest, PeersThatHaveEndedCountForTheMostPeers) {
-  MessengerOptions options;
-  options.max_peers = 3;
-  make(5, options);
-  const auto exchange = [this](uint32_t with) {
-    all().done(0).clear();
-    const std::string& memory = receive(0, {.source = all().peer(0, with), .tag = with});
-    ASSERT_TRUE(all().send(with, 0, with, "there"));
-    ASSERT_TRUE(all().until([this] { return received(0, 1); }));
-    EXPECT_EQ(memory.substr(0, 6), "there-");
-  };
-  for (const uint32_t gone : {1u, 2u}) {
-    ASSERT_NO_FATAL_FAILURE(exchange(gone));
-    all().close(gone);
-    ASSERT_TRUE(all().until([&] { return !all()[0].peer_status(all().peer(0, gone)).ok(); }));
+class MostPeersTest : public MessengerTest {
+ protected:
+  static MessengerOptions three(uint32_t polling_set) {
+    MessengerOptions options;
+    options.max_peers = 3;
+    options.polling_set = polling_set;
+    return options;
   }
-  ASSERT_NO_FATAL_FAILURE(exchange(3));
+  // A message from each to the other one, `count` times.
+  void exchange(uint32_t with, int count = 1) {
+    for (int i = 0; i < count; ++i) {
+      all().done(0).clear();
+      all().done(with).clear();
+      const std::string& here = receive(0, {.source = all().peer(0, with), .tag = with});
+      const std::string& there = receive(with, {.source = all().peer(with, 0), .tag = with});
+      ASSERT_TRUE(all().send(with, 0, with, "there"));
+      ASSERT_TRUE(all().send(0, with, with, "here"));
+      ASSERT_TRUE(all().until([&] { return received(0, 1) && received(with, 1); }));
+      EXPECT_EQ(here.substr(0, 6), "there-");
+      EXPECT_EQ(there.substr(0, 5), "here-");
+    }
+  }
+  void end(uint32_t peer) {
+    all().close(peer);
+    ASSERT_TRUE(all().until([&] { return !all()[0].peer_status(all().peer(0, peer)).ok(); }));
+  }
+};
+
+// One more is refused with the reason, at both ends, and those that there are go on.
+TEST_F(MostPeersTest, OneMoreIsRefused) {
+  make(5, three(2));
+  for (const uint32_t peer : {1u, 2u, 3u}) ASSERT_NO_FATAL_FAILURE(exchange(peer));
   const auto refused = [this](uint32_t from, uint32_t to) {
     const std::string text = "more";
     const iovec piece{const_cast<char*>(text.data()), text.size()};
@@ -716,6 +729,63 @@ TEST_F(MessengerTest, PeersThatHaveEndedCountForTheMostPeers) {
   refused(4, 0);
   refused(0, 4);
   ASSERT_NO_FATAL_FAILURE(exchange(3));
+}
+
+// Many times more than are connected at once, by rings and by SENDs alone. Each sends more messages
+// than there would be receives, if those of the ones before were gone.
+TEST_F(MostPeersTest, ThoseThatHaveEndedMakeRoom) {
+  for (const uint32_t polling_set : {2u, 0u}) {
+    constexpr uint32_t kPeers = 30;
+    make(2 + kPeers, three(polling_set));
+    ASSERT_NO_FATAL_FAILURE(exchange(1));
+    const uint64_t first_bytes = all()[0].statistics().pinned_bytes;
+    uint64_t most_bytes = 0;
+    for (uint32_t peer = 2; peer < 2 + kPeers; ++peer) {
+      ASSERT_NO_FATAL_FAILURE(exchange(peer, peer % 5 == 0 ? 40 : 3)) << peer;
+      most_bytes = std::max(most_bytes, all()[0].statistics().pinned_bytes);
+      const PeerStatistics before = all()[0].peer_statistics(all().peer(0, peer));
+      ASSERT_NO_FATAL_FAILURE(end(peer));
+      EXPECT_EQ(all()[0].peer_statistics(all().peer(0, peer)).sent_bytes, before.sent_bytes);
+      EXPECT_EQ(all()[0].send({.peer = all().peer(0, peer)}), PostResult::kFailed);
+    }
+    // Memory grows with the peers that there are at once.
+    const uint64_t bytes_of_one = 64 * MessengerOptions{}.slot_bytes;
+    EXPECT_LT(most_bytes, first_bytes + 3 * bytes_of_one);
+    ASSERT_NO_FATAL_FAILURE(exchange(1, 40));
+  }
+}
+
+// What they sent is received after their end, and after others have got their places.
+TEST_F(MostPeersTest, MessagesOfThoseThatHaveEndedStay) {
+  MessengerOptions options = three(0);
+  options.unexpected_bytes = 4096;
+  make(12, options);
+  const std::string text(1500, 'x');
+  // In the store, and as much as the credits allow in receives; delivery is to be confirmed.
+  for (int i = 0; i < 6; ++i) {
+    const iovec piece{const_cast<char*>(text.data()), text.size()};
+    ASSERT_TRUE(all().send(
+        1,
+        {.peer = all().peer(1, 0), .tag = 77, .pieces = {&piece, 1}, .flags = kMessageDelivered}));
+  }
+  ASSERT_TRUE(all().until([this] { return all()[0].statistics().unexpected == 6; }));
+  EXPECT_GT(all()[0].statistics().held, 0u);
+  ASSERT_NO_FATAL_FAILURE(end(1));
+  for (uint32_t peer = 2; peer < 8; ++peer) {
+    ASSERT_NO_FATAL_FAILURE(exchange(peer, 5)) << peer;
+    ASSERT_NO_FATAL_FAILURE(end(peer));
+  }
+  all().done(0).clear();
+  std::string memory(text.size(), '-');
+  for (int i = 0; i < 6; ++i) {
+    memory.assign(text.size(), '-');
+    const iovec piece{memory.data(), memory.size()};
+    ASSERT_EQ(all()[0].receive({.source = all().peer(0, 1), .tag = 77, .pieces = {&piece, 1}}),
+              PostResult::kPosted);
+    ASSERT_TRUE(all().until([&] { return received(0, static_cast<size_t>(i) + 1); }));
+    EXPECT_EQ(memory, text);
+  }
+  for (uint32_t peer = 8; peer < 11; ++peer) ASSERT_NO_FATAL_FAILURE(exchange(peer, 5)) << peer;
 }
 
 TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {

@@ -167,15 +167,14 @@ bool MessengerState::store_at_once(PeerConnection& connection, const ParsedMessa
                                    const ExposedMemory::Table::Places& places) {
   const uint64_t bytes = request.header.bytes;
   if (request.header.pieces != 1 || places.count != 1 || bytes < reused_from_bytes_ ||
-      move_numbers_.empty() || reused_sources_.skips()) {
+      !move_numbers_.grants(connection.moves) || reused_sources_.skips()) {
     return false;
   }
   const Source near =
       source_of(connection, {places.pieces, places.count}, bytes, 0, ReusePath::kOneSided);
   if (near.region == nullptr) return false;
-  const uint32_t number = move_numbers_.take();
-  Move& move = moves_[number];
-  move = {};
+  uint32_t number = 0;
+  Move& move = new_move(connection, &number);
   move.to_peer = move.moving = move.answered = true;
   move.near = places;
   move.memory[0] = near.region;
@@ -222,13 +221,18 @@ char* MessengerState::carry_out_atomic(const OneSidedMessage& request,
 
 // ---- what the device moves ----
 
+MessengerState::Move& MessengerState::new_move(PeerConnection& connection, uint32_t* number) {
+  *number = move_numbers_.take(&connection.moves);
+  moves_[*number] = {};
+  return moves_[*number];
+}
+
 MessengerState::Fate MessengerState::start_move(PeerConnection& connection,
                                                 const ParsedMessage& message,
                                                 const OneSidedMessage& request) {
-  if (move_numbers_.empty()) return Fate::kStalled;
-  const uint32_t number = move_numbers_.take();
-  Move& move = moves_[number];
-  move = {};
+  if (!move_numbers_.grants(connection.moves)) return Fate::kStalled;
+  uint32_t number = 0;
+  Move& move = new_move(connection, &number);
   move.to_peer = request.header.action == OneSidedAction::kStore;
   move.bytes = request.header.bytes;
   move.operation = message.header.tag;
@@ -316,14 +320,14 @@ bool MessengerState::serve_move(PeerConnection& connection, uint32_t number) {
     if (connection.sends.retired() < move.end) return false;
     end_move(connection, number);
     if (move.answered) {
-      move_numbers_.give_back(number);
+      move_numbers_.give_back(number, &connection.moves);
       return true;
     }
     count_carried_out(move.outcome, !move.to_peer, !move.to_peer, {move.ranges, move.range_count});
     if (move.has_data) complete_written(connection.peer, move.data, move.bytes);
   }
   if (!post_answer(connection, move.operation, move.outcome)) return false;
-  move_numbers_.give_back(number);
+  move_numbers_.give_back(number, &connection.moves);
   return true;
 }
 
@@ -350,7 +354,7 @@ void MessengerState::end_moves(PeerConnection& connection) {
       for (internal::CachedRegion*& region : moves_[number].memory) memory_->withdraw(&region);
     }
     end_move(connection, number);
-    move_numbers_.give_back(number);
+    move_numbers_.give_back(number, &connection.moves);
   }
   connection.first_move = connection.last_move = 0;
 }

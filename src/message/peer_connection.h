@@ -119,6 +119,7 @@ struct PeerConnection {
   std::string name;  // for people
   Joined joined;     // control connection and endpoint
   bool broken = false;
+  uint64_t drained_at = 0;  // of a broken one: polls of the completion queue that found it empty
 
   // --- to the peer ---
   channel::SendQueue sends;
@@ -152,6 +153,10 @@ struct PeerConnection {
   bool due_offer = false;
   bool due_leave = false;
   bool due_left = false;
+  // How many of the messenger's transfers, moves and envelopes are this connection's.
+  uint32_t transfers = 0;
+  uint32_t moves = 0;
+  uint32_t envelopes = 0;
   // Transfers that are not over: the first and the last, plus 1.
   uint32_t first_transfer = 0;
   uint32_t last_transfer = 0;

@@ -2,8 +2,8 @@
 // peers, and credits for each.
 //
 // A connection brings the receives that its sender's credits stand for, so no message ever waits
-// for a receive. Their buffers belong to all connections from then on, and stay when one ends: a
-// receive that is posted cannot be taken back.
+// for a receive. Their buffers belong to all connections from then on, and stay when one ends, for
+// the next one: a receive that is posted cannot be taken back.
 #pragma once
 
 #include <arpa/inet.h>

@@ -15,9 +15,8 @@ void MessengerState::append_transfer(PeerConnection& connection, uint32_t number
   make_busy(connection);
 }
 
-uint32_t MessengerState::new_transfer(const PeerConnection& connection) {
-  const uint32_t number = transfer_numbers_.take();
-  VERBENA_ASSERT(number != NumberPool::kNone);
+uint32_t MessengerState::new_transfer(PeerConnection& connection) {
+  const uint32_t number = transfer_numbers_.take(&connection.transfers);
   Transfer& transfer = transfers_[number];
   VERBENA_ASSERT(transfer.stage == Transfer::Stage::kFree);
   const uint32_t generation = transfer.generation + 1;
@@ -30,7 +29,8 @@ uint32_t MessengerState::new_transfer(const PeerConnection& connection) {
 void MessengerState::end_transfer(uint32_t number) {
   MessageMemory::give_back(&transfers_[number].memory);
   transfers_[number].stage = Transfer::Stage::kFree;
-  transfer_numbers_.give_back(number);
+  PeerConnection& connection = *connections_[transfers_[number].connection];
+  transfer_numbers_.give_back(number, &connection.transfers);
 }
 
 void MessengerState::start_finish(PeerConnection& connection, uint64_t sender_operation,

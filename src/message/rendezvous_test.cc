@@ -140,6 +140,38 @@ TEST_P(RendezvousTest, DiscardedWhileAllTransfersAreTaken) {
   EXPECT_EQ(memory, text);
 }
 
+// It has sent long messages, as many as receives can meet, and takes part in nothing any more.
+TEST_P(RendezvousTest, APeerThatStopsLeavesTransfersToOthers) {
+  constexpr uint32_t kMany = 1500;
+  constexpr uint32_t kOthers = 20;
+  MessengerOptions options;
+  options.long_messages = GetParam();
+  all_ = std::make_unique<MessengersForTest>(3, options);
+  const std::string text = text_of(5000, 1);
+  std::string memory(text.size(), '-');
+  const iovec to{memory.data(), memory.size()};
+  for (uint32_t i = 0; i < kMany; ++i) ASSERT_TRUE(all().send(0, 1, 1, text));
+  for (uint32_t i = 0; i < kOthers; ++i) ASSERT_TRUE(all().send(2, 1, 2, text));
+  ASSERT_TRUE(all().until([&] { return all()[1].statistics().unexpected == kMany + kOthers; }));
+  const std::unique_ptr<Messenger> stopped = all().take(0);
+  const ReceiveRequest of_stopped{.source = all().peer(1, 0), .tag = 1, .pieces = {&to, 1}};
+  for (uint32_t i = 0; i < kMany; ++i) {
+    if (all()[1].receive(of_stopped) != PostResult::kPosted) break;
+  }
+  std::string other(text.size(), '-');
+  const iovec to_other{other.data(), other.size()};
+  for (uint32_t i = 0; i < kOthers; ++i) {
+    PostResult result = PostResult::kWouldBlock;
+    ASSERT_TRUE(all().until([&] {
+      result = all()[1].receive({.tag = 2, .pieces = {&to_other, 1}});
+      return result != PostResult::kWouldBlock;
+    }));
+    ASSERT_EQ(result, PostResult::kPosted);
+  }
+  ASSERT_TRUE(all().until([&] { return all().done(2).size() == kOthers; }));
+  EXPECT_EQ(other, text);
+}
+
 // Several at once in both directions, of which some are unexpected, and messages that are copied
 // among them.
 TEST_P(RendezvousTest, ManyAtOnce) {

@@ -39,14 +39,16 @@ int bind_vector(fid* handle, fid* other, uint64_t /*flags*/) {
 }
 
 // All zeros where there is none.
-MessengerAddress address_from(const std::byte* bytes, const JobSecret& secret) {
-  MessengerAddress address;
-  memcpy(&address, bytes, sizeof(address));
-  if (address == MessengerAddress{}) return address;
-  const Result<MessengerAddress> known = known_address(address, secret);
-  if (known.ok()) return *known;
-  report("fi_av_insert", known.status());
-  return {};
+std::vector<MessengerAddress> addresses_from(const void* bytes, size_t count,
+                                             const JobSecret& secret) {
+  std::vector<MessengerAddress> addresses(count);
+  if (count > 0) memcpy(addresses.data(), bytes, count * sizeof(MessengerAddress));
+  const std::vector<Result<MessengerAddress>> known = known_addresses(addresses, secret);
+  for (size_t i = 0; i < count; ++i) {
+    if (!known[i].ok()) report("fi_av_insert", known[i].status());
+    addresses[i] = known[i].ok() ? *known[i] : MessengerAddress{};
+  }
+  return addresses;
 }
 
 int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, uint64_t flags,
@@ -54,13 +56,11 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
   AddressVector& vector = vector_of(handle);
   if (vector.asynchronous && vector.events == nullptr) return -FI_ENOEQ;
   if (bytes == nullptr && count > 0) return -FI_EINVAL;
-  const auto* from = static_cast<const std::byte*>(bytes);
   int inserted = 0;
   {
-    std::vector<MessengerAddress> addresses(count);
     // Without the lock: it may take a while.
-    for (size_t i = 0; i < count; ++i)
-      addresses[i] = address_from(from + i * sizeof(MessengerAddress), vector.domain.secret);
+    const std::vector<MessengerAddress> addresses =
+        addresses_from(bytes, count, vector.domain.secret);
     const std::lock_guard guard(vector.domain.lock);
     for (size_t i = 0; i < count; ++i) {
       const MessengerAddress& address = addresses[i];

@@ -1,5 +1,7 @@
 #include "src/ofi/domain.h"
 
+#include <fmt/format.h>
+
 #include <new>
 #include <utility>
 
@@ -83,6 +85,13 @@ int report(const char* call, const Status& status) {
     default:
       return -FI_EOTHER;
   }
+}
+
+int refuse_other_domain(const char* call, const char* object, const char* bound_to) {
+  return report(call, Status(StatusCode::kInvalidArgument,
+                             fmt::format("{} and {} are of two domains; open both from the same "
+                                         "one",
+                                         object, bound_to)));
 }
 
 }  // namespace verbena::ofi

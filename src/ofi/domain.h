@@ -58,5 +58,8 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* co
 
 // Logs what `call` met, and returns the libfabric error that comes nearest.
 int report(const char* call, const Status& status);
+// The same of an object, such as "a counter", that is not of the domain of the one it is bound to:
+// their locks, addresses and keys have nothing to do with each other.
+int refuse_other_domain(const char* call, const char* object, const char* bound_to);
 
 }  // namespace verbena::ofi

@@ -181,8 +181,27 @@ int bind_counter(Endpoint& endpoint, Counter& counter, uint64_t flags) {
   return 0;
 }
 
+// What an object is that is not of the endpoint's domain; else null.
+const char* name_of_other_domain(const Endpoint& endpoint, fid* other) {
+  const auto differs = [&endpoint](const auto& object) {
+    return &object.domain != &endpoint.domain;
+  };
+  switch (other->fclass) {
+    case FI_CLASS_AV:
+      return differs(object_of<AddressVector>(other)) ? "the address vector" : nullptr;
+    case FI_CLASS_CQ:
+      return differs(object_of<CompletionQueue>(other)) ? "the completion queue" : nullptr;
+    case FI_CLASS_CNTR:
+      return differs(object_of<Counter>(other)) ? "the counter" : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
 int bind_endpoint(fid* handle, fid* other, uint64_t flags) {
   auto& endpoint = object_of<Endpoint>(handle);
+  if (const char* const object = name_of_other_domain(endpoint, other); object != nullptr)
+    return refuse_other_domain("fi_ep_bind", object, "the endpoint");
   const std::lock_guard guard(endpoint.domain.lock);
   switch (other->fclass) {
     case FI_CLASS_AV:

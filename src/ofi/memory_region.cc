@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/ofi/endpoint.h"
 #include "src/ofi/wait_point.h"
 
 namespace verbena::ofi {
@@ -28,7 +29,8 @@ int close_memory(fid* handle) {
 }
 
 int bind_to_counter(RegisteredMemory& memory, Counter& counter, uint64_t flags) {
-  if (&counter.domain != &memory.domain) return -FI_EINVAL;
+  if (&counter.domain != &memory.domain)
+    return refuse_other_domain("fi_mr_bind", "the counter", "the memory");
   constexpr uint64_t kBoth = FI_REMOTE_READ | FI_REMOTE_WRITE;
   if ((flags & kBoth) == 0 || (flags & ~kBoth) != 0) return -FI_EINVAL;
   const std::lock_guard guard(memory.domain.lock);
@@ -59,7 +61,10 @@ int bind_to_counter(RegisteredMemory& memory, Counter& counter, uint64_t flags) 
 int bind_memory(fid* handle, fid* other, uint64_t flags) {
   if (other->fclass == FI_CLASS_CNTR)
     return bind_to_counter(object_of<RegisteredMemory>(handle), object_of<Counter>(other), flags);
-  return other->fclass == FI_CLASS_EP ? 0 : -FI_EINVAL;
+  if (other->fclass != FI_CLASS_EP) return -FI_EINVAL;
+  if (&object_of<Endpoint>(other).domain != &object_of<RegisteredMemory>(handle).domain)
+    return refuse_other_domain("fi_mr_bind", "the endpoint", "the memory");
+  return 0;
 }
 
 int control_memory(fid* /*handle*/, int command, void* /*argument*/) {

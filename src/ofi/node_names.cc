@@ -7,15 +7,20 @@
 #include <rdma/fi_errno.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+
+#include "src/base/runtime.h"
 
 namespace verbena::ofi {
 namespace {
 
 // Who is told a place often starts together with who listens there.
 constexpr int64_t kAskNs = 3'000'000'000;
+constexpr size_t kMostAsked = 128;  // at once
 constexpr const char* kAnyHost = "::";
 constexpr const char* kThisHost = "127.0.0.1";
 
@@ -105,8 +110,30 @@ int fill_addresses(const char* node, const char* service, uint64_t flags, const 
   return 0;
 }
 
-Result<MessengerAddress> known_address(const MessengerAddress& address, const JobSecret& secret) {
-  return is_place(address) ? ask_address(address, secret, kAskNs) : address;
+std::vector<Result<MessengerAddress>> known_addresses(std::span<const MessengerAddress> addresses,
+                                                      const JobSecret& secret) {
+  std::vector<Result<MessengerAddress>> known(addresses.begin(), addresses.end());
+  std::vector<size_t> places;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i] != MessengerAddress{} && is_place(addresses[i])) places.push_back(i);
+  }
+  std::atomic<size_t> next = 0;
+  const auto ask = [&] {
+    for (size_t i = next++; i < places.size(); i = next++)
+      known[places[i]] = ask_address(addresses[places[i]], secret, kAskNs);
+  };
+  // This thread asks, too: also where the system has no further one.
+  std::vector<Thread> threads;
+  while (threads.size() + 1 < std::min(places.size(), kMostAsked)) {
+    threads.push_back(start_thread("vb-fi-ask", ask));
+    if (!threads.back().joinable()) {
+      threads.pop_back();
+      break;
+    }
+  }
+  ask();
+  for (Thread& thread : threads) thread.join();
+  return known;
 }
 
 }  // namespace verbena::ofi

@@ -4,6 +4,8 @@
 #include <rdma/fabric.h>
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "verbena/connection.h"
 #include "verbena/message.h"
@@ -22,8 +24,9 @@ Result<MessengerAddress> find_place(const char* node, const char* service, const
 int fill_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,
                    fi_info& info);
 
-// The address that stands for a place, as who listens there tells it; any other one as it is.
-// Blocks a few seconds where nobody listens.
-Result<MessengerAddress> known_address(const MessengerAddress& address, const JobSecret& secret);
+// The addresses that stand for places, as who listens there tells them; any other ones as they are.
+// Blocks a few seconds where nobody listens, as long for 128 such places as for one.
+std::vector<Result<MessengerAddress>> known_addresses(std::span<const MessengerAddress> addresses,
+                                                      const JobSecret& secret);
 
 }  // namespace verbena::ofi

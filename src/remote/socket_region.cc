@@ -50,9 +50,11 @@ std::vector<VectorEstimate> SocketRegion::vector_estimates(bool reads, uint32_t 
 }
 
 void SocketRegion::close() {
-  if (!status_.ok()) return;
-  status_ = Status(StatusCode::kUnavailable, "this side closed the region; open it again");
-  // Proxies answer what they have begun, so that memory of the user may go.
+  if (status_.ok()) {
+    status_ = Status(StatusCode::kUnavailable, "this side closed the region; open it again");
+  }
+  // Also after a failure of one part, since the others know nothing of it. Proxies answer what
+  // they have begun, so that memory of the user may go.
   for (Part& part : parts_) {
     if (part.proxied != nullptr) part.proxied->leave();
   }

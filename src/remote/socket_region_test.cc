@@ -70,6 +70,19 @@ class Sockets {
     });
     return each;
   }
+  // Those on one socket, once as many are left.
+  bool has_left(uint32_t socket, uint32_t connections) {
+    const uint64_t end_ns = now_ns() + kTestTimeoutNs;
+    Waiter waiter;
+    while (now_ns() < end_ns) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (region_->part(socket).remove_ended() == connections) return true;
+      }
+      waiter.idle();
+    }
+    return false;
+  }
   // Ends the control connection of the proxy on that socket: the front-end takes it for the
   // back-end's end.
   void hang_up(size_t socket) {
@@ -424,6 +437,27 @@ TEST(SocketRegionTest, AProxyWithoutItsBackEndTellsThoseWhoWait) {
   // Its own connection is another one.
   EXPECT_TRUE(untouched->write(word, 2).ok());
   EXPECT_EQ(sockets.at<uint64_t>(1, 0), 2u);
+}
+
+// One part has failed, and operations on the other one are under way.
+TEST(SocketRegionTest, ClosesWhatWorksAfterAFailure) {
+  Sockets sockets(2);
+  auto region = sockets.open(0);
+  std::vector<char> local(4096);
+  auto memory = must(MemoryRegion::create(sockets.node(0).domain, local.data(), local.size(),
+                                          IBV_ACCESS_LOCAL_WRITE));
+  EXPECT_TRUE(sockets.has_left(0, 2));  // the proxy's, and the own one
+  ASSERT_EQ(region->post_write(0, LocalSlice{&memory, 0, 4096}, 1), PostResult::kPosted);
+  sockets.hang_up(1);
+  // The proxy checks a peer that is silent: not while operations succeed.
+  const RemotePointer<uint64_t> word{kPartBytes};
+  for (uint64_t pause_ns = 1'000'000; region->write(word, 1).ok(); pause_ns *= 2) {
+    sleep_ns(pause_ns);
+  }
+  EXPECT_EQ(region->status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(sockets.has_left(0, 2));
+  region->close();
+  EXPECT_TRUE(sockets.has_left(0, 1));
 }
 
 TEST(SocketRegionTest, AnotherNumberOfSocketsIsRefusedAtBothEnds) {

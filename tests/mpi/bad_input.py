@@ -1,6 +1,8 @@
 """Something is wrong, by variables of the environment or here, with VERBENA_TEST_WRONG: the job has to end, and to say why.
 Run by scripts/test-mpi."""
 
+import ctypes
+import mmap
 import os
 import resource
 
@@ -27,4 +29,17 @@ from mpi4py import MPI  # which starts it
 
 if WRONG == "files":
     limit_files(0)
+if WRONG == "memory":
+    # Too long to be copied, and nobody may read it.
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    size_bytes = 4 << 20
+    pages = mmap.mmap(-1, size_bytes)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes), 0) != 0:
+        raise OSError("mprotect() fails")
+    buffer = [MPI.memory.fromaddress(address, size_bytes), MPI.BYTE]
+    if MPI.COMM_WORLD.rank == 0:
+        MPI.COMM_WORLD.Send(buffer, dest=1)
+    elif MPI.COMM_WORLD.rank == 1:
+        MPI.COMM_WORLD.Recv(bytearray(size_bytes), source=0)
 MPI.COMM_WORLD.alltoall(list(range(MPI.COMM_WORLD.size)))

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "tests/ofi/provider_for_test.h"
 #include "verbena/message.h"
@@ -122,6 +123,29 @@ TEST_F(NamesTest, EndpointsOfOneServiceAreReachedByTheirNames) {
   const Owned<fid_ep> endpoint = open(info.get());
   ASSERT_NE(endpoint, nullptr);
   EXPECT_NE(port_of(name_of(endpoint)), port_of(name_of(b_.endpoint)));
+}
+
+// One after the other they would take longer than anything here may.
+TEST_F(NamesTest, PlacesAtWhichNobodyListensAreAskedAtOnce) {
+  constexpr uint32_t kDead = 100;
+  const MessengerAddress alive = name_of(b_.endpoint);
+  const uint16_t gone = port_of(name_of(open(info_.get())));
+  std::vector<MessengerAddress> places;
+  for (uint32_t i = 0; i < kDead; ++i)
+    places.push_back(*place_at("127.0.1." + std::to_string(i + 1), gone));
+  places.push_back(*place_at(host_of(alive), port_of(alive)));
+  places.push_back(alive);
+  std::vector<fi_addr_t> numbers(places.size());
+  const uint64_t start_ns = now_ns();
+  const int inserted =
+      fi_av_insert(a_.vector.get(), places.data(), places.size(), numbers.data(), 0, nullptr);
+  EXPECT_LT(now_ns() - start_ns, uint64_t{kDead} * 1'000'000'000);
+  // A busy machine may need longer for a handshake than a place is asked for.
+  EXPECT_GE(inserted, 1);
+  for (uint32_t i = 0; i < kDead; ++i) EXPECT_EQ(numbers[i], FI_ADDR_NOTAVAIL);
+  for (const size_t last : {places.size() - 2, places.size() - 1}) {
+    if (numbers[last] != FI_ADDR_NOTAVAIL) expect_message(numbers[last]);
+  }
 }
 
 TEST_F(NamesTest, WhatNobodyHasIsNotFound) {

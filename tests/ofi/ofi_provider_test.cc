@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -191,6 +192,79 @@ TEST_F(ProviderTest, AClaimedMessageIsReceivedByItsClaimAlone) {
   EXPECT_EQ(next(b_).error.err, 0);
   receive(b_, nullptr, 0, 7, nullptr, FI_PEEK | FI_COMPLETION);
   EXPECT_EQ(next(b_).error.err, FI_ENOMSG);
+}
+
+// The context of a claim is the provider's until the message is received.
+TEST_F(ProviderTest, AClaimThatTheProgramHasOverwrittenIsRefused) {
+  const auto take = [this](fi_context* context, uint64_t flags) {
+    const fi_msg_tagged message{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 7, 0, context, 0};
+    return fi_trecvmsg(b_.endpoint.get(), &message, flags | FI_CLAIM | FI_COMPLETION);
+  };
+  fi_context never{};
+  EXPECT_EQ(take(&never, 0), -FI_EINVAL);
+  EXPECT_EQ(take(&never, FI_DISCARD), -FI_EINVAL);
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FI_DISCARD}}) {
+    send(a_, "first", 7);
+    fi_context claim{};
+    Done found;
+    const uint64_t start_ns = now_ns();
+    do {
+      receive(b_, nullptr, 0, 7, &claim, FI_PEEK | FI_CLAIM | FI_COMPLETION);
+      found = next(b_);
+    } while (found.error.err == FI_ENOMSG && now_ns() - start_ns < kLongestWaitNs);
+    ASSERT_EQ(found.entry.len, 5u);
+    for (const int fill : {0x00, 0x01, 0xff}) {
+      fi_context spoilt = claim;
+      memset(static_cast<void*>(&spoilt), fill, sizeof(spoilt));
+      EXPECT_EQ(take(&spoilt, flags), -FI_EINVAL);
+    }
+    fi_context copy = claim;
+    ASSERT_EQ(take(&claim, flags), 0);
+    next(b_);
+    // It is used once, by a copy of what the context had as well.
+    EXPECT_EQ(take(&claim, flags), -FI_EINVAL);
+    EXPECT_EQ(take(&copy, flags), -FI_EINVAL);
+  }
+}
+
+TEST_F(ProviderTest, WhatIsOfAnotherDomainIsRefused) {
+  fid_domain* other_domain = nullptr;
+  ASSERT_EQ(fi_domain(fabric_.get(), info_.get(), &other_domain, nullptr), 0);
+  {
+    const Owned<fid_domain> closes_last(other_domain);
+    fi_av_attr vector_attributes{};
+    fid_av* opened_vector = nullptr;
+    ASSERT_EQ(fi_av_open(other_domain, &vector_attributes, &opened_vector, nullptr), 0);
+    const Owned<fid_av> vector(opened_vector);
+    fi_cq_attr queue_attributes{};
+    queue_attributes.format = FI_CQ_FORMAT_TAGGED;
+    fid_cq* opened_queue = nullptr;
+    ASSERT_EQ(fi_cq_open(other_domain, &queue_attributes, &opened_queue, nullptr), 0);
+    const Owned<fid_cq> queue(opened_queue);
+    fi_cntr_attr counter_attributes{};
+    fid_cntr* opened_counter = nullptr;
+    ASSERT_EQ(fi_cntr_open(other_domain, &counter_attributes, &opened_counter, nullptr), 0);
+    const Owned<fid_cntr> counter(opened_counter);
+    char bytes[64];
+    fid_mr* registered = nullptr;
+    ASSERT_EQ(fi_mr_reg(other_domain, bytes, sizeof(bytes), FI_REMOTE_READ, 0, 77, 0, &registered,
+                        nullptr),
+              0);
+    const Owned<fid_mr> memory(registered);
+    fid_ep* opened = nullptr;
+    ASSERT_EQ(fi_endpoint(domain_.get(), info_.get(), &opened, nullptr), 0);
+    const Owned<fid_ep> endpoint(opened);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(fi_ep_bind(opened, &vector->fid, 0), -FI_EINVAL);
+    EXPECT_EQ(fi_ep_bind(opened, &queue->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
+    EXPECT_EQ(fi_ep_bind(opened, &counter->fid, FI_SEND), -FI_EINVAL);
+    EXPECT_EQ(fi_mr_bind(registered, &opened->fid, 0), -FI_EINVAL);
+    EXPECT_EQ(fi_mr_bind(registered, &a_.sends->fid, FI_REMOTE_READ), -FI_EINVAL);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 5) << said;
+    EXPECT_THAT(said,
+                HasSubstr("fi_ep_bind: the address vector and the endpoint are of two domains"));
+  }
 }
 
 TEST_F(ProviderTest, OneBufferTakesSeveralMessages) {

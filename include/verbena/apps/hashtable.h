@@ -120,7 +120,8 @@ enum class HashtableAcknowledgement : uint8_t {
   //   again, and only the keys that it has updated change.
   // Where it keeps an update of a key, its own insert() and remove() of it wait until that is
   // published, and so does a search() that comes while the update is on its way: it may be replaced
-  // by then. Takes the memory of the blocks once more.
+  // by then. If another front-end has removed the key, and the table is full, they wait until there
+  // is room; one at a time they are refused (kFull). Takes the memory of the blocks once more.
   kBuffered,
 };
 
@@ -303,7 +304,8 @@ class Hashtable {
   // Why the last operation that was refused or found no room was.
   virtual const Status& error() const = 0;
   // Waits for what is pending, without replies, publishes what flush() does (and fails as it does),
-  // and gives the spare entries back.
+  // and gives the spare entries back. What is pending on a key whose update finds no room does not
+  // happen.
   virtual Status close() = 0;
 
   virtual const HashtableStatistics& statistics() const = 0;

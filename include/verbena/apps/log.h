@@ -174,7 +174,8 @@ struct LogWriterStatistics {
 
 class LogWriter {
  public:
-  // Ends the connections. What was posted and not polled is in the log or not.
+  // Ends the connections. What was posted and not polled is in the log or not. A writer whose
+  // status() is not ok has ended them all: nothing reads from the records' memory any more.
   virtual ~LogWriter() = default;
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
