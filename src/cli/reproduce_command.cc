@@ -103,21 +103,23 @@ Result<Reproduction> read_options(const ReproduceOptions& options, const std::st
 
 bool is_simulated(const std::string& device) { return device.starts_with(kSimulated); }
 
-// What the profile of a simulated device was calibrated with: by claim, the parameters. Nothing for
-// other devices.
-Result<std::map<std::string, std::string>> spent_on(const std::string& device) {
-  std::map<std::string, std::string> spent;
-  if (!is_simulated(device)) return spent;
+// What was set by the claims: for a simulated device what the list says, or, where its profile says
+// so, by which parameters. A real device was set by none.
+Result<reproduce::SpentClaims> spent_on(const std::string& device,
+                                        const reproduce::SpentClaims& listed) {
+  if (!is_simulated(device)) return reproduce::SpentClaims();
   const auto parameters = sim::profile_parameters(device.substr(kSimulated.size()));
   // A profile that there is not has no claims; who tries to use it says so.
-  if (parameters.status().code() == StatusCode::kNotFound) return spent;
+  if (parameters.status().code() == StatusCode::kNotFound) return listed;
   if (!parameters.ok()) return parameters.status();
+  reproduce::SpentClaims spent;
   for (const sim::ParameterText& parameter : *parameters) {
     for (const std::string& claim : parameter.claims) {
       std::string& names = spent[claim];
       names += (names.empty() ? "" : ", ") + parameter.name;
     }
   }
+  spent.insert(listed.begin(), listed.end());  // of those that have no names yet
   return spent;
 }
 
@@ -254,7 +256,7 @@ int reproduce_claims(const Tool& tool, const ReproduceOptions& options) {
       if (todo->duration_ns != 0) one.duration_ns = todo->duration_ns;
     }
     const std::string device = options.device.empty() ? paper.device : options.device;
-    const auto spent = spent_on(device);
+    const auto spent = spent_on(device, todo->catalog.spent);
     if (!spent.ok()) return report_error(spent.status());
     data_of_paper.spent = *spent;
     const uint32_t runs = is_simulated(device) ? todo->seeds : 1;

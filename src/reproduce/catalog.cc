@@ -59,6 +59,13 @@ Result<Catalog> read_catalog(const std::string& folder) {
     }
     catalog.papers.push_back(std::move(paper));
   }
+  const std::string spent_path = folder + "/spent.toml";
+  VERBENA_ASSIGN_OR_RETURN(catalog.spent, read_spent_list(spent_path));
+  for (const auto& [id, by] : catalog.spent) {
+    if (ids.contains(id)) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{}: there is no claim '{}'", spent_path, id));
+  }
   for (const std::string& id : ids) {
     if (catalog.places_.contains(id)) continue;
     return Status(StatusCode::kInvalidArgument,

@@ -10,6 +10,7 @@
 #include "src/reproduce/check.h"
 #include "src/reproduce/claim.h"
 #include "src/reproduce/experiments.h"
+#include "src/reproduce/spent_list.h"
 #include "verbena/status.h"
 
 namespace verbena::reproduce {
@@ -17,6 +18,7 @@ namespace verbena::reproduce {
 struct Catalog {
   std::vector<Claim> claims;
   std::vector<PaperChecks> papers;
+  SpentClaims spent;
 
   const PaperChecks& paper_of(const Claim& claim) const;
   const Check& check_of(const Claim& claim) const;
@@ -26,8 +28,8 @@ struct Catalog {
   std::map<std::string, std::pair<size_t, size_t>> places_;  // by id: paper, check
 };
 
-// claims.csv and checks/*.toml of a folder. kInvalidArgument also where a claim has no check or
-// two, or a check no claim.
+// claims.csv, spent.toml and checks/*.toml of a folder. kInvalidArgument also where a claim has no
+// check or two, or a check or an entry of spent.toml no claim.
 Result<Catalog> read_catalog(const std::string& folder);
 
 // The ids of the claims that "all", a paper or an experiment means; kNotFound says what there is.

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "src/bench/experiment/workload.h"
+#include "src/device/sim/rnic_profile.h"
 #include "src/reproduce/finding.h"
 
 namespace verbena::reproduce {
@@ -28,6 +29,7 @@ class SmallCatalog : public testing::Test {
     write("claims.csv",
           "id,paper,section,figure_or_table,experiment,setup,metric,subject,value,unit,relation,"
           "kind\np.one,p,1,Fig. 1,e,s,m,x,5,Gbps,=,result\np.two,p,1,,e,s,m,x,,,ordering,setup\n");
+    write("spent.toml", "");
   }
   void write(const std::string& name, const std::string& text) {
     std::ofstream(folder_ + "/" + name) << text;
@@ -89,6 +91,32 @@ TEST_F(SmallCatalog, SaysWhatIsWrongInACheck) {
   EXPECT_THAT(error_of("than = { pending = 3 }"), HasSubstr("'overtakes' has 'than'"));
 }
 
+TEST_F(SmallCatalog, ReadsWhichClaimsAreSpentAndOnWhat) {
+  write("spent.toml",
+        "[[spent]]\nby = \"rx_receive\"\nclaims = [\"p.one\"]\n"
+        "[[spent]]\nby = \"pending of e\"\nclaims = [\"p.one\"]\n");
+  const auto catalog = read_with(std::string(kOne) + kTwo);
+  ASSERT_TRUE(catalog.ok()) << catalog.status().message();
+  EXPECT_THAT(catalog->spent,
+              testing::ElementsAre(testing::Pair("p.one", "rx_receive, pending of e")));
+}
+
+TEST_F(SmallCatalog, SaysWhatIsWrongInTheListOfSpentClaims) {
+  const auto error_of = [&](const std::string& list) {
+    write("spent.toml", list);
+    return read_with(std::string(kOne) + kTwo).status().message();
+  };
+  EXPECT_THAT(error_of("[[spent]]\nby = \"x\"\nclaims = [\"p.none\"]\n"),
+              HasSubstr("spent.toml: there is no claim 'p.none'"));
+  EXPECT_THAT(error_of("[[spent]]\nclaims = [\"p.one\"]\n"), HasSubstr("line 1: no text 'by'"));
+  EXPECT_THAT(error_of("[[spent]]\nby = \"x\"\n"), HasSubstr("line 1: no list 'claims'"));
+  EXPECT_THAT(error_of("spend = 1\n"), HasSubstr("only entries [[spent]]"));
+  EXPECT_THAT(error_of("[[spent]\n"), HasSubstr("spent.toml line 1"));
+  std::filesystem::remove(folder_ + "/spent.toml");
+  EXPECT_THAT(read_with(std::string(kOne) + kTwo).status().message(),
+              HasSubstr("there is no list"));
+}
+
 // A row that has every metric.
 nlohmann::json full_row(const bench::Point& point) {
   const nlohmann::json cost = {
@@ -138,6 +166,62 @@ TEST(Catalog, TheProjectsChecksAreWhole) {
       EXPECT_TRUE(finding.ok()) << claim.id << ": " << finding.status().message();
     }
   }
+}
+
+// A value may be set by another claim one day; the claims that it was set by stay spent.
+TEST(Catalog, WhatAProfileWasCalibratedByIsListed) {
+  const auto catalog = read_catalog(kRepository + "/reproduce");
+  ASSERT_TRUE(catalog.ok()) << catalog.status().message();
+  size_t cited = 0;
+  for (const std::string& name : sim::profile_names()) {
+    const auto parameters = sim::profile_parameters(name);
+    ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+    for (const sim::ParameterText& one : *parameters) {
+      for (const std::string& claim : one.claims) {
+        ++cited;
+        EXPECT_TRUE(catalog->spent.contains(claim)) << name << ": " << one.name << ": " << claim;
+      }
+    }
+  }
+  EXPECT_GT(cited, 20U);
+}
+
+// The points whose own values a check compares with a number, with the metric.
+std::set<std::pair<const Metric*, PointKey>> stated_points(const Check& check,
+                                                           const PaperChecks& paper,
+                                                           Experiments& experiments) {
+  std::set<std::pair<const Metric*, PointKey>> stated;
+  for (const Part& part : check.parts) {
+    if (part.shape != Shape::kStated || part.over || part.minus) continue;
+    const auto points = experiments.points(part.of, paper.uses);
+    EXPECT_TRUE(points.ok()) << check.id;
+    if (!points.ok()) continue;
+    for (const bench::Point& point : *points) stated.emplace(part.metric, bench::key_of(point));
+  }
+  return stated;
+}
+
+// Whoever sets a value by what is measured at a point has seen what other claims state of it.
+TEST(Catalog, ClaimsAboutAPointOfASpentClaimAreSpent) {
+  const auto catalog = read_catalog(kRepository + "/reproduce");
+  ASSERT_TRUE(catalog.ok()) << catalog.status().message();
+  Experiments experiments(kRepository + "/experiments");
+  std::map<std::pair<const Metric*, PointKey>, std::string> spent;
+  for (const bool listed : {true, false}) {
+    for (const Claim& claim : catalog->claims) {
+      if (catalog->spent.contains(claim.id) != listed) continue;
+      for (const auto& point :
+           stated_points(catalog->check_of(claim), catalog->paper_of(claim), experiments)) {
+        if (listed) {
+          spent.emplace(point, claim.id);
+        } else if (spent.contains(point)) {
+          ADD_FAILURE() << claim.id << " is about a point of " << spent[point];
+          break;
+        }
+      }
+    }
+  }
+  EXPECT_GT(spent.size(), 20U);
 }
 
 }  // namespace

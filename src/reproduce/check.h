@@ -45,7 +45,8 @@ enum class Shape {
   kFalls,
   kFlat,       // every line: its values differ by no more than `within`
   kSimilar,    // all values with the same `at` differ by no more than `within`
-  kOrdered,    // every value of a group is above every value of the next one with the same `at`
+  kOrdered,    // every value of a group is above every value of the next one with the same `at`, by
+               // kOrderMargin at least
   kReaches,    // every line: from which x on it has `share` of its maximum is the claim's value
   kHolds,      // every line: to which x it has `share` of its first value is the claim's value
   kOvertakes,  // from which x on all lines have at least `share` of those of `than`
@@ -54,6 +55,9 @@ enum class Shape {
 
 // What the quotient of two quantities is told as: 1.4; 140 %; 40 % more; 60 % less.
 enum class QuotientUnit { kRatio, kPercent, kChange, kReduction };
+
+// By which share two values differ at least that are in order: two seeds differ by less.
+inline constexpr double kOrderMargin = 0.02;
 
 struct Part {
   Shape shape = Shape::kStated;
@@ -96,7 +100,6 @@ struct Check {
   std::vector<Part> parts{};
   std::string note{};   // how an unclear claim is read
   std::string lacks{};  // what the model is known to lack, told where the claim fails
-  std::string spent{};  // what of the experiment was chosen by this claim; empty: nothing
 };
 
 // What is measured of an experiment, and how long: the standard is all of it.

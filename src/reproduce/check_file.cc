@@ -39,10 +39,10 @@ constexpr std::array kQuotients = {
     QuotientName{"reduction", QuotientUnit::kReduction},
 };
 
-constexpr std::array<std::string_view, 29> kCheckKeys = {
-    "id",   "in",   "where", "of",    "over",  "minus",   "than",   "groups",    "metric", "is",
-    "as",   "best", "mean",  "at",    "along", "scale",   "within", "share",     "slack",  "mostly",
-    "note", "part", "value", "lacks", "spent", "compare", "unit",   "ascending", "most",
+constexpr std::array<std::string_view, 28> kCheckKeys = {
+    "id",   "in",   "where", "of",    "over",    "minus", "than",      "groups", "metric", "is",
+    "as",   "best", "mean",  "at",    "along",   "scale", "within",    "share",  "slack",  "mostly",
+    "note", "part", "value", "lacks", "compare", "unit",  "ascending", "most",
 };
 
 // Of the first workload that has one: which it is about, the experiment says.
@@ -124,7 +124,6 @@ class Reader {
     VERBENA_ASSIGN_OR_RETURN(check.id, required_text(table, "id"));
     check.note = table["note"].value_or(std::string());
     check.lacks = table["lacks"].value_or(std::string());
-    check.spent = table["spent"].value_or(std::string());
     const toml::array* parts = table["part"].as_array();
     if (parts == nullptr) {
       VERBENA_RETURN_IF_ERROR(add_part(table, &check));

@@ -25,7 +25,7 @@
 // "value-bandwidth"), is ("stated", "rises", "falls", "flat", "similar", "ordered", "reaches",
 // "holds", "overtakes", "converges"), over, minus, than, groups, ascending, as ("ratio", "percent",
 // "change", "reduction"), best, most, mean, at, along, scale, within, share, slack, mostly, value,
-// compare, unit; note, lacks and spent. A check of several things has [[check.part]], which take
+// compare, unit; note and lacks. A check of several things has [[check.part]], which take
 // what they do not say themselves from the check.
 #pragma once
 

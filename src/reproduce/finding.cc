@@ -190,6 +190,10 @@ class Finder {
     return Finding{worst <= part_.within, fmt::format("{:.0f} % apart ({})", 100 * worst, text)};
   }
 
+  static bool is_above(double high, double low) {
+    return high - low > kOrderMargin * std::max(std::abs(high), std::abs(low));
+  }
+
   Result<Finding> ordered() {
     std::vector<std::vector<std::vector<Sample>>> by_group;  // group, place, sample
     for (const Selection& selection : part_.groups) {
@@ -211,8 +215,8 @@ class Finder {
         if (group == 0) continue;
         const auto before = extremes(by_group[group - 1][place], value_of);
         const auto after = extremes(here, value_of);
-        right =
-            right && (part_.ascending ? before.second < after.first : before.first > after.second);
+        right = right && (part_.ascending ? is_above(after.first, before.second)
+                                          : is_above(before.first, after.second));
       }
       const std::string where = place_text(by_group[0][place].front().point, part_.at);
       // The first place where it does not hold tells most.

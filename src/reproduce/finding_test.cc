@@ -262,6 +262,20 @@ TEST_F(Findings, OrdersOfQuotients) {
   EXPECT_TRUE(holds(order, gbps));
 }
 
+// Two seeds differ by as much.
+TEST_F(Findings, OrdersHaveAMargin) {
+  const std::string order =
+      "where = { pending = 8 }\nis = \"ordered\"\n"
+      "groups = [{ protocol = \"read\" }, { protocol = \"send/send\" }]\n";
+  const auto ahead_by = [](double gbps) {
+    return [gbps](const bench::Point& point) { return is_read(point) ? 100 + gbps : 100.; };
+  };
+  EXPECT_FALSE(holds(order, ahead_by(1)));
+  EXPECT_TRUE(holds(order, ahead_by(3)));
+  EXPECT_FALSE(holds(order + "ascending = true\n", ahead_by(-1)));
+  EXPECT_TRUE(holds(order + "ascending = true\n", ahead_by(-3)));
+}
+
 TEST_F(Findings, ThresholdsAreThoseStated) {
   const std::string reaches =
       "of = { protocol = \"read\", response = 1024 }\nis = \"reaches\"\nalong = \"pending\"\n";

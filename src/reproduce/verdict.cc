@@ -90,7 +90,6 @@ std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& 
     if (paper != papers.end()) {
       const auto spent = paper->second.spent.find(claim.id);
       if (spent != paper->second.spent.end()) verdict.spent_on = spent->second;
-      join(verdict.spent_on, rule.spent, ", ");
       verdict.runs = paper->second.runs;
     }
     if (claim.kind == "calibration" || !verdict.spent_on.empty()) {

@@ -41,9 +41,8 @@ inline constexpr double kCalibrationTolerance = 0.15;
 // What was measured for one paper.
 struct PaperData {
   Measurements measurements{};
-  size_t runs = 1;  // of each point, each with a seed of its own
-  // By claim, the parameters that the profile was calibrated by it: that it holds shows nothing.
-  std::map<std::string, std::string> spent{};
+  size_t runs = 1;      // of each point, each with a seed of its own
+  SpentClaims spent{};  // that they hold shows nothing
 };
 
 // One per claim, in their order. What is not chosen is unchecked.

@@ -30,6 +30,7 @@ class Verdicts : public testing::Test {
         << "id,paper,section,figure_or_table,experiment,setup,metric,subject,value,unit,relation,"
            "kind\np.ten,p,1,,e,s,m,x,10,Gbps,=,result\np.eight,p,1,,e,s,m,x,8,Gbps,~,result\n"
            "p.link,p,1,,e,s,m,x,8,Gbps,=,calibration\np.app,p,1,,e,s,m,x,,,ordering a>b,result\n";
+    std::ofstream(folder_ + "/spent.toml").flush();
     std::ofstream checks(folder_ + "/checks/p.toml");
     checks << "paper = \"p\"\ndevice = \"d\"\nduration = \"1ms\"\n"
               "[[unchecked]]\nreason = \"not built\"\nids = [\"p.app\"]\n";
@@ -81,13 +82,6 @@ TEST_F(Verdicts, WhatTheProfileWasCalibratedWithDoesNotCount) {
   EXPECT_EQ(count.calibration_rows, 1U);
   EXPECT_EQ(count.calibration_held, 0U);
   EXPECT_THAT(summary_line("p", count), HasSubstr("100 % of those checked"));
-}
-
-TEST_F(Verdicts, WhatASettingWasChosenByDoesNotCount) {
-  std::ofstream(folder_ + "/checks/p.toml", std::ios::app) << "spent = \"pending of e\"\n";
-  const auto verdicts = judge_ten(kAll);  // the last check is that of p.link
-  EXPECT_THAT(verdicts[2].reason, HasSubstr("spent on calibration (pending of e)"));
-  EXPECT_TRUE(verdicts[0].spent_on.empty());
 }
 
 TEST_F(Verdicts, AShareOfNothingIsNoShare) {
