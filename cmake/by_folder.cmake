@@ -15,9 +15,9 @@ function(verbena_compile_by_folder target)
   if(NOT VERBENA_BY_FOLDER)
     return()
   endif()
-  # gcc takes the files of a unit for headers, in which types of anonymous namespaces are suspicious. (clang-tidy, which
-  # reads the other build with ALL, does not know this option.)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # gcc takes the files of a unit for headers, in which types of anonymous namespaces are suspicious. clang-tidy, which
+  # reads the build with ALL, does not know this option.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND (VERBENA_SANITIZE OR NOT VERBENA_BY_FOLDER STREQUAL ALL))
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
