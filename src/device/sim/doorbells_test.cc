@@ -205,6 +205,7 @@ double write_rate(Profile profile, Time one_way) {
   constexpr uint64_t kThreads = 16;
   constexpr uint64_t kPending = 128;
   constexpr uint64_t kMessages = 2'000;
+  constexpr uint64_t kTimed = kThreads * kMessages / 2;
   profile.pcie_one_way = one_way;
   profile.cores = kThreads;
   Cluster cluster(2, /*seed=*/1, profile);
@@ -237,14 +238,13 @@ double write_rate(Profile profile, Time one_way) {
         ++taken;
         ++done;
         // Neither the start nor the end, in which fewer threads send.
-        if (done == kThreads * kMessages / 4) begin_ns = now_ns();
-        if (done == kThreads * kMessages * 3 / 4) end_ns = now_ns();
+        if (done == kTimed / 2) begin_ns = now_ns();
+        if (done == kTimed / 2 + kTimed) end_ns = now_ns();
       }
     }));
   }
   for (Thread& thread : threads) thread.join();
-  return static_cast<double>(kThreads * kMessages / 2) * 1e9 /
-         static_cast<double>(end_ns - begin_ns);
+  return static_cast<double>(kTimed) * 1e9 / static_cast<double>(end_ns - begin_ns);
 }
 
 // What is on its way fills the bus, not the room on the chip.
