@@ -22,7 +22,7 @@ inline constexpr uint64_t kPageBytes = 4096;
 // Addresses far below those that the system gives away: what a test unmaps there nobody else gets,
 // so it stays unmapped until the test maps it again.
 inline void* addresses_of_ones_own(uint64_t pages) {
-  constexpr uint64_t kFarBytes = uint64_t{64} << 30;
+  constexpr uint64_t kFarBytes = uint64_t{256} << 30;  // beyond what simulated clusters reserve
   static std::atomic<uint64_t> next{[] {
     void* const near = mmap(nullptr, kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(near, kPageBytes);
