@@ -235,7 +235,11 @@ int query_srq(ibv_srq* verbs, ibv_srq_attr* attributes) {
 }
 int destroy_srq(ibv_srq* verbs) {
   Srq& srq = as_srq(verbs);
-  if (srq.users != 0) return refuse(EBUSY, "the shared receive queue still has queue pairs");
+  // Threads of a crashed node stand still, one maybe with the queue pair of a connection that it
+  // was making: who cleans up behind them cannot destroy that one.
+  if (srq.users != 0 && !srq.queue.node->crashed) {
+    return refuse(EBUSY, "the shared receive queue still has queue pairs");
+  }
   // What is under way to it may still come: it is given up with the simulation.
   srq.queue.node->rnic.keep(&srq);
   return 0;
