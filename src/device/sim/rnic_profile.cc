@@ -43,12 +43,12 @@ const char* unit_text(Unit unit) {
   return "";
 }
 
-// What a parameter is a property of, and so in which file it stands.
-enum class Part : uint8_t { kHost, kChip, kNetwork };
+// In which file a parameter stands: that of the chip if it is a property of the RNIC itself.
+enum class File : uint8_t { kProfile, kChip };
 
 struct Parameter {
   const char* name;
-  Part part;
+  File file;
   Unit unit;
   uint64_t Profile::*member;
   const char* meaning;
@@ -59,79 +59,79 @@ constexpr uint64_t kMostRegisters = 1024;
 
 // clang-format off
 constexpr Parameter kParameters[] = {
-    {"cpu_clock", Part::kHost, Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
-    {"cores", Part::kHost, Unit::kCount, &Profile::cores, "cores per socket"},
-    {"sockets", Part::kHost, Unit::kCount, &Profile::sockets, "sockets; the RNIC has a port on each, and is used by that of the first"},
-    {"hyperthread_slowdown", Part::kHost, Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
-    {"cpu_jitter", Part::kHost, Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
-    {"cpu_poll", Part::kHost, Unit::kNs, &Profile::cpu_poll, "a poll of a word in the cache, loop included"},
-    {"cpu_device_line", Part::kHost, Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
-    {"cpu_message", Part::kHost, Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
-    {"cpu_copy", Part::kHost, Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
-    {"cpu_line_transfer", Part::kHost, Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
-    {"cpu_atomic", Part::kHost, Unit::kNs, &Profile::cpu_atomic, "a compare-and-swap or fetch-and-add on a word whose line the core has"},
-    {"cpu_remote_mmio", Part::kHost, Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
-    {"cpu_remote_line", Part::kHost, Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket, or that comes from a core there"},
-    {"cpu_remote_copy", Part::kHost, Unit::kGbPerS, &Profile::cpu_remote_copy_kib, "clearing or copying by one core, of buffers on the other socket"},
-    {"post_wqe", Part::kHost, Unit::kNs, &Profile::post_wqe, "building one WQE"},
-    {"post_sge", Part::kHost, Unit::kNs, &Profile::post_sge, "each further SGE of its gather list"},
-    {"post_doorbell", Part::kHost, Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
-    {"post_blueflame_64", Part::kHost, Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
-    {"blueflame_max", Part::kChip, Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
-    {"blueflame_single_only", Part::kChip, Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
-    {"blueflame_queue", Part::kChip, Unit::kCount, &Profile::blueflame_queue, "such WQEs that wait on the chip, beyond which the bus fills and then the store stalls"},
-    {"doorbell_registers", Part::kChip, Unit::kCount, &Profile::doorbell_registers, "registers of a context by which its queue pairs ring, each with a lock"},
-    {"dedicated_registers", Part::kChip, Unit::kCount, &Profile::dedicated_registers, "of these, that have one queue pair each and no lock: those created first"},
-    {"doorbell_lock", Part::kChip, Unit::kYesNo, &Profile::doorbell_lock, "plain doorbells take the register's lock, too"},
-    {"blueflame_lock_alone", Part::kHost, Unit::kNs, &Profile::blueflame_lock_alone, "holding a register's lock, with the fence; 0: no locks"},
-    {"blueflame_lock_contended", Part::kHost, Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
-    {"poll_empty", Part::kHost, Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
-    {"poll_completion", Part::kHost, Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
-    {"post_receive", Part::kHost, Unit::kNs, &Profile::post_receive, "ibv_post_recv, for each"},
-    {"post_shared_receive", Part::kHost, Unit::kNs, &Profile::post_shared_receive, "ibv_post_srq_recv, for each"},
-    {"pcie_down", Part::kHost, Unit::kGbPerS, &Profile::pcie_down_kib, "host bus towards the RNIC, raw"},
-    {"pcie_up", Part::kHost, Unit::kGbPerS, &Profile::pcie_up_kib, "host bus from the RNIC, raw"},
-    {"pcie_shared", Part::kHost, Unit::kYesNo, &Profile::pcie_shared, "both directions share one bus"},
-    {"pcie_one_way", Part::kHost, Unit::kNs, &Profile::pcie_one_way, "a write from processor to RNIC, or from RNIC to visible memory"},
-    {"pcie_read", Part::kHost, Unit::kNs, &Profile::pcie_read, "a DMA read, from request to first data"},
-    {"pcie_reads_at_once", Part::kChip, Unit::kCount, &Profile::pcie_reads_at_once, "DMA reads of the RNIC that wait for their data"},
-    {"pcie_payload", Part::kHost, Unit::kBytes, &Profile::pcie_payload_bytes, "payload of a bus packet"},
-    {"pcie_header", Part::kHost, Unit::kBytes, &Profile::pcie_header_bytes, "everything else of a bus packet"},
-    {"dma_rate", Part::kChip, Unit::kGbPerS, &Profile::dma_kib, "payload that the RNIC moves to or from memory"},
-    {"dma_remote", Part::kHost, Unit::kNs, &Profile::dma_remote, "further time of a DMA access to memory of the other socket"},
-    {"dma_remote_rate", Part::kHost, Unit::kGbPerS, &Profile::dma_remote_kib, "payload that the RNIC moves to or from memory of the other socket"},
-    {"tx_message", Part::kChip, Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
-    {"tx_64", Part::kChip, Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
-    {"tx_ack", Part::kChip, Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
-    {"rx_packet", Part::kChip, Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
-    {"rx_64", Part::kChip, Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
-    {"rx_receive", Part::kChip, Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
-    {"rx_ack", Part::kChip, Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
-    {"arbitration_burst", Part::kChip, Unit::kCount, &Profile::arbitration_burst, "arbitration burst: packets of a queue pair before another one sends"},
-    {"queue_pair_write_gap", Part::kChip, Unit::kNs, &Profile::queue_pair_write_gap, "between two WQEs of one queue pair"},
-    {"queue_pair_read_gap", Part::kChip, Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
-    {"atomic_operation", Part::kChip, Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
-    {"max_outstanding_reads", Part::kChip, Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
-    {"completion_entry", Part::kChip, Unit::kBytes, &Profile::completion_bytes, "one CQE"},
-    {"wqe_prefetch", Part::kChip, Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
-    {"max_inline", Part::kChip, Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
-    {"context_cache", Part::kChip, Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
-    {"context_miss", Part::kChip, Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
-    {"context_misses_at_once", Part::kChip, Unit::kCount, &Profile::context_misses_at_once, "such fetches that overlap, on each side of the RNIC"},
-    {"read_state_queue_pairs", Part::kChip, Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
-    {"read_state_miss", Part::kChip, Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
-    {"translation_cache", Part::kChip, Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
-    {"translation_miss", Part::kChip, Unit::kNs, &Profile::translation_miss, "fetching a translation"},
-    {"page", Part::kChip, Unit::kBytes, &Profile::page_bytes, "memory that one translation covers"},
-    {"registration", Part::kHost, Unit::kNs, &Profile::registration, "registering memory, besides its pages"},
-    {"registration_page", Part::kHost, Unit::kNs, &Profile::registration_page, "registering memory, each 4 KiB"},
-    {"link_rate", Part::kNetwork, Unit::kGigabitPerS, &Profile::link_kib, "link, after encoding"},
-    {"mtu", Part::kNetwork, Unit::kBytes, &Profile::mtu_bytes, "path MTU"},
-    {"packet_overhead", Part::kNetwork, Unit::kBytes, &Profile::packet_overhead_bytes, "of a packet on the wire besides transport headers and payload"},
-    {"switch_latency", Part::kNetwork, Unit::kNs, &Profile::switch_latency, "port to port"},
-    {"cable", Part::kNetwork, Unit::kNs, &Profile::cable, "one way between RNIC and switch"},
-    {"switch_input_queues", Part::kNetwork, Unit::kYesNo, &Profile::switch_input_queues, "one FIFO per switch input: its head can block what is behind"},
-    {"port_buffer", Part::kNetwork, Unit::kBytes, &Profile::port_buffer_bytes, "room behind a link: packets for which its sender has credits"},
+    {"cpu_clock", File::kProfile, Unit::kGhz, &Profile::cpu_cycle, "clock of a core under this load"},
+    {"cores", File::kProfile, Unit::kCount, &Profile::cores, "cores per socket"},
+    {"sockets", File::kProfile, Unit::kCount, &Profile::sockets, "sockets; the RNIC has a port on each, and is used by that of the first"},
+    {"hyperthread_slowdown", File::kProfile, Unit::kPercent, &Profile::hyperthread_percent, "time of work on a core that two threads share, in percent of that on a core alone"},
+    {"cpu_jitter", File::kProfile, Unit::kPercent, &Profile::jitter_percent, "how far the time of a piece of work is spread around its mean"},
+    {"cpu_poll", File::kProfile, Unit::kNs, &Profile::cpu_poll, "a poll of a word in the cache, loop included"},
+    {"cpu_device_line", File::kProfile, Unit::kNs, &Profile::cpu_device_line, "first touch of a cache line that the RNIC wrote"},
+    {"cpu_message", File::kProfile, Unit::kNs, &Profile::cpu_message, "handling of one message: bookkeeping, handler, clearing the mark"},
+    {"cpu_copy", File::kProfile, Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
+    {"cpu_line_transfer", File::kProfile, Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
+    {"cpu_atomic", File::kProfile, Unit::kNs, &Profile::cpu_atomic, "a compare-and-swap or fetch-and-add on a word whose line the core has"},
+    {"cpu_remote_mmio", File::kProfile, Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
+    {"cpu_remote_line", File::kProfile, Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket, or that comes from a core there"},
+    {"cpu_remote_copy", File::kProfile, Unit::kGbPerS, &Profile::cpu_remote_copy_kib, "clearing or copying by one core, of buffers on the other socket"},
+    {"post_wqe", File::kProfile, Unit::kNs, &Profile::post_wqe, "building one WQE"},
+    {"post_sge", File::kProfile, Unit::kNs, &Profile::post_sge, "each further SGE of its gather list"},
+    {"post_doorbell", File::kProfile, Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
+    {"post_blueflame_64", File::kProfile, Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
+    {"blueflame_max", File::kChip, Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
+    {"blueflame_single_only", File::kChip, Unit::kYesNo, &Profile::blueflame_single_only, "only a single inline or READ WQE is written with its doorbell"},
+    {"blueflame_queue", File::kChip, Unit::kCount, &Profile::blueflame_queue, "such WQEs that wait on the chip, beyond which the bus fills and then the store stalls"},
+    {"doorbell_registers", File::kChip, Unit::kCount, &Profile::doorbell_registers, "registers of a context by which its queue pairs ring, each with a lock"},
+    {"dedicated_registers", File::kChip, Unit::kCount, &Profile::dedicated_registers, "of these, that have one queue pair each and no lock: those created first"},
+    {"doorbell_lock", File::kChip, Unit::kYesNo, &Profile::doorbell_lock, "plain doorbells take the register's lock, too"},
+    {"blueflame_lock_alone", File::kProfile, Unit::kNs, &Profile::blueflame_lock_alone, "holding a register's lock, with the fence; 0: no locks"},
+    {"blueflame_lock_contended", File::kProfile, Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
+    {"poll_empty", File::kProfile, Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
+    {"poll_completion", File::kProfile, Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
+    {"post_receive", File::kProfile, Unit::kNs, &Profile::post_receive, "ibv_post_recv, for each"},
+    {"post_shared_receive", File::kProfile, Unit::kNs, &Profile::post_shared_receive, "ibv_post_srq_recv, for each"},
+    {"pcie_down", File::kProfile, Unit::kGbPerS, &Profile::pcie_down_kib, "host bus towards the RNIC, raw"},
+    {"pcie_up", File::kProfile, Unit::kGbPerS, &Profile::pcie_up_kib, "host bus from the RNIC, raw"},
+    {"pcie_shared", File::kProfile, Unit::kYesNo, &Profile::pcie_shared, "both directions share one bus"},
+    {"pcie_one_way", File::kProfile, Unit::kNs, &Profile::pcie_one_way, "a write from processor to RNIC, or from RNIC to visible memory"},
+    {"pcie_read", File::kProfile, Unit::kNs, &Profile::pcie_read, "a DMA read, from request to first data"},
+    {"pcie_reads_at_once", File::kChip, Unit::kCount, &Profile::pcie_reads_at_once, "DMA reads of the RNIC that wait for their data"},
+    {"pcie_payload", File::kProfile, Unit::kBytes, &Profile::pcie_payload_bytes, "payload of a bus packet"},
+    {"pcie_header", File::kProfile, Unit::kBytes, &Profile::pcie_header_bytes, "everything else of a bus packet"},
+    {"dma_rate", File::kChip, Unit::kGbPerS, &Profile::dma_kib, "payload that the RNIC moves to or from memory"},
+    {"dma_remote", File::kProfile, Unit::kNs, &Profile::dma_remote, "further time of a DMA access to memory of the other socket"},
+    {"dma_remote_rate", File::kProfile, Unit::kGbPerS, &Profile::dma_remote_kib, "payload that the RNIC moves to or from memory of the other socket"},
+    {"tx_message", File::kChip, Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
+    {"tx_64", File::kChip, Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
+    {"tx_ack", File::kChip, Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
+    {"rx_packet", File::kChip, Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
+    {"rx_64", File::kChip, Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
+    {"rx_receive", File::kChip, Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},
+    {"rx_ack", File::kChip, Unit::kNs, &Profile::rx_ack, "receiving side, an acknowledgement"},
+    {"arbitration_burst", File::kChip, Unit::kCount, &Profile::arbitration_burst, "arbitration burst: packets of a queue pair before another one sends"},
+    {"queue_pair_write_gap", File::kChip, Unit::kNs, &Profile::queue_pair_write_gap, "between two WQEs of one queue pair"},
+    {"queue_pair_read_gap", File::kChip, Unit::kNs, &Profile::queue_pair_read_gap, "the same for READ and atomics"},
+    {"atomic_operation", File::kChip, Unit::kNs, &Profile::atomic_operation, "the unit that executes atomics, each"},
+    {"max_outstanding_reads", File::kChip, Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
+    {"completion_entry", File::kChip, Unit::kBytes, &Profile::completion_bytes, "one CQE"},
+    {"wqe_prefetch", File::kChip, Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
+    {"max_inline", File::kChip, Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
+    {"context_cache", File::kChip, Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
+    {"context_miss", File::kChip, Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
+    {"context_misses_at_once", File::kChip, Unit::kCount, &Profile::context_misses_at_once, "such fetches that overlap, on each side of the RNIC"},
+    {"read_state_queue_pairs", File::kChip, Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
+    {"read_state_miss", File::kChip, Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
+    {"translation_cache", File::kChip, Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
+    {"translation_miss", File::kChip, Unit::kNs, &Profile::translation_miss, "fetching a translation"},
+    {"page", File::kChip, Unit::kBytes, &Profile::page_bytes, "memory that one translation covers"},
+    {"registration", File::kProfile, Unit::kNs, &Profile::registration, "registering memory, besides its pages"},
+    {"registration_page", File::kProfile, Unit::kNs, &Profile::registration_page, "registering memory, each 4 KiB"},
+    {"link_rate", File::kProfile, Unit::kGigabitPerS, &Profile::link_kib, "link, after encoding"},
+    {"mtu", File::kProfile, Unit::kBytes, &Profile::mtu_bytes, "path MTU"},
+    {"packet_overhead", File::kProfile, Unit::kBytes, &Profile::packet_overhead_bytes, "of a packet on the wire besides transport headers and payload"},
+    {"switch_latency", File::kProfile, Unit::kNs, &Profile::switch_latency, "port to port"},
+    {"cable", File::kProfile, Unit::kNs, &Profile::cable, "one way between RNIC and switch"},
+    {"switch_input_queues", File::kProfile, Unit::kYesNo, &Profile::switch_input_queues, "one FIFO per switch input: its head can block what is behind"},
+    {"port_buffer", File::kProfile, Unit::kBytes, &Profile::port_buffer_bytes, "room behind a link: packets for which its sender has credits"},
 };
 // clang-format on
 
@@ -223,9 +223,12 @@ Result<std::string> read_named(const std::filesystem::path& folder, std::string_
   std::ifstream file(folder / fmt::format("{}.toml", name));
   if (!plain || !file) {
     const std::vector<std::string> names = names_in(folder);
+    const char* const remedy = std::getenv("VERBENA_PROFILES") == nullptr
+                                   ? "install verbena again"
+                                   : "copy those of the installed profiles";
     return Status(StatusCode::kNotFound,
                   fmt::format("there is no {} '{}' in {}; {}", what, name, folder.string(),
-                              names.empty() ? "there are none: install verbena again"
+                              names.empty() ? fmt::format("there are none: {}", remedy)
                                             : fmt::format("there are {}", fmt::join(names, ", "))));
   }
   std::ostringstream text;
@@ -244,7 +247,7 @@ struct ProfileTables {
   toml::table of_chip;
 
   const toml::table& entry(const Parameter& parameter) const {
-    const bool in_chip = !chip.empty() && parameter.part == Part::kChip;
+    const bool in_chip = !chip.empty() && parameter.file == File::kChip;
     return *(in_chip ? of_chip : profile)[parameter.name].as_table();
   }
 };
@@ -270,7 +273,7 @@ Status take_entries(const toml::table& table, std::string_view file, const std::
     if (parameter == nullptr || !node.is_table()) {
       return bad(file, fmt::format("there is no parameter '{}'", key.str()));
     }
-    const bool belongs = chip.empty() || (parameter->part == Part::kChip) == of_chip;
+    const bool belongs = chip.empty() || (parameter->file == File::kChip) == of_chip;
     if (!belongs) {
       return bad(file, of_chip ? fmt::format("{} is not the chip's: it stands in the profiles that "
                                              "name this chip",
@@ -300,7 +303,7 @@ Result<Profile> profile_of(const ProfileTables& tables, std::string_view name) {
   }
   for (const Parameter& parameter : kParameters) {
     if (!seen.contains(parameter.name)) {
-      const bool in_chip = !tables.chip.empty() && parameter.part == Part::kChip;
+      const bool in_chip = !tables.chip.empty() && parameter.file == File::kChip;
       return bad(in_chip ? std::string_view(chip_file) : name,
                  fmt::format("{} is missing: {}", parameter.name, parameter.meaning));
     }
@@ -358,7 +361,7 @@ Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
                       .source = entry["source"].value_or(std::string()),
                       .meaning = parameter.meaning,
                       .claims = {},
-                      .of_chip = parameter.part == Part::kChip};
+                      .of_chip = parameter.file == File::kChip};
     if (const toml::array* claims = entry["claims"].as_array()) {
       for (const toml::node& claim : *claims) {
         one.claims.push_back(claim.value_or(std::string()));

@@ -187,6 +187,9 @@ TEST(ProfileTest, WhatIsWrongInAChipIsSaidOfItsFile) {
   EXPECT_THAT(complaint_with_chip(chip + "\n[cores]\nvalue = 8\n"),
               HasSubstr("profile chips/connectx3: cores is not the chip's"));
   EXPECT_THAT(complaint_with_chip(chip + "\n[page\n"), HasSubstr("profile chips/connectx3:"));
+  std::filesystem::remove_all(folder / "chips");
+  EXPECT_THAT(complaint(file_text("connectx3-fdr.toml")),
+              HasSubstr("there are none: copy those of the installed profiles"));
   unsetenv("VERBENA_PROFILES");
   std::filesystem::remove_all(folder);
 }
