@@ -72,6 +72,19 @@ int take_scanned(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   return taken;
 }
 
+int take_recent(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
+  Qp& qp = *cq.recent;
+  int taken = 0;
+  while (taken < count && broken.qp == nullptr && take_packet(qp, wc[taken], broken)) ++taken;
+  return taken;
+}
+
+// The bits of a word of the ready bitmap that polls leave as they are.
+uint64_t kept_bits(const Cq& cq, uint32_t word) {
+  if (cq.recent == nullptr || cq.recent->ready_bit / 64 != word) return 0;
+  return 1ull << (cq.recent->ready_bit % 64);
+}
+
 // Goes once around the ready bitmap, from the bit behind the last that was served: however busy one
 // queue pair is, each is served. The word in which it begins comes last again, for the bits before
 // that one.
@@ -80,17 +93,20 @@ int take_ready(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   const auto words = static_cast<uint32_t>((cq.with_ready_bit.size() + 63) / 64);
   for (uint32_t step = 0; step <= words; ++step) {
     const uint32_t word = cq.next_ready_bit / 64;
-    const uint64_t polled = ~0ull << (cq.next_ready_bit % 64);
+    const uint64_t polled = ~0ull << (cq.next_ready_bit % 64) & ~kept_bits(cq, word);
     std::atomic<uint64_t>& bits = cq.shared->ready_bits[word];
     uint64_t ready = bits.load(std::memory_order_relaxed) & polled;
-    // Acquire: the packets of these queue pairs are visible. A later packet sets its bit again.
+    // Acquire: the packets of these queue pairs are visible. A later packet sets its bit again; its
+    // sender either sees the bit clear, or this poll sees the packet (set_ready_bit()).
     if (ready != 0) ready = bits.fetch_and(~polled, std::memory_order_acq_rel) & polled;
     for (; ready != 0; ready &= ready - 1) {
       const uint32_t index = word * 64 + static_cast<uint32_t>(std::countr_zero(ready));
       Qp* qp = index < cq.with_ready_bit.size() ? cq.with_ready_bit[index] : nullptr;
+      const int before = taken;
       while (qp != nullptr && taken < count && broken.qp == nullptr &&
              take_packet(*qp, wc[taken], broken))
         ++taken;
+      if (taken > before && qp->datagrams == nullptr) cq.recent = qp;
       if (taken == count || broken.qp != nullptr) {
         bits.fetch_or(ready,
                       std::memory_order_relaxed);  // for the next poll; this one may have more too
@@ -106,6 +122,12 @@ int take_ready(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
 int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   if (cq.with_ready_bit.empty() && cq.flushing.empty() && cq.xrc_queues.empty()) [[likely]]
     return take_scanned(cq, count, wc, broken);
+  if (cq.recent != nullptr && cq.recent_row < Cq::kMostInRow) {
+    const int taken = take_recent(cq, count, wc, broken);
+    cq.recent_row += static_cast<uint32_t>(taken);
+    if (taken > 0 || broken.qp != nullptr) return taken;
+  }
+  cq.recent_row = 0;
   // The kinds take turns in being first.
   using Take = int (*)(Cq&, int, ibv_wc*, Broken&);
   constexpr Take kTakes[] = {
@@ -119,6 +141,8 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
     if (kTakes[kind] == take_ready && cq.with_ready_bit.empty()) continue;
     taken += kTakes[kind](cq, count - taken, wc + taken, broken);
   }
+  if (cq.recent != nullptr && taken < count && broken.qp == nullptr)
+    taken += take_recent(cq, count - taken, wc + taken, broken);
   return taken;
 }
 
@@ -242,6 +266,7 @@ void detach_receiver(Cq& cq, Qp& qp) {
       std::remove(cq.scanned, cq.scanned + cq.scanned_count, &qp) - cq.scanned);
   cq.next_scanned = 0;
   std::replace(cq.with_ready_bit.begin(), cq.with_ready_bit.end(), &qp, static_cast<Qp*>(nullptr));
+  if (cq.recent == &qp) cq.recent = nullptr;
   std::erase(cq.flushing, &qp);
 }
 

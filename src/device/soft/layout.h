@@ -322,6 +322,18 @@ struct CqShared {
   uint64_t cookie;      // what an event carries
   alignas(kCacheLineBytes) std::atomic<uint64_t> ready_bits[kMaxQueuePairs / 64];
 };
+
+// Tells a completion queue, after a packet was published, at which queue pair it is. A bit that is
+// set already costs its line no transfer.
+inline void set_ready_bit(CqShared& queue, uint32_t bit) {
+  std::atomic<uint64_t>& bits = queue.ready_bits[bit / 64];
+  const uint64_t mask = 1ull << (bit % 64);
+  // Store-load: either we see the bit clear, or the poll that clears it sees the packet.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if ((bits.load(std::memory_order_relaxed) & mask) == 0)
+    bits.fetch_or(mask, std::memory_order_acq_rel);
+}
+
 inline constexpr uint32_t kArmedSolicited = 1;
 inline constexpr uint32_t kArmedAny = 2;
 

@@ -58,10 +58,7 @@ Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces);
 
 // Tells the owner of a completion queue that something arrived for it.
 inline void announce(Peer& process, const PeerCq& cq, bool solicited) {
-  if (cq.ready_bit != kNoReadyBit) {
-    cq.shared->ready_bits[cq.ready_bit / 64].fetch_or(1ull << (cq.ready_bit % 64),
-                                                      std::memory_order_acq_rel);
-  }
+  if (cq.ready_bit != kNoReadyBit) set_ready_bit(*cq.shared, cq.ready_bit);
   if (cq.has_channel) {
     // Store-load: either we see the queue armed, or its owner, who arms and then polls, sees what
     // arrived.

@@ -158,10 +158,7 @@ void ud_look_after(Qp& qp) {
   });
   if (ended) {
     // More may have arrived behind it than can be taken before it.
-    if (qp.ready_bit != kNoReadyBit) {
-      qp.recv_cq->shared->ready_bits[qp.ready_bit / 64].fetch_or(1ull << (qp.ready_bit % 64),
-                                                                 std::memory_order_acq_rel);
-    }
+    if (qp.ready_bit != kNoReadyBit) set_ready_bit(*qp.recv_cq->shared, qp.ready_bit);
     ring_own_channel(*qp.recv_cq, true);
   }
   if (held_up) return;
