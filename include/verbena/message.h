@@ -79,9 +79,10 @@ struct MessengerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
 
-  // Peers that this messenger is connected to at once, 1 to 16,384. Those that have ended make room
-  // for others, once progress() has noticed it and what they sent has been received.
+  // Peers that this messenger is connected to at once, 1 to kMostPeers. Those that have ended make
+  // room for others, once progress() has noticed it and what they sent has been received.
   uint32_t max_peers = 1024;
+  static constexpr uint32_t kMostPeers = 16384;
   // Sends and receives that have not completed, 1 to 1 Mi.
   uint32_t max_operations = 16384;
   // Completions that were not polled; an operation is refused (kWouldBlock) rather than its

@@ -262,6 +262,20 @@ Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* ve
   return *verdict == kGo ? join(joined) : Status::ok_status();
 }
 
+Status too_many_peers(uint32_t max_peers) {
+  if (max_peers < MessengerOptions::kMostPeers) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("the messenger is connected to {} peers, and max_peers is as high; "
+                              "raise it, or open another messenger",
+                              max_peers));
+  }
+  return Status(
+      StatusCode::kLimitExceeded,
+      fmt::format("the messenger is connected to {} peers, the most that one can have; "
+                  "use several messengers (of MPI and libfabric: fewer ranks or endpoints)",
+                  max_peers));
+}
+
 // The lowest that is free. Peers that have ended may not have been noticed yet.
 Status Connector::take_number(Joined& joined) {
   std::unique_lock lock(mutex_);
@@ -277,10 +291,7 @@ Status Connector::take_number(Joined& joined) {
     lock.lock();
   }
   if (!has_number()) {
-    return Status(StatusCode::kLimitExceeded,
-                  fmt::format("the messenger is connected to {} peers, and max_peers is as high; "
-                              "raise it, or open another messenger",
-                              options_.max_peers));
+    return too_many_peers(options_.max_peers);
   }
   if (free_numbers_.empty()) {
     joined.number = next_number_++;

@@ -50,6 +50,9 @@ struct Joined {
   bool brings_receives = true;
 };
 
+// Why a messenger with `max_peers` peers takes no further one, and what to do.
+Status too_many_peers(uint32_t max_peers);
+
 class Connector {
  public:
   static Result<std::unique_ptr<Connector>> start(const ConnectionPlan& plan,

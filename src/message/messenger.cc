@@ -28,7 +28,8 @@ Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t 
 
 Status check(const MessengerOptions& options) {
   constexpr uint32_t kMaxOperations = 1u << 20;
-  VERBENA_RETURN_IF_ERROR(check_range("max_peers", options.max_peers, 1, 16384));
+  VERBENA_RETURN_IF_ERROR(
+      check_range("max_peers", options.max_peers, 1, MessengerOptions::kMostPeers));
   VERBENA_RETURN_IF_ERROR(check_range("max_operations", options.max_operations, 1, kMaxOperations));
   VERBENA_RETURN_IF_ERROR(check_range("max_completions", options.max_completions,
                                       options.max_operations + 1, 4 * kMaxOperations));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/message/connector.h"
 #include "src/message/messengers_for_test.h"
 
 namespace verbena::message {
@@ -729,6 +730,14 @@ TEST_F(MostPeersTest, OneMoreIsRefused) {
   refused(4, 0);
   refused(0, 4);
   ASSERT_NO_FATAL_FAILURE(exchange(3));
+}
+
+// To raise what is as high as can be is no remedy.
+TEST(MostPeersTextTest, TellsWhatCanBeDone) {
+  const auto text = [](uint32_t max_peers) { return too_many_peers(max_peers).message(); };
+  EXPECT_NE(text(MessengerOptions::kMostPeers - 1).find("raise it"), std::string::npos);
+  EXPECT_EQ(text(MessengerOptions::kMostPeers).find("raise"), std::string::npos);
+  EXPECT_NE(text(MessengerOptions::kMostPeers).find("fewer ranks"), std::string::npos);
 }
 
 // Many times more than are connected at once, by rings and by SENDs alone. Each sends more messages

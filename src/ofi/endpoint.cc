@@ -23,7 +23,6 @@
 namespace verbena::ofi {
 namespace {
 
-constexpr uint32_t kMostPeers = 16384;
 // MPIs wait inside of a send or receive for which there is no room, so that programs that post
 // many before they wait for any would never end. Tables are zeroed memory of the system: what is
 // not used is not there.
@@ -424,7 +423,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   MessengerOptions options;
   options.host = own_host(of.device);
   set_place(*info, options);
-  options.max_peers = kMostPeers;
+  options.max_peers = MessengerOptions::kMostPeers;
   options.events = of.sleeping_queues.load() > 0 || of.polled_queues.load() == 0;
   options.max_operations = kMostOperations;
   options.max_completions = 2 * kMostOperations;
