@@ -16,9 +16,9 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
       !qp.srq->receives[receive_index].posted.load(std::memory_order_acquire)) {
     return nullptr;
   }
-  const uint64_t taker =
-      qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire) & 0xffffff;
-  return taker == qp.peer.taker_number ? &qp.srq->receives[receive_index] : nullptr;
+  const uint64_t claim =
+      qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire);
+  return marked_number(claim) == qp.verbs.qp_num ? &qp.srq->receives[receive_index] : nullptr;
 }
 
 void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {

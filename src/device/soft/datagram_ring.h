@@ -80,6 +80,24 @@ class DatagramRing {
     return true;
   }
 
+  // From any thread: gives up all positions of takers that have ended, and returns how many.
+  template <typename Ended>
+  uint32_t give_up_all(Ended&& ended) {
+    uint32_t count = 0;
+    const uint32_t next = shown_next_.load(std::memory_order_acquire);
+    for (uint32_t position = next; position - next <= mask_; ++position) {
+      std::atomic<uint64_t>& word = claims_[position & mask_];
+      uint64_t claim = word.load(std::memory_order_acquire);
+      if (claimed_position(claim) != position) break;
+      if ((claim & kClaimVoid) != 0 || published(position)) continue;
+      // Read again: what the taker published before it ended is there.
+      if (ended(claim_taker(claim)) && !published(position) &&
+          word.compare_exchange_strong(claim, claim | kClaimVoid))
+        ++count;
+    }
+    return count;
+  }
+
   // For a new queue pair in this memory.
   void renew();
 

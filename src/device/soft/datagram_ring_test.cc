@@ -107,6 +107,21 @@ TEST_F(DatagramRingTest, ASenderThatEndedHoldsUpNobodyBehindManyOthers) {
   EXPECT_EQ(retired(), 100u);
 }
 
+TEST_F(DatagramRingTest, GivesUpAllPositionsOfSendersThatEnded) {
+  for (const uint32_t position : {0u, 1u, 3u}) claim(position);
+  claim(2, kOtherSender);
+  publish(1);
+  const auto ended = [](uint32_t taker) { return taker == kSender; };
+  EXPECT_EQ(ring_.give_up_all(ended), 2u);
+  EXPECT_EQ(ring_.give_up_all(ended), 0u);
+  EXPECT_EQ(take_all(), (std::vector<uint32_t>{1}));
+  EXPECT_EQ(retired(), 2u);
+  publish(2);
+  EXPECT_EQ(take_all(), (std::vector<uint32_t>{2}));
+  EXPECT_EQ(retired(), 4u);
+  EXPECT_EQ(voided(), 2u);
+}
+
 TEST_F(DatagramRingTest, SetsClaimsRightThatCannotBe) {
   for (uint32_t i = 0; i < kSlots; ++i) ring_.claims()[i].store(0x123456789abcdef0 + i * 77777);
   EXPECT_TRUE(take_all().empty());

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 8;
+inline constexpr uint32_t kLayoutVersion = 9;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -134,8 +134,7 @@ struct SharedSge {
 
 // A posted receive, as senders see it. The first line holds three SGEs, enough for most.
 struct alignas(kCacheLineBytes) SharedReceive {
-  // Shared receive queues only: (position << 24) | queue pair number of the taker, 0 while free to
-  // take.
+  // Shared receive queues only, see make_claim().
   std::atomic<uint64_t> claim;
   uint32_t sge_count;
   uint32_t length_bytes;  // of all SGEs; kReceiveInvalid if the owner found an SGE that is not
@@ -307,6 +306,9 @@ inline uint64_t make_gate(uint32_t generation, uint32_t peer_qp_number, ibv_qp_s
          static_cast<uint32_t>(state);
 }
 
+// The queue pair number that a gate accepts; 0: none.
+inline uint32_t gate_peer(uint64_t gate) { return gate >> 8 & 0xffffff; }
+
 // Which generation of the queue pair is at fault (so that a later one is not), and the event to
 // raise.
 inline uint64_t make_fault(uint32_t generation, ibv_event_type event) {
@@ -349,8 +351,8 @@ inline constexpr bool is_ringing(uint32_t armed) {
 }
 
 // A shared receive queue: a ring of indexes of receive WQEs in posting order. A sender takes the
-// WQE at `head` by marking its place in the ring with its queue pair number; anyone may then move
-// `head` on. So a WQE whose taker died is found.
+// WQE at `head` by marking it with a queue pair number; anyone may then move `head` on. So a WQE
+// whose taker died is found.
 struct SrqShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> head;
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;
@@ -385,9 +387,11 @@ inline uint64_t make_arrival(uint64_t position, uint16_t receive_index) {
   return position << 17 | 1u << 16 | receive_index;
 }
 
+// Of a shared receive: the queue pair number is 0 while it is free to take. Else it is that of the
+// receiving queue pair, whatever its senders were before and are later; or, of XRC, the sender's.
 inline uint64_t make_claim(uint64_t position, uint32_t qp_number) {
   return position << 24 | qp_number;
 }
-inline uint32_t taker_of(uint64_t claim) { return static_cast<uint32_t>(claim & 0xffffff); }
+inline uint32_t marked_number(uint64_t claim) { return static_cast<uint32_t>(claim & 0xffffff); }
 
 }  // namespace verbena::soft

@@ -99,7 +99,8 @@ bool map_receives(Peer& process, const ConnectionShared& shared, PeerReceives& r
 
 Status connect_peer(Qp& qp, uint32_t number) {
   PeerQp peer;
-  peer.taker_number = number;
+  peer.number = number;
+  peer.claim_number = is_xrc(qp.transport) ? qp.verbs.qp_num : number;
   VERBENA_ASSIGN_OR_RETURN(peer.process, qp.rnic->attach(slot_of(number)));
   Peer& process = *peer.process;
   peer.memory = &process;
@@ -124,6 +125,7 @@ Status connect_peer(Qp& qp, uint32_t number) {
   const Status broken{StatusCode::kProtocolViolation,
                       fmt::format("soft0: process {} reports an inconsistent queue pair {:#x}",
                                   process.pid(), number)};
+  peer.address = address;
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (peer.shared == nullptr) return broken;
   const QpShared& shared = *peer.shared;

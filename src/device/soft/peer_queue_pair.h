@@ -99,7 +99,11 @@ struct PeerQp {
   std::shared_ptr<Peer> process;
   // Whose regions and receives requests reach: the same, or the owner's of the XRC target.
   Peer* memory = nullptr;
-  uint32_t taker_number = 0;  // the peer's queue pair number, as it stands in claims
+  uint32_t number = 0;   // the peer's queue pair number
+  uint64_t address = 0;  // of `shared` in its process, as published there
+  // Marks the shared receives that this queue pair takes: the number of the queue pair that
+  // receives, whose owner takes back its own ones; of XRC, where none does, the sender's.
+  uint32_t claim_number = 0;
   const RegionEntry* regions = nullptr;
   QpShared* shared = nullptr;
   uint32_t generation = 0;  // of the peer's queue pair when it was connected to

@@ -15,7 +15,7 @@ constexpr uint32_t kMaxRounds = 1u << 24;
 
 }  // namespace
 
-bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
+bool take_shared_receive(const PeerSrq& srq, uint32_t mark, Taken& taken) {
   // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer,
   // tries again later.
   for (uint32_t round = 0; round <= srq.ring_mask + 16; ++round) {
@@ -32,7 +32,7 @@ bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
     }
     SharedReceive& receive = srq.receive(index);
     uint64_t unclaimed = make_claim(position, 0);
-    const bool won = receive.claim.compare_exchange_strong(unclaimed, make_claim(position, taker),
+    const bool won = receive.claim.compare_exchange_strong(unclaimed, make_claim(position, mark),
                                                            std::memory_order_acq_rel);
     // Whichever sender won, the WQE is taken: help the head on, so that a winner that dies here
     // holds nobody up.
@@ -47,7 +47,7 @@ bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken) {
 
 bool publish_to_xrc(Qp& qp, Packet& packet) {
   const PeerSrq& srq = qp.peer.srq;
-  packet.mark.store(qp.peer.taker_number, std::memory_order_relaxed);
+  packet.mark.store(qp.peer.number, std::memory_order_relaxed);
   // There is a place for each receive, so only a broken owner has none. A round in which the next
   // place moves on is another sender's success.
   uint64_t last = 0;

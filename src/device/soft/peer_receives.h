@@ -16,8 +16,9 @@ struct Taken {
   uint16_t index = 0;  // in a shared receive queue
 };
 
-// Takes the head of a shared receive queue for the queue pair `taker`. False if it is empty.
-bool take_shared_receive(const PeerSrq& srq, uint32_t taker, Taken& taken);
+// Takes the head of a shared receive queue and marks it with the queue pair number `mark`, see
+// make_claim(). False if it is empty.
+bool take_shared_receive(const PeerSrq& srq, uint32_t mark, Taken& taken);
 
 // Whether the peer's next receive is there; refreshes what is known of its queue.
 inline bool have_credit(PeerQp& peer) {
@@ -49,7 +50,7 @@ inline bool have_packet_room(PeerQp& peer) {
 inline bool take_receive(Qp& qp, Taken& taken) {
   if (qp.peer.srq.shared == nullptr) return have_credit(qp.peer);
   return (qp.peer.srq.xrc != nullptr || have_packet_room(qp.peer)) &&
-         take_shared_receive(qp.peer.srq, qp.verbs.qp_num, taken);
+         take_shared_receive(qp.peer.srq, qp.peer.claim_number, taken);
 }
 
 // Places a payload into the buffers of a taken receive. kMisfit: they have less room than the

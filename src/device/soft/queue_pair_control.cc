@@ -44,7 +44,7 @@ int reset(Qp& qp) {
                     qp.verbs.qp_num, Rnic::describe(standing)));
   }
   qp.resetting = false;
-  if (qp.srq != nullptr && qp.peer.taker_number != 0) reclaim_shared_receives(qp, true);
+  if (qp.srq != nullptr && qp.peer.number != 0) reclaim_shared_receives(qp, true);
   forget_completions(*qp.send_cq, qp);
   const auto links = qp.rnic->lock_links();
   const OwnerLock::Guard send_guard(qp.send_lock);
@@ -290,6 +290,7 @@ ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_
         qp->index, {qp->datagrams.get(),
                     {qp->recv_cq->shared, qp->ready_bit, qp->recv_cq->channel != nullptr},
                     qp->srq != nullptr ? qp->srq->shared : nullptr});
+    rnic.begin_datagrams();
   }
   faults::attach(*qp, as_context(context).network);
   make_valid(*qp, context);
@@ -411,7 +412,10 @@ int destroy_qp(ibv_qp* verbs) {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     std::erase(qp->send_cq->senders, qp);
   }
-  if (qp->transport == Transport::kDatagram) qp->rnic->datagram_rings().withdraw(qp->index);
+  if (qp->transport == Transport::kDatagram) {
+    qp->rnic->end_datagrams();
+    qp->rnic->datagram_rings().withdraw(qp->index);
+  }
   // Before another queue pair can have the place, and the counters with it.
   qp->counters->number.store(0, std::memory_order_relaxed);
   qp->rnic->withdraw(qp->index);

@@ -345,7 +345,9 @@ Result<std::shared_ptr<Peer>> Rnic::attach(uint32_t slot) {
 
 bool PeerFlight::over() const {
   if (process == nullptr) return to->sends_nothing(slot);
-  return word->load(std::memory_order_acquire) != seen || process->dead();
+  // In this order: a word that is of other memory by now was read before it was withdrawn.
+  return word->load(std::memory_order_acquire) != seen ||
+         published->load(std::memory_order_acquire) != address || process->dead();
 }
 
 std::string Rnic::describe(const std::vector<PeerFlight>& standing) {
@@ -373,13 +375,21 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
     if (qp.peer.shared == nullptr) return;
     if (qp.peer.process->is_self()) {
       // A thread of this process goes on in any case, and its queue pair stays under the lock.
-      const Qp* other = queue_pair(index_of(qp.peer.taker_number));
+      const Qp* other = queue_pair(index_of(qp.peer.number));
       if (other != nullptr) wait_for_own(*other);
       return;
     }
-    const std::atomic<uint64_t>& word = qp.peer.shared->in_flight;
-    const uint64_t seen = word.load(std::memory_order_acquire);
-    if (seen % 2 != 0) flights.push_back({qp.peer.process, &word, seen});
+    const PeerQp& peer = qp.peer;
+    const QpShared& shared = *peer.shared;
+    // One that has another peer by now, or none, or another queue pair in its place, is not on its
+    // way to here; what it does first when it connects again is to see what was taken away.
+    if (gate_peer(shared.gate.load(std::memory_order_acquire)) != qp.verbs.qp_num) return;
+    const PeerFlight flight{.process = peer.process,
+                            .word = &shared.in_flight,
+                            .seen = shared.in_flight.load(std::memory_order_acquire),
+                            .published = &peer.process->header().queue_pairs[index_of(peer.number)],
+                            .address = peer.address};
+    if (flight.seen % 2 != 0 && !flight.over()) flights.push_back(flight);
   };
   if (only != nullptr) {
     const auto links = lock_links();
@@ -423,13 +433,24 @@ void Rnic::begin_waiting() {
 
 void Rnic::end_waiting() { end_use(waiting_); }
 
+void Rnic::begin_datagrams() {
+  if (datagram_receivers_.fetch_add(1, std::memory_order_relaxed) == 0) wake();
+}
+
+void Rnic::end_datagrams() { end_use(datagram_receivers_); }
+
 void Rnic::serve() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     epoll_event events[16];
     const bool waiting = waiting_.load(std::memory_order_relaxed) > 0;
-    const int count =
-        epoll_wait(epoll_fd_, events, 16,
-                   waiting || !ending_.empty() ? static_cast<int>(kRetryTickNs / 1'000'000) : -1);
+    const bool datagrams = datagram_receivers_.load(std::memory_order_relaxed) > 0;
+    int timeout_ms = -1;
+    if (waiting || !ending_.empty()) {
+      timeout_ms = static_cast<int>(kRetryTickNs / 1'000'000);
+    } else if (datagrams) {
+      timeout_ms = static_cast<int>(kDatagramLookNs / 1'000'000);
+    }
+    const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
     bool asked = false;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeTag) {
@@ -444,6 +465,7 @@ void Rnic::serve() {
     for (const uint32_t slot : std::exchange(ending_, {})) mark_dead(slot);
     if (asked) handle_faults();
     if (waiting) retry_idle();
+    if (datagrams) take_back_datagrams();
   }
 }
 
@@ -490,6 +512,15 @@ Result<Cq*> Rnic::idle_queue() {
   queue->shared = static_cast<CqShared*>(memory);
   idle_queue_ = queue;
   return queue;
+}
+
+void Rnic::take_back_datagrams() {
+  const uint64_t now = now_ns();
+  if (now - last_take_back_ns_ < kDatagramLookNs) return;
+  last_take_back_ns_ = now;
+  for_each_queue_pair([](Qp& qp) {
+    if (qp.datagrams != nullptr) ud_take_back(qp);
+  });
 }
 
 void Rnic::retry_idle() {

@@ -34,6 +34,10 @@ struct PeerFlight {
   std::shared_ptr<Peer> process;
   const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
   uint64_t seen;
+  // Where the process publishes its queue pair, and its address: the word is one as long as it is
+  // there.
+  const std::atomic<uint64_t>* published = nullptr;
+  uint64_t address = 0;
   // Without a process: of a sender to XRC queues that cannot be attached now.
   uint32_t slot = 0;
   XrcQueues* to = nullptr;
@@ -114,6 +118,11 @@ class Rnic {
   void wake();
   void begin_waiting();
   void end_waiting();
+  // A queue pair that receives datagrams: while there are any, the service thread looks every
+  // kDatagramLookNs for senders that ended with receives of theirs.
+  static constexpr uint64_t kDatagramLookNs = 250'000'000;
+  void begin_datagrams();
+  void end_datagrams();
   // Held while a queue pair's link to its peer (Qp::peer) is changed, and by those who read links
   // of others. Comes before the queue pair's own locks.
   std::unique_lock<std::mutex> lock_links() { return std::unique_lock(queue_pairs_mutex_); }
@@ -150,6 +159,7 @@ class Rnic {
   void mark_dead(uint32_t slot);
   void handle_faults();
   void retry_idle();
+  void take_back_datagrams();
 
   Registry registry_;
   std::unique_ptr<PageShare> pages_;
@@ -182,6 +192,8 @@ class Rnic {
   std::vector<uint32_t> ending_;
 
   std::atomic<uint32_t> waiting_{0};
+  std::atomic<uint32_t> datagram_receivers_{0};
+  uint64_t last_take_back_ns_ = 0;  // the service thread's
   std::atomic<bool> stopping_{false};
   int wake_read_fd_ = -1;
   int wake_write_fd_ = -1;

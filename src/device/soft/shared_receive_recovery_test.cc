@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/device/soft/control.h"
+#include "src/device/soft/flight.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/peer_receives.h"
 #include "src/device/verbs_for_test.h"
 #include "verbena/device.h"
 
@@ -63,13 +66,13 @@ class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death
   uint32_t depth() const { return std::get<1>(GetParam()); }
 
   // What take_shared_receive() and publish_packet() do, up to the death.
-  void die_while_sending(const Qp& sender, Qp& receiver) {
+  void die_while_sending(Qp& receiver) {
     Srq& srq = as_srq(srq_.get());
     const uint64_t position = srq.shared->head.load();
     ASSERT_NE(position, srq.shared->tail.load());
     const auto index = static_cast<uint16_t>(srq.ring[position & srq.ring_mask].load());
     if (death() == Death::kBeforeClaim) return;
-    srq.shared_receive(index).claim.store(make_claim(position, sender.verbs.qp_num));
+    srq.shared_receive(index).claim.store(make_claim(position, receiver.verbs.qp_num));
     if (death() == Death::kClaimed) return;
     srq.shared->head.store(position + 1);
     if (death() == Death::kHeadMoved) return;
@@ -115,7 +118,7 @@ TEST_P(SharedReceiveRecoveryTest, TheQueueKeepsItsFullDepth) {
     posted.insert(slot);
   }
   for (int round = 0; round < 5; ++round) {
-    die_while_sending(as_qp(sender->qp()), as_qp(receiver->qp()));
+    die_while_sending(as_qp(receiver->qp()));
     reclaim_shared_receives(as_qp(receiver->qp()), false);
     if (death() == Death::kPacketMarked) {
       // It got as far as to deliver, so this is delivered.
@@ -155,7 +158,7 @@ TEST_P(SharedReceiveRecoveryTest, OtherSendersPassADeadOne) {
   connect(*sender, *receiver);
   connect(*other_sender, *other_receiver);
   for (uint64_t slot = 0; slot < depth(); ++slot) ASSERT_EQ(post(slot), 0);
-  die_while_sending(as_qp(sender->qp()), as_qp(receiver->qp()));
+  die_while_sending(as_qp(receiver->qp()));
   const uint32_t free = death() == Death::kBeforeClaim ? depth() : depth() - 1;
   for (uint32_t i = 0; i < free; ++i) {
     send(*other_sender);
@@ -166,6 +169,43 @@ TEST_P(SharedReceiveRecoveryTest, OtherSendersPassADeadOne) {
   if (death() != Death::kPacketMarked) send(*other_sender);
   EXPECT_EQ(take(death() == Death::kPacketMarked ? *receiver : *other_receiver).status,
             IBV_WC_SUCCESS);
+}
+
+// A queue pair that sends to another one of the same shared receive queue than before is in the
+// middle of a message when the one before takes back what was left to it.
+TEST(SharedReceiveOwnersTest, TakeBackNothingThatAnotherQueuePairReceives) {
+  const test::Node node;
+  test::Buffer buffer(node, 4096);
+  const auto srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 4, .max_sges = 1}));
+  const auto make_end = [&](const SharedReceiveQueue* receives) {
+    return std::make_unique<End>(node, test::EndOptions{.shared_receive_queue = receives});
+  };
+  auto before = make_end(&srq);
+  const auto now = make_end(&srq);
+  const auto sender = make_end(nullptr);
+  connect(*sender, *before);
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RESET;
+  ASSERT_EQ(modify_qp(sender->qp(), &attributes, IBV_QP_STATE), 0);
+  must(sender->queue_pair().init(test::kAllAccess));
+  connect(*sender, *now);
+  ASSERT_EQ(test::post_receive(srq.get(), 7, {buffer.sge(0, kSlotBytes)}), 0);
+
+  Qp& sending = as_qp(sender->qp());
+  Taken taken;
+  ASSERT_TRUE(take_receive(sending, taken));
+  reclaim_shared_receives(as_qp(before->qp()), false);
+  before.reset();
+  {
+    Flight flight(sending);
+    publish_packet(sending, kPacketSend, taken, 0, 0, 0);
+  }
+  ibv_wc wc{};
+  ASSERT_EQ(ibv_poll_cq(now->cq(), 1, &wc), 1);
+  EXPECT_EQ(wc.wr_id, 7u);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  // Nor is it there twice.
+  EXPECT_FALSE(take_receive(sending, taken));
 }
 
 }  // namespace

@@ -131,6 +131,9 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken);
 
 // On the service thread, for queue pairs that ud_take() found held up.
 void ud_look_after(Qp& qp);
+// Now and then, on the service thread: gives back the receives that senders took and that ended
+// before their datagrams were there. No later datagram shows them where they hold all receives.
+void ud_take_back(Qp& qp);
 // Nobody needs to look after it any more.
 void ud_end_looking_after(Qp& qp);
 

@@ -95,6 +95,18 @@ void look_after(Qp& qp) {
   if (!qp.looked_after.exchange(true)) qp.rnic->begin_waiting();
 }
 
+bool has_ended(const Rnic& rnic, uint32_t sender) {
+  const uint32_t slot = slot_of(sender);
+  return slot != rnic.slot() &&
+         rnic.registry().find(slot).status().code() == StatusCode::kUnavailable;
+}
+
+// A poll passes what was given up. More may have arrived behind it than can be taken before it.
+void ask_for_poll(Qp& qp) {
+  if (qp.ready_bit != kNoReadyBit) set_ready_bit(*qp.recv_cq->shared, qp.ready_bit);
+  ring_own_channel(*qp.recv_cq, true);
+}
+
 }  // namespace
 
 bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
@@ -148,23 +160,20 @@ void DestroyDestinations::operator()(Destinations* destinations) const { delete 
 
 void ud_look_after(Qp& qp) {
   if (!qp.looked_after.load(std::memory_order_relaxed)) return;
-  const Rnic& rnic = *qp.rnic;
   bool ended = false;
-  const bool held_up = qp.datagrams->give_up([&](uint32_t taker) {
-    const uint32_t slot = slot_of(taker);
-    ended = slot != rnic.slot() &&
-            rnic.registry().find(slot).status().code() == StatusCode::kUnavailable;
-    return ended;
-  });
-  if (ended) {
-    // More may have arrived behind it than can be taken before it.
-    if (qp.ready_bit != kNoReadyBit) set_ready_bit(*qp.recv_cq->shared, qp.ready_bit);
-    ring_own_channel(*qp.recv_cq, true);
-  }
+  const bool held_up =
+      qp.datagrams->give_up([&](uint32_t taker) { return ended = has_ended(*qp.rnic, taker); });
+  if (ended) ask_for_poll(qp);
   if (held_up) return;
   ud_end_looking_after(qp);
   // A poll that met the next one meanwhile has left it to this look.
   if (qp.datagrams->give_up([](uint32_t) { return false; })) look_after(qp);
+}
+
+void ud_take_back(Qp& qp) {
+  const uint32_t given_up =
+      qp.datagrams->give_up_all([&qp](uint32_t taker) { return has_ended(*qp.rnic, taker); });
+  if (given_up > 0) ask_for_poll(qp);
 }
 
 void ud_end_looking_after(Qp& qp) {

@@ -34,11 +34,13 @@ void add_flights_of(const std::shared_ptr<Peer>& process, std::vector<PeerFlight
         load_relaxed(&shared->transport) != static_cast<uint32_t>(Transport::kXrcSend)) {
       continue;
     }
-    const uint64_t seen = shared->in_flight.load(std::memory_order_acquire);
+    const PeerFlight flight{.process = process,
+                            .word = &shared->in_flight,
+                            .seen = shared->in_flight.load(std::memory_order_acquire),
+                            .published = &published,
+                            .address = address};
     // Still this queue pair, or the word was none.
-    if (seen % 2 != 0 && published.load(std::memory_order_acquire) == address) {
-      flights.push_back({process, &shared->in_flight, seen});
-    }
+    if (flight.seen % 2 != 0 && !flight.over()) flights.push_back(flight);
   }
 }
 
@@ -52,7 +54,7 @@ bool is_no_sender(const Status& failure) {
 // Whether a claim may be that of a living process: it has such a queue pair.
 bool may_have_made(Peer& process, uint64_t claim) {
   const uint64_t address =
-      process.header().queue_pairs[index_of(taker_of(claim))].load(std::memory_order_acquire);
+      process.header().queue_pairs[index_of(marked_number(claim))].load(std::memory_order_acquire);
   if (address == 0) return false;
   const auto* shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   return shared == nullptr ||

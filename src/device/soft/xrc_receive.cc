@@ -29,7 +29,8 @@ bool take_arrival(Srq& srq, ibv_wc& wc) {
                                                std::memory_order_release);
   if (index >= srq.depth || !srq.receives[index].posted.load(std::memory_order_acquire))
     return false;
-  const uint32_t taker = taker_of(srq.shared_receive(index).claim.load(std::memory_order_acquire));
+  const uint32_t taker =
+      marked_number(srq.shared_receive(index).claim.load(std::memory_order_acquire));
   if (taker == 0) return false;
   PostedReceive& receive = srq.receives[index];
   const Packet& packet = xrc.packets[index];
@@ -70,7 +71,7 @@ std::vector<uint64_t> claims_of(const Srq& srq, uint32_t slot) {
   std::vector<uint64_t> claims(srq.depth, 0);
   for (uint32_t index = 0; index < srq.depth; ++index) {
     const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
-    if (taker_of(claim) != 0 && slot_of(taker_of(claim)) == slot) claims[index] = claim;
+    if (marked_number(claim) != 0 && slot_of(marked_number(claim)) == slot) claims[index] = claim;
   }
   return claims;
 }

@@ -596,7 +596,7 @@ TEST_F(XrcTest, ReceivesThatALivingSenderMayHoldAreNotTakenBack) {
   const uint32_t unused = make_qp_number(srq.rnic->slot(), kMaxQueuePairs - 1);
   srq.shared_receive(index).claim.store(make_claim(0, unused));
   srq.rnic->xrc_queues().sender_ended(srq.rnic->slot());
-  EXPECT_EQ(taker_of(srq.shared_receive(index).claim.load()), 0u);
+  EXPECT_EQ(marked_number(srq.shared_receive(index).claim.load()), 0u);
 }
 
 TEST_F(XrcTest, SendersThatEndedAreForgotten) {

@@ -225,6 +225,48 @@ TEST(DatagramProcessTest, ASenderThatEndsInTheMiddleHoldsUpNobodyBehindReadyBits
   expect_no_hold_up(sink);
 }
 
+// Ends with `count` receives of the other end taken.
+VERBENA_TEST_CHILD(takes_and_dies) {
+  Source source;
+  const auto to = link.get<uint32_t>();
+  const auto count = link.get<uint32_t>();
+  soft::Destination* destination =
+      source.end().inside().destinations->find(*source.end().inside().rnic, to);
+  if (destination == nullptr) return 1;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t position = destination->shared->datagram.next_hint.load();
+    destination->claims[position & destination->mask].store(
+        soft::make_datagram_claim(position, source.end().number()));
+    destination->shared->datagram.next_hint.store(position + 1);
+  }
+  _exit(0);
+}
+
+// No datagram can come then that would show who holds the receives.
+void expect_receives_again(Sink& sink) {
+  Child child("takes_and_dies");
+  child.link().put(sink.end().number());
+  child.link().put(kDatagramReceives);
+  EXPECT_EQ(child.wait(), 0);
+  Source source;
+  ASSERT_TRUE(wait_until([&] {
+    EXPECT_TRUE(source.send(sink.end().number()));
+    sink.poll();
+    return testing::Test::HasFatalFailure() || sink.count(source.end().number()) > 0;
+  }));
+}
+
+TEST(DatagramProcessTest, ReceivesThatKilledSendersHeldAreUsedAgain) {
+  Sink sink;
+  expect_receives_again(sink);
+}
+
+TEST(DatagramProcessTest, ReceivesThatKilledSendersHeldAreUsedAgainBehindReadyBits) {
+  Sink sink(soft::Cq::kScanned);
+  ASSERT_NE(sink.end().inside().ready_bit, soft::kNoReadyBit);
+  expect_receives_again(sink);
+}
+
 VERBENA_TEST_CHILD(datagram_sink) {
   Sink sink;
   link.put(sink.end().number());
