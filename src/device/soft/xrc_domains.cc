@@ -2,11 +2,14 @@
 // is a lock on a small file of soft0's registry, which the kernel drops when the process ends.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
@@ -27,6 +30,43 @@ bool lock_domain(int fd, short type) {
   return fcntl(fd, F_OFD_SETLK, &record) == 0;
 }
 
+// The files of domains that are open, or are being opened. A lock belongs to the open file, which a
+// forked child shares, and it would keep its parent's domains open: so the child closes these, and
+// the parent unlocks what it closes, for a child that has not come to that yet.
+class DomainFiles {
+ public:
+  static DomainFiles& get() {
+    static auto* files = new DomainFiles;
+    return *files;
+  }
+  // As openat(); -1 and errno.
+  int open(int directory_fd, const char* name) {
+    const std::lock_guard guard(mutex_);
+    const int fd = openat(directory_fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd >= 0) fds_.push_back(fd);
+    return fd;
+  }
+  void close(int fd) {
+    const std::lock_guard guard(mutex_);
+    std::erase(fds_, fd);
+    lock_domain(fd, F_UNLCK);
+    ::close(fd);
+  }
+
+ private:
+  DomainFiles() {
+    pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
+                   [] {
+                     for (const int fd : get().fds_) ::close(fd);
+                     get().fds_.clear();
+                     get().mutex_.unlock();
+                   });
+  }
+
+  std::mutex mutex_;
+  std::vector<int> fds_;
+};
+
 std::string domain_file_name(const XrcDomainId& id) {
   return fmt::format("{}{:x}.{:x}", kXrcDomainPrefix, id.device, id.file);
 }
@@ -39,7 +79,7 @@ bool is_linked(int fd) {
 
 // Two that close at once may each see the other: the file is removed after the own lock is gone.
 void close_lock(const Registry& registry, const XrcDomainId& id, int fd) {
-  close(fd);
+  DomainFiles::get().close(fd);
   registry.remove_closed_domain(domain_file_name(id).c_str());
 }
 
@@ -48,34 +88,33 @@ int open_lock(const Registry& registry, const XrcDomainId& id, int flags) {
   const std::string name = domain_file_name(id);
   const uint64_t limit_ns = now_ns() + kLockPatienceNs;
   for (Waiter waiter; now_ns() < limit_ns; waiter.idle()) {
-    FileDescriptor file(openat(registry.directory_fd(), name.c_str(),
-                               O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file.valid()) {
+    const int file = DomainFiles::get().open(registry.directory_fd(), name.c_str());
+    if (file < 0) {
       fail(errno,
            fmt::format("soft0: cannot make {}/{}: {}", registry.path(), name, strerror(errno)));
       return -1;
     }
-    if (lock_domain(file.get(), F_WRLCK)) {
-      if (!is_linked(file.get())) continue;
-      if ((flags & O_CREAT) == 0) {
+    if (lock_domain(file, F_WRLCK)) {
+      if (is_linked(file) && (flags & O_CREAT) == 0) {
         unlinkat(registry.directory_fd(), name.c_str(), 0);
+        DomainFiles::get().close(file);
         fail(EAGAIN,
              "soft0: no process has the XRC domain of this file open; O_CREAT (oflags) "
              "makes it");
         return -1;
       }
       // From the one lock to the other in one step.
-      if (lock_domain(file.get(), F_RDLCK)) return file.release();
-    } else if (lock_domain(file.get(), F_RDLCK)) {
-      if (!is_linked(file.get())) continue;
-      if ((flags & O_EXCL) == 0) return file.release();
+      if (is_linked(file) && lock_domain(file, F_RDLCK)) return file;
+    } else if (lock_domain(file, F_RDLCK) && is_linked(file)) {
+      if ((flags & O_EXCL) == 0) return file;
       // Its other holders may have closed it meanwhile, and left the file to this one.
-      close_lock(registry, id, file.release());
+      close_lock(registry, id, file);
       fail(EINVAL,
            "soft0: the XRC domain of this file is open already, and O_EXCL (oflags) asks "
            "for a new one");
       return -1;
     }
+    DomainFiles::get().close(file);
   }
   fail(EAGAIN, "soft0: the XRC domain of this file is locked by a process that is stopped");
   return -1;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -297,6 +298,35 @@ TEST_F(XrcTest, DomainsAreThoseOfTheirFile) {
   EXPECT_EQ(errno, EBADF);
   ibv_xrcd_init_attr without_fields{};
   EXPECT_EQ(ibv_open_xrcd(context(), &without_fields), nullptr);
+}
+
+TEST_F(XrcTest, AForkedChildKeepsNoDomainOpen) {
+  const DomainFile file;
+  ibv_xrcd* opened = open_domain(context(), file.fd(), O_CREAT | O_EXCL);
+  ASSERT_NE(opened, nullptr) << last_error();
+  const int lock_fd = as_xrc_domain(opened).lock_fd;
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool keeps = fcntl(lock_fd, F_GETFD) != -1;
+    // Until the parent has closed its end.
+    char byte;
+    ::close(ends[1]);
+    _exit(!keeps && read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  // The child may not have run yet.
+  EXPECT_EQ(ibv_close_xrcd(opened), 0);
+  opened = open_domain(context(), file.fd(), O_CREAT | O_EXCL);
+  const std::string refused = opened == nullptr ? last_error() : "";
+  ::close(ends[1]);
+  ::close(ends[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_NE(opened, nullptr) << refused;
+  EXPECT_EQ(ibv_close_xrcd(opened), 0);
 }
 
 TEST_F(XrcTest, ObjectsAreDestroyedInOrder) {

@@ -29,17 +29,18 @@ constexpr size_t kMaxRecords = 1024;
 constexpr uint16_t kFirstFreePort = 32768;
 constexpr uint16_t kFreePorts = 28232;
 constexpr uint64_t kLockPatienceMs = 2000;
+constexpr uint64_t kReadPatienceMs = 50;
 
 std::string file_name(uint16_t space, uint16_t port) {
   return fmt::format("{}{:04x}.{}", kPortPrefix, space, port);
 }
 
 // A file's content changes under its lock only, for as long as a read and a write take.
-int lock_port(int fd) {
+int lock_port(int fd, uint64_t patience_ms = kLockPatienceMs) {
   for (uint64_t waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; ++waited_ms) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return errno;
-    if (waited_ms >= kLockPatienceMs) return EBUSY;
+    if (waited_ms >= patience_ms) return EBUSY;
     sleep_ns(1'000'000);
   }
   return 0;
@@ -179,7 +180,11 @@ void PortFiles::release(const PortWish& bound) {
 std::optional<PortRecord> PortFiles::listener(uint16_t space, const Endpoint& target) {
   const FileDescriptor file(openat(directory_fd_, file_name(space, target.port).c_str(),
                                    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file.valid() || lock_port(file.get()) != 0) return std::nullopt;
+  if (!file.valid()) return std::nullopt;
+  // Whoever keeps the lock for so long is stopped. What stands there is whole: before its one
+  // write, or after it, when records may stand there twice.
+  const int error = lock_port(file.get(), kReadPatienceMs);
+  if (error != 0 && error != EBUSY) return std::nullopt;
   std::optional<PortRecord> best;
   int best_rank = 0;
   for (const PortRecord& record : read_records(file.get())) {

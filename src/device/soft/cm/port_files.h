@@ -60,7 +60,8 @@ class PortFiles {
   int listen(const PortWish& bound);
   void release(const PortWish& bound);
 
-  // Who listens there: with the very address, else with a wildcard.
+  // Who listens there: with the very address, else with a wildcard. A stopped process that holds
+  // the file delays the answer by 50 ms.
   std::optional<PortRecord> listener(uint16_t space, const Endpoint& target);
 
   // Removes what dead processes left.

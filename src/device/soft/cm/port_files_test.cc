@@ -1,0 +1,72 @@
+// The files of the connection manager's ports, where a process holds one and stands still.
+#include "src/device/soft/cm/port_files.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "src/base/file_descriptor.h"
+
+namespace verbena::soft::cm {
+namespace {
+
+constexpr uint16_t kSpace = 0x106;
+constexpr uint16_t kPort = 7471;
+
+class PortFilesTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(directory_.valid()); }
+  void TearDown() override { std::filesystem::remove_all(path_); }
+  static std::string make_path() {
+    std::string path = std::filesystem::temp_directory_path() / "verbena-ports-XXXXXX";
+    return mkdtemp(path.data()) == nullptr ? "" : path;
+  }
+  static PortWish wish() {
+    PortWish wish;
+    wish.space = kSpace;
+    wish.id = 1;
+    wish.endpoint.family = AF_INET;
+    wish.endpoint.port = kPort;
+    return wish;
+  }
+  // The lock of the one file that there is, as a process has it that is stopped.
+  FileDescriptor hold() const {
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      FileDescriptor file(open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+      EXPECT_EQ(flock(file.get(), LOCK_EX | LOCK_NB), 0);
+      return file;
+    }
+    ADD_FAILURE() << "no file";
+    return FileDescriptor();
+  }
+
+  const std::string path_ = make_path();
+  const FileDescriptor directory_{open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  PortFiles ports_{directory_.get(), {.slot = 3, .pid = 7}, [](const PortOwner&) { return true; }};
+};
+
+TEST_F(PortFilesTest, AListenerIsFoundThoughTheFileIsHeld) {
+  PortWish bound = wish();
+  ASSERT_EQ(ports_.bind(bound), 0);
+  EXPECT_FALSE(ports_.listener(kSpace, bound.endpoint).has_value());
+  ASSERT_EQ(ports_.listen(bound), 0);
+  const FileDescriptor held = hold();
+  const auto found = ports_.listener(kSpace, bound.endpoint);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->owner.pid, 7);
+}
+
+TEST_F(PortFilesTest, NobodyChangesAFileThatIsHeld) {
+  PortWish bound = wish();
+  ASSERT_EQ(ports_.bind(bound), 0);
+  const FileDescriptor held = hold();
+  EXPECT_EQ(ports_.listen(bound), EBUSY);
+}
+
+}  // namespace
+}  // namespace verbena::soft::cm
