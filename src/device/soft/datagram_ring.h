@@ -134,6 +134,7 @@ class DatagramRings {
     const DatagramRing* ring = nullptr;
     PeerCq cq;
     const SrqShared* srq = nullptr;
+    const FlowShared* flows = nullptr;  // of raw packets
     bool operator==(const Own&) const = default;
   };
   void publish(uint32_t index, const Own& own) {

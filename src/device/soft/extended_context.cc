@@ -6,6 +6,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/raw.h"
 #include "src/device/soft/xrc.h"
 
 namespace verbena::soft {
@@ -63,6 +64,8 @@ void extend(verbs_context& verbs) {
   verbs.get_srq_num = kReported<"ibv_get_srq_num", get_srq_num>;
   verbs.open_xrcd = kReported<"ibv_open_xrcd", open_xrcd>;
   verbs.close_xrcd = kReported<"ibv_close_xrcd", close_xrcd>;
+  verbs.ibv_create_flow = kReported<"ibv_create_flow", create_flow>;
+  verbs.ibv_destroy_flow = kReported<"ibv_destroy_flow", destroy_flow>;
   verbs.open_qp = kReported<"ibv_open_qp", open_qp>;
   verbs.advise_mr = kReported<"ibv_advise_mr", advise_mr>;
   verbs.alloc_dm = kReported<"ibv_alloc_dm", alloc_dm>;

@@ -28,6 +28,7 @@ constexpr uint32_t kInitFields = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
 
 uint64_t operations_of(ibv_qp_type type) {
   if (type == IBV_QPT_UD) return kDatagramOperations;
+  if (type == IBV_QPT_RAW_PACKET) return IBV_QP_EX_WITH_SEND;
   if (type == IBV_QPT_XRC_RECV) return 0;
   return type == IBV_QPT_UC ? kUnreliableOperations : kOperations;
 }

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 9;
+inline constexpr uint32_t kLayoutVersion = 10;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -30,6 +30,8 @@ inline constexpr uint32_t kMaxQueuePairs = 1u << kQpIndexBits;
 inline constexpr uint32_t kMaxProcesses = 1u << (24 - kQpIndexBits);
 inline constexpr uint32_t kMaxMemoryRegions = 1u << 18;
 inline constexpr uint64_t kMaxRegionBytes = 1ull << 43;  // half of what is mapped of a peer
+// What a region of the whole address space has (ibv_reg_mr() of NULL and SIZE_MAX, on demand).
+inline constexpr uint64_t kImplicitRegionBytes = 1ull << 47;
 inline constexpr uint32_t kMaxQueueWrs = 16384;
 inline constexpr uint32_t kMaxSges = 16;
 inline constexpr uint32_t kMaxCqes = 1u << 20;
@@ -44,6 +46,9 @@ inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
 
 inline constexpr uint32_t kMaxDatagramBytes = 4096;  // the port's MTU
 inline constexpr uint32_t kGrhBytes = 40;
+// Of Ethernet, with two VLAN tags, without the FCS.
+inline constexpr uint32_t kMaxFrameBytes = kMaxDatagramBytes + 14 + 2 * 4;
+inline constexpr uint32_t kMaxFlows = 64;  // of a queue pair
 
 // Queue pairs of different transports do not hear each other; of XRC, one kind hears the other.
 enum class Transport : uint32_t {
@@ -52,7 +57,12 @@ enum class Transport : uint32_t {
   kDatagram = 3,
   kXrcSend = 4,
   kXrcReceive = 5,
+  kRawPacket = 6,
 };
+// Those that receive from any number of senders into one ring.
+inline bool has_datagrams(Transport transport) {
+  return transport == Transport::kDatagram || transport == Transport::kRawPacket;
+}
 inline bool is_reliable(Transport transport) {
   return transport == Transport::kReliable || transport == Transport::kXrcSend ||
          transport == Transport::kXrcReceive;
@@ -236,6 +246,8 @@ static_assert(sizeof(Datagram) == 2 * kCacheLineBytes);
 inline constexpr size_t kDatagramPayloadBytes =
     (kGrhBytes + kMaxDatagramBytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 
+static_assert(kMaxFrameBytes <= kDatagramPayloadBytes);
+
 enum DatagramFlags : uint8_t {
   kDatagramWithImmediate = 1,
   kDatagramSolicited = 2,
@@ -252,6 +264,17 @@ inline uint32_t claimed_position(uint64_t claim) { return static_cast<uint32_t>(
 inline uint32_t claim_taker(uint64_t claim) { return claim >> 8 & 0xffffff; }
 inline constexpr uint64_t kClaimVoid = 1;
 
+// A flow of a queue pair of raw packets: which frames it receives, see raw.h. Its owner writes; who
+// reads it between two equal even versions has read one flow.
+struct FlowShared {
+  alignas(kCacheLineBytes) std::atomic<uint64_t> version;
+  std::atomic<uint32_t> rank;  // FlowRank, or 0: there is no flow
+  // Of the fields of a frame (FrameFields), as words.
+  static constexpr uint32_t kWords = 8;
+  std::atomic<uint64_t> value[kWords];
+  std::atomic<uint64_t> mask[kWords];
+};
+
 // What senders of datagrams need: a ring of which each takes the next position by a
 // compare-and-swap. A position that is below `voided` plus the receives posted
 // (ConnectionShared::credits) and below `retired` plus the ring's size is for them to take; what
@@ -262,6 +285,7 @@ struct DatagramShared {
   uint64_t payloads;                         // address of slot_count * kDatagramPayloadBytes
   uint32_t slot_count;
   std::atomic<uint32_t> qkey;
+  uint64_t flows;  // of raw packets: address of FlowShared[kMaxFlows]
   // The owner's: positions before this one are done with; those that met no receive.
   alignas(kCacheLineBytes) std::atomic<uint32_t> retired;
   std::atomic<uint32_t> voided;

@@ -307,10 +307,12 @@ struct Qp {
   uint32_t ready_bit = kNoReadyBit;
   uint32_t polls_in_vain = 0;               // of datagrams
   std::unique_ptr<DatagramRing> datagrams;  // what arrives instead of packets
+  FlowShared* flows = nullptr;              // of raw packets; kMaxFlows, changed under `control`
   std::atomic<bool> looked_after{false};    // by the service thread: a sender holds others up
 
   std::mutex control;      // modify, destroy, error
   bool in_groups = false;  // has been in a multicast group
+  uint32_t flow_count = 0;
   bool resetting = false;  // a peer that stands still keeps the reset from its end
   uint64_t async_delivered = 0;
   bool is_intact() const {

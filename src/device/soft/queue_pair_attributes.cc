@@ -83,12 +83,23 @@ constexpr Transition kDatagramTransitions[] = {
     {IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
 };
 
+constexpr Transition kRawPacketTransitions[] = {
+    {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PORT, 0},
+    {IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PORT},
+    {IBV_QPS_INIT, IBV_QPS_RTR, 0, 0},
+    {IBV_QPS_RTR, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE},
+    {IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE},
+    {IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE},
+};
+
 std::span<const Transition> transitions_of(Transport transport) {
   switch (transport) {
     case Transport::kUnreliable:
       return kUnreliableTransitions;
     case Transport::kDatagram:
       return kDatagramTransitions;
+    case Transport::kRawPacket:
+      return kRawPacketTransitions;
     case Transport::kXrcSend:
       return kXrcSendTransitions;
     case Transport::kXrcReceive:
@@ -111,6 +122,8 @@ const char* transport_name(Transport transport) {
       return "UC";
     case Transport::kDatagram:
       return "UD";
+    case Transport::kRawPacket:
+      return "raw packet";
     case Transport::kXrcSend:
       return "XRC_SEND";
     case Transport::kXrcReceive:

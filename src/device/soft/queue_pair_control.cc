@@ -58,7 +58,7 @@ int reset(Qp& qp) {
   qp.arrivals.next = 0;
   qp.arrivals.closed = false;
   qp.arrivals.established = false;
-  if (qp.transport == Transport::kDatagram) {
+  if (has_datagrams(qp.transport)) {
     ud_reset(qp);
   } else {
     for (uint32_t i = 0; i <= qp.arrivals.mask; ++i) {
@@ -121,15 +121,20 @@ void set_up_connection(Qp& qp, const Sizes& sizes) {
 // Makes the queue pair's shared part.
 Status set_up_shared(Qp& qp, Rnic& rnic) {
   const Sizes sizes = sizes_of(qp);
-  if (qp.transport == Transport::kDatagram) {
+  if (has_datagrams(qp.transport)) {
     VERBENA_ASSIGN_OR_RETURN(
         qp.datagrams, rnic.datagram_rings().take(
                           sizes.packets, sizes.receives, sizes.stride_bytes,
                           [&rnic](size_t size_bytes) { return rnic.allocate_shared(size_bytes); }));
-    qp.destinations.reset(new Destinations);
+    qp.destinations.reset(new Destinations(qp.transport));
     qp.shared = qp.datagrams->shared();
     qp.shared->gate.store(make_gate(qp.generation, 0, IBV_QPS_RESET));
     set_up_receives(qp, sizes, qp.datagrams->receives());
+    if (qp.transport == Transport::kRawPacket) {
+      VERBENA_ASSIGN_OR_RETURN(void* flows, rnic.allocate_shared(kMaxFlows * sizeof(FlowShared)));
+      qp.flows = static_cast<FlowShared*>(flows);
+    }
+    qp.shared->datagram.flows = reinterpret_cast<uint64_t>(qp.flows);
   } else {
     VERBENA_ASSIGN_OR_RETURN(void* memory, rnic.allocate_shared(sizes.bytes()));
     qp.shared = static_cast<QpShared*>(memory);
@@ -148,6 +153,7 @@ Status set_up_shared(Qp& qp, Rnic& rnic) {
 
 void free_shared_part(Qp& qp) {
   if (qp.datagrams == nullptr) return qp.rnic->free_shared(qp.shared, qp.shared_bytes);
+  if (qp.flows != nullptr) qp.rnic->free_shared(qp.flows, kMaxFlows * sizeof(FlowShared));
   const Sizes sizes = sizes_of(qp);
   qp.rnic->datagram_rings().put(std::move(qp.datagrams), sizes.receives, sizes.stride_bytes);
 }
@@ -194,11 +200,12 @@ int check_init(const ibv_context* context, const ibv_qp_init_attr& init) {
 }
 
 Transport transport_of(ibv_qp_type type) {
-  return type == IBV_QPT_UD         ? Transport::kDatagram
-         : type == IBV_QPT_UC       ? Transport::kUnreliable
-         : type == IBV_QPT_XRC_SEND ? Transport::kXrcSend
-         : type == IBV_QPT_XRC_RECV ? Transport::kXrcReceive
-                                    : Transport::kReliable;
+  return type == IBV_QPT_UD           ? Transport::kDatagram
+         : type == IBV_QPT_RAW_PACKET ? Transport::kRawPacket
+         : type == IBV_QPT_UC         ? Transport::kUnreliable
+         : type == IBV_QPT_XRC_SEND   ? Transport::kXrcSend
+         : type == IBV_QPT_XRC_RECV   ? Transport::kXrcReceive
+                                      : Transport::kReliable;
 }
 
 void fill_public_part(Qp& qp, ibv_context* context, ibv_pd* pd, const ibv_qp_init_attr& init) {
@@ -285,11 +292,12 @@ ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_
   }
   if (init->recv_cq != nullptr) qp->ready_bit = attach_receiver(*qp->recv_cq, *qp);
   qp->shared->ready_bit = qp->ready_bit;
-  if (qp->transport == Transport::kDatagram) {
+  if (has_datagrams(qp->transport)) {
     rnic.datagram_rings().publish(
         qp->index, {qp->datagrams.get(),
                     {qp->recv_cq->shared, qp->ready_bit, qp->recv_cq->channel != nullptr},
-                    qp->srq != nullptr ? qp->srq->shared : nullptr});
+                    qp->srq != nullptr ? qp->srq->shared : nullptr,
+                    qp->flows});
     rnic.begin_datagrams();
   }
   faults::attach(*qp, as_context(context).network);
@@ -306,6 +314,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     case IBV_QPT_RC:
     case IBV_QPT_UC:
     case IBV_QPT_UD:
+    case IBV_QPT_RAW_PACKET:
     case IBV_QPT_XRC_SEND:
       return make_qp(pd->context, pd, nullptr, init);
     case IBV_QPT_XRC_RECV:
@@ -314,9 +323,10 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
            "ibv_create_qp_ex()");
       return nullptr;
     default:
-      fail(EOPNOTSUPP,
-           fmt::format("soft0: offers RC, UC, UD and XRC queue pairs, asked for type {}",
-                       static_cast<int>(init->qp_type)));
+      fail(
+          EOPNOTSUPP,
+          fmt::format("soft0: offers RC, UC, UD, XRC and raw packet queue pairs, asked for type {}",
+                      static_cast<int>(init->qp_type)));
       return nullptr;
   }
 }
@@ -363,7 +373,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     return 0;
   }
 
-  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && qp.transport != Transport::kDatagram) {
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && !has_datagrams(qp.transport)) {
     const auto links = qp.rnic->lock_links();
     Status connected = connect_peer(qp, attributes->dest_qp_num);
     // As on a network, a peer that is not there is no error yet: the first send will not get
@@ -403,6 +413,10 @@ int destroy_qp(ibv_qp* verbs) {
   Qp* qp = &as_qp(verbs);
   {
     std::lock_guard guard(qp->control);
+    if (qp->flow_count != 0) {
+      return fail(EBUSY, fmt::format("soft0: the queue pair still has {} flows; destroy them first",
+                                     qp->flow_count));
+    }
     if (const int error = reset(*qp); error != 0) return error;
   }
   faults::detach(*qp);
@@ -412,7 +426,7 @@ int destroy_qp(ibv_qp* verbs) {
     std::lock_guard guard(qp->send_cq->senders_mutex);
     std::erase(qp->send_cq->senders, qp);
   }
-  if (qp->transport == Transport::kDatagram) {
+  if (has_datagrams(qp->transport)) {
     qp->rnic->end_datagrams();
     qp->rnic->datagram_rings().withdraw(qp->index);
   }

@@ -56,6 +56,10 @@ std::string operation_text(const Qp& qp, const ibv_send_wr& wr) {
     if (handle->self != handle) return "the address handle is destroyed, or is none";
     return "the address handle is of another protection domain than the queue pair";
   }
+  if (qp.transport == Transport::kRawPacket) {
+    return fmt::format("queue pairs of raw packets have no {}; they have SEND",
+                       opcode_text(wr.opcode));
+  }
   if (qp.transport == Transport::kUnreliable) {
     return fmt::format(
         "queue pairs of UC have no {}; they have SEND and RDMA_WRITE, with or "

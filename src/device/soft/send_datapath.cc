@@ -5,6 +5,7 @@
 
 #include "src/device/soft/faults/faults.h"
 #include "src/device/soft/poll_pause.h"
+#include "src/device/soft/raw.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/refusal.h"
 #include "src/device/soft/uc.h"
@@ -87,6 +88,7 @@ bool accepts(const Qp& qp, const ibv_send_wr& wr) {
   if (qp.transport == Transport::kReliable) [[likely]]
     return rc_accepts(qp, wr);
   if (is_xrc(qp.transport)) return qp.transport == Transport::kXrcSend && rc_accepts(qp, wr);
+  if (qp.transport == Transport::kRawPacket) return wr.opcode == IBV_WR_SEND;
   return qp.transport == Transport::kDatagram ? ud_accepts(qp, wr) : uc_accepts(wr);
 }
 
@@ -96,6 +98,7 @@ void carry_out(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   if (qp.transport == Transport::kReliable) [[likely]]
     return rc_post(qp, wr, position);
   if (qp.transport == Transport::kXrcSend) return rc_post(qp, wr, position);
+  if (qp.transport == Transport::kRawPacket) return raw_post(qp, wr, position);
   return qp.transport == Transport::kDatagram ? ud_post(qp, wr, position)
                                               : uc_post(qp, wr, position);
 }

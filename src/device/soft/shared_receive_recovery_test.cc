@@ -19,9 +19,9 @@
 namespace verbena::soft {
 namespace {
 
-using test::connect;
-using test::End;
-using test::must;
+using verbena::test::connect;
+using verbena::test::End;
+using verbena::test::must;
 
 constexpr uint64_t kPatienceNs = 120'000'000'000;
 constexpr size_t kSlotBytes = 64;
@@ -36,15 +36,17 @@ std::ostream& operator<<(std::ostream& out, Death death) {
 class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death, uint32_t>> {
  protected:
   std::unique_ptr<End> make_end(const SharedReceiveQueue* srq) const {
-    return std::make_unique<End>(node_, test::EndOptions{.shared_receive_queue = srq});
+    return std::make_unique<End>(node_, verbena::test::EndOptions{.shared_receive_queue = srq});
   }
   ibv_sge sge(uint64_t slot, uint32_t length_bytes) const {
     return {reinterpret_cast<uint64_t>(memory_.data()) + slot * kSlotBytes, length_bytes,
             region_.lkey()};
   }
-  int post(uint64_t slot) { return test::post_receive(srq_.get(), slot, {sge(slot, kSlotBytes)}); }
+  int post(uint64_t slot) {
+    return verbena::test::post_receive(srq_.get(), slot, {sge(slot, kSlotBytes)});
+  }
   void send(End& end) {
-    ASSERT_EQ(test::post(end.qp(), {.sges = {sge(depth(), 8)}}), 0);
+    ASSERT_EQ(verbena::test::post(end.qp(), {.sges = {sge(depth(), 8)}}), 0);
     ASSERT_EQ(take(end).status, IBV_WC_SUCCESS);
   }
   static ibv_wc take(End& end) {
@@ -85,10 +87,10 @@ class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death
     packet.mark.store(receiver.arrivals.next + 1);
   }
 
-  test::Node node_;
+  verbena::test::Node node_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kSlotBytes * (depth() + 1));
-  MemoryRegion region_ =
-      must(MemoryRegion::create(node_.domain, memory_.data(), memory_.size(), test::kAllAccess));
+  MemoryRegion region_ = must(MemoryRegion::create(node_.domain, memory_.data(), memory_.size(),
+                                                   verbena::test::kAllAccess));
   SharedReceiveQueue srq_ =
       must(SharedReceiveQueue::create(node_.domain, {.depth_wrs = depth(), .max_sges = 1}));
 };
@@ -174,11 +176,11 @@ TEST_P(SharedReceiveRecoveryTest, OtherSendersPassADeadOne) {
 // A queue pair that sends to another one of the same shared receive queue than before is in the
 // middle of a message when the one before takes back what was left to it.
 TEST(SharedReceiveOwnersTest, TakeBackNothingThatAnotherQueuePairReceives) {
-  const test::Node node;
-  test::Buffer buffer(node, 4096);
+  const verbena::test::Node node;
+  verbena::test::Buffer buffer(node, 4096);
   const auto srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 4, .max_sges = 1}));
   const auto make_end = [&](const SharedReceiveQueue* receives) {
-    return std::make_unique<End>(node, test::EndOptions{.shared_receive_queue = receives});
+    return std::make_unique<End>(node, verbena::test::EndOptions{.shared_receive_queue = receives});
   };
   auto before = make_end(&srq);
   const auto now = make_end(&srq);
@@ -187,9 +189,9 @@ TEST(SharedReceiveOwnersTest, TakeBackNothingThatAnotherQueuePairReceives) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RESET;
   ASSERT_EQ(modify_qp(sender->qp(), &attributes, IBV_QP_STATE), 0);
-  must(sender->queue_pair().init(test::kAllAccess));
+  must(sender->queue_pair().init(verbena::test::kAllAccess));
   connect(*sender, *now);
-  ASSERT_EQ(test::post_receive(srq.get(), 7, {buffer.sge(0, kSlotBytes)}), 0);
+  ASSERT_EQ(verbena::test::post_receive(srq.get(), 7, {buffer.sge(0, kSlotBytes)}), 0);
 
   Qp& sending = as_qp(sender->qp());
   Taken taken;

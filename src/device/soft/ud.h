@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "src/device/soft/gather_list.h"
 #include "src/device/soft/network_header.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/soft_rnic.h"
@@ -55,6 +56,9 @@ inline constexpr uint32_t kMulticastQpNumber = 0xffffff;
 
 int attach_mcast(ibv_qp*, const ibv_gid*, uint16_t lid);
 int detach_mcast(ibv_qp*, const ibv_gid*, uint16_t lid);
+// As these, for groups of any name.
+Status join_group(Qp&, const ibv_gid&);
+bool leave_group(Qp&, const ibv_gid&);
 // Leaves all groups, before the queue pair is destroyed.
 void leave_groups(Qp&);
 
@@ -70,7 +74,8 @@ struct Destination {
   Datagram* datagrams = nullptr;
   std::byte* payloads = nullptr;
   uint32_t mask = 0;
-  const SrqShared* srq = nullptr;  // null: it has receives of its own
+  const SrqShared* srq = nullptr;     // null: it has receives of its own
+  const FlowShared* flows = nullptr;  // of raw packets
   PeerCq cq;
   uint32_t next = 0;          // where a free position may be
   uint32_t known_limit = 0;   // positions before this one are to be taken
@@ -96,6 +101,8 @@ struct KnownGroup {
 // The destinations of a queue pair, those used last. Under send_lock.
 class Destinations {
  public:
+  // Those of `transport`, the sender's own one.
+  explicit Destinations(Transport transport) : transport_(transport) {}
   // Null if there is no such queue pair, or it does not receive.
   Destination* find(Rnic& rnic, uint32_t number) {
     Destination& place = places_[(number ^ number >> kQpIndexBits) % kPlaces];
@@ -109,7 +116,8 @@ class Destinations {
  private:
   static constexpr uint32_t kPlaces = 64;
   static constexpr uint32_t kGroups = 16;
-  static bool look_up(Rnic& rnic, uint32_t number, Destination& place);
+  bool look_up(Rnic& rnic, uint32_t number, Destination& place) const;
+  Transport transport_;
   std::array<Destination, kPlaces> places_;
   std::array<KnownGroup, kGroups> groups_;
   uint32_t next_group_ = 0;
@@ -123,6 +131,19 @@ inline bool ud_accepts(const Qp& qp, const ibv_send_wr& wr) {
 
 // Carries out what was posted at `position`. Holds send_lock.
 void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
+
+// What a sender knows of its message before it is sent to one or many.
+struct DatagramMessage {
+  Pieces pieces;
+  std::array<std::byte, kNetworkHeaderBytes> grh;
+  uint32_t grh_bytes = 0;
+  uint32_t immediate = 0;
+  uint8_t flags = 0;
+  uint8_t origin = 0;
+};
+// Takes a position of the destination's ring, fills it and publishes it; nothing where there is no
+// receive. Holds send_lock.
+void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message);
 
 // Makes the completion of a datagram that has arrived, if there is one. Holds the lock of the
 // receive completion queue.

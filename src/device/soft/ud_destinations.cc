@@ -25,6 +25,8 @@ bool map_ring(Peer& process, const QpShared& shared, Destination& found) {
                                         sizeof(Datagram), kMaxQueueWrs);
   found.payloads = map_array<std::byte>(process, load_relaxed(&shown.payloads), count,
                                         kDatagramPayloadBytes, kMaxQueueWrs);
+  if (const uint64_t flows = load_relaxed(&shown.flows); flows != 0)
+    found.flows = map_array<FlowShared>(process, flows, kMaxFlows, sizeof(FlowShared), kMaxFlows);
   if (found.claims == nullptr || found.datagrams == nullptr || found.payloads == nullptr)
     return false;
   return map_completion_queue(process, shared, found.cq);
@@ -35,14 +37,15 @@ uint32_t generation_of(const QpShared& shared) {
   return static_cast<uint32_t>(shared.gate.load(std::memory_order_acquire) >> 32);
 }
 
-bool map_queue_pair(Peer& process, uint32_t index, Destination& found, uint32_t* generation) {
+bool map_queue_pair(Peer& process, uint32_t index, Transport wanted, Destination& found,
+                    uint32_t* generation) {
   const std::atomic<uint64_t>& entry = process.header().queue_pairs[index];
   const uint64_t address = entry.load(std::memory_order_acquire);
   if (address == 0) return false;
   found.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
   if (found.shared == nullptr) return false;
   *generation = generation_of(*found.shared);
-  if (load_relaxed(&found.shared->transport) != static_cast<uint32_t>(Transport::kDatagram) ||
+  if (load_relaxed(&found.shared->transport) != static_cast<uint32_t>(wanted) ||
       !map_ring(process, *found.shared, found)) {
     return false;
   }
@@ -58,9 +61,11 @@ bool map_queue_pair(Peer& process, uint32_t index, Destination& found, uint32_t*
 }
 
 // Of this process: from its private half.
-bool link_own(Rnic& rnic, uint32_t index, Destination& found, uint32_t* generation) {
+bool link_own(Rnic& rnic, uint32_t index, Transport wanted, Destination& found,
+              uint32_t* generation) {
   DatagramRings::Own own;
   if (!rnic.datagram_rings().find(index, &own)) return false;
+  if ((own.flows != nullptr) != (wanted == Transport::kRawPacket)) return false;
   found.shared = own.ring->shared();
   *generation = generation_of(*found.shared);
   // The ring may be another queue pair's by now.
@@ -71,6 +76,12 @@ bool link_own(Rnic& rnic, uint32_t index, Destination& found, uint32_t* generati
   found.payloads = own.ring->payloads();
   found.mask = own.ring->slots() - 1;
   found.cq = own.cq;
+  if (own.flows != nullptr) {
+    // By its second mapping, as below.
+    found.flows = map_array<FlowShared>(rnic.self(), reinterpret_cast<uint64_t>(own.flows),
+                                        kMaxFlows, sizeof(FlowShared), kMaxFlows);
+    if (found.flows == nullptr) return false;
+  }
   if (own.srq == nullptr) return true;
   // By its second mapping, which stays where it is when the queue is destroyed.
   found.srq = map_array<SrqShared>(rnic.self(), reinterpret_cast<uint64_t>(own.srq), 1,
@@ -80,7 +91,7 @@ bool link_own(Rnic& rnic, uint32_t index, Destination& found, uint32_t* generati
 
 }  // namespace
 
-bool Destinations::look_up(Rnic& rnic, uint32_t number, Destination& place) {
+bool Destinations::look_up(Rnic& rnic, uint32_t number, Destination& place) const {
   if (place.number == number && place.process == nullptr && place.ask_again_ns != 0 &&
       now_ns() < place.ask_again_ns) {
     return false;
@@ -97,8 +108,8 @@ bool Destinations::look_up(Rnic& rnic, uint32_t number, Destination& place) {
   const uint32_t index = index_of(number);
   uint32_t generation = 0;
   const bool mapped = found.process->is_self()
-                          ? link_own(rnic, index, found, &generation)
-                          : map_queue_pair(*found.process, index, found, &generation);
+                          ? link_own(rnic, index, transport_, found, &generation)
+                          : map_queue_pair(*found.process, index, transport_, found, &generation);
   if (!mapped) {
     found.shared = nullptr;
     place = std::move(found);

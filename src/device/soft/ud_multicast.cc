@@ -54,27 +54,35 @@ int check_member(ibv_qp* verbs, const ibv_gid* gid) {
 
 }  // namespace
 
+Status join_group(Qp& qp, const ibv_gid& gid) {
+  VERBENA_RETURN_IF_ERROR(qp.rnic->registry().join_group(group_name(gid), qp.verbs.qp_num));
+  tell_all(*qp.rnic);
+  qp.in_groups = true;
+  return {};
+}
+
+bool leave_group(Qp& qp, const ibv_gid& gid) {
+  if (!qp.rnic->registry().leave_group(group_name(gid), qp.verbs.qp_num)) return false;
+  tell_all(*qp.rnic);
+  return true;
+}
+
 int attach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t lid) {
   if (const int error = check_member(verbs, gid); error != 0) return error;
   Qp& qp = as_qp(verbs);
   const std::lock_guard guard(qp.control);
-  const Status joined = qp.rnic->registry().join_group(group_name(*gid), verbs->qp_num);
-  if (!joined.ok()) return fail(joined);
-  tell_all(*qp.rnic);
-  qp.in_groups = true;
   static_cast<void>(lid);
-  return 0;
+  const Status joined = join_group(qp, *gid);
+  return joined.ok() ? 0 : fail(joined);
 }
 
 int detach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t) {
   if (const int error = check_member(verbs, gid); error != 0) return error;
   Qp& qp = as_qp(verbs);
   const std::lock_guard guard(qp.control);
-  if (!qp.rnic->registry().leave_group(group_name(*gid), verbs->qp_num)) {
-    return fail(EINVAL, "soft0: the queue pair is not in this multicast group");
-  }
-  tell_all(*qp.rnic);
-  return 0;
+  return leave_group(qp, *gid)
+             ? 0
+             : fail(EINVAL, "soft0: the queue pair is not in this multicast group");
 }
 
 void leave_groups(Qp& qp) {

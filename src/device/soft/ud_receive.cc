@@ -58,14 +58,21 @@ PostedReceive* claim_own_receive(Qp& qp, uint16_t* index) {
   return &srq.receives[taken.index];
 }
 
+// Which a receive has before the message.
+uint32_t header_bytes_of(const Qp& qp) {
+  return qp.transport == Transport::kRawPacket ? 0 : kGrhBytes;
+}
+
 void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
               const PostedReceive& receive, ibv_wc& wc) {
   // Once each: a broken sender may change them while they are checked.
   const uint32_t size_bytes = load_relaxed(&datagram.size_bytes);
   const uint8_t flags = load_relaxed(&datagram.flags);
   const uint32_t grh_bytes = (flags & kDatagramWithGrh) != 0 ? kGrhBytes : 0;
+  const uint32_t header_bytes = header_bytes_of(qp);
+  const uint32_t most_bytes = header_bytes == 0 ? kMaxFrameBytes : kMaxDatagramBytes;
   fill_completion(qp, receive.wr_id, IBV_WC_SUCCESS, wc);
-  wc.byte_len = kGrhBytes + size_bytes;
+  wc.byte_len = header_bytes + size_bytes;
   wc.src_qp = load_relaxed(&datagram.source_qp) & 0xffffff;
   const uint8_t origin = load_relaxed(&datagram.origin);
   // Ethernet has no LIDs.
@@ -80,12 +87,11 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   }
   const std::byte* bytes =
       grh_bytes + size_bytes <= kInlineDatagramBytes ? datagram.bytes : payload;
-  if (size_bytes > kMaxDatagramBytes || kGrhBytes + size_bytes > receive.length_bytes)
-      [[unlikely]] {
+  if (size_bytes > most_bytes || header_bytes + size_bytes > receive.length_bytes) [[unlikely]] {
     wc.status = IBV_WC_LOC_LEN_ERR;
     wc.byte_len = 0;  // a broken sender may have written any size
   } else if (!place(qp, receive, 0, bytes, grh_bytes) ||
-             !place(qp, receive, kGrhBytes, bytes + grh_bytes, size_bytes)) [[unlikely]] {
+             !place(qp, receive, header_bytes, bytes + grh_bytes, size_bytes)) [[unlikely]] {
     wc.status = IBV_WC_LOC_PROT_ERR;
   }
 }
@@ -136,7 +142,7 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
     complete(qp, datagram, ring.payload_at(position), *receive, wc);
     ++qp.counters->received;
     if (wc.status == IBV_WC_SUCCESS) [[likely]] {
-      qp.counters->received_bytes += wc.byte_len - kGrhBytes;
+      qp.counters->received_bytes += wc.byte_len - header_bytes_of(qp);
     } else {
       ++qp.counters->receive_errors;
       broken.set(qp, kNoEvent);
@@ -181,7 +187,7 @@ void ud_end_looking_after(Qp& qp) {
 }
 
 void ud_reset(Qp& qp) {
-  *qp.destinations = {};
+  *qp.destinations = Destinations(qp.transport);
   // What has arrived takes no receives that are posted later.
   DatagramRing& ring = *qp.datagrams;
   uint32_t position = 0;

@@ -7,16 +7,6 @@
 namespace verbena::soft {
 namespace {
 
-// What a sender knows of its message before it is sent to one or many.
-struct Message {
-  Pieces pieces;
-  std::array<std::byte, kNetworkHeaderBytes> grh;
-  uint32_t grh_bytes = 0;
-  uint32_t immediate = 0;
-  uint8_t flags = 0;
-  uint8_t origin = 0;
-};
-
 // Learns the position behind the last that may be taken now; the result is that of the first that
 // the receiver is not done with.
 uint32_t look_at_limit(Destination& destination) {
@@ -79,7 +69,9 @@ bool take_ring_position(Destination& destination, uint32_t taker, uint32_t* take
   return false;
 }
 
-void fill_and_publish(const Qp& qp, Destination& destination, const Message& message) {
+}  // namespace
+
+void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message) {
   uint32_t position = 0;
   if (!take_ring_position(destination, qp.verbs.qp_num, &position)) return;
   const uint32_t index = position & destination.mask;
@@ -107,18 +99,20 @@ void fill_and_publish(const Qp& qp, Destination& destination, const Message& mes
   announce(*destination.process, destination.cq, (message.flags & kDatagramSolicited) != 0);
 }
 
-void send_to(Qp& qp, uint32_t number, uint32_t qkey, const Message& message) {
+namespace {
+
+void send_to(Qp& qp, uint32_t number, uint32_t qkey, const DatagramMessage& message) {
   Destination* destination = qp.destinations->find(*qp.rnic, number);
   if (destination == nullptr) return;
   if (destination->shared->datagram.qkey.load(std::memory_order_relaxed) != qkey) return;
-  fill_and_publish(qp, *destination, message);
+  deliver_datagram(qp, *destination, message);
 }
 
 }  // namespace
 
 void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
-  Message message;
+  DatagramMessage message;
   ibv_wc_status status = IBV_WC_SUCCESS;
   if (!collect(qp, wr, 0, message.pieces)) {
     status = IBV_WC_LOC_PROT_ERR;

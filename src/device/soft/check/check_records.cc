@@ -84,10 +84,11 @@ void State::forget_work(QpRecord& qp) {
 }
 
 std::string describe(const QpRecord& qp) {
-  const char* type = qp.type == IBV_QPT_UD         ? "UD"
-                     : qp.type == IBV_QPT_UC       ? "UC"
-                     : qp.type == IBV_QPT_XRC_SEND ? "XRC"
-                                                   : "RC";
+  const char* type = qp.type == IBV_QPT_UD           ? "UD"
+                     : qp.type == IBV_QPT_RAW_PACKET ? "raw packet"
+                     : qp.type == IBV_QPT_UC         ? "UC"
+                     : qp.type == IBV_QPT_XRC_SEND   ? "XRC"
+                                                     : "RC";
   return fmt::format("{} queue pair {:#x}", type, qp.number);
 }
 

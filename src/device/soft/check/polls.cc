@@ -265,7 +265,7 @@ bool has_completion(ibv_cq* verbs) {
   }
   for (uint32_t i = 0; i < cq.scanned_count; ++i) {
     const Qp& qp = *cq.scanned[i];
-    if (qp.transport != Transport::kDatagram && !qp.arrivals.closed && qp.arrivals.arrived()) {
+    if (!has_datagrams(qp.transport) && !qp.arrivals.closed && qp.arrivals.arrived()) {
       return true;
     }
   }

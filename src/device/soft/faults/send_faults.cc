@@ -36,7 +36,7 @@ uint64_t size_of_request(const ibv_send_wr& wr) {
 
 uint64_t packets_of(const Qp& qp, uint64_t size_bytes) {
   const uint64_t mtu_bytes = 128ull << std::clamp<int>(qp.attributes.path_mtu, 1, 5);
-  return qp.transport == Transport::kDatagram
+  return has_datagrams(qp.transport)
              ? 1
              : std::max<uint64_t>(1, (size_bytes + mtu_bytes - 1) / mtu_bytes);
 }

@@ -206,6 +206,8 @@ bool may_leave(const Qp& qp, const ibv_send_wr& wr) {
     return false;
   }
   if (qp.transport == Transport::kDatagram) return ud_accepts(qp, wr);
+  // Its frames are none of RoCE.
+  if (qp.transport == Transport::kRawPacket) return false;
   return true;
 }
 
