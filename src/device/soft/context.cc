@@ -188,7 +188,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
   query_device(context, &full.orig_attr);
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
   if (kAtomicWriteOperation != 0) full.device_cap_flags_ex |= kAtomicWriteCapability;
-  full.odp_caps.general_caps = IBV_ODP_SUPPORT;
+  full.odp_caps.general_caps = uint64_t{IBV_ODP_SUPPORT} | IBV_ODP_SUPPORT_IMPLICIT;
   full.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
                                                  IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
                                                  IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;

@@ -143,15 +143,19 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
     return fail(EINVAL, "soft0: advice needs a list of memory, and has one flag");
   }
   const RegionEntry* regions = as_context(pd->context).rnic->own_regions();
+  const bool must_be_there = advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
   for (uint32_t i = 0; i < count; ++i) {
     const ibv_sge& sge = list[i];
-    if (own_memory(regions, as_domain(pd).id, sge.addr, sge.length, sge.lkey, access) == nullptr) {
+    std::byte* const bytes =
+        own_memory(regions, as_domain(pd).id, sge.addr, sge.length, sge.lkey, access);
+    // To touch it brings it in. What is not of the whole address space is there already.
+    if (bytes == nullptr ||
+        (must_be_there && sge.length != 0 && !is_there(bytes, sge.length, access != 0))) {
       return fail(EFAULT, fmt::format("soft0: {} bytes at {:#x} are not in the region {:#x} with "
-                                      "this access",
+                                      "this access, or not mapped",
                                       sge.length, sge.addr, sge.lkey));
     }
   }
-  // Registration has brought them in, and keeps those that peers reach.
   return 0;
 }
 

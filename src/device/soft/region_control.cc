@@ -140,9 +140,40 @@ int dealloc_pd(ibv_pd* verbs) {
 
 namespace {
 
+// The whole address space, whatever is there when it is used.
+bool is_implicit(const void* address, size_t length_bytes, unsigned access) {
+  return address == nullptr && length_bytes == SIZE_MAX && (access & IBV_ACCESS_ON_DEMAND) != 0;
+}
+
+// Nothing is pinned or shared: this process touches what it uses before it uses it, and peers copy
+// through the kernel, which refuses where nothing is mapped.
+int prepare_implicit_region(const Domain& domain, unsigned access, NewRegion& wanted) {
+  if (const Status status = check_access(access); !status.ok()) return fail(status);
+  if ((access & (unsigned{IBV_ACCESS_ZERO_BASED} | unsigned{IBV_ACCESS_MW_BIND})) != 0) {
+    return fail(EINVAL,
+                "soft0: a region of the whole address space is neither zero-based nor of windows");
+  }
+  wanted = {.length_bytes = kImplicitRegionBytes,
+            .access = access & ~kIgnored,
+            .domain = domain.id,
+            .sharing = Sharing::kForeign};
+  if (Rnic::reached_by_peers(access)) {
+    if (refuses_copies()) {
+      return fail(EPERM,
+                  "soft0: a filter for system calls refuses process_vm_readv, by which peers reach "
+                  "regions of the whole address space: allow it, or register the memory itself");
+    }
+    allow_peers_to_copy();
+  }
+  handle_probe_faults();
+  return 0;
+}
+
 // Checks what a region is to be of, and lets peers reach it. 0, or an errno value as from fail().
 int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t length_bytes,
                    uint64_t iova, unsigned access, NewRegion& wanted) {
+  if (is_implicit(address, length_bytes, access))
+    return prepare_implicit_region(domain, access, wanted);
   if (length_bytes > kMaxRegionBytes) {
     return fail(
         EINVAL,
