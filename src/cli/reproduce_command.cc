@@ -189,8 +189,9 @@ std::string time_text(const std::vector<PointList>& lists, uint64_t took_ns) {
   if (points == 0) return "";
   const uint64_t seconds = (took_ns + 500'000'000) / 1'000'000'000;
   std::string each = seeds > 1 ? fmt::format(" with {} seeds each", seeds) : "";
-  if (variants > 1)
+  if (variants > 1) {
     each += fmt::format("{} {} variants", each.empty() ? " with" : " and", variants);
+  }
   return fmt::format("{} point{}{} took {} min {} s\n", points, points == 1 ? "" : "s", each,
                      seconds / 60, seconds % 60);
 }
