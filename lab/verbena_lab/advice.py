@@ -10,6 +10,7 @@ from .views import common_name, configuration, series_of
 
 SINGLE_RUN_TIE = 0.05  # without a known spread, a smaller difference is no difference
 LARGE_DISTANCE = 1.5  # a factor no spread of a sane run makes up for
+MOST_VARIANTS = 0.8  # of a simulated device: whoever is ahead on so many of them is ahead
 REAL_DIFFERENCE = 0.01  # nobody should choose by less, however narrow the spread
 
 
@@ -20,6 +21,7 @@ class Candidate:
     value: float
     low: Optional[float]  # over the runs; None where the spread is not known
     high: Optional[float]
+    of_variants: tuple = ()  # of a simulated device: what decides, on each variant of its profile
 
     @property
     def has_spread(self):
@@ -92,7 +94,12 @@ def candidates_of(question, view):
     for series, one in rows:
         spread = question.value_range(one)
         candidate = Candidate(
-            series, one, question.value(one), spread.low if spread else None, spread.high if spread else None
+            series,
+            one,
+            question.value(one),
+            spread.low if spread else None,
+            spread.high if spread else None,
+            _of_variants(question, one),
         )
         groups.setdefault(configuration(one), []).append(candidate)
     return groups
@@ -115,6 +122,21 @@ def _answer(question, view):
     return answer
 
 
+def _of_variants(question, measurement):
+    if measurement.bands is None or question.of_variant is None:
+        return ()
+    return tuple(question.of_variant(rate_per_s, p50_ns) for rate_per_s, p50_ns in measurement.bands.each)
+
+
+def _share_ahead(first, other):
+    """On how many of the same variants the two differ as their values do, and on how many both were measured. Each
+    variant is one device, so how far all of them reach together says nothing about who is ahead."""
+    pairs = list(zip(first.of_variants, other.of_variants))
+    if len(first.of_variants) != len(other.of_variants):
+        return 0, 0
+    return sum((one - two) * (first.value - other.value) > 0 for one, two in pairs), len(pairs)
+
+
 def _one_unit(rows):
     """Instructions and cycles cannot be compared: keep the unit that more protocols have."""
     found = {}
@@ -132,6 +154,9 @@ def level(first, other):
     difference = abs(first.value - other.value) / larger if larger else 0
     if difference < REAL_DIFFERENCE:
         return True
+    ahead, variants = _share_ahead(first, other)
+    if variants:
+        return ahead < MOST_VARIANTS * variants
     if first.has_spread and other.has_spread:
         return first.low <= other.high and other.low <= first.high
     return difference < SINGLE_RUN_TIE
@@ -155,8 +180,15 @@ def _compare(answer):
         answer.confidence = "tie"
         known = all(candidate.has_spread for candidate in answer.tied)
         which = "any of its variants" if one_protocol(answer.tied) else f"any of {names_of(answer.tied)}"
-        answer.remark = f"{'Within the spread of the runs' if known else 'Too close to call'}: take {which}"
+        ahead, variants = _share_ahead(first, answer.tied[1])
+        close = "Within the spread of the runs" if known else "Too close to call"
+        if variants and ahead < variants:
+            close = f"Ahead on {ahead} of {variants} variants of the simulated device only"
+        answer.remark = f"{close}: take {which}"
         answer.remark += "." if known else ", or measure more runs."
+    elif (found := _share_ahead(first, second))[1]:
+        answer.confidence = "clear"
+        answer.remark = f"Clear: ahead on {found[0]} of {found[1]} variants of the simulated device."
     elif first.has_spread and second.has_spread:
         answer.confidence = "clear"
         runs = min(first.measurement.runs, second.measurement.runs)

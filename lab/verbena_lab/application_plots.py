@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from . import figures, units
 from .applications import APPLICATIONS, axis_text, axis_title
-from .modelled import is_modelled
+from .modelled import band_text, is_modelled
 from .views import Series
 
 _SLOTS = 8  # of colours and markers
@@ -137,7 +137,8 @@ class _Rate:
     @staticmethod
     def text(row, _):
         bandwidth = units.bandwidth_text(row.value_bandwidth_bytes_per_s)
-        return f"{units.rate_text(row.rate_per_s)} {row.application.things} · {bandwidth}"
+        band = figures.banded(row, row.bands and row.bands.rate, units.rate_text)
+        return f"{units.rate_text(row.rate_per_s)} {row.application.things} · {bandwidth}{band}"
 
     @staticmethod
     def axis(application, _):
@@ -167,9 +168,11 @@ class _Latency:
     @staticmethod
     def text(row, part):
         one = row.latencies[part]
-        return " · ".join(
+        text = " · ".join(
             [units.time_text(one["p50"]), f"p99 {units.time_text(one['p99'])}", f"p99.9 {units.time_text(one['p999'])}"]
         )
+        # Of all operations, not of their kinds.
+        return text + (figures.banded(row, row.bands and row.bands.p50, units.time_text) if part == "" else "")
 
     @staticmethod
     def axis(_, traces):
@@ -266,6 +269,10 @@ def _table(application, rows, swept, constant):
     columns += [
         {"title": title, "numeric": True} for title in (f"{application.things}", "bandwidth", "median", "p99", "p99.9")
     ]
+    modelled = any(is_modelled(row.device) for row in rows)
+    if modelled:
+        columns += [{"title": f"{application.things} over variants", "numeric": False}]
+        columns += [{"title": "median over variants", "numeric": False}]
     with_usage = any(row.usage for row in rows)
     if with_usage:
         columns.append({"title": "busiest unit", "numeric": False})
@@ -273,11 +280,14 @@ def _table(application, rows, swept, constant):
     for row in rows:
         cells = [axis_text(key, row.axes[key]) if key in row.axes else "" for key in swept]
         if row.errors:
-            cells += ["failed", "", "", "", ""]
+            cells += ["failed"] + [""] * (6 if modelled else 4)
         else:
             latency = row.latencies[""]
             cells += [units.rate_text(row.rate_per_s), units.bandwidth_text(row.value_bandwidth_bytes_per_s)]
             cells += [units.time_text(latency[quantile]) for quantile in ("p50", "p99", "p999")]
+            if modelled:
+                cells.append(band_text(row.device, row.bands and row.bands.rate, units.rate_text))
+                cells.append(band_text(row.device, row.bands and row.bands.p50, units.time_text))
         if with_usage:
             cells.append(_busiest(row.usage))
         lines.append({"failed": row.errors > 0, "cells": list(zip(cells, columns))})

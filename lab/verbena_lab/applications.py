@@ -12,7 +12,7 @@ from . import units
 RESULT_KEYS = frozenset(
     "topology plan_number verified errors error runs nodes device rate_per_s value_bandwidth_bytes_per_s latency_ns kinds "
     "total_bandwidth_bytes_per_s value_bandwidth_per_node_bytes_per_s requests_measured mean spread cpu queue_pairs "
-    "run_results profile usage".split()
+    "run_results profile usage variants rate_band p50_band".split()
 )
 _TITLES = {
     "requester_nodes": "nodes",
@@ -93,6 +93,7 @@ class ApplicationResult:
     rate_per_s: Optional[float]  # of things; None only where errors > 0
     value_bandwidth_bytes_per_s: Optional[float]
     rate_range: Any  # of operations
+    bands: Any  # of things; None where there are none
     latencies: dict  # "" for all operations, and the kinds -> {"p50", "p99", "p999"}
     usage: dict  # role -> unit -> {"mean", "most"}
     verified: bool

@@ -1,6 +1,7 @@
 """What the card of one question shows, beside the answer's own sentences."""
 
 from . import advice
+from .modelled import band_text
 from .views import common_name
 
 
@@ -14,9 +15,19 @@ def card(answer):
         "winners": [one.series for one in answer.tied],
         "value": question.text(first.measurement, first.value),
         "detail": question.detail(first.measurement),
+        "band": _band(question, first),
         "bars": _bars(answer) if len(answer.ranking) > 1 else [],
         "condition": f"{advice.configuration_text(answer.configuration)}. {answer.absent}".strip(),
     }
+
+
+def _band(question, first):
+    """Of the winning number, where it was simulated and the question is about one that has a band."""
+    if question.band is None:
+        return ""
+    one = first.measurement
+    band = one.bands and question.band(one)
+    return band_text(one.device, band, lambda value: question.text(one, value))
 
 
 def _headline(answer):

@@ -7,6 +7,8 @@ import html
 import math
 
 from . import units
+from .modelled import band_text
+from .questions import value_bandwidth_band
 from .views import series_of
 
 _MAX_TICKS = 9
@@ -35,7 +37,7 @@ _LATENCY = {
     "above": lambda one: max(0.0, one.p99_ns - one.p50_ns),
     "below": lambda one: 0.0,
     "text": lambda one: f"{units.time_text(one.p50_ns)} · p99 {units.time_text(one.p99_ns)}"
-    f" · p99.9 {units.time_text(one.p999_ns)}",
+    f" · p99.9 {units.time_text(one.p999_ns)}" + banded(one, one.bands and one.bands.p50, units.time_text),
     "first_pending": min,
 }
 _BANDWIDTH = {
@@ -49,9 +51,16 @@ _BANDWIDTH = {
     "above": lambda one: scaled_reach(one, one.value_bandwidth_bytes_per_s)[0],
     "below": lambda one: scaled_reach(one, one.value_bandwidth_bytes_per_s)[1],
     "text": lambda one: f"{units.bandwidth_text(one.value_bandwidth_bytes_per_s)} · {units.rate_text(one.rate_per_s)}"
-    f" · in total {units.bandwidth_text(one.total_bandwidth_bytes_per_s)}",
+    f" · in total {units.bandwidth_text(one.total_bandwidth_bytes_per_s)}"
+    + banded(one, one.bands and value_bandwidth_band(one), units.bandwidth_text),
     "first_pending": max,
 }
+
+
+def banded(one, band, text):
+    """The band of what a mark shows, behind its number; empty for devices that exist."""
+    found = band_text(one.device, band, text)
+    return found and f" · {found}"
 
 
 def scaled_reach(one, value):
@@ -132,7 +141,8 @@ def _rate_by_pending(view, by_series):
                             hover(
                                 series,
                                 f"{one.pending:,} pending",
-                                f"{units.rate_text(one.rate_per_s)} · median {units.time_text(one.p50_ns)}",
+                                f"{units.rate_text(one.rate_per_s)} · median {units.time_text(one.p50_ns)}"
+                                + banded(one, one.bands and one.bands.rate, units.rate_text),
                             )
                             for one in points
                         ],

@@ -2,6 +2,8 @@
 
 from . import units
 
+NO_BAND = "no band measured"
+
 _PREFIX = "sim:"
 _EVIDENCE = ("documented", "calibrated", "assumed")
 
@@ -24,9 +26,32 @@ def modelled_text(device, models):
     return text + f"of the {total} parameters of its profile {shares[0]}, {shares[1]}, {shares[2]}."
 
 
+def band_text(device, band, text):
+    """From where to where a simulated number moves with its device's parameters; empty for devices that exist. `band`: a
+    Range, or None where variants were not measured; `text` formats one end."""
+    if not is_modelled(device):
+        return ""
+    return f"band {text(band.low)} to {text(band.high)}" if band else NO_BAND
+
+
+def _bands_text(results):
+    """What the bands of simulated results are, or that there are none."""
+    without = sum(one.bands is None for one in results)
+    if without == len(results):
+        return f"{NO_BAND.capitalize()}: --variants 5 tells how far the numbers depend on what is assumed."
+    variants = sorted({one.bands.variants for one in results if one.bands})
+    text = (
+        f"Bands reach from the least to the most over {' or '.join(map(str, variants))} variants of the profile, each "
+        "parameter within ±20\u00a0% or, where it is assumed, within its range."
+    )
+    return f"{text} Of {without:,} of {len(results):,} results {NO_BAND}." if without else text
+
+
 def modelled_texts(measurements):
-    """One per simulated device among the measurements."""
+    """One per simulated device among the measurements, and one about their bands."""
     models = {}
     for one in measurements:
         models.setdefault(one.device, {}).update(one.source.models)
-    return [text for device in sorted(models) if (text := modelled_text(device, models[device]))]
+    texts = [text for device in sorted(models) if (text := modelled_text(device, models[device]))]
+    simulated = [one for one in measurements if is_modelled(one.device) and one.errors == 0]
+    return texts + [_bands_text(simulated)] if simulated else texts

@@ -1,7 +1,7 @@
 """The four questions of the report page: what is compared, among which measurements, and in which words."""
 
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Optional
 
 from . import units
 
@@ -18,6 +18,8 @@ class Question:
     lower_is_better: bool
     value: Callable  # measurement -> number or None
     value_range: Callable  # measurement -> Range or None
+    band: Optional[Callable]  # measurement with bands -> Range; None where there is no band of this
+    of_variant: Optional[Callable]  # (rate in 1/s, p50 in ns) of a variant -> what grows or falls as the value does
     text: Callable  # (measurement, number) -> text with unit
     detail: Callable  # measurement -> a second number worth reading, or ""
     pool: Callable  # measurements -> those that answer this question
@@ -48,6 +50,12 @@ def _bandwidth_range(measurement):
     return type(rates)(rates.low * scale, rates.high * scale)
 
 
+def value_bandwidth_band(measurement):
+    """Of a measurement with bands."""
+    each = measurement.value_bandwidth_bytes_per_s / measurement.rate_per_s if measurement.rate_per_s else 0
+    return type(measurement.bands.rate)(measurement.bands.rate.low * each, measurement.bands.rate.high * each)
+
+
 def _cpu_text(measurement, value):
     return f"{units.count_text(value)} {measurement.responder_cpu.unit} per message"
 
@@ -61,6 +69,8 @@ QUESTIONS = (
         lower_is_better=True,
         value=lambda one: one.p50_ns,
         value_range=_latency_range,
+        band=lambda one: one.bands.p50,
+        of_variant=lambda rate, p50: p50,
         text=lambda one, value: units.time_text(value),
         detail=lambda one: f"p99 {units.time_text(one.p99_ns)}",
         pool=_small,
@@ -75,6 +85,8 @@ QUESTIONS = (
         lower_is_better=False,
         value=lambda one: one.rate_per_s,
         value_range=lambda one: one.rate_range,
+        band=lambda one: one.bands.rate,
+        of_variant=lambda rate, p50: rate,
         text=lambda one, value: units.rate_text(value),
         detail=lambda one: f"median {units.time_text(one.p50_ns)}",
         pool=lambda measurements: [one for one in _small(measurements) if one.pending > 1],
@@ -89,6 +101,8 @@ QUESTIONS = (
         lower_is_better=False,
         value=lambda one: one.value_bandwidth_bytes_per_s,
         value_range=_bandwidth_range,
+        band=value_bandwidth_band,
+        of_variant=lambda rate, p50: rate,
         text=lambda one, value: units.bandwidth_text(value),
         detail=lambda one: f"median {units.time_text(one.p50_ns)}",
         pool=lambda measurements: [one for one in measurements if one.response_bytes >= LARGE_BYTES],
@@ -103,6 +117,8 @@ QUESTIONS = (
         lower_is_better=True,
         value=lambda one: one.responder_cpu.per_message if one.responder_cpu else None,
         value_range=lambda one: None,
+        band=None,
+        of_variant=None,
         text=_cpu_text,
         detail=lambda one: (
             f"{units.count_text(one.requester_cpu.per_message)} at the requester" if one.requester_cpu else ""

@@ -5,7 +5,7 @@ import json
 from . import units
 from .errors import ReportError
 from .figures import hover, line, measured_axis
-from .modelled import is_modelled, modelled_text
+from .modelled import NO_BAND, is_modelled, modelled_text
 from .page import drawings, placed
 from .page_file import checked_target, write_page
 from .plotly_js import plotly_js
@@ -54,6 +54,7 @@ def render(data, plotly_source):
                 "claims": [_claim(one) for one in data["verdicts"] if one["paper"] == name],
             }
         )
+    varied = any("variants" in one for one in data["verdicts"])
     facts = [f"{how} on {', '.join(data['devices'])}" if data["devices"] else "nothing was simulated"]
     texts = [modelled_text(device, data.get("models", {})) for device in data["devices"]]
     return render_page(
@@ -63,11 +64,18 @@ def render(data, plotly_source):
         eyebrow="Verbena reproduction",
         heading="What the papers state, and what came out",
         facts=[*facts, f"commit {data['commit']}"],
-        notices=[text for text in texts if text],
+        notices=[text for text in texts if text] + _variants_notice(data, varied),
+        varied=varied,
         papers=papers,
         how=how,
         drawings=drawings([plot for paper in papers for plot in paper["plots"]]),
     )
+
+
+def _variants_notice(data, varied):
+    if varied or not any(map(is_modelled, data["devices"])):
+        return []
+    return [f"{NO_BAND.capitalize()}: --variants 5 tells which claims hang on what is assumed of the device."]
 
 
 def _series(protocol):
@@ -155,4 +163,5 @@ def _claim(one):
     elif "error_percent" in one:
         error = f"{one['error_percent']:+.0f} %"
     texts = ("id", "figure", "stated_text", "simulated_text", "verdict", "reason")
-    return {text: one[text] for text in texts} | {"error": error}
+    robust = f"{one['holds']}: {one['variants_held']} of {one['variants']}" if "variants" in one else ""
+    return {text: one[text] for text in texts} | {"error": error, "over_variants": robust}

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import statistics
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -67,6 +68,16 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Bands:
+    """How far a simulated result moves with what is not known exactly of its device: over variants of the profile."""
+
+    variants: int
+    rate: Range  # in 1/s
+    p50: Range  # in ns
+    each: tuple = ()  # (rate in 1/s, p50 in ns) of each variant, where the file has its runs
+
+
+@dataclass(frozen=True)
 class Cpu:
     """CPU cost per message of one side; `unit` is "instructions" or "cycles"."""
 
@@ -104,6 +115,7 @@ class Measurement:
     queue_pairs_per_node: Optional[int]  # of the node that has most
     rate_mean_per_s: Optional[float]  # over the runs, beside the median
     rate_deviation_per_s: Optional[float]
+    bands: Optional[Bands]
 
     def setting(self, key):
         return self.settings[SETTING_KEYS.index(key)]
@@ -310,6 +322,18 @@ class _Row:
             self.fail(key, "true or false")
         return value
 
+    def ends(self, key):
+        """Two numbers, the lower one first."""
+        value = self._row.get(key)
+        if not isinstance(value, list) or len(value) != 2 or not all(map(_is_number, value)) or value[0] > value[1]:
+            self.fail(key, "a list of two numbers, the lower one first")
+        return Range(float(value[0]), float(value[1]))
+
+    def list(self, key):
+        """Empty where there is none."""
+        value = self._row.get(key)
+        return value if isinstance(value, list) else []
+
     def part(self, key, may_be_absent):
         """An object inside the row."""
         value = self._row.get(key)
@@ -366,6 +390,7 @@ def _measurement(row, source):
         rate_mean_per_s=_number_or_none(mean.get("rate_per_s")),
         rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),
+        bands=_bands(row, 1),
     )
 
 
@@ -400,6 +425,7 @@ def _application_result(row, plain, application, source):
         rate_per_s=None if rate is None else rate * each,
         value_bandwidth_bytes_per_s=row.number("value_bandwidth_bytes_per_s", failed),
         rate_range=_range(row.part("spread", True), ("rate_min", "rate_max")),
+        bands=_bands(row, each),
         latencies=latencies,
         usage=_usage(row.part("usage", True)),
         verified=row.flag("verified"),
@@ -430,6 +456,29 @@ def _bandwidths(row, rate_per_s, failed):
     if value is None and rate_per_s is not None:
         value = rate_per_s * row.whole("response_bytes", 0)
     return value, total
+
+
+def _bands(row, each):
+    """None where the row has none. `each`: of so many things is an operation, whose rate the row has."""
+    if not row.has("variants"):
+        return None
+    rate, p50 = row.ends("rate_band"), row.ends("p50_band")
+    variants = row.whole("variants", 2)
+    return Bands(variants, Range(rate.low * each, rate.high * each), p50, _of_variants(row, variants))
+
+
+def _of_variants(row, variants):
+    """The median of each variant's runs; empty where a run does not say what it is of, or a variant has none."""
+    runs = row.list("run_results")
+    known = [one for one in runs if isinstance(one, dict) and _is_number(one.get("variant"))]
+    if len(known) < len(runs) or {one["variant"] for one in known} != set(range(variants)):
+        return ()
+    if not all(_is_number(one.get(key)) for one in known for key in ("rate_per_s", "p50_ns")):
+        return ()
+    return tuple(
+        tuple(statistics.median(one[key] for one in known if one["variant"] == each) for key in ("rate_per_s", "p50_ns"))
+        for each in range(variants)
+    )
 
 
 def _number_or_none(value):

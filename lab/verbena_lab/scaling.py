@@ -146,7 +146,8 @@ def _variant(axis, members, shape, fixed):
                         series,
                         f"{axis.text(value)} {axis.title}",
                         f"{units.rate_text(one.rate_per_s)} · {units.bandwidth_text(one.value_bandwidth_bytes_per_s)}"
-                        f" · median {units.time_text(one.p50_ns)}",
+                        f" · median {units.time_text(one.p50_ns)}"
+                        + figures.banded(one, one.bands and one.bands.rate, units.rate_text),
                     )
                     for value, one in points
                 ],

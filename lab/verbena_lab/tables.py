@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from . import units
-from .modelled import is_modelled
+from .modelled import band_text, is_modelled
 from .protocols import find_protocol
 from .views import plain
 
@@ -24,6 +24,7 @@ class Column:
     value: Callable  # measurement -> number, text, or None where it is not known
     text: Callable  # value -> text for people
     always: bool  # else only where values differ between the rows
+    where: tuple = ("page", "csv")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def results_table(measurements):
     known = [[column.value(one) for one in measurements] for column in _COLUMNS]
     shown, same = [], []
     for column, values in zip(_COLUMNS, known):
+        if "page" not in column.where:
+            continue
         if column.always or len(set(values)) > 1:
             shown.append((column, values, all(map(_is_number, filter(_is_known, values)))))
         elif _is_known(values[0]) and column.name not in _SAID_ELSEWHERE and column.text(values[0]):
@@ -65,8 +68,9 @@ def _csv_text(known):
     """Every column of every row, unrounded."""
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(column.name for column in _COLUMNS)
-    writer.writerows(map(_csv_cell, row) for row in zip(*known))
+    written = [(column.name, values) for column, values in zip(_COLUMNS, known) if "csv" in column.where]
+    writer.writerow(name for name, _ in written)
+    writer.writerows(map(_csv_cell, row) for row in zip(*(values for _, values in written)))
     return file.getvalue()
 
 
@@ -112,6 +116,15 @@ def _spread_share(one):
     if not one.rate_range or not one.rate_per_s:
         return None
     return (one.rate_range.high - one.rate_range.low) / one.rate_per_s
+
+
+def _band(name, text):
+    """For the page: both ends, or that nobody measured them; None for devices that exist."""
+    return lambda one: band_text(one.device, one.bands and getattr(one.bands, name), text) or None
+
+
+def _band_end(name, end):
+    return lambda one: getattr(getattr(one.bands, name), end) if one.bands else None
 
 
 def _yes_or_no(flag):
@@ -168,6 +181,13 @@ _COLUMNS = (
     Column("Deviation", "rate_deviation_per_s", _attribute("rate_deviation_per_s"), units.rate_text, False),
     Column("Spread", "rate_spread_share", _spread_share, units.percent_text, False),
     Column("Runs", "runs", _attribute("runs"), _count, False),
+    Column("Over variants: median", "p50_band", _band("p50", units.time_text), str, False, ("page",)),
+    Column("Over variants: rate", "rate_band", _band("rate", units.rate_text), str, False, ("page",)),
+    Column("", "variants", lambda one: one.bands and one.bands.variants, _count, False, ("csv",)),
+    Column("", "p50_band_least_ns", _band_end("p50", "low"), units.time_text, False, ("csv",)),
+    Column("", "p50_band_most_ns", _band_end("p50", "high"), units.time_text, False, ("csv",)),
+    Column("", "rate_band_least_per_s", _band_end("rate", "low"), units.rate_text, False, ("csv",)),
+    Column("", "rate_band_most_per_s", _band_end("rate", "high"), units.rate_text, False, ("csv",)),
     Column(
         "Requester instructions",
         "requester_instructions_per_message",

@@ -4,7 +4,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .protocols import LONGEST_NAME, find_protocol
-from .results import SETTING_KEYS, SETTINGS, Range
+from .results import SETTING_KEYS, SETTINGS, Bands, Range
 
 # Choices of a design beside its protocol and mark layout, ranked like these: key, and how a value reads in a name.
 DESIGN = (("model", "{}"), ("receive_queues", "{} receives"), ("wait", "{}"))
@@ -179,8 +179,21 @@ def _merge(members):
         p50_range=reach("p50_ns", "p50_range"),
         requester_cpu=cpu("requester_cpu"),
         responder_cpu=cpu("responder_cpu"),
+        bands=_merge_bands([one.bands for one in members]),
         # Of one measurement's runs; there is none over several.
         rate_mean_per_s=None,
         rate_deviation_per_s=None,
         empty_poll_share=None,
     )
+
+
+def _merge_bands(bands):
+    """None where one of them has none: what is not known may reach further."""
+    if None in bands:
+        return None
+
+    def reach(name):
+        ends = [getattr(one, name) for one in bands]
+        return Range(min(one.low for one in ends), max(one.high for one in ends))
+
+    return Bands(min(one.variants for one in bands), reach("rate"), reach("p50"))

@@ -51,6 +51,11 @@ valgrind (callgrind) in a short extra run of each point, with nodes of its own o
 message, per byte of the response, by function, and once more without empty polls. Threads are slow
 there, so a poll may find more messages.
 
+--variants N repeats the runs of a simulated RNIC on N variants of its profile, in N times the time,
+and shows the band of rate and median latency, from the least to the most of them. A variant has
+every parameter within +-20 % of its value, or within the range of one that is assumed;
+--device sim:PROFILE#3 is variant 3 alone.
+
 The commands below measure other things between processes, with options of their own.
 
 An experiment is a TOML file with a topology and lists on axes, which are the options above without
@@ -246,7 +251,8 @@ void add_bench_command(Tool& tool) {
            "64,...,4KiB --verify",
            "verbena bench one-to-one --protocol all --pending 1,16 --duration 100ms --json "
            "results.json",
-           "verbena bench M:1 --nodes 2 --threads 2 --pending 16 --value 365 --duration 50ms"}));
+           "verbena bench M:1 --nodes 2 --threads 2 --pending 16 --value 365 --duration 50ms",
+           "verbena bench one-to-one --device sim:connectx6-hdr --variants 5 --runs 1"}));
   command->callback([&tool, command, options, listen_option] {
     // Of a workload below this command, that one's.
     if (!command->get_subcommands().empty()) return;

@@ -18,6 +18,7 @@
 #include "src/bench/explain/profiler.h"
 #include "src/bench/result/model_evidence.h"
 #include "src/bench/result/result_file.h"
+#include "src/bench/result/result_texts.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_pool.h"
@@ -26,6 +27,7 @@
 #include "src/bench/run/session.h"
 #include "src/bench/run/simulated_nodes.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/profile_variants.h"
 #include "src/device/sim/rnic_profile.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
@@ -162,8 +164,21 @@ Status check_simulated(const Experiment& experiment, const std::vector<bench::Po
   return bench::check_points(groups, nodes.info());
 }
 
+// Only a simulated device has parameters to vary, and only the profile as given has variants.
+Status check_variants(const Experiment& experiment) {
+  if (experiment.plan.run.variants == 1) return Status::ok_status();
+  const bool is_variant = experiment.device.find(sim::kVariantMark) != std::string::npos;
+  if (simulated(experiment) && !is_variant) return Status::ok_status();
+  return {StatusCode::kInvalidArgument,
+          fmt::format("--variants {} varies the profile of a simulated RNIC, and {} is {}; leave "
+                      "--variants out, or choose sim:PROFILE",
+                      experiment.plan.run.variants, experiment.device,
+                      is_variant ? "a single variant" : "a real device")};
+}
+
 // Whether all of it can be done here, before anything starts.
 Status check_here(const Experiment& experiment, const std::vector<bench::PointGroup>& groups) {
+  VERBENA_RETURN_IF_ERROR(check_variants(experiment));
   if (simulated(experiment)) {
     VERBENA_RETURN_IF_ERROR(check_simulated(experiment, groups));
   } else {
@@ -213,7 +228,7 @@ int run_experiment(const Experiment& experiment) {
     if (!read.ok()) return refuse(read.status());
     before = std::move(*read);
   }
-  const uint64_t steps = bench::count_runs(*groups, plan.runs, before);
+  const uint64_t steps = bench::count_runs(*groups, plan.runs_of_point(), before);
 
   bench::catch_interrupts();
   Result<std::unique_ptr<bench::NodePool>> pool = find_nodes(experiment);
@@ -243,13 +258,13 @@ int run_experiment(const Experiment& experiment) {
     };
   }
   const std::vector<bench::PointResult> results =
-      bench::measure_points(*groups, plan.runs, plan.run, **pool, hooks, before);
+      bench::measure_points(*groups, plan.runs_of_point(), plan.run, **pool, hooks, before);
   progress.clear();
 
   if (!results.empty()) {
     const bench::Workload& workload = *results.front().point.workload;
-    print_output("{}{}{}", workload.table(results), bench::model_text(experiment.device),
-                 workload.profiles_table(results));
+    print_output("{}{}{}{}", workload.table(results), bench::bands_text(results),
+                 bench::model_text(experiment.device), workload.profiles_table(results));
   }
   const int output = finish_output();
   if (bench::interrupted()) {

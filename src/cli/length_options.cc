@@ -1,5 +1,7 @@
 #include "src/cli/length_options.h"
 
+#include "src/device/sim/profile_variants.h"
+
 namespace verbena::cli {
 
 std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::string& requests,
@@ -16,7 +18,11 @@ std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::strin
                                           "End a run in which nothing completes, or a node is "
                                           "silent, for this long, and say which node");
   stall->option_text("TIME (30s)");
-  return {runs, duration, count, stall};
+  CLI::Option* variants = command.add_option(
+      "--variants", texts.variants,
+      "Simulated: N variants of the profile, for the band of the results; N times the time");
+  variants->option_text("N (1)");
+  return {runs, duration, count, stall, variants};
 }
 
 Status apply_length(const LengthTexts& texts, bench::Plan* plan) {
@@ -25,6 +31,13 @@ Status apply_length(const LengthTexts& texts, bench::Plan* plan) {
         const uint64_t runs,
         parse_one(texts.runs, {.what = "number of runs", .min = 1, .max = bench::kMaxRuns}));
     plan->runs = static_cast<uint32_t>(runs);
+  }
+  if (!texts.variants.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(
+        const uint64_t variants,
+        parse_one(texts.variants,
+                  {.what = "number of variants", .min = 1, .max = sim::kMostVariants}));
+    plan->run.variants = static_cast<uint32_t>(variants);
   }
   bench::RunLength& length = plan->run.length;
   if (!texts.duration.empty()) {

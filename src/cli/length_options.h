@@ -17,12 +17,13 @@ struct LengthTexts {
   std::string requests;
   std::string duration;
   std::string stall;
+  std::string variants;
 
   bool chosen() const { return !requests.empty() || !duration.empty(); }
 };
 
-// --runs, --duration, --stall-timeout and `requests`, an option with its help; `texts` must outlive
-// the command.
+// --runs, --duration, --stall-timeout, --variants and `requests`, an option with its help; `texts`
+// must outlive the command.
 std::vector<CLI::Option*> add_length_options(CLI::App& command, const std::string& requests,
                                              const std::string& help, LengthTexts& texts);
 // What the command line says replaces what the plan has.

@@ -26,6 +26,7 @@
 #include "src/bench/run/simulated_nodes.h"
 #include "src/cli/share.h"
 #include "src/cli/tool.h"
+#include "src/device/sim/profile_variants.h"
 #include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {
@@ -166,9 +167,10 @@ class Measurer {
     const std::string errors = fmt::format("{}/{}.errors", folder_, index);
     // Of one run only, the seed is what the environment says, as for whoever runs a single point.
     std::map<std::string, std::string> seed;
-    if (list->runs > 1) seed["VERBENA_SEED"] = std::to_string(bench::simulation_seed() + run);
+    if (list->all_runs() > 1) seed["VERBENA_SEED"] = std::to_string(bench::simulation_seed() + run);
+    const std::string device = sim::variant_name(list->device, list->variant_of(run));
     const Result<int> ended =
-        run_and_wait(bench_command(tool_, list->device, *wanted, json),
+        run_and_wait(bench_command(tool_, device, *wanted, json),
                      {.environment = std::move(seed),
                       .files = {{STDOUT_FILENO, "/dev/null"}, {STDERR_FILENO, errors}}});
     if (!ended.ok()) return {.error = ended.status().message()};
@@ -220,7 +222,7 @@ Status measure_points(const std::vector<PointList>& lists, uint32_t jobs) {
   std::vector<Work> work;
   for (const PointList& list : lists) {
     for (const WantedPoint& wanted : list.points) {
-      for (uint32_t run = 0; run < list.runs; ++run) work.push_back({&list, &wanted, run});
+      for (uint32_t run = 0; run < list.all_runs(); ++run) work.push_back({&list, &wanted, run});
     }
   }
   if (work.empty()) return Status::ok_status();

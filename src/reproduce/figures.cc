@@ -202,7 +202,7 @@ json figures_json(const Catalog& catalog, const std::vector<Verdict>& verdicts,
         mentions[name].push_back({&verdict, &part});
       }
     }
-    const Source source{&experiments, &paper.uses, &data->second.measurements};
+    const Source source{&experiments, &paper.uses, &data->second.measurements, data->second.runs};
     for (const std::string& name : names) {
       Figure figure(name, mentions[name], source);
       for (const bench::Topology topology : bench::all_topologies()) {

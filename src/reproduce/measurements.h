@@ -25,7 +25,8 @@ struct Measurement {
 
 class Measurements {
  public:
-  // `run`: which one of the point's, from 0; those of a simulated device differ in their seeds.
+  // `run`: which one of the point's, from 0; those of a simulated device differ in their seeds, and
+  // behind those of the profile as given come those of its variants.
   void add(const bench::Point& point, Measurement measurement, size_t run = 0) {
     std::vector<Measurement>& runs = by_point_[key_of(point)];
     if (runs.size() <= run) runs.resize(run + 1);

@@ -130,6 +130,8 @@ Result<std::optional<double>> value_at(const bench::Point& point, const Metric& 
   if (source.run) {
     runs =
         *source.run < runs.size() ? runs.subspan(*source.run, 1) : std::span<const Measurement>();
+  } else {
+    runs = runs.first(std::min(runs.size(), source.seeds));
   }
   std::vector<double> values;
   bool measured = !runs.empty();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ struct Source {
   Experiments* experiments = nullptr;
   const std::map<std::string, Use>* uses = nullptr;
   const Measurements* measurements = nullptr;
-  std::optional<size_t> run{};  // this one alone; else the median of all
+  size_t seeds = SIZE_MAX;      // the first so many runs of a point, of which the median counts
+  std::optional<size_t> run{};  // this one alone, in place of it
 };
 
 // The metric at a point, in its own unit; nothing where the runs did not measure it.

@@ -1,6 +1,7 @@
 #include "src/reproduce/summary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,19 @@ std::string outcome_text(const Verdict& verdict) {
   return text;
 }
 
+// "; over 5 variants: 12 always, 3 mostly, 2 by luck, 9 never"
+std::string robustness_text(const Tally& tally) {
+  if (tally.variants == 1) return "";
+  std::vector<std::string> texts;
+  for (const Robustness one :
+       {Robustness::kAlways, Robustness::kMostly, Robustness::kByLuck, Robustness::kNever}) {
+    const auto found = tally.robustness.find(one);
+    texts.push_back(fmt::format("{} {}", found == tally.robustness.end() ? 0 : found->second,
+                                robustness_name(one)));
+  }
+  return fmt::format("; over {} variants they hold: {}", tally.variants, fmt::join(texts, ", "));
+}
+
 }  // namespace
 
 Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper) {
@@ -48,6 +62,10 @@ Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper) {
       tally.passed += held ? 1 : 0;
       tally.failed += checked && !held ? 1 : 0;
       tally.unchecked += checked ? 0 : 1;
+      if (checked && verdict.variants > 1) {
+        tally.variants = verdict.variants;
+        ++tally.robustness[verdict.robustness()];
+      }
     }
   }
   return tally;
@@ -67,15 +85,16 @@ std::string summary_line(const std::string& paper, const Tally& tally) {
                         tally.calibration_rows, 100 * kCalibrationTolerance);
   return fmt::format(
       "{}: {}; result rows: {} checked, {} passed, {} failed, {} unchecked, {} spent on "
-      "calibration ({} within {:.0f} %); {}\n",
+      "calibration ({} within {:.0f} %); {}{}\n",
       paper, calibration, tally.checked, tally.passed, tally.failed, tally.unchecked, tally.spent,
-      tally.spent_held, 100 * kCalibrationTolerance, share);
+      tally.spent_held, 100 * kCalibrationTolerance, share, robustness_text(tally));
 }
 
 std::string verdicts_text(const std::vector<Verdict>& verdicts, const std::string& paper) {
   std::vector<std::vector<std::string>> rows = {
-      {"claim", "stated", "verdict", "", "error", "simulated"}};
+      {"claim", "stated", "verdict", "", "", "error", "simulated"}};
   size_t seeds = 1;
+  size_t variants = 1;
   std::string failures;
   std::map<std::string, std::vector<std::string>> unchecked;  // ids by reason
   for (const Verdict& verdict : verdicts) {
@@ -88,16 +107,21 @@ std::string verdicts_text(const std::vector<Verdict>& verdicts, const std::strin
     std::string outcome = outcome_text(verdict);
     if (!verdict.spent_on.empty()) outcome += ", spent";
     seeds = std::max(seeds, verdict.runs);
-    rows.push_back({claim.id, claim.text(), outcome, fmt::format("{}", verdict.runs_held),
-                    error_text(verdict), verdict.simulated});
+    variants = std::max(variants, verdict.variants);
+    rows.push_back(
+        {claim.id, claim.text(), outcome, fmt::format("{}", verdict.runs_held),
+         fmt::format("{} ({})", robustness_name(verdict.robustness()), verdict.variants_held),
+         error_text(verdict), verdict.simulated});
     if (verdict.outcome == Outcome::kFail) {
       failures += fmt::format("  {}: {}\n", claim.id, verdict.reason);
     }
   }
   std::string text;
   rows[0][3] = fmt::format("of {} seeds", seeds);
-  if (seeds == 1) {
-    for (std::vector<std::string>& row : rows) row.erase(row.begin() + 3);
+  rows[0][4] = fmt::format("of {} variants", variants);
+  for (std::vector<std::string>& row : rows) {
+    if (variants == 1) row.erase(row.begin() + 4);
+    if (seeds == 1) row.erase(row.begin() + 3);
   }
   if (rows.size() > 1) text += bench::text_table(rows, rows[0].size());
   if (!failures.empty()) text += "\nWhat fails, and why as far as it is known:\n" + failures;

@@ -1,6 +1,8 @@
 // Verdicts for people.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,9 @@ struct Tally {
   size_t unchecked = 0;
   size_t spent = 0;
   size_t spent_held = 0;
+  // Of those checked, where each was checked with several variants of the profile.
+  size_t variants = 1;
+  std::map<Robustness, size_t> robustness{};
 };
 Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper);
 

@@ -18,7 +18,9 @@ void join(std::string& text, std::string_view more, std::string_view between) {
   text += more;
 }
 
-// In the runs of one seed alone.
+constexpr double kMostlyShare = 0.8;
+
+// In one run of each point alone.
 bool holds(const Check& check, const Source& source, const Verdict& verdict) {
   return std::all_of(check.parts.begin(), check.parts.end(), [&](const Part& part) {
     const Result<Finding> finding = find(part, *verdict.claim, verdict.tolerance, source);
@@ -44,10 +46,12 @@ void check(const Check& check, const Source& source, Verdict& verdict) {
     }
     if (check.parts.size() == 1) verdict.number = finding->number;
   }
-  for (size_t run = 0; run < verdict.runs; ++run) {
+  for (size_t run = 0; run + 1 < verdict.runs + verdict.variants; ++run) {
     Source alone = source;
     alone.run = run;
-    verdict.runs_held += holds(check, alone, verdict) ? 1 : 0;
+    if (!holds(check, alone, verdict)) continue;
+    if (run < verdict.runs) ++verdict.runs_held;
+    if (run == 0 || run >= verdict.runs) ++verdict.variants_held;
   }
   if (verdict.outcome == Outcome::kFail) {
     verdict.reason = check.lacks.empty() ? "not known what the model lacks" : check.lacks;
@@ -79,6 +83,28 @@ const char* outcome_name(Outcome outcome) {
   return "unchecked";
 }
 
+const char* robustness_name(Robustness robustness) {
+  switch (robustness) {
+    case Robustness::kAlways:
+      return "always";
+    case Robustness::kMostly:
+      return "mostly";
+    case Robustness::kByLuck:
+      return "by luck";
+    case Robustness::kNever:
+      break;
+  }
+  return "never";
+}
+
+Robustness Verdict::robustness() const {
+  if (variants_held == 0) return Robustness::kNever;
+  if (variants_held == variants) return Robustness::kAlways;
+  const bool mostly =
+      static_cast<double>(variants_held) >= kMostlyShare * static_cast<double>(variants);
+  return mostly ? Robustness::kMostly : Robustness::kByLuck;
+}
+
 std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& chosen,
                            const std::map<std::string, PaperData>& papers,
                            Experiments& experiments) {
@@ -91,6 +117,7 @@ std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& 
       const auto spent = paper->second.spent.find(claim.id);
       if (spent != paper->second.spent.end()) verdict.spent_on = spent->second;
       verdict.runs = paper->second.runs;
+      verdict.variants = paper->second.variants;
     }
     if (claim.kind == "calibration" || !verdict.spent_on.empty()) {
       verdict.tolerance = kCalibrationTolerance;
@@ -100,8 +127,10 @@ std::vector<Verdict> judge(const Catalog& catalog, const std::set<std::string>& 
     } else if (rule.parts.empty()) {
       verdict.reason = rule.unchecked;
     } else {
-      check(rule, {&experiments, &catalog.paper_of(claim).uses, &paper->second.measurements},
-            verdict);
+      check(
+          rule,
+          {&experiments, &catalog.paper_of(claim).uses, &paper->second.measurements, verdict.runs},
+          verdict);
     }
     if (!verdict.spent_on.empty() && verdict.reason != "not selected") {
       join(verdict.reason, fmt::format("spent on calibration ({})", verdict.spent_on), "; ");
@@ -137,6 +166,11 @@ json to_json(const std::vector<Verdict>& verdicts) {
     if (verdict.outcome != Outcome::kUnchecked) {
       row["seeds"] = verdict.runs;
       row["seeds_held"] = verdict.runs_held;
+      if (verdict.variants > 1) {
+        row["variants"] = verdict.variants;
+        row["variants_held"] = verdict.variants_held;
+        row["holds"] = robustness_name(verdict.robustness());
+      }
     }
     list.push_back(std::move(row));
   }

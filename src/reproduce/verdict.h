@@ -17,6 +17,15 @@ namespace verbena::reproduce {
 enum class Outcome { kPass, kFail, kUnchecked };
 const char* outcome_name(Outcome outcome);
 
+// Whether a claim holds where the profile's parameters are a little other than given.
+enum class Robustness {
+  kAlways,  // with each variant
+  kMostly,  // with four in five of them
+  kByLuck,  // with fewer
+  kNever,
+};
+const char* robustness_name(Robustness robustness);  // "by luck"
+
 struct Verdict {
   const Claim* claim = nullptr;
   Outcome outcome = Outcome::kUnchecked;
@@ -31,6 +40,12 @@ struct Verdict {
   // The outcome is that of the medians of all runs; in so many of them it holds by itself.
   size_t runs = 1;
   size_t runs_held = 0;
+  // Variants of the profile, each by one run with a seed of its own; the first is that as given.
+  size_t variants = 1;
+  size_t variants_held = 0;
+
+  // Of a claim that was checked with more than one variant.
+  Robustness robustness() const;
 };
 
 // Numbers may be off by this share; those of calibration rows, and of rows that a profile was
@@ -42,6 +57,7 @@ inline constexpr double kCalibrationTolerance = 0.15;
 struct PaperData {
   Measurements measurements{};
   size_t runs = 1;      // of each point, each with a seed of its own
+  size_t variants = 1;  // of the profile; that as given is the first run, those behind it follow
   SpentClaims spent{};  // that they hold shows nothing
 };
 

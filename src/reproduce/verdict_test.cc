@@ -125,6 +125,68 @@ TEST_F(Verdicts, TheMedianOfSeveralSeedsDecides) {
   EXPECT_THAT(verdicts[0].reason, HasSubstr("no RNIC"));
 }
 
+// Of one seed and five variants, the first of which is the seed's run: what the profile as given
+// finds is the verdict, and how many variants agree says what that is worth.
+TEST_F(Verdicts, VariantsTellWhatHoldsByLuck) {
+  const Result<Catalog> catalog = read_catalog(folder_);
+  ASSERT_TRUE(catalog.ok());
+  Experiments experiments(folder_);
+  const auto points = experiments.points("e");
+  ASSERT_TRUE(points.ok());
+  PaperData& data = papers_["p"];
+  data.variants = 5;
+  const auto judged = [&](const std::vector<double>& rates_gbps) {
+    for (size_t run = 0; run < rates_gbps.size(); ++run) {
+      data.measurements.add(
+          points->at(0), {.row = {{"value_bandwidth_bytes_per_s", rates_gbps[run] / 8e-9}}}, run);
+    }
+    return judge(*catalog, {"p.ten"}, papers_, experiments);
+  };
+  struct Case {
+    std::vector<double> rates_gbps;
+    Outcome outcome;
+    size_t held;
+    const char* name;
+  };
+  for (const Case& one : {Case{{10, 9, 11, 12, 8}, Outcome::kPass, 5, "always"},
+                          Case{{10, 9, 11, 12, 20}, Outcome::kPass, 4, "mostly"},
+                          Case{{10, 9, 11, 20, 20}, Outcome::kPass, 3, "by luck"},
+                          Case{{20, 9, 11, 12, 8}, Outcome::kFail, 4, "mostly"},
+                          Case{{20, 20, 20, 20, 20}, Outcome::kFail, 0, "never"}}) {
+    const auto verdicts = judged(one.rates_gbps);
+    EXPECT_EQ(verdicts[0].outcome, one.outcome) << one.name;
+    EXPECT_NEAR(*verdicts[0].number, one.rates_gbps[0], 1e-9);
+    EXPECT_EQ(verdicts[0].runs, 1U);
+    EXPECT_EQ(verdicts[0].variants_held, one.held);
+    EXPECT_STREQ(robustness_name(verdicts[0].robustness()), one.name);
+    const nlohmann::json row = to_json(verdicts)[0];
+    EXPECT_EQ(row["variants"], 5);
+    EXPECT_EQ(row["variants_held"], one.held);
+    EXPECT_EQ(row["holds"], one.name);
+    EXPECT_THAT(verdicts_text(verdicts, "p"),
+                AllOf(HasSubstr("of 5 variants"),
+                      HasSubstr(std::string(one.name) + " (" + std::to_string(one.held) + ")"),
+                      testing::Not(HasSubstr("seeds"))));
+    EXPECT_THAT(summary_line("p", tally(verdicts, "p")),
+                HasSubstr("over 5 variants they hold: " +
+                          std::string(one.name == std::string("always") ? "1" : "0") + " always"));
+  }
+  // With three seeds the median of these decides, and the variants follow behind them.
+  data.runs = 3;
+  const auto verdicts = judged({20, 10, 11, 10, 10, 10, 20});
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kPass);
+  EXPECT_NEAR(*verdicts[0].number, 11, 1e-9);
+  EXPECT_EQ(verdicts[0].runs_held, 2U);
+  EXPECT_EQ(verdicts[0].variants_held, 3U);
+}
+
+TEST_F(Verdicts, WithoutVariantsNothingIsSaidOfThem) {
+  const auto verdicts = judge_ten(kAll);
+  EXPECT_FALSE(to_json(verdicts)[0].contains("holds"));
+  EXPECT_THAT(verdicts_text(verdicts, "p") + summary_line("p", tally(verdicts, "p")),
+              testing::Not(HasSubstr("variant")));
+}
+
 TEST_F(Verdicts, SpentRowsHaveTheNarrowerTolerance) {
   EXPECT_EQ(judge_ten(kAll, {{"p.eight", "tx_base"}})[1].outcome, Outcome::kFail);
 }

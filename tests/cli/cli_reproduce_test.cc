@@ -85,6 +85,26 @@ TEST(Reproduce, WhatIsSimulatedHasItsUnitAndIsModelled) {
                   .contains("sim:infinihost-mt23108"));
 }
 
+TEST(Reproduce, VariantsTellWhatHangsOnTheProfile) {
+  const ScratchDirectory scratch;
+  const Outcome outcome =
+      run_tool({"reproduce", "mpiiba-fig1", "--seeds", "1", "--variants", "3", "--json",
+                scratch.file("verdicts.json"), "--results", scratch.file("all.json"), "--report",
+                scratch.file("page.html")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json row =
+      by_id(json::parse(read_file(scratch.file("verdicts.json")))).at("mpiiba.f1.write_vs_sr");
+  EXPECT_EQ(row.at("variants"), 3);
+  const int held = row.at("variants_held");
+  EXPECT_EQ(row.at("holds"), held == 3 ? "always" : held > 0 ? "by luck" : "never");
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("of 3 variants"), HasSubstr("with 3 variants took")));
+  EXPECT_THAT(read_file(scratch.file("page.html")), HasSubstr("Holds over variants"));
+  // What is written down is of the profile as given.
+  for (const json& one : json::parse(read_file(scratch.file("all.json"))).at("results")) {
+    EXPECT_EQ(one.at("device"), "sim:infinihost-mt23108");
+  }
+}
+
 TEST(Reproduce, WhatCannotBeDoneIsOneLine) {
   const auto refused = [](const std::vector<std::string>& arguments, const std::string& why) {
     std::vector<std::string> command = {"reproduce"};
@@ -98,6 +118,11 @@ TEST(Reproduce, WhatCannotBeDoneIsOneLine) {
   refused({"--jobs", "0"}, "number of jobs 0");
   refused({"--duration", "soon"}, "soon");
   refused({"--seeds", "0"}, "number of seeds 0");
+  refused({"--variants", "0"}, "number of variants 0");
+  refused({"--variants", "101"}, "number of variants 101");
+  refused({"--variants", "2", "--device", "soft0"}, "--variants 2 varies the profile");
+  refused({"--variants", "2", "--device", "sim:connectx3-fdr#1"},
+          "--variants 2 varies the profile");
   refused({"patterns-fig4a", "--device", "nosuch0"}, "nosuch0");
 }
 

@@ -309,6 +309,84 @@ TEST(Simulated, TablesAndFilesSayThatTheyAreModelled) {
               Not(HasSubstr("modelled")));
 }
 
+// A run of a variant is the same wherever it stands, so the single commands that --variants is made
+// of can be run again one by one.
+TEST(Variants, HaveABandAndRunAgainAlone) {
+  const ScratchDirectory scratch;
+  const std::vector<std::string> point = {
+      "bench", "one-to-one", "--protocol", "write/write", "--runs",
+      "2",     "--requests", "300",        "--device",    "sim:connectx3-fdr"};
+  std::vector<std::string> command = point;
+  command.insert(command.end(), {"--variants", "3", "--json", scratch.file("all.json")});
+  const Outcome outcome = run_tool(command);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("over 3 variants of the profile"),
+                                 Not(HasSubstr("no band measured"))));
+  const json row = json::parse(read_file(scratch.file("all.json"))).at("results").at(0);
+  EXPECT_EQ(row.at("variants"), 3);
+  EXPECT_EQ(row.at("runs"), 6);
+  EXPECT_LT(row.at("rate_band").at(0), row.at("rate_per_s"));
+  EXPECT_GT(row.at("rate_band").at(1), row.at("rate_per_s"));
+  EXPECT_LT(row.at("p50_band").at(0), row.at("p50_band").at(1));
+  const json& fourth = row.at("run_results").at(4);  // the second run of variant 1
+  EXPECT_EQ(fourth.at("variant"), 1);
+  command = point;
+  command[5] = "1";
+  command.back() = "sim:connectx3-fdr#1";
+  command.insert(command.end(), {"--json", scratch.file("one.json")});
+  setenv("VERBENA_SEED", "5", 1);
+  const Outcome alone = run_tool(command);
+  unsetenv("VERBENA_SEED");
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("sim:connectx3-fdr#1 is modelled, not measured"));
+  const json again = json::parse(read_file(scratch.file("one.json"))).at("results").at(0);
+  EXPECT_EQ(again.at("run_results").at(0).at("simulation"), fourth.at("simulation"));
+}
+
+TEST(Variants, ResultsWithoutThemSayThatThereIsNoBand) {
+  const Outcome outcome =
+      run_tool({"verbs", "--operations", "100", "--device", "sim:connectx3-fdr"});
+  EXPECT_THAT(outcome.out, HasSubstr("no band measured: --variants"));
+  EXPECT_THAT(run_tool({"verbs", "--operations", "100"}).out, Not(HasSubstr("band measured")));
+}
+
+TEST(Variants, ListTheirValues) {
+  const auto value_in = [](const std::string& profile) {
+    const Outcome outcome = run_tool({"sim", "profiles", profile, "--json"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json profiles = json::parse(outcome.out);
+    for (const json& one : profiles.at(0).at("parameters")) {
+      if (one.at("name") == "tx_message") return one.at("value").get<double>();
+    }
+    return 0.0;
+  };
+  const double given = value_in("connectx3-fdr");
+  EXPECT_GT(given, 0);
+  EXPECT_NE(value_in("connectx3-fdr#4"), given);
+  EXPECT_NEAR(value_in("connectx3-fdr#4"), given, 0.2 * given);
+}
+
+TEST(Variants, WhatCannotVaryIsRefusedInOneLine) {
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{"--device", "sim:connectx3-fdr", "--variants", "0"}, "number of variants 0"},
+      {{"--device", "sim:connectx3-fdr", "--variants", "101"}, "number of variants 101"},
+      {{"--device", "sim:connectx3-fdr", "--variants", "1,2"}, "variants"},
+      {{"--device", "sim:connectx3-fdr#2", "--variants", "2"}, "a single variant"},
+      {{"--device", "soft0", "--variants", "2"}, "a real device"},
+      {{"--device", "sim:connectx3-fdr#100"}, "there are #1 to #99"},
+      {{"--device", "sim:connectx3-fdr#x"}, "there are #1 to #99"},
+  };
+  for (const auto& [options, cause] : cases) {
+    std::vector<std::string> arguments = {"bench", "one-to-one"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_tool(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << cause;
+    EXPECT_EQ(outcome.out, "") << cause;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(cause));
+  }
+}
+
 TEST(Simulated, RunsDoNotWarnAboutTheCpusOfThisMachine) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);

@@ -336,6 +336,40 @@ class Modelled(unittest.TestCase):
             self.assertIn("sim:connectx3-fdr is modelled, not measured", text)
             self.assertIn("of the 65 parameters of its profile 21 documented (32 %), 21 calibrated (32 %), 23 assumed", text)
 
+    def test_results_without_a_band_say_so(self):
+        loaded = self.loaded()
+        for text in (page.render(loaded, ""), answer.answer_text(loaded)):
+            self.assertIn("No band measured: --variants 5", " ".join(text.split()))
+        self.assertIn(" · no band measured", page.render(loaded, ""))
+
+    def test_bands_stand_beside_the_numbers(self):
+        rows = [support.banded(latency_row("read", 900), 900, 800, 1000), latency_row("read", 900, pending=4)]
+        rows[1]["device"] = self.DEVICE
+        text = page.render(support.load(synthetic.document(rows)), "").replace("\u00a0", " ")
+        self.assertIn("over 3 variants of the profile", text)
+        self.assertIn("Of 1 of 2 results no band measured", text)
+        self.assertIn(" · band 800 ns to 1.00 µs", text)
+
+    def test_measured_devices_have_no_word_about_bands(self):
+        text = page.render(support.load(synthetic.document([latency_row("read", 900)])), "")
+        self.assertNotIn("band measured", text)
+        self.assertNotIn("· band", text)
+
+    def test_who_is_ahead_on_the_same_variants_is_ahead(self):
+        """However far the variants of both reach together: each is one device."""
+        reach = {"rate_min": 1e5, "rate_max": 9e6}
+        first = support.banded(latency_row("read", 1000, spread=None), 1000, 700, 1400, 900, 1200) | {"spread": reach}
+        slower = support.banded(latency_row("send/send", 1200), 1200, 800, 1500, 1100, 1300) | {"spread": reach}
+        found = answers([first, slower])["latency"]
+        self.assertEqual((found.confidence, names(found.tied)), ("clear", ["READ"]))
+        self.assertIn("ahead on 5 of 5 variants", found.remark)
+        mostly = support.banded(latency_row("send/send", 1200), 1200, 800, 1500, 1100, 1100)
+        self.assertIn("ahead on 4 of 5 variants", answers([first, mostly])["latency"].remark)
+        by_luck = support.banded(latency_row("send/send", 1200), 1200, 800, 1500, 800, 1100)
+        found = answers([first, by_luck])["latency"]
+        self.assertEqual(found.confidence, "tie")
+        self.assertIn("Ahead on 3 of 5 variants", found.remark)
+
     def test_files_that_do_not_know_say_so(self):
         for loaded in (self.loaded(), self.loaded(models=3), self.loaded(models={self.DEVICE: {"parameters": []}})):
             self.assertIn("the file does not say how much", page.render(loaded, ""))

@@ -146,6 +146,19 @@ class Table(unittest.TestCase):
         self.assertIn("entry size 64\u00a0B", table["same"])
         self.assertEqual(len(table["rows"]), 3)
 
+    def test_simulated_rows_have_their_band_or_none(self):
+        rows = [synthetic.application_row("log", one, entries=4, pending=one + 1, device="sim:x") for one in range(2)]
+        rows[0] = support.banded(rows[0], 1000, 500) | {"device": "sim:x"}
+        loaded = support.load(synthetic.document(rows)).applications
+        self.assertNotIn("variants", loaded[0].axes)
+        table = section("log", rows)["table"]
+        self.assertEqual([one["title"] for one in table["columns"]][-2:], ["entries over variants", "median over variants"])
+        cells = [[text.replace("\u00a0", " ") for text, _ in row["cells"]][-2:] for row in table["rows"]]
+        # Four entries are an operation.
+        self.assertEqual(cells[0], ["band 4.00 M/s to 8.00 M/s", "band 500 ns to 1.00 µs"])
+        self.assertEqual(cells[1], ["no band measured"] * 2)
+        self.assertNotIn("entries over variants", [one["title"] for one in section("log")["table"]["columns"]])
+
     def test_names_the_busiest_unit_of_simulated_nodes(self):
         usage = {"replica": {"nodes": 1, "atomics": {"mean": 1, "most": 0.5}, "cpu": {"mean": 0, "most": 0}}}
         rows = [synthetic.application_row("log", one, pending=one + 1, usage=usage) for one in range(2)]

@@ -85,6 +85,18 @@ class Reproduction(unittest.TestCase):
         self.assertNotIn("modelled", page)
         self.assertNotIn("imulated", page)
 
+    def test_what_holds_by_luck_is_told(self):
+        varied = data()
+        varied["verdicts"][0] |= {"variants": 5, "variants_held": 2, "holds": "by luck"}
+        page = reproduction.render(varied, "")
+        self.assertIn('<th scope="col">Holds over variants</th>', page)
+        self.assertIn("<td>by luck: 2 of 5</td>", page)
+        self.assertNotIn("band measured", page)
+        page = reproduction.render(data(), "")
+        self.assertNotIn("Holds over variants", page)
+        self.assertIn("No band measured: --variants 5", page)
+        self.assertNotIn("band measured", reproduction.render(data() | {"devices": ["soft0"]}, ""))
+
     def test_errors_of_shares_are_in_points(self):
         shares = data()
         shares["verdicts"][0].pop("error_percent")

@@ -114,6 +114,27 @@ class Reading(unittest.TestCase):
         found = support.load(synthetic.document(rows)).measurements
         self.assertEqual([one.empty_poll_share for one in found], [0.5, 0.25])
 
+    def test_bands_are_read_with_what_each_variant_had(self):
+        row = support.banded(synthetic.row("read", 64, 1), 1000, 500, 800)
+        one, other = support.load(synthetic.document([row, synthetic.row("read", 64, 4)])).measurements
+        self.assertEqual((one.bands.variants, one.bands.rate.low, one.bands.rate.high), (3, 1e6, 2e6))
+        self.assertEqual((one.bands.p50.low, one.bands.p50.high), (500, 1000))
+        self.assertEqual(one.bands.each, ((1e6, 1000), (2e6, 500), (1.25e6, 800)))
+        self.assertIsNone(other.bands)
+        # Two runs of a variant count by their median.
+        row["run_results"].append({"variant": 1, "rate_per_s": 1e6, "p50_ns": 700})
+        self.assertEqual(support.load(synthetic.document([row])).measurements[0].bands.each[1], (1.5e6, 600))
+        for runs in ([], [{"rate_per_s": 1, "p50_ns": 1}], row["run_results"][:2], 3):
+            few = support.load(synthetic.document([row | {"run_results": runs}])).measurements[0]
+            self.assertEqual(few.bands.each, ())
+
+    def test_wrong_bands_are_refused(self):
+        row = support.banded(synthetic.row("read", 64, 1), 1000, 500)
+        for key, value in (("variants", 1), ("variants", "2"), ("rate_band", [2, 1]), ("rate_band", [1]),
+                           ("p50_band", None), ("p50_band", {"least": 1}), ("p50_band", [1, "2"])):  # fmt: skip
+            with self.assertRaisesRegex(ReportError, f"result 1: '{key}' must be"):
+                support.load(synthetic.document([row | {key: value}]))
+
     def test_a_bad_file_among_good_ones_is_an_error(self):
         synthetic.write_full_set(self.folder)
         self.file("bad.json", "{")
@@ -167,6 +188,14 @@ class Views(unittest.TestCase):
         self.assertEqual(view.valid[0].rate_per_s, 100)
         self.assertEqual((view.valid[0].rate_range.low, view.valid[0].rate_range.high), (90, 140))
         self.assertEqual(view.valid[0].runs, 15)
+
+    def test_bands_merge_where_all_have_one(self):
+        one = support.banded(synthetic.row("read", 64, 1), 1000, 500)
+        other = support.banded(synthetic.row("read", 64, 1), 900, 1100)
+        bands = support.one_view([one, other]).valid[0].bands
+        self.assertEqual((bands.variants, bands.p50.low, bands.p50.high, bands.each), (2, 500, 1100, ()))
+        bare = synthetic.row("read", 64, 1, device="sim:connectx3-fdr")
+        self.assertIsNone(support.one_view([one, bare]).valid[0].bands)
 
     def test_choices_of_the_design_are_series_named_by_what_differs(self):
         rows = [

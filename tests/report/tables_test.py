@@ -65,6 +65,21 @@ class Table(unittest.TestCase):
         self.assertEqual(csv_rows(found)[0]["rate_per_s"], "")
 
 
+    def test_simulated_rows_have_their_band_or_none(self):
+        found = table(
+            support.banded(synthetic.row("read", 64, 1), 1000, 500),
+            synthetic.row("read", 64, 4, device="sim:connectx3-fdr"),
+            synthetic.row("read", 64, 4),
+        )
+        self.assertEqual(texts(found, "Over variants: rate"), ["band 1.00 M/s to 2.00 M/s", "no band measured", ""])
+        self.assertEqual(texts(found, "Over variants: median"), ["band 500 ns to 1.00 µs", "no band measured", ""])
+        with_band, without, _ = csv_rows(found)
+        self.assertEqual((with_band["variants"], with_band["rate_band_least_per_s"]), ("2", "1000000.0"))
+        self.assertEqual((with_band["p50_band_least_ns"], with_band["p50_band_most_ns"]), ("500.0", "1000.0"))
+        self.assertEqual((without["variants"], without["rate_band_most_per_s"]), ("", ""))
+        self.assertNotIn("", with_band)
+
+
 class Csv(unittest.TestCase):
     def test_every_column_is_there_unrounded(self):
         rows = [synthetic.row("read", 64, depth, rate_per_s=1421318.587281193 * depth) for depth in (1, 4)]

@@ -245,6 +245,7 @@ nlohmann::json plan_json(const Plan& plan) {
   }
   nlohmann::json json = {
       {"sweeps", std::move(sweeps)}, {"runs", plan.runs}, {"verify", plan.run.verify}};
+  if (plan.run.variants > 1) json["variants"] = plan.run.variants;
   const RunLength& length = plan.run.length;
   if (length.requests == UINT64_MAX) {
     json["run_duration_ns"] = length.duration_ns;

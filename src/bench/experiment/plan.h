@@ -16,7 +16,7 @@
 
 namespace verbena::bench {
 
-inline constexpr uint64_t kMaxRuns = 1000;
+inline constexpr uint64_t kMaxRuns = 1000;  // of each variant
 inline constexpr uint64_t kMaxRequests = 1'000'000'000'000;
 // A run that is limited by its requests ends after a day all the same.
 inline constexpr uint64_t kUnlimitedRunNs = 86'400'000'000'000;
@@ -55,6 +55,9 @@ struct Plan {
   RunOptions run;
   bool profile = false;  // profiler.h, once per point
   nlohmann::json about;  // of an experiment file: title, paper, figure, machine
+
+  // Of each point, over all variants of a simulated device.
+  uint32_t runs_of_point() const { return runs * run.variants; }
 };
 
 // Points that differ only in what is compared (Axis::compared). Their runs take turns, since

@@ -25,6 +25,9 @@ struct RunOptions {
   // Instead of a duration, for simulations: about so many requests of all threads together, and
   // enough that all slots have been used several times. 0: `length` says.
   uint64_t messages = 0;
+  // Of a simulated device's profile (device/sim/profile_variants.h), in turns: run r of a point is
+  // of variant r % variants, and a point has so many times as many runs as the plan says.
+  uint32_t variants = 1;
   // So long nothing may complete, and a node may give no sign of life (2 s at least) from its start
   // on; in time in which this process runs.
   uint64_t stall_ns = kStallNs;

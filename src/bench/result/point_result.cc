@@ -1,5 +1,7 @@
 #include "src/bench/result/point_result.h"
 
+#include <algorithm>
+
 #include "src/bench/experiment/workload.h"
 
 namespace verbena::bench {
@@ -8,6 +10,20 @@ Summary PointResult::over_runs(double RunResult::*value) const {
   std::vector<double> values;
   for (const RunResult& run : runs) values.push_back(run.*value);
   return summarize(values);
+}
+
+std::optional<Band> PointResult::over_variants(double RunResult::*value) const {
+  if (variants < 2 || runs.size() < variants) return std::nullopt;
+  std::vector<double> medians;
+  for (size_t variant = 0; variant < variants; ++variant) {
+    std::vector<double> values;
+    for (size_t run = variant; run < runs.size(); run += variants) {
+      values.push_back(runs[run].*value);
+    }
+    medians.push_back(median(values));
+  }
+  const auto [least, most] = std::minmax_element(medians.begin(), medians.end());
+  return Band{.least = *least, .most = *most};
 }
 
 double PointResult::total_bandwidth_bytes_per_s() const {

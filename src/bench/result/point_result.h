@@ -13,10 +13,17 @@
 
 namespace verbena::bench {
 
+// How far a result moves with what is not known exactly of a simulated device.
+struct Band {
+  double least = 0;
+  double most = 0;
+};
+
 struct PointResult {
   Point point;
-  uint64_t number = 0;  // in the plan
-  bool verify = false;  // was asked for
+  uint64_t number = 0;    // in the plan
+  bool verify = false;    // was asked for
+  uint32_t variants = 1;  // RunOptions::variants, of which each run has one in its turn
   std::vector<RunResult> runs{};
   uint64_t errors = 0;
   std::string error{};  // the first one, in words
@@ -32,6 +39,10 @@ struct PointResult {
   Summary p50_ns() const { return over_runs(&RunResult::p50_ns); }
   Summary p99_ns() const { return over_runs(&RunResult::p99_ns); }
   Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
+  // From the least to the most over the variants of a simulated device, each by the median of its
+  // runs; nothing where there is one, or not all have a run yet.
+  std::optional<Band> rate_band() const { return over_variants(&RunResult::rate_per_s); }
+  std::optional<Band> p50_band_ns() const { return over_variants(&RunResult::p50_ns); }
   // OperationBytes::total.
   double total_bandwidth_bytes_per_s() const;
   // OperationBytes::value: of responses alone, as the papers count (messages per time x V).
@@ -49,6 +60,7 @@ struct PointResult {
 
  private:
   Summary over_runs(double RunResult::*value) const;
+  std::optional<Band> over_variants(double RunResult::*value) const;
   std::optional<CpuCost> cost(std::optional<CpuCost> RunResult::*side) const;
 };
 

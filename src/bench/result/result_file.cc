@@ -238,6 +238,12 @@ json to_json(const PointResult& result) {
   if (const std::optional<double> per_node = result.value_bandwidth_per_node_bytes_per_s()) {
     row["value_bandwidth_per_node_bytes_per_s"] = *per_node;
   }
+  if (const std::optional<Band> band = result.rate_band()) {
+    row["variants"] = result.variants;
+    row["rate_band"] = {band->least, band->most};
+    const Band p50_ns = result.p50_band_ns().value_or(Band());
+    row["p50_band"] = {p50_ns.least, p50_ns.most};
+  }
   row["requests_measured"] = result.requests();
   row["mean"] = {{"rate_per_s", rate.mean},
                  {"rate_deviation_per_s", rate.deviation},
@@ -259,7 +265,10 @@ json to_json(const PointResult& result) {
   }
   if (!result.profile.is_null()) row["profile"] = result.profile;
   row["run_results"] = json::array();
-  for (const RunResult& run : result.runs) row["run_results"].push_back(run_json(run, workload));
+  for (size_t run = 0; run < result.runs.size(); ++run) {
+    row["run_results"].push_back(run_json(result.runs[run], workload));
+    if (result.variants > 1) row["run_results"].back()["variant"] = run % result.variants;
+  }
   return row;
 }
 
@@ -324,6 +333,7 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
       result.number = row.at("plan_number").get<uint64_t>();
       result.point = points.at(result.number);
       result.verify = origin.plan.value("verify", false);
+      result.variants = origin.plan.value("variants", uint32_t{1});
       const Workload& workload = *result.point.workload;
       for (const json& run : row.at("run_results")) {
         result.runs.push_back(run_from(run, workload.traits()));

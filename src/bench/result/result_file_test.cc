@@ -13,12 +13,14 @@
 #include "src/bench/experiment/plan.h"
 #include "src/bench/request_response/request_response_settings.h"
 #include "src/bench/request_response/request_response_workload.h"
+#include "src/bench/result/result_texts.h"
 #include "src/bench/run/session.h"
 
 namespace verbena::bench {
 namespace {
 
 using nlohmann::json;
+using testing::HasSubstr;
 
 class ResultFile : public testing::Test {
  protected:
@@ -220,6 +222,68 @@ TEST(CommandText, CanBePastedIntoAShell) {
                         "--json",           "it's.json", "a b",        ""};
   EXPECT_EQ(command_text(8, argv),
             "verbena bench --response 64,…,4MiB --json 'it'\\''s.json' 'a b' ''");
+}
+
+// Runs of three variants take turns; each counts by its median: 1, 8 and 5 M/s.
+PointResult with_variants() {
+  PointResult result = measured();
+  const RunResult one = result.runs.front();
+  result.variants = 3;
+  result.runs.clear();
+  for (const double rate : {1.0, 8.0, 3.0, 1.0, 8.0, 7.0}) {
+    result.runs.push_back(one);
+    result.runs.back().rate_per_s = rate * 1e6;
+    result.runs.back().p50_ns = 1e3 / rate;
+    result.runs.back().simulated = SimulationCounts{.events = 1};
+  }
+  return result;
+}
+
+TEST_F(ResultFile, VariantsHaveABand) {
+  const PointResult result = with_variants();
+  const json row = to_json(result);
+  EXPECT_EQ(row["variants"], 3);
+  EXPECT_EQ(row["rate_band"], json({1e6, 8e6}));
+  EXPECT_EQ(row["p50_band"][0], 125.0);
+  EXPECT_EQ(row["p50_band"][1], 1000.0);
+  EXPECT_EQ(row["rate_per_s"], 5e6);
+  EXPECT_EQ(row["run_results"][4]["variant"], 1);
+  const std::string text = bands_text({result});
+  EXPECT_THAT(text, HasSubstr("over 3 variants of the profile"));
+  EXPECT_THAT(text, HasSubstr("5.00 M/s  1.00 M/s to 8.00 M/s  -80 %/+60 %"));
+}
+
+TEST_F(ResultFile, ThereIsNoBandBeforeEachVariantHasARun) {
+  PointResult result = with_variants();
+  result.runs.resize(2);
+  EXPECT_FALSE(result.rate_band());
+  EXPECT_FALSE(to_json(result).contains("rate_band"));
+  result = with_variants();
+  result.variants = 1;
+  EXPECT_FALSE(to_json(result).contains("variants"));
+  EXPECT_FALSE(to_json(result)["run_results"][0].contains("variant"));
+  EXPECT_THAT(bands_text({result}), HasSubstr("no band measured: --variants"));
+  EXPECT_EQ(bands_text({measured()}), "");
+}
+
+TEST_F(ResultFile, VariantsAreGoneOnFrom) {
+  Plan plan;
+  plan.sweeps.push_back(*Sweep::in("one-to-one", request_response_workload()));
+  plan.run.variants = 3;
+  EXPECT_EQ(plan.runs_of_point(), 9U);
+  const ResultOrigin origin{.device = "sim:x", .command = "verbena", .plan = plan_json(plan)};
+  PointResult result = with_variants();
+  result.point = point_groups(plan)->front().front();
+  const std::string path = (folder_ / "results.json").string();
+  ASSERT_TRUE(write_json_file(path, result_document(origin, {result})).ok());
+  const auto read = read_results(path, origin, *point_groups(plan));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->size(), 1U);
+  EXPECT_EQ(read->front().variants, 3U);
+  EXPECT_EQ(to_json(read->front())["rate_band"], json({1e6, 8e6}));
+  plan.run.variants = 2;
+  const ResultOrigin other{.device = "sim:x", .command = "verbena", .plan = plan_json(plan)};
+  EXPECT_FALSE(read_results(path, other, *point_groups(plan)).ok());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "src/bench/run/node_group.h"
 #include "src/bench/run/placement.h"
 #include "src/bench/run/simulated_nodes.h"
+#include "src/device/sim/profile_variants.h"
 
 namespace verbena::bench {
 
@@ -302,12 +303,16 @@ Result<RunResult> run_simulated_point(const std::string& device, const Point& po
                                       const RunOptions& options, uint32_t run, const Wiring& wiring,
                                       RunFailure* failure) {
   const uint64_t seed = simulation_seed() + run;
+  const uint32_t variant = run % options.variants;
   SimulatedNodes nodes(
       seed, options.verify || options.messages == 0 || point.workload->traits().reads_payload);
-  VERBENA_RETURN_IF_ERROR(nodes.add(device, static_cast<uint32_t>(wiring.nodes.size())));
+  VERBENA_RETURN_IF_ERROR(
+      nodes.add(sim::variant_name(device, variant), static_cast<uint32_t>(wiring.nodes.size())));
   Result<RunResult> result = run_on_nodes(nodes, wiring, point, options, seed, failure);
   if (result.ok()) result->simulated = nodes.counts();
-  return result;
+  if (result.ok() || variant == 0) return result;
+  return Status(result.status().code(), fmt::format("on {}: {}", sim::variant_name(device, variant),
+                                                    result.status().message()));
 }
 
 }  // namespace

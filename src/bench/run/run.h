@@ -24,7 +24,7 @@ struct RunFailure {
 // node and the cause; where a node has died, that is the cause.
 //
 // On simulated nodes a run is the same wherever and whenever it is repeated; `run`, the number
-// among the runs of this point, gives each its own seed.
+// among the runs of this point, gives each its own seed and RunOptions::variants its profile.
 Result<RunResult> run_point(NodePool& pool, const Point& point, const RunOptions& options,
                             uint32_t run, RunFailure* failure);
 

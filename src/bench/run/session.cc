@@ -33,10 +33,11 @@ class Session {
       std::vector<PointResult> results;
       for (const Point& point : group) {
         const PointResult* done = find_before(before_, number);
-        results.push_back(
-            done != nullptr
-                ? *done
-                : PointResult{.point = point, .number = number, .verify = options_.verify});
+        results.push_back(done != nullptr ? *done
+                                          : PointResult{.point = point,
+                                                        .number = number,
+                                                        .verify = options_.verify,
+                                                        .variants = options_.variants});
         ++number;
       }
       for (uint32_t run = 0; run < runs_ && !ended_; ++run) {

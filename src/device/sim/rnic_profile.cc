@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "src/base/virtual_time.h"
+#include "src/device/sim/profile_variants.h"
 
 namespace verbena::sim {
 
@@ -56,6 +57,7 @@ struct Parameter {
 
 constexpr uint64_t kMostReadsAtOnce = 65536;
 constexpr uint64_t kMostRegisters = 1024;
+constexpr double kLargestValue = 1e12;  // in any unit
 
 // clang-format off
 constexpr Parameter kParameters[] = {
@@ -165,10 +167,31 @@ Status bad(std::string_view file, const std::string& what) {
   return {StatusCode::kInvalidArgument, fmt::format("profile {}: {}", file, what)};
 }
 
+// Between what an assumed value may be: "range = [8, 12]".
+Status check_range(std::string_view file, const Parameter& parameter, double value,
+                   std::string_view evidence, const toml::node& node) {
+  const toml::array* const ends = node.as_array();
+  const auto end = [ends](size_t index) { return (*ends)[index].value<double>(); };
+  if (ends == nullptr || ends->size() != 2 || !end(0) || !end(1) || !(*end(0) >= 0) ||
+      !(*end(1) >= *end(0)) || *end(1) > kLargestValue ||
+      (divides(parameter.unit) && *end(0) <= 0)) {
+    return bad(file,
+               fmt::format("the range of {} must be two values, such as [8, 12]", parameter.name));
+  }
+  if (evidence != "assumed") {
+    return bad(file, fmt::format("{} is {} and has no range; only what is assumed has",
+                                 parameter.name, evidence));
+  }
+  if (value >= *end(0) && value <= *end(1)) return {};
+  return bad(file, fmt::format("{} is {:g}, outside of its range from {:g} to {:g}", parameter.name,
+                               value, *end(0), *end(1)));
+}
+
 Result<double> check_entry(std::string_view file, const Parameter& parameter,
                            const toml::table& entry) {
   const auto value = entry["value"].value<double>();
-  if (!value || !(*value >= 0) || *value > 1e12 || (divides(parameter.unit) && *value <= 0)) {
+  if (!value || !(*value >= 0) || *value > kLargestValue ||
+      (divides(parameter.unit) && *value <= 0)) {
     return bad(file, fmt::format("{} needs a value of 0 or more", parameter.name));
   }
   const auto unit = entry["unit"].value<std::string>();
@@ -183,6 +206,9 @@ Result<double> check_entry(std::string_view file, const Parameter& parameter,
   }
   if (entry["source"].value_or(std::string()).empty()) {
     return bad(file, fmt::format("{} has no source", parameter.name));
+  }
+  if (const toml::node* const range = entry.get("range")) {
+    VERBENA_RETURN_IF_ERROR(check_range(file, parameter, *value, evidence, *range));
   }
   return *value;
 }
@@ -236,6 +262,37 @@ Result<std::string> read_named(const std::filesystem::path& folder, std::string_
   return text.str();
 }
 
+// Of an entry that has been checked, in this variant.
+ParameterText parameter_text(const Parameter& parameter, const toml::table& entry,
+                             uint32_t variant) {
+  ParameterText one{.name = parameter.name,
+                    .value = {},
+                    .number = entry["value"].value_or(0.0),
+                    .unit = unit_text(parameter.unit),
+                    .evidence = entry["evidence"].value_or(std::string()),
+                    .source = entry["source"].value_or(std::string()),
+                    .meaning = parameter.meaning,
+                    .claims = {},
+                    .of_chip = parameter.file == File::kChip};
+  if (const toml::array* range = entry["range"].as_array()) {
+    one.range = ValueRange{(*range)[0].value_or(0.0), (*range)[1].value_or(0.0)};
+  }
+  if (const toml::array* claims = entry["claims"].as_array()) {
+    for (const toml::node& claim : *claims) one.claims.push_back(claim.value_or(std::string()));
+  }
+  one.number = variant_value(one, variant);
+  one.value = fmt::format("{:g}", one.number);
+  return one;
+}
+
+// What follows from limits of the model, which draws of several parameters may miss together.
+void keep_within_limits(Profile* profile) {
+  profile->pcie_reads_at_once = std::min(profile->pcie_reads_at_once, kMostReadsAtOnce);
+  profile->doorbell_registers = std::min(profile->doorbell_registers, kMostRegisters);
+  profile->dedicated_registers =
+      std::min(profile->dedicated_registers, profile->doorbell_registers - 1);
+}
+
 Result<std::string> read_profile(std::string_view name) {
   return read_named(profile_directory(), name, "profile of an RNIC");
 }
@@ -266,7 +323,8 @@ Result<ProfileTables> read_tables(std::string_view text, std::string_view name) 
 
 // Takes the parameters of one of the two files.
 Status take_entries(const toml::table& table, std::string_view file, const std::string& chip,
-                    bool of_chip, Profile* profile, std::set<std::string_view>* seen) {
+                    bool of_chip, uint32_t variant, Profile* profile,
+                    std::set<std::string_view>* seen) {
   for (const auto& [key, node] : table) {
     if (key.str() == "title" || (key.str() == "chip" && !of_chip)) continue;
     const Parameter* parameter = find_parameter(key.str());
@@ -281,14 +339,16 @@ Status take_entries(const toml::table& table, std::string_view file, const std::
                                : fmt::format("{} is the chip's: it stands in chips/{}.toml alone",
                                              key.str(), chip));
     }
-    VERBENA_ASSIGN_OR_RETURN(const double value, check_entry(file, *parameter, *node.as_table()));
+    VERBENA_ASSIGN_OR_RETURN(double value, check_entry(file, *parameter, *node.as_table()));
+    if (variant > 0) value = parameter_text(*parameter, *node.as_table(), variant).number;
     profile->*parameter->member = to_internal(parameter->unit, value);
     seen->insert(parameter->name);
   }
   return {};
 }
 
-Result<Profile> profile_of(const ProfileTables& tables, std::string_view name) {
+Result<Profile> profile_of(const ProfileTables& tables, std::string_view name,
+                           uint32_t variant = 0) {
   Profile profile;
   profile.name = name;
   profile.title = tables.profile["title"].value_or(std::string());
@@ -296,10 +356,10 @@ Result<Profile> profile_of(const ProfileTables& tables, std::string_view name) {
   const std::string chip_file = fmt::format("chips/{}", tables.chip);
   std::set<std::string_view> seen;
   VERBENA_RETURN_IF_ERROR(
-      take_entries(tables.profile, name, tables.chip, /*of_chip=*/false, &profile, &seen));
+      take_entries(tables.profile, name, tables.chip, /*of_chip=*/false, variant, &profile, &seen));
   if (!tables.chip.empty()) {
-    VERBENA_RETURN_IF_ERROR(
-        take_entries(tables.of_chip, chip_file, tables.chip, /*of_chip=*/true, &profile, &seen));
+    VERBENA_RETURN_IF_ERROR(take_entries(tables.of_chip, chip_file, tables.chip, /*of_chip=*/true,
+                                         variant, &profile, &seen));
   }
   for (const Parameter& parameter : kParameters) {
     if (!seen.contains(parameter.name)) {
@@ -316,6 +376,7 @@ Result<Profile> profile_of(const ProfileTables& tables, std::string_view name) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }
   }
+  if (variant > 0) keep_within_limits(&profile);
   if (profile.pcie_reads_at_once > kMostReadsAtOnce) {
     return bad(name, fmt::format("pcie_reads_at_once must be at most {}", kMostReadsAtOnce));
   }
@@ -343,31 +404,23 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
 }
 
 Result<Profile> load_profile(std::string_view name) {
-  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(name));
-  return parse_profile(text, name);
+  VERBENA_ASSIGN_OR_RETURN(const VariantName parsed, parse_variant_name(name));
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(parsed.profile));
+  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, parsed.profile));
+  // As given it must be right, too: what is drawn may hide what is wrong.
+  VERBENA_ASSIGN_OR_RETURN(Profile profile, profile_of(tables, parsed.profile));
+  if (parsed.variant == 0) return profile;
+  return profile_of(tables, name, parsed.variant);
 }
 
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
-  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(name));
-  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, name));
-  VERBENA_RETURN_IF_ERROR(profile_of(tables, name).status());
+  VERBENA_ASSIGN_OR_RETURN(const VariantName parsed, parse_variant_name(name));
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(parsed.profile));
+  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, parsed.profile));
+  VERBENA_RETURN_IF_ERROR(profile_of(tables, parsed.profile).status());
   std::vector<ParameterText> list;
   for (const Parameter& parameter : kParameters) {
-    const toml::table& entry = tables.entry(parameter);
-    ParameterText one{.name = parameter.name,
-                      .value = fmt::format("{:g}", entry["value"].value_or(0.0)),
-                      .unit = unit_text(parameter.unit),
-                      .evidence = entry["evidence"].value_or(std::string()),
-                      .source = entry["source"].value_or(std::string()),
-                      .meaning = parameter.meaning,
-                      .claims = {},
-                      .of_chip = parameter.file == File::kChip};
-    if (const toml::array* claims = entry["claims"].as_array()) {
-      for (const toml::node& claim : *claims) {
-        one.claims.push_back(claim.value_or(std::string()));
-      }
-    }
-    list.push_back(std::move(one));
+    list.push_back(parameter_text(parameter, tables.entry(parameter), parsed.variant));
   }
   return list;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -115,23 +116,33 @@ struct Profile {
     return (bytes + packets * pcie_header_bytes) * kib / 1024;
   }
   Time link_time(uint64_t bytes) const { return bytes * link_kib / 1024; }
+
+  bool operator==(const Profile&) const = default;
 };
 
-// One parameter as its file has it.
+struct ValueRange {
+  double least = 0;
+  double most = 0;
+};
+
+// One parameter as its file has it, or, of a variant, as it was drawn.
 struct ParameterText {
-  std::string name;
-  std::string value;
-  std::string unit;
-  std::string evidence;
-  std::string source;
-  std::string meaning;
-  std::vector<std::string> claims;  // that it was calibrated by
-  bool of_chip = false;             // a property of the RNIC, in whichever host
+  std::string name{};
+  std::string value{};
+  double number = 0;                  // the same, in its unit
+  std::optional<ValueRange> range{};  // between what an assumed one may be, where the file says so
+  std::string unit{};
+  std::string evidence{};
+  std::string source{};
+  std::string meaning{};
+  std::vector<std::string> claims{};  // that it was calibrated by
+  bool of_chip = false;               // a property of the RNIC, in whichever host
 };
 
-// Reads a profile. kNotFound names those there are; kInvalidArgument names the parameter that is
-// missing, unknown, in another unit, without a source, or in the wrong one of the two files.
-// parse_profile() takes a profile's text, and reads the file of the chip that it names.
+// Reads a profile; `name` may be that of a variant (profile_variants.h). kNotFound names those
+// there are; kInvalidArgument names the parameter that is missing, unknown, in another unit,
+// outside of its range, without a source, or in the wrong one of the two files. parse_profile()
+// takes a profile's text, and reads the file of the chip that it names.
 Result<Profile> load_profile(std::string_view name);
 Result<Profile> parse_profile(std::string_view text, std::string_view name);
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name);

@@ -131,6 +131,16 @@ TEST(ProfileTest, OneLineNamesWhatIsWrong) {
            Wrong{"mtu", "value", "value = nan", "mtu needs a value of 0 or more"},
            Wrong{"mtu", "value", "value = \"2048\"", "mtu needs a value of 0 or more"},
            Wrong{"link_rate", "value", "value = 0", "link_rate needs a value"},
+           Wrong{"mtu", "source", "source = \"x\"\nrange = [1024, 4096]",
+                 "mtu is documented and has no range"},
+           Wrong{"poll_empty", "range", "range = [20, 25]",
+                 "poll_empty is 15, outside of its range from 20 to 25"},
+           Wrong{"poll_empty", "range", "range = [25, 10]", "the range of poll_empty must be two"},
+           Wrong{"poll_empty", "range", "range = [10]", "the range of poll_empty must be two"},
+           Wrong{"poll_empty", "range", "range = [-1, 25]", "the range of poll_empty must be two"},
+           Wrong{"poll_empty", "range", "range = [10, \"25\"]",
+                 "the range of poll_empty must be two"},
+           Wrong{"poll_empty", "range", "range = 10", "the range of poll_empty must be two"},
            Wrong{"cores", "value", "value = 0", "cores must be above 0"},
            Wrong{"pcie_reads_at_once", "value", "value = 0", "pcie_reads_at_once must be above 0"},
            Wrong{"pcie_reads_at_once", "value", "value = 1e12",
@@ -227,6 +237,7 @@ std::optional<Stated> stated_of(const std::string& source, double clock_ghz) {
 
 TEST(ProfileTest, ValuesAgreeWithTheSourcesThatTheyName) {
   size_t compared = 0;
+  size_t ranges = 0;
   for (const std::string& name : profile_names()) {
     const auto profile = load_profile(name);
     const auto parameters = profile_parameters(name);
@@ -242,9 +253,17 @@ TEST(ProfileTest, ValuesAgreeWithTheSourcesThatTheyName) {
           << name << ": " << one.name << ": " << one.source;
       EXPECT_LE(std::stod(one.value), stated->high_ns)
           << name << ": " << one.name << ": " << one.source;
+      // That variants are drawn from, of a source that states one.
+      if (!one.range || !std::regex_search(one.source, std::regex(R"([0-9] to [0-9])"))) continue;
+      ++ranges;
+      EXPECT_NEAR(one.range->least, stated->low_ns, 0.01 * stated->low_ns)
+          << name << ": " << one.name << ": " << one.source;
+      EXPECT_NEAR(one.range->most, stated->high_ns, 0.01 * stated->high_ns)
+          << name << ": " << one.name << ": " << one.source;
     }
   }
   EXPECT_GT(compared, 50u);
+  EXPECT_GT(ranges, 30u);
 }
 
 // Two hosts with processors of one microarchitecture, whose cores, caches and ring have one clock:
