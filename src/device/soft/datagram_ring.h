@@ -80,18 +80,30 @@ class DatagramRing {
     return true;
   }
 
-  // From any thread: gives up all positions of takers that have ended, and returns how many.
+  // From any thread: gives up all positions of takers that have ended, and returns how many. Asks
+  // `ended` at most kMostAsked times, once for positions of one taker that follow each other: the
+  // others' turn comes when the poll has passed these.
+  static constexpr uint32_t kMostAsked = 64;
   template <typename Ended>
   uint32_t give_up_all(Ended&& ended) {
     uint32_t count = 0;
+    uint32_t asked = 0;
+    uint64_t known_taker = ~uint64_t{0};  // none
+    bool known_ended = false;
     const uint32_t next = shown_next_.load(std::memory_order_acquire);
     for (uint32_t position = next; position - next <= mask_; ++position) {
       std::atomic<uint64_t>& word = claims_[position & mask_];
       uint64_t claim = word.load(std::memory_order_acquire);
       if (claimed_position(claim) != position) break;
       if ((claim & kClaimVoid) != 0 || published(position)) continue;
+      const uint32_t taker = claim_taker(claim);
+      if (taker != known_taker) {
+        if (asked++ == kMostAsked) break;
+        known_taker = taker;
+        known_ended = ended(taker);
+      }
       // Read again: what the taker published before it ended is there.
-      if (ended(claim_taker(claim)) && !published(position) &&
+      if (known_ended && !published(position) &&
           word.compare_exchange_strong(claim, claim | kClaimVoid))
         ++count;
     }

@@ -122,6 +122,28 @@ TEST_F(DatagramRingTest, GivesUpAllPositionsOfSendersThatEnded) {
   EXPECT_EQ(voided(), 2u);
 }
 
+// Each question is system calls, and the claims are what senders wrote.
+TEST_F(DatagramRingTest, AsksOnlySoOftenWhoHasEnded) {
+  uint32_t asked = 0;
+  const auto ended = [&asked](uint32_t) {
+    ++asked;
+    return true;
+  };
+  for (uint32_t position = 0; position < 20; ++position) claim(position);
+  EXPECT_EQ(ring_.give_up_all(ended), 20u);
+  EXPECT_EQ(asked, 1u);
+  EXPECT_TRUE(take_all().empty());
+  asked = 0;
+  for (uint32_t position = 20; position < 120; ++position) claim(position, kSender + position);
+  EXPECT_EQ(ring_.give_up_all(ended), DatagramRing::kMostAsked);
+  EXPECT_EQ(asked, DatagramRing::kMostAsked);
+  EXPECT_TRUE(take_all().empty());
+  EXPECT_EQ(ring_.give_up_all(ended), 100 - DatagramRing::kMostAsked);
+  EXPECT_TRUE(take_all().empty());
+  EXPECT_EQ(retired(), 120u);
+  EXPECT_EQ(voided(), 120u);
+}
+
 TEST_F(DatagramRingTest, SetsClaimsRightThatCannotBe) {
   for (uint32_t i = 0; i < kSlots; ++i) ring_.claims()[i].store(0x123456789abcdef0 + i * 77777);
   EXPECT_TRUE(take_all().empty());

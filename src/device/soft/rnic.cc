@@ -347,7 +347,26 @@ bool PeerFlight::over() const {
   if (process == nullptr) return to->sends_nothing(slot);
   // In this order: a word that is of other memory by now was read before it was withdrawn.
   return word->load(std::memory_order_acquire) != seen ||
-         published->load(std::memory_order_acquire) != address || process->dead();
+         (published != nullptr && published->load(std::memory_order_acquire) != address) ||
+         process->dead();
+}
+
+std::optional<PeerFlight> flight_of_peer(const Qp& qp) {
+  const PeerQp& peer = qp.peer;
+  if (peer.shared == nullptr) return std::nullopt;
+  PeerFlight flight{.process = peer.process, .word = &peer.shared->in_flight, .seen = 0};
+  if (!peer.process->is_self()) {
+    // One that has another peer by now, or none, or another queue pair in its place, is not on its
+    // way to here; what it does first when it connects again is to see what was taken away.
+    if (gate_peer(peer.shared->gate.load(std::memory_order_acquire)) != qp.verbs.qp_num)
+      return std::nullopt;
+    flight.published = &peer.process->header().queue_pairs[index_of(peer.number)];
+    flight.address = peer.address;
+  }
+  // Acquire: whether the queue pair is there is asked after the word was read.
+  flight.seen = flight.word->load(std::memory_order_acquire);
+  if (flight.seen % 2 == 0 || flight.over()) return std::nullopt;
+  return flight;
 }
 
 std::string Rnic::describe(const std::vector<PeerFlight>& standing) {
@@ -379,17 +398,7 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
       if (other != nullptr) wait_for_own(*other);
       return;
     }
-    const PeerQp& peer = qp.peer;
-    const QpShared& shared = *peer.shared;
-    // One that has another peer by now, or none, or another queue pair in its place, is not on its
-    // way to here; what it does first when it connects again is to see what was taken away.
-    if (gate_peer(shared.gate.load(std::memory_order_acquire)) != qp.verbs.qp_num) return;
-    const PeerFlight flight{.process = peer.process,
-                            .word = &shared.in_flight,
-                            .seen = shared.in_flight.load(std::memory_order_acquire),
-                            .published = &peer.process->header().queue_pairs[index_of(peer.number)],
-                            .address = peer.address};
-    if (flight.seen % 2 != 0 && !flight.over()) flights.push_back(flight);
+    if (std::optional<PeerFlight> flight = flight_of_peer(qp)) flights.push_back(*flight);
   };
   if (only != nullptr) {
     const auto links = lock_links();

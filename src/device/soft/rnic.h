@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,7 +36,7 @@ struct PeerFlight {
   const std::atomic<uint64_t>* word;  // QpShared::in_flight, as mapped here
   uint64_t seen;
   // Where the process publishes its queue pair, and its address: the word is one as long as it is
-  // there.
+  // there. Null: of this process, whose queue pair stays while it is looked at.
   const std::atomic<uint64_t>* published = nullptr;
   uint64_t address = 0;
   // Without a process: of a sender to XRC queues that cannot be attached now.
@@ -43,6 +44,11 @@ struct PeerFlight {
   XrcQueues* to = nullptr;
   bool over() const;
 };
+
+// What the connected peer of `qp` is in the middle of now; nothing where it is in no operation, or
+// its queue pair is gone or has another peer. Holds Rnic::lock_links() or the send_lock of `qp`.
+// The caller has fenced: see Rnic::quiesce_peers().
+std::optional<PeerFlight> flight_of_peer(const Qp& qp);
 
 class Rnic {
  public:

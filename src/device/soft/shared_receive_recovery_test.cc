@@ -210,5 +210,73 @@ TEST(SharedReceiveOwnersTest, TakeBackNothingThatAnotherQueuePairReceives) {
   EXPECT_FALSE(take_receive(sending, taken));
 }
 
+// A sender that delivers to one queue pair of the shared receive queue, is reset, and goes on with
+// another one. The first keeps what has arrived at it, whatever happens to the second.
+class MovedSenderTest : public SharedReceiveRecoveryTest {
+ protected:
+  void SetUp() override {
+    connect(*sender_, *first_);
+    for (uint64_t slot = 0; slot < depth(); ++slot) ASSERT_EQ(post(slot), 0);
+    send(*sender_);  // not polled yet
+    set_to_reset(*sender_);
+    must(sender_->queue_pair().init(test::kAllAccess));
+    connect(*sender_, *second_);
+    connect(*other_sender_, *other_receiver_);
+  }
+  static void set_to_reset(End& end) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RESET;
+    ASSERT_EQ(modify_qp(end.qp(), &attributes, IBV_QP_STATE), 0);
+  }
+  // What was not taken back by mistake is there for other senders, and no more.
+  void use_the_others(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      send(*other_sender_);
+      const ibv_wc wc = take(*other_receiver_);
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      ASSERT_NE(wc.wr_id, 0u) << "the receive of another message";
+    }
+    Srq& srq = as_srq(srq_.get());
+    EXPECT_EQ(srq.shared->head.load(), srq.shared->tail.load());
+  }
+  std::unique_ptr<End> sender_ = make_end(nullptr);
+  std::unique_ptr<End> first_ = make_end(&srq_);
+  std::unique_ptr<End> second_ = make_end(&srq_);
+  std::unique_ptr<End> other_sender_ = make_end(nullptr);
+  std::unique_ptr<End> other_receiver_ = make_end(&srq_);
+};
+
+INSTANTIATE_TEST_SUITE_P(Depths, MovedSenderTest,
+                         testing::Combine(testing::Values(Death::kPacketMarked),
+                                          testing::Values(1u, 2u, 4u)),
+                         name_of);
+
+TEST_P(MovedSenderTest, AResetOfTheSecondLeavesTheFirstItsMessage) {
+  set_to_reset(*second_);
+  use_the_others(depth() - 1);
+  const ibv_wc wc = take(*first_);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.wr_id, 0u);
+}
+
+TEST_P(MovedSenderTest, SoDoesTheEndOfTheSecondsPeer) {
+  reclaim_shared_receives(as_qp(second_->qp()), false);
+  use_the_others(depth() - 1);
+  EXPECT_EQ(take(*first_).status, IBV_WC_SUCCESS);
+}
+
+TEST_P(MovedSenderTest, AResetOfTheFirstTakesBackItsOwnMessageOnly) {
+  if (depth() > 1) send(*sender_);
+  set_to_reset(*first_);
+  if (depth() > 1) {
+    EXPECT_EQ(take(*second_).status, IBV_WC_SUCCESS);
+  }
+  ASSERT_EQ(post(depth()), depth() > 1 ? 0 : ENOMEM);
+  for (uint32_t i = 0; i < depth(); ++i) {
+    send(*other_sender_);
+    EXPECT_EQ(take(*other_receiver_).status, IBV_WC_SUCCESS);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::soft

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "src/base/log.h"
 #include "src/device/soft/control.h"
@@ -37,12 +38,10 @@ bool peer_is_outside(const Qp& qp) {
   if (qp.peer.shared == nullptr) return true;
   // Pairs with light_fence() in Flight.
   heavy_fence_all();
-  const std::atomic<uint64_t>& word = qp.peer.shared->in_flight;
-  const uint64_t seen = word.load(std::memory_order_acquire);
+  const std::optional<PeerFlight> flight = flight_of_peer(qp);
+  if (!flight.has_value()) return true;
   const uint64_t limit_ns = now_ns() + kPeerPatienceNs;
-  for (Waiter waiter; seen % 2 != 0 && word.load(std::memory_order_acquire) == seen;
-       waiter.idle()) {
-    if (qp.peer.process->dead()) break;
+  for (Waiter waiter; !flight->over(); waiter.idle()) {
     if (now_ns() > limit_ns) {
       log_error(
           "soft0: queue pair {:#x}: process {} is stopped in the middle of an access to a "
