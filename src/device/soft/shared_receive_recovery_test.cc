@@ -219,7 +219,7 @@ class MovedSenderTest : public SharedReceiveRecoveryTest {
     for (uint64_t slot = 0; slot < depth(); ++slot) ASSERT_EQ(post(slot), 0);
     send(*sender_);  // not polled yet
     set_to_reset(*sender_);
-    must(sender_->queue_pair().init(test::kAllAccess));
+    must(sender_->queue_pair().init(verbena::test::kAllAccess));
     connect(*sender_, *second_);
     connect(*other_sender_, *other_receiver_);
   }
