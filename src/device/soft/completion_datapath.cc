@@ -122,10 +122,12 @@ int take_ready(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
 int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   if (cq.with_ready_bit.empty() && cq.flushing.empty() && cq.xrc_queues.empty()) [[likely]]
     return take_scanned(cq, count, wc, broken);
+  int taken = 0;
   if (cq.recent != nullptr && cq.recent_row < Cq::kMostInRow) {
-    const int taken = take_recent(cq, count, wc, broken);
+    taken = take_recent(cq, count, wc, broken);
     cq.recent_row += static_cast<uint32_t>(taken);
-    if (taken > 0 || broken.qp != nullptr) return taken;
+    // Else the others, too: who gets fewer completions than it asked for waits for an event.
+    if (taken == count || broken.qp != nullptr) return taken;
   }
   cq.recent_row = 0;
   // The kinds take turns in being first.
@@ -134,7 +136,6 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
       take_scanned, take_ready, take_flushed,
       [](Cq& queue, int most, ibv_wc* to, Broken&) { return take_xrc(queue, most, to); }};
   cq.next_kind = (cq.next_kind + 1) % std::size(kTakes);
-  int taken = 0;
   for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr;
        ++step) {
     const uint32_t kind = (cq.next_kind + step) % std::size(kTakes);

@@ -126,6 +126,18 @@ TEST_F(ReadyBitsTest, ABusyOneLetsOthersHaveTheirTurn) {
   }
 }
 
+// Who gets fewer completions than it asked for sleeps until an event: nothing may be left.
+TEST_F(ReadyBitsTest, APollThatIsNotFilledHasLeftNothing) {
+  add_pairs(Cq::kScanned + 3);
+  for (int round = 0; round < 40; ++round) {
+    int sent = 0;
+    for (size_t i = 0; i < pairs_.size(); i += 1 + static_cast<size_t>(round) % 4, ++sent) {
+      send(pairs_[i]);
+    }
+    EXPECT_EQ(take(32), sent) << round;
+  }
+}
+
 TEST_F(ReadyBitsTest, OneThatIsDestroyedIsNotPolledAnyMore) {
   add_pairs(Cq::kScanned + 2);
   send(pairs_.back());
