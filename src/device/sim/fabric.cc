@@ -165,13 +165,18 @@ void Fabric::send(Packet* packet) {
   Port& port = ports_[packet->from->number];
   const Time took = wire_time(*packet->from, *packet);
   const Time begun = port.to_switch.serve(now, took) - took;
+  const Profile& profile = packet->from->profile;
+  const Time reached = begun + profile.cable + profile.tx_latency;
   port.sent_bytes += credit_bytes(*packet);
   if (Recorder* const recorder = simulation_.recorder()) {
     recorder->served(StepKind::kLinkWait, StepKind::kCable, packet->from->number,
-                     Recorder::of(*packet), now, begun, begun + packet->from->profile.cable);
+                     Recorder::of(*packet), now, begun, begun + profile.cable);
+    recorder->step(StepKind::kSendPipeline, packet->from->number, Recorder::of(*packet),
+                   begun + profile.cable, reached);
   }
-  // Cut-through: the switch begins with the first bytes.
-  simulation_.at(begun + packet->from->profile.cable, at_switch, packet);
+  // Cut-through: the switch begins with the first bytes. What the RNIC takes for each packet beside
+  // others has no effect on their order, so it counts as way.
+  simulation_.at(reached, at_switch, packet);
 }
 
 void Fabric::at_switch(void* object, uint64_t) {
@@ -246,7 +251,8 @@ void Fabric::cross(Packet* packet, Port& input, Port& output) {
   input.input_free_at = sent;
   output.received_bytes += credit_bytes(*packet);
   crossed(*packet, input);
-  Time arrival = sent + profile.switch_latency + profile.cable;
+  const Time at_rnic = sent + profile.switch_latency + profile.cable;
+  Time arrival = at_rnic + profile.rx_latency;
   if (faults_.delay_ppm != 0 && dice_.below(1'000'000) < faults_.delay_ppm) {
     arrival += dice_.below(faults_.delay_most + 1);
   }
@@ -259,7 +265,8 @@ void Fabric::cross(Packet* packet, Port& input, Port& output) {
   if (Recorder* const recorder = simulation_.recorder()) {
     const StepOf of = Recorder::of(*packet);
     recorder->step(StepKind::kLink, packet->to->number, of, sent - took, sent);
-    recorder->step(StepKind::kSwitch, packet->to->number, of, sent, arrival);
+    recorder->step(StepKind::kSwitch, packet->to->number, of, sent, at_rnic);
+    recorder->step(StepKind::kReceivePipeline, packet->to->number, of, at_rnic, arrival);
   }
   simulation_.at(arrival, arrive, packet);
 }

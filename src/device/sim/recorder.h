@@ -54,11 +54,13 @@ enum class StepKind : uint8_t {
   // Of the RNIC.
   kDoorbellWait,  // behind doorbells that came before
   kSend,
+  kSendPipeline,   // beside other packets
   kTurn,           // waits for one on the sending side
   kPacing,         // the queue pair may not send faster
   kSameQueuePair,  // what it sends comes before
   kSendOrder,
   kReceive,
+  kReceivePipeline,
   kReceiveWait,
   kReceiveOrder,
   kReceiveEntry,  // waits for one to be fetched

@@ -105,6 +105,8 @@ constexpr Parameter kParameters[] = {
     {"tx_message", File::kChip, Unit::kNs, &Profile::tx_message, "sending side of the RNIC, each packet"},
     {"tx_64", File::kChip, Unit::kNs, &Profile::tx_64, "sending side, each 64 B of payload"},
     {"tx_ack", File::kChip, Unit::kNs, &Profile::tx_ack, "sending side, an acknowledgement"},
+    {"tx_latency", File::kChip, Unit::kNs, &Profile::tx_latency, "sending side, the way of a packet through it beside others, besides its own time"},
+    {"rx_latency", File::kChip, Unit::kNs, &Profile::rx_latency, "receiving side, the same"},
     {"rx_packet", File::kChip, Unit::kNs, &Profile::rx_packet, "receiving side, each packet"},
     {"rx_64", File::kChip, Unit::kNs, &Profile::rx_64, "receiving side, each 64 B of payload"},
     {"rx_receive", File::kChip, Unit::kNs, &Profile::rx_receive, "receiving side, taking a receive and making its completion, besides the packet"},

@@ -101,6 +101,9 @@ struct Profile {
   Time registration = 0;
   Time registration_page = 0;
 
+  Time tx_latency = 0;
+  Time rx_latency = 0;
+
   // --- network ---
   Time link_kib = 0;
   uint64_t mtu_bytes = 0;
