@@ -10,6 +10,17 @@ Summary PointResult::over_runs(double RunResult::*value) const {
   return summarize(values);
 }
 
+std::optional<double> PointResult::offered_rate_per_s() const {
+  if (!measured() || point.arrival_rate_per_s == 0) return std::nullopt;
+  return over_runs(&RunResult::offered_rate_per_s).median;
+}
+
+bool PointResult::saturated() const {
+  constexpr double kAnsweredShare = 0.95;
+  const std::optional<double> offered = offered_rate_per_s();
+  return offered && rate_per_s().median < kAnsweredShare * *offered;
+}
+
 double PointResult::total_bandwidth_bytes_per_s() const {
   return rate_per_s().median * static_cast<double>(point.workload->operation_bytes(point).total);
 }

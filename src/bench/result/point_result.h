@@ -32,6 +32,11 @@ struct PointResult {
   Summary p50_ns() const { return over_runs(&RunResult::p50_ns); }
   Summary p99_ns() const { return over_runs(&RunResult::p99_ns); }
   Summary p999_ns() const { return over_runs(&RunResult::p999_ns); }
+  // Of an open loop; nothing for a closed one.
+  std::optional<double> offered_rate_per_s() const;
+  // An open loop whose requests were answered more slowly than they arrived: at less than 95 % of
+  // the offered rate. Its latency grows with the length of the run.
+  bool saturated() const;
   // OperationBytes::total.
   double total_bandwidth_bytes_per_s() const;
   // OperationBytes::value: of responses alone, as the papers count (messages per time x V).
