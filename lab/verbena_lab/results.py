@@ -19,6 +19,8 @@ SETTINGS = (
     ("responder_threads", "{} responder threads"),
     ("active_share", "{:.0%} of requests sent"),
     ("think_ns", "rests of {} ns"),
+    ("arrival_rate_per_s", "{} arrivals/s"),
+    ("arrivals", "{} arrivals"),
     ("model", "{} connections"),
     ("receive_queues", "{} receive queues"),
     ("wait", "waiting by {}"),
@@ -30,7 +32,8 @@ SETTINGS = (
     ("receive_slack", "receive slack {}"),
 )
 SETTING_KEYS = tuple(key for key, _ in SETTINGS)
-_WORDS = ("model", "receive_queues", "wait", "inline_bytes")  # whose values may be texts
+_WORDS = ("model", "receive_queues", "wait", "inline_bytes", "arrivals")  # whose values may be texts
+_CLOSED_LOOP = {"arrival_rate_per_s": 0, "arrivals": "none"}  # as in files that lack them
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000
 MAX_WHOLE = 1 << 62
@@ -116,6 +119,8 @@ class Measurement:
     rate_mean_per_s: Optional[float]  # over the runs, beside the median
     rate_deviation_per_s: Optional[float]
     bands: Optional[Bands]
+    offered_rate_per_s: Optional[float]  # of an open loop: what arrived, answered or not
+    saturated: Optional[bool]  # less was answered than arrived
 
     def setting(self, key):
         return self.settings[SETTING_KEYS.index(key)]
@@ -314,6 +319,8 @@ class _Row:
     def setting(self, key):
         """A number, or a text where the axis has words, or None."""
         value = self._row.get(key)
+        if key in _CLOSED_LOOP and value == _CLOSED_LOOP[key]:
+            return None
         return value if isinstance(value, str) and key in _WORDS else self.number(key, True)
 
     def flag(self, key):
@@ -391,6 +398,8 @@ def _measurement(row, source):
         rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),
         bands=_bands(row, 1),
+        offered_rate_per_s=row.number("offered_rate_per_s", True),
+        saturated=row.flag("saturated") if row.has("saturated") else None,
     )
 
 

@@ -34,6 +34,7 @@ AXES = (
     Axis("threads", "requesting threads per node", lambda view: view.threads, _count),
     Axis("responder_nodes", "responder nodes", _setting("responder_nodes"), _count),
     Axis("responder_threads", "responding threads per node", _setting("responder_threads"), _count),
+    Axis("arrival_rate_per_s", "requests that arrive per second", _setting("arrival_rate_per_s"), units.rate_text),
     Axis("active_share", "share of requests that are sent", _setting("active_share"), units.percent_text),
 )
 # What follows from another axis does not vary by itself: the responders of M:M are its nodes, and so on.

@@ -184,6 +184,8 @@ def _merge(members):
         rate_mean_per_s=None,
         rate_deviation_per_s=None,
         empty_poll_share=None,
+        offered_rate_per_s=None if members[0].offered_rate_per_s is None else median("offered_rate_per_s"),
+        saturated=None if members[0].saturated is None else any(one.saturated for one in members),
     )
 
 

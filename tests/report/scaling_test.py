@@ -60,6 +60,11 @@ class Scaling(unittest.TestCase):
         plots = scaling.scaling_plots(views_of([shaped("read", 2, threads) for threads in (1, 2, 4)]))
         self.assertEqual([plot["title"] for plot in plots], ["M:1: rate by requesting threads per node"])
 
+    def test_rates_of_arrival_are_an_axis(self):
+        rows = [shaped("read", 2, arrival_rate_per_s=rate, arrivals="poisson") for rate in (1000, 2000, 4000)]
+        plots = scaling.scaling_plots(views_of(rows))
+        self.assertEqual([plot["title"] for plot in plots], ["M:1: rate by requests that arrive per second"])
+
     def test_two_axes_give_a_plot_each_whose_variants_say_what_is_fixed(self):
         rows = [shaped("read", n, active_share=share) for n in (1, 2) for share in (0.1, 1)]
         plots = scaling.scaling_plots(views_of(rows))

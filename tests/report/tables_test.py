@@ -44,6 +44,18 @@ class Table(unittest.TestCase):
         self.assertEqual(texts(found, "Mean rate"), ["123 k/s", ""])
         self.assertEqual(texts(found, "Deviation"), ["789 /s", ""])
 
+    def test_an_open_loop_shows_what_arrived_and_a_closed_one_does_not(self):
+        opened = {"arrival_rate_per_s": 1500000, "arrivals": "even", "offered_rate_per_s": 1500123.4, "saturated": True}
+        closed = {"arrival_rate_per_s": 0, "arrivals": "none"}
+        found = table(synthetic.row("read", 64, 1, **opened), synthetic.row("read", 64, 1, **closed))
+        self.assertEqual(texts(found, "Arrival rate"), ["1.50 M/s", ""])
+        self.assertEqual(texts(found, "Arrivals"), ["even", ""])
+        self.assertEqual(texts(found, "Offered rate"), ["1.50 M/s", ""])
+        self.assertEqual(texts(found, "Saturated"), ["yes", ""])
+        found = table(synthetic.row("read", 64, 1, **closed), synthetic.row("send/send", 64, 1))
+        self.assertNotIn("Arrivals", [column["title"] for column in found["columns"]])
+        self.assertNotIn("arrival", str(found["same"]))
+
     def test_what_all_rows_share_is_said_once(self):
         found = table(synthetic.row("read", 64, 1), synthetic.row("send/send", 64, 1))
         self.assertNotIn("Response", [column["title"] for column in found["columns"]])

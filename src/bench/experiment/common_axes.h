@@ -126,6 +126,39 @@ inline constexpr Axis kThinkAxis{.name = "think",
                                  .choices = no_choices,
                                  .applies = always_applies};
 
+// More than any device answers; so many fit into a second of whole nanoseconds.
+inline constexpr ListLimits kArrivalRateLimits{
+    .what = "arrival rate", .min = 0, .max = 1'000'000'000};
+inline constexpr Axis kArrivalRateAxis = count_axis<kArrivalRateLimits, &Point::arrival_rate_per_s>(
+    "arrival-rate", "arrival_rate_per_s", "0",
+    "Open loop: requests/s that arrive, of all requesters; latency counts from the arrival; "
+    "0: closed loop");
+
+struct ArrivalsNames {
+  using Value = Arrivals;
+  static constexpr std::array kAll = {Arrivals::kPoisson, Arrivals::kEven};
+  static std::span<const Arrivals> all() { return kAll; }
+  static const char* name(Arrivals arrivals) {
+    return arrivals == Arrivals::kPoisson ? "poisson" : "even";
+  }
+  static Result<Arrivals> parse(std::string_view text) {
+    return parse_one_name<ArrivalsNames>("arrival process", text);
+  }
+};
+constexpr Axis arrivals_axis() {
+  Axis axis = name_axis<ArrivalsNames, &Point::arrivals>(
+      "arrivals", "arrivals", "arrival process", "poisson",
+      "When they arrive: poisson (exponential gaps), even (equal gaps), or all");
+  axis.compared = false;  // it stands beside the rate
+  axis.depends_on = "arrival-rate";
+  axis.applies = [](const Point& point) { return point.arrival_rate_per_s > 0; };
+  axis.to_json = [](const Point& point) -> nlohmann::json {
+    return point.arrival_rate_per_s > 0 ? ArrivalsNames::name(point.arrivals) : "none";
+  };
+  return axis;
+}
+inline constexpr Axis kArrivalsAxis = arrivals_axis();
+
 struct WaitNames {
   using Value = WaitMode;
   static constexpr std::array kAll = {WaitMode::kPoll, WaitMode::kBlock};

@@ -26,6 +26,12 @@ enum class WaitMode : uint8_t {
   kBlock,  // then sleeps until a completion comes, where the protocol has one
 };
 
+// When the requests of an open loop arrive.
+enum class Arrivals : uint8_t {
+  kPoisson,  // independent of each other: exponential gaps
+  kEven,     // equal gaps
+};
+
 // The members that every workload has; which of them can be varied says its axes. Workload::point()
 // makes one.
 struct Point {
@@ -48,6 +54,10 @@ struct Point {
   // of the others it rests for `think_ns` ("patterns" 7, figure 9b).
   uint32_t active_ppm = kAlwaysActive;
   uint64_t think_ns = 8'000;
+  // Open loop: so many requests per second arrive, of all requesting threads together. 0: a closed
+  // loop.
+  uint64_t arrival_rate_per_s = 0;
+  Arrivals arrivals = Arrivals::kPoisson;  // means something in an open loop only
 
   // What the workload has beside these: a struct of its own (settings_of()).
   std::any settings{};

@@ -70,6 +70,8 @@ constexpr std::array kAxes = {
     kResponderThreadsAxis,
     kActiveAxis,
     kThinkAxis,
+    kArrivalRateAxis,
+    kArrivalsAxis,
     size_axis<kRequestLimits, &Settings::request_bytes>("request", "request_bytes", "64",
                                                         "Bytes per request (L)"),
     response_axis(),

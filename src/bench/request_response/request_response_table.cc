@@ -9,6 +9,7 @@
 #include "src/bench/request_response/request_response_axes.h"
 #include "src/bench/request_response/request_response_settings.h"
 #include "src/bench/request_response/request_response_workload.h"
+#include "src/bench/result/knee.h"
 #include "src/bench/result/result_texts.h"
 #include "src/bench/result/text_table.h"
 
@@ -48,11 +49,16 @@ std::string shape_text(const Point& point) {
                      point.responder_nodes, point.responder_threads);
 }
 
+constexpr std::string_view kOpenLoopLegend =
+    "open loop (offered): latency counts from when a request arrives, whether it can be sent then "
+    "or not; saturated: the\nrate is below 95 % of the offered one, and the latency grows with the "
+    "length of the run\n";
+
 // The axes that have no column of their own but do not stand at their usual values.
 std::vector<const Axis*> unusual_axes(const std::vector<PointResult>& results) {
   constexpr std::string_view kOwnColumns[] = {
       "nodes",   "threads",  "responders", "responder-threads", "request", "response",
-      "pending", "protocol", "mark"};
+      "pending", "protocol", "mark",       "arrival-rate"};
   const Point usual = request_response_workload().point();
   std::vector<const Axis*> unusual;
   for (const Axis& axis : request_response_axes()) {
@@ -84,6 +90,10 @@ std::string request_response_table(const std::vector<PointResult>& results) {
     rows.front().insert(rows.front().begin() + 2, "nodes x threads");
     rows.front().push_back("empty");
   }
+  const bool open = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
+    return result.point.arrival_rate_per_s > 0;
+  });
+  if (open) rows.front().insert(rows.front().end(), {"offered", "saturated"});
   if (verified) rows.front().push_back("verified");
   const std::vector<const Axis*> unusual = unusual_axes(results);
   const size_t labels_left = (shapes ? 3 : 2) + unusual.size();
@@ -124,6 +134,11 @@ std::string request_response_table(const std::vector<PointResult>& results) {
         const std::optional<double> empty = result.metric(0);
         row.push_back(empty ? fmt::format("{:.0f} %", *empty * 100) : "-");
       }
+      if (open) {
+        const std::optional<double> offered = result.offered_rate_per_s();
+        row.push_back(offered ? rate_text(*offered) : "-");
+        row.push_back(!offered ? "-" : result.saturated() ? "yes" : "no");
+      }
       if (verified) row.push_back(result.verified() ? "yes" : "NO");
     }
     const bool failed = result.errors > 0;
@@ -144,6 +159,7 @@ std::string request_response_table(const std::vector<PointResult>& results) {
              "nothing "
              "left out; numbers are medians over the runs, spread is that of the rate\n{}",
              unit, shapes ? "empty: share of the responders' polls that found nothing\n" : "") +
+         (open ? std::string(kOpenLoopLegend) + knees_text(results) : "") +
          simulation_text(results);
 }
 

@@ -44,6 +44,20 @@ class RequestResponseWorkload : public Workload {
   Result<Point> fit(Point point) const override {
     Settings& settings = request_response_settings(point);
     if (!uses_mark_layout(settings.protocol)) settings.layout = MarkLayout::kLastBit;
+    if (point.arrival_rate_per_s == 0) {
+      point.arrivals = Arrivals::kPoisson;
+      return point;
+    }
+    if (point.wait == WaitMode::kBlock) {
+      return Status(StatusCode::kInvalidArgument,
+                    "requests that arrive at a rate are sent by threads that poll: a thread that "
+                    "blocks misses them; leave out --wait block or --arrival-rate");
+    }
+    if (point.active_ppm != Point::kAlwaysActive) {
+      return Status(StatusCode::kInvalidArgument,
+                    "--arrival-rate says when requests are sent, and so does --active; leave out "
+                    "one of them");
+    }
     return point;
   }
 
@@ -102,9 +116,13 @@ class RequestResponseWorkload : public Workload {
     if (point.topology != Topology::kOneToOne) {
       shape = fmt::format("{} {}x{}, ", topology_name(point.topology), point.nodes, point.threads);
     }
-    return fmt::format("{}{}, {} request, {} response, {} pending", shape,
+    std::string arrival;
+    if (point.arrival_rate_per_s > 0) {
+      arrival = fmt::format(", {} arrivals/s", point.arrival_rate_per_s);
+    }
+    return fmt::format("{}{}, {} request, {} response, {} pending{}", shape,
                        protocol_name(settings.protocol), size_text(settings.request_bytes),
-                       size_text(settings.response_bytes), point.pending);
+                       size_text(settings.response_bytes), point.pending, arrival);
   }
 
   std::string line_text(const Point& point) const override {

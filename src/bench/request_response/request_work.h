@@ -105,6 +105,8 @@ inline uint64_t pair_key(uint64_t run_key, uint64_t phase, uint32_t requesting,
 template <bool kReads>
 class RequestWorks {
  public:
+  static constexpr bool kMayArrive = true;  // see RequestPhases
+
   // `connection`: the number in NodeJob::connections that connected; `first_slot`: of the queue
   // pairs' slots, this thread's first one.
   RequestWorks(const NodeJob& job, uint32_t connection, uint32_t first_slot,

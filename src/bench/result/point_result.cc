@@ -26,6 +26,17 @@ std::optional<Band> PointResult::over_variants(double RunResult::*value) const {
   return Band{.least = *least, .most = *most};
 }
 
+std::optional<double> PointResult::offered_rate_per_s() const {
+  if (!measured() || point.arrival_rate_per_s == 0) return std::nullopt;
+  return over_runs(&RunResult::offered_rate_per_s).median;
+}
+
+bool PointResult::saturated() const {
+  constexpr double kAnsweredShare = 0.95;
+  const std::optional<double> offered = offered_rate_per_s();
+  return offered && rate_per_s().median < kAnsweredShare * *offered;
+}
+
 double PointResult::total_bandwidth_bytes_per_s() const {
   return rate_per_s().median * static_cast<double>(point.workload->operation_bytes(point).total);
 }

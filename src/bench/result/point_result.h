@@ -43,6 +43,11 @@ struct PointResult {
   // runs; nothing where there is one, or not all have a run yet.
   std::optional<Band> rate_band() const { return over_variants(&RunResult::rate_per_s); }
   std::optional<Band> p50_band_ns() const { return over_variants(&RunResult::p50_ns); }
+  // Of an open loop; nothing for a closed one.
+  std::optional<double> offered_rate_per_s() const;
+  // An open loop whose requests were answered more slowly than they arrived: at less than 95 % of
+  // the offered rate. Its latency grows with the length of the run.
+  bool saturated() const;
   // OperationBytes::total.
   double total_bandwidth_bytes_per_s() const;
   // OperationBytes::value: of responses alone, as the papers count (messages per time x V).

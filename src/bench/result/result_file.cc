@@ -70,6 +70,7 @@ json run_json(const RunResult& run, const WorkloadTraits& workload) {
               {"p999_ns", run.p999_ns},   {"mark_layout", mark_layout_name(run.layout)}};
   row["cpu"] = {{"requester", cost_json(run.requester_cost)},
                 {"responder", cost_json(run.responder_cost)}};
+  if (run.offered_rate_per_s > 0) row["offered_rate_per_s"] = run.offered_rate_per_s;
   for (size_t i = 0; i < run.metrics.size(); ++i) {
     if (run.metrics[i]) row[std::string(workload.metrics[i].json)] = *run.metrics[i];
   }
@@ -125,6 +126,7 @@ RunResult run_from(const json& row, const WorkloadTraits& workload) {
   RunResult run;
   run.requests = row.at("requests").get<uint64_t>();
   run.rate_per_s = row.at("rate_per_s").get<double>();
+  run.offered_rate_per_s = row.value("offered_rate_per_s", 0.0);
   run.p50_ns = row.at("p50_ns").get<double>();
   run.p99_ns = row.at("p99_ns").get<double>();
   run.p999_ns = row.at("p999_ns").get<double>();
@@ -243,6 +245,10 @@ json to_json(const PointResult& result) {
     row["rate_band"] = {band->least, band->most};
     const Band p50_ns = result.p50_band_ns().value_or(Band());
     row["p50_band"] = {p50_ns.least, p50_ns.most};
+  }
+  if (const std::optional<double> offered = result.offered_rate_per_s()) {
+    row["offered_rate_per_s"] = *offered;
+    row["saturated"] = result.saturated();
   }
   row["requests_measured"] = result.requests();
   row["mean"] = {{"rate_per_s", rate.mean},

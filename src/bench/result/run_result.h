@@ -31,6 +31,8 @@ struct RunResult {
   uint64_t requests = 0;  // measured ones that were answered
   uint64_t errors = 0;    // requests without an answer, and payloads that were not what was sent
   double rate_per_s = 0;  // of all requesting threads together
+  // Open loop: requests that arrived per second, sent or not; 0: a closed loop.
+  double offered_rate_per_s = 0;
   double p50_ns = 0;
   double p99_ns = 0;
   double p999_ns = 0;

@@ -16,7 +16,7 @@ namespace verbena::bench {
 
 namespace {
 
-constexpr uint16_t kVersion = 5;
+constexpr uint16_t kVersion = 6;
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxCauseBytes = 4096;
 // Of the largest list: a node's CPUs or threads, a job's responding threads.
@@ -62,6 +62,8 @@ void write_report(WireWriter& writer, const Report& report) {
   writer.u64(report.first_ns);
   writer.u64(report.last_ns);
   for (const uint64_t counter : report.counters) writer.u64(counter);
+  writer.u64(report.arrivals);
+  writer.u64(report.arrivals_ns);
   writer.u8(static_cast<uint8_t>(report.layout));
   write_costs(writer, report.costs);
   write_costs(writer, report.dispatcher_costs);
@@ -132,6 +134,8 @@ Status read_report(WireReader& reader, Report* report) {
   report->first_ns = reader.u64();
   report->last_ns = reader.u64();
   for (uint64_t& counter : report->counters) counter = reader.u64();
+  report->arrivals = reader.u64();
+  report->arrivals_ns = reader.u64();
   report->layout = static_cast<MarkLayout>(reader.u8());
   if (report->layout > kLastMarkLayout) return wrong("mark layout");
   read_costs(reader, &report->costs);

@@ -122,6 +122,10 @@ struct Report {
   // Requesting: first post and last response, counted from "go".
   uint64_t first_ns = 0;
   uint64_t last_ns = 0;
+  // Requesting, in an open loop: the requests that arrived, and in which time; the times of all
+  // threads add up.
+  uint64_t arrivals = 0;
+  uint64_t arrivals_ns = 0;
   // What the workload counts beside all this, see ShareMetric.
   std::array<uint64_t, 9> counters{};
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections really use

@@ -129,6 +129,8 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
                                .mismatches = 1,
                                .first_ns = 2,
                                .last_ns = 3,
+                               .arrivals = 21,
+                               .arrivals_ns = 22,
                                .counters = {4, 5, 6, 7, 8, 9, 10, 11, 12},
                                .layout = MarkLayout::kImmediate,
                                .costs = {{CpuCost{.cycles = 12.5, .instructions = 30.5}, 6}},
@@ -141,6 +143,8 @@ TEST_F(Coordination, ArriveAsTheyWereSent) {
     EXPECT_EQ(report.mismatches, 1u);
     EXPECT_EQ(report.first_ns, 2u);
     EXPECT_EQ(report.last_ns, 3u);
+    EXPECT_EQ(report.arrivals, 21u);
+    EXPECT_EQ(report.arrivals_ns, 22u);
     EXPECT_THAT(report.counters, testing::ElementsAre(4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 12u));
     EXPECT_EQ(report.layout, MarkLayout::kImmediate);
     ASSERT_EQ(report.costs.size(), 1u);
@@ -192,7 +196,7 @@ TEST_F(Coordination, ImpossibleOnesAreRefused) {
   };
   // A set-up in which one axis has this value.
   const auto setup = [&](std::string_view name, uint64_t value) {
-    WireWriter writer = begin(5, MessageKind::kSetup);
+    WireWriter writer = begin(6, MessageKind::kSetup);
     const WorkloadTraits& workload = request_response_workload().traits();
     const Point point = request_response_workload().point();
     writer.string(name == "workload" ? "none" : workload.name);
@@ -218,14 +222,14 @@ TEST_F(Coordination, ImpossibleOnesAreRefused) {
   EXPECT_EQ(refusal_of(setup("pending", kMaxPending + 1)).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(setup("nodes", kMaxNodes + 1)).code(), StatusCode::kProtocolViolation);
   // A list that claims to be longer than its frame.
-  WireWriter endless = begin(5, MessageKind::kConnect);
+  WireWriter endless = begin(6, MessageKind::kConnect);
   endless.u32(~0u);
   EXPECT_EQ(refusal_of(endless).code(), StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(begin(1, MessageKind::kDone)).code(), StatusCode::kProtocolViolation);
-  EXPECT_EQ(refusal_of(begin(5, static_cast<MessageKind>(99))).code(),
+  EXPECT_EQ(refusal_of(begin(6, static_cast<MessageKind>(99))).code(),
             StatusCode::kProtocolViolation);
   EXPECT_EQ(refusal_of(WireWriter()).code(), StatusCode::kProtocolViolation);
-  WireWriter longer = begin(5, MessageKind::kDone);
+  WireWriter longer = begin(6, MessageKind::kDone);
   longer.u8(0);
   EXPECT_EQ(refusal_of(longer).code(), StatusCode::kProtocolViolation);
 }

@@ -185,6 +185,8 @@ Report PointNode::merged(uint32_t first, uint32_t count) const {
     sum.requests += one.requests;
     sum.unanswered += one.unanswered;
     sum.mismatches += one.mismatches;
+    sum.arrivals += one.arrivals;
+    sum.arrivals_ns += one.arrivals_ns;
     sum.first_ns = std::min(sum.first_ns, one.first_ns);
     sum.last_ns = std::max(sum.last_ns, one.last_ns);
     for (size_t c = 0; c < sum.counters.size(); ++c) sum.counters[c] += one.counters[c];

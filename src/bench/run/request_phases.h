@@ -13,6 +13,7 @@
 #include "src/base/histogram.h"
 #include "src/bench/experiment/workload.h"
 #include "src/bench/load/closed_loop.h"
+#include "src/bench/load/open_loop.h"
 #include "src/bench/run/node_job.h"
 
 namespace verbena::bench {
@@ -35,7 +36,8 @@ struct NoPayloads {
 // target (ClosedLoop). Where it has Status prepare(const Phase&), that makes each phase ready;
 // where it has bool complete(), that does what was answered before it was done, in the measured
 // time (false: nothing was left; a window is steady, so its end waits for nothing);
-// where it has Status ended(Report&), that adds to the phase's report.
+// where it has Status ended(Report&), that adds to the phase's report; where it has kMayArrive, the
+// timed phase is an open loop at points with an arrival rate.
 template <typename Target, typename Works>
 class RequestPhases {
  public:
@@ -96,6 +98,7 @@ class RequestPhases {
     std::atomic<uint64_t>& activity = job_.activity[number_ - job_.node().first_requesting].count;
     orders.activity = &activity;
     orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
+    arrived_ = {};
     LoopOutcome outcome = run_any(orders, phase_.verify);
     if constexpr (requires { works_.complete(); }) {
       if (outcome.status.ok() && orders.settle_ns == 0 && works_.complete()) {
@@ -107,6 +110,8 @@ class RequestPhases {
     report_.requests = outcome.completed;
     report_.unanswered = outcome.unanswered;
     report_.mismatches = outcome.mismatches;
+    report_.arrivals = arrived_.count;
+    report_.arrivals_ns = arrived_.time_ns;
     report_.first_ns = outcome.first_ns - std::min(step.begin_ns, outcome.first_ns);
     report_.last_ns = outcome.last_ns - std::min(step.begin_ns, outcome.last_ns);
     report_.layout = targets_.front()->mark_layout();
@@ -147,6 +152,12 @@ class RequestPhases {
   // Each loop is compiled for each design: only those that measure are without what they need not.
   template <typename Work>
   LoopOutcome run_works(std::vector<Work>& works, const LoopOrders& orders) {
+    if constexpr (requires { Works::kMayArrive; }) {
+      // What is not timed warms up or counts instructions, as fast as it can.
+      if (job_.setup.point.arrival_rate_per_s > 0 && phase_.kind == PhaseKind::kTimed) {
+        return run_open(works, orders);
+      }
+    }
     if constexpr (Work::kTakesTime) {
       return ClosedLoop<Target, Work, /*kSteered=*/true>(targets_, works, orders, job_.team.halt())
           .run_timed(latencies_);
@@ -154,6 +165,20 @@ class RequestPhases {
       return orders.steered() ? run_loop<Work, true>(works, orders)
                               : run_loop<Work, false>(works, orders);
     }
+  }
+
+  template <typename Work>
+  LoopOutcome run_open(std::vector<Work>& works, const LoopOrders& orders) {
+    const Point& point = job_.setup.point;
+    const auto threads = static_cast<double>(job_.wiring().requesting.size());
+    const ArrivalOrders arrivals{
+        .arrivals = point.arrivals,
+        .rate_per_s = static_cast<double>(point.arrival_rate_per_s) / threads,
+        .first_share = number_ / threads};
+    OpenLoop<Target, Work> loop(targets_, works, orders, arrivals, job_.team.halt());
+    const OpenLoopOutcome outcome = loop.run_timed(latencies_);
+    arrived_ = {outcome.arrivals, outcome.arrivals_ns};
+    return outcome.loop;
   }
 
   template <typename Work, bool kSteered>
@@ -169,6 +194,10 @@ class RequestPhases {
   Report& report_;
   Phase phase_;
   std::unique_ptr<PollCost> cost_;
+  struct {
+    uint64_t count = 0;
+    uint64_t time_ns = 0;
+  } arrived_;                         // in this phase's open loop
   std::vector<Histogram> latencies_;  // by kind
 };
 

@@ -45,6 +45,8 @@ void add(Report& sum, const Report& one) {
   sum.requests += one.requests;
   sum.unanswered += one.unanswered;
   sum.mismatches += one.mismatches;
+  sum.arrivals += one.arrivals;
+  sum.arrivals_ns += one.arrivals_ns;
   for (size_t i = 0; i < sum.counters.size(); ++i) sum.counters[i] += one.counters[i];
   sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
   sum.dispatcher_costs.insert(sum.dispatcher_costs.end(), one.dispatcher_costs.begin(),
@@ -195,6 +197,11 @@ class PointRunner {
       result->kinds.emplace_back();
       if (latency.count() > 0) result->kinds.back() = summary(latency.count(), latency);
     }
+    if (requesters.arrivals_ns > 0) {
+      const double thread_ns = static_cast<double>(requesters.arrivals_ns) /
+                               static_cast<double>(wiring_.requesting.size());
+      result->offered_rate_per_s = static_cast<double>(requesters.arrivals) / thread_ns * 1e9;
+    }
     result->layout = requesters.layout;
     const auto counted = [&](size_t counter) {
       return static_cast<double>(requesters.counters[counter] +
@@ -233,8 +240,14 @@ class PointRunner {
                (wiring_.random_peer ? 1 : static_cast<double>(thread.peers.size()));
     }
     const double messages = std::max(static_cast<double>(operations()), kRounds * slots);
+    double ns_per_request = ns_per_request_;
+    if (point_.arrival_rate_per_s > 0) {
+      // The warm-up sends as fast as it can; so many do not arrive.
+      ns_per_request =
+          std::max(ns_per_request, 1e9 / static_cast<double>(point_.arrival_rate_per_s));
+    }
     return {.requests = UINT64_MAX,
-            .duration_ns = std::max(static_cast<uint64_t>(messages * ns_per_request_) + 1000,
+            .duration_ns = std::max(static_cast<uint64_t>(messages * ns_per_request) + 1000,
                                     point_.workload->least_simulated_ns(point_))};
   }
 
