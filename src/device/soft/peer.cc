@@ -127,6 +127,13 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
                               "one build of Verbena for both",
                               record.pid));
   }
+  peer->wake_fd_ = peer->open_pipe(peer->header_->wake_fd, peer->header_->wake_id);
+  if (peer->wake_fd_ < 0 && (errno == EMFILE || errno == ENFILE)) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("soft0: cannot open the pipe of process {} (/proc/{}/fd): {}; raise "
+                              "the limit of open files (ulimit -n)",
+                              record.pid, record.pid, strerror(errno)));
+  }
   return peer;
 }
 
@@ -137,12 +144,14 @@ std::shared_ptr<Peer> Peer::self(uint32_t slot, Header* header, PageShare& pages
   peer->own_pages_ = &pages;
   peer->memory_fd_ = pages.fd();
   peer->header_ = header;
+  peer->wake_fd_ = peer->open_pipe(header->wake_fd, header->wake_id);
   return peer;
 }
 
 Peer::~Peer() {
   for (const auto& [base, length_bytes] : mappings_) raw_munmap(base, length_bytes);
   for (const auto& [key, fd] : pipes_) close(fd);
+  if (wake_fd_ >= 0) close(wake_fd_);
   if (memory_fd_ >= 0 && !is_self()) close(memory_fd_);
   if (pid_fd_ >= 0) close(pid_fd_);
   if (thread_fd_ >= 0) close(thread_fd_);
@@ -297,16 +306,25 @@ bool Peer::ending() const {
   return poll(&end, 1, 0) != 0;
 }
 
-int Peer::pipe_of(int fd, uint32_t id) {
-  const uint64_t key = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(fd);
-  if (auto it = pipes_.find(key); it != pipes_.end()) return it->second;
+// The descriptor, or -1 and errno.
+int Peer::open_pipe(int fd, uint32_t id) const {
   // Opened for reading too, so that a write after the peer's end is no SIGPIPE.
   const int opened = open(fmt::format("/proc/{}/fd/{}", pid_, fd).c_str(),
                           O_RDWR | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (opened < 0 || id == 0 || pipe_id(opened) != id || !exists()) {
-    if (opened >= 0) close(opened);
+  if (opened < 0) return -1;
+  if (id == 0 || pipe_id(opened) != id || !exists()) {
+    close(opened);
+    errno = ENOENT;
     return -1;
   }
+  return opened;
+}
+
+int Peer::pipe_of(int fd, uint32_t id) {
+  const uint64_t key = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(fd);
+  if (auto it = pipes_.find(key); it != pipes_.end()) return it->second;
+  const int opened = open_pipe(fd, id);
+  if (opened < 0) return -1;
   if (pipes_.size() >= kMaxPipes) {
     for (const auto& [old_key, old] : pipes_) close(old);
     pipes_.clear();
@@ -322,6 +340,16 @@ bool Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
   if (pipe >= 0) [[maybe_unused]]
     const ssize_t written = write(pipe, message, size_bytes);
   return pipe >= 0;
+}
+
+void Peer::wake_service() {
+  const char byte = 0;
+  if (wake_fd_ < 0) {
+    notify(header_->wake_fd, header_->wake_id, &byte, 1);
+    return;
+  }
+  // A full pipe already holds a wake-up.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &byte, 1);
 }
 
 }  // namespace verbena::soft

@@ -81,16 +81,15 @@ class Peer {
     header_->xrc_senders[slot / 64].fetch_or(1ull << (slot % 64));
     if (!is_self()) wake_service();
   }
-  void wake_service() {
-    const char byte = 0;
-    notify(header_->wake_fd, header_->wake_id, &byte, 1);
-  }
+  // Needs no descriptor but the one that attach() has opened. Cost: a system call.
+  void wake_service();
 
  private:
   Peer() = default;
   Status open_files(const ProcessRecord& record);
   bool lock_updates(bool lock) const;
   bool became_another_program() const;
+  int open_pipe(int fd, uint32_t id) const;
   int pipe_of(int fd, uint32_t id);
 
   uint32_t slot_ = 0;
@@ -100,6 +99,9 @@ class Peer {
   int thread_fd_ = -1;
   int life_number_ = -1;  // of the peer's end of the pipe, in the peer
   uint32_t life_id_ = 0;
+  // The pipe of the peer's service thread; -1 if it has none. Open from the start: what is to be
+  // told must not be lost when this process has no descriptors left.
+  int wake_fd_ = -1;
   int memory_fd_ = -1;
   PageShare* own_pages_ = nullptr;  // of this process as its own peer
   Header* header_ = nullptr;

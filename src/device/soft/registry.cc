@@ -46,12 +46,20 @@ uint32_t member_number(const char* name) {
 
 // Calls `use(name)` for each file of the directory; ends early where that returns false.
 template <typename Use>
-void for_each_file(int directory_fd, Use&& use) {
-  DIR* entries = fdopendir(openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (entries == nullptr) return;
+bool for_each_file(int directory_fd, Use&& use) {
+  const int opened = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return false;
+  DIR* entries = fdopendir(opened);
+  if (entries == nullptr) {
+    const int error = errno;
+    close(opened);
+    errno = error;
+    return false;
+  }
   const dirent* entry = readdir(entries);
   while (entry != nullptr && use(entry->d_name)) entry = readdir(entries);
   closedir(entries);
+  return true;
 }
 
 uint64_t pid_namespace_of_self() {
@@ -267,14 +275,15 @@ void Registry::remove_closed_domain(const char* name) const {
   }
 }
 
-std::vector<uint32_t> Registry::slots() const {
+Result<std::vector<uint32_t>> Registry::slots() const {
   std::vector<uint32_t> found;
-  for_each_file(directory_fd_, [&found](const char* name) {
+  const bool read = for_each_file(directory_fd_, [&found](const char* name) {
     if (strncmp(name, kSlotPrefix, strlen(kSlotPrefix)) != 0) return true;
     const unsigned long slot = strtoul(name + strlen(kSlotPrefix), nullptr, 10);
     if (slot > 0 && slot < kMaxProcesses) found.push_back(static_cast<uint32_t>(slot));
     return true;
   });
+  if (!read) return cannot("read", path_, kElsewhere);
   return found;
 }
 
@@ -297,15 +306,16 @@ void Registry::leave_all_groups(uint32_t qp_number) const {
   });
 }
 
-std::vector<uint32_t> Registry::members_of(const std::string& group) const {
+Result<std::vector<uint32_t>> Registry::members_of(const std::string& group) const {
   constexpr size_t kMaxMembers = kMaxQueuePairs;
   std::vector<uint32_t> found;
   const std::string prefix = kGroupPrefix + group + ".";
-  for_each_file(directory_fd_, [&](const char* name) {
+  const bool read = for_each_file(directory_fd_, [&](const char* name) {
     const uint32_t number = member_number(name);
     if (number != 0 && strncmp(name, prefix.c_str(), prefix.size()) == 0) found.push_back(number);
     return found.size() < kMaxMembers;
   });
+  if (!read) return cannot("read", path_, kElsewhere);
   return found;
 }
 

@@ -70,15 +70,17 @@ class Registry {
   bool alive(uint32_t slot) const;
   // Whether a living process holds the slot, of any release and in any PID namespace.
   bool taken(uint32_t slot) const;
-  // Those that were taken when looked at; may have left-overs.
-  std::vector<uint32_t> slots() const;
+  // Those that were taken when looked at; may have left-overs. kLimitExceeded without a file
+  // descriptor left.
+  Result<std::vector<uint32_t>> slots() const;
 
   // Multicast groups: a member is an empty file, named by group and queue pair number. What a dead
   // process leaves is removed with its slot.
   Status join_group(const std::string& group, uint32_t qp_number) const;
   bool leave_group(const std::string& group, uint32_t qp_number) const;
   void leave_all_groups(uint32_t qp_number) const;
-  std::vector<uint32_t> members_of(const std::string& group) const;
+  // kLimitExceeded without a file descriptor left.
+  Result<std::vector<uint32_t>> members_of(const std::string& group) const;
 
   // Removes the file of an XRC domain that no process has open (xrc_domains.cc).
   void remove_closed_domain(const char* name) const;

@@ -453,10 +453,11 @@ void Rnic::serve() {
     epoll_event events[16];
     const bool waiting = waiting_.load(std::memory_order_relaxed) > 0;
     const bool datagrams = datagram_receivers_.load(std::memory_order_relaxed) > 0;
+    const bool late = group_notices_.pending() || xrc_queues_->has_unwatched();
     int timeout_ms = -1;
     if (waiting || !ending_.empty()) {
       timeout_ms = static_cast<int>(kRetryTickNs / 1'000'000);
-    } else if (datagrams) {
+    } else if (datagrams || late) {
       timeout_ms = static_cast<int>(kDatagramLookNs / 1'000'000);
     }
     const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
@@ -475,6 +476,7 @@ void Rnic::serve() {
     if (asked) handle_faults();
     if (waiting) retry_idle();
     if (datagrams) take_back_datagrams();
+    if (late) make_up_for_descriptors();
   }
 }
 
@@ -530,6 +532,15 @@ void Rnic::take_back_datagrams() {
   for_each_queue_pair([](Qp& qp) {
     if (qp.datagrams != nullptr) ud_take_back(qp);
   });
+}
+
+// What could not be done without file descriptors.
+void Rnic::make_up_for_descriptors() {
+  const uint64_t now = now_ns();
+  if (now - last_made_up_ns_ < kDatagramLookNs) return;
+  last_made_up_ns_ = now;
+  if (group_notices_.pending()) group_notices_.tell_again();
+  if (xrc_queues_->has_unwatched()) xrc_queues_->watch_senders();
 }
 
 void Rnic::retry_idle() {

@@ -16,6 +16,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/datagram_ring.h"
+#include "src/device/soft/group_notices.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/observe/counter_file.h"
 #include "src/device/soft/pages/page_share.h"
@@ -81,6 +82,7 @@ class Rnic {
   void free_completion_queue(void* address);
   DatagramRings& datagram_rings() { return datagram_rings_; }
   XrcQueues& xrc_queues() { return *xrc_queues_; }
+  GroupNotices& group_notices() { return group_notices_; }
   // A completion queue that nobody polls, for queue pairs that complete nothing.
   Result<Cq*> idle_queue();
 
@@ -166,6 +168,7 @@ class Rnic {
   void handle_faults();
   void retry_idle();
   void take_back_datagrams();
+  void make_up_for_descriptors();
 
   Registry registry_;
   std::unique_ptr<PageShare> pages_;
@@ -187,6 +190,7 @@ class Rnic {
 
   DatagramRings datagram_rings_;
   std::unique_ptr<XrcQueues> xrc_queues_;
+  GroupNotices group_notices_{*this};
   Cq* idle_queue_ = nullptr;  // stays: queue pairs may be destroyed late
   std::mutex completion_queues_mutex_;
   std::vector<void*> free_completion_queues_;
@@ -200,6 +204,7 @@ class Rnic {
   std::atomic<uint32_t> waiting_{0};
   std::atomic<uint32_t> datagram_receivers_{0};
   uint64_t last_take_back_ns_ = 0;  // the service thread's
+  uint64_t last_made_up_ns_ = 0;    // the service thread's
   std::atomic<bool> stopping_{false};
   int wake_read_fd_ = -1;
   int wake_write_fd_ = -1;

@@ -120,6 +120,7 @@ class Destinations {
   Transport transport_;
   std::array<Destination, kPlaces> places_;
   std::array<KnownGroup, kGroups> groups_;
+  bool said_unread_ = false;
   uint32_t next_group_ = 0;
 };
 

@@ -2,14 +2,17 @@
 // (Registry::join_group), so that any sender finds all members, and what a dead one leaves is
 // removed with its slot. Senders keep a list of their own. Whoever joins or leaves raises the epoch
 // in the header of each living process before it returns, and a sender that finds another epoch
-// than its list's asks the registry again.
+// than its list's asks the registry again (group_notices.h).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "src/base/log.h"
 #include "src/device/soft/control.h"
+#include "src/device/soft/group_notices.h"
 #include "src/device/soft/presentation.h"
 #include "src/device/soft/ud.h"
 
@@ -29,16 +32,6 @@ std::string group_name(const ibv_gid& gid) {
   return name;
 }
 
-void tell_all(Rnic& rnic) {
-  rnic.header().group_epoch.fetch_add(1);
-  for (const uint32_t slot : rnic.registry().slots()) {
-    if (slot == rnic.slot()) continue;
-    // One that cannot be reached sends nothing that could be received here.
-    Result<std::shared_ptr<Peer>> peer = rnic.attach(slot);
-    if (peer.ok() && !(*peer)->is_self()) (*peer)->raise_group_epoch();
-  }
-}
-
 int check_member(ibv_qp* verbs, const ibv_gid* gid) {
   if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   if (as_qp(verbs).transport != Transport::kDatagram) {
@@ -56,14 +49,14 @@ int check_member(ibv_qp* verbs, const ibv_gid* gid) {
 
 Status join_group(Qp& qp, const ibv_gid& gid) {
   VERBENA_RETURN_IF_ERROR(qp.rnic->registry().join_group(group_name(gid), qp.verbs.qp_num));
-  tell_all(*qp.rnic);
+  qp.rnic->group_notices().tell_all();
   qp.in_groups = true;
   return {};
 }
 
 bool leave_group(Qp& qp, const ibv_gid& gid) {
   if (!qp.rnic->registry().leave_group(group_name(gid), qp.verbs.qp_num)) return false;
-  tell_all(*qp.rnic);
+  qp.rnic->group_notices().tell_all();
   return true;
 }
 
@@ -88,7 +81,7 @@ int detach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t) {
 void leave_groups(Qp& qp) {
   if (!qp.in_groups) return;
   qp.rnic->registry().leave_all_groups(qp.verbs.qp_num);
-  tell_all(*qp.rnic);
+  qp.rnic->group_notices().tell_all();
 }
 
 const std::vector<uint32_t>& Destinations::members(Rnic& rnic, const ibv_gid& gid, uint16_t lid) {
@@ -97,15 +90,24 @@ const std::vector<uint32_t>& Destinations::members(Rnic& rnic, const ibv_gid& gi
   auto known = std::find_if(groups_.begin(), groups_.end(), [&](const KnownGroup& group) {
     return group.epoch != 0 && same(group, gid, lid);
   });
+  if (known != groups_.end() && known->epoch == epoch) return known->members;
+  Result<std::vector<uint32_t>> found = rnic.registry().members_of(group_name(gid));
+  if (!found.ok()) {
+    // What was known stays old, so that the next send asks again.
+    static const std::vector<uint32_t> nobody;
+    if (!std::exchange(said_unread_, true)) {
+      log_warning("soft0: cannot tell who is in a multicast group: {}", found.status().message());
+    }
+    return known == groups_.end() ? nobody : known->members;
+  }
   if (known == groups_.end()) {
     known = groups_.begin() + next_group_;
     next_group_ = (next_group_ + 1) % kGroups;
-    *known = {.gid = gid, .lid = lid, .epoch = 0, .members = {}};
+    known->gid = gid;
+    known->lid = lid;
   }
-  if (known->epoch != epoch) {
-    known->members = rnic.registry().members_of(group_name(gid));
-    known->epoch = epoch;
-  }
+  known->members = std::move(*found);
+  known->epoch = epoch;
   return known->members;
 }
 

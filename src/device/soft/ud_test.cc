@@ -11,6 +11,7 @@
 #include <string>
 
 #include "src/device/soft/datagram_end_for_test.h"
+#include "src/device/soft/no_descriptors_for_test.h"
 
 namespace verbena::soft {
 namespace {
@@ -354,6 +355,30 @@ TEST_F(DatagramTest, AGroupsMembersGetOneEach) {
   send();
   EXPECT_TRUE(b_.is_empty());
   EXPECT_EQ(c.take().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(destroy_ah(handle), 0);
+}
+
+// Nobody is known then, and the next send asks again.
+TEST_F(DatagramTest, MembersThatCouldNotBeReadAreReadAgain) {
+  ibv_gid group{};
+  group.raw[0] = 0xff;
+  group.raw[15] = 10;
+  constexpr uint16_t kLid = 0xc00a;
+  ibv_ah* handle = global_handle(group, kLid);
+  ASSERT_NE(handle, nullptr);
+  ASSERT_EQ(attach_mcast(b_.qp(), &group, kLid), 0);
+  post(0);
+  const auto send = [&] {
+    ASSERT_EQ(a_.send({.sges = source(8), .to = kMulticastQpNumber, .handle = handle, .flags = 0}),
+              0);
+  };
+  {
+    const verbena::soft::test::NoDescriptors none;
+    send();
+  }
+  EXPECT_TRUE(b_.is_empty());
+  send();
+  EXPECT_FALSE(b_.is_empty());
   EXPECT_EQ(destroy_ah(handle), 0);
 }
 

@@ -116,20 +116,29 @@ bool XrcQueues::sends_nothing(uint32_t slot) {
 }
 
 void XrcQueues::watch_senders() {
+  unwatched_.store(false, std::memory_order_relaxed);
   std::erase_if(watched_, [](const auto& known) { return known.second->dead(); });
   for_each_sender(rnic_.header(), [this](uint32_t slot) {
     if (slot == rnic_.slot() || watched_.contains(slot)) return;
     const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
     if (process.ok()) {
       watched_.emplace(slot, *process);
-    } else if (is_no_sender(process.status())) {
-      sender_ended(slot);
-    } else if (!std::exchange(said_unwatched_, true)) {
-      // The next sender's wake-up tries again.
+      return;
+    }
+    if (is_no_sender(process.status())) return sender_ended(slot);
+    note_unwatched(process.status());
+    if (!std::exchange(said_unwatched_, true)) {
       log_warning("soft0: cannot watch the XRC sender in slot {}: {}", slot,
                   process.status().message());
     }
   });
+}
+
+void XrcQueues::note_unwatched(const Status& failure) {
+  // What is refused for another reason stays so.
+  if (failure.code() == StatusCode::kLimitExceeded) {
+    unwatched_.store(true, std::memory_order_relaxed);
+  }
 }
 
 void XrcQueues::sender_ended(uint32_t slot) {
@@ -142,6 +151,7 @@ void XrcQueues::sender_ended(uint32_t slot) {
     // After the claims were read: whoever is not there now fills none of them any more.
     const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
     const bool unknown = !process.ok() && !is_no_sender(process.status());
+    if (unknown) note_unwatched(process.status());
     for (auto& [queue, claims] : taken) {
       for (uint64_t& claim : claims) {
         if (claim != 0 && (unknown || (process.ok() && may_have_made(**process, claim)))) claim = 0;
@@ -160,6 +170,7 @@ void XrcQueues::forget_sender(uint32_t slot) {
   // A process that takes the slot from here on says itself that it sends.
   const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
   if (process.ok() || !is_no_sender(process.status())) bits.fetch_or(bit);
+  if (!process.ok()) note_unwatched(process.status());
 }
 
 }  // namespace verbena::soft

@@ -39,6 +39,8 @@ class XrcQueues {
   void add_flights(std::vector<PeerFlight>& flights);
   // The service thread's: learns when processes end that have begun to send here.
   void watch_senders();
+  // Whether there was no file descriptor to look at one of them: watch again later.
+  bool has_unwatched() const { return unwatched_.load(std::memory_order_relaxed); }
   // A process in this slot has ended: posts again the receives that it took and did not fill. Those
   // that one which lives there by now may have taken stay until that ends.
   void sender_ended(uint32_t slot);
@@ -48,11 +50,14 @@ class XrcQueues {
  private:
   // Nobody in this slot sends here, if it is free.
   void forget_sender(uint32_t slot);
+  // Has the sender that could not be looked at looked at again, if that may help.
+  void note_unwatched(const Status& failure);
 
   Rnic& rnic_;
   std::mutex mutex_;
   std::vector<Srq*> queues_;  // by index
   uint32_t next_index_ = 0;
+  std::atomic<bool> unwatched_{false};
   // While a sender's bit is cleared for a moment, nobody looks at it.
   std::mutex senders_mutex_;
   // The service thread's.

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +12,9 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/control.h"
+#include "src/device/soft/datagram_end_for_test.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/no_descriptors_for_test.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/verbs_for_test.h"
 
@@ -54,23 +55,6 @@ class DomainFile {
 
  private:
   int fd_ = -1;
-};
-
-// While it lives, this process can open no file.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    if (getrlimit(RLIMIT_NOFILE, &before_) != 0) std::abort();
-    rlimit none = before_;
-    none.rlim_cur = 0;
-    if (setrlimit(RLIMIT_NOFILE, &none) != 0) std::abort();
-  }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
 };
 
 // A shared receive queue with a completion queue of its own.
@@ -649,7 +633,7 @@ TEST_F(XrcTest, SendersThatCannotBeLookedAtCountAsLiving) {
   srq.shared->head.store(1);
   int refused = 0;
   {
-    const NoDescriptors none;
+    const verbena::soft::test::NoDescriptors none;
     bits.fetch_or(1ull << (kDeadSlot % 64));
     srq.rnic->xrc_queues().sender_ended(kDeadSlot);
     refused = queue.destroy();
@@ -659,11 +643,31 @@ TEST_F(XrcTest, SendersThatCannotBeLookedAtCountAsLiving) {
   EXPECT_EQ(queue.destroy(), 0) << last_error();
 }
 
+// The service thread asks again, without a further notice.
+TEST_F(XrcTest, SendersThatCouldNotBeLookedAtAreLookedAtLater) {
+  // While there are datagrams, the service thread does not sleep for ever.
+  const verbena::soft::test::DatagramEnd datagrams(node_);
+  Rnic& rnic = *as_context(context()).rnic;
+  std::atomic<uint64_t>& bits = rnic.header().xrc_senders[kDeadSlot / 64];
+  bits.fetch_or(1ull << (kDeadSlot % 64));
+  {
+    const verbena::soft::test::NoDescriptors none;
+    rnic.xrc_queues().sender_ended(kDeadSlot);
+    EXPECT_EQ(bits.load() >> (kDeadSlot % 64) & 1, 1u);
+  }
+  constexpr uint64_t kLimitNs = 30'000'000'000;
+  const uint64_t start_ns = now_ns();
+  for (Waiter waiter; now_ns() - start_ns < kLimitNs; waiter.idle()) {
+    if ((bits.load() >> (kDeadSlot % 64) & 1) == 0) break;
+  }
+  EXPECT_EQ(bits.load() >> (kDeadSlot % 64) & 1, 0u);
+}
+
 TEST_F(XrcTest, AProcessThatCannotBeAttachedIsALocalError) {
   XrcConnection connection(node_, domain_);
   const uint32_t number = make_qp_number(kDeadSlot, 4);
   {
-    const NoDescriptors none;
+    const verbena::soft::test::NoDescriptors none;
     ASSERT_EQ(connection.send(message(8), number), 0);
   }
   EXPECT_EQ(connection.take().status, IBV_WC_LOC_QP_OP_ERR);
