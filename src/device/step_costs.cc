@@ -45,7 +45,7 @@ StepCosts profile_costs(const sim::Profile& profile) {
   costs.read_gap_ns = ns(profile.queue_pair_read_gap);
   costs.gather_entry_ns = ns(std::max(profile.bus_time(kLineBytes, profile.pcie_down_kib),
                                       profile.pcie_read / profile.pcie_reads_at_once));
-  costs.fetch_ahead_bytes = 16 << 10;  // transmit.cc
+  costs.fetch_ahead_bytes = static_cast<double>(profile.payload_prefetch_bytes);
   costs.path_ns = ns(profile.switch_latency + 2 * profile.cable);
   costs.link_byte_ns = byte_ns(profile.link_kib);
   costs.packet_overhead_bytes = static_cast<double>(profile.packet_overhead_bytes);

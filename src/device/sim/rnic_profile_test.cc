@@ -142,6 +142,7 @@ TEST(ProfileTest, OneLineNamesWhatIsWrong) {
                  "the range of poll_empty must be two"},
            Wrong{"poll_empty", "range", "range = 10", "the range of poll_empty must be two"},
            Wrong{"cores", "value", "value = 0", "cores must be above 0"},
+           Wrong{"payload_prefetch", "value", "value = 0", "payload_prefetch must be above 0"},
            Wrong{"pcie_reads_at_once", "value", "value = 0", "pcie_reads_at_once must be above 0"},
            Wrong{"pcie_reads_at_once", "value", "value = 1e12",
                  "pcie_reads_at_once must be at most 65536"},

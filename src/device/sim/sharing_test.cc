@@ -121,6 +121,43 @@ TEST_F(SharingTest, EachFurtherEntryOfAGatherListHoldsUpTheNextMessage) {
   EXPECT_EQ(four, profile.queue_pair_write_gap + 3 * profile.bus_time(64, profile.pcie_down_kib));
 }
 
+// What a queue pair has read ahead of what it sends is a property of the chip.
+TEST_F(SharingTest, PayloadIsReadAheadAsFarAsTheProfileSays) {
+  Profile profile = test_profile();
+  // All reads that are asked for together begin together.
+  profile.pcie_down_kib = 0;
+  profile.dma_kib = 0;
+  const auto read_before_the_first_packet = [](const Profile& with) {
+    Cluster cluster(2, /*seed=*/1, with);
+    Buffer here(cluster[0], kBytes);
+    Buffer there(cluster[1], kBytes);
+    End a(cluster[0]);
+    End b(cluster[1]);
+    connect(a, b);
+    Recorder recorder(1 << 16);
+    cluster.simulation().record(&recorder);
+    const auto length = static_cast<uint32_t>(16 * with.mtu_bytes);
+    post_list(a, write(there, {here.sge(0, length)}, IBV_SEND_SIGNALED), 1);
+    cluster.settle();
+    EXPECT_EQ(take_all(a).size(), 1u);
+    cluster.simulation().record(nullptr);
+    const std::vector<Step> sent = steps(recorder, StepKind::kSend, 0);
+    EXPECT_EQ(sent.size(), 16u);
+    uint64_t reads = 0;
+    for (const Step& step : recorder.steps()) {
+      const bool read = step.kind == StepKind::kPayloadFetch && step.node == 0;
+      reads += read && step.begin < sent.front().begin;
+    }
+    return reads;
+  };
+  for (const uint64_t packets : {2, 3, 10}) {
+    profile.payload_prefetch_bytes = packets * profile.mtu_bytes;
+    EXPECT_EQ(read_before_the_first_packet(profile), packets);
+  }
+  profile.payload_prefetch_bytes = 1;
+  EXPECT_EQ(read_before_the_first_packet(profile), 2u) << "sending would wait for every read";
+}
+
 // So many reads wait for their data at once, of all queue pairs together: a gather list has one for
 // each of its entries, whatever the other queue pairs do.
 TEST_F(SharingTest, QueuePairsShareThePlacesOfReads) {

@@ -13,16 +13,15 @@ namespace verbena::sim {
 
 namespace {
 
-// A queue pair may have so much payload fetched ahead of what it sends.
-constexpr uint64_t kFetchAheadBytes = 16 << 10;
 constexpr uint64_t kLineBytes = 64;
 
 bool needs_payload(const Wqe& wqe) {
   return !wqe.inlined && wqe.length_bytes > 0 && !asks_for_data(wqe.opcode);
 }
 
-uint32_t fetch_ahead(const QueuePair& qp) {
-  return std::max(kFetchAheadLeast, static_cast<uint32_t>(kFetchAheadBytes / qp.mtu_bytes));
+// Packets whose payload a queue pair may have, or wait for, ahead of what it sends.
+uint64_t fetch_ahead(const Profile& profile, const QueuePair& qp) {
+  return std::max<uint64_t>(kFetchAheadLeast, profile.payload_prefetch_bytes / qp.mtu_bytes);
 }
 
 }  // namespace
@@ -72,7 +71,7 @@ void Rnic::fetch_payloads(QueuePair& qp) {
       qp.payload_packet = 0;
       continue;
     }
-    if (qp.payload_outstanding + qp.payload_ready >= fetch_ahead(qp)) return;
+    if (qp.payload_outstanding + qp.payload_ready >= fetch_ahead(node_.profile, qp)) return;
     const uint32_t bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.payload_packet);
     const Time free = bus_down_.free_at();
     Time read = simulation_.now();
