@@ -290,7 +290,7 @@ TEST_F(CreationTest, QueuePairsBeyondTheDevicesLimitsAreRefused) {
   init.cap.max_inline_data = 1 << 20;
   expect_refused(init);
   init = init_attributes();
-  init.qp_type = IBV_QPT_RAW_PACKET;
+  init.qp_type = IBV_QPT_DRIVER;
   expect_refused(init, EOPNOTSUPP);
   init = init_attributes();
   init.recv_cq = nullptr;
@@ -362,7 +362,7 @@ TEST_F(StateTest, TheLastErrorIsThatOfTheLatestCall) {
   fcntl(channel.get()->fd, F_SETFL, O_NONBLOCK);
   const auto refuse_something = [&] {
     ibv_qp_init_attr init = init_attributes();
-    init.qp_type = IBV_QPT_RAW_PACKET;
+    init.qp_type = IBV_QPT_DRIVER;
     ASSERT_EQ(control_.create_qp(node_.domain.get(), &init), nullptr);
     ASSERT_NE(std::string(control_.last_error()), "");
   };
