@@ -123,7 +123,7 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   if (cq.with_ready_bit.empty() && cq.flushing.empty() && cq.xrc_queues.empty()) [[likely]]
     return take_scanned(cq, count, wc, broken);
   int taken = 0;
-  if (cq.recent != nullptr && cq.recent_row < Cq::kMostInRow) {
+  if (cq.recent != nullptr && cq.recent_row < cq.recent_limit) {
     taken = take_recent(cq, count, wc, broken);
     cq.recent_row += static_cast<uint32_t>(taken);
     // Else the others, too: who gets fewer completions than it asked for waits for an event.
@@ -136,14 +136,19 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
       take_scanned, take_ready, take_flushed,
       [](Cq& queue, int most, ibv_wc* to, Broken&) { return take_xrc(queue, most, to); }};
   cq.next_kind = (cq.next_kind + 1) % std::size(kTakes);
+  const int before = taken;
   for (uint32_t step = 0; step < std::size(kTakes) && taken < count && broken.qp == nullptr;
        ++step) {
     const uint32_t kind = (cq.next_kind + step) % std::size(kTakes);
     if (kTakes[kind] == take_ready && cq.with_ready_bit.empty()) continue;
     taken += kTakes[kind](cq, count - taken, wc + taken, broken);
   }
-  if (cq.recent != nullptr && taken < count && broken.qp == nullptr)
-    taken += take_recent(cq, count - taken, wc + taken, broken);
+  if (taken > before) cq.recent_limit = 1;
+  if (cq.recent != nullptr && taken < count && broken.qp == nullptr) {
+    const int more = take_recent(cq, count - taken, wc + taken, broken);
+    if (more > 0 && taken == 0) cq.recent_limit = std::min(2 * cq.recent_limit, Cq::kMostInRow);
+    taken += more;
+  }
   return taken;
 }
 

@@ -165,10 +165,12 @@ struct Cq {
   uint32_t next_ready_bit = 0;
   // The connected one of these that was served last. It is polled first, without its bit, which
   // stays set meanwhile: so a sender that is the only busy one moves no line of the bitmap. After
-  // kMostInRow completions of it the others come first.
+  // recent_limit completions of it the others come first: one where they are busy, too, and up to
+  // kMostInRow where they were not.
   static constexpr uint32_t kMostInRow = 16;
   Qp* recent = nullptr;
   uint32_t recent_row = 0;
+  uint32_t recent_limit = 1;
   uint32_t next_kind = 0;        // of arrivals that is polled first
   std::vector<Srq*> xrc_queues;  // what arrives at them completes here
   uint32_t next_xrc_queue = 0;
