@@ -7,8 +7,6 @@
 // latencies, which beyond saturation grow with the length of the run.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -19,9 +17,8 @@
 #include "src/base/assert.h"
 #include "src/base/histogram.h"
 #include "src/base/runtime.h"
-#include "src/base/silence_watch.h"
 #include "src/bench/load/arrival_process.h"
-#include "src/bench/load/closed_loop.h"
+#include "src/bench/load/request_loop.h"
 #include "verbena/rpc.h"
 #include "verbena/status.h"
 
@@ -41,42 +38,48 @@ struct OpenLoopOutcome {
 };
 
 template <typename Requester, typename Work>
-class OpenLoop {
+class OpenLoop : public RequestLoop<Requester, Work> {
+  using Base = RequestLoop<Requester, Work>;
+  using Base::can_go_on;
+  using Base::clock_;
+  using Base::failed_;
+  using Base::first_failure;
+  using Base::halt_;
+  using Base::index_of;
+  using Base::kIdlePollsPerCheck;
+  using Base::kind_of;
+  using Base::orders_;
+  using Base::posted_;
+  using Base::random_;
+  using Base::show_activity;
+  using Base::started_;
+  using Base::targets_;
+  using Base::waiting_;
+  using Base::works_;
+  using typename Base::Place;
+
  public:
   // As ClosedLoop. A request takes the slot that has been free longest, of all targets; with random
   // targets a slot of this thread, at the target that it draws.
   OpenLoop(std::span<Requester* const> targets, std::span<Work> works, const LoopOrders& orders,
            const ArrivalOrders& arrivals, const std::atomic<bool>& halt)
-      : targets_(targets),
-        works_(works),
-        orders_(orders),
-        halt_(halt),
-        silence_(orders.stall_ns, static_cast<uint64_t>(clock_.to_ns(clock_.now()))),
-        activity_(orders.activity != nullptr ? *orders.activity : unwatched_),
-        random_(orders.seed),
+      : Base(targets, works, orders, halt),
         process_(arrivals.arrivals, gap_of(arrivals, clock_),
-                 gap_of(arrivals, clock_) * arrivals.first_share, random_.next()),
-        started_(targets.size() * orders.pending),
-        waiting_(targets.size()) {
+                 gap_of(arrivals, clock_) * arrivals.first_share, random_.next()) {
     const auto owners = static_cast<uint32_t>(orders.random_target ? 1 : targets.size());
     free_.resize(size_t{owners} * orders.pending);
     free_count_ = free_.size();
     for (size_t i = 0; i < free_.size(); ++i) {
       free_[i] = {static_cast<uint32_t>(i % owners), static_cast<uint32_t>(i / owners)};
     }
-    refused_.reserve(free_.size());
-    retried_.reserve(free_.size());
   }
 
   // Each latency goes into `latencies` as ClosedLoop has them.
   OpenLoopOutcome run_timed(std::span<Histogram> latencies) {
     LoopOutcome outcome;
     outcome.first_ns = now_ns();
-    const uint64_t begin_ns = orders_.begin_ns == 0 ? outcome.first_ns : orders_.begin_ns;
-    const uint64_t late_ns = outcome.first_ns > begin_ns ? outcome.first_ns - begin_ns : 0;
     start_ = clock_.now();
-    end_ = start_ + clock_.from_ns(orders_.length.duration_ns -
-                                   std::min(late_ns, orders_.length.duration_ns));
+    end_ = this->deadline(start_, outcome.first_ns);
     settled_ = start_ + clock_.from_ns(orders_.settle_ns);
     uint64_t last = start_;
     uint32_t target = 0;
@@ -110,11 +113,11 @@ class OpenLoop {
       } else {
         if (halt_.load(std::memory_order_relaxed)) [[unlikely]]
           break;
-        if (++idle_polls % kIdlePollsPerCheck == 0 && !can_go_on(last, &outcome.status)) break;
+        if (++idle_polls % kIdlePollsPerCheck == 0 && !can_go_on(last, under_way_, &outcome.status))
+          break;
         if (!awaits_arrival() || due() > clock_.now()) waiter.idle(next_due_ns());
       }
-      if (!refused_.empty()) [[unlikely]]
-        post_refused();
+      this->post_refused();
       if (failed_) [[unlikely]]
         break;
     }
@@ -122,34 +125,12 @@ class OpenLoop {
     return measured(outcome, last);
   }
 
-  const LoopClock& clock() const { return clock_; }
-
  private:
-  static constexpr uint32_t kIdlePollsPerCheck = 64;
-
-  struct Place {
-    uint32_t target;
-    uint32_t slot;
-  };
-  struct Refused {
-    Place place;
-    uint32_t bytes;
-  };
-
   static double gap_of(const ArrivalOrders& arrivals, const LoopClock& clock) {
     VERBENA_ASSERT(arrivals.rate_per_s > 0);
     constexpr uint64_t kSecondNs = 1'000'000'000;
     return static_cast<double>(clock.from_ns(kSecondNs)) / arrivals.rate_per_s;
   }
-  static uint32_t kind_of(const Work& work, uint32_t slot) {
-    if constexpr (requires { work.kind(slot); }) {
-      return work.kind(slot);
-    } else {
-      return 0;
-    }
-  }
-  size_t index_of(Place place) const { return size_t{place.target} * orders_.pending + place.slot; }
-
   // By the clock; later than any end where the run is so long that it never comes.
   uint64_t due() const {
     const double ticks = process_.due();
@@ -191,29 +172,8 @@ class OpenLoop {
   }
 
   void post(Place place, uint64_t intended) {
-    Requester& target = *targets_[place.target];
-    const uint32_t bytes =
-        works_[place.target].prepare(place.slot, target.request_buffer(place.slot));
-    started_[index_of(place)] = intended;
-    ++posted_;
     ++under_way_;
-    ++waiting_[place.target];
-    try_post(place, bytes);
-  }
-  void try_post(Place place, uint32_t bytes) {
-    const PostResult result = targets_[place.target]->try_post(place.slot, bytes);
-    if (result == PostResult::kPosted) [[likely]]
-      return;
-    if (result == PostResult::kWouldBlock) {
-      refused_.push_back({place, bytes});
-    } else {
-      failed_ = true;
-    }
-  }
-  void post_refused() {
-    retried_.swap(refused_);
-    for (const Refused& one : retried_) try_post(one.place, one.bytes);
-    retried_.clear();
+    Base::template post<false>(place, intended);
   }
 
   // When there will be something to do even if no response comes, where only virtual time will
@@ -223,38 +183,11 @@ class OpenLoop {
     const uint64_t now = clock_.now();
     uint64_t next = now < end_ ? end_ : UINT64_MAX;
     if (awaits_arrival()) next = std::min(next, due());
-    if constexpr (requires(const Requester& target) { target.due_ns(); }) {
-      for (const Requester* target : targets_) next = std::min(next, target->due_ns());
-    }
-    return next;
-  }
-
-  Status first_failure() const {
-    for (const Requester* target : targets_) {
-      if (!target->status().ok()) return target->status();
-    }
-    return Status::ok_status();
-  }
-
-  // Rarely, and only while nothing comes: whether it still makes sense to wait.
-  bool can_go_on(uint64_t last, Status* status) {
-    show_activity();
-    *status = first_failure();
-    if (!status->ok()) return false;
-    const uint64_t now = clock_.now();
-    // While nothing is under way, nobody is silent.
-    const uint64_t progress = under_way_ == 0 ? now : last;
-    if (!silence_.too_long(static_cast<uint64_t>(clock_.to_ns(now)), progress)) return true;
-    *status = Status(
-        StatusCode::kTimeout,
-        fmt::format("no response for {:.1f} s to {} pending requests, although the responder is "
-                    "connected; is its process stopped, or its machine overloaded?",
-                    static_cast<double>(silence_.silent_ns()) / 1e9, under_way_));
-    return false;
+    return std::min(next, this->targets_due_ns());
   }
 
   // What the measured time says: as much as there was in it, from its begin to its end.
-  OpenLoopOutcome measured(LoopOutcome outcome, uint64_t last) {
+  OpenLoopOutcome measured(const LoopOutcome& outcome, uint64_t last) {
     const bool by_time = posted_ < orders_.length.requests;
     // Else it ends with the gap after the last request: so many gaps as requests.
     const uint64_t end = by_time ? end_ : start_ + static_cast<uint64_t>(process_.due());
@@ -277,34 +210,15 @@ class OpenLoop {
     return open;
   }
 
-  // One writer: no other thread changes it.
-  void show_activity() { activity_.store(++steps_, std::memory_order_relaxed); }
-
-  std::span<Requester* const> targets_;
-  std::span<Work> works_;
-  LoopOrders orders_;
-  const std::atomic<bool>& halt_;
-  LoopClock clock_;
-  SilenceWatch silence_;
-  std::atomic<uint64_t> unwatched_{0};
-  std::atomic<uint64_t>& activity_;
-  uint64_t steps_ = 0;
-  Random random_;
-  ArrivalProcess process_;         // in ticks of the clock, from start_
-  std::vector<uint64_t> started_;  // by target and slot: when it was to start
-  std::vector<uint32_t> waiting_;  // by target: requests without a response
-  std::vector<Place> free_;        // a ring of free_count_ places from free_first_
+  ArrivalProcess process_;   // in ticks of the clock, from start_
+  std::vector<Place> free_;  // a ring of free_count_ places from free_first_
   size_t free_first_ = 0;
   size_t free_count_ = 0;
-  std::vector<Refused> refused_;  // to be posted again
-  std::vector<Refused> retried_;
   uint64_t start_ = 0;    // of the arrivals
   uint64_t settled_ = 0;  // from here on it is measured
   uint64_t end_ = 0;      // nothing is sent from here on
-  uint64_t posted_ = 0;
   uint64_t under_way_ = 0;
   uint64_t arrivals_ = 0;  // posted, of the measured time
-  bool failed_ = false;
 };
 
 }  // namespace verbena::bench

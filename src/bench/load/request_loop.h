@@ -1,0 +1,217 @@
+// What the loops of a requesting thread have in common (closed_loop.h, open_loop.h): the slots of
+// its targets, posting a request and posting it again where a send queue was full, and giving up
+// where a connection broke or nothing is answered.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/base/silence_watch.h"
+#include "src/base/tsc.h"
+#include "src/bench/experiment/point.h"
+#include "src/bench/experiment/run_options.h"
+#include "verbena/rpc.h"
+#include "verbena/status.h"
+
+namespace verbena::bench {
+
+// The time stamp counter where it can be trusted, else the slower clock; in a simulation its own.
+class LoopClock {
+ public:
+  LoopClock()
+      : per_ns_(VirtualTime::current() == nullptr && tsc_is_steady() ? tsc_cycles_per_ns() : 0) {}
+  uint64_t now() const { return per_ns_ > 0 ? read_tsc() : now_ns(); }
+  double to_ns(uint64_t ticks) const {
+    return static_cast<double>(ticks) / (per_ns_ > 0 ? per_ns_ : 1);
+  }
+  uint64_t from_ns(uint64_t ns) const {
+    return static_cast<uint64_t>(static_cast<double>(ns) * (per_ns_ > 0 ? per_ns_ : 1));
+  }
+
+ private:
+  double per_ns_;
+};
+
+// What a loop is to do.
+struct LoopOrders {
+  uint32_t pending = 1;  // per target, or with a random one in all
+  RunLength length;
+  uint64_t begin_ns = 0;  // from when on the duration counts, by now_ns(); 0: from the start
+  bool random_target = false;
+  bool block = false;  // sleep where the target can wake this thread
+  uint32_t active_ppm = Point::kAlwaysActive;
+  uint64_t think_ns = 0;
+  uint64_t seed = 0;
+  // In a simulation: what is measured are the responses between this time and the end of the
+  // duration, a window in which the load is steady. What is still pending then is given up. 0: all
+  // responses, to the last one.
+  uint64_t settle_ns = 0;
+  uint64_t stall_ns = kStallNs;  // so long requests wait while none is answered, before it ends
+  // Changes as long as the loop runs: what others see of a thread that does not come back from a
+  // call.
+  std::atomic<uint64_t>* activity = nullptr;
+
+  bool steered() const {
+    return random_target || active_ppm != Point::kAlwaysActive || settle_ns != 0;
+  }
+};
+
+struct LoopOutcome {
+  uint64_t completed = 0;
+  uint64_t unanswered = 0;  // posted, but the loop ended before the response came
+  uint64_t mismatches = 0;  // responses that were not what the responder sent
+  uint64_t first_ns = 0;    // first post, by now_ns()
+  uint64_t last_ns = 0;     // last response
+  Status status{};          // why it ended early
+
+  double elapsed_ns() const { return static_cast<double>(last_ns - first_ns); }
+};
+
+template <typename Requester, typename Work>
+class RequestLoop {
+ public:
+  const LoopClock& clock() const { return clock_; }
+
+ protected:
+  // Few: where others want this CPU, each poll may cost their time slices.
+  static constexpr uint32_t kIdlePollsPerCheck = 64;
+
+  struct Place {
+    uint32_t target;
+    uint32_t slot;
+  };
+
+  RequestLoop(std::span<Requester* const> targets, std::span<Work> works, const LoopOrders& orders,
+              const std::atomic<bool>& halt)
+      : targets_(targets),
+        works_(works),
+        orders_(orders),
+        halt_(halt),
+        random_(orders.seed),
+        started_(targets.size() * orders.pending),
+        waiting_(targets.size()),
+        silence_(orders.stall_ns, static_cast<uint64_t>(clock_.to_ns(clock_.now()))),
+        activity_(orders.activity != nullptr ? *orders.activity : unwatched_) {
+    refused_.reserve(started_.size());
+    retried_.reserve(started_.size());
+  }
+  ~RequestLoop() = default;
+
+  static uint32_t kind_of(const Work& work, uint32_t slot) {
+    if constexpr (requires { work.kind(slot); }) {
+      return work.kind(slot);
+    } else {
+      return 0;
+    }
+  }
+  size_t index_of(Place place) const { return size_t{place.target} * orders_.pending + place.slot; }
+
+  // Until when the duration lasts of a loop that started at `start`, which was first_ns.
+  uint64_t deadline(uint64_t start, uint64_t first_ns) const {
+    const uint64_t begin_ns = orders_.begin_ns == 0 ? first_ns : orders_.begin_ns;
+    const uint64_t late_ns = first_ns > begin_ns ? first_ns - begin_ns : 0;
+    return start + clock_.from_ns(orders_.length.duration_ns -
+                                  std::min(late_ns, orders_.length.duration_ns));
+  }
+
+  // Its latency counts from `started`, or from where its payload is written, if that is no time of
+  // the message's.
+  template <bool kFromPayload>
+  void post(Place place, uint64_t started) {
+    Requester& target = *targets_[place.target];
+    const uint32_t bytes =
+        works_[place.target].prepare(place.slot, target.request_buffer(place.slot));
+    started_[index_of(place)] = kFromPayload ? clock_.now() : started;
+    ++posted_;
+    ++waiting_[place.target];
+    try_post(place, bytes);
+  }
+
+  // The send queue was full; by now completions may have freed it. The wait counts as latency.
+  void post_refused() {
+    if (refused_.empty()) [[likely]]
+      return;
+    retried_.swap(refused_);
+    for (const Refused& one : retried_) try_post(one.place, one.bytes);
+    retried_.clear();
+  }
+
+  // When a target has something to do of its own accord.
+  uint64_t targets_due_ns() const {
+    uint64_t due = UINT64_MAX;
+    if constexpr (requires(const Requester& target) { target.due_ns(); }) {
+      for (const Requester* target : targets_) due = std::min(due, target->due_ns());
+    }
+    return due;
+  }
+
+  Status first_failure() const {
+    for (const Requester* target : targets_) {
+      if (!target->status().ok()) return target->status();
+    }
+    return Status::ok_status();
+  }
+
+  // Rarely, and only while nothing comes: whether it still makes sense to wait.
+  bool can_go_on(uint64_t last, uint64_t unanswered, Status* status) {
+    show_activity();
+    *status = first_failure();
+    if (!status->ok()) return false;
+    const uint64_t now = clock_.now();
+    // While nothing is pending, nobody is silent.
+    const uint64_t progress = unanswered == 0 ? now : last;
+    if (!silence_.too_long(static_cast<uint64_t>(clock_.to_ns(now)), progress)) return true;
+    *status = Status(
+        StatusCode::kTimeout,
+        fmt::format("no response for {:.1f} s to {} pending requests, although the responder is "
+                    "connected; is its process stopped, or its machine overloaded?",
+                    static_cast<double>(silence_.silent_ns()) / 1e9, unanswered));
+    return false;
+  }
+
+  // One writer: no other thread changes it.
+  void show_activity() { activity_.store(++steps_, std::memory_order_relaxed); }
+
+  std::span<Requester* const> targets_;
+  std::span<Work> works_;
+  LoopOrders orders_;
+  const std::atomic<bool>& halt_;
+  LoopClock clock_;
+  Random random_;
+  std::vector<uint64_t> started_;  // by target and slot
+  std::vector<uint32_t> waiting_;  // by target: requests without a response
+  uint64_t posted_ = 0;
+  bool failed_ = false;
+
+ private:
+  struct Refused {
+    Place place;
+    uint32_t bytes;
+  };
+
+  void try_post(Place place, uint32_t bytes) {
+    const PostResult result = targets_[place.target]->try_post(place.slot, bytes);
+    if (result == PostResult::kPosted) [[likely]]
+      return;
+    if (result == PostResult::kWouldBlock) {
+      refused_.push_back({place, bytes});
+    } else {
+      failed_ = true;
+    }
+  }
+
+  std::vector<Refused> refused_;  // to be posted again
+  std::vector<Refused> retried_;
+  SilenceWatch silence_;
+  std::atomic<uint64_t> unwatched_{0};
+  std::atomic<uint64_t>& activity_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace verbena::bench
