@@ -119,6 +119,9 @@ std::vector<int> usable_cpus();
 // millisecond sleeps between polls until yields come back at once again.
 class Waiter {
  public:
+  // Polls before it yields, where cores are short.
+  static constexpr uint32_t kSpinsCrowded = 64;
+
   // In a simulation the first empty poll already waits: time passes only there.
   Waiter() : spins_(VirtualTime::current() == nullptr ? kSpins : 0) {}
 
@@ -137,7 +140,6 @@ class Waiter {
 
  private:
   static constexpr uint32_t kSpins = 4096;
-  static constexpr uint32_t kSpinsCrowded = 64;
   // A yield that long means that another thread had the CPU; alone it takes well below a
   // microsecond.
   static constexpr uint64_t kYieldTookLongNs = 4'000;

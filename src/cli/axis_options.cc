@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "src/bench/experiment/axis.h"
+#include "src/device/sim/profile_files.h"
 #include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {

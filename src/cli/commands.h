@@ -15,6 +15,7 @@ void add_workload_commands(Tool& tool);
 void add_demo_command(Tool& tool);
 void add_report_command(Tool& tool);
 void add_reproduce_command(Tool& tool);
+void add_calibrate_command(Tool& tool);
 void add_sim_command(Tool& tool);
 void add_run_command(Tool& tool);
 void add_top_command(Tool& tool);

@@ -11,6 +11,7 @@
 #include "src/bench/result/model_evidence.h"
 #include "src/bench/result/text_table.h"
 #include "src/cli/sim_command.h"
+#include "src/device/sim/profile_files.h"
 #include "src/device/sim/rnic_profile.h"
 
 namespace verbena::cli {

@@ -113,6 +113,7 @@ Tool::Tool()
   add_report_command(*this);
   add_reproduce_command(*this);
   add_sim_command(*this);
+  add_calibrate_command(*this);
   add_run_command(*this);
   add_top_command(*this);
   add_mpi_command(*this);

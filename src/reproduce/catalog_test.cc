@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "src/bench/experiment/workload.h"
+#include "src/device/sim/profile_files.h"
 #include "src/device/sim/rnic_profile.h"
 #include "src/reproduce/finding.h"
 
@@ -173,7 +174,7 @@ TEST(Catalog, WhatAProfileWasCalibratedByIsListed) {
   const auto catalog = read_catalog(kRepository + "/reproduce");
   ASSERT_TRUE(catalog.ok()) << catalog.status().message();
   size_t cited = 0;
-  for (const std::string& name : sim::profile_names()) {
+  for (const std::string& name : sim::installed_profile_names()) {
     const auto parameters = sim::profile_parameters(name);
     ASSERT_TRUE(parameters.ok()) << parameters.status().message();
     for (const sim::ParameterText& one : *parameters) {

@@ -25,6 +25,8 @@ struct RunOptions {
   // Instead of a duration, for simulations: about so many requests of all threads together, and
   // enough that all slots have been used several times. 0: `length` says.
   uint64_t messages = 0;
+  // A simulation that takes its length from `messages` lasts so long at least.
+  uint64_t least_simulated_ns = 0;
   // Of a simulated device's profile (device/sim/profile_variants.h), in turns: run r of a point is
   // of variant r % variants, and a point has so many times as many runs as the plan says.
   uint32_t variants = 1;

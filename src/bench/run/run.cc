@@ -16,6 +16,7 @@
 #include "src/bench/run/placement.h"
 #include "src/bench/run/simulated_nodes.h"
 #include "src/device/sim/profile_variants.h"
+#include "src/device/sim/simulated_node.h"
 
 namespace verbena::bench {
 
@@ -248,7 +249,8 @@ class PointRunner {
     }
     return {.requests = UINT64_MAX,
             .duration_ns = std::max(static_cast<uint64_t>(messages * ns_per_request) + 1000,
-                                    point_.workload->least_simulated_ns(point_))};
+                                    std::max(point_.workload->least_simulated_ns(point_),
+                                             options_.least_simulated_ns))};
   }
 
   Result<PhaseOutcome> run_phase(PhaseKind kind, bool verify, const RunLength& length) {
@@ -311,6 +313,16 @@ Result<RunResult> run_on_nodes(PointNodes& nodes, const Wiring& wiring, const Po
 
 namespace {
 
+// Where threads share cores, each has its slice several times, also in the half that is measured.
+uint64_t turns_ns(const sim::Profile& profile, const Wiring& wiring, const Point& point) {
+  constexpr uint64_t kTurns = 4;
+  uint64_t threads = 0;
+  for (const WiredNode& node : wiring.nodes) threads += threads_of(node, point);
+  const uint64_t cores = profile.cores * profile.sockets;
+  if (profile.shared_host == 0 || threads <= cores) return 0;
+  return kTurns * (threads + cores - 1) / cores * profile.cpu_slice / sim::kPsPerNs;
+}
+
 // The nodes exist for this run only, and so does their time.
 Result<RunResult> run_simulated_point(const std::string& device, const Point& point,
                                       const RunOptions& options, uint32_t run, const Wiring& wiring,
@@ -321,7 +333,9 @@ Result<RunResult> run_simulated_point(const std::string& device, const Point& po
       seed, options.verify || options.messages == 0 || point.workload->traits().reads_payload);
   VERBENA_RETURN_IF_ERROR(
       nodes.add(sim::variant_name(device, variant), static_cast<uint32_t>(wiring.nodes.size())));
-  Result<RunResult> result = run_on_nodes(nodes, wiring, point, options, seed, failure);
+  RunOptions own = options;
+  own.least_simulated_ns = turns_ns(nodes.simulation().node(0).profile, wiring, point);
+  Result<RunResult> result = run_on_nodes(nodes, wiring, point, own, seed, failure);
   if (result.ok()) result->simulated = nodes.counts();
   if (result.ok() || variant == 0) return result;
   return Status(result.status().code(), fmt::format("on {}: {}", sim::variant_name(device, variant),

@@ -59,20 +59,22 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   if (found > 0 && thread != nullptr) {
     bool messages = false;
     const uint32_t port = as_context(verbs->context).socket;  // queues lie there
-    Time each = profile.poll_completion + profile.cpu_device_line +
-                cq.node->remote_line(thread->socket, port, port);
+    const Time line = profile.cpu_device_line + cq.node->remote_line(thread->socket, port, port);
+    Time took = static_cast<Time>(found) * profile.poll_completion;
     for (int i = 0; i < found; ++i) {
       // A receive's message is touched next; a send's completion is only counted.
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;
       if ((completions[i].opcode & IBV_WC_RECV) != 0) {
         messages = true;
-        each += profile.cpu_message / static_cast<Time>(found);
+        took += profile.cpu_message + line;
+      } else if (profile.post_64 == 0) {  // else this thread has written it itself
+        took += line;
       }
     }
     if (recorder != nullptr) {
       recorder->next_charge(messages ? StepKind::kTake : StepKind::kReap);
     }
-    simulation.charge(static_cast<Time>(found) * each);
+    simulation.charge(took);
   }
   return found;
 }

@@ -157,6 +157,27 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
 
 }  // namespace
 
+namespace {
+
+// What the thread that posts does itself of a message on a software RNIC.
+Time software_time(const Profile& profile, const Wqe& wqe) {
+  Time time = (wqe.length_bytes + kBurstBytes - 1) / kBurstBytes * profile.post_64;
+  switch (wqe.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      return time + profile.post_send;
+    case IBV_WR_RDMA_READ:
+      return time + profile.post_read;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return time + profile.post_atomic;
+    default:
+      return time;
+  }
+}
+
+}  // namespace
+
 int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   QueuePair& qp = as_qp(verbs);
   Simulation& simulation = qp.node->simulation;
@@ -174,10 +195,13 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const uint64_t entries = qp.posted - before;
   if (entries == 0) return error;
   uint64_t copied = 0;
-  uint64_t listed = 0;  // entries of gather lists behind the first of each
+  uint64_t listed = 0;                         // entries of gather lists behind the first of each
+  const bool software = profile.post_64 != 0;  // which copies once, wherever it comes from
+  Time software_work = 0;
   for (uint64_t number = before; number < qp.posted; ++number) {
     const Wqe& wqe = qp.wqe(number);
-    if (wqe.inlined) {
+    software_work += software_time(profile, wqe);
+    if (wqe.inlined && !software) {
       copied += wqe.length_bytes;
     } else if (wqe.sges > 1) {
       listed += wqe.sges - 1;
@@ -186,7 +210,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   Recorder* const recorder = simulation.recorder();
   if (recorder != nullptr) recorder->next_charge(StepKind::kBuild, qp, before);
   simulation.charge(entries * profile.post_wqe + listed * profile.post_sge +
-                    copied * profile.cpu_copy_kib / 1024);
+                    copied * profile.cpu_copy_kib / 1024 + software_work);
   simulation.keep_up();
   if (qp.state == IBV_QPS_ERR) {
     qp.node->rnic.flush_sends(qp);

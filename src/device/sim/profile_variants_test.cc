@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "src/device/sim/profile_files.h"
+
 namespace verbena::sim {
 namespace {
 
@@ -42,7 +44,7 @@ std::string text_with(const std::vector<ParameterText>& parameters) {
 TEST(ProfileVariants, EveryNumberIsDrawnButForWhatIsKnownExactly) {
   const std::set<std::string> known = {"cores", "sockets",    "pcie_payload",         "mtu",
                                        "page",  "max_inline", "max_outstanding_reads"};
-  for (const std::string& name : profile_names()) {
+  for (const std::string& name : installed_profile_names()) {
     const std::vector<ParameterText> given = parameters_of(name);
     std::vector<std::set<double>> seen(given.size());
     for (uint32_t variant = 1; variant < kDrawn; ++variant) {
@@ -66,7 +68,7 @@ TEST(ProfileVariants, EveryNumberIsDrawnButForWhatIsKnownExactly) {
 
 TEST(ProfileVariants, ValuesLieWithinTheirRanges) {
   size_t with_range = 0;
-  for (const std::string& name : profile_names()) {
+  for (const std::string& name : installed_profile_names()) {
     for (uint32_t variant = 1; variant < kDrawn; ++variant) {
       const std::vector<ParameterText> given = parameters_of(name);
       const std::vector<ParameterText> drawn = parameters_of(variant_name(name, variant));
@@ -133,7 +135,7 @@ TEST(ProfileVariants, ProfilesOfAChipShareItsVariants) {
 
 // What is told of a variant is what the model computes with.
 TEST(ProfileVariants, TheModelHasTheValuesThatAreListed) {
-  for (const std::string& name : profile_names()) {
+  for (const std::string& name : installed_profile_names()) {
     for (uint32_t variant = 0; variant < kDrawn; ++variant) {
       const std::string full = variant_name(name, variant);
       Profile profile = loaded(full);

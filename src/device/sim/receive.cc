@@ -107,6 +107,8 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
       packet->payload_bytes > 0 ? bus_write(packet->payload_bytes, far) : simulation_.now();
   const Time payload_there = there;
   if (packet->cq != nullptr) there = std::max(there, bus_write(node_.profile.completion_bytes));
+  there += node_.profile.post_visible;
+  if (packet->cq != nullptr) there += node_.profile.post_visible_send;
   packet->region = region;
   advance(qp, *packet);
   if (packet->payload_bytes == 0 && packet->cq == nullptr) {

@@ -1,19 +1,14 @@
 #include "src/device/sim/rnic_profile.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <toml++/toml.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "src/base/virtual_time.h"
+#include "src/device/sim/profile_files.h"
 #include "src/device/sim/profile_variants.h"
 
 namespace verbena::sim {
@@ -72,11 +67,21 @@ constexpr Parameter kParameters[] = {
     {"cpu_copy", File::kProfile, Unit::kGbPerS, &Profile::cpu_copy_kib, "clearing or copying by one core"},
     {"cpu_line_transfer", File::kProfile, Unit::kNs, &Profile::cpu_line_transfer, "a cache line from one core to another"},
     {"cpu_atomic", File::kProfile, Unit::kNs, &Profile::cpu_atomic, "a compare-and-swap or fetch-and-add on a word whose line the core has"},
+    {"shared_host", File::kProfile, Unit::kYesNo, &Profile::shared_host, "all nodes are processes of one machine and share its cores"},
+    {"cpu_switch", File::kProfile, Unit::kNs, &Profile::cpu_switch, "a shared core goes from one thread to another"},
+    {"cpu_slice", File::kProfile, Unit::kNs, &Profile::cpu_slice, "how long a thread has a shared core before another one that wants it"},
+    {"cpu_pause", File::kProfile, Unit::kNs, &Profile::cpu_pause, "the pause after an empty poll, where threads share cores"},
     {"cpu_remote_mmio", File::kProfile, Unit::kNs, &Profile::cpu_remote_mmio, "further cost of a doorbell from the other socket"},
     {"cpu_remote_line", File::kProfile, Unit::kNs, &Profile::cpu_remote_line, "further cost of a line that the RNIC wrote to the other socket, or that comes from a core there"},
     {"cpu_remote_copy", File::kProfile, Unit::kGbPerS, &Profile::cpu_remote_copy_kib, "clearing or copying by one core, of buffers on the other socket"},
     {"post_wqe", File::kProfile, Unit::kNs, &Profile::post_wqe, "building one WQE"},
     {"post_sge", File::kProfile, Unit::kNs, &Profile::post_sge, "each further SGE of its gather list"},
+    {"post_64", File::kProfile, Unit::kNs, &Profile::post_64, "a software RNIC: each 64 B of payload, which the thread that posts moves"},
+    {"post_read", File::kProfile, Unit::kNs, &Profile::post_read, "a software RNIC: further time of a READ in its post"},
+    {"post_send", File::kProfile, Unit::kNs, &Profile::post_send, "a software RNIC: further time of a SEND, which finds its receive"},
+    {"post_atomic", File::kProfile, Unit::kNs, &Profile::post_atomic, "a software RNIC: further time of an atomic"},
+    {"post_visible", File::kProfile, Unit::kNs, &Profile::post_visible, "a software RNIC: until the peer's core sees what a post wrote"},
+    {"post_visible_send", File::kProfile, Unit::kNs, &Profile::post_visible_send, "a software RNIC: the same of the completion of a receive, further"},
     {"post_doorbell", File::kProfile, Unit::kNs, &Profile::post_doorbell, "a doorbell, with the store fence"},
     {"post_blueflame_64", File::kProfile, Unit::kNs, &Profile::post_blueflame_64, "each 64 B of a WQE that is written with its doorbell (BlueFlame); without a lock the fence included"},
     {"blueflame_max", File::kChip, Unit::kBytes, &Profile::blueflame_max_bytes, "largest WQE that is written with its doorbell; 0: none is"},
@@ -170,7 +175,8 @@ Status bad(std::string_view file, const std::string& what) {
   return {StatusCode::kInvalidArgument, fmt::format("profile {}: {}", file, what)};
 }
 
-// Between what an assumed value may be: "range = [8, 12]".
+// Between what a value may be that is assumed, or how far its measurements spread:
+// "range = [8, 12]".
 Status check_range(std::string_view file, const Parameter& parameter, double value,
                    std::string_view evidence, const toml::node& node) {
   const toml::array* const ends = node.as_array();
@@ -181,9 +187,10 @@ Status check_range(std::string_view file, const Parameter& parameter, double val
     return bad(file,
                fmt::format("the range of {} must be two values, such as [8, 12]", parameter.name));
   }
-  if (evidence != "assumed") {
-    return bad(file, fmt::format("{} is {} and has no range; only what is assumed has",
-                                 parameter.name, evidence));
+  if (evidence == "documented") {
+    return bad(file,
+               fmt::format("{} is {} and has no range; only what is assumed or calibrated has",
+                           parameter.name, evidence));
   }
   if (value >= *end(0) && value <= *end(1)) return {};
   return bad(file, fmt::format("{} is {:g}, outside of its range from {:g} to {:g}", parameter.name,
@@ -224,47 +231,6 @@ Result<toml::table> parse(std::string_view text, std::string_view name) {
   }
 }
 
-// In the source tree's place or the installed one, both beside the running program; or where
-// VERBENA_PROFILES says.
-std::filesystem::path profile_directory() {
-  if (const char* chosen = std::getenv("VERBENA_PROFILES")) return chosen;
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return program.parent_path().parent_path() / "share/verbena/profiles";
-}
-
-std::filesystem::path chip_directory() { return profile_directory() / "chips"; }
-
-std::vector<std::string> names_in(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// `what`: of which kind the file is, for who asked for one that is not there.
-Result<std::string> read_named(const std::filesystem::path& folder, std::string_view name,
-                               std::string_view what) {
-  const bool plain = !name.empty() && name.find('/') == std::string_view::npos;
-  std::ifstream file(folder / fmt::format("{}.toml", name));
-  if (!plain || !file) {
-    const std::vector<std::string> names = names_in(folder);
-    const char* const remedy = std::getenv("VERBENA_PROFILES") == nullptr
-                                   ? "install verbena again"
-                                   : "copy those of the installed profiles";
-    return Status(StatusCode::kNotFound,
-                  fmt::format("there is no {} '{}' in {}; {}", what, name, folder.string(),
-                              names.empty() ? fmt::format("there are none: {}", remedy)
-                                            : fmt::format("there are {}", fmt::join(names, ", "))));
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // Of an entry that has been checked, in this variant.
 ParameterText parameter_text(const Parameter& parameter, const toml::table& entry,
                              uint32_t variant) {
@@ -296,10 +262,6 @@ void keep_within_limits(Profile* profile) {
       std::min(profile->dedicated_registers, profile->doorbell_registers - 1);
 }
 
-Result<std::string> read_profile(std::string_view name) {
-  return read_named(profile_directory(), name, "profile of an RNIC");
-}
-
 // The entries of a profile's file, and those of the chip that it names.
 struct ProfileTables {
   std::string chip;
@@ -318,7 +280,7 @@ Result<ProfileTables> read_tables(std::string_view text, std::string_view name) 
   const toml::node* const chip = tables.profile.get("chip");
   if (chip == nullptr) return tables;
   tables.chip = chip->value_or(std::string());
-  const Result<std::string> chip_text = read_named(chip_directory(), tables.chip, "chip");
+  const Result<std::string> chip_text = read_chip_text(tables.chip);
   if (!chip_text.ok()) return bad(name, chip_text.status().message());
   VERBENA_ASSIGN_OR_RETURN(tables.of_chip, parse(*chip_text, fmt::format("chips/{}", tables.chip)));
   return tables;
@@ -399,6 +361,27 @@ Result<Profile> profile_of(const ProfileTables& tables, std::string_view name,
   return profile;
 }
 
+Result<std::vector<ParameterText>> parameters_of(std::string_view text, std::string_view name,
+                                                 uint32_t variant) {
+  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, name));
+  VERBENA_RETURN_IF_ERROR(profile_of(tables, name).status());
+  std::vector<ParameterText> list;
+  for (const Parameter& parameter : kParameters) {
+    list.push_back(parameter_text(parameter, tables.entry(parameter), variant));
+  }
+  return list;
+}
+
+// A string of TOML.
+std::string toml_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char one : text) {
+    if (one == '"' || one == '\\') quoted += '\\';
+    quoted += static_cast<unsigned char>(one) < ' ' ? ' ' : one;
+  }
+  return quoted + '"';
+}
+
 }  // namespace
 
 Result<Profile> parse_profile(std::string_view text, std::string_view name) {
@@ -408,7 +391,7 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name) {
 
 Result<Profile> load_profile(std::string_view name) {
   VERBENA_ASSIGN_OR_RETURN(const VariantName parsed, parse_variant_name(name));
-  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(parsed.profile));
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile_text(parsed.profile));
   VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, parsed.profile));
   // As given it must be right, too: what is drawn may hide what is wrong.
   VERBENA_ASSIGN_OR_RETURN(Profile profile, profile_of(tables, parsed.profile));
@@ -418,16 +401,27 @@ Result<Profile> load_profile(std::string_view name) {
 
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name) {
   VERBENA_ASSIGN_OR_RETURN(const VariantName parsed, parse_variant_name(name));
-  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile(parsed.profile));
-  VERBENA_ASSIGN_OR_RETURN(const ProfileTables tables, read_tables(text, parsed.profile));
-  VERBENA_RETURN_IF_ERROR(profile_of(tables, parsed.profile).status());
-  std::vector<ParameterText> list;
-  for (const Parameter& parameter : kParameters) {
-    list.push_back(parameter_text(parameter, tables.entry(parameter), parsed.variant));
-  }
-  return list;
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_profile_text(parsed.profile));
+  return parameters_of(text, parsed.profile, parsed.variant);
 }
 
-std::vector<std::string> profile_names() { return names_in(profile_directory()); }
+Result<std::vector<ParameterText>> template_parameters(std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, read_template_text(name));
+  return parameters_of(text, name, 0);
+}
+
+std::string profile_text(std::string_view title, std::string_view comment,
+                         std::span<const ParameterText> parameters) {
+  std::string text = fmt::format("# {}\ntitle = {}\n", comment, toml_string(title));
+  for (const ParameterText& one : parameters) {
+    text += fmt::format("\n[{}]\nvalue = {:.10g}\n", one.name, one.number);
+    if (one.range.has_value()) {
+      text += fmt::format("range = [{:.10g}, {:.10g}]\n", one.range->least, one.range->most);
+    }
+    text += fmt::format("unit = {}\nevidence = {}\nsource = {}\n", toml_string(one.unit),
+                        toml_string(one.evidence), toml_string(one.source));
+  }
+  return text;
+}
 
 }  // namespace verbena::sim

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,10 @@ struct Profile {
   Time cpu_copy_kib = 0;
   Time cpu_line_transfer = 0;
   Time cpu_atomic = 0;
+  uint64_t shared_host = 0;
+  Time cpu_switch = 0;
+  Time cpu_slice = 0;
+  Time cpu_pause = 0;
   Time cpu_remote_mmio = 0;
   Time cpu_remote_line = 0;
   Time cpu_remote_copy_kib = 0;
@@ -46,6 +51,12 @@ struct Profile {
   // --- the verbs library on it ---
   Time post_wqe = 0;
   Time post_sge = 0;
+  Time post_64 = 0;
+  Time post_read = 0;
+  Time post_send = 0;
+  Time post_atomic = 0;
+  Time post_visible = 0;
+  Time post_visible_send = 0;
   Time post_doorbell = 0;
   Time post_blueflame_64 = 0;
   uint64_t blueflame_max_bytes = 0;
@@ -133,8 +144,9 @@ struct ValueRange {
 struct ParameterText {
   std::string name{};
   std::string value{};
-  double number = 0;                  // the same, in its unit
-  std::optional<ValueRange> range{};  // between what an assumed one may be, where the file says so
+  double number = 0;  // the same, in its unit
+  // Between what an assumed one may be, or a calibrated one was measured, where the file says so.
+  std::optional<ValueRange> range{};
   std::string unit{};
   std::string evidence{};
   std::string source{};
@@ -150,7 +162,10 @@ struct ParameterText {
 Result<Profile> load_profile(std::string_view name);
 Result<Profile> parse_profile(std::string_view text, std::string_view name);
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name);
-// The names of all profiles that are installed.
-std::vector<std::string> profile_names();
+// Of a file in profiles/templates, which is complete without a chip.
+Result<std::vector<ParameterText>> template_parameters(std::string_view name);
+// The text of a profile with these parameters, and no chip. `comment`: one line.
+std::string profile_text(std::string_view title, std::string_view comment,
+                         std::span<const ParameterText> parameters);
 
 }  // namespace verbena::sim

@@ -13,6 +13,8 @@
 #include <sstream>
 #include <string>
 
+#include "src/device/sim/profile_files.h"
+
 namespace verbena::sim {
 namespace {
 
@@ -72,7 +74,7 @@ std::string complaint(const std::string& text) {
 }
 
 TEST(ProfileTest, AllInstalledOnesParse) {
-  const std::vector<std::string> names = profile_names();
+  const std::vector<std::string> names = installed_profile_names();
   EXPECT_THAT(names, testing::Contains("connectx3-fdr"));
   for (const std::string& name : names) {
     const Result<Profile> profile = load_profile(name);
@@ -239,7 +241,7 @@ std::optional<Stated> stated_of(const std::string& source, double clock_ghz) {
 TEST(ProfileTest, ValuesAgreeWithTheSourcesThatTheyName) {
   size_t compared = 0;
   size_t ranges = 0;
-  for (const std::string& name : profile_names()) {
+  for (const std::string& name : installed_profile_names()) {
     const auto profile = load_profile(name);
     const auto parameters = profile_parameters(name);
     ASSERT_TRUE(profile.ok() && parameters.ok());

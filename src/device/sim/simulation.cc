@@ -17,6 +17,7 @@ namespace verbena::sim {
 namespace {
 
 constexpr uint64_t kFabricSeed = 0x66616272;
+constexpr uint64_t kCoresSeed = 0x636f7265;
 // Writes that nobody polls for do not keep a polling loop busy for longer.
 constexpr uint32_t kMostRounds = 4096;
 // A polling loop that nothing comes to polls again after that long: peers may have gone.
@@ -50,6 +51,9 @@ Node& Simulation::add_node(const Profile& profile) {
   const auto number = static_cast<uint32_t>(nodes_.size());
   nodes_.push_back(std::make_unique<Node>(*this, profile, number, random_.next()));
   fabric_->add_port(*nodes_.back());
+  if (profile.shared_host != 0 && cores_ == nullptr) {
+    cores_ = std::make_unique<HostCores>(*this, profile, options_.seed ^ kCoresSeed);
+  }
   return *nodes_.back();
 }
 
@@ -99,7 +103,23 @@ StepKind wait_of(Fiber::State state) {
 void Simulation::resume_event(void* object, uint64_t generation) {
   auto& fiber = *static_cast<Fiber*>(object);
   if (fiber.generation != generation || fiber.node->crashed) return;
-  static_cast<Simulation&>(*Simulation::current()).resume(fiber);
+  Simulation& simulation = *current();
+  if (simulation.cores_ != nullptr && !simulation.cores_->admit(fiber)) return;
+  simulation.resume(fiber);
+}
+
+// One for each thread, however often it polls in that time.
+void Simulation::poll_again_event(void* object, uint64_t) {
+  auto& fiber = *static_cast<Fiber*>(object);
+  Simulation& simulation = *current();
+  fiber.timed = false;
+  if (fiber.state != Fiber::State::kPolling || fiber.poll_again_at == kNever) return;
+  if (fiber.poll_again_at > simulation.now_) {
+    fiber.timed = true;
+    simulation.events_.push(fiber.poll_again_at, poll_again_event, &fiber, 0);
+  } else {
+    simulation.schedule(fiber, simulation.now_);
+  }
 }
 
 void Simulation::resume(Fiber& fiber) {
@@ -126,6 +146,7 @@ void Simulation::resume(Fiber& fiber) {
   running_ = nullptr;
   if (fiber.state == Fiber::State::kEnded) {
     end_stack(fiber.stack);
+    if (cores_ != nullptr) cores_->leaves(fiber);
     attention_ = true;
     std::erase(fiber.node->threads, &fiber);
     wake_all_at(&fiber);
@@ -169,7 +190,7 @@ uint64_t polls_of(const internal::DataPathCounters& counters) {
 
 Time Node::slowed(Time alone) const {
   const uint64_t cores = profile.cores * profile.sockets;
-  bool shared = threads.size() > cores;
+  bool shared = threads.size() > cores && profile.shared_host == 0;
   if (shared) {
     const auto working = std::count_if(threads.begin(), threads.end(), [](const Fiber* thread) {
       return thread->state != Fiber::State::kWaiting;
@@ -282,7 +303,7 @@ void Simulation::catch_up() {
       ++fiber.generation;
       schedule(fiber, fiber.local);
       leave(Fiber::State::kReady);
-      return;
+      break;
     }
     running_ = nullptr;
     step(fiber.local);
@@ -291,6 +312,11 @@ void Simulation::catch_up() {
     if (fiber.node->crashed) leave(Fiber::State::kReady);
   }
   now_ = fiber.local;
+  if (cores_ != nullptr && cores_->slice_is_over(fiber)) {
+    ++fiber.generation;
+    cores_->give_way(fiber);
+    leave(Fiber::State::kReady);
+  }
 }
 
 void Simulation::advance_to(Time when) {
@@ -329,6 +355,7 @@ void Simulation::sleep_ns(uint64_t duration_ns) {
   Fiber& fiber = *running_;
   charge_data_path(fiber);
   ++fiber.generation;
+  if (cores_ != nullptr) cores_->leaves(fiber);
   schedule(fiber, after(fiber.local, to_time(duration_ns)));
   leave(Fiber::State::kReady);
 }
@@ -343,9 +370,17 @@ void Simulation::idle(uint64_t due_ns) {
   if (fiber.unseen > 0 && ++fiber.rounds < kMostRounds) return;
   fiber.unseen = 0;
   fiber.rounds = 0;
-  const Time due = std::min(std::max(to_time(due_ns), fiber.local), fiber.local + kLongestIdle);
+  const Time due = std::max(to_time(due_ns), fiber.local);
+  const Time longest = fiber.local + kLongestIdle;
   ++fiber.generation;
-  schedule(fiber, due);
+  if (cores_ != nullptr) cores_->polls(fiber);
+  if (due < longest) {
+    fiber.poll_again_at = kNever;
+    schedule(fiber, due);
+  } else {
+    fiber.poll_again_at = fiber.wake_at = longest;
+    if (!std::exchange(fiber.timed, true)) events_.push(longest, poll_again_event, &fiber, 0);
+  }
   leave(Fiber::State::kPolling);
   fiber.called = false;
 }
@@ -363,6 +398,7 @@ bool Simulation::wait_at(const void* place, uint64_t deadline_ns) {
   fiber.timed_out = false;
   ++fiber.generation;
   if (deadline_ns != UINT64_MAX) schedule(fiber, std::max(to_time(deadline_ns), fiber.local));
+  if (cores_ != nullptr) cores_->leaves(fiber);
   leave(Fiber::State::kWaiting);
   return !fiber.timed_out;
 }

@@ -26,6 +26,7 @@
 #include "src/base/runtime.h"
 #include "src/base/virtual_time.h"
 #include "src/device/sim/event_queue.h"
+#include "src/device/sim/host_cores.h"
 #include "src/device/sim/switched_stack.h"
 #include "verbena/data_path.h"
 
@@ -53,6 +54,8 @@ struct Fiber {
   Time busy = 0;   // CPU time it was charged
   Time wake_at = kNever;
   uint64_t generation = 0;      // of its wake-up: earlier ones mean nothing
+  Time poll_again_at = kNever;  // though nothing came
+  bool timed = false;           // an event looks at that time, or earlier
   bool timed_out = false;       // its wait
   bool called = false;          // something came that its polling loop has perhaps not seen
   const void* place = nullptr;  // where it waits
@@ -71,6 +74,7 @@ struct Fiber {
   internal::DataPathCounters charged;
   Random dice{0};  // for what its work takes
   uint32_t rounds = 0;
+  CorePlace core;  // where all nodes share a machine
 };
 
 class Simulation final : public VirtualTime {
@@ -144,6 +148,8 @@ class Simulation final : public VirtualTime {
   // The same until go_on() for it, of which nobody knows yet when that will be.
   void stand_still();
   void go_on(Fiber& fiber) { schedule(fiber, now_); }
+  // The fiber, which does not run, has a core then.
+  void resume_at(Fiber& fiber, Time when) { schedule(fiber, when); }
   // The fiber's polling loop polls again at `when`, if it waits.
   void wake(Fiber& fiber, Time when);
   // Lets all that wait look again.
@@ -190,6 +196,7 @@ class Simulation final : public VirtualTime {
   };
 
   static void resume_event(void* fiber, uint64_t generation);
+  static void poll_again_event(void* fiber, uint64_t);
   static void take_line(const void* word);
   // What a line takes from core to core: the word that `fiber` consumes, or changes.
   Time hand_over_time(Fiber& fiber, uint64_t consumed_words) const;
@@ -217,6 +224,7 @@ class Simulation final : public VirtualTime {
   boost::context::fiber main_;
   SwitchedStack main_stack_;
   std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<HostCores> cores_;  // null: each node has its own
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::unordered_map<const void*, std::vector<Fiber*>> waiting_;  // by place

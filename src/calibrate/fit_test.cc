@@ -1,0 +1,123 @@
+#include "src/calibrate/fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "src/calibrate/point_runner.h"
+#include "src/calibrate/prediction.h"
+#include "src/device/sim/profile_files.h"
+#include "verbena/must.h"
+
+namespace verbena::calibrate {
+namespace {
+
+using testing::HasSubstr;
+
+using Values = std::map<std::string, double, std::less<>>;
+
+std::vector<sim::ParameterText> template_with(const Values& values) {
+  std::vector<sim::ParameterText> parameters = must(sim::template_parameters("software"));
+  for (sim::ParameterText& one : parameters) {
+    const auto found = values.find(one.name);
+    if (found != values.end()) one.number = found->second;
+  }
+  return parameters;
+}
+
+double number_of(const std::vector<sim::ParameterText>& parameters, std::string_view name) {
+  for (const sim::ParameterText& one : parameters) {
+    if (one.name == name) return one.number;
+  }
+  ADD_FAILURE() << "no parameter " << name;
+  return 0;
+}
+
+Result<double> simulate_quantity(const std::vector<sim::ParameterText>& parameters,
+                                 const bench::Point& point, Quantity quantity) {
+  sim::provide_profile("fit-test", sim::profile_text("of a test", "of a test", parameters));
+  PointRunner runner = PointRunner::simulated("sim:fit-test", 4'000);
+  VERBENA_ASSIGN_OR_RETURN(const bench::RunResult result, runner.run(point, 0));
+  return quantity_ns(quantity, result, number_of(parameters, "cpu_clock"));
+}
+
+Result<double> simulate_observation(const std::vector<sim::ParameterText>& parameters,
+                                    const Observation& one) {
+  return simulate_quantity(parameters, one.point, one.quantity);
+}
+
+std::vector<Measured> measured_of(const std::vector<sim::ParameterText>& truth) {
+  std::vector<Measured> measured;
+  for (Observation& one : must(software_observations())) {
+    const double ns = must(simulate_observation(truth, one));
+    measured.push_back({std::move(one), {.median = ns, .least = 0.9 * ns, .most = 1.2 * ns}});
+  }
+  return measured;
+}
+
+// Where a device is what the model says, its parameters are found, and what nobody fitted to is
+// predicted.
+TEST(FitTest, FindsTheParametersOfADeviceThatIsAsTheModel) {
+  const Values truth = {
+      {"post_wqe", 31},     {"poll_completion", 22},   {"post_64", 7.5},
+      {"post_read", 24},    {"post_atomic", 17},       {"post_sge", 5},
+      {"post_send", 61},    {"post_receive", 44},      {"cpu_poll", 4.2},
+      {"post_visible", 83}, {"post_visible_send", 25}, {"post_shared_receive", 101},
+      {"cpu_message", 66},  {"poll_empty", 19}};
+  const std::vector<sim::ParameterText> device = template_with(truth);
+  const Result<Fitted> fitted = fit(template_with({}), measured_of(device), simulate_observation);
+  ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+  for (const auto& [name, value] : truth) {
+    EXPECT_NEAR(number_of(fitted->parameters, name), value, std::max(5.0, 0.1 * value)) << name;
+  }
+  size_t tried = 0;
+  for (const PredictedPoint& one : must(predicted_points())) {
+    if (++tried % 5 != 0) continue;
+    const double expected = must(simulate_quantity(device, one.point, Quantity::kOperation));
+    const double found =
+        must(simulate_quantity(fitted->parameters, one.point, Quantity::kOperation));
+    EXPECT_NEAR(found / expected, 1, 0.08) << one.setting;
+  }
+}
+
+TEST(FitTest, SaysWhereAParameterComesFrom) {
+  const Result<Fitted> fitted =
+      fit(template_with({}), measured_of(template_with({{"post_wqe", 31}})), simulate_observation);
+  ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+  for (const sim::ParameterText& one : fitted->parameters) {
+    if (one.name == "post_wqe") {
+      EXPECT_EQ(one.evidence, "calibrated");
+      EXPECT_THAT(one.source, HasSubstr("64 pending"));
+      ASSERT_TRUE(one.range.has_value());
+      EXPECT_LT(one.range->least, one.number);
+      EXPECT_GT(one.range->most, one.number);
+    }
+    if (one.name == "link_rate") {
+      EXPECT_EQ(one.evidence, "documented");
+    }
+    if (one.name == "cpu_jitter") {
+      EXPECT_EQ(one.evidence, "assumed");
+    }
+  }
+}
+
+TEST(FitTest, LeavesWhatNoValueExplains) {
+  std::vector<Measured> measured = measured_of(template_with({}));
+  for (Measured& one : measured) {
+    if (one.observation.parameters.front() != "post_atomic") continue;
+    one.ns = {.median = 1, .least = 1, .most = 1};  // less than any post takes
+  }
+  const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
+  ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+  EXPECT_EQ(number_of(fitted->parameters, "post_atomic"), 0);
+  for (size_t i = 0; i < measured.size(); ++i) {
+    if (measured[i].observation.parameters.front() == "post_atomic") {
+      EXPECT_GT(fitted->simulated_ns[i], 10);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::calibrate

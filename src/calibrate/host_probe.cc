@@ -1,0 +1,123 @@
+// Loops over memory and over calls of the system.
+#include <sched.h>
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/base/tsc.h"
+#include "src/calibrate/parameter_probe.h"
+#include "src/calibrate/quickest.h"
+#include "src/calibrate/spread.h"
+
+namespace verbena::calibrate {
+
+namespace {
+
+constexpr uint64_t kRounds = 20'000;
+
+double copy_gb_per_s() {
+  constexpr size_t kBytes = 64 << 10;  // beyond the first cache, within the second
+  std::vector<char> from(kBytes, 1);
+  std::vector<char> to(kBytes, 2);
+  const double ns = quickest_ns(200, [&](uint64_t i) {
+    from[i] = static_cast<char>(i);
+    std::memcpy(to.data(), from.data(), kBytes);
+    asm volatile("" : : "r"(to.data()) : "memory");
+  });
+  return static_cast<double>(kBytes) / ns;
+}
+
+struct alignas(128) Word {
+  std::atomic<uint64_t> value{0};
+};
+
+double atomic_ns() {
+  Word word;
+  return quickest_ns(kRounds, [&](uint64_t) { word.value.fetch_add(1); });
+}
+
+// Half of a round trip of one word between two cores.
+double line_transfer_ns(int other_cpu) {
+  Word there;
+  Word back;
+  double ns = 0;
+  Thread other = start_thread("calibrate", [&] {
+    pin_this_thread(other_cpu);
+    for (uint64_t i = 1; i <= kAttempts * kRounds; ++i) {
+      while (there.value.load(std::memory_order_acquire) != i) cpu_relax();
+      back.value.store(i, std::memory_order_release);
+    }
+  });
+  uint64_t number = 0;
+  ns = quickest_ns(kRounds, [&](uint64_t) {
+    there.value.store(++number, std::memory_order_release);
+    while (back.value.load(std::memory_order_acquire) != number) cpu_relax();
+  });
+  other.join();
+  return ns / 2;
+}
+
+// Of two threads on one CPU that give way to each other.
+double switch_ns(int cpu) {
+  constexpr uint64_t kYields = 2'000;
+  std::atomic<bool> ended{false};
+  Thread other = start_thread("calibrate", [&] {
+    pin_this_thread(cpu);
+    while (!ended.load(std::memory_order_relaxed)) sched_yield();
+  });
+  const double ns = quickest_ns(kYields, [](uint64_t) { sched_yield(); });
+  ended.store(true, std::memory_order_relaxed);
+  other.join();
+  return ns / 2;
+}
+
+// How long one of two threads that want the same CPU has it: between the gaps in its time.
+double slice_ns(int cpu) {
+  constexpr uint64_t kGapNs = 200'000;
+  constexpr uint64_t kLongestNs = 60'000'000;
+  std::atomic<bool> ended{false};
+  Thread other = start_thread("calibrate", [&] {
+    pin_this_thread(cpu);
+    while (!ended.load(std::memory_order_relaxed)) cpu_relax();
+  });
+  std::vector<double> slices;
+  uint64_t slice_from = 0;  // the first one is not seen from its begin
+  const uint64_t begun = now_ns();
+  for (uint64_t last = begun; last - begun < kLongestNs;) {
+    const uint64_t now = now_ns();
+    if (now - last > kGapNs) {
+      if (slice_from != 0) slices.push_back(static_cast<double>(last - slice_from));
+      slice_from = now;
+    }
+    last = now;
+  }
+  ended.store(true, std::memory_order_relaxed);
+  other.join();
+  return slices.empty() ? static_cast<double>(kLongestNs) : spread_of(std::move(slices)).median;
+}
+
+}  // namespace
+
+std::vector<Probe> probe_host() {
+  const std::vector<int> cpus = usable_cpus();
+  pin_this_thread(cpus.front());
+  std::vector<Probe> probes = {
+      {"cpu_clock", tsc_cycles_per_ns(), "cycles are those of the time stamp counter"},
+      {"cores", static_cast<double>(cpus.size()), "CPUs that the process may use"},
+      {"cpu_copy", copy_gb_per_s(), "copies of 64 KiB within the caches"},
+      {"cpu_atomic", atomic_ns(), "fetch-and-add on a word in the first cache"},
+      {"cpu_pause", quickest_ns(kRounds, [](uint64_t) { cpu_relax(); }), "pauses in a row"},
+      {"cpu_slice", slice_ns(cpus.front()), "two threads that both want one CPU"},
+      {"cpu_switch", switch_ns(cpus.front()), "two threads that yield to each other"},
+  };
+  if (cpus.size() > 1) {
+    probes.push_back({"cpu_line_transfer", line_transfer_ns(cpus[1]),
+                      "half of a round trip of one word between two cores"});
+  }
+  pin_this_thread(cpus);
+  return probes;
+}
+
+}  // namespace verbena::calibrate

@@ -1,0 +1,25 @@
+// What a loop over memory, or over calls of a device, tells of a parameter of a profile without a
+// message: each probe measures one parameter, in its unit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "verbena/device.h"
+#include "verbena/status.h"
+
+namespace verbena::calibrate {
+
+struct Probe {
+  std::string parameter;
+  double value = 0;
+  std::string what;  // that was measured, for the profile
+};
+
+// Of the processor and its memory, some 100 ms. The calling thread is pinned meanwhile. Where
+// the process may use one CPU only, those that take two are missing.
+std::vector<Probe> probe_host();
+// Of what a device needs of the processor without a peer, and what it reports.
+Result<std::vector<Probe>> probe_device(const std::string& device);
+
+}  // namespace verbena::calibrate

@@ -1,0 +1,31 @@
+// Runs single points, on a device or in a simulation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "src/bench/run/node_pool.h"
+#include "src/bench/run/run.h"
+#include "verbena/status.h"
+
+namespace verbena::calibrate {
+
+class PointRunner {
+ public:
+  // Nodes are processes of this host, and stay from point to point. A run lasts so long.
+  static Result<PointRunner> on_this_host(const std::string& device, uint64_t duration_ns);
+  // "sim:PROFILE"; a run has about so many messages.
+  static PointRunner simulated(const std::string& device, uint64_t messages);
+
+  Result<bench::RunResult> run(const bench::Point& point, uint32_t number);
+
+ private:
+  PointRunner(std::unique_ptr<bench::NodePool> pool, bench::RunOptions options)
+      : pool_(std::move(pool)), options_(std::move(options)) {}
+
+  std::unique_ptr<bench::NodePool> pool_;
+  bench::RunOptions options_;
+};
+
+}  // namespace verbena::calibrate

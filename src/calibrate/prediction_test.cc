@@ -1,0 +1,54 @@
+#include "src/calibrate/prediction.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "src/calibrate/observation.h"
+#include "verbena/must.h"
+
+namespace verbena::calibrate {
+namespace {
+
+Prediction prediction(std::string setting, double least, double median, double most,
+                      double predicted) {
+  return {.setting = std::move(setting),
+          .protocol = {},
+          .point = {},
+          .measured_per_s = {.median = median, .least = least, .most = most},
+          .predicted_per_s = predicted};
+}
+
+TEST(PredictionTest, TheMedianErrorIsThatOfAmounts) {
+  const std::vector<Prediction> all = {prediction("a", 100, 100, 100, 110),
+                                       prediction("b", 100, 100, 100, 70),
+                                       prediction("c", 100, 100, 100, 98)};
+  EXPECT_NEAR(summarize(all).median_error, 0.10, 1e-9);
+  EXPECT_EQ(summarize(all).points, 3u);
+  EXPECT_EQ(summarize(all).pairs, 0u) << "different settings";
+}
+
+TEST(PredictionTest, PairsThatDifferByMoreThanTheirSpreadHaveAnOrder) {
+  const std::vector<Prediction> all = {
+      prediction("a", 90, 100, 110, 130),   // predicted above the next one
+      prediction("a", 115, 120, 125, 120),  //
+      prediction("a", 120, 124, 130, 90),   // overlaps with the one before
+      prediction("b", 10, 11, 12, 1000)};
+  const PredictionSummary summary = summarize(all);
+  EXPECT_EQ(summary.pairs, 2u);
+  EXPECT_EQ(summary.pairs_in_order, 0u);
+  const std::vector<Prediction> right = {prediction("a", 90, 100, 110, 101),
+                                         prediction("a", 115, 120, 125, 102)};
+  EXPECT_EQ(summarize(right).pairs_in_order, 1u);
+}
+
+TEST(PredictionTest, NothingIsPredictedThatIsObserved) {
+  for (const PredictedPoint& predicted : must(predicted_points())) {
+    for (const Observation& observed : must(software_observations())) {
+      EXPECT_FALSE(predicted.point == observed.point) << predicted.setting;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::calibrate

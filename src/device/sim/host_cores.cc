@@ -1,0 +1,131 @@
+#include "src/device/sim/host_cores.h"
+
+#include <algorithm>
+
+#include "src/base/assert.h"
+#include "src/device/sim/rnic_profile.h"
+#include "src/device/sim/simulation.h"
+
+namespace verbena::sim {
+
+HostCores::HostCores(Simulation& simulation, const Profile& profile, uint64_t seed)
+    : simulation_(simulation),
+      switch_(profile.cpu_switch),
+      slice_(profile.cpu_slice),
+      turn_(profile.cpu_switch + profile.cpu_poll),
+      hold_(Waiter::kSpinsCrowded * (profile.cpu_poll + profile.poll_empty + profile.cpu_pause)),
+      dice_(seed),
+      cores_(profile.cores * profile.sockets) {}
+
+// The one with the fewest threads, any of several such.
+HostCore& HostCores::core_for_thread() {
+  HostCore* least = nullptr;
+  uint64_t alike = 0;
+  for (HostCore& core : cores_) {
+    if (least != nullptr && core.threads > least->threads) continue;
+    alike = least != nullptr && core.threads == least->threads ? alike + 1 : 1;
+    if (dice_.below(alike) == 0) least = &core;
+  }
+  return *least;
+}
+
+bool HostCores::admit(Fiber& fiber) {
+  CorePlace& place = fiber.core;
+  if (place.holds) {
+    place.polls = false;
+    return true;
+  }
+  if (place.queued) return false;
+  if (place.core == nullptr) {
+    place.core = &core_for_thread();
+    ++place.core->threads;
+  }
+  // From here on what comes finds a thread that will poll before it waits.
+  if (fiber.state == Fiber::State::kPolling) fiber.state = Fiber::State::kReady;
+  HostCore& core = *place.core;
+  make_room(core);
+  if (core.holder == nullptr) {
+    // The core goes round among its pollers, of which this one has found something.
+    const Time delay = place.polls ? dice_.below(core.pollers) * turn_ : switch_;
+    start(fiber, delay);
+    return false;
+  }
+  if (place.polls) --core.pollers;
+  place.polls = false;
+  place.queued = true;
+  core.queue.push_back(&fiber);
+  make_room(core);
+  return false;
+}
+
+void HostCores::start(Fiber& fiber, Time delay) {
+  CorePlace& place = fiber.core;
+  HostCore& core = *place.core;
+  VERBENA_DEBUG_ASSERT(!place.holds && core.holder == nullptr);
+  if (place.polls) --core.pollers;
+  place.holds = true;
+  place.polls = place.queued = false;
+  place.since = simulation_.local() + delay;
+  core.holder = &fiber;
+  simulation_.resume_at(fiber, place.since);
+}
+
+void HostCores::release(HostCore& core) {
+  core.holder->core.holds = false;
+  core.holder = nullptr;
+}
+
+void HostCores::polls(Fiber& fiber) {
+  VERBENA_DEBUG_ASSERT(fiber.core.holds);
+  fiber.core.polls = true;
+  fiber.core.hold_until = simulation_.local() + hold_;
+  make_room(*fiber.core.core);
+}
+
+void HostCores::leaves(Fiber& fiber) {
+  HostCore& core = *fiber.core.core;
+  VERBENA_DEBUG_ASSERT(core.holder == &fiber);
+  release(core);
+  --core.threads;
+  fiber.core.core = nullptr;
+  make_room(core);
+}
+
+bool HostCores::slice_is_over(const Fiber& fiber) const {
+  return !fiber.core.core->queue.empty() && fiber.local > fiber.core.since + slice_;
+}
+
+void HostCores::give_way(Fiber& fiber) {
+  HostCore& core = *fiber.core.core;
+  release(core);
+  fiber.core.queued = true;
+  core.queue.push_back(&fiber);
+  make_room(core);
+}
+
+void HostCores::room_event(void* object, uint64_t cores) {
+  auto& core = *static_cast<HostCore*>(object);
+  core.room_due = false;
+  reinterpret_cast<HostCores*>(cores)->make_room(core);
+}
+
+void HostCores::make_room(HostCore& core) {
+  const Time now = simulation_.local();
+  Fiber* const holder = core.holder;
+  const bool polls = holder != nullptr && holder->core.polls;
+  if (polls && holder->core.hold_until <= now) {
+    release(core);
+    ++core.pollers;
+  }
+  if (core.queue.empty()) return;
+  if (core.holder == nullptr) {
+    Fiber& first = *core.queue.front();
+    core.queue.pop_front();
+    start(first, switch_);
+  } else if (polls && !core.room_due) {
+    core.room_due = true;
+    simulation_.at(holder->core.hold_until, room_event, &core, reinterpret_cast<uint64_t>(this));
+  }
+}
+
+}  // namespace verbena::sim

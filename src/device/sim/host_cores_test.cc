@@ -1,0 +1,140 @@
+#include "src/device/sim/host_cores.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "src/base/runtime.h"
+#include "src/device/sim/cluster_for_test.h"
+
+namespace verbena::sim {
+namespace {
+
+constexpr uint64_t kHostSwitchNs = 1000;
+constexpr uint64_t kHostPollNs = 10;
+constexpr uint64_t kHostPauseNs = 30;
+constexpr uint64_t kHostQueueNs = 15;
+constexpr uint64_t kHostHoldNs =
+    Waiter::kSpinsCrowded * (kHostPollNs + kHostQueueNs + kHostPauseNs);
+
+Profile shared_host(uint64_t cores) {
+  Profile profile = test_profile();
+  profile.shared_host = 1;
+  profile.cores = cores;
+  profile.sockets = 1;
+  profile.jitter_percent = 0;
+  profile.cpu_switch = kHostSwitchNs * kPsPerNs;
+  profile.cpu_poll = kHostPollNs * kPsPerNs;
+  profile.poll_empty = kHostQueueNs * kPsPerNs;
+  profile.cpu_slice = 3'000'000 * kPsPerNs;
+  profile.cpu_pause = kHostPauseNs * kPsPerNs;
+  return profile;
+}
+
+// Works for so long, and lets others see it every now and then.
+void work(Simulation& simulation, uint64_t duration_ns) {
+  constexpr uint64_t kPieceNs = 10'000;
+  for (uint64_t done = 0; done < duration_ns; done += kPieceNs) {
+    simulation.charge(std::min(kPieceNs, duration_ns - done) * kPsPerNs);
+    simulation.catch_up();
+  }
+}
+
+TEST(HostCoresTest, ThreadsOfAllNodesShareTheCores) {
+  constexpr uint64_t kWorkNs = 30'000'000;
+  Cluster cluster(4, 1, shared_host(2));
+  std::vector<uint64_t> ended_ns;
+  std::vector<Thread> threads;
+  for (size_t node = 0; node < 4; ++node) {
+    threads.push_back(cluster.start(node, [&] {
+      work(cluster.simulation(), kWorkNs);
+      ended_ns.push_back(now_ns());
+    }));
+  }
+  for (Thread& thread : threads) thread.join();
+  // Twice as much work as cores; none of them idles, and all threads have their slices in turn.
+  EXPECT_GE(ended_ns.back(), 2 * kWorkNs);
+  EXPECT_LE(ended_ns.back(), 2 * kWorkNs + 100 * kHostSwitchNs);
+  EXPECT_GE(ended_ns.front(), kWorkNs * 3 / 2);
+}
+
+TEST(HostCoresTest, ACoreForEachThreadIsAsACoreOfItsOwn) {
+  constexpr uint64_t kWorkNs = 5'000'000;
+  Cluster cluster(2, 1, shared_host(2));
+  std::vector<Thread> threads;
+  uint64_t last_ns = 0;
+  for (size_t node = 0; node < 2; ++node) {
+    threads.push_back(cluster.start(node, [&] {
+      work(cluster.simulation(), kWorkNs);
+      last_ns = std::max(last_ns, now_ns());
+    }));
+  }
+  for (Thread& thread : threads) thread.join();
+  EXPECT_EQ(last_ns, kWorkNs + kHostSwitchNs);  // that of its start
+}
+
+TEST(HostCoresTest, APollerKeepsItsCoreForAWhileAfterItsLastFind) {
+  Cluster cluster(2, 1, shared_host(1));
+  bool ended = false;
+  uint64_t polls_from_ns = 0;
+  uint64_t works_from_ns = 0;
+  Thread poller = cluster.start(0, [&] {
+    work(cluster.simulation(), 50'000);
+    polls_from_ns = now_ns();
+    while (!ended) VirtualTime::current()->idle(UINT64_MAX);
+  });
+  Thread worker = cluster.start(1, [&] {
+    works_from_ns = now_ns();
+    work(cluster.simulation(), 100'000);
+    ended = true;
+    VirtualTime::current()->wake_pollers();
+  });
+  poller.join();
+  worker.join();
+  // The empty poll itself, then as many as Waiter makes, then the other thread's turn.
+  EXPECT_EQ(works_from_ns, polls_from_ns + kHostPollNs + kHostHoldNs + kHostSwitchNs);
+}
+
+TEST(HostCoresTest, AFindWaitsForAPollersTurn) {
+  constexpr size_t kPollers = 5;
+  Cluster cluster(kPollers + 1, 1, shared_host(2));
+  bool ended = false;
+  std::vector<uint64_t> found_ns;
+  uint64_t woken_ns = 0;
+  std::vector<Thread> threads;
+  for (size_t node = 0; node < kPollers; ++node) {
+    threads.push_back(cluster.start(node, [&] {
+      while (!ended) VirtualTime::current()->idle(UINT64_MAX);
+      found_ns.push_back(now_ns());
+    }));
+  }
+  threads.push_back(cluster.start(kPollers, [&] {
+    sleep_ns(500'000);
+    ended = true;
+    woken_ns = now_ns();
+    VirtualTime::current()->wake_pollers();
+  }));
+  for (Thread& thread : threads) thread.join();
+  ASSERT_EQ(found_ns.size(), kPollers);
+  // A core goes round among three of them at most: the last one comes third.
+  EXPECT_GE(found_ns.back(), woken_ns + kHostSwitchNs);
+  EXPECT_LE(found_ns.back(), woken_ns + (kPollers + 1) * (kHostSwitchNs + kHostPollNs));
+}
+
+TEST(HostCoresTest, ASleepingThreadTakesNoCore) {
+  constexpr uint64_t kWorkNs = 2'000'000;
+  Cluster cluster(2, 1, shared_host(1));
+  uint64_t ended_ns = 0;
+  Thread sleeper = cluster.start(0, [] { sleep_ns(1'000'000); });
+  Thread worker = cluster.start(1, [&] {
+    work(cluster.simulation(), kWorkNs);
+    ended_ns = now_ns();
+  });
+  sleeper.join();
+  worker.join();
+  EXPECT_LE(ended_ns, kWorkNs + 3 * kHostSwitchNs);
+}
+
+}  // namespace
+}  // namespace verbena::sim
