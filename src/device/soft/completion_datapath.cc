@@ -302,7 +302,7 @@ void reclaim_shared_receives(Qp& qp, bool all) {
   for (uint32_t index = 0; index < srq.depth; ++index) {
     const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
     if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] &&
-        marked_number(claim) == qp.verbs.qp_num) {
+        marked_number(claim) == qp.number) {
       // A taker that died before it moved the head on: its place in the ring is about to be reused.
       uint64_t position = claim >> 24;
       srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);

@@ -48,14 +48,14 @@ int check_member(ibv_qp* verbs, const ibv_gid* gid) {
 }  // namespace
 
 Status join_group(Qp& qp, const ibv_gid& gid) {
-  VERBENA_RETURN_IF_ERROR(qp.rnic->registry().join_group(group_name(gid), qp.verbs.qp_num));
+  VERBENA_RETURN_IF_ERROR(qp.rnic->registry().join_group(group_name(gid), qp.number));
   qp.rnic->group_notices().tell_all();
   qp.in_groups = true;
   return {};
 }
 
 bool leave_group(Qp& qp, const ibv_gid& gid) {
-  if (!qp.rnic->registry().leave_group(group_name(gid), qp.verbs.qp_num)) return false;
+  if (!qp.rnic->registry().leave_group(group_name(gid), qp.number)) return false;
   qp.rnic->group_notices().tell_all();
   return true;
 }
@@ -80,7 +80,7 @@ int detach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t) {
 
 void leave_groups(Qp& qp) {
   if (!qp.in_groups) return;
-  qp.rnic->registry().leave_all_groups(qp.verbs.qp_num);
+  qp.rnic->registry().leave_all_groups(qp.number);
   qp.rnic->group_notices().tell_all();
 }
 
