@@ -244,6 +244,8 @@ void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
   uint32_t ringing = make_ringing(now_ns());
   if (!due || !cq.armed.compare_exchange_strong(armed, ringing)) return;
   const bool rung = process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
+  // Without a descriptor for the channel, the owner's service thread finds who was about to ring.
+  if (!rung && process.wake_service()) return;
   // Fails if the owner, whom the event woke, has armed the queue again.
   cq.armed.compare_exchange_strong(ringing, rung ? 0 : armed);
 }

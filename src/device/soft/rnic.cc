@@ -511,6 +511,7 @@ void Rnic::mark_dead(uint32_t slot) {
 void Rnic::handle_faults() {
   for_each_queue_pair(accept_blame);
   xrc_queues_->watch_senders();
+  ring_abandoned_channels(*this);
 }
 
 Result<Cq*> Rnic::idle_queue() {
