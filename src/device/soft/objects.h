@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "src/base/assert.h"
@@ -318,8 +319,8 @@ struct Qp {
   FlowShared* flows = nullptr;              // of raw packets; kMaxFlows, changed under `control`
   std::atomic<bool> looked_after{false};    // by the service thread: a sender holds others up
 
-  std::mutex control;      // modify, destroy, error
-  bool in_groups = false;  // has been in a multicast group
+  std::mutex control;                         // modify, destroy, error
+  std::vector<std::string> multicast_groups;  // that it is in, by name, under `control`
   uint32_t flow_count = 0;
   bool resetting = false;  // a peer that stands still keeps the reset from its end
   EventCount events;

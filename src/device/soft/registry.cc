@@ -281,13 +281,6 @@ bool Registry::leave_group(const std::string& group, uint32_t qp_number) const {
   return unlinkat(directory_fd_, member_name(group, qp_number).c_str(), 0) == 0;
 }
 
-void Registry::leave_all_groups(uint32_t qp_number) const {
-  for_each_file(directory_fd_, [&](const char* name) {
-    if (member_number(name) == qp_number) unlinkat(directory_fd_, name, 0);
-    return true;
-  });
-}
-
 Result<std::vector<uint32_t>> Registry::members_of(const std::string& group) const {
   constexpr size_t kMaxMembers = kMaxQueuePairs;
   std::vector<uint32_t> found;
