@@ -152,15 +152,16 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   return taken;
 }
 
-// Of own completions and arrivals. One at a time, the two sources take turns, so that neither
-// starves the other.
+// Of own completions and arrivals. Where one of the two fills a poll, the other comes first in the
+// next one, so that neither starves the other.
 [[gnu::noinline]] int take_all(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
-  int taken = 0;
-  if (count == 1 && cq.served_own) taken = take_arrivals(cq, count, wc, broken);
-  const int arrivals = taken;
-  taken += take_own(cq, count - taken, wc + taken);
-  cq.served_own = taken > arrivals;
-  if (taken < count && arrivals == 0) taken += take_arrivals(cq, count - taken, wc + taken, broken);
+  const bool arrivals_first = cq.served_own;
+  int taken = arrivals_first ? take_arrivals(cq, count, wc, broken) : 0;
+  const int own = take_own(cq, count - taken, wc + taken);
+  taken += own;
+  cq.served_own = own > 0 && taken == count;
+  if (taken < count && !arrivals_first)
+    taken += take_arrivals(cq, count - taken, wc + taken, broken);
   return taken;
 }
 

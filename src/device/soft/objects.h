@@ -158,7 +158,7 @@ struct Cq {
   bool ignores_overrun = false;  // the oldest makes room then
   uint32_t empty_polls = 0;      // in a row
   bool served_own =
-      false;  // the last single poll took an own completion: the next one polls arrivals first
+      false;  // own completions have filled the last poll: the next one takes arrivals first
 
   // Queue pairs whose arrivals end here. The first kScanned connected ones are checked on every
   // poll; the peers of the others set a bit in the ready bitmap, so that a poll need not check each
