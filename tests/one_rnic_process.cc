@@ -6,6 +6,7 @@
 //   one_rnic_process modules A B      two modules that each contain this library, and this library
 //   one_rnic_process copy LIBRARY     another copy of libverbena.so, loaded by its path
 //   one_rnic_process namespace LIBRARY  the same libverbena.so, loaded into another namespace
+//   one_rnic_process renamed A B      two copies of libverbena.so, by names of their own
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
@@ -186,18 +187,35 @@ int modules(const char* first_path, const char* second_path) {
   return failures;
 }
 
+const verbena::soft::SoftRnic* rnic_of(void* library) {
+  return find<decltype(verbena_soft_rnic)>(library,
+                                           "verbena_soft_rnic")(verbena::soft::kSoftRnicVersion);
+}
+
 // `load_other` comes after this process's own: the loader takes a library that it has for another
 // of the same name.
 template <typename LoadOther>
 int copy(const LoadOther& load_other) {
   const Node node;
   void* const library = load_other();
-  const verbena::soft::SoftRnic* other = find<decltype(verbena_soft_rnic)>(
-      library, "verbena_soft_rnic")(verbena::soft::kSoftRnicVersion);
+  const verbena::soft::SoftRnic* other = rnic_of(library);
   CHECK(other->device != node.device.get()->device);
   CHECK(other->open_device(other->device) == nullptr);
   std::printf("%s\n", other->control->last_error());
   check_one_rnic();
+  return failures;
+}
+
+int renamed(const char* first_path, const char* second_path) {
+  const verbena::soft::SoftRnic* first = rnic_of(load(first_path));
+  ibv_context* context = first->open_device(first->device);
+  CHECK(context != nullptr);
+  const verbena::soft::SoftRnic* second = rnic_of(load(second_path));
+  CHECK(second->device != first->device);
+  CHECK(second->open_device(second->device) == nullptr);
+  std::printf("%s\n", second->control->last_error());
+  check_one_rnic();
+  CHECK(first->close_device(context) == 0);
   return failures;
 }
 
@@ -213,6 +231,7 @@ int main(int argc, char** argv) {
   if (way == "namespace" && argc == 3) {
     return copy([&] { return loaded(dlmopen(LM_ID_NEWLM, argv[2], RTLD_NOW)); });
   }
+  if (way == "renamed" && argc == 4) return renamed(argv[2], argv[3]);
   std::printf("see the source for how to call this program\n");
   return 2;
 }

@@ -94,6 +94,22 @@ TEST_F(OneRnicTest, RefusesToBeTheSecondOneInAnotherNamespace) {
   EXPECT_THAT(outcome.out, HasSubstr("/lib/verbena/libverbena.so is loaded twice"));
 }
 
+TEST_F(OneRnicTest, RefusesToBeTheSecondOneUnderAnotherName) {
+  const std::string first = scratch_.file("libone.so");
+  const std::string second = scratch_.file("another.so");
+  for (const std::string& copy : {first, second}) {
+    std::filesystem::copy_file(VERBENA_LIBRARY, copy);
+  }
+  const Outcome outcome = run({kProgram, "renamed", first, second});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  expect_one_line(outcome.out);
+  EXPECT_THAT(outcome.out, HasSubstr(first + " is loaded beside " + second));
+  EXPECT_THAT(outcome.out, HasSubstr("load libverbena.so by its name"));
+  const Outcome beside = run({kProgram, "copy", second});
+  EXPECT_EQ(beside.exit_code, 0) << beside.out << beside.err;
+  EXPECT_THAT(beside.out, HasSubstr("/lib/verbena/libverbena.so is loaded beside " + second));
+}
+
 TEST_F(OneRnicTest, OfAnotherVersionIsRefused) {
   const Outcome outcome = run_with_library(VERBENA_OTHER_VERSION "/libverbena.so");
   EXPECT_EQ(outcome.exit_code, 1);

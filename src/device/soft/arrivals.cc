@@ -18,7 +18,7 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
   }
   const uint64_t claim =
       qp.srq->shared_receive(receive_index).claim.load(std::memory_order_acquire);
-  return marked_number(claim) == qp.verbs.qp_num ? &qp.srq->receives[receive_index] : nullptr;
+  return marked_number(claim) == qp.number ? &qp.srq->receives[receive_index] : nullptr;
 }
 
 void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
@@ -60,7 +60,7 @@ void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_i
                           srq.shared->head.load(std::memory_order_relaxed);
     if (left < srq.limit) {
       srq.limit = 0;
-      raise_event(srq.verbs.context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq);
+      raise_event(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
     }
   }
 }
@@ -128,7 +128,7 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     qp.arrivals.established = true;
     // The peer is in RTS; this end may have been waiting to hear of that.
     if (qp.state.load(std::memory_order_relaxed) == IBV_QPS_RTR) {
-      raise_event(qp.verbs.context, IBV_EVENT_COMM_EST, &qp);
+      raise_event(IBV_EVENT_COMM_EST, qp);
     }
   }
   ++qp.arrivals.next;

@@ -15,7 +15,7 @@ inline void fill_completion(const Qp& qp, uint64_t wr_id, ibv_wc_status status, 
   wc.vendor_err = 0;
   wc.byte_len = 0;
   wc.imm_data = 0;
-  wc.qp_num = qp.verbs.qp_num;
+  wc.qp_num = qp.number;
   wc.src_qp = qp.attributes.dest_qp_num;
   wc.wc_flags = 0;
   wc.pkey_index = 0;

@@ -42,6 +42,7 @@ ibv_comp_channel* create_comp_channel(ibv_context* context) {
   auto* channel = new Channel;
   channel->verbs.context = context;
   channel->verbs.fd = event_pipe[0];
+  channel->read_fd = event_pipe[0];
   channel->write_fd = event_pipe[1];
   channel->id = pipe_id(event_pipe[0]);
   as_context(context).users.fetch_add(1);
@@ -56,7 +57,7 @@ int destroy_comp_channel(ibv_comp_channel* verbs) {
     return fail(EBUSY,
                 "soft0: the completion channel still has completion queues; destroy them first");
   }
-  close(verbs->fd);
+  close(channel.read_fd);
   close(channel.write_fd);
   end_use(as_context(verbs->context).users);
   retire(&channel);
@@ -90,8 +91,6 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
   cq->verbs.channel = channel;
   cq->verbs.cq_context = cq_context;
   cq->verbs.cqe = cqe;
-  pthread_mutex_init(&cq->verbs.mutex, nullptr);
-  pthread_cond_init(&cq->verbs.cond, nullptr);
   cq->rnic = &rnic;
   cq->id = next_queue.fetch_add(1, std::memory_order_relaxed) + 1;
   cq->verbs.handle = cq->id;
@@ -102,7 +101,7 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
     cq->channel = &as_channel(channel);
     cq->channel->users.fetch_add(1);
     cq->shared->has_channel = 1;
-    cq->shared->channel_fd = channel->fd;
+    cq->shared->channel_fd = cq->channel->read_fd;
     cq->shared->channel_id = cq->channel->id;
   }
   as_context(context).users.fetch_add(1);
@@ -122,7 +121,7 @@ int destroy_cq(ibv_cq* verbs) {
     std::lock_guard guard(queues_mutex);
     live_queues().erase(cq.id);
   }
-  await_acknowledgements(*verbs, verbs->comp_events_completed, cq.events_delivered);
+  cq.completion_events.settle();
   if (cq.channel != nullptr) end_use(cq.channel->users);
   drop_events_of(verbs->context, &cq);
   cq.rnic->free_completion_queue(cq.shared);
@@ -143,25 +142,24 @@ void ring_abandoned_channels(const Rnic& rnic) {
   }
 }
 
-int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
-  if (check_valid<Channel>(channel) != 0) return -1;
+int get_cq_event(ibv_comp_channel* from, ibv_cq** verbs, void** cq_context) {
+  if (check_valid<Channel>(from) != 0) return -1;
+  const Channel& channel = as_channel(from);
   for (;;) {
     uint64_t cookie = 0;
-    const ssize_t got = read(channel->fd, &cookie, sizeof(cookie));
+    const ssize_t got = read(channel.read_fd, &cookie, sizeof(cookie));
     if (got != sizeof(cookie)) return -1;
     std::lock_guard guard(queues_mutex);
     auto found = live_queues().find(cookie);
-    if (found == live_queues().end() || found->second->verbs.channel != channel) {
+    if (found == live_queues().end() || found->second->channel != &channel) {
       // An event of a queue that is gone. Go on only if the next read may not block unasked.
-      pollfd more{.fd = channel->fd, .events = POLLIN, .revents = 0};
-      if ((fcntl(channel->fd, F_GETFL) & O_NONBLOCK) == 0 || poll(&more, 1, 0) > 0) continue;
+      pollfd more{.fd = channel.read_fd, .events = POLLIN, .revents = 0};
+      if ((fcntl(channel.read_fd, F_GETFL) & O_NONBLOCK) == 0 || poll(&more, 1, 0) > 0) continue;
       errno = EAGAIN;
       return -1;
     }
     Cq& cq = *found->second;
-    pthread_mutex_lock(&cq.verbs.mutex);
-    ++cq.events_delivered;
-    pthread_mutex_unlock(&cq.verbs.mutex);
+    cq.completion_events.deliver();
     *verbs = &cq.verbs;
     *cq_context = cq.verbs.cq_context;
     return 0;
@@ -170,10 +168,7 @@ int get_cq_event(ibv_comp_channel* channel, ibv_cq** verbs, void** cq_context) {
 
 void ack_cq_events(ibv_cq* verbs, unsigned count) {
   if (count == 0 || check_valid<Cq>(verbs) != 0) return;
-  pthread_mutex_lock(&verbs->mutex);
-  verbs->comp_events_completed += count;
-  pthread_cond_signal(&verbs->cond);
-  pthread_mutex_unlock(&verbs->mutex);
+  as_cq(verbs).completion_events.acknowledge(count);
 }
 
 }  // namespace verbena::soft

@@ -152,15 +152,16 @@ int take_arrivals(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   return taken;
 }
 
-// Of own completions and arrivals. One at a time, the two sources take turns, so that neither
-// starves the other.
+// Of own completions and arrivals. Where one of the two fills a poll, the other comes first in the
+// next one, so that neither starves the other.
 [[gnu::noinline]] int take_all(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
-  int taken = 0;
-  if (count == 1 && cq.served_own) taken = take_arrivals(cq, count, wc, broken);
-  const int arrivals = taken;
-  taken += take_own(cq, count - taken, wc + taken);
-  cq.served_own = taken > arrivals;
-  if (taken < count && arrivals == 0) taken += take_arrivals(cq, count - taken, wc + taken, broken);
+  const bool arrivals_first = cq.served_own;
+  int taken = arrivals_first ? take_arrivals(cq, count, wc, broken) : 0;
+  const int own = take_own(cq, count - taken, wc + taken);
+  taken += own;
+  cq.served_own = own > 0 && taken == count;
+  if (taken < count && !arrivals_first)
+    taken += take_arrivals(cq, count - taken, wc + taken, broken);
   return taken;
 }
 
@@ -244,6 +245,8 @@ void ring_peer_channel(Peer& process, CqShared& cq, bool solicited) {
   uint32_t ringing = make_ringing(now_ns());
   if (!due || !cq.armed.compare_exchange_strong(armed, ringing)) return;
   const bool rung = process.notify(cq.channel_fd, cq.channel_id, &cq.cookie, sizeof(cq.cookie));
+  // Without a descriptor for the channel, the owner's service thread finds who was about to ring.
+  if (!rung && process.wake_service()) return;
   // Fails if the owner, whom the event woke, has armed the queue again.
   cq.armed.compare_exchange_strong(ringing, rung ? 0 : armed);
 }
@@ -302,7 +305,7 @@ void reclaim_shared_receives(Qp& qp, bool all) {
   for (uint32_t index = 0; index < srq.depth; ++index) {
     const uint64_t claim = srq.shared_receive(index).claim.load(std::memory_order_acquire);
     if (srq.receives[index].posted.load(std::memory_order_relaxed) && !delivered[index] &&
-        marked_number(claim) == qp.verbs.qp_num) {
+        marked_number(claim) == qp.number) {
       // A taker that died before it moved the head on: its place in the ring is about to be reused.
       uint64_t position = claim >> 24;
       srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);

@@ -101,6 +101,7 @@ ibv_context* open_device(ibv_device* opened) {
   context->rnic = *rnic;
   context->network = *network;
   context->link_layer = *link_layer;
+  context->event_read_fd = event_pipe[0];
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;
   extend(context->verbs);
@@ -110,7 +111,6 @@ ibv_context* open_device(ibv_device* opened) {
   verbs.cmd_fd = -1;
   verbs.async_fd = event_pipe[0];
   verbs.num_comp_vectors = 1;
-  pthread_mutex_init(&verbs.mutex, nullptr);
   verbs.ops.poll_cq = poll_cq;
   verbs.ops.req_notify_cq = req_notify_cq;
   verbs.ops.post_send = post_send;
@@ -135,10 +135,9 @@ int close_device(ibv_context* verbs) {
         users);
     return 0;
   }
-  close(verbs->async_fd);
+  close(context->event_read_fd);
   close(context->event_write_fd);
   close(context->event_take_fd);
-  pthread_mutex_destroy(&verbs->mutex);
   retire(context);
   return 0;
 }
@@ -233,25 +232,20 @@ namespace {
 
 // Hands `raised` out: counts it at its object, whose destruction waits until it is acknowledged.
 void deliver(const AsyncEvent& raised, ibv_async_event& event) {
-  auto count = [](pthread_mutex_t& mutex, uint64_t& delivered) {
-    pthread_mutex_lock(&mutex);
-    ++delivered;
-    pthread_mutex_unlock(&mutex);
-  };
   event.event_type = raised.type;
   switch (raised.type) {
     case IBV_EVENT_CQ_ERR:
       event.element.cq = static_cast<ibv_cq*>(raised.object);
-      count(event.element.cq->mutex, as_cq(event.element.cq).async_delivered);
+      as_cq(event.element.cq).async_events.deliver();
       break;
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED:
       event.element.srq = static_cast<ibv_srq*>(raised.object);
-      count(event.element.srq->mutex, as_srq(event.element.srq).async_delivered);
+      as_srq(event.element.srq).events.deliver();
       break;
     default:
       event.element.qp = static_cast<ibv_qp*>(raised.object);
-      count(event.element.qp->mutex, as_qp(event.element.qp).async_delivered);
+      as_qp(event.element.qp).events.deliver();
       break;
   }
 }
@@ -265,22 +259,24 @@ void drain(const Context& context) {
 
 }  // namespace
 
-int get_async_event(ibv_context* context, ibv_async_event* event) {
-  if (check_valid_context(context) != 0) return -1;
-  const bool may_wait = (fcntl(context->async_fd, F_GETFL) & O_NONBLOCK) == 0;
+int get_async_event(ibv_context* verbs, ibv_async_event* event) {
+  if (check_valid_context(verbs) != 0) return -1;
+  Context& context = as_context(verbs);
+  const bool may_wait = (fcntl(context.event_read_fd, F_GETFL) & O_NONBLOCK) == 0;
   for (;;) {
-    pollfd readable{.fd = context->async_fd, .events = POLLIN, .revents = 0};
+    pollfd readable{.fd = context.event_read_fd, .events = POLLIN, .revents = 0};
     if (may_wait && poll(&readable, 1, -1) < 0 && errno != EINTR) return -1;
     // Taken and counted in one step for those who destroy the object, see drop_events_of().
-    pthread_mutex_lock(&context->mutex);
-    std::deque<AsyncEvent>& events = as_context(context).events;
-    const bool got = !events.empty();
-    if (got) {
-      deliver(events.front(), *event);
-      events.pop_front();
+    bool got = false;
+    {
+      const std::lock_guard guard(context.events_mutex);
+      got = !context.events.empty();
+      if (got) {
+        deliver(context.events.front(), *event);
+        context.events.pop_front();
+      }
+      if (context.events.empty()) drain(context);
     }
-    if (events.empty()) drain(as_context(context));
-    pthread_mutex_unlock(&context->mutex);
     if (got) return 0;
     if (may_wait) continue;  // somebody else took it, or it was none
     errno = EAGAIN;
@@ -289,43 +285,31 @@ int get_async_event(ibv_context* context, ibv_async_event* event) {
 }
 
 void ack_async_event(ibv_async_event* event) {
-  auto acknowledge = [](pthread_mutex_t& mutex, pthread_cond_t& condition, uint32_t& completed) {
-    pthread_mutex_lock(&mutex);
-    ++completed;
-    pthread_cond_signal(&condition);
-    pthread_mutex_unlock(&mutex);
-  };
   switch (event->event_type) {
-    case IBV_EVENT_CQ_ERR: {
+    case IBV_EVENT_CQ_ERR:
       if (check_valid<Cq>(event->element.cq) != 0) return;
-      ibv_cq& cq = *event->element.cq;
-      acknowledge(cq.mutex, cq.cond, cq.async_events_completed);
+      as_cq(event->element.cq).async_events.acknowledge(1);
       break;
-    }
     case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED: {
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
       if (check_valid<Srq>(event->element.srq) != 0) return;
-      ibv_srq& srq = *event->element.srq;
-      acknowledge(srq.mutex, srq.cond, srq.events_completed);
+      as_srq(event->element.srq).events.acknowledge(1);
       break;
-    }
-    default: {
+    default:
       if (check_valid<Qp>(event->element.qp) != 0) return;
-      ibv_qp& qp = *event->element.qp;
-      acknowledge(qp.mutex, qp.cond, qp.events_completed);
+      as_qp(event->element.qp).events.acknowledge(1);
       break;
-    }
   }
 }
 
-void drop_events_of(ibv_context* context, const void* object) {
-  // Under the context's mutex nobody else takes events: each is either dropped here or was
-  // delivered and counted.
-  pthread_mutex_lock(&context->mutex);
-  std::deque<AsyncEvent>& events = as_context(context).events;
-  std::erase_if(events, [object](const AsyncEvent& event) { return event.object == object; });
-  if (events.empty()) drain(as_context(context));
-  pthread_mutex_unlock(&context->mutex);
+void drop_events_of(ibv_context* verbs, const void* object) {
+  // Under the mutex nobody else takes events: each is either dropped here or was delivered and
+  // counted.
+  Context& context = as_context(verbs);
+  const std::lock_guard guard(context.events_mutex);
+  std::erase_if(context.events,
+                [object](const AsyncEvent& event) { return event.object == object; });
+  if (context.events.empty()) drain(context);
 }
 
 namespace {

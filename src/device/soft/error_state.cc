@@ -29,8 +29,8 @@ void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event) {
   const bool any_deferred = faults::flush(qp, any_waiting ? IBV_WC_WR_FLUSH_ERR : first);
   if (!any_waiting && !any_deferred) qp.next_flush = first;
   start_flushing(qp);
-  if (event != kNoEvent) raise_event(qp.verbs.context, static_cast<ibv_event_type>(event), &qp);
-  if (qp.srq != nullptr) raise_event(qp.verbs.context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
+  if (event != kNoEvent) raise_event(static_cast<ibv_event_type>(event), qp);
+  if (qp.srq != nullptr) raise_event(IBV_EVENT_QP_LAST_WQE_REACHED, qp);
 }
 
 void fail_send_queue_locked(Qp& qp) {
@@ -48,15 +48,14 @@ void fail_queue_pair(Qp& qp, ibv_wc_status first, int event) {
   fail_queue_pair_locked(qp, first, event);
 }
 
-void raise_event(ibv_context* context, ibv_event_type type, void* object) {
+void raise_event(const ibv_context* verbs, ibv_event_type type, void* object) {
   // More are dropped, as by a real device's bounded event queue.
   constexpr size_t kMaxEvents = 4096;
-  pthread_mutex_lock(&context->mutex);
-  std::deque<AsyncEvent>& events = as_context(context).events;
-  if (events.size() < kMaxEvents) events.push_back({type, object});
+  Context& context = as_context(const_cast<ibv_context*>(verbs));
+  const std::lock_guard guard(context.events_mutex);
+  if (context.events.size() < kMaxEvents) context.events.push_back({type, object});
   // A full pipe is readable as it is.
-  [[maybe_unused]] const ssize_t written = write(as_context(context).event_write_fd, "", 1);
-  pthread_mutex_unlock(&context->mutex);
+  [[maybe_unused]] const ssize_t written = write(context.event_write_fd, "", 1);
 }
 
 namespace {

@@ -124,7 +124,7 @@ struct Header {
   uint32_t version;
   uint32_t slot;
   int32_t pid;
-  int32_t wake_fd;   // pipe of the service thread: one byte asks it to read all faults
+  int32_t wake_fd;   // pipe of the service thread: a byte asks it for faults and unrung channels
   uint32_t wake_id;  // of that pipe, so that another file under its number is not written to
   // Raised by whoever, in any process, joins or leaves a multicast group.
   alignas(kCacheLineBytes) std::atomic<uint64_t> group_epoch;
@@ -364,9 +364,9 @@ inline constexpr uint32_t kArmedSolicited = 1;
 inline constexpr uint32_t kArmedAny = 2;
 
 // A sender disarms a queue, writes the event, and only then leaves 0, so that the event is not lost
-// with a sender that is killed or stopped in between: whoever has another event, or learns of the
-// death, writes one. So there may be one event more than were asked for. `number` tells apart who
-// rings.
+// with a sender that is killed or stopped in between, or has no descriptor to write it: whoever has
+// another event, or learns of the death, or is the owner that the sender wakes, writes one. So
+// there may be one event more than were asked for. `number` tells apart who rings.
 inline constexpr uint32_t make_ringing(uint64_t number) {
   return static_cast<uint32_t>(number << 2) | kArmedSolicited | kArmedAny;
 }

@@ -1,20 +1,22 @@
 // The private halves of soft0's verbs objects. Each but the context begins with its public ibv_
-// part, so that a pointer to one is a pointer to the other.
+// part, so that a pointer to one is a pointer to the other. The program can overwrite that part:
+// what stands there is for the program, and is read back in is_intact() only.
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "src/base/assert.h"
 #include "src/base/device_settings.h"
 #include "src/device/soft/completion_ring.h"
 #include "src/device/soft/datagram_ring.h"
+#include "src/device/soft/event_count.h"
 #include "src/device/soft/extended_poll.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/owner_lock.h"
@@ -52,9 +54,11 @@ struct Context {
   LinkLayer link_layer = LinkLayer::kInfiniBand;
   std::atomic<uint32_t> users{0};  // domains, channels, completion queues
   std::atomic<bool> closed{false};
-  int event_write_fd = -1;  // async_fd is the read end
-  int event_take_fd = -1;   // the same read end, never blocking; used under verbs.mutex
-  // Under verbs.mutex. The pipe only wakes: whoever may open this process's descriptors can write
+  int event_write_fd = -1;
+  int event_read_fd = -1;  // async_fd
+  int event_take_fd = -1;  // the same read end, never blocking; used under events_mutex
+  std::mutex events_mutex;
+  // Under events_mutex. The pipe only wakes: whoever may open this process's descriptors can write
   // into it, so nothing in it is believed.
   std::deque<AsyncEvent> events;
 };
@@ -108,6 +112,7 @@ struct Window {
   ibv_mw_type type = IBV_MW_TYPE_1;
   uint32_t place = 0;  // in the region table, as region_index() of all its keys
   std::mutex mutex;    // of changes
+  uint32_t key = 0;    // the last one of type 1, under `mutex`
   bool is_intact() const { return verbs.pd == public_part<ibv_pd>(domain); }
 };
 
@@ -125,6 +130,7 @@ struct Channel {
   static constexpr const char* kName = "completion channel";
   ibv_comp_channel verbs{};
   Validity validity;
+  int read_fd = -1;
   int write_fd = -1;
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
@@ -152,7 +158,7 @@ struct Cq {
   bool ignores_overrun = false;  // the oldest makes room then
   uint32_t empty_polls = 0;      // in a row
   bool served_own =
-      false;  // the last single poll took an own completion: the next one polls arrivals first
+      false;  // own completions have filled the last poll: the next one takes arrivals first
 
   // Queue pairs whose arrivals end here. The first kScanned connected ones are checked on every
   // poll; the peers of the others set a bit in the ready bitmap, so that a poll need not check each
@@ -181,8 +187,8 @@ struct Cq {
   std::atomic<uint32_t> waiting{0};  // how many of them wait for their peer
   // What a thread that polls this queue in vain may sleep on; null where none would (poll_pause.h).
   std::atomic<PollSleeper*> poller{nullptr};
-  uint64_t events_delivered = 0;  // like async_delivered, under verbs.mutex
-  uint64_t async_delivered = 0;
+  EventCount completion_events;
+  EventCount async_events;
   std::atomic<uint32_t> users{0};
   ExtendedPoll poll;
   bool is_intact() const { return verbs.channel == public_part<ibv_comp_channel>(channel); }
@@ -234,7 +240,7 @@ struct Srq {
   uint64_t tail = 0;
   uint32_t limit = 0;             // raise an event below this; 0: off
   std::unique_ptr<XrcQueue> xrc;  // of those of XRC
-  uint64_t async_delivered = 0;
+  EventCount events;
   std::atomic<uint32_t> users{0};
   bool is_intact() const { return verbs.pd == public_part<ibv_pd>(protection_domain); }
 };
@@ -274,6 +280,7 @@ struct Qp {
   const RegionEntry* regions = nullptr;  // of this process
   Domain* protection_domain = nullptr;   // null: receives by XRC
   uint32_t domain = 0;                   // its id
+  uint32_t number = 0;                   // make_qp_number() of `index`
   XrcDomain* xrc_domain = nullptr;       // of those that receive by XRC
   // XRC: one that nobody polls in place of those that the queue pair does not have.
   Cq* send_cq = nullptr;
@@ -312,11 +319,11 @@ struct Qp {
   FlowShared* flows = nullptr;              // of raw packets; kMaxFlows, changed under `control`
   std::atomic<bool> looked_after{false};    // by the service thread: a sender holds others up
 
-  std::mutex control;      // modify, destroy, error
-  bool in_groups = false;  // has been in a multicast group
+  std::mutex control;                         // modify, destroy, error
+  std::vector<std::string> multicast_groups;  // that it is in, by name, under `control`
   uint32_t flow_count = 0;
   bool resetting = false;  // a peer that stands still keeps the reset from its end
-  uint64_t async_delivered = 0;
+  EventCount events;
   bool is_intact() const {
     return verbs.pd == public_part<ibv_pd>(protection_domain) && verbs.send_cq == init.send_cq &&
            verbs.recv_cq == init.recv_cq && verbs.srq == init.srq;
@@ -340,19 +347,6 @@ inline Qp& as_qp(ibv_qp* verbs) { return *reinterpret_cast<Qp*>(verbs); }
 inline void end_use(std::atomic<uint32_t>& users) {
   const uint32_t before = users.fetch_sub(1);
   VERBENA_ASSERT(before > 0);
-}
-
-// Waits until the program has acknowledged the events that were delivered for an object. Nothing
-// delivers any for it any more. Where there were none, the mutex, which the program can overwrite,
-// is not touched.
-template <typename Public>
-void await_acknowledgements(Public& verbs, const uint32_t& completed, uint64_t delivered) {
-  if (delivered == 0) return;
-  pthread_mutex_lock(&verbs.mutex);
-  while (completed != static_cast<uint32_t>(delivered)) {
-    pthread_cond_wait(&verbs.cond, &verbs.mutex);
-  }
-  pthread_mutex_unlock(&verbs.mutex);
 }
 
 // --- data path, one file each ---
@@ -403,7 +397,11 @@ void publish_shared_receive(Srq& srq, uint16_t index);
 inline constexpr int kNoEvent = -1;
 void fail_queue_pair(Qp& qp, ibv_wc_status first, int event);
 void fail_queue_pair_locked(Qp& qp, ibv_wc_status first, int event);
-void raise_event(ibv_context* context, ibv_event_type type, void* object);
+void raise_event(const ibv_context* context, ibv_event_type type, void* object);
+template <typename Object>
+void raise_event(ibv_event_type type, Object& object) {
+  raise_event(object.validity.context, type, &object);
+}
 // Stores state and gate together. Holds send_lock.
 void set_state(Qp& qp, ibv_qp_state state);
 // The send queue of an unreliable transport has failed: what is posted is flushed until the program

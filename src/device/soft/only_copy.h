@@ -5,9 +5,9 @@
 
 namespace verbena::soft {
 
-// Fails with kUnavailable if the process has loaded a libverbena.so beside the object (library or
-// program) that this code lies in: somebody loaded it by a path instead of by its name, or into a
-// namespace of the loader's (dlmopen).
+// Fails with kUnavailable if the process has loaded this code a second time, beside the object
+// (library or program) that this copy lies in: somebody loaded libverbena.so by a path instead of
+// by its name, or by another name, or into a namespace of the loader's (dlmopen).
 Status check_only_copy();
 
 }  // namespace verbena::soft

@@ -342,14 +342,12 @@ bool Peer::notify(int fd, uint32_t id, const void* message, size_t size_bytes) {
   return pipe >= 0;
 }
 
-void Peer::wake_service() {
+bool Peer::wake_service() {
   const char byte = 0;
-  if (wake_fd_ < 0) {
-    notify(header_->wake_fd, header_->wake_id, &byte, 1);
-    return;
-  }
+  if (wake_fd_ < 0) return notify(header_->wake_fd, header_->wake_id, &byte, 1);
   // A full pipe already holds a wake-up.
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &byte, 1);
+  return true;
 }
 
 }  // namespace verbena::soft

@@ -71,7 +71,7 @@ class Peer {
                         uint64_t* before);
 
   // Writes to a pipe of the peer: descriptor `fd` of that process, if that is still pipe `id`.
-  // False if the pipe cannot be opened.
+  // False if the pipe cannot be opened, as without a descriptor left.
   bool notify(int fd, uint32_t id, const void* message, size_t size_bytes);
   // Somebody has joined or left a multicast group.
   void raise_group_epoch() { header_->group_epoch.fetch_add(1); }
@@ -81,8 +81,9 @@ class Peer {
     header_->xrc_senders[slot / 64].fetch_or(1ull << (slot % 64));
     if (!is_self()) wake_service();
   }
-  // Needs no descriptor but the one that attach() has opened. Cost: a system call.
-  void wake_service();
+  // Needs no descriptor but the one that attach() has opened. False if there is none and it cannot
+  // be opened. Cost: a system call.
+  bool wake_service();
 
  private:
   Peer() = default;

@@ -100,7 +100,7 @@ bool map_receives(Peer& process, const ConnectionShared& shared, PeerReceives& r
 Status connect_peer(Qp& qp, uint32_t number) {
   PeerQp peer;
   peer.number = number;
-  peer.claim_number = is_xrc(qp.transport) ? qp.verbs.qp_num : number;
+  peer.claim_number = is_xrc(qp.transport) ? qp.number : number;
   VERBENA_ASSIGN_OR_RETURN(peer.process, qp.rnic->attach(slot_of(number)));
   Peer& process = *peer.process;
   peer.memory = &process;
@@ -162,8 +162,8 @@ bool open_gate(Qp& qp) {
   if (peer.gate_ready != kNoGate) return false;
   const uint64_t gate = peer.shared->gate.load(std::memory_order_acquire);
   const auto generation = static_cast<uint32_t>(gate >> 32);
-  const uint64_t ready = make_gate(generation, qp.verbs.qp_num, IBV_QPS_RTR);
-  const uint64_t sending = make_gate(generation, qp.verbs.qp_num, IBV_QPS_RTS);
+  const uint64_t ready = make_gate(generation, qp.number, IBV_QPS_RTR);
+  const uint64_t sending = make_gate(generation, qp.number, IBV_QPS_RTS);
   if (gate != ready && gate != sending) return false;
   uint32_t sender_generation = 0;
   if (!peer.shared->connection.sender_generation.compare_exchange_strong(sender_generation,

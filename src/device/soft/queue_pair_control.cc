@@ -41,7 +41,7 @@ int reset(Qp& qp) {
         EBUSY,
         fmt::format("soft0: queue pair {:#x}: {} is stopped in the middle of an access to this "
                     "process's memory; continue or end it, then reset or destroy again",
-                    qp.verbs.qp_num, Rnic::describe(standing)));
+                    qp.number, Rnic::describe(standing)));
   }
   qp.resetting = false;
   if (qp.srq != nullptr && qp.peer.number != 0) reclaim_shared_receives(qp, true);
@@ -217,10 +217,8 @@ void fill_public_part(Qp& qp, ibv_context* context, ibv_pd* pd, const ibv_qp_ini
   verbs.recv_cq = init.recv_cq;
   verbs.srq = init.srq;
   verbs.handle = qp.index;
-  verbs.qp_num = make_qp_number(qp.rnic->slot(), qp.index);
+  verbs.qp_num = qp.number;
   verbs.qp_type = init.qp_type;
-  pthread_mutex_init(&verbs.mutex, nullptr);
-  pthread_cond_init(&verbs.cond, nullptr);
 }
 
 // What a queue pair of this type does not have is not even looked at.
@@ -278,6 +276,7 @@ ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_
     return nullptr;
   }
   qp->index = *index;
+  qp->number = make_qp_number(rnic.slot(), qp->index);
   qp->counters = &rnic.count_queue_pair(qp->index, qp->transport);
   fill_public_part(*qp, context, pd, *init);
   set_state(*qp, IBV_QPS_RESET);
@@ -442,7 +441,7 @@ int destroy_qp(ibv_qp* verbs) {
     other.peer.shared = nullptr;
   });
   drop_events_of(verbs->context, qp);
-  await_acknowledgements(*verbs, verbs->events_completed, qp->async_delivered);
+  qp->events.settle();
   if (qp->srq != nullptr) end_use(qp->srq->users);
   end_use(qp->send_cq->users);
   end_use(qp->recv_cq->users);

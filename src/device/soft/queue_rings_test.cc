@@ -177,24 +177,24 @@ TEST_F(WaitingSendsTest, HasNoMoreThanTheSendQueueAndNoGaps) {
 // The sanitizers look at each buffer that is shown to the sender.
 TEST(SharedReceiveTest, HasAllBuffersThatAReceiveMayHave) {
   constexpr uint32_t kBytes = 20;
-  const test::Node node;
-  test::Buffer buffer(node, 4096);
-  const SharedReceiveQueue shared =
-      test::must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 2, .max_sges = kMaxSges}));
+  const verbena::test::Node node;
+  verbena::test::Buffer buffer(node, 4096);
+  const SharedReceiveQueue shared = verbena::test::must(
+      SharedReceiveQueue::create(node.domain, {.depth_wrs = 2, .max_sges = kMaxSges}));
   for (const SharedReceiveQueue* srq : {static_cast<const SharedReceiveQueue*>(nullptr), &shared}) {
-    test::End a(node);
-    test::End b(node, {.shared_receive_queue = srq, .max_sges = kMaxSges});
-    test::connect(a, b);
+    verbena::test::End a(node);
+    verbena::test::End b(node, {.shared_receive_queue = srq, .max_sges = kMaxSges});
+    verbena::test::connect(a, b);
     std::vector<ibv_sge> buffers;
     for (uint32_t i = 0; i < kMaxSges; ++i) {
       buffers.push_back(buffer.sge(1024 + 2 * i * kBytes, kBytes));
     }
     buffer.fill(7, 0, kMaxSges * kBytes);
     std::memset(buffer.data() + 1024, 0, 2048);
-    ASSERT_EQ(srq != nullptr ? test::post_receive(srq->get(), 1, buffers)
-                             : test::post_receive(b.qp(), 1, buffers),
+    ASSERT_EQ(srq != nullptr ? verbena::test::post_receive(srq->get(), 1, buffers)
+                             : verbena::test::post_receive(b.qp(), 1, buffers),
               0);
-    ASSERT_EQ(test::post(a.qp(), {.sges = {buffer.sge(0, kMaxSges * kBytes)}}), 0);
+    ASSERT_EQ(verbena::test::post(a.qp(), {.sges = {buffer.sge(0, kMaxSges * kBytes)}}), 0);
     ibv_wc wc{};
     ASSERT_EQ(ibv_poll_cq(b.cq(), 1, &wc), 1);
     EXPECT_EQ(wc.byte_len, kMaxSges * kBytes);

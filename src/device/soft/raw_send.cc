@@ -26,7 +26,7 @@ void deliver_frame(Qp& qp, const DatagramMessage& message) {
   const auto for_each_match = [&](auto&& use) {
     for (const uint32_t number : known.members(*qp.rnic, raw_group(), 0)) {
       // A switch sends no frame back by the port that it came by.
-      if (number == qp.verbs.qp_num) continue;
+      if (number == qp.number) continue;
       Destination* destination = known.find(*qp.rnic, number);
       if (destination != nullptr && destination->flows != nullptr)
         use(*destination, match_flows(destination->flows, frame));

@@ -146,7 +146,7 @@ void peer_ended(Qp& qp) {
   // Nobody tells an unreliable connection: what it sends vanishes.
   const bool reliable = is_reliable(qp.transport);
   if (reliable && connected && (!left_in_order || !qp.waiting.empty())) {
-    log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.verbs.qp_num,
+    log_info("soft0: queue pair {:#x}: process {} of its peer {:#x} has ended", qp.number,
              qp.peer.process->pid(), qp.attributes.dest_qp_num);
     fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL);
   }

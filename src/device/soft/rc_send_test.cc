@@ -295,6 +295,28 @@ TEST_F(ShortSendTest, TakeTurnsWithOwnCompletions) {
   }
 }
 
+// Own completions that fill each poll leave the next one to what has arrived.
+TEST_F(ShortSendTest, TakeTurnsWithManyOwnCompletions) {
+  connect();
+  receive(8);
+  ASSERT_EQ(post(send(8)), 0);
+  constexpr int kMost = 4;
+  int arrivals = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < kMost; ++i) {
+      ASSERT_EQ(verbena::test::post(b_->qp(), {.opcode = IBV_WR_RDMA_WRITE,
+                                               .sges = {landing_.sge(0, 8)},
+                                               .remote_address = buffer_.address(0),
+                                               .rkey = buffer_.key()}),
+                0);
+    }
+    ibv_wc wc[kMost]{};
+    ASSERT_EQ(ibv_poll_cq(b_->cq(), kMost, wc), kMost);
+    for (const ibv_wc& completion : wc) arrivals += completion.opcode == IBV_WC_RECV ? 1 : 0;
+  }
+  EXPECT_EQ(arrivals, 1);
+}
+
 TEST_F(ShortSendTest, ArriveManyAtATime) {
   connect();
   for (uint64_t i = 1; i <= 20; ++i) {

@@ -119,7 +119,7 @@ std::string why_refused(const Qp& qp, const ibv_send_wr& wr, int error) {
 
 void log_refused_send(const Qp& qp, const ibv_send_wr& wr, int error) noexcept {
   log_rarely("ibv_post_send", error, [&] {
-    return fmt::format("queue pair {:#x}, wr_id {}: {}", qp.verbs.qp_num, wr.wr_id,
+    return fmt::format("queue pair {:#x}, wr_id {}: {}", qp.number, wr.wr_id,
                        why_refused(qp, wr, error));
   });
 }
@@ -129,7 +129,7 @@ void log_refused_batch(const Qp& qp, int error) noexcept {
     return fmt::format(
         "queue pair {:#x}: of the requests since ibv_wr_start() one {}; none is "
         "posted",
-        qp.verbs.qp_num,
+        qp.number,
         error == ENOMEM ? "has no place in the send queue"
                         : "is of an operation that the queue pair was not made "
                           "with, is not complete, or has too many SGEs or too much "
@@ -139,7 +139,7 @@ void log_refused_batch(const Qp& qp, int error) noexcept {
 
 void log_refused_receive(const Qp& qp, const ibv_recv_wr* wr, int error) noexcept {
   log_rarely("ibv_post_recv", error, [&]() -> std::string {
-    const std::string number = fmt::format("queue pair {:#x}: ", qp.verbs.qp_num);
+    const std::string number = fmt::format("queue pair {:#x}: ", qp.number);
     if (qp.state.load(std::memory_order_relaxed) == IBV_QPS_RESET) {
       return number + "it is in state RESET; receives can be posted from INIT on";
     }

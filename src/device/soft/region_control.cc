@@ -309,7 +309,8 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
 
 RegionMemory region_memory(const ibv_mr* verbs) {
   Rnic& rnic = *as_context(verbs->context).rnic;
-  const RegionEntry& own = rnic.own_regions()[region_index(verbs->lkey)];
+  const RegionEntry& own =
+      rnic.own_regions()[region_index(as_region(const_cast<ibv_mr*>(verbs)).key)];
   const uint64_t address = own.address.load(std::memory_order_relaxed);
   const uint64_t length_bytes = own.length_bytes.load(std::memory_order_relaxed);
   const uint32_t access = own.access.load(std::memory_order_relaxed);

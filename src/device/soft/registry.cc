@@ -1,6 +1,5 @@
 #include "src/device/soft/registry.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -18,6 +17,7 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
+#include "src/device/soft/directory_files.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/observe/counter_file.h"
 
@@ -42,24 +42,6 @@ uint32_t member_number(const char* name) {
   const char* dot = strrchr(name, '.');
   const unsigned long number = strtoul(dot + 1, nullptr, 16);
   return number <= 0xffffff ? static_cast<uint32_t>(number) : 0;
-}
-
-// Calls `use(name)` for each file of the directory; ends early where that returns false.
-template <typename Use>
-bool for_each_file(int directory_fd, Use&& use) {
-  const int opened = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (opened < 0) return false;
-  DIR* entries = fdopendir(opened);
-  if (entries == nullptr) {
-    const int error = errno;
-    close(opened);
-    errno = error;
-    return false;
-  }
-  const dirent* entry = readdir(entries);
-  while (entry != nullptr && use(entry->d_name)) entry = readdir(entries);
-  closedir(entries);
-  return true;
 }
 
 uint64_t pid_namespace_of_self() {
@@ -299,13 +281,6 @@ bool Registry::leave_group(const std::string& group, uint32_t qp_number) const {
   return unlinkat(directory_fd_, member_name(group, qp_number).c_str(), 0) == 0;
 }
 
-void Registry::leave_all_groups(uint32_t qp_number) const {
-  for_each_file(directory_fd_, [&](const char* name) {
-    if (member_number(name) == qp_number) unlinkat(directory_fd_, name, 0);
-    return true;
-  });
-}
-
 Result<std::vector<uint32_t>> Registry::members_of(const std::string& group) const {
   constexpr size_t kMaxMembers = kMaxQueuePairs;
   std::vector<uint32_t> found;
@@ -320,17 +295,15 @@ Result<std::vector<uint32_t>> Registry::members_of(const std::string& group) con
 }
 
 void Registry::remove_connection_sockets() const {
-  DIR* entries = fdopendir(openat(directory_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (entries == nullptr) return;
-  while (const dirent* entry = readdir(entries)) {
+  for_each_file(directory_fd_, [this](const char* name) {
     uint32_t slot = 0;
     int end = 0;
-    if (sscanf(entry->d_name, "cm.%u%n", &slot, &end) != 1 || entry->d_name[end] != '\0') continue;
+    if (sscanf(name, "cm.%u%n", &slot, &end) != 1 || name[end] != '\0') return true;
     FileDescriptor owner(openat(directory_fd_, slot_name(slot).c_str(), kLookFlags));
     const bool gone = owner.get() < 0 ? errno == ENOENT : !locked(owner.get());
-    if (gone) unlinkat(directory_fd_, entry->d_name, 0);
-  }
-  closedir(entries);
+    if (gone) unlinkat(directory_fd_, name, 0);
+    return true;
+  });
 }
 
 Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {

@@ -77,8 +77,8 @@ class Registry {
   // Multicast groups: a member is an empty file, named by group and queue pair number. What a dead
   // process leaves is removed with its slot.
   Status join_group(const std::string& group, uint32_t qp_number) const;
+  // Needs no file descriptor.
   bool leave_group(const std::string& group, uint32_t qp_number) const;
-  void leave_all_groups(uint32_t qp_number) const;
   // kLimitExceeded without a file descriptor left.
   Result<std::vector<uint32_t>> members_of(const std::string& group) const;
 

@@ -1,5 +1,7 @@
 #include "src/device/soft/registry.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -10,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +26,20 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/layout.h"
+
+namespace {
+std::atomic<bool> refuse_streams{false};
+}  // namespace
+
+// In place of the C library's in this program: memory can be short.
+extern "C" DIR* fdopendir(int fd) {
+  if (refuse_streams.load()) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  static const auto open_stream = reinterpret_cast<DIR* (*)(int)>(dlsym(RTLD_NEXT, "fdopendir"));
+  return open_stream(fd);
+}
 
 namespace verbena::soft {
 namespace {
@@ -99,6 +117,19 @@ ProcessRecord record_of(int32_t memory_fd, uint64_t header_address) {
   record.memory_fd = memory_fd;
   record.header_address = header_address;
   return record;
+}
+
+TEST_F(RegistryTest, WithoutMemoryForAListingNoDescriptorStaysOpen) {
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  Registry registry = open();
+  const auto before = open_files();
+  refuse_streams.store(true);
+  EXPECT_TRUE(registry.join(record_of(7, 4096)).ok());
+  refuse_streams.store(false);
+  EXPECT_EQ(open_files(), before + 1);  // the slot's
 }
 
 TEST_F(RegistryTest, JoiningAndFinding) {

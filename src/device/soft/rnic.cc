@@ -358,7 +358,7 @@ std::optional<PeerFlight> flight_of_peer(const Qp& qp) {
   if (!peer.process->is_self()) {
     // One that has another peer by now, or none, or another queue pair in its place, is not on its
     // way to here; what it does first when it connects again is to see what was taken away.
-    if (gate_peer(peer.shared->gate.load(std::memory_order_acquire)) != qp.verbs.qp_num)
+    if (gate_peer(peer.shared->gate.load(std::memory_order_acquire)) != qp.number)
       return std::nullopt;
     flight.published = &peer.process->header().queue_pairs[index_of(peer.number)];
     flight.address = peer.address;
@@ -511,6 +511,7 @@ void Rnic::mark_dead(uint32_t slot) {
 void Rnic::handle_faults() {
   for_each_queue_pair(accept_blame);
   xrc_queues_->watch_senders();
+  ring_abandoned_channels(*this);
 }
 
 Result<Cq*> Rnic::idle_queue() {

@@ -69,7 +69,7 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
     }
   }
   if (!kept) [[unlikely]] {
-    raise_event(cq.verbs.context, IBV_EVENT_CQ_ERR, &cq);
+    raise_event(IBV_EVENT_CQ_ERR, cq);
     return false;
   }
   if (cq.channel != nullptr) ring_own_channel(cq, completion.status != IBV_WC_SUCCESS);

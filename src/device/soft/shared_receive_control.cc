@@ -46,8 +46,6 @@ Srq* make_srq(ibv_pd* pd, void* srq_context, const ibv_srq_attr& attributes, siz
   srq->verbs.context = pd->context;
   srq->verbs.srq_context = srq_context;
   srq->verbs.pd = pd;
-  pthread_mutex_init(&srq->verbs.mutex, nullptr);
-  pthread_cond_init(&srq->verbs.cond, nullptr);
   srq->rnic = &rnic;
   srq->depth = depth;
   srq->max_sges = max_sges;
@@ -214,7 +212,7 @@ int destroy_srq(ibv_srq* verbs) {
     end_xrc(srq);
   }
   drop_events_of(verbs->context, &srq);
-  await_acknowledgements(*verbs, verbs->events_completed, srq.async_delivered);
+  srq.events.settle();
   free_srq(&srq);
   retire(&srq);
   return 0;

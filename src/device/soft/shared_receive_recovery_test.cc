@@ -74,7 +74,7 @@ class SharedReceiveRecoveryTest : public testing::TestWithParam<std::tuple<Death
     ASSERT_NE(position, srq.shared->tail.load());
     const auto index = static_cast<uint16_t>(srq.ring[position & srq.ring_mask].load());
     if (death() == Death::kBeforeClaim) return;
-    srq.shared_receive(index).claim.store(make_claim(position, receiver.verbs.qp_num));
+    srq.shared_receive(index).claim.store(make_claim(position, receiver.number));
     if (death() == Death::kClaimed) return;
     srq.shared->head.store(position + 1);
     if (death() == Death::kHeadMoved) return;

@@ -48,15 +48,19 @@ int check_member(ibv_qp* verbs, const ibv_gid* gid) {
 }  // namespace
 
 Status join_group(Qp& qp, const ibv_gid& gid) {
-  VERBENA_RETURN_IF_ERROR(qp.rnic->registry().join_group(group_name(gid), qp.verbs.qp_num));
+  std::string name = group_name(gid);
+  VERBENA_RETURN_IF_ERROR(qp.rnic->registry().join_group(name, qp.number));
   qp.rnic->group_notices().tell_all();
-  qp.in_groups = true;
+  std::erase(qp.multicast_groups, name);  // who joins again is in it once
+  qp.multicast_groups.push_back(std::move(name));
   return {};
 }
 
 bool leave_group(Qp& qp, const ibv_gid& gid) {
-  if (!qp.rnic->registry().leave_group(group_name(gid), qp.verbs.qp_num)) return false;
+  const std::string name = group_name(gid);
+  if (!qp.rnic->registry().leave_group(name, qp.number)) return false;
   qp.rnic->group_notices().tell_all();
+  std::erase(qp.multicast_groups, name);
   return true;
 }
 
@@ -79,8 +83,12 @@ int detach_mcast(ibv_qp* verbs, const ibv_gid* gid, uint16_t) {
 }
 
 void leave_groups(Qp& qp) {
-  if (!qp.in_groups) return;
-  qp.rnic->registry().leave_all_groups(qp.verbs.qp_num);
+  const std::lock_guard guard(qp.control);
+  if (qp.multicast_groups.empty()) return;
+  for (const std::string& name : qp.multicast_groups) {
+    qp.rnic->registry().leave_group(name, qp.number);
+  }
+  qp.multicast_groups.clear();
   qp.rnic->group_notices().tell_all();
 }
 

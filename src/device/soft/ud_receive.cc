@@ -50,7 +50,7 @@ PostedReceive* claim_own_receive(Qp& qp, uint16_t* index) {
                     .ring_mask = srq.ring_mask,
                     .receive_count = srq.depth,
                     .stride_bytes = srq.shared_receive_stride_bytes};
-  if (!take_shared_receive(own, qp.verbs.qp_num, taken) || taken.index >= srq.depth ||
+  if (!take_shared_receive(own, qp.number, taken) || taken.index >= srq.depth ||
       !srq.receives[taken.index].posted.load(std::memory_order_acquire)) {
     return nullptr;
   }
@@ -76,7 +76,7 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   wc.src_qp = load_relaxed(&datagram.source_qp) & 0xffffff;
   const uint8_t origin = load_relaxed(&datagram.origin);
   // Ethernet has no LIDs.
-  wc.slid = link_layer_of(qp.verbs.context) == LinkLayer::kInfiniBand
+  wc.slid = link_layer_of(qp.validity.context) == LinkLayer::kInfiniBand
                 ? lid_of(origin >> kServiceLevelBits)
                 : uint16_t{0};
   wc.sl = origin & kServiceLevelMask;

@@ -73,7 +73,7 @@ bool take_ring_position(Destination& destination, uint32_t taker, uint32_t* take
 
 void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message) {
   uint32_t position = 0;
-  if (!take_ring_position(destination, qp.verbs.qp_num, &position)) return;
+  if (!take_ring_position(destination, qp.number, &position)) return;
   const uint32_t index = position & destination.mask;
   Datagram& datagram = destination.datagrams[index];
   const uint32_t size_bytes = message.grh_bytes + message.pieces.size_bytes;
@@ -89,7 +89,7 @@ void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMess
     at += message.pieces.list[i].size_bytes;
   }
   datagram.receiver_generation = destination.generation();
-  datagram.source_qp = qp.verbs.qp_num;
+  datagram.source_qp = qp.number;
   datagram.immediate = message.immediate;
   datagram.size_bytes = static_cast<uint16_t>(message.pieces.size_bytes);
   datagram.flags = message.flags;

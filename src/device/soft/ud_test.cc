@@ -382,6 +382,27 @@ TEST_F(DatagramTest, MembersThatCouldNotBeReadAreReadAgain) {
   EXPECT_EQ(destroy_ah(handle), 0);
 }
 
+// What it left in the registry would stay until its process ends.
+TEST_F(DatagramTest, ADestroyedMemberLeavesItsGroupsWithoutADescriptor) {
+  const Registry& registry = as_context(node_.domain.get()->context).rnic->registry();
+  ibv_gid groups[3] = {};
+  for (uint8_t i = 0; i < 3; ++i) {
+    groups[i].raw[0] = 0xff;
+    groups[i].raw[15] = i;
+  }
+  auto member = std::make_unique<DatagramEnd>(node_);
+  for (const uint8_t i : {0, 0, 1, 2}) ASSERT_EQ(attach_mcast(member->qp(), &groups[i], 0), 0);
+  ASSERT_EQ(detach_mcast(member->qp(), &groups[2], 0), 0);
+  {
+    const verbena::soft::test::NoDescriptors none;
+    member.reset();
+  }
+  for (const char last : {'0', '1', '2'}) {
+    const auto left = registry.members_of("ff00000000000000000000000000000" + std::string(1, last));
+    EXPECT_TRUE(verbena::test::must(left).empty()) << last;
+  }
+}
+
 TEST_F(DatagramTest, AddressHandlesAreChecked) {
   const auto refused = [&](ibv_ah_attr attributes) {
     const std::string reason =

@@ -46,7 +46,7 @@ bool peer_is_outside(const Qp& qp) {
       log_error(
           "soft0: queue pair {:#x}: process {} is stopped in the middle of an access to a "
           "memory window that is invalidated",
-          qp.verbs.qp_num, qp.peer.process->pid());
+          qp.number, qp.peer.process->pid());
       return false;
     }
   }
@@ -112,6 +112,7 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   window->domain = &as_domain(pd);
   window->type = type;
   window->place = region_index(*key);
+  window->key = *key;
   window->domain->users.fetch_add(1);
   make_valid(*window, pd->context);
   return &window->verbs;
@@ -127,7 +128,7 @@ int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
   if (window.type != IBV_MW_TYPE_1) {
     return fail(EINVAL, "soft0: ibv_bind_mw() binds windows of type 1; post IBV_WR_BIND_MW");
   }
-  if (qp.verbs.qp_type != IBV_QPT_RC) {
+  if (qp.transport != Transport::kReliable) {
     return fail(EOPNOTSUPP, "soft0: memory windows are bound by reliable connections");
   }
   if (window.domain->id != qp.domain) {
@@ -142,7 +143,7 @@ int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
     if (const int error = check_valid<Region>(info.mr); error != 0) return error;
   }
   const std::lock_guard guard(window.mutex);
-  const uint32_t key = ibv_inc_rkey(verbs->rkey & 0xff) | window.place << 8;
+  const uint32_t key = ibv_inc_rkey(window.key & 0xff) | window.place << 8;
   RegionTable& regions = qp.rnic->regions();
   const NewWindow bound =
       info.length == 0 ? NewWindow{} : to_bind(info, key, qp.domain, window.domain->id);
@@ -176,7 +177,7 @@ int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
                 "soft0: the send queue has no room for the binding of a memory window, "
                 "which is invalid now");
   }
-  verbs->rkey = key;
+  verbs->rkey = window.key = key;
   return 0;
 }
 

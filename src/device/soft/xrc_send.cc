@@ -69,8 +69,8 @@ std::optional<XrcTarget> look_up(Qp& qp, uint32_t number, ibv_wc_status& failure
   Result<std::shared_ptr<Peer>> process = qp.rnic->attach(slot_of(number));
   if (!process.ok()) {
     if (process.status().code() != StatusCode::kUnavailable) {
-      log_info("soft0: queue pair {:#x} cannot reach the shared receive queue {:#x}: {}",
-               qp.verbs.qp_num, number, process.status().message());
+      log_info("soft0: queue pair {:#x} cannot reach the shared receive queue {:#x}: {}", qp.number,
+               number, process.status().message());
       failure = IBV_WC_LOC_QP_OP_ERR;
     }
     return std::nullopt;

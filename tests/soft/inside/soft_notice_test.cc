@@ -1,6 +1,7 @@
 // What a process without file descriptors has to tell its peers is not lost.
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 
 #include <cstdint>
 
@@ -48,6 +49,59 @@ TEST(NoticeTest, ARefusedPeerLearnsItWithoutADescriptor) {
     EXPECT_EQ(wait_for_one(end.cq()).status, IBV_WC_REM_ACCESS_ERR);
   }
   EXPECT_EQ(child.wait(), 0);
+}
+
+bool wakes_up(ibv_comp_channel* channel) {
+  pollfd readable{.fd = channel->fd, .events = POLLIN, .revents = 0};
+  return poll(&readable, 1, static_cast<int>(kPatienceNs / 10 / 1'000'000)) == 1;
+}
+
+void arm_receiver(End& end, Buffer& buffer) {
+  ASSERT_EQ(post_receive(end.qp(), 1, {buffer.sge(0, 8)}), 0);
+  ASSERT_EQ(ibv_req_notify_cq(end.cq(), 0), 0);
+}
+
+// Ends when it has been woken by one SEND.
+VERBENA_TEST_CHILD(sleeping_receiver) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node, {.with_channel = true});
+  link.put(end.address());
+  end.connect(link.get<QueuePairAddress>());
+  arm_receiver(end, buffer);
+  link.put(true);
+  return wakes_up(end.cq()->channel) ? 0 : 1;
+}
+
+TEST(NoticeTest, ASleepingReceiverIsWokenWithoutADescriptor) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End end(node);
+  Child child("sleeping_receiver");
+  end.connect(child.link().get<QueuePairAddress>());
+  child.link().put(end.address());
+  child.link().get<bool>();
+  {
+    const NoDescriptors none;
+    ASSERT_EQ(post(end.qp(), {.sges = {buffer.sge(0, 8)}}), 0);
+    EXPECT_EQ(wait_for_one(end.cq()).status, IBV_WC_SUCCESS);
+  }
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(NoticeTest, AThreadOfTheSameProcessIsWokenWithoutADescriptor) {
+  Node node;
+  Buffer buffer(node.domain, 64);
+  End sender(node);
+  End receiver(node, {.with_channel = true});
+  sender.connect(receiver.address());
+  receiver.connect(sender.address());
+  arm_receiver(receiver, buffer);
+  {
+    const NoDescriptors none;
+    ASSERT_EQ(post(sender.qp(), {.sges = {buffer.sge(0, 8)}}), 0);
+  }
+  EXPECT_TRUE(wakes_up(receiver.cq()->channel));
 }
 
 uint64_t group_epoch(const Node& node) {

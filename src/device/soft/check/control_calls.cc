@@ -286,14 +286,6 @@ bool is_live(const void* object) {
   return found != all.objects.end() && found->second.process == this_process();
 }
 
-template <typename Public>
-bool equal_under(Public& verbs, const uint64_t& delivered, const uint32_t& acknowledged) {
-  pthread_mutex_lock(&verbs.mutex);
-  const bool equal = static_cast<uint32_t>(delivered) == acknowledged;
-  pthread_mutex_unlock(&verbs.mutex);
-  return equal;
-}
-
 constexpr const char* kAckAsync = "ibv_ack_async_event() for each ibv_get_async_event()";
 
 // --- queues ---
@@ -333,9 +325,8 @@ ibv_cq_ex* checked_create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init)
 
 int checked_destroy_cq(ibv_cq* verbs) {
   if (is_live(verbs) && as_cq(verbs).users.load() == 0) {
-    check_acknowledged("ibv_destroy_cq", "ibv_ack_cq_events() for each ibv_get_cq_event()", [&] {
-      return equal_under(*verbs, as_cq(verbs).events_delivered, verbs->comp_events_completed);
-    });
+    check_acknowledged("ibv_destroy_cq", "ibv_ack_cq_events() for each ibv_get_cq_event()",
+                       [&] { return as_cq(verbs).completion_events.is_settled(); });
   }
   State& all = *state();
   const std::shared_ptr<CqRecord> cq = take_out<CqRecord, ibv_cq>(all, all.cqs, verbs);
@@ -388,9 +379,8 @@ int checked_close_xrcd(ibv_xrcd* domain) {
 int checked_destroy_srq(ibv_srq* verbs) {
   State& all = *state();
   if (is_live(verbs) && as_srq(verbs).users.load() == 0) {
-    check_acknowledged("ibv_destroy_srq", kAckAsync, [&] {
-      return equal_under(*verbs, as_srq(verbs).async_delivered, verbs->events_completed);
-    });
+    check_acknowledged("ibv_destroy_srq", kAckAsync,
+                       [&] { return as_srq(verbs).events.is_settled(); });
   }
   const std::shared_ptr<SrqRecord> srq = take_out<SrqRecord, ibv_srq>(all, all.srqs, verbs);
   const int error =
@@ -481,9 +471,8 @@ int checked_destroy_qp(ibv_qp* verbs) {
   State& all = *state();
   take_releases_now(all);
   if (is_live(verbs)) {
-    check_acknowledged("ibv_destroy_qp", kAckAsync, [&] {
-      return equal_under(*verbs, as_qp(verbs).async_delivered, verbs->events_completed);
-    });
+    check_acknowledged("ibv_destroy_qp", kAckAsync,
+                       [&] { return as_qp(verbs).events.is_settled(); });
   }
   const std::shared_ptr<QpRecord> qp = take_out<QpRecord, ibv_qp>(all, all.qps, verbs);
   set_gone(qp.get(), true);

@@ -45,9 +45,10 @@ class ConnectionManager {
   // Ends channels whose descriptors are all closed.
   void drop_closed_channels();
 
-  // How long a connection request looks for a listener before it is refused. Programs, perftest for
-  // one, tell their peer to connect and listen then: early enough for the kernel, where a request
-  // takes its time. Tests that must not depend on time change it.
+  // How long a connection request looks for a listener before it is refused, while there is
+  // somebody who could listen. Programs, perftest for one, tell their peer to connect and listen
+  // then: early enough for the kernel, where a request takes its time. Tests that must not depend
+  // on time change it.
   void set_listener_patience(uint64_t ns);
 
   // Of all identifiers: the program ends.
@@ -119,6 +120,9 @@ class ConnectionManager {
   int start_connecting(Identifier& id, const rdma_ucm_connect& command);
   void send_request(Identifier& id);
   void miss_listener(Identifier& id);
+  // Whether somebody could begin to listen for it: another part of this program, or a process that
+  // has the device open, whether it has the port, or has begun with connections at all, or not yet.
+  bool may_get_listener(const Identifier& id) const;
   void refuse(Identifier& id, uint32_t reason, const Message* answer = nullptr);
   int confirm(Identifier& id);
   int accept_request(Identifier& id, const rdma_ucm_accept& command);

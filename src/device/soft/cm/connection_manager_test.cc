@@ -368,6 +368,34 @@ TEST(ConnectionManager, RequestsMeetAListenerThatComesAMomentLater) {
   }
 }
 
+TEST(ConnectionManager, RequestsThatNobodyCouldHearAreRefusedAtOnce) {
+  const PatientRequests patient;
+  constexpr uint16_t kNobodysPort = 7;
+  for (const uint16_t space : {RDMA_PS_TCP, RDMA_PS_UDP}) {
+    const Events client;
+    const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", kNobodysPort), space);
+    ASSERT_EQ(client.connect(active, 1), 0);
+    if (space == RDMA_PS_TCP) {
+      EXPECT_EQ(client.next(EventType::kRejected).status, kRejectInvalidService);
+    } else {
+      EXPECT_EQ(client.next(EventType::kUnreachable).status, kDatagramNoService);
+    }
+  }
+}
+
+TEST(ConnectionManager, RequestsWaitAsLongAsAnotherProcessCouldListen) {
+  const PatientRequests patient;
+  Result<Registry> other = Registry::open();  // with a place as that of another process
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  ASSERT_TRUE(other->join({}).ok());
+  const Events client;
+  const uint32_t active = client.resolved(kActive, ipv4("127.0.0.1", 7));
+  ASSERT_EQ(client.connect(active, 1), 0);
+  EXPECT_FALSE(client.readable(20));
+  other->leave();
+  EXPECT_EQ(client.next(EventType::kRejected).status, kRejectInvalidService);
+}
+
 TEST(ConnectionManager, ARequestWithoutAListenerCanBeGivenUp) {
   const PatientRequests patient;
   Sides sides;

@@ -147,9 +147,23 @@ void ConnectionManager::send_request(Identifier& id) {
   send(std::shared_ptr<Link>(id.link), id.request);
 }
 
+bool ConnectionManager::may_get_listener(const Identifier& id) const {
+  // Closed ones are among them for a moment.
+  if (channels_.size() > 1) return true;
+  for (const auto& [number, other] : identifiers_) {
+    if (number != id.id && other->state <= State::kListening) return true;
+  }
+  const Result<std::vector<uint32_t>> slots = registry_.slots();
+  if (!slots.ok()) return true;
+  return std::any_of(slots->begin(), slots->end(),
+                     [this](uint32_t slot) { return slot != self_.slot && registry_.taken(slot); });
+}
+
 void ConnectionManager::miss_listener(Identifier& id) {
   id.link = nullptr;
-  if (now_ns() < id.listener_until_ns) return set_deadline(id, kListenerRetryNs);
+  if (now_ns() < id.listener_until_ns && may_get_listener(id)) {
+    return set_deadline(id, kListenerRetryNs);
+  }
   refuse(id, id.is_datagram() ? kDatagramNoService : kRejectInvalidService);
 }
 

@@ -132,7 +132,7 @@ Fate SendFaults::draw(const ibv_send_wr& wr, uint64_t size_bytes) {
 void SendFaults::log_fate(const Fate& fate) {
   ++faults_;
   log_info("soft0: fault {} of queue pair {} ({:#x}), request {}: {}", faults_, ordinal_,
-           qp_.verbs.qp_num, requests_, describe_fate(fate));
+           qp_.number, requests_, describe_fate(fate));
 }
 
 void SendFaults::defer(const ibv_send_wr& wr, uint32_t position, const Fate& fate) {

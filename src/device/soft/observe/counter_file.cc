@@ -1,6 +1,5 @@
 #include "src/device/soft/observe/counter_file.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 #include "src/base/log.h"
 #include "src/base/runtime.h"
 #include "src/base/shared_memory.h"
+#include "src/device/soft/directory_files.h"
 #include "src/device/soft/registry.h"
 
 namespace verbena::soft {
@@ -101,12 +101,10 @@ void move_counts(QpCounters& from, QpCounters& to) {
 
 std::vector<uint32_t> slots_with_counters(int directory_fd) {
   std::vector<uint32_t> slots;
-  DIR* entries = fdopendir(openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (entries == nullptr) return slots;
-  while (const dirent* entry = readdir(entries)) {
-    if (const uint32_t slot = slot_in(entry->d_name); slot != 0) slots.push_back(slot);
-  }
-  closedir(entries);
+  for_each_file(directory_fd, [&slots](const char* name) {
+    if (const uint32_t slot = slot_in(name); slot != 0) slots.push_back(slot);
+    return true;
+  });
   std::sort(slots.begin(), slots.end());
   return slots;
 }

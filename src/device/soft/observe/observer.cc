@@ -150,7 +150,7 @@ TrackedQueuePair& Observer::tracked(const Qp& qp) {
   const std::lock_guard guard(tracked_mutex_);
   if (TrackedQueuePair* known = place.load(std::memory_order_acquire)) return *known;
   auto* made = new TrackedQueuePair;
-  made->number = qp.verbs.qp_num;
+  made->number = qp.number;
   place.store(made, std::memory_order_release);
   return *made;
 }
