@@ -119,6 +119,21 @@ TEST_P(RpcDataPathTest, NoAllocationNoLockNoSystemCall) {
   }
 }
 
+// Nor over what loses messages.
+TEST(RpcDataPathLossyTest, NoAllocationNoLockNoSystemCall) {
+  if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
+  for (const Transport transport : {Transport::kUc, Transport::kUd}) {
+    for (uint32_t pending : {1u, 16u}) {
+      Case c;
+      c.protocol = Protocol::kSendSend;
+      c.transport = transport;
+      c.pending = pending;
+      run(c);
+      if (testing::Test::IsSkipped()) return;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Protocols, RpcDataPathTest,
                          testing::ValuesIn(all_protocols().begin(), all_protocols().end()),
                          test::printed_name<Protocol>);

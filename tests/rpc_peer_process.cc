@@ -29,7 +29,8 @@ Result<int> run(uint16_t port, const JobSecret& secret) {
   VERBENA_RETURN_IF_ERROR(responder->connect(control));
   Server server;
   serve(*responder, server);
-  return server.bad_requests > 0 ? kExitBadRequests : 0;
+  if (server.bad_requests > 0) return kExitBadRequests;
+  return c.transport != Transport::kRc && server.requests != c.messages ? kExitNotOnce : 0;
 }
 
 int run_main(int argc, char** argv) {

@@ -58,13 +58,18 @@ struct Case {
   bool in_turn = true;  // slots posted in order, or in any
   uint64_t messages = 1000;
   uint64_t seed = 1;
+  Transport transport = Transport::kRc;
 };
+
+// Short: what is lost on purpose is not to cost the tests much time.
+inline constexpr int64_t kResendAfterNs = 200'000;
 
 inline std::string name_of(const Case& c) {
   std::string name = protocol_name(c.protocol);
   if (uses_mark_layout(c.protocol)) name += std::string("/") + mark_layout_name(c.layout);
   if (c.receive_queues != ReceiveQueues::kShared) name += " own receives";
   if (c.blocking) name += " blocking";
+  if (c.transport != Transport::kRc) name += std::string(" over ") + transport_name(c.transport);
   return name + " pending " + std::to_string(c.pending);
 }
 
@@ -80,6 +85,9 @@ inline RequesterOptions requester_options(const Case& c) {
   options.blocking = c.blocking;
   options.huge_pages = c.huge_pages;
   options.receive_slack = c.receive_slack;
+  options.transport = c.transport;
+  options.resend_after_ns = kResendAfterNs;
+  options.resend_limit = 100'000;  // the tests' own patience decides
   options.handshake_timeout_ns = kTimeoutNs;
   return options;
 }
@@ -95,6 +103,7 @@ inline ResponderOptions responder_options(const Case& c, std::span<char> readabl
   options.post_batch = c.post_batch;
   options.receive_depth = c.receive_depth;
   options.receive_queues = c.receive_queues;
+  options.transport = c.transport;
   options.blocking = c.blocking;
   options.huge_pages = c.huge_pages;
   options.handshake_timeout_ns = kTimeoutNs;
@@ -340,5 +349,6 @@ using test::kSecretVariable;
 inline constexpr int kExitBadRequests = 3;
 inline constexpr int kExitBadResponses = 4;
 inline constexpr int kExitFailed = 5;
+inline constexpr int kExitNotOnce = 6;  // the handler ran more or less often than requests came
 
 }  // namespace verbena::rpc_test

@@ -5,8 +5,9 @@
 //     std::cout << design.why << '\n';                     // the cheapest first
 //   }
 //
-// Protocol::kAutomatic and MarkLayout::kAutomatic take the first one that can be used. `verbena
-// explain` prints them all. Requester::design() and Client::design() tell what a connection uses.
+// Protocol::kAutomatic and MarkLayout::kAutomatic take the first one that can be used over the
+// transport of the options. `verbena explain` prints them all. Requester::design() and
+// Client::design() tell what a connection uses.
 //
 // How it is computed. A design has counts: work requests, doorbells, receives, completions, lines
 // to poll, bytes ("patterns" 4, "msgproto" 4). Each count has a time on the device, which gives the
@@ -48,6 +49,7 @@ struct DesignEstimate {
   ReceiveQueues receive_queues = ReceiveQueues::kShared;  // only where requests take receives
   bool takes_receives = false;                            // requests do
   bool dispatcher = false;  // one connection per node instead of one per worker
+  Transport transport = Transport::kRc;
 
   bool usable = false;
   // In one sentence: how it works and what limits it, or what forbids it and what to do.
@@ -82,6 +84,6 @@ std::vector<DesignEstimate> estimate_designs(const DeviceInfo& device,
 DesignEstimate estimate_design(const DeviceInfo& device, const DesignWorkload& workload,
                                Protocol protocol, MarkLayout layout,
                                ReceiveQueues receive_queues = ReceiveQueues::kShared,
-                               bool dispatcher = false);
+                               bool dispatcher = false, Transport transport = Transport::kRc);
 
 }  // namespace verbena

@@ -132,6 +132,7 @@ class VerbsHandle {
   static const char* name(ibv_cq*) { return "completion queue"; }
   static const char* name(ibv_srq*) { return "shared receive queue"; }
   static const char* name(ibv_qp*) { return "queue pair"; }
+  static const char* name(ibv_ah*) { return "address handle"; }
 
   Object* object_ = nullptr;
   Destroy destroy_ = nullptr;
@@ -222,7 +223,15 @@ class SharedReceiveQueue {
   internal::VerbsHandle<ibv_srq> handle_;
 };
 
+// What a queue pair promises of its messages: the type of the queue pair ("msgproto" 2, table 2).
+enum class Transport : uint8_t {
+  kRc,  // reliable connection: each arrives, once, in order, or the connection fails
+  kUc,  // unreliable connection: lost messages vanish, and the sender does not learn of it
+  kUd,  // unreliable datagrams: the same, and a message is at most one packet of the port's MTU
+};
+
 struct QueuePairOptions {
+  Transport transport = Transport::kRc;
   const CompletionQueue* send_cq = nullptr;  // required
   const CompletionQueue* recv_cq = nullptr;  // required
   const SharedReceiveQueue* shared_receive_queue = nullptr;
@@ -230,7 +239,7 @@ struct QueuePairOptions {
   uint32_t recv_depth_wrs = 128;  // ignored with a shared receive queue
   uint32_t max_send_sges = 1;
   uint32_t max_recv_sges = 1;
-  uint32_t max_inline_bytes = 0;
+  uint32_t max_inline_bytes = 0;  // kUd: as many of these as the device can
   bool signal_all = false;
 };
 
@@ -256,7 +265,7 @@ struct ReliabilityOptions {
   uint8_t max_outstanding_reads = 16;
 };
 
-// A reliable connected (RC) queue pair.
+// A queue pair, connected to one peer: that of a datagram one (kUd) is whom it sends to.
 class QueuePair {
  public:
   static Result<QueuePair> create(const ProtectionDomain& domain, const QueuePairOptions& options);
@@ -271,17 +280,32 @@ class QueuePair {
   // RESET -> INIT with the given remote access, after which receives may be posted, -> RTR -> RTS
   // towards `peer`. Post the receives that the peer may use first between init() and connect(). The
   // path MTU is the smaller of both sides', reads in flight are cut to what the device can. Both
-  // sides must connect before either may send.
+  // sides must connect before either may send. Options mean something for kRc only, the remote
+  // access nothing for kUd.
   Status init(unsigned remote_access);
   Status connect(const QueuePairAddress& peer, const ReliabilityOptions& options = {});
+  // kUd, after connect(): addresses a work request to the peer. Others need none.
+  void set_destination(ibv_send_wr& request) const;
   // To the error state: outstanding work completes with IBV_WC_WR_FLUSH_ERR.
   Status to_error();
 
  private:
-  QueuePair(internal::VerbsHandle<ibv_qp> handle, const VerbsControl* control)
-      : handle_(std::move(handle)), control_(control) {}
+  QueuePair(internal::VerbsHandle<ibv_qp> handle, const VerbsControl* control, Transport transport)
+      : handle_(std::move(handle)), control_(control), transport_(transport) {}
+  Status connect_reliable(const QueuePairAddress& peer, const ReliabilityOptions& options,
+                          const ibv_ah_attr& path, ibv_mtu mtu);
+  Status connect_unreliable(const QueuePairAddress& peer, const ibv_ah_attr& path, ibv_mtu mtu);
+  Status connect_datagrams(const QueuePairAddress& peer, ibv_ah_attr path);
+  // One step of connecting.
+  Status enter(ibv_qp_attr& attributes, int mask, const char* step, const QueuePairAddress& peer,
+               const ibv_ah_attr& path);
+
+  internal::VerbsHandle<ibv_ah> destination_;  // kUd; the queue pair goes first
   internal::VerbsHandle<ibv_qp> handle_;
   const VerbsControl* control_;
+  Transport transport_;
+  uint32_t peer_number_ = 0;
+  uint32_t peer_queue_key_ = 0;
   uint32_t max_inline_bytes_ = 0;
   uint32_t local_psn_ = 0;
   uint8_t port_ = 1;

@@ -109,6 +109,15 @@ constexpr bool needs_writes_in_order(MarkLayout layout) {
 }
 inline constexpr MarkLayout kLastMarkLayout = MarkLayout::kDense;
 
+// What messages may travel over. Over kRc all protocols go. Over kUc and kUd send/send goes: a
+// request is kept until its response came and sent again after a time-out, a response until its
+// slot's next request; the handler runs once for each request. "msgproto" 7 leaves this as future
+// work.
+std::span<const Transport> all_transports();
+// "rc", "uc", "ud", and the inverse.
+const char* transport_name(Transport transport);
+Result<Transport> parse_transport(std::string_view name);
+
 // Bounds of the options below.
 inline constexpr uint32_t kMaxMessageBytes = 1u << 29;
 inline constexpr uint32_t kMaxPending = 4096;
@@ -146,6 +155,16 @@ struct RequesterOptions {
   // slot's next request ("one receive event for every SEND", "msgproto" 4.1); an RNIC then fetches
   // it while the response waits.
   bool receive_slack = true;
+  // The same at both sides. kUd: requests and responses of at most the MTU of both ports, 256 to
+  // 4096 bytes.
+  Transport transport = Transport::kRc;
+  // kUc, kUd: a request without its response is sent again after this time, then after twice as
+  // long, up to 32 times as long; by poll(), so only while that is called. What is too short costs
+  // copies, nothing else. 1000 to 10^10.
+  int64_t resend_after_ns = 1'000'000;
+  // kUc, kUd: sent again so often in vain, a request ends the connection: kUnavailable. With the
+  // default time after some 10 s. At most 10^6.
+  uint32_t resend_limit = 300;
   // For each step of the handshake with the peer.
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
@@ -164,9 +183,10 @@ struct ResponderOptions {
   // come by SEND ("patterns" 4.1). 0: enough for max_connections * pending, so that no sender ever
   // meets an empty queue. Fewer save memory and cost a retry (RNR) when they run out.
   uint32_t receive_depth = 0;
-  ReceiveQueues receive_queues = ReceiveQueues::kShared;
-  bool blocking = false;    // as above, for requests
-  bool huge_pages = false;  // as above
+  ReceiveQueues receive_queues = ReceiveQueues::kShared;  // kUc, kUd: always per connection
+  Transport transport = Transport::kRc;                   // as above
+  bool blocking = false;                                  // as above, for requests
+  bool huge_pages = false;                                // as above
   // READ only: the memory that requesters may read, registered by the responder while it lives.
   // Empty: response_max_bytes of zeros.
   std::span<char> readable;
@@ -181,6 +201,10 @@ struct ConnectionStatistics {
   uint64_t request_bytes = 0;
   uint64_t response_bytes = 0;
   uint64_t would_block = 0;  // posts that met a full send queue
+  // kUc, kUd: messages of this side that were sent again, and arrivals that were not used because
+  // their message had come before.
+  uint64_t resent = 0;
+  uint64_t duplicates = 0;
 };
 
 struct Response {
@@ -341,6 +365,7 @@ class Responder {
 //                       (kAutomatic takes any)
 //   kLimitExceeded      a limit of the device or of the process: what was asked, and what there is
 //   kUnavailable        the peer is gone
+//   kUnsupported        the transport does not go with the protocol or the device
 Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout layout,
                                                   const Device& device,
                                                   const ProtectionDomain& domain,
@@ -348,7 +373,7 @@ Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout 
                                                   const RequesterOptions& options);
 
 // A responder without connections yet. kUnsupported: kAutomatic, and no design can be used here;
-// the message has the reason for the first one.
+// the message has the reason for the first one. Or the transport, as above.
 Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout layout,
                                                   const Device& device,
                                                   const ProtectionDomain& domain,

@@ -30,9 +30,10 @@ SETTINGS = (
     ("poll_batch", "{} per poll"),
     ("huge_pages", "huge pages {}"),
     ("receive_slack", "receive slack {}"),
+    ("transport", "over {}"),
 )
 SETTING_KEYS = tuple(key for key, _ in SETTINGS)
-_WORDS = ("model", "receive_queues", "wait", "inline_bytes", "arrivals")  # whose values may be texts
+_WORDS = ("model", "receive_queues", "wait", "inline_bytes", "arrivals", "transport")  # whose values may be texts
 _CLOSED_LOOP = {"arrival_rate_per_s": 0, "arrivals": "none"}  # as in files that lack them
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000

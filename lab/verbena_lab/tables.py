@@ -146,6 +146,7 @@ _COLUMNS = (
     Column("Responder threads", "responder_threads", _setting("responder_threads"), _count, False),
     Column("Connections", "model", _setting("model"), str, False),
     Column("Receive queues", "receive_queues", _setting("receive_queues"), str, False),
+    Column("Transport", "transport", _setting("transport"), str, False),
     Column("Waiting", "wait", _setting("wait"), str, False),
     Column("Inline", "inline_bytes", _setting("inline_bytes"), _size_or_word, False),
     Column("Signal interval", "signal_interval", _setting("signal_interval"), _count, False),

@@ -7,7 +7,7 @@ from .protocols import LONGEST_NAME, find_protocol
 from .results import SETTING_KEYS, SETTINGS, Bands, Range
 
 # Choices of a design beside its protocol and mark layout, ranked like these: key, and how a value reads in a name.
-DESIGN = (("model", "{}"), ("receive_queues", "{} receives"), ("wait", "{}"))
+DESIGN = (("model", "{}"), ("receive_queues", "{} receives"), ("wait", "{}"), ("transport", "over {}"))
 _DESIGN_KEYS = tuple(key for key, _ in DESIGN)
 
 

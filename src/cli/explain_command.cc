@@ -102,6 +102,7 @@ nlohmann::json steps_json(const StepCounts& steps) {
 
 nlohmann::json design_json(const DesignEstimate& design) {
   nlohmann::json row = {{"protocol", protocol_name(design.protocol)},
+                        {"transport", transport_name(design.transport)},
                         {"mark", mark_name(design)},
                         {"receive_queues", receives_name(design)},
                         {"model", model_name(design)},
@@ -137,13 +138,14 @@ std::string design_table(const std::vector<DesignEstimate>& designs, bool with_m
     return best.of_this_device ? bench::time_text(ns)
                                : fmt::format("x{:.2f}", ns / best.interval_ns);
   };
-  std::vector<std::vector<std::string>> rows = {{"protocol", "mark", "receives", "time",
-                                                 "round trip", "CPU req.", "CPU resp.",
+  std::vector<std::vector<std::string>> rows = {{"protocol", "transport", "mark", "receives",
+                                                 "time", "round trip", "CPU req.", "CPU resp.",
                                                  "memory req.", "memory resp."}};
-  if (with_model) rows.front().insert(rows.front().begin() + 3, "model");
+  if (with_model) rows.front().insert(rows.front().begin() + 4, "model");
   for (const DesignEstimate& design : designs) {
     std::vector<std::string>& row = rows.emplace_back();
-    row = {protocol_name(design.protocol), mark_name(design), receives_name(design)};
+    row = {protocol_name(design.protocol), transport_name(design.transport), mark_name(design),
+           receives_name(design)};
     if (with_model) row.push_back(model_name(design));
     if (!design.usable) {
       row.push_back("cannot be used: " + design.why);
@@ -155,7 +157,7 @@ std::string design_table(const std::vector<DesignEstimate>& designs, bool with_m
                 bench::size_text(design.responder_memory_bytes)});
   }
   // What is said of a design is a sentence, and no column is to be as wide as the longest one.
-  std::istringstream lines(bench::text_table(rows, with_model ? 4 : 3));
+  std::istringstream lines(bench::text_table(rows, with_model ? 5 : 4));
   std::string line;
   std::getline(lines, line);
   std::string text = line + "  why\n";

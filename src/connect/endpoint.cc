@@ -44,6 +44,7 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
   }
 
   QueuePairOptions options;
+  options.transport = plan.transport;
   options.send_cq = send_completions.get();
   options.recv_cq = plan.shared_completions != nullptr ? plan.shared_completions
                     : receive_completions != nullptr   ? receive_completions.get()

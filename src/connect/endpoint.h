@@ -13,6 +13,7 @@
 namespace verbena::connect {
 
 struct EndpointPlan {
+  Transport transport = Transport::kRc;
   uint64_t arena_bytes = 0;
   // IBV_ACCESS_REMOTE_*: what the peer may do to the arena, and to memory registered elsewhere.
   unsigned arena_access = 0;

@@ -290,6 +290,12 @@ Status explain_queue_pair_error(const ProtectionDomain& domain, const QueuePairO
                                    static_cast<int64_t>(probe->max_inline_bytes)))};
     }
   }
+  if (options.transport != Transport::kRc && (error == EOPNOTSUPP || error == ENOSYS)) {
+    return {StatusCode::kUnsupported,
+            fmt::format("{}: {} has none of type {}; use Transport::kRc", what,
+                        domain.get()->context->device->name,
+                        options.transport == Transport::kUc ? "UC" : "UD")};
+  }
   if (error == ENOMEM || error == EINVAL) {
     return {
         StatusCode::kLimitExceeded,

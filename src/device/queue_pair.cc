@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "src/base/runtime.h"
 #include "src/device/explain.h"
@@ -81,6 +83,51 @@ Result<ibv_ah_attr> path_to(const QueuePairAddress& peer, const Port& port, cons
   return path;
 }
 
+constexpr const char kInitToRtr[] = "INIT to RTR";
+constexpr const char kRtrToRts[] = "RTR to RTS";
+
+std::string with_route_remark(std::string what, const ibv_ah_attr& path, int error) {
+  if (path.is_global != 0 &&
+      (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)) {
+    what += "; the peer's GID does not resolve: check the route between the two interfaces";
+  }
+  return what;
+}
+
+// Of the queue pair with this sequence number, which is drawn: datagrams of a former connection
+// have another one. Its highest bit must be 0.
+uint32_t queue_key(uint32_t packet_sequence_number) {
+  constexpr uint32_t kBase = 0x11000000;
+  return kBase | (packet_sequence_number & kSequenceNumberMask);
+}
+
+ibv_qp_type type_of(Transport transport) {
+  switch (transport) {
+    case Transport::kUc:
+      return IBV_QPT_UC;
+    case Transport::kUd:
+      return IBV_QPT_UD;
+    case Transport::kRc:
+      break;
+  }
+  return IBV_QPT_RC;
+}
+
+// A datagram's work request has an address, too, which some devices take from the inline bytes: so
+// a UD queue pair has as many as can be had.
+ibv_qp* create_with_inline(const ProtectionDomain& domain, ibv_qp_init_attr* attributes) {
+  constexpr uint32_t kStepBytes = 64;
+  const ibv_qp_cap asked = attributes->cap;
+  uint32_t inline_bytes = asked.max_inline_data;
+  for (;;) {
+    attributes->cap = asked;
+    attributes->cap.max_inline_data = inline_bytes;
+    ibv_qp* handle = domain.control().create_qp(domain.get(), attributes);
+    if (handle != nullptr || inline_bytes == 0 || attributes->qp_type != IBV_QPT_UD) return handle;
+    inline_bytes -= std::min(inline_bytes, kStepBytes);
+  }
+}
+
 }  // namespace
 
 Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
@@ -95,7 +142,7 @@ Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
   attributes.send_cq = options.send_cq->get();
   attributes.recv_cq = options.recv_cq->get();
   attributes.srq = own_receives ? nullptr : options.shared_receive_queue->get();
-  attributes.qp_type = IBV_QPT_RC;
+  attributes.qp_type = type_of(options.transport);
   attributes.sq_sig_all = options.signal_all ? 1 : 0;
   attributes.cap = {.max_send_wr = options.send_depth_wrs,
                     .max_recv_wr = own_receives ? options.recv_depth_wrs : 0,
@@ -103,10 +150,10 @@ Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
                     .max_recv_sge = own_receives ? options.max_recv_sges : 0,
                     .max_inline_data = options.max_inline_bytes};
   VERBENA_ASSIGN_OR_RETURN(const Port port, choose_port(domain.get()->context, control));
-  ibv_qp* handle = control.create_qp(domain.get(), &attributes);
+  ibv_qp* handle = create_with_inline(domain, &attributes);
   if (handle == nullptr) return explain_queue_pair_error(domain, options, errno);
 
-  QueuePair queue_pair({handle, control.destroy_qp, control}, &control);
+  QueuePair queue_pair({handle, control.destroy_qp, control}, &control, options.transport);
   queue_pair.max_inline_bytes_ = attributes.cap.max_inline_data;
   queue_pair.port_ = port.number;
   // Drawn, so that late packets of an earlier connection are not taken for this one's.
@@ -136,8 +183,11 @@ Status QueuePair::init(unsigned remote_access) {
   attributes.pkey_index = settings.pkey_index;
   attributes.port_num = port_;
   attributes.qp_access_flags = remote_access;
-  const int error = control_->modify_qp(
-      get(), &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  attributes.qkey = queue_key(local_psn_);
+  const int error =
+      control_->modify_qp(get(), &attributes,
+                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                              (transport_ == Transport::kUd ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
   if (error != 0) {
     return verbs_error(
         *control_, fmt::format("cannot initialize queue pair {} (RESET to INIT)", number()), error);
@@ -148,40 +198,50 @@ Status QueuePair::init(unsigned remote_access) {
 Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions& options) {
   VERBENA_RETURN_IF_ERROR(check(options));
   ibv_context* context = get()->context;
-  const char* device = context->device->name;
   VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(context, *control_, port_));
   VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
-  VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path, path_to(peer, port, device, settings));
+  VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path,
+                           path_to(peer, port, context->device->name, settings));
   if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096) {
     return {StatusCode::kProtocolViolation,
             fmt::format("the peer's MTU code is {}; valid codes are {} to {}", peer.mtu,
                         static_cast<int>(IBV_MTU_256), static_cast<int>(IBV_MTU_4096))};
   }
+  const ibv_mtu mtu = std::min(port.attributes.active_mtu, static_cast<ibv_mtu>(peer.mtu));
+  switch (transport_) {
+    case Transport::kUc:
+      return connect_unreliable(peer, path, mtu);
+    case Transport::kUd:
+      return connect_datagrams(peer, path);
+    case Transport::kRc:
+      break;
+  }
+  return connect_reliable(peer, options, path, mtu);
+}
+
+Status QueuePair::connect_reliable(const QueuePairAddress& peer, const ReliabilityOptions& options,
+                                   const ibv_ah_attr& path, ibv_mtu mtu) {
+  ibv_context* context = get()->context;
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
   ibv_device_attr limits{};
-  int error = control_->query_device(context, &limits);
-  if (error != 0) return verbs_error(*control_, fmt::format("cannot query {}", device), error);
+  const int error = control_->query_device(context, &limits);
+  if (error != 0) {
+    return verbs_error(*control_, fmt::format("cannot query {}", context->device->name), error);
+  }
 
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = std::min(port.attributes.active_mtu, static_cast<ibv_mtu>(peer.mtu));
+  attributes.path_mtu = mtu;
   attributes.dest_qp_num = peer.queue_pair_number;
   attributes.rq_psn = peer.packet_sequence_number & kSequenceNumberMask;
   attributes.max_dest_rd_atomic = static_cast<uint8_t>(
       std::clamp<int>(options.max_outstanding_reads, 0, limits.max_qp_rd_atom));
   attributes.min_rnr_timer = options.min_rnr_timer;
   attributes.ah_attr = path;
-  error = control_->modify_qp(get(), &attributes,
-                              IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error != 0) {
-    std::string what = fmt::format("cannot connect queue pair {} to {} (INIT to RTR)", number(),
-                                   peer.queue_pair_number);
-    if (path.is_global != 0 &&
-        (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)) {
-      what += "; the peer's GID does not resolve: check the route between the two interfaces";
-    }
-    return verbs_error(*control_, what, error);
-  }
+  VERBENA_RETURN_IF_ERROR(enter(attributes,
+                                IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                                kInitToRtr, peer, path));
 
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
@@ -192,16 +252,64 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
   attributes.sq_psn = local_psn_;
   attributes.max_rd_atomic = static_cast<uint8_t>(
       std::clamp<int>(options.max_outstanding_reads, 0, limits.max_qp_init_rd_atom));
-  error = control_->modify_qp(get(), &attributes,
-                              IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-  if (error != 0) {
+  return enter(attributes,
+               IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                   IBV_QP_MAX_QP_RD_ATOMIC,
+               kRtrToRts, peer, path);
+}
+
+Status QueuePair::connect_unreliable(const QueuePairAddress& peer, const ibv_ah_attr& path,
+                                     ibv_mtu mtu) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = mtu;
+  attributes.dest_qp_num = peer.queue_pair_number;
+  attributes.rq_psn = peer.packet_sequence_number & kSequenceNumberMask;
+  attributes.ah_attr = path;
+  VERBENA_RETURN_IF_ERROR(enter(attributes,
+                                IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+                                kInitToRtr, peer, path));
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.sq_psn = local_psn_;
+  return enter(attributes, IBV_QP_SQ_PSN, kRtrToRts, peer, path);
+}
+
+Status QueuePair::connect_datagrams(const QueuePairAddress& peer, ibv_ah_attr path) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RTR;
+  VERBENA_RETURN_IF_ERROR(enter(attributes, 0, kInitToRtr, peer, path));
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.sq_psn = local_psn_;
+  VERBENA_RETURN_IF_ERROR(enter(attributes, IBV_QP_SQ_PSN, kRtrToRts, peer, path));
+  ibv_ah* destination = control_->create_ah(get()->pd, &path);
+  if (destination == nullptr) {
     return verbs_error(*control_,
-                       fmt::format("cannot connect queue pair {} to {} (RTR to RTS)", number(),
-                                   peer.queue_pair_number),
-                       error);
+                       with_route_remark(fmt::format("cannot address datagrams of queue pair {} to "
+                                                     "{}",
+                                                     number(), peer.queue_pair_number),
+                                         path, errno),
+                       errno);
   }
+  destination_ = {destination, control_->destroy_ah, *control_};
+  peer_number_ = peer.queue_pair_number;
+  peer_queue_key_ = queue_key(peer.packet_sequence_number);
   return {};
+}
+
+Status QueuePair::enter(ibv_qp_attr& attributes, int mask, const char* step,
+                        const QueuePairAddress& peer, const ibv_ah_attr& path) {
+  const int error = control_->modify_qp(get(), &attributes, IBV_QP_STATE | mask);
+  if (error == 0) return {};
+  std::string what = fmt::format("cannot connect queue pair {} to {} ({})", number(),
+                                 peer.queue_pair_number, step);
+  if (step == kInitToRtr) what = with_route_remark(std::move(what), path, error);
+  return verbs_error(*control_, what, error);
+}
+
+void QueuePair::set_destination(ibv_send_wr& request) const {
+  request.wr.ud = {
+      .ah = destination_.get(), .remote_qpn = peer_number_, .remote_qkey = peer_queue_key_};
 }
 
 Status QueuePair::to_error() {

@@ -31,10 +31,11 @@ struct End {
   alignas(64) std::array<char, 256> buffer{};
   Result<MemoryRegion> region;
 
-  End(const Device& device, const ProtectionDomain& domain)
+  End(const Device& device, const ProtectionDomain& domain, Transport transport = Transport::kRc)
       : channel(CompletionChannel::create(device)),
         cq(CompletionQueue::create(device, {.depth_cqes = 16, .channel = &*channel})),
-        queue_pair(QueuePair::create(domain, {.send_cq = &*cq, .recv_cq = &*cq})),
+        queue_pair(
+            QueuePair::create(domain, {.transport = transport, .send_cq = &*cq, .recv_cq = &*cq})),
         region(MemoryRegion::create(domain, buffer.data(), buffer.size(), kAllAccess)) {}
 
   ibv_sge sge(uint32_t length_bytes) const {
@@ -78,8 +79,11 @@ class QueuePairTest : public ::testing::Test {
     ASSERT_TRUE(device_.ok()) << device_.status().message();
     domain_ = std::make_unique<Result<ProtectionDomain>>(ProtectionDomain::create(*device_));
     ASSERT_TRUE(domain_->ok()) << domain_->status().message();
+    make_ends(Transport::kRc);
+  }
+  void make_ends(Transport transport) {
     for (auto& end : ends_) {
-      end = std::make_unique<End>(*device_, **domain_);
+      end = std::make_unique<End>(*device_, **domain_, transport);
       ASSERT_TRUE(end->queue_pair.ok()) << end->queue_pair.status().message();
       ASSERT_TRUE(end->region.ok()) << end->region.status().message();
     }
@@ -119,6 +123,63 @@ TEST_F(QueuePairTest, CarriesAMessage) {
   EXPECT_EQ(received.wr_id, 7u);
   EXPECT_EQ(received.byte_len, 64u);
   EXPECT_STREQ(receiver.buffer.data(), "over the software RNIC");
+}
+
+TEST_F(QueuePairTest, CarriesAMessageWithoutReliability) {
+  for (const Transport transport : {Transport::kUc, Transport::kUd}) {
+    make_ends(transport);
+    connect();
+    End& sender = *ends_[0];
+    End& receiver = *ends_[1];
+    ASSERT_EQ(receiver.receive(7), 0);
+    std::strcpy(sender.buffer.data(), "without reliability");
+    ibv_sge bytes = sender.sge(64);
+    ibv_send_wr request{};
+    request.wr_id = 8;
+    request.sg_list = &bytes;
+    request.num_sge = 1;
+    request.opcode = IBV_WR_SEND_WITH_IMM;
+    request.send_flags = IBV_SEND_SIGNALED;
+    request.imm_data = 9;
+    if (transport == Transport::kUd) sender.queue_pair->set_destination(request);
+    ibv_send_wr* rejected = nullptr;
+    ASSERT_EQ(ibv_post_send(sender.queue_pair->get(), &request, &rejected), 0);
+    EXPECT_EQ(sender.completion().status, IBV_WC_SUCCESS);
+    const ibv_wc received = receiver.completion();
+    EXPECT_EQ(received.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(received.imm_data, 9u);
+    const uint32_t header_bytes = transport == Transport::kUd ? sizeof(ibv_grh) : 0;
+    EXPECT_EQ(received.byte_len, 64 + header_bytes);
+    EXPECT_STREQ(receiver.buffer.data() + header_bytes, "without reliability");
+    if (transport == Transport::kUd) {
+      EXPECT_EQ(received.src_qp, sender.queue_pair->number());
+    }
+  }
+}
+
+TEST_F(QueuePairTest, DatagramsOfAnotherConnectionVanish) {
+  make_ends(Transport::kUd);
+  connect();
+  ASSERT_EQ(ends_[1]->receive(7), 0);
+  // The queue pair's number is right; the sequence number, from which its key follows, is not.
+  End stranger(*device_, **domain_, Transport::kUd);
+  QueuePairAddress address = *ends_[1]->queue_pair->address();
+  address.packet_sequence_number ^= 1;
+  ASSERT_TRUE(stranger.queue_pair->init(0).ok());
+  ASSERT_TRUE(stranger.queue_pair->connect(address).ok());
+  for (End* sender : {&stranger, ends_[0].get()}) {
+    ibv_sge bytes = sender->sge(sender == &stranger ? 8 : 16);
+    ibv_send_wr request{};
+    request.sg_list = &bytes;
+    request.num_sge = 1;
+    request.opcode = IBV_WR_SEND;
+    request.send_flags = IBV_SEND_SIGNALED;
+    sender->queue_pair->set_destination(request);
+    ibv_send_wr* rejected = nullptr;
+    ASSERT_EQ(ibv_post_send(sender->queue_pair->get(), &request, &rejected), 0);
+    EXPECT_EQ(sender->completion().status, IBV_WC_SUCCESS);
+  }
+  EXPECT_EQ(ends_[1]->completion().byte_len, 16 + sizeof(ibv_grh));
 }
 
 TEST_F(QueuePairTest, WritesRemotely) {

@@ -41,6 +41,8 @@ struct VerbsControl {
   int (*modify_qp)(ibv_qp*, ibv_qp_attr*, int mask);
   int (*query_qp)(ibv_qp*, ibv_qp_attr*, int mask, ibv_qp_init_attr*);
   int (*destroy_qp)(ibv_qp*);
+  ibv_ah* (*create_ah)(ibv_pd*, ibv_ah_attr*);
+  int (*destroy_ah)(ibv_ah*);
   int (*get_async_event)(ibv_context*, ibv_async_event*);
   void (*ack_async_event)(ibv_async_event*);
   // One line on why this thread's latest call failed (cause, limit, remedy); "" where it did not,

@@ -46,6 +46,14 @@ std::string why_asked(MarkLayout asked, MarkLayout used) {
 
 Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const DeviceInfo& device,
                                    const ResponderOptions& options) {
+  VERBENA_RETURN_IF_ERROR(check_transport(protocol, options.transport));
+  if (options.transport != Transport::kRc) {
+    return ChosenDesign{
+        Protocol::kSendSend, MarkLayout::kImmediate,
+        protocol == Protocol::kAutomatic
+            ? fmt::format("automatic: the one design over {}", transport_name(options.transport))
+            : "the options ask for it"};
+  }
   if (!is_automatic(protocol, layout)) {
     const MarkLayout usable = usable_layout(layout, device.writes_in_order);
     return ChosenDesign{protocol, usable,
@@ -57,6 +65,7 @@ Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const D
                                              : one.protocol != protocol) ||
            (layout != MarkLayout::kAutomatic && uses_mark_layout(one.protocol) &&
             one.layout != usable_layout(layout, device.writes_in_order)) ||
+           one.transport != options.transport ||
            (one.takes_receives && one.receive_queues != options.receive_queues);
   });
   VERBENA_ASSERT(!candidates.empty());
@@ -75,14 +84,15 @@ Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const D
 
 DesignChoice requester_choice(const DeviceInfo& device, const DesignAgreement& agreed,
                               const RequesterOptions& options) {
-  return {estimate_design(device, workload_of(options), agreed.protocol, agreed.layout),
+  return {estimate_design(device, workload_of(options), agreed.protocol, agreed.layout,
+                          ReceiveQueues::kShared, /*dispatcher=*/false, agreed.transport),
           agreed.why};
 }
 
 DesignChoice responder_choice(const DeviceInfo& device, const ChosenDesign& chosen,
                               const ResponderOptions& options) {
   return {estimate_design(device, responder_workload(options), chosen.protocol, chosen.layout,
-                          options.receive_queues),
+                          options.receive_queues, /*dispatcher=*/false, options.transport),
           chosen.why};
 }
 

@@ -86,6 +86,27 @@ Result<Sizes> read_sizes(const DeviceInfo& device, const DesignWorkload& workloa
   return sizes;
 }
 
+// What a design over UC or UD takes, whose receives are all of the connection.
+Result<Sizes> unreliable_sizes(Transport transport, const DeviceInfo& device,
+                               const DesignWorkload& workload, const Shape& shape,
+                               uint64_t* region_bytes) {
+  const auto options = options_for<ResponderOptions>(workload, shape);
+  VERBENA_ASSIGN_OR_RETURN(
+      const UnreliableSizes requester,
+      size_unreliable_end(transport, device,
+                          end_options(options_for<RequesterOptions>(workload, shape))));
+  const DesignRequest agreed = {.request_max_bytes = options.request_max_bytes,
+                                .response_max_bytes = options.response_max_bytes,
+                                .pending = options.pending};
+  VERBENA_ASSIGN_OR_RETURN(const UnreliableSizes responder,
+                           size_unreliable_end(transport, device, end_options(options, agreed)));
+  *region_bytes = std::max(requester.arena_bytes, responder.arena_bytes);
+  return Sizes{.request_interval = requester.sends.signal_interval,
+               .response_interval = responder.sends.signal_interval,
+               .requester_bytes = requester.arena_bytes,
+               .responder_bytes = responder.arena_bytes * shape.requesting_threads};
+}
+
 // What the design takes on the device, by the functions that size it when it is made.
 template <typename Design>
 Result<Sizes> sizes_of(const DeviceInfo& device, const DesignWorkload& workload,
@@ -96,6 +117,9 @@ Result<Sizes> sizes_of(const DeviceInfo& device, const DesignWorkload& workload,
   if constexpr (Design::kProtocol == Protocol::kRead) {
     VERBENA_ASSIGN_OR_RETURN(sizes, read_sizes(device, workload, shape));
     region_bytes = sizes.requester_bytes;
+  } else if constexpr (kTransportOf<Design> != Transport::kRc) {
+    VERBENA_ASSIGN_OR_RETURN(
+        sizes, unreliable_sizes(kTransportOf<Design>, device, workload, shape, &region_bytes));
   } else {
     using RequestChannel = typename Design::RequestChannel;
     using ResponseChannel = typename Design::ResponseChannel;
@@ -191,6 +215,18 @@ std::string half_text(bool write, MarkLayout layout) {
   return "a WRITE_WITH_IMM, which takes a receive and a completion";
 }
 
+const char* transport_text(Transport transport) {
+  switch (transport) {
+    case Transport::kUc:
+      return ", over an unreliable connection: what is lost is sent again after a time-out";
+    case Transport::kUd:
+      return ", as unreliable datagrams: what is lost is sent again after a time-out";
+    case Transport::kRc:
+      break;
+  }
+  return "";
+}
+
 std::string mechanism_text(Protocol protocol, MarkLayout layout) {
   if (protocol == Protocol::kRead) {
     return "one READ of the responder's memory; no thread there takes part and no handler runs";
@@ -243,6 +279,7 @@ DesignEstimate estimate(const DeviceInfo& device, const DesignWorkload& workload
   estimate.protocol = Design::kProtocol;
   estimate.layout = Design::kLayout;
   estimate.dispatcher = dispatcher;
+  estimate.transport = kTransportOf<Design>;
   estimate.of_this_device = steps.of_this_device;
   if constexpr (Design::kProtocol != Protocol::kRead) {
     estimate.receive_queues = Design::kReceiveQueues;
@@ -279,8 +316,9 @@ DesignEstimate estimate(const DeviceInfo& device, const DesignWorkload& workload
   add_polling<Design>(workload, shape, &inputs);
   const DesignLoad load = load_of(cost, inputs);
   const Bound bound = busiest(workload, shape, Design::kProtocol, device, load);
-  estimate.why = fmt::format("{}; limited by {}",
-                             mechanism_text(Design::kProtocol, Design::kLayout), bound.text);
+  estimate.why =
+      fmt::format("{}{}; limited by {}", mechanism_text(Design::kProtocol, Design::kLayout),
+                  transport_text(kTransportOf<Design>), bound.text);
   estimate.interval_ns = bound.interval_ns;
   estimate.round_trip_ns = load.round_trip_ns;
   estimate.requester_ns = load.requester.thread;
@@ -315,13 +353,30 @@ DesignEstimate estimate_with(const DeviceInfo& device, const DesignWorkload& wor
   });
 }
 
+DesignEstimate estimate_unreliable(const DeviceInfo& device, const DesignWorkload& workload,
+                                   Transport transport, bool dispatcher, const StepCosts& steps) {
+  return transport == Transport::kUc
+             ? estimate<UnreliableSendSend<Transport::kUc>>(device, workload, steps, dispatcher)
+             : estimate<UnreliableSendSend<Transport::kUd>>(device, workload, steps, dispatcher);
+}
+
 }  // namespace
 }  // namespace rpc
 
 DesignEstimate estimate_design(const DeviceInfo& device, const DesignWorkload& workload,
                                Protocol protocol, MarkLayout layout, ReceiveQueues receive_queues,
-                               bool dispatcher) {
+                               bool dispatcher, Transport transport) {
   const StepCosts steps = step_costs(device);
+  if (transport != Transport::kRc) {
+    DesignEstimate design =
+        rpc::estimate_unreliable(device, workload, transport, dispatcher, steps);
+    const Status status = rpc::check_transport(protocol, transport);
+    if (!status.ok()) {
+      design.usable = false;
+      design.why = status.message();
+    }
+    return design;
+  }
   return receive_queues == ReceiveQueues::kShared
              ? rpc::estimate_with<ReceiveQueues::kShared>(device, workload, protocol, layout,
                                                           dispatcher, steps)
@@ -344,6 +399,9 @@ std::vector<DesignEstimate> estimate_designs(const DeviceInfo& device,
         designs.push_back(rpc::estimate_with<ReceiveQueues::kPerConnection>(
             device, workload, protocol, layout, dispatcher, steps));
       }
+    }
+    for (const Transport transport : {Transport::kUc, Transport::kUd}) {
+      designs.push_back(rpc::estimate_unreliable(device, workload, transport, dispatcher, steps));
     }
   }
   std::stable_sort(designs.begin(), designs.end(), rpc::cheaper);

@@ -37,14 +37,15 @@ DesignEstimate best(const std::vector<DesignEstimate>& designs) { return designs
 // --- the list ---
 
 TEST(DesignEstimateTest, EveryDesignIsListedOnce) {
-  std::vector<std::tuple<Protocol, MarkLayout, ReceiveQueues, bool>> names;
+  std::vector<std::tuple<Protocol, MarkLayout, ReceiveQueues, bool, Transport>> names;
   for (const DesignEstimate& one : estimate_designs(rnic(), {.workers = 4})) {
-    names.emplace_back(one.protocol, one.layout, one.receive_queues, one.dispatcher);
+    names.emplace_back(one.protocol, one.layout, one.receive_queues, one.dispatcher, one.transport);
   }
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
-  // SEND requests and immediates of either kind of receive queue; each with and without dispatcher.
-  EXPECT_EQ(names.size(), 2u * (2 + 5 * 2 + 6 + 6 + 1));
+  // SEND requests and immediates of either kind of receive queue, two transports that lose
+  // messages; each with and without dispatcher.
+  EXPECT_EQ(names.size(), 2u * (2 + 5 * 2 + 6 + 6 + 1 + 2));
   EXPECT_EQ(estimate_designs(rnic(), {}).size() * 2, names.size()) << "one worker, no dispatcher";
 }
 
@@ -76,6 +77,45 @@ TEST(DesignEstimateTest, MarksNeedWritesInOrder) {
     EXPECT_FALSE(one.usable && seen_unusable);
   }
   EXPECT_TRUE(seen_unusable);
+}
+
+TEST(DesignEstimateTest, WhatGoesOverWhichTransport) {
+  const auto over = [](const DeviceInfo& device, const DesignWorkload& workload, Protocol protocol,
+                       Transport transport) {
+    return estimate_design(device, workload, protocol, MarkLayout::kLastBit,
+                           ReceiveQueues::kPerConnection, /*dispatcher=*/false, transport);
+  };
+  const DesignWorkload large{.response_bytes = 4097};
+  EXPECT_TRUE(over(rnic(), {}, Protocol::kSendSend, Transport::kUd).usable);
+  EXPECT_TRUE(over(rnic(), large, Protocol::kSendSend, Transport::kUc).usable);
+  const DesignEstimate datagrams = over(rnic(), large, Protocol::kSendSend, Transport::kUd);
+  EXPECT_FALSE(datagrams.usable);
+  EXPECT_THAT(datagrams.why, AllOf(HasSubstr("4097 bytes"), HasSubstr("carries at most 4096")));
+  const DesignEstimate writes = over(rnic(), {}, Protocol::kWriteWrite, Transport::kUc);
+  EXPECT_FALSE(writes.usable);
+  EXPECT_THAT(writes.why, HasSubstr("only send/send"));
+  DeviceInfo simulated = rnic();
+  simulated.kind = DeviceKind::kSimulated;
+  EXPECT_THAT(over(simulated, {}, Protocol::kSendSend, Transport::kUc).why,
+              HasSubstr("reliable connections only"));
+}
+
+// The cheapest one may lose messages; who asks for rc does not want that.
+TEST(DesignEstimateTest, AutomaticKeepsToTheTransport) {
+  ResponderOptions options;
+  const auto reliable = choose_design(Protocol::kSendSend, MarkLayout::kAutomatic, rnic(), options);
+  ASSERT_TRUE(reliable.ok()) << reliable.status().message();
+  EXPECT_EQ(responder_choice(rnic(), *reliable, options).design.transport, Transport::kRc);
+  options.transport = Transport::kUd;
+  const auto datagrams =
+      choose_design(Protocol::kAutomatic, MarkLayout::kAutomatic, rnic(), options);
+  ASSERT_TRUE(datagrams.ok()) << datagrams.status().message();
+  EXPECT_EQ(datagrams->protocol, Protocol::kSendSend);
+  EXPECT_EQ(datagrams->why, "automatic: the one design over ud");
+  EXPECT_EQ(responder_choice(rnic(), *datagrams, options).design.transport, Transport::kUd);
+  EXPECT_EQ(
+      choose_design(Protocol::kWriteWrite, MarkLayout::kAutomatic, rnic(), options).status().code(),
+      StatusCode::kUnsupported);
 }
 
 TEST(DesignEstimateTest, ReceivesMustFitTheSharedReceiveQueue) {

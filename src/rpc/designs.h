@@ -17,6 +17,7 @@
 #include "src/rpc/read.h"
 #include "src/rpc/send_send.h"
 #include "src/rpc/send_write.h"
+#include "src/rpc/unreliable_send_send.h"
 #include "src/rpc/write_send.h"
 #include "src/rpc/write_write.h"
 #include "verbena/rpc.h"
@@ -129,5 +130,46 @@ decltype(auto) with_design_point(Protocol protocol, MarkLayout layout, ReceiveQu
   }
   return with_design_point<ReceiveQueues::kShared>(protocol, layout, function);
 }
+
+// The same where the transport is a choice, too: check_transport() has said that it goes with the
+// protocol.
+template <typename Function>
+decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout layout,
+                              ReceiveQueues receives, Function&& function) {
+  VERBENA_ASSERT(transport == Transport::kRc || protocol == Protocol::kSendSend);
+  switch (transport) {
+    case Transport::kUc:
+      return function.template operator()<UnreliableSendSend<Transport::kUc>>();
+    case Transport::kUd:
+      return function.template operator()<UnreliableSendSend<Transport::kUd>>();
+    case Transport::kRc:
+      break;
+  }
+  return with_design_point(protocol, layout, receives, function);
+}
+template <typename Function>
+decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout layout,
+                              Function&& function) {
+  VERBENA_ASSERT(transport == Transport::kRc || protocol == Protocol::kSendSend);
+  switch (transport) {
+    case Transport::kUc:
+      return function.template operator()<UnreliableSendSend<Transport::kUc>>();
+    case Transport::kUd:
+      return function.template operator()<UnreliableSendSend<Transport::kUd>>();
+    case Transport::kRc:
+      break;
+  }
+  return with_design_point(protocol, layout, function);
+}
+
+// The transport that a design is compiled for.
+template <typename Design>
+inline constexpr Transport kTransportOf = [] {
+  if constexpr (requires { Design::kTransport; }) {
+    return Design::kTransport;
+  } else {
+    return Transport::kRc;
+  }
+}();
 
 }  // namespace verbena::rpc

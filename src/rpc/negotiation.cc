@@ -16,6 +16,7 @@ enum Step : uint8_t { kRequest = connect::kFirstStepOfLayer, kAccept };
 void put_request(WireWriter& writer, const DesignRequest& request) {
   writer.u8(static_cast<uint8_t>(request.protocol));
   writer.u8(static_cast<uint8_t>(request.layout));
+  writer.u8(static_cast<uint8_t>(request.transport));
   writer.u8(request.writes_in_order ? 1 : 0);
   writer.u32(request.request_max_bytes);
   writer.u32(request.response_max_bytes);
@@ -27,6 +28,7 @@ DesignRequest get_request(WireReader& reader) {
   DesignRequest request;
   request.protocol = static_cast<Protocol>(reader.u8());
   request.layout = static_cast<MarkLayout>(reader.u8());
+  request.transport = static_cast<Transport>(reader.u8());
   request.writes_in_order = reader.u8() != 0;
   request.request_max_bytes = reader.u32();
   request.response_max_bytes = reader.u32();
@@ -54,7 +56,25 @@ std::string name_of(MarkLayout layout) {
                                    : fmt::format("layout {}", static_cast<int>(layout));
 }
 
+std::string name_of(Transport transport) {
+  return transport <= Transport::kUd ? transport_name(transport)
+                                     : fmt::format("transport {}", static_cast<int>(transport));
+}
+
 }  // namespace
+
+Status check_transport(Protocol protocol, Transport transport) {
+  if (transport == Transport::kRc || protocol == Protocol::kSendSend ||
+      protocol == Protocol::kAutomatic) {
+    return Status::ok_status();
+  }
+  return Status(
+      StatusCode::kUnsupported,
+      fmt::format("{} over {}: only {} sends again what {} loses; use that protocol, or "
+                  "the transport {}",
+                  name_of(protocol), name_of(transport), protocol_name(Protocol::kSendSend),
+                  name_of(transport), transport_name(Transport::kRc)));
+}
 
 Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest& offered) {
   const bool any_protocol = wanted.protocol == Protocol::kAutomatic;
@@ -71,6 +91,13 @@ Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest
         fmt::format("the requester wants {}, the responder serves {}; start both with the "
                     "same protocol",
                     name_of(wanted.protocol), name_of(offered.protocol)));
+  }
+  if (wanted.transport != offered.transport) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("the requester wants the transport {}, the responder uses {}; start both with "
+                    "the same one",
+                    name_of(wanted.transport), name_of(offered.transport)));
   }
   DesignRequest agreed = wanted;
   agreed.protocol = offered.protocol;

@@ -18,6 +18,7 @@ namespace verbena::rpc {
 struct DesignRequest {
   Protocol protocol = Protocol::kWriteWrite;
   MarkLayout layout = MarkLayout::kLastBit;
+  Transport transport = Transport::kRc;
   bool writes_in_order = false;  // into this side's memory
   uint32_t request_max_bytes = 0;
   uint32_t response_max_bytes = 0;
@@ -34,6 +35,10 @@ inline MarkLayout usable_layout(MarkLayout layout, bool writes_in_order) {
   if (writes_in_order || layout == MarkLayout::kAutomatic) return layout;
   return needs_writes_in_order(layout) ? MarkLayout::kImmediate : layout;
 }
+
+// Whether messages of the protocol can be lost over the transport, without anybody sending them
+// again.
+Status check_transport(Protocol protocol, Transport transport);
 
 // What the connection uses if `wanted` meets `offered`; pure. The requester's sizes, the
 // responder's layout, and its protocol too where the requester's is kAutomatic.

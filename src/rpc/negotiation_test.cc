@@ -44,6 +44,35 @@ TEST(NegotiateTest, TheRequesterGetsTheSizesItWants) {
   EXPECT_EQ(agreed->pending, 1u);
 }
 
+TEST(NegotiateTest, BothSidesNeedTheSameTransport) {
+  DesignRequest wanted = design();
+  wanted.protocol = Protocol::kSendSend;
+  DesignRequest offered = wanted;
+  offered.transport = Transport::kUd;
+  EXPECT_EQ(negotiate(wanted, offered).status().message(),
+            "the requester wants the transport rc, the responder uses ud; start both with the same "
+            "one");
+  wanted.transport = static_cast<Transport>(7);
+  EXPECT_THAT(negotiate(wanted, offered).status().message(), HasSubstr("transport 7"));
+  wanted.transport = Transport::kUd;
+  const auto agreed = negotiate(wanted, offered);
+  ASSERT_TRUE(agreed.ok()) << agreed.status().message();
+  EXPECT_EQ(agreed->transport, Transport::kUd);
+}
+
+TEST(NegotiateTest, OnlySendSendGoesOverALossyTransport) {
+  for (const Protocol protocol : all_protocols()) {
+    EXPECT_TRUE(check_transport(protocol, Transport::kRc).ok());
+    for (const Transport transport : {Transport::kUc, Transport::kUd}) {
+      const Status status = check_transport(protocol, transport);
+      EXPECT_EQ(status.code(),
+                protocol == Protocol::kSendSend ? StatusCode::kOk : StatusCode::kUnsupported);
+    }
+  }
+  EXPECT_THAT(check_transport(Protocol::kRead, Transport::kUd).message(),
+              HasSubstr("read over ud: only send/send"));
+}
+
 TEST(NegotiateTest, SizesBeyondTheOfferAreRefusedWithBothNumbers) {
   DesignRequest wanted = design();
   wanted.response_max_bytes = 4097;
@@ -251,7 +280,7 @@ TEST_F(NegotiationTest, GarbageAndOtherVersionsAreRefused) {
   frames.push_back(frame(0x12345678, kLayer.version));
   frames.push_back(frame(kLayer.magic, kLayer.version));  // cut short
   frames.emplace_back();                                  // empty
-  const char* reasons[] = {"version 4", "other than a request/response handshake", "cut short",
+  const char* reasons[] = {"version 5", "other than a request/response handshake", "cut short",
                            "other than a request/response handshake"};
   for (size_t i = 0; i < frames.size(); ++i) {
     ASSERT_TRUE(requester_->send(frames[i].bytes()).ok());

@@ -40,7 +40,10 @@ Result<std::unique_ptr<ReadRequester>> ReadRequester::connect(const Device& devi
                                                               const RequesterOptions& options,
                                                               const DesignAgreement& agreed) {
   std::unique_ptr<ReadRequester> requester(new ReadRequester(device, control, options, agreed));
-  const Result<EndpointMemory> mine = requester->prepare(device, domain, options);
+  const Result<EndpointMemory> mine = [&]() -> Result<EndpointMemory> {
+    VERBENA_RETURN_IF_ERROR(check_built_for(Transport::kRc, agreed.transport));
+    return requester->prepare(device, domain, options);
+  }();
   connect::Endpoint* endpoint = requester->endpoint_ ? &*requester->endpoint_ : nullptr;
   VERBENA_ASSIGN_OR_RETURN(
       const EndpointMemory theirs,

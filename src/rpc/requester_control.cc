@@ -12,7 +12,9 @@ Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, con
                                        const RequesterOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_sizes(options.request_max_bytes, options.response_max_bytes,
                                       options.pending, options.post_batch));
+  VERBENA_RETURN_IF_ERROR(check_transport(protocol, options.transport));
   DesignRequest wanted;
+  wanted.transport = options.transport;
   wanted.protocol = protocol;
   wanted.writes_in_order = device.info().writes_in_order;
   wanted.layout = usable_layout(layout, wanted.writes_in_order);
@@ -27,7 +29,17 @@ Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, con
       agreed, why_asked(uses_mark_layout(protocol) ? layout : agreed.layout, agreed.layout)};
 }
 
+Status check_built_for(Transport built_for, Transport asked) {
+  if (built_for == asked) return Status::ok_status();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("the options ask for the transport {}, but this design is compiled for "
+                            "{}; leave the option as it is, or use make_requester() and "
+                            "make_responder()",
+                            transport_name(asked), transport_name(built_for)));
+}
+
 Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed) {
+  VERBENA_RETURN_IF_ERROR(check_built_for(Transport::kRc, agreed.transport));
   if (!uses_mark_layout(protocol) || layout == agreed.layout) return Status::ok_status();
   return Status(StatusCode::kUnsupported,
                 fmt::format("a device of this connection does not place the bytes of a WRITE in "

@@ -13,8 +13,10 @@ namespace verbena::rpc {
 Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, const Device& device,
                                        ControlConnection& control, const RequesterOptions& options);
 
-// Whether what was agreed can be done with a requester that was built for `layout`.
+// Whether what was agreed can be done with a requester that was built for `layout`, over RC.
 Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed);
+// Whether a side that was built for a transport was asked for it.
+Status check_built_for(Transport built_for, Transport asked);
 
 EndOptions end_options(const RequesterOptions& options);
 

@@ -6,10 +6,12 @@
 
 #include "src/connect/sizing.h"
 #include "src/rpc/options.h"
+#include "src/rpc/requester_control.h"
 
 namespace verbena::rpc {
 
-Status check_responder_options(const ResponderOptions& options) {
+Status check_responder_options(const ResponderOptions& options, Transport built_for) {
+  VERBENA_RETURN_IF_ERROR(check_built_for(built_for, options.transport));
   if (options.max_connections < 1 || options.max_connections > kMaxConnections) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("max_connections is {}; choose 1 to {}", options.max_connections,
@@ -35,6 +37,7 @@ DesignRequest offered_design(Protocol protocol, MarkLayout layout, const Device&
   DesignRequest offered;
   offered.protocol = protocol;
   offered.layout = layout;
+  offered.transport = options.transport;
   offered.writes_in_order = device.info().writes_in_order;
   offered.request_max_bytes = options.request_max_bytes;
   offered.response_max_bytes = options.response_max_bytes;

@@ -15,7 +15,9 @@
 
 namespace verbena::rpc {
 
-Status check_responder_options(const ResponderOptions& options);
+// `built_for`: the transport that the responder's design is compiled for.
+Status check_responder_options(const ResponderOptions& options,
+                               Transport built_for = Transport::kRc);
 // Whether a responder that was built for `layout` can work on this device.
 Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInfo& device);
 

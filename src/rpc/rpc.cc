@@ -20,6 +20,7 @@ constexpr MarkLayout kLayouts[] = {MarkLayout::kLastBit, MarkLayout::kLengthMark
                                    MarkLayout::kHeadTail, MarkLayout::kImmediate,
                                    MarkLayout::kDense};
 constexpr ReceiveQueues kReceiveQueues[] = {ReceiveQueues::kShared, ReceiveQueues::kPerConnection};
+constexpr Transport kTransports[] = {Transport::kRc, Transport::kUc, Transport::kUd};
 
 template <typename T, size_t N, typename Name>
 Result<T> parse(std::string_view text, const char* what, const T (&values)[N], Name&& name) {
@@ -85,6 +86,25 @@ Result<ReceiveQueues> parse_receive_queues(std::string_view name) {
   return parse(name, "kind of receive queues", kReceiveQueues, receive_queues_name);
 }
 
+std::span<const Transport> all_transports() { return kTransports; }
+
+const char* transport_name(Transport transport) {
+  switch (transport) {
+    case Transport::kRc:
+      return "rc";
+    case Transport::kUc:
+      return "uc";
+    case Transport::kUd:
+      return "ud";
+  }
+  VERBENA_ASSERT(false && "not a transport");
+  return "";
+}
+
+Result<Transport> parse_transport(std::string_view name) {
+  return parse(name, "transport", kTransports, transport_name);
+}
+
 Result<Protocol> parse_protocol(std::string_view name) {
   return parse(name, "protocol", kProtocols, protocol_name);
 }
@@ -104,8 +124,9 @@ Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout 
                                                   const RequesterOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(const rpc::DesignAgreement agreed,
                            rpc::request_design(protocol, layout, device, control, options));
-  return rpc::with_design_point(
-      agreed.protocol, agreed.layout, [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
+  return rpc::with_transport(
+      agreed.transport, agreed.protocol, agreed.layout,
+      [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
         VERBENA_ASSIGN_OR_RETURN(
             std::unique_ptr<Requester> requester,
             Design::Requester::connect(device, domain, control, options, agreed));
@@ -119,14 +140,14 @@ Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout 
                                                   const ResponderOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(rpc::ChosenDesign chosen,
                            rpc::choose_design(protocol, layout, device.info(), options));
-  return rpc::with_design_point(chosen.protocol, chosen.layout, options.receive_queues,
-                                [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
-                                  VERBENA_ASSIGN_OR_RETURN(
-                                      auto responder,
-                                      Design::Responder::create(device, domain, options));
-                                  responder->set_reason(std::move(chosen.why));
-                                  return std::unique_ptr<Responder>(std::move(responder));
-                                });
+  return rpc::with_transport(
+      options.transport, chosen.protocol, chosen.layout, options.receive_queues,
+      [&]<typename Design>() -> Result<std::unique_ptr<Responder>> {
+        VERBENA_ASSIGN_OR_RETURN(auto responder,
+                                 Design::Responder::create(device, domain, options));
+        responder->set_reason(std::move(chosen.why));
+        return std::unique_ptr<Responder>(std::move(responder));
+      });
 }
 
 }  // namespace verbena

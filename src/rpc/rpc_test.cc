@@ -24,6 +24,12 @@ TEST(RpcNamesTest, EveryNameParsesBack) {
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, layout);
   }
+  for (Transport transport : all_transports()) {
+    const auto parsed = parse_transport(transport_name(transport));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, transport);
+  }
+  EXPECT_EQ(parse_transport("tcp").status().message(), "no transport 'tcp'; there are rc, uc, ud");
 }
 
 TEST(RpcNamesTest, AutomaticIsNoDesign) {

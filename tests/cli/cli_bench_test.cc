@@ -64,6 +64,76 @@ void check_schema(const json& document, const std::string& topology = "one-to-on
   }
 }
 
+// Each message is lost with a probability of 2 %: no request is, in any topology.
+TEST(BenchOfTransport, LosesNoRequestWhereMessagesAreLost) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("results.json");
+  for (const char* topology : {"one-to-one", "M:1"}) {
+    std::vector<std::string> command = {VERBENA_TOOL, "bench", topology, "--device", "soft0"};
+    for (const char* more :
+         {"--protocol", "send/send", "--transport", "uc,ud", "--request", "64,4096", "--response",
+          "7,4096", "--pending", "1,5", "--requests", "300", "--runs", "1", "--verify", "--json"}) {
+      command.emplace_back(more);
+    }
+    command.push_back(file);
+    if (topology == std::string("M:1")) {
+      command.insert(command.end(), {"--nodes", "2", "--threads", "2"});
+    }
+    const Outcome outcome = ToolProcess(command, {{"VERBENA_FAULT", "drop=0.02,seed=15"}}).wait();
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json document = json::parse(read_file(file));
+    check_schema(document, topology);
+    ASSERT_EQ(document["results"].size(), 2u * 2u * 2u * 2u);
+    for (const json& row : document["results"]) {
+      EXPECT_EQ(row.at("errors"), 0u) << row;
+      EXPECT_EQ(row.at("verified"), true) << row;
+      EXPECT_EQ(row.at("receive_queues"), "per-connection");
+      EXPECT_THAT(row.at("transport").get<std::string>(), testing::AnyOf("uc", "ud"));
+    }
+    std::filesystem::remove(file);
+  }
+}
+
+TEST(BenchOfTransport, EachIsARowOfTheTable) {
+  const Outcome outcome = run_tool(bench({"--protocol", "send/send", "--transport", "all",
+                                          "--requests", "300", "--runs", "1", "--verify"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(complaints(outcome), "");
+  for (const char* transport : {"rc", "uc", "ud"}) {
+    EXPECT_THAT(outcome.out, testing::ContainsRegex(std::string(" ") + transport + " .* yes"));
+  }
+}
+
+TEST(BenchOfTransport, WhatDoesNotGoIsRefusedInOneLine) {
+  struct Refusal {
+    std::vector<std::string> arguments;
+    int exit_code;
+    const char* line;
+  };
+  const std::vector<Refusal> refusals = {
+      {{"one-to-one", "--transport", "ud", "--protocol", "write/write"},
+       2,
+       "write/write over ud: what ud loses is sent again by send/send only"},
+      {{"one-to-one", "--transport", "ud", "--protocol", "send/send", "--response", "8KiB"},
+       1,
+       "a datagram of soft0 carries 4 KiB"},
+      {{"one-to-one", "--transport", "uc", "--protocol", "send/send", "--device",
+        "sim:connectx5-edr"},
+       1,
+       "has reliable connections only"},
+      {{"one-to-one", "--transport", "tcp"},
+       2,
+       "no transport 'tcp'; there are rc, uc, ud and all"}};
+  for (const Refusal& refusal : refusals) {
+    std::vector<std::string> command = {"bench"};
+    command.insert(command.end(), refusal.arguments.begin(), refusal.arguments.end());
+    const Outcome outcome = run_tool(command);
+    EXPECT_EQ(outcome.exit_code, refusal.exit_code) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(refusal.line));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
 class BenchOfMark : public testing::TestWithParam<MarkLayout> {};
 
 TEST_P(BenchOfMark, MovesEveryByteInEveryProtocol) {

@@ -31,11 +31,13 @@ TEST(CliExplain, JsonHasTheCountsOfEachStep) {
   const Outcome outcome = run_tool({"explain", "--device", "sim:connectx3-fdr", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const json designs = json::parse(outcome.out);
-  ASSERT_EQ(designs.size(), 25u);
+  ASSERT_EQ(designs.size(), 27u);
   double last_ns = 0;
   for (const json& design : designs) {
     SCOPED_TRACE(design.dump());
-    ASSERT_TRUE(design.at("usable"));
+    // Simulated devices have reliable connections only.
+    ASSERT_EQ(design.at("usable"), design.at("transport") == "rc");
+    if (!design.at("usable")) continue;
     EXPECT_EQ(design.at("times"), "modelled");
     EXPECT_GT(design.at("interval_ns"), last_ns * 0.98);
     last_ns = design.at("interval_ns");
@@ -106,8 +108,10 @@ std::map<std::string, double> estimated_ns(const Case& one) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   std::map<std::string, double> intervals_ns;
   for (const json& design : json::parse(outcome.out)) {
-    if (design.at("receive_queues") == "per-connection" || design.at("model") != "private")
+    if (design.at("receive_queues") == "per-connection" || design.at("model") != "private" ||
+        design.at("transport") != "rc") {
       continue;
+    }
     intervals_ns[std::string(design.at("protocol")) + " " + std::string(design.at("mark"))] =
         design.at("interval_ns");
   }

@@ -17,6 +17,9 @@ inline std::ostream& operator<<(std::ostream& out, Protocol protocol) {
 inline std::ostream& operator<<(std::ostream& out, MarkLayout layout) {
   return out << mark_layout_name(layout);
 }
+inline std::ostream& operator<<(std::ostream& out, Transport transport) {
+  return out << transport_name(transport);
+}
 
 namespace test {
 

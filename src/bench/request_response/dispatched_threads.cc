@@ -107,23 +107,24 @@ Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& re
 Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   const Point& point = job.setup.point;
   VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
-  const Protocol protocol = request_response_settings(point).protocol;
+  const Protocol protocol = first.agreed.protocol;
   const MarkLayout layout = first.agreed.layout;
-  return rpc::with_design_point(protocol, layout, [&]<typename Design>() -> Status {
-    auto dispatch = std::make_shared<Dispatch<Design>>();
-    dispatch->layout = layout;
-    VERBENA_RETURN_IF_ERROR(dispatch->connections.connect(job, number, std::move(first)));
-    dispatch->dispatcher = std::make_unique<Dispatcher<typename Design::Requester>>(
-        dispatch->connections.targets(),
-        DispatcherOptions{.workers = job.node().requesting, .pending = point.pending});
-    auto& dispatcher = *dispatch->dispatcher;
-    for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
-      dispatch->workers.push_back(&dispatcher.worker(worker));
-    }
-    job.shared = std::static_pointer_cast<DispatchBase>(dispatch);
-    job.team.finished();
-    return serve_workers(job, dispatcher, report.report, step);
-  });
+  return rpc::with_transport(
+      first.agreed.transport, protocol, layout, [&]<typename Design>() -> Status {
+        auto dispatch = std::make_shared<Dispatch<Design>>();
+        dispatch->layout = layout;
+        VERBENA_RETURN_IF_ERROR(dispatch->connections.connect(job, number, std::move(first)));
+        dispatch->dispatcher = std::make_unique<Dispatcher<typename Design::Requester>>(
+            dispatch->connections.targets(),
+            DispatcherOptions{.workers = job.node().requesting, .pending = point.pending});
+        auto& dispatcher = *dispatch->dispatcher;
+        for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
+          dispatch->workers.push_back(&dispatcher.worker(worker));
+        }
+        job.shared = std::static_pointer_cast<DispatchBase>(dispatch);
+        job.team.finished();
+        return serve_workers(job, dispatcher, report.report, step);
+      });
 }
 
 // From the first phase on: all have connected then.

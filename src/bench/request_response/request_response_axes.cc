@@ -38,6 +38,13 @@ struct ReceiveQueueNames {
   static Result<ReceiveQueues> parse(std::string_view text) { return parse_receive_queues(text); }
 };
 
+struct TransportNames {
+  using Value = Transport;
+  static std::span<const Transport> all() { return all_transports(); }
+  static const char* name(Transport transport) { return transport_name(transport); }
+  static Result<Transport> parse(std::string_view text) { return parse_transport(text); }
+};
+
 constexpr Axis response_axis() {
   Axis axis = size_axis<kResponseLimits, &Settings::response_bytes>(
       "response", "response_bytes", "64", "Bytes per response, the value (V)");
@@ -95,6 +102,10 @@ constexpr std::array kAxes = {
         "protocol", "protocol", "protocol", "all",
         "send/send, send/write, write/send, write/write, read, or all"),
     mark_axis(),
+    name_axis<TransportNames, &Settings::transport>(
+        "transport", "transport", "transport", "rc",
+        "Queue pairs; uc and ud for send/send, which sends again what they lose: rc, uc, ud, or "
+        "all"),
 };
 
 }  // namespace

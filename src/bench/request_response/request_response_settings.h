@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "src/bench/experiment/point.h"
 #include "verbena/rpc.h"
@@ -16,6 +17,7 @@ struct RequestResponseSettings {
   ReceiveQueues receive_queues = ReceiveQueues::kShared;
   uint32_t poll_batch = 0;  // 0: all that have come
   uint32_t receive_slack = 1;
+  Transport transport = Transport::kRc;
 };
 
 inline const RequestResponseSettings& request_response_settings(const Point& point) {
@@ -23,6 +25,14 @@ inline const RequestResponseSettings& request_response_settings(const Point& poi
 }
 inline RequestResponseSettings& request_response_settings(Point& point) {
   return settings_of<RequestResponseSettings>(point);
+}
+
+// "send/send", "send/send over ud".
+inline std::string design_text(const RequestResponseSettings& settings) {
+  const std::string protocol = protocol_name(settings.protocol);
+  return settings.transport == Transport::kRc
+             ? protocol
+             : protocol + " over " + transport_name(settings.transport);
 }
 
 // "last-bit" and so on; "none" where the protocol has no mark.

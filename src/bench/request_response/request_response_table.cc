@@ -170,8 +170,8 @@ std::string request_response_profiles(const std::vector<PointResult>& results) {
     const Point& point = result.point;
     const RequestResponseSettings& settings = request_response_settings(point);
     const std::string what =
-        fmt::format("{} {}, {} response, {} pending", protocol_name(settings.protocol),
-                    shape_text(point), size_text(settings.response_bytes), point.pending);
+        fmt::format("{} {}, {} response, {} pending", design_text(settings), shape_text(point),
+                    size_text(settings.response_bytes), point.pending);
     if (result.profile.contains("event")) {
       text += fmt::format("\nwhere the time goes: {} (samples of {})\n", what,
                           result.profile.value("event", ""));

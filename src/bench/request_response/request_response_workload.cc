@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "src/bench/experiment/limits.h"
@@ -20,11 +21,42 @@ namespace {
 
 using Settings = RequestResponseSettings;
 
-constexpr std::array<std::string_view, 1> kLineAxes = {"protocol"};
+constexpr std::array<std::string_view, 2> kLineAxes = {"protocol", "transport"};
 constexpr std::array kMetrics = {ShareMetric{.json = "empty_poll_share",
                                              .former = "empty_look_share",
                                              .part = kEmptyPolls,
                                              .whole = kPolls}};
+
+Status check_transport(const Settings& settings) {
+  if (settings.transport == Transport::kRc || settings.protocol == Protocol::kSendSend) {
+    return Status::ok_status();
+  }
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("{}: what {} loses is sent again by send/send only; use --protocol send/send, or "
+                  "leave out --transport",
+                  design_text(settings), transport_name(settings.transport)));
+}
+
+Status check_device_transport(const Settings& settings, const DeviceInfo& device) {
+  if (settings.transport == Transport::kRc) return Status::ok_status();
+  if (device.kind == DeviceKind::kSimulated) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} has reliable connections only; leave out --transport {}, or use "
+                              "--device soft0 or an RNIC",
+                              device.name, transport_name(settings.transport)));
+  }
+  const uint32_t larger = std::max(settings.request_bytes, settings.response_bytes);
+  if (settings.transport == Transport::kUc || larger <= device.active_mtu_bytes) {
+    return Status::ok_status();
+  }
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("{} of {} are asked for, a datagram of {} carries {} (the MTU of its "
+                            "port); lower {}, or use --transport uc or rc",
+                            settings.request_bytes == larger ? "requests" : "responses",
+                            size_text(larger), device.name, size_text(device.active_mtu_bytes),
+                            settings.request_bytes == larger ? "--request" : "--response"));
+}
 
 class RequestResponseWorkload : public Workload {
  public:
@@ -44,6 +76,11 @@ class RequestResponseWorkload : public Workload {
   Result<Point> fit(Point point) const override {
     Settings& settings = request_response_settings(point);
     if (!uses_mark_layout(settings.protocol)) settings.layout = MarkLayout::kLastBit;
+    VERBENA_RETURN_IF_ERROR(check_transport(settings));
+    // There is no other kind over these.
+    if (settings.transport != Transport::kRc) {
+      settings.receive_queues = ReceiveQueues::kPerConnection;
+    }
     if (point.arrival_rate_per_s == 0) {
       point.arrivals = Arrivals::kPoisson;
       return point;
@@ -64,6 +101,7 @@ class RequestResponseWorkload : public Workload {
   Status check(const Point& point, const DeviceInfo& device,
                uint64_t available_bytes) const override {
     VERBENA_RETURN_IF_ERROR(check_queue_depth(pending_per_queue_pair(point), device, "--pending"));
+    VERBENA_RETURN_IF_ERROR(check_device_transport(request_response_settings(point), device));
     const uint64_t needed_bytes = memory_bytes(point);
     if (needed_bytes <= available_bytes) return Status::ok_status();
     const Settings& settings = request_response_settings(point);
@@ -120,13 +158,13 @@ class RequestResponseWorkload : public Workload {
     if (point.arrival_rate_per_s > 0) {
       arrival = fmt::format(", {} arrivals/s", point.arrival_rate_per_s);
     }
-    return fmt::format("{}{}, {} request, {} response, {} pending{}", shape,
-                       protocol_name(settings.protocol), size_text(settings.request_bytes),
-                       size_text(settings.response_bytes), point.pending, arrival);
+    return fmt::format("{}{}, {} request, {} response, {} pending{}", shape, design_text(settings),
+                       size_text(settings.request_bytes), size_text(settings.response_bytes),
+                       point.pending, arrival);
   }
 
   std::string line_text(const Point& point) const override {
-    return protocol_name(request_response_settings(point).protocol);
+    return design_text(request_response_settings(point));
   }
 
   std::string table(const std::vector<PointResult>& results) const override {

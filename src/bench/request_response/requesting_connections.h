@@ -29,6 +29,7 @@ inline RequesterOptions requester_options(const Point& point) {
   options.blocking = point.wait == WaitMode::kBlock;
   options.huge_pages = point.huge_pages != 0;
   options.receive_slack = settings.receive_slack != 0;
+  options.transport = settings.transport;
   options.handshake_timeout_ns = kSetupTimeoutNs;
   return options;
 }

@@ -15,20 +15,20 @@ namespace {
 
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
-  const Protocol protocol = request_response_settings(job.setup.point).protocol;
-  const MarkLayout layout = first.agreed.layout;
-  return rpc::with_design_point(protocol, layout, [&]<typename Design>() -> Status {
-    using Requester = typename Design::Requester;
-    RequestingConnections<Design> connections;
-    VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
-    using Works = RequestWorks<std::is_same_v<Requester, rpc::ReadRequester>>;
-    RequestPhases<Requester, Works> phases(
-        job, number, connections.targets(),
-        Works(job, number, 0, job.wiring().requesting[number].peers), report.report);
-    job.team.finished();
-    phases.serve(step);
-    return Status::ok_status();
-  });
+  const rpc::DesignAgreement& agreed = first.agreed;
+  return rpc::with_transport(
+      agreed.transport, agreed.protocol, agreed.layout, [&]<typename Design>() -> Status {
+        using Requester = typename Design::Requester;
+        RequestingConnections<Design> connections;
+        VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
+        using Works = RequestWorks<std::is_same_v<Requester, rpc::ReadRequester>>;
+        RequestPhases<Requester, Works> phases(
+            job, number, connections.targets(),
+            Works(job, number, 0, job.wiring().requesting[number].peers), report.report);
+        job.team.finished();
+        phases.serve(step);
+        return Status::ok_status();
+      });
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ class RespondingThread final : public RespondingTarget {
     options.signal_interval = point.signal_interval;
     options.post_batch = point.post_batch;
     options.receive_queues = settings.receive_queues;
+    options.transport = settings.transport;
     options.blocking = point.wait == WaitMode::kBlock;
     options.huge_pages = point.huge_pages != 0;
     options.handshake_timeout_ns = kSetupTimeoutNs;
@@ -136,11 +137,11 @@ class RespondingThread final : public RespondingTarget {
 void run_responding_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
   const RequestResponseSettings& settings = request_response_settings(job.setup.point);
   const MarkLayout layout = rpc::usable_layout(settings.layout, job.device.info().writes_in_order);
-  auto target = rpc::with_design_point(settings.protocol, layout, settings.receive_queues,
-                                       [&]<typename Design>() -> std::unique_ptr<RespondingTarget> {
-                                         return std::make_unique<RespondingThread<Design>>(
-                                             job, number, report);
-                                       });
+  auto target =
+      rpc::with_transport(settings.transport, settings.protocol, layout, settings.receive_queues,
+                          [&]<typename Design>() -> std::unique_ptr<RespondingTarget> {
+                            return std::make_unique<RespondingThread<Design>>(job, number, report);
+                          });
   run_responding_steps(job, number, std::move(target), report);
 }
 

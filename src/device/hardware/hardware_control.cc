@@ -33,6 +33,8 @@ const VerbsControl& hardware_control() {
       .modify_qp = ibv_modify_qp,
       .query_qp = ibv_query_qp,
       .destroy_qp = ibv_destroy_qp,
+      .create_ah = ibv_create_ah,
+      .destroy_ah = ibv_destroy_ah,
       .get_async_event = ibv_get_async_event,
       .ack_async_event = ibv_ack_async_event,
       .last_error = [] { return ""; },

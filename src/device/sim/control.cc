@@ -295,6 +295,12 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   return &qp.verbs;
 }
 
+ibv_ah* create_ah(ibv_pd* /*pd*/, ibv_ah_attr* /*attributes*/) {
+  refuse(EOPNOTSUPP, "simulated devices send no datagrams");
+  return nullptr;
+}
+int destroy_ah(ibv_ah* /*verbs*/) { return EINVAL; }
+
 void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
   Simulation& simulation = qp.node->simulation;
   const size_t number = attributes.ah_attr.dlid - size_t{1};
@@ -434,6 +440,8 @@ const VerbsControl& control() {
       .modify_qp = modify_qp,
       .query_qp = query_qp,
       .destroy_qp = destroy_qp,
+      .create_ah = create_ah,
+      .destroy_ah = destroy_ah,
       .get_async_event = get_async_event,
       .ack_async_event = ack_async_event,
       .last_error = last_error,

@@ -358,6 +358,8 @@ const VerbsControl& control() {
       .modify_qp = kForgetting<modify_qp>,
       .query_qp = kForgetting<query_qp>,
       .destroy_qp = kForgetting<destroy_qp>,
+      .create_ah = kForgetting<create_ah>,
+      .destroy_ah = kForgetting<destroy_ah>,
       .get_async_event = kForgetting<get_async_event>,
       .ack_async_event = kForgetting<ack_async_event>,
       .last_error = last_error,

@@ -537,6 +537,8 @@ void replace_control(SoftRnic& rnic) {
   control.create_qp = checked_create_qp;
   control.modify_qp = checked_modify_qp;
   control.destroy_qp = checked_destroy_qp;
+  control.create_ah = checked_create_ah;
+  control.destroy_ah = checked_destroy_ah;
   static ExtendedControl extended = next().extended;
   extended.rereg_mr = checked_rereg_mr;
   static DatagramVerbs datagrams = next().datagrams;

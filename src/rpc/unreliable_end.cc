@@ -1,0 +1,120 @@
+#include "src/rpc/unreliable_end.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/channel/unmarked_sender.h"
+#include "src/connect/sizing.h"
+#include "verbena/rpc.h"
+
+namespace verbena::rpc {
+namespace {
+
+// Receives beyond those of the pending messages, for what comes twice. What finds none is lost, and
+// sent again.
+constexpr uint32_t kMostDuplicates = 8;
+
+// In front of the first receive buffer: so that messages begin with a cache line.
+uint64_t shift_bytes(Transport transport) {
+  const uint32_t header_bytes = UnreliableEnd::header_bytes(transport);
+  return round_up<uint64_t>(header_bytes, kCacheLineBytes) - header_bytes;
+}
+
+uint32_t buffer_bytes(Transport transport, const EndOptions& options) {
+  return options.incoming_max_bytes + UnreliableEnd::header_bytes(transport);
+}
+
+Status check_datagrams(const DeviceInfo& info, const EndOptions& options) {
+  const uint32_t larger = std::max(options.outgoing_max_bytes, options.incoming_max_bytes);
+  if (larger <= info.active_mtu_bytes) return Status::ok_status();
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("messages of {} bytes are asked for, a datagram carries at most {} (the "
+                  "MTU of the port of {}); lower the size of requests or responses, or "
+                  "use the transport uc or rc",
+                  larger, info.active_mtu_bytes, info.name));
+}
+
+}  // namespace
+
+Result<UnreliableSizes> size_unreliable_end(Transport transport, const DeviceInfo& info,
+                                            const EndOptions& options) {
+  if (info.kind == DeviceKind::kSimulated) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} has reliable connections only; use the transport rc, or soft0 or "
+                              "an RNIC",
+                              info.name));
+  }
+  if (transport == Transport::kUd) VERBENA_RETURN_IF_ERROR(check_datagrams(info, options));
+  UnreliableSizes sizes;
+  VERBENA_ASSIGN_OR_RETURN(
+      sizes.sends,
+      connect::size_send_queue(info, options.pending, options.signal_interval, options.post_batch));
+  VERBENA_ASSIGN_OR_RETURN(
+      sizes.receives,
+      connect::size_receive_queue(info.max_queue_pair_wrs, "receive queue",
+                                  options.pending + std::min(options.pending, kMostDuplicates),
+                                  options.receive_slack ? 0 : options.pending,
+                                  buffer_bytes(transport, options)));
+  sizes.arena_bytes = channel::SlotArray::size_bytes(
+                          channel::unmarked_shape(options.outgoing_max_bytes), options.pending) +
+                      round_up<uint64_t>(shift_bytes(transport), kCacheLineBytes) +
+                      channel::ReceiveBuffers::size_bytes(buffer_bytes(transport, options),
+                                                          sizes.receives.receives);
+  return sizes;
+}
+
+Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, const Device& device,
+                                              const ProtectionDomain& domain,
+                                              const EndOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(const UnreliableSizes sizes,
+                           size_unreliable_end(transport, device.info(), options));
+  connect::EndpointPlan plan;
+  plan.transport = transport;
+  plan.arena_bytes = sizes.arena_bytes;
+  plan.send_depth_wrs = sizes.sends.depth_wrs;
+  plan.inline_bytes = connect::inline_limit_bytes(device.info(), options.inline_bytes);
+  plan.own_receives = sizes.receives.receives;
+  plan.events = options.events;
+  plan.huge_pages = options.huge_pages;
+  VERBENA_ASSIGN_OR_RETURN(endpoint_, connect::make_endpoint(device, domain, plan));
+
+  RegisteredArena& arena = endpoint_->arena;
+  send_sizes_ = sizes.sends;
+  generations_ = SlotGenerations(options.pending);
+  inline_limit_bytes_ = std::min(plan.inline_bytes, endpoint_->queue_pair.max_inline_bytes());
+  incoming_max_bytes_ = options.incoming_max_bytes;
+  header_bytes_ = header_bytes(transport);
+  outgoing_ = channel::SlotArray::carve(arena, channel::unmarked_shape(options.outgoing_max_bytes),
+                                        options.pending);
+  channel::ReceiveBuffers buffers;
+  buffers.buffer_bytes = buffer_bytes(transport, options);
+  buffers.lkey = arena.lkey();
+  buffers.base = arena.carve(round_up<uint64_t>(shift_bytes(transport), kCacheLineBytes) +
+                             channel::ReceiveBuffers::size_bytes(buffers.buffer_bytes,
+                                                                 sizes.receives.receives)) +
+                 shift_bytes(transport);
+  arrivals_ = channel::CompletionBatch(endpoint_->receive_completions->get());
+  receives_ = {{endpoint_->queue_pair.get()}, buffers, sizes.receives};
+  const int error = receives_.post_all();
+  if (error != 0) return receives_refused(error);
+  EndpointMemory mine;
+  mine.connection = options.connection;
+  return mine;
+}
+
+void UnreliableEnd::start() {
+  const QueuePair& queue_pair = endpoint_->queue_pair;
+  requests_ = channel::SlotRequests(outgoing_.count);
+  for (uint32_t slot = 0; slot < outgoing_.count; ++slot) {
+    channel::SlotRequest& request = requests_[slot];
+    channel::set_send(request, reinterpret_cast<uint64_t>(outgoing_.slot(slot)),
+                      endpoint_->arena.lkey(), 0);
+    if (header_bytes_ != 0) queue_pair.set_destination(request.request);
+  }
+  peer_number_ = requests_.front().request.wr.ud.remote_qpn;
+  queue_ = channel::SendQueue(queue_pair.get(), endpoint_->send_completions->get(), send_sizes_);
+}
+
+}  // namespace verbena::rpc
