@@ -54,6 +54,8 @@ TEST(UnreliableOptionsTest, SensibleTimesAreTaken) {
 
 // One side's end alone, which sends what the test says, as a broken or a very late peer would.
 struct RawEnd {
+  explicit RawEnd(ControlConnection its_control) : control(std::move(its_control)) {}
+
   ControlConnection control;
   UnreliableEnd end;
 
@@ -137,7 +139,7 @@ class UnreliableSendSendTest : public testing::Test {
           ASSERT_TRUE(status.ok()) << status.message();
         },
         [&](ControlConnection control) {
-          raw_.reset(new RawEnd{std::move(control), {}, {}});
+          raw_ = std::make_unique<RawEnd>(std::move(control));
           const RequesterOptions options = requester_options();
           ASSERT_TRUE(request_design(Protocol::kSendSend, MarkLayout::kImmediate, **device_,
                                      raw_->control, options)
@@ -157,7 +159,7 @@ class UnreliableSendSendTest : public testing::Test {
           requester_ = std::move(*requester);
         },
         [&](ControlConnection control) {
-          raw_.reset(new RawEnd{std::move(control), {}, {}});
+          raw_ = std::make_unique<RawEnd>(std::move(control));
           const ResponderOptions offered = responder_options();
           const auto agreed = accept_design(
               raw_->control,
