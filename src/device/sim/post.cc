@@ -161,18 +161,18 @@ namespace {
 
 // What the thread that posts does itself of a message on a software RNIC.
 Time software_time(const Profile& profile, const Wqe& wqe) {
-  Time time = (wqe.length_bytes + kBurstBytes - 1) / kBurstBytes * profile.post_64;
+  const uint64_t lines = (wqe.length_bytes + kBurstBytes - 1) / kBurstBytes;
   switch (wqe.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
-      return time + profile.post_send;
+      return lines * profile.post_64 + profile.post_send;
     case IBV_WR_RDMA_READ:
-      return time + profile.post_read;
+      return lines * profile.post_read_64 + profile.post_read;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return time + profile.post_atomic;
+      return profile.post_atomic;
     default:
-      return time;
+      return lines * profile.post_64;
   }
 }
 
