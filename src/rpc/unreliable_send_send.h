@@ -19,7 +19,7 @@
 // A copy may still wait in the send queue when its slot is filled anew, and then carries the old
 // generation and any bytes: nobody reads them, since the peer is done with that generation.
 //
-// Only the requester has a clock: it reads it once in 64 polls that found nothing. What it takes
+// Only the requester has a clock: it reads it once in 16 polls that found nothing. What it takes
 // for lost is counted from the first look at the clock after the post, so a post reads none. UD: a
 // queue pair for each connection. Its key is drawn, so it meets no datagrams of an earlier one.
 #pragma once
@@ -72,7 +72,7 @@ class ResendClock {
   }
 
  private:
-  static constexpr uint32_t kLooksPerClock = 4096;
+  static constexpr uint32_t kLooksPerClock = 1024;
   static constexpr uint32_t kIdleWeight = 64;
   static constexpr uint32_t kMostDoublings = 5;
   static constexpr uint32_t kTicks = 4;  // of the shortest wait
