@@ -72,9 +72,9 @@ TEST(FitTest, FindsTheParametersOfADeviceThatIsAsTheModel) {
   for (const auto& [name, value] : truth) {
     EXPECT_NEAR(number_of(fitted->parameters, name), value, std::max(5.0, 0.1 * value)) << name;
   }
-  size_t tried = 0;
   for (const PredictedPoint& one : must(predicted_points())) {
-    if (++tried % 5 != 0) continue;
+    // Where threads share cores, rates hang on luck as well.
+    if (!one.setting.starts_with("one-to-one")) continue;
     const double expected = must(simulate_quantity(device, one.point, Quantity::kOperation));
     const double found =
         must(simulate_quantity(fitted->parameters, one.point, Quantity::kOperation));
