@@ -48,7 +48,7 @@ struct Profile {
   Time cpu_remote_line = 0;
   Time cpu_remote_copy_kib = 0;
 
-  // --- the verbs library on it ---
+  // --- the verbs library on it; post_64 and what follows: a software RNIC ---
   Time post_wqe = 0;
   Time post_sge = 0;
   Time post_64 = 0;
