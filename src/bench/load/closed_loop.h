@@ -78,17 +78,16 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
   LoopOutcome run(Poll&& poll, Histogram* latencies) {
     LoopOutcome outcome;
     outcome.first_ns = now_ns();
-    const uint64_t start = clock_.now();
-    const uint64_t deadline = this->deadline(start, outcome.first_ns);
-    uint64_t last = start;
+    const auto times = this->start_times();
+    const uint64_t deadline = times.deadline;
+    uint64_t last = times.start;
     uint32_t target = 0;
-    const uint64_t settled = start + clock_.from_ns(orders_.settle_ns);
     const auto take = [&](uint32_t slot, std::span<const char> response) {
       last = clock_.now();
       if (!works_[target].check(slot, response)) [[unlikely]]
         ++outcome.mismatches;
       if constexpr (kSteered) {
-        if (orders_.settle_ns != 0 && (last < settled || last >= deadline)) {
+        if (orders_.settle_ns != 0 && (last < times.settled || last >= deadline)) {
           ++unmeasured_;
           --waiting_[target];
           if (last < deadline && may_post()) go_on({target, slot}, last);
@@ -116,7 +115,8 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
     uint32_t idle_polls = 0;
     while (outcome.completed + unmeasured_ < posted_ || has_rest(deadline)) {
       if constexpr (kSteered) {
-        if (orders_.settle_ns != 0 && clock_.now() >= deadline) return windowed(outcome);
+        if (orders_.settle_ns != 0 && clock_.now() >= deadline)
+          return windowed(outcome, times.begin_ns);
       }
       uint32_t found = 0;
       for (target = 0; target < targets_.size(); ++target) {
@@ -148,17 +148,17 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
       outcome.status = first_failure();
     }
     if constexpr (kSteered) {
-      if (orders_.settle_ns != 0 && outcome.status.ok()) return windowed(outcome);
+      if (orders_.settle_ns != 0 && outcome.status.ok()) return windowed(outcome, times.begin_ns);
     }
     outcome.unanswered = posted_ - unmeasured_ - outcome.completed;
-    outcome.last_ns = outcome.first_ns + static_cast<uint64_t>(clock_.to_ns(last - start));
+    outcome.last_ns = outcome.first_ns + static_cast<uint64_t>(clock_.to_ns(last - times.start));
     return outcome;
   }
 
   // What a window says: as many as there were in it, from its begin to its end.
-  LoopOutcome windowed(LoopOutcome outcome) const {
-    outcome.last_ns = outcome.first_ns + orders_.length.duration_ns;
-    outcome.first_ns += orders_.settle_ns;
+  LoopOutcome windowed(LoopOutcome outcome, uint64_t begin_ns) const {
+    outcome.last_ns = begin_ns + orders_.length.duration_ns;
+    outcome.first_ns = begin_ns + orders_.settle_ns;
     return outcome;
   }
 

@@ -78,9 +78,10 @@ class OpenLoop : public RequestLoop<Requester, Work> {
   OpenLoopOutcome run_timed(std::span<Histogram> latencies) {
     LoopOutcome outcome;
     outcome.first_ns = now_ns();
-    start_ = clock_.now();
-    end_ = this->deadline(start_, outcome.first_ns);
-    settled_ = start_ + clock_.from_ns(orders_.settle_ns);
+    const auto times = this->start_times();
+    start_ = times.start;
+    end_ = times.deadline;
+    settled_ = times.settled;
     uint64_t last = start_;
     uint32_t target = 0;
     const auto take = [&](uint32_t slot, std::span<const char> response) {
@@ -122,7 +123,7 @@ class OpenLoop : public RequestLoop<Requester, Work> {
         break;
     }
     if (outcome.status.ok()) outcome.status = first_failure();
-    return measured(outcome, last);
+    return measured(outcome, last, times.begin_ns);
   }
 
  private:
@@ -187,7 +188,7 @@ class OpenLoop : public RequestLoop<Requester, Work> {
   }
 
   // What the measured time says: as much as there was in it, from its begin to its end.
-  OpenLoopOutcome measured(const LoopOutcome& outcome, uint64_t last) {
+  OpenLoopOutcome measured(const LoopOutcome& outcome, uint64_t last, uint64_t begin_ns) {
     const bool by_time = posted_ < orders_.length.requests;
     // Else it ends with the gap after the last request: so many gaps as requests.
     const uint64_t end = by_time ? end_ : start_ + static_cast<uint64_t>(process_.due());
@@ -204,8 +205,8 @@ class OpenLoop : public RequestLoop<Requester, Work> {
         outcome.first_ns +
         static_cast<uint64_t>(clock_.to_ns((by_time ? std::max(last, end_) : last) - start_));
     if (orders_.settle_ns != 0) {
-      open.loop.last_ns = outcome.first_ns + orders_.length.duration_ns;
-      open.loop.first_ns += orders_.settle_ns;
+      open.loop.last_ns = begin_ns + orders_.length.duration_ns;
+      open.loop.first_ns = begin_ns + orders_.settle_ns;
     }
     return open;
   }

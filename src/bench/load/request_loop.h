@@ -112,12 +112,24 @@ class RequestLoop {
   }
   size_t index_of(Place place) const { return size_t{place.target} * orders_.pending + place.slot; }
 
-  // Until when the duration lasts of a loop that started at `start`, which was first_ns.
-  uint64_t deadline(uint64_t start, uint64_t first_ns) const {
-    const uint64_t begin_ns = orders_.begin_ns == 0 ? first_ns : orders_.begin_ns;
-    const uint64_t late_ns = first_ns > begin_ns ? first_ns - begin_ns : 0;
-    return start + clock_.from_ns(orders_.length.duration_ns -
-                                  std::min(late_ns, orders_.length.duration_ns));
+  // The times of a loop that starts now. What the duration counts from may have been before: a
+  // thread whose core another one had is late, and ends with the others.
+  struct Times {
+    uint64_t start = 0;     // by the clock
+    uint64_t begin_ns = 0;  // by now_ns(), as what follows counts from it
+    uint64_t settled = 0;   // from here on it is measured, by the clock
+    uint64_t deadline = 0;
+  };
+  Times start_times() const {
+    const uint64_t now = now_ns();
+    Times times{.start = clock_.now(), .begin_ns = orders_.begin_ns == 0 ? now : orders_.begin_ns};
+    const uint64_t late_ns = now > times.begin_ns ? now - times.begin_ns : 0;
+    const auto from_now = [&](uint64_t ns) {
+      return times.start + clock_.from_ns(ns - std::min(late_ns, ns));
+    };
+    times.settled = from_now(orders_.settle_ns);
+    times.deadline = from_now(orders_.length.duration_ns);
+    return times;
   }
 
   // Its latency counts from `started`, or from where its payload is written, if that is no time of
