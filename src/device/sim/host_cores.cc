@@ -8,6 +8,16 @@
 
 namespace verbena::sim {
 
+namespace {
+
+// So long Waiter polls for nothing before it sleeps between polls, and the system may give the core
+// to another thread.
+constexpr Time kPollsFor = 1'000'000 * kPsPerNs;
+// A thread that gives way sooner has only polled.
+constexpr Time kLeastWork = 1'000 * kPsPerNs;
+
+}  // namespace
+
 HostCores::HostCores(Simulation& simulation, const Profile& profile, uint64_t seed)
     : simulation_(simulation),
       switch_(profile.cpu_switch),
@@ -29,10 +39,20 @@ HostCore& HostCores::core_for_thread() {
   return *least;
 }
 
+HostCore* HostCores::idle_core() {
+  for (HostCore& core : cores_) {
+    make_room(core);
+    const bool quiet = simulation_.local() > core.active_at + kPollsFor;
+    if (core.holder == nullptr && core.queue.empty() && quiet) return &core;
+  }
+  return nullptr;
+}
+
 bool HostCores::admit(Fiber& fiber) {
   CorePlace& place = fiber.core;
   if (place.holds) {
     place.polls = false;
+    place.resumed_at = simulation_.local();
     return true;
   }
   if (place.queued) return false;
@@ -42,8 +62,17 @@ bool HostCores::admit(Fiber& fiber) {
   }
   // From here on what comes finds a thread that will poll before it waits.
   if (fiber.state == Fiber::State::kPolling) fiber.state = Fiber::State::kReady;
+  make_room(*place.core);
+  if (place.core->holder != nullptr) {
+    if (HostCore* const other = idle_core()) {
+      if (place.polls) --place.core->pollers;
+      place.polls = false;
+      --place.core->threads;
+      ++other->threads;
+      place.core = other;
+    }
+  }
   HostCore& core = *place.core;
-  make_room(core);
   if (core.holder == nullptr) {
     // The core goes round among its pollers, of which this one has found something.
     const Time delay = place.polls ? dice_.below(core.pollers) * turn_ : switch_;
@@ -67,6 +96,7 @@ void HostCores::start(Fiber& fiber, Time delay) {
   place.polls = place.queued = false;
   place.since = simulation_.local() + delay;
   core.holder = &fiber;
+  core.active_at = std::max(core.active_at, place.polls ? 0 : place.since);
   simulation_.resume_at(fiber, place.since);
 }
 
@@ -77,8 +107,10 @@ void HostCores::release(HostCore& core) {
 
 void HostCores::polls(Fiber& fiber) {
   VERBENA_DEBUG_ASSERT(fiber.core.holds);
+  const Time now = simulation_.local();
   fiber.core.polls = true;
-  fiber.core.hold_until = simulation_.local() + hold_;
+  fiber.core.hold_until = now + hold_;
+  if (now > fiber.core.resumed_at + kLeastWork) fiber.core.core->active_at = now;
   make_room(*fiber.core.core);
 }
 

@@ -1,7 +1,8 @@
 // The cores of a machine that all nodes share: who runs where more threads have something to do, or
 // poll, than there are cores.
 //
-// A thread that wakes goes to the core with the fewest threads, and stays there until it sleeps.
+// A thread that wakes goes to the core with the fewest threads, and stays there until it sleeps, or
+// has to wait while all threads of another core have found nothing for a while.
 // Threads of a core poll as Waiter (runtime.h) has them poll where cores are short: after the last
 // find a thread polls so many times more, and then gives way at each empty poll. So the core is a
 // thread's from when it found something until that long after, or until its time slice is over and
@@ -29,6 +30,7 @@ struct CorePlace {
   bool polls = false;   // finds nothing; if it holds its core, that is its own until hold_until
   bool queued = false;  // has something to do, and waits for its core
   Time since = 0;       // has held its core
+  Time resumed_at = 0;
   Time hold_until = 0;
 };
 
@@ -38,6 +40,7 @@ struct HostCore {
   uint64_t pollers = 0;      // besides the holder
   uint64_t threads = 0;      // all of them
   bool room_due = false;     // an event will look for room
+  Time active_at = 0;        // a thread did something then, besides polling
 };
 
 class HostCores {
@@ -57,6 +60,8 @@ class HostCores {
 
  private:
   HostCore& core_for_thread();
+  // Null: none is.
+  HostCore* idle_core();
   // Takes the core from a thread that has polled long enough, and gives it to the next one.
   void make_room(HostCore& core);
   static void room_event(void* core, uint64_t cores);

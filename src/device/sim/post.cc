@@ -162,17 +162,18 @@ namespace {
 // What the thread that posts does itself of a message on a software RNIC.
 Time software_time(const Profile& profile, const Wqe& wqe) {
   const uint64_t lines = (wqe.length_bytes + kBurstBytes - 1) / kBurstBytes;
+  const Time moved = lines * profile.post_64 + (lines > 1 ? profile.post_lines : 0);
   switch (wqe.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
-      return lines * profile.post_64 + profile.post_send;
+      return moved + profile.post_send;
     case IBV_WR_RDMA_READ:
       return lines * profile.post_read_64 + profile.post_read;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return profile.post_atomic;
     default:
-      return lines * profile.post_64;
+      return moved;
   }
 }
 

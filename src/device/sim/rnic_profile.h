@@ -52,6 +52,7 @@ struct Profile {
   Time post_wqe = 0;
   Time post_sge = 0;
   Time post_64 = 0;
+  Time post_lines = 0;
   Time post_read_64 = 0;
   Time post_read = 0;
   Time post_send = 0;
