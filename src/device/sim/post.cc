@@ -20,6 +20,7 @@ constexpr uint64_t kAddressBytes = 16;
 constexpr uint64_t kSegmentBytes = 16;
 constexpr uint64_t kInlineHeaderBytes = 4;
 constexpr uint64_t kBurstBytes = 64;
+constexpr uint64_t kShortLines = 2;  // a message of one line, and its mark
 
 bool is_rdma(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
@@ -162,7 +163,7 @@ namespace {
 // What the thread that posts does itself of a message on a software RNIC.
 Time software_time(const Profile& profile, const Wqe& wqe) {
   const uint64_t lines = (wqe.length_bytes + kBurstBytes - 1) / kBurstBytes;
-  const Time moved = lines * profile.post_64 + (lines > 1 ? profile.post_lines : 0);
+  const Time moved = lines * profile.post_64 + (lines > kShortLines ? profile.post_lines : 0);
   switch (wqe.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:

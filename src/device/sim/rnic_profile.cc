@@ -77,7 +77,7 @@ constexpr Parameter kParameters[] = {
     {"post_wqe", File::kProfile, Unit::kNs, &Profile::post_wqe, "building one WQE"},
     {"post_sge", File::kProfile, Unit::kNs, &Profile::post_sge, "each further SGE of its gather list"},
     {"post_64", File::kProfile, Unit::kNs, &Profile::post_64, "a software RNIC: each 64 B of payload that the thread that posts moves to its peer; 0: an RNIC"},
-    {"post_lines", File::kProfile, Unit::kNs, &Profile::post_lines, "a software RNIC: further time where the payload is more than 64 B"},
+    {"post_lines", File::kProfile, Unit::kNs, &Profile::post_lines, "a software RNIC: further time of more than 128 B"},
     {"post_read_64", File::kProfile, Unit::kNs, &Profile::post_read_64, "a software RNIC: each 64 B that a READ brings, in its post"},
     {"post_read", File::kProfile, Unit::kNs, &Profile::post_read, "a software RNIC: further time of a READ in its post"},
     {"post_send", File::kProfile, Unit::kNs, &Profile::post_send, "a software RNIC: further time of a SEND, which finds its receive"},
