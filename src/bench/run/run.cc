@@ -315,7 +315,7 @@ namespace {
 
 // Where threads share cores, each has its slice several times, also in the half that is measured.
 uint64_t turns_ns(const sim::Profile& profile, const Wiring& wiring, const Point& point) {
-  constexpr uint64_t kTurns = 4;
+  constexpr uint64_t kTurns = 2;
   uint64_t threads = 0;
   for (const WiredNode& node : wiring.nodes) threads += threads_of(node, point);
   const uint64_t cores = profile.cores * profile.sockets;
