@@ -60,7 +60,7 @@ Result<double> simulate(const std::vector<sim::ParameterText>& parameters,
     }
     all.push_back(*ns);
   }
-  return spread_of(std::move(all)).median;
+  return bench::median(all);
 }
 
 // What is to be measured, and what was, round by round.
@@ -110,7 +110,7 @@ class Measurements {
   std::vector<Measured> measured() const {
     std::vector<Measured> all;
     for (size_t i = 0; i < observations_.size(); ++i) {
-      all.push_back({observations_[i], spread_of(observed_ns_[i])});
+      all.push_back({observations_[i], bench::summarize(observed_ns_[i])});
     }
     return all;
   }
@@ -122,11 +122,11 @@ class Measurements {
     for (sim::ParameterText& one : parameters) {
       const auto found = probes_.find(one.name);
       if (found == probes_.end()) continue;
-      const Spread spread = spread_of(found->second.values);
+      const bench::Summary spread = bench::summarize(found->second.values);
       one.number = spread.median;
       one.evidence = "calibrated";
       one.source = found->second.what;
-      one.range = sim::ValueRange{spread.least, spread.most};
+      one.range = sim::ValueRange{spread.min, spread.max};
     }
     return parameters;
   }
@@ -139,7 +139,7 @@ class Measurements {
       predictions.push_back({.setting = setting,
                              .protocol = point.workload->line_text(point),
                              .point = point,
-                             .measured_per_s = spread_of(rates_per_s_[i]),
+                             .measured_per_s = bench::summarize(rates_per_s_[i]),
                              .predicted_per_s = 0});
     }
     return predictions;

@@ -29,8 +29,8 @@ std::string fit_text(const Calibration& calibration) {
     const double simulated_ns = calibration.fitted.simulated_ns[i];
     rows.push_back({observation.text, observation.parameters_text(),
                     value_text(calibration.fitted, observation.parameters.front()),
-                    bench::time_text(ns.median), bench::time_text(ns.least),
-                    bench::time_text(ns.most), bench::time_text(simulated_ns)});
+                    bench::time_text(ns.median), bench::time_text(ns.min), bench::time_text(ns.max),
+                    bench::time_text(simulated_ns)});
     const double error = simulated_ns / ns.median - 1;
     if (std::abs(error) <= kExplained) continue;
     unexplained += fmt::format(
@@ -45,10 +45,10 @@ std::string predictions_text(const std::vector<Prediction>& predictions) {
   std::vector<std::vector<std::string>> rows = {
       {"setting", "protocol", "measured", "least", "most", "predicted", "error"}};
   for (const Prediction& one : predictions) {
-    rows.push_back(
-        {one.setting, one.protocol, bench::rate_text(one.measured_per_s.median),
-         bench::rate_text(one.measured_per_s.least), bench::rate_text(one.measured_per_s.most),
-         bench::rate_text(one.predicted_per_s), fmt::format("{:+.0f} %", 100 * one.error())});
+    rows.push_back({one.setting, one.protocol, bench::rate_text(one.measured_per_s.median),
+                    bench::rate_text(one.measured_per_s.min),
+                    bench::rate_text(one.measured_per_s.max), bench::rate_text(one.predicted_per_s),
+                    fmt::format("{:+.0f} %", 100 * one.error())});
   }
   const PredictionSummary summary = summarize(predictions);
   std::string order = "no two protocols differ by more than their spread";
@@ -62,8 +62,8 @@ std::string predictions_text(const std::vector<Prediction>& predictions) {
                      bench::text_table(rows, 2), summary.points, 100 * summary.median_error, order);
 }
 
-nlohmann::json spread_json(const Spread& spread) {
-  return {{"median", spread.median}, {"least", spread.least}, {"most", spread.most}};
+nlohmann::json spread_json(const bench::Summary& spread) {
+  return {{"median", spread.median}, {"least", spread.min}, {"most", spread.max}};
 }
 
 }  // namespace

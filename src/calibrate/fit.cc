@@ -26,8 +26,8 @@ sim::ParameterText& parameter_of(std::vector<sim::ParameterText>& parameters,
 
 // Of what was measured, in the parameter's unit around its value.
 sim::ValueRange range_of(double value, const Measured& one) {
-  const double below = (one.ns.median - one.ns.least) / one.observation.per_unit;
-  const double above = (one.ns.most - one.ns.median) / one.observation.per_unit;
+  const double below = (one.ns.median - one.ns.min) / one.observation.per_unit;
+  const double above = (one.ns.max - one.ns.median) / one.observation.per_unit;
   return {.least = std::max(0.0, value - below), .most = value + above};
 }
 
@@ -59,7 +59,7 @@ Result<Fitted> fit(std::vector<sim::ParameterText> start, const std::vector<Meas
       parameter.evidence = "calibrated";
       parameter.range = range_of(parameter.number, one);
       parameter.source = fmt::format("{}: {:.4g} ns, {:.4g} to {:.4g} ns", one.observation.text,
-                                     one.ns.median, one.ns.least, one.ns.most);
+                                     one.ns.median, one.ns.min, one.ns.max);
     }
   }
   return fitted;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "src/bench/result/statistics.h"
 #include "src/calibrate/observation.h"
-#include "src/calibrate/spread.h"
 #include "src/device/sim/rnic_profile.h"
 #include "verbena/status.h"
 
@@ -15,7 +15,7 @@ namespace verbena::calibrate {
 
 struct Measured {
   Observation observation;
-  Spread ns;
+  bench::Summary ns;
 };
 
 struct Fitted {

@@ -52,7 +52,7 @@ std::vector<Measured> measured_of(const std::vector<sim::ParameterText>& truth) 
   std::vector<Measured> measured;
   for (Observation& one : must(software_observations())) {
     const double ns = must(simulate_observation(truth, one));
-    measured.push_back({std::move(one), {.median = ns, .least = 0.9 * ns, .most = 1.2 * ns}});
+    measured.push_back({std::move(one), {.median = ns, .min = 0.9 * ns, .max = 1.2 * ns}});
   }
   return measured;
 }
@@ -108,7 +108,7 @@ TEST(FitTest, LeavesWhatNoValueExplains) {
   std::vector<Measured> measured = measured_of(template_with({}));
   for (Measured& one : measured) {
     if (one.observation.parameters.front() != "post_atomic") continue;
-    one.ns = {.median = 1, .least = 1, .most = 1};  // less than any post takes
+    one.ns = {.median = 1, .min = 1, .max = 1};  // less than any post takes
   }
   const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();

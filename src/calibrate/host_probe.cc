@@ -7,9 +7,9 @@
 
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
+#include "src/bench/result/statistics.h"
 #include "src/calibrate/parameter_probe.h"
 #include "src/calibrate/quickest.h"
-#include "src/calibrate/spread.h"
 
 namespace verbena::calibrate {
 
@@ -95,7 +95,7 @@ double slice_ns(int cpu) {
   }
   ended.store(true, std::memory_order_relaxed);
   other.join();
-  return slices.empty() ? static_cast<double>(kLongestNs) : spread_of(std::move(slices)).median;
+  return slices.empty() ? static_cast<double>(kLongestNs) : bench::median(slices);
 }
 
 }  // namespace

@@ -67,13 +67,13 @@ PredictionSummary summarize(std::span<const Prediction> predictions) {
   if (predictions.empty()) return summary;
   std::vector<double> errors;
   for (const Prediction& one : predictions) errors.push_back(std::abs(one.error()));
-  summary.median_error = spread_of(std::move(errors)).median;
+  summary.median_error = bench::median(errors);
   for (size_t i = 0; i < predictions.size(); ++i) {
     for (size_t j = 0; j < predictions.size(); ++j) {
       const Prediction& slow = predictions[i];
       const Prediction& fast = predictions[j];
       if (slow.setting != fast.setting) continue;
-      if (slow.measured_per_s.most >= fast.measured_per_s.least) continue;
+      if (slow.measured_per_s.max >= fast.measured_per_s.min) continue;
       ++summary.pairs;
       if (slow.predicted_per_s < fast.predicted_per_s) ++summary.pairs_in_order;
     }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "src/bench/experiment/point.h"
-#include "src/calibrate/spread.h"
+#include "src/bench/result/statistics.h"
 #include "verbena/status.h"
 
 namespace verbena::calibrate {
@@ -25,7 +25,7 @@ struct Prediction {
   std::string setting;
   std::string protocol;
   bench::Point point;
-  Spread measured_per_s;
+  bench::Summary measured_per_s;
   double predicted_per_s = 0;
 
   // Of what was measured; above 0: too much was predicted.

@@ -15,7 +15,7 @@ Prediction prediction(std::string setting, double least, double median, double m
   return {.setting = std::move(setting),
           .protocol = {},
           .point = {},
-          .measured_per_s = {.median = median, .least = least, .most = most},
+          .measured_per_s = {.median = median, .min = least, .max = most},
           .predicted_per_s = predicted};
 }
 

@@ -30,6 +30,7 @@ StepCosts profile_costs(const sim::Profile& profile) {
   costs.device_line_ns = ns(profile.cpu_device_line);
   costs.message_ns = ns(profile.cpu_message);
   costs.byte_ns = byte_ns(profile.cpu_copy_kib);
+  costs.moves_payload = profile.posts_move_payload != 0;
   costs.hand_over_ns = ns(profile.cpu_line_transfer);
   costs.registration_ns = ns(profile.registration);
   costs.registration_page_ns = ns(profile.registration_page);

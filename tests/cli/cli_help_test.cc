@@ -51,6 +51,7 @@ const std::vector<std::string>& all_commands() {
                                                     "demo",
                                                     "report",
                                                     "reproduce",
+                                                    "calibrate",
                                                     "sim",
                                                     "sim explain",
                                                     "sim profiles",
@@ -145,9 +146,9 @@ TEST_P(Examples, WorkAsPrinted) {
       GTEST_SKIP() << "the package ibverbs-utils is missing";
     }
     const std::string folder = std::filesystem::path(VERBENA_TOOL).parent_path();
-    const Outcome outcome =
-        ToolProcess({"bash", "-c", "PATH=" + folder + ":$PATH\n" + example}, {}, scratch.path())
-            .wait();
+    const Outcome outcome = ToolProcess({"bash", "-c", "PATH=" + folder + ":$PATH\n" + example},
+                                        {{"XDG_DATA_HOME", scratch.path()}}, scratch.path())
+                                .wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
     EXPECT_EQ(outcome.err.find("error"), std::string::npos) << outcome.err;
   }

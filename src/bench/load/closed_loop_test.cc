@@ -219,6 +219,20 @@ TEST_F(ClosedLoopTest, TheDurationCountsFromTheCommonBeginning) {
   EXPECT_EQ(run(std::vector<FakeRequester*>{&requester}, orders).completed, 2u);
 }
 
+// A thread that comes late, as where another one had its core, ends its settling with the others.
+TEST_F(ClosedLoopTest, TheWindowIsThatOfTheCommonBeginning) {
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  FakeRequester requester(2);
+  LoopOrders orders;
+  orders.length.requests = 50;
+  orders.settle_ns = 10 * kSecondNs;
+  orders.begin_ns = now_ns() - 20 * kSecondNs;
+  const LoopOutcome outcome = run<true>(std::vector<FakeRequester*>{&requester}, orders);
+  EXPECT_EQ(outcome.completed, 50u) << "those were before the window";
+  EXPECT_EQ(outcome.first_ns, orders.begin_ns + orders.settle_ns);
+  EXPECT_GT(outcome.last_ns, now_ns()) << "until the duration of all is over";
+}
+
 TEST_F(ClosedLoopTest, KeepsEveryTargetBusy) {
   FakeRequester first(3);
   FakeRequester second(3);

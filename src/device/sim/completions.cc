@@ -67,7 +67,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
       if ((completions[i].opcode & IBV_WC_RECV) != 0) {
         messages = true;
         took += profile.cpu_message + line;
-      } else if (profile.post_64 == 0) {  // else this thread has written it itself
+      } else if (profile.posts_move_payload == 0) {  // else this thread has written it itself
         took += line;
       }
     }

@@ -39,13 +39,23 @@ HostCore& HostCores::core_for_thread() {
   return *least;
 }
 
-HostCore* HostCores::idle_core() {
-  for (HostCore& core : cores_) {
-    make_room(core);
-    const bool quiet = simulation_.local() > core.active_at + kPollsFor;
-    if (core.holder == nullptr && core.queue.empty() && quiet) return &core;
+void HostCores::take_from_another(HostCore& idle) {
+  if (simulation_.local() <= idle.active_at + kPollsFor) return;
+  for (HostCore& other : cores_) {
+    if (other.queue.empty()) continue;
+    Fiber& first = *other.queue.front();
+    other.queue.pop_front();
+    --other.threads;
+    ++idle.threads;
+    first.core.core = &idle;
+    idle.queue.push_back(&first);
+    return;
   }
-  return nullptr;
+}
+
+bool HostCores::some_wait() const {
+  return std::any_of(cores_.begin(), cores_.end(),
+                     [](const HostCore& core) { return !core.queue.empty(); });
 }
 
 bool HostCores::admit(Fiber& fiber) {
@@ -63,15 +73,6 @@ bool HostCores::admit(Fiber& fiber) {
   // From here on what comes finds a thread that will poll before it waits.
   if (fiber.state == Fiber::State::kPolling) fiber.state = Fiber::State::kReady;
   make_room(*place.core);
-  if (place.core->holder != nullptr) {
-    if (HostCore* const other = idle_core()) {
-      if (place.polls) --place.core->pollers;
-      place.polls = false;
-      --place.core->threads;
-      ++other->threads;
-      place.core = other;
-    }
-  }
   HostCore& core = *place.core;
   if (core.holder == nullptr) {
     // The core goes round among its pollers, of which this one has found something.
@@ -83,7 +84,7 @@ bool HostCores::admit(Fiber& fiber) {
   place.polls = false;
   place.queued = true;
   core.queue.push_back(&fiber);
-  make_room(core);
+  for (HostCore& any : cores_) make_room(any);
   return false;
 }
 
@@ -91,12 +92,11 @@ void HostCores::start(Fiber& fiber, Time delay) {
   CorePlace& place = fiber.core;
   HostCore& core = *place.core;
   VERBENA_DEBUG_ASSERT(!place.holds && core.holder == nullptr);
+  place.since = simulation_.local() + delay;
   if (place.polls) --core.pollers;
   place.holds = true;
   place.polls = place.queued = false;
-  place.since = simulation_.local() + delay;
   core.holder = &fiber;
-  core.active_at = std::max(core.active_at, place.polls ? 0 : place.since);
   simulation_.resume_at(fiber, place.since);
 }
 
@@ -149,12 +149,12 @@ void HostCores::make_room(HostCore& core) {
     release(core);
     ++core.pollers;
   }
-  if (core.queue.empty()) return;
-  if (core.holder == nullptr) {
+  if (core.holder == nullptr && core.queue.empty()) take_from_another(core);
+  if (core.holder == nullptr && !core.queue.empty()) {
     Fiber& first = *core.queue.front();
     core.queue.pop_front();
     start(first, switch_);
-  } else if (polls && !core.room_due) {
+  } else if (core.holder != nullptr && polls && !core.room_due && some_wait()) {
     core.room_due = true;
     simulation_.at(holder->core.hold_until, room_event, &core, reinterpret_cast<uint64_t>(this));
   }

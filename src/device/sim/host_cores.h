@@ -60,8 +60,10 @@ class HostCores {
 
  private:
   HostCore& core_for_thread();
-  // Null: none is.
-  HostCore* idle_core();
+  // One of those that wait for another core goes on this one, if its threads have found nothing for
+  // long.
+  void take_from_another(HostCore& idle);
+  bool some_wait() const;
   // Takes the core from a thread that has polled long enough, and gives it to the next one.
   void make_room(HostCore& core);
   static void room_event(void* core, uint64_t cores);

@@ -122,6 +122,57 @@ TEST(HostCoresTest, AFindWaitsForAPollersTurn) {
   EXPECT_LE(found_ns.back(), woken_ns + (kPollers + 1) * (kHostSwitchNs + kHostPollNs));
 }
 
+// Of two workers that share a core, one goes to that whose threads have found nothing for long.
+TEST(HostCoresTest, AThreadThatWaitsMovesToAnIdleCore) {
+  constexpr uint64_t kWorkNs = 6'000'000;
+  constexpr uint64_t kWorkFromNs = 4'000'000;
+  for (uint64_t seed = 1; seed <= 64; ++seed) {
+    SCOPED_TRACE(seed);
+    Cluster cluster(5, seed, shared_host(2));
+    bool ended = false;
+    uint64_t last_ns = 0;
+    std::vector<Thread> pollers;
+    for (size_t node = 0; node < 3; ++node) {
+      pollers.push_back(cluster.start(node, [&] {
+        while (!ended) VirtualTime::current()->idle(UINT64_MAX);
+      }));
+    }
+    std::vector<Thread> workers;
+    for (size_t node = 3; node < 5; ++node) {
+      workers.push_back(cluster.start(node, [&] {
+        sleep_ns(kWorkFromNs);
+        work(cluster.simulation(), kWorkNs);
+        last_ns = std::max(last_ns, now_ns());
+      }));
+    }
+    for (Thread& worker : workers) worker.join();
+    ended = true;
+    for (Thread& poller : pollers) poller.join();
+    EXPECT_LE(last_ns, kWorkFromNs + kWorkNs * 3 / 2);
+  }
+}
+
+// However often it polls, a thread leaves no event behind for each time.
+TEST(HostCoresTest, APollingThreadHasOneTimer) {
+  Cluster cluster(1, 1, shared_host(1));
+  Simulation& simulation = cluster.simulation();
+  bool ended = false;
+  Thread poller = cluster.start(0, [&] {
+    for (int i = 0; i < 1000; ++i) VirtualTime::current()->idle(now_ns() + 500'000'000);
+    while (!ended) VirtualTime::current()->idle(UINT64_MAX);
+  });
+  for (int i = 0; i < 1000; ++i) {
+    cluster.pass(100);
+    VirtualTime::current()->wake_pollers();
+  }
+  const uint64_t before = simulation.events();
+  cluster.pass(5'000'000);
+  EXPECT_LE(simulation.events(), before + 100);
+  ended = true;
+  VirtualTime::current()->wake_pollers();
+  poller.join();
+}
+
 TEST(HostCoresTest, ASleepingThreadTakesNoCore) {
   constexpr uint64_t kWorkNs = 2'000'000;
   Cluster cluster(2, 1, shared_host(1));

@@ -197,8 +197,9 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const uint64_t entries = qp.posted - before;
   if (entries == 0) return error;
   uint64_t copied = 0;
-  uint64_t listed = 0;                         // entries of gather lists behind the first of each
-  const bool software = profile.post_64 != 0;  // which copies once, wherever it comes from
+  uint64_t listed = 0;  // entries of gather lists behind the first of each
+  const bool software =
+      profile.posts_move_payload != 0;  // which copies once, wherever it comes from
   Time software_work = 0;
   for (uint64_t number = before; number < qp.posted; ++number) {
     const Wqe& wqe = qp.wqe(number);

@@ -51,6 +51,7 @@ struct Profile {
   // --- the verbs library on it; post_64 and what follows: a software RNIC ---
   Time post_wqe = 0;
   Time post_sge = 0;
+  uint64_t posts_move_payload = 0;
   Time post_64 = 0;
   Time post_lines = 0;
   Time post_read_64 = 0;
