@@ -1,5 +1,5 @@
-# verbena_compile_by_folder(TARGET [FOLDER...]): the sources of a folder are compiled as one unit, those of the named
-# folders or else of all. Where many files include the same large headers (CLI11, nlohmann/json, GoogleTest), these are
+# verbena_compile_by_folder(TARGET [FOLDER...] [FILES REGEX]): the sources of a folder are compiled as one unit, those of the
+# named folders, and of others those whose names match, or else all. Where many files include the same large headers (CLI11, nlohmann/json, GoogleTest), these are
 # parsed once and their templates compiled once: a fifth of the CPU time.
 #
 # So the names in a file's anonymous namespace must be used by no other file of the folder. If both declare one, mostly the
@@ -21,11 +21,12 @@ function(verbena_compile_by_folder target)
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  cmake_parse_arguments(BY "" "FILES" "" ${ARGN})
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     cmake_path(GET source PARENT_PATH folder)
     cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-    if(ARGN AND NOT folder IN_LIST ARGN)
+    if(ARGN AND NOT folder IN_LIST BY_UNPARSED_ARGUMENTS AND NOT (BY_FILES AND source MATCHES "${BY_FILES}"))
       continue()
     endif()
     string(MAKE_C_IDENTIFIER "${folder}" group)
@@ -33,7 +34,7 @@ function(verbena_compile_by_folder target)
   endforeach()
 endfunction()
 
-# The same for libraries of the data path: with ALL; otherwise only the named folders, which are not part of it.
+# The same for libraries of the data path: with ALL; otherwise only the named folders and files, which are not part of it.
 function(verbena_compile_by_folder_where_all target)
   if(VERBENA_BY_FOLDER STREQUAL ALL)
     verbena_compile_by_folder(${target})

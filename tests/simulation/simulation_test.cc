@@ -14,7 +14,7 @@ namespace {
 
 constexpr bool kSanitized = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER;
 constexpr uint64_t kShards = 16;
-constexpr uint64_t kSeedsPerShard = kSanitized ? 40 : 2'000;
+constexpr uint64_t kSeedsPerShard = kSanitized ? 40 : 640;
 
 void expect_promises_hold(uint64_t seed) {
   const Scenario scenario = draw(seed);

@@ -101,6 +101,7 @@ ibv_context* open_device(ibv_device* opened) {
   context->rnic = *rnic;
   context->network = *network;
   context->link_layer = *link_layer;
+  context->device_index = device_index(opened).value_or(0);
   context->event_read_fd = event_pipe[0];
   context->event_write_fd = event_pipe[1];
   context->event_take_fd = take_fd;

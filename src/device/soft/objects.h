@@ -52,6 +52,7 @@ struct Context {
   Rnic* rnic = nullptr;
   std::shared_ptr<faults::Network> network;  // null: none is pretended
   LinkLayer link_layer = LinkLayer::kInfiniBand;
+  uint32_t device_index = 0;
   std::atomic<uint32_t> users{0};  // domains, channels, completion queues
   std::atomic<bool> closed{false};
   int event_write_fd = -1;

@@ -199,6 +199,18 @@ TEST_F(OverwrittenTest, AContextKeepsItsDescriptor) {
   EXPECT_EQ(close(other), 0);  // nobody else closed it
 }
 
+TEST_F(OverwrittenTest, AContextKeepsItsDevice) {
+  ibv_context* context = open_device(soft::device(1));
+  ASSERT_NE(context, nullptr);
+  union ibv_gid before;
+  union ibv_gid after;
+  ASSERT_EQ(query_gid(context, 1, 0, &before), 0);
+  context->device = device();
+  EXPECT_EQ(query_gid(context, 1, 0, &after), 0);
+  EXPECT_EQ(memcmp(&before, &after, sizeof(before)), 0);
+  EXPECT_EQ(close_device(context), 0);
+}
+
 // Whether one thread or another raises them.
 TEST_F(OverwrittenTest, AnErrorIsToldInTheOwnContext) {
   End end(node_);

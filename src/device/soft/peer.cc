@@ -191,8 +191,10 @@ std::byte* Peer::map(uint64_t address, uint64_t length_bytes) {
   return static_cast<std::byte*>(base) + (address - start);
 }
 
+// The kernel takes a process's number only, which another process may have once this one is gone,
+// or another program: it is checked before and after. What was read from a stranger goes to nobody,
+// and what was written to one is not reported as done.
 bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes) {
-  // Another program may have the pid, or the process.
   if (!exists()) return false;
   // The last byte in a call of its own: pollers of the last byte must see the rest.
   const size_t parts[2] = {size_bytes - 1, 1};
@@ -207,7 +209,7 @@ bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes
       part -= static_cast<size_t>(moved);
     }
   }
-  return true;
+  return exists();
 }
 
 bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) {
@@ -220,7 +222,7 @@ bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) 
     if (moved <= 0) return false;
     done += static_cast<size_t>(moved);
   }
-  return true;
+  return exists();
 }
 
 std::shared_ptr<std::byte> Peer::attach_segment(int id, uint64_t end_bytes) {
@@ -277,6 +279,7 @@ Peer::Update Peer::update_foreign(uint64_t address, bool compare, uint64_t opera
     uint64_t after = compare ? swap : *before + operand;
     done = move(process_vm_writev, &after);
   }
+  done = done && exists();
   lock_updates(false);
   return done ? Update::kDone : Update::kRefused;
 }

@@ -113,7 +113,7 @@ std::optional<uint32_t> device_index(const ibv_device* asked) {
 }
 
 uint32_t device_index(const ibv_context* context) {
-  return device_index(context->device).value_or(0);
+  return as_context(const_cast<ibv_context*>(context)).device_index;
 }
 
 LinkLayer link_layer_of(const ibv_context* context) {

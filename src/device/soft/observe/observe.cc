@@ -35,6 +35,12 @@ Next& next_layer(ibv_context* context) {
   static constinit Next next_layers[2];
   return next_layers[as_context(context).network != nullptr ? 1 : 0];
 }
+// A program may overwrite the context that its objects show; a destroyed one has nothing else.
+template <typename Object>
+Next& next_layer_of(const Object& object) {
+  const ibv_context* own = object.validity.context;
+  return next_layer(own != nullptr ? const_cast<ibv_context*>(own) : object.verbs.context);
+}
 
 // A request that has more SGEs than it can have will be refused; nobody knows what its list is.
 uint32_t length_of(const Qp& qp, const ibv_send_wr& wr) {
@@ -143,11 +149,10 @@ int observe_post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
   Observer* observer = Observer::current();
   Qp& qp = as_qp(verbs);
   // A destroyed queue pair has no depth.
-  if (observer == nullptr || qp.send_depth == 0)
-    return next_layer(verbs->context).post_send(verbs, wr, bad);
+  if (observer == nullptr || qp.send_depth == 0) return next_layer_of(qp).post_send(verbs, wr, bad);
   SendNotes notes(*observer, qp);
   for (const ibv_send_wr* at = wr; at != nullptr; at = at->next) notes.add(*at);
-  const int error = next_layer(verbs->context).post_send(verbs, wr, bad);
+  const int error = next_layer_of(qp).post_send(verbs, wr, bad);
   if (error != 0) {
     notes.take_back();
     for (const ibv_send_wr* at = wr; at != nullptr && at != *bad; at = at->next) notes.add(*at);
@@ -161,11 +166,11 @@ int observe_wr_complete(ibv_qp_ex* verbs) {
   Qp& qp = as_qp(&verbs->qp_base);
   if (observer == nullptr || qp.batch == nullptr || !qp.batch->started() ||
       qp.batch->error() != 0 || qp.batch->count() == 0) {
-    return next_layer(verbs->qp_base.context).wr_complete(verbs);
+    return next_layer_of(qp).wr_complete(verbs);
   }
   SendNotes notes(*observer, qp);
   for (uint32_t i = 0; i < qp.batch->count(); ++i) notes.add(qp.batch->requests()[i]);
-  const int error = next_layer(verbs->qp_base.context).wr_complete(verbs);
+  const int error = next_layer_of(qp).wr_complete(verbs);
   if (error != 0) notes.take_back();
   notes.keep();
   return error;
@@ -175,7 +180,7 @@ int observe_post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   Observer* observer = Observer::current();
   Qp& qp = as_qp(verbs);
   if (observer == nullptr || !observer->traces() || qp.send_depth == 0) {
-    return next_layer(verbs->context).post_recv(verbs, wr, bad);
+    return next_layer_of(qp).post_recv(verbs, wr, bad);
   }
   TrackedQueuePair& queue_pair = observer->tracked(qp);
   const std::lock_guard guard(queue_pair.mutex);
@@ -184,7 +189,7 @@ int observe_post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     queue_pair.receives.configure(qp.init.cap.max_recv_wr);
   }
   const uint64_t now_ns = machine_now_ns();
-  const int error = next_layer(verbs->context).post_recv(verbs, wr, bad);
+  const int error = next_layer_of(qp).post_recv(verbs, wr, bad);
   const ibv_recv_wr* end = error != 0 ? *bad : nullptr;
   for (const ibv_recv_wr* at = wr; at != end; at = at->next) {
     if (!queue_pair.receives.full()) queue_pair.receives.push({now_ns, at->wr_id});
@@ -267,7 +272,7 @@ void see(Observer& observer, const Completed& completed, uint64_t now_ns) {
 }
 
 int observe_poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
-  const int taken = next_layer(cq->context).poll_cq(cq, count, wc);
+  const int taken = next_layer_of(as_cq(cq)).poll_cq(cq, count, wc);
   Observer* observer = taken > 0 ? Observer::current() : nullptr;
   if (observer == nullptr) return taken;
   const uint64_t now_ns = machine_now_ns();
@@ -286,13 +291,13 @@ void see_current(ibv_cq_ex* cq) {
 }
 
 int observe_start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
-  const int error = next_layer(cq->context).start_poll(cq, attributes);
+  const int error = next_layer_of(as_cq(ibv_cq_ex_to_cq(cq))).start_poll(cq, attributes);
   if (error == 0) see_current(cq);
   return error;
 }
 
 int observe_next_poll(ibv_cq_ex* cq) {
-  const int error = next_layer(cq->context).next_poll(cq);
+  const int error = next_layer_of(as_cq(ibv_cq_ex_to_cq(cq))).next_poll(cq);
   if (error == 0) see_current(cq);
   return error;
 }
