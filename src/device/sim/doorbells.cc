@@ -145,7 +145,7 @@ void Rnic::take_doorbell() {
     return;
   }
   const Time free = bus_down_.free_at();
-  const Time there = bus_read(entries * kEntryBytes);
+  const Time there = qp.fetched_at = std::max(bus_read(entries * kEntryBytes), qp.fetched_at);
   if (Recorder* const recorder = simulation_.recorder()) {
     for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
       recorder->served(StepKind::kBusWait, StepKind::kWqeFetch, node_.number,
@@ -162,7 +162,7 @@ void Rnic::wqes_fetched(void* object, uint64_t argument) {
   if (qp.generation != argument >> 32 || qp.state != IBV_QPS_RTS) return;
   // The count's lower half: no two that are under way are so far apart.
   qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
-  VERBENA_DEBUG_ASSERT(qp.fetched <= qp.handled);
+  VERBENA_ASSERT(qp.fetched <= qp.handled);
   Rnic& rnic = qp.node->rnic;
   rnic.fetch_payloads(qp);
   rnic.schedule_requests(qp);

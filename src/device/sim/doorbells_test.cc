@@ -165,6 +165,40 @@ TEST_F(DoorbellsTest, PlainDoorbellsNeedNoRoom) {
   EXPECT_EQ(take_all(pair.near).size(), room + 3);
 }
 
+// Where as many reads as there can be are under way, a long one can begin just before a short one
+// and end behind it.
+TEST(DoorbellsOrderTest, AFewWqesDoNotOvertakeManyOfTheirQueuePair) {
+  constexpr uint64_t kMany = 8;
+  Profile profile = test_profile();
+  profile.pcie_reads_at_once = 2;
+  Cluster cluster(2, /*seed=*/1, profile);
+  Buffer here(cluster[0], 64);
+  Buffer there(cluster[1], 64);
+  std::vector<std::unique_ptr<Pair>> pairs;
+  for (int i = 0; i < 3; ++i) pairs.push_back(std::make_unique<Pair>(cluster));
+  SendRequest write{.opcode = IBV_WR_RDMA_WRITE,
+                    .sges = {here.sge(0, 8)},
+                    .remote_address = there.address(),
+                    .rkey = there.key()};
+  std::vector<ibv_send_wr> many(kMany, test::to_wr(write));
+  for (uint64_t i = 0; i < kMany; ++i) {
+    many[i].wr_id = i;
+    many[i].next = i + 1 < kMany ? &many[i + 1] : nullptr;
+  }
+  for (const auto& pair : pairs) ASSERT_EQ(post(pair->near, write), 0);
+  cluster.settle();  // now their contexts are on chip
+  for (const auto& pair : pairs) ASSERT_EQ(take_all(pair->near).size(), 1u);
+  for (int i = 1; i < 3; ++i) ASSERT_EQ(post(pairs[i]->near, write), 0);
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(pairs[0]->near.qp(), many.data(), &bad), 0);
+  write.id = kMany;
+  ASSERT_EQ(post(pairs[0]->near, write), 0);
+  cluster.settle();
+  EXPECT_EQ(text_of(take_all(pairs[0]->near)),
+            "0 success, 1 success, 2 success, 3 success, 4 success, 5 success, 6 success, "
+            "7 success, 8 success");
+}
+
 // The room is given on in the order of the posts, and every one comes to it.
 TEST(DoorbellsOrderTest, ThreadsThatStandStillGoOnInTheirOrder) {
   constexpr uint64_t kThreads = 6;

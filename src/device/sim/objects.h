@@ -222,7 +222,8 @@ struct QueuePair {
   Node* peer_node = nullptr;
   uint32_t mtu_bytes = 0;
   CachePlace context;
-  // What takes longer for one packet must not let the next one overtake it.
+  // What takes longer for one packet, or for more WQEs, must not let the next one overtake it.
+  Time fetched_at = 0;
   Time emit_at = 0;
   Time receive_at = 0;
   Time place_at = 0;
