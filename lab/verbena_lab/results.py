@@ -116,6 +116,7 @@ class Measurement:
     mark_layout: str
     settings: tuple  # the values of SETTINGS
     empty_poll_share: Optional[float]  # of the responders' polls, those that found nothing
+    resent_per_request: Optional[float]  # messages of both sides, by transports that lose some
     queue_pairs_per_node: Optional[int]  # of the node that has most
     rate_mean_per_s: Optional[float]  # over the runs, beside the median
     rate_deviation_per_s: Optional[float]
@@ -395,6 +396,7 @@ def _measurement(row, source):
         mark_layout=row.text("mark_layout", ""),
         settings=tuple(row.setting(key) for key, _ in SETTINGS),
         empty_poll_share=row.number("empty_poll_share", True, former="empty_look_share"),
+        resent_per_request=row.number("resent_per_request", True),
         rate_mean_per_s=_number_or_none(mean.get("rate_per_s")),
         rate_deviation_per_s=_number_or_none(mean.get("rate_deviation_per_s")),
         queue_pairs_per_node=_whole_or_none(row.part("queue_pairs", True).get("most_per_node")),

@@ -220,6 +220,7 @@ _COLUMNS = (
         "Responder cycles", "responder_cycles_per_message", _cost("responder_cpu", "cycles"), units.count_text, False
     ),
     Column("Empty polls", "empty_poll_share", _attribute("empty_poll_share"), units.percent_text, False),
+    Column("Resent", "resent_per_request", _attribute("resent_per_request"), units.percent_text, False),
     Column("Verified", "verified", lambda one: _yes_or_no(one.verified), str, True),
     Column("Errors", "errors", _attribute("errors"), _count, True),
     Column("File", "file", lambda one: one.source.file, lambda path: pathlib.Path(path).name, False),

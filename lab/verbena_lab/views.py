@@ -184,6 +184,7 @@ def _merge(members):
         rate_mean_per_s=None,
         rate_deviation_per_s=None,
         empty_poll_share=None,
+        resent_per_request=None,
         offered_rate_per_s=None if members[0].offered_rate_per_s is None else median("offered_rate_per_s"),
         saturated=None if members[0].saturated is None else any(one.saturated for one in members),
     )

@@ -33,7 +33,7 @@ class Table(unittest.TestCase):
 
     def test_no_cell_of_a_full_row_has_a_long_fraction(self):
         settings = {"requester_nodes": 3, "responder_nodes": 2, "active_share": 1 / 3, "think_ns": 1234.5, "inline_bytes": 220}
-        further = {"queue_pairs": {"most_per_node": 7}, "empty_poll_share": 2 / 3}
+        further = {"queue_pairs": {"most_per_node": 7}, "empty_poll_share": 2 / 3, "resent_per_request": 1 / 300}
         further["mean"] = {"rate_per_s": 123456.789, "rate_deviation_per_s": 789.0123}
         found = table(synthetic.row("read", 64, 1, **settings, **further), synthetic.row("send/send", 365, 4))
         for row in found["rows"]:

@@ -82,9 +82,6 @@ class PollCount {
   DataPathStatistics last_;
 };
 
-// Of Report::counters.
-enum Counter : size_t { kPolls, kEmptyPolls };
-
 // So long a thread polls before it sleeps, where it may: a sleep costs a system call, and the other
 // side more for every message while this one is awake only by an event.
 inline constexpr uint32_t kIdlePollsBeforeSleep = 256;

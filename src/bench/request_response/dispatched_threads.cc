@@ -94,13 +94,17 @@ Status carry_costed(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& rep
   return Status::ok_status();
 }
 
-template <typename Requester>
-Status serve_workers(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report,
+template <typename Design>
+Status serve_workers(NodeJob& job, const RequestingConnections<Design>& connections,
+                     Dispatcher<typename Design::Requester>& dispatcher, Report& report,
                      const Step& step) {
   return serve_phases(job.team, step, report, [&](const Step& phase) {
     if (phase.phase.kind == PhaseKind::kCost) return carry_costed(job, dispatcher, report);
+    const uint64_t resent_before = connections.resent();
     job.team.finished();
-    return carry(job, dispatcher, [&] { return dispatcher.poll(); });
+    const Status status = carry(job, dispatcher, [&] { return dispatcher.poll(); });
+    report.counters[kResent] = connections.resent() - resent_before;
+    return status;
   });
 }
 
@@ -123,7 +127,7 @@ Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report,
         }
         job.shared = std::static_pointer_cast<DispatchBase>(dispatch);
         job.team.finished();
-        return serve_workers(job, dispatcher, report.report, step);
+        return serve_workers(job, dispatch->connections, dispatcher, report.report, step);
       });
 }
 

@@ -1,6 +1,7 @@
 // What a point about requests and responses has beside Point's own members.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -8,6 +9,10 @@
 #include "verbena/rpc.h"
 
 namespace verbena::bench {
+
+// Of Report::counters. The last two are of transports that lose messages: messages of either side
+// that were sent again, and requests that were answered.
+enum Counter : size_t { kPolls, kEmptyPolls, kResent, kAnswered };
 
 struct RequestResponseSettings {
   Protocol protocol = Protocol::kWriteWrite;

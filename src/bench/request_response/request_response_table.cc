@@ -94,6 +94,10 @@ std::string request_response_table(const std::vector<PointResult>& results) {
     return result.point.arrival_rate_per_s > 0;
   });
   if (open) rows.front().insert(rows.front().end(), {"offered", "saturated"});
+  const bool lossy = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
+    return request_response_settings(result.point).transport != Transport::kRc;
+  });
+  if (lossy) rows.front().push_back("resent");
   if (verified) rows.front().push_back("verified");
   const std::vector<const Axis*> unusual = unusual_axes(results);
   const size_t labels_left = (shapes ? 3 : 2) + unusual.size();
@@ -139,6 +143,10 @@ std::string request_response_table(const std::vector<PointResult>& results) {
         row.push_back(offered ? rate_text(*offered) : "-");
         row.push_back(!offered ? "-" : result.saturated() ? "yes" : "no");
       }
+      if (lossy) {
+        const std::optional<double> resent = result.metric(1);
+        row.push_back(resent ? fmt::format("{:.3g} %", *resent * 100) : "-");
+      }
       if (verified) row.push_back(result.verified() ? "yes" : "NO");
     }
     const bool failed = result.errors > 0;
@@ -159,6 +167,7 @@ std::string request_response_table(const std::vector<PointResult>& results) {
              "nothing "
              "left out; numbers are medians over the runs, spread is that of the rate\n{}",
              unit, shapes ? "empty: share of the responders' polls that found nothing\n" : "") +
+         (lossy ? "resent: messages of both sides that were sent again, per request\n" : "") +
          (open ? std::string(kOpenLoopLegend) + knees_text(results) : "") +
          simulation_text(results);
 }

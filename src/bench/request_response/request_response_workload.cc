@@ -22,10 +22,12 @@ namespace {
 using Settings = RequestResponseSettings;
 
 constexpr std::array<std::string_view, 2> kLineAxes = {"protocol", "transport"};
-constexpr std::array kMetrics = {ShareMetric{.json = "empty_poll_share",
-                                             .former = "empty_look_share",
-                                             .part = kEmptyPolls,
-                                             .whole = kPolls}};
+constexpr std::array kMetrics = {
+    ShareMetric{.json = "empty_poll_share",
+                .former = "empty_look_share",
+                .part = kEmptyPolls,
+                .whole = kPolls},
+    ShareMetric{.json = "resent_per_request", .part = kResent, .whole = kAnswered}};
 
 Status check_transport(const Settings& settings) {
   if (settings.transport == Transport::kRc || settings.protocol == Protocol::kSendSend) {

@@ -77,6 +77,13 @@ class RequestingConnections {
     return Status::ok_status();
   }
 
+  // Of messages, by a transport that loses some.
+  uint64_t resent() const {
+    uint64_t sum = 0;
+    for (const Requester* requester : targets_) sum += requester->statistics().resent;
+    return sum;
+  }
+
   // One per peer, in their order.
   const std::vector<Requester*>& targets() const { return targets_; }
 

@@ -13,6 +13,27 @@ namespace verbena::bench {
 
 namespace {
 
+// The work of a thread with queue pairs of its own, which knows what these sent again.
+template <typename Connections, bool kReads>
+class CountedWorks : public RequestWorks<kReads> {
+ public:
+  CountedWorks(const Connections& connections, RequestWorks<kReads> works)
+      : RequestWorks<kReads>(std::move(works)), connections_(connections) {}
+
+  Status prepare(const Phase& /*phase*/) {
+    resent_before_ = connections_.resent();
+    return Status::ok_status();
+  }
+  Status ended(Report& report) const {
+    report.counters[kResent] = connections_.resent() - resent_before_;
+    return Status::ok_status();
+  }
+
+ private:
+  const Connections& connections_;
+  uint64_t resent_before_ = 0;
+};
+
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
   const rpc::DesignAgreement& agreed = first.agreed;
@@ -21,10 +42,13 @@ Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, co
         using Requester = typename Design::Requester;
         RequestingConnections<Design> connections;
         VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
-        using Works = RequestWorks<std::is_same_v<Requester, rpc::ReadRequester>>;
+        constexpr bool kReads = std::is_same_v<Requester, rpc::ReadRequester>;
+        using Works = CountedWorks<RequestingConnections<Design>, kReads>;
         RequestPhases<Requester, Works> phases(
             job, number, connections.targets(),
-            Works(job, number, 0, job.wiring().requesting[number].peers), report.report);
+            Works(connections,
+                  RequestWorks<kReads>(job, number, 0, job.wiring().requesting[number].peers)),
+            report.report);
         job.team.finished();
         phases.serve(step);
         return Status::ok_status();

@@ -93,6 +93,7 @@ class RespondingThread final : public RespondingTarget {
     PollCount polls;
     std::unique_ptr<PollCost> cost;
     if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
+    const uint64_t resent_before = resent();
     job_.team.finished();
     const Status status =
         cost != nullptr ? answer_until_halt(
@@ -105,10 +106,20 @@ class RespondingThread final : public RespondingTarget {
     report.mismatches = work.mismatches();
     report.counters[kPolls] = polls.between().polls;
     report.counters[kEmptyPolls] = polls.between().empty_polls;
+    if (rpc::kTransportOf<Design> != Transport::kRc) {
+      report.counters[kResent] = resent() - resent_before;
+      report.counters[kAnswered] = work.requests();
+    }
     if (cost != nullptr && cost->per_message()) {
       report.costs = {{*cost->per_message(), cost->messages()}};
     }
     return status;
+  }
+
+  uint64_t resent() const {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < requesting_.size(); ++i) sum += responder_->statistics(i).resent;
+    return sum;
   }
 
   // READ needs no responder, but somebody who notices that the requesters are gone.

@@ -14,6 +14,14 @@
 
 namespace verbena::bench {
 
+namespace {
+
+void add_counters(const Report& one, Report* sum) {
+  for (size_t c = 0; c < sum->counters.size(); ++c) sum->counters[c] += one.counters[c];
+}
+
+}  // namespace
+
 PointNode::PointNode(const Device& device, const ProtectionDomain& domain, const JobSecret& secret,
                      std::string address, Setup setup, std::shared_ptr<const JobWiring> wiring)
     : job_{.device = device,
@@ -149,7 +157,9 @@ Message PointNode::answer() {
       message.kind = MessageKind::kReport;
       message.report = merged(node().requesting, node().responding);
       if (job_.has_dispatcher()) {
-        message.report.dispatcher_costs = reports_.back().report.dispatcher_costs;
+        const Report& dispatcher = reports_.back().report;
+        message.report.dispatcher_costs = dispatcher.dispatcher_costs;
+        add_counters(dispatcher, &message.report);
       }
       break;
   }
@@ -189,7 +199,7 @@ Report PointNode::merged(uint32_t first, uint32_t count) const {
     sum.arrivals_ns += one.arrivals_ns;
     sum.first_ns = std::min(sum.first_ns, one.first_ns);
     sum.last_ns = std::max(sum.last_ns, one.last_ns);
-    for (size_t c = 0; c < sum.counters.size(); ++c) sum.counters[c] += one.counters[c];
+    add_counters(one, &sum);
     sum.layout = one.layout;
     sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
     sum.latencies.insert(sum.latencies.end(), one.latencies.begin(), one.latencies.end());
