@@ -28,13 +28,14 @@ def kill_soon():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def point_to_point(sizes):
-    """All at once with all others."""
+def point_to_point(sizes, tag):
+    """All at once with all others. The tag is the round's: a receive from any source that took a message of the next round
+    would leave one of its own round without a receive, and its sender waiting for ever."""
     others = [rank for rank in range(WORLD.size) if rank != WORLD.rank]
     data = bytes(max(SIZES))
     into = [bytearray(max(SIZES)) for _ in others]
-    requests = [WORLD.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, 1) for buffer in into]
-    requests += [WORLD.Isend([data, sizes.choice(SIZES), MPI.BYTE], rank, 1) for rank in others]
+    requests = [WORLD.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, tag) for buffer in into]
+    requests += [WORLD.Isend([data, sizes.choice(SIZES), MPI.BYTE], rank, tag) for rank in others]
     MPI.Request.Waitall(requests)
 
 
@@ -54,6 +55,6 @@ while True:
         threading.Thread(target=kill_soon, daemon=True).start()
     number += 1
     if KIND != "collective":
-        point_to_point(alike)
+        point_to_point(alike, number % 30_000)
     if KIND != "point to point":
         collective(alike)
