@@ -323,7 +323,8 @@ class UnreliableRequester final : public RequesterBase {
 struct KeptResponse {
   uint32_t generation = 0;
   uint32_t bytes = 0;
-  bool any = false;  // false: the slot had no request yet
+  bool any = false;   // false: the slot had no request yet
+  uint64_t poll = 0;  // that took a request of the slot last; none has the number 0
 };
 
 struct UnreliableConnection : ResponderConnection {
@@ -425,6 +426,7 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
   uint32_t answer_arrivals(Connection& connection, Handler& handler) {
     UnreliableEnd& end = connection.end;
     channel::CompletionBatch& arrivals = end.arrivals();
+    ++polls_;
     // What finds no room for its response stays where it is.
     const uint32_t most = std::min(end.receives(), end.queue().room());
     uint32_t answered = 0;
@@ -460,6 +462,11 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
     const uint32_t slot = end.generations().slot(immediate);
     const uint32_t generation = end.generations().generation(immediate);
     KeptResponse& kept = connection.kept[slot];
+    // The list that is still to be posted may have what this poll answered in the slot before. A
+    // work request that is in it twice makes it endless, and the handler would change its bytes.
+    if (kept.poll == polls_) [[unlikely]]
+      end.queue().flush();
+    kept.poll = polls_;
     const bool is_new = generation == end.generations().next(kept.generation);
     if (is_new) [[likely]] {
       const uint32_t bytes = completion.byte_len - UnreliableEnd::header_bytes(kTransport);
@@ -497,8 +504,6 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
 
   void answer_again(Connection& connection, uint32_t slot) {
     const KeptResponse& kept = connection.kept[slot];
-    // It may be in the list that is still to be posted.
-    connection.end.queue().flush();
     connection.end.post(slot, kept.generation, kept.bytes);
     ++connection.statistics.resent;
   }
@@ -530,6 +535,7 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
   }
 
   connect::EventWait events_;
+  uint64_t polls_ = 0;  // of connections
 };
 
 // --- the design ---

@@ -127,9 +127,8 @@ class UnreliableSendSendTest : public testing::Test {
   }
 
   // A responder here, which a raw requester's end is connected to.
-  void make_responder_here() {
-    auto responder =
-        UnreliableResponder<kTransport>::create(**device_, **domain_, responder_options());
+  void make_responder_here(const ResponderOptions& options = responder_options()) {
+    auto responder = UnreliableResponder<kTransport>::create(**device_, **domain_, options);
     ASSERT_TRUE(responder.ok()) << responder.status().message();
     responder_ = std::move(*responder);
     in_two_threads(
@@ -313,6 +312,28 @@ TYPED_TEST(UnreliableSendSendTest, AnotherVerbThanAgreedEndsTheConnection) {
   EXPECT_EQ(this->responder_->status(0).code(), StatusCode::kProtocolViolation);
   EXPECT_THAT(this->responder_->status(0).message(), HasSubstr("another verb than agreed"));
   EXPECT_TRUE(this->requests_.empty());
+}
+
+// In one poll, and with responses that are posted as a list: a copy of a request and the one behind
+// it, and two requests of a requester that does not wait.
+TYPED_TEST(UnreliableSendSendTest, ASlotIsAnsweredTwiceInOnePoll) {
+  ResponderOptions options = this->responder_options();
+  options.post_batch = 4;
+  this->make_responder_here(options);
+  ASSERT_FALSE(testing::Test::HasFailure());
+  this->raw_->send(1, 1, "one");
+  this->answer();
+  ASSERT_EQ(this->raw_->arrival(), this->generations_.immediate(1, 1));
+  this->raw_->send(1, 1, "one");
+  this->raw_->send(1, 2, "two");
+  this->raw_->send(1, 3, "three");
+  this->answer();
+  for (const uint32_t generation : {1u, 2u, 3u}) {
+    ASSERT_EQ(this->raw_->arrival(), this->generations_.immediate(1, generation));
+  }
+  EXPECT_EQ(this->raw_->arrival(), std::nullopt);
+  EXPECT_EQ(this->requests_, (std::vector<std::string>{"one", "two", "three"}));
+  EXPECT_TRUE(this->responder_->status(0).ok()) << this->responder_->status(0).message();
 }
 
 // --- the requester ---
