@@ -1,6 +1,6 @@
-# verbena_compile_by_folder(TARGET [FOLDER...] [FILES REGEX]): the sources of a folder are compiled as one unit, those of the
-# named folders, and of others those whose names match, or else all. Where many files include the same large headers (CLI11, nlohmann/json, GoogleTest), these are
-# parsed once and their templates compiled once: a fifth of the CPU time.
+# verbena_compile_by_folder(TARGET [FOLDER...] [FILES REGEX]): the sources of a folder are compiled as one unit, those of
+# the named folders, and of others those whose names match, or else all. Where many files include the same large headers
+# (CLI11, nlohmann/json, GoogleTest), these are parsed once and their templates compiled once: a fifth of the CPU time.
 #
 # So the names in a file's anonymous namespace must be used by no other file of the folder. If both declare one, mostly the
 # compiler says so. What it accepts (overloads, and a name that hides one of a header) scripts/check-private-names refuses.
@@ -34,7 +34,8 @@ function(verbena_compile_by_folder target)
   endforeach()
 endfunction()
 
-# The same for libraries of the data path: with ALL; otherwise only the named folders and files, which are not part of it.
+# The same for libraries of the data path: with ALL; otherwise only the named folders and files, which are not part of
+# it.
 function(verbena_compile_by_folder_where_all target)
   if(VERBENA_BY_FOLDER STREQUAL ALL)
     verbena_compile_by_folder(${target})

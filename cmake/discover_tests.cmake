@@ -1,5 +1,6 @@
-# verbena_discover_tests(TARGET PREFIX P LABEL L TIMEOUT_S S [PROCESSORS N] [FILTER F]): every test of a GoogleTest program becomes a
-# ctest test P/Suite.Case, or with F, a filter of GoogleTest, those that it lets through. They are listed when ctest starts, not at build time: a build runs nothing.
+# verbena_discover_tests(TARGET PREFIX P LABEL L TIMEOUT_S S [PROCESSORS N] [FILTER F]): every test of a GoogleTest
+# program becomes a ctest test P/Suite.Case, or with F, a filter of GoogleTest, those that it lets through. They are
+# listed when ctest starts, not at build time: a build runs nothing.
 function(verbena_discover_tests target)
   cmake_parse_arguments(TEST "" "PREFIX;LABEL;TIMEOUT_S;PROCESSORS;FILTER" "" ${ARGN})
   if(VERBENA_SANITIZE)

@@ -202,13 +202,18 @@ TEST_F(OverwrittenTest, AContextKeepsItsDescriptor) {
 TEST_F(OverwrittenTest, AContextKeepsItsDevice) {
   ibv_context* context = open_device(soft::device(1));
   ASSERT_NE(context, nullptr);
+  ibv_context* const of_other = open_device(device());
+  ASSERT_NE(of_other, nullptr);
   union ibv_gid before;
   union ibv_gid after;
+  ASSERT_EQ(query_gid(of_other, 1, 0, &after), 0);
   ASSERT_EQ(query_gid(context, 1, 0, &before), 0);
+  ASSERT_NE(memcmp(&before, &after, sizeof(before)), 0);  // else it would show nothing
   context->device = device();
   EXPECT_EQ(query_gid(context, 1, 0, &after), 0);
   EXPECT_EQ(memcmp(&before, &after, sizeof(before)), 0);
   EXPECT_EQ(close_device(context), 0);
+  EXPECT_EQ(close_device(of_other), 0);
 }
 
 // Whether one thread or another raises them.
