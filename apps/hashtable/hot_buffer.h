@@ -175,10 +175,13 @@ class HotBuffer {
   // --- strays ---
 
   bool has_strays(uint32_t b) const { return (blocks_[b].stray & ~blocks_[b].carried) != 0; }
-  // One that no operation carries yet. From now on one does.
+  // One that no operation carries yet. From now on one does, with the newest value that is kept: if
+  // that was published again later, it would come back after others had replaced it.
   uint32_t carry_stray(uint32_t b) {
-    const auto i = static_cast<uint32_t>(std::countr_zero(blocks_[b].stray & ~blocks_[b].carried));
-    blocks_[b].carried |= bit(i);
+    Block& block = blocks_[b];
+    const auto i = static_cast<uint32_t>(std::countr_zero(block.stray & ~block.carried));
+    block.carried |= bit(i);
+    block.dirty &= ~bit(i);
     return i;
   }
   // It is published, or (`placed` is false) there was no room for it: it is kept, to be tried

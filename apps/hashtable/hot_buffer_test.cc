@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,24 @@ TEST(HotBufferTest, AStrayIsKeptUntilItsOperationHasEnded) {
   EXPECT_EQ(buffer->oldest_ns(), UINT64_MAX);
 }
 
+// Another front-end may remove the key once the operation has published it.
+TEST(HotBufferTest, WhatIsKeptBeforeAStrayIsCarriedIsPublishedOnce) {
+  BufferForTest buffer(1);
+  buffer.keep(0, "a", "1");
+  EXPECT_EQ(buffer.write(0, "a"), 0u);
+  buffer->end_write(0);
+  buffer.keep(0, "a", "2");
+  EXPECT_EQ(buffer.kept(0, "a"), "2");
+  const uint32_t stray = buffer->carry_stray(0);
+  EXPECT_EQ(buffer->value(0, stray), "2");
+  EXPECT_TRUE(buffer->may_be_published(0, stray));
+  EXPECT_EQ(buffer->oldest_ns(), 1u);
+  buffer->end_stray(0, stray, true, [] { return uint64_t{9}; });
+  EXPECT_FALSE(buffer->has_dirty(0));
+  EXPECT_EQ(buffer.kept(0, "a"), "");
+  EXPECT_TRUE(buffer->is_empty());
+}
+
 // Else flush() would return, and unpublished_since_ns() say that it is safe, before it is.
 class HotBufferRoundTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(MoreIsKept, HotBufferRoundTest, testing::Bool());
@@ -162,8 +181,8 @@ TEST_P(HotBufferRoundTest, AStrayThatEndsDoesNotEndIt) {
   EXPECT_EQ(buffer->oldest_ns(), UINT64_MAX);
 }
 
-// Whatever happens to rounds and strays: what is kept is found, and in the end the last value of
-// each key is the one that was published last.
+// Whatever happens to rounds and strays: what is kept is found, nothing is published twice, and in
+// the end the last value of each key is the one that was published last.
 TEST(HotBufferTest, PublishesWhatWasKeptLast) {
   constexpr uint32_t kBlocks = 3;
   Random random(run_seed());
@@ -172,6 +191,8 @@ TEST(HotBufferTest, PublishesWhatWasKeptLast) {
   using Place = std::pair<uint32_t, std::string>;
   std::map<Place, std::string> kept;
   std::map<Place, std::string> published;
+  std::set<std::string> ever_published;  // all values are different
+  uint64_t values = 0;
   struct Carried {
     std::string value;
     uint64_t since_ns;
@@ -186,6 +207,7 @@ TEST(HotBufferTest, PublishesWhatWasKeptLast) {
   };
   const auto settle = [&](const Place& place, const std::string& value, uint64_t until_ns) {
     published[place] = value;
+    EXPECT_TRUE(ever_published.insert(value).second) << value;
     std::erase_if(unpublished[place], [&](uint64_t at_ns) { return at_ns <= until_ns; });
   };
   const auto write = [&](uint32_t b, const std::string& strays) {
@@ -221,17 +243,17 @@ TEST(HotBufferTest, PublishesWhatWasKeptLast) {
       for (const uint64_t at_ns : times) ASSERT_LE(buffer->oldest_ns(), at_ns) << i;
     }
   };
-  for (uint32_t i = 0; i < 20'000 && !HasFatalFailure(); ++i) {
+  for (uint32_t i = 0; i < 20'000 && !HasFailure(); ++i) {
     const auto b = static_cast<uint32_t>(random.below(kBlocks));
     const std::string key(1, static_cast<char>('a' + random.below(6)));
     // Anything may happen between the steps of a round.
     const auto meanwhile = [&](const char* what) {
-      if (random.below(2) == 0) keep(b, key, what + std::to_string(i));
+      if (random.below(2) == 0) keep(b, key, what + std::to_string(++values));
       if (random.below(4) == 0 && !carried.empty()) end_one(random.below(4) != 0);
       check(i);
     };
     if (random.below(4) != 0) {
-      keep(b, key, std::to_string(i));
+      keep(b, key, std::to_string(++values));
     } else if (random.below(3) == 0 && !carried.empty()) {
       end_one(random.below(4) != 0);
     } else {
@@ -261,6 +283,7 @@ TEST(HotBufferTest, PublishesWhatWasKeptLast) {
     }
   }
   EXPECT_EQ(published, kept);
+  EXPECT_GT(ever_published.size(), 1'000u);
   EXPECT_EQ(buffer->oldest_ns(), UINT64_MAX);
 }
 
