@@ -1,8 +1,9 @@
-"""Command line: python3 -m verbena_lab report OUT.html FILE|DIR..., or reproduction OUT.html FILE."""
+"""Command line: python3 -m verbena_lab report OUT.html FILE|DIR..., or reproduction or calibration OUT.html FILE."""
 
 import argparse
 import sys
 
+from .calibration import write_calibration
 from .errors import ReportError
 from .page import write_report
 from .reproduction import write_reproduction
@@ -34,10 +35,20 @@ def main(arguments=None):
     )
     reproduction.add_argument("out", metavar="OUT.html", help="the page to write")
     reproduction.add_argument("data", metavar="FILE", help="figures and verdicts")
+    calibration = commands.add_parser(
+        "calibration",
+        help="write the page about a calibration",
+        description="Writes one self-contained HTML page from what verbena calibrate --json writes.",
+        epilog="example: python3 -m verbena_lab calibration soft0.html soft0.json",
+    )
+    calibration.add_argument("out", metavar="OUT.html", help="the page to write")
+    calibration.add_argument("data", metavar="FILE", help="what was measured, fitted and predicted")
     given = parser.parse_args(arguments)
     try:
         if given.command == "reproduction":
             write_reproduction(given.out, given.data)
+        elif given.command == "calibration":
+            write_calibration(given.out, given.data)
         else:
             write_report(given.out, given.inputs)
     except ReportError as error:

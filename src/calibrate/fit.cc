@@ -15,6 +15,9 @@ namespace {
 // another one.
 constexpr int kPasses = 8;
 constexpr double kCloseEnough = 0.002;
+// Less than anything takes. Measurements that something else disturbed may ask for less, but in a
+// simulation whose polls take no time, time does not pass.
+constexpr double kLeast = 0.1;
 
 sim::ParameterText& parameter_of(std::vector<sim::ParameterText>& parameters,
                                  std::string_view name) {
@@ -45,7 +48,7 @@ Result<Fitted> fit(std::vector<sim::ParameterText> start, const std::vector<Meas
       for (const std::string_view name : one.observation.parameters) {
         sim::ParameterText& parameter = parameter_of(fitted.parameters, name);
         const double before = parameter.number;
-        parameter.number = std::max(0.0, before + change);
+        parameter.number = std::max(kLeast, before + change);
         changed = changed || parameter.number != before;
       }
     }

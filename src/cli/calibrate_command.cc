@@ -18,6 +18,7 @@
 #include "src/calibrate/calibration.h"
 #include "src/calibrate/calibration_text.h"
 #include "src/cli/commands.h"
+#include "src/cli/lab.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/profile_files.h"
 #include "src/device/sim/rnic_profile.h"
@@ -31,6 +32,7 @@ struct CalibrateOptions {
   std::string name;
   std::string out;
   std::string json;
+  std::string report;
   std::string rounds = "5";
   std::string duration = "50ms";
   bool check = false;
@@ -96,9 +98,11 @@ int run_calibration(const Tool& tool, const CalibrateOptions& options) {
   if (!todo.ok()) return report_error(todo.status());
   const auto path = profile_path(options);
   if (!path.ok()) return report_error(path.status());
-  Status writable = bench::check_writable(path->string());
-  if (writable.ok() && !options.json.empty()) writable = bench::check_writable(options.json);
-  if (!writable.ok()) return report_error(writable);
+  for (const std::string& file : {path->string(), options.json, options.report}) {
+    if (file.empty()) continue;
+    const Status writable = bench::check_writable(file);
+    if (!writable.ok()) return report_error(writable);
+  }
   const auto steps = calibrate::calibration_steps(*todo);
   if (!steps.ok()) return report_error(steps.status());
 
@@ -119,13 +123,15 @@ int run_calibration(const Tool& tool, const CalibrateOptions& options) {
   const Status predicted = calibrate::predict(step, &*calibration);
   progress.clear();
   if (!predicted.ok()) return report_error(predicted);
+  nlohmann::json document = bench::result_document({options.device, command}, {});
+  document.erase("results");
+  calibrate::add_to_json(*calibration, &document);
   if (!options.json.empty()) {
-    nlohmann::json document = bench::result_document({options.device, command}, {});
-    document.erase("results");
-    calibrate::add_to_json(*calibration, &document);
     const Status saved = bench::write_json_file(options.json, document);
     if (!saved.ok()) return report_error(saved);
   }
+  const int reported = options.report.empty() ? 0 : write_calibration(options.report, document);
+  if (reported != 0) return reported;
   print_output("{}{} is written{}\n", calibrate::calibration_text(*calibration), path->string(),
                options.out.empty()
                    ? fmt::format(": --device sim:{} simulates it", path->stem().string())
@@ -155,13 +161,18 @@ void add_calibrate_command(Tool& tool) {
   CLI::Option* json =
       command->add_option("--json", options->json, "Write all that was measured to this file");
   json->option_text("FILE");
-  tool.takes_path[out] = tool.takes_path[json] = true;
+  CLI::Option* report = command->add_option(
+      "--report", options->report,
+      "Write a page about it, with --check of what was predicted beside what was measured");
+  report->option_text("FILE.html");
+  tool.takes_path[out] = tool.takes_path[json] = tool.takes_path[report] = true;
   command->footer(
       "Single verbs, and one pair of threads that exchange requests and responses, are measured\n"
       "together with the processor's memory. Each parameter of the profile is set so that the\n"
       "simulation of what tells it takes as long as it did. What is not measured keeps what the\n"
       "template has, and is marked as assumed.\n\n" +
       examples_text({"verbena calibrate", "verbena calibrate --check --rounds 1 --name here",
+                     "verbena calibrate --check --report soft0.html",
                      "verbena bench N-to-1 --nodes 8 --device sim:soft0"}));
   command->callback([&tool, options] { tool.exit_code = run_calibration(tool, *options); });
 }

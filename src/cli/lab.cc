@@ -27,6 +27,16 @@ int run_lab(const std::vector<std::string>& arguments) {
                              "packages python3, python3-jinja2 and python3-plotly"));
 }
 
+int write_page(const std::string& command, const std::string& out, const nlohmann::json& data) {
+  // Beside the page, where there is space for it too.
+  const std::string file = out + ".data.json";
+  const Status written = bench::write_json_file(file, data);
+  if (!written.ok()) return report_error(written);
+  const int exit_code = run_lab({"verbena_lab", command, "--", out, file});
+  unlink(file.c_str());
+  return exit_code;
+}
+
 }  // namespace
 
 int write_report(const std::string& out, const std::vector<std::string>& inputs) {
@@ -36,13 +46,11 @@ int write_report(const std::string& out, const std::vector<std::string>& inputs)
 }
 
 int write_reproduction(const std::string& out, const nlohmann::json& data) {
-  // Beside the page, where there is space for it too.
-  const std::string file = out + ".data.json";
-  const Status written = bench::write_json_file(file, data);
-  if (!written.ok()) return report_error(written);
-  const int exit_code = run_lab({"verbena_lab", "reproduction", "--", out, file});
-  unlink(file.c_str());
-  return exit_code;
+  return write_page("reproduction", out, data);
+}
+
+int write_calibration(const std::string& out, const nlohmann::json& data) {
+  return write_page("calibration", out, data);
 }
 
 int print_verdict(const std::vector<std::string>& inputs) {

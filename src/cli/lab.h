@@ -14,6 +14,9 @@ int write_report(const std::string& out, const std::vector<std::string>& inputs)
 // Writes the page `out` about a reproduction of the papers from its data (lab/README.md).
 int write_reproduction(const std::string& out, const nlohmann::json& data);
 
+// Writes the page `out` about a calibration from what `verbena calibrate --json` writes.
+int write_calibration(const std::string& out, const nlohmann::json& data);
+
 // Prints which protocol to use, in a few sentences, to standard output.
 int print_verdict(const std::vector<std::string>& inputs);
 

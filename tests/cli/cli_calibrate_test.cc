@@ -59,9 +59,12 @@ TEST(Calibrate, ComparesPredictionsWithWhatIsMeasured) {
   const ScratchDirectory scratch;
   const Outcome outcome =
       run_tool({"calibrate", "--rounds", "1", "--duration", "1ms", "--check", "--out",
-                scratch.file("here.toml"), "--json", scratch.file("all.json")});
+                scratch.file("here.toml"), "--json", scratch.file("all.json"), "--report",
+                scratch.file("page.html")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("M:M, nodes 3, pending 16"), HasSubstr("median error")));
+  EXPECT_THAT(read_file(scratch.file("page.html")),
+              AllOf(HasSubstr("What the profile predicts"), HasSubstr("M:M, nodes 3, pending 16")));
   const json all = json::parse(read_file(scratch.file("all.json")));
   EXPECT_EQ(all.at("summary").at("points"), all.at("predictions").size());
   for (const json& one : all.at("predictions")) {
@@ -85,6 +88,7 @@ TEST(Calibrate, WhatCannotBeCalibratedIsOneLine) {
   EXPECT_THAT(refused({"--rounds", "0"}), HasSubstr("number of rounds"));
   EXPECT_THAT(refused({"--duration", "soon"}), HasSubstr("soon"));
   EXPECT_THAT(refused({"--out", "/proc/none/x.toml"}), HasSubstr("/proc/none"));
+  EXPECT_THAT(refused({"--report", "/proc/none/x.html"}), HasSubstr("/proc/none"));
   EXPECT_FALSE(std::filesystem::exists(scratch.file("verbena/profiles/soft0.toml")));
 }
 

@@ -8,7 +8,8 @@ import tempfile
 import unittest
 
 from browser import Browser, find_chromium
-from support import results, synthetic
+from calibration_test import data as calibration_data
+from support import calibration, results, synthetic
 from verbena_lab import page as lab_page
 
 SKIPPED = 77  # ctest shows such a test as skipped, not as passed
@@ -82,6 +83,19 @@ class Page(unittest.TestCase):
                     self.assert_sound(page, plots=4)
                     counts = {plot["id"]: plot["traces"] for plot in page.evaluate(DRAWN)}
                     self.assertEqual(counts, {"v0-latency": 5, "v0-bandwidth": 5, "v0-rate": 5, "v0-cpu": 2})
+
+    def test_calibrations_draw_on_phone_and_desktop(self):
+        out, found = self.folder / "calibration.html", self.folder / "calibration.json"
+        found.write_text(json.dumps(calibration_data()), encoding="utf-8")
+        calibration.write_calibration(out, found)
+        for size, touch in ((PHONE, True), (DESKTOP, False)):
+            with self.subTest(size=size):
+                page = self.opened(out.as_uri(), size, touch=touch)
+                self.assert_sound(page, plots=2)
+                page.evaluate("document.querySelector('.legend button').click()")
+                page.settle()
+                counts = {plot["id"]: plot["traces"] for plot in page.evaluate(DRAWN)}
+                self.assertEqual(counts, {"p-all": 1, "p-settings": 2})
 
     def test_follows_width_and_theme_while_open(self):
         page = self.opened(self.full_set(), DESKTOP)

@@ -11,9 +11,9 @@ for folder in (LAB, HERE / "data"):
         sys.path.insert(0, str(folder))
 
 import synthetic  # noqa: E402
-from verbena_lab import reproduction, results, units, views  # noqa: E402
+from verbena_lab import calibration, reproduction, results, units, views  # noqa: E402
 
-__all__ = ["HERE", "LAB", "banded", "load", "one_view", "reproduction", "results", "synthetic", "units", "views"]
+__all__ = ["HERE", "LAB", "banded", "calibration", "load", "one_view", "reproduction", "results", "synthetic", "units", "views"]
 
 
 def load(*documents):

@@ -14,7 +14,8 @@
     if (trace.type === "bar") {
       const color = token(`--side-${trace.meta.side}`);
       styled.marker = {color};
-      if (trace.meta.side === "responder") {
+      if (trace.error_x) styled.error_x = {...trace.error_x, color: token("--text"), thickness: 1, width: 3};
+      if (["responder", "predicted"].includes(trace.meta.side)) {
         styled.marker.pattern = {shape: "/", size: 7, solidity: 0.25, bgcolor: color, fgcolor: token("--card")};
       }
       styled.textfont = {color: token("--text")};
@@ -23,7 +24,9 @@
     const color = token(`--series-${trace.meta.slot}`);
     styled.line = {...trace.line, color};
     styled.marker = {...trace.marker, color};
-    if (trace.error_y) styled.error_y = {...trace.error_y, color, thickness: 1, width: 3};
+    for (const error of ["error_x", "error_y"]) {
+      if (trace[error]) styled[error] = {...trace[error], color, thickness: 1, width: 3};
+    }
     return styled;
   }
 
@@ -75,7 +78,11 @@
   function withoutHidden(trace, hidden) {
     if (trace.type !== "bar") return {...trace, visible: !hidden.has(trace.name)};
     const kept = (values) => values.filter((_, index) => !hidden.has(trace.y[index]));
-    return {...trace, x: kept(trace.x), y: kept(trace.y), text: kept(trace.text), customdata: kept(trace.customdata)};
+    const left = {...trace, x: kept(trace.x), y: kept(trace.y), text: kept(trace.text), customdata: kept(trace.customdata)};
+    if (trace.error_x) {
+      left.error_x = {...trace.error_x, array: kept(trace.error_x.array), arrayminus: kept(trace.error_x.arrayminus)};
+    }
+    return left;
   }
 
   // The page has one legend for all plots; a saved picture stands alone and carries title and legend itself.
