@@ -171,8 +171,8 @@ void add_calibrate_command(Tool& tool) {
       "together with the processor's memory. Each parameter of the profile is set so that the\n"
       "simulation of what tells it takes as long as it did. What is not measured keeps what the\n"
       "template has, and is marked as assumed.\n\n" +
-      examples_text({"verbena calibrate", "verbena calibrate --check --rounds 1 --name here",
-                     "verbena calibrate --check --report soft0.html",
+      examples_text({"verbena calibrate --name here",
+                     "verbena calibrate --check --rounds 1 --report soft0.html",
                      "verbena bench N-to-1 --nodes 8 --device sim:soft0"}));
   command->callback([&tool, options] { tool.exit_code = run_calibration(tool, *options); });
 }
