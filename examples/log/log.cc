@@ -31,10 +31,11 @@ struct Transfer {
   int64_t amount;
 };
 
+using Controls = std::vector<std::unique_ptr<verbena::ControlConnection>>;
+
 // Takes front-ends in until it is stopped. It runs no code when they append or read.
 void serve(const std::stop_token& stop, verbena::LogStore& store,
-           verbena::ControlListener& listener) {
-  std::vector<std::unique_ptr<verbena::ControlConnection>> controls;
+           verbena::ControlListener& listener, Controls& controls) {
   while (!stop.stop_requested()) {
     auto control = listener.accept(/*timeout_ns=*/1'000'000);
     if (control.ok()) {
@@ -51,9 +52,11 @@ Status run() {
   VERBENA_ASSIGN_OR_RETURN(auto device, verbena::Device::open("soft0"));
   VERBENA_ASSIGN_OR_RETURN(auto domain, verbena::ProtectionDomain::create(device));
   VERBENA_ASSIGN_OR_RETURN(auto listener, verbena::ControlListener::listen("127.0.0.1", 0, secret));
+  Controls controls;  // outlive the store, whose front-ends' they are
   VERBENA_ASSIGN_OR_RETURN(auto store,
                            verbena::LogStore::expose(device, domain, {.capacity_bytes = 1 << 20}));
-  std::jthread server([&](const std::stop_token& stop) { serve(stop, *store, listener); });
+  std::jthread server(
+      [&](const std::stop_token& stop) { serve(stop, *store, listener, controls); });
 
   // Each opens the log over a connection of its own; with replicas, over one for each.
   VERBENA_ASSIGN_OR_RETURN(auto to_write, verbena::ControlConnection::connect(

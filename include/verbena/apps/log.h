@@ -2,8 +2,9 @@
 // back-ends that run no code when the log is written or read ("memsem" IV-E). Links verbena::log.
 //
 //   // A back-end:
+//   std::deque<ControlConnection> controls;                   // outlive the store
 //   auto store = LogStore::expose(device, domain, {.capacity_bytes = 1 << 30});
-//   for (;;) { auto control = listener->accept(...); (*store)->accept(*control); }
+//   for (;;) (*store)->accept(controls.emplace_back(*listener->accept(...)));
 //   (*store)->maintain();                                     // now and then
 //
 //   // A writer, and a reader, each with a control connection of its own:
