@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tests/data_path_counts.h"
@@ -122,10 +123,13 @@ TEST_P(RpcDataPathTest, NoAllocationNoLockNoSystemCall) {
 // Nor over what loses messages.
 TEST(RpcDataPathLossyTest, NoAllocationNoLockNoSystemCall) {
   if (VERBENA_COUNTS == 0) GTEST_SKIP() << "the sanitizers count differently";
-  for (const Transport transport : {Transport::kUc, Transport::kUd}) {
+  constexpr std::pair<Transport, Protocol> kWays[] = {{Transport::kUc, Protocol::kSendSend},
+                                                      {Transport::kUc, Protocol::kWriteWrite},
+                                                      {Transport::kUd, Protocol::kSendSend}};
+  for (const auto& [transport, protocol] : kWays) {
     for (uint32_t pending : {1u, 16u}) {
       Case c;
-      c.protocol = Protocol::kSendSend;
+      c.protocol = protocol;
       c.transport = transport;
       c.pending = pending;
       run(c);

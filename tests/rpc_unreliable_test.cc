@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,16 @@ using testing::HasSubstr;
 constexpr const char* kFaultVariable = "VERBENA_FAULT";
 constexpr const char* kFaults = "drop=0.03,seed=15";
 
-class RpcUnreliableTest : public testing::TestWithParam<Transport> {
+struct Way {
+  Transport transport;
+  Protocol protocol;
+
+  friend std::ostream& operator<<(std::ostream& out, const Way& way) {
+    return out << protocol_name(way.protocol) << " over " << transport_name(way.transport);
+  }
+};
+
+class RpcUnreliableTest : public testing::TestWithParam<Way> {
  protected:
   // Before soft0 is opened in this process; those it starts inherit it.
   static void SetUpTestSuite() { setenv(kFaultVariable, kFaults, 1); }
@@ -41,8 +51,8 @@ class RpcUnreliableTest : public testing::TestWithParam<Transport> {
 
   static Case base_case() {
     Case c;
-    c.protocol = Protocol::kSendSend;
-    c.transport = GetParam();
+    c.protocol = GetParam().protocol;
+    c.transport = GetParam().transport;
     c.seed = run_seed();
     c.messages = 2000;
     return c;
@@ -67,7 +77,7 @@ class RpcUnreliableTest : public testing::TestWithParam<Transport> {
     Case large = base_case();
     large.pending = 5;
     large.messages = 500;
-    const bool datagrams = GetParam() == Transport::kUd;
+    const bool datagrams = GetParam().transport == Transport::kUd;
     large.request_max_bytes = datagrams ? 4096 : 20'000;
     large.response_max_bytes = datagrams ? 4096 : 20'000;
     cases.push_back(large);
@@ -235,14 +245,14 @@ TEST_P(RpcUnreliableTest, WhatDoesNotFitIsRefused) {
   c.response_max_bytes = 4097;
   const auto refused =
       make_responder(c.protocol, c.layout, **device_, **domain_, responder_options(c, {}));
-  EXPECT_EQ(refused.ok(), GetParam() == Transport::kUc);
+  EXPECT_EQ(refused.ok(), GetParam().transport == Transport::kUc);
   if (!refused.ok()) {
     EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(refused.status().message(),
                 testing::AllOf(HasSubstr("4097 bytes"), HasSubstr("at most 4096"),
                                HasSubstr("lower the size")));
   }
-  c.protocol = Protocol::kWriteWrite;
+  c.protocol = Protocol::kSendWrite;
   EXPECT_EQ(make_responder(c.protocol, c.layout, **device_, **domain_, responder_options(c, {}))
                 .status()
                 .code(),
@@ -250,8 +260,10 @@ TEST_P(RpcUnreliableTest, WhatDoesNotFitIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, RpcUnreliableTest,
-                         testing::Values(Transport::kUc, Transport::kUd),
-                         test::printed_name<Transport>);
+                         testing::Values(Way{Transport::kUc, Protocol::kSendSend},
+                                         Way{Transport::kUc, Protocol::kWriteWrite},
+                                         Way{Transport::kUd, Protocol::kSendSend}),
+                         test::printed_name<Way>);
 
 }  // namespace
 }  // namespace verbena::rpc_test

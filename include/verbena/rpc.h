@@ -109,10 +109,10 @@ constexpr bool needs_writes_in_order(MarkLayout layout) {
 }
 inline constexpr MarkLayout kLastMarkLayout = MarkLayout::kDense;
 
-// What messages may travel over. Over kRc all protocols go. Over kUc and kUd send/send goes: a
-// request is kept until its response came and sent again after a time-out, a response until its
-// slot's next request; the handler runs once for each request. "msgproto" 7 leaves this as future
-// work.
+// What messages may travel over. Over kRc all protocols go. Over kUc and kUd send/send goes, and
+// over kUc write/write, with kImmediate whatever mark layout is asked for: a request is kept until
+// its response came and sent again after a time-out, a response until its slot's next request; the
+// handler runs once for each request. "msgproto" 7 leaves this as future work.
 std::span<const Transport> all_transports();
 // "rc", "uc", "ud", and the inverse.
 const char* transport_name(Transport transport);

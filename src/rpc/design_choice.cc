@@ -47,12 +47,9 @@ std::string why_asked(MarkLayout asked, MarkLayout used) {
 Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const DeviceInfo& device,
                                    const ResponderOptions& options) {
   VERBENA_RETURN_IF_ERROR(check_transport(protocol, options.transport));
-  if (options.transport != Transport::kRc) {
-    return ChosenDesign{
-        Protocol::kSendSend, MarkLayout::kImmediate,
-        protocol == Protocol::kAutomatic
-            ? fmt::format("automatic: the one design over {}", transport_name(options.transport))
-            : "the options ask for it"};
+  const bool reliable = options.transport == Transport::kRc;
+  if (!reliable && protocol != Protocol::kAutomatic) {
+    return ChosenDesign{protocol, MarkLayout::kImmediate, "the options ask for it"};
   }
   if (!is_automatic(protocol, layout)) {
     const MarkLayout usable = usable_layout(layout, device.writes_in_order);
@@ -63,14 +60,19 @@ Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const D
   std::erase_if(candidates, [&](const DesignEstimate& one) {
     return (protocol == Protocol::kAutomatic ? one.protocol == Protocol::kRead
                                              : one.protocol != protocol) ||
-           (layout != MarkLayout::kAutomatic && uses_mark_layout(one.protocol) &&
-            one.layout != usable_layout(layout, device.writes_in_order)) ||
            one.transport != options.transport ||
-           (one.takes_receives && one.receive_queues != options.receive_queues);
+           (reliable && layout != MarkLayout::kAutomatic && uses_mark_layout(one.protocol) &&
+            one.layout != usable_layout(layout, device.writes_in_order)) ||
+           (reliable && one.takes_receives && one.receive_queues != options.receive_queues);
   });
   VERBENA_ASSERT(!candidates.empty());
   const DesignEstimate& best = candidates.front();
   if (!best.usable) return Status(StatusCode::kUnsupported, best.why);
+  if (candidates.size() == 1) {
+    return ChosenDesign{
+        best.protocol, best.layout,
+        fmt::format("automatic: the one design over {}", transport_name(options.transport))};
+  }
   const auto usable = std::count_if(candidates.begin(), candidates.end(),
                                     [](const DesignEstimate& one) { return one.usable; });
   ChosenDesign chosen{best.protocol, best.layout,

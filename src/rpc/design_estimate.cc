@@ -87,19 +87,20 @@ Result<Sizes> read_sizes(const DeviceInfo& device, const DesignWorkload& workloa
 }
 
 // What a design over UC or UD takes, whose receives are all of the connection.
-Result<Sizes> unreliable_sizes(Transport transport, const DeviceInfo& device,
+Result<Sizes> unreliable_sizes(Transport transport, Protocol protocol, const DeviceInfo& device,
                                const DesignWorkload& workload, const Shape& shape,
                                uint64_t* region_bytes) {
   const auto options = options_for<ResponderOptions>(workload, shape);
   VERBENA_ASSIGN_OR_RETURN(
       const UnreliableSizes requester,
-      size_unreliable_end(transport, device,
+      size_unreliable_end(transport, protocol, device,
                           end_options(options_for<RequesterOptions>(workload, shape))));
   const DesignRequest agreed = {.request_max_bytes = options.request_max_bytes,
                                 .response_max_bytes = options.response_max_bytes,
                                 .pending = options.pending};
-  VERBENA_ASSIGN_OR_RETURN(const UnreliableSizes responder,
-                           size_unreliable_end(transport, device, end_options(options, agreed)));
+  VERBENA_ASSIGN_OR_RETURN(
+      const UnreliableSizes responder,
+      size_unreliable_end(transport, protocol, device, end_options(options, agreed)));
   *region_bytes = std::max(requester.arena_bytes, responder.arena_bytes);
   return Sizes{.request_interval = requester.sends.signal_interval,
                .response_interval = responder.sends.signal_interval,
@@ -118,8 +119,8 @@ Result<Sizes> sizes_of(const DeviceInfo& device, const DesignWorkload& workload,
     VERBENA_ASSIGN_OR_RETURN(sizes, read_sizes(device, workload, shape));
     region_bytes = sizes.requester_bytes;
   } else if constexpr (kTransportOf<Design> != Transport::kRc) {
-    VERBENA_ASSIGN_OR_RETURN(
-        sizes, unreliable_sizes(kTransportOf<Design>, device, workload, shape, &region_bytes));
+    VERBENA_ASSIGN_OR_RETURN(sizes, unreliable_sizes(kTransportOf<Design>, Design::kProtocol,
+                                                     device, workload, shape, &region_bytes));
   } else {
     using RequestChannel = typename Design::RequestChannel;
     using ResponseChannel = typename Design::ResponseChannel;
@@ -353,11 +354,13 @@ DesignEstimate estimate_with(const DeviceInfo& device, const DesignWorkload& wor
   });
 }
 
+// Of what check_transport() takes.
 DesignEstimate estimate_unreliable(const DeviceInfo& device, const DesignWorkload& workload,
-                                   Transport transport, bool dispatcher, const StepCosts& steps) {
-  return transport == Transport::kUc
-             ? estimate<UnreliableSendSend<Transport::kUc>>(device, workload, steps, dispatcher)
-             : estimate<UnreliableSendSend<Transport::kUd>>(device, workload, steps, dispatcher);
+                                   Transport transport, Protocol protocol, bool dispatcher,
+                                   const StepCosts& steps) {
+  return with_transport(transport, protocol, MarkLayout::kImmediate, [&]<typename Design>() {
+    return estimate<Design>(device, workload, steps, dispatcher);
+  });
 }
 
 }  // namespace
@@ -368,9 +371,10 @@ DesignEstimate estimate_design(const DeviceInfo& device, const DesignWorkload& w
                                bool dispatcher, Transport transport) {
   const StepCosts steps = step_costs(device);
   if (transport != Transport::kRc) {
-    DesignEstimate design =
-        rpc::estimate_unreliable(device, workload, transport, dispatcher, steps);
     const Status status = rpc::check_transport(protocol, transport);
+    DesignEstimate design =
+        rpc::estimate_unreliable(device, workload, transport,
+                                 status.ok() ? protocol : Protocol::kSendSend, dispatcher, steps);
     if (!status.ok()) {
       design.usable = false;
       design.why = status.message();
@@ -401,7 +405,11 @@ std::vector<DesignEstimate> estimate_designs(const DeviceInfo& device,
       }
     }
     for (const Transport transport : {Transport::kUc, Transport::kUd}) {
-      designs.push_back(rpc::estimate_unreliable(device, workload, transport, dispatcher, steps));
+      for (const Protocol protocol : all_protocols()) {
+        if (!rpc::check_transport(protocol, transport).ok()) continue;
+        designs.push_back(
+            rpc::estimate_unreliable(device, workload, transport, protocol, dispatcher, steps));
+      }
     }
   }
   std::stable_sort(designs.begin(), designs.end(), rpc::cheaper);

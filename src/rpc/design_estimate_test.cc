@@ -45,7 +45,7 @@ TEST(DesignEstimateTest, EveryDesignIsListedOnce) {
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
   // SEND requests and immediates of either kind of receive queue, two transports that lose
   // messages; each with and without dispatcher.
-  EXPECT_EQ(names.size(), 2u * (2 + 5 * 2 + 6 + 6 + 1 + 2));
+  EXPECT_EQ(names.size(), 2u * (2 + 5 * 2 + 6 + 6 + 1 + 3));
   EXPECT_EQ(estimate_designs(rnic(), {}).size() * 2, names.size()) << "one worker, no dispatcher";
 }
 
@@ -91,7 +91,10 @@ TEST(DesignEstimateTest, WhatGoesOverWhichTransport) {
   const DesignEstimate datagrams = over(rnic(), large, Protocol::kSendSend, Transport::kUd);
   EXPECT_FALSE(datagrams.usable);
   EXPECT_THAT(datagrams.why, AllOf(HasSubstr("4097 bytes"), HasSubstr("carries at most 4096")));
-  const DesignEstimate writes = over(rnic(), {}, Protocol::kWriteWrite, Transport::kUc);
+  EXPECT_TRUE(over(rnic(), {}, Protocol::kWriteWrite, Transport::kUc).usable);
+  EXPECT_EQ(over(rnic(), {}, Protocol::kWriteWrite, Transport::kUc).protocol,
+            Protocol::kWriteWrite);
+  const DesignEstimate writes = over(rnic(), {}, Protocol::kWriteWrite, Transport::kUd);
   EXPECT_FALSE(writes.usable);
   EXPECT_THAT(writes.why, HasSubstr("only send/send"));
   DeviceInfo simulated = rnic();

@@ -14,10 +14,11 @@
 #include "src/channel/last_bit_mark.h"
 #include "src/channel/length_markers_mark.h"
 #include "src/rpc/design_point.h"
+#include "src/rpc/negotiation.h"
 #include "src/rpc/read.h"
 #include "src/rpc/send_send.h"
 #include "src/rpc/send_write.h"
-#include "src/rpc/unreliable_send_send.h"
+#include "src/rpc/unreliable.h"
 #include "src/rpc/write_send.h"
 #include "src/rpc/write_write.h"
 #include "verbena/rpc.h"
@@ -136,9 +137,11 @@ decltype(auto) with_design_point(Protocol protocol, MarkLayout layout, ReceiveQu
 template <typename Function>
 decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout layout,
                               ReceiveQueues receives, Function&& function) {
-  VERBENA_ASSERT(transport == Transport::kRc || protocol == Protocol::kSendSend);
+  VERBENA_ASSERT(check_transport(protocol, transport).ok());
   switch (transport) {
     case Transport::kUc:
+      if (protocol == Protocol::kWriteWrite)
+        return function.template operator()<UnreliableWriteWrite>();
       return function.template operator()<UnreliableSendSend<Transport::kUc>>();
     case Transport::kUd:
       return function.template operator()<UnreliableSendSend<Transport::kUd>>();
@@ -150,9 +153,11 @@ decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout
 template <typename Function>
 decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout layout,
                               Function&& function) {
-  VERBENA_ASSERT(transport == Transport::kRc || protocol == Protocol::kSendSend);
+  VERBENA_ASSERT(check_transport(protocol, transport).ok());
   switch (transport) {
     case Transport::kUc:
+      if (protocol == Protocol::kWriteWrite)
+        return function.template operator()<UnreliableWriteWrite>();
       return function.template operator()<UnreliableSendSend<Transport::kUc>>();
     case Transport::kUd:
       return function.template operator()<UnreliableSendSend<Transport::kUd>>();

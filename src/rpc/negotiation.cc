@@ -65,15 +65,20 @@ std::string name_of(Transport transport) {
 
 Status check_transport(Protocol protocol, Transport transport) {
   if (transport == Transport::kRc || protocol == Protocol::kSendSend ||
-      protocol == Protocol::kAutomatic) {
+      protocol == Protocol::kAutomatic ||
+      (transport == Transport::kUc && protocol == Protocol::kWriteWrite)) {
     return Status::ok_status();
   }
-  return Status(
-      StatusCode::kUnsupported,
-      fmt::format("{} over {}: only {} sends again what {} loses; use that protocol, or "
-                  "the transport {}",
-                  name_of(protocol), name_of(transport), protocol_name(Protocol::kSendSend),
-                  name_of(transport), transport_name(Transport::kRc)));
+  const std::string resending =
+      transport == Transport::kUc
+          ? fmt::format("only {} and {} send again what {} loses; use one of them",
+                        protocol_name(Protocol::kSendSend), protocol_name(Protocol::kWriteWrite),
+                        name_of(transport))
+          : fmt::format("only {} sends again what {} loses; use that protocol",
+                        protocol_name(Protocol::kSendSend), name_of(transport));
+  return Status(StatusCode::kUnsupported,
+                fmt::format("{} over {}: {}, or the transport {}", name_of(protocol),
+                            name_of(transport), resending, transport_name(Transport::kRc)));
 }
 
 Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest& offered) {
@@ -101,6 +106,7 @@ Result<DesignRequest> negotiate(const DesignRequest& wanted, const DesignRequest
   }
   DesignRequest agreed = wanted;
   agreed.protocol = offered.protocol;
+  VERBENA_RETURN_IF_ERROR(check_transport(agreed.protocol, agreed.transport));
   if (uses_mark_layout(offered.protocol) &&
       (wanted.layout != offered.layout || offered.layout > kLastMarkLayout)) {
     const bool any_layout = wanted.layout == MarkLayout::kAutomatic;

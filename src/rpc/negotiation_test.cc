@@ -60,17 +60,32 @@ TEST(NegotiateTest, BothSidesNeedTheSameTransport) {
   EXPECT_EQ(agreed->transport, Transport::kUd);
 }
 
-TEST(NegotiateTest, OnlySendSendGoesOverALossyTransport) {
+TEST(NegotiateTest, WhatIsSentAgainGoesOverALossyTransport) {
   for (const Protocol protocol : all_protocols()) {
     EXPECT_TRUE(check_transport(protocol, Transport::kRc).ok());
-    for (const Transport transport : {Transport::kUc, Transport::kUd}) {
-      const Status status = check_transport(protocol, transport);
-      EXPECT_EQ(status.code(),
-                protocol == Protocol::kSendSend ? StatusCode::kOk : StatusCode::kUnsupported);
-    }
+    const bool sends = protocol == Protocol::kSendSend;
+    EXPECT_EQ(check_transport(protocol, Transport::kUd).ok(), sends);
+    EXPECT_EQ(check_transport(protocol, Transport::kUc).ok(),
+              sends || protocol == Protocol::kWriteWrite);
   }
+  EXPECT_EQ(check_transport(Protocol::kRead, Transport::kUd).code(), StatusCode::kUnsupported);
   EXPECT_THAT(check_transport(Protocol::kRead, Transport::kUd).message(),
-              HasSubstr("read over ud: only send/send"));
+              HasSubstr("read over ud: only send/send sends again"));
+  EXPECT_THAT(check_transport(Protocol::kRead, Transport::kUc).message(),
+              HasSubstr("read over uc: only send/send and write/write send again"));
+}
+
+// Whoever leaves the choice to a responder does not get what it cannot be.
+TEST(NegotiateTest, AResponderCannotOfferWhatATransportDoesNotCarry) {
+  DesignRequest wanted = design();
+  wanted.protocol = Protocol::kAutomatic;
+  wanted.transport = Transport::kUd;
+  DesignRequest offered = design();
+  offered.transport = Transport::kUd;
+  offered.protocol = Protocol::kSendSend;
+  EXPECT_TRUE(negotiate(wanted, offered).ok());
+  offered.protocol = Protocol::kWriteSend;
+  EXPECT_EQ(negotiate(wanted, offered).status().code(), StatusCode::kUnsupported);
 }
 
 TEST(NegotiateTest, SizesBeyondTheOfferAreRefusedWithBothNumbers) {

@@ -17,7 +17,10 @@ Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, con
   wanted.transport = options.transport;
   wanted.protocol = protocol;
   wanted.writes_in_order = device.info().writes_in_order;
-  wanted.layout = usable_layout(layout, wanted.writes_in_order);
+  // Messages that are sent again are told by their immediates.
+  wanted.layout = options.transport == Transport::kRc
+                      ? usable_layout(layout, wanted.writes_in_order)
+                      : MarkLayout::kImmediate;
   wanted.request_max_bytes = options.request_max_bytes;
   wanted.response_max_bytes = options.response_max_bytes;
   wanted.pending = options.pending;
@@ -25,8 +28,9 @@ Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, con
                            request_design(control, wanted, options.handshake_timeout_ns));
   if (is_automatic(protocol, layout))
     return DesignAgreement{agreed, "automatic: the responder's design"};
-  return DesignAgreement{
-      agreed, why_asked(uses_mark_layout(protocol) ? layout : agreed.layout, agreed.layout)};
+  const bool asked_for_layout = uses_mark_layout(protocol) && options.transport == Transport::kRc;
+  return DesignAgreement{agreed,
+                         why_asked(asked_for_layout ? layout : agreed.layout, agreed.layout)};
 }
 
 Status check_built_for(Transport built_for, Transport asked) {

@@ -21,7 +21,11 @@ uint64_t shift_bytes(Transport transport) {
   return round_up<uint64_t>(header_bytes, kCacheLineBytes) - header_bytes;
 }
 
-uint32_t buffer_bytes(Transport transport, const EndOptions& options) {
+bool writes(Protocol protocol) { return protocol == Protocol::kWriteWrite; }
+
+// Of a receive: those of WRITEs take the immediate alone.
+uint32_t buffer_bytes(Transport transport, Protocol protocol, const EndOptions& options) {
+  if (writes(protocol)) return 0;
   return options.incoming_max_bytes + UnreliableEnd::header_bytes(transport);
 }
 
@@ -38,8 +42,8 @@ Status check_datagrams(const DeviceInfo& info, const EndOptions& options) {
 
 }  // namespace
 
-Result<UnreliableSizes> size_unreliable_end(Transport transport, const DeviceInfo& info,
-                                            const EndOptions& options) {
+Result<UnreliableSizes> size_unreliable_end(Transport transport, Protocol protocol,
+                                            const DeviceInfo& info, const EndOptions& options) {
   if (info.kind == DeviceKind::kSimulated) {
     return Status(StatusCode::kUnsupported,
                   fmt::format("{} has reliable connections only; use the transport rc, or soft0 or "
@@ -56,23 +60,29 @@ Result<UnreliableSizes> size_unreliable_end(Transport transport, const DeviceInf
       connect::size_receive_queue(info.max_queue_pair_wrs, "receive queue",
                                   options.pending + std::min(options.pending, kMostDuplicates),
                                   options.receive_slack ? 0 : options.pending,
-                                  buffer_bytes(transport, options)));
+                                  buffer_bytes(transport, protocol, options)));
   sizes.arena_bytes = channel::SlotArray::size_bytes(
                           channel::unmarked_shape(options.outgoing_max_bytes), options.pending) +
                       round_up<uint64_t>(shift_bytes(transport), kCacheLineBytes) +
-                      channel::ReceiveBuffers::size_bytes(buffer_bytes(transport, options),
-                                                          sizes.receives.receives);
+                      channel::ReceiveBuffers::size_bytes(
+                          buffer_bytes(transport, protocol, options), sizes.receives.receives);
+  if (writes(protocol)) {
+    sizes.arena_bytes += channel::SlotArray::size_bytes(
+        channel::unmarked_shape(options.incoming_max_bytes), options.pending);
+  }
   return sizes;
 }
 
-Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, const Device& device,
-                                              const ProtectionDomain& domain,
+Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol protocol,
+                                              const Device& device, const ProtectionDomain& domain,
                                               const EndOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(const UnreliableSizes sizes,
-                           size_unreliable_end(transport, device.info(), options));
+                           size_unreliable_end(transport, protocol, device.info(), options));
+  writes_ = writes(protocol);
   connect::EndpointPlan plan;
   plan.transport = transport;
   plan.arena_bytes = sizes.arena_bytes;
+  plan.arena_access = writes_ ? IBV_ACCESS_REMOTE_WRITE : 0;
   plan.send_depth_wrs = sizes.sends.depth_wrs;
   plan.inline_bytes = connect::inline_limit_bytes(device.info(), options.inline_bytes);
   plan.own_receives = sizes.receives.receives;
@@ -89,7 +99,7 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, const Device&
   outgoing_ = channel::SlotArray::carve(arena, channel::unmarked_shape(options.outgoing_max_bytes),
                                         options.pending);
   channel::ReceiveBuffers buffers;
-  buffers.buffer_bytes = buffer_bytes(transport, options);
+  buffers.buffer_bytes = buffer_bytes(transport, protocol, options);
   buffers.lkey = arena.lkey();
   buffers.base = arena.carve(round_up<uint64_t>(shift_bytes(transport), kCacheLineBytes) +
                              channel::ReceiveBuffers::size_bytes(buffers.buffer_bytes,
@@ -101,19 +111,33 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, const Device&
   if (error != 0) return receives_refused(error);
   EndpointMemory mine;
   mine.connection = options.connection;
+  if (writes_) {
+    incoming_ = channel::SlotArray::carve(
+        arena, channel::unmarked_shape(options.incoming_max_bytes), options.pending);
+    mine.slots_address = reinterpret_cast<uint64_t>(incoming_.base);
+    mine.slots_bytes = incoming_.size_bytes();
+    mine.slots_rkey = arena.rkey();
+  }
   return mine;
 }
 
-void UnreliableEnd::start() {
+void UnreliableEnd::start(const EndpointMemory& peer) {
   const QueuePair& queue_pair = endpoint_->queue_pair;
   requests_ = channel::SlotRequests(outgoing_.count);
   for (uint32_t slot = 0; slot < outgoing_.count; ++slot) {
     channel::SlotRequest& request = requests_[slot];
-    channel::set_send(request, reinterpret_cast<uint64_t>(outgoing_.slot(slot)),
-                      endpoint_->arena.lkey(), 0);
+    const auto address = reinterpret_cast<uint64_t>(outgoing_.slot(slot));
+    const uint32_t lkey = endpoint_->arena.lkey();
+    if (writes_) {
+      const uint64_t offset_bytes = uint64_t{slot} * outgoing_.shape.slot_bytes;
+      channel::set_write_with_immediate(request, address, lkey, peer.slots_address + offset_bytes,
+                                        peer.slots_rkey, 0);
+    } else {
+      channel::set_send(request, address, lkey, 0);
+    }
     if (header_bytes_ != 0) queue_pair.set_destination(request.request);
   }
-  peer_number_ = requests_.front().request.wr.ud.remote_qpn;
+  if (header_bytes_ != 0) peer_number_ = requests_.front().request.wr.ud.remote_qpn;
   queue_ = channel::SendQueue(queue_pair.get(), endpoint_->send_completions->get(), send_sizes_);
 }
 

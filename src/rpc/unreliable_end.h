@@ -1,8 +1,9 @@
-// One side's end of a connection over queue pairs that lose messages (unreliable_send_send.h):
+// One side's end of a connection over queue pairs that lose messages (unreliable.h):
 // what ConnectionEnd is to reliable ones.
 //
-// Its slots lie in one arena: those of the outgoing messages first, then the receive buffers. The
-// receives are the connection's own: what is sent again by one peer takes nobody else's.
+// Its slots lie in one arena: those of the outgoing messages first, then the receive buffers, or
+// the slots that the peer writes to. The receives are the connection's own: what is sent again by
+// one peer takes nobody else's.
 #pragma once
 
 #include <arpa/inet.h>
@@ -23,6 +24,7 @@
 #include "src/rpc/connection_end.h"
 #include "src/rpc/endpoint_memory.h"
 #include "verbena/device.h"
+#include "verbena/rpc.h"
 #include "verbena/status.h"
 
 namespace verbena::rpc {
@@ -63,8 +65,8 @@ struct UnreliableSizes {
 
 // How large everything on a side is; pure. kInvalidArgument for messages that are larger than a
 // datagram.
-Result<UnreliableSizes> size_unreliable_end(Transport transport, const DeviceInfo& info,
-                                            const EndOptions& options);
+Result<UnreliableSizes> size_unreliable_end(Transport transport, Protocol protocol,
+                                            const DeviceInfo& info, const EndOptions& options);
 
 class UnreliableEnd {
  public:
@@ -74,10 +76,12 @@ class UnreliableEnd {
   }
 
   // Makes everything on this side, up to posted receives.
-  Result<EndpointMemory> prepare(Transport transport, const Device& device,
+  Result<EndpointMemory> prepare(Transport transport, Protocol protocol, const Device& device,
                                  const ProtectionDomain& domain, const EndOptions& options);
-  // The queue pair is connected: messages can be sent.
-  void start();
+  // What the peer's end must have for the outgoing messages.
+  EndpointNeeds needs() const { return {.slots_bytes = writes_ ? outgoing_.size_bytes() : 0}; }
+  // The queue pair is connected to the peer's, whose memory this is: messages can be sent.
+  void start(const EndpointMemory& peer);
 
   // --- sending ---
 
@@ -99,8 +103,11 @@ class UnreliableEnd {
   // --- receiving ---
 
   channel::CompletionBatch& arrivals() { return arrivals_; }
-  // The buffer of a receive's message, behind the header.
-  const char* message(uint64_t receive) const { return receives_.buffer(receive) + header_bytes_; }
+  // The message of a slot that has come with a receive; valid until the slot's next one, and until
+  // the receive is given back.
+  const char* message(uint64_t receive, uint32_t slot) const {
+    return writes_ ? incoming_.slot(slot) : receives_.buffer(receive) + header_bytes_;
+  }
   void give_back(uint64_t receive) { receives_.give_back(receive); }
   // More than one poll needs to look at.
   uint32_t receives() const { return receives_.size(); }
@@ -114,7 +121,8 @@ class UnreliableEnd {
   // What the peer did wrong in a message of its own; null if nothing.
   template <Transport kTransport>
   const char* violation(const ibv_wc& completion) const {
-    if (completion.opcode != IBV_WC_RECV || (completion.wc_flags & IBV_WC_WITH_IMM) == 0)
+    if (completion.opcode != (writes_ ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV) ||
+        (completion.wc_flags & IBV_WC_WITH_IMM) == 0)
       return "it sent with another verb than agreed";
     if (completion.byte_len < header_bytes(kTransport) ||
         completion.byte_len - header_bytes(kTransport) > incoming_max_bytes_)
@@ -132,7 +140,9 @@ class UnreliableEnd {
   QueuePair& queue_pair() { return endpoint_->queue_pair; }
 
  private:
+  bool writes_ = false;  // messages travel by WRITE
   channel::SlotArray outgoing_;
+  channel::SlotArray incoming_;  // with writes_
   channel::SlotRequests requests_;
   channel::SendQueue queue_;
   SlotGenerations generations_;

@@ -107,6 +107,17 @@ TEST(BenchOfTransport, EachIsARowOfTheTable) {
   }
 }
 
+// Whatever layout of marks is asked for.
+TEST(BenchOfTransport, WritesOverUcAreToldByTheirImmediates) {
+  const Outcome outcome =
+      run_tool(bench({"--protocol", "write/write", "--transport", "uc", "--mark",
+                      "last-bit,immediate", "--requests", "300", "--runs", "1", "--verify"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(complaints(outcome), "");
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("write/write  immediate .* uc .* yes"));
+  EXPECT_EQ(outcome.out.find("last-bit"), std::string::npos) << outcome.out;
+}
+
 TEST(BenchOfTransport, WhatDoesNotGoIsRefusedInOneLine) {
   struct Refusal {
     std::vector<std::string> arguments;
@@ -117,6 +128,9 @@ TEST(BenchOfTransport, WhatDoesNotGoIsRefusedInOneLine) {
       {{"one-to-one", "--transport", "ud", "--protocol", "write/write"},
        2,
        "write/write over ud: what ud loses is sent again by send/send only"},
+      {{"one-to-one", "--transport", "uc", "--protocol", "send/write"},
+       2,
+       "send/write over uc: what uc loses is sent again by send/send and write/write only"},
       {{"one-to-one", "--transport", "ud", "--protocol", "send/send", "--response", "8KiB"},
        1,
        "a datagram of soft0 carries 4 KiB"},

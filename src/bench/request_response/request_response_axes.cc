@@ -104,7 +104,9 @@ constexpr std::array kAxes = {
     mark_axis(),
     name_axis<TransportNames, &Settings::transport>(
         "transport", "transport", "transport", "rc",
-        "Queue pairs; uc and ud for send/send, which sends again what they lose: rc, uc, ud, or "
+        "Queue pairs; send/send sends again what uc and ud lose, write/write what uc loses: rc, "
+        "uc, "
+        "ud, or "
         "all"),
 };
 

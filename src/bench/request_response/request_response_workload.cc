@@ -14,6 +14,7 @@
 #include "src/bench/request_response/request_response_table.h"
 #include "src/bench/request_response/requesting_thread.h"
 #include "src/bench/request_response/responding_thread.h"
+#include "src/rpc/negotiation.h"
 
 namespace verbena::bench {
 
@@ -30,14 +31,15 @@ constexpr std::array kMetrics = {
     ShareMetric{.json = "resent_per_request", .part = kResent, .whole = kAnswered}};
 
 Status check_transport(const Settings& settings) {
-  if (settings.transport == Transport::kRc || settings.protocol == Protocol::kSendSend) {
+  if (rpc::check_transport(settings.protocol, settings.transport).ok()) {
     return Status::ok_status();
   }
-  return Status(
-      StatusCode::kInvalidArgument,
-      fmt::format("{}: what {} loses is sent again by send/send only; use --protocol send/send, or "
-                  "leave out --transport",
-                  design_text(settings), transport_name(settings.transport)));
+  const char* const resending = settings.transport == Transport::kUc
+                                    ? "send/send and write/write only; use one of these"
+                                    : "send/send only; use that";
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{}: what {} loses is sent again by {}, or leave out --transport",
+                            design_text(settings), transport_name(settings.transport), resending));
 }
 
 Status check_device_transport(const Settings& settings, const DeviceInfo& device) {
@@ -81,6 +83,7 @@ class RequestResponseWorkload : public Workload {
     VERBENA_RETURN_IF_ERROR(check_transport(settings));
     // There is no other kind over these.
     if (settings.transport != Transport::kRc) {
+      if (uses_mark_layout(settings.protocol)) settings.layout = MarkLayout::kImmediate;
       settings.receive_queues = ReceiveQueues::kPerConnection;
     }
     if (point.arrival_rate_per_s == 0) {

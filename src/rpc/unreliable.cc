@@ -1,4 +1,4 @@
-#include "src/rpc/unreliable_send_send.h"
+#include "src/rpc/unreliable.h"
 
 #include <fmt/format.h>
 

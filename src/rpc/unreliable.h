@@ -1,5 +1,6 @@
-// SEND/SEND over queue pairs that lose messages: unreliable connections (UC) and datagrams (UD).
-// The reliability that they lack is here, per slot ("msgproto" 7; as in HERD, FaSST and eRPC).
+// SEND/SEND over queue pairs that lose messages, unreliable connections (UC) and datagrams (UD),
+// and WRITE/WRITE over UC. The reliability that they lack is here, per slot ("msgproto" 7; as in
+// HERD, FaSST and eRPC).
 //
 //   requester                                      responder
 //   request slots, R x L  --SEND, imm = slot,-->   own receives, buffers of L
@@ -11,13 +12,19 @@
 //     generation of the waiting request: user
 //     any other: nothing
 //
+// WRITE/WRITE is the same with WRITE_WITH_IMM: a message lands in the peer's slot, and takes a
+// receive without a buffer. A mark in the slot would not do: nobody could tell a copy from the
+// message before.
+//
 // A slot has one request at a time, and the next one only once the response of the last came. So
 // the responder knows what it can meet: the generation behind the last one, which no handler has
 // seen, or the last one again, of which the response, the request's copy, or only patience was
 // lost. The handler runs once for each. Older ones are copies that somebody kept on the way.
 //
 // A copy may still wait in the send queue when its slot is filled anew, and then carries the old
-// generation and any bytes: nobody reads them, since the peer is done with that generation.
+// generation and any bytes: nobody reads them, since the peer is done with that generation. A WRITE
+// puts them into the peer's slot, where the next message, which UC keeps behind it, replaces them
+// before it is told of.
 //
 // Only the requester has a clock: it reads it once in 16 polls that found nothing. What it takes
 // for lost is counted from the first look at the clock after the post, so a post reads none. UD: a
@@ -33,6 +40,7 @@
 #include <vector>
 
 #include "src/channel/send_channel.h"
+#include "src/channel/write_immediate_channel.h"
 #include "src/connect/event_wait.h"
 #include "src/rpc/design_point.h"
 #include "src/rpc/endpoint_memory.h"
@@ -95,7 +103,7 @@ struct KeptRequest {
 Status check_resending(const RequesterOptions& options);
 Status never_answered(const KeptRequest& request, uint32_t slot, const std::string& peer);
 
-template <Transport kTransport>
+template <Transport kTransport, Protocol kProtocol>
 class UnreliableRequester final : public RequesterBase {
  public:
   static Result<std::unique_ptr<UnreliableRequester>> create(const Device& device,
@@ -104,7 +112,7 @@ class UnreliableRequester final : public RequesterBase {
                                                              const RequesterOptions& options) {
     VERBENA_ASSIGN_OR_RETURN(
         const DesignAgreement agreed,
-        request_design(Protocol::kSendSend, MarkLayout::kImmediate, device, control, options));
+        request_design(kProtocol, MarkLayout::kImmediate, device, control, options));
     return connect(device, domain, control, options, agreed);
   }
 
@@ -125,11 +133,12 @@ class UnreliableRequester final : public RequesterBase {
         VERBENA_RETURN_IF_ERROR(requester->events_.enable(device));
         ends.events = requester->events_.channel();
       }
-      return end.prepare(kTransport, device, domain, ends);
+      return end.prepare(kTransport, kProtocol, device, domain, ends);
     }();
-    VERBENA_RETURN_IF_ERROR(
-        join(control, end.endpoint(), mine, {}, options.handshake_timeout_ns).status());
-    end.start();
+    VERBENA_ASSIGN_OR_RETURN(
+        const EndpointMemory theirs,
+        join(control, end.endpoint(), mine, end.needs(), options.handshake_timeout_ns));
+    end.start(theirs);
     return requester;
   }
 
@@ -257,7 +266,7 @@ class UnreliableRequester final : public RequesterBase {
     slots_[slot] = SlotState::kFree;
     ++statistics_.responses;
     statistics_.response_bytes += bytes;
-    on_response(slot, std::span<const char>(end_.message(completion.wr_id), bytes));
+    on_response(slot, std::span<const char>(end_.message(completion.wr_id, slot), bytes));
     return true;
   }
 
@@ -340,7 +349,7 @@ struct UnreliableConnection : ResponderConnection {
   channel::ChannelError error;     // of arrivals
 };
 
-template <Transport kTransport>
+template <Transport kTransport, Protocol kProtocol>
 class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
   using Connection = UnreliableConnection;
 
@@ -351,7 +360,8 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
     VERBENA_RETURN_IF_ERROR(check_responder_options(options, kTransport));
     // Before anybody connects: with the sizes that are offered.
     VERBENA_RETURN_IF_ERROR(
-        size_unreliable_end(kTransport, device.info(), offered_ends(device, options)).status());
+        size_unreliable_end(kTransport, kProtocol, device.info(), offered_ends(device, options))
+            .status());
     std::unique_ptr<UnreliableResponder> responder(
         new UnreliableResponder(device, domain, options));
     if (options.blocking) VERBENA_RETURN_IF_ERROR(responder->events_.enable(device));
@@ -363,22 +373,21 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
   Status connect(ControlConnection& control) override {
     VERBENA_ASSIGN_OR_RETURN(
         const DesignRequest agreed,
-        accept_design(
-            control,
-            offered_design(Protocol::kSendSend, MarkLayout::kImmediate, *device_, options_),
-            options_.handshake_timeout_ns));
+        accept_design(control,
+                      offered_design(kProtocol, MarkLayout::kImmediate, *device_, options_),
+                      options_.handshake_timeout_ns));
     auto connection = std::make_unique<Connection>(control, agreed);
     const Result<EndpointMemory> mine = [&]() -> Result<EndpointMemory> {
       VERBENA_ASSIGN_OR_RETURN(connection->number, free_number());
       EndOptions ends = end_options(options_, agreed);
       ends.connection = connection->number;
       ends.events = events_.channel();
-      return connection->end.prepare(kTransport, *device_, *domain_, ends);
+      return connection->end.prepare(kTransport, kProtocol, *device_, *domain_, ends);
     }();
-    VERBENA_RETURN_IF_ERROR(
-        join(control, connection->end.endpoint(), mine, {}, options_.handshake_timeout_ns)
-            .status());
-    connection->end.start();
+    VERBENA_ASSIGN_OR_RETURN(const EndpointMemory theirs,
+                             join(control, connection->end.endpoint(), mine,
+                                  connection->end.needs(), options_.handshake_timeout_ns));
+    connection->end.start(theirs);
     add(std::move(connection));
     return Status::ok_status();
   }
@@ -406,11 +415,10 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
  private:
   UnreliableResponder(const Device& device, const ProtectionDomain& domain,
                       const ResponderOptions& options)
-      : ResponderBase(Protocol::kSendSend, MarkLayout::kImmediate, device, domain, options) {}
+      : ResponderBase(kProtocol, MarkLayout::kImmediate, device, domain, options) {}
 
   static EndOptions offered_ends(const Device& device, const ResponderOptions& options) {
-    return end_options(
-        options, offered_design(Protocol::kSendSend, MarkLayout::kImmediate, device, options));
+    return end_options(options, offered_design(kProtocol, MarkLayout::kImmediate, device, options));
   }
 
   template <typename Handler>
@@ -470,7 +478,7 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
     const bool is_new = generation == end.generations().next(kept.generation);
     if (is_new) [[likely]] {
       const uint32_t bytes = completion.byte_len - UnreliableEnd::header_bytes(kTransport);
-      answer(connection, slot, {end.message(completion.wr_id), bytes}, handler);
+      answer(connection, slot, {end.message(completion.wr_id, slot), bytes}, handler);
       kept.generation = generation;
     } else {
       ++connection.statistics.duplicates;
@@ -540,18 +548,18 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
 
 // --- the design ---
 
-template <Transport kUsed>
-struct UnreliableSendSend {
+template <Transport kUsed, Protocol kUsedProtocol, typename Channel>
+struct UnreliableDesign {
   static_assert(kUsed != Transport::kRc);
-  static constexpr Protocol kProtocol = Protocol::kSendSend;
-  static constexpr MarkLayout kLayout = MarkLayout::kImmediate;  // no WRITE, no mark
+  static constexpr Protocol kProtocol = kUsedProtocol;
+  static constexpr MarkLayout kLayout = MarkLayout::kImmediate;
   static constexpr ReceiveQueues kReceiveQueues = ReceiveQueues::kPerConnection;
   static constexpr Transport kTransport = kUsed;
   // What messages cost that are not lost: as over a reliable connection.
-  using RequestChannel = channel::SendChannel;
-  using ResponseChannel = channel::SendChannel;
-  using Requester = UnreliableRequester<kUsed>;
-  using Responder = UnreliableResponder<kUsed>;
+  using RequestChannel = Channel;
+  using ResponseChannel = Channel;
+  using Requester = UnreliableRequester<kUsed, kUsedProtocol>;
+  using Responder = UnreliableResponder<kUsed, kUsedProtocol>;
 
   static DesignCost cost(uint32_t request_bytes, uint32_t response_bytes,
                          const channel::CostInputs& requester,
@@ -560,5 +568,10 @@ struct UnreliableSendSend {
                                                          responder);
   }
 };
+
+template <Transport kUsed>
+using UnreliableSendSend = UnreliableDesign<kUsed, Protocol::kSendSend, channel::SendChannel>;
+using UnreliableWriteWrite =
+    UnreliableDesign<Transport::kUc, Protocol::kWriteWrite, channel::WriteImmediateChannel>;
 
 }  // namespace verbena::rpc
