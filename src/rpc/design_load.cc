@@ -53,8 +53,10 @@ struct MessageWay {
     if (!is_taken()) return 0;
     const double found = cost.receiver.completions > 0 ? steps.poll_queue_ns + steps.completion_ns
                                                        : steps.poll_memory_ns;
-    // The completion of a READ says all, of other messages the first bytes are looked at.
-    if (by_thread()) return found + steps.device_line_ns + steps.message_ns;
+    // The completion of a READ says all, of other messages the first bytes are looked at: of what a
+    // receive brought they lie beside its completion, in another line.
+    const double lines = cost.receiver.receives > 0 ? 2 : 1;
+    if (by_thread()) return found + lines * steps.device_line_ns + steps.message_ns;
     // Where threads move payloads, the requester's own has brought what a READ asks for.
     return found + (steps.moves_payload ? bytes() * steps.byte_ns : steps.device_line_ns);
   }

@@ -62,11 +62,12 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     const Time line = profile.cpu_device_line + cq.node->remote_line(thread->socket, port, port);
     Time took = static_cast<Time>(found) * profile.poll_completion;
     for (int i = 0; i < found; ++i) {
-      // A receive's message is touched next; a send's completion is only counted.
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;
+      // The RNIC has written the completion, and of a receive the message, which is touched next:
+      // they lie in different lines.
       if ((completions[i].opcode & IBV_WC_RECV) != 0) {
         messages = true;
-        took += profile.cpu_message + line;
+        took += profile.cpu_message + line + (completions[i].byte_len > 0 ? line : 0);
       } else if (profile.posts_move_payload == 0) {  // else this thread has written it itself
         took += line;
       }

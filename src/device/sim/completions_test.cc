@@ -1,0 +1,60 @@
+// What a poll of a completion queue costs the thread.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "src/device/sim/cluster_for_test.h"
+
+namespace verbena::sim {
+namespace {
+
+class CompletionsTest : public testing::Test {
+ protected:
+  static constexpr size_t kBytes = 4096;
+
+  static Profile steady_profile() {
+    Profile profile = test_profile();
+    profile.jitter_percent = 0;
+    return profile;
+  }
+  // A thread's time for a poll of `end` that finds one completion.
+  Time poll_time(const End& end, size_t node) {
+    uint64_t before_ns = 0;
+    uint64_t after_ns = 0;
+    Thread thread = cluster_.start(node, [&] {
+      ibv_wc completion;
+      before_ns = now_ns();
+      ASSERT_EQ(ibv_poll_cq(end.cq(), 1, &completion), 1);
+      after_ns = now_ns();
+    });
+    thread.join();
+    return (after_ns - before_ns) * kPsPerNs;
+  }
+  void send(size_t bytes) {
+    ASSERT_EQ(post_receive(b_, 1, {there_.sge(0, kBytes)}), 0);
+    ASSERT_EQ(post(a_, {.id = 1, .sges = {here_.sge(0, bytes)}}), 0);
+    cluster_.settle();
+  }
+
+  const Profile profile_ = steady_profile();
+  Cluster cluster_{2, /*seed=*/1, profile_};
+  Buffer here_{cluster_[0], kBytes};
+  Buffer there_{cluster_[1], kBytes};
+  End a_{cluster_[0]};
+  End b_{cluster_[1]};
+};
+
+// The RNIC has written a receive's completion and, elsewhere, its message; of a send nothing else.
+TEST_F(CompletionsTest, ACompletionAndItsMessageAreTwoLines) {
+  connect(a_, b_);
+  const Time found = profile_.poll_empty + profile_.poll_completion;
+  const Time received = found + profile_.cpu_message;
+  send(64);
+  EXPECT_NEAR(poll_time(b_, 1), received + 2 * profile_.cpu_device_line, kPsPerNs);
+  EXPECT_NEAR(poll_time(a_, 0), found + profile_.cpu_device_line, kPsPerNs);
+  send(0);
+  EXPECT_NEAR(poll_time(b_, 1), received + profile_.cpu_device_line, kPsPerNs);
+}
+
+}  // namespace
+}  // namespace verbena::sim
