@@ -129,7 +129,8 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
   region->access = access;
   if (length_bytes > 0) {
     const uint64_t page_bytes = node.profile.page_bytes;
-    region->pages = std::make_unique<CacheStamp[]>((length_bytes + page_bytes - 1) / page_bytes);
+    const uint64_t covered = page_bytes * kTranslationsOfLine;
+    region->translations = std::make_unique<CacheStamp[]>((length_bytes + covered - 1) / covered);
   }
   Region* const made = region.get();
   node.rnic.add_region(std::move(region));

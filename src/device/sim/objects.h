@@ -59,6 +59,10 @@ struct Context {
   }
 };
 
+// Translations of 8 B in a line of their table, which the drivers allocate by such lines (Linux:
+// mthca's MTT segments, mlx4's log_mtts_per_seg).
+inline constexpr uint64_t kTranslationsOfLine = 8;
+
 struct Region {
   ibv_mr verbs{};
   Node* node = nullptr;
@@ -68,7 +72,7 @@ struct Region {
   uint64_t length_bytes = 0;
   std::byte* base = nullptr;
   unsigned access = 0;
-  std::unique_ptr<CacheStamp[]> pages;
+  std::unique_ptr<CacheStamp[]> translations;  // by line of the table
 
   bool covers(uint64_t address, uint64_t bytes) const {
     return address >= iova && bytes <= length_bytes && address - iova <= length_bytes - bytes;
@@ -227,6 +231,7 @@ struct QueuePair {
   Time emit_at = 0;
   Time receive_at = 0;
   Time place_at = 0;
+  Time translated_at = 0;  // what it receives and answers
 
   // --- send queue and sending side ---
   uint32_t depth = 0;

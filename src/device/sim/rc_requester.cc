@@ -89,14 +89,18 @@ void Rnic::response_received(Packet* packet) {
   qp.requester.retries = 0;
   const uint64_t message = packet->message;
   const bool last = packet->last;
+  const ibv_sge* const sges = qp.sges_of(message);
+  const Time delay =
+      translated(qp, translation_delay(sges, wqe.sges, packet->offset, packet->payload_bytes));
   const Time free = bus_up_free_at();
-  const Time there = bus_write(packet->payload_bytes, is_far(qp, qp.sges_of(message), wqe.sges));
-  qp.place_at = std::max(qp.place_at, there);
+  const Time there = bus_write(packet->payload_bytes, is_far(qp, sges, wqe.sges));
+  qp.place_at = std::max(qp.place_at, there + delay);
   if (Recorder* const recorder = simulation_.recorder()) {
     const StepOf of = Recorder::of(*packet);
     recorder->served(StepKind::kBusWait, StepKind::kPlacement, node_.number, of, simulation_.now(),
                      free, there);
-    recorder->step(StepKind::kPlacementOrder, node_.number, of, there, qp.place_at);
+    recorder->step(StepKind::kTranslationMiss, node_.number, of, there, there + delay);
+    recorder->step(StepKind::kPlacementOrder, node_.number, of, there + delay, qp.place_at);
   }
   ++qp.requester.placing;
   simulation_.at(qp.place_at, place, packet);

@@ -201,7 +201,7 @@ void Rnic::fetch_responses(QueuePair& qp) {
       const Time ordered = there;
       const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
       if (region != nullptr && region->covers(address, bytes)) {
-        there += translation_delay(*region, address, bytes);
+        there += translated(qp, translation_delay(*region, address, bytes));
       }
       if (Recorder* const recorder = simulation_.recorder()) {
         const StepOf of{.message = {.node = qp.peer_node->number,

@@ -91,17 +91,19 @@ void Rnic::request_received(Packet* packet) {
 // Puts the payload on its way into this node's memory.
 void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   Time delay = 0;
+  bool far = region != nullptr && region->socket != qp.socket;
   if (packet->payload_bytes > 0 && region != nullptr) {
     delay = translation_delay(*region, packet->address + packet->offset, packet->payload_bytes);
-  }
-  // What comes behind it waits for its translations, too.
-  if (delay > 0) qp.receive_at = std::max(qp.receive_at, simulation_.now()) + delay;
-  bool far = region != nullptr && region->socket != qp.socket;
-  if (packet->payload_bytes > 0 && region == nullptr) {
+  } else if (packet->payload_bytes > 0) {
     ReceiveQueue& queue = qp.receive_queue();
     const uint64_t slot = packet->entry.message;
-    far = is_far(qp, queue.sges_of(slot), queue.receives[slot].sges);
+    const ibv_sge* const sges = queue.sges_of(slot);
+    delay = translation_delay(sges, queue.receives[slot].sges, packet->offset,
+                              packet->payload_bytes);
+    far = is_far(qp, sges, queue.receives[slot].sges);
   }
+  delay = translated(qp, delay);
+  if (delay > 0) qp.receive_at = std::max(qp.receive_at, simulation_.now() + delay);
   const Time free = bus_up_free_at();
   Time there =
       packet->payload_bytes > 0 ? bus_write(packet->payload_bytes, far) : simulation_.now();

@@ -13,7 +13,7 @@ namespace {
 
 // A key: the region's place, and how often that place was used, so that a key outlives nothing.
 constexpr uint32_t kGenerationBits = 8;
-constexpr uint64_t kTranslationBytes = 8;
+constexpr uint64_t kTranslationLineBytes = 64;
 constexpr uint64_t kWqeBytes = 64;
 
 // WQEs that come along with their doorbells: those that the chip has room for, and as many as the
@@ -30,7 +30,7 @@ Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
   const Profile& profile = node.profile;
   contexts_.configure(profile.context_cache_entries);
   read_states_.configure(profile.read_state_queue_pairs, 0);
-  translations_.configure(profile.translation_entries, 2);
+  translations_.configure(profile.translation_entries / kTranslationsOfLine, 2);
   reads_.configure(profile.pcie_reads_at_once);
   queue_pairs_.emplace_back();  // number 0 is that of subnet management
 }
@@ -157,20 +157,45 @@ Time Rnic::missed(Time cost) {
   return cost;
 }
 
+// The table of translations is in memory of the card, or in that of the host: then a fetch is a DMA
+// read as any other. It brings a line of the table, which is what the cache has.
 Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
   const Profile& profile = node_.profile;
-  if (region.pages == nullptr || bytes == 0) return 0;
+  if (region.translations == nullptr || bytes == 0) return 0;
   // Counted from where the region begins: where the host has put it changes nothing.
   const uint64_t offset = address - region.iova;
+  const uint64_t covered = profile.page_bytes * kTranslationsOfLine;
   Time delay = 0;
-  for (uint64_t page = offset / profile.page_bytes;
-       page <= (offset + bytes - 1) / profile.page_bytes; ++page) {
-    if (!translations_.touch(region.pages[page], 1, dice_)) {
-      delay += profile.translation_miss;
-      bus_read(kTranslationBytes);
-    }
+  for (uint64_t line = offset / covered; line <= (offset + bytes - 1) / covered; ++line) {
+    if (translations_.touch(region.translations[line], 1, dice_)) continue;
+    delay += profile.translation_miss > 0 ? profile.translation_miss
+                                          : bus_read(kTranslationLineBytes) - simulation_.now();
   }
   return delay;
+}
+
+Time Rnic::translation_delay(const ibv_sge* sge, uint32_t count, uint64_t offset, uint64_t bytes) {
+  Time delay = 0;
+  for (uint32_t i = 0; i < count && bytes > 0; ++i, ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    const uint64_t part = std::min<uint64_t>(bytes, sge->length - offset);
+    Region* const region = find_region(sge->lkey);
+    if (region != nullptr && region->covers(sge->addr + offset, part)) {
+      delay += translation_delay(*region, sge->addr + offset, part);
+    }
+    bytes -= part;
+    offset = 0;
+  }
+  return delay;
+}
+
+// One after the other, in the order of its packets.
+Time Rnic::translated(QueuePair& qp, Time delay) {
+  qp.translated_at = std::max(qp.translated_at, simulation_.now()) + delay;
+  return qp.translated_at - simulation_.now();
 }
 
 namespace {

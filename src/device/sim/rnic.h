@@ -210,7 +210,11 @@ class Rnic {
   Time state_missed(uint64_t fetches, Time* delay);
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
+  // What an access to memory waits for translations; of a gather list, entry by entry.
   Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
+  Time translation_delay(const ibv_sge* sges, uint32_t count, uint64_t offset, uint64_t bytes);
+  // The same of what a queue pair receives or answers, behind what it did before.
+  Time translated(QueuePair& qp, Time delay);
   // When data that is asked for now is there, and when data that is sent now is visible; `far`: on
   // another socket than the port.
   Time bus_read(uint64_t bytes, bool far = false);

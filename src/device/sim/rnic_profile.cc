@@ -134,7 +134,7 @@ constexpr Parameter kParameters[] = {
     {"read_state_queue_pairs", File::kChip, Unit::kCount, &Profile::read_state_queue_pairs, "queue pairs whose requester state for READ fits the chip"},
     {"read_state_miss", File::kChip, Unit::kNs, &Profile::read_state_miss, "swapping such state, which stops the sending side"},
     {"translation_cache", File::kChip, Unit::kCount, &Profile::translation_entries, "on-chip address translations"},
-    {"translation_miss", File::kChip, Unit::kNs, &Profile::translation_miss, "fetching a translation"},
+    {"translation_miss", File::kChip, Unit::kNs, &Profile::translation_miss, "fetching a translation from memory of the card; 0: the table is in memory of the host, and a fetch is a DMA read"},
     {"page", File::kChip, Unit::kBytes, &Profile::page_bytes, "memory that one translation covers"},
     {"registration", File::kProfile, Unit::kNs, &Profile::registration, "registering memory, besides its pages"},
     {"registration_page", File::kProfile, Unit::kNs, &Profile::registration_page, "registering memory, each 4 KiB"},

@@ -199,11 +199,12 @@ TEST_F(SharingTest, QueuePairsShareThePlacesOfReads) {
 
 TEST_F(SharingTest, TranslationsThatAreFetchedHoldUpTheNextMessage) {
   Profile profile = test_profile();
-  const Time known = departure_gap(profile, 4, profile.page_bytes);
+  const size_t apart = profile.page_bytes * kTranslationsOfLine;
+  const Time known = departure_gap(profile, 4, apart);
   profile.translation_entries = 0;
-  const Time fetched = departure_gap(profile, 4, profile.page_bytes);
+  const Time fetched = departure_gap(profile, 4, apart);
   // Those of both messages were asked for before the first one left.
-  EXPECT_GE(fetched, known + 4 * profile.translation_miss);
+  EXPECT_GE(fetched, known + 4 * profile.pcie_read);
 }
 
 // A receiving side that falls behind holds up the switch, and that the senders: what is on its way
