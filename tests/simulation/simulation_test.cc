@@ -65,7 +65,7 @@ TEST(SimulationTest, TheSameSeedGivesTheSameCompletionsAtTheSameTimes) {
 // Every build and machine finds the same. Whoever changes the model changes this number, too: the
 // test prints the new one.
 TEST(SimulationTest, EveryBuildFindsTheSame) {
-  constexpr uint64_t kFound = 5244643870303503143u;
+  constexpr uint64_t kFound = 6176525256657997863u;
   uint64_t all = 0;
   for (uint64_t seed = 1; seed <= 64; ++seed) {
     const Outcome outcome = carry_out(draw(seed));
