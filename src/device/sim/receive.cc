@@ -98,8 +98,8 @@ void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
     ReceiveQueue& queue = qp.receive_queue();
     const uint64_t slot = packet->entry.message;
     const ibv_sge* const sges = queue.sges_of(slot);
-    delay = translation_delay(sges, queue.receives[slot].sges, packet->offset,
-                              packet->payload_bytes);
+    delay =
+        translation_delay(sges, queue.receives[slot].sges, packet->offset, packet->payload_bytes);
     far = is_far(qp, sges, queue.receives[slot].sges);
   }
   delay = translated(qp, delay);
