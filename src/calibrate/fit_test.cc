@@ -112,7 +112,7 @@ TEST(FitTest, LeavesWhatNoValueExplains) {
   }
   const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
-  EXPECT_LE(number_of(fitted->parameters, "post_atomic"), 0.1);
+  EXPECT_EQ(number_of(fitted->parameters, "post_atomic"), 0.1);
   for (size_t i = 0; i < measured.size(); ++i) {
     if (measured[i].observation.parameters.front() == "post_atomic") {
       EXPECT_GT(fitted->simulated_ns[i], 10);

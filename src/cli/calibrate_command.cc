@@ -130,13 +130,13 @@ int run_calibration(const Tool& tool, const CalibrateOptions& options) {
     const Status saved = bench::write_json_file(options.json, document);
     if (!saved.ok()) return report_error(saved);
   }
-  const int reported = options.report.empty() ? 0 : write_calibration(options.report, document);
-  if (reported != 0) return reported;
   print_output("{}{} is written{}\n", calibrate::calibration_text(*calibration), path->string(),
                options.out.empty()
                    ? fmt::format(": --device sim:{} simulates it", path->stem().string())
                    : "");
-  return finish_output();
+  const int printed = finish_output();
+  if (options.report.empty() || printed != 0) return printed;
+  return write_calibration(options.report, document);
 }
 
 }  // namespace

@@ -116,6 +116,14 @@ TEST(DesignEstimateTest, AutomaticKeepsToTheTransport) {
   EXPECT_EQ(datagrams->protocol, Protocol::kSendSend);
   EXPECT_EQ(datagrams->why, "automatic: the one design over ud");
   EXPECT_EQ(responder_choice(rnic(), *datagrams, options).design.transport, Transport::kUd);
+  options.transport = Transport::kUc;
+  const auto cheapest =
+      choose_design(Protocol::kAutomatic, MarkLayout::kAutomatic, rnic(), options);
+  ASSERT_TRUE(cheapest.ok()) << cheapest.status().message();
+  EXPECT_THAT(cheapest->why, HasSubstr("the cheapest of 2"));
+  EXPECT_EQ(cheapest->layout, MarkLayout::kImmediate);
+  EXPECT_EQ(responder_choice(rnic(), *cheapest, options).design.transport, Transport::kUc);
+  options.transport = Transport::kUd;
   EXPECT_EQ(
       choose_design(Protocol::kWriteWrite, MarkLayout::kAutomatic, rnic(), options).status().code(),
       StatusCode::kUnsupported);
