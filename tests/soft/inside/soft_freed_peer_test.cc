@@ -80,24 +80,30 @@ constexpr size_t kFreedPageBytes = 65536;  // a multiple of any page
 constexpr uint64_t kNeverMoves = 1;        // as of an operation that stands still
 
 // Whether it could fill the memory of the destroyed queue pair, which peers still map, with what
-// looks like an operation.
-bool fill_freed(const Node& node, uint64_t address, uint64_t length_bytes,
+// looks like an operation: the page of `word` at least.
+bool fill_freed(const Node& node, uint64_t address, uint64_t length_bytes, uint64_t word,
                 std::vector<std::unique_ptr<MemoryRegion>>& regions) {
   const uint64_t begin = address / kFreedPageBytes * kFreedPageBytes;
   const uint64_t end =
       (address + length_bytes + kFreedPageBytes - 1) / kFreedPageBytes * kFreedPageBytes;
-  // The neighbours may be in use: only the pages that are free.
+  // The neighbours may be in use: only the pages that are free. All of them first, since what
+  // registers one may take memory that lies where the next one was.
   const auto page_bytes = static_cast<uint64_t>(getpagesize());
+  std::vector<void*> pages;
+  pages.reserve((end - begin) / page_bytes);
   bool filled = false;
   for (uint64_t at = begin; at < end; at += page_bytes) {
     void* page = mmap(reinterpret_cast<void*>(at), page_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    if (page != reinterpret_cast<void*>(at)) continue;
+    if (page == MAP_FAILED) continue;
+    pages.push_back(page);
+    filled = filled || at == word / page_bytes * page_bytes;
+  }
+  for (void* page : pages) {
     auto* words = static_cast<uint64_t*>(page);
     std::fill(words, words + page_bytes / sizeof(uint64_t), kNeverMoves);
     regions.push_back(std::make_unique<MemoryRegion>(
         must(MemoryRegion::create(node.domain, page, page_bytes, kAllAccess))));
-    filled = filled || at <= address;
   }
   return filled;
 }
@@ -110,13 +116,14 @@ VERBENA_TEST_CHILD(freed_peer) {
   end->connect(link.get<QueuePairAddress>());
   soft::Qp& qp = soft::as_qp(end->qp());
   const auto address = reinterpret_cast<uint64_t>(qp.shared);
+  const auto word = reinterpret_cast<uint64_t>(&qp.shared->in_flight);
   const uint64_t length_bytes = qp.shared_bytes;
   if (link.get<bool>()) qp.shared->in_flight.store(kNeverMoves);
   link.put(true);
   link.get<bool>();
   end.reset();
   std::vector<std::unique_ptr<MemoryRegion>> regions;
-  link.put(fill_freed(node, address, length_bytes, regions));
+  link.put(fill_freed(node, address, length_bytes, word, regions));
   link.get<bool>();
   return 0;
 }
