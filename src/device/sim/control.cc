@@ -291,7 +291,6 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.depth = std::max(cap.max_send_wr, 1u);
   qp.max_sges = std::max(cap.max_send_sge, 1u);
   qp.max_inline_bytes = cap.max_inline_data;
-  qp.wqes.configure(qp.depth, qp.max_sges);
   qp.cap = cap;
   return &qp.verbs;
 }

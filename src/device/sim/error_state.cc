@@ -28,6 +28,13 @@ ibv_wc_opcode completed_opcode(ibv_wr_opcode opcode) {
   }
 }
 
+// Nothing is sent any more, nor fetched for it.
+void end_sends(QueuePair& qp) {
+  qp.send_message = qp.payload_message = qp.posted;
+  qp.payload_packet = 0;
+  qp.release_wqes();
+}
+
 }  // namespace
 
 void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
@@ -74,7 +81,7 @@ void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
     complete(qp, qp.retired++, status);
     status = IBV_WC_WR_FLUSH_ERR;
   }
-  qp.send_message = qp.posted;
+  end_sends(qp);
   if (std::exchange(qp.filling, false)) {
     complete_receive(qp, qp.current_receive, IBV_WC_WR_FLUSH_ERR);
   }
@@ -83,7 +90,7 @@ void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
 
 void Rnic::flush_sends(QueuePair& qp) {
   while (qp.retired < qp.posted) complete(qp, qp.retired++, IBV_WC_WR_FLUSH_ERR);
-  qp.send_message = qp.posted;
+  end_sends(qp);
 }
 
 void Rnic::flush_receives(QueuePair& qp) {

@@ -36,7 +36,7 @@ class GrowingRing {
   }
 
  private:
-  static constexpr uint32_t kFirstCapacity = 4;
+  static constexpr uint32_t kFirstCapacity = 1;
 
   void grow() {
     const uint32_t capacity = capacity_ == 0 ? kFirstCapacity : 2 * capacity_;

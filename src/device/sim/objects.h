@@ -238,6 +238,7 @@ struct QueuePair {
   uint32_t max_sges = 0;
   uint32_t max_inline_bytes = 0;
   SendWqes wqes;
+  uint32_t posting = 0;  // threads that are in post_send()
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // WQEs whose place is free again: after the poll of a completion
   uint64_t announced = 0;  // by the doorbells that reached the RNIC
@@ -276,6 +277,10 @@ struct QueuePair {
 
   Wqe& wqe(uint64_t number) { return wqes.wqe(number); }
   ibv_sge* sges_of(uint64_t number) { return wqes.sges(number); }
+  // Gives back what is retired, unless data of READs is on its way to where the WQEs say.
+  void release_wqes() {
+    if (posting == 0 && requester.placing == 0) wqes.release_below(retired);
+  }
   ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
 };
 

@@ -74,11 +74,10 @@ int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
   wqe.inlined = (request.send_flags & IBV_SEND_INLINE) != 0 && request.opcode != IBV_WR_RDMA_READ &&
                 !is_atomic(request.opcode);
   if (wqe.inlined && length > qp.max_inline_bytes) return ENOMEM;
-  // The data of READs is placed after they have been retired.
-  qp.wqes.add(number, qp.requester.placing == 0 ? qp.retired : 0);
+  qp.wqes.add(wqe);
   std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
   if (wqe.inlined) {
-    std::byte* to = qp.wqes.inline_bytes(number).hold(wqe.length_bytes);
+    std::byte* to = qp.wqes.inline_bytes(number);
     for (int i = 0; i < request.num_sge; ++i) {
       const ibv_sge& sge = request.sg_list[i];
       if (sge.length == 0) continue;
@@ -86,10 +85,25 @@ int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
       to += sge.length;
     }
   }
-  qp.wqe(number) = wqe;
   ++qp.posted;
   return 0;
 }
+
+// A thread that posts: it reads its WQEs after it has let others run, one of which may have rung
+// for them.
+class Posting {
+ public:
+  explicit Posting(QueuePair& qp) : qp_(qp) { ++qp_.posting; }
+  ~Posting() {
+    --qp_.posting;
+    qp_.release_wqes();
+  }
+  Posting(const Posting&) = delete;
+  Posting& operator=(const Posting&) = delete;
+
+ private:
+  QueuePair& qp_;
+};
 
 // Where the gather list is memory that the queue pair may not use. `thread` copies where it lies.
 bool local_memory_fails(QueuePair& qp, uint64_t number, Fiber* thread) {
@@ -182,6 +196,7 @@ Time software_time(const Profile& profile, const Wqe& wqe) {
 
 int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   QueuePair& qp = as_qp(verbs);
+  const Posting posting(qp);
   Simulation& simulation = qp.node->simulation;
   const Profile& profile = qp.node->profile;
   const uint64_t before = qp.posted;

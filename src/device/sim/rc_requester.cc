@@ -175,6 +175,7 @@ void Rnic::retire(QueuePair& qp) {
   }
   // An acknowledgement came late: what it tells of need not go again.
   if (qp.send_message < qp.retired) begin_at(qp, qp.retired);
+  qp.release_wqes();
 }
 
 // The next message to send, and the first whose payload is fetched.

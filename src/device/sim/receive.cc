@@ -224,6 +224,7 @@ void Rnic::place(void* object, uint64_t) {
   } else if (packet->cq != nullptr && qp.srq != nullptr) {
     qp.srq->queue.release(packet->entry.message);
   }
+  if (packet->kind != PacketKind::kRequest) qp.release_wqes();
   simulation.fabric().free(packet);
 }
 
@@ -243,7 +244,7 @@ bool Rnic::gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* b
                   uint64_t length) {
   const Wqe& wqe = qp.wqe(message);
   if (wqe.inlined) {
-    std::memcpy(bytes, qp.wqes.inline_bytes(message).bytes.get() + offset, length);
+    std::memcpy(bytes, qp.wqes.inline_bytes(message) + offset, length);
     return true;
   }
   const ibv_sge* sge = qp.sges_of(message);

@@ -92,6 +92,7 @@ QueuePair& Rnic::add_queue_pair() {
   queue_pairs_.push_back(std::make_unique<QueuePair>());
   QueuePair& qp = *queue_pairs_.back();
   qp.node = &node_;
+  qp.wqes.configure(wqe_pool_);
   qp.verbs.qp_num = static_cast<uint32_t>(queue_pairs_.size() - 1);
   return qp;
 }

@@ -3,15 +3,15 @@
 
 #include <infiniband/verbs.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <new>
+#include <type_traits>
 #include <vector>
 
 #include "src/base/assert.h"
+#include "src/device/sim/growing_ring.h"
 
 namespace verbena::sim {
 
@@ -37,77 +37,89 @@ struct Wqe {
   bool bad = false;    // its memory may not be used: it fails when its turn comes
 };
 
-// The bytes of an inline WQE; its place in the queue keeps the memory for the next one.
-struct InlineBytes {
-  std::unique_ptr<std::byte[]> bytes;
-  uint32_t capacity = 0;
-
-  std::byte* hold(uint32_t length) {
-    if (length > capacity) {
-      capacity = std::max(length, 2 * capacity);
-      bytes = std::make_unique<std::byte[]>(capacity);
-    }
-    return bytes.get();
-  }
-};
-
-// A few neighbouring WQEs of a send queue.
-struct SendBlock {
-  static constexpr uint32_t kEntries = 4;
-
-  explicit SendBlock(uint32_t max_sges)
-      : sges(std::make_unique<ibv_sge[]>(size_t{kEntries} * max_sges)) {}
-
-  std::array<Wqe, kEntries> wqes;
-  std::array<InlineBytes, kEntries> inline_bytes;
-  std::unique_ptr<ibv_sge[]> sges;
-};
-
-// The send WQEs of a queue pair, by their numbers. Most queues of a large cluster are deep and
-// hardly used: memory is there for those that the RNIC still has to do with, not for the whole
-// depth.
-class SendWqes {
+// Memory for the WQEs of all queue pairs of an RNIC, each with its gather list and inline bytes.
+// What was given back last is used first: of millions of queue pairs few have WQEs at a time, and
+// their memory stays in the caches of who simulates them.
+class WqePool {
  public:
-  void configure(uint32_t depth, uint32_t max_sges) {
-    max_sges_ = max_sges;
-    blocks_.resize(depth / SendBlock::kEntries + 2);
-  }
-  void clear() {
-    for (std::unique_ptr<SendBlock>& block : blocks_) block.reset();
-    oldest_ = 0;
-  }
-  // Makes the place of a new WQE, the next one. Nobody will ask for those below `done` again.
-  void add(uint64_t number, uint64_t done) {
-    const uint64_t next = number / SendBlock::kEntries;
-    std::unique_ptr<SendBlock>& block = blocks_[next % blocks_.size()];
-    if (number % SendBlock::kEntries != 0 && block != nullptr) return;
-    if (next - oldest_ == blocks_.size()) {
-      ++oldest_;
-    } else if (oldest_ < next && (oldest_ + 1) * SendBlock::kEntries <= done) {
-      block = std::move(blocks_[oldest_++ % blocks_.size()]);
-    } else {
-      block = std::make_unique<SendBlock>(max_sges_);
-    }
-  }
+  WqePool() = default;
+  WqePool(const WqePool&) = delete;
+  WqePool& operator=(const WqePool&) = delete;
 
-  Wqe& wqe(uint64_t number) { return block_of(number).wqes[number % SendBlock::kEntries]; }
-  ibv_sge* sges(uint64_t number) {
-    return &block_of(number).sges[number % SendBlock::kEntries * max_sges_];
+  Wqe* take(const Wqe& wqe) {
+    const size_t units = units_of(wqe);
+    if (units >= free_.size()) free_.resize(units + 1);
+    Free*& first = free_[units];
+    if (first == nullptr) add_chunk(units);
+    void* const place = first;
+    first = first->next;
+    return new (place) Wqe(wqe);
   }
-  InlineBytes& inline_bytes(uint64_t number) {
-    return block_of(number).inline_bytes[number % SendBlock::kEntries];
+  void give_back(Wqe* wqe) {
+    const size_t units = units_of(*wqe);
+    static_assert(std::is_trivially_destructible_v<Wqe>);
+    free_[units] = new (wqe) Free{free_[units]};
   }
 
  private:
-  SendBlock& block_of(uint64_t number) {
-    SendBlock* const block = blocks_[number / SendBlock::kEntries % blocks_.size()].get();
-    VERBENA_DEBUG_ASSERT(block != nullptr && number / SendBlock::kEntries >= oldest_);
-    return *block;
+  struct Free {
+    Free* next;
+  };
+  struct alignas(64) Unit {
+    std::byte bytes[64];
+  };
+  static constexpr size_t kChunkUnits = 64;
+
+  static size_t units_of(const Wqe& wqe) {
+    const size_t bytes = sizeof(Wqe) + wqe.sges * sizeof(ibv_sge) +
+                         (wqe.inlined ? wqe.length_bytes : 0);
+    return (bytes + sizeof(Unit) - 1) / sizeof(Unit);
+  }
+  void add_chunk(size_t units) {
+    const size_t count = units < kChunkUnits ? kChunkUnits / units : 1;
+    chunks_.push_back(std::make_unique_for_overwrite<Unit[]>(count * units));
+    for (size_t i = count; i > 0; --i) {
+      free_[units] = new (&chunks_.back()[(i - 1) * units]) Free{free_[units]};
+    }
   }
 
-  std::vector<std::unique_ptr<SendBlock>> blocks_;
-  uint64_t oldest_ = 0;  // block that there is
-  uint32_t max_sges_ = 1;
+  std::vector<Free*> free_;  // by units
+  std::vector<std::unique_ptr<Unit[]>> chunks_;
+};
+
+// The send WQEs of a queue pair, by their numbers, from when they are posted until the RNIC has
+// done with them.
+class SendWqes {
+ public:
+  void configure(WqePool& pool) { pool_ = &pool; }
+  // Adds the next one. Its gather list and inline bytes are to be filled.
+  void add(const Wqe& wqe) { wqes_.push_back(pool_->take(wqe)); }
+  // Nobody will ask for those below `number` again.
+  void release_below(uint64_t number) {
+    VERBENA_DEBUG_ASSERT(number <= oldest_ + wqes_.size());
+    for (; oldest_ < number; ++oldest_) {
+      pool_->give_back(wqes_.front());
+      wqes_.pop_front();
+    }
+  }
+  void clear() {
+    release_below(oldest_ + wqes_.size());
+    oldest_ = 0;
+  }
+
+  Wqe& wqe(uint64_t number) {
+    VERBENA_DEBUG_ASSERT(number >= oldest_ && number - oldest_ < wqes_.size());
+    return *wqes_[static_cast<uint32_t>(number - oldest_)];
+  }
+  ibv_sge* sges(uint64_t number) { return reinterpret_cast<ibv_sge*>(&wqe(number) + 1); }
+  std::byte* inline_bytes(uint64_t number) {
+    return reinterpret_cast<std::byte*>(sges(number) + wqe(number).sges);
+  }
+
+ private:
+  WqePool* pool_ = nullptr;
+  GrowingRing<Wqe*> wqes_;
+  uint64_t oldest_ = 0;
 };
 
 }  // namespace verbena::sim
