@@ -251,7 +251,7 @@ class Rnic {
 
   std::vector<std::unique_ptr<Region>> regions_;  // by the key's upper bits
   std::vector<uint32_t> free_regions_;
-  std::vector<uint32_t> generations_;                    // of the regions' places
+  std::vector<uint32_t> generations_;  // of the regions' places
   WqePool wqe_pool_;
   std::vector<std::unique_ptr<QueuePair>> queue_pairs_;  // by number
   std::vector<std::unique_ptr<Srq>> kept_;

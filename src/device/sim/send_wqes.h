@@ -71,8 +71,8 @@ class WqePool {
   static constexpr size_t kChunkUnits = 64;
 
   static size_t units_of(const Wqe& wqe) {
-    const size_t bytes = sizeof(Wqe) + wqe.sges * sizeof(ibv_sge) +
-                         (wqe.inlined ? wqe.length_bytes : 0);
+    const size_t bytes =
+        sizeof(Wqe) + wqe.sges * sizeof(ibv_sge) + (wqe.inlined ? wqe.length_bytes : 0);
     return (bytes + sizeof(Unit) - 1) / sizeof(Unit);
   }
   void add_chunk(size_t units) {
