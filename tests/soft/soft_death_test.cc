@@ -72,6 +72,23 @@ SendRequest random_request(Random& random, const Buffer& buffer, uint64_t addres
   return request;
 }
 
+// As programs connect where one side is passive: that one is ready before the other has begun.
+TEST(DeathTest, APeerThatWasResetAfterThisSideConnectedIsMissedToo) {
+  Node node;
+  Buffer buffer(node.domain, 4096);
+  End end(node);
+  Responder responder(Place::kOtherProcess);
+  end.connect(responder.address());
+  responder.reset();
+  responder.connect(end.address());
+  ASSERT_EQ(post_receive(end.qp(), 7, {buffer.sge(0, 64)}), 0);
+  responder.end(SIGKILL);
+  const ibv_wc wc = wait_for_one(end.cq());
+  EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(wc.wr_id, 7u);
+  EXPECT_EQ(state_of(node, end.qp()), IBV_QPS_ERR);
+}
+
 // Does all it can on three queue pairs, until it is killed.
 VERBENA_TEST_CHILD(victim) {
   Node node;

@@ -138,11 +138,12 @@ void accept_blame(Qp& qp) {
 }
 
 void peer_ended(Qp& qp) {
-  // A peer that destroyed its queue pair before it ended has left in order.
+  // A peer that destroyed its queue pair before it ended has left in order, or reset it for somebody
+  // else. One that reset it for this one has not.
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
-  const bool left_in_order =
-      (qp.peer.shared->gate.load(std::memory_order_acquire) >> 32) != qp.peer.generation;
+  const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
+  const bool left_in_order = gate >> 32 != qp.peer.generation && gate_peer(gate) != qp.number;
   // Nobody tells an unreliable connection: what it sends vanishes.
   const bool reliable = is_reliable(qp.transport);
   if (reliable && connected && (!left_in_order || !qp.waiting.empty())) {
