@@ -306,6 +306,18 @@ void Registry::remove_connection_sockets() const {
   });
 }
 
+// Closing would not end the lock: a child that another thread forked meanwhile has it, too.
+class GateLock {
+ public:
+  explicit GateLock(int gate) : gate_(gate) {}
+  ~GateLock() { flock(gate_, LOCK_UN); }
+  GateLock(const GateLock&) = delete;
+  GateLock& operator=(const GateLock&) = delete;
+
+ private:
+  int gate_;
+};
+
 Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   VERBENA_ASSERT(slot_fd_ < 0);
   // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot
@@ -314,6 +326,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   const std::string gate_path = path_ + "/lock";
   if (gate.get() < 0) return cannot("open", gate_path, kElsewhere);
   VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
+  const GateLock lock(gate.get());
   remove_leftovers();
   remove_connection_sockets();  // nobody takes their slots meanwhile
   sum_up_ended_counters(*this);
@@ -339,11 +352,11 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
       return status;
     }
     record.pid_namespace = pid_namespace_of_self();
-    struct flock lock {};
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
+    struct flock slot_lock {};
+    slot_lock.l_type = F_WRLCK;
+    slot_lock.l_whence = SEEK_SET;
     if (pwrite(file.get(), &record, sizeof(record), 0) != sizeof(record) ||
-        fcntl(file.get(), F_OFD_SETLK, &lock) != 0 ||
+        fcntl(file.get(), F_OFD_SETLK, &slot_lock) != 0 ||
         pwrite(gate.get(), &slot, sizeof(slot), 0) != sizeof(slot)) {
       Status status = cannot("write", path_ + "/" + name, kElsewhere);
       unlinkat(directory_fd_, name.c_str(), 0);

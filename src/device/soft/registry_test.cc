@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -236,6 +238,37 @@ TEST_F(RegistryTest, WhoHoldsTheLockIsNamed) {
   EXPECT_EQ(files(), std::set<std::string>{"lock"});
   close(holder);
   EXPECT_TRUE(registry.join({}, 50'000'000).ok());
+}
+
+// Another thread's children have the lock's descriptor until they end, or begin another program.
+TEST_F(RegistryTest, AForkedChildDoesNotKeepTheLock) {
+  open();
+  std::vector<pid_t> children;
+  std::atomic<bool> stop{false};
+  Thread joiner = start_thread("join", [&] {
+    while (!stop) {
+      Registry registry = open();
+      ASSERT_TRUE(registry.join({}).ok());
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (;;) pause();
+    }
+    children.push_back(child);
+  }
+  stop = true;
+  joiner.join();
+  const int lock = ::open((directory() + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(lock, 0);
+  EXPECT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  close(lock);
+  for (const pid_t child : children) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
 }
 
 // Who waits for a lock that others take in turn is not told that somebody holds it.
