@@ -190,6 +190,30 @@ TEST(SharedReceiveTest, ManySendersOfManyProcessesEachReceiveOnce) {
   ends.clear();
 }
 
+TEST(SharedReceiveTest, OneSenderCanUseAllReceivesOfADeepQueue) {
+  constexpr uint32_t kReceives = 8192;
+  Node node;
+  Buffer buffer(node.domain, 4096);
+  CompletionQueue cq = must(CompletionQueue::create(node.device, {.depth_cqes = kReceives}));
+  SharedReceiveQueue srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = kReceives}));
+  End sender(node);
+  End receiver(node, {.recv_cq = &cq, .shared_receive_queue = &srq});
+  receiver.connect(sender.address());
+  sender.connect(receiver.address(), {.rnr_retry_count = 0});
+  for (uint64_t i = 0; i < kReceives; ++i) {
+    ASSERT_EQ(post_receive(srq.get(), i, {buffer.sge(0, 8)}), 0);
+  }
+  for (uint64_t i = 0; i < kReceives; ++i) {
+    ASSERT_EQ(post(sender.qp(), {.sges = {buffer.sge(64, 8)}}), 0);
+    ASSERT_EQ(wait_for_one(sender.cq()).status, IBV_WC_SUCCESS) << i;
+  }
+  for (uint64_t i = 0; i < kReceives; ++i) {
+    const ibv_wc wc = wait_for_one(cq.get());
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    ASSERT_EQ(wc.wr_id, i);
+  }
+}
+
 TEST(SharedReceiveTest, QueuePairsWithDifferentCompletionQueuesShareOne) {
   Node node;
   Buffer buffer(node.domain, 8192);

@@ -18,8 +18,8 @@
 namespace verbena::soft {
 namespace {
 
-// With a shared receive queue, how many arrivals of one queue pair may lie unpolled.
-constexpr uint32_t kMaxSharedPackets = 4096;
+// With a shared receive queue, how many datagrams of one queue pair may lie unpolled.
+constexpr uint32_t kMaxSharedDatagrams = 4096;
 
 int reset(Qp& qp) {
   {
@@ -89,10 +89,16 @@ Sizes sizes_of(const Qp& qp) {
   // What arrives lies at the shared receive queue that it is for.
   if (is_xrc(qp.transport)) return {.packets = 1, .receives = 0, .stride_bytes = 0};
   const uint32_t receives = srq != nullptr ? 0 : std::bit_ceil(std::max(cap.max_recv_wr, 1u));
-  return {
-      .packets = srq != nullptr ? std::bit_ceil(std::min(srq->depth, kMaxSharedPackets)) : receives,
-      .receives = receives,
-      .stride_bytes = shared_receive_stride_bytes(cap.max_recv_sge)};
+  // A connection's sender may take all shared receives: what tells of each needs a place, or the
+  // sender would wait for a receive though there are some. Datagrams that find none are dropped.
+  uint32_t packets = receives;
+  if (srq != nullptr) {
+    packets = std::bit_ceil(has_datagrams(qp.transport) ? std::min(srq->depth, kMaxSharedDatagrams)
+                                                        : srq->depth);
+  }
+  return {.packets = packets,
+          .receives = receives,
+          .stride_bytes = shared_receive_stride_bytes(cap.max_recv_sge)};
 }
 
 // The receives of the queue pair itself, shown at `shown`.
