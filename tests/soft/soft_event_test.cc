@@ -188,6 +188,32 @@ TEST_P(EventTest, ADestroyedQueuesEventIsNotDelivered) {
   EXPECT_EQ(*event, second.get());
 }
 
+TEST_P(EventTest, ADestroyedQueueLeavesNothingToWakeUpFor) {
+  CompletionQueue second =
+      must(CompletionQueue::create(node_.device, {.channel = &end_.channel()}));
+  End b(node_, {.send_cq = &second, .recv_cq = &second});
+  const auto ring = [](CompletionQueue& queue, End& end) {
+    ASSERT_EQ(ibv_req_notify_cq(queue.get(), 0), 0);
+    must(end.queue_pair().to_error());
+    ASSERT_EQ(post(end.qp(), {}), 0);
+  };
+  for (const bool second_rings : {false, true}) {
+    {
+      CompletionQueue third =
+          must(CompletionQueue::create(node_.device, {.channel = &end_.channel()}));
+      End a(node_, {.send_cq = &third, .recv_cq = &third});
+      ring(third, a);
+      if (second_rings) ring(second, b);
+      EXPECT_TRUE(event_waits());
+    }
+    EXPECT_EQ(event_waits(), second_rings);
+  }
+  Result<ibv_cq*> event = end_.channel().wait(static_cast<int64_t>(kPatienceNs));
+  ASSERT_TRUE(event.ok()) << event.status().message();
+  EXPECT_EQ(*event, second.get());
+  EXPECT_FALSE(event_waits());
+}
+
 TEST_P(EventTest, AChannelWithQueuesIsNotDestroyed) {
   EXPECT_EQ(node_.control().destroy_comp_channel(end_.channel().get()), EBUSY);
 }

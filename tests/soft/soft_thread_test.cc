@@ -1,10 +1,14 @@
 // Verbs objects used by several threads at once, as the verbs API allows.
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -275,6 +279,70 @@ TEST(ThreadTest, EventsAndDestruction) {
     listener.join();
   }
   EXPECT_EQ(failures.load(), 0u);
+}
+
+// A completion queue goes only when the program has said that it has done with what told of it.
+TEST(AsyncEventTest, ACompletionQueueWaitsForItsAcknowledgement) {
+  Node node;
+  std::optional<CompletionQueue> small =
+      must(CompletionQueue::create(node.device, {.depth_cqes = 1}));
+  {
+    End end(node, {.send_cq = &*small, .recv_cq = &*small});
+    must(end.queue_pair().to_error());
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(post(end.qp(), {}), 0);
+  }
+  ibv_async_event event{};
+  ASSERT_EQ(node.control().get_async_event(node.device.get(), &event), 0);
+  ASSERT_EQ(event.event_type, IBV_EVENT_CQ_ERR);
+  std::atomic<bool> acknowledged{false};
+  std::atomic<bool> early{false};
+  std::atomic<bool> begun{false};
+  Thread destroyer = start_thread("destroyer", [&] {
+    begun = true;
+    small.reset();
+    early = !acknowledged;
+  });
+  ASSERT_TRUE(wait_until([&] { return begun.load(); }));
+  sleep_ns(20'000'000);  // an early end shows, a late one is not one
+  acknowledged = true;
+  node.control().ack_async_event(&event);
+  destroyer.join();
+  EXPECT_FALSE(early.load());
+}
+
+// By a handler that does not ask for system calls to go on, as programs end such a thread.
+TEST(AsyncEventTest, ASignalEndsTheWaitForAnEvent) {
+  Node node;
+  struct sigaction handler {};
+  handler.sa_handler = [](int) {};
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGUSR1, &handler, &before), 0);
+  std::atomic<pthread_t> waiter{};
+  std::atomic<bool> ended{false};
+  int result = 0;
+  int error = 0;
+  Thread thread = start_thread("waiter", [&] {
+    sigset_t wanted;  // threads of the library have all signals blocked
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGUSR1);
+    pthread_sigmask(SIG_UNBLOCK, &wanted, nullptr);
+    waiter = pthread_self();
+    ibv_async_event event{};
+    result = node.control().get_async_event(node.device.get(), &event);
+    error = errno;
+    ended = true;
+  });
+  ASSERT_TRUE(wait_until([&] { return waiter.load() != pthread_t{}; }));
+  // One that comes before it waits is lost.
+  EXPECT_TRUE(wait_until([&] {
+    if (!ended) pthread_kill(waiter, SIGUSR1);
+    sleep_ns(1'000'000);
+    return ended.load();
+  }));
+  thread.join();
+  EXPECT_EQ(result, -1);
+  EXPECT_EQ(error, EINTR);
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>
+#include <vector>
 
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
@@ -23,6 +24,26 @@ std::mutex queues_mutex;
 std::unordered_map<uint64_t, Cq*>& live_queues() {
   static auto* queues = new std::unordered_map<uint64_t, Cq*>;
   return *queues;
+}
+
+// Takes the events of queues that are gone out of the channel, which would wake those who wait for
+// it though there is nothing for them. What a sender rings late is dropped by get_cq_event().
+void drop_waiting_events(const Channel& channel) {
+  const std::lock_guard guard(queues_mutex);
+  // Another open file, since O_NONBLOCK of the channel's descriptor is the program's to set.
+  const int take_fd = open(fmt::format("/proc/self/fd/{}", channel.read_fd).c_str(),
+                           O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (take_fd < 0) return;
+  std::vector<uint64_t> kept;
+  uint64_t cookie = 0;
+  while (read(take_fd, &cookie, sizeof(cookie)) == sizeof(cookie)) {
+    if (live_queues().contains(cookie)) kept.push_back(cookie);
+  }
+  close(take_fd);
+  // There is room: so much was there a moment ago, and a queue rings once until it is armed again.
+  for (const uint64_t one : kept) {
+    [[maybe_unused]] const ssize_t written = write(channel.write_fd, &one, sizeof(one));
+  }
 }
 
 }  // namespace
@@ -122,8 +143,12 @@ int destroy_cq(ibv_cq* verbs) {
     live_queues().erase(cq.id);
   }
   cq.completion_events.settle();
-  if (cq.channel != nullptr) end_use(cq.channel->users);
+  if (cq.channel != nullptr) {
+    drop_waiting_events(*cq.channel);
+    end_use(cq.channel->users);
+  }
   drop_events_of(verbs->context, &cq);
+  cq.async_events.settle();
   cq.rnic->free_completion_queue(cq.shared);
   end_use(cq.rnic->completion_queue_count);
   end_use(as_context(verbs->context).users);

@@ -1,7 +1,6 @@
 // The device and its contexts: discovery, opening, capabilities, asynchronous events.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -265,8 +264,10 @@ int get_async_event(ibv_context* verbs, ibv_async_event* event) {
   Context& context = as_context(verbs);
   const bool may_wait = (fcntl(context.event_read_fd, F_GETFL) & O_NONBLOCK) == 0;
   for (;;) {
-    pollfd readable{.fd = context.event_read_fd, .events = POLLIN, .revents = 0};
-    if (may_wait && poll(&readable, 1, -1) < 0 && errno != EINTR) return -1;
+    // Each event has a byte in the pipe. As programs know it of the kernel, a signal interrupts the
+    // wait, or it begins again, by what the program asked for with the signal's handler.
+    char byte = 0;
+    if (may_wait && read(context.event_read_fd, &byte, 1) != 1) return -1;
     // Taken and counted in one step for those who destroy the object, see drop_events_of().
     bool got = false;
     {
