@@ -24,6 +24,7 @@
 #include "src/device/soft/only_copy.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/ud.h"
+#include "src/device/soft/xrc.h"
 
 namespace verbena::soft {
 namespace {
@@ -503,8 +504,13 @@ void Rnic::mark_dead(uint32_t slot) {
   pages_->check_standing_peers();
   for_each_queue_pair([&](Qp& qp) {
     if (qp.peer.process == peer) peer_ended(qp);
+    // Else all memory that it had registered would stay until the queue pair sends elsewhere.
+    const OwnerLock::Guard guard(qp.send_lock);
+    if (qp.destinations != nullptr) qp.destinations->forget(*peer);
+    forget_targets(qp, *peer);
   });
   xrc_queues_->sender_ended(slot);
+  xrc_queues_->forget_ended_senders();
   ring_abandoned_channels(*this);
 }
 

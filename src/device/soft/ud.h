@@ -110,6 +110,8 @@ class Destinations {
       return &place;
     return look_up(rnic, number, place) ? &place : nullptr;
   }
+  // A process that has ended: nothing of it stays mapped.
+  void forget(const Peer& process);
   // Queue pair numbers. Asks the registry again when somebody has joined or left a group since.
   const std::vector<uint32_t>& members(Rnic& rnic, const ibv_gid& gid, uint16_t lid);
 

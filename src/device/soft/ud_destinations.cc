@@ -91,6 +91,12 @@ bool link_own(Rnic& rnic, uint32_t index, Transport wanted, Destination& found,
 
 }  // namespace
 
+void Destinations::forget(const Peer& process) {
+  for (Destination& place : places_) {
+    if (place.process.get() == &process) place = {};
+  }
+}
+
 bool Destinations::look_up(Rnic& rnic, uint32_t number, Destination& place) const {
   if (place.number == number && place.process == nullptr && place.ask_again_ns != 0 &&
       now_ns() < place.ask_again_ns) {

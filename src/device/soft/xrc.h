@@ -37,6 +37,8 @@ inline ibv_wc_status aim(Qp& qp, uint32_t number) {
 }
 // No queue pair of this process reaches the queue any more.
 void forget_target(Rnic& rnic, const Srq& srq);
+// Those in a process that has ended. Under send_lock.
+void forget_targets(Qp& qp, const Peer& process);
 
 // Makes the completions of what has arrived at the XRC queues of `cq`; at most `count`. Holds its
 // lock.

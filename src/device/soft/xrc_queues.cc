@@ -117,7 +117,7 @@ bool XrcQueues::sends_nothing(uint32_t slot) {
 
 void XrcQueues::watch_senders() {
   unwatched_.store(false, std::memory_order_relaxed);
-  std::erase_if(watched_, [](const auto& known) { return known.second->dead(); });
+  forget_ended_senders();
   for_each_sender(rnic_.header(), [this](uint32_t slot) {
     if (slot == rnic_.slot() || watched_.contains(slot)) return;
     const Result<std::shared_ptr<Peer>> process = rnic_.attach(slot);
@@ -132,6 +132,10 @@ void XrcQueues::watch_senders() {
                   process.status().message());
     }
   });
+}
+
+void XrcQueues::forget_ended_senders() {
+  std::erase_if(watched_, [](const auto& known) { return known.second->dead(); });
 }
 
 void XrcQueues::note_unwatched(const Status& failure) {

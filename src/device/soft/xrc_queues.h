@@ -39,6 +39,8 @@ class XrcQueues {
   void add_flights(std::vector<PeerFlight>& flights);
   // The service thread's: learns when processes end that have begun to send here.
   void watch_senders();
+  // The service thread's, too: keeps nothing mapped of those that have ended.
+  void forget_ended_senders();
   // Whether there was no file descriptor to look at one of them: watch again later.
   bool has_unwatched() const { return unwatched_.load(std::memory_order_relaxed); }
   // A process in this slot has ended: posts again the receives that it took and did not fill. Those

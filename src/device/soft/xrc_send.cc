@@ -126,6 +126,16 @@ ibv_wc_status aim_slowly(Qp& qp, uint32_t number) {
   return IBV_WC_SUCCESS;
 }
 
+void forget_targets(Qp& qp, const Peer& process) {
+  PeerQp& peer = qp.peer;
+  const size_t forgotten = std::erase_if(
+      peer.targets, [&](const auto& known) { return known.second.process.get() == &process; });
+  if (forgotten == 0 || peer.memory != &process || peer.process.get() == &process) return;
+  peer.srq = {};
+  peer.memory = peer.process.get();
+  peer.views = {};
+}
+
 void forget_target(Rnic& rnic, const Srq& srq) {
   rnic.for_each_queue_pair([&srq](Qp& qp) {
     if (qp.transport != Transport::kXrcSend) return;

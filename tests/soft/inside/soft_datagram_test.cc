@@ -285,6 +285,20 @@ TEST(DatagramProcessTest, WhatIsSentToADeadReceiverVanishes) {
   }
 }
 
+TEST(DatagramProcessTest, NothingOfADeadReceiverStaysMapped) {
+  Source source;
+  const auto round = [&] {
+    Child child("datagram_sink");
+    const auto to = child.link().get<uint32_t>();
+    ASSERT_TRUE(source.send(to));
+    child.kill();
+  };
+  round();
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 5; ++i) round();
+  EXPECT_TRUE(wait_until([&] { return open_descriptors() <= before; })) << open_descriptors();
+}
+
 // Writes anything anywhere where senders can write.
 VERBENA_TEST_CHILD(datagram_attacker) {
   Source source;
