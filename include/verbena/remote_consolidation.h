@@ -73,7 +73,8 @@ class ConsolidatedRegion {
 
   // A hint: writes into these bytes, and into the rest of their blocks, are worth to be
   // consolidated. With a hint, all others go to the back-end at once, and take a round trip. Few of
-  // them: each write searches all. kInvalidArgument: not inside of the region. Control path.
+  // them: each write searches all. The first one does what close() does, and fails as that does.
+  // kInvalidArgument: not inside of the region. Control path.
   virtual Status add_hot_range(uint64_t offset_bytes, uint64_t size_bytes) = 0;
 
   // Keeps the bytes, and writes what is due. Refused are, before anything happens, writes that

@@ -128,6 +128,9 @@ Status Consolidation::check_bounds(uint64_t offset_bytes, uint64_t bytes) const 
 
 Status Consolidation::add_hot_range(uint64_t offset_bytes, uint64_t size_bytes) {
   VERBENA_RETURN_IF_ERROR(check_bounds(offset_bytes, size_bytes));
+  // Until now all blocks were hot. What is kept of those that are not any more would be written
+  // after, and read instead of, what goes to the back-end at once from here on.
+  if (hot_.empty()) VERBENA_RETURN_IF_ERROR(close());
   const uint64_t end = offset_bytes + size_bytes;
   hot_.push_back({offset_bytes / options_.block_bytes,
                   (end + options_.block_bytes - 1) / options_.block_bytes});

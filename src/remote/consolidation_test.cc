@@ -130,6 +130,35 @@ TEST(ConsolidationTest, OnlyHotRangesAreConsolidated) {
   EXPECT_EQ(*hot->read(Cell{2040}), 2u);
 }
 
+// Without a hint everything is hot, and modifications of what is not any more must not come later.
+TEST(ConsolidationTest, TheFirstHintLeavesNoModificationBehind) {
+  RegionForTest region;
+  auto front_end = open_for_blocks(region);
+  ASSERT_TRUE(front_end.region.ok());
+  for (const bool exclusive : {false, true}) {
+    auto hot = must(
+        ConsolidatedRegion::create(*front_end, {.lease_ns = kNeverNs, .exclusive = exclusive}));
+    ASSERT_TRUE(hot->write(Cell{0}, 1).ok());
+    ASSERT_TRUE(hot->add_hot_range(2048, 64).ok());
+    ASSERT_TRUE(hot->write(Cell{0}, 2).ok());
+    EXPECT_EQ(*hot->read(Cell{0}), 2u);
+    ASSERT_TRUE(hot->flush().ok());
+    EXPECT_EQ(*front_end->read(Cell{0}), 2u);
+  }
+}
+
+TEST(ConsolidationTest, ABlockThatWasLoadedBeforeTheFirstHintIsReadAnew) {
+  RegionForTest region;
+  auto front_end = open_for_blocks(region);
+  ASSERT_TRUE(front_end.region.ok());
+  auto hot =
+      must(ConsolidatedRegion::create(*front_end, {.lease_ns = kNeverNs, .exclusive = true}));
+  EXPECT_EQ(*hot->read(Cell{0}), 0u);
+  ASSERT_TRUE(hot->add_hot_range(2048, 64).ok());
+  ASSERT_TRUE(hot->write(Cell{0}, 2).ok());
+  EXPECT_EQ(*hot->read(Cell{0}), 2u);
+}
+
 TEST(ConsolidationTest, WhatCannotBeIsRefusedWithItsReason) {
   RegionForTest region;
   auto front_end = open_for_blocks(region);
