@@ -38,6 +38,7 @@ class Former {
       header_.log_id = std::stoull(JobSecret::random().text().substr(0, 16), nullptr, 16);
       limit_ = layout_.places();
       formation_.filled = static_cast<uint32_t>(stores_.size());
+      for (const Replica& store : stores_) VERBENA_RETURN_IF_ERROR(free_words(store));
     } else {
       VERBENA_RETURN_IF_ERROR(read_kept());
       VERBENA_RETURN_IF_ERROR(settle());
@@ -154,6 +155,19 @@ class Former {
         VERBENA_RETURN_IF_ERROR(kept_[i]->region->write(kept_[i]->word(place), word));
       }
       ++place;
+    }
+    return Status::ok_status();
+  }
+
+  // A blank store may have words that an interrupted formation wrote into it.
+  Status free_words(const Replica& store) const {
+    const std::vector<char> zeros(kCopyBytes);
+    const uint64_t all_bytes = layout_.places() * sizeof(uint64_t);
+    for (uint64_t done = 0; done < all_bytes;) {
+      const uint64_t part = std::min<uint64_t>(all_bytes - done, zeros.size());
+      VERBENA_RETURN_IF_ERROR(
+          store.region->write(store.layout().words_at() + done, std::span(zeros).first(part)));
+      done += part;
     }
     return Status::ok_status();
   }

@@ -572,6 +572,39 @@ TEST(LogRefusalTest, AWriterDoesNotBelieveADamagedTailOrLimit) {
   EXPECT_THAT(back.message(), HasSubstr("its tail is at place 1, this writer's last batch ended"));
 }
 
+// A formation that was interrupted leaves the words of its log in a store that is still blank.
+TEST(LogReplicasTest, ANewLogHasNothingOfAnInterruptedFormation) {
+  LogForTest log(2);
+  {
+    auto writer = log.writer();
+    ASSERT_TRUE(writer.ok());
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(writer->append("old").ok());
+  }
+  log.lose_store(1);
+  log.add_store();
+  {
+    auto raw = log.raw(Role::kFormer);
+    ASSERT_TRUE(raw.ok()) << raw.status().message();
+    const Replica& from = (*raw.result)[0];
+    const Replica& to = (*raw.result)[1];
+    std::vector<char> words(from.header.places * sizeof(uint64_t));
+    ASSERT_TRUE(from.region->read(from.layout().words_at(), words).ok());
+    ASSERT_TRUE(to.region->write(to.layout().words_at(), words).ok());
+  }
+  log.lose_store(0);
+  log.add_store();
+  EXPECT_EQ(must(log.form()).kept, 0u);
+  auto writer = log.writer();
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  const auto appended = writer->append("new");
+  ASSERT_TRUE(appended.ok()) << appended.status().message();
+  auto reader = log.reader();
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  std::vector<std::string> records;
+  ASSERT_TRUE(read_records(*reader.result.value(), 1, &records).ok());
+  EXPECT_THAT(records, ElementsAre("new"));
+}
+
 // What was posted to the others may lie in memory that its user has back now.
 TEST(LogReplicasTest, AWriterThatHasLostAReplicaEndsItsConnections) {
   LogForTest log(3);

@@ -129,7 +129,8 @@ struct LogFormation {
 // of the last formation has to be among them: who was left out of a formation has missed what came
 // after it, and must not form the log alone. If it is interrupted, call it again.
 //
-// Blocks for a transfer of the whole log to each replica that gets it.
+// Blocks for a transfer of the whole log to each replica that gets it, and of an eighth of
+// capacity_bytes to each of a new log.
 //   kInvalidArgument    stores of different capacity, of several logs, or too many
 //   kProtocolViolation  the trim or limit of one cannot be: its memory was overwritten
 //   kUnavailable        one of them is gone
