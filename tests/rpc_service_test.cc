@@ -3,6 +3,7 @@
 // thread, so that the test decides what happens when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -357,6 +358,31 @@ TEST_F(RpcServiceTest, RefusalsAreOutcomes) {
   EXPECT_EQ(outcome_of(kEcho, std::vector<char>(64)), CallResult::kShuttingDown);
   EXPECT_EQ(outcome_of(kEcho, std::vector<char>(1000)), CallResult::kShuttingDown);
   EXPECT_TRUE(client_->status().ok());
+}
+
+TEST_F(RpcServiceTest, ARequestOfMoreThan32BitsIsTooLarge) {
+  start({.request_slot_bytes = 64, .request_max_bytes = 1000});
+  constexpr size_t kBytes = (size_t{1} << 32) + 32;
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const std::span<const char> whole(static_cast<const char*>(memory), kBytes);
+  // Their low 32 bits alone are nothing, a part of a slot, or more than one.
+  for (const size_t bytes : {kBytes - 32, kBytes - 31, kBytes}) {
+    SCOPED_TRACE(bytes);
+    CallResult result = CallResult::kOk;
+    ASSERT_TRUE(
+        client_->call_with(kEcho, whole.first(bytes),
+                           [&result](const CallOutcome& outcome) { result = outcome.result; }));
+    std::optional<CallFuture> future = client_->call_future_with(kEcho, whole.first(bytes));
+    ASSERT_TRUE(future);
+    ASSERT_TRUE(poll_until([&] { return client_->outstanding() == 0; }));
+    EXPECT_EQ(result, CallResult::kTooLarge);
+    EXPECT_EQ(future->outcome().result, CallResult::kTooLarge);
+  }
+  EXPECT_EQ(server_->calls(), 0u);
+  EXPECT_TRUE(client_->status().ok()) << client_->status().message();
+  munmap(memory, kBytes);
 }
 
 TEST_F(RpcServiceTest, AClientThatShutsDownWaitsForItsCalls) {

@@ -15,6 +15,7 @@
 // Threading: one thread at a time. Nothing allocates after connect().
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -355,7 +356,8 @@ class BasicClient {
     Header header;
     header.type = slot.type;
     header.step = step;
-    header.total_bytes = static_cast<uint32_t>(slot.request.size());
+    // More than the header can say is more than any server takes.
+    header.total_bytes = static_cast<uint32_t>(std::min<size_t>(slot.request.size(), UINT32_MAX));
     header.offset = offset;
     header.call = slot.call;
     header.write_to(requester_->request_buffer(number));
