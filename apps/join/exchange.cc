@@ -93,10 +93,16 @@ class RowSpace {
   std::array<uint64_t, 2> taken_ = {};  // ShuffleSender::taken() when the half was left
 };
 
-// A table's columns that have to be sent, with their names and types.
+// A table's columns that have to be sent, each once, with their names and types.
 std::vector<uint32_t> needed_columns(const Table& table, const std::vector<uint32_t>& keys,
                                      bool keys_only) {
-  if (keys_only) return keys;
+  if (keys_only) {
+    std::vector<uint32_t> distinct;  // several keys may have one column
+    for (const uint32_t number : keys) {
+      if (std::ranges::find(distinct, number) == distinct.end()) distinct.push_back(number);
+    }
+    return distinct;
+  }
   std::vector<uint32_t> all(table.columns().size());
   std::iota(all.begin(), all.end(), 0);
   return all;
@@ -269,10 +275,12 @@ class Exchange {
   Status greet(uint32_t sender, std::string_view lines) {
     greeted_[sender] = 1;
     for (const std::string& mine : hello_) {
-      const size_t end = lines.find('\n');
-      const std::string_view theirs = lines.substr(0, end);
-      lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
-      if (theirs == mine) continue;
+      // A name may have the separator in it, so the line's end is not looked for.
+      if (lines.starts_with(mine) && lines.substr(mine.size()).starts_with('\n')) {
+        lines.remove_prefix(mine.size() + 1);
+        continue;
+      }
+      const std::string_view theirs = lines.substr(0, lines.find('\n'));
       return Status(StatusCode::kInvalidArgument,
                     "executor " + std::to_string(sender) + " has " +
                         std::string(theirs.substr(0, kMostQuotedBytes)) + " where this one has " +

@@ -78,6 +78,37 @@ TEST(ExchangeTest, AllExecutorsTogetherHaveTheJoin) {
   }
 }
 
+// One executor has what join_tables() has.
+void expect_joined(const TestTable& left, const TestTable& right, const JoinOptions& join) {
+  Random random(1);
+  ArrowArrayStream left_stream = to_stream(left, random);
+  ArrowArrayStream right_stream = to_stream(right, random);
+  ArrowArrayStream result = {};
+  const auto here = join_tables(&left_stream, &right_stream, join, &result);
+  ASSERT_TRUE(here.ok()) << here.status().message();
+  ExecutorOptions options;
+  options.join = join;
+  const auto done = run_all({left}, {right}, {options}, 1);
+  ASSERT_TRUE(done[0].status().ok()) << done[0].status().message();
+  EXPECT_EQ(sorted_rows(done), sorted_rows(from_stream(&result)));
+}
+
+TEST(ExchangeTest, AColumnCanBeInTwoKeys) {
+  const TestTable left = {{int_column("a", {1, 2, 3}), int_column("b", {1, 3, 3})}};
+  const TestTable right = {{int_column("y", {7, 8}), int_column("x", {1, 3})}};
+  for (const JoinKind kind :
+       {JoinKind::kInner, JoinKind::kLeft, JoinKind::kSemi, JoinKind::kAnti}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    expect_joined(left, right, {.keys = {{"a", "x"}, {"b", "x"}}, .kind = kind});
+  }
+}
+
+TEST(ExchangeTest, ANameMayHaveLinesInIt) {
+  const TestTable left = {{int_column("k\ney", {1, 2}), int_column("\n", {1, 2})}};
+  const TestTable right = {{int_column("k\ney", {2, 3}), int_column("v\n", {4, 5})}};
+  expect_joined(left, right, {.keys = {{"k\ney", ""}}});
+}
+
 // More rows than fit the registered memory that they are put together in.
 TEST(ExchangeTest, RowsAreSentFromRegisteredMemoryThatIsUsedAgain) {
   std::vector<std::optional<int64_t>> numbers;
