@@ -41,7 +41,7 @@ struct JobOptions {
   std::string coordinator;  // "HOST:PORT" or "HOST", where rank 0 listens; empty: from the launcher
   std::optional<JobSecret> secret;
   std::string secret_file;
-  // Until all ranks have joined.
+  // Until all ranks have joined; negative: no limit.
   int64_t timeout_ns = 60'000'000'000;
 };
 

@@ -5,10 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include "src/base/runtime.h"
 #include "src/control/tcp_socket.h"
 
 namespace verbena::job {
@@ -39,7 +39,7 @@ std::string pmi_value(std::string_view line, std::string_view key) {
 }
 
 Result<PmiClient> PmiClient::start(int descriptor, int64_t timeout_ns) {
-  PmiClient client(descriptor, now_ns() + static_cast<uint64_t>(timeout_ns));
+  PmiClient client(descriptor, timeout_ns);
   VERBENA_ASSIGN_OR_RETURN(
       const std::string hello,
       client.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init"));
@@ -95,7 +95,7 @@ Result<std::string> PmiClient::read_line() {
     }
     if (unread_.size() > kMaxLineBytes) return failed("sent a line that is too long");
     pollfd waiting{descriptor_, POLLIN, 0};
-    if (poll_until({&waiting, 1}, Deadline::at(end_ns_)) == 0) return failed("did not answer");
+    if (poll_until({&waiting, 1}, deadline_) == 0) return failed("did not answer");
     char bytes[1024];
     const ssize_t count = ::recv(descriptor_, bytes, sizeof(bytes), 0);
     if (count < 0 && errno == EINTR) continue;

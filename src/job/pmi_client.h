@@ -7,13 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "src/control/tcp_socket.h"
 #include "verbena/status.h"
 
 namespace verbena::job {
 
 class PmiClient {
  public:
-  // `descriptor` is that of PMI_FD; it stays the launcher's. Says hello.
+  // `descriptor` is that of PMI_FD; it stays the launcher's. `timeout_ns` (negative: no limit) is
+  // for all calls together. Says hello.
   static Result<PmiClient> start(int descriptor, int64_t timeout_ns);
 
   Status put(const std::string& key, const std::string& value);
@@ -22,13 +24,13 @@ class PmiClient {
   Result<std::string> get(const std::string& key);
 
  private:
-  PmiClient(int descriptor, uint64_t end_ns) : descriptor_(descriptor), end_ns_(end_ns) {}
+  PmiClient(int descriptor, int64_t timeout_ns) : descriptor_(descriptor), deadline_(timeout_ns) {}
   // Sends a line and returns the answer, which must be of this command.
   Result<std::string> ask(const std::string& line, std::string_view answer);
   Result<std::string> read_line();
 
   int descriptor_;
-  uint64_t end_ns_;  // of now_ns(), for all calls together
+  Deadline deadline_;
   std::string space_;
   std::string unread_;
 };

@@ -90,6 +90,18 @@ TEST(PmiClientTest, PassesAValueOn) {
   EXPECT_FALSE(client->get("elsewhere").ok());
 }
 
+TEST(PmiClientTest, ANegativeTimeOutIsNone) {
+  Server server;
+  // Nothing is there to read before the client waits for it.
+  const Thread late = start_thread("late", [&server] {
+    sleep_ns(10'000'000);
+    server.start("1");
+  });
+  Result<PmiClient> client = PmiClient::start(server.descriptor(), -1);
+  ASSERT_TRUE(client.ok()) << client.status().message();
+  EXPECT_TRUE(client->barrier().ok());
+}
+
 TEST(PmiClientTest, AnotherVersionIsRefusedWithTheRemedy) {
   Server server;
   server.start("2");
