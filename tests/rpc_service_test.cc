@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
 #include "tests/rpc_support.h"
 #include "verbena/client.h"
+#include "verbena/design.h"
 #include "verbena/design_estimate.h"
 #include "verbena/server.h"
 
@@ -509,6 +511,35 @@ TEST_F(RpcServiceTest, AServerThatMakesNoSenseLosesItsClient) {
   while (!future->ready() && now_ns() - start_ns < uint64_t{kTimeoutNs}) client_->poll();
   EXPECT_EQ(future->outcome().result, CallResult::kDisconnected);
   EXPECT_EQ(client_->status().code(), StatusCode::kProtocolViolation);
+}
+
+// Within the options' ranges, but more than any machine's address space.
+TEST_F(RpcServiceTest, MemoryThatTheSystemHasNotIsRefused) {
+  if (VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER) {
+    GTEST_SKIP() << "the sanitizer ends a process that asks for so much";
+  }
+  start({});
+  const auto refused = [&](const ServerOptions& options) {
+    const Status status = Server::create(*device_, *domain_, options).status();
+    EXPECT_EQ(status.code(), StatusCode::kLimitExceeded);
+    return status.message();
+  };
+  constexpr uint32_t kMost = kMaxServiceMessageBytes;
+  const ServerOptions many{.request_slot_bytes = 64,
+                           .response_slot_bytes = 64,
+                           .pending = 1024,
+                           .max_connections = 1024};
+  ServerOptions options = many;
+  options.request_max_bytes = kMost;
+  EXPECT_THAT(refused(options),
+              HasSubstr("no 1125899906842624 bytes of memory for 1048576 slots whose "
+                        "request_max_bytes is 1073741824; choose fewer slots or"));
+  options = many;
+  options.response_max_bytes = kMost;
+  EXPECT_THAT(refused(options), HasSubstr("response_max_bytes is 1073741824"));
+  const auto compiled =
+      create_server<DesignPoint<Protocol::kWriteWrite>>(*device_, *domain_, options);
+  EXPECT_THAT(compiled.status().message(), HasSubstr("response_max_bytes is 1073741824"));
 }
 
 TEST_F(RpcServiceTest, OptionsThatCannotBe) {

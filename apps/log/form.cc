@@ -6,6 +6,7 @@
 // all that get its contents have them; then each becomes part of the next epoch. Those that did, if
 // not all, are believed the next time.
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ using log_app::StoreState;
 using log_app::WordState;
 
 constexpr uint32_t kCopyBytes = 1u << 20;
+constexpr uint64_t kPieceWords = kCopyBytes / sizeof(uint64_t);
 
 class Former {
  public:
@@ -40,7 +42,8 @@ class Former {
       formation_.filled = static_cast<uint32_t>(stores_.size());
       for (const Replica& store : stores_) VERBENA_RETURN_IF_ERROR(free_words(store));
     } else {
-      VERBENA_RETURN_IF_ERROR(read_kept());
+      VERBENA_RETURN_IF_ERROR(read_controls());
+      VERBENA_RETURN_IF_ERROR(find_tail());
       VERBENA_RETURN_IF_ERROR(settle());
       for (Replica& store : stores_) {
         if (!is_kept(store)) VERBENA_RETURN_IF_ERROR(fill(store));
@@ -101,58 +104,70 @@ class Former {
             std::to_string(layout_.places()) + " places; give a blank store instead of it");
   }
 
-  Status read_kept() {
-    words_.resize(kept_.size());
-    for (size_t i = 0; i < kept_.size(); ++i) {
-      VERBENA_ASSIGN_OR_RETURN(const Control control, kept_[i]->read_control());
-      VERBENA_RETURN_IF_ERROR(check_control(*kept_[i], control));
+  Status read_controls() {
+    for (const Replica* const store : kept_) {
+      VERBENA_ASSIGN_OR_RETURN(const Control control, store->read_control());
+      VERBENA_RETURN_IF_ERROR(check_control(*store, control));
       // What one was told to drop, all drop. A place is free only where it is free on all.
       trim_ = std::max(trim_, control.trim);
       limit_ = std::min(limit_, control.limit);
-      words_[i].resize(layout_.places());
-      VERBENA_RETURN_IF_ERROR(kept_[i]->region->read(
-          kept_[i]->layout().words_at(),
-          {reinterpret_cast<char*>(words_[i].data()), words_[i].size() * sizeof(uint64_t)}));
     }
     return Status::ok_status();
   }
 
-  WordState state(size_t kept, uint64_t place) const {
-    return log_app::word_state(words_[kept][layout_.ring_place(place)], layout_.lap(place));
+  // Sees to it that the word of `place` is in `words_`, with those behind it: a piece, or fewer at
+  // the ring's end. All of a large log would not fit into the memory of who forms it.
+  Status read_words(uint64_t place) {
+    if (place >= words_begin_ && place < words_end_) return Status::ok_status();
+    const uint64_t count = std::min(layout_.places() - layout_.ring_place(place), kPieceWords);
+    words_.resize(kept_.size());
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      words_[i].resize(count);
+      VERBENA_RETURN_IF_ERROR(kept_[i]->region->read(
+          kept_[i]->layout().word_at(place),
+          {reinterpret_cast<char*>(words_[i].data()), count * sizeof(uint64_t)}));
+    }
+    words_begin_ = place;
+    words_end_ = place + count;
+    return Status::ok_status();
   }
+  uint64_t word(size_t kept, uint64_t place) const { return words_[kept][place - words_begin_]; }
+  WordState state(size_t kept, uint64_t place) const {
+    return log_app::word_state(word(kept, place), layout_.lap(place));
+  }
+
   // Behind the last place of which anything was decided.
-  uint64_t find_end() const {
-    uint64_t end = trim_;
+  Status find_tail() {
+    tail_ = trim_;
     for (uint64_t place = trim_; place < limit_; ++place) {
+      VERBENA_RETURN_IF_ERROR(read_words(place));
       for (size_t i = 0; i < kept_.size(); ++i) {
         if (state(i, place) == WordState::kFree) continue;
-        end = std::max(end, place + log_app::word_places(words_[i][layout_.ring_place(place)]));
+        tail_ = std::max(tail_, place + log_app::word_places(word(i, place)));
       }
     }
-    return end;
+    return Status::ok_status();
   }
 
   // Decides what is undecided: what is not committed on all that are left was not acknowledged, and
   // no reader has passed it.
   Status settle() {
-    tail_ = find_end();
     for (uint64_t place = trim_; place < tail_;) {
-      const uint64_t at = layout_.ring_place(place);
+      VERBENA_RETURN_IF_ERROR(read_words(place));
       bool committed = true;
       for (size_t i = 0; i < kept_.size(); ++i) {
         committed = committed && state(i, place) == WordState::kCommitted;
       }
       if (committed) {
         ++formation_.entries;
-        place += std::max(log_app::word_places(words_[0][at]), 1u);
+        place += std::max(log_app::word_places(word(0, place)), 1u);
         continue;
       }
       ++formation_.skipped;
-      const uint64_t word = log_app::skipped_word(layout_.lap(place));
+      const uint64_t skipped = log_app::skipped_word(layout_.lap(place));
       for (size_t i = 0; i < kept_.size(); ++i) {
-        if (words_[i][at] == word) continue;
-        words_[i][at] = word;
-        VERBENA_RETURN_IF_ERROR(kept_[i]->region->write(kept_[i]->word(place), word));
+        if (word(i, place) == skipped) continue;
+        VERBENA_RETURN_IF_ERROR(kept_[i]->region->write(kept_[i]->word(place), skipped));
       }
       ++place;
     }
@@ -162,29 +177,35 @@ class Former {
   // A blank store may have words that an interrupted formation wrote into it.
   Status free_words(const Replica& store) const {
     const std::vector<char> zeros(kCopyBytes);
-    const uint64_t all_bytes = layout_.places() * sizeof(uint64_t);
-    for (uint64_t done = 0; done < all_bytes;) {
-      const uint64_t part = std::min<uint64_t>(all_bytes - done, zeros.size());
-      VERBENA_RETURN_IF_ERROR(
-          store.region->write(store.layout().words_at() + done, std::span(zeros).first(part)));
-      done += part;
+    for (uint64_t place = 0; place < layout_.places(); place += kPieceWords) {
+      VERBENA_RETURN_IF_ERROR(store.region->write(store.layout().word_at(place),
+                                                  std::span(zeros).first(piece_bytes(place))));
     }
     return Status::ok_status();
+  }
+  // Of the words from a place of the first lap on.
+  uint64_t piece_bytes(uint64_t place) const {
+    return std::min(layout_.places() - place, kPieceWords) * sizeof(uint64_t);
   }
 
   // The words, and the places from the trim to the tail.
   Status fill(const Replica& store) const {
     const Replica& source = *kept_.front();
-    VERBENA_RETURN_IF_ERROR(store.region->write(
-        store.layout().words_at(), {reinterpret_cast<const char*>(words_.front().data()),
-                                    words_.front().size() * sizeof(uint64_t)}));
     std::vector<char> buffer(kCopyBytes);
+    const auto copy = [&](uint64_t from, uint64_t to, uint64_t size_bytes) -> Status {
+      const std::span<char> bytes(buffer.data(), size_bytes);
+      VERBENA_RETURN_IF_ERROR(source.region->read(from, bytes));
+      return store.region->write(to, bytes);
+    };
+    for (uint64_t place = 0; place < layout_.places(); place += kPieceWords) {
+      VERBENA_RETURN_IF_ERROR(
+          copy(source.layout().word_at(place), store.layout().word_at(place), piece_bytes(place)));
+    }
     for (uint64_t place = trim_; place < tail_;) {
       const uint64_t part = std::min({tail_ - place, layout_.places() - layout_.ring_place(place),
                                       uint64_t{kCopyBytes / log_app::kPlaceBytes}});
-      const std::span<char> bytes(buffer.data(), part * log_app::kPlaceBytes);
-      VERBENA_RETURN_IF_ERROR(source.region->read(source.layout().place_at(place), bytes));
-      VERBENA_RETURN_IF_ERROR(store.region->write(store.layout().place_at(place), bytes));
+      VERBENA_RETURN_IF_ERROR(copy(source.layout().place_at(place), store.layout().place_at(place),
+                                   part * log_app::kPlaceBytes));
       place += part;
     }
     return Status::ok_status();
@@ -208,8 +229,10 @@ class Former {
   std::vector<Replica> stores_;
   Layout layout_;
   std::vector<Replica*> kept_;
-  std::vector<std::vector<uint64_t>> words_;  // of those
-  Header header_;                             // log_id and epoch
+  std::vector<std::vector<uint64_t>> words_;  // of those, from words_begin_ to words_end_
+  uint64_t words_begin_ = 0;
+  uint64_t words_end_ = 0;
+  Header header_;  // log_id and epoch
   uint64_t tail_ = 0;
   uint64_t trim_ = 0;
   uint64_t limit_ = UINT64_MAX;

@@ -572,6 +572,58 @@ TEST(LogRefusalTest, AWriterDoesNotBelieveADamagedTailOrLimit) {
   EXPECT_THAT(back.message(), HasSubstr("its tail is at place 1, this writer's last batch ended"));
 }
 
+// So many words that a formation reads them in several pieces, and a log that goes around the ring.
+TEST(LogReplicasTest, ALargeLogIsFormed) {
+  LogForTest log(2, {.capacity_bytes = 16 << 20});
+  std::vector<std::string> expected;
+  {
+    auto writer = log.writer();
+    auto reader = log.reader();
+    ASSERT_TRUE(writer.ok() && reader.ok());
+    Waiter waiter;
+    const auto append = [&](int count) {
+      for (int i = 0; i < count && !HasFailure();) {
+        std::string record = std::to_string(expected.size());
+        record.resize(4000, '.');
+        const Status status = writer->append(record).status();
+        if (status.code() == StatusCode::kLimitExceeded) {
+          waiter.idle();  // until the store has freed what was trimmed
+          continue;
+        }
+        ASSERT_TRUE(status.ok()) << status.message();
+        expected.push_back(std::move(record));
+        ++i;
+      }
+    };
+    append(4000);
+    std::vector<std::string> records;
+    ASSERT_TRUE(read_records(*reader.result.value(), expected.size(), &records).ok());
+    ASSERT_EQ(records, expected);
+    ASSERT_TRUE(reader->trim().ok());
+    expected.clear();
+    append(3500);
+    const std::string_view open = "open";
+    ASSERT_EQ(writer->post_append({&open, 1}, 0), PostResult::kPosted);
+  }
+  log.lose_store(0);
+  log.add_store();
+  const LogFormation formed = must(log.form());
+  EXPECT_EQ(formed.kept, 1u);
+  EXPECT_EQ(formed.filled, 1u);
+  // The new one has all of it, too.
+  log.lose_store(0);
+  log.add_store();
+  const LogFormation again = must(log.form());
+  EXPECT_EQ(again.entries, formed.entries);
+  EXPECT_EQ(again.skipped, formed.skipped);
+  auto reader = log.reader();
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  std::vector<std::string> records;
+  const Status read = read_records(*reader.result.value(), expected.size(), &records);
+  ASSERT_TRUE(read.ok()) << read.message();
+  EXPECT_EQ(records, expected);
+}
+
 // A formation that was interrupted leaves the words of its log in a store that is still blank.
 TEST(LogReplicasTest, ANewLogHasNothingOfAnInterruptedFormation) {
   LogForTest log(2);

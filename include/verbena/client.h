@@ -103,6 +103,8 @@ class CallCallback {
 };
 
 Result<RequesterOptions> requester_options(const ClientOptions& options);
+// For responses larger than their slots; null if there are none.
+Result<std::unique_ptr<char[]>> response_memory(const ClientOptions& options);
 Status malformed_response();
 
 }  // namespace internal
@@ -153,22 +155,23 @@ class BasicClient {
  public:
   using Future = BasicCallFuture<R>;
 
-  // `requester` was made with internal::requester_options(options).
-  BasicClient(std::unique_ptr<R> requester, const ClientOptions& options)
+  // `requester` was made with internal::requester_options(options), `responses` is
+  // internal::response_memory(options).
+  BasicClient(std::unique_ptr<R> requester, const ClientOptions& options,
+              std::unique_ptr<char[]> responses)
       : requester_(std::move(requester)),
         request_bytes_(options.request_slot_bytes),
+        large_bytes_(responses != nullptr ? options.response_max_bytes : 0),
+        large_(std::move(responses)),
         slots_(options.pending),
         free_(options.pending),
         unposted_(options.pending) {
-    if (options.response_max_bytes > options.response_slot_bytes) {
-      large_bytes_ = options.response_max_bytes;
-      large_ = std::make_unique<char[]>(size_t{large_bytes_} * options.pending);
-    }
     for (uint32_t slot = 0; slot < options.pending; ++slot) free_[slot] = slot;
     free_count_ = options.pending;
   }
 
-  // Connects to the server at the other end of `control`: see make_requester().
+  // Connects to the server at the other end of `control`: see make_requester(). Also
+  // kLimitExceeded: the system has not the memory for `pending` of the largest responses.
   static Result<std::unique_ptr<BasicClient>> connect(const Device& device,
                                                       const ProtectionDomain& domain,
                                                       ControlConnection& control,
@@ -525,7 +528,7 @@ class BasicClient {
 
   std::unique_ptr<R> requester_;
   uint32_t request_bytes_;
-  uint32_t large_bytes_ = 0;
+  uint32_t large_bytes_;  // 0: no response is larger than a slot
   std::unique_ptr<char[]> large_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;  // a ring

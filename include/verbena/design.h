@@ -46,9 +46,11 @@ Result<std::unique_ptr<BasicClient<typename Design::Requester>>> connect_client(
   options.layout = Design::kLayout;
   VERBENA_ASSIGN_OR_RETURN(const RequesterOptions requester_options,
                            internal::requester_options(options));
+  VERBENA_ASSIGN_OR_RETURN(auto responses, internal::response_memory(options));
   VERBENA_ASSIGN_OR_RETURN(auto requester,
                            Design::Requester::create(device, domain, control, requester_options));
-  return std::make_unique<BasicClient<typename Design::Requester>>(std::move(requester), options);
+  return std::make_unique<BasicClient<typename Design::Requester>>(std::move(requester), options,
+                                                                   std::move(responses));
 }
 
 // Server::create() for a compiled design point.
@@ -61,7 +63,9 @@ Result<std::unique_ptr<BasicServer<typename Design::Responder>>> create_server(
                            internal::ServerMemory::responder_options(options));
   VERBENA_ASSIGN_OR_RETURN(auto responder,
                            Design::Responder::create(device, domain, responder_options));
-  return std::make_unique<BasicServer<typename Design::Responder>>(std::move(responder), options);
+  VERBENA_ASSIGN_OR_RETURN(auto memory, internal::ServerMemory::create(options));
+  return std::make_unique<BasicServer<typename Design::Responder>>(std::move(responder),
+                                                                   std::move(memory));
 }
 
 }  // namespace verbena

@@ -64,6 +64,7 @@ class ConsolidatedRegion {
   // `region` must outlive it, and nobody else may post to or poll it meanwhile.
   //   kInvalidArgument    an option is out of range, or block_bytes above the region's value_bytes
   //   kPermissionDenied   the region is read only
+  //   kLimitExceeded      the system has not the memory for so many blocks
   static Result<std::unique_ptr<ConsolidatedRegion>> create(RemoteRegion& region,
                                                             const ConsolidationOptions& options);
   // As close(), but nobody learns of a failure.

@@ -96,12 +96,13 @@ struct PartialCall {
 struct ServerMemory {
   // Options for the responder, or why there can be none.
   static Result<ResponderOptions> responder_options(const ServerOptions& options);
-  explicit ServerMemory(const ServerOptions& options);
+  // Of options that the responder has accepted.
+  static Result<ServerMemory> create(const ServerOptions& options);
 
-  uint32_t pending;
+  uint32_t pending = 0;
   uint64_t request_stride_bytes = 0;  // 0: no request is larger than a slot
   uint64_t response_stride_bytes = 0;
-  std::vector<PartialCall> calls;  // by connection and slot
+  std::unique_ptr<PartialCall[]> calls;  // by connection and slot
   std::unique_ptr<char[]> requests;
   std::unique_ptr<char[]> responses;
 
@@ -125,11 +126,13 @@ struct ServerMemory {
 template <typename R = Responder>
 class BasicServer {
  public:
-  // `responder` was made with ServerMemory::responder_options(options) and has no connection yet.
-  BasicServer(std::unique_ptr<R> responder, const ServerOptions& options)
-      : memory_(options), responder_(std::move(responder)), handlers_(kMaxServiceTypes) {}
+  // `responder` was made with ServerMemory::responder_options(options), `memory` is
+  // ServerMemory::create(options). No client is connected yet.
+  BasicServer(std::unique_ptr<R> responder, internal::ServerMemory memory)
+      : memory_(std::move(memory)), responder_(std::move(responder)), handlers_(kMaxServiceTypes) {}
 
-  // kInvalidArgument, kLimitExceeded: as make_responder().
+  // kInvalidArgument, kLimitExceeded: as make_responder(); also kLimitExceeded: the system has not
+  // the memory for max_connections * pending of the largest requests or responses.
   static Result<std::unique_ptr<BasicServer>> create(const Device& device,
                                                      const ProtectionDomain& domain,
                                                      const ServerOptions& options);

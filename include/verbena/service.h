@@ -16,9 +16,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "verbena/data_path.h"
+#include "verbena/status.h"
 
 namespace verbena {
 
@@ -68,6 +70,11 @@ struct ServiceHeader {
   }
 };
 static_assert(sizeof(ServiceHeader) == kServiceHeaderBytes);
+
+// Memory for messages larger than their slots. It is not touched before it is used, so the system
+// gives no pages for what is never needed. kLimitExceeded, naming the option: there is not so much.
+Result<std::unique_ptr<char[]>> message_memory(const char* option, uint32_t max_bytes,
+                                               uint64_t slots);
 
 }  // namespace internal
 }  // namespace verbena

@@ -5,11 +5,15 @@
 // in front: leases are all equally long, so new ones go to the end.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <span>
-#include <vector>
 
 #include "src/remote/dirty_bits.h"
+#include "verbena/status.h"
 
 namespace verbena::remote {
 
@@ -28,13 +32,17 @@ struct Block {
 
 class BlockBuffer {
  public:
-  // `blocks`: a power of two.
-  BlockBuffer(uint32_t blocks, uint32_t block_bytes)
-      : block_bytes_(block_bytes),
-        words_(DirtyBits::words_for(block_bytes)),
-        blocks_(blocks),
-        bytes_(uint64_t{blocks} * block_bytes),
-        bits_(uint64_t{blocks} * words_) {}
+  // `blocks`: a power of two. kLimitExceeded: the system has not so much memory.
+  static Result<BlockBuffer> create(uint32_t blocks, uint32_t block_bytes) {
+    BlockBuffer buffer(blocks, block_bytes);
+    if (buffer.blocks_ != nullptr && buffer.bytes_ != nullptr && buffer.bits_ != nullptr) {
+      return buffer;
+    }
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("the system has no memory for {} blocks of {} bytes; lower "
+                              "ConsolidationOptions::blocks or block_bytes",
+                              blocks, block_bytes));
+  }
 
   // Null if it is not here.
   Block* find(uint64_t number) {
@@ -64,11 +72,11 @@ class BlockBuffer {
     block.used = number == Block::kNone ? 0 : ++uses_;
   }
 
-  char* bytes(const Block& block) { return bytes_.data() + index_of(block) * block_bytes_; }
+  char* bytes(const Block& block) { return bytes_.get() + index_of(block) * block_bytes_; }
   DirtyBits dirty(const Block& block) {
-    return DirtyBits({bits_.data() + index_of(block) * words_, words_});
+    return DirtyBits({bits_.get() + index_of(block) * words_, words_});
   }
-  std::span<Block> all() { return blocks_; }
+  std::span<Block> all() { return {blocks_.get(), count_}; }
 
   // The modified block whose lease ends first; null if there is none.
   Block* first_modified() const { return first_; }
@@ -86,21 +94,30 @@ class BlockBuffer {
  private:
   static constexpr uint32_t kWays = 4;
 
+  BlockBuffer(uint32_t blocks, uint32_t block_bytes)
+      : count_(blocks),
+        block_bytes_(block_bytes),
+        words_(DirtyBits::words_for(block_bytes)),
+        blocks_(new (std::nothrow) Block[blocks]),
+        bytes_(new (std::nothrow) char[uint64_t{blocks} * block_bytes]),
+        bits_(new (std::nothrow) uint64_t[uint64_t{blocks} * words_]()) {}
+
   Block* set_of(uint64_t number) {
     // Neighbours go into different sets, and so do blocks a power of two apart.
     const uint64_t mixed = (number * 0x9e3779b97f4a7c15u) >> 32;
-    return &blocks_[mixed % (blocks_.size() / kWays) * kWays];
+    return &blocks_[mixed % (count_ / kWays) * kWays];
   }
   uint64_t index_of(const Block& block) const {
-    return static_cast<uint64_t>(&block - blocks_.data());
+    return static_cast<uint64_t>(&block - blocks_.get());
   }
 
+  uint64_t count_;
   uint32_t block_bytes_;
   uint32_t words_;  // of bits, per block
   uint64_t uses_ = 0;
-  std::vector<Block> blocks_;
-  std::vector<char> bytes_;
-  std::vector<uint64_t> bits_;
+  std::unique_ptr<Block[]> blocks_;
+  std::unique_ptr<char[]> bytes_;  // not touched before it is used
+  std::unique_ptr<uint64_t[]> bits_;
   Block* first_ = nullptr;
   Block* last_ = nullptr;
 };

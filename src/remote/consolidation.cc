@@ -46,10 +46,10 @@ Status check_options(const RemoteRegion& region, const ConsolidationOptions& opt
 
 class Consolidation final : public ConsolidatedRegion {
  public:
-  Consolidation(RemoteRegion& region, const ConsolidationOptions& options)
+  Consolidation(RemoteRegion& region, const ConsolidationOptions& options, BlockBuffer buffer)
       : options_(options),
         region_(&region),
-        buffer_(std::bit_ceil(options.blocks), options.block_bytes),
+        buffer_(std::move(buffer)),
         scratch_(options.block_bytes) {}
   ~Consolidation() override { static_cast<void>(close()); }
 
@@ -292,8 +292,11 @@ namespace verbena {
 Result<std::unique_ptr<ConsolidatedRegion>> ConsolidatedRegion::create(
     RemoteRegion& region, const ConsolidationOptions& options) {
   VERBENA_RETURN_IF_ERROR(remote::check_options(region, options));
+  VERBENA_ASSIGN_OR_RETURN(
+      remote::BlockBuffer buffer,
+      remote::BlockBuffer::create(std::bit_ceil(options.blocks), options.block_bytes));
   return std::unique_ptr<ConsolidatedRegion>(
-      std::make_unique<remote::Consolidation>(region, options));
+      std::make_unique<remote::Consolidation>(region, options, std::move(buffer)));
 }
 
 }  // namespace verbena

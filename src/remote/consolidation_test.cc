@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
+#include "src/remote/block_buffer.h"
 #include "src/remote/dirty_bits.h"
 #include "src/remote/region_for_test.h"
 #include "src/remote/simulated_regions_for_test.h"
@@ -157,6 +159,16 @@ TEST(ConsolidationTest, ABlockThatWasLoadedBeforeTheFirstHintIsReadAnew) {
   ASSERT_TRUE(hot->add_hot_range(2048, 64).ok());
   ASSERT_TRUE(hot->write(Cell{0}, 2).ok());
   EXPECT_EQ(*hot->read(Cell{0}), 2u);
+}
+
+TEST(BlockBufferTest, MoreThanTheSystemHasIsRefused) {
+  if (VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER) {
+    GTEST_SKIP() << "the sanitizer ends a process that asks for so much";
+  }
+  const auto created = BlockBuffer::create(1u << 20, 1u << 30);
+  EXPECT_EQ(created.status().code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(created.status().message(),
+              HasSubstr("no memory for 1048576 blocks of 1073741824 bytes; lower"));
 }
 
 TEST(ConsolidationTest, WhatCannotBeIsRefusedWithItsReason) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "src/base/assert.h"
@@ -93,17 +94,42 @@ Result<ResponderOptions> ServerMemory::responder_options(const ServerOptions& op
   return responder;
 }
 
-ServerMemory::ServerMemory(const ServerOptions& options)
-    : pending(options.pending), calls(size_t{options.max_connections} * options.pending) {
-  // Not touched before it is used, so the system gives no pages for what is never needed.
+Result<std::unique_ptr<char[]>> message_memory(const char* option, uint32_t max_bytes,
+                                               uint64_t slots) {
+  const uint64_t bytes = slots * max_bytes;
+  std::unique_ptr<char[]> memory(new (std::nothrow) char[bytes]);
+  if (memory != nullptr) return memory;
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("the system has no {} bytes of memory for {} slots whose {} is {}; "
+                            "choose fewer slots or smaller messages",
+                            bytes, slots, option, max_bytes));
+}
+
+Result<ServerMemory> ServerMemory::create(const ServerOptions& options) {
+  const uint64_t slots = uint64_t{options.max_connections} * options.pending;
+  ServerMemory memory;
+  memory.pending = options.pending;
   if (options.request_max_bytes > options.request_slot_bytes) {
-    request_stride_bytes = options.request_max_bytes;
-    requests.reset(new char[calls.size() * request_stride_bytes]);
+    memory.request_stride_bytes = options.request_max_bytes;
+    VERBENA_ASSIGN_OR_RETURN(memory.requests,
+                             message_memory("request_max_bytes", options.request_max_bytes, slots));
   }
   if (options.response_max_bytes > options.response_slot_bytes) {
-    response_stride_bytes = options.response_max_bytes;
-    responses.reset(new char[calls.size() * response_stride_bytes]);
+    memory.response_stride_bytes = options.response_max_bytes;
+    VERBENA_ASSIGN_OR_RETURN(
+        memory.responses, message_memory("response_max_bytes", options.response_max_bytes, slots));
   }
+  memory.calls.reset(new (std::nothrow) PartialCall[slots]);
+  if (memory.calls != nullptr) return memory;
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("the system has no memory for {} slots ({} connections with {} each); "
+                            "lower max_connections or pending",
+                            slots, options.max_connections, options.pending));
+}
+
+Result<std::unique_ptr<char[]>> response_memory(const ClientOptions& options) {
+  if (options.response_max_bytes <= options.response_slot_bytes) return std::unique_ptr<char[]>();
+  return message_memory("response_max_bytes", options.response_max_bytes, options.pending);
 }
 
 uint64_t service_clock_ns() { return now_ns(); }
@@ -133,7 +159,8 @@ Result<std::unique_ptr<Server>> Server::create(const Device& device, const Prote
   VERBENA_ASSIGN_OR_RETURN(
       std::unique_ptr<Responder> responder,
       make_responder(options.protocol, options.layout, device, domain, responder_options));
-  return std::make_unique<Server>(std::move(responder), options);
+  VERBENA_ASSIGN_OR_RETURN(internal::ServerMemory memory, internal::ServerMemory::create(options));
+  return std::make_unique<Server>(std::move(responder), std::move(memory));
 }
 
 template <>
@@ -143,10 +170,11 @@ Result<std::unique_ptr<Client>> Client::connect(const Device& device,
                                                 const ClientOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(const RequesterOptions requester_options,
                            internal::requester_options(options));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<char[]> responses, internal::response_memory(options));
   VERBENA_ASSIGN_OR_RETURN(
       std::unique_ptr<Requester> requester,
       make_requester(options.protocol, options.layout, device, domain, control, requester_options));
-  return std::make_unique<Client>(std::move(requester), options);
+  return std::make_unique<Client>(std::move(requester), options, std::move(responses));
 }
 
 }  // namespace verbena
