@@ -110,11 +110,11 @@ class RpcOneToOneTest : public testing::Test {
     c.messages = thinned(c.messages);
     SCOPED_TRACE(name_of(c) + ", VERBENA_SEED=" + std::to_string(c.seed));
     std::optional<PeerProcess> process;
-    std::optional<ControlConnection> control(start(process, {Role::kResponder, c}));
-    const std::unique_ptr<Requester> requester = this->requester(c, *control);
+    ControlConnection control = start(process, {Role::kResponder, c});
+    std::unique_ptr<Requester> requester = this->requester(c, control);
     if (requester == nullptr) return;
     const Outcome outcome = Client(c).run(*requester, [](uint64_t) {});
-    control.reset();
+    requester.reset();  // which the responder learns, though nobody closes `control`
     EXPECT_EQ(process->wait(), 0);
     expect_complete(c, outcome);
   }
@@ -426,6 +426,35 @@ TEST_F(RpcOneToOneTest, DifferentDesignsAreRefusedOnBothSides) {
   thread.join();
 }
 
+TEST_F(RpcOneToOneTest, AControlConnectionIsUsedAgainAfterARefusal) {
+  Case c;
+  c.messages = 100;
+  Thread thread = start_thread("requester", [&] {
+    auto side = Side::open();
+    ASSERT_TRUE(side.ok());
+    auto control = ControlConnection::connect("127.0.0.1", listener_->port(), secret_, kTimeoutNs);
+    ASSERT_TRUE(control.ok());
+    EXPECT_FALSE(make_requester(Protocol::kSendWrite, c.layout, side->device, side->domain,
+                                *control, requester_options(c))
+                     .ok());
+    auto requester = make_requester(c.protocol, c.layout, side->device, side->domain, *control,
+                                    requester_options(c));
+    ASSERT_TRUE(requester.ok()) << requester.status().message();
+    expect_complete(c, Client(c).run(**requester, [](uint64_t) {}));
+  });
+  ControlConnection control = accept();
+  auto responder =
+      make_responder(c.protocol, c.layout, side_->device, side_->domain, responder_options(c, {}));
+  ASSERT_TRUE(responder.ok());
+  EXPECT_FALSE((*responder)->connect(control).ok());
+  const Status connected = (*responder)->connect(control);
+  ASSERT_TRUE(connected.ok()) << connected.message();
+  Server server;
+  serve(**responder, server);
+  thread.join();
+  EXPECT_EQ(server.requests, c.messages);
+}
+
 TEST_F(RpcOneToOneTest, MisusedPostsFailWithTheNumbers) {
   for (Case c : design_points()) {
     SCOPED_TRACE(name_of(c));
@@ -455,8 +484,8 @@ TEST_F(RpcOneToOneTest, ASlotThatWaitsWouldBlock) {
   c.pending = 2;
   Server server;
   Thread thread = start_server(c, server);
-  std::optional<ControlConnection> control(accept());
-  const std::unique_ptr<Requester> requester = this->requester(c, *control);
+  ControlConnection control = accept();
+  std::unique_ptr<Requester> requester = this->requester(c, control);
   ASSERT_NE(requester, nullptr);
   EXPECT_EQ(requester->try_post(0, 0), PostResult::kPosted);
   EXPECT_EQ(requester->try_post(0, 0), PostResult::kWouldBlock);
@@ -467,7 +496,7 @@ TEST_F(RpcOneToOneTest, ASlotThatWaitsWouldBlock) {
         requester->poll([&](uint32_t slot, std::span<const char>) { EXPECT_LT(slot, 2u); });
   }
   EXPECT_EQ(requester->try_post(0, 0), PostResult::kPosted) << "free again";
-  control.reset();
+  requester.reset();
   thread.join();
 }
 

@@ -416,12 +416,19 @@ TEST_F(RpcServiceTest, OutstandingCallsLearnThatTheServerIsGone) {
       disconnected += outcome.result == CallResult::kDisconnected ? 1 : 0;
     }));
   }
-  server_.reset();
-  controls_.erase(controls_.begin());  // the server's end
+  server_.reset();  // its end of the control connection is still there
   const uint64_t start_ns = now_ns();
   while (client_->outstanding() > 0 && now_ns() - start_ns < uint64_t{kTimeoutNs}) client_->poll();
   EXPECT_EQ(disconnected, 3u);
   EXPECT_EQ(client_->status().code(), StatusCode::kUnavailable);
+}
+
+TEST_F(RpcServiceTest, AServerLearnsThatAClientIsGone) {
+  start({}, 2);
+  clients_.pop_back();  // its end of the control connection is still there
+  EXPECT_TRUE(poll_until([&] { return server_->connections() == 1; }));
+  EXPECT_EQ(server_->status(1).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(server_->status(0).ok()) << server_->status(0).message();
 }
 
 // Clients that break the service's rules lose their connection; the others do not notice.

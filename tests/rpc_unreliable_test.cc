@@ -166,12 +166,12 @@ TEST_P(RpcUnreliableTest, TwoProcessesLoseMessagesButNoRequest) {
     c.messages = thinned(c.messages);
     SCOPED_TRACE(name_of(c) + ", VERBENA_SEED=" + std::to_string(c.seed));
     PeerProcess process("rpc_peer_process", (*listener_)->port(), secret_);
-    std::optional<ControlConnection> control(accept());
-    ASSERT_TRUE(control->send_value(kTaskType, Task{Role::kResponder, c}).ok());
-    const std::unique_ptr<Requester> requester = this->requester(c, *control);
+    ControlConnection control = accept();
+    ASSERT_TRUE(control.send_value(kTaskType, Task{Role::kResponder, c}).ok());
+    std::unique_ptr<Requester> requester = this->requester(c, control);
     ASSERT_NE(requester, nullptr);
     const Outcome outcome = Client(c).run(*requester, [](uint64_t) {});
-    control.reset();
+    requester.reset();  // which the responder learns, though nobody closes `control`
     EXPECT_EQ(process.wait(), 0);
     expect_complete(c, outcome);
   }

@@ -33,10 +33,11 @@
 //
 // Threading: one requester or responder belongs to one thread at a time. Device and protection
 // domain must outlive it, a control connection the RDMA connection that it made; whoever closes it
-// ends that too. The other way round, a connection that ends hangs its control connection up, so
-// that the other side learns of it. Cost: after connect, nothing here allocates, locks or enters
-// the kernel for a message. About every 10 ms without traffic, a poll checks whether the peer still
-// lives (one system call). Polling never blocks and never sleeps.
+// ends that too. The other way round, a connection that ends, also because its requester or
+// responder is destroyed, hangs its control connection up, so that the other side learns of it.
+// Cost: after connect, nothing here allocates, locks or enters the kernel for a message. About
+// every 10 ms without traffic, a poll checks whether the peer still lives (one system call).
+// Polling never blocks and never sleeps.
 #pragma once
 
 #include <cstddef>

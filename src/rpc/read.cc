@@ -49,6 +49,7 @@ Result<std::unique_ptr<ReadRequester>> ReadRequester::connect(const Device& devi
       const EndpointMemory theirs,
       join(control, endpoint, mine, {.readable = true}, options.handshake_timeout_ns));
   requester->start(theirs, options);
+  requester->set_connected();
   return requester;
 }
 

@@ -20,6 +20,12 @@ namespace verbena::rpc {
 
 class RequesterBase : public Requester {
  public:
+  ~RequesterBase() override {
+    // The responder may have nothing on its way to this side, whose failure would tell it. After a
+    // handshake that failed, the control connection may be used for another one.
+    if (connected_ && status_.ok()) control_->hang_up();
+  }
+
   const Status& status() const override { return status_; }
   const ConnectionStatistics& statistics() const override { return statistics_; }
   void close() override { fail(connect::connection_closed(peer_)); }
@@ -45,6 +51,9 @@ class RequesterBase : public Requester {
         agreed_(agreed) {}
 
   virtual QueuePair& queue_pair() = 0;
+
+  // The handshake is over: from here on the control connection ends with the connection.
+  void set_connected() { connected_ = true; }
 
   // What a post into a slot that is not free returns.
   PostResult not_free(uint32_t slot) const {
@@ -86,6 +95,7 @@ class RequesterBase : public Requester {
   Status status_;
 
  private:
+  bool connected_ = false;
   const Device* device_;
   RequesterOptions options_;
   DesignAgreement agreed_;

@@ -36,6 +36,8 @@ struct ResponderConnection {
 template <typename Connection>
 class ResponderBase : public Responder {
  public:
+  ~ResponderBase() override { drop_connections(); }
+
   uint32_t latest_connection() const override { return latest_; }
   uint32_t connections() const override { return static_cast<uint32_t>(alive_.size()); }
   const Status& status() const override { return status_; }
@@ -58,8 +60,11 @@ class ResponderBase : public Responder {
         options_(options),
         design_{protocol, layout, why_asked(layout, layout)} {}
 
-  // For destructors: what the derived class shares between connections must outlive these.
+  // For destructors of derived classes, too: what these share between connections must outlive
+  // them.
   void drop_connections() {
+    // A requester that waits for a response learns it from nothing else.
+    for (Connection* connection : alive_) connection->control->hang_up();
     alive_.clear();
     ended_.clear();
     connections_.clear();

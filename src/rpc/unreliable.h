@@ -139,6 +139,7 @@ class UnreliableRequester final : public RequesterBase {
         const EndpointMemory theirs,
         join(control, end.endpoint(), mine, end.needs(), options.handshake_timeout_ns));
     end.start(theirs);
+    requester->set_connected();
     return requester;
   }
 
