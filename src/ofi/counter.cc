@@ -16,6 +16,7 @@ void let_progress(Counter& counter) {
   for (Endpoint* endpoint : counter.sources()) endpoint->take_completions();
   // What an endpoint carried out that is closed now.
   if (counter.memories > 0) count_remote(counter.domain);
+  counter.shown = counter.completed + counter.failed;
 }
 
 int close_counter(fid* handle) {
@@ -34,7 +35,6 @@ uint64_t read_completed(fid_cntr* handle) {
   Counter& counter = counter_of(handle);
   const std::lock_guard guard(counter.domain.lock);
   let_progress(counter);
-  counter.shown = counter.completed + counter.failed;
   return counter.completed;
 }
 
@@ -42,7 +42,6 @@ uint64_t read_failed(fid_cntr* handle) {
   Counter& counter = counter_of(handle);
   const std::lock_guard guard(counter.domain.lock);
   let_progress(counter);
-  counter.shown = counter.completed + counter.failed;
   return counter.failed;
 }
 
@@ -67,7 +66,12 @@ int set(fid_cntr* handle, uint64_t value) {
 // Ends early, with -FI_EAVAIL, when an operation fails meanwhile.
 int wait_for_count(fid_cntr* handle, uint64_t threshold, int timeout_ms) {
   Counter& counter = counter_of(handle);
-  const uint64_t failed_before = read_failed(handle);
+  uint64_t failed_before = 0;
+  {
+    const std::lock_guard guard(counter.domain.lock);
+    failed_before = counter.failed;  // before any progress, which may already take an error
+    let_progress(counter);
+  }
   int result = -FI_ETIMEDOUT;
   const auto ready = [&] {
     if (counter.completed >= threshold) {

@@ -173,6 +173,25 @@ TEST_F(OneSidedProviderTest, WhoWaitsForAMemorysCounterMakesProgress) {
   EXPECT_EQ(memory.substr(0, 5), "textm");
 }
 
+// The answer is there before the wait, whose own progress is the first to see it.
+TEST_F(OneSidedProviderTest, AWaitForACountEndsAtAnErrorThatItsFirstProgressTakes) {
+  std::string memory(100, 'm');
+  const Owned<fid_mr> region = register_memory(memory, 7);
+  write(a_, "connect", 0, 7);
+  EXPECT_EQ(next(a_).error.err, 0);
+  char got[8];
+  receive(b_, got, sizeof(got), 1);
+  must_post([&] { return fi_write(a_.endpoint.get(), "x", 1, nullptr, a_.other, 0, 99, nullptr); });
+  // Messages are behind it: who has this one has answered.
+  must_post([&] { return fi_tinject(a_.endpoint.get(), "behind", 6, a_.other, 1); });
+  const uint64_t start_ns = now_ns();
+  while (kept_[1].empty() && now_ns() - start_ns < kLongestWaitNs) take(b_);
+  EXPECT_EQ(next(b_).error.err, 0);
+  ASSERT_TRUE(kept_[0].empty());
+  EXPECT_EQ(fi_cntr_wait(a_.writes.get(), 2, 2'000), -FI_EAVAIL);
+  EXPECT_EQ(next(a_).error.err, FI_EKEYREJECTED);
+}
+
 TEST_F(OneSidedProviderTest, EveryCallDoesItsPart) {
   std::string memory(100, 'm');
   const Owned<fid_mr> region = register_memory(memory, 7);
