@@ -161,6 +161,8 @@ enum MessageFlags : uint32_t {
   // A send completes no sooner than the peer's device has acknowledged its bytes, copied or not.
   // To oneself it says nothing.
   kMessageAcknowledged = 1u << 7,
+  // Of any operation: comes back in its completions, and says nothing to the messenger.
+  kMessageMarked = 1u << 8,
 };
 
 struct SendRequest {

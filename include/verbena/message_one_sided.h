@@ -104,8 +104,9 @@ struct OneSidedRequest {
   std::span<const RemoteRange> remote = {};
   void* context = nullptr;
   uint64_t data = 0;  // with kMessageData, of a put: for a completion of the peer (kWritten)
-  // kMessageData, kMessageSilent, kMessageCopied, and kMessageFence: it begins once all before it
-  // that has a completion to come from the peer has completed; until then it would block.
+  // kMessageData, kMessageSilent, kMessageCopied, kMessageMarked, and kMessageFence: it begins once
+  // all before it that has a completion to come from the peer has completed; until then it would
+  // block.
   uint32_t flags = 0;
 };
 
@@ -172,7 +173,7 @@ struct AtomicRequest {
   std::span<const iovec> results = {};
   std::span<const RemoteRange> remote = {};
   void* context = nullptr;
-  uint32_t flags = 0;  // kMessageSilent, kMessageFence
+  uint32_t flags = 0;  // kMessageSilent, kMessageMarked, kMessageFence
 };
 
 }  // namespace verbena

@@ -657,7 +657,8 @@ void MessengerState::receive_whole(uint32_t number, PeerNumber peer, const Parse
     completion.context = receive.context;
     completion.event = MessageEvent::kReceived;
     completion.outcome = lost > 0 ? MessageOutcome::kTruncated : MessageOutcome::kOk;
-    completion.flags = ((flags & kHasData) != 0 ? unsigned{kMessageData} : 0u) |
+    completion.flags = (receive.flags & kMessageMarked) |
+                       ((flags & kHasData) != 0 ? unsigned{kMessageData} : 0u) |
                        ((flags & kUntagged) != 0 ? unsigned{kMessageUntagged} : 0u);
     completion.peer = peer;
     completion.tag = message.header.tag;
@@ -702,6 +703,7 @@ MessengerState::Delivery MessengerState::begin_delivery(uint32_t operation, Peer
   completion.bytes = std::min(room, bytes);
   completion.lost_bytes = bytes - completion.bytes;
   if (completion.lost_bytes > 0) completion.outcome = MessageOutcome::kTruncated;
+  completion.flags = receive.flags & kMessageMarked;
   if ((header_flags & kHasData) != 0) completion.flags |= kMessageData;
   if ((header_flags & kUntagged) != 0) completion.flags |= kMessageUntagged;
   return delivery;

@@ -20,7 +20,7 @@ MessageCompletion MessengerState::completion_of(const Operation& operation, Mess
   completion.context = operation.context;
   completion.event = event;
   completion.outcome = outcome;
-  completion.flags = operation.flags & (kMessageUntagged | kMessageMulti);
+  completion.flags = operation.flags & (kMessageUntagged | kMessageMulti | kMessageMarked);
   completion.peer = operation.peer;
   completion.tag = operation.tag;
   return completion;
@@ -193,7 +193,7 @@ PostResult MessengerState::send(const SendRequest& request) {
     MessageCompletion& completion = new_completion();
     completion = {};
     completion.context = request.context;
-    completion.flags = request.flags & kMessageUntagged;
+    completion.flags = request.flags & (kMessageUntagged | kMessageMarked);
     completion.peer = request.peer;
     completion.tag = request.tag;
   }
@@ -284,7 +284,7 @@ PostResult MessengerState::send_to_self(const SendRequest& request, uint64_t byt
   if ((request.flags & kMessageSilent) == 0) {
     MessageCompletion completion;
     completion.context = request.context;
-    completion.flags = request.flags & kMessageUntagged;
+    completion.flags = request.flags & (kMessageUntagged | kMessageMarked);
     completion.peer = self_;
     completion.tag = request.tag;
     complete(completion);

@@ -10,7 +10,7 @@ namespace verbena::message {
 namespace {
 
 // What the flags of an operation keep.
-constexpr uint32_t kOneSidedFlags = kMessageSilent | kMessageData;
+constexpr uint32_t kOneSidedFlags = kMessageSilent | kMessageData | kMessageMarked;
 
 // Whether the ranges have so many bytes together.
 bool have_bytes(std::span<const RemoteRange> ranges, uint64_t bytes) {
@@ -329,6 +329,7 @@ void MessengerState::complete_at_once(MessageEvent event, MessageOutcome outcome
   completion.context = context;
   completion.event = event;
   completion.outcome = outcome;
+  completion.flags = flags & kMessageMarked;
   completion.peer = self_;
   completion.bytes = outcome == MessageOutcome::kOk ? bytes : 0;
   complete(completion);

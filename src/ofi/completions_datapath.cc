@@ -66,6 +66,11 @@ int error_of(MessageOutcome outcome) {
   return FI_EOTHER;
 }
 
+// Of a good one.
+inline bool leaves_entry(const MessageCompletion& done) {
+  return (done.flags & (kWithoutEntry | kMessageMulti)) != kWithoutEntry;
+}
+
 Counter* counter_of_event(const Endpoint& endpoint, MessageEvent event) {
   switch (event) {
     case MessageEvent::kSent:
@@ -93,9 +98,9 @@ void Endpoint::put(const MessageCompletion& done) {
     ++(good ? counter->completed : counter->failed);
     counter->waiters.notify();
   }
-  if (direction.queue == nullptr || (good && done.context == without_entry())) return;
+  if (direction.queue == nullptr || (good && !leaves_entry(done))) return;
   CompletionEntry entry;
-  entry.shown = {.op_context = done.context == without_entry() ? nullptr : done.context,
+  entry.shown = {.op_context = done.context,
                  .flags = flags_of(done),
                  .len = done.bytes,
                  .buf = done.buffer,
@@ -130,7 +135,7 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
       ++counter->completed;
       counter->waiters.notify();
     }
-    if (done.context == without_entry()) continue;
+    if (!leaves_entry(done)) continue;
     // In place if it can be: what is put together elsewhere first takes its time to be copied.
     if (queue.shown_bytes == sizeof(fi_cq_tagged_entry)) [[likely]] {
       fill_entry(done, *reinterpret_cast<fi_cq_tagged_entry*>(at));

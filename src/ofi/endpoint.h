@@ -116,11 +116,9 @@ struct Endpoint : fid_ep {
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);
 
-// The context of operations that count and leave no entry.
-inline void* without_entry() {
-  static char place;
-  return &place;
-}
+// Of operations that count and leave no entry, unless they fail or release a buffer of
+// FI_MULTI_RECV: then it has their context.
+inline constexpr uint32_t kWithoutEntry = kMessageMarked;
 
 extern fi_ops_msg message_calls;    // endpoint_message_datapath.cc
 extern fi_ops_tagged tagged_calls;  // endpoint_tagged_datapath.cc

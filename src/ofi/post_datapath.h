@@ -55,8 +55,8 @@ inline ReceiveRequest request_of(Endpoint& endpoint, const Posted& posted, PeerN
           .tag = posted.tag,
           .ignore = posted.ignore,
           .pieces = posted.pieces,
-          .context = wants_entry(endpoint.receives, posted) ? posted.context : without_entry(),
-          .flags = posted.kind};
+          .context = posted.context,
+          .flags = posted.kind | (wants_entry(endpoint.receives, posted) ? 0u : kWithoutEntry)};
 }
 
 // The source that a receive is bound to, or an error.
@@ -98,11 +98,7 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
   if (injected) request.flags |= kMessageCopied;
   if (posted.silent || !internal::wants_entry(direction, posted)) {
     // A counter counts it all the same.
-    if (direction.counter == nullptr) {
-      request.flags |= kMessageSilent;
-    } else {
-      request.context = without_entry();
-    }
+    request.flags |= direction.counter == nullptr ? kMessageSilent : kWithoutEntry;
   }
   // What had to wait goes first.
   if (endpoint.deferred.empty() || !endpoint.deferred.has(request.peer)) [[likely]] {

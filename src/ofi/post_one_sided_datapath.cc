@@ -31,8 +31,7 @@ Notice notice_of(const Direction& direction, const Counter* counter, void* conte
                  bool silent) {
   const uint32_t fence = (flags & FI_FENCE) != 0 ? uint32_t{kMessageFence} : 0;
   if (!silent && (!direction.selective || (flags & FI_COMPLETION) != 0)) return {context, fence};
-  if (counter == nullptr) return {context, fence | kMessageSilent};
-  return {without_entry(), fence};
+  return {context, fence | (counter == nullptr ? kMessageSilent : kWithoutEntry)};
 }
 
 // A list of values, as pieces.

@@ -296,6 +296,14 @@ TEST_F(OneSidedProviderTest, WhatIsNotAllowedIsAnErrorOfItsOperationAlone) {
   // Injected ones tell of errors, too.
   must_post([&] { return fi_inject_write(a_.endpoint.get(), "x", 1, a_.other, 0, 99); });
   EXPECT_EQ(next(a_).error.err, FI_EKEYREJECTED);
+  // And with their context those that leave no entry else.
+  int context = 0;
+  for (const fi_addr_t peer : {a_.other, a_.self}) {
+    must_post([&] { return fi_write(a_.endpoint.get(), "x", 1, nullptr, peer, 0, 99, &context); });
+    const Done done = next(a_);
+    EXPECT_EQ(done.error.err, FI_EKEYREJECTED);
+    EXPECT_EQ(done.error.op_context, &context);
+  }
   write(a_, "fine", 0, 1);
   EXPECT_EQ(next(a_).error.err, 0);
   EXPECT_EQ(memory.substr(0, 5), "finem");

@@ -298,6 +298,45 @@ TEST_F(ProviderTest, OneBufferTakesSeveralMessages) {
   EXPECT_TRUE(released);  // 12 bytes are left, less than 16
 }
 
+// The queue is bound with FI_SELECTIVE_COMPLETION.
+TEST_F(ProviderTest, ReceivesWithoutEntriesTellOfTheirBuffersReleaseAndOfErrors) {
+  char buffer[180] = {};
+  int context = 0;
+  const iovec piece{buffer, sizeof(buffer)};
+  const fi_msg message{.msg_iov = &piece,
+                       .desc = nullptr,
+                       .iov_count = 1,
+                       .addr = FI_ADDR_UNSPEC,
+                       .context = &context,
+                       .data = 0};
+  must_post([&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV); });
+  for (int i = 0; i < 3; ++i) {
+    const std::string text(40, static_cast<char>('a' + i));
+    must_post([&] { return fi_inject(a_.endpoint.get(), text.data(), text.size(), a_.other); });
+  }
+  const Done released = next(b_);  // 60 bytes are left, less than 64
+  EXPECT_EQ(released.error.err, 0);
+  EXPECT_EQ(released.entry.op_context, &context);
+  EXPECT_EQ(released.entry.flags & FI_MULTI_RECV, FI_MULTI_RECV);
+  EXPECT_EQ(std::string(buffer, 40), std::string(40, 'a'));
+
+  must_post([&] { return fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV); });
+  EXPECT_EQ(fi_cancel(&b_.endpoint->fid, &context), 0);
+  const Done cancelled = next(b_);
+  EXPECT_EQ(cancelled.error.err, FI_ECANCELED);
+  EXPECT_EQ(cancelled.error.op_context, &context);
+
+  char got[4];
+  receive(b_, got, sizeof(got), 1, &context, /*flags=*/0);
+  send(a_, "more than there is room for", 1);
+  const Done truncated = next(b_);
+  EXPECT_EQ(truncated.error.err, FI_ETRUNC);
+  EXPECT_EQ(truncated.error.op_context, &context);
+  receive(b_, got, sizeof(got), 2, &context, /*flags=*/0);
+  send(a_, "fits", 2);
+  EXPECT_TRUE(nothing_more());
+}
+
 // As MPICH's active messages: a header and a payload, gathered, into buffers that take many.
 TEST_F(ProviderTest, BuffersOfSeveralMessagesTakeAnyMixOfSizes) {
   constexpr uint64_t kMessages = 2000;
