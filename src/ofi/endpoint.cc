@@ -219,12 +219,20 @@ int bind_endpoint(fid* handle, fid* other, uint64_t flags) {
   }
 }
 
+// Capabilities without any direction are those of all.
+constexpr bool has_direction(uint64_t capabilities, uint64_t directions) {
+  constexpr uint64_t kAll =
+      FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  return (capabilities & directions) != 0 || (capabilities & kAll) == 0;
+}
+
 int enable(Endpoint& endpoint) {
   if (endpoint.vector == nullptr) return -FI_ENOAV;
-  if (endpoint.sends.queue == nullptr && endpoint.sends.counter == nullptr) return -FI_ENOCQ;
-  if (endpoint.receiving && endpoint.receives.queue == nullptr &&
-      endpoint.receives.counter == nullptr)
-    return -FI_ENOCQ;
+  const auto lacks_place = [](const Direction& direction) {
+    return direction.queue == nullptr && direction.counter == nullptr;
+  };
+  if (endpoint.sending && lacks_place(endpoint.sends)) return -FI_ENOCQ;
+  if (endpoint.receiving && lacks_place(endpoint.receives)) return -FI_ENOCQ;
   if (!std::exchange(endpoint.enabled, true)) {
     endpoint.domain.enabled.push_back(&endpoint);
     // Who waits for what peers do to memory waits for this one, too.
@@ -312,7 +320,8 @@ Endpoint::Endpoint(Domain& of, const fi_info& info, std::unique_ptr<Messenger> o
       domain(of),
       messenger(std::move(opened)),
       directed((info.caps & FI_DIRECTED_RECV) != 0),
-      receiving((info.caps & (FI_MSG | FI_TAGGED)) != 0) {
+      sending(has_direction(info.caps, FI_SEND | FI_READ | FI_WRITE)),
+      receiving((info.caps & (FI_MSG | FI_TAGGED)) != 0 && has_direction(info.caps, FI_RECV)) {
   fid = {.fclass = FI_CLASS_EP, .context = context, .ops = &endpoint_object_calls};
   ops = &endpoint_calls;
   cm = &name_calls;

@@ -83,8 +83,10 @@ struct Endpoint : fid_ep {
   Counter* writes = nullptr;
   Counter* remote_reads = nullptr;
   Counter* remote_writes = nullptr;
-  const bool directed;   // a receive's source counts (FI_DIRECTED_RECV)
-  const bool receiving;  // messages: it needs a place for their completions
+  const bool directed;  // a receive's source counts (FI_DIRECTED_RECV)
+  // Directions that need a place for their completions: operations of its own, messages of others.
+  const bool sending;
+  const bool receiving;
   bool enabled = false;
   DeferredSends deferred{kQueueOperations};
   size_t least_multi_bytes = 64;  // FI_OPT_MIN_MULTI_RECV

@@ -655,5 +655,65 @@ TEST_F(OneSidedProviderTest, AnEndpointForRemoteMemoryAlone) {
   EXPECT_EQ(memory.substr(0, 7), "secondm");
 }
 
+TEST_F(OneSidedProviderTest, AnEndpointOfOneDirectionNeedsAQueueForThatAlone) {
+  struct Case {
+    uint64_t capabilities;
+    uint64_t bound;
+    uint64_t missing;  // with its queue for the other direction alone it cannot be enabled
+  };
+  for (const auto& [capabilities, bound, missing] :
+       {Case{FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE, FI_RECV, 0},
+        Case{FI_TAGGED | FI_RECV, FI_RECV, FI_TRANSMIT},
+        Case{FI_TAGGED | FI_SEND, FI_TRANSMIT, FI_RECV},
+        Case{FI_RMA | FI_WRITE, FI_TRANSMIT, FI_RECV}}) {
+    SCOPED_TRACE(capabilities);
+    const Info hints(fi_allocinfo());
+    hints->caps = capabilities;
+    fi_info* found = nullptr;
+    ASSERT_EQ(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found), 0);
+    const Info info(found);
+    fi_av_attr vector_attributes{};
+    fid_av* vector = nullptr;
+    ASSERT_EQ(fi_av_open(domain_.get(), &vector_attributes, &vector, nullptr), 0);
+    const Owned<fid_av> owned_vector(vector);
+    fi_cq_attr queue_attributes{};
+    fid_cq* queue = nullptr;
+    ASSERT_EQ(fi_cq_open(domain_.get(), &queue_attributes, &queue, nullptr), 0);
+    const Owned<fid_cq> owned_queue(queue);
+    const auto open_with = [&](uint64_t flags) {
+      fid_ep* endpoint = nullptr;
+      EXPECT_EQ(fi_endpoint(domain_.get(), info.get(), &endpoint, nullptr), 0);
+      EXPECT_EQ(fi_ep_bind(endpoint, &vector->fid, 0), 0);
+      EXPECT_EQ(fi_ep_bind(endpoint, &queue->fid, flags), 0);
+      return Owned<fid_ep>(endpoint);
+    };
+    if (missing != 0) {
+      EXPECT_EQ(fi_enable(open_with(missing).get()), -FI_ENOCQ);
+    }
+    const Owned<fid_ep> endpoint = open_with(bound);
+    ASSERT_EQ(fi_enable(endpoint.get()), 0);
+    if ((capabilities & FI_REMOTE_WRITE) == 0) continue;
+    char name[64];
+    size_t size_bytes = sizeof(name);
+    ASSERT_EQ(fi_getname(&endpoint->fid, name, &size_bytes), 0);
+    fi_addr_t target = 0;
+    ASSERT_EQ(fi_av_insert(a_.vector.get(), name, 1, &target, 0, nullptr), 1);
+    std::string memory(64, 'm');
+    const Owned<fid_mr> region = register_memory(memory, 7);
+    const auto progress = [&] {
+      fi_cq_entry entry;
+      EXPECT_EQ(fi_cq_read(queue, &entry, 1), -FI_EAGAIN);
+    };
+    must_post([&] {
+      progress();
+      return fi_inject_write(a_.endpoint.get(), "target", 6, target, 0, 7);
+    });
+    const uint64_t start_ns = now_ns();
+    while (fi_cntr_read(a_.writes.get()) == 0 && now_ns() - start_ns < kLongestWaitNs) progress();
+    EXPECT_EQ(fi_cntr_read(a_.writes.get()), 1u);
+    EXPECT_EQ(memory.substr(0, 7), "targetm");
+  }
+}
+
 }  // namespace
 }  // namespace verbena::ofi_test
