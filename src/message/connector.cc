@@ -28,7 +28,9 @@ enum Verdict : uint8_t { kGo = 1, kCrossed = 2, kKnown = 3, kTold = 4 };
 
 constexpr int64_t kAcceptNs = 50'000'000;
 constexpr int64_t kAttemptNs = 1'000'000'000;
+// Between attempts at a peer that connects by itself; twice as long after each, up to 64 times.
 constexpr uint64_t kCrossedNs = 5'000'000;
+constexpr uint32_t kMostDoublings = 6;
 constexpr uint64_t kNumberPatienceNs = 500'000'000;
 
 void set_port(MessengerAddress& address, uint16_t port) {
@@ -108,10 +110,11 @@ Result<std::vector<std::byte>> Connector::receive_from(ControlConnection& contro
 void Connector::request(const MessengerAddress& peer) {
   {
     const std::lock_guard lock(mutex_);
-    State& state = states_[peer];
-    if (state != State::kIdle) return;  // the peer was quicker
-    state = State::kAsked;
-    asked_.push_back(peer);
+    Progress& progress = peers_[peer];
+    if (progress.state == State::kConnected) return;  // the peer was quicker
+    if (progress.state == State::kIdle) progress.state = State::kAsked;
+    progress.requested = true;
+    asked_.emplace(now_ns(), Request{.peer = peer});
   }
   changed_.notify_all();
 }
@@ -154,22 +157,33 @@ void Connector::run_acceptor() {
 }
 
 void Connector::run_requester() {
-  while (true) {
-    MessengerAddress peer;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || !asked_.empty(); });
-      if (stop_) return;
-      peer = asked_.front();
-      asked_.pop_front();
-    }
-    connect_to(peer);
+  Request request;
+  while (next_request(&request)) connect_to(request);
+}
+
+bool Connector::next_request(Request* request) {
+  std::unique_lock lock(mutex_);
+  const auto is_due = [this] { return !asked_.empty() && asked_.begin()->first <= now_ns(); };
+  while (!stop_ && !is_due()) {
+    const uint64_t at_ns = now_ns();
+    const uint64_t next_ns = asked_.empty() ? UINT64_MAX : asked_.begin()->first;
+    changed_.wait_for(lock, next_ns - std::min(at_ns, next_ns), [&] { return stop_ || is_due(); });
   }
+  if (stop_) return false;
+  *request = asked_.begin()->second;
+  asked_.erase(asked_.begin());
+  return true;
+}
+
+void Connector::ask_again(Request request) {
+  const uint64_t due_ns = now_ns() + (kCrossedNs << std::min(request.attempts++, kMostDoublings));
+  const std::lock_guard lock(mutex_);
+  asked_.emplace(due_ns, request);
 }
 
 uint8_t Connector::verdict_on(const MessengerAddress& peer) {
   const std::lock_guard lock(mutex_);
-  State& state = states_[peer];
+  State& state = peers_[peer].state;
   if (state == State::kAccepting || state == State::kConnected) return kKnown;
   if (state == State::kAsked && address_ < peer) return kCrossed;
   state = State::kAccepting;
@@ -201,44 +215,61 @@ void Connector::accept_from(ControlConnection control) {
   const Status answered = joined.control->send(writer.bytes(), options_.connect_timeout_ns);
   if (verdict != kGo) return;
   joined.status = answered.ok() ? join(joined) : answered;
-  {
-    const std::lock_guard lock(mutex_);
-    // A later attempt, of either side, may do better.
-    State& state = states_[joined.peer];
-    state = joined.status.ok() ? State::kConnected : State::kIdle;
-  }
+  conclude(joined, /*accepted=*/true);
   tell(std::move(joined));
 }
 
-void Connector::connect_to(const MessengerAddress& peer) {
-  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(options_.connect_timeout_ns);
-  while (true) {
-    Joined joined;
-    joined.peer = peer;
-    uint8_t verdict = kGo;
-    joined.status = connect_once(joined, deadline_ns, &verdict);
-    if (joined.status.ok() && verdict != kGo) {
-      // The peer connects to this side: that is the connection, unless it fails.
-      if (now_ns() < deadline_ns) {
-        sleep_ns(kCrossedNs);
-        const std::lock_guard lock(mutex_);
-        if (stop_ || states_[peer] != State::kAsked) return;
-        continue;
-      }
-      joined.status = Status(StatusCode::kTimeout,
-                             fmt::format("{} connects to this side, but never finished; raise "
-                                         "connect_timeout_ns if it is slow",
-                                         joined.control->peer_name()));
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      State& state = states_[peer];
-      // What the peer connected meanwhile counts more than a failure here.
-      joined.superseded = !joined.status.ok() && state != State::kAsked;
-      if (!joined.superseded) state = joined.status.ok() ? State::kConnected : State::kIdle;
-    }
-    return tell(std::move(joined));
+void Connector::conclude(Joined& joined, bool accepted) {
+  const std::lock_guard lock(mutex_);
+  Progress& progress = peers_[joined.peer];
+  const bool requested = progress.requested;
+  if (!accepted || joined.status.ok()) progress.requested = false;
+  if (progress.state == State::kConnected) {
+    if (joined.status.ok())
+      joined.status = Status(StatusCode::kUnavailable, "there is a connection to the peer already");
+    joined.superseded = true;
+  } else if (joined.status.ok()) {
+    progress.state = State::kConnected;
+  } else if (accepted) {
+    // A later attempt, of either side, may do better.
+    progress.state = requested ? State::kAsked : State::kIdle;
+    joined.superseded = requested;
+  } else if (progress.state == State::kAccepting) {
+    joined.superseded = true;
+  } else {
+    progress.state = State::kIdle;
   }
+}
+
+void Connector::connect_to(Request request) {
+  const auto timeout_ns = static_cast<uint64_t>(options_.connect_timeout_ns);
+  if (request.deadline_ns == 0) request.deadline_ns = now_ns() + timeout_ns;
+  Joined joined;
+  joined.peer = request.peer;
+  {
+    std::unique_lock lock(mutex_);
+    const State state = peers_[request.peer].state;
+    if (state == State::kConnected) return;  // the peer was quicker
+    if (state == State::kAccepting) {
+      lock.unlock();
+      return ask_again(request);
+    }
+  }
+  uint8_t verdict = kGo;
+  joined.status = connect_once(joined, request.deadline_ns, &verdict);
+  if (joined.status.ok() && verdict != kGo) {
+    // The peer connects to this side: that is the connection, unless it fails. As long as it says
+    // that it will, it lives, and may have to wait for others before. It is the lower address that
+    // does so.
+    if (verdict == kCrossed && request.peer < address_) request.deadline_ns = now_ns() + timeout_ns;
+    if (now_ns() < request.deadline_ns) return ask_again(request);
+    joined.status = Status(StatusCode::kTimeout,
+                           fmt::format("{} connects to this side, but never finished; raise "
+                                       "connect_timeout_ns if it is slow",
+                                       joined.control->peer_name()));
+  }
+  conclude(joined, /*accepted=*/false);
+  tell(std::move(joined));
 }
 
 Status Connector::connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* verdict) {

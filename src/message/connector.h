@@ -3,7 +3,8 @@
 //
 // Two sides that want each other at once would make two connections: the one that the lower address
 // asked for stays. The listening side that has asked for it itself refuses the other, whose own
-// listening side gets the first.
+// listening side gets the first. Until then the other asks now and then whether that is still to
+// come, however long it takes, and meanwhile serves others.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ struct Joined {
 
   MessengerAddress peer;
   Status status;
-  // It failed, and does not matter: the peer connects by itself.
+  // It failed, and does not matter: another attempt decides, of the peer or of this side.
   bool superseded = false;
   std::unique_ptr<ControlConnection> control;
   std::optional<connect::Endpoint> endpoint;
@@ -77,6 +78,15 @@ class Connector {
 
  private:
   enum class State : uint8_t { kIdle, kAsked, kAccepting, kConnected };
+  struct Progress {
+    State state = State::kIdle;
+    bool requested = false;  // and not over: in asked_, or on its way
+  };
+  struct Request {
+    MessengerAddress peer;
+    uint64_t deadline_ns = 0;  // 0: of the first attempt, which was not made
+    uint32_t attempts = 0;
+  };
 
   Connector(const ConnectionPlan& plan, const JobSecret& secret, const MessengerOptions& options,
             ControlListener listener);
@@ -84,12 +94,18 @@ class Connector {
   void run_acceptor();
   void run_requester();
   void accept_from(ControlConnection control);
-  void connect_to(const MessengerAddress& peer);
+  // The next request that is due. False: the messenger is closed.
+  bool next_request(Request* request);
+  void connect_to(Request request);
+  // Later, behind others.
+  void ask_again(Request request);
   Status connect_once(Joined& joined, uint64_t deadline_ns, uint8_t* verdict);
   // The rest of both: makes the endpoint and joins it with the peer's.
   Status join(Joined& joined);
   // What the acceptor answers to a peer that connects.
   uint8_t verdict_on(const MessengerAddress& peer);
+  // What becomes of the peer by the outcome of an attempt, and of the outcome by what came before.
+  void conclude(Joined& joined, bool accepted);
   struct Ended {
     Joined joined;
     bool receives = false;
@@ -110,8 +126,8 @@ class Connector {
   std::mutex mutex_;  // guards what follows
   Condition changed_;
   bool stop_ = false;
-  std::map<MessengerAddress, State> states_;
-  std::deque<MessengerAddress> asked_;
+  std::map<MessengerAddress, Progress> peers_;
+  std::multimap<uint64_t, Request> asked_;  // by the time before which they are not due
   std::deque<Joined> outcomes_;
   std::vector<Ended> ended_;
   uint32_t next_number_ = 0;            // that was never in use

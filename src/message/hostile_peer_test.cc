@@ -952,6 +952,106 @@ TEST_F(StoppedPeerTest, DoesNotKeepAMessengerThatHasConnectedToIt) {
   all_.close(0);
 }
 
+class SlowlyConnectingTest : public testing::Test {
+ protected:
+  // Of two messengers: the one whose own connection stays where both connect at once.
+  static uint32_t lower_of(MessengersForTest& all) {
+    return all[0].address() < all[1].address() ? 0 : 1;
+  }
+  // Of a peer that has stopped at `listener`.
+  static PeerNumber add_stopped(MessengersForTest& all, uint32_t to,
+                                const ControlListener& listener) {
+    MessengerAddress address = all[to].address();
+    address.bytes[16] = static_cast<uint8_t>(listener.port() >> 8);
+    address.bytes[17] = static_cast<uint8_t>(listener.port());
+    secure_random(address.bytes + 24, 8);
+    return test::must(all[to].add_peer(address));
+  }
+  static ControlListener listen(MessengersForTest& all) {
+    return test::must(ControlListener::listen("127.0.0.1", 0, all.secret()));
+  }
+};
+
+// The lower address first waits for others, longer than a peer waits for an answer.
+TEST_F(SlowlyConnectingTest, APeerThatSaysItWillConnectIsWaitedForWhileItLives) {
+  MessengersForTest all(2, {.connect_timeout_ns = 2'000'000'000});
+  const uint32_t lower = lower_of(all);
+  const uint32_t higher = 1 - lower;
+  const ControlListener stopped[2] = {listen(all), listen(all)};
+  for (const ControlListener& listener : stopped) {
+    const PeerNumber peer = add_stopped(all, lower, listener);
+    EXPECT_EQ(all[lower].send({.peer = peer}), PostResult::kWouldBlock);
+  }
+  EXPECT_EQ(all[lower].send({.peer = all.peer(lower, higher)}), PostResult::kWouldBlock);
+  EXPECT_TRUE(all.send(higher, lower, 1, "waits"));
+  EXPECT_TRUE(all.send(lower, higher, 1, "came"));
+}
+
+// And meanwhile others are connected to.
+TEST_F(SlowlyConnectingTest, APeerThatSaysItWillConnectDelaysNoOther) {
+  MessengersForTest all(3, {.connect_timeout_ns = 3'600'000'000'000});
+  const uint32_t lower = lower_of(all);
+  const uint32_t higher = 1 - lower;
+  const ControlListener stopped = listen(all);
+  const PeerNumber peer = add_stopped(all, lower, stopped);
+  EXPECT_EQ(all[lower].send({.peer = peer}), PostResult::kWouldBlock);
+  EXPECT_EQ(all[lower].send({.peer = all.peer(lower, higher)}), PostResult::kWouldBlock);
+  EXPECT_EQ(all[higher].send({.peer = all.peer(higher, lower)}), PostResult::kWouldBlock);
+  EXPECT_TRUE(all.send(higher, 2, 1, "is served"));
+}
+
+// Its acceptor is kept for longer than the peer has patience, and connects to it afterwards.
+TEST_F(SlowlyConnectingTest, WhoGaveUpAPeerTellsItWhenItConnects) {
+  MessengersForTest patient(1, {.connect_timeout_ns = 3'600'000'000'000});
+  const JobSecret& secret = patient.secret();
+  const std::unique_ptr<Messenger> hasty = test::must(open_messenger(
+      patient.node().device, patient.node().domain, secret, {.connect_timeout_ns = 200'000'000}));
+  const MessengerAddress address = patient[0].address();
+  std::optional<ControlConnection> keeps(test::must(
+      ControlConnection::connect(host_of(address), port_of(address), secret, kHostilePatienceNs)));
+  const PeerNumber lost = test::must(hasty->add_peer(address));
+  const PeerNumber there = test::must(patient[0].add_peer(hasty->address()));
+  ASSERT_TRUE(patient.until([&] {
+    hasty->progress();
+    return hasty->send({.peer = lost}) == PostResult::kFailed;
+  }));
+  keeps.reset();
+  // Its first messages may still be posted.
+  EXPECT_TRUE(patient.until([&] {
+    hasty->progress();
+    static_cast<void>(patient[0].send({.peer = there}));
+    return !patient[0].peer_status(there).ok();
+  }));
+  EXPECT_FALSE(hasty->peer_status(lost).ok());
+}
+
+// The peer connects and gives up, while the own connection waits for its answer.
+TEST_F(SlowlyConnectingTest, AnAttemptOfThePeerThatFailsLeavesTheOwnOne) {
+  // Whose address is the higher one: it does not refuse the peer's attempt.
+  MessengersForTest all(1, {.host = "127.0.0.2", .connect_timeout_ns = 3'600'000'000'000});
+  ControlListener listener = listen(all);
+  MessengerAddress own = test::must(place_at("127.0.0.1", listener.port()));
+  secure_random(own.bytes + 24, 8);
+  const MessengerAddress target = all[0].address();
+  const PeerNumber peer = test::must(all[0].add_peer(own));
+  EXPECT_EQ(all[0].send({.peer = peer}), PostResult::kWouldBlock);
+  const ControlConnection waits = test::must(listener.accept(kHostilePatienceNs));
+  // When the second is answered, the first has failed.
+  for (int i = 0; i < 2; ++i) {
+    ControlConnection gives_up = test::must(ControlConnection::connect(
+        host_of(target), port_of(target), all.secret(), kHostilePatienceNs));
+    WireWriter hello;
+    connect::begin_step(hello, kLayer, connect::kFirstStepOfLayer, Status::ok_status());
+    hello.raw(std::as_bytes(std::span(own.bytes)));
+    hello.raw(std::as_bytes(std::span(target.bytes)));
+    ASSERT_TRUE(gives_up.send(hello.bytes()).ok());
+    static_cast<void>(test::must(gives_up.receive(kHostilePatienceNs)));  // go on
+  }
+  all.poll_all();
+  EXPECT_EQ(all[0].send({.peer = peer}), PostResult::kWouldBlock);
+  EXPECT_TRUE(all[0].peer_status(peer).ok()) << all[0].peer_status(peer).message();
+}
+
 // A process of another release listens where the address says.
 TEST(OtherReleaseTest, APeerOfAnotherVersionIsReportedWithBothVersions) {
   MessengersForTest all(1);

@@ -387,6 +387,9 @@ void MessengerState::adopt(Joined joined) {
   polling_.hint(connection.number, peer.hint);
   reconsider_polling_ = true;
 
+  // Who was told that the peer is lost does not see it return: the peer learns it from the end of
+  // its connection.
+  if (!peer.status.ok()) lose(connection, peer.status);
   for (const SharedReceives::Arrival& arrival : early) arrived(arrival);
 }
 
