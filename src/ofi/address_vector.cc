@@ -27,6 +27,7 @@ int close_vector(fid* handle) {
     const std::lock_guard guard(vector.domain.lock);
     if (!vector.endpoints.empty()) return -FI_EBUSY;
   }
+  if (vector.events != nullptr) --vector.events->vectors;
   --vector.domain.users;
   delete &vector;
   return 0;
@@ -34,7 +35,10 @@ int close_vector(fid* handle) {
 
 int bind_vector(fid* handle, fid* other, uint64_t /*flags*/) {
   if (other->fclass != FI_CLASS_EQ) return -FI_EINVAL;
-  object_of<AddressVector>(handle).events = &object_of<EventQueue>(other);
+  auto& vector = object_of<AddressVector>(handle);
+  if (vector.events != nullptr) return -FI_EINVAL;
+  vector.events = &object_of<EventQueue>(other);
+  ++vector.events->vectors;
   return 0;
 }
 
@@ -56,6 +60,12 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
   AddressVector& vector = vector_of(handle);
   if (vector.asynchronous && vector.events == nullptr) return -FI_ENOEQ;
   if (bytes == nullptr && count > 0) return -FI_EINVAL;
+  // Before anything is inserted: the program tries again.
+  if (vector.asynchronous && vector.events->is_full()) return -FI_EAGAIN;
+  // The context is memory for errors (FI_SYNC_ERR) of synchronous insertions only.
+  int* const results =
+      !vector.asynchronous && (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr;
+  std::vector<fi_eq_err_entry> errors;
   int inserted = 0;
   {
     // Without the lock: it may take a while.
@@ -65,19 +75,29 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
     for (size_t i = 0; i < count; ++i) {
       const MessengerAddress& address = addresses[i];
       const bool possible = address != MessengerAddress{};
-      if ((flags & FI_SYNC_ERR) != 0) static_cast<int*>(context)[i] = possible ? 0 : FI_EINVAL;
+      if (results != nullptr) results[i] = possible ? 0 : FI_EINVAL;
       if (numbers != nullptr) numbers[i] = possible ? vector.addresses.size() : FI_ADDR_NOTAVAIL;
-      if (!possible) continue;
+      if (!possible) {
+        if (vector.asynchronous) {
+          errors.push_back({.fid = &vector.fid,
+                            .context = context,
+                            .data = i,
+                            .err = FI_EINVAL,
+                            .prov_errno = FI_EINVAL,
+                            .err_data = nullptr,
+                            .err_data_size = 0});
+        }
+        continue;
+      }
       vector.numbers.emplace(address, vector.addresses.size());
       vector.addresses.push_back(address);
       ++inserted;
     }
   }
   if (!vector.asynchronous) return inserted;
-  const fi_eq_entry entry{
-      .fid = &vector.fid, .context = context, .data = static_cast<uint64_t>(inserted)};
-  const ssize_t written = vector.events->write(FI_AV_COMPLETE, &entry, sizeof(entry));
-  return written < 0 ? static_cast<int>(written) : 0;
+  vector.events->tell_of_insertion(
+      errors, {.fid = &vector.fid, .context = context, .data = static_cast<uint64_t>(inserted)});
+  return 0;
 }
 
 int insert_service(fid_av* handle, const char* node, const char* service, fi_addr_t* number,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -14,7 +15,9 @@ constexpr size_t kDefaultEvents = 256;
 constexpr size_t kMostEvents = 65536;
 
 int close_event_queue(fid* handle) {
-  delete &object_of<EventQueue>(handle);
+  auto& queue = object_of<EventQueue>(handle);
+  if (queue.vectors > 0) return -FI_EBUSY;
+  delete &queue;
   return 0;
 }
 
@@ -30,9 +33,8 @@ ssize_t wait_for_event(fid_eq* queue, uint32_t* event, void* buffer, size_t size
                                                (flags & FI_PEEK) != 0);
 }
 
-// Nothing that this provider does goes wrong after the call that asked for it.
-ssize_t read_event_error(fid_eq* /*queue*/, fi_eq_err_entry* /*entry*/, uint64_t /*flags*/) {
-  return -FI_EAGAIN;
+ssize_t read_event_error(fid_eq* queue, fi_eq_err_entry* entry, uint64_t flags) {
+  return static_cast<EventQueue*>(queue)->read_error(entry, (flags & FI_PEEK) != 0);
 }
 
 ssize_t write_own_event(fid_eq* queue, uint32_t event, const void* entry, size_t size_bytes,
@@ -40,10 +42,11 @@ ssize_t write_own_event(fid_eq* queue, uint32_t event, const void* entry, size_t
   return static_cast<EventQueue*>(queue)->write(event, entry, size_bytes);
 }
 
-const char* event_error_text(fid_eq* /*queue*/, int /*provider_error*/, const void* /*data*/,
+const char* event_error_text(fid_eq* /*queue*/, int provider_error, const void* /*data*/,
                              char* buffer, size_t size_bytes) {
-  if (buffer != nullptr && size_bytes > 0) *buffer = '\0';
-  return "";
+  const char* const text = strerror(provider_error);
+  if (buffer != nullptr && size_bytes > 0) snprintf(buffer, size_bytes, "%s", text);
+  return text;
 }
 
 int control_event_queue(fid* handle, int command, void* argument) {
@@ -77,22 +80,51 @@ bool EventQueue::is_empty() {
   return events_.empty();
 }
 
+bool EventQueue::is_full() {
+  const std::lock_guard guard(mutex_);
+  return events_.size() >= room_;
+}
+
 bool EventQueue::make_descriptor() {
   readable_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   return readable_.valid();
 }
 
 ssize_t EventQueue::write(uint32_t event, const void* entry, size_t size_bytes) {
-  const auto* bytes = static_cast<const std::byte*>(entry);
   {
     const std::lock_guard guard(mutex_);
-    if (events_.size() == room_) return -FI_EAGAIN;
-    events_.push_back({event, {bytes, bytes + size_bytes}});
-    const uint64_t one = 1;
-    if (readable_.valid()) static_cast<void>(!::write(readable_.get(), &one, sizeof(one)));
+    if (events_.size() >= room_) return -FI_EAGAIN;
+    add(event, entry, size_bytes, /*is_error=*/false);
   }
   written_.notify_all();
   return static_cast<ssize_t>(size_bytes);
+}
+
+void EventQueue::tell_of_insertion(std::span<const fi_eq_err_entry> errors,
+                                   const fi_eq_entry& over) {
+  {
+    const std::lock_guard guard(mutex_);
+    for (const fi_eq_err_entry& error : errors)
+      add(FI_AV_COMPLETE, &error, sizeof(error), /*is_error=*/true);
+    add(FI_AV_COMPLETE, &over, sizeof(over), /*is_error=*/false);
+  }
+  written_.notify_all();
+}
+
+// With the lock.
+void EventQueue::add(uint32_t event, const void* entry, size_t size_bytes, bool is_error) {
+  const auto* bytes = static_cast<const std::byte*>(entry);
+  events_.push_back({event, {bytes, bytes + size_bytes}, is_error});
+  const uint64_t one = 1;
+  if (readable_.valid()) static_cast<void>(!::write(readable_.get(), &one, sizeof(one)));
+}
+
+// With the lock.
+void EventQueue::drop_first() {
+  events_.pop_front();
+  uint64_t count = 0;
+  if (events_.empty() && readable_.valid())
+    static_cast<void>(!::read(readable_.get(), &count, sizeof(count)));
 }
 
 ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t size_bytes, int timeout_ms,
@@ -105,15 +137,21 @@ ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t size_bytes, int t
     return -FI_EAGAIN;
   }
   const Event& first = events_.front();
+  if (first.is_error) return -FI_EAVAIL;
   if (first.entry.size() > size_bytes) return -FI_ETOOSMALL;
   *event = first.event;
   std::ranges::copy(first.entry, static_cast<std::byte*>(buffer));
   const auto read_bytes = static_cast<ssize_t>(first.entry.size());
-  if (!peek) events_.pop_front();
-  uint64_t count = 0;
-  if (events_.empty() && readable_.valid())
-    static_cast<void>(!::read(readable_.get(), &count, sizeof(count)));
+  if (!peek) drop_first();
   return read_bytes;
+}
+
+ssize_t EventQueue::read_error(fi_eq_err_entry* entry, bool peek) {
+  const std::lock_guard guard(mutex_);
+  if (events_.empty() || !events_.front().is_error) return -FI_EAGAIN;
+  memcpy(entry, events_.front().entry.data(), sizeof(*entry));
+  if (!peek) drop_first();
+  return sizeof(*entry);
 }
 
 int open_event_queue(fid_fabric* /*fabric*/, fi_eq_attr* attributes, fid_eq** queue,

@@ -646,5 +646,81 @@ TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(fi_av_remove(a_.vector.get(), &number, 1, 0), -FI_EINVAL);
 }
 
+// A vector with FI_EVENT, whose queue has room for two events.
+class AddressEventsTest : public ProviderTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(set_up());
+    fi_eq_attr events_attributes{};
+    events_attributes.size = 2;
+    fid_eq* events = nullptr;
+    ASSERT_EQ(fi_eq_open(fabric_.get(), &events_attributes, &events, nullptr), 0);
+    events_.reset(events);
+    fi_av_attr attributes{};
+    attributes.flags = FI_EVENT;
+    fid_av* vector = nullptr;
+    ASSERT_EQ(fi_av_open(domain_.get(), &attributes, &vector, nullptr), 0);
+    vector_.reset(vector);
+    ASSERT_EQ(fi_av_bind(vector, &events->fid, 0), 0);
+    size_t size_bytes = sizeof(names_[0]);
+    ASSERT_EQ(fi_getname(&a_.endpoint->fid, names_[0], &size_bytes), 0);
+  }
+
+  Owned<fid_eq> events_;
+  Owned<fid_av> vector_;
+  char names_[4][32] = {};  // the first is one
+};
+
+TEST_F(AddressEventsTest, EachAddressThatIsNoneIsAnErrorBeforeTheLastEvent) {
+  int context = 0;
+  fi_addr_t numbers[4] = {};
+  // Of synchronous insertions alone: there the context is memory for errors.
+  ASSERT_EQ(fi_av_insert(vector_.get(), names_, 4, numbers, FI_SYNC_ERR, &context), 0);
+  EXPECT_EQ(context, 0);
+  EXPECT_EQ(numbers[0], 0u);
+  uint32_t event = 0;
+  fi_eq_entry entry{};
+  fi_eq_err_entry error{};
+  for (uint64_t index = 1; index < 4; ++index) {
+    EXPECT_EQ(numbers[index], FI_ADDR_NOTAVAIL);
+    ASSERT_EQ(fi_eq_read(events_.get(), &event, &entry, sizeof(entry), 0), -FI_EAVAIL);
+    ASSERT_EQ(fi_eq_sread(events_.get(), &event, &entry, sizeof(entry), 0, 0), -FI_EAVAIL);
+    ASSERT_EQ(fi_eq_readerr(events_.get(), &error, 0), ssize_t{sizeof(error)});
+    EXPECT_EQ(error.fid, &vector_->fid);
+    EXPECT_EQ(error.context, &context);
+    EXPECT_EQ(error.data, index);
+    EXPECT_EQ(error.err, FI_EINVAL);
+    EXPECT_THAT(fi_eq_strerror(events_.get(), error.prov_errno, nullptr, nullptr, 0),
+                HasSubstr("Invalid"));
+  }
+  EXPECT_EQ(fi_eq_readerr(events_.get(), &error, 0), -FI_EAGAIN);
+  ASSERT_EQ(fi_eq_read(events_.get(), &event, &entry, sizeof(entry), 0), ssize_t{sizeof(entry)});
+  EXPECT_EQ(event, uint32_t{FI_AV_COMPLETE});
+  EXPECT_EQ(entry.context, &context);
+  EXPECT_EQ(entry.data, 1u);
+  EXPECT_EQ(fi_eq_read(events_.get(), &event, &entry, sizeof(entry), 0), -FI_EAGAIN);
+}
+
+TEST_F(AddressEventsTest, NothingIsInsertedThatCannotBeTold) {
+  fi_addr_t number = 0;
+  for (fi_addr_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_av_insert(vector_.get(), names_, 1, &number, 0, nullptr), 0);
+    EXPECT_EQ(number, i);
+  }
+  EXPECT_EQ(fi_av_insert(vector_.get(), names_, 1, &number, 0, nullptr), -FI_EAGAIN);
+  uint32_t event = 0;
+  fi_eq_entry entry{};
+  ASSERT_GT(fi_eq_read(events_.get(), &event, &entry, sizeof(entry), 0), 0);
+  ASSERT_EQ(fi_av_insert(vector_.get(), names_, 1, &number, 0, nullptr), 0);
+  EXPECT_EQ(number, 2u);
+}
+
+TEST_F(AddressEventsTest, AQueueIsNotClosedBeforeItsVectors) {
+  EXPECT_EQ(fi_av_bind(vector_.get(), &events_->fid, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_close(&events_->fid), -FI_EBUSY);
+  vector_.reset();
+  EXPECT_EQ(fi_close(&events_.release()->fid), 0);
+}
+
 }  // namespace
 }  // namespace verbena::ofi_test
