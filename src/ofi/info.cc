@@ -35,6 +35,12 @@ void free_info(fi_info* info) {
   free(info);
 }
 
+// Of an endpoint.
+constexpr size_t kContexts = 1;
+// Of a domain: objects of each kind, and registered memory.
+constexpr size_t kObjects = 1024;
+constexpr size_t kRegions = 65536;
+
 constexpr bool within(uint64_t asked, uint64_t there) { return (asked & ~there) == 0; }
 
 // Flags of a send that it knows; each of the completion levels is that of delivery, or weaker.
@@ -53,7 +59,8 @@ bool fits(const fi_tx_attr& asked) {
 bool fits(const fi_rx_attr& asked) {
   return within(asked.caps, kCapabilities) && within(asked.op_flags, kReceiveFlags) &&
          within(asked.msg_order, kOrders) && within(asked.comp_order, FI_ORDER_NONE) &&
-         asked.size <= kQueueOperations && asked.iov_limit <= kPieces;
+         asked.total_buffered_recv == 0 && asked.size <= kQueueOperations &&
+         asked.iov_limit <= kPieces;
 }
 
 bool fits(const fi_ep_attr& asked) {
@@ -61,14 +68,17 @@ bool fits(const fi_ep_attr& asked) {
          asked.protocol == FI_PROTO_UNSPEC && asked.max_msg_size <= kMaxMessageBytes &&
          asked.msg_prefix_size == 0 && asked.max_order_raw_size <= kOrderedBytes &&
          asked.max_order_war_size <= kOrderedBytes && asked.max_order_waw_size <= kOrderedBytes &&
-         asked.tx_ctx_cnt <= 1 && asked.rx_ctx_cnt <= 1 && asked.auth_key_size == 0;
+         asked.tx_ctx_cnt <= kContexts && asked.rx_ctx_cnt <= kContexts && asked.auth_key_size == 0;
 }
 
 bool fits(const fi_domain_attr& asked) {
   return (asked.name == nullptr || strcmp(asked.name, device_name()) == 0) &&
          asked.control_progress != FI_PROGRESS_AUTO && asked.data_progress != FI_PROGRESS_AUTO &&
          asked.cq_data_size <= kDataBytes && asked.mr_key_size <= kKeyBytes &&
-         asked.mr_iov_limit <= kPieces && within(asked.caps, FI_LOCAL_COMM | FI_REMOTE_COMM) &&
+         asked.mr_iov_limit <= kPieces && asked.mr_cnt <= kRegions && asked.cq_cnt <= kObjects &&
+         asked.cntr_cnt <= kObjects && asked.ep_cnt <= kObjects && asked.tx_ctx_cnt <= kObjects &&
+         asked.rx_ctx_cnt <= kObjects && asked.max_ep_tx_ctx <= kContexts &&
+         asked.max_ep_rx_ctx <= kContexts && within(asked.caps, FI_LOCAL_COMM | FI_REMOTE_COMM) &&
          asked.auth_key_size == 0;
 }
 
@@ -140,8 +150,8 @@ void fill(uint32_t version, const fi_info* hints, fi_info& info) {
   const uint64_t tags =
       hints == nullptr || hints->ep_attr == nullptr ? 0 : hints->ep_attr->mem_tag_format;
   endpoint.mem_tag_format = tags == 0 ? ~uint64_t{0} : tags;
-  endpoint.tx_ctx_cnt = 1;
-  endpoint.rx_ctx_cnt = 1;
+  endpoint.tx_ctx_cnt = kContexts;
+  endpoint.rx_ctx_cnt = kContexts;
 
   const fi_domain_attr* asked = hints == nullptr ? nullptr : hints->domain_attr;
   fi_domain_attr& domain = *info.domain_attr;
@@ -160,15 +170,15 @@ void fill(uint32_t version, const fi_info* hints, fi_info& info) {
     domain.mr_mode = FI_MR_SCALABLE;
   domain.mr_key_size = kKeyBytes;
   domain.mr_iov_limit = kPieces;
-  domain.mr_cnt = 65536;
+  domain.mr_cnt = kRegions;
   domain.cq_data_size = kDataBytes;
-  domain.cq_cnt = 1024;
-  domain.ep_cnt = 1024;
-  domain.tx_ctx_cnt = 1024;
-  domain.rx_ctx_cnt = 1024;
-  domain.max_ep_tx_ctx = 1;
-  domain.max_ep_rx_ctx = 1;
-  domain.cntr_cnt = 1024;
+  domain.cq_cnt = kObjects;
+  domain.ep_cnt = kObjects;
+  domain.tx_ctx_cnt = kObjects;
+  domain.rx_ctx_cnt = kObjects;
+  domain.max_ep_tx_ctx = kContexts;
+  domain.max_ep_rx_ctx = kContexts;
+  domain.cntr_cnt = kObjects;
   domain.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 }
 

@@ -109,6 +109,18 @@ TEST(InfoTest, EveryInfoHasASourceAndOneOfANodeADestination) {
   }
 }
 
+// Programs give the answer as hints of a further call.
+TEST(InfoTest, AnAnswerIsGivenAgainWhereItIsAskedFor) {
+  Hints hints;
+  const Info first = hints.answer();
+  ASSERT_NE(first, nullptr);
+  hints.info.reset(fi_dupinfo(first.get()));
+  const Info second = hints.answer();
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(second->caps, first->caps);
+  EXPECT_EQ(second->domain_attr->cq_cnt, first->domain_attr->cq_cnt);
+}
+
 TEST(InfoTest, WhatThereIsNotIsRefused) {
   using Ask = void (*)(fi_info&);
   const Ask asks[] = {
@@ -125,6 +137,15 @@ TEST(InfoTest, WhatThereIsNotIsRefused) {
       [](fi_info& info) { info.tx_attr->msg_order = FI_ORDER_SAW; },
       [](fi_info& info) { info.tx_attr->comp_order = FI_ORDER_STRICT; },
       [](fi_info& info) { info.rx_attr->iov_limit = kPieces + 1; },
+      [](fi_info& info) { info.rx_attr->total_buffered_recv = 1 << 20; },
+      [](fi_info& info) { info.domain_attr->max_ep_tx_ctx = 4; },
+      [](fi_info& info) { info.domain_attr->max_ep_rx_ctx = 4; },
+      [](fi_info& info) { info.domain_attr->ep_cnt = 1 << 20; },
+      [](fi_info& info) { info.domain_attr->cq_cnt = 1 << 20; },
+      [](fi_info& info) { info.domain_attr->cntr_cnt = 1 << 20; },
+      [](fi_info& info) { info.domain_attr->mr_cnt = 1 << 20; },
+      [](fi_info& info) { info.domain_attr->tx_ctx_cnt = 1 << 20; },
+      [](fi_info& info) { info.domain_attr->rx_ctx_cnt = 1 << 20; },
   };
   for (size_t i = 0; i < std::size(asks); ++i) {
     const Hints hints;
