@@ -53,7 +53,7 @@ int close_queue(fid* handle) {
 ssize_t take_entries(CompletionQueue& queue, void* buffer, size_t count, fi_addr_t* sources) {
   auto* at = static_cast<std::byte*>(buffer);
   size_t read = 0;
-  for (; read < count && queue.head != queue.tail; ++read, ++queue.head) {
+  for (; read < count && queue.head != queue.tail; ++read, queue.drop_first()) {
     const CompletionEntry& entry = queue.ring[queue.head & queue.mask];
     if (entry.error != 0) return read > 0 ? static_cast<ssize_t>(read) : -FI_EAVAIL;
     memcpy(at, &entry.shown, queue.shown_bytes);
@@ -165,7 +165,7 @@ ssize_t read_error(fid_cq* handle, fi_cq_err_entry* into, uint64_t /*flags*/) {
   into->prov_errno = entry.error;
   into->err_data_size = 0;
   // What follows since 2.0 a caller of an older version has no room for.
-  ++queue.head;
+  queue.drop_first();
   return 1;
 }
 
@@ -237,9 +237,19 @@ CompletionQueue::CompletionQueue(Domain& of, size_t entries, size_t entry_bytes,
 
 void CompletionQueue::push(const CompletionEntry& entry) {
   VERBENA_ASSERT(room() > 0);
-  ring[tail & mask] = entry;
-  ++tail;
+  if (is_full()) [[unlikely]] {
+    behind.push_back(entry);
+  } else {
+    ring[tail & mask] = entry;
+    ++tail;
+  }
   waiters.notify();
+}
+
+void CompletionQueue::catch_up() {
+  ring[tail & mask] = behind.front();
+  ++tail;
+  behind.pop_front();
 }
 
 int open_completion_queue(fid_domain* domain, fi_cq_attr* attributes, fid_cq** queue,

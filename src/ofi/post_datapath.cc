@@ -86,7 +86,7 @@ ssize_t look_for(fid_ep* handle, const Posted& posted) {
       (peeks ? claims && discards : !claims)) {
     return -FI_EINVAL;
   }
-  if (endpoint.receives.queue->room() == 0) return -FI_EAGAIN;
+  if (endpoint.receives.queue->is_full()) return -FI_EAGAIN;
   const int64_t source = internal::source_of(endpoint, posted.peer);
   if (source < 0) return source;
   const ReceiveRequest request =

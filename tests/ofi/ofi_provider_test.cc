@@ -646,6 +646,65 @@ TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(fi_av_remove(a_.vector.get(), &number, 1, 0), -FI_EINVAL);
 }
 
+// An endpoint that sends to itself, and whose queue for receives nobody reads.
+TEST_F(ProviderTest, AFullQueueKeepsNoOthersEntriesAndCounts) {
+  constexpr size_t kReceives = 66;
+  fid_cq* opened[2] = {};
+  Owned<fid_cq> queues[2];
+  for (int i = 0; i < 2; ++i) {
+    fi_cq_attr attributes{};
+    attributes.format = FI_CQ_FORMAT_TAGGED;
+    attributes.size = 64;
+    ASSERT_EQ(fi_cq_open(domain_.get(), &attributes, &opened[i], nullptr), 0);
+    ASSERT_LT(attributes.size, kReceives);
+    queues[i].reset(opened[i]);
+  }
+  fi_cntr_attr counter_attributes{};
+  fid_cntr* counter = nullptr;
+  ASSERT_EQ(fi_cntr_open(domain_.get(), &counter_attributes, &counter, nullptr), 0);
+  const Owned<fid_cntr> receives(counter);
+  fid_ep* endpoint = nullptr;
+  ASSERT_EQ(fi_endpoint(domain_.get(), info_.get(), &endpoint, nullptr), 0);
+  const Owned<fid_ep> owned_endpoint(endpoint);
+  ASSERT_EQ(fi_ep_bind(endpoint, &a_.vector->fid, 0), 0);
+  ASSERT_EQ(fi_ep_bind(endpoint, &opened[0]->fid, FI_TRANSMIT), 0);
+  ASSERT_EQ(fi_ep_bind(endpoint, &opened[1]->fid, FI_RECV), 0);
+  ASSERT_EQ(fi_ep_bind(endpoint, &counter->fid, FI_RECV), 0);
+  ASSERT_EQ(fi_enable(endpoint), 0);
+  char name[64];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&endpoint->fid, name, &size_bytes), 0);
+  fi_addr_t self = 0;
+  ASSERT_EQ(fi_av_insert(a_.vector.get(), name, 1, &self, 0, nullptr), 1);
+
+  char got[8];
+  int contexts[kReceives] = {};
+  for (int& context : contexts) {
+    ASSERT_EQ(fi_trecv(endpoint, got, sizeof(got), nullptr, FI_ADDR_UNSPEC, 1, 0, &context), 0);
+  }
+  for (size_t i = 1; i < kReceives; ++i) ASSERT_EQ(fi_tinject(endpoint, "x", 1, self, 1), 0);
+  int sent = 0;
+  ASSERT_EQ(fi_tsend(endpoint, "y", 1, nullptr, self, 1, &sent), 0);
+  fi_cq_tagged_entry entry{};
+  const auto read = [&](fid_cq* queue) {
+    const uint64_t start_ns = now_ns();
+    ssize_t result = 0;
+    do {
+      result = fi_cq_read(queue, &entry, 1);
+    } while (result == -FI_EAGAIN && now_ns() - start_ns < kLongestWaitNs);
+    return result;
+  };
+  ASSERT_EQ(read(opened[0]), 1);
+  EXPECT_EQ(entry.op_context, &sent);
+  EXPECT_EQ(fi_cntr_wait(receives.get(), kReceives, 60'000), 0);
+  // In their order, and none is lost.
+  for (int& context : contexts) {
+    ASSERT_EQ(read(opened[1]), 1);
+    EXPECT_EQ(entry.op_context, &context);
+  }
+  EXPECT_EQ(fi_cq_read(opened[1], &entry, 1), -FI_EAGAIN);
+}
+
 // A vector with FI_EVENT, whose queue has room for two events.
 class AddressEventsTest : public ProviderTest {
  protected:
