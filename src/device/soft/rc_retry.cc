@@ -138,8 +138,8 @@ void accept_blame(Qp& qp) {
 }
 
 void peer_ended(Qp& qp) {
-  // A peer that destroyed its queue pair before it ended has left in order, or reset it for somebody
-  // else. One that reset it for this one has not.
+  // A peer has left in order if it destroyed its queue pair before it ended, or reset it for
+  // another one than this.
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
   const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
