@@ -109,6 +109,28 @@ TEST_F(ImplicitRegionTest, ReadOnlyMemoryStaysAsItIs) {
   munmap(page, kImplicitPageBytes);
 }
 
+// The kernel may hold on to a page that a peer writes to, so no page moves.
+TEST_F(ImplicitRegionTest, OtherRegistrationsStayWhereTheyAre) {
+  void* const page =
+      mmap(nullptr, kImplicitPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  const auto reaches_by_kernel = [&] {
+    ibv_mr* const region =
+        reg_mr(node_.domain.get(), page, kImplicitPageBytes, reinterpret_cast<uint64_t>(page),
+               verbena::test::kAllAccess & ~IBV_ACCESS_MW_BIND);
+    EXPECT_NE(region, nullptr) << last_error();
+    if (region == nullptr) return false;
+    const bool follows = region_memory(region) == RegionMemory::kFollows;
+    EXPECT_EQ(dereg_mr(region), 0);
+    return follows;
+  };
+  EXPECT_TRUE(reaches_by_kernel());
+  ASSERT_EQ(dereg_mr(region_), 0);
+  region_ = nullptr;
+  EXPECT_FALSE(reaches_by_kernel());
+  munmap(page, kImplicitPageBytes);
+}
+
 TEST_F(ImplicitRegionTest, NothingIsReachedAfterDeregistration) {
   char from[8] = {'x'};
   char to[8] = {};

@@ -147,7 +147,7 @@ bool is_implicit(const void* address, size_t length_bytes, unsigned access) {
 
 // Nothing is pinned or shared: this process touches what it uses before it uses it, and peers copy
 // through the kernel, which refuses where nothing is mapped.
-int prepare_implicit_region(const Domain& domain, unsigned access, NewRegion& wanted) {
+int prepare_implicit_region(Rnic& rnic, const Domain& domain, unsigned access, NewRegion& wanted) {
   if (const Status status = check_access(access); !status.ok()) return fail(status);
   if ((access & (unsigned{IBV_ACCESS_ZERO_BASED} | unsigned{IBV_ACCESS_MW_BIND})) != 0) {
     return fail(EINVAL,
@@ -164,6 +164,7 @@ int prepare_implicit_region(const Domain& domain, unsigned access, NewRegion& wa
                   "regions of the whole address space: allow it, or register the memory itself");
     }
     allow_peers_to_copy();
+    rnic.pages().hold_everything(kImplicitRegionBytes);
   }
   handle_probe_faults();
   return 0;
@@ -173,7 +174,7 @@ int prepare_implicit_region(const Domain& domain, unsigned access, NewRegion& wa
 int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t length_bytes,
                    uint64_t iova, unsigned access, NewRegion& wanted) {
   if (is_implicit(address, length_bytes, access))
-    return prepare_implicit_region(domain, access, wanted);
+    return prepare_implicit_region(rnic, domain, access, wanted);
   if (length_bytes > kMaxRegionBytes) {
     return fail(
         EINVAL,

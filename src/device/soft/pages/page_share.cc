@@ -221,9 +221,29 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   }
   // What of it was shared before the rest failed.
   for (const Range& part : registrations_.parts(range, 0)) make_unregistered(part, nullptr);
-  ++held_private_[Range(begin, begin + length_bytes)];
+  hold_private({begin, begin + length_bytes}, range);
   return Outcome{Sharing::kPrivate, fmt::format("{} stays private memory: {}",
                                                 describe(range.first, range.second), reason)};
+}
+
+void PageShare::hold_everything(uint64_t length_bytes) {
+  const std::lock_guard lock(mutex_);
+  hold_private({0, length_bytes}, {0, kSpanBytes});
+}
+
+void PageShare::hold_private(Range exact, Range pages) {
+  std::vector<Range> shared;
+  uint64_t at = pages.first;
+  const auto add_until = [&](uint64_t end) {
+    if (at < end) shared.emplace_back(at, end);
+  };
+  for (const Range& part : registrations_.parts(pages, 0)) {
+    add_until(part.first);
+    at = part.second;
+  }
+  add_until(pages.second);
+  for (const Range& part : shared) registrations_.add(part);
+  held_private_.emplace(exact, std::move(shared));
 }
 
 bool PageShare::in_place(const void* address, uint64_t length_bytes, bool writes) const {

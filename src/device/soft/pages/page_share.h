@@ -111,8 +111,11 @@ class PageShare {
   // kernel writes there), when the process runs out of mappings, when other threads run and
   // nothing holds them, and while a peer that stands still may yet write to what lay there before.
   Result<Outcome> share(void* address, uint64_t length_bytes);
-  // The same for pages that are all shared already and readable, and writable if `writes`. False,
-  // and nothing is registered, if there are others. Cost: a system call per mapping.
+  // Peers reach all memory through the kernel until release() of this range, as kPrivate: until
+  // then no page moves, so what is not shared by now stays private.
+  void hold_everything(uint64_t length_bytes);
+  // As share(), for pages that are all shared already and readable, and writable if `writes`.
+  // False, and nothing is registered, if there are others. Cost: a system call per mapping.
   bool share_again(const void* address, uint64_t length_bytes, bool writes);
   // Whether the program has these pages in the memory file at their addresses, readable, and
   // writable if `writes`. Of a range that is registered, at this moment: no lock. Cost: a system
@@ -215,6 +218,11 @@ class PageShare {
 
   // The ends of registrations, see page_share_release.cc.
   std::string make_unregistered(Range range, const StandingPeers* standing);
+  // Ends what add() of the counts began: pages that nothing else covers become private.
+  void unregister(Range range);
+  // Until release() of `exact`, `pages` of it do not move: the kernel may hold on to the old ones
+  // in the middle of a peer's WRITE.
+  void hold_private(Range exact, Range pages);
   std::vector<Piece> find_shared(Range range) const;
   std::string lock_shared(Range range) const;
   void give_back_kept();
@@ -257,8 +265,9 @@ class PageShare {
   uint64_t shared_since_collection_bytes_ = 0;
   std::map<uint64_t, uint64_t> new_mappings_;
   std::atomic<const Alias*> aliases_{nullptr};
-  // Ranges that share() left private, with the number of registrations.
-  std::map<Range, uint32_t> held_private_;
+  // What peers reach through the kernel, and which of its pages are shared: these count as
+  // registered as long.
+  std::multimap<Range, std::vector<Range>> held_private_;
   // Memory of map_new() counts as registered.
   PageCounts registrations_;
   // Offsets that belong to nobody, but that peers may still touch.

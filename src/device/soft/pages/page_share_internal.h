@@ -85,7 +85,7 @@ struct PageShare::Fork {
   // Only in a child: what its parent knew.
   std::map<uint64_t, uint64_t> used;
   std::map<uint64_t, uint64_t> new_mappings;
-  std::map<Range, uint32_t> held_private;
+  std::multimap<Range, std::vector<Range>> held_private;
   PageCounts registrations;
   std::vector<Kept> kept;
   std::vector<pid_t> exempt_threads;

@@ -23,14 +23,17 @@ namespace verbena::soft {
 void PageShare::release(void* address, uint64_t length_bytes, Sharing sharing) {
   if (length_bytes == 0) return;
   const std::lock_guard lock(mutex_);
-  if (sharing == Sharing::kPrivate) {
-    const auto found =
-        held_private_.find(Range(as_number(address), as_number(address) + length_bytes));
-    if (found != held_private_.end() && --found->second == 0) held_private_.erase(found);
-    return;
-  }
   give_back_kept();
-  const Range range = whole_pages(address, length_bytes);
+  if (sharing == Sharing::kShared) return unregister(whole_pages(address, length_bytes));
+  const auto found =
+      held_private_.find(Range(as_number(address), as_number(address) + length_bytes));
+  if (found == held_private_.end()) return;
+  const std::vector<Range> shared = std::move(found->second);
+  held_private_.erase(found);
+  for (const Range& part : shared) unregister(part);
+}
+
+void PageShare::unregister(Range range) {
   registrations_.remove(range);
   for (const Range& part : registrations_.parts(range, 0)) {
     const std::string reason = make_unregistered(part, nullptr);

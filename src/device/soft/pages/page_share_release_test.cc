@@ -25,6 +25,8 @@ namespace {
 using Sharing = PageShare::Sharing;
 using Writers = PageShare::Writers;
 
+constexpr uint64_t kWholeSpanBytes = 1ull << 47;
+
 bool discards(char* memory, size_t bytes) { return madvise(memory, bytes, MADV_DONTNEED) == 0; }
 bool is_zero(const char* memory, size_t bytes) {
   return std::all_of(memory, memory + bytes, [](char byte) { return byte == 0; });
@@ -88,6 +90,40 @@ TEST_P(PageShareTest, OverlappingRegistrationsKeepTheirPages) {
     expect_shared(*share, *made, kPage);
     share->release(*made, kPage, Sharing::kShared);
     expect_same_both_ways(*share, static_cast<char*>(*made), kPage);
+  });
+}
+
+TEST_P(PageShareTest, WhatPeersReachThroughTheKernelDoesNotMove) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    char* memory = map_private(4 * kPage);
+    fill(memory, 4 * kPage, 83);
+    expect_shared(*share, memory, kPage);
+    char* other = memory + kPage;
+    ASSERT_EQ(
+        mmap(other, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+        other);
+    for (int i = 0; i < 2; ++i) expect_private(*share, memory, 2 * kPage, "");
+    share->release(memory, kPage, Sharing::kShared);
+    expect_same_both_ways(*share, memory, kPage);
+    share->release(memory, 2 * kPage, Sharing::kPrivate);
+    expect_same_both_ways(*share, memory, kPage);
+    share->release(memory, 2 * kPage, Sharing::kPrivate);
+    EXPECT_FALSE(share->shares_any(memory, kPage));
+    // All memory at once.
+    char* third = memory + 2 * kPage;
+    expect_shared(*share, third, kPage);
+    share->hold_everything(kWholeSpanBytes);
+    share->release(third, kPage, Sharing::kShared);
+    expect_same_both_ways(*share, third, kPage);
+    expect_private(*share, third + kPage, kPage, "an earlier registration");
+    share->release(third + kPage, kPage, Sharing::kPrivate);
+    share->release(nullptr, kWholeSpanBytes, Sharing::kPrivate);
+    EXPECT_FALSE(share->shares_any(third, kPage));
+    expect_shared(*share, third, 2 * kPage);
+    share->release(third, 2 * kPage, Sharing::kShared);
+    EXPECT_EQ(file_bytes(*share), 0u);
   });
 }
 

@@ -27,7 +27,7 @@ std::string PageShare::pieces_to_move(Range range, std::vector<Piece>* pieces) c
     for (const Piece& piece : *pieces) {
       if (held.first < piece.range.second && piece.range.first < held.second) {
         return fmt::format(
-            "an earlier registration, {}, had to leave these pages private and still exists",
+            "peers reach an earlier registration, {}, through the kernel, and it still exists",
             describe(held.first, held.second));
       }
     }
