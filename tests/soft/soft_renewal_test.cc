@@ -234,7 +234,7 @@ TEST_F(RenewalTest, RegistrationsComeAndGoWhileThePeerWrites) {
       next.emplace(make(0, kRenewedBytes, kAllAccess));
       store_release(&said.key, uint64_t{next->rkey()});
     } else if (next.has_value() && load_acquire(&said.key_taken) == next->rkey()) {
-      kept = std::move(next);
+      kept.swap(next);
       next.reset();
     }
     wrong += wrong_own(memory, round);
