@@ -129,7 +129,9 @@ TEST_F(ImplicitRegionTest, OtherRegistrationsStayWhereTheyAre) {
   ASSERT_EQ(dereg_mr(region_), 0);
   region_ = nullptr;
   // Where other threads run that nothing holds, as a sanitizer's own, no memory is shared at all.
-  if (!VERBENA_THREAD_SANITIZER) EXPECT_FALSE(reaches_by_kernel());
+  if (!VERBENA_THREAD_SANITIZER) {
+    EXPECT_FALSE(reaches_by_kernel());
+  }
   munmap(page, kImplicitPageBytes);
 }
 

@@ -18,6 +18,7 @@
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
 #include "src/device/soft/directory_files.h"
+#include "src/device/soft/file_lock.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/observe/counter_file.h"
 
@@ -306,18 +307,6 @@ void Registry::remove_connection_sockets() const {
   });
 }
 
-// Closing would not end the lock: a child that another thread forked meanwhile has it, too.
-class GateLock {
- public:
-  explicit GateLock(int gate) : gate_(gate) {}
-  ~GateLock() { flock(gate_, LOCK_UN); }
-  GateLock(const GateLock&) = delete;
-  GateLock& operator=(const GateLock&) = delete;
-
- private:
-  int gate_;
-};
-
 Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   VERBENA_ASSERT(slot_fd_ < 0);
   // Joining is serialized by a lock that the kernel releases at death. Its file holds the last slot
@@ -326,7 +315,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   const std::string gate_path = path_ + "/lock";
   if (gate.get() < 0) return cannot("open", gate_path, kElsewhere);
   VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
-  const GateLock lock(gate.get());
+  const FileUnlock unlock(gate.get());
   remove_leftovers();
   remove_connection_sockets();  // nobody takes their slots meanwhile
   sum_up_ended_counters(*this);

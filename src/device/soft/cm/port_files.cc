@@ -17,6 +17,7 @@
 #include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
 #include "src/device/soft/cm/own_descriptors.h"
+#include "src/device/soft/file_lock.h"
 
 namespace verbena::soft::cm {
 namespace {
@@ -109,6 +110,7 @@ int PortFiles::change(uint16_t space, uint16_t port, const Change& apply) {
                                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
     if (!file.valid()) return errno;
     if (const int error = lock_port(file.get()); error != 0) return error;
+    const FileUnlock unlock(file.get());
     if (!still_named(directory_fd_, name.c_str(), file.get())) continue;
     std::vector<PortRecord> records = read_records(file.get());
     std::erase_if(records, [this](const PortRecord& record) { return !lives_(record.owner); });
@@ -185,6 +187,7 @@ std::optional<PortRecord> PortFiles::listener(uint16_t space, const Endpoint& ta
   // write, or after it, when records may stand there twice.
   const int error = lock_port(file.get(), kReadPatienceMs);
   if (error != 0 && error != EBUSY) return std::nullopt;
+  const FileUnlock unlock(file.get());
   std::optional<PortRecord> best;
   int best_rank = 0;
   for (const PortRecord& record : read_records(file.get())) {

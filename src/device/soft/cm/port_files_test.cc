@@ -3,7 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -66,6 +69,25 @@ TEST_F(PortFilesTest, NobodyChangesAFileThatIsHeld) {
   ASSERT_EQ(ports_.bind(bound), 0);
   const FileDescriptor held = hold();
   EXPECT_EQ(ports_.listen(bound), EBUSY);
+}
+
+// As another thread may do meanwhile: the child has the open file, too.
+TEST_F(PortFilesTest, AForkedChildDoesNotKeepTheFile) {
+  PortWish bound = wish();
+  ASSERT_EQ(ports_.bind(bound), 0);
+  pid_t child = 0;
+  PortFiles forking(directory_.get(), {.slot = 3, .pid = 7}, [&child](const PortOwner&) {
+    if (child == 0) {
+      child = fork();
+      while (child == 0) pause();
+    }
+    return true;
+  });
+  EXPECT_EQ(forking.listen(bound), 0);
+  ASSERT_GT(child, 0);
+  const FileDescriptor held = hold();  // which expects that it can be had
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 }  // namespace
