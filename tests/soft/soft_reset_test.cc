@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -234,6 +235,42 @@ VERBENA_TEST_CHILD(bombard) {
       break;
     }
   }
+}
+
+// Destroys the queue pair that the test is connected to, and makes others in its place.
+VERBENA_TEST_CHILD(replacer) {
+  Node node;
+  Buffer buffer(node, 4096);
+  CompletionQueue cq = must(CompletionQueue::create(node.device, {}));
+  const EndOptions on_queue{.send_cq = &cq, .recv_cq = &cq};
+  auto destroyed = std::make_unique<End>(node, on_queue);
+  link.put(destroyed->address());
+  const auto test = link.get<QueuePairAddress>();
+  destroyed.reset();
+  std::vector<std::unique_ptr<End>> others;
+  for (uint64_t id = 0; id < 8; ++id) {
+    others.push_back(std::make_unique<End>(node, on_queue));
+    others.back()->connect(test);
+    if (post_receive(others.back()->qp(), id, {buffer.sge(id * 64, 64)}) != 0) return 1;
+  }
+  link.put(true);
+  link.get<bool>();
+  return is_empty(cq.get()) ? 0 : 2;
+}
+
+// One of them has its memory, and hears this one, too.
+TEST(ReplacedTest, AnotherQueuePairInTheMemoryOfADestroyedOneGetsNothingOfIts) {
+  Node node;
+  Buffer buffer(node, 64);
+  End end(node);
+  Child child("replacer");
+  end.connect(child.link().get<QueuePairAddress>(), kImpatient);
+  child.link().put(end.address());
+  child.link().get<bool>();
+  ASSERT_EQ(post(end.qp(), {.id = 1, .sges = {buffer.sge(0, 8)}}), 0);
+  EXPECT_EQ(wait_for_one(end.cq()).status, IBV_WC_RETRY_EXC_ERR);
+  child.link().put(true);
+  EXPECT_EQ(child.wait(), 0);
 }
 
 class UnderFireTest : public testing::TestWithParam<bool> {};

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 10;
+inline constexpr uint32_t kLayoutVersion = 11;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -309,6 +309,8 @@ struct QpShared {
   alignas(kCacheLineBytes) std::atomic<uint64_t> gate;
   std::atomic<uint32_t> access;  // ibv_access_flags for peers
   uint32_t domain;
+  // Whose this is now: its memory is used again. Stored before the gate of that one is.
+  uint32_t number;
   uint32_t transport;             // Transport
   uint64_t completion_queue;      // address of CqShared
   uint64_t shared_receive_queue;  // address of SrqShared, or 0

@@ -164,7 +164,8 @@ bool open_gate(Qp& qp) {
   const auto generation = static_cast<uint32_t>(gate >> 32);
   const uint64_t ready = make_gate(generation, qp.number, IBV_QPS_RTR);
   const uint64_t sending = make_gate(generation, qp.number, IBV_QPS_RTS);
-  if (gate != ready && gate != sending) return false;
+  // Another one, made since in the same memory, may mean this queue pair, too.
+  if ((gate != ready && gate != sending) || !peer.is_the_one()) return false;
   uint32_t sender_generation = 0;
   if (!peer.shared->connection.sender_generation.compare_exchange_strong(sender_generation,
                                                                          qp.generation) &&

@@ -8,6 +8,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "src/base/shared_memory.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/peer.h"
 #include "src/device/soft/write_stride.h"
@@ -123,6 +124,9 @@ struct PeerQp {
   static constexpr uint32_t kViews = 32;
   std::array<RegionView, kViews> views;
 
+  // Whether `shared` is still that of the queue pair with this number. After an acquire of its
+  // gate.
+  bool is_the_one() const { return load_relaxed(&shared->number) == number; }
   // Whether the peer still accepts this queue pair, as it did when its gate was opened.
   bool accepts() const {
     // Acquire: what the peer set up before it opened the gate is visible.

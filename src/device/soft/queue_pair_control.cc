@@ -284,6 +284,7 @@ ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_
   qp->index = *index;
   qp->number = make_qp_number(rnic.slot(), qp->index);
   qp->counters = &rnic.count_queue_pair(qp->index, qp->transport);
+  qp->shared->number = qp->number;
   fill_public_part(*qp, context, pd, *init);
   set_state(*qp, IBV_QPS_RESET);
   if (pd != nullptr) qp->protection_domain->users.fetch_add(1);

@@ -143,7 +143,8 @@ void peer_ended(Qp& qp) {
   const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
   const bool connected = state == IBV_QPS_RTR || state == IBV_QPS_RTS;
   const uint64_t gate = qp.peer.shared->gate.load(std::memory_order_acquire);
-  const bool left_in_order = gate >> 32 != qp.peer.generation && gate_peer(gate) != qp.number;
+  const bool left_in_order =
+      gate >> 32 != qp.peer.generation && (gate_peer(gate) != qp.number || !qp.peer.is_the_one());
   // Nobody tells an unreliable connection: what it sends vanishes.
   const bool reliable = is_reliable(qp.transport);
   if (reliable && connected && (!left_in_order || !qp.waiting.empty())) {
