@@ -452,6 +452,11 @@ class MessengerState final : public Messenger {
   bool choose_source(PeerConnection& connection, std::span<const iovec> pieces, uint64_t bytes,
                      Method* method, PieceMemory* source);
   double registration_ns(unsigned access, uint64_t bytes) const;
+  // Whether the registration of a message's memory, in whole pages, outlasts the message.
+  bool stays_registered(uint64_t bytes) const {
+    constexpr uint64_t kMostPageEnds = 2 * kMaxPieces * uint64_t{4096};
+    return bytes + kMostPageEnds <= options_.registered_bytes;
+  }
   static void tell_method(PeerConnection& connection, Method method, const std::string& why);
   uint32_t awaiting_operation(const PeerConnection& connection, uint64_t named) const;
   bool take_target(PeerConnection& connection, const ParsedMessage& message);

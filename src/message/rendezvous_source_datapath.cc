@@ -87,7 +87,8 @@ bool MessengerState::choose_source(PeerConnection& connection, std::span<const i
   MethodChoice choice = choose_method(rendezvous_costs_, asked, bytes, state);
   const bool found = state.readable || state.source;
   BufferUse use;
-  if (choice.method == Method::kPipelined && asked == LongMessages::kAutomatic && !found) {
+  if (choice.method == Method::kPipelined && asked == LongMessages::kAutomatic && !found &&
+      stays_registered(bytes)) {
     use = sent_buffers_->count(pieces[0].iov_base,
                                static_cast<uint32_t>(std::min<uint64_t>(bytes, UINT32_MAX)));
     if (use.way == BufferUse::Way::kInPlace) sent_buffers_->lost(use);

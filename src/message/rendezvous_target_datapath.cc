@@ -64,14 +64,14 @@ bool MessengerState::choose_target(uint32_t operation, const Delivery& delivery,
     const double registered_ns = rendezvous_costs_.of(remote.method, bytes) +
                                  registration_ns(kTargetAccess, total_bytes(local));
     if (rendezvous_costs_.of(Method::kPipelined, bytes) < registered_ns) {
+      *method = Method::kPipelined;
+      if (!stays_registered(total_bytes(local))) return true;
       // Of a receive for several messages, its memory is what is used again.
       use = received_buffers_->count(operations_[operation].pieces[0].iov_base,
                                      static_cast<uint32_t>(std::min<uint64_t>(bytes, UINT32_MAX)));
       if (use.way == BufferUse::Way::kInPlace) received_buffers_->lost(use);
-      if (use.way != BufferUse::Way::kRegister) {
-        *method = Method::kPipelined;
-        return true;
-      }
+      if (use.way != BufferUse::Way::kRegister) return true;
+      *method = remote.method;
     }
   }
   const bool taken = register_pieces(local, kTargetAccess, memory);

@@ -404,6 +404,27 @@ TEST(RendezvousChoice, OftenUsedMemoryIsRegistered) {
   EXPECT_EQ(counts.pipelined + counts.read + counts.written, sent);
 }
 
+// However often it is used, each message would pay for it.
+TEST(RendezvousChoice, MemoryThatWouldNotStayRegisteredIsCopied) {
+  MessengersForTest all(2,
+                        {.long_messages = LongMessages::kAutomatic, .registered_bytes = 64 * 1024});
+  std::string text(128 * 1024, 'x');
+  std::string memory(text.size(), '-');
+  const iovec from{text.data(), text.size()};
+  const iovec to{memory.data(), memory.size()};
+  constexpr uint32_t kSends = 64;
+  for (uint32_t sent = 0; sent < kSends; ++sent) {
+    all.done(0).clear();
+    all.done(1).clear();
+    ASSERT_EQ(all[1].receive({.tag = 1, .pieces = {&to, 1}}), PostResult::kPosted);
+    ASSERT_TRUE(all.send(0, {.peer = all.peer(0, 1), .tag = 1, .pieces = {&from, 1}}));
+    ASSERT_TRUE(all.until([&] { return all.done(0).size() == 1 && all.done(1).size() == 1; }));
+  }
+  EXPECT_EQ(all[0].statistics().registrations, 0u);
+  EXPECT_EQ(all[1].statistics().registrations, 0u);
+  EXPECT_EQ(all[0].peer_statistics(all.peer(0, 1)).pipelined, kSends);
+}
+
 // The device has no more regions: for both sides, or for the receiver only.
 TEST(RendezvousLimits, MemoryThatCannotBeRegisteredIsCopied) {
   for (const LongMessages method : {LongMessages::kRead, LongMessages::kWrite}) {

@@ -6,6 +6,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <rdma/fi_cm.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -64,6 +65,16 @@ std::string own_host(const Device& device) {
   }
   freeifaddrs(interfaces);
   return found;
+}
+
+// How much memory stays registered for the next message. On soft0 that pins nothing, but children
+// of fork() copy it.
+uint64_t registered_bytes(const Device& device) {
+  constexpr uint64_t kMost = uint64_t{4} << 30;
+  const uint64_t usual = MessengerOptions().registered_bytes;
+  if (device.info().kind != DeviceKind::kSoft) return usual;
+  const auto pages = static_cast<uint64_t>(std::max(0l, sysconf(_SC_PHYS_PAGES)));
+  return std::clamp(pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 4, usual, kMost);
 }
 
 // Whether short messages leave from buffers that are used often: FI_VERBENA_REUSED_BUFFERS.
@@ -441,6 +452,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
   options.slot_bytes = kSlotBytes;
   options.ring_slots =
       of.device.info().kind == DeviceKind::kHardware ? kPinnedRingSlots : kRingSlots;
+  options.registered_bytes = registered_bytes(of.device);
   options.exposed = of.exposed;
   const Result<ReusedBuffers> reused = reused_buffers();
   if (!reused.ok()) return report("fi_endpoint", reused.status());
