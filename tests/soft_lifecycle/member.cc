@@ -32,7 +32,9 @@ struct Held {
 
 class Member {
  public:
-  explicit Member(Link& link) : link_(link) {
+  // On one completion queue all, or each on its own.
+  Member(Link& link, bool on_one_queue) : link_(link) {
+    if (on_one_queue) make_queue(all_);
     arena_ = static_cast<std::byte*>(
         mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     Answer hello;
@@ -98,7 +100,7 @@ class Member {
         await(held, command);
         break;
       case Op::kArm:
-        answer_.error = ibv_req_notify_cq(held.cq->get(), 0);
+        answer_.error = ibv_req_notify_cq(queue_of(held).get(), 0);
         break;
       case Op::kAwaitEvent:
         await_event(held);
@@ -141,13 +143,18 @@ class Member {
     return (kQueuePairs * 2 * kSlots + slot_of(id)) * size_t{kSlotBytes};
   }
 
-  void make(Held& held, bool shared) {
+  void make_queue(Held& held) {
     held.channel = must(CompletionChannel::create(node_.device));
     held.cq =
-        must(CompletionQueue::create(node_.device, {.depth_cqes = 256, .channel = &*held.channel}));
+        must(CompletionQueue::create(node_.device, {.depth_cqes = 512, .channel = &*held.channel}));
+  }
+  CompletionQueue& queue_of(Held& held) { return all_.cq ? *all_.cq : *held.cq; }
+
+  void make(Held& held, bool shared) {
+    if (!all_.cq) make_queue(held);
     held.queue_pair =
-        must(QueuePair::create(node_.domain, {.send_cq = &*held.cq,
-                                              .recv_cq = &*held.cq,
+        must(QueuePair::create(node_.domain, {.send_cq = &queue_of(held),
+                                              .recv_cq = &queue_of(held),
                                               .shared_receive_queue = shared ? &srq_ : nullptr,
                                               .send_depth_wrs = 2 * kSlots,
                                               .recv_depth_wrs = kSlots,
@@ -165,7 +172,7 @@ class Member {
   int destroy(Held& held) {
     if (!held.queue_pair) return 0;
     held.queue_pair.reset();
-    if (const int error = refused(); error != 0) return error;
+    if (const int error = refused(); error != 0 || all_.cq) return error;
     held.cq.reset();
     if (const int error = refused(); error != 0) return error;
     held.channel.reset();
@@ -197,10 +204,19 @@ class Member {
                                                  .compare_add = command.add});
   }
 
-  void note(uint32_t object, const ibv_wc& wc) {
+  uint32_t object_of(const ibv_wc& wc) const {
+    for (uint32_t i = 0; i < kQueuePairs; ++i) {
+      if (held_[i].queue_pair && held_[i].queue_pair->number() == wc.qp_num) return i;
+    }
+    return kQueuePairs;
+  }
+
+  void note(const ibv_wc& wc) {
     if (answer_.count == Answer::kMost) return;
     Found& found = answer_.found[answer_.count++];
-    found = {.id = wc.wr_id, .status = wc.status};
+    const uint32_t object = object_of(wc);
+    found = {.object = object, .id = wc.wr_id, .status = wc.status};
+    if (object == kQueuePairs) return;
     if (wc.status != IBV_WC_SUCCESS) return;
     const bool sent = (wc.wr_id & kSendBit) != 0;
     if (sent && wc.opcode != IBV_WC_RDMA_READ && wc.opcode != IBV_WC_FETCH_ADD) return;
@@ -215,8 +231,8 @@ class Member {
   void await(Held& held, const Command& command) {
     const auto poll = [&] {
       ibv_wc wc;
-      const int got = ibv_poll_cq(held.cq->get(), 1, &wc);
-      if (got == 1) note(command.object, wc);
+      const int got = ibv_poll_cq(queue_of(held).get(), 1, &wc);
+      if (got == 1) note(wc);
       if (got < 0) answer_.error = EIO;
       return got == 1;
     };
@@ -230,8 +246,9 @@ class Member {
   }
 
   void await_event(Held& held) {
-    Result<ibv_cq*> event = held.channel->wait(static_cast<int64_t>(soft_test::kPatienceNs));
-    answer_.error = event.ok() && *event == held.cq->get() ? 0 : ETIMEDOUT;
+    CompletionChannel& channel = all_.channel ? *all_.channel : *held.channel;
+    Result<ibv_cq*> event = channel.wait(static_cast<int64_t>(soft_test::kPatienceNs));
+    answer_.error = event.ok() && *event == queue_of(held).get() ? 0 : ETIMEDOUT;
   }
 
   void of_memory(const Command& command) {
@@ -294,13 +311,14 @@ class Member {
   Buffer messages_{node_, (kQueuePairs * 2 * kSlots + kSharedSlots) * size_t{kSlotBytes}};
   SharedReceiveQueue srq_ =
       must(SharedReceiveQueue::create(node_.domain, {.depth_wrs = kSharedSlots}));
+  Held all_;  // its completion queue, if there is one for all
   Held held_[kQueuePairs];
   bool shared_[kQueuePairs] = {};
   std::optional<MemoryRegion> regions_[kRegions];
 };
 
 VERBENA_TEST_CHILD(lifecycle_member) {
-  Member member(link);
+  Member member(link, link.get<bool>());
   return member.run();
 }
 

@@ -37,10 +37,11 @@ Model::Model() {
   }
 }
 
-void Model::begin_life(uint32_t member, uint64_t arena) {
+void Model::begin_life(uint32_t member, bool on_one_queue, uint64_t arena) {
   MemberModel& begun = members_[member];
   begun = {};
   begun.life = ++lives_;
+  begun.on_one_queue = on_one_queue;
   begun.arena = arena;
   begun.shared_free = slots(kSharedSlots);
   for (QueuePairModel& one : begun.queue_pairs) one.member = member;
@@ -237,6 +238,10 @@ Attempt Model::attempt(QueuePairModel& one, const Command& request) {
 
   const std::optional<uint64_t> place = place_of(*peer, request);
   if (!place) {
+    // The receive that an immediate has met.
+    if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && has_receive(*peer)) {
+      complete_receive(*peer, IBV_WC_LOC_ACCESS_ERR);
+    }
     complete_send(one, request, IBV_WC_REM_ACCESS_ERR);
     fail(*peer);
     fail(one);

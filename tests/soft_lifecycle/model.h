@@ -58,6 +58,7 @@ struct QueuePairModel {
 
 struct MemberModel {
   uint64_t life = 0;  // 0: it is dead
+  bool on_one_queue = false;
   uint64_t arena = 0;
   std::array<std::byte, kArenaBytes> image = {};
   std::array<uint32_t, kRegions> keys = {};  // the latest; 0: none yet
@@ -80,7 +81,7 @@ class Model {
     return members_[member].queue_pairs[index];
   }
 
-  void begin_life(uint32_t member, uint64_t arena);
+  void begin_life(uint32_t member, bool on_one_queue, uint64_t arena);
   void make(QueuePairModel& one, const Command& command, const QueuePairAddress& address);
   void destroy(QueuePairModel& one);
   void connect(QueuePairModel& one, const Command& command);

@@ -31,8 +31,8 @@ inline constexpr Range kRegionRanges[kRegions] = {
     {0, 4 * kPageBytes}, {2 * kPageBytes, 4 * kPageBytes}, {5 * kPageBytes + 256, 512}};
 
 enum class Op : uint32_t {
-  kMake,           // a queue pair with a completion queue of its own
-  kDestroy,        // both
+  kMake,           // a queue pair with a completion queue of its own, or on the one of all
+  kDestroy,        // both, or it
   kConnect,        // from INIT to `peer`
   kReset,          // to INIT
   kError,          // to ERR
@@ -89,6 +89,7 @@ inline uint64_t hash_of(const std::byte* bytes, size_t size_bytes) {
 
 // A completion.
 struct Found {
+  uint32_t object = 0;  // queue pair
   uint64_t id = 0;
   ibv_wc_status status = IBV_WC_SUCCESS;
   uint32_t bytes = 0;
