@@ -144,6 +144,29 @@ TEST(ReplayInSimulation, ComputesAsLongAsItSays) {
   EXPECT_LT(median_ns("0"), 1e6);
 }
 
+// However long a program is, its replay is one operation, in the warm-up and in what is timed.
+TEST(ReplayInSimulation, MayTakeMinutes) {
+  const json rows = measure_on(kSimulated,
+                               {"bench", "message", "--test", "replay", "--skeleton", "ep",
+                                "--class", "A", "--mops", "1", "--peers", "1", "--operations", "1"},
+                               "replay");
+  ASSERT_EQ(rows.size(), 1u);
+  // 2^29 operations of two ranks.
+  EXPECT_NEAR(rows[0].at("latency_ns").at("p50").get<double>(), 268.4e9, 1e9);
+
+  const ScratchDirectory scratch;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    trace::RankBuilder builder(rank, 2);
+    // Rank 0 waits for all that the other one computes.
+    if (rank == 1) builder.compute(100e9);
+    rank == 1 ? builder.send(0, 1, 8, 0) : builder.receive(1, 1, 8, 0);
+    trace::write_rank_file(scratch.path(), rank, trace::encoded(builder.take()));
+  }
+  const Outcome replayed = run_tool({"trace", "replay", scratch.path(), "--device", kSimulated});
+  EXPECT_EQ(replayed.exit_code, 0) << replayed.err;
+  EXPECT_THAT(replayed.out, HasSubstr("predicted time: 100 s"));
+}
+
 TEST(Trace, WhatIsNoneIsRefusedInALine) {
   const ScratchDirectory scratch;
   const std::string half = scratch.file("half");

@@ -274,10 +274,11 @@ class PointRunner {
     if (watched) VERBENA_RETURN_IF_ERROR(options_.before_timed(group_.processes()));
     VERBENA_RETURN_IF_ERROR(group_.tell_all(
         {.kind = MessageKind::kGo, .go = {.host = host_identity(), .now_ns = now_ns()}}));
-    // The nodes themselves notice where nothing moves any more.
-    const int64_t patience_ns = length.duration_ns > static_cast<uint64_t>(INT64_MAX) / 2
-                                    ? INT64_MAX
-                                    : static_cast<int64_t>(length.duration_ns) + kStepTimeoutNs;
+    // The nodes themselves notice where nothing moves any more. Until then it may take longer than
+    // its length says: one operation may be a whole program, and a check may read all there is.
+    const auto patience_ns = static_cast<int64_t>(
+        std::min(length.duration_ns, static_cast<uint64_t>(INT64_MAX) - kUnlimitedRunNs) +
+        kUnlimitedRunNs);
     lost_ = 1;  // unless all have been counted
     VERBENA_RETURN_IF_ERROR(group_.collect(
         MessageKind::kFinished, patience_ns, options_.stall_ns,
