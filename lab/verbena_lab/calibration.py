@@ -87,6 +87,8 @@ def _summary(summary):
         f"{units.percent_text(summary['median_error'])}."
     )
     if not summary["pairs"]:
+        if not summary.get("has_spread", True):
+            return f"{text} Which protocol is faster takes --rounds 2 at least to tell."
         return f"{text} No two protocols differed by more than their spread."
     return (
         f"{text} Of {summary['pairs']} pairs of protocols of which one was faster in every round, "

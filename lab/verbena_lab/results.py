@@ -365,7 +365,6 @@ def _measurement(row, source):
         value = latency_ns.get(quantile)
         if not _is_number(value) and not (failed and value is None):
             row.fail("latency_ns", "an object with the numbers p50, p99 and p999")
-    spread = row.part("spread", True)
     cpu = row.part("cpu", True)
     mean = row.part("mean", True)
     rate_per_s = row.number("rate_per_s", failed)
@@ -389,8 +388,8 @@ def _measurement(row, source):
         verified=row.flag("verified"),
         errors=errors,
         runs=row.whole("runs", 1, default=1),
-        rate_range=_range(spread, ("rate_min", "rate_max"), ("rate_min_per_s", "rate_max_per_s")),
-        p50_range=_range(spread, ("p50_min_ns", "p50_max_ns"), ("p50_min", "p50_max")),
+        rate_range=_range(row, ("rate_min", "rate_max"), ("rate_min_per_s", "rate_max_per_s")),
+        p50_range=_range(row, ("p50_min_ns", "p50_max_ns"), ("p50_min", "p50_max")),
         requester_cpu=_cpu(cpu.get("requester")),
         responder_cpu=_cpu(cpu.get("responder")),
         mark_layout=row.text("mark_layout", ""),
@@ -436,7 +435,7 @@ def _application_result(row, plain, application, source):
         axes=axes,
         rate_per_s=None if rate is None else rate * each,
         value_bandwidth_bytes_per_s=row.number("value_bandwidth_bytes_per_s", failed),
-        rate_range=_range(row.part("spread", True), ("rate_min", "rate_max")),
+        rate_range=_range(row, ("rate_min", "rate_max")),
         bands=_bands(row, each),
         latencies=latencies,
         usage=_usage(row.part("usage", True)),
@@ -501,11 +500,15 @@ def _whole_or_none(value):
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _range(spread, *key_pairs):
+def _range(row, *key_pairs):
+    """None of a single run: it does not say how far away another one would have been."""
+    spread = row.part("spread", True)
     for low_key, high_key in key_pairs:
         low, high = spread.get(low_key), spread.get(high_key)
         if _is_number(low) and _is_number(high) and low <= high:
-            return Range(float(low), float(high))
+            # Where a file does not count them, ends that differ are of several.
+            runs = row.whole("runs", 1, default=2 if low < high else 1)
+            return Range(float(low), float(high)) if runs > 1 else None
     return None
 
 

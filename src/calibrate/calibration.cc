@@ -126,7 +126,8 @@ class Measurements {
       one.number = spread.median;
       one.evidence = "calibrated";
       one.source = found->second.what;
-      one.range = sim::ValueRange{spread.min, spread.max};
+      one.range.reset();
+      if (spread.has_spread()) one.range = sim::ValueRange{spread.min, spread.max};
     }
     return parameters;
   }

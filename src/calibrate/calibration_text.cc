@@ -51,7 +51,9 @@ std::string predictions_text(const std::vector<Prediction>& predictions) {
                     fmt::format("{:+.0f} %", 100 * one.error())});
   }
   const PredictionSummary summary = summarize(predictions);
-  std::string order = "no two protocols differ by more than their spread";
+  std::string order = summary.has_spread
+                          ? "no two protocols differ by more than their spread"
+                          : "which protocol is faster takes --rounds 2 at least to tell";
   if (summary.pairs > 0) {
     order = fmt::format(
         "of {} pairs of protocols that differ by more than their spread, {} ({} %) are predicted "
@@ -97,6 +99,7 @@ void add_to_json(const Calibration& calibration, nlohmann::json* document) {
   const PredictionSummary summary = summarize(calibration.predictions);
   (*document)["summary"] = {{"points", summary.points},
                             {"median_error", summary.median_error},
+                            {"has_spread", summary.has_spread},
                             {"pairs", summary.pairs},
                             {"pairs_in_order", summary.pairs_in_order}};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "src/base/assert.h"
 
@@ -28,10 +29,11 @@ sim::ParameterText& parameter_of(std::vector<sim::ParameterText>& parameters,
 }
 
 // Of what was measured, in the parameter's unit around its value.
-sim::ValueRange range_of(double value, const Measured& one) {
+std::optional<sim::ValueRange> range_of(double value, const Measured& one) {
+  if (!one.ns.has_spread()) return std::nullopt;
   const double below = (one.ns.median - one.ns.min) / one.observation.per_unit;
   const double above = (one.ns.max - one.ns.median) / one.observation.per_unit;
-  return {.least = std::max(0.0, value - below), .most = value + above};
+  return sim::ValueRange{.least = std::max(0.0, value - below), .most = value + above};
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ std::vector<Measured> measured_of(const std::vector<sim::ParameterText>& truth) 
   std::vector<Measured> measured;
   for (Observation& one : must(software_observations())) {
     const double ns = must(simulate_observation(truth, one));
-    measured.push_back({std::move(one), {.median = ns, .min = 0.9 * ns, .max = 1.2 * ns}});
+    measured.push_back(
+        {std::move(one), {.median = ns, .min = 0.9 * ns, .max = 1.2 * ns, .count = 3}});
   }
   return measured;
 }
@@ -100,6 +101,19 @@ TEST(FitTest, SaysWhereAParameterComesFrom) {
     }
     if (one.name == "cpu_jitter") {
       EXPECT_EQ(one.evidence, "assumed");
+    }
+  }
+}
+
+// Variants then take what they take of any value whose range is not known.
+TEST(FitTest, OneRoundGivesNoRange) {
+  std::vector<Measured> measured = measured_of(template_with({}));
+  for (Measured& one : measured) one.ns = bench::summarize(std::vector<double>{one.ns.median});
+  const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
+  ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+  for (const sim::ParameterText& one : fitted->parameters) {
+    if (one.evidence == "calibrated") {
+      EXPECT_FALSE(one.range.has_value()) << one.name;
     }
   }
 }

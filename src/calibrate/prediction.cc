@@ -65,6 +65,8 @@ Result<std::vector<PredictedPoint>> predicted_points() {
 PredictionSummary summarize(std::span<const Prediction> predictions) {
   PredictionSummary summary{.points = predictions.size()};
   if (predictions.empty()) return summary;
+  summary.has_spread = std::all_of(predictions.begin(), predictions.end(),
+                                   [](const auto& one) { return one.measured_per_s.has_spread(); });
   std::vector<double> errors;
   for (const Prediction& one : predictions) errors.push_back(std::abs(one.error()));
   summary.median_error = bench::median(errors);
@@ -73,6 +75,7 @@ PredictionSummary summarize(std::span<const Prediction> predictions) {
       const Prediction& slow = predictions[i];
       const Prediction& fast = predictions[j];
       if (slow.setting != fast.setting) continue;
+      if (!slow.measured_per_s.has_spread() || !fast.measured_per_s.has_spread()) continue;
       if (slow.measured_per_s.max >= fast.measured_per_s.min) continue;
       ++summary.pairs;
       if (slow.predicted_per_s < fast.predicted_per_s) ++summary.pairs_in_order;

@@ -35,7 +35,9 @@ struct Prediction {
 struct PredictionSummary {
   size_t points = 0;
   double median_error = 0;  // of their amounts
-  // Pairs of protocols in one setting of which one was faster in all rounds than the other in any.
+  bool has_spread = false;  // there were several rounds
+  // Pairs of protocols in one setting of which one was faster in all rounds than the other in any;
+  // none without a spread.
   size_t pairs = 0;
   size_t pairs_in_order = 0;
 };

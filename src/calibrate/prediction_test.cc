@@ -15,7 +15,7 @@ Prediction prediction(std::string setting, double least, double median, double m
   return {.setting = std::move(setting),
           .protocol = {},
           .point = {},
-          .measured_per_s = {.median = median, .min = least, .max = most},
+          .measured_per_s = {.median = median, .min = least, .max = most, .count = 3},
           .predicted_per_s = predicted};
 }
 
@@ -40,6 +40,16 @@ TEST(PredictionTest, PairsThatDifferByMoreThanTheirSpreadHaveAnOrder) {
   const std::vector<Prediction> right = {prediction("a", 90, 100, 110, 101),
                                          prediction("a", 115, 120, 125, 102)};
   EXPECT_EQ(summarize(right).pairs_in_order, 1u);
+}
+
+TEST(PredictionTest, OneRoundTellsNoPairApart) {
+  std::vector<Prediction> all = {prediction("a", 100, 100, 100, 130),
+                                 prediction("a", 102, 102, 102, 120)};
+  EXPECT_EQ(summarize(all).pairs, 1u);
+  EXPECT_TRUE(summarize(all).has_spread);
+  for (Prediction& one : all) one.measured_per_s.count = 1;
+  EXPECT_EQ(summarize(all).pairs, 0u);
+  EXPECT_FALSE(summarize(all).has_spread);
 }
 
 TEST(PredictionTest, NothingIsPredictedThatIsObserved) {

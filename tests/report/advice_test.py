@@ -64,6 +64,14 @@ class Winner(unittest.TestCase):
         self.assertEqual(far.confidence, "far")
         self.assertTrue(far.comparison.startswith("40\u00a0% of second-placed"), far.comparison)
 
+    def test_a_single_run_has_no_spread_by_which_anything_is_clear(self):
+        for counted in ({"runs": 1}, {"runs": None}):
+            rows = [latency_row("send/send", 1000, 0.0, **counted), latency_row("write/write", 970, 0.0, **counted)]
+            rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
+            close = answers(rows)["latency"]
+            self.assertEqual(close.confidence, "tie")
+            self.assertIn("Too close to call", close.remark)
+
     def test_exactly_equal_values_are_a_tie(self):
         answer = answers([latency_row("send/send", 900, 0.0), latency_row("write/write", 900, 0.0)])["latency"]
         self.assertEqual(answer.confidence, "tie")

@@ -99,6 +99,8 @@ class Calibration(unittest.TestCase):
         level = data()
         level["summary"] |= {"pairs": 0}
         self.assertIn("No two protocols differed", calibration.render(level, ""))
+        level["summary"] |= {"has_spread": False}
+        self.assertIn("takes --rounds 2 at least", calibration.render(level, ""))
 
     def test_what_is_no_data_is_refused_and_the_page_stays(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -93,6 +93,22 @@ class Reading(unittest.TestCase):
             message = self.refused(self.file("range.json", json.dumps(synthetic.document([row]))))
             self.assertIn(next(iter(changes)), message)
 
+    def test_a_range_is_that_of_several_runs(self):
+        def ranges(**changes):
+            row = synthetic.row("read", 64, 1) | changes
+            row = {key: value for key, value in row.items() if value is not None}
+            one = support.load(synthetic.document([row])).measurements[0]
+            return one.rate_range is not None, one.p50_range is not None
+
+        apart = {"rate_min": 1, "rate_max": 2, "p50_min_ns": 1, "p50_max_ns": 2}
+        same = {"rate_min": 1, "rate_max": 1, "p50_min_ns": 1, "p50_max_ns": 1}
+        self.assertEqual(ranges(runs=2, spread=same), (True, True))
+        self.assertEqual(ranges(runs=1, spread=same), (False, False))
+        self.assertEqual(ranges(runs=1, spread=apart), (False, False))
+        # Of those that do not count them, what differs is of several.
+        self.assertEqual(ranges(runs=None, spread=apart), (True, True))
+        self.assertEqual(ranges(runs=None, spread=same), (False, False))
+
     def test_a_failed_run_may_have_no_numbers(self):
         row = synthetic.row("read", 64, 1, errors=2, verified=False, rate_per_s=None, value_bandwidth_bytes_per_s=None, total_bandwidth_bytes_per_s=None)
         row["latency_ns"] = {"p50": None}

@@ -18,6 +18,7 @@ namespace verbena::bench {
 namespace {
 
 std::string spread_text(const Summary& summary) {
+  if (!summary.has_spread()) return "-";
   return fmt::format("{:+.0f}/{:+.0f} %", (summary.min / summary.median - 1) * 100,
                      (summary.max / summary.median - 1) * 100);
 }

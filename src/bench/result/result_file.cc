@@ -255,10 +255,12 @@ json to_json(const PointResult& result) {
                  {"rate_deviation_per_s", rate.deviation},
                  {"p50_ns", p50.mean},
                  {"p50_deviation_ns", p50.deviation}};
-  row["spread"] = {{"rate_min", rate.min},
-                   {"rate_max", rate.max},
-                   {"p50_min_ns", p50.min},
-                   {"p50_max_ns", p50.max}};
+  if (rate.has_spread()) {
+    row["spread"] = {{"rate_min", rate.min},
+                     {"rate_max", rate.max},
+                     {"p50_min_ns", p50.min},
+                     {"p50_max_ns", p50.max}};
+  }
   row["cpu"] = {{"requester", cost_json(result.requester_cost(), point)},
                 {"responder", cost_json(result.responder_cost(), point)}};
   for (size_t i = 0; i < workload.metrics.size(); ++i) {

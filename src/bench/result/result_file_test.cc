@@ -105,6 +105,14 @@ TEST_F(ResultFile, HasTheKeysThatOthersRead) {
   EXPECT_FALSE(row.contains("error"));
 }
 
+TEST_F(ResultFile, ASingleRunHasNoSpread) {
+  PointResult result = measured();
+  result.runs.resize(1);
+  const json row = to_json(result);
+  EXPECT_EQ(row["rate_per_s"], 1e6);
+  EXPECT_FALSE(row.contains("spread"));
+}
+
 TEST_F(ResultFile, WhereEveryNodeRequestsEachHasItsShare) {
   PointResult result = measured();
   EXPECT_FALSE(to_json(result).contains("value_bandwidth_per_node_bytes_per_s"));

@@ -21,7 +21,7 @@ Summary summarize(std::span<const double> values) {
   double squares = 0;
   for (const double value : sorted) squares += (value - mean) * (value - mean);
   const double deviation = sorted.size() > 1 ? std::sqrt(squares / (count - 1)) : 0;
-  return {median, sorted.front(), sorted.back(), mean, deviation};
+  return {median, sorted.front(), sorted.back(), mean, deviation, sorted.size()};
 }
 
 }  // namespace verbena::bench

@@ -27,6 +27,8 @@ TEST(Statistics, MeanAndDeviation) {
   const double one[] = {3};
   EXPECT_DOUBLE_EQ(summarize(one).mean, 3);
   EXPECT_DOUBLE_EQ(summarize(one).deviation, 0);
+  EXPECT_TRUE(summarize(values).has_spread());
+  EXPECT_FALSE(summarize(one).has_spread());
 }
 
 }  // namespace
