@@ -134,7 +134,8 @@ inline constexpr uint64_t kMostRecordingBytes = uint64_t{4} << 30;
 // Finds what belongs together: communicators of different ranks, sends and receives, calls of a
 // collective operation. kProtocolViolation: they contradict each other, such as a receive of other
 // bytes than were sent, or would wait for one another for ever. Whatever comes from files or
-// generators passes through here before use.
+// generators passes through here before use. Where a rank has several threads, only communicators
+// are found: such a recording is for summaries alone.
 Status link_job(RecordedJob& job);
 // Of that: goes through all calls in an order in which they can end, where a send ends when it is
 // received, and a collective operation when all members have come to it.

@@ -273,6 +273,39 @@ TEST(Linking, RefusesRanksThatWaitForEachOther) {
               HasSubstr("a barrier"));
 }
 
+// Two receive, and the one that had to be first has ended last; the barriers are in any order, too.
+std::vector<RankRecording> ranks_of_threads() {
+  std::vector<RankRecording> ranks;
+  for (uint32_t number = 0; number < 2; ++number) {
+    RankBuilder builder(number, 2);
+    const uint32_t both = builder.communicator({0, 1});
+    if (number == 0) {
+      builder.send(1, 5, 100, 0);
+      builder.send(1, 5, 200, 0);
+      builder.collective(Operation::kBarrier, 0, 0);
+      builder.collective(Operation::kAllreduce, 8, 0, 0, both);
+    } else {
+      builder.receive(0, 5, 200, 0);
+      builder.receive(0, 5, 100, 0);
+      builder.collective(Operation::kAllreduce, 16, 0, 0, both);
+    }
+    ranks.push_back(builder.take());
+  }
+  return ranks;
+}
+
+TEST(Linking, AsksForNoOrderOfWhatSeveralThreadsDid) {
+  RecordedJob job = job_of(ranks_of_threads());
+  EXPECT_EQ(link_job(job).code(), StatusCode::kProtocolViolation);
+  job = job_of(ranks_of_threads());
+  job.ranks[1].threads = 2;
+  const Status status = link_job(job);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(job.communicators.size(), 4u);
+  EXPECT_EQ(job.ranks[0].events[3].communicator, job.ranks[1].events[2].communicator);
+  EXPECT_EQ(job.unmatched_sends, 0u);
+}
+
 // --- folders ---
 
 class RecordingFolder : public testing::Test {

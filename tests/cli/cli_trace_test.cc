@@ -128,6 +128,27 @@ TEST(Trace, WithBuffersThatNoProcessCanHaveIsRefused) {
   EXPECT_THAT(complaints(replayed), HasSubstr("need 256 TiB of memory"));
 }
 
+// Their calls are in any order, so a summary is all that there is.
+TEST(Trace, OfSeveralThreadsIsShownAndNotReplayed) {
+  const ScratchDirectory scratch;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    trace::RankBuilder builder(rank, 2);
+    for (const uint64_t bytes : {uint64_t{100}, uint64_t{200}}) {
+      rank == 0 ? builder.send(1, 5, bytes, 0) : builder.receive(0, 5, 300 - bytes, 0);
+    }
+    trace::RankRecording recording = builder.take();
+    recording.threads = rank + 1;
+    trace::write_rank_file(scratch.path(), rank, trace::encoded(recording));
+  }
+  const Outcome shown = run_tool({"trace", "show", scratch.path()});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("2 messages of 300 B between two"));
+  EXPECT_THAT(shown.out, HasSubstr("cannot be replayed: rank 1 calls MPI from 2 threads"));
+  const Outcome replayed = run_tool({"trace", "replay", scratch.path(), "--device", kSimulated});
+  EXPECT_NE(replayed.exit_code, 0);
+  EXPECT_THAT(complaints(replayed), HasSubstr("2 threads of rank 1 of"));
+}
+
 // Virtual time has no chance in it: what is computed takes as long as it says.
 TEST(ReplayInSimulation, ComputesAsLongAsItSays) {
   const auto median_ns = [](const char* percent) {
