@@ -358,11 +358,15 @@ void Tracer::describe(const TracedRequest& request, const void* status, Completi
   done.flags = kCompletedReceive;
   int cancelled = 0;
   call_pmpi("PMPI_Test_cancelled", place(status), place(&cancelled));
-  if (cancelled != 0) {
+  const int source = abi.source_of(status);
+  // Where another thread got this handle anew before this call was noted, the status is not of this
+  // receive, and has anything as its source.
+  const bool other = source < 0 || static_cast<size_t>(source) >= request.comm->members.size();
+  if (cancelled != 0 || other) {
     done.flags |= kCompletedCancelled;
     return;
   }
-  done.peer = request.comm->members[static_cast<size_t>(abi.source_of(status))];
+  done.peer = request.comm->members[static_cast<size_t>(source)];
   done.tag = abi.tag_of(status);
   done.bytes = bytes_received(status);
   const Event& posted = request.event;
