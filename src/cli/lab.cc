@@ -11,12 +11,18 @@ namespace verbena::cli {
 
 namespace {
 
+// As `python3 -m MODULE`, but modules of the folder in which the user happens to be, such as a
+// csv.py, are none of Python's. Its option -P for that is there since Python 3.11 alone.
+constexpr const char* kRunModule =
+    "import sys; sys.path = [folder for folder in sys.path if folder]; sys.argv = sys.argv[1:]; "
+    "import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)";
+
 int run_lab(const std::vector<std::string>& arguments) {
   const Result<std::string> lab = find_share("lab", "verbena_lab/__main__.py");
   if (!lab.ok()) return report_error(lab.status());
   // The distribution's interpreter is the one that its plotting library belongs to.
   const std::string python = access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
-  std::vector<std::string> command = {python, "-m"};
+  std::vector<std::string> command = {python, "-c", kRunModule};
   command.insert(command.end(), arguments.begin(), arguments.end());
   const Result<int> exit_code = run_and_wait(
       command, {.environment = {{"PYTHONPATH", *lab}, {"PYTHONDONTWRITEBYTECODE", "1"}}});
