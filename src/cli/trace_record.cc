@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -126,6 +129,54 @@ Status find_program(const std::string& name) {
                   name)};
 }
 
+// --- the program, and the signals that end it ---
+
+std::atomic<pid_t> program_process{0};
+std::atomic<int> pending_signal{0};  // came while there was no program to pass it on to
+std::atomic<int> passed_signal{0};
+static_assert(std::atomic<pid_t>::is_always_lock_free, "a signal handler uses it");
+
+void pass_on(int number) {
+  const int error = errno;  // of whatever it interrupts
+  passed_signal.store(number);
+  const pid_t program = program_process.load();
+  if (program > 0) {
+    kill(program, number);
+  } else {
+    pending_signal.store(number);
+  }
+  errno = error;
+}
+
+void pass_on_signals() {
+  // Ctrl-C is the program's already: this one waits for its end.
+  signal(SIGINT, [](int) {});
+  for (const int number : {SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    // Ignored by nohup, it is for the program, too.
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = pass_on;
+    sigaction(number, &action, nullptr);
+  }
+}
+
+// A launcher that gets a signal ends its ranks. Whoever sent it to this process is told that it
+// came: the exit code is 128 + the signal.
+Result<int> run_launcher(const std::vector<std::string>& program, const SpawnOptions& options) {
+  pass_on_signals();
+  VERBENA_ASSIGN_OR_RETURN(const pid_t process, spawn(program, options));
+  program_process.store(process);
+  if (const int number = pending_signal.exchange(0); number != 0) kill(process, number);
+  // It stays a zombie until no signal is passed on any more: its number could be another's.
+  siginfo_t end{};
+  while (waitid(P_PID, static_cast<id_t>(process), &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  program_process.store(0);
+  VERBENA_ASSIGN_OR_RETURN(const int exit_code, wait_for_exit(process));
+  return passed_signal.load() != 0 ? 128 + passed_signal.load() : exit_code;
+}
+
 // Open MPI 5 and older have no calls with large counts. The launcher says what it is.
 bool is_without_large_counts(const std::string& launcher) {
   const std::filesystem::path name = std::filesystem::path(launcher).filename();
@@ -165,9 +216,7 @@ int record_mpi_program(const std::vector<std::string>& arguments) {
   ready = prepare_folder(options->folder);
   if (!ready.ok()) return fail_command(kExitFailure, ready.message());
 
-  // Ctrl-C is the program's: this one waits for its end.
-  signal(SIGINT, [](int) {});
-  const Result<int> exit_code = run_and_wait(
+  const Result<int> exit_code = run_launcher(
       options->program,
       {.environment = {{"LD_PRELOAD", *preload},
                        {"VERBENA_TRACE_OUT", std::filesystem::absolute(options->folder)}}});

@@ -1,10 +1,12 @@
 // `verbena trace` and `bench message --test replay`: recordings and skeletons that are replayed,
 // what is reported of them, and how what is none is refused. scripts/test-mpi records real
 // programs.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -109,6 +111,27 @@ TEST(Trace, KeepsWhatItCannotReplace) {
   std::filesystem::create_directory(scratch.file("other"));
   EXPECT_NE(run_tool({"trace", "-o", scratch.path(), "--", "true"}).exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(file));
+}
+
+// Else the launcher and its ranks would run on without anybody.
+TEST(Trace, PassesOnSignalsThatEndIt) {
+  for (const auto& [name, number] : {std::pair{"TERM", SIGTERM}, std::pair{"HUP", SIGHUP}}) {
+    SCOPED_TRACE(name);
+    const ScratchDirectory scratch;
+    const std::string ready = scratch.file("ready");
+    const std::string ended = scratch.file("ended");
+    // Without the signal it ends with the test.
+    const std::string script = fmt::format(
+        "trap 'echo > {1}; exit 7' {2}; echo > {0}; while [ -e {0} ]; do sleep 0.05; done", ready,
+        ended, name);
+    ToolProcess tool(
+        {VERBENA_TOOL, "trace", "-o", scratch.file("recording"), "--", "sh", "-c", script});
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(ready) || !tool.is_running(); }));
+    tool.signal(number);
+    const Outcome outcome = tool.wait();
+    EXPECT_EQ(outcome.exit_code, 128 + number) << outcome.err;
+    EXPECT_TRUE(std::filesystem::exists(ended)) << "it waits for the program's end";
+  }
 }
 
 TEST(Trace, WithBuffersThatNoProcessCanHaveIsRefused) {
