@@ -283,6 +283,19 @@ TEST(App, ExecutorsRunOnTheSocketThatIsNamed) {
   }
 }
 
+// Cycles and time are of the same joins, so their ratio says how many threads were counted.
+TEST(App, AJoinWithoutAShuffleCountsTheCyclesOfAllItsThreads) {
+  std::map<uint64_t, double> cycles_per_ns;
+  for (const json& row : measure_on(
+           "soft0", app({"join", "--exchange", "none", "--threads", "1,4", "--tuples", "100000"}),
+           "median")) {
+    const double cycles =
+        row.at("cycles_per_tuple").get<double>() * row.at("requests_measured").get<double>();
+    cycles_per_ns[row.at("threads")] = cycles / row.at("latency_ns").at("p50").get<double>();
+  }
+  EXPECT_NEAR(cycles_per_ns[4] / cycles_per_ns[1], 4, 1);
+}
+
 // A result file has what a later session needs to go on.
 TEST(App, GoesOnAfterAnInterruption) {
   const ScratchDirectory scratch;

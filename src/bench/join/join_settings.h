@@ -47,6 +47,9 @@ inline uint32_t join_executors(const Point& point) {
   return is_shuffled(point) ? point.nodes * point.threads : 1;
 }
 
+// Of each of them.
+inline uint32_t join_threads(const Point& point) { return is_shuffled(point) ? 1 : point.threads; }
+
 // --- what is counted: places in Report::counters ---
 
 enum JoinCounter : uint8_t {

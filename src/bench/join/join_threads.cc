@@ -173,7 +173,8 @@ class JoinExecutor {
     report_.counters[kShuffleNs] = done->shuffle_ns;
     report_.counters[kPartitionNs] = done->partition_ns;
     report_.counters[kProbeNs] = done->probe_ns;
-    report_.counters[kJoinCycles] = cycles;
+    // Those of oneTBB have their cores as long as this one waits for them.
+    report_.counters[kJoinCycles] = cycles * join_threads(job_.setup.point);
     if (phase_.verify) report_.mismatches = tuples_->mismatches(&result);
     return Status::ok_status();
   }
@@ -183,11 +184,9 @@ class JoinExecutor {
     ArrowArrayStream outer;
     tuples_->inner(&inner);
     tuples_->outer(&outer);
-    if (!is_shuffled(job_.setup.point)) {
-      return join_tables(&inner, &outer, JoinTuples::options(job_.setup.point.threads), result);
-    }
-    return join_shuffled(&inner, &outer, JoinTuples::options(1),
-                         {*sender_, *receiver_, &job_.domain}, result);
+    const JoinOptions options = JoinTuples::options(join_threads(job_.setup.point));
+    if (!is_shuffled(job_.setup.point)) return join_tables(&inner, &outer, options, result);
+    return join_shuffled(&inner, &outer, options, {*sender_, *receiver_, &job_.domain}, result);
   }
 
   NodeJob& job_;
