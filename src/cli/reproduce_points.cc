@@ -24,6 +24,7 @@
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/progress.h"
 #include "src/bench/run/simulated_nodes.h"
+#include "src/cli/memory_budget.h"
 #include "src/cli/share.h"
 #include "src/cli/tool.h"
 #include "src/device/sim/profile_variants.h"
@@ -124,7 +125,7 @@ class Measurer {
         tool_(std::move(tool)),
         folder_(std::move(folder)),
         progress_(work_.size(), weight_of_all()),
-        free_bytes_(bench::available_memory_bytes()) {}
+        memory_(bench::available_memory_bytes(), work_.size()) {}
 
   void run_worker() {
     while (const std::optional<size_t> index = take()) {
@@ -146,13 +147,13 @@ class Measurer {
   std::optional<size_t> take() {
     std::unique_lock lock(mutex_);
     const auto fits = [&] {
-      return done() || running_ == 0 || memory_bytes(work_[next_].wanted->point) <= free_bytes_;
+      return done() || running_ == 0 || memory_.has(memory_bytes(work_[next_].wanted->point));
     };
     changed_.wait(lock, fits);
     if (done()) return std::nullopt;
     const auto& [list, wanted, run] = work_[next_];
     const bench::Point& point = wanted->point;
-    free_bytes_ -= std::min(free_bytes_, memory_bytes(point));
+    memory_.take(next_, memory_bytes(point));
     ++running_;
     progress_.step(fmt::format("{} on {}", point.workload->text(point), list->device),
                    expected_ns(*list, *wanted));
@@ -197,7 +198,7 @@ class Measurer {
     if (!bench::interrupted()) {
       list->measurements->add(wanted->point, std::move(measurement), run);
     }
-    free_bytes_ += memory_bytes(wanted->point);
+    memory_.give_back(index);
     --running_;
     changed_.notify_all();
   }
@@ -209,7 +210,7 @@ class Measurer {
   std::mutex mutex_;  // of all below
   std::condition_variable changed_;
   bench::Progress progress_;
-  uint64_t free_bytes_;
+  MemoryBudget memory_;
   size_t next_ = 0;
   size_t running_ = 0;
   bool any_ = false;
