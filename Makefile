@@ -96,6 +96,7 @@ bench-peers: compile  ## Measure side by side with UCX, gRPC and others; writes 
 	@scripts/bench-peers
 
 bench-mpi: compile  ## Measure MPIs over Verbena side by side with their other ways; writes build/bench-mpi.json
+	@scripts/setup mpi
 	@scripts/bench-mpi
 
 # Does not rebuild: `make build` first as yourself, then `sudo make install`.
