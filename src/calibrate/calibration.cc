@@ -196,6 +196,7 @@ Status predict(const BeginStep& step, Calibration* calibration) {
         const double ns, simulate(calibration->fitted.parameters, one.point, Quantity::kOperation,
                                   kPredictedMessages, kPredictedRuns));
     one.predicted_per_s = 1e9 / ns;
+    if (bench::interrupted()) return {StatusCode::kUnavailable, "interrupted"};
   }
   return {};
 }

@@ -32,7 +32,8 @@ using BeginStep = std::function<void(const std::string& what)>;
 // kUnsupported: no device of this kind can be calibrated; else what went wrong in a measurement,
 // also where the user interrupted it (bench/run/interrupt.h).
 Result<Calibration> calibrate(const CalibrationOptions& options, const BeginStep& step);
-// Fills in what the fitted profile predicts, by simulations.
+// Fills in what the fitted profile predicts, by simulations. An error also where the user
+// interrupted it.
 Status predict(const BeginStep& step, Calibration* calibration);
 
 }  // namespace verbena::calibrate

@@ -2,9 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "src/bench/run/interrupt.h"
+#include "src/calibrate/calibration.h"
 #include "src/calibrate/observation.h"
+#include "src/device/sim/profile_files.h"
 #include "verbena/must.h"
 
 namespace verbena::calibrate {
@@ -50,6 +58,28 @@ TEST(PredictionTest, OneRoundTellsNoPairApart) {
   for (Prediction& one : all) one.measured_per_s.count = 1;
   EXPECT_EQ(summarize(all).pairs, 0u);
   EXPECT_FALSE(summarize(all).has_spread);
+}
+
+// In a process of its own, since an interruption is for all that a process does.
+TEST(PredictionTest, CtrlCEndsThePrediction) {
+  EXPECT_EXIT(
+      {
+        bench::catch_interrupts();
+        Calibration calibration;
+        calibration.fitted.parameters = must(sim::template_parameters("software"));
+        const std::vector<PredictedPoint> points = must(predicted_points());
+        for (size_t i = 0; i < 3; ++i) {
+          calibration.predictions.push_back(prediction(points[i].setting, 1, 1, 1, 0));
+          calibration.predictions.back().point = points[i].point;
+        }
+        size_t begun = 0;
+        const auto interrupt = [&](const std::string&) {
+          if (++begun == 2) raise(SIGINT);
+        };
+        const Status status = predict(interrupt, &calibration);
+        std::_Exit(status.ok() || begun != 2 ? 1 : bench::interrupt_exit_code());
+      },
+      testing::ExitedWithCode(130), "");
 }
 
 TEST(PredictionTest, NothingIsPredictedThatIsObserved) {

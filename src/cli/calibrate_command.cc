@@ -122,6 +122,7 @@ int run_calibration(const Tool& tool, const CalibrateOptions& options) {
   if (!written.ok()) return report_error(written);
   const Status predicted = calibrate::predict(step, &*calibration);
   progress.clear();
+  if (bench::interrupted()) return bench::interrupt_exit_code();
   if (!predicted.ok()) return report_error(predicted);
   nlohmann::json document = bench::result_document({options.device, command}, {});
   document.erase("results");

@@ -268,10 +268,14 @@ int run_experiment(const Experiment& experiment) {
   }
   const int output = finish_output();
   if (bench::interrupted()) {
-    print_error_output("verbena: interrupted; {} points were finished{}\n", results.size(),
+    const auto finished = std::count_if(results.begin(), results.end(), [&](const auto& result) {
+      return result.errors == 0 && result.runs.size() == plan.runs_of_point();
+    });
+    print_error_output("verbena: interrupted; {} points were finished{}\n", finished,
                        experiment.json_path.empty() || results.empty()
                            ? ""
-                           : fmt::format(" and are in {}; --resume goes on", experiment.json_path));
+                           : fmt::format("; what was measured is in {}, and --resume goes on",
+                                         experiment.json_path));
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);
