@@ -367,13 +367,15 @@ Result<ProcessRecord> Registry::find(uint32_t slot) const {
   if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
     return no_descriptor(path_ + "/" + slot_name(slot));
   }
-  ProcessRecord record{};
-  if (file.get() < 0 || pread(file.get(), &record, sizeof(record), 0) != sizeof(record) ||
-      !locked(file.get())) {
+  if (file.get() < 0 || !locked(file.get())) {
     return Status(StatusCode::kUnavailable,
                   fmt::format("soft0: no living process of this user has slot {}", slot));
   }
-  if (record.magic != kLayoutMagic || record.slot != slot || record.version != kLayoutVersion) {
+  ProcessRecord record{};
+  // Another layout may be shorter.
+  const bool whole = pread(file.get(), &record, sizeof(record), 0) == sizeof(record);
+  if (!whole || record.magic != kLayoutMagic || record.slot != slot ||
+      record.version != kLayoutVersion) {
     return Status(StatusCode::kProtocolViolation,
                   fmt::format("soft0: the process in slot {} uses layout {}, this one {}; use one "
                               "build of Verbena for both",

@@ -66,6 +66,9 @@ class Registry {
   // In a forked child: the slot stays the parent's.
   void abandon();
 
+  // kUnavailable only if the process is gone. Of those that may live: kProtocolViolation with
+  // another layout, kUnsupported in another PID namespace, kLimitExceeded without a file descriptor
+  // left.
   Result<ProcessRecord> find(uint32_t slot) const;
   bool alive(uint32_t slot) const;
   // Whether a living process holds the slot, of any release and in any PID namespace.

@@ -367,7 +367,7 @@ TEST_F(RegistryTest, FindingRefusesWhatCannotBe) {
   const ForeignSlot contained(slot_path(607), bytes_of(record), true);
   expect_error(registry.find(607).status(), StatusCode::kUnsupported, "container");
   const ForeignSlot truncated(slot_path(608), bytes_of(record).substr(0, 20), true);
-  expect_error(registry.find(608).status(), StatusCode::kUnavailable, "608");
+  expect_error(registry.find(608).status(), StatusCode::kProtocolViolation, "608");
   ASSERT_EQ(mkfifo(slot_path(609).c_str(), 0600), 0);
   expect_error(registry.find(609).status(), StatusCode::kUnavailable, "609");
 }

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -169,11 +170,17 @@ Status ConnectionManager::start() {
   return {};
 }
 
+Status ConnectionManager::reach(const PortOwner& owner) const {
+  if (owner == self_) return {};
+  VERBENA_ASSIGN_OR_RETURN(const ProcessRecord record, registry_.find(owner.slot));
+  if (record.pid == owner.pid && record.start_time_ticks == owner.start_time_ticks) return {};
+  return {StatusCode::kUnavailable,
+          fmt::format("soft0: another process has slot {} by now", owner.slot)};
+}
+
+// Of one that cannot be looked at, nothing may be taken away.
 bool ConnectionManager::owner_lives(const PortOwner& owner) const {
-  if (owner == self_) return true;
-  const Result<ProcessRecord> record = registry_.find(owner.slot);
-  return record.ok() && record->pid == owner.pid &&
-         record->start_time_ticks == owner.start_time_ticks;
+  return reach(owner).code() != StatusCode::kUnavailable;
 }
 
 void ConnectionManager::release_ports() {
@@ -468,6 +475,13 @@ bool ConnectionManager::accept_links() {
     }
     add_link(fd, {});
   }
+}
+
+void ConnectionManager::log_unreachable(const Status& why) {
+  static std::map<StatusCode, LogRateLimit> rate_limits;
+  LogRateLimit& limit = rate_limits.try_emplace(why.code(), 1, kLinePeriodNs).first->second;
+  uint64_t suppressed = 0;
+  if (limit.allow(now_ns(), &suppressed)) log_warning("{}", why.message());
 }
 
 void ConnectionManager::send(const std::shared_ptr<Link>& link, const Message& message) {

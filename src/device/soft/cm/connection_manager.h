@@ -119,7 +119,9 @@ class ConnectionManager {
   Message message_of(const Identifier& id, MessageType type) const;
   int start_connecting(Identifier& id, const rdma_ucm_connect& command);
   void send_request(Identifier& id);
-  void miss_listener(Identifier& id);
+  Result<std::shared_ptr<Link>> link_to_listener(Identifier& id);
+  // Asks again as long as one may come; not where one is there that cannot be connected with.
+  void miss_listener(Identifier& id, const Status& why);
   // Whether somebody could begin to listen for it: another part of this program, or a process that
   // has the device open, whether it has the port, or has begun with connections at all, or not yet.
   bool may_get_listener(const Identifier& id) const;
@@ -140,7 +142,10 @@ class ConnectionManager {
   void receive(const std::shared_ptr<Link>& link, const Message& message);
   void receive_request(const std::shared_ptr<Link>& link, const Message& message);
   void receive_reply(Identifier& id, const Message& message);
+  // Whether this process can connect with that one; kUnavailable if it is gone.
+  Status reach(const PortOwner& owner) const;
   bool owner_lives(const PortOwner& owner) const;
+  void log_unreachable(const Status& why);
 
   // The thread.
   void serve();

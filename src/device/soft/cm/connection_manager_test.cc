@@ -8,6 +8,7 @@
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <rdma/rdma_user_cm.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -16,13 +17,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 #include <thread>
 
+#include "src/base/file_descriptor.h"
 #include "src/device/soft/cm/channel_calls.h"
+#include "src/device/soft/cm/port_files.h"
 #include "src/device/soft/rnic.h"
 
 namespace verbena::soft::cm {
@@ -247,6 +251,26 @@ constexpr uint64_t kListener = 100;
 constexpr uint64_t kActive = 200;
 constexpr uint64_t kPassive = 300;
 
+// While it lives, this process can open so many files more.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t more) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int lowest = dup(0);
+    EXPECT_GE(lowest, 0);
+    close(lowest);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(lowest) + more;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
 // One that listens, and one that may ask it for a connection.
 struct Sides {
   Events server;
@@ -445,6 +469,98 @@ TEST(ConnectionManager, HoldsPortsAsSocketsDo) {
   EXPECT_EQ(events.bind(events.create(7), ipv4("240.0.0.1")), EADDRNOTAVAIL);
   EXPECT_EQ(events.destroy(first), 0);
   EXPECT_EQ(events.bind(events.create(8), ipv4("127.0.0.1", port)), 0) << "it is free again";
+}
+
+// A process that holds a slot and listens, but that this one cannot look at.
+class ForeignListener {
+ public:
+  ForeignListener(const ProcessRecord& record, size_t record_bytes) : slot_(record.slot) {
+    const int fd = openat(directory_fd(), name().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    file_ = FileDescriptor(fd);
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    EXPECT_EQ(pwrite(fd, &record, record_bytes, 0), static_cast<ssize_t>(record_bytes));
+    EXPECT_EQ(fcntl(fd, F_OFD_SETLK, &lock), 0);
+    EXPECT_EQ(ports_.bind(bound_), 0);
+    EXPECT_EQ(ports_.listen(bound_), 0);
+  }
+  ForeignListener(const ForeignListener&) = delete;
+  ForeignListener& operator=(const ForeignListener&) = delete;
+  ~ForeignListener() {
+    ports_.release(bound_);
+    unlinkat(directory_fd(), name().c_str(), 0);
+  }
+  uint16_t port() const { return bound_.endpoint.port; }
+
+  static ProcessRecord own_record() {
+    const Rnic& rnic = *Rnic::get().value();
+    ProcessRecord record = rnic.registry().find(rnic.slot()).value();
+    record.slot = 900;
+    return record;
+  }
+
+ private:
+  static int directory_fd() { return Rnic::existing()->registry().directory_fd(); }
+  std::string name() const { return "soft0." + std::to_string(slot_); }
+
+  const uint32_t slot_;
+  FileDescriptor file_;
+  PortFiles ports_{
+      directory_fd(), {.slot = slot_, .pid = 7}, [](const PortOwner&) { return true; }};
+  PortWish bound_{.space = RDMA_PS_TCP, .id = 1, .endpoint = {.family = AF_INET}};
+};
+
+TEST(ConnectionManager, PortsOfProcessesThatCannotBeLookedAtStayTaken) {
+  struct Foreign {
+    const char* what;
+    ProcessRecord record = ForeignListener::own_record();
+    size_t record_bytes = sizeof(ProcessRecord);
+    const char* line;
+  };
+  std::array<Foreign, 3> others = {Foreign{.what = "a newer layout", .line = "uses layout"},
+                                   {.what = "a short layout", .line = "uses layout"},
+                                   {.what = "a PID namespace", .line = "another PID namespace"}};
+  ++others[0].record.version;
+  others[1].record_bytes = offsetof(ProcessRecord, pid_namespace);
+  ++others[2].record.pid_namespace;
+  std::string log;
+  for (const Foreign& foreign : others) {
+    SCOPED_TRACE(foreign.what);
+    const ForeignListener listener(foreign.record, foreign.record_bytes);
+    const Events events;
+    EXPECT_EQ(events.bind(events.create(1), ipv4("0.0.0.0", listener.port())), EADDRINUSE);
+    const uint32_t active = events.resolved(kActive, ipv4("127.0.0.1", listener.port()));
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(events.connect(active, 1), 0);
+    EXPECT_EQ(events.next(EventType::kRejected).status, kRejectInvalidService);
+    // Once for each cause.
+    log += testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find(foreign.line), std::string::npos) << log;
+    EXPECT_EQ(events.bind(events.create(2), ipv4("0.0.0.0", listener.port())), EADDRINUSE);
+  }
+}
+
+TEST(ConnectionManager, PortsStayTakenWhereNoDescriptorIsFree) {
+  Result<Registry> other = Registry::open();
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  const Result<uint32_t> slot = other->join({});
+  ASSERT_TRUE(slot.ok()) << slot.status().message();
+  const ProcessRecord record = other->find(*slot).value();
+  PortFiles ports(Rnic::get().value()->registry().directory_fd(),
+                  {*slot, record.pid, record.start_time_ticks},
+                  [](const PortOwner&) { return true; });
+  PortWish bound{.space = RDMA_PS_TCP, .id = 1, .endpoint = {.family = AF_INET}};
+  ASSERT_EQ(ports.bind(bound), 0);
+  const Events events;
+  const uint32_t id = events.create(1);
+  {
+    const FewDescriptors one(1);  // for the port's file, and none for the owner's
+    EXPECT_EQ(events.bind(id, ipv4("0.0.0.0", bound.endpoint.port)), EADDRINUSE);
+  }
+  EXPECT_EQ(events.bind(id, ipv4("0.0.0.0", bound.endpoint.port)), EADDRINUSE);
+  other->leave();
+  EXPECT_EQ(events.bind(id, ipv4("0.0.0.0", bound.endpoint.port)), 0);
 }
 
 TEST(ConnectionManager, SharesPortsThatAllWantToShare) {

@@ -94,6 +94,8 @@ Message refusal_of(const Message& message, uint32_t reason) {
   return refusal;
 }
 
+Status no_listener() { return {StatusCode::kUnavailable, "soft0: nobody listens there"}; }
+
 }  // namespace
 
 Message ConnectionManager::message_of(const Identifier& id, MessageType type) const {
@@ -138,11 +140,20 @@ int ConnectionManager::start_connecting(Identifier& id, const rdma_ucm_connect& 
   return 0;
 }
 
-void ConnectionManager::send_request(Identifier& id) {
+Result<std::shared_ptr<Link>> ConnectionManager::link_to_listener(Identifier& id) {
   const std::optional<PortRecord> listener = ports_->listener(id.port_space, id.target);
-  if (listener) id.link = link_to(listener->owner);
-  if (id.link == nullptr) return miss_listener(id);
+  if (!listener) return no_listener();
+  VERBENA_RETURN_IF_ERROR(reach(listener->owner));
   id.request.target_id = listener->id;
+  std::shared_ptr<Link> link = link_to(listener->owner);
+  if (link == nullptr) return no_listener();
+  return link;
+}
+
+void ConnectionManager::send_request(Identifier& id) {
+  const Result<std::shared_ptr<Link>> link = link_to_listener(id);
+  if (!link.ok()) return miss_listener(id, link.status());
+  id.link = *link;
   set_deadline(id, kRequestTimeoutNs);
   send(std::shared_ptr<Link>(id.link), id.request);
 }
@@ -159,9 +170,12 @@ bool ConnectionManager::may_get_listener(const Identifier& id) const {
                      [this](uint32_t slot) { return slot != self_.slot && registry_.taken(slot); });
 }
 
-void ConnectionManager::miss_listener(Identifier& id) {
+void ConnectionManager::miss_listener(Identifier& id, const Status& why) {
   id.link = nullptr;
-  if (now_ns() < id.listener_until_ns && may_get_listener(id)) {
+  const bool nobody = why.code() == StatusCode::kUnavailable;
+  if (!nobody) log_unreachable(why);
+  const bool may_change = nobody || why.code() == StatusCode::kLimitExceeded;
+  if (may_change && now_ns() < id.listener_until_ns && may_get_listener(id)) {
     return set_deadline(id, kListenerRetryNs);
   }
   refuse(id, id.is_datagram() ? kDatagramNoService : kRejectInvalidService);
@@ -196,7 +210,8 @@ int ConnectionManager::confirm(Identifier& id) {
 
 void ConnectionManager::receive_reply(Identifier& id, const Message& message) {
   // The listener that was found is gone since; another may have its port.
-  if (id.is_datagram() && message.reason == kDatagramNoService) return miss_listener(id);
+  if (id.is_datagram() && message.reason == kDatagramNoService)
+    return miss_listener(id, no_listener());
   id.remote_id = message.source_id;
   id.remote = message;
   if (id.is_datagram()) {
@@ -369,7 +384,8 @@ void ConnectionManager::receive(const std::shared_ptr<Link>& link, const Message
       return;
     case MessageType::kReject:
       if (id->state == State::kConnected) return end_connection(*id);
-      if (is_answer && message.reason == kRejectInvalidService) return miss_listener(*id);
+      if (is_answer && message.reason == kRejectInvalidService)
+        return miss_listener(*id, no_listener());
       return refuse(*id, message.reason, &message);
     case MessageType::kDisconnect:
       if (is_answer || id->state == State::kRequested) return;

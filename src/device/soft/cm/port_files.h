@@ -3,7 +3,7 @@
 //
 // A file "cm.SPACE.PORT" has a record for each that is bound to the port. It is read and written
 // under a lock that the kernel drops when its holder dies. A record counts only while its process
-// lives, which the registry tells; those of others are removed by whoever meets them. So nothing
+// lives, which the registry tells; those of dead ones are removed by whoever meets them. So nothing
 // has to be undone after a death.
 #pragma once
 
@@ -50,7 +50,8 @@ struct PortWish {
 
 class PortFiles {
  public:
-  // `lives` tells whether an owner's process is there. The directory stays the caller's.
+  // `lives` is false only of an owner whose process surely is gone: its records are removed. The
+  // directory stays the caller's.
   PortFiles(int directory_fd, PortOwner self, std::function<bool(const PortOwner&)> lives);
 
   // 0, or an errno value: EADDRINUSE, EBUSY if a stopped process holds the file. The port that was
