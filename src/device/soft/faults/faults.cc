@@ -13,6 +13,7 @@
 #include "src/device/soft/faults/network_thread.h"
 #include "src/device/soft/faults/send_faults.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/validity.h"
 
 namespace verbena::soft::faults {
 namespace {
@@ -29,6 +30,7 @@ Status in_variable(const char* name, const Status& status) {
 // Whole at any time, since a process may be forked meanwhile.
 struct LatestNetwork {
   std::string text;
+  uint32_t process = 0;  // which one in a row of forks: each counts its own requests
   std::shared_ptr<Network> network;
 };
 
@@ -61,13 +63,15 @@ Result<std::shared_ptr<Network>> network_from_environment() {
   const Result<LinkSettings> link_settings = parse_link_settings(link);
   if (!link_settings.ok()) return in_variable(kLinkVariable, link_settings.status());
   const std::lock_guard guard(mutex);
-  if (const std::string both = fault + ";" + link; latest->text != both) {
+  const uint32_t process = forks.load(std::memory_order_relaxed);
+  if (const std::string both = fault + ";" + link;
+      latest->text != both || latest->process != process) {
     std::shared_ptr<Network> made;
     if (fault_settings->any() || link_settings->any()) {
       made = std::make_shared<Network>(*fault_settings, *link_settings);
     }
     const std::unique_ptr<LatestNetwork> former(
-        std::exchange(latest, new LatestNetwork{both, made}));
+        std::exchange(latest, new LatestNetwork{both, process, made}));
   }
   return latest->network;
 }

@@ -48,7 +48,8 @@ class PortTimes {
   std::atomic<uint64_t> receiving_ns_{0};
 };
 
-// Of all contexts that were opened with the same settings one after the other.
+// Of all contexts of a process that were opened with the same settings one after the other. A child
+// of fork() has its own.
 struct Network {
   Network(const FaultSettings& fault, const LinkSettings& link_settings)
       : settings(fault), link(link_settings), port(link_settings.rate_bits_per_s) {}

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -694,6 +696,41 @@ TEST(FaultTest, QueuePairsAreNumberedInTheirOrder) {
     EXPECT_EQ(as_qp(b.qp()).faults->ordinal(), ordinal + 1);
     EXPECT_LT(ordinal, 16u) << "begins anew with other surroundings";
   }
+}
+
+// A write between queue pairs of this process; false where it fails.
+bool write_once(const Node& node, Buffer& buffer) {
+  const End a(node);
+  const End b(node);
+  connect(a, b);
+  return verbena::test::post(a.qp(), {.opcode = IBV_WR_RDMA_WRITE,
+                                      .sges = {buffer.sge(0, 8)},
+                                      .remote_address = buffer.address(kTargetAt),
+                                      .rkey = buffer.key()}) == 0 &&
+         take(a.cq()).status == IBV_WC_SUCCESS;
+}
+
+TEST(FaultTest, AChildCountsItsOwnRequestsAndQueuePairs) {
+  constexpr uint64_t kRequests = 1000;
+  Pair pair("kill-after=" + std::to_string(kRequests));
+  const Network& network = *as_context(pair.node.device.get())->network;
+  while (network.requests.load() + 1 < kRequests) {
+    ASSERT_EQ(pair.post(pair.request(7, IBV_WR_RDMA_WRITE, 8)), 0);
+    ASSERT_EQ(take(pair.a.cq()).status, IBV_WC_SUCCESS);
+  }
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const Node node;
+    Buffer buffer{node, 2 * kTargetAt};
+    const bool written = write_once(node, buffer);
+    const uint32_t queue_pairs = as_context(node.device.get())->network->queue_pairs.load();
+    _exit(written && queue_pairs < 16 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(FaultTest, AWrongVariableIsRefusedWhenTheDeviceIsOpened) {
