@@ -77,6 +77,13 @@ ibv_context* open_device(ibv_device* opened) {
     fail(rnic.status());
     return nullptr;
   }
+  if (*network != nullptr) {
+    // Nobody else may be there to carry out what is on its way.
+    if (const Status started = faults::start(); !started.ok()) {
+      fail(started);
+      return nullptr;
+    }
+  }
   int event_pipe[2];
   if (pipe2(event_pipe, O_CLOEXEC) != 0) {
     fail(errno,

@@ -76,6 +76,8 @@ Result<std::shared_ptr<Network>> network_from_environment() {
   return latest->network;
 }
 
+Status start() { return Progress::start(); }
+
 void attach(Qp& qp, const std::shared_ptr<Network>& network) {
   if (network == nullptr) return;
   qp.faults = std::make_shared<SendFaults>(qp, network, Progress::get());

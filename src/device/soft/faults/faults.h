@@ -63,6 +63,9 @@ struct Network {
 // What VERBENA_FAULT and VERBENA_LINK ask for now; null where that is nothing.
 Result<std::shared_ptr<Network>> network_from_environment();
 
+// Before the first context with a network. kLimitExceeded without its thread.
+Status start();
+
 // A queue pair is made, of a context with a network or without.
 void attach(Qp& qp, const std::shared_ptr<Network>& network);
 // It is destroyed; nothing is on its way any more. Holds none of its locks.

@@ -27,7 +27,7 @@ Progress& Progress::get() {
   Progress* found = current.load(std::memory_order_acquire);
   if (found != nullptr && found->is_own()) [[likely]]
     return *found;
-  // Two threads may make one each: the other one's goes before it has started anything.
+  // Two threads may make one each: the other one's goes before anybody has seen it.
   auto* made = new Progress;
   while (!current.compare_exchange_strong(found, made, std::memory_order_acq_rel)) {
     if (found == nullptr || !found->is_own()) continue;
@@ -35,8 +35,18 @@ Progress& Progress::get() {
     return *found;
   }
   // Kept until the process ends, as is its thread; that of a parent stays as it is.
-  made->thread_ = start_thread("verbena-network", [made] { made->serve(); });
   return *made;
+}
+
+Status Progress::start() {
+  Progress& own = get();
+  const std::lock_guard guard(own.start_mutex_);
+  if (own.thread_.joinable()) return {};
+  own.thread_ = start_thread("verbena-network", [&own] { own.serve(); });
+  if (own.thread_.joinable()) return {};
+  return {StatusCode::kLimitExceeded,
+          "soft0: cannot start the thread of its network with faults; raise the limit of processes "
+          "(ulimit -u, pids.max)"};
 }
 
 Progress* Progress::existing() {

@@ -11,6 +11,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/soft/faults/fate.h"
+#include "verbena/status.h"
 
 namespace verbena::soft::faults {
 
@@ -21,8 +22,10 @@ void end_process(const char* reason);
 
 class Progress {
  public:
-  // Of this process; a child of fork() has another one. The first call starts the thread.
+  // Of this process; a child of fork() has another one.
   static Progress& get();
+  // Starts the thread, unless it runs. kLimitExceeded where it cannot be.
+  static Status start();
   // Null if there is none yet.
   static Progress* existing();
   // Whether the process is the one that it was made in.
@@ -67,7 +70,9 @@ class Progress {
       kNever};  // of those that are listed; written under list_mutex_
   uint64_t kill_at_ns_ = kNever;
   uint64_t sleeps_until_ns_ = 0;  // the thread; 0: it does not sleep
-  Thread thread_;
+
+  std::mutex start_mutex_;
+  Thread thread_;  // under start_mutex_
 };
 
 }  // namespace verbena::soft::faults

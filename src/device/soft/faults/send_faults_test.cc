@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,9 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/datagram_end_for_test.h"
 #include "src/device/soft/extended.h"
+#include "src/device/soft/presentation.h"
+#include "src/device/soft/rnic.h"
+#include "src/device/soft/soft.h"
 #include "src/device/soft/windows.h"
 #include "src/device/verbs_for_test.h"
 
@@ -740,6 +744,26 @@ TEST(FaultTest, AWrongVariableIsRefusedWhenTheDeviceIsOpened) {
   ASSERT_FALSE(device.ok());
   EXPECT_NE(device.status().message().find("'drop=often'"), std::string::npos)
       << device.status().message();
+}
+
+// In a child, which has no such thread yet.
+TEST(FaultTest, WithoutItsThreadTheDeviceIsNotOpened) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const Result<Rnic*> rnic = Rnic::get();
+    setenv(kFaultVariable, "drop=0.5", 1);
+    pthread_attr_t no_room_for_stacks;
+    const bool prepared = rnic.ok() && pthread_attr_init(&no_room_for_stacks) == 0 &&
+                          pthread_attr_setstacksize(&no_room_for_stacks, size_t{1} << 48) == 0 &&
+                          pthread_setattr_default_np(&no_room_for_stacks) == 0;
+    if (!prepared) _exit(2);
+    if (open_device(device(0)) != nullptr || errno != ENOMEM) _exit(3);
+    _exit(std::strstr(control().last_error(), "network with faults") != nullptr ? 0 : 4);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
 }
 
 TEST(FaultTest, WithoutAnyTheOperationsAreThoseOfTheDevice) {
