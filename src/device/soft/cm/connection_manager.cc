@@ -438,18 +438,21 @@ std::shared_ptr<Link> ConnectionManager::add_link(int fd, const PortOwner& peer)
   return link;
 }
 
-std::shared_ptr<Link> ConnectionManager::link_to(const PortOwner& owner) {
+Result<std::shared_ptr<Link>> ConnectionManager::link_to(const PortOwner& owner) {
   for (const auto& entry : links_) {
     if (entry.second->peer == owner) return entry.second;
   }
+  const Status unheard(StatusCode::kUnavailable, "soft0: the listener's process does not answer");
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return nullptr;
+  if (fd < 0) return errno == EMFILE || errno == ENFILE ? no_descriptors("a socket") : unheard;
   const sockaddr_un address = socket_address(registry_.directory_fd(), owner.slot);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     close_own(fd);
-    return nullptr;
+    return unheard;
   }
-  return add_link(fd, owner);
+  std::shared_ptr<Link> link = add_link(fd, owner);
+  if (link == nullptr) return unheard;
+  return link;
 }
 
 bool ConnectionManager::accept_links() {

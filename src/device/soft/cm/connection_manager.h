@@ -133,7 +133,7 @@ class ConnectionManager {
   void report_join(Identifier& id, uint32_t number, const Endpoint& address);
 
   // Links.
-  std::shared_ptr<Link> link_to(const PortOwner& owner);
+  Result<std::shared_ptr<Link>> link_to(const PortOwner& owner);
   std::shared_ptr<Link> add_link(int fd, const PortOwner& peer);
   void send(const std::shared_ptr<Link>& link, const Message& message);
   void flush(const std::shared_ptr<Link>& link);

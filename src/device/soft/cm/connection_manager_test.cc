@@ -563,6 +563,22 @@ TEST(ConnectionManager, PortsStayTakenWhereNoDescriptorIsFree) {
   EXPECT_EQ(events.bind(id, ipv4("0.0.0.0", bound.endpoint.port)), 0);
 }
 
+TEST(ConnectionManager, ARequestThatFailsForWantOfDescriptorsIsTold) {
+  const Sides sides;
+  testing::internal::CaptureStderr();
+  {
+    const FewDescriptors none(0);
+    EXPECT_EQ(sides.client.connect(sides.active, 1), 0);
+    EXPECT_EQ(sides.client.next(EventType::kRejected).status, kRejectInvalidService);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("ulimit -n"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  const uint32_t again = sides.client.resolved(kActive, ipv4("127.0.0.1", sides.port));
+  EXPECT_EQ(sides.client.connect(again, 1), 0);
+  EXPECT_EQ(sides.server.next(EventType::kConnectRequest).uid, kListener);
+}
+
 TEST(ConnectionManager, SharesPortsThatAllWantToShare) {
   Events events;
   std::array<uint32_t, 2> ids{};

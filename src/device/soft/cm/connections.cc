@@ -94,8 +94,6 @@ Message refusal_of(const Message& message, uint32_t reason) {
   return refusal;
 }
 
-Status no_listener() { return {StatusCode::kUnavailable, "soft0: nobody listens there"}; }
-
 }  // namespace
 
 Message ConnectionManager::message_of(const Identifier& id, MessageType type) const {
@@ -141,13 +139,10 @@ int ConnectionManager::start_connecting(Identifier& id, const rdma_ucm_connect& 
 }
 
 Result<std::shared_ptr<Link>> ConnectionManager::link_to_listener(Identifier& id) {
-  const std::optional<PortRecord> listener = ports_->listener(id.port_space, id.target);
-  if (!listener) return no_listener();
-  VERBENA_RETURN_IF_ERROR(reach(listener->owner));
-  id.request.target_id = listener->id;
-  std::shared_ptr<Link> link = link_to(listener->owner);
-  if (link == nullptr) return no_listener();
-  return link;
+  VERBENA_ASSIGN_OR_RETURN(const PortRecord listener, ports_->listener(id.port_space, id.target));
+  VERBENA_RETURN_IF_ERROR(reach(listener.owner));
+  id.request.target_id = listener.id;
+  return link_to(listener.owner);
 }
 
 void ConnectionManager::send_request(Identifier& id) {
@@ -211,7 +206,7 @@ int ConnectionManager::confirm(Identifier& id) {
 void ConnectionManager::receive_reply(Identifier& id, const Message& message) {
   // The listener that was found is gone since; another may have its port.
   if (id.is_datagram() && message.reason == kDatagramNoService)
-    return miss_listener(id, no_listener());
+    return miss_listener(id, nobody_listens());
   id.remote_id = message.source_id;
   id.remote = message;
   if (id.is_datagram()) {
@@ -385,7 +380,7 @@ void ConnectionManager::receive(const std::shared_ptr<Link>& link, const Message
     case MessageType::kReject:
       if (id->state == State::kConnected) return end_connection(*id);
       if (is_answer && message.reason == kRejectInvalidService)
-        return miss_listener(*id, no_listener());
+        return miss_listener(*id, nobody_listens());
       return refuse(*id, message.reason, &message);
     case MessageType::kDisconnect:
       if (is_answer || id->state == State::kRequested) return;

@@ -179,16 +179,24 @@ void PortFiles::release(const PortWish& bound) {
   });
 }
 
-std::optional<PortRecord> PortFiles::listener(uint16_t space, const Endpoint& target) {
+Status nobody_listens() { return {StatusCode::kUnavailable, "soft0: nobody listens there"}; }
+
+Result<PortRecord> PortFiles::listener(uint16_t space, const Endpoint& target) {
   const FileDescriptor file(openat(directory_fd_, file_name(space, target.port).c_str(),
                                    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file.valid()) return std::nullopt;
+  if (!file.valid() && (errno == EMFILE || errno == ENFILE)) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("soft0: cannot look for the listener of port {}: {}; raise the limit "
+                              "of open files (ulimit -n)",
+                              target.port, strerror(errno)));
+  }
+  if (!file.valid()) return nobody_listens();
   // Whoever keeps the lock for so long is stopped. What stands there is whole: before its one
   // write, or after it, when records may stand there twice.
   const int error = lock_port(file.get(), kReadPatienceMs);
-  if (error != 0 && error != EBUSY) return std::nullopt;
+  if (error != 0 && error != EBUSY) return nobody_listens();
   const FileUnlock unlock(file.get());
-  std::optional<PortRecord> best;
+  PortRecord best{};
   int best_rank = 0;
   for (const PortRecord& record : read_records(file.get())) {
     if (record.listens == 0) continue;
@@ -206,6 +214,7 @@ std::optional<PortRecord> PortFiles::listener(uint16_t space, const Endpoint& ta
     best = record;
     best_rank = rank;
   }
+  if (best_rank == 0) return nobody_listens();
   return best;
 }
 

@@ -9,11 +9,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/device/soft/cm/endpoint.h"
+#include "verbena/status.h"
 
 namespace verbena::soft::cm {
 
@@ -48,6 +48,8 @@ struct PortWish {
   bool only_ipv6 = false;
 };
 
+Status nobody_listens();
+
 class PortFiles {
  public:
   // `lives` is false only of an owner whose process surely is gone: its records are removed. The
@@ -61,9 +63,10 @@ class PortFiles {
   int listen(const PortWish& bound);
   void release(const PortWish& bound);
 
-  // Who listens there: with the very address, else with a wildcard. A stopped process that holds
-  // the file delays the answer by 50 ms.
-  std::optional<PortRecord> listener(uint16_t space, const Endpoint& target);
+  // Who listens there: with the very address, else with a wildcard; kUnavailable if nobody does,
+  // kLimitExceeded without a file descriptor left. A stopped process that holds the file delays the
+  // answer by 50 ms.
+  Result<PortRecord> listener(uint16_t space, const Endpoint& target);
 
   // Removes what dead processes left.
   void clean_up();

@@ -56,11 +56,11 @@ class PortFilesTest : public testing::Test {
 TEST_F(PortFilesTest, AListenerIsFoundThoughTheFileIsHeld) {
   PortWish bound = wish();
   ASSERT_EQ(ports_.bind(bound), 0);
-  EXPECT_FALSE(ports_.listener(kSpace, bound.endpoint).has_value());
+  EXPECT_FALSE(ports_.listener(kSpace, bound.endpoint).ok());
   ASSERT_EQ(ports_.listen(bound), 0);
   const FileDescriptor held = hold();
   const auto found = ports_.listener(kSpace, bound.endpoint);
-  ASSERT_TRUE(found.has_value());
+  ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_EQ(found->owner.pid, 7);
 }
 
