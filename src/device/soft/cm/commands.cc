@@ -404,6 +404,19 @@ int ConnectionManager::initialize_attributes(const Call& call) {
   return answer(command.response, attributes, call.out_bytes);
 }
 
+int ConnectionManager::set_port_options(Identifier& id, bool reusable, bool only_ipv6) {
+  if (id.has_port) {
+    PortWish changed = id.port;
+    changed.reusable = reusable;
+    changed.only_ipv6 = only_ipv6;
+    if (const int error = ports_->set_options(changed); error != 0) return error;
+    id.port = changed;
+  }
+  id.reusable = reusable;
+  id.only_ipv6 = only_ipv6;
+  return 0;
+}
+
 int ConnectionManager::set_option(const Call& call) {
   rdma_ucm_set_option command;
   if (!read_command(call.in, command)) return EINVAL;
@@ -432,13 +445,13 @@ int ConnectionManager::set_option(const Call& call) {
       id->ack_timeout = value;
       return 0;
     case RDMA_OPTION_ID_REUSEADDR:
-      if (id->state != State::kIdle) return EINVAL;
-      id->reusable = value != 0;
-      return 0;
+      if (id->state != State::kIdle && (value == 0 || id->state == State::kListening)) {
+        return EINVAL;
+      }
+      return set_port_options(*id, value != 0, id->only_ipv6);
     case RDMA_OPTION_ID_AFONLY:
-      if (id->state != State::kIdle) return EINVAL;
-      id->only_ipv6 = value != 0;
-      return 0;
+      if (id->state != State::kIdle && id->state != State::kBound) return EINVAL;
+      return set_port_options(*id, id->reusable, value != 0);
     default:
       return ENOSYS;
   }

@@ -106,6 +106,7 @@ class ConnectionManager {
   Identifier* find(const Call&, uint32_t id);
   uint32_t free_number();
   int bind(Identifier& id, const Endpoint& endpoint);
+  int set_port_options(Identifier& id, bool reusable, bool only_ipv6);
   int fill_attributes(const Identifier& id, uint32_t state, ib_uverbs_qp_attr& attributes) const;
   ib_uverbs_ah_attr path(const Identifier& id) const;
 

@@ -589,8 +589,32 @@ TEST(ConnectionManager, SharesPortsThatAllWantToShare) {
     ASSERT_EQ(events.bind(id, ipv4("127.0.0.1", port)), 0);
     port = port_of(events.query(id).src_addr);
   }
+  EXPECT_EQ(events.listen(ids[0]), EADDRINUSE) << "a listener has its port alone";
+  EXPECT_EQ(events.destroy(ids[1]), 0);
   EXPECT_EQ(events.listen(ids[0]), 0);
-  EXPECT_EQ(events.listen(ids[1]), EADDRINUSE);
+  EXPECT_EQ(events.set_option(ids[0], RDMA_OPTION_ID_REUSEADDR, 1), EINVAL);
+  const uint32_t late = events.create(1);
+  ASSERT_EQ(events.set_option(late, RDMA_OPTION_ID_REUSEADDR, 1), 0);
+  EXPECT_EQ(events.bind(late, ipv4("127.0.0.1", port)), EADDRINUSE);
+}
+
+TEST(ConnectionManager, TakesOptionsOfPortsAfterTheBind) {
+  Events events;
+  const uint32_t first = events.create(1);
+  ASSERT_EQ(events.bind(first, ipv6(in6addr_any)), 0);
+  const uint16_t port = port_of(events.query(first).src_addr);
+  const uint32_t second = events.create(1);
+  ASSERT_EQ(events.set_option(second, RDMA_OPTION_ID_REUSEADDR, 1), 0);
+  EXPECT_EQ(events.bind(second, ipv6(in6addr_any, port)), EADDRINUSE);
+  EXPECT_EQ(events.bind(events.create(1), ipv4("0.0.0.0", port)), EADDRINUSE);
+  EXPECT_EQ(events.set_option(first, RDMA_OPTION_ID_REUSEADDR, 1), 0);
+  EXPECT_EQ(events.set_option(first, RDMA_OPTION_ID_REUSEADDR, 0), EINVAL) << "it is shared";
+  EXPECT_EQ(events.bind(second, ipv6(in6addr_any, port)), 0);
+  EXPECT_EQ(events.destroy(second), 0);
+  EXPECT_EQ(events.set_option(first, RDMA_OPTION_ID_AFONLY, 1), 0);
+  EXPECT_EQ(events.bind(events.create(1), ipv4("0.0.0.0", port)), 0);
+  EXPECT_EQ(events.listen(first), 0);
+  EXPECT_EQ(events.set_option(first, RDMA_OPTION_ID_AFONLY, 0), EINVAL);
 }
 
 TEST(ConnectionManager, ListensToIpv4ByIpv6sWildcard) {

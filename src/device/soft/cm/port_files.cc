@@ -163,12 +163,25 @@ int PortFiles::listen(const PortWish& bound) {
     for (PortRecord& record : records) {
       if (is_own(record, bound.id))
         own = &record;
-      else if (record.listens != 0 && overlap(record, bound))
+      else if (overlap(record, bound))
         return EADDRINUSE;
     }
     if (own == nullptr) return EINVAL;
     own->listens = 1;
+    own->reusable = 0;
     return 0;
+  });
+}
+
+int PortFiles::set_options(const PortWish& bound) {
+  return change(bound.space, bound.endpoint.port, [&](std::vector<PortRecord>& records) {
+    for (PortRecord& record : records) {
+      if (!is_own(record, bound.id)) continue;
+      record.reusable = bound.reusable;
+      record.only_ipv6 = bound.only_ipv6;
+      return 0;
+    }
+    return EINVAL;
   });
 }
 

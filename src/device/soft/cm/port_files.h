@@ -31,7 +31,7 @@ struct PortRecord {
   PortOwner owner;
   uint16_t family;
   uint8_t listens;
-  uint8_t reusable;  // shares the port with others that say so too, unless it listens
+  uint8_t reusable;  // shares the port with others that say so too; not once it listens
   uint8_t only_ipv6;
   uint8_t reserved[3];
   uint32_t scope;
@@ -59,8 +59,10 @@ class PortFiles {
   // 0, or an errno value: EADDRINUSE, EBUSY if a stopped process holds the file. The port that was
   // taken is in wish.endpoint.
   int bind(PortWish& wish);
-  // EADDRINUSE if another one listens there.
+  // EADDRINUSE if another one shares the port: as the kernel's, a listener has it alone.
   int listen(const PortWish& bound);
+  // What `bound` says by now of sharing and of IPv4.
+  int set_options(const PortWish& bound);
   void release(const PortWish& bound);
 
   // Who listens there: with the very address, else with a wildcard; kUnavailable if nobody does,
