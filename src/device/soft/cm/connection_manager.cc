@@ -338,12 +338,13 @@ size_t ConnectionManager::drop_events(Channel& channel, uint32_t id) {
 
 int ConnectionManager::wait_ms() {
   std::lock_guard guard(mutex_);
-  if (deadlines_.empty()) return -1;
+  constexpr uint64_t kBetweenReleasesMs = 100;
+  const uint64_t longest_ms = ports_->owes() ? kBetweenReleasesMs : 1'000'000;
+  if (deadlines_.empty()) return ports_->owes() ? static_cast<int>(longest_ms) : -1;
   const uint64_t due_ns = deadlines_.begin()->first;
   const uint64_t at_ns = now_ns();
-  constexpr uint64_t kLongestMs = 1'000'000;
   if (due_ns <= at_ns) return 0;
-  return static_cast<int>(std::min((due_ns - at_ns) / 1'000'000 + 1, kLongestMs));
+  return static_cast<int>(std::min((due_ns - at_ns) / 1'000'000 + 1, longest_ms));
 }
 
 void ConnectionManager::serve() {
@@ -377,7 +378,13 @@ bool ConnectionManager::handle(std::span<const epoll_event> events) {
     }
   }
   expire_all();
+  ports_->release_owed();
   return accepted;
+}
+
+void ConnectionManager::wake() {
+  const uint64_t one = 1;
+  static_cast<void>(!write_own(wake_fd_, &one, sizeof(one)));
 }
 
 void ConnectionManager::expire_all() {
@@ -396,10 +403,7 @@ void ConnectionManager::set_deadline(Identifier& id, uint64_t delay_ns) {
   id.deadline_ns = delay_ns == 0 ? 0 : now_ns() + delay_ns;
   if (id.deadline_ns == 0) return;
   deadlines_.emplace(id.deadline_ns, id.id);
-  const uint64_t one = 1;
-  if (deadlines_.begin()->second == id.id) {
-    static_cast<void>(!write_own(wake_fd_, &one, sizeof(one)));
-  }
+  if (deadlines_.begin()->second == id.id) wake();
 }
 
 Identifier* ConnectionManager::find(uint32_t id) {

@@ -155,6 +155,7 @@ class ConnectionManager {
   // False if no descriptor was free: the thread has to pause then.
   bool accept_links();
   int wait_ms();
+  void wake();
   void expire_all();
 
   const Registry& registry_;

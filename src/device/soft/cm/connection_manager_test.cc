@@ -8,6 +8,7 @@
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <rdma/rdma_user_cm.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -596,6 +597,29 @@ TEST(ConnectionManager, SharesPortsThatAllWantToShare) {
   const uint32_t late = events.create(1);
   ASSERT_EQ(events.set_option(late, RDMA_OPTION_ID_REUSEADDR, 1), 0);
   EXPECT_EQ(events.bind(late, ipv4("127.0.0.1", port)), EADDRINUSE);
+}
+
+// As one of a stopped process that has its lock.
+TEST(ConnectionManager, APortWhoseFileWasHeldIsReleasedLater) {
+  const Events events;
+  uint16_t port = 0;
+  const uint32_t listener = events.listener(kListener, &port);
+  const int directory_fd = Rnic::existing()->registry().directory_fd();
+  {
+    const std::string name = "cm.port.0106." + std::to_string(port);
+    const FileDescriptor held(openat(directory_fd, name.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(flock(held.get(), LOCK_EX), 0);
+    EXPECT_EQ(events.destroy(listener), 0);
+  }
+  PortFiles others(directory_fd, {.slot = 900}, [](const PortOwner&) { return true; });
+  PortWish wanted{.space = RDMA_PS_TCP, .id = 1, .endpoint = {.family = AF_INET, .port = port}};
+  int error = EADDRINUSE;
+  for (int i = 0; i < kPatienceMs && error == EADDRINUSE; ++i) {
+    error = others.bind(wanted);
+    poll(nullptr, 0, 1);
+  }
+  EXPECT_EQ(error, 0);
+  others.release(wanted);
 }
 
 TEST(ConnectionManager, TakesOptionsOfPortsAfterTheBind) {

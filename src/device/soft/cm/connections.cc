@@ -448,6 +448,7 @@ void ConnectionManager::hang_up(Identifier& id) {
 void ConnectionManager::release_port(Identifier& id) {
   if (id.has_port) ports_->release(id.port);
   id.has_port = false;
+  if (ports_->owes()) wake();
 }
 
 void ConnectionManager::destroy(Identifier& id) {

@@ -29,7 +29,6 @@ constexpr size_t kMaxRecords = 1024;
 // As Linux's default for net.ipv4.ip_local_port_range.
 constexpr uint16_t kFirstFreePort = 32768;
 constexpr uint16_t kFreePorts = 28232;
-constexpr uint64_t kLockPatienceMs = 2000;
 constexpr uint64_t kReadPatienceMs = 50;
 
 std::string file_name(uint16_t space, uint16_t port) {
@@ -37,7 +36,7 @@ std::string file_name(uint16_t space, uint16_t port) {
 }
 
 // A file's content changes under its lock only, for as long as a read and a write take.
-int lock_port(int fd, uint64_t patience_ms = kLockPatienceMs) {
+int lock_port(int fd, uint64_t patience_ms) {
   for (uint64_t waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; ++waited_ms) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return errno;
@@ -47,12 +46,17 @@ int lock_port(int fd, uint64_t patience_ms = kLockPatienceMs) {
   return 0;
 }
 
+bool is_file(int fd) {
+  struct stat opened {};
+  return fstat(fd, &opened) == 0 && S_ISREG(opened.st_mode);
+}
+
 // Whether the name still leads to the open file: who finds no record in one removes it.
 bool still_named(int directory_fd, const char* name, int fd) {
   struct stat named {};
   struct stat opened {};
   return fstatat(directory_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &opened) == 0 &&
-         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev && S_ISREG(opened.st_mode);
+         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
 std::vector<PortRecord> read_records(int fd) {
@@ -99,25 +103,35 @@ bool overlap(const PortRecord& record, const PortWish& wish) {
 PortFiles::PortFiles(int directory_fd, PortOwner self, std::function<bool(const PortOwner&)> lives)
     : directory_fd_(directory_fd), self_(self), lives_(std::move(lives)) {}
 
+bool PortFiles::is_owed(uint16_t space, uint16_t port, const PortRecord& record) const {
+  return std::any_of(owed_.begin(), owed_.end(), [&](const PortWish& owed) {
+    return owed.space == space && owed.endpoint.port == port && is_own(record, owed.id);
+  });
+}
+
 bool PortFiles::is_own(const PortRecord& record, uint32_t id) const {
   return record.owner == self_ && record.id == id;
 }
 
-int PortFiles::change(uint16_t space, uint16_t port, const Change& apply) {
+int PortFiles::change(uint16_t space, uint16_t port, const Change& apply, uint64_t patience_ms) {
   const std::string name = file_name(space, port);
   for (;;) {
     const FileDescriptor file(openat(directory_fd_, name.c_str(),
                                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-    if (!file.valid()) return errno;
-    if (const int error = lock_port(file.get()); error != 0) return error;
+    // What is no file there is nobody's port.
+    if (!file.valid()) return errno == EISDIR || errno == ELOOP ? EADDRINUSE : errno;
+    if (!is_file(file.get())) return EADDRINUSE;
+    if (const int error = lock_port(file.get(), patience_ms); error != 0) return error;
     const FileUnlock unlock(file.get());
     if (!still_named(directory_fd_, name.c_str(), file.get())) continue;
     std::vector<PortRecord> records = read_records(file.get());
-    std::erase_if(records, [this](const PortRecord& record) { return !lives_(record.owner); });
+    std::erase_if(records, [&](const PortRecord& record) {
+      return is_owed(space, port, record) || !lives_(record.owner);
+    });
     int result = apply(records);
-    if (const int error = write_records(file.get(), records); error != 0 && result == 0) {
-      result = error;
-    }
+    const int error = write_records(file.get(), records);
+    if (error != 0 && result == 0) result = error;
+    if (error == 0) forget_owed(space, port);
     if (records.empty()) unlinkat(directory_fd_, name.c_str(), 0);
     return result;
   }
@@ -186,9 +200,24 @@ int PortFiles::set_options(const PortWish& bound) {
 }
 
 void PortFiles::release(const PortWish& bound) {
-  change(bound.space, bound.endpoint.port, [&](std::vector<PortRecord>& records) {
-    std::erase_if(records, [&](const PortRecord& record) { return is_own(record, bound.id); });
-    return 0;
+  owed_.push_back(bound);
+  remove_owed(bound.space, bound.endpoint.port, kLockPatienceMs);
+}
+
+void PortFiles::release_owed() {
+  const std::vector<PortWish> owed = owed_;
+  for (const PortWish& bound : owed) remove_owed(bound.space, bound.endpoint.port, 0);
+}
+
+void PortFiles::remove_owed(uint16_t space, uint16_t port, uint64_t patience_ms) {
+  const Change nothing_else = [](std::vector<PortRecord>&) { return 0; };
+  const int error = change(space, port, nothing_else, patience_ms);
+  if (error != EBUSY && error != EMFILE && error != ENFILE) forget_owed(space, port);
+}
+
+void PortFiles::forget_owed(uint16_t space, uint16_t port) {
+  std::erase_if(owed_, [&](const PortWish& owed) {
+    return owed.space == space && owed.endpoint.port == port;
   });
 }
 

@@ -63,7 +63,11 @@ class PortFiles {
   int listen(const PortWish& bound);
   // What `bound` says by now of sharing and of IPv4.
   int set_options(const PortWish& bound);
+  // Where a stopped process holds the file, or no descriptor is free, the port stays taken, and
+  // owes() is true until release_owed(), which does not wait, or anything else got at the file.
   void release(const PortWish& bound);
+  void release_owed();
+  bool owes() const { return !owed_.empty(); }
 
   // Who listens there: with the very address, else with a wildcard; kUnavailable if nobody does,
   // kLimitExceeded without a file descriptor left. A stopped process that holds the file delays the
@@ -75,13 +79,19 @@ class PortFiles {
 
  private:
   using Change = std::function<int(std::vector<PortRecord>&)>;
-  int change(uint16_t space, uint16_t port, const Change& apply);
+  static constexpr uint64_t kLockPatienceMs = 2000;
+  int change(uint16_t space, uint16_t port, const Change& apply,
+             uint64_t patience_ms = kLockPatienceMs);
   int take(PortWish& wish, uint16_t port);
   bool is_own(const PortRecord& record, uint32_t id) const;
+  bool is_owed(uint16_t space, uint16_t port, const PortRecord& record) const;
+  void remove_owed(uint16_t space, uint16_t port, uint64_t patience_ms);
+  void forget_owed(uint16_t space, uint16_t port);
 
   int directory_fd_;
   PortOwner self_;
   std::function<bool(const PortOwner&)> lives_;
+  std::vector<PortWish> owed_;  // released, while their records are still there
 };
 
 }  // namespace verbena::soft::cm

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +70,54 @@ TEST_F(PortFilesTest, NobodyChangesAFileThatIsHeld) {
   ASSERT_EQ(ports_.bind(bound), 0);
   const FileDescriptor held = hold();
   EXPECT_EQ(ports_.listen(bound), EBUSY);
+}
+
+TEST_F(PortFilesTest, WhatCannotBeReleasedIsReleasedLater) {
+  PortWish bound = wish();
+  ASSERT_EQ(ports_.bind(bound), 0);
+  {
+    const FileDescriptor held = hold();
+    ports_.release(bound);
+    EXPECT_TRUE(ports_.owes());
+    ports_.release_owed();
+    EXPECT_TRUE(ports_.owes());
+  }
+  PortFiles others(directory_.get(), {.slot = 4, .pid = 8}, [](const PortOwner&) { return true; });
+  PortWish wanted = wish();
+  EXPECT_EQ(others.bind(wanted), EADDRINUSE);
+  ports_.release_owed();
+  EXPECT_FALSE(ports_.owes());
+  EXPECT_EQ(others.bind(wanted), 0);
+}
+
+TEST_F(PortFilesTest, WhoCouldNotReleaseAPortCanBindItAgain) {
+  PortWish bound = wish();
+  ASSERT_EQ(ports_.bind(bound), 0);
+  {
+    const FileDescriptor held = hold();
+    ports_.release(bound);
+  }
+  PortWish again = wish();
+  EXPECT_EQ(ports_.bind(again), 0);
+  EXPECT_FALSE(ports_.owes());
+}
+
+TEST_F(PortFilesTest, WhatIsNoFileIsNobodysPort) {
+  PortWish wanted = wish();
+  ASSERT_EQ(ports_.bind(wanted), 0);
+  std::string port_file;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) port_file = entry.path();
+  ports_.release(wanted);
+  ASSERT_FALSE(std::filesystem::exists(port_file));
+  ASSERT_EQ(mkfifo(port_file.c_str(), 0600), 0);
+  EXPECT_EQ(ports_.bind(wanted), EADDRINUSE);
+  EXPECT_FALSE(ports_.listener(kSpace, wanted.endpoint).ok());
+  ports_.clean_up();
+  ASSERT_EQ(unlink(port_file.c_str()), 0);
+  ASSERT_EQ(mkdir(port_file.c_str(), 0700), 0);
+  EXPECT_EQ(ports_.bind(wanted), EADDRINUSE);
+  ASSERT_EQ(rmdir(port_file.c_str()), 0);
+  EXPECT_EQ(ports_.bind(wanted), 0);
 }
 
 // As another thread may do meanwhile: the child has the open file, too.

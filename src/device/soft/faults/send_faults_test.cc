@@ -704,8 +704,8 @@ TEST(FaultTest, QueuePairsAreNumberedInTheirOrder) {
 
 // A write between queue pairs of this process; false where it fails.
 bool write_once(const Node& node, Buffer& buffer) {
-  const End a(node);
-  const End b(node);
+  End a(node);
+  End b(node);
   connect(a, b);
   return verbena::test::post(a.qp(), {.opcode = IBV_WR_RDMA_WRITE,
                                       .sges = {buffer.sge(0, 8)},
@@ -717,7 +717,7 @@ bool write_once(const Node& node, Buffer& buffer) {
 TEST(FaultTest, AChildCountsItsOwnRequestsAndQueuePairs) {
   constexpr uint64_t kRequests = 1000;
   Pair pair("kill-after=" + std::to_string(kRequests));
-  const Network& network = *as_context(pair.node.device.get())->network;
+  const Network& network = *as_context(pair.node.device.get()).network;
   while (network.requests.load() + 1 < kRequests) {
     ASSERT_EQ(pair.post(pair.request(7, IBV_WR_RDMA_WRITE, 8)), 0);
     ASSERT_EQ(take(pair.a.cq()).status, IBV_WC_SUCCESS);
@@ -728,7 +728,7 @@ TEST(FaultTest, AChildCountsItsOwnRequestsAndQueuePairs) {
     const Node node;
     Buffer buffer{node, 2 * kTargetAt};
     const bool written = write_once(node, buffer);
-    const uint32_t queue_pairs = as_context(node.device.get())->network->queue_pairs.load();
+    const uint32_t queue_pairs = as_context(node.device.get()).network->queue_pairs.load();
     _exit(written && queue_pairs < 16 ? 0 : 1);
   }
   int status = -1;
