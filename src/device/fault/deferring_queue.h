@@ -106,9 +106,16 @@ class DeferringQueue {
   // The device forgets its work, and so does this.
   void drop() {
     const std::lock_guard<std::mutex> guard(mutex_);
-    deferred_.clear();
-    forget();
-    deferring_ = false;
+    drop_locked();
+  }
+  // Drops its work if the device destroys the queue, that is if `destroy` returns 0; posts nothing
+  // meanwhile. Returns what that returned.
+  template <typename Destroy>
+  int drop_if_destroyed(Destroy&& destroy) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const int error = destroy();
+    if (error == 0) drop_locked();
+    return error;
   }
 
  private:
@@ -153,6 +160,12 @@ class DeferringQueue {
   void note(const Request& request) {
     ++accepted_;
     if (device_.signaled(request)) signaled_.push_back(accepted_);
+  }
+
+  void drop_locked() {
+    deferred_.clear();
+    forget();
+    deferring_ = false;
   }
 
   void forget() {

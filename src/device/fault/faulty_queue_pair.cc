@@ -206,12 +206,18 @@ void FaultyQueuePair::after_state(ibv_qp_state state) {
   release_receives(/*everything=*/true);
 }
 
-void FaultyQueuePair::before_destroy() {
+int FaultyQueuePair::destroy() {
   {
     const std::lock_guard<std::mutex> guard(error_mutex_);
+    const auto in_device = [this] { return parts_.control->destroy_qp(verbs_); };
+    const auto with_receives = [&] {
+      return receives_ != nullptr ? receives_->drop_if_destroyed(in_device) : in_device();
+    };
+    if (const int error = sends_->drop_if_destroyed(with_receives); error != 0) return error;
     destroyed_ = true;
   }
   drop();
+  return 0;
 }
 
 // The queue pair loses its work and the completions that were not handed out.

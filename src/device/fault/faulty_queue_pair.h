@@ -54,10 +54,11 @@ class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
   // A completion of this queue pair was handed out.
   void completed(const ibv_wc& completion);
 
-  // Around the device's own change of state, and before its destruction.
+  // Around the device's own change of state.
   void before_reset();
   void after_state(ibv_qp_state state);
-  void before_destroy();
+  // Has the device destroy it: 0, or an errno value, after which it is as it was.
+  int destroy();
 
  private:
   FaultyQueuePair(DeviceParts& parts, ibv_qp* verbs, const ibv_qp_init_attr& granted, Queues queues,

@@ -91,9 +91,9 @@ struct Injector::Verbs {
 
   static int destroy_cq(ibv_cq* cq) {
     Injector& injector = injector_of(cq->context);
-    auto known = injector.completion_queues_.remove(cq);
+    const auto known = injector.completion_queues_.find(cq);
     const int error = injector.parts_.control->destroy_cq(cq);
-    if (error != 0 && known != nullptr) injector.completion_queues_.add(cq, std::move(known));
+    if (error == 0 && known != nullptr) injector.completion_queues_.remove(cq, known);
     return error;
   }
 
@@ -117,11 +117,11 @@ struct Injector::Verbs {
 
   static int destroy_srq(ibv_srq* srq) {
     Injector& injector = injector_of(srq->context);
-    auto known = injector.shared_receives_.remove(srq);
-    // From here on the timer posts nothing any more.
-    if (known != nullptr) known->drop();
-    const int error = injector.parts_.control->destroy_srq(srq);
-    if (error != 0 && known != nullptr) injector.shared_receives_.add(srq, std::move(known));
+    const auto known = injector.shared_receives_.find(srq);
+    const auto in_device = [&] { return injector.parts_.control->destroy_srq(srq); };
+    if (known == nullptr) return in_device();
+    const int error = known->drop_if_destroyed(in_device);
+    if (error == 0) injector.shared_receives_.remove(srq, known);
     return error;
   }
 
@@ -158,13 +158,18 @@ struct Injector::Verbs {
 
   static int destroy_qp(ibv_qp* qp) {
     Injector& injector = injector_of(qp->context);
-    const auto known = injector.queue_pairs_.remove(qp);
-    if (known != nullptr) {
-      known->before_destroy();
-      const std::unique_lock<std::shared_mutex> guard(injector.numbers_mutex_);
-      injector.queue_pair_numbers_.erase(qp->qp_num);
+    const auto known = injector.queue_pairs_.find(qp);
+    if (known == nullptr) return injector.parts_.control->destroy_qp(qp);
+    const uint32_t number = qp->qp_num;
+    if (const int error = known->destroy(); error != 0) return error;
+    injector.queue_pairs_.remove(qp, known);
+    const std::unique_lock<std::shared_mutex> guard(injector.numbers_mutex_);
+    const auto found = injector.queue_pair_numbers_.find(number);
+    // The device may have given the number to another one by now.
+    if (found != injector.queue_pair_numbers_.end() && found->second.lock() == known) {
+      injector.queue_pair_numbers_.erase(found);
     }
-    return injector.parts_.control->destroy_qp(qp);
+    return 0;
   }
 };
 

@@ -47,10 +47,11 @@ class Injector {
       const std::unique_lock<std::shared_mutex> guard(mutex_);
       objects_[verbs] = std::move(object);
     }
-    std::shared_ptr<Object> remove(const Verbs* verbs) {
+    // Unless the device has given the address to another one by now.
+    void remove(const Verbs* verbs, const std::shared_ptr<Object>& object) {
       const std::unique_lock<std::shared_mutex> guard(mutex_);
-      const auto node = objects_.extract(verbs);
-      return node.empty() ? nullptr : node.mapped();
+      const auto found = objects_.find(verbs);
+      if (found != objects_.end() && found->second == object) objects_.erase(found);
     }
 
    private:

@@ -1,10 +1,15 @@
 // Faults on soft0: what is deferred, delayed and broken, and that nothing is lost or reordered by
 // it.
+#include "src/device/fault/injector.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -278,6 +283,92 @@ TEST_F(InjectorTest, AResetQueuePairForgetsWhatWasHeld) {
   for (uint64_t id = 0; id < kDepth; ++id) EXPECT_EQ(faulty_->send(id), 0) << "room again";
   ibv_wc completion;
   EXPECT_EQ(ibv_poll_cq(faulty_->send_cq.get(), 1, &completion), 0);
+}
+
+// A device that refuses to destroy what it has once, as one that is in use.
+class RefusingDevice {
+ public:
+  RefusingDevice() {
+    current = this;
+    control_.create_srq = [](ibv_pd* /*pd*/, ibv_srq_init_attr* /*attributes*/) {
+      return &current->srq;
+    };
+    control_.destroy_srq = [](ibv_srq* /*srq*/) { return current->answer(); };
+    control_.create_qp = [](ibv_pd* /*pd*/, ibv_qp_init_attr* /*attributes*/) {
+      return &current->qp;
+    };
+    control_.modify_qp = [](ibv_qp* /*qp*/, ibv_qp_attr* /*attributes*/, int /*mask*/) {
+      return 0;
+    };
+    control_.destroy_qp = [](ibv_qp* /*qp*/) { return current->answer(); };
+    context_.ops.post_send = [](ibv_qp* /*qp*/, ibv_send_wr* /*list*/, ibv_send_wr** /*bad*/) {
+      ++current->posted;
+      return 0;
+    };
+    context_.ops.post_srq_recv = [](ibv_srq* /*srq*/, ibv_recv_wr* /*list*/,
+                                    ibv_recv_wr** /*bad*/) {
+      ++current->posted;
+      return 0;
+    };
+    pd.context = srq.context = qp.context = &context_;
+  }
+  RefusingDevice(const RefusingDevice&) = delete;
+  RefusingDevice& operator=(const RefusingDevice&) = delete;
+  ~RefusingDevice() { fault::Injector::uninstall(&context_); }
+
+  const VerbsControl& install(const FaultPlan& plan) {
+    return (*fault::Injector::install(&context_, control_, plan))->control();
+  }
+
+  ibv_pd pd{};
+  ibv_srq srq{};
+  ibv_qp qp{};
+  std::atomic<uint32_t> posted{0};
+
+ private:
+  int answer() { return std::exchange(refuses_, false) ? EBUSY : 0; }
+
+  static inline RefusingDevice* current = nullptr;
+  bool refuses_ = true;
+  ibv_context context_{};
+  VerbsControl control_{};
+};
+
+TEST(InjectorOnRefusalTest, ASharedReceiveQueueKeepsWhatIsHeld) {
+  RefusingDevice device;
+  FaultPlan plan;
+  plan.rnr = {.probability = 1, .duration_ns = 100'000'000};
+  const VerbsControl& control = device.install(plan);
+  ibv_srq_init_attr attributes{};
+  attributes.attr.max_wr = kDepth;
+  ibv_srq* srq = control.create_srq(&device.pd, &attributes);
+  ASSERT_NE(srq, nullptr);
+  ASSERT_EQ(test::post_receive(srq, 1, {}), 0);
+  EXPECT_EQ(control.destroy_srq(srq), EBUSY);
+  const uint64_t start_ns = now_ns();
+  while (device.posted == 0 && now_ns() - start_ns < kPatienceNs) sleep_ns(1'000'000);
+  EXPECT_EQ(device.posted, 1u);
+  EXPECT_EQ(control.destroy_srq(srq), 0);
+}
+
+TEST(InjectorOnRefusalTest, AQueuePairKeepsItsFaultsAndWhatIsHeld) {
+  RefusingDevice device;
+  FaultPlan plan;
+  plan.delay = {.probability = 1, .duration_ns = kLongNs};
+  const VerbsControl& control = device.install(plan);
+  ibv_qp_init_attr init{};
+  init.cap.max_send_wr = 2;
+  ibv_qp* qp = control.create_qp(&device.pd, &init);
+  ASSERT_NE(qp, nullptr);
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RTS;
+  ASSERT_EQ(control.modify_qp(qp, &attributes, IBV_QP_STATE), 0);
+  ASSERT_EQ(test::post(qp, {.id = 1}), 0);
+  EXPECT_EQ(control.destroy_qp(qp), EBUSY);
+  EXPECT_EQ(test::post(qp, {.id = 2}), 0);
+  EXPECT_EQ(test::post(qp, {.id = 3}), ENOMEM) << "the first one is still held";
+  EXPECT_EQ(device.posted, 0u);
+  EXPECT_EQ(control.destroy_qp(qp), 0);
 }
 
 // Destroyed while the injector's thread is at work on them (run with the sanitizers).
