@@ -1,5 +1,7 @@
 #include "src/device/fault/faulty_completion_queue.h"
 
+#include <algorithm>
+
 #include "src/base/runtime.h"
 
 namespace verbena::fault {
@@ -12,6 +14,12 @@ int FaultyCompletionQueue::poll(int count, ibv_wc* completions, uint64_t& delaye
   }
   const int taken = poll_(verbs_, count, completions);
   if (taken < 0) return taken;
+  for (int i = 0; i < taken && !expected_.empty(); ++i) {
+    const auto expected = find_expected(completions[i]);
+    if (completions[i].status != IBV_WC_WR_FLUSH_ERR || expected == expected_.end()) continue;
+    completions[i].status = expected->status;
+    expected_.erase(expected);
+  }
   int passing = taken;
   for (int i = 0; i < taken; ++i) {
     // Every completion draws, also behind one that is deferred: so that its draw does not depend on
@@ -51,8 +59,20 @@ void FaultyCompletionQueue::event_taken() {
   armed_ = false;
 }
 
-void FaultyCompletionQueue::add(const ibv_wc& completion) {
+std::deque<ibv_wc>::iterator FaultyCompletionQueue::find_expected(const ibv_wc& completion) {
+  return std::find_if(expected_.begin(), expected_.end(), [&](const ibv_wc& expected) {
+    return expected.qp_num == completion.qp_num && expected.wr_id == completion.wr_id;
+  });
+}
+
+void FaultyCompletionQueue::expect(const ibv_wc& completion) {
   const std::lock_guard<std::mutex> guard(mutex_);
+  expected_.push_back(completion);
+}
+
+void FaultyCompletionQueue::add_expected(const ibv_wc& completion) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  expected_.erase(find_expected(completion));
   added_.push_back(completion);
 }
 
@@ -63,6 +83,7 @@ void FaultyCompletionQueue::forget(uint32_t queue_pair_number) {
   };
   std::erase_if(kept_, is_its);
   std::erase_if(added_, is_its);
+  std::erase_if(expected_, is_its);
 }
 
 }  // namespace verbena::fault

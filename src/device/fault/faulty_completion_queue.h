@@ -27,13 +27,16 @@ class FaultyCompletionQueue {
   void arm();
   void event_taken();
 
-  // A completion that the device does not make.
-  void add(const ibv_wc& completion);
+  // The device is about to flush a work request, which is to complete with another status.
+  void expect(const ibv_wc& completion);
+  // It does not: the completion comes behind what the device has, and wakes nobody.
+  void add_expected(const ibv_wc& completion);
   // The queue pair is gone, and its completions with it.
   void forget(uint32_t queue_pair_number);
 
  private:
   int take_kept(int count, ibv_wc* completions);
+  std::deque<ibv_wc>::iterator find_expected(const ibv_wc& completion);
 
   ibv_cq* verbs_;
   Poll poll_;
@@ -44,6 +47,7 @@ class FaultyCompletionQueue {
   uint64_t deferred_until_ns_ = 0;
   std::deque<ibv_wc> kept_;   // taken from the device, not handed out yet
   std::deque<ibv_wc> added_;  // come after what the device has
+  std::deque<ibv_wc> expected_;
 };
 
 }  // namespace verbena::fault

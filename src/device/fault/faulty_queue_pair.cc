@@ -163,17 +163,20 @@ void FaultyQueuePair::draw_error(const ibv_send_wr* list) {
 void FaultyQueuePair::to_error() {
   {
     const std::lock_guard<std::mutex> guard(error_mutex_);
-    if (destroyed_) return;
-    // First, so that whoever meets the error finds it counted.
-    ++parts_.queue_pair_errors;
-    ibv_qp_attr attributes{};
-    attributes.qp_state = IBV_QPS_ERR;
-    if (parts_.control->modify_qp(verbs_, &attributes, IBV_QP_STATE) != 0) {
-      --parts_.queue_pair_errors;
-      return;
-    }
+    if (!break_in_device()) return;
   }
   after_state(IBV_QPS_ERR);
+}
+
+bool FaultyQueuePair::break_in_device() {
+  if (destroyed_) return false;
+  // First, so that whoever meets the error finds it counted.
+  ++parts_.queue_pair_errors;
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  if (parts_.control->modify_qp(verbs_, &attributes, IBV_QP_STATE) == 0) return true;
+  --parts_.queue_pair_errors;
+  return false;
 }
 
 void FaultyQueuePair::before_reset() {
@@ -233,25 +236,54 @@ void FaultyQueuePair::drop() {
 
 void FaultyQueuePair::release_sends(bool everything) {
   for (const uint64_t wr_id : sends_->release(everything)) {
-    lose(queues_.send_completions.get(), wr_id);
+    lose(queues_.send_completions.get(), wr_id, &FaultyQueuePair::post_flushed_send);
   }
 }
 
 void FaultyQueuePair::release_receives(bool everything) {
   for (const uint64_t wr_id : receives_->release(everything)) {
-    lose(queues_.receive_completions.get(), wr_id);
+    lose(queues_.receive_completions.get(), wr_id, &FaultyQueuePair::post_flushed_receive);
   }
 }
 
 // The device refuses a work request whose poster has been told that it was taken. An RNIC that
-// finds out late completes it with an error, and its queue pair goes to the error state.
-void FaultyQueuePair::lose(FaultyCompletionQueue* completions, uint64_t wr_id) {
+// finds out late completes it with an error, and its queue pair goes to the error state. There the
+// device flushes an empty request in its place: that wakes who sleeps on the queue's channel.
+void FaultyQueuePair::lose(FaultyCompletionQueue* completions, uint64_t wr_id,
+                           PostFlushed post_flushed) {
   ibv_wc completion{};
   completion.wr_id = wr_id;
   completion.status = IBV_WC_LOC_QP_OP_ERR;
   completion.qp_num = number_;
-  if (completions != nullptr) completions->add(completion);
-  to_error();
+  {
+    // Also so that the queue pair stays in the error state meanwhile.
+    const std::lock_guard<std::mutex> guard(error_mutex_);
+    if (destroyed_) return;
+    const bool broken = break_in_device();
+    if (completions != nullptr) completions->expect(completion);
+    const bool flushed = broken && (this->*post_flushed)(wr_id);
+    if (!flushed && completions != nullptr) completions->add_expected(completion);
+    if (!broken) return;
+  }
+  after_state(IBV_QPS_ERR);
+}
+
+bool FaultyQueuePair::post_flushed_send(uint64_t wr_id) {
+  // A datagram needs an address handle, also to be flushed.
+  if (verbs_->qp_type == IBV_QPT_UD) return false;
+  ibv_send_wr request{};
+  request.wr_id = wr_id;
+  request.opcode = IBV_WR_SEND;
+  request.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* rejected = nullptr;
+  return parts_.ops.post_send(verbs_, &request, &rejected) == 0;
+}
+
+bool FaultyQueuePair::post_flushed_receive(uint64_t wr_id) {
+  ibv_recv_wr request{};
+  request.wr_id = wr_id;
+  ibv_recv_wr* rejected = nullptr;
+  return parts_.ops.post_recv(verbs_, &request, &rejected) == 0;
 }
 
 }  // namespace verbena::fault

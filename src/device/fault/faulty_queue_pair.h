@@ -66,10 +66,16 @@ class FaultyQueuePair : public std::enable_shared_from_this<FaultyQueuePair> {
 
   void draw_error(const ibv_send_wr* list);
   void to_error();
+  // Holds error_mutex_. False where the queue pair is gone, or the device refuses.
+  bool break_in_device();
   void release_sends(bool everything);
   void release_receives(bool everything);
   void drop();
-  void lose(FaultyCompletionQueue* completions, uint64_t wr_id);
+  // `post_flushed` has the device flush a work request with that number in the error state.
+  using PostFlushed = bool (FaultyQueuePair::*)(uint64_t wr_id);
+  void lose(FaultyCompletionQueue* completions, uint64_t wr_id, PostFlushed post_flushed);
+  bool post_flushed_send(uint64_t wr_id);
+  bool post_flushed_receive(uint64_t wr_id);
 
   DeviceParts& parts_;
   ibv_qp* verbs_;

@@ -44,8 +44,9 @@ struct End {
         Device device, faults != nullptr ? Device::open("soft0", *faults) : Device::open("soft0"));
     VERBENA_ASSIGN_OR_RETURN(ProtectionDomain domain, ProtectionDomain::create(device));
     VERBENA_ASSIGN_OR_RETURN(CompletionChannel channel, CompletionChannel::create(device));
-    VERBENA_ASSIGN_OR_RETURN(CompletionQueue send_cq,
-                             CompletionQueue::create(device, {.depth_cqes = 2 * kDepth}));
+    VERBENA_ASSIGN_OR_RETURN(
+        CompletionQueue send_cq,
+        CompletionQueue::create(device, {.depth_cqes = 2 * kDepth, .channel = &channel}));
     VERBENA_ASSIGN_OR_RETURN(
         CompletionQueue receive_cq,
         CompletionQueue::create(device, {.depth_cqes = 2 * kDepth, .channel = &channel}));
@@ -267,6 +268,24 @@ TEST_F(InjectorTest, ABrokenQueuePairCompletesAllItsWork) {
     EXPECT_EQ(received[id].status, IBV_WC_WR_FLUSH_ERR);
   }
   EXPECT_EQ(counts().queue_pair_errors, 1u);
+}
+
+TEST_F(InjectorTest, WhatIsRefusedLateWakesWhoSleepsOnItsCompletion) {
+  FaultPlan plan;
+  plan.delay = {.probability = 1, .duration_ns = 1'000'000};
+  connect(plan);
+  ASSERT_EQ(ibv_req_notify_cq(faulty_->send_cq.get(), 0), 0);
+  // Nothing that a connection has.
+  ASSERT_EQ(test::post(faulty_->queue_pair.get(), {.id = 7, .opcode = IBV_WR_TSO}), 0);
+  const auto woken = faulty_->channel.wait(static_cast<int64_t>(kPatienceNs));
+  ASSERT_TRUE(woken.ok()) << woken.status().message();
+  const auto lost = poll(faulty_->send_cq.get(), 1);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].wr_id, 7u);
+  EXPECT_EQ(lost[0].status, IBV_WC_LOC_QP_OP_ERR);
+  EXPECT_EQ(lost[0].qp_num, faulty_->queue_pair.get()->qp_num);
+  ibv_wc completion;
+  EXPECT_EQ(ibv_poll_cq(faulty_->send_cq.get(), 1, &completion), 0);
 }
 
 TEST_F(InjectorTest, AResetQueuePairForgetsWhatWasHeld) {
