@@ -1,5 +1,6 @@
 // What a program may expect of its own memory calls on pages that were registered with soft0: they
 // behave like the private memory that it asked for.
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -232,6 +233,36 @@ void calls_fail_as_ever() {
                pages + page_bytes) == MAP_FAILED &&
         errno == EINVAL);
   CHECK(all(pages, kPages * page_bytes, 'o'));
+  // What the kernel refuses leaves the pages as they are.
+  errno = 0;
+  CHECK(mmap(pages, page_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED &&
+        errno == EBADF);
+  const int read_only = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  errno = 0;
+  CHECK(mmap(pages, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, read_only, 0) ==
+            MAP_FAILED &&
+        errno == EACCES);
+  errno = 0;
+  CHECK(mmap(pages, page_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, read_only, 1) == MAP_FAILED &&
+        errno == EINVAL);
+  close(read_only);
+  CHECK(mremap(pages, kPages * page_bytes, SIZE_MAX, MREMAP_MAYMOVE) == MAP_FAILED);
+  errno = 0;
+  CHECK(mremap(pages, kPages * page_bytes, page_bytes, 1 << 20) == MAP_FAILED && errno == EINVAL);
+  errno = 0;
+  CHECK(munmap(pages, SIZE_MAX) == -1 && errno == EINVAL);
+  CHECK(all(pages, kPages * page_bytes, 'o'));
+  if (mlock(pages, page_bytes) == 0) {
+    errno = 0;
+    CHECK(madvise(pages, page_bytes, MADV_DONTNEED) == -1 && errno == EINVAL);
+    CHECK(all(pages, kPages * page_bytes, 'o'));
+    CHECK(munlock(pages, page_bytes) == 0);
+  }
+  CHECK(munmap(pages + (kPages - 1) * page_bytes, page_bytes) == 0);
+  errno = 0;
+  CHECK(madvise(pages, kPages * page_bytes, MADV_DONTNEED) == -1 && errno == ENOMEM);
+  CHECK(all(pages, (kPages - 1) * page_bytes, 0));
+  CHECK(munmap(pages, (kPages - 1) * page_bytes) == 0);
 }
 
 }  // namespace

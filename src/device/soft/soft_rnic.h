@@ -87,9 +87,9 @@ struct SoftRnic {
   void (*see_discards)();
   // The program gives the pages of [address, address + length) back to the kernel or puts others
   // there: munmap, mmap with MAP_FIXED, MADV_DONTNEED. What peers shared of them becomes zero
-  // pages, and a later registration starts anew. Called before the kernel is, on any thread and
-  // from malloc, so it neither allocates nor waits long. Does nothing, at the cost of a load, where
-  // nothing is shared.
+  // pages, and a later registration starts anew. Called before the kernel is, for MADV_DONTNEED
+  // after it has agreed, on any thread and from malloc, so it neither allocates nor waits long.
+  // Does nothing, at the cost of a load, where nothing is shared.
   void (*pages_released)(void* address, size_t length_bytes);
   // Whether peers share a page of the range. No lock, no allocation.
   bool (*shares_any)(const void* address, size_t length_bytes);

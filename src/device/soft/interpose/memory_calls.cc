@@ -5,6 +5,7 @@
 // page sharing finds that out when such an address is registered again.
 #include "src/device/soft/interpose/memory_calls.h"
 
+#include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -45,10 +46,23 @@ void* as_pointer(long result) { return reinterpret_cast<void*>(result); }
 // From memory, without a system call or a lock.
 size_t page_bytes() { return getauxval(AT_PAGESZ); }
 
+// False only where the kernel will refuse it: the arguments do not tell all. Keeps errno.
+bool can_be_mapped(int protection, int flags, int fd, off_t offset) {
+  if (static_cast<size_t>(offset) % page_bytes() != 0) return false;
+  if ((flags & MAP_ANONYMOUS) != 0) return true;
+  const int error = errno;
+  const int status = fcntl(fd, F_GETFL);
+  errno = error;
+  if (status < 0 || (status & O_PATH) != 0 || (status & O_ACCMODE) == O_WRONLY) return false;
+  const int kind = flags & MAP_TYPE;
+  const bool writes = kind != MAP_PRIVATE && (protection & PROT_WRITE) != 0;
+  return !writes || (status & O_ACCMODE) == O_RDWR;
+}
+
 void* map(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  if ((flags & MAP_FIXED) != 0 && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE) {
-    release(address, length);
-  }
+  const bool replaces =
+      (flags & MAP_FIXED) != 0 && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE;
+  if (replaces && can_be_mapped(protection, flags, fd, offset)) release(address, length);
   return next_mmap(address, length, protection, flags, fd, offset);
 }
 
@@ -94,7 +108,9 @@ size_t whole_pages(size_t length) {
 }
 
 bool release(void* address, size_t length) {
-  if (length == 0 || !starts_a_page(address)) return false;
+  const bool wraps = whole_pages(length) < length ||
+                     reinterpret_cast<uintptr_t>(address) > UINTPTR_MAX - whole_pages(length);
+  if (length == 0 || wraps || !starts_a_page(address)) return false;
   if (const SoftRnic* told = told_rnic.load(std::memory_order_relaxed)) {
     told->pages_released(address, length);
   }
@@ -112,8 +128,14 @@ VERBENA_REPLACE(munmap) int verbena_munmap(void* address, size_t length) noexcep
 
 VERBENA_REPLACE(madvise) int verbena_madvise(void* address, size_t length, int advice) noexcept {
   constexpr int kDontNeedLocked = 24;  // MADV_DONTNEED_LOCKED of newer headers
-  if (advice == MADV_DONTNEED || advice == kDontNeedLocked) release(address, length);
   const int result = next_madvise(address, length, advice);
+  if (advice == MADV_DONTNEED || advice == kDontNeedLocked) {
+    // The kernel refuses pages that are locked; where some are not mapped, it empties the others.
+    const int error = errno;
+    if (result == 0 || error == ENOMEM) release(address, length);
+    errno = error;
+    return result;
+  }
   if (result == 0 || advice != MADV_FREE || errno != EINVAL) return result;
   // The kernel frees private pages only. It may do so at any time, so at once is right too.
   if (peers_share(address, length) && release(address, length)) return 0;

@@ -19,8 +19,8 @@ bool peers_share(const void* address, size_t length);
 bool starts_a_page(const void* address);
 size_t whole_pages(size_t length);
 
-// Tells the software RNIC that the kernel is about to take these pages. False, and nothing done, if
-// the kernel will refuse the arguments.
+// Tells the software RNIC that the kernel takes these pages. False, and nothing done, if the kernel
+// refuses the arguments.
 bool release(void* address, size_t length);
 
 }  // namespace verbena::soft::interpose

@@ -62,9 +62,15 @@ void* verbena_mremap(void* address, size_t old_length, size_t length, int flags,
   const size_t wanted = whole_pages(length);
   // What the kernel refuses, and an old length of 0, which duplicates a mapping that the program
   // itself shares.
+  const bool too_long = had < old_length || wanted < length;
+  constexpr int kKnownFlags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  const bool bad_flags =
+      (flags & ~kKnownFlags) != 0 ||
+      ((flags & MREMAP_DONTUNMAP) != 0 && ((flags & MREMAP_MAYMOVE) == 0 || had != wanted));
   const bool bad_target = fixed && (!starts_a_page(new_address) || (flags & MREMAP_MAYMOVE) == 0 ||
                                     overlap(address, had, new_address, wanted));
-  if (length == 0 || old_length == 0 || !starts_a_page(address) || bad_target) {
+  if (length == 0 || old_length == 0 || too_long || bad_flags || !starts_a_page(address) ||
+      bad_target) {
     return next_mremap(address, old_length, length, flags, new_address);
   }
 
