@@ -583,6 +583,18 @@ void no_grh_room() {
   pair.close();
 }
 
+// Another thread has the lock of a stream until its input comes, which is never.
+void end_beside_a_reader() {
+  int ends[2];
+  need(pipe(ends) == 0 && dup2(ends[0], STDIN_FILENO) == STDIN_FILENO, "pipe");
+  std::thread([] { std::fgetc(stdin); }).detach();
+  while (ftrylockfile(stdin) == 0) {
+    funlockfile(stdin);
+    std::this_thread::yield();
+  }
+  no_grh_room();
+}
+
 void wrong_key() {
   Pair pair({.type = IBV_QPT_UD, .target_key = 0x4321});
   need(pair.post_receive(pair.receive_sge(256)) == 0, "receive");
@@ -788,6 +800,7 @@ int main(int argc, char** argv) {
       {"send-queue-stuck", never_signal},
       {"cq-overrun", overrun},
       {"grh-room", no_grh_room},
+      {"grh-room-beside-reader", end_beside_a_reader},
       {"queue-key", wrong_key},
       {"inline-size", too_long_inline},
       {"too-many-sges", too_many_pieces},

@@ -202,6 +202,12 @@ TEST_F(CheckTest, AReportThatFindsNoRoomStopsNobodyElse) {
   EXPECT_EQ(outcome.out, "done\n");
 }
 
+TEST_F(CheckTest, EndsAProgramThatStillReads) {
+  const Checked checked = run_checked("grh-room-beside-reader");
+  EXPECT_EQ(checked.outcome.exit_code, kExitReported) << checked.outcome.err << checked.log;
+  EXPECT_EQ(checked.outcome.out, "done\n");
+}
+
 TEST_F(CheckTest, IsOffUnlessAskedFor) {
   const test::Outcome outcome = test::run_tool(
       {"run", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "grh-room", "-"});

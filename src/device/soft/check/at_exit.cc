@@ -1,9 +1,7 @@
 // The end of the program: what it has left behind, and its exit code.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -61,8 +59,9 @@ void finish(int status) {
   if (status == 0) report_leaks(all);
   all.reports.finish();
   if (status != 0 || all.reports.count() == 0 || all.reports.options().exit_code == 0) return;
-  std::fflush(nullptr);
-  _exit(all.reports.options().exit_code);
+  // The C library goes on with what is left of the end, with this code. It flushes as after any
+  // program, and does not wait for a stream that another thread sits in, as in fgets().
+  std::exit(all.reports.options().exit_code);
 }
 
 // Both come to each program that ends by exit(). Where this library is loaded before the program
