@@ -583,6 +583,49 @@ void no_grh_room() {
   pair.close();
 }
 
+// Posts a write, and returns how it completed.
+ibv_wc_status write_by_batch(const Pair& pair) {
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(pair.source);
+  ibv_cq_ex* cq = reinterpret_cast<ibv_cq_ex*>(pair.send_cq);
+  ibv_wr_start(qp);
+  qp->wr_id = 5;
+  qp->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_rdma_write(qp, pair.in_region->rkey, reinterpret_cast<uint64_t>(pair.in));
+  ibv_wr_set_sge(qp, pair.out_region->lkey, reinterpret_cast<uint64_t>(pair.out), 64);
+  need(ibv_wr_complete(qp) == 0, "complete");
+  ibv_poll_cq_attr none{};
+  int got = 0;
+  while ((got = ibv_start_poll(cq, &none)) == ENOENT) {
+  }
+  need(got == 0, "start poll");
+  const ibv_wc_status status = cq->status;
+  ibv_end_poll(cq);
+  return status;
+}
+
+ibv_wc_status write_by_post(const Pair& pair) {
+  need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED) == 0, "write");
+  return Pair::poll(pair.send_cq).status;
+}
+
+// Contexts that are opened one after the other, without faults and with such that break each queue
+// pair.
+void mixed_networks() {
+  for (const bool faulty : {false, true, false}) {
+    if (faulty) {
+      setenv("VERBENA_FAULT", "qp-error=1", 1);
+    } else {
+      unsetenv("VERBENA_FAULT");
+    }
+    Pair plain;
+    Pair extended({.extended = true});
+    need((write_by_post(plain) != IBV_WC_SUCCESS) == faulty, "post");
+    need((write_by_batch(extended) != IBV_WC_SUCCESS) == faulty, "batch");
+    plain.close();
+    extended.close();
+  }
+}
+
 // Another thread has the lock of a stream until its input comes, which is never.
 void end_beside_a_reader() {
   int ends[2];
@@ -773,6 +816,7 @@ void post_in_child() {
 int main(int argc, char** argv) {
   const std::map<std::string, std::function<void()>> ways = {
       {"clean", clean},
+      {"mixed-networks", mixed_networks},
       {"buffer-changed", [] { change_buffer({}, IBV_SEND_SIGNALED); }},
       {"buffer-changed-unsignaled", [] { change_buffer({}, 0); }},
       {"buffer-changed-shared", [] { change_buffer({.source_access = kAll}, IBV_SEND_SIGNALED); }},

@@ -68,6 +68,12 @@ TEST_F(CheckTest, WhatIsRightIsSilent) {
   EXPECT_EQ(checked.log, "");
 }
 
+TEST_F(CheckTest, LeavesEachContextItsNetwork) {
+  const Checked checked = run_checked("mixed-networks");
+  EXPECT_EQ(checked.outcome.exit_code, 0) << checked.outcome.out << checked.outcome.err;
+  EXPECT_EQ(checked.log, "");
+}
+
 struct Misuse {
   std::string way;
   std::string kind;

@@ -335,6 +335,13 @@ inline Context& as_context(ibv_context* verbs) {
   return *reinterpret_cast<Context*>(reinterpret_cast<std::byte*>(verbs) -
                                      offsetof(verbs_context, context));
 }
+// The context that an object was made with. A program may overwrite the one that the object shows;
+// a destroyed object has nothing else.
+template <typename Object>
+ibv_context* context_of(const Object& object) {
+  const ibv_context* own = object.validity.context;
+  return own != nullptr ? const_cast<ibv_context*>(own) : object.verbs.context;
+}
 inline Domain& as_domain(ibv_pd* verbs) { return *reinterpret_cast<Domain*>(verbs); }
 inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
 inline Window& as_window(ibv_mw* verbs) { return *reinterpret_cast<Window*>(verbs); }

@@ -2,12 +2,15 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "src/base/log.h"
 #include "src/device/soft/check/check_records.h"
+#include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {
 namespace {
@@ -48,14 +51,46 @@ Next& next() {
   return *one;
 }
 
+namespace {
+
+using OperationsOfBoth = std::array<NextOperations, 2>;
+OperationsOfBoth& operations_of_both() {
+  static auto* const both = new OperationsOfBoth;
+  return *both;
+}
+
+size_t layers_of(ibv_context* context) { return as_context(context).network != nullptr ? 1 : 0; }
+
+// The first one's: those of others with the same layers are the same.
+template <typename Part>
+void keep_part(Part NextOperations::*part, ibv_context* context, const Part& what) {
+  static std::mutex mutex;
+  static std::array<bool, 2> kept;
+  const size_t layers = layers_of(context);
+  const std::lock_guard guard(mutex);
+  if (std::exchange(kept[layers], true)) return;
+  operations_of_both()[layers].*part = what;
+  // For objects of a context that is closed, which has no network any more.
+  if (!kept[1 - layers]) operations_of_both()[1 - layers].*part = what;
+}
+
+}  // namespace
+
+NextOperations& next_operations(ibv_context* context) {
+  return operations_of_both()[layers_of(context)];
+}
+NextOperations& next_of(ibv_qp* verbs) { return next_operations(context_of(as_qp(verbs))); }
+NextOperations& next_of(ibv_cq* verbs) { return next_operations(context_of(as_cq(verbs))); }
+NextOperations& next_of(ibv_srq* verbs) { return next_operations(context_of(as_srq(verbs))); }
+
 void add(ibv_context& verbs) {
   if (state() == nullptr) return;
   auto& whole = *reinterpret_cast<verbs_context*>(reinterpret_cast<std::byte*>(&verbs) -
                                                   offsetof(verbs_context, context));
-  // All contexts have the same functions, so the first one's are kept.
+  keep_part(&NextOperations::operations, &verbs, verbs.ops);
+  // The same with any layers.
   static std::once_flag kept;
   std::call_once(kept, [&] {
-    next().operations = verbs.ops;
     next().create_qp_ex = whole.create_qp_ex;
     next().create_cq_ex = whole.create_cq_ex;
     next().create_srq_ex = whole.create_srq_ex;
@@ -78,15 +113,13 @@ void add(ibv_context& verbs) {
 
 void add(ibv_qp_ex& qp) {
   if (state() == nullptr) return;
-  static std::once_flag kept;
-  std::call_once(kept, [&] { next().batches = qp; });
+  keep_part(&NextOperations::batches, qp.qp_base.context, qp);
   replace_batches(qp);
 }
 
 void add(ibv_cq_ex& cq) {
   if (state() == nullptr) return;
-  static std::once_flag kept;
-  std::call_once(kept, [&] { next().polls = cq; });
+  keep_part(&NextOperations::polls, cq.context, cq);
   replace_polls(cq);
 }
 

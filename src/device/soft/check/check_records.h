@@ -224,10 +224,12 @@ bool refused_after_fork(State& all, uint32_t process, const char* verb, const vo
 void report_gone(State& all, const void* self, const char* verb, const void* place);
 
 // What the checks call in their turn; filled before anything gets here.
-struct Next {
+struct NextOperations {
   ibv_context_ops operations{};
   ibv_qp_ex batches{};
   ibv_cq_ex polls{};
+};
+struct Next {
   VerbsControl control{};
   ExtendedControl extended{};
   DatagramVerbs datagrams{};
@@ -245,6 +247,11 @@ struct Next {
   decltype(verbs_context::reg_dm_mr) reg_dm_mr = nullptr;
 };
 Next& next();
+// The same for all objects of the contexts in a network, and for all of those without one.
+NextOperations& next_operations(ibv_context* context);
+NextOperations& next_of(ibv_qp* verbs);
+NextOperations& next_of(ibv_cq* verbs);
+NextOperations& next_of(ibv_srq* verbs);
 
 // --- the functions that stand in front, by file ---
 int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr** bad);

@@ -222,10 +222,12 @@ int checked_rereg_mr(ibv_mr* region, int flags, ibv_pd* domain, void* address, s
 }
 
 ibv_mw* checked_alloc_mw(ibv_pd* domain, ibv_mw_type type) {
-  return made(next().operations.alloc_mw(domain, type), Type::kWindow, {domain});
+  return made(next_operations(domain->context).operations.alloc_mw(domain, type), Type::kWindow,
+              {domain});
 }
 int checked_dealloc_mw(ibv_mw* window) {
-  return destroyed(window, "ibv_dealloc_mw", [&] { return next().operations.dealloc_mw(window); });
+  return destroyed(window, "ibv_dealloc_mw",
+                   [&] { return next_operations(window->context).operations.dealloc_mw(window); });
 }
 ibv_dm* checked_alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attributes) {
   return made(next().alloc_dm(context, attributes), Type::kDeviceMemory, {context});

@@ -227,11 +227,11 @@ void take_completions(State& all, CqRecord& cq, const ibv_wc* wc, int count) {
   const std::shared_ptr<CqRecord> cq = all.find(all.cqs, static_cast<const ibv_cq*>(verbs));
   if (cq == nullptr) {
     report_gone(all, verbs, "ibv_poll_cq", place);
-    return next().operations.poll_cq(verbs, count, wc);
+    return next_of(verbs).operations.poll_cq(verbs, count, wc);
   }
   if (refused_after_fork(all, cq->process, "ibv_poll_cq", place)) return -1;
   const std::lock_guard order(cq->order);
-  const int taken = next().operations.poll_cq(verbs, count, wc);
+  const int taken = next_of(verbs).operations.poll_cq(verbs, count, wc);
   take_completions(all, *cq, wc, taken);
   return taken;
 }
@@ -280,7 +280,7 @@ bool has_completion(ibv_cq* verbs) {
   const std::shared_ptr<CqRecord> cq = all.find(all.cqs, static_cast<const ibv_cq*>(verbs));
   if (cq == nullptr) {
     report_gone(all, verbs, "ibv_req_notify_cq", place);
-    return next().operations.req_notify_cq(verbs, solicited_only);
+    return next_of(verbs).operations.req_notify_cq(verbs, solicited_only);
   }
   if (refused_after_fork(all, cq->process, "ibv_req_notify_cq", place)) return EPERM;
   // Before the arming: of this one no event will come.
@@ -295,7 +295,7 @@ bool has_completion(ibv_cq* verbs) {
     cq->polled_since = false;
     cq->work_since = has_work(all, *cq);
   }
-  return next().operations.req_notify_cq(verbs, solicited_only);
+  return next_of(verbs).operations.req_notify_cq(verbs, solicited_only);
 }
 
 namespace {
@@ -407,11 +407,13 @@ int take_extended(ibv_cq_ex* verbs, Poll&& poll) {
   } else if (refused_after_fork(all, cq->process, "ibv_start_poll", place)) {
     return EPERM;
   }
-  return take_extended(verbs, [&] { return next().polls.start_poll(verbs, attributes); });
+  return take_extended(
+      verbs, [&] { return next_of(ibv_cq_ex_to_cq(verbs)).polls.start_poll(verbs, attributes); });
 }
 
 int next_poll(ibv_cq_ex* verbs) {
-  return take_extended(verbs, [&] { return next().polls.next_poll(verbs); });
+  return take_extended(verbs,
+                       [&] { return next_of(ibv_cq_ex_to_cq(verbs)).polls.next_poll(verbs); });
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ size_t count_from(const ibv_recv_wr* wr) {
   const std::shared_ptr<QpRecord> qp = all.find(all.qps, static_cast<const ibv_qp*>(verbs));
   if (qp == nullptr) {
     report_gone(all, verbs, "ibv_post_recv", place);
-    return next().operations.post_recv(verbs, wr, bad);
+    return next_of(verbs).operations.post_recv(verbs, wr, bad);
   }
   if (refused_after_fork(all, qp->process, "ibv_post_recv", place)) {
     *bad = wr;
@@ -164,7 +164,7 @@ size_t count_from(const ibv_recv_wr* wr) {
       note_buffers(all, qp->receives.back(), object);
     }
   }
-  const int error = next().operations.post_recv(verbs, wr, bad);
+  const int error = next_of(verbs).operations.post_recv(verbs, wr, bad);
   if (error != 0) {
     const size_t refused = count_from(*bad);
     posted -= std::min(refused, posted);
@@ -191,7 +191,7 @@ size_t count_from(const ibv_recv_wr* wr) {
   const std::shared_ptr<SrqRecord> srq = all.find(all.srqs, static_cast<const ibv_srq*>(verbs));
   if (srq == nullptr) {
     report_gone(all, verbs, "ibv_post_srq_recv", place);
-    return next().operations.post_srq_recv(verbs, wr, bad);
+    return next_of(verbs).operations.post_srq_recv(verbs, wr, bad);
   }
   if (refused_after_fork(all, srq->process, "ibv_post_srq_recv", place)) {
     *bad = wr;
@@ -209,7 +209,7 @@ size_t count_from(const ibv_recv_wr* wr) {
       note_buffers(all, srq->receives.back(), object);
     }
   }
-  const int error = next().operations.post_srq_recv(verbs, wr, bad);
+  const int error = next_of(verbs).operations.post_srq_recv(verbs, wr, bad);
   if (error != 0) {
     const size_t refused = count_from(*bad);
     posted -= std::min(refused, posted);

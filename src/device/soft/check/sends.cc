@@ -286,14 +286,14 @@ int checked_post(State& all, QpRecord& qp, const ibv_send_wr* first, uint32_t co
   const std::shared_ptr<QpRecord> qp = all.find(all.qps, static_cast<const ibv_qp*>(verbs));
   if (qp == nullptr || wr == nullptr) {
     report_gone(all, verbs, "ibv_post_send", place);
-    return next().operations.post_send(verbs, wr, bad);
+    return next_of(verbs).operations.post_send(verbs, wr, bad);
   }
   if (refused_after_fork(all, qp->process, "ibv_post_send", place)) {
     *bad = wr;
     return EPERM;
   }
   return checked_post(all, *qp, wr, 0, place, [&](const ibv_send_wr*& refused) {
-    const int error = next().operations.post_send(verbs, wr, bad);
+    const int error = next_of(verbs).operations.post_send(verbs, wr, bad);
     if (error != 0) refused = *bad;
     return error;
   });
@@ -306,7 +306,7 @@ void wr_start(ibv_qp_ex* verbs) {
   const std::shared_ptr<QpRecord> qp =
       all.find(all.qps, static_cast<const ibv_qp*>(&verbs->qp_base));
   if (qp == nullptr) report_gone(all, verbs, "ibv_wr_start", __builtin_return_address(0));
-  next().batches.wr_start(verbs);
+  next_of(&verbs->qp_base).batches.wr_start(verbs);
 }
 
 [[gnu::noinline]] int wr_complete(ibv_qp_ex* verbs) {
@@ -314,11 +314,11 @@ void wr_start(ibv_qp_ex* verbs) {
   State& all = *state();
   const std::shared_ptr<QpRecord> qp =
       all.find(all.qps, static_cast<const ibv_qp*>(&verbs->qp_base));
-  if (qp == nullptr) return next().batches.wr_complete(verbs);
+  if (qp == nullptr) return next_of(&verbs->qp_base).batches.wr_complete(verbs);
   if (refused_after_fork(all, qp->process, "ibv_wr_complete", place)) return EPERM;
   const SendBatch& batch = *as_qp(&verbs->qp_base).batch;
   if (!batch.started() || batch.error() != 0 || batch.count() == 0) {
-    return next().batches.wr_complete(verbs);
+    return next_of(&verbs->qp_base).batches.wr_complete(verbs);
   }
   // Copies: when the batch has ended, another thread may be building the next one there.
   std::vector<ibv_send_wr> requests(batch.requests(), batch.requests() + batch.count());
@@ -329,7 +329,7 @@ void wr_start(ibv_qp_ex* verbs) {
   }
   return checked_post(all, *qp, requests.data(), batch.count(), place,
                       [&](const ibv_send_wr*& refused) {
-                        const int error = next().batches.wr_complete(verbs);
+                        const int error = next_of(&verbs->qp_base).batches.wr_complete(verbs);
                         if (error != 0) refused = requests.data();
                         return error;
                       });
@@ -353,12 +353,12 @@ void check_inline(ibv_qp_ex* verbs, size_t count, const ibv_data_buf* list, cons
 void wr_set_inline_data(ibv_qp_ex* verbs, void* address, size_t length_bytes) {
   const ibv_data_buf buffer{.addr = address, .length = length_bytes};
   check_inline(verbs, 1, &buffer, __builtin_return_address(0));
-  next().batches.wr_set_inline_data(verbs, address, length_bytes);
+  next_of(&verbs->qp_base).batches.wr_set_inline_data(verbs, address, length_bytes);
 }
 
 void wr_set_inline_data_list(ibv_qp_ex* verbs, size_t count, const ibv_data_buf* list) {
   check_inline(verbs, count, list, __builtin_return_address(0));
-  next().batches.wr_set_inline_data_list(verbs, count, list);
+  next_of(&verbs->qp_base).batches.wr_set_inline_data_list(verbs, count, list);
 }
 
 void wr_set_sge_list(ibv_qp_ex* verbs, size_t count, const ibv_sge* list) {
@@ -373,7 +373,7 @@ void wr_set_sge_list(ibv_qp_ex* verbs, size_t count, const ibv_sge* list) {
                      .hardware = "refuses it, or has rounded the limit up and takes it",
                      .remedy = "ask for as many in ibv_qp_init_attr::cap"});
   }
-  next().batches.wr_set_sge_list(verbs, count, list);
+  next_of(&verbs->qp_base).batches.wr_set_sge_list(verbs, count, list);
 }
 
 }  // namespace

@@ -35,11 +35,9 @@ Next& next_layer(ibv_context* context) {
   static constinit Next next_layers[2];
   return next_layers[as_context(context).network != nullptr ? 1 : 0];
 }
-// A program may overwrite the context that its objects show; a destroyed one has nothing else.
 template <typename Object>
 Next& next_layer_of(const Object& object) {
-  const ibv_context* own = object.validity.context;
-  return next_layer(own != nullptr ? const_cast<ibv_context*>(own) : object.verbs.context);
+  return next_layer(context_of(object));
 }
 
 // A request that has more SGEs than it can have will be refused; nobody knows what its list is.
