@@ -48,6 +48,10 @@ Result<BufferUseTable> BufferUseTable::create(const ReuseThresholds& thresholds,
                     kMostBucketBits, options.bucket_bits, kMostBuffers, options.max_buffers,
                     options.speculation, options.least_registered_share));
   }
+  if (options.starts_anew && options.index == BufferUseIndex::kTree) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a buffer-use table that starts anew has a hash table, no tree");
+  }
   BufferUseTable table(thresholds, options);
   bool enough = true;
   try {
@@ -110,6 +114,7 @@ uint32_t BufferUseTable::add(uint64_t address) {
     next = std::exchange(buckets_[bucket_of(address)], place + 1);
     if (next != 0) ++in_lists_;
   }
+  ++added_;
   buffers_.push_back({.address = address,
                       .uses = 0,
                       .counted_from = 1,
@@ -120,9 +125,16 @@ uint32_t BufferUseTable::add(uint64_t address) {
   return place;
 }
 
+void BufferUseTable::start_anew() {
+  clear_bytes(buckets_.get(), (size_t{1} << options_.bucket_bits) * sizeof(uint32_t));
+  buffers_.clear();
+  registered_ = in_lists_ = 0;
+}
+
 // Of a buffer that is not in the table.
 BufferUse::Reason BufferUseTable::why_not_added() const {
-  if (buffers_.size() == options_.max_buffers) return BufferUse::Reason::kFull;
+  if (buffers_.size() == options_.max_buffers && !options_.starts_anew)
+    return BufferUse::Reason::kFull;
   return closed() ? BufferUse::Reason::kClosed : BufferUse::Reason::kSeldomUsed;
 }
 
@@ -163,6 +175,7 @@ BufferUse BufferUseTable::count(const void* buffer, uint32_t bytes,
 
   use.place = find(use.address);
   if (use.place == kNoPlace) {
+    if (options_.starts_anew && buffers_.size() == options_.max_buffers) start_anew();
     const Reason why_not = why_not_added();
     if (why_not != Reason::kSeldomUsed) {
       ++not_added_;
@@ -263,7 +276,7 @@ std::string BufferUseTable::explain(const BufferUse& use) {
 BufferUseStatistics BufferUseTable::statistics() const {
   BufferUseStatistics now;
   now.uses = uses_;
-  now.reuses = uses_ - buffers_.size();
+  now.reuses = uses_ - added_;
   now.not_added = not_added_;
   now.buffers = static_cast<uint32_t>(buffers_.size());
   now.registered = registered_;

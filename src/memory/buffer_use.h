@@ -57,6 +57,8 @@ struct BufferUseOptions {
   // 0.5, 1.
   double speculation = 0.25;
   bool adapts = true;
+  // Forgets all once it is full, instead of taking no more; needs kHash.
+  bool starts_anew = false;
   double least_registered_share = 0.2;
   // Counts buffers of messages that are too small to pay, too: for statistics of a program.
   bool counts_all_sizes = false;
@@ -133,6 +135,7 @@ class BufferUseTable {
     uint32_t bytes;
     uint32_t registered_bytes;  // 0: it is not
   };
+  void start_anew();
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
@@ -162,6 +165,7 @@ class BufferUseTable {
   std::vector<Buffer> buffers_;
   uint64_t uses_ = 0;
   uint64_t not_added_ = 0;
+  uint64_t added_ = 0;
   uint32_t registered_ = 0;
   uint32_t in_lists_ = 0;
 };

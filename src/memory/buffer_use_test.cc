@@ -307,6 +307,24 @@ TEST(BufferUseAdaptationTest, CanBeSwitchedOff) {
   EXPECT_EQ(table.statistics().in_lists, 998u);
 }
 
+TEST(BufferUseAdaptationTest, AFullTableThatStartsAnewTakesWhoComesLate) {
+  const BufferUseOptions options{
+      .bucket_bits = 2, .max_buffers = 4, .adapts = false, .starts_anew = true};
+  BufferUseTable table = must(BufferUseTable::create(paper_table(), options));
+  for (uint64_t i = 1; i <= 6; ++i) {
+    ASSERT_EQ(table.count(at(i * 64), 8192).reason, SendReason::kSeldomUsed);
+  }
+  EXPECT_EQ(table.statistics().buffers, 2u);
+  EXPECT_EQ(table.statistics().reuses, 0u);
+  EXPECT_EQ(table.count(at(6 * 64), 8192).reuses, 1u);
+  EXPECT_EQ(table.count(at(64), 8192).reuses, 0u) << "forgotten";
+  EXPECT_EQ(
+      BufferUseTable::create(paper_table(), {.index = BufferUseIndex::kTree, .starts_anew = true})
+          .status()
+          .code(),
+      StatusCode::kInvalidArgument);
+}
+
 // What is measured has to make sense; how long it takes here is nobody's promise.
 void expect_sensible(const ReuseCostModel& costs) {
   EXPECT_GT(costs.registration_ns + costs.registration_page_ns, 0);

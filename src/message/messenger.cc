@@ -296,8 +296,10 @@ Status MessengerState::estimate_costs() {
       steps_, room_bytes_ - static_cast<uint32_t>(sizeof(MessageHeader)), options_.queue_credits);
   const ReuseThresholds thresholds = ReuseThresholds::from_costs(
       rendezvous_costs_.saved_by_registering(steps_), /*least_bytes=*/0);
-  // Of long messages: fewer buffers than of short ones.
-  const BufferUseOptions use{.bucket_bits = 14, .max_buffers = 1u << 14};
+  // Of long messages: fewer buffers than of short ones. To count one costs nothing beside its
+  // chunks, so the tables are not closed to those that come late.
+  const BufferUseOptions use{
+      .bucket_bits = 14, .max_buffers = 1u << 14, .adapts = false, .starts_anew = true};
   VERBENA_ASSIGN_OR_RETURN(sent_buffers_, BufferUseTable::create(thresholds, use));
   VERBENA_ASSIGN_OR_RETURN(received_buffers_, BufferUseTable::create(thresholds, use));
   return Status::ok_status();

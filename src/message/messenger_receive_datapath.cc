@@ -297,7 +297,11 @@ inline MessengerState::Fate MessengerState::take_usual(PeerConnection& connectio
 }
 
 bool MessengerState::take_credits(PeerConnection& connection, const MessageHeader& header) {
-  if (header.queue_credits > 0 && !connection.queue.add_credits(header.queue_credits)) return false;
+  if (header.queue_credits > 0) {
+    if (!connection.queue.add_credits(header.queue_credits)) return false;
+    connection.credits_of_chunks -=
+        std::min<uint32_t>(connection.credits_of_chunks, header.queue_credits);
+  }
   // Those of a ring that was left mean nothing any more.
   return header.ring_credits == 0 || !connection.ring_out_usable ||
          rings_out_[connection.ring_out].add_credits(header.ring_credits);

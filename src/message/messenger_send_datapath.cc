@@ -353,13 +353,14 @@ bool MessengerState::serve(PeerConnection& connection) {
     }
     at = next;
   }
-  if (connection.first_outgoing != 0) serve_all_outgoing(connection);
   bool moving = connection.first_move != 0 && serve_moves(connection);
   if (!connection.parked.empty()) {
     serve_parked(connection);
     if (connection.broken) return false;
     moving |= connection.first_move != 0 || !connection.parked.empty();
   }
+  // Behind answers, which would find no credit.
+  if (connection.first_outgoing != 0) serve_all_outgoing(connection);
   if (owes_credits(connection)) post_credits(connection);
   connection.arrivals_served = connection.arrivals;
   return moving || owes_urgent(connection) || connection.due_offer || connection.due_leave ||

@@ -34,12 +34,13 @@ bool MessengerState::prepare_to_sleep() {
   };
   if (!polling_.is_resting()) reconsider_polling_ = true;
   polling_.rest();
-  // The own transfers' completions are no events.
-  if (something_came() || transfer_numbers_.in_use() > 0 || move_numbers_.in_use() > 0) {
-    return false;
-  }
+  // The completions of own READs and moves are no events.
+  if (something_came() || move_numbers_.in_use() > 0) return false;
   for (const PeerConnection* const connection : busy_) {
     if (connection->first_gathered != 0) return false;
+    for (uint32_t at = connection->first_transfer; at != 0; at = transfers_[at - 1].next) {
+      if (transfers_[at - 1].stage == Transfer::Stage::kReading) return false;
+    }
     for (uint32_t at = connection->first_outgoing; at != 0; at = outgoing_[at - 1].next) {
       if (outgoing_[at - 1].method == Method::kWrite) return false;
     }

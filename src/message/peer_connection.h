@@ -161,6 +161,8 @@ struct PeerConnection {
   uint32_t first_transfer = 0;
   uint32_t last_transfer = 0;
   // The same of long messages that go out, by the numbers of their operations.
+  // Of the credits that chunks took, those that have not come back.
+  uint32_t credits_of_chunks = 0;
   uint32_t first_outgoing = 0;
   uint32_t last_outgoing = 0;
 

@@ -213,9 +213,13 @@ bool MessengerState::post_chunks(PeerConnection& connection, uint32_t number) {
   Outgoing& outgoing = outgoing_[number];
   const uint64_t most_bytes = room_bytes_ - sizeof(MessageHeader);
   while (outgoing.posted < outgoing.target.memory.bytes) {
-    // To the last credit: chunks are freed when they come.
-    const Room room = room_for_message(connection, 0, /*by_ring=*/false);
+    // Other messages find a credit beside them. Where those keep all but a few, some chunks go by
+    // the last ones, which come back, as chunks are freed when they come.
+    const uint32_t left =
+        connection.credits_of_chunks < kReservedCredits ? 0 : kReservedCredits + 1;
+    const Room room = room_for_message(connection, left, /*by_ring=*/false);
     if (room.to == nullptr) return false;
+    ++connection.credits_of_chunks;
     const MessageHeader header = next_header(connection, Kind::kChunk, 0, outgoing.target.transfer);
     char* const to = put_header(room.to, header, 0, 0);
     const uint64_t bytes = std::min(most_bytes, outgoing.target.memory.bytes - outgoing.posted);

@@ -425,6 +425,36 @@ TEST(RendezvousChoice, MemoryThatWouldNotStayRegisteredIsCopied) {
   EXPECT_EQ(all[0].peer_statistics(all.peer(0, 1)).pipelined, kSends);
 }
 
+// By SEND, as peers without rings do: a long message leaves them credits.
+TEST(RendezvousFairness, ShortMessagesGoBesideChunks) {
+  MessengersForTest all(2, {.polling_set = 0, .long_messages = LongMessages::kPipelined});
+  const PeerNumber peer = all.peer(0, 1);
+  std::string text(16 << 20, 'x');
+  std::string memory(text.size(), '-');
+  char byte = 'b';
+  const iovec from{text.data(), text.size()};
+  const iovec to{memory.data(), memory.size()};
+  const iovec small{&byte, 1};
+  ASSERT_EQ(all[1].receive({.tag = 1, .pieces = {&to, 1}}), PostResult::kPosted);
+  ASSERT_TRUE(all.send(0, {.peer = peer, .tag = 1, .pieces = {&from, 1}}));
+  ASSERT_TRUE(all.until([&] { return all[0].peer_statistics(peer).pipelined == 1; }));
+  constexpr int kShort = 16;
+  int posted = 0;
+  for (int round = 0; round < 64 && posted < kShort; ++round) {
+    if (all[0].send({.peer = peer,
+                     .tag = 2,
+                     .pieces = {&small, 1},
+                     .flags = kMessageSilent | kMessageCopied}) == PostResult::kPosted) {
+      ++posted;
+    }
+    all.poll_all();
+  }
+  EXPECT_EQ(posted, kShort);
+  EXPECT_TRUE(all.done(0).empty()) << "the long message was over before";
+  ASSERT_TRUE(all.until([&] { return all.done(0).size() == 1 && all.done(1).size() == 1; }));
+  EXPECT_TRUE(memory == text);
+}
+
 // The device has no more regions: for both sides, or for the receiver only.
 TEST(RendezvousLimits, MemoryThatCannotBeRegisteredIsCopied) {
   for (const LongMessages method : {LongMessages::kRead, LongMessages::kWrite}) {
