@@ -126,8 +126,10 @@ class ControlConnection {
   void hang_up();
 
   // Whether the peer is gone: it closed the connection, its process died, or its host did not
-  // answer keep-alives for more than five seconds. Frames that it sent before can still be
-  // received. One system call, never blocks: for a polling loop to call now and then.
+  // answer keep-alives for more than five seconds. While frames wait for a peer to read, its host
+  // is given the system's own limit instead, 15 to 30 minutes (net.ipv4.tcp_retries2): how late a
+  // living peer reads does not matter. Frames that it sent before can still be received. One system
+  // call, while frames wait up to three; never blocks: for a polling loop to call now and then.
   bool peer_closed() const;
 
   // Sends `value` with `type`, a number that names its type in this exchange.

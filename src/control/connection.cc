@@ -23,28 +23,6 @@ constexpr uint64_t kLastRetryNs = 200'000'000;
 // With several addresses of a host, none may use up the time of the others.
 constexpr int64_t kOneOfManyTimeoutNs = 3'000'000'000;
 
-// While a send waits for a peer that does not read, the peer's host answers, but does not take the
-// data: without this the system would take that for death. Ends with the send.
-class PatientSend {
- public:
-  explicit PatientSend(int socket) : socket_(socket) {}
-  PatientSend(const PatientSend&) = delete;
-  PatientSend& operator=(const PatientSend&) = delete;
-  ~PatientSend() {
-    if (begun_) set_silence_limit(socket_, kHostSilenceLimitNs);
-  }
-  void begin(const Deadline& deadline) {
-    if (begun_) return;
-    begun_ = true;
-    constexpr int64_t kDayNs = 86'400'000'000'000;
-    set_silence_limit(socket_, std::min(deadline.remaining_ns(), kDayNs) + kHostSilenceLimitNs);
-  }
-
- private:
-  int socket_;
-  bool begun_ = false;
-};
-
 // What became of one try to connect to one address.
 struct Attempt {
   FileDescriptor socket;
@@ -159,6 +137,13 @@ Status ControlConnection::State::ended() const {
   return Status(StatusCode::kUnavailable, fmt::format("peer {} is gone: {}", peer_name, what));
 }
 
+void ControlConnection::State::adapt_silence_limit() {
+  const bool all_left = stream->all_sent() && nothing_waits_to_leave(socket.get());
+  if (patient != all_left) return;
+  patient = !all_left;
+  set_silence_limit(socket.get(), patient ? kNoSilenceLimit : kHostSilenceLimitNs);
+}
+
 ControlConnection::ControlConnection(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ControlConnection::ControlConnection(ControlConnection&&) noexcept = default;
 ControlConnection& ControlConnection::operator=(ControlConnection&&) noexcept = default;
@@ -247,7 +232,6 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
   std::copy_n(frame.begin(), encrypted, first.begin() + kFrameHeaderBytes);
   std::span<const std::byte> record = first;
   const Deadline deadline(timeout_ns);
-  PatientSend patience(state.socket.get());
   while (true) {
     if (state.stream->write(record) != TlsStream::Outcome::kDone) {
       return state.send_broken = not_verified(state.peer_name, *state.stream);
@@ -258,8 +242,8 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
                                           fmt::format("peer {} is gone: {}", state.peer_name,
                                                       std::strerror(state.stream->system_error())));
       }
+      state.adapt_silence_limit();
       if (state.stream->all_sent()) break;
-      patience.begin(deadline);
       pollfd descriptor{state.socket.get(), POLLOUT, 0};
       if (poll_until({&descriptor, 1}, deadline) == 0) {
         return state.send_broken = Status(
@@ -313,8 +297,11 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
       case TlsStream::Outcome::kDone:
         break;
       case TlsStream::Outcome::kWait: {
+        if (state.patient) state.adapt_silence_limit();
+        const Deadline until =
+            state.patient ? deadline.earlier(Deadline(kHostSilenceLimitNs)) : deadline;
         pollfd descriptor{state.socket.get(), POLLIN, 0};
-        if (poll_until({&descriptor, 1}, deadline) > 0) continue;
+        if (poll_until({&descriptor, 1}, until) > 0 || !deadline.expired()) continue;
         return Status(StatusCode::kTimeout, fmt::format("peer {} sent no whole frame within {} ms",
                                                         state.peer_name, timeout_ns / 1'000'000));
       }
@@ -362,6 +349,7 @@ bool ControlConnection::peer_closed() const {
     return true;
   }
   if (state_->link != nullptr) return state_->link->peer_closed();
+  if (state_->patient) state_->adapt_silence_limit();
   pollfd descriptor{state_->socket.get(), POLLRDHUP, 0};
   return poll(&descriptor, 1, 0) == 1 &&
          (descriptor.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;

@@ -34,12 +34,16 @@ struct ControlConnection::State {
   }
   // Why no more bytes come where the peer has not said that it closes.
   Status ended() const;
+  // To be called now and then, and after bytes were sent. The host of a peer that does not read
+  // answers, but does not take what is sent: the system's limit would take that for death.
+  void adapt_silence_limit();
 
   FileDescriptor socket;
   std::unique_ptr<TlsStream> stream;
   std::unique_ptr<VirtualLink::End> link;  // instead of both, inside a simulation
   std::string peer_name;
   bool hung_up = false;  // by this side
+  bool patient = false;  // without a silence limit
   Status send_broken;
   Status receive_broken;
 

@@ -120,6 +120,32 @@ TEST_F(ConnectionTest, APeerThatReadsLateIsNotTakenForADeadHost) {
   EXPECT_TRUE(sent.ok()) << sent.message();
 }
 
+// Of a frame that the peer's host does not take as a whole, though send() did not have to wait.
+TEST_F(ConnectionTest, WhatWasSentWaitsForAPeerThatReadsLate) {
+  for (const size_t frame_bytes : {size_t{200 * 1024}, kMaxControlFrameBytes}) {
+    Pair pair = connect_pair();
+    Status sent;
+    // Where the system's buffers are small it does wait.
+    Thread sender = start_thread("sender", [&] {
+      sent = pair.here.send(std::vector<std::byte>(frame_bytes));
+      EXPECT_EQ(pair.here.receive(0).status().code(), StatusCode::kTimeout);
+      EXPECT_FALSE(pair.here.peer_closed());
+    });
+    sleep_ns(kHostSilenceLimitNs + 2'000'000'000);
+    const Result<std::vector<std::byte>> received = pair.there.receive(kLongNs);
+    sender.join();
+    ASSERT_TRUE(sent.ok()) << sent.message();
+    ASSERT_TRUE(received.ok()) << received.status().message();
+    EXPECT_EQ(received->size(), frame_bytes);
+    // The limit for a dead host is back.
+    EXPECT_FALSE(pair.here.peer_closed());
+    int limit_ms = 0;
+    socklen_t size = sizeof(limit_ms);
+    getsockopt(pair.here.descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, &size);
+    EXPECT_EQ(limit_ms, kHostSilenceLimitNs / 1'000'000);
+  }
+}
+
 TEST_F(ConnectionTest, ExchangesValuesOfBothSides) {
   struct Endpoint {
     uint32_t queue_pair_number;

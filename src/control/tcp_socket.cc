@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -129,6 +131,8 @@ void set_connection_options(int socket) {
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  // Together kHostSilenceLimitNs, for while there is no silence limit.
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_silence_limit(socket, kHostSilenceLimitNs);
 }
 
@@ -136,6 +140,11 @@ void set_silence_limit(int socket, int64_t limit_ns) {
   // Takes the place of TCP_KEEPCNT, and also holds while data is on its way.
   const int limit_ms = static_cast<int>(limit_ns / 1'000'000);
   setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+}
+
+bool nothing_waits_to_leave(int socket) {
+  int waiting_bytes = 0;
+  return ioctl(socket, SIOCOUTQNSD, &waiting_bytes) == 0 && waiting_bytes == 0;
 }
 
 int poll_until(std::span<pollfd> descriptors, const Deadline& deadline) {

@@ -57,9 +57,15 @@ SocketAddress peer_address(int socket);
 // living host answers, whatever the peer's process does.
 inline constexpr int64_t kHostSilenceLimitNs = 5'000'000'000;
 
+// For set_silence_limit(): a living host has time without limit. For a dead one the system's own
+// limit holds: 15 to 30 minutes (net.ipv4.tcp_retries2) while data waits, else kHostSilenceLimitNs.
+inline constexpr int64_t kNoSilenceLimit = 0;
+
 // Small frames leave at once; a peer whose host died is noticed within kHostSilenceLimitNs.
 void set_connection_options(int socket);
 void set_silence_limit(int socket, int64_t limit_ns);
+// Whether all that was written is on its way. What is not may wait for the peer to read.
+bool nothing_waits_to_leave(int socket);
 
 // poll() that goes on after signals. The number of descriptors with events; 0 when the deadline
 // passed.
