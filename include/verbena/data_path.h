@@ -89,6 +89,11 @@ inline void take_line(const void* word) {
   if (data_path_counters.take_line != nullptr) [[unlikely]]
     data_path_counters.take_line(word);
 }
+// For a word that is changed in a way of its own, under a lock.
+inline void count_change(const void* word) {
+  take_line(word);
+  count(data_path_counters.hand_overs);
+}
 
 }  // namespace internal
 
@@ -201,8 +206,7 @@ inline T consume_word(const T* address) {
 template <typename T>
 inline T compare_and_swap_word(T* address, T expected, T desired) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
-  internal::take_line(address);
-  internal::count(internal::data_path_counters.hand_overs);
+  internal::count_change(address);
   __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST,
                               __ATOMIC_SEQ_CST);
   return expected;
@@ -210,8 +214,7 @@ inline T compare_and_swap_word(T* address, T expected, T desired) {
 template <typename T>
 inline T fetch_and_add_word(T* address, T addend) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
-  internal::take_line(address);
-  internal::count(internal::data_path_counters.hand_overs);
+  internal::count_change(address);
   return __atomic_fetch_add(address, addend, __ATOMIC_SEQ_CST);
 }
 

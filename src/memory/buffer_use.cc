@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/base/virtual_time.h"
 #include "verbena/data_path.h"
 
 namespace verbena {
@@ -80,14 +81,15 @@ uint32_t BufferUseTable::bucket_of(uint64_t address) const {
   return static_cast<uint32_t>((address * 0x9e3779b97f4a7c15u) >> (64 - options_.bucket_bits));
 }
 
+// Counted as if each buffer had a bucket of its own: which of them meet depends on addresses, on
+// which no simulation may depend.
 uint32_t BufferUseTable::find_in_list(uint32_t bucket, uint64_t address) {
-  uint32_t next = poll_word(&buckets_[bucket]);
-  while (next != 0) {
-    const Buffer& buffer = buffers_[next - 1];
-    if (poll_word(&buffer.address) == address) return next - 1;
-    next = buffer.next;
-  }
-  return kNoPlace;
+  uint32_t next = buckets_[bucket];
+  while (next != 0 && buffers_[next - 1].address != address) next = buffers_[next - 1].next;
+  internal::count_poll(next != 0);
+  if (next == 0) return kNoPlace;
+  internal::count_poll(true);
+  return next - 1;
 }
 
 uint32_t BufferUseTable::find(uint64_t address) {
@@ -112,7 +114,8 @@ uint32_t BufferUseTable::add(uint64_t address) {
     tree_->tree.emplace(address, place);
   } else {
     next = std::exchange(buckets_[bucket_of(address)], place + 1);
-    if (next != 0) ++in_lists_;
+    // Nor may what becomes of a simulated program.
+    if (next != 0 && VirtualTime::current() == nullptr) ++in_lists_;
   }
   ++added_;
   buffers_.push_back({.address = address,

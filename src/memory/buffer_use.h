@@ -25,8 +25,10 @@
 // the table are registered. What is in it goes on to be counted, and if that changes the shares,
 // buffers are added again (the paper leaves that open).
 //
-// For one thread at a time; no call but create() allocates. In a simulation a look-up costs a poll
-// (verbena/data_path.h) for each bucket and buffer that it looks at.
+// For one thread at a time; no call but create() allocates. A look-up counts as a poll
+// (verbena/data_path.h) of the bucket and one of the buffer, if it is there; or of the tree's
+// nodes. Which buffers meet in a bucket depends on their addresses, so in a simulation none do: the
+// table is only closed when it is full.
 #pragma once
 
 #include <cstddef>

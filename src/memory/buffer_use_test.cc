@@ -298,6 +298,29 @@ TEST(BufferUseAdaptationTest, ClosesWhenBucketsFillAndFewBuffersAreRegistered) {
   EXPECT_EQ(table.count(at(address + 64), 8192).reason, SendReason::kSeldomUsed);
 }
 
+// On which of them do nothing in a simulation may depend: that is a matter of addresses.
+TEST(BufferUseAdaptationTest, InASimulationNoBuffersMeet) {
+  sim::Cluster cluster(1);
+  Thread thread = cluster.start(0, [] {
+    constexpr uint64_t kBuffers = 1000;
+    BufferUseTable table = must(BufferUseTable::create(paper_table(), {.bucket_bits = 1}));
+    const auto use_all = [&table] {
+      const DataPathStatistics before = data_path_statistics();
+      for (uint64_t i = 1; i <= kBuffers; ++i) table.count(at(i * 64), 8192);
+      return data_path_statistics() - before;
+    };
+    const DataPathStatistics added = use_all();
+    EXPECT_EQ(added.polls, kBuffers);
+    EXPECT_EQ(added.empty_polls, kBuffers);
+    const DataPathStatistics found = use_all();
+    EXPECT_EQ(found.polls, 2 * kBuffers);
+    EXPECT_EQ(found.empty_polls, 0u);
+    EXPECT_EQ(table.statistics().buffers, kBuffers);
+    EXPECT_EQ(table.statistics().in_lists, 0u);
+  });
+  thread.join();
+}
+
 TEST(BufferUseAdaptationTest, CanBeSwitchedOff) {
   BufferUseTable table =
       must(BufferUseTable::create(paper_table(), {.bucket_bits = 1, .adapts = false}));

@@ -90,20 +90,27 @@ Result<Registration> RegistrationCache::look_up(RegistrationLookup& lookup, uint
   uint64_t epoch = load_acquire(&shared_->epoch);
   const bool all_read = events == nullptr || events->wait_until_read(kReadLimitNs, &epoch);
 
-  const std::lock_guard lock(mutex_);
-  const bool provable = all_read && events == events_.load(std::memory_order_relaxed);
-  take_changes();
-  if (provable) lookup.seen_epoch_ = epoch;
   Region* found = nullptr;
-  if (provable) found = find(pages, access);
-  if (found != nullptr) {
-    ++statistics_.locked_hits;
-  } else if (!registers) {
-    return Registration();
-  } else {
-    VERBENA_ASSIGN_OR_RETURN(found, add(pages, access, provable));
+  {
+    const std::lock_guard lock(mutex_);
+    const bool provable = all_read && events == events_.load(std::memory_order_relaxed);
+    take_changes();
+    if (provable) lookup.seen_epoch_ = epoch;
+    if (provable) found = find(pages, access);
+    const bool hit = found != nullptr;
+    if (hit) {
+      ++statistics_.locked_hits;
+    } else if (!registers) {
+      return Registration();
+    } else {
+      VERBENA_ASSIGN_OR_RETURN(found, add(pages, access, provable));
+    }
+    if ((load_relaxed(&found->state) & Region::kOutdated) == 0) lookup.remember(address, *found);
+    if (!hit) return Registration(found);
   }
-  if ((load_relaxed(&found->state) & Region::kOutdated) == 0) lookup.remember(address, *found);
+  // Which regions the thread's own table has depends on addresses, so a simulation charges for both
+  // ways of finding one the same. Other simulated threads may run meanwhile: not under the lock.
+  internal::count_change(&found->state);
   return Registration(found);
 }
 

@@ -22,6 +22,10 @@ POINTS = [
     ["N-to-M", "--nodes", "3", "--threads", "2", "--responders", "3", "--requests", "200", "--pending", "8", "--model",
      "all"],
     ["M:M", "--nodes", "12", "--requests", "100", "--response", "200"],
+    # So many buffers that some meet in tables that are indexed by addresses.
+    ["message", "--test", "latency", "--size", "64KiB", "--buffers", "300", "--operations", "2000"],
+    ["message", "--test", "latency", "--size", "4KiB", "--eager", "9KiB", "--reuse", "paper", "--buffers", "400",
+     "--operations", "16000"],
 ]
 FAULT_SEEDS = range(1, 9)
 # Freed memory full of something, blocks elsewhere, a stack that begins elsewhere.
