@@ -1,6 +1,7 @@
 #include "src/base/spawn.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,18 @@ std::vector<std::string> variables_with(const std::map<std::string, std::string>
   return variables;
 }
 
+// What the process was started with. The library's threads block all signals (runtime.h), which
+// programs that they start must not inherit: nothing would end those but SIGKILL.
+const sigset_t& signals_blocked_at_start() {
+  static const sigset_t blocked = [] {
+    sigset_t now;
+    pthread_sigmask(SIG_SETMASK, nullptr, &now);
+    return now;
+  }();
+  return blocked;
+}
+[[maybe_unused]] const bool signals_asked = (signals_blocked_at_start(), true);
+
 }  // namespace
 
 Result<pid_t> spawn(const std::vector<std::string>& arguments, const SpawnOptions& options) {
@@ -47,10 +60,15 @@ Result<pid_t> spawn(const std::vector<std::string>& arguments, const SpawnOption
   if (!options.directory.empty()) {
     posix_spawn_file_actions_addchdir_np(&actions, options.directory.c_str());
   }
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setsigmask(&attributes, &signals_blocked_at_start());
   const std::vector<std::string> variables = variables_with(options.environment);
   pid_t process = -1;
-  const int error = posix_spawnp(&process, program.c_str(), &actions, nullptr,
+  const int error = posix_spawnp(&process, program.c_str(), &actions, &attributes,
                                  pointers_to(arguments).data(), pointers_to(variables).data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kUnavailable,

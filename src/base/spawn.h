@@ -29,7 +29,8 @@ struct SpawnOptions {
 };
 
 // Starts the program arguments[0], found by PATH, without fork(): a copy of a process with an open
-// device is another matter. kNotFound if there is no such program, else kUnavailable.
+// device is another matter. It blocks the signals that this process did when it was started.
+// kNotFound if there is no such program, else kUnavailable.
 Result<pid_t> spawn(const std::vector<std::string>& arguments, const SpawnOptions& options = {});
 
 // Waits for the end of a child: its exit code, or 128 + the signal that ended it.

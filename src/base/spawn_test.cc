@@ -6,6 +6,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+
+#include "src/base/runtime.h"
 
 namespace verbena {
 namespace {
@@ -65,6 +68,20 @@ TEST(SpawnTest, OpensFiles) {
   EXPECT_EQ(
       shell("read line", {.files = {{.descriptor = 0, .path = "/dev/null", .flags = O_RDONLY}}}),
       1);
+}
+
+// Such as the one that stops it.
+TEST(SpawnTest, StartsProgramsThatSignalsReachFromAThreadThatBlocksThem) {
+  std::string blocked;
+  std::ifstream status("/proc/self/status");
+  while (std::getline(status, blocked) && !blocked.starts_with("SigBlk:")) {
+  }
+  int exit_code = -1;
+  Thread thread = start_thread("spawns", [&] {
+    exit_code = run_and_wait({"grep", "-qx", blocked, "/proc/self/status"}).value();
+  });
+  thread.join();
+  EXPECT_EQ(exit_code, 0) << blocked << " was expected";
 }
 
 }  // namespace
