@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -52,6 +51,12 @@ AddressRange rounded_to(uint64_t unit, AddressRange range) {
 
 }  // namespace
 
+MemoryEvents::Descriptor::Descriptor(int descriptor) : owned(descriptor) {
+  if (!owned.valid()) return;
+  if (const int far = duplicate_out_of_the_way(descriptor); far >= 0) owned = FileDescriptor(far);
+  known = KnownFile(owned.get());
+}
+
 Result<std::unique_ptr<MemoryEvents>> MemoryEvents::create(uint64_t* epoch) {
   std::unique_ptr<MemoryEvents> events(new MemoryEvents(epoch));
   VERBENA_RETURN_IF_ERROR(events->open());
@@ -63,15 +68,19 @@ Result<std::unique_ptr<MemoryEvents>> MemoryEvents::create(uint64_t* epoch) {
 
 Status MemoryEvents::open() {
   VERBENA_ASSIGN_OR_RETURN(mappings_, VmaQuery::open());
-  userfaultfd_ = FileDescriptor(
-      static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
-  if (!userfaultfd_.valid()) return unsupported("userfaultfd", errno);
+  const auto descriptor =
+      static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
+  if (descriptor < 0) return unsupported("userfaultfd", errno);
+  userfaultfd_ = Descriptor(descriptor);
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = kFeatures;
   if (ioctl(userfaultfd_.get(), UFFDIO_API, &api) != 0) return unsupported("UFFDIO_API", errno);
-  stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
-  if (!stop_.valid()) return unsupported("eventfd", errno);
+  // Not an eventfd: all of those have one inode.
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return unsupported("pipe2", errno);
+  woken_ = Descriptor(ends[0]);
+  wakes_ = Descriptor(ends[1]);
   return {};
 }
 
@@ -122,13 +131,18 @@ MemoryEvents::~MemoryEvents() {
         watched_.remove(range);
       }
     } while (wait_until_read(UINT64_MAX, &epoch) && written_.load() != taken_.load());
-    eventfd_write(stop_.get(), 1);
+    ending_.store(true, std::memory_order_release);
+    if (wakes_.is_there()) {
+      const char byte = 0;
+      [[maybe_unused]] const ssize_t written = write(wakes_.get(), &byte, 1);
+    }
     reader_.join();
   }
 }
 
 // 0: calm; EAGAIN: changes go on; another error: nobody knows.
 int MemoryEvents::why_not_calm() const {
+  if (!userfaultfd_.is_there()) return EBADF;
   // Refused in any case, for it is about no memory; but before that for changes that go on.
   uffdio_writeprotect nothing{};
   const int error = ioctl(userfaultfd_.get(), UFFDIO_WRITEPROTECT, &nothing) == 0 ? 0 : errno;
@@ -150,11 +164,14 @@ bool MemoryEvents::wait_until_read(uint64_t limit_ns, uint64_t* epoch) const {
 }
 
 void MemoryEvents::read_events() {
-  pollfd ready[] = {{userfaultfd_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-  for (;;) {
+  pollfd ready[] = {{userfaultfd_.get(), POLLIN, 0}, {woken_.get(), POLLIN, 0}};
+  while (!ending_.load(std::memory_order_acquire)) {
     const int events = poll(ready, 2, kPollMs);
+    // Else the bytes of another file would be taken from who reads it.
+    if (!userfaultfd_.is_there()) return;
     if (events <= 0) continue;
-    if (ready[1].revents != 0 || (ready[0].revents & POLLNVAL) != 0) return;
+    if (ready[1].revents != 0 && !woken_.is_there()) ready[1].fd = -1;
+    if ((ready[0].revents & POLLIN) == 0) continue;
     // Odd before the read that lets the program go on: see changing().
     const uint64_t epoch = load_relaxed(epoch_);
     store_relaxed(epoch_, epoch + 1);
@@ -198,6 +215,10 @@ void MemoryEvents::note(const Change& change) {
 }
 
 bool MemoryEvents::control_range(unsigned long request, AddressRange range) const {
+  if (!userfaultfd_.is_there()) {
+    errno = EBADF;
+    return false;
+  }
   const uffdio_range pages{range.begin, range.bytes()};
   if (request == UFFDIO_UNREGISTER) return ioctl(userfaultfd_.get(), request, &pages) == 0;
   uffdio_register watching{};

@@ -1,18 +1,24 @@
 #include "src/memory/memory_events.h"
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "src/base/runtime.h"
 #include "src/base/sanitizer.h"
 #include "src/memory/changed_memory_for_test.h"
 
@@ -27,12 +33,35 @@ using Kind = MemoryEvents::Change::Kind;
 constexpr const char* kNoThreadsInChildren =
     "a child of a process with threads starts none under ThreadSanitizer";
 
+// The numbers of the process's userfaultfds: soft0 has some of its own.
+std::set<int> userfaultfds() {
+  std::set<int> numbers;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string file = std::filesystem::read_symlink(entry.path(), error);
+    if (file.find("userfaultfd") != std::string::npos) {
+      numbers.insert(std::stoi(entry.path().filename()));
+    }
+  }
+  return numbers;
+}
+// Of the one that is not among `others`.
+int new_userfaultfd(const std::set<int>& others) {
+  for (const int number : userfaultfds()) {
+    if (!others.contains(number)) return number;
+  }
+  return -1;
+}
+
 class MemoryEventsTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!test::why_no_events().empty()) GTEST_SKIP() << test::why_no_events();
+    const std::set<int> others = userfaultfds();
     auto made = MemoryEvents::create(&epoch_);
     ASSERT_TRUE(made.ok()) << made.status().message();
+    number_ = new_userfaultfd(others);
+    ASSERT_GE(number_, 0);
     events_ = std::move(*made);
   }
 
@@ -57,6 +86,7 @@ class MemoryEventsTest : public testing::Test {
 
   uint64_t epoch_ = 2;
   std::unique_ptr<MemoryEvents> events_;
+  int number_ = -1;  // of its userfaultfd
 };
 
 TEST_F(MemoryEventsTest, TellsOfEachWayToGiveMemoryBack) {
@@ -172,6 +202,40 @@ TEST_F(MemoryEventsTest, WhoClosesAllDescriptorsIsNotToldThatAllIsCalm) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(MemoryEventsTest, TakesNothingFromAFileThatHasTheNumberOfItsOwn) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const std::string sent(1000, 'x');
+  ASSERT_EQ(write(ends[0], sent.data(), sent.size()), static_cast<ssize_t>(sent.size()));
+  ASSERT_EQ(dup2(ends[1], number_), number_);
+  EXPECT_TRUE(events_->changing());
+  uint64_t epoch = 0;
+  EXPECT_FALSE(events_->wait_until_read(UINT64_MAX, &epoch));
+  char* const memory = map_pages(1);
+  EXPECT_NE(events_->watch({as_address(memory), as_address(memory) + kPageBytes}), "");
+  munmap(memory, kPageBytes);
+  // Longer than the reading thread goes on with the file that is gone.
+  sleep_ns(2'000'000'000);
+  int there = 0;
+  ASSERT_EQ(ioctl(ends[1], FIONREAD, &there), 0);
+  EXPECT_EQ(there, static_cast<int>(sent.size()));
+  events_.reset();
+  EXPECT_EQ(ioctl(number_, FIONREAD, &there), 0) << "it is the program's";
+  for (const int descriptor : {ends[0], ends[1], number_}) close(descriptor);
+}
+
+TEST_F(MemoryEventsTest, AnotherOnesCalmIsNotItsOwn) {
+  uint64_t epoch = 2;
+  const std::set<int> before = userfaultfds();
+  auto other = MemoryEvents::create(&epoch);
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  ASSERT_EQ(dup2(new_userfaultfd(before), number_), number_);
+  EXPECT_FALSE((*other)->changing());
+  EXPECT_TRUE(events_->changing());
+  events_.reset();
+  close(number_);
 }
 
 // A child has the descriptor, too, so closing it here does not end the watching.
