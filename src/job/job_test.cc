@@ -29,6 +29,10 @@ class JobTest : public testing::Test {
  protected:
   static std::string free_coordinator() { return "127.0.0.1:" + std::to_string(test::own_port()); }
 
+  uint16_t coordinator_port() const {
+    return static_cast<uint16_t>(std::stoi(coordinator_.substr(coordinator_.find(':') + 1)));
+  }
+
   JobOptions options(int rank, int size) const {
     JobOptions options;
     options.rank = rank;
@@ -195,8 +199,7 @@ TEST_F(JobTest, ARankThatStartsTwiceIsNamed) {
 
 // They know the secret, and then one says nothing and the other a part of a frame.
 TEST_F(JobTest, SilentRanksAreNamedAndHoldUpNobody) {
-  const auto port =
-      static_cast<uint16_t>(std::stoi(coordinator_.substr(coordinator_.find(':') + 1)));
+  const uint16_t port = coordinator_port();
   // The beginning of a TLS record of 64 bytes.
   constexpr std::string_view kHalfFrame("\x17\x03\x03\0\x40xyz", 8);
   std::vector<Thread> silent;
@@ -225,6 +228,19 @@ TEST_F(JobTest, ARankThatComesLaterLearnsWhyThereIsNoJob) {
   const Thread coordinator = start_thread("rank-0", [&] { run({options(0, 3)}, expect_reason); });
   run({options(1, 2)}, expect_reason);  // refused: rank 0 has its reason
   run({options(2, 3)}, expect_reason);
+}
+
+TEST_F(JobTest, ARankThatDiesUnknownKeepsNoLaterOneFromTheReason) {
+  const auto expect_reason = [](size_t, const Result<Job>& job) {
+    ASSERT_FALSE(job.ok());
+    EXPECT_THAT(job.status().message(), HasSubstr("did not join: peer 127.0.0.1:"));
+  };
+  const Thread coordinator = start_thread("rank-0", [&] { run({options(0, 4)}, expect_reason); });
+  // It ends before it has said which rank it is.
+  ASSERT_TRUE(
+      ControlConnection::connect("127.0.0.1", coordinator_port(), secret_, Job::kTimeoutNs).ok());
+  run({options(1, 4)}, expect_reason);  // refused: rank 0 has its reason
+  run({options(2, 4)}, expect_reason);
 }
 
 TEST_F(JobTest, ADeadRankIsNamed) {

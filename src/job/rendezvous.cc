@@ -49,12 +49,13 @@ class Introductions {
       for (auto peer = silent_.begin(); peer != silent_.end(); ++peer) {
         Result<std::vector<std::byte>> frame = peer->connection.receive(0);
         if (frame.status().code() == StatusCode::kTimeout) continue;
+        // It has had its say; who looks again for the next one must not find it again.
+        ControlConnection connection = std::move(peer->connection);
+        silent_.erase(peer);
         VERBENA_RETURN_IF_ERROR(frame.status());
         VERBENA_ASSIGN_OR_RETURN(JoinRequest request,
-                                 decode_request(*frame, peer->connection.peer_name()));
-        Rank rank{std::move(peer->connection), std::move(request)};
-        silent_.erase(peer);
-        return rank;
+                                 decode_request(*frame, connection.peer_name()));
+        return Rank{std::move(connection), std::move(request)};
       }
       const bool all_are_here = silent_.size() >= missing;
       if (!silent_.empty() &&
@@ -246,10 +247,15 @@ Result<Mesh> gather_ranks(const Seat& seat, ControlListener& listener, const Dea
     refuse_all(mesh, collected);
     // Those that are a little late are to know why, too; after a time-out all have had their time.
     const Deadline late(collected.code() == StatusCode::kTimeout ? 0 : kLateRanksNs);
-    for (; came < seat.size - 1; ++came) {
+    while (came < seat.size - 1) {
       Result<Introductions::Rank> rank = introductions.next(SIZE_MAX, late);
-      if (!rank.ok()) break;
-      refuse(rank->connection, collected);
+      if (rank.ok()) {
+        ++came;
+        refuse(rank->connection, collected);
+      } else if (late.expired() || rank.status().code() == StatusCode::kLimitExceeded) {
+        break;
+      }
+      // Else one more has died.
     }
     return collected;
   }
