@@ -104,12 +104,12 @@ Result<ControlListener> listen_as_coordinator(const job::Placement& placement,
 }
 
 Result<job::Mesh> find_ranks(const job::Placement& placement, const JobSecret& secret,
-                             int64_t timeout_ns) {
+                             const Deadline& deadline) {
   const job::Seat seat{placement.rank, placement.size};
-  const Deadline deadline(timeout_ns);
   std::optional<job::PmiClient> pmi;
   if (placement.pmi_descriptor >= 0) {
-    VERBENA_ASSIGN_OR_RETURN(pmi, job::PmiClient::start(placement.pmi_descriptor, timeout_ns));
+    VERBENA_ASSIGN_OR_RETURN(
+        pmi, job::PmiClient::start(placement.pmi_descriptor, deadline.remaining_ns()));
   }
   if (seat.rank == 0) {
     VERBENA_ASSIGN_OR_RETURN(ControlListener listener, listen_as_coordinator(placement, secret));
@@ -133,9 +133,10 @@ Result<Job> Job::join(const JobOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(const job::Placement placement,
                            find_seat(options, job::process_environment));
   VERBENA_ASSIGN_OR_RETURN(const JobSecret secret, find_secret(options, job::process_environment));
+  const Deadline deadline(options.timeout_ns);
   job::Mesh mesh;
   if (placement.size > 1) {
-    VERBENA_ASSIGN_OR_RETURN(mesh, find_ranks(placement, secret, options.timeout_ns));
+    VERBENA_ASSIGN_OR_RETURN(mesh, find_ranks(placement, secret, deadline));
   } else {
     mesh.peers.resize(1);
     mesh.hosts = {job::host_name()};
@@ -144,7 +145,7 @@ Result<Job> Job::join(const JobOptions& options) {
       std::make_unique<State>(State{{placement.rank, placement.size}, std::move(mesh), secret}));
   // Nobody goes on before all can be reached by all. What one of them says of its failure, rank 0
   // tells all.
-  const Status all_there = job.barrier(options.timeout_ns);
+  const Status all_there = job.barrier(deadline.remaining_ns());
   if (!all_there.ok() && job.rank() == 0) job::refuse_all(job.state_->mesh, all_there);
   VERBENA_RETURN_IF_ERROR(all_there);
   return job;

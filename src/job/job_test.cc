@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/job/member.h"
 #include "tests/support/own_port.h"
 
 namespace verbena {
@@ -241,6 +242,27 @@ TEST_F(JobTest, ARankThatDiesUnknownKeepsNoLaterOneFromTheReason) {
       ControlConnection::connect("127.0.0.1", coordinator_port(), secret_, Job::kTimeoutNs).ok());
   run({options(1, 4)}, expect_reason);  // refused: rank 0 has its reason
   run({options(2, 4)}, expect_reason);
+}
+
+// Rank 1 comes late, and then does not say that all have come to it.
+TEST_F(JobTest, JoiningTakesNoLongerThanItsTimeout) {
+  with_growing_patience([this](int64_t timeout_ns) {
+    std::atomic<bool> ended{false};
+    const Thread late = start_thread("rank-1", [&] {
+      sleep_ns(static_cast<uint64_t>(timeout_ns) / 4 * 3);
+      auto rank = ControlConnection::connect("127.0.0.1", coordinator_port(), secret_, timeout_ns);
+      if (rank.ok()) static_cast<void>(rank->send(job::encode(job::JoinRequest{1, 2, 1, "late"})));
+      while (!ended) sleep_ns(1'000'000);
+    });
+    JobOptions first = options(0, 2);
+    first.timeout_ns = timeout_ns;
+    const uint64_t begun_ns = now_ns();
+    const Result<Job> job = Job::join(first);
+    const uint64_t took_ns = now_ns() - begun_ns;
+    ended = true;
+    EXPECT_EQ(job.status().code(), StatusCode::kTimeout);
+    return took_ns < static_cast<uint64_t>(timeout_ns) / 2 * 3;
+  });
 }
 
 TEST_F(JobTest, ADeadRankIsNamed) {
