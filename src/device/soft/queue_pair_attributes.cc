@@ -133,6 +133,17 @@ const char* transport_name(Transport transport) {
   }
 }
 
+int concerning(Transport transport, int mask) {
+  switch (transport) {
+    case Transport::kXrcSend:
+      return mask & ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    case Transport::kXrcReceive:
+      return mask & ~(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+    default:
+      return mask;
+  }
+}
+
 int check_transition(Transport transport, ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {

@@ -9,6 +9,10 @@ namespace verbena::soft {
 
 const char* state_name(ibv_qp_state state);
 
+// What of `mask` concerns a queue pair of this transport. As with a kernel's devices, XRC ones
+// ignore what belongs to the other half of a connection: programs give them all that RC has.
+int concerning(Transport transport, int mask);
+
 // Whether ibv_modify_qp() may go `from` one state `to` another with the attributes in `mask`, and
 // whether their values are possible. 0, or an errno value as from fail().
 int check_transition(Transport transport, ibv_qp_state from, ibv_qp_state to, int mask);

@@ -353,6 +353,7 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   if (qp.resetting) {
     if (const int error = reset(qp); error != 0) return error;
   }
+  mask = concerning(qp.transport, mask);
   const ibv_qp_state from = qp.state.load();
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes->qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) != 0 && attributes->cur_qp_state != from) {

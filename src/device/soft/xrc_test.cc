@@ -329,6 +329,65 @@ TEST_F(XrcTest, ObjectsAreDestroyedInOrder) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
+// As a kernel's devices do: perftest and librdmacm give both ends what RC has.
+TEST_F(XrcTest, IgnoresAttributesOfTheOtherHalfOfAConnection) {
+  ibv_context* context = node_.domain.get()->context;
+  ibv_cq* cq = create_cq(context, 8, nullptr, nullptr, 0);
+  ASSERT_NE(cq, nullptr);
+  for (const ibv_qp_type type : {IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV}) {
+    ibv_qp_init_attr_ex init{};
+    init.qp_type = type;
+    init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
+    init.pd = node_.domain.get();
+    init.xrcd = domain_;
+    init.send_cq = cq;
+    init.cap.max_send_wr = 1;
+    init.cap.max_send_sge = 1;
+    ibv_qp* qp = ibv_create_qp_ex(context, &init);
+    ASSERT_NE(qp, nullptr) << last_error();
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_INIT;
+    attributes.port_num = 1;
+    EXPECT_EQ(modify_qp(qp, &attributes,
+                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+              0)
+        << last_error();
+    // What is ignored need not be possible either.
+    const bool sends = type == IBV_QPT_XRC_SEND;
+    attributes.qp_state = IBV_QPS_RTR;
+    attributes.path_mtu = IBV_MTU_1024;
+    attributes.dest_qp_num = qp->qp_num;
+    attributes.min_rnr_timer = sends ? 99 : 3;
+    attributes.max_dest_rd_atomic = sends ? 255 : 5;
+    EXPECT_EQ(modify_qp(qp, &attributes,
+                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+              0)
+        << last_error();
+    attributes.qp_state = IBV_QPS_RTS;
+    attributes.timeout = 14;
+    attributes.retry_cnt = sends ? 6 : 99;
+    attributes.rnr_retry = sends ? 4 : 99;
+    attributes.max_rd_atomic = sends ? 2 : 255;
+    EXPECT_EQ(modify_qp(qp, &attributes,
+                        IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                            IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC),
+              0)
+        << last_error();
+    ibv_qp_init_attr kept_init;
+    ibv_qp_attr kept{};
+    ASSERT_EQ(query_qp(qp, &kept, 0, &kept_init), 0);
+    EXPECT_EQ(kept.qp_state, IBV_QPS_RTS);
+    EXPECT_EQ(kept.min_rnr_timer, sends ? 0 : 3);
+    EXPECT_EQ(kept.max_dest_rd_atomic, sends ? 0 : 5);
+    EXPECT_EQ(kept.retry_cnt, sends ? 6 : 0);
+    EXPECT_EQ(kept.rnr_retry, sends ? 4 : 0);
+    EXPECT_EQ(kept.max_rd_atomic, sends ? 2 : 0);
+    EXPECT_EQ(destroy_qp(qp), 0);
+  }
+  EXPECT_EQ(destroy_cq(cq), 0);
+}
+
 TEST_F(XrcTest, CarriesSendsIntoTheQueueThatTheyName) {
   XrcQueueEnd one(node_, domain_);
   XrcQueueEnd other(node_, domain_);
