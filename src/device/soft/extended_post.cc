@@ -232,6 +232,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
                                   : create_qp(init->pd, &basic);
   if (verbs == nullptr) return nullptr;
   init->cap = basic.cap;
+  if (receives_by_xrc && (init->comp_mask & IBV_QP_INIT_ATTR_PD) != 0) {
+    // As libibverbs does; it may be closed before the queue pair.
+    verbs->pd = init->pd;
+    as_qp(verbs).shown_domain = init->pd;
+  }
   if (batches) add_batches(as_qp(verbs), init->send_ops_flags);
   return verbs;
 }

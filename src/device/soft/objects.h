@@ -280,9 +280,11 @@ struct Qp {
   Rnic* rnic = nullptr;
   const RegionEntry* regions = nullptr;  // of this process
   Domain* protection_domain = nullptr;   // null: receives by XRC
-  uint32_t domain = 0;                   // its id
-  uint32_t number = 0;                   // make_qp_number() of `index`
-  XrcDomain* xrc_domain = nullptr;       // of those that receive by XRC
+  // What `verbs` shows: as above, or what a receiver by XRC was made with and does not use.
+  const ibv_pd* shown_domain = nullptr;
+  uint32_t domain = 0;              // its id
+  uint32_t number = 0;              // make_qp_number() of `index`
+  XrcDomain* xrc_domain = nullptr;  // of those that receive by XRC
   // XRC: one that nobody polls in place of those that the queue pair does not have.
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
@@ -326,7 +328,7 @@ struct Qp {
   bool resetting = false;  // a peer that stands still keeps the reset from its end
   EventCount events;
   bool is_intact() const {
-    return verbs.pd == public_part<ibv_pd>(protection_domain) && verbs.send_cq == init.send_cq &&
+    return verbs.pd == shown_domain && verbs.send_cq == init.send_cq &&
            verbs.recv_cq == init.recv_cq && verbs.srq == init.srq;
   }
 };

@@ -216,6 +216,7 @@ Transport transport_of(ibv_qp_type type) {
 
 void fill_public_part(Qp& qp, ibv_context* context, ibv_pd* pd, const ibv_qp_init_attr& init) {
   ibv_qp& verbs = qp.verbs;
+  qp.shown_domain = pd;
   verbs.context = context;
   verbs.qp_context = init.qp_context;
   verbs.pd = pd;

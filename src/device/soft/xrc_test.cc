@@ -388,6 +388,27 @@ TEST_F(XrcTest, IgnoresAttributesOfTheOtherHalfOfAConnection) {
   EXPECT_EQ(destroy_cq(cq), 0);
 }
 
+// librdmacm takes it from there.
+TEST_F(XrcTest, ATargetShowsTheDomainThatItWasMadeWith) {
+  ibv_context* context = node_.domain.get()->context;
+  ibv_pd* shown = alloc_pd(context);
+  ASSERT_NE(shown, nullptr);
+  ibv_qp_init_attr_ex init{};
+  init.qp_type = IBV_QPT_XRC_RECV;
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
+  init.pd = shown;
+  init.xrcd = domain_;
+  ibv_qp* target = ibv_create_qp_ex(context, &init);
+  ASSERT_NE(target, nullptr) << last_error();
+  EXPECT_EQ(target->pd, shown);
+  // It does not use it.
+  EXPECT_EQ(dealloc_pd(shown), 0) << last_error();
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr made{};
+  EXPECT_EQ(query_qp(target, &attributes, IBV_QP_STATE, &made), 0) << last_error();
+  EXPECT_EQ(destroy_qp(target), 0) << last_error();
+}
+
 TEST_F(XrcTest, CarriesSendsIntoTheQueueThatTheyName) {
   XrcQueueEnd one(node_, domain_);
   XrcQueueEnd other(node_, domain_);
