@@ -1,5 +1,6 @@
 // Calls every public verb that takes an object on objects of soft0: what it has works, and what it
 // does not have says so instead of looking behind structures that are not libibverbs' own.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -38,6 +40,15 @@ void check_at(bool holds, const char* what, int line) {
     errno = 0;                                                                   \
     check_at((expression) == nullptr && errno == EINVAL, #expression, __LINE__); \
   } while (false)
+
+// A verb that the oldest supported libibverbs neither declares nor has; Verbena has it in any case.
+template <typename Verb>
+Verb* newer(const char* name, const char* version) {
+  void* found = dlvsym(RTLD_DEFAULT, name, version);
+  check_at(found != nullptr, name, __LINE__);
+  if (found == nullptr) std::exit(1);
+  return reinterpret_cast<Verb*>(found);
+}
 
 // Calls what takes the objects, whose contexts lead nowhere; each is refused.
 struct Objects {
@@ -267,7 +278,11 @@ int main() {
   ibv_alloc_dm_attr device_memory{};
   device_memory.length = 64;
   ibv_dm* memory_of_device = ibv_alloc_dm(context, &device_memory);
-  CHECK(memory_of_device != nullptr && ibv_free_dm(memory_of_device) == 0);
+  CHECK(memory_of_device != nullptr);
+  auto* export_memory = newer<int(ibv_dm*)>("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16");
+  errno = 0;
+  CHECK(export_memory(memory_of_device) == -1 && errno == EOPNOTSUPP);
+  CHECK(ibv_free_dm(memory_of_device) == 0);
   ibv_td_init_attr thread_domain{};
   ibv_parent_domain_init_attr parent{};
   parent.pd = domain;

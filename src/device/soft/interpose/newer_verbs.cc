@@ -43,6 +43,15 @@ void* reg_mr_ex(ibv_pd* domain, void* attributes) {
   return forward<void*>("ibv_reg_mr_ex", "IBVERBS_1.15", nullptr, domain, attributes);
 }
 
+int dm_export_dmabuf_fd(ibv_dm* memory) VERBENA_EXPORT_AS(ibv_dm_export_dmabuf_fd);
+int dm_export_dmabuf_fd(ibv_dm* memory) {
+  if (owns(memory)) {
+    not_supported();
+    return -1;
+  }
+  return forward<int>("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16", -1, memory);
+}
+
 int query_port_speed(ibv_context* context, uint32_t port, uint64_t* speed)
     VERBENA_EXPORT_AS(ibv_query_port_speed);
 int query_port_speed(ibv_context* context, uint32_t port, uint64_t* speed) {
