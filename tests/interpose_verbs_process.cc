@@ -362,6 +362,7 @@ int main() {
   qp_now.port_num = 1;
   CHECK(ibv_modify_qp(qp, &qp_now,
                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+  CHECK(ibv_modify_qp(qp, &qp_now, IBV_QP_RATE_LIMIT) == EOPNOTSUPP);
   CHECK(ibv_qp_to_qp_ex(qp) == nullptr);
   CHECK(ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0) == 0);
   CHECK(ibv_attach_mcast(qp, &gid, 0) == EINVAL);  // of UD queue pairs only

@@ -145,6 +145,12 @@ int concerning(Transport transport, int mask) {
 }
 
 int check_transition(Transport transport, ibv_qp_state from, ibv_qp_state to, int mask) {
+  // As drivers do. IBV_QP_RATE_LIMIT is beyond these.
+  constexpr int kStandardBits = 2 * IBV_QP_DEST_QPN - 1;
+  if ((mask & ~kStandardBits) != 0) {
+    return fail(EOPNOTSUPP, fmt::format("soft0: has no attributes {:#x} (ibv_qp_attr_mask)",
+                                        mask & ~kStandardBits));
+  }
   mask &= ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
     return mask == 0 ? 0
