@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -158,6 +159,46 @@ void check_datagrams(ibv_pd* domain, ibv_qp_init_attr attributes) {
   CHECK(ibv_destroy_qp(qp) == 0);
 }
 
+// Buffers of ibv_alloc_buf(), of libibverbs 64 and newer.
+void check_buffers(ibv_context* context, ibv_pd* domain) {
+  auto* allocate = newer<void*(ibv_pd*, size_t, void**)>("ibv_alloc_buf", "IBVERBS_1.17");
+  auto* release = newer<void(void*)>("ibv_free_buf", "IBVERBS_1.17");
+  auto* register_part =
+      newer<ibv_mr*(ibv_pd*, void*, void*, size_t, int)>("ibv_reg_buf_mr", "IBVERBS_1.17");
+  auto* export_one = newer<int(void*)>("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18");
+  constexpr size_t kBytes = 10'000;
+  void* handle = nullptr;
+  auto* const bytes = static_cast<char*>(allocate(domain, kBytes, &handle));
+  CHECK(bytes != nullptr && handle != nullptr);
+  CHECK(reinterpret_cast<uintptr_t>(bytes) % static_cast<size_t>(sysconf(_SC_PAGESIZE)) == 0);
+  std::memset(bytes, 1, kBytes);
+  void* other_handle = nullptr;
+  void* other = allocate(domain, 1, &other_handle);
+  CHECK(other != nullptr && other_handle != handle);
+
+  ibv_mr* whole = register_part(domain, handle, bytes, kBytes, kLocalWrite);
+  CHECK(whole != nullptr && whole->addr == bytes && whole->length == kBytes);
+  CHECK(whole != nullptr && ibv_dereg_mr(whole) == 0);
+  ibv_mr* end = register_part(domain, handle, bytes + kBytes - 10, 10,
+                              kLocalWrite | static_cast<int>(IBV_ACCESS_RELAXED_ORDERING));
+  CHECK(end != nullptr && end->addr == bytes + kBytes - 10);
+  CHECK(end != nullptr && ibv_dereg_mr(end) == 0);
+  CHECK_REFUSED(register_part(domain, handle, bytes + kBytes - 10, 11, kLocalWrite));
+  CHECK_REFUSED(register_part(domain, handle, bytes - 1, 10, kLocalWrite));
+  CHECK_REFUSED(register_part(domain, handle, bytes + 1, SIZE_MAX, kLocalWrite));
+  CHECK_REFUSED(register_part(domain, other_handle, bytes, 10, kLocalWrite));
+  ibv_pd* other_domain = ibv_alloc_pd(context);
+  CHECK_REFUSED(register_part(other_domain, handle, bytes, 10, kLocalWrite));
+  CHECK(ibv_dealloc_pd(other_domain) == 0);
+  errno = 0;
+  CHECK(export_one(handle) == -1 && errno == ENODATA);
+  release(other_handle);
+  release(handle);
+  release(nullptr);
+  CHECK_REFUSED(register_part(domain, handle, bytes, 10, kLocalWrite));
+  CHECK_REFUSED(allocate(nullptr, kBytes, &handle));
+}
+
 void check_that_objects_without_context_are_refused(const Objects& objects) {
   ibv_context* const context = objects.domain->context;
   // A page that is gone, as freed memory is; bytes that lie there, but are no context.
@@ -272,6 +313,7 @@ int main() {
   CHECK_NONE(ibv_import_pd(context, 0));
   CHECK_NONE(ibv_import_mr(domain, 0));
   CHECK_NONE(ibv_import_dm(context, 0));
+  check_buffers(context, domain);
   ibv_mw* window = ibv_alloc_mw(domain, IBV_MW_TYPE_1);
   CHECK(window != nullptr && ibv_dealloc_mw(window) == 0);
   CHECK_NONE(ibv_alloc_null_mr(domain));

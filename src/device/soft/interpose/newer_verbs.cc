@@ -1,7 +1,13 @@
-// Verbs of libibverbs versions 59 and newer that take an object: soft0 has none of them, but they
-// must not look behind its structures either. The oldest supported version does not declare them,
-// so their arguments are passed on as they come, and assembler names keep these definitions apart
-// from the declarations of newer headers.
+// Verbs of libibverbs versions 59 and newer that take an object: of them, soft0 has buffers alone,
+// but the others must not look behind its structures either. The oldest supported version does not
+// declare them, so their arguments are passed on as they come, and assembler names keep these
+// definitions apart from the declarations of newer headers.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <unordered_map>
+
 #include "src/device/soft/interpose/installed.h"
 
 using namespace verbena::soft;             // NOLINT: definitions below are global
@@ -25,6 +31,68 @@ Result forward(const char* name, const char* version, Result unsupported, Args..
 void* none() {
   not_supported();
   return nullptr;
+}
+
+// Of ibv_alloc_buf(): memory of the process, as of devices that need no other.
+struct OwnBuffer {
+  ibv_pd* domain = nullptr;
+  void* address = nullptr;
+  size_t size_bytes = 0;
+};
+
+// The buffers of soft0's domains, by the handles that programs have; all others are libibverbs'.
+class OwnBuffers {
+ public:
+  // The handle, or null.
+  void* add(ibv_pd* domain, size_t size_bytes) {
+    OwnBuffer made{.domain = domain, .size_bytes = size_bytes};
+    const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    if (const int error = posix_memalign(&made.address, page_bytes, size_bytes); error != 0) {
+      errno = error;
+      return nullptr;
+    }
+    const std::lock_guard guard(mutex_);
+    buffers_.emplace(made.address, made);
+    return made.address;
+  }
+  bool has(const void* handle) {
+    const std::lock_guard guard(mutex_);
+    return buffers_.contains(handle);
+  }
+  bool may_register(const ibv_pd* domain, const void* handle, const void* address,
+                    size_t length_bytes) {
+    const std::lock_guard guard(mutex_);
+    const auto found = buffers_.find(handle);
+    if (found == buffers_.end() || found->second.domain != domain) return false;
+    const OwnBuffer& buffer = found->second;
+    const auto start = reinterpret_cast<uintptr_t>(buffer.address);
+    const auto asked = reinterpret_cast<uintptr_t>(address);
+    return asked >= start && asked - start <= buffer.size_bytes &&
+           length_bytes <= buffer.size_bytes - (asked - start);
+  }
+  // False if it is none of these.
+  bool release(const void* handle) {
+    void* address = nullptr;
+    {
+      const std::lock_guard guard(mutex_);
+      const auto found = buffers_.find(handle);
+      if (found == buffers_.end()) return false;
+      address = found->second.address;
+      buffers_.erase(found);
+    }
+    std::free(address);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, OwnBuffer> buffers_;  // under mutex_
+};
+
+// Never destroyed: programs free buffers when they end, too.
+OwnBuffers& own_buffers() {
+  static auto* const buffers = new OwnBuffers;
+  return *buffers;
 }
 
 }  // namespace
@@ -61,16 +129,47 @@ int query_port_speed(ibv_context* context, uint32_t port, uint64_t* speed) {
 
 void* alloc_buf(ibv_pd* domain, size_t size, void** buffer) VERBENA_EXPORT_AS(ibv_alloc_buf);
 void* alloc_buf(ibv_pd* domain, size_t size, void** buffer) {
-  if (owns(domain)) return none();
-  return forward<void*>("ibv_alloc_buf", "IBVERBS_1.17", nullptr, domain, size, buffer);
+  if (!owns(domain)) {
+    return forward<void*>("ibv_alloc_buf", "IBVERBS_1.17", nullptr, domain, size, buffer);
+  }
+  if (!is_open(domain != nullptr ? domain->context : nullptr, "ibv_alloc_buf")) return nullptr;
+  void* made = own_buffers().add(domain, size);
+  // The handle needs no other place than the memory.
+  if (made != nullptr) *buffer = made;
+  return made;
 }
 
 void* reg_buf_mr(ibv_pd* domain, void* buffer, void* address, size_t length_bytes, int access)
     VERBENA_EXPORT_AS(ibv_reg_buf_mr);
 void* reg_buf_mr(ibv_pd* domain, void* buffer, void* address, size_t length_bytes, int access) {
-  if (owns(domain)) return none();
-  return forward<void*>("ibv_reg_buf_mr", "IBVERBS_1.17", nullptr, domain, buffer, address,
-                        length_bytes, access);
+  if (!owns(domain)) {
+    return forward<void*>("ibv_reg_buf_mr", "IBVERBS_1.17", nullptr, domain, buffer, address,
+                          length_bytes, access);
+  }
+  if (!own_buffers().may_register(domain, buffer, address, length_bytes)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  const unsigned needed = static_cast<unsigned>(access) & ~IBV_ACCESS_OPTIONAL_RANGE;
+  return reported(
+      control().reg_mr(domain, address, length_bytes, reinterpret_cast<uint64_t>(address), needed),
+      "ibv_reg_buf_mr");
+}
+
+void free_buf(void* buffer) VERBENA_EXPORT_AS(ibv_free_buf);
+void free_buf(void* buffer) {
+  if (buffer == nullptr || own_buffers().release(buffer)) return;
+  if (void* installed = find_installed_if_any("ibv_free_buf", "IBVERBS_1.17"); installed != nullptr)
+    reinterpret_cast<void (*)(void*)>(installed)(buffer);
+}
+
+int export_buf_dmabuf_fd(void* buffer) VERBENA_EXPORT_AS(ibv_export_buf_dmabuf_fd);
+int export_buf_dmabuf_fd(void* buffer) {
+  if (buffer == nullptr || own_buffers().has(buffer)) {
+    errno = ENODATA;  // no DMA-buf is behind it
+    return -1;
+  }
+  return forward<int>("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18", -1, buffer);
 }
 
 int query_comp_cntr_caps(ibv_context* context, void* caps, size_t size)
