@@ -73,7 +73,8 @@ VectorCost vector_cost(const StepCosts& steps, uint32_t mtu_bytes, uint32_t inli
   if (inlined || steps.moves_payload) cost.thread_ns += bytes * steps.byte_ns;
   if (steps.moves_payload) cost.thread_ns += (sges - 1) * steps.gather_entry_ns;
 
-  // The queue pair: one message after the other, and one gather entry after the other.
+  // The queue pair: one message after the other, and one entry of its list after the other, also
+  // of a READ, which is a stand-in for placing its pieces (as in the simulated RNIC).
   const bool moved_by_device = !steps.moves_payload;
   if (moved_by_device) {
     cost.queue_pair_ns = messages * (workload.reads ? steps.read_gap_ns : steps.write_gap_ns) +
