@@ -19,6 +19,8 @@
 namespace verbena {
 namespace {
 
+constexpr const char* kMisuseProcess = VERBENA_TEST_PROCESSES "/check_misuse_process";
+
 constexpr int kExitReported = 86;
 constexpr const char* kInFront = VERBENA_TEST_PROCESSES "/../lib/verbena/libverbena-verbs.so";
 
@@ -46,8 +48,7 @@ Checked run_checked(const std::string& way, const std::string& options = "") {
   std::string check = "--check=log=" + log;
   if (!options.empty()) check += "," + options;
   Checked checked;
-  checked.outcome = test::run_tool(
-      {"run", check, "--", VERBENA_TEST_PROCESSES "/check_misuse_process", way, log});
+  checked.outcome = test::run_tool({"run", check, "--", kMisuseProcess, way, log});
   checked.log = test::read_file(log);
   checked.kinds = kinds_in(checked.log);
   return checked;
@@ -195,15 +196,15 @@ TEST_F(CheckTest, ReportsOnlyAndKeepsTheExitCodeIfAsked) {
 }
 
 TEST_F(CheckTest, WritesToStandardErrorByDefault) {
-  const test::Outcome outcome = test::run_tool(
-      {"run", "--check", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "grh-room", "-"});
+  const test::Outcome outcome =
+      test::run_tool({"run", "--check", "--", kMisuseProcess, "grh-room", "-"});
   EXPECT_EQ(outcome.exit_code, kExitReported);
   EXPECT_EQ(kinds_in(outcome.err), std::set<std::string>{"grh-room"}) << outcome.err;
 }
 
 TEST_F(CheckTest, AReportThatFindsNoRoomStopsNobodyElse) {
-  const test::Outcome outcome = test::run_tool(
-      {"run", "--check", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "full-pipe", "-"});
+  const test::Outcome outcome =
+      test::run_tool({"run", "--check", "--", kMisuseProcess, "full-pipe", "-"});
   EXPECT_EQ(outcome.exit_code, kExitReported) << outcome.out;
   EXPECT_EQ(outcome.out, "done\n");
 }
@@ -215,8 +216,7 @@ TEST_F(CheckTest, EndsAProgramThatStillReads) {
 }
 
 TEST_F(CheckTest, IsOffUnlessAskedFor) {
-  const test::Outcome outcome = test::run_tool(
-      {"run", "--", VERBENA_TEST_PROCESSES "/check_misuse_process", "grh-room", "-"});
+  const test::Outcome outcome = test::run_tool({"run", "--", kMisuseProcess, "grh-room", "-"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
 }

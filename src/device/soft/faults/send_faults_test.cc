@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/base/sanitizer.h"
 #include "src/device/soft/control.h"
 #include "src/device/soft/datagram_end_for_test.h"
 #include "src/device/soft/extended.h"
@@ -715,6 +716,7 @@ bool write_once(const Node& node, Buffer& buffer) {
 }
 
 TEST(FaultTest, AChildCountsItsOwnRequestsAndQueuePairs) {
+  if (VERBENA_THREAD_SANITIZER) GTEST_SKIP() << "ThreadSanitizer starts no threads after a fork()";
   constexpr uint64_t kRequests = 1000;
   Pair pair("kill-after=" + std::to_string(kRequests));
   const Network& network = *as_context(pair.node.device.get()).network;
@@ -748,6 +750,7 @@ TEST(FaultTest, AWrongVariableIsRefusedWhenTheDeviceIsOpened) {
 
 // In a child, which has no such thread yet.
 TEST(FaultTest, WithoutItsThreadTheDeviceIsNotOpened) {
+  if (VERBENA_THREAD_SANITIZER) GTEST_SKIP() << "ThreadSanitizer starts no threads after a fork()";
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
