@@ -299,6 +299,13 @@ bool Model::go_on(QueuePairModel& one) {
   while (one.state == State::kReady && !one.pending.empty()) {
     const Command request = one.pending.front();
     const Attempt seen = look_ahead(one, request);
+    if (seen == Attempt::kWaitsForReceive && one.meets == Identity{}) {
+      // Its peer hears no other generation from then on.
+      QueuePairModel* const peer = peer_of(one);
+      one.meets = peer->self;
+      peer->is_met_by = one.self;
+      moved = true;
+    }
     if (seen == Attempt::kWaitsForPeer || seen == Attempt::kWaitsForReceive) break;
     one.pending.pop_front();
     attempt(one, request);
