@@ -296,22 +296,31 @@ void clean_transport(const Options& options) {
   pair.close();
 }
 
-void clean_extended() {
-  Pair pair({.extended = true});
+// Posts a write, and returns how it completed.
+ibv_wc_status write_by_batch(const Pair& pair) {
   ibv_qp_ex* qp = ibv_qp_to_qp_ex(pair.source);
   ibv_cq_ex* cq = reinterpret_cast<ibv_cq_ex*>(pair.send_cq);
+  ibv_wr_start(qp);
+  qp->wr_id = 5;
+  qp->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_rdma_write(qp, pair.in_region->rkey, reinterpret_cast<uint64_t>(pair.in));
+  ibv_wr_set_sge(qp, pair.out_region->lkey, reinterpret_cast<uint64_t>(pair.out), 64);
+  need(ibv_wr_complete(qp) == 0, "complete");
+  ibv_poll_cq_attr none{};
+  int got = 0;
+  while ((got = ibv_start_poll(cq, &none)) == ENOENT) {
+  }
+  need(got == 0, "start poll");
+  const ibv_wc_status status = cq->status;
+  ibv_end_poll(cq);
+  return status;
+}
+
+void clean_extended() {
+  Pair pair({.extended = true});
   for (int i = 0; i < 20; ++i) {
     pair.out[0] = static_cast<char>(i);
-    ibv_wr_start(qp);
-    qp->wr_id = 5;
-    qp->wr_flags = IBV_SEND_SIGNALED;
-    ibv_wr_rdma_write(qp, pair.in_region->rkey, reinterpret_cast<uint64_t>(pair.in));
-    ibv_wr_set_sge(qp, pair.out_region->lkey, reinterpret_cast<uint64_t>(pair.out), 64);
-    need(ibv_wr_complete(qp) == 0, "complete");
-    ibv_poll_cq_attr none{};
-    need(ibv_start_poll(cq, &none) == 0, "start poll");
-    need(cq->status == IBV_WC_SUCCESS, "status");
-    ibv_end_poll(cq);
+    need(write_by_batch(pair) == IBV_WC_SUCCESS, "status");
   }
   pair.close();
 }
@@ -583,26 +592,7 @@ void no_grh_room() {
   pair.close();
 }
 
-// Posts a write, and returns how it completed.
-ibv_wc_status write_by_batch(const Pair& pair) {
-  ibv_qp_ex* qp = ibv_qp_to_qp_ex(pair.source);
-  ibv_cq_ex* cq = reinterpret_cast<ibv_cq_ex*>(pair.send_cq);
-  ibv_wr_start(qp);
-  qp->wr_id = 5;
-  qp->wr_flags = IBV_SEND_SIGNALED;
-  ibv_wr_rdma_write(qp, pair.in_region->rkey, reinterpret_cast<uint64_t>(pair.in));
-  ibv_wr_set_sge(qp, pair.out_region->lkey, reinterpret_cast<uint64_t>(pair.out), 64);
-  need(ibv_wr_complete(qp) == 0, "complete");
-  ibv_poll_cq_attr none{};
-  int got = 0;
-  while ((got = ibv_start_poll(cq, &none)) == ENOENT) {
-  }
-  need(got == 0, "start poll");
-  const ibv_wc_status status = cq->status;
-  ibv_end_poll(cq);
-  return status;
-}
-
+// As write_by_batch().
 ibv_wc_status write_by_post(const Pair& pair) {
   need(pair.post(IBV_WR_RDMA_WRITE, pair.sge(64), IBV_SEND_SIGNALED) == 0, "write");
   return Pair::poll(pair.send_cq).status;

@@ -22,12 +22,14 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "src/base/runtime.h"
 #include "src/device/soft/layout.h"
+#include "src/device/soft/no_descriptors_for_test.h"
 
 namespace {
 std::atomic<bool> refuse_streams{false};
@@ -299,18 +301,11 @@ TEST_F(RegistryTest, TooFewDescriptorsAreNamed) {
   Registry other = open();
   const Result<uint32_t> slot = other.join({});
   ASSERT_TRUE(slot.ok());
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   for (rlim_t more = 0; more < 3; ++more) {
-    const int lowest = dup(0);
-    ASSERT_GE(lowest, 0);
-    close(lowest);
-    rlimit few = before;
-    few.rlim_cur = static_cast<rlim_t>(lowest) + more;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::optional<test::FewDescriptors> few(more);
     const Status joined = registry.join({}).status();
     const Status found = registry.find(*slot).status();
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    few.reset();
     if (!joined.ok()) expect_error(joined, StatusCode::kLimitExceeded, "ulimit -n");
     if (!found.ok()) expect_error(found, StatusCode::kLimitExceeded, "ulimit -n");
     if (more == 0) {

@@ -28,6 +28,7 @@
 #include "src/base/file_descriptor.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/cm/port_files.h"
+#include "src/device/soft/no_descriptors_for_test.h"
 #include "src/device/soft/rnic.h"
 
 namespace verbena::soft::cm {
@@ -251,26 +252,6 @@ struct Connected {
 constexpr uint64_t kListener = 100;
 constexpr uint64_t kActive = 200;
 constexpr uint64_t kPassive = 300;
-
-// While it lives, this process can open so many files more.
-class FewDescriptors {
- public:
-  explicit FewDescriptors(rlim_t more) {
-    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const int lowest = dup(0);
-    EXPECT_GE(lowest, 0);
-    close(lowest);
-    rlimit few = before_;
-    few.rlim_cur = static_cast<rlim_t>(lowest) + more;
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 // One that listens, and one that may ask it for a connection.
 struct Sides {
@@ -556,7 +537,7 @@ TEST(ConnectionManager, PortsStayTakenWhereNoDescriptorIsFree) {
   const Events events;
   const uint32_t id = events.create(1);
   {
-    const FewDescriptors one(1);  // for the port's file, and none for the owner's
+    const soft::test::FewDescriptors one(1);  // for the port's file, and none for the owner's
     EXPECT_EQ(events.bind(id, ipv4("0.0.0.0", bound.endpoint.port)), EADDRINUSE);
   }
   EXPECT_EQ(events.bind(id, ipv4("0.0.0.0", bound.endpoint.port)), EADDRINUSE);
@@ -568,7 +549,7 @@ TEST(ConnectionManager, ARequestThatFailsForWantOfDescriptorsIsTold) {
   const Sides sides;
   testing::internal::CaptureStderr();
   {
-    const FewDescriptors none(0);
+    const soft::test::FewDescriptors none(0);
     EXPECT_EQ(sides.client.connect(sides.active, 1), 0);
     EXPECT_EQ(sides.client.next(EventType::kRejected).status, kRejectInvalidService);
   }
