@@ -30,9 +30,11 @@ constexpr const char* kFaults = "drop=0.03,seed=15";
 struct Way {
   Transport transport;
   Protocol protocol;
+  ReceiveQueues receive_queues = ReceiveQueues::kPerConnection;
 
   friend std::ostream& operator<<(std::ostream& out, const Way& way) {
-    return out << protocol_name(way.protocol) << " over " << transport_name(way.transport);
+    out << protocol_name(way.protocol) << " over " << transport_name(way.transport);
+    return way.receive_queues == ReceiveQueues::kShared ? out << " shared" : out;
   }
 };
 
@@ -53,6 +55,7 @@ class RpcUnreliableTest : public testing::TestWithParam<Way> {
     Case c;
     c.protocol = GetParam().protocol;
     c.transport = GetParam().transport;
+    c.receive_queues = GetParam().receive_queues;
     c.seed = run_seed();
     c.messages = 2000;
     return c;
@@ -226,6 +229,60 @@ TEST_P(RpcUnreliableTest, ADeadRequesterEndsItsConnection) {
   EXPECT_EQ(server.bad_requests, 0u);
 }
 
+// One responder for four processes, of which one is killed and replaced.
+TEST_P(RpcUnreliableTest, ManyRequestersLoseMessagesButNoRequest) {
+  Case c = base_case();
+  c.pending = 3;
+  c.messages = thinned(c.messages);
+  constexpr uint32_t kProcesses = 4;
+  ResponderOptions options = responder_options(c, {});
+  options.max_connections = kProcesses;
+  auto responder = make_responder(c.protocol, c.layout, **device_, **domain_, options);
+  ASSERT_TRUE(responder.ok()) << responder.status().message();
+  std::vector<std::unique_ptr<PeerProcess>> processes;
+  std::vector<std::unique_ptr<ControlConnection>> controls;
+  const auto start = [&](const Case& of_process) {
+    processes.push_back(
+        std::make_unique<PeerProcess>("rpc_peer_process", (*listener_)->port(), secret_));
+    controls.push_back(std::make_unique<ControlConnection>(accept()));
+    ASSERT_TRUE(controls.back()->send_value(kTaskType, Task{Role::kRequester, of_process}).ok());
+    const Status connected = (*responder)->connect(*controls.back());
+    ASSERT_TRUE(connected.ok()) << connected.message();
+  };
+  Case endless = c;
+  endless.messages = ~uint64_t{0};
+  start(endless);
+  for (uint32_t process = 1; process < kProcesses; ++process) start(c);
+  ASSERT_FALSE(HasFailure());
+  Server server;
+  bool replaced = false;
+  Waiter waiter;
+  const uint64_t start_ns = now_ns();
+  while ((*responder)->connections() > 0 &&
+         now_ns() - start_ns < static_cast<uint64_t>(kTimeoutNs)) {
+    if ((*responder)->poll(server) > 0) {
+      waiter.progress();
+    } else {
+      waiter.idle();
+    }
+    if (!replaced && (*responder)->statistics(0).requests >= 100) {
+      processes[0]->signal(SIGKILL);
+      while ((*responder)->status(0).ok()) (*responder)->poll(server);
+      start(c);
+      EXPECT_EQ((*responder)->latest_connection(), 0u);
+      replaced = true;
+    }
+  }
+  EXPECT_TRUE(replaced);
+  EXPECT_EQ((*responder)->connections(), 0u);
+  EXPECT_EQ(server.bad_requests, 0u);
+  for (uint32_t process = 0; process < kProcesses; ++process) {
+    EXPECT_EQ((*responder)->statistics(process).requests, c.messages) << process;
+    EXPECT_EQ(processes[process + 1]->wait(), 0) << process + 1;
+  }
+  responder->reset();
+}
+
 TEST_P(RpcUnreliableTest, BothSidesNeedTheSameTransport) {
   Case c = base_case();
   PeerProcess process("rpc_peer_process", (*listener_)->port(), secret_);
@@ -262,7 +319,9 @@ TEST_P(RpcUnreliableTest, WhatDoesNotFitIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Transports, RpcUnreliableTest,
                          testing::Values(Way{Transport::kUc, Protocol::kSendSend},
                                          Way{Transport::kUc, Protocol::kWriteWrite},
-                                         Way{Transport::kUd, Protocol::kSendSend}),
+                                         Way{Transport::kUd, Protocol::kSendSend},
+                                         Way{Transport::kUd, Protocol::kSendSend,
+                                             ReceiveQueues::kShared}),
                          test::printed_name<Way>);
 
 }  // namespace

@@ -265,7 +265,25 @@ struct ReliabilityOptions {
   uint8_t max_outstanding_reads = 16;
 };
 
-// A queue pair, connected to one peer: that of a datagram one (kUd) is whom it sends to.
+// A queue pair of a peer, as a kUd queue pair addresses it. It must outlive the work requests that
+// are posted to it, and belongs to the protection domain of the queue pair that made it.
+class DatagramPeer {
+ public:
+  DatagramPeer() = default;
+
+  // Addresses a work request to the peer.
+  void set_destination(ibv_send_wr& request) const;
+  uint32_t queue_pair_number() const { return number_; }
+
+ private:
+  friend class QueuePair;
+
+  internal::VerbsHandle<ibv_ah> handle_;
+  uint32_t number_ = 0;
+  uint32_t queue_key_ = 0;
+};
+
+// A queue pair, connected to one peer; a datagram one (kUd) sends to any number of them.
 class QueuePair {
  public:
   static Result<QueuePair> create(const ProtectionDomain& domain, const QueuePairOptions& options);
@@ -285,7 +303,11 @@ class QueuePair {
   Status init(unsigned remote_access);
   Status connect(const QueuePairAddress& peer, const ReliabilityOptions& options = {});
   // kUd, after connect(): addresses a work request to the peer. Others need none.
-  void set_destination(ibv_send_wr& request) const;
+  void set_destination(ibv_send_wr& request) const { peer_.set_destination(request); }
+  // kUd: what connect() does, apart: INIT -> RTR -> RTS, once, and then a peer at a time. Whoever
+  // knows this queue pair's address can send to it, with datagram_peer() here or without.
+  Status start_datagrams();
+  Result<DatagramPeer> datagram_peer(const QueuePairAddress& address) const;
   // To the error state: outstanding work completes with IBV_WC_WR_FLUSH_ERR.
   Status to_error();
 
@@ -295,17 +317,15 @@ class QueuePair {
   Status connect_reliable(const QueuePairAddress& peer, const ReliabilityOptions& options,
                           const ibv_ah_attr& path, ibv_mtu mtu);
   Status connect_unreliable(const QueuePairAddress& peer, const ibv_ah_attr& path, ibv_mtu mtu);
-  Status connect_datagrams(const QueuePairAddress& peer, ibv_ah_attr path);
+  Result<DatagramPeer> datagram_peer(const QueuePairAddress& address, ibv_ah_attr path) const;
   // One step of connecting.
   Status enter(ibv_qp_attr& attributes, int mask, const char* step, const QueuePairAddress& peer,
                const ibv_ah_attr& path);
 
-  internal::VerbsHandle<ibv_ah> destination_;  // kUd; the queue pair goes first
+  DatagramPeer peer_;  // kUd; the queue pair goes first
   internal::VerbsHandle<ibv_qp> handle_;
   const VerbsControl* control_;
   Transport transport_;
-  uint32_t peer_number_ = 0;
-  uint32_t peer_queue_key_ = 0;
   uint32_t max_inline_bytes_ = 0;
   uint32_t local_psn_ = 0;
   uint8_t port_ = 1;

@@ -84,7 +84,9 @@ enum class MarkLayout : uint8_t {
 // Where requests that consume a receive (SEND, MarkLayout::kImmediate) find one.
 enum class ReceiveQueues : uint8_t {
   kShared,         // one shared receive queue and one completion queue for all connections
-                   // ("patterns" 4.1): one poll for all, as many receives as are pending in all
+                   // ("patterns" 4.1): one poll for all, as many receives as are pending in all.
+                   // Over kUd the responder's whole queue pair is one for all ("msgproto" 7), so
+                   // that its RNIC keeps the state of one, however many requesters there are
   kPerConnection,  // each queue pair has its own of both: a poll per connection, and no requester
                    // can use up another one's receives
 };
@@ -182,12 +184,15 @@ struct ResponderOptions {
   uint32_t post_batch = 1;
   // Receives in the shared receive queue, which takes the requests of all connections where they
   // come by SEND ("patterns" 4.1). 0: enough for max_connections * pending, so that no sender ever
-  // meets an empty queue. Fewer save memory and cost a retry (RNR) when they run out.
+  // meets an empty queue. Fewer save memory and cost a retry (RNR) when they run out. kUd: 0 is no
+  // more than a receive queue of the device takes; what finds no receive is lost and sent again.
   uint32_t receive_depth = 0;
-  ReceiveQueues receive_queues = ReceiveQueues::kShared;  // kUc, kUd: always per connection
-  Transport transport = Transport::kRc;                   // as above
-  bool blocking = false;                                  // as above, for requests
-  bool huge_pages = false;                                // as above
+  // kUc: always per connection. kUd, shared: max_connections * pending, this one rounded up to a
+  // power of two, is at most 65,536 (kLimitExceeded).
+  ReceiveQueues receive_queues = ReceiveQueues::kShared;
+  Transport transport = Transport::kRc;  // as above
+  bool blocking = false;                 // as above, for requests
+  bool huge_pages = false;               // as above
   // READ only: the memory that requesters may read, registered by the responder while it lives.
   // Empty: response_max_bytes of zeros.
   std::span<char> readable;

@@ -92,6 +92,48 @@ Status confirm(ControlConnection& control, const Layer& layer, const Status& min
   return reader.finish("last step of the peer's handshake");
 }
 
+// What join() has of its own side.
+struct OwnSide {
+  const QueuePair* queue_pair = nullptr;
+  uint8_t max_outstanding_reads = 0;
+  std::function<Status(const QueuePairEnd& theirs)> connect;
+};
+
+Status join_sides(ControlConnection& control, const Layer& layer, const OwnSide& own,
+                  const Result<std::vector<std::byte>>& mine,
+                  const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns,
+                  const Wanted& wanted) {
+  VERBENA_ASSERT(own.queue_pair != nullptr || !mine.ok());
+  Status fared = mine.status();
+  QueuePairEnd end;
+  if (fared.ok()) {
+    end.max_outstanding_reads = own.max_outstanding_reads;
+    Result<QueuePairAddress> address = own.queue_pair->address();
+    fared = address.status();
+    if (fared.ok()) end.address = *address;
+  }
+  WireWriter writer;
+  begin_step(writer, layer, kEndpoint, fared);
+  if (fared.ok()) {
+    put(writer, end);
+    writer.raw(*mine);
+  }
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
+                           trade(control, writer, fared, timeout_ns, wanted));
+  WireReader reader(frame);
+  VERBENA_RETURN_IF_ERROR(check_step(control, layer, reader, kEndpoint));
+  const QueuePairEnd theirs = get(reader);
+
+  const Status connected = [&] {
+    const Status accepted = accept(reader);
+    VERBENA_RETURN_IF_ERROR(reader.finish("description of the peer's endpoint"));
+    VERBENA_RETURN_IF_ERROR(check(theirs.address));
+    VERBENA_RETURN_IF_ERROR(accepted);
+    return own.connect(theirs);
+  }();
+  return confirm(control, layer, connected, timeout_ns, wanted);
+}
+
 }  // namespace
 
 void begin_step(WireWriter& writer, const Layer& layer, uint8_t step, const Status& fared) {
@@ -153,38 +195,30 @@ Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
             const Result<std::vector<std::byte>>& mine,
             const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns,
             const Wanted& wanted) {
-  VERBENA_ASSERT(endpoint != nullptr || !mine.ok());
-  Status fared = mine.status();
-  QueuePairEnd end;
-  if (fared.ok()) {
-    end.max_outstanding_reads = endpoint->max_outstanding_reads;
-    Result<QueuePairAddress> address = endpoint->queue_pair.address();
-    fared = address.status();
-    if (fared.ok()) end.address = *address;
+  OwnSide own;
+  if (endpoint != nullptr) {
+    own.queue_pair = &endpoint->queue_pair;
+    own.max_outstanding_reads = endpoint->max_outstanding_reads;
   }
-  WireWriter writer;
-  begin_step(writer, layer, kEndpoint, fared);
-  if (fared.ok()) {
-    put(writer, end);
-    writer.raw(*mine);
-  }
-  VERBENA_ASSIGN_OR_RETURN(const std::vector<std::byte> frame,
-                           trade(control, writer, fared, timeout_ns, wanted));
-  WireReader reader(frame);
-  VERBENA_RETURN_IF_ERROR(check_step(control, layer, reader, kEndpoint));
-  const QueuePairEnd theirs = get(reader);
-
-  const Status connected = [&] {
-    const Status accepted = accept(reader);
-    VERBENA_RETURN_IF_ERROR(reader.finish("description of the peer's endpoint"));
-    VERBENA_RETURN_IF_ERROR(check(theirs.address));
-    VERBENA_RETURN_IF_ERROR(accepted);
+  own.connect = [&](const QueuePairEnd& theirs) {
     ReliabilityOptions reliability;
     reliability.max_outstanding_reads =
-        std::min(end.max_outstanding_reads, theirs.max_outstanding_reads);
+        std::min(own.max_outstanding_reads, theirs.max_outstanding_reads);
     return endpoint->queue_pair.connect(theirs.address, reliability);
-  }();
-  return confirm(control, layer, connected, timeout_ns, wanted);
+  };
+  return join_sides(control, layer, own, mine, accept, timeout_ns, wanted);
+}
+
+Status join(ControlConnection& control, const Layer& layer, const QueuePair* queue_pair,
+            DatagramPeer* peer, const Result<std::vector<std::byte>>& mine,
+            const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns) {
+  OwnSide own;
+  own.queue_pair = queue_pair;
+  own.connect = [&](const QueuePairEnd& theirs) {
+    VERBENA_ASSIGN_OR_RETURN(*peer, queue_pair->datagram_peer(theirs.address));
+    return Status::ok_status();
+  };
+  return join_sides(control, layer, own, mine, accept, timeout_ns, /*wanted=*/{});
 }
 
 }  // namespace verbena::connect

@@ -55,4 +55,10 @@ Status join(ControlConnection& control, const Layer& layer, Endpoint* endpoint,
             const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns,
             const Wanted& wanted = {});
 
+// The same for an end without a queue pair of its own: datagrams of `queue_pair`, which is kUd, has
+// been started and has other peers, too. Null where `mine` is an error. Sets `peer`.
+Status join(ControlConnection& control, const Layer& layer, const QueuePair* queue_pair,
+            DatagramPeer* peer, const Result<std::vector<std::byte>>& mine,
+            const std::function<Status(WireReader& theirs)>& accept, int64_t timeout_ns);
+
 }  // namespace verbena::connect

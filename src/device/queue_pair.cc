@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "src/base/assert.h"
 #include "src/base/runtime.h"
 #include "src/device/explain.h"
 #include "src/device/path_settings.h"
@@ -130,6 +131,10 @@ ibv_qp* create_with_inline(const ProtectionDomain& domain, ibv_qp_init_attr* att
 
 }  // namespace
 
+void DatagramPeer::set_destination(ibv_send_wr& request) const {
+  request.wr.ud = {.ah = handle_.get(), .remote_qpn = number_, .remote_qkey = queue_key_};
+}
+
 Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
                                     const QueuePairOptions& options) {
   if (options.send_cq == nullptr || options.recv_cq == nullptr) {
@@ -211,8 +216,11 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
   switch (transport_) {
     case Transport::kUc:
       return connect_unreliable(peer, path, mtu);
-    case Transport::kUd:
-      return connect_datagrams(peer, path);
+    case Transport::kUd: {
+      VERBENA_RETURN_IF_ERROR(start_datagrams());
+      VERBENA_ASSIGN_OR_RETURN(peer_, datagram_peer(peer, path));
+      return {};
+    }
     case Transport::kRc:
       break;
   }
@@ -275,26 +283,48 @@ Status QueuePair::connect_unreliable(const QueuePairAddress& peer, const ibv_ah_
   return enter(attributes, IBV_QP_SQ_PSN, kRtrToRts, peer, path);
 }
 
-Status QueuePair::connect_datagrams(const QueuePairAddress& peer, ibv_ah_attr path) {
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_RTR;
-  VERBENA_RETURN_IF_ERROR(enter(attributes, 0, kInitToRtr, peer, path));
-  attributes.qp_state = IBV_QPS_RTS;
-  attributes.sq_psn = local_psn_;
-  VERBENA_RETURN_IF_ERROR(enter(attributes, IBV_QP_SQ_PSN, kRtrToRts, peer, path));
-  ibv_ah* destination = control_->create_ah(get()->pd, &path);
-  if (destination == nullptr) {
+Status QueuePair::start_datagrams() {
+  for (const ibv_qp_state state : {IBV_QPS_RTR, IBV_QPS_RTS}) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = state;
+    attributes.sq_psn = local_psn_;
+    const int error = control_->modify_qp(
+        get(), &attributes, IBV_QP_STATE | (state == IBV_QPS_RTS ? IBV_QP_SQ_PSN : 0));
+    if (error != 0) {
+      return verbs_error(*control_,
+                         fmt::format("cannot start the datagrams of queue pair {} ({})", number(),
+                                     state == IBV_QPS_RTR ? kInitToRtr : kRtrToRts),
+                         error);
+    }
+  }
+  return {};
+}
+
+Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address) const {
+  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(get()->context, *control_, port_));
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
+  VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path,
+                           path_to(address, port, get()->context->device->name, settings));
+  return datagram_peer(address, path);
+}
+
+Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address,
+                                              ibv_ah_attr path) const {
+  VERBENA_ASSERT(transport_ == Transport::kUd);
+  ibv_ah* handle = control_->create_ah(get()->pd, &path);
+  if (handle == nullptr) {
     return verbs_error(*control_,
                        with_route_remark(fmt::format("cannot address datagrams of queue pair {} to "
                                                      "{}",
-                                                     number(), peer.queue_pair_number),
+                                                     number(), address.queue_pair_number),
                                          path, errno),
                        errno);
   }
-  destination_ = {destination, control_->destroy_ah, *control_};
-  peer_number_ = peer.queue_pair_number;
-  peer_queue_key_ = queue_key(peer.packet_sequence_number);
-  return {};
+  DatagramPeer peer;
+  peer.handle_ = {handle, control_->destroy_ah, *control_};
+  peer.number_ = address.queue_pair_number;
+  peer.queue_key_ = queue_key(address.packet_sequence_number);
+  return peer;
 }
 
 Status QueuePair::enter(ibv_qp_attr& attributes, int mask, const char* step,
@@ -305,11 +335,6 @@ Status QueuePair::enter(ibv_qp_attr& attributes, int mask, const char* step,
                                  peer.queue_pair_number, step);
   if (step == kInitToRtr) what = with_route_remark(std::move(what), path, error);
   return verbs_error(*control_, what, error);
-}
-
-void QueuePair::set_destination(ibv_send_wr& request) const {
-  request.wr.ud = {
-      .ah = destination_.get(), .remote_qpn = peer_number_, .remote_qkey = peer_queue_key_};
 }
 
 Status QueuePair::to_error() {

@@ -27,6 +27,10 @@ struct EndOptions {
   uint32_t signal_interval = 0;
   uint32_t post_batch = 1;
   uint32_t connection = 0;  // number of the connection on this side
+  // kUd: how many share the end and its queue pair, each with its own slots; and how many receives
+  // these have (0: enough, or as many as the device has).
+  uint32_t sharers = 1;
+  uint32_t receive_depth = 0;
   // Where incoming messages consume receives that connections share.
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;

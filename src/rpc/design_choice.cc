@@ -63,7 +63,8 @@ Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const D
            one.transport != options.transport ||
            (reliable && layout != MarkLayout::kAutomatic && uses_mark_layout(one.protocol) &&
             one.layout != usable_layout(layout, device.writes_in_order)) ||
-           (reliable && one.takes_receives && one.receive_queues != options.receive_queues);
+           (options.transport != Transport::kUc && one.takes_receives &&
+            one.receive_queues != options.receive_queues);
   });
   VERBENA_ASSERT(!candidates.empty());
   const DesignEstimate& best = candidates.front();

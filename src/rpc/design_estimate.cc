@@ -86,10 +86,10 @@ Result<Sizes> read_sizes(const DeviceInfo& device, const DesignWorkload& workloa
   return sizes;
 }
 
-// What a design over UC or UD takes, whose receives are all of the connection.
-Result<Sizes> unreliable_sizes(Transport transport, Protocol protocol, const DeviceInfo& device,
-                               const DesignWorkload& workload, const Shape& shape,
-                               uint64_t* region_bytes) {
+// What a design over UC or UD takes. `shared`: its responder has one end for all connections.
+Result<Sizes> unreliable_sizes(Transport transport, Protocol protocol, bool shared,
+                               const DeviceInfo& device, const DesignWorkload& workload,
+                               const Shape& shape, uint64_t* region_bytes) {
   const auto options = options_for<ResponderOptions>(workload, shape);
   VERBENA_ASSIGN_OR_RETURN(
       const UnreliableSizes requester,
@@ -98,14 +98,15 @@ Result<Sizes> unreliable_sizes(Transport transport, Protocol protocol, const Dev
   const DesignRequest agreed = {.request_max_bytes = options.request_max_bytes,
                                 .response_max_bytes = options.response_max_bytes,
                                 .pending = options.pending};
-  VERBENA_ASSIGN_OR_RETURN(
-      const UnreliableSizes responder,
-      size_unreliable_end(transport, protocol, device, end_options(options, agreed)));
+  EndOptions answering = end_options(options, agreed);
+  if (shared) answering.sharers = static_cast<uint32_t>(shape.requesting_threads);
+  VERBENA_ASSIGN_OR_RETURN(const UnreliableSizes responder,
+                           size_unreliable_end(transport, protocol, device, answering));
   *region_bytes = std::max(requester.arena_bytes, responder.arena_bytes);
   return Sizes{.request_interval = requester.sends.signal_interval,
                .response_interval = responder.sends.signal_interval,
                .requester_bytes = requester.arena_bytes,
-               .responder_bytes = responder.arena_bytes * shape.requesting_threads};
+               .responder_bytes = responder.arena_bytes * (shared ? 1 : shape.requesting_threads)};
 }
 
 // What the design takes on the device, by the functions that size it when it is made.
@@ -119,8 +120,9 @@ Result<Sizes> sizes_of(const DeviceInfo& device, const DesignWorkload& workload,
     VERBENA_ASSIGN_OR_RETURN(sizes, read_sizes(device, workload, shape));
     region_bytes = sizes.requester_bytes;
   } else if constexpr (kTransportOf<Design> != Transport::kRc) {
-    VERBENA_ASSIGN_OR_RETURN(sizes, unreliable_sizes(kTransportOf<Design>, Design::kProtocol,
-                                                     device, workload, shape, &region_bytes));
+    VERBENA_ASSIGN_OR_RETURN(
+        sizes, unreliable_sizes(kTransportOf<Design>, Design::kProtocol, kUsesInbox<Design>, device,
+                                workload, shape, &region_bytes));
   } else {
     using RequestChannel = typename Design::RequestChannel;
     using ResponseChannel = typename Design::ResponseChannel;
@@ -356,11 +358,11 @@ DesignEstimate estimate_with(const DeviceInfo& device, const DesignWorkload& wor
 
 // Of what check_transport() takes.
 DesignEstimate estimate_unreliable(const DeviceInfo& device, const DesignWorkload& workload,
-                                   Transport transport, Protocol protocol, bool dispatcher,
-                                   const StepCosts& steps) {
-  return with_transport(transport, protocol, MarkLayout::kImmediate, [&]<typename Design>() {
-    return estimate<Design>(device, workload, steps, dispatcher);
-  });
+                                   Transport transport, Protocol protocol, ReceiveQueues receives,
+                                   bool dispatcher, const StepCosts& steps) {
+  return with_transport(
+      transport, protocol, MarkLayout::kImmediate, receives,
+      [&]<typename Design>() { return estimate<Design>(device, workload, steps, dispatcher); });
 }
 
 }  // namespace
@@ -372,9 +374,9 @@ DesignEstimate estimate_design(const DeviceInfo& device, const DesignWorkload& w
   const StepCosts steps = step_costs(device);
   if (transport != Transport::kRc) {
     const Status status = rpc::check_transport(protocol, transport);
-    DesignEstimate design =
-        rpc::estimate_unreliable(device, workload, transport,
-                                 status.ok() ? protocol : Protocol::kSendSend, dispatcher, steps);
+    DesignEstimate design = rpc::estimate_unreliable(device, workload, transport,
+                                                     status.ok() ? protocol : Protocol::kSendSend,
+                                                     receive_queues, dispatcher, steps);
     if (!status.ok()) {
       design.usable = false;
       design.why = status.message();
@@ -407,8 +409,12 @@ std::vector<DesignEstimate> estimate_designs(const DeviceInfo& device,
     for (const Transport transport : {Transport::kUc, Transport::kUd}) {
       for (const Protocol protocol : all_protocols()) {
         if (!rpc::check_transport(protocol, transport).ok()) continue;
-        designs.push_back(
-            rpc::estimate_unreliable(device, workload, transport, protocol, dispatcher, steps));
+        for (const ReceiveQueues receives : all_receive_queues()) {
+          // UC has queue pairs of two only.
+          if (transport == Transport::kUc && receives == ReceiveQueues::kShared) continue;
+          designs.push_back(rpc::estimate_unreliable(device, workload, transport, protocol,
+                                                     receives, dispatcher, steps));
+        }
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "src/channel/head_tail_mark.h"
 #include "src/channel/last_bit_mark.h"
 #include "src/channel/length_markers_mark.h"
+#include "src/rpc/datagram_responder.h"
 #include "src/rpc/design_point.h"
 #include "src/rpc/negotiation.h"
 #include "src/rpc/read.h"
@@ -144,27 +145,22 @@ decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout
         return function.template operator()<UnreliableWriteWrite>();
       return function.template operator()<UnreliableSendSend<Transport::kUc>>();
     case Transport::kUd:
+      if (receives == ReceiveQueues::kShared)
+        return function.template operator()<DatagramSendSend>();
       return function.template operator()<UnreliableSendSend<Transport::kUd>>();
     case Transport::kRc:
       break;
   }
   return with_design_point(protocol, layout, receives, function);
 }
+// The requester's side, whose receives are its own.
 template <typename Function>
 decltype(auto) with_transport(Transport transport, Protocol protocol, MarkLayout layout,
                               Function&& function) {
-  VERBENA_ASSERT(check_transport(protocol, transport).ok());
-  switch (transport) {
-    case Transport::kUc:
-      if (protocol == Protocol::kWriteWrite)
-        return function.template operator()<UnreliableWriteWrite>();
-      return function.template operator()<UnreliableSendSend<Transport::kUc>>();
-    case Transport::kUd:
-      return function.template operator()<UnreliableSendSend<Transport::kUd>>();
-    case Transport::kRc:
-      break;
-  }
-  return with_design_point(protocol, layout, function);
+  return with_transport(
+      transport, protocol, layout,
+      transport == Transport::kRc ? ReceiveQueues::kShared : ReceiveQueues::kPerConnection,
+      function);
 }
 
 // The transport that a design is compiled for.

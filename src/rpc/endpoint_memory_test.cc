@@ -40,6 +40,19 @@ TEST(CheckMemoryTest, ImpossibleNumbersAreViolations) {
   EXPECT_TRUE(check_memory(wrong[1], {.readable = true}).ok()) << "slots nobody needs";
 }
 
+TEST(CheckMemoryTest, SlotsOfTheQueuePairMustSuffice) {
+  EndpointMemory some = memory();
+  some.first_slot = 8;
+  some.queue_pair_slots = 12;
+  EXPECT_TRUE(check_memory(some, {.queue_pair_slots = 4}).ok());
+  EXPECT_EQ(check_memory(some, {.queue_pair_slots = 5}).code(), StatusCode::kProtocolViolation);
+  some.first_slot = ~0u;
+  EXPECT_EQ(check_memory(some, {.queue_pair_slots = 4}).code(), StatusCode::kProtocolViolation);
+  some.first_slot = 0;
+  some.queue_pair_slots = kMaxQueuePairSlots + 1;
+  EXPECT_EQ(check_memory(some, {}).code(), StatusCode::kProtocolViolation);
+}
+
 TEST(CheckMemoryTest, NotificationBytesMustSuffice) {
   EndpointMemory some = memory();
   some.notifications_address = 0x30000;

@@ -6,6 +6,6 @@
 namespace verbena::rpc {
 
 inline constexpr connect::Layer kLayer = {
-    .name = "request/response", .magic = 0x43505256 /* "VRPC" */, .version = 5};
+    .name = "request/response", .magic = 0x43505256 /* "VRPC" */, .version = 6};
 
 }  // namespace verbena::rpc

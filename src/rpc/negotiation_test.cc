@@ -295,7 +295,7 @@ TEST_F(NegotiationTest, GarbageAndOtherVersionsAreRefused) {
   frames.push_back(frame(0x12345678, kLayer.version));
   frames.push_back(frame(kLayer.magic, kLayer.version));  // cut short
   frames.emplace_back();                                  // empty
-  const char* reasons[] = {"version 5", "other than a request/response handshake", "cut short",
+  const char* reasons[] = {"version 6", "other than a request/response handshake", "cut short",
                            "other than a request/response handshake"};
   for (size_t i = 0; i < frames.size(); ++i) {
     ASSERT_TRUE(requester_->send(frames[i].bytes()).ok());

@@ -164,7 +164,8 @@ class ReadRequester final : public RequesterBase {
 
 struct ReadConnection : ResponderConnection {
   using ResponderConnection::ResponderConnection;
-  QueuePair& queue_pair() { return endpoint->queue_pair; }
+  // Nothing can be done about a queue pair that cannot even fail.
+  void stop() { static_cast<void>(endpoint->queue_pair.to_error()); }
 
   std::optional<connect::Endpoint> endpoint;
 };

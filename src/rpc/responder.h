@@ -40,7 +40,8 @@ struct ChannelConnection : ResponderConnection {
         response_max_bytes(agreed.response_max_bytes) {
     if (kUsesInbox<Design>) parked.reserve(pending);
   }
-  QueuePair& queue_pair() { return end.queue_pair(); }
+  // Nothing can be done about a queue pair that cannot even fail.
+  void stop() { static_cast<void>(end.queue_pair().to_error()); }
 
   std::optional<MemoryRegion> notifications;  // its part of the board
   ConnectionEnd<typename Design::ResponseChannel, typename Design::RequestChannel,

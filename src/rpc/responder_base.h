@@ -19,7 +19,8 @@
 
 namespace verbena::rpc {
 
-// One connection. A protocol's own derives from it, and has queue_pair().
+// One connection. A protocol's own derives from it, and has stop(): from then on its requests find
+// nobody.
 struct ResponderConnection {
   explicit ResponderConnection(ControlConnection& control_connection)
       : control(&control_connection), peer("the requester " + control_connection.peer_name()) {}
@@ -104,8 +105,7 @@ class ResponderBase : public Responder {
     connection.status = why;
     std::erase(alive_, &connection);
     status_ = alive_.empty() ? std::move(why) : Status::ok_status();
-    // Nothing can be done about a queue pair that cannot even fail.
-    static_cast<void>(connection.queue_pair().to_error());
+    connection.stop();
     // A requester that waits for a response has nothing on its way, whose failure would tell it.
     connection.control->hang_up();
   }

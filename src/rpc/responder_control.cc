@@ -57,6 +57,14 @@ EndOptions end_options(const ResponderOptions& options, const DesignRequest& agr
   return end;
 }
 
+EndOptions shared_end_options(const Device& device, const ResponderOptions& options) {
+  EndOptions end = end_options(
+      options, offered_design(Protocol::kSendSend, MarkLayout::kImmediate, device, options));
+  end.sharers = options.max_connections;
+  end.receive_depth = options.receive_depth;
+  return end;
+}
+
 Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer) {
   if (bytes == kBreakConnection) {
     return Status(StatusCode::kProtocolViolation,

@@ -25,6 +25,8 @@ Status check_device_layout(Protocol protocol, MarkLayout layout, const DeviceInf
 DesignRequest offered_design(Protocol protocol, MarkLayout layout, const Device& device,
                              const ResponderOptions& options);
 EndOptions end_options(const ResponderOptions& options, const DesignRequest& agreed);
+// Of the end that all connections share (datagram_responder.h): with the sizes that are offered.
+EndOptions shared_end_options(const Device& device, const ResponderOptions& options);
 
 // A handler returned more than fits, or kBreakConnection.
 Status bad_answer(uint32_t bytes, uint32_t max_bytes, const std::string& peer);

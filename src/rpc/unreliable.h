@@ -28,7 +28,8 @@
 //
 // Only the requester has a clock: it reads it once in 16 polls that found nothing. What it takes
 // for lost is counted from the first look at the clock after the post, so a post reads none. UD: a
-// queue pair for each connection. Its key is drawn, so it meets no datagrams of an earlier one.
+// requester has a queue pair for each connection. Its key is drawn, so it meets no datagrams of an
+// earlier one. A responder has one for each connection, too, or one for all (datagram_responder.h).
 #pragma once
 
 #include <algorithm>
@@ -49,6 +50,7 @@
 #include "src/rpc/requester_control.h"
 #include "src/rpc/responder_base.h"
 #include "src/rpc/responder_control.h"
+#include "src/rpc/unreliable_answer.h"
 #include "src/rpc/unreliable_end.h"
 #include "verbena/rpc.h"
 
@@ -139,6 +141,9 @@ class UnreliableRequester final : public RequesterBase {
         const EndpointMemory theirs,
         join(control, end.endpoint(), mine, end.needs(), options.handshake_timeout_ns));
     end.start(theirs);
+    for (KeptRequest& request : requester->kept_) {
+      request.generation = end.generations().bounded(theirs.generation);
+    }
     requester->set_connected();
     return requester;
   }
@@ -329,30 +334,18 @@ class UnreliableRequester final : public RequesterBase {
 
 // --- responder ---
 
-// The request that a slot had last, and what is kept of its response: that lies in the slot.
-struct KeptResponse {
-  uint32_t generation = 0;
-  uint32_t bytes = 0;
-  bool any = false;   // false: the slot had no request yet
-  uint64_t poll = 0;  // that took a request of the slot last; none has the number 0
-};
-
-struct UnreliableConnection : ResponderConnection {
-  UnreliableConnection(ControlConnection& control_connection, const DesignRequest& agreed)
-      : ResponderConnection(control_connection),
-        response_max_bytes(agreed.response_max_bytes),
-        kept(agreed.pending) {}
-  QueuePair& queue_pair() { return end.queue_pair(); }
+struct OwnEndConnection : UnreliableConnection {
+  using UnreliableConnection::UnreliableConnection;
+  // Nothing can be done about a queue pair that cannot even fail.
+  void stop() { static_cast<void>(end.queue_pair().to_error()); }
 
   UnreliableEnd end;
-  uint32_t response_max_bytes;
-  std::vector<KeptResponse> kept;  // by slot
-  channel::ChannelError error;     // of arrivals
+  channel::ChannelError error;  // of arrivals
 };
 
 template <Transport kTransport, Protocol kProtocol>
-class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
-  using Connection = UnreliableConnection;
+class UnreliableResponder final : public ResponderBase<OwnEndConnection> {
+  using Connection = OwnEndConnection;
 
  public:
   static Result<std::unique_ptr<UnreliableResponder>> create(const Device& device,
@@ -467,54 +460,11 @@ class UnreliableResponder final : public ResponderBase<UnreliableConnection> {
       note(connection, channel::ChannelError::peer_violated(violation));
       return false;
     }
-    const uint32_t immediate = ntohl(completion.imm_data);
-    const uint32_t slot = end.generations().slot(immediate);
-    const uint32_t generation = end.generations().generation(immediate);
-    KeptResponse& kept = connection.kept[slot];
-    // The list that is still to be posted may have what this poll answered in the slot before. A
-    // work request that is in it twice makes it endless, and the handler would change its bytes.
-    if (kept.poll == polls_) [[unlikely]]
-      end.queue().flush();
-    kept.poll = polls_;
-    const bool is_new = generation == end.generations().next(kept.generation);
-    if (is_new) [[likely]] {
-      const uint32_t bytes = completion.byte_len - UnreliableEnd::header_bytes(kTransport);
-      answer(connection, slot, {end.message(completion.wr_id, slot), bytes}, handler);
-      kept.generation = generation;
-    } else {
-      ++connection.statistics.duplicates;
-      if (kept.any && generation == kept.generation) answer_again(connection, slot);
-    }
+    const bool is_new = answer_request(end, connection, completion, polls_, handler);
+    if (!connection.status.ok()) [[unlikely]]
+      watch_.hurry();  // to end it; not from inside the loop over connections
     end.give_back(completion.wr_id);
     return is_new;
-  }
-
-  template <typename Handler>
-  void answer(Connection& connection, uint32_t slot, std::span<const char> request,
-              Handler& handler) {
-    UnreliableEnd& end = connection.end;
-    KeptResponse& kept = connection.kept[slot];
-    const std::span<char> response(end.payload(slot), connection.response_max_bytes);
-    const uint32_t bytes = handler(Request{connection.number, slot, request}, response);
-    if (bytes > response.size()) [[unlikely]] {
-      connection.status = bad_answer(bytes, connection.response_max_bytes, connection.peer);
-      watch_.hurry();  // to end it; not from inside the loop over connections
-      return;
-    }
-    kept.bytes = bytes;
-    kept.any = true;
-    end.post(slot, end.generations().next(kept.generation), bytes);
-    ConnectionStatistics& statistics = connection.statistics;
-    ++statistics.requests;
-    ++statistics.responses;
-    statistics.request_bytes += request.size();
-    statistics.response_bytes += bytes;
-  }
-
-  void answer_again(Connection& connection, uint32_t slot) {
-    const KeptResponse& kept = connection.kept[slot];
-    connection.end.post(slot, kept.generation, kept.bytes);
-    ++connection.statistics.resent;
   }
 
   void note(Connection& connection, const channel::ChannelError& error) {

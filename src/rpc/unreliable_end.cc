@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "src/channel/unmarked_sender.h"
 #include "src/connect/sizing.h"
@@ -29,6 +30,15 @@ uint32_t buffer_bytes(Transport transport, Protocol protocol, const EndOptions& 
   return options.incoming_max_bytes + UnreliableEnd::header_bytes(transport);
 }
 
+// The slots of an end that connections share: a connection's begin at a power of two times its
+// number, so that their numbers are bits of a message's immediate.
+uint32_t slots_of(const EndOptions& options) {
+  return options.sharers == 1 ? options.pending : options.sharers * std::bit_ceil(options.pending);
+}
+
+// Sends of a shared end that may be under way: others wait in the receive queue meanwhile.
+constexpr uint32_t kMostSharedSends = 1024;
+
 Status check_datagrams(const DeviceInfo& info, const EndOptions& options) {
   const uint32_t larger = std::max(options.outgoing_max_bytes, options.incoming_max_bytes);
   if (larger <= info.active_mtu_bytes) return Status::ok_status();
@@ -51,18 +61,36 @@ Result<UnreliableSizes> size_unreliable_end(Transport transport, Protocol protoc
                               info.name));
   }
   if (transport == Transport::kUd) VERBENA_RETURN_IF_ERROR(check_datagrams(info, options));
+  const bool shared = options.sharers > 1;
+  VERBENA_ASSERT(!shared || (transport == Transport::kUd && options.receive_slack));
+  const uint64_t messages = uint64_t{options.sharers} * options.pending;
+  if (uint64_t{options.sharers} * std::bit_ceil(options.pending) > kMaxQueuePairSlots) {
+    return Status(StatusCode::kLimitExceeded,
+                  fmt::format("{} connections with {} pending requests each are more than the {} "
+                              "slots of a queue pair that they share; lower max_connections or "
+                              "pending, or use ReceiveQueues::kPerConnection",
+                              options.sharers, options.pending, kMaxQueuePairSlots));
+  }
   UnreliableSizes sizes;
+  const auto sends = static_cast<uint32_t>(
+      shared ? std::min<uint64_t>({messages, kMostSharedSends,
+                                   std::max(info.max_queue_pair_wrs / 2, options.pending)})
+             : messages);
   VERBENA_ASSIGN_OR_RETURN(
       sizes.sends,
-      connect::size_send_queue(info, options.pending, options.signal_interval, options.post_batch));
-  VERBENA_ASSIGN_OR_RETURN(
-      sizes.receives,
-      connect::size_receive_queue(info.max_queue_pair_wrs, "receive queue",
-                                  options.pending + std::min(options.pending, kMostDuplicates),
-                                  options.receive_slack ? 0 : options.pending,
-                                  buffer_bytes(transport, protocol, options)));
+      connect::size_send_queue(info, sends, options.signal_interval, options.post_batch));
+  const auto arrivals =
+      static_cast<uint32_t>(messages + std::min<uint64_t>(messages, kMostDuplicates));
+  uint32_t depth = options.receive_slack ? options.receive_depth : options.pending;
+  // Where they run out, a message is lost, and sent again.
+  if (shared && depth == 0 && arrivals > info.max_queue_pair_wrs / 2) {
+    depth = info.max_queue_pair_wrs;
+  }
+  VERBENA_ASSIGN_OR_RETURN(sizes.receives, connect::size_receive_queue(
+                                               info.max_queue_pair_wrs, "receive queue", arrivals,
+                                               depth, buffer_bytes(transport, protocol, options)));
   sizes.arena_bytes = channel::SlotArray::size_bytes(
-                          channel::unmarked_shape(options.outgoing_max_bytes), options.pending) +
+                          channel::unmarked_shape(options.outgoing_max_bytes), slots_of(options)) +
                       round_up<uint64_t>(shift_bytes(transport), kCacheLineBytes) +
                       channel::ReceiveBuffers::size_bytes(
                           buffer_bytes(transport, protocol, options), sizes.receives.receives);
@@ -92,12 +120,12 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol prot
 
   RegisteredArena& arena = endpoint_->arena;
   send_sizes_ = sizes.sends;
-  generations_ = SlotGenerations(options.pending);
+  generations_ = SlotGenerations(slots_of(options));
   inline_limit_bytes_ = std::min(plan.inline_bytes, endpoint_->queue_pair.max_inline_bytes());
   incoming_max_bytes_ = options.incoming_max_bytes;
   header_bytes_ = header_bytes(transport);
   outgoing_ = channel::SlotArray::carve(arena, channel::unmarked_shape(options.outgoing_max_bytes),
-                                        options.pending);
+                                        slots_of(options));
   channel::ReceiveBuffers buffers;
   buffers.buffer_bytes = buffer_bytes(transport, protocol, options);
   buffers.lkey = arena.lkey();
@@ -111,6 +139,7 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol prot
   if (error != 0) return receives_refused(error);
   EndpointMemory mine;
   mine.connection = options.connection;
+  mine.queue_pair_slots = outgoing_.count;
   if (writes_) {
     incoming_ = channel::SlotArray::carve(
         arena, channel::unmarked_shape(options.incoming_max_bytes), options.pending);
@@ -121,8 +150,7 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol prot
   return mine;
 }
 
-void UnreliableEnd::start(const EndpointMemory& peer) {
-  const QueuePair& queue_pair = endpoint_->queue_pair;
+void UnreliableEnd::make_requests(const EndpointMemory& peer) {
   requests_ = channel::SlotRequests(outgoing_.count);
   for (uint32_t slot = 0; slot < outgoing_.count; ++slot) {
     channel::SlotRequest& request = requests_[slot];
@@ -135,10 +163,31 @@ void UnreliableEnd::start(const EndpointMemory& peer) {
     } else {
       channel::set_send(request, address, lkey, 0);
     }
-    if (header_bytes_ != 0) queue_pair.set_destination(request.request);
   }
-  if (header_bytes_ != 0) peer_number_ = requests_.front().request.wr.ud.remote_qpn;
-  queue_ = channel::SendQueue(queue_pair.get(), endpoint_->send_completions->get(), send_sizes_);
+  queue_ = channel::SendQueue(endpoint_->queue_pair.get(), endpoint_->send_completions->get(),
+                              send_sizes_);
+}
+
+void UnreliableEnd::start(const EndpointMemory& peer) {
+  generations_ = SlotGenerations(peer.queue_pair_slots, peer.first_slot);
+  make_requests(peer);
+  if (header_bytes_ == 0) return;
+  for (uint32_t slot = 0; slot < outgoing_.count; ++slot) {
+    endpoint_->queue_pair.set_destination(requests_[slot].request);
+  }
+  peer_number_ = requests_.front().request.wr.ud.remote_qpn;
+}
+
+Status UnreliableEnd::start_shared() {
+  make_requests({});
+  return endpoint_->queue_pair.start_datagrams();
+}
+
+void UnreliableEnd::direct(uint32_t first_slot, uint32_t slots, const DatagramPeer& peer) {
+  VERBENA_ASSERT(first_slot + slots <= outgoing_.count);
+  for (uint32_t slot = first_slot; slot < first_slot + slots; ++slot) {
+    peer.set_destination(requests_[slot].request);
+  }
 }
 
 }  // namespace verbena::rpc

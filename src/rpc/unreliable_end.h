@@ -3,7 +3,8 @@
 //
 // Its slots lie in one arena: those of the outgoing messages first, then the receive buffers, or
 // the slots that the peer writes to. The receives are the connection's own: what is sent again by
-// one peer takes nobody else's.
+// one peer takes nobody else's. A responder's end of datagrams may also be that of all its
+// connections (datagram_responder.h), which have a part of the slots each, and share the receives.
 #pragma once
 
 #include <arpa/inet.h>
@@ -12,6 +13,7 @@
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "src/base/assert.h"
 #include "src/channel/channel_error.h"
@@ -29,32 +31,36 @@
 
 namespace verbena::rpc {
 
-// What the immediate of a message says: its slot, and which of the slot's messages it is. Slots
-// take as many bits as they need, so a generation comes again after 2^20 messages of a slot at the
-// soonest, and after 2^28 with 16 slots. Without a header, a datagram has its whole MTU for the
-// message.
+// What the immediate of a message says: its slot, counted over all slots of the responder's queue
+// pair, and which of the slot's messages it is. Slots take as many bits as they need, so a
+// generation comes again after 2^16 messages of a slot at the soonest, and after 2^28 with 16
+// slots. Without a header, a datagram has its whole MTU for the message.
 class SlotGenerations {
  public:
   SlotGenerations() = default;
-  explicit SlotGenerations(uint32_t slots)
-      : slot_bits_(static_cast<uint32_t>(std::bit_width(slots - 1))) {
-    VERBENA_ASSERT(slots >= 1 && slot_bits_ <= 12);
+  // Slots here are those from `first_slot` of the queue pair's `slots`.
+  explicit SlotGenerations(uint32_t slots, uint32_t first_slot = 0)
+      : slot_bits_(static_cast<uint32_t>(std::bit_width(slots - 1))), first_slot_(first_slot) {
+    VERBENA_ASSERT(slots >= 1 && slots <= kMaxQueuePairSlots && first_slot < slots);
   }
 
   uint32_t immediate(uint32_t slot, uint32_t generation) const {
-    VERBENA_DEBUG_ASSERT(slot <= slot_mask() && generation <= last());
-    return generation << slot_bits_ | slot;
+    VERBENA_DEBUG_ASSERT(first_slot_ + slot <= slot_mask() && generation <= last());
+    return generation << slot_bits_ | (first_slot_ + slot);
   }
   // Of any peer's immediate; the slot may be none of those there are.
-  uint32_t slot(uint32_t immediate) const { return immediate & slot_mask(); }
+  uint32_t slot(uint32_t immediate) const { return (immediate & slot_mask()) - first_slot_; }
   uint32_t generation(uint32_t immediate) const { return immediate >> slot_bits_; }
   uint32_t next(uint32_t generation) const { return (generation + 1) & last(); }
+  // The generation that any number stands for.
+  uint32_t bounded(uint32_t number) const { return number & last(); }
 
  private:
   uint32_t slot_mask() const { return (1u << slot_bits_) - 1; }
   uint32_t last() const { return ~0u >> slot_bits_; }
 
   uint32_t slot_bits_ = 0;
+  uint32_t first_slot_ = 0;
 };
 
 struct UnreliableSizes {
@@ -79,9 +85,17 @@ class UnreliableEnd {
   Result<EndpointMemory> prepare(Transport transport, Protocol protocol, const Device& device,
                                  const ProtectionDomain& domain, const EndOptions& options);
   // What the peer's end must have for the outgoing messages.
-  EndpointNeeds needs() const { return {.slots_bytes = writes_ ? outgoing_.size_bytes() : 0}; }
+  EndpointNeeds needs() const {
+    return {.queue_pair_slots = outgoing_.count,
+            .slots_bytes = writes_ ? outgoing_.size_bytes() : 0};
+  }
   // The queue pair is connected to the peer's, whose memory this is: messages can be sent.
   void start(const EndpointMemory& peer);
+  // An end that connections share: the queue pair goes up, and then messages of a connection's
+  // slots can be sent once they are directed to its peer.
+  Status start_shared();
+  void direct(uint32_t first_slot, uint32_t slots, const DatagramPeer& peer);
+  uint32_t slots() const { return outgoing_.count; }
 
   // --- sending ---
 
@@ -107,6 +121,10 @@ class UnreliableEnd {
   // the receive is given back.
   const char* message(uint64_t receive, uint32_t slot) const {
     return writes_ ? incoming_.slot(slot) : receives_.buffer(receive) + header_bytes_;
+  }
+  // The bytes of an arrival without a violation().
+  std::span<const char> message(const ibv_wc& arrival, uint32_t slot) const {
+    return {message(arrival.wr_id, slot), arrival.byte_len - header_bytes_};
   }
   void give_back(uint64_t receive) { receives_.give_back(receive); }
   // More than one poll needs to look at.
@@ -140,6 +158,8 @@ class UnreliableEnd {
   QueuePair& queue_pair() { return endpoint_->queue_pair; }
 
  private:
+  void make_requests(const EndpointMemory& peer);
+
   bool writes_ = false;  // messages travel by WRITE
   channel::SlotArray outgoing_;
   channel::SlotArray incoming_;  // with writes_

@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "src/base/runtime.h"
+#include "src/rpc/raw_end_for_test.h"
 #include "verbena/device.h"
 
 namespace verbena::rpc {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr int64_t kLongNs = 120'000'000'000;
 
 TEST(SlotGenerationsTest, SlotAndGenerationComeBack) {
   for (const uint32_t slots : {1u, 2u, 3u, 16u, 17u, kMaxPending}) {
@@ -32,6 +31,17 @@ TEST(SlotGenerationsTest, SlotAndGenerationComeBack) {
       }
     }
   }
+}
+
+TEST(SlotGenerationsTest, APartOfTheSlotsIsCountedFromItsFirst) {
+  const SlotGenerations all(kMaxQueuePairSlots);
+  const SlotGenerations part(kMaxQueuePairSlots, 48);
+  EXPECT_EQ(part.immediate(3, 77), all.immediate(51, 77));
+  EXPECT_EQ(part.slot(all.immediate(51, 77)), 3u);
+  EXPECT_EQ(part.generation(all.immediate(51, 77)), 77u);
+  EXPECT_GT(part.slot(all.immediate(47, 77)), kMaxPending) << "a slot of somebody else";
+  EXPECT_EQ(part.next((1u << 16) - 1), 0u);
+  EXPECT_EQ(part.bounded(0x12345678), 0x5678u);
 }
 
 TEST(SlotGenerationsTest, TheFirstFollowsTheLast) {
@@ -51,35 +61,6 @@ TEST(UnreliableOptionsTest, SensibleTimesAreTaken) {
   options.resend_limit = 1'000'001;
   EXPECT_THAT(check_resending(options).message(), HasSubstr("resend_limit"));
 }
-
-// One side's end alone, which sends what the test says, as a broken or a very late peer would.
-struct RawEnd {
-  explicit RawEnd(ControlConnection its_control) : control(std::move(its_control)) {}
-
-  ControlConnection control;
-  UnreliableEnd end;
-
-  // The next message that came, if any: its immediate. Looks often enough for what is on its way.
-  std::optional<uint32_t> arrival() {
-    for (int look = 0; look < 100; ++look) {
-      const ibv_wc* completion = end.arrivals().next();
-      if (completion == nullptr) continue;
-      EXPECT_EQ(completion->status, IBV_WC_SUCCESS);
-      last = *completion;
-      end.arrivals().take();
-      end.give_back(last.wr_id);
-      return ntohl(last.imm_data);
-    }
-    return std::nullopt;
-  }
-  void send(uint32_t slot, uint32_t generation, const std::string& text) {
-    std::memcpy(end.payload(slot), text.data(), text.size());
-    ASSERT_TRUE(end.queue().has_room());
-    ASSERT_TRUE(end.post(slot, generation, static_cast<uint32_t>(text.size())));
-  }
-
-  ibv_wc last{};
-};
 
 // A requester or responder in this thread, and a raw end as its peer.
 template <typename Used>
@@ -189,12 +170,6 @@ class UnreliableTest : public testing::Test {
     }
   }
 
-  std::string raw_text() const {
-    const uint32_t header_bytes = UnreliableEnd::header_bytes(kTransport);
-    const uint32_t slot = generations_.slot(ntohl(raw_->last.imm_data));
-    return {raw_->end.message(raw_->last.wr_id, slot), raw_->last.byte_len - header_bytes};
-  }
-
   // Takes what has come to the requester.
   void take() {
     requester_->poll([this](uint32_t slot, std::span<const char> bytes) {
@@ -252,13 +227,13 @@ TYPED_TEST(UnreliableTest, ACopyOfARequestGetsTheKeptResponse) {
   this->raw_->send(1, 1, "once");
   this->answer();
   ASSERT_EQ(this->raw_->arrival(), this->generations_.immediate(1, 1));
-  EXPECT_EQ(this->raw_text(), "answer 1");
+  EXPECT_EQ(this->raw_->text(), "answer 1");
   for (int copy = 0; copy < 3; ++copy) {
     // Its bytes may be any: its slot may have been filled anew.
     this->raw_->send(1, 1, copy == 0 ? "once" : "something else");
     this->answer();
     ASSERT_EQ(this->raw_->arrival(), this->generations_.immediate(1, 1));
-    EXPECT_EQ(this->raw_text(), "answer 1");
+    EXPECT_EQ(this->raw_->text(), "answer 1");
   }
   EXPECT_EQ(this->requests_, std::vector<std::string>{"once"});
   const ConnectionStatistics& statistics = this->responder_->statistics(0);
@@ -354,7 +329,7 @@ TYPED_TEST(UnreliableTest, ARequestIsSentAgainUntilItIsAnswered) {
   const uint32_t expected = this->generations_.immediate(2, 1);
   for (int copy = 0; copy < 4; ++copy) {
     ASSERT_EQ(this->next_request(), expected);
-    EXPECT_EQ(this->raw_text(), "patient");
+    EXPECT_EQ(this->raw_->text(), "patient");
     EXPECT_EQ(this->requester_->try_post(2, 7), PostResult::kWouldBlock);
   }
   EXPECT_GE(this->requester_->statistics().resent, 3u);

@@ -82,8 +82,10 @@ class RequestResponseWorkload : public Workload {
     if (!uses_mark_layout(settings.protocol)) settings.layout = MarkLayout::kLastBit;
     VERBENA_RETURN_IF_ERROR(check_transport(settings));
     // There is no other kind over these.
-    if (settings.transport != Transport::kRc) {
-      if (uses_mark_layout(settings.protocol)) settings.layout = MarkLayout::kImmediate;
+    if (settings.transport != Transport::kRc && uses_mark_layout(settings.protocol)) {
+      settings.layout = MarkLayout::kImmediate;
+    }
+    if (settings.transport == Transport::kUc) {
       settings.receive_queues = ReceiveQueues::kPerConnection;
     }
     if (point.arrival_rate_per_s == 0) {
