@@ -94,15 +94,20 @@ class Measurements {
     for (size_t i = 0; i < observations_.size(); ++i) {
       const Observation& one = observations_[i];
       step(one.text);
-      VERBENA_ASSIGN_OR_RETURN(const bench::RunResult result, runner.run(one.point, round));
-      VERBENA_ASSIGN_OR_RETURN(const double ns, quantity_ns(one.quantity, result, cycles_per_ns));
+      VERBENA_ASSIGN_OR_RETURN(
+          const double ns, runner.run_until(one.point, round, [&](const bench::RunResult& result) {
+            return quantity_ns(one.quantity, result, cycles_per_ns);
+          }));
       observed_ns_[i].push_back(ns);
     }
     for (size_t i = 0; i < predicted_.size(); ++i) {
       const bench::Point& point = predicted_[i].point;
       step(point.workload->text(point));
-      VERBENA_ASSIGN_OR_RETURN(const bench::RunResult result, runner.run(point, round));
-      rates_per_s_[i].push_back(result.rate_per_s);
+      VERBENA_ASSIGN_OR_RETURN(const double ns,
+                               runner.run_until(point, round, [&](const bench::RunResult& result) {
+                                 return quantity_ns(Quantity::kOperation, result, cycles_per_ns);
+                               }));
+      rates_per_s_[i].push_back(1e9 / ns);
     }
     return {};
   }

@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <map>
+#include <vector>
 
+#include "src/calibrate/observation.h"
 #include "src/calibrate/point_runner.h"
 #include "src/calibrate/prediction.h"
 #include "src/device/sim/profile_files.h"
@@ -60,6 +62,30 @@ std::vector<Measured> measured_of(const std::vector<sim::ParameterText>& truth) 
 
 // Where a device is what the model says, its parameters are found, and what nobody fitted to is
 // predicted.
+// As where the machine gave one side no time in a short run.
+TEST(PointRunnerTest, ARunThatTellsNothingIsRepeatedForLonger) {
+  sim::provide_profile("fit-test", sim::profile_text("of a test", "of a test", template_with({})));
+  PointRunner runner = PointRunner::simulated("sim:fit-test", 1'000);
+  const std::vector<Observation> observations = must(software_observations());
+  std::vector<uint64_t> requests;
+  const auto at_third = [&](const bench::RunResult& result) -> Result<double> {
+    requests.push_back(result.requests);
+    if (requests.size() == 3) return 7.0;
+    return Status(StatusCode::kUnavailable, "nothing completed");
+  };
+  EXPECT_EQ(must(runner.run_until(observations.front().point, 0, at_third)), 7.0);
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_GE(requests[2], 3 * requests[0]);
+
+  const auto never = [&](const bench::RunResult&) -> Result<double> {
+    requests.push_back(0);
+    return Status(StatusCode::kUnavailable, "nothing completed");
+  };
+  EXPECT_EQ(runner.run_until(observations.front().point, 0, never).status().code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(requests.size(), 3u + 10);
+}
+
 TEST(FitTest, FindsTheParametersOfADeviceThatIsAsTheModel) {
   const Values truth = {
       {"post_wqe", 31},     {"poll_completion", 22},   {"post_64", 7.5},

@@ -25,4 +25,21 @@ Result<bench::RunResult> PointRunner::run(const bench::Point& point, uint32_t nu
   return bench::run_point(*pool_, point, options_, number, &failure);
 }
 
+Result<double> PointRunner::run_until(const bench::Point& point, uint32_t number,
+                                      const Tells& tells) {
+  constexpr uint32_t kMostRuns = 10;
+  bench::RunOptions options = options_;
+  for (uint32_t run = 1;; ++run) {
+    bench::RunFailure failure;
+    VERBENA_ASSIGN_OR_RETURN(const bench::RunResult result,
+                             bench::run_point(*pool_, point, options, number, &failure));
+    Result<double> told = tells(result);
+    if (told.ok() || told.status().code() != StatusCode::kUnavailable || run == kMostRuns) {
+      return told;
+    }
+    options.length.duration_ns *= 2;
+    options.messages *= 2;
+  }
+}
+
 }  // namespace verbena::calibrate
