@@ -20,6 +20,7 @@
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
 #include "src/base/spawn.h"
+#include "src/bench/run/coordination.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_service.h"
 #include "verbena/device.h"
@@ -140,7 +141,10 @@ Result<std::unique_ptr<NodePool>> NodePool::on_this_host(const std::string& devi
                                                          const JobSecret& secret, uint16_t port,
                                                          std::vector<std::string> launcher) {
   std::unique_ptr<NodePool> pool(new NodePool());
-  VERBENA_ASSIGN_OR_RETURN(pool->listener_, ControlListener::listen(kLoopback, port, secret));
+  // Nodes that start under a launcher, or on a busy machine, may take long for their handshake.
+  VERBENA_ASSIGN_OR_RETURN(
+      pool->listener_,
+      ControlListener::listen(kLoopback, port, secret, {.handshake_timeout_ns = kSetupTimeoutNs}));
   pool->may_start_ = true;
   pool->device_ = device;
   pool->launcher_ = std::move(launcher);
