@@ -54,6 +54,7 @@ Result<std::vector<Probe>> probe_device(const std::string& name) {
       {"registration", std::max(0.0, one - page), "registering 4 KiB, less the page"},
       {"registration_page", page, "registering 257 pages and one"},
       {"max_inline", static_cast<double>(info.max_inline_bytes), "reported by the device"},
+      {"max_inline_datagram", static_cast<double>(info.max_inline_bytes), "the same"},
       {"max_outstanding_reads", static_cast<double>(std::max(info.max_outstanding_reads, 1u)),
        "reported by the device"},
       {"mtu", static_cast<double>(info.active_mtu_bytes), "reported by the device"},

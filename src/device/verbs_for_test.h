@@ -119,6 +119,7 @@ class Buffer {
 };
 
 struct EndOptions {
+  Transport transport = Transport::kRc;
   uint32_t cq_depth = 1024;
   const CompletionChannel* channel = nullptr;  // of the own completion queue
   bool with_channel = false;                   // it has one of its own
@@ -146,7 +147,8 @@ class End {
                    .channel = options.with_channel ? &*channel_ : options.channel}));
     }
     queue_pair_ = must(
-        QueuePair::create(domain, {.send_cq = options.send_cq != nullptr ? options.send_cq : &*cq_,
+        QueuePair::create(domain, {.transport = options.transport,
+                                   .send_cq = options.send_cq != nullptr ? options.send_cq : &*cq_,
                                    .recv_cq = options.recv_cq != nullptr ? options.recv_cq : &*cq_,
                                    .shared_receive_queue = options.shared_receive_queue,
                                    .send_depth_wrs = options.send_depth,

@@ -11,10 +11,12 @@
 #include <utility>
 
 #include "src/device/last_error.h"
+#include "src/device/sim/datagrams.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/rnic_profile.h"
 #include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
+#include "src/device/sim/unreliable_transitions.h"
 
 namespace verbena::sim {
 
@@ -27,12 +29,6 @@ constexpr uint32_t kMaxCqes = 1 << 22;
 constexpr uint64_t kPageBytes = 4096;
 
 LastError last_error_line;
-
-int refuse(int error, std::string_view text) {
-  last_error_line.set(text);
-  errno = error;
-  return error;
-}
 
 const char* last_error() { return last_error_line.text(); }
 
@@ -62,6 +58,7 @@ int query_device(ibv_context* verbs, ibv_device_attr* attributes) {
   attributes->max_srq_wr = kMaxQueueWrs;
   attributes->max_srq_sge = kMaxSges;
   attributes->max_pkeys = 1;
+  attributes->max_ah = kMaxQueuePairs;
   attributes->phys_port_cnt = 1;
   return 0;
 }
@@ -90,11 +87,7 @@ int query_port(ibv_context* verbs, uint8_t port, ibv_port_attr* attributes) {
 
 int query_gid(ibv_context* verbs, uint8_t, int index, ibv_gid* gid) {
   if (index != 0) return refuse(EINVAL, "a simulated RNIC has one GID, index 0");
-  *gid = {};
-  gid->raw[0] = 0xfe;
-  gid->raw[1] = 0x80;
-  const uint32_t number = node_of(verbs).number + 1;
-  std::memcpy(&gid->raw[12], &number, sizeof(number));
+  *gid = gid_of(node_of(verbs));
   return 0;
 }
 
@@ -249,31 +242,34 @@ int destroy_srq(ibv_srq* verbs) {
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   Node& node = node_of(pd->context);
   const ibv_qp_cap& cap = init->cap;
-  if (init->qp_type != IBV_QPT_RC || init->send_cq == nullptr || init->recv_cq == nullptr) {
-    refuse(
-        EINVAL,
-        "a simulated queue pair must be reliable connected (RC) and needs two completion queues");
+  const bool known =
+      init->qp_type == IBV_QPT_RC || init->qp_type == IBV_QPT_UC || init->qp_type == IBV_QPT_UD;
+  if (!known || init->send_cq == nullptr || init->recv_cq == nullptr) {
+    refuse(EINVAL,
+           "a simulated queue pair is of type RC, UC or UD and needs two completion queues");
     return nullptr;
   }
+  const uint64_t most_inline_bytes = init->qp_type == IBV_QPT_UD
+                                         ? node.profile.max_inline_datagram_bytes
+                                         : node.profile.max_inline_bytes;
   if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
       cap.max_send_sge > kMaxSges || cap.max_recv_sge > kMaxSges ||
-      cap.max_inline_data > node.profile.max_inline_bytes) {
+      cap.max_inline_data > most_inline_bytes) {
     refuse(EINVAL,
            fmt::format("asked for {} work requests of {} SGEs and {} inline bytes; {} has at most "
                        "{}, {} and {}",
                        std::max(cap.max_send_wr, cap.max_recv_wr),
                        std::max(cap.max_send_sge, cap.max_recv_sge), cap.max_inline_data,
-                       node.profile.name, kMaxQueueWrs, kMaxSges, node.profile.max_inline_bytes));
+                       node.profile.name, kMaxQueueWrs, kMaxSges, most_inline_bytes));
     return nullptr;
   }
-  QueuePair& qp = node.rnic.add_queue_pair();
+  QueuePair& qp = node.rnic.add_queue_pair(init->qp_type);
   qp.socket = as_context(pd->context).socket;
   qp.verbs.context = pd->context;
   qp.verbs.pd = pd;
   qp.verbs.send_cq = init->send_cq;
   qp.verbs.recv_cq = init->recv_cq;
   qp.verbs.srq = init->srq;
-  qp.verbs.qp_type = IBV_QPT_RC;
   qp.verbs.state = IBV_QPS_RESET;
   qp.signals_all = init->sq_sig_all != 0;
   qp.doorbell_register = &as_context(pd->context).take_register();
@@ -295,12 +291,6 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   return &qp.verbs;
 }
 
-ibv_ah* create_ah(ibv_pd* /*pd*/, ibv_ah_attr* /*attributes*/) {
-  refuse(EOPNOTSUPP, "simulated devices send no datagrams");
-  return nullptr;
-}
-int destroy_ah(ibv_ah* /*verbs*/) { return EINVAL; }
-
 void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
   Simulation& simulation = qp.node->simulation;
   const size_t number = attributes.ah_attr.dlid - size_t{1};
@@ -314,6 +304,11 @@ void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
 
 int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
   QueuePair& qp = as_qp(verbs);
+  if (!qp.is_reliable()) {
+    const int error = check_transition(qp, *attributes, mask);
+    if (error != 0) return error;
+  }
+  if ((mask & IBV_QP_QKEY) != 0) qp.attributes.qkey = attributes->qkey;
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0) {
     qp.attributes.qp_access_flags = attributes->qp_access_flags;
   }
@@ -328,6 +323,10 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
       break;
     case IBV_QPS_RTR:
       if (from != IBV_QPS_INIT) return refuse(EINVAL, "a queue pair goes to RTR from INIT only");
+      if (qp.sends_datagrams()) {
+        qp.mtu_bytes = static_cast<uint32_t>(qp.node->profile.mtu_bytes);
+        break;
+      }
       take_path(qp, *attributes);
       if (qp.peer_node == nullptr) {
         return refuse(EINVAL,
@@ -335,7 +334,9 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
       }
       break;
     case IBV_QPS_RTS:
+      if (from == IBV_QPS_SQE) break;
       if (from != IBV_QPS_RTR) return refuse(EINVAL, "a queue pair goes to RTS from RTR only");
+      if (!qp.is_reliable()) break;
       qp.attributes.timeout = attributes->timeout;
       qp.attributes.retry_cnt = attributes->retry_cnt;
       qp.attributes.rnr_retry = attributes->rnr_retry;
@@ -348,8 +349,9 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
       qp.node->rnic.fail(qp, IBV_WC_WR_FLUSH_ERR);
       break;
     default:
-      return refuse(EINVAL,
-                    "a simulated queue pair has the states RESET, INIT, RTR, RTS and ERR only");
+      return refuse(
+          EINVAL,
+          "a simulated queue pair is put into the states RESET, INIT, RTR, RTS and ERR only");
   }
   qp.state = attributes->qp_state;
   verbs->state = qp.state;
@@ -365,6 +367,7 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
   attributes->path_mtu = own.path_mtu;
   attributes->dest_qp_num = own.dest_qp_num;
   attributes->qp_access_flags = own.qp_access_flags;
+  attributes->qkey = own.qkey;
   attributes->cap = qp.cap;
   attributes->max_rd_atomic = own.max_rd_atomic;
   attributes->max_dest_rd_atomic = own.max_dest_rd_atomic;
@@ -416,6 +419,12 @@ ibv_device* device_of(const std::string& name) {
 }
 
 }  // namespace
+
+int refuse(int error, std::string_view text) {
+  last_error_line.set(text);
+  errno = error;
+  return error;
+}
 
 const VerbsControl& control() {
   static constexpr VerbsControl kControl = {

@@ -12,6 +12,10 @@ namespace verbena::sim {
 
 const VerbsControl& control();
 
+// Keeps why the calling thread's call is refused (VerbsControl::last_error). Returns `error`, which
+// errno is, too.
+int refuse(int error, std::string_view text);
+
 // Opens the RNIC of the node where the caller is. kUnavailable outside of a simulation,
 // kInvalidArgument if the node has another RNIC.
 Result<ibv_context*> open_device(std::string_view name);

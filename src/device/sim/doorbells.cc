@@ -23,8 +23,17 @@ namespace verbena::sim {
 namespace {
 
 constexpr uint64_t kEntryBytes = 64;
+constexpr uint64_t kSegmentBytes = 16;
 constexpr uint64_t kAlong = uint64_t{1} << 63;
 constexpr uint32_t kGenerationMask = INT32_MAX;
+
+// Of a datagram: control, address and one piece of memory, in whole lines (libmlx4: a WQE's stride;
+// libmlx5: its basic blocks).
+uint64_t entry_bytes(const QueuePair& qp) {
+  if (!qp.sends_datagrams()) return kEntryBytes;
+  const uint64_t bytes = 2 * kSegmentBytes + qp.node->profile.datagram_address_bytes;
+  return (bytes + kEntryBytes - 1) / kEntryBytes * kEntryBytes;
+}
 
 }  // namespace
 
@@ -145,7 +154,7 @@ void Rnic::take_doorbell() {
     return;
   }
   const Time free = bus_down_.free_at();
-  const Time there = qp.fetched_at = std::max(bus_read(entries * kEntryBytes), qp.fetched_at);
+  const Time there = qp.fetched_at = std::max(bus_read(entries * entry_bytes(qp)), qp.fetched_at);
   if (Recorder* const recorder = simulation_.recorder()) {
     for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
       recorder->served(StepKind::kBusWait, StepKind::kWqeFetch, node_.number,
@@ -161,7 +170,9 @@ void Rnic::wqes_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
   if (qp.generation != argument >> 32 || qp.state != IBV_QPS_RTS) return;
   // The count's lower half: no two that are under way are so far apart.
-  qp.fetched += static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
+  const uint32_t more = static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
+  if (more > qp.depth) return;  // they have failed meanwhile
+  qp.fetched += more;
   VERBENA_ASSERT(qp.fetched <= qp.handled);
   Rnic& rnic = qp.node->rnic;
   rnic.fetch_payloads(qp);

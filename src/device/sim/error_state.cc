@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/assert.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
@@ -88,7 +89,27 @@ void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
   flush_receives(qp);
 }
 
+void Rnic::fail_sends(QueuePair& qp, ibv_wc_status first) {
+  VERBENA_ASSERT(!qp.is_reliable() && (qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_SQE));
+  qp.state = IBV_QPS_SQE;
+  qp.verbs.state = IBV_QPS_SQE;
+  ibv_wc_status status = first;
+  while (qp.retired < qp.posted) {
+    complete(qp, qp.retired++, status);
+    status = IBV_WC_WR_FLUSH_ERR;
+  }
+  // What is posted once the queue pair is set right goes on from here.
+  qp.announced = qp.handled = qp.fetched = qp.posted;
+  qp.requester.sent_ever = qp.requester.acked = qp.posted;
+  qp.send_packet = 0;
+  qp.waiting = 0;
+  ++qp.fetch_epoch;
+  qp.payload_outstanding = qp.payload_ready = 0;
+  end_sends(qp);
+}
+
 void Rnic::flush_sends(QueuePair& qp) {
+  if (qp.state == IBV_QPS_SQE) return fail_sends(qp, IBV_WC_WR_FLUSH_ERR);
   while (qp.retired < qp.posted) complete(qp, qp.retired++, IBV_WC_WR_FLUSH_ERR);
   end_sends(qp);
 }

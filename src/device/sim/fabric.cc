@@ -17,12 +17,14 @@ constexpr uint64_t kAckHeaderBytes = 4;
 constexpr uint64_t kAtomicHeaderBytes = 28;
 constexpr uint64_t kAtomicAckBytes = 8;
 constexpr uint64_t kImmediateBytes = 4;
+constexpr uint64_t kDatagramHeaderBytes = 8;
 constexpr uint64_t kPadBytes = 4;
 // In which credits are counted.
 constexpr uint64_t kCreditBytes = 64;
 
 uint64_t request_header_bytes(const Packet& packet) {
   uint64_t bytes = kBaseHeaderBytes;
+  if (packet.datagram) bytes += kDatagramHeaderBytes + packet.grh_bytes;
   switch (packet.opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -85,7 +87,7 @@ Packet* Fabric::allocate() {
 void Fabric::hold_payload(Packet& packet) {
   constexpr size_t kLargestMtuBytes = 4096;
   if (free_payloads_.empty()) {
-    payloads_.push_back(std::make_unique<std::byte[]>(kLargestMtuBytes));
+    payloads_.push_back(std::make_unique<std::byte[]>(sizeof(ibv_grh) + kLargestMtuBytes));
     free_payloads_.push_back(payloads_.back().get());
   }
   packet.bytes = free_payloads_.back();
@@ -151,7 +153,8 @@ void Fabric::wake_output(uint32_t number) {
 // ---- the way ----
 
 bool Fabric::lose(const Packet& packet) {
-  if (!ports_[packet.from->number].up || !ports_[packet.to->number].up) return true;
+  if (packet.to == nullptr || !ports_[packet.from->number].up || !ports_[packet.to->number].up)
+    return true;
   return faults_.loss_ppm != 0 && dice_.below(1'000'000) < faults_.loss_ppm;
 }
 

@@ -26,8 +26,11 @@ struct Packet {
   PacketKind kind = PacketKind::kRequest;
   NakCode nak = NakCode::kNone;
   bool last = false;
+  bool datagram = false;
+  uint8_t service_level = 0;  // datagrams
+  uint8_t grh_bytes = 0;      // datagrams: of the global route header, in front of the payload
   Node* from = nullptr;
-  Node* to = nullptr;
+  Node* to = nullptr;  // a datagram's may be null: no port has its address
   QueuePair* source = nullptr;
   QueuePair* target = nullptr;
   uint32_t source_generation = 0;
@@ -40,7 +43,7 @@ struct Packet {
   uint64_t original = 0;  // atomic response
   uint64_t compare = 0;   // atomics
   uint64_t swap = 0;
-  uint32_t rkey = 0;
+  uint32_t rkey = 0;          // of a datagram: its queue key
   uint32_t length_bytes = 0;  // of the message
   uint32_t imm_data = 0;
   ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;

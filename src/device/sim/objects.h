@@ -209,6 +209,7 @@ struct QueuePair {
     ibv_mtu path_mtu = IBV_MTU_256;
     uint32_t dest_qp_num = 0;
     unsigned qp_access_flags = 0;
+    uint32_t qkey = 0;
     uint8_t max_rd_atomic = 0;
     uint8_t max_dest_rd_atomic = 0;
     uint8_t min_rnr_timer = 0;
@@ -275,6 +276,13 @@ struct QueuePair {
   RcRequester requester;
   RcResponder responder;
 
+  bool is_reliable() const { return verbs.qp_type == IBV_QPT_RC; }
+  bool sends_datagrams() const { return verbs.qp_type == IBV_QPT_UD; }
+  // Whether requests of others are taken. What fails in a send queue without reliability (SQE)
+  // does not concern them.
+  bool takes_requests() const {
+    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQE;
+  }
   Wqe& wqe(uint64_t number) { return wqes.wqe(number); }
   ibv_sge* sges_of(uint64_t number) { return wqes.sges(number); }
   // Gives back what is retired, unless data of READs is on its way to where the WQEs say.

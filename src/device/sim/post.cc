@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "src/device/sim/datagrams.h"
 #include "src/device/sim/objects.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
@@ -26,8 +27,9 @@ bool is_rdma(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
          opcode == IBV_WR_RDMA_READ;
 }
-uint64_t wqe_bytes(const Wqe& wqe) {
+uint64_t wqe_bytes(const QueuePair& qp, const Wqe& wqe) {
   uint64_t bytes = kControlBytes;
+  if (qp.sends_datagrams()) bytes += qp.node->profile.datagram_address_bytes;
   if (is_rdma(wqe.opcode)) bytes += kAddressBytes;
   if (is_atomic(wqe.opcode)) bytes += 2 * kAddressBytes;
   return bytes + (wqe.inlined ? kInlineHeaderBytes + wqe.length_bytes : wqe.sges * kSegmentBytes);
@@ -35,6 +37,7 @@ uint64_t wqe_bytes(const Wqe& wqe) {
 
 // 0, or an errno value.
 int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
+  if (!qp.is_reliable() && !is_unreliable_request(qp, request)) return EINVAL;
   if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > qp.max_sges) return EINVAL;
   if (qp.posted - qp.reclaimed == qp.depth) return ENOMEM;
   const uint64_t number = qp.posted;
@@ -71,11 +74,13 @@ int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
       return EOPNOTSUPP;
   }
   wqe.packets = std::max(1u, (wqe.length_bytes + qp.mtu_bytes - 1) / std::max(qp.mtu_bytes, 1u));
+  if (qp.sends_datagrams() && wqe.packets > 1) wqe.bad = true;
   wqe.inlined = (request.send_flags & IBV_SEND_INLINE) != 0 && request.opcode != IBV_WR_RDMA_READ &&
                 !is_atomic(request.opcode);
   if (wqe.inlined && length > qp.max_inline_bytes) return ENOMEM;
   qp.wqes.add(wqe);
   std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
+  if (qp.sends_datagrams()) set_datagram_address(qp, number, request);
   if (wqe.inlined) {
     std::byte* to = qp.wqes.inline_bytes(number);
     for (int i = 0; i < request.num_sge; ++i) {
@@ -128,7 +133,7 @@ bool local_memory_fails(QueuePair& qp, uint64_t number, Fiber* thread) {
 bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   Simulation& simulation = qp.node->simulation;
   const Profile& profile = qp.node->profile;
-  const uint64_t bytes = wqe_bytes(wqe);
+  const uint64_t bytes = wqe_bytes(qp, wqe);
   const bool lone = entries == 1 && (profile.blueflame_single_only == 0 || wqe.inlined ||
                                      wqe.opcode == IBV_WR_RDMA_READ);
   const bool with_wqe = entries == 1 && lone && bytes <= profile.blueflame_max_bytes;
@@ -202,7 +207,9 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const uint64_t before = qp.posted;
   int error = 0;
   for (; request != nullptr; request = request->next) {
-    if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_ERR) error = EINVAL;
+    if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_SQE && qp.state != IBV_QPS_ERR) {
+      error = EINVAL;
+    }
     if (error == 0) error = make_wqe(qp, *request);
     if (error != 0) {
       *bad = request;
@@ -212,7 +219,10 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const uint64_t entries = qp.posted - before;
   if (entries == 0) return error;
   uint64_t copied = 0;
-  uint64_t listed = 0;  // entries of gather lists behind the first of each
+  uint64_t listed = 0;  // entries of gather lists behind the first of each, and as much as these
+  if (qp.sends_datagrams()) {
+    listed = entries * (profile.datagram_address_bytes / kSegmentBytes);
+  }
   const bool software =
       profile.posts_move_payload != 0;  // which copies once, wherever it comes from
   Time software_work = 0;
@@ -230,7 +240,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   simulation.charge(entries * profile.post_wqe + listed * profile.post_sge +
                     copied * profile.cpu_copy_kib / 1024 + software_work);
   simulation.keep_up();
-  if (qp.state == IBV_QPS_ERR) {
+  if (qp.state == IBV_QPS_SQE || qp.state == IBV_QPS_ERR) {
     qp.node->rnic.flush_sends(qp);
     return error;
   }

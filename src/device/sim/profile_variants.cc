@@ -14,8 +14,15 @@ namespace {
 
 // What is known exactly: the machines and settings of an experiment, what verbs report of a device,
 // and powers of two. Others would make points impossible and not uncertain.
-constexpr std::string_view kKnownExactly[] = {"cores", "sockets",    "pcie_payload",         "mtu",
-                                              "page",  "max_inline", "max_outstanding_reads"};
+constexpr std::string_view kKnownExactly[] = {"cores",
+                                              "sockets",
+                                              "pcie_payload",
+                                              "mtu",
+                                              "page",
+                                              "max_inline",
+                                              "max_inline_datagram",
+                                              "datagram_address",
+                                              "max_outstanding_reads"};
 
 bool is_whole(const ParameterText& parameter) {
   return parameter.unit == "count" || parameter.unit == "B";

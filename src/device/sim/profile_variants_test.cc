@@ -42,8 +42,15 @@ std::string text_with(const std::vector<ParameterText>& parameters) {
 
 // Whoever adds a parameter need do nothing: it is drawn. One that must not be is added here, too.
 TEST(ProfileVariants, EveryNumberIsDrawnButForWhatIsKnownExactly) {
-  const std::set<std::string> known = {"cores", "sockets",    "pcie_payload",         "mtu",
-                                       "page",  "max_inline", "max_outstanding_reads"};
+  const std::set<std::string> known = {"cores",
+                                       "sockets",
+                                       "pcie_payload",
+                                       "mtu",
+                                       "page",
+                                       "max_inline",
+                                       "max_inline_datagram",
+                                       "datagram_address",
+                                       "max_outstanding_reads"};
   for (const std::string& name : installed_profile_names()) {
     const std::vector<ParameterText> given = parameters_of(name);
     std::vector<std::set<double>> seen(given.size());

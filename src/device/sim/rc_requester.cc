@@ -213,7 +213,7 @@ void Rnic::go_back(QueuePair& qp) {
 // ---- time-outs ----
 
 void Rnic::start_timer(QueuePair& qp) {
-  if (qp.requester.timer_running || qp.attributes.timeout == 0) return;
+  if (!qp.is_reliable() || qp.requester.timer_running || qp.attributes.timeout == 0) return;
   qp.requester.timer_running = true;
   constexpr Time kTimeoutUnit = 4096 * kPsPerNs;
   simulation_.at(simulation_.now() + (kTimeoutUnit << qp.attributes.timeout), timer, &qp,

@@ -89,6 +89,10 @@ void Rnic::respond(QueuePair& qp, const PendingResponse& response) {
 }
 
 void Rnic::refuse(QueuePair& qp, NakCode code, uint64_t message) {
+  if (!qp.is_reliable()) {  // nobody is told
+    if (code == NakCode::kInvalid) fail(qp, IBV_WC_WR_FLUSH_ERR);
+    return;
+  }
   // What comes behind it is dropped without a further word until it comes again.
   qp.responder.nak_sent = true;
   qp.responder.nak = code;
@@ -101,7 +105,7 @@ void Rnic::advance(QueuePair& qp, const Packet& packet) {
   if (packet.last) {
     ++qp.expected_message;
     qp.expected_packet = 0;
-    if (packet.opcode != IBV_WR_RDMA_READ && !is_atomic(packet.opcode)) schedule_ack(qp);
+    if (qp.is_reliable() && !asks_for_data(packet.opcode)) schedule_ack(qp);
   } else {
     ++qp.expected_packet;
   }

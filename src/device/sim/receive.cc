@@ -56,9 +56,12 @@ void Rnic::received(void* object, uint64_t) {
   Rnic& rnic = qp.node->rnic;
   rnic.simulation_.fabric().handled(*packet);
   const bool ready =
-      qp.state == IBV_QPS_RTS || (qp.state == IBV_QPS_RTR && packet->kind == PacketKind::kRequest);
-  const bool from_peer = packet->from == qp.peer_node && packet->source != nullptr &&
-                         packet->source->verbs.qp_num == qp.attributes.dest_qp_num;
+      packet->kind == PacketKind::kRequest ? qp.takes_requests() : qp.state == IBV_QPS_RTS;
+  // Anybody may be the peer of a datagram; queue pairs of two types never understand each other.
+  const bool from_peer =
+      packet->source != nullptr && packet->source->verbs.qp_type == qp.verbs.qp_type &&
+      (qp.sends_datagrams() ||
+       (packet->from == qp.peer_node && packet->source->verbs.qp_num == qp.attributes.dest_qp_num));
   if (qp.generation != packet->target_generation || !ready || !from_peer || qp.node->crashed) {
     rnic.simulation_.fabric().free(packet);
     return;
@@ -85,7 +88,10 @@ void Rnic::request_received(Packet* packet) {
     qp.receive_queue().starving.push_back(packet);
     return;
   }
-  if (!take_request(packet)) simulation_.fabric().free(packet);
+  const bool taken = qp.is_reliable()       ? take_request(packet)
+                     : qp.sends_datagrams() ? take_datagram(packet)
+                                            : take_unreliable(packet);
+  if (!taken) simulation_.fabric().free(packet);
 }
 
 // Puts the payload on its way into this node's memory.
@@ -143,6 +149,7 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
   if (packet->last && packet->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     const Receive receive = take_receive(qp, packet);
     if (receive != Receive::kReady) return receive == Receive::kFetching;
+    qp.filling = false;
     packet->entry.completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
     packet->entry.message = qp.current_receive;
     packet->cq = qp.recv_cq;

@@ -25,7 +25,8 @@ Rnic::Receive Rnic::next_receive(QueuePair& qp) {
 
 // Gives the packet a receive, keeps it until one has been fetched, or refuses it.
 Rnic::Receive Rnic::take_receive(QueuePair& qp, Packet* packet) {
-  const Receive receive = next_receive(qp);
+  // The one of a message of which the rest was lost; only unreliable connections have that.
+  const Receive receive = qp.filling ? Receive::kReady : next_receive(qp);
   switch (receive) {
     case Receive::kNone:
       refuse(qp, NakCode::kRnr, qp.expected_message);
@@ -43,8 +44,10 @@ Rnic::Receive Rnic::take_receive(QueuePair& qp, Packet* packet) {
 
 void Rnic::consume_receive(QueuePair& qp, Packet& packet) {
   ReceiveQueue& queue = qp.receive_queue();
-  VERBENA_DEBUG_ASSERT(queue.consumed < queue.fetched && queue.consumed < queue.posted);
-  qp.current_receive = queue.slot_of(queue.consumed++);
+  if (!qp.filling) {
+    VERBENA_DEBUG_ASSERT(queue.consumed < queue.fetched && queue.consumed < queue.posted);
+    qp.current_receive = queue.slot_of(queue.consumed++);
+  }
   ibv_wc& completion = packet.entry.completion;
   completion.wr_id = queue.receives[qp.current_receive].wr_id;
   completion.status = IBV_WC_SUCCESS;
@@ -123,8 +126,7 @@ void Rnic::take_starving(ReceiveQueue& queue) {
   for (Packet* packet : waiting) {
     QueuePair& qp = *packet->target;
     Rnic& rnic = qp.node->rnic;
-    const bool ready = qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_RTR;
-    if (qp.generation != packet->target_generation || !ready) {
+    if (qp.generation != packet->target_generation || !qp.takes_requests()) {
       rnic.simulation_.fabric().free(packet);
     } else {
       rnic.request_received(packet);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/device/sim/datagrams.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/simulated_node.h"
 
@@ -88,11 +89,12 @@ QueuePair* Rnic::find_queue_pair(uint32_t number) {
   return number < queue_pairs_.size() ? queue_pairs_[number].get() : nullptr;
 }
 
-QueuePair& Rnic::add_queue_pair() {
+QueuePair& Rnic::add_queue_pair(ibv_qp_type type) {
   queue_pairs_.push_back(std::make_unique<QueuePair>());
   QueuePair& qp = *queue_pairs_.back();
   qp.node = &node_;
-  qp.wqes.configure(wqe_pool_);
+  qp.verbs.qp_type = type;
+  qp.wqes.configure(wqe_pool_, qp.sends_datagrams() ? sizeof(DatagramAddress) : 0);
   qp.verbs.qp_num = static_cast<uint32_t>(queue_pairs_.size() - 1);
   return qp;
 }

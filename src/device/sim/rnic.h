@@ -1,4 +1,5 @@
-// A simulated RNIC: reliable connections with SEND, WRITE, READ and atomics.
+// A simulated RNIC: reliable connections with SEND, WRITE, READ and atomics; unreliable ones with
+// SEND and WRITE; datagrams.
 //
 // A message's way, each step an event: doorbell over the bus; fetch of the WQE, unless it came
 // with its doorbell; fetch of the payload, unless it is inline; the sending side, one packet after
@@ -11,6 +12,8 @@
 //   receive_queue.cc  receives and their fetches
 //   rc_requester.cc   READs and atomics, acknowledgements, retries, time-outs
 //   rc_responder.cc   requests in their order, responses, refusals
+//   uc.cc             what unreliable connections do in place of these two
+//   ud.cc             datagrams, and where they go
 //   error_state.cc    completions of sends, errors
 #pragma once
 
@@ -75,12 +78,15 @@ class Rnic {
   uint32_t add_region(std::unique_ptr<Region> region);
   void remove_region(uint32_t key);
   QueuePair* find_queue_pair(uint32_t number);
-  QueuePair& add_queue_pair();
+  QueuePair& add_queue_pair(ibv_qp_type type);
   void remove_queue_pair(QueuePair& qp);
   // RESET: forgets everything that is under way.
   void reset(QueuePair& qp);
   // To the error state; what waits completes with `first` and then as flushed.
   void fail(QueuePair& qp, ibv_wc_status first);
+  // To SQE, which of queue pairs without reliability only the send queue is in. The same for what
+  // is posted there.
+  void fail_sends(QueuePair& qp, ibv_wc_status first);
 
   // What is posted to a queue pair in the error state.
   void flush_sends(QueuePair& qp);
@@ -198,6 +204,22 @@ class Rnic {
   void schedule_ack(QueuePair& qp);
   Made make_response(QueuePair& qp);
   Made make_ack(QueuePair& qp);
+
+  // --- uc.cc ---
+  // The packet of an unreliable queue pair is on the link at `when`: with the last one of a message
+  // this has all that there is to do for it.
+  void note_sent(QueuePair& qp, const Packet& packet, Time when);
+  static void message_sent(void* qp, uint64_t stamp);
+  // A WQE whose own memory, or length, does not do.
+  void fail_locally(QueuePair& qp, const Wqe& wqe);
+  // True: the packet was taken over.
+  bool take_unreliable(Packet* packet);
+
+  // --- ud.cc ---
+  static bool is_too_long(const QueuePair& qp, const Wqe& wqe);
+  // Says where the packet goes, and what of a datagram comes before its payload.
+  void address_datagram(QueuePair& qp, Packet& packet);
+  bool take_datagram(Packet* packet);
 
   // --- error_state.cc ---
   static void completion_visible(void* packet, uint64_t);

@@ -128,6 +128,8 @@ constexpr Parameter kParameters[] = {
     {"wqe_prefetch", File::kChip, Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
     {"payload_prefetch", File::kChip, Unit::kBytes, &Profile::payload_prefetch_bytes, "payload of a queue pair that is read from memory ahead of what it sends; two packets at least"},
     {"max_inline", File::kChip, Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
+    {"max_inline_datagram", File::kChip, Unit::kBytes, &Profile::max_inline_datagram_bytes, "the same of a UD queue pair, whose WQEs have an address"},
+    {"datagram_address", File::kChip, Unit::kBytes, &Profile::datagram_address_bytes, "of a UD queue pair's WQE: the address vector that it has for its receiver"},
     {"context_cache", File::kChip, Unit::kCount, &Profile::context_cache_entries, "on-chip cache: contexts of queue pairs and of receive queues"},
     {"context_miss", File::kChip, Unit::kNs, &Profile::context_miss, "fetching state from where it is kept"},
     {"context_misses_at_once", File::kChip, Unit::kCount, &Profile::context_misses_at_once, "such fetches that overlap, on each side of the RNIC"},

@@ -105,6 +105,8 @@ struct Profile {
   uint64_t wqe_prefetch = 0;
   uint64_t payload_prefetch_bytes = 0;
   uint64_t max_inline_bytes = 0;
+  uint64_t max_inline_datagram_bytes = 0;
+  uint64_t datagram_address_bytes = 0;
   uint64_t context_cache_entries = 0;
   Time context_miss = 0;
   uint64_t context_misses_at_once = 0;

@@ -37,7 +37,8 @@ struct Wqe {
   bool bad = false;    // its memory may not be used: it fails when its turn comes
 };
 
-// Memory for the WQEs of all queue pairs of an RNIC, each with its gather list and inline bytes.
+// Memory for the WQEs of all queue pairs of an RNIC, each with its gather list, the address of a
+// datagram and inline bytes.
 // What was given back last is used first: of millions of queue pairs few have WQEs at a time, and
 // their memory stays in the caches of who simulates them.
 class WqePool {
@@ -46,8 +47,8 @@ class WqePool {
   WqePool(const WqePool&) = delete;
   WqePool& operator=(const WqePool&) = delete;
 
-  Wqe* take(const Wqe& wqe) {
-    const size_t units = units_of(wqe);
+  Wqe* take(const Wqe& wqe, uint32_t address_bytes) {
+    const size_t units = units_of(wqe, address_bytes);
     if (units >= free_.size()) free_.resize(units + 1);
     Free*& first = free_[units];
     if (first == nullptr) add_chunk(units);
@@ -55,8 +56,8 @@ class WqePool {
     first = first->next;
     return new (place) Wqe(wqe);
   }
-  void give_back(Wqe* wqe) {
-    const size_t units = units_of(*wqe);
+  void give_back(Wqe* wqe, uint32_t address_bytes) {
+    const size_t units = units_of(*wqe, address_bytes);
     static_assert(std::is_trivially_destructible_v<Wqe>);
     free_[units] = new (wqe) Free{free_[units]};
   }
@@ -70,9 +71,9 @@ class WqePool {
   };
   static constexpr size_t kChunkUnits = 64;
 
-  static size_t units_of(const Wqe& wqe) {
-    const size_t bytes =
-        sizeof(Wqe) + wqe.sges * sizeof(ibv_sge) + (wqe.inlined ? wqe.length_bytes : 0);
+  static size_t units_of(const Wqe& wqe, uint32_t address_bytes) {
+    const size_t bytes = sizeof(Wqe) + wqe.sges * sizeof(ibv_sge) + address_bytes +
+                         (wqe.inlined ? wqe.length_bytes : 0);
     return (bytes + sizeof(Unit) - 1) / sizeof(Unit);
   }
   void add_chunk(size_t units) {
@@ -91,14 +92,18 @@ class WqePool {
 // done with them.
 class SendWqes {
  public:
-  void configure(WqePool& pool) { pool_ = &pool; }
-  // Adds the next one. Its gather list and inline bytes are to be filled.
-  void add(const Wqe& wqe) { wqes_.push_back(pool_->take(wqe)); }
+  // `address_bytes`: that each has for where it goes; of datagrams.
+  void configure(WqePool& pool, uint32_t address_bytes) {
+    pool_ = &pool;
+    address_bytes_ = address_bytes;
+  }
+  // Adds the next one. Its gather list, address and inline bytes are to be filled.
+  void add(const Wqe& wqe) { wqes_.push_back(pool_->take(wqe, address_bytes_)); }
   // Nobody will ask for those below `number` again.
   void release_below(uint64_t number) {
     VERBENA_DEBUG_ASSERT(number <= oldest_ + wqes_.size());
     for (; oldest_ < number; ++oldest_) {
-      pool_->give_back(wqes_.front());
+      pool_->give_back(wqes_.front(), address_bytes_);
       wqes_.pop_front();
     }
   }
@@ -112,12 +117,14 @@ class SendWqes {
     return *wqes_[static_cast<uint32_t>(number - oldest_)];
   }
   ibv_sge* sges(uint64_t number) { return reinterpret_cast<ibv_sge*>(&wqe(number) + 1); }
-  std::byte* inline_bytes(uint64_t number) {
+  std::byte* address(uint64_t number) {
     return reinterpret_cast<std::byte*>(sges(number) + wqe(number).sges);
   }
+  std::byte* inline_bytes(uint64_t number) { return address(number) + address_bytes_; }
 
  private:
   WqePool* pool_ = nullptr;
+  uint32_t address_bytes_ = 0;
   GrowingRing<Wqe*> wqes_;
   uint64_t oldest_ = 0;
 };

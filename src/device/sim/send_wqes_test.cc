@@ -35,8 +35,8 @@ void expect_kept(uint64_t count, uint64_t pending) {
   WqePool pool;
   SendWqes wqes;
   SendWqes others;  // of another queue pair
-  wqes.configure(pool);
-  others.configure(pool);
+  wqes.configure(pool, 0);
+  others.configure(pool, 40);
   for (uint64_t number = 0; number < count; ++number) {
     add(wqes, number);
     add(others, number);
@@ -55,8 +55,8 @@ TEST(SendWqesTest, UsesTheMemoryOfWhatIsDoneAgain) {
   WqePool pool;
   SendWqes wqes;
   SendWqes others;
-  wqes.configure(pool);
-  others.configure(pool);
+  wqes.configure(pool, 0);
+  others.configure(pool, 0);
   wqes.add({.wr_id = 1, .sges = 2});
   const Wqe* const first = &wqes.wqe(0);
   wqes.release_below(1);
@@ -67,7 +67,7 @@ TEST(SendWqesTest, UsesTheMemoryOfWhatIsDoneAgain) {
 TEST(SendWqesTest, BeginsAnewWhenCleared) {
   WqePool pool;
   SendWqes wqes;
-  wqes.configure(pool);
+  wqes.configure(pool, 0);
   for (uint64_t number = 0; number < 30; ++number) add(wqes, number);
   wqes.release_below(25);
   wqes.clear();

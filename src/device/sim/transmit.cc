@@ -159,7 +159,7 @@ void Rnic::schedule_requests(QueuePair& qp) {
     // A WQE that cannot be carried out fails when those before it are done.
     const bool here = qp.state == IBV_QPS_RTS && qp.retired == qp.send_message;
     if (here && qp.send_message < qp.fetched && qp.wqe(qp.send_message).bad) {
-      fail(qp, IBV_WC_LOC_PROT_ERR);
+      fail_locally(qp, qp.wqe(qp.send_message));
     }
     return;
   }
@@ -229,12 +229,14 @@ void Rnic::sent(void* object, uint64_t) {
       recorder->step(StepKind::kSendMiss, rnic.node_.number, of, now, now + made.delay);
       recorder->step(StepKind::kSendOrder, rnic.node_.number, of, now + made.delay, when);
     }
+    const bool request = made.packet->kind == PacketKind::kRequest;
+    if (!qp.is_reliable()) rnic.note_sent(qp, *made.packet, when);
     if (when == now) {
       rnic.simulation_.fabric().send(made.packet);
     } else {
       rnic.simulation_.at(when, emit, made.packet);
     }
-    if (made.packet->kind == PacketKind::kRequest) {
+    if (request) {
       rnic.fetch_payloads(qp);
       rnic.schedule_requests(qp);
     } else {
@@ -262,6 +264,7 @@ Packet* Rnic::make_packet(QueuePair& qp, PacketKind kind) {
   packet->to = qp.peer_node;
   packet->source = &qp;
   packet->source_generation = qp.generation;
+  if (qp.sends_datagrams()) return packet;
   packet->target = qp.peer_node->rnic.find_queue_pair(qp.attributes.dest_qp_num);
   packet->target_generation = packet->target != nullptr ? packet->target->generation : 0;
   return packet;
@@ -293,9 +296,11 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     packet->last = qp.send_packet + 1 == wqe.packets;
     packet->payload_bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.send_packet);
     made.cost += payload_cost(profile, packet->payload_bytes);
+    if (qp.sends_datagrams()) address_datagram(qp, *packet);
     if (moves(*packet)) {
-      simulation_.fabric().hold_payload(*packet);
-      if (!gather(qp, packet->message, packet->offset, packet->bytes, packet->payload_bytes)) {
+      if (packet->bytes == nullptr) simulation_.fabric().hold_payload(*packet);
+      if (!gather(qp, packet->message, packet->offset, packet->bytes + packet->grh_bytes,
+                  packet->payload_bytes)) {
         wqe.bad = true;  // its memory is no longer registered
         simulation_.fabric().free(packet);
         return {};
