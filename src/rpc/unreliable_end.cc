@@ -54,12 +54,6 @@ Status check_datagrams(const DeviceInfo& info, const EndOptions& options) {
 
 Result<UnreliableSizes> size_unreliable_end(Transport transport, Protocol protocol,
                                             const DeviceInfo& info, const EndOptions& options) {
-  if (info.kind == DeviceKind::kSimulated) {
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("{} has reliable connections only; use the transport rc, or soft0 or "
-                              "an RNIC",
-                              info.name));
-  }
   if (transport == Transport::kUd) VERBENA_RETURN_IF_ERROR(check_datagrams(info, options));
   const bool shared = options.sharers > 1;
   VERBENA_ASSERT(!shared || (transport == Transport::kUd && options.receive_slack));

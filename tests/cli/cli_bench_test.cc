@@ -101,13 +101,16 @@ TEST(BenchOfTransport, LosesNoRequestWhereMessagesAreLost) {
 }
 
 TEST(BenchOfTransport, EachIsARowOfTheTable) {
-  const Outcome outcome = run_tool(bench({"--protocol", "send/send", "--transport", "all",
-                                          "--requests", "300", "--runs", "1", "--verify"}));
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(complaints(outcome), "");
-  for (const char* transport : {"rc", "uc", "ud"}) {
-    const char* resent = transport == std::string("rc") ? " .* - +yes" : " .* % +yes";
-    EXPECT_THAT(outcome.out, testing::ContainsRegex(std::string(" ") + transport + resent));
+  for (const char* device : {"soft0", "sim:connectx3-fdr", "sim:connectx5-edr"}) {
+    const Outcome outcome =
+        run_tool({"bench", "one-to-one", "--device", device, "--protocol", "send/send",
+                  "--transport", "all", "--requests", "300", "--runs", "1", "--verify"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(complaints(outcome), "");
+    for (const char* transport : {"rc", "uc", "ud"}) {
+      const char* resent = transport == std::string("rc") ? " .* - +yes" : " .* % +yes";
+      EXPECT_THAT(outcome.out, testing::ContainsRegex(std::string(" ") + transport + resent));
+    }
   }
 }
 
@@ -138,10 +141,10 @@ TEST(BenchOfTransport, WhatDoesNotGoIsRefusedInOneLine) {
       {{"one-to-one", "--transport", "ud", "--protocol", "send/send", "--response", "8KiB"},
        1,
        "a datagram of soft0 carries 4 KiB"},
-      {{"one-to-one", "--transport", "uc", "--protocol", "send/send", "--device",
-        "sim:connectx5-edr"},
+      {{"one-to-one", "--transport", "ud", "--protocol", "send/send", "--response", "8KiB",
+        "--device", "sim:connectx3-fdr"},
        1,
-       "has reliable connections only"},
+       "a datagram of sim:connectx3-fdr carries 2 KiB"},
       {{"one-to-one", "--transport", "tcp"},
        2,
        "no transport 'tcp'; there are rc, uc, ud and all"}};

@@ -152,6 +152,21 @@ INSTANTIATE_TEST_SUITE_P(
       return "case_" + std::to_string(one.index);
     });
 
+INSTANTIATE_TEST_SUITE_P(
+    Unreliable, Explain,
+    testing::Combine(
+        testing::Values("send/send"),
+        testing::Values(std::vector<std::string>{"one-to-one", "--transport", "ud"},
+                        std::vector<std::string>{"one-to-one", "--transport", "uc", "--request",
+                                                 "9000", "--response", "20000", "--pending", "3"},
+                        std::vector<std::string>{"M:1", "--nodes", "4", "--pending", "4",
+                                                 "--quantile", "0.99", "--transport", "uc"},
+                        std::vector<std::string>{"M:1", "--nodes", "2", "--threads", "2", "--model",
+                                                 "dispatcher", "--transport", "ud"})),
+    [](const testing::TestParamInfo<ExplainedRun>& one) {
+      return "case_" + std::to_string(one.index);
+    });
+
 TEST(ExplainWaits, TailsWaitMoreThanMedians) {
   const auto measured = [](const char* quantile) {
     return measured_ns(run_tool({"sim", "explain", "M:1", "--nodes", "6", "--pending", "4",

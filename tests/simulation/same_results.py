@@ -22,6 +22,8 @@ POINTS = [
     ["N-to-M", "--nodes", "3", "--threads", "2", "--responders", "3", "--requests", "200", "--pending", "8", "--model",
      "all"],
     ["M:M", "--nodes", "12", "--requests", "100", "--response", "200"],
+    ["N-to-1", "--nodes", "3", "--threads", "2", "--requests", "200", "--pending", "4", "--protocol", "send/send",
+     "--transport", "uc,ud", "--verify"],
     # So many buffers that some meet in tables that are indexed by addresses.
     ["message", "--test", "latency", "--size", "64KiB", "--buffers", "300", "--operations", "2000"],
     ["message", "--test", "latency", "--size", "4KiB", "--eager", "9KiB", "--reuse", "paper", "--buffers", "400",

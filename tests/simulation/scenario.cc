@@ -117,16 +117,36 @@ Scenario draw(uint64_t seed) {
   return scenario;
 }
 
+Scenario draw_unreliable(uint64_t seed) {
+  constexpr uint32_t kMtuBytes = 2048;  // of kDevice
+  Scenario scenario = draw(seed);
+  Random random(~seed);
+  bench::RequestResponseSettings& settings = bench::request_response_settings(scenario.point);
+  settings.transport = one_in(random, 2) ? Transport::kUc : Transport::kUd;
+  settings.protocol = Protocol::kSendSend;
+  if (settings.transport == Transport::kUd) {
+    settings.request_bytes = std::min(settings.request_bytes, kMtuBytes);
+    settings.response_bytes = std::min(settings.response_bytes, kMtuBytes);
+  } else if (one_in(random, 2)) {
+    settings.protocol = Protocol::kWriteWrite;
+  }
+  settings.layout = MarkLayout::kImmediate;
+  settings.receive_queues = ReceiveQueues::kPerConnection;
+  if (scenario.faults.loss_ppm == 0) scenario.faults.loss_ppm = one_in(random, 2) ? 5'000 : 50'000;
+  return scenario;
+}
+
 std::string describe(const Scenario& scenario) {
   const Point& point = scenario.point;
   const bench::RequestResponseSettings& settings = bench::request_response_settings(point);
   return fmt::format(
-      "{} {}x{} to {}x{}, {} {}, {} B / {} B, pending {}, receive queues {}, dispatcher {}, "
+      "{} {}x{} to {}x{}, {} {} over {}, {} B / {} B, pending {}, receive queues {}, dispatcher "
+      "{}, "
       "block {}, inline {}, signal {}, batch {}, poll {}, {} requests; {}",
       bench::topology_name(point.topology), point.nodes, point.threads, point.responder_nodes,
       point.responder_threads, protocol_name(settings.protocol), layout_text(settings),
-      settings.request_bytes, settings.response_bytes, point.pending,
-      receive_queues_name(settings.receive_queues),
+      transport_name(settings.transport), settings.request_bytes, settings.response_bytes,
+      point.pending, receive_queues_name(settings.receive_queues),
       point.model == bench::ConnectionModel::kDispatcher, point.wait == bench::WaitMode::kBlock,
       point.inline_bytes, point.signal_interval, point.post_batch, settings.poll_batch,
       scenario.requests, sim::describe(scenario.faults));

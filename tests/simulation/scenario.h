@@ -22,6 +22,8 @@ struct Scenario {
 
 // What the seed says.
 Scenario draw(uint64_t seed);
+// The same cluster and faults over queue pairs without reliability, where packets are always lost.
+Scenario draw_unreliable(uint64_t seed);
 // What a person needs to see of it.
 std::string describe(const Scenario& scenario);
 

@@ -289,15 +289,17 @@ void MessagePaths::add_beside(const char* what, const sim::MessageId& id, Messag
     if (found == by_message_.end()) break;
     BesidePath ack{.text = fmt::format("acknowledgement of the {}", what), .node = id.node};
     BesidePath completion{.text = fmt::format("completion of the {}'s WQE", what), .node = id.node};
+    bool sent = false;  // nothing acknowledges what goes over queue pairs without reliability
     for (const uint32_t number : found->second) {
       const Step& step = recorder_.steps()[number];
       if (!is_ack(step)) continue;
+      sent = sent || step.kind == StepKind::kSend;
       BesidePath& one = step.kind == StepKind::kCompletionEntry ? completion : ack;
       if (one.end == 0) one.begin = step.begin;
       one.end = std::max(one.end, step.end);
     }
-    if (!acked && ack.end != 0) path->beside.push_back(ack);
-    acked = acked || ack.end != 0;
+    if (!acked && sent) path->beside.push_back(ack);
+    acked = acked || sent;
     if (!completed && completion.end != 0) path->beside.push_back(completion);
     completed = completed || completion.end != 0;
     if (acked) break;

@@ -44,12 +44,6 @@ Status check_transport(const Settings& settings) {
 
 Status check_device_transport(const Settings& settings, const DeviceInfo& device) {
   if (settings.transport == Transport::kRc) return Status::ok_status();
-  if (device.kind == DeviceKind::kSimulated) {
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("{} has reliable connections only; leave out --transport {}, or use "
-                              "--device soft0 or an RNIC",
-                              device.name, transport_name(settings.transport)));
-  }
   const uint32_t larger = std::max(settings.request_bytes, settings.response_bytes);
   if (settings.transport == Transport::kUc || larger <= device.active_mtu_bytes) {
     return Status::ok_status();
