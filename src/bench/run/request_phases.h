@@ -15,6 +15,7 @@
 #include "src/bench/load/closed_loop.h"
 #include "src/bench/load/open_loop.h"
 #include "src/bench/run/node_job.h"
+#include "src/bench/run/stream_seed.h"
 
 namespace verbena::bench {
 
@@ -97,7 +98,7 @@ class RequestPhases {
     orders.stall_ns = phase_.stall_ns;
     std::atomic<uint64_t>& activity = job_.activity[number_ - job_.node().first_requesting].count;
     orders.activity = &activity;
-    orders.seed = job_.setup.seed + number_ * 0x9e3779b97f4a7c15u + phase_.number;
+    orders.seed = stream_seed(job_.setup.seed, number_) + phase_.number;
     arrived_ = {};
     LoopOutcome outcome = run_any(orders, phase_.verify);
     if constexpr (requires { works_.complete(); }) {

@@ -7,6 +7,7 @@
 #include "src/bench/load/poll_cost.h"
 #include "src/bench/load/zipf_ranks.h"
 #include "src/bench/run/shuffle_connections.h"
+#include "src/bench/run/stream_seed.h"
 #include "verbena/data_path.h"
 #include "verbena/remote.h"
 
@@ -32,7 +33,7 @@ Status ShuffleSends::open() {
   VERBENA_ASSIGN_OR_RETURN(
       memory_, RegisteredArena::create(job_.domain, ring_records_ * settings_.record_bytes,
                                        IBV_ACCESS_LOCAL_WRITE));
-  Random random(job_.setup.seed + number_ * 0x9e3779b97f4a7c15u);
+  Random random(stream_seed(job_.setup.seed, number_));
   const ZipfRanks ranks(kKeys);
   for (uint64_t i = 0; i < ring_records_; ++i) {
     const uint64_t key =
