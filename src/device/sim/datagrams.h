@@ -38,6 +38,8 @@ ibv_gid gid_of(const Node& node);
 
 // Whether a queue pair without reliability has the verb, and a datagram an address.
 bool is_unreliable_request(const QueuePair& qp, const ibv_send_wr& request);
+// Of the queue pair's WQEs: 0 if it is connected.
+uint64_t datagram_address_bytes(const QueuePair& qp);
 // Into the WQE.
 void set_datagram_address(QueuePair& qp, uint64_t number, const ibv_send_wr& request);
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "src/base/assert.h"
+#include "src/device/sim/datagrams.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulated_node.h"
@@ -22,18 +23,8 @@ namespace verbena::sim {
 
 namespace {
 
-constexpr uint64_t kEntryBytes = 64;
-constexpr uint64_t kSegmentBytes = 16;
 constexpr uint64_t kAlong = uint64_t{1} << 63;
 constexpr uint32_t kGenerationMask = INT32_MAX;
-
-// Of a datagram: control, address and one piece of memory, in whole lines (libmlx4: a WQE's stride;
-// libmlx5: its basic blocks).
-uint64_t entry_bytes(const QueuePair& qp) {
-  if (!qp.sends_datagrams()) return kEntryBytes;
-  const uint64_t bytes = 2 * kSegmentBytes + qp.node->profile.datagram_address_bytes;
-  return (bytes + kEntryBytes - 1) / kEntryBytes * kEntryBytes;
-}
 
 }  // namespace
 
@@ -153,8 +144,12 @@ void Rnic::take_doorbell() {
     schedule_requests(qp);
     return;
   }
+  uint64_t blocks = 0;
+  for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
+    blocks += wqe_blocks(qp.wqe(number), datagram_address_bytes(qp));
+  }
   const Time free = bus_down_.free_at();
-  const Time there = qp.fetched_at = std::max(bus_read(entries * entry_bytes(qp)), qp.fetched_at);
+  const Time there = qp.fetched_at = std::max(bus_read(blocks * kWqeBlockBytes), qp.fetched_at);
   if (Recorder* const recorder = simulation_.recorder()) {
     for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
       recorder->served(StepKind::kBusWait, StepKind::kWqeFetch, node_.number,

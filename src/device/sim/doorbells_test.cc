@@ -107,6 +107,35 @@ TEST_F(DoorbellsTest, DoorbellsOfAQueuePairThatWaitsAreHandledTogether) {
   EXPECT_EQ(fetched, std::vector<Time>(kPosts, fetched.front()));
 }
 
+// An inline payload makes its WQE longer, and the fetch of it.
+TEST_F(DoorbellsTest, AWqeIsFetchedWithThePayloadThatItCarries) {
+  const Profile& profile = cluster_.node(0).profile;
+  const auto fetch_time = [this](unsigned flags) {
+    constexpr uint32_t kBytes = 400;  // more than goes along with a doorbell
+    End near(cluster_[0], {.max_inline_bytes = kBytes});
+    End far(cluster_[1]);
+    connect(near, far);
+    Recorder recorder(1 << 10);
+    cluster_.simulation().record(&recorder);
+    SendRequest request = write(1, flags);
+    request.sges = {here_.sge(0, kBytes)};
+    EXPECT_EQ(post(near, request), 0);
+    cluster_.settle();
+    cluster_.simulation().record(nullptr);
+    Time took = 0;
+    for (const Step& step : recorder.steps()) {
+      if (step.kind == StepKind::kWqeFetch) took += step.end - step.begin;
+    }
+    return took;
+  };
+  const auto moving = [&profile](uint64_t bytes) {
+    return std::max(profile.bus_time(bytes, profile.pcie_down_kib), bytes * profile.dma_kib / 1024);
+  };
+  // 16 B each of control, address and gather list; or 4 B and 400 B after the first two.
+  EXPECT_EQ(fetch_time(0), profile.pcie_read + moving(64));
+  EXPECT_EQ(fetch_time(IBV_SEND_INLINE), profile.pcie_read + moving(448));
+}
+
 // Of WQEs that came along and are handled together, the first is sent at once; the RNIC keeps no
 // copies of the others.
 TEST_F(DoorbellsTest, EntriesThatComeAlongAndWaitAreFetchedAfterAll) {

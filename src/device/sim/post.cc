@@ -15,25 +15,8 @@ namespace verbena::sim {
 
 namespace {
 
-// Of a send WQE (findings of rdma-core's mlx4 and mlx5: control, address, data segments).
-constexpr uint64_t kControlBytes = 16;
-constexpr uint64_t kAddressBytes = 16;
-constexpr uint64_t kSegmentBytes = 16;
-constexpr uint64_t kInlineHeaderBytes = 4;
 constexpr uint64_t kBurstBytes = 64;
 constexpr uint64_t kShortLines = 2;  // a message of one line, and its mark
-
-bool is_rdma(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
-         opcode == IBV_WR_RDMA_READ;
-}
-uint64_t wqe_bytes(const QueuePair& qp, const Wqe& wqe) {
-  uint64_t bytes = kControlBytes;
-  if (qp.sends_datagrams()) bytes += qp.node->profile.datagram_address_bytes;
-  if (is_rdma(wqe.opcode)) bytes += kAddressBytes;
-  if (is_atomic(wqe.opcode)) bytes += 2 * kAddressBytes;
-  return bytes + (wqe.inlined ? kInlineHeaderBytes + wqe.length_bytes : wqe.sges * kSegmentBytes);
-}
 
 // 0, or an errno value.
 int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
@@ -133,7 +116,7 @@ bool local_memory_fails(QueuePair& qp, uint64_t number, Fiber* thread) {
 bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
   Simulation& simulation = qp.node->simulation;
   const Profile& profile = qp.node->profile;
-  const uint64_t bytes = wqe_bytes(qp, wqe);
+  const uint64_t bytes = wqe_bytes(wqe, datagram_address_bytes(qp));
   const bool lone = entries == 1 && (profile.blueflame_single_only == 0 || wqe.inlined ||
                                      wqe.opcode == IBV_WR_RDMA_READ);
   const bool with_wqe = entries == 1 && lone && bytes <= profile.blueflame_max_bytes;
@@ -221,7 +204,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   uint64_t copied = 0;
   uint64_t listed = 0;  // entries of gather lists behind the first of each, and as much as these
   if (qp.sends_datagrams()) {
-    listed = entries * (profile.datagram_address_bytes / kSegmentBytes);
+    listed = entries * (profile.datagram_address_bytes / kWqeSegmentBytes);
   }
   const bool software =
       profile.posts_move_payload != 0;  // which copies once, wherever it comes from

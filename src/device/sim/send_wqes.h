@@ -12,6 +12,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/growing_ring.h"
+#include "src/device/sim/opcode.h"
 
 namespace verbena::sim {
 
@@ -36,6 +37,27 @@ struct Wqe {
   bool asked = false;  // and it counts as outstanding
   bool bad = false;    // its memory may not be used: it fails when its turn comes
 };
+
+// What a send WQE has in its queue: segments for control, the peer's memory, and each piece of the
+// gather list or the inline payload (rdma-core's mlx4 and mlx5). Queues are made of blocks of 64 B,
+// and so are the fetches of WQEs.
+inline constexpr uint64_t kWqeBlockBytes = 64;
+inline constexpr uint64_t kWqeSegmentBytes = 16;
+
+// `address_bytes`: of a datagram's receiver.
+inline uint64_t wqe_bytes(const Wqe& wqe, uint64_t address_bytes) {
+  constexpr uint64_t kControlBytes = 16;
+  constexpr uint64_t kAddressBytes = 16;
+  constexpr uint64_t kInlineHeaderBytes = 4;
+  uint64_t bytes = kControlBytes + address_bytes;
+  if (is_rdma(wqe.opcode)) bytes += kAddressBytes;
+  if (is_atomic(wqe.opcode)) bytes += 2 * kAddressBytes;
+  return bytes +
+         (wqe.inlined ? kInlineHeaderBytes + wqe.length_bytes : wqe.sges * kWqeSegmentBytes);
+}
+inline uint64_t wqe_blocks(const Wqe& wqe, uint64_t address_bytes) {
+  return (wqe_bytes(wqe, address_bytes) + kWqeBlockBytes - 1) / kWqeBlockBytes;
+}
 
 // Memory for the WQEs of all queue pairs of an RNIC, each with its gather list, the address of a
 // datagram and inline bytes.

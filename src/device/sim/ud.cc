@@ -134,6 +134,10 @@ bool is_unreliable_request(const QueuePair& qp, const ibv_send_wr& request) {
          request.wr.ud.ah->pd == qp.verbs.pd;
 }
 
+uint64_t datagram_address_bytes(const QueuePair& qp) {
+  return qp.sends_datagrams() ? qp.node->profile.datagram_address_bytes : 0;
+}
+
 void set_datagram_address(QueuePair& qp, uint64_t number, const ibv_send_wr& request) {
   const Ah& handle = as_ah(request.wr.ud.ah);
   const uint32_t qkey = request.wr.ud.remote_qkey;
