@@ -6,6 +6,6 @@
 namespace verbena::message {
 
 inline constexpr connect::Layer kLayer = {
-    .name = "tagged message", .magic = 0x474d5256 /* "VRMG" */, .version = 3};
+    .name = "tagged message", .magic = 0x474d5256 /* "VRMG" */, .version = 4};
 
 }  // namespace verbena::message

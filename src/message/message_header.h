@@ -41,7 +41,10 @@ constexpr bool is_out_of_order(Kind kind) {
 }
 // Of these, what may come by the ring, where it has a number, too: then nothing of the ring is left
 // behind when the peer says, with a later number, that it has left it.
-constexpr bool ends_operation(Kind kind) { return kind == Kind::kFinish || kind == Kind::kAnswer; }
+constexpr bool is_early_of_ring(Kind kind) {
+  return kind == Kind::kFinish || kind == Kind::kAnswer || kind == Kind::kTarget ||
+         kind == Kind::kWritten;
+}
 constexpr bool is_known(Kind kind) {
   return (kind >= Kind::kEager && kind <= Kind::kOneSided) ||
          (kind >= Kind::kTarget && kind <= Kind::kAnswer);

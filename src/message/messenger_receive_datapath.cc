@@ -259,7 +259,7 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
   return fate;
 }
 
-// Uses what ends operations, where the message before it has to wait: maybe until one of these has
+// Uses what is used when it comes, where the message before it has to wait: maybe until one of these has
 // ended.
 MessengerState::Fate MessengerState::look_ahead(PeerConnection& connection, RingReceiver& ring) {
   for (;;) {
@@ -267,7 +267,7 @@ MessengerState::Fate MessengerState::look_ahead(PeerConnection& connection, Ring
     if (arrival.payload == nullptr) return ring.error() ? Fate::kWrong : Fate::kStalled;
     ParsedMessage message;
     if (!parse(arrival.payload, arrival.bytes, &message)) return Fate::kWrong;
-    if (!ends_operation(message.header.kind)) continue;
+    if (!is_early_of_ring(message.header.kind)) continue;
     if (!take_out_of_order(connection, message) || !take_credits(connection, message.header)) {
       return Fate::kWrong;
     }
@@ -341,15 +341,15 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
       break;
     case Kind::kFinish:
     case Kind::kAnswer:
+    case Kind::kTarget:
+    case Kind::kWritten:
       if (place != Envelope::Place::kRing || !take_out_of_order(connection, message)) {
         return Fate::kWrong;
       }
       break;
     case Kind::kCredits:
-    case Kind::kTarget:
     case Kind::kChunk:
-    case Kind::kWritten:
-      return Fate::kWrong;  // none of these comes in order
+      return Fate::kWrong;  // neither of these comes in order
   }
   if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
   connection.arriving.advance();
@@ -507,7 +507,7 @@ MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection
 // left, so that there is a ring when the peer offers its own again.
 void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
   const auto sent = [](const PeerConnection& connection) {
-    return connection.next_sequence + connection.ends_by_queue - connection.sent_considered;
+    return connection.next_sequence + connection.early_by_queue - connection.sent_considered;
   };
   PeerConnection* least = nullptr;
   uint64_t all_sent = 0;
@@ -531,7 +531,7 @@ void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
   for (uint32_t number = 0; number < connections_end_; ++number) {
     PeerConnection* const connection = connections_[number].get();
     if (connection != nullptr) {
-      connection->sent_considered = connection->next_sequence + connection->ends_by_queue;
+      connection->sent_considered = connection->next_sequence + connection->early_by_queue;
     }
   }
 }

@@ -87,10 +87,10 @@ bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t
   // credits are those of an earlier ring.
   const bool in_order = !is_out_of_order(kind);
   const bool by_ring =
-      in_order ? kind != Kind::kRingLeft && kind != Kind::kRingOffer : ends_operation(kind);
+      in_order ? kind != Kind::kRingLeft && kind != Kind::kRingOffer : is_early_of_ring(kind);
   const Room room = room_for_message(connection, in_order ? kReservedCredits : 0, by_ring);
   if (room.to == nullptr) return false;
-  if (ends_operation(kind) && !room.ring) ++connection.ends_by_queue;
+  if (is_early_of_ring(kind) && !room.ring) ++connection.early_by_queue;
   const MessageHeader header = next_header(connection, kind, flags, tag);
   post(connection, room, put_header(room.to, header, data, 0), in_order || room.ring,
        /*signaled=*/kind == Kind::kRingLeft);

@@ -49,7 +49,7 @@ bool MessengerState::post_answer(PeerConnection& connection, uint64_t operation,
                                  MessageOutcome outcome) {
   const Room room = room_for_message(connection, 0);
   if (room.to == nullptr) return false;
-  if (!room.ring) ++connection.ends_by_queue;
+  if (!room.ring) ++connection.early_by_queue;
   const MessageHeader header = next_header(connection, Kind::kAnswer, 0, operation);
   char* const to = put_header(room.to, header, 0, 0);
   const auto word = static_cast<uint64_t>(outcome);
@@ -134,7 +134,7 @@ MessengerState::Fate MessengerState::carry_out(PeerConnection& connection,
                       store_at_once(connection, message, request, places);
   // An answer would say that its bytes are there.
   if (stored && connection.sends.error()) return Fate::kUsed;
-  if (!room.ring) ++connection.ends_by_queue;
+  if (!room.ring) ++connection.early_by_queue;
   const MessageHeader header = next_header(connection, Kind::kAnswer, 0, message.header.tag);
   char* to = put_header(room.to, header, 0, 0);
   const auto word = static_cast<uint64_t>(outcome);

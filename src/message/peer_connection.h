@@ -132,7 +132,7 @@ struct PeerConnection {
   bool ring_out_usable = false;
   uint64_t ring_out_end =
       0;  // where the send queue is when nothing of a ring that was left remains
-  uint32_t ends_by_queue = 0;    // ends of operations by SEND, which have no number
+  uint32_t early_by_queue = 0;   // by SEND, where these have no number
   uint32_t sent_considered = 0;  // of both when the rings to send from were reconsidered
 
   // --- from the peer ---

@@ -124,7 +124,7 @@ void MessengerState::start_transfer(PeerConnection& connection, uint32_t operati
 // Says where the message goes. False: there is no room for that now.
 bool MessengerState::post_target(PeerConnection& connection, uint32_t number) {
   Transfer& transfer = transfers_[number];
-  const Room room = room_for_message(connection, 0, /*by_ring=*/false);
+  const Room room = room_for_message(connection, 0);
   if (room.to == nullptr) return false;
   Target target;
   target.transfer = uint64_t{transfer.generation} << 32 | number;
@@ -143,7 +143,8 @@ bool MessengerState::post_target(PeerConnection& connection, uint32_t number) {
   const MessageHeader header = next_header(connection, Kind::kTarget, 0, transfer.sender_operation);
   char* const to = put_header(room.to, header, 0, 0);
   copy_bytes(to, &target, sizeof(target));
-  post(connection, room, to + sizeof(target), /*in_order=*/false);
+  if (!room.ring) ++connection.early_by_queue;
+  post(connection, room, to + sizeof(target), /*in_order=*/room.ring);
   transfer.stage = Transfer::Stage::kAwaiting;
   return true;
 }
@@ -192,7 +193,7 @@ bool MessengerState::take_written(PeerConnection& connection, const ParsedMessag
 // What is used when it comes, whatever waits before it. False: it is about nothing that there is.
 bool MessengerState::take_out_of_order(PeerConnection& connection, const ParsedMessage& message) {
   // By either channel, since it could come by the ring.
-  if (ends_operation(message.header.kind) && options_.policy == PollingSetPolicy::kDynamic) {
+  if (is_early_of_ring(message.header.kind) && options_.policy == PollingSetPolicy::kDynamic) {
     count_arrival(connection);
   }
   switch (message.header.kind) {

@@ -82,6 +82,37 @@ TEST_P(RendezvousTest, PiecesOfAnySizes) {
   EXPECT_EQ(counts.sent_bytes, 150'000 * splits.size() * splits.size());
 }
 
+// Where there are rings, nothing but chunks goes by SEND: neither the offer, nor the answer, nor what
+// tells that all is there ("mpiiba" 3.2).
+TEST_P(RendezvousTest, WhatControlsAMessageGoesByTheRing) {
+  make();
+  const auto exchange = [&](uint32_t from, std::string text) {
+    const uint32_t to = 1 - from;
+    std::string memory(text.size(), '-');
+    const iovec target{memory.data(), memory.size()};
+    const iovec source{text.data(), text.size()};
+    all().done(0).clear();
+    all().done(1).clear();
+    ASSERT_EQ(all()[to].receive({.tag = 1, .pieces = {&target, 1}}), PostResult::kPosted);
+    ASSERT_TRUE(all().send(from, {.peer = all().peer(from, to), .tag = 1, .pieces = {&source, 1}}));
+    ASSERT_TRUE(completes(1, 1));
+    EXPECT_EQ(memory, text);
+  };
+  for (int i = 0; i < 100 && (all()[0].statistics().ring_messages == 0 ||
+                              all()[1].statistics().ring_messages == 0);
+       ++i) {
+    exchange(0, "short");
+    exchange(1, "short");
+  }
+  const uint64_t by_queue[] = {all()[0].statistics().queue_messages,
+                               all()[1].statistics().queue_messages};
+  for (int number = 0; number < 5; ++number) exchange(0, text_of(100'000, number));
+  EXPECT_EQ(all()[1].statistics().queue_messages, by_queue[1]);
+  if (GetParam() != LongMessages::kPipelined) {
+    EXPECT_EQ(all()[0].statistics().queue_messages, by_queue[0]);
+  }
+}
+
 TEST_P(RendezvousTest, WhatDoesNotFitIsLost) {
   make();
   std::string text = text_of(100'000, 0);
