@@ -429,11 +429,8 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
     return_ring_in(connection);
   }
   polling_.remove(connection.number);
-  if (connection.ring_out != PeerConnection::kNoRing) {
-    free_rings_out_.push_back(connection.ring_out);
-    connection.ring_out = PeerConnection::kNoRing;
-    connection.ring_out_usable = false;
-  }
+  connection.awaits_ring_out = false;
+  if (connection.ring_out != PeerConnection::kNoRing) free_ring_out(connection);
   connection.due_offer = connection.due_leave = connection.due_left = false;
   connection.first_gathered = connection.last_gathered = 0;
   release_held(connection, ~uint64_t{0});  // the queue pair has ended

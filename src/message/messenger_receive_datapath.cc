@@ -331,6 +331,10 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
         connection.ring_out_usable = false;
         connection.due_left = true;
         make_busy(connection);
+      } else if (connection.awaits_ring_out) {
+        connection.awaits_ring_out = false;
+        connection.due_left = true;
+        make_busy(connection);
       }
       break;
     case Kind::kRingLeft:
@@ -463,25 +467,60 @@ bool MessengerState::finish_operation(PeerConnection& connection, const ParsedMe
 
 MessengerState::Fate MessengerState::handle_ring_offer(PeerConnection& connection,
                                                        const ParsedMessage& message) {
-  if (connection.ring_out_usable || connection.due_left || (message.header.flags & kHasData) == 0) {
+  if (connection.ring_out_usable || connection.awaits_ring_out || connection.due_left ||
+      (message.header.flags & kHasData) == 0) {
     return Fate::kWrong;
   }
+  connection.offered_address = message.header.tag;
+  connection.offered_key = static_cast<uint32_t>(message.data);
+  // One that was left belongs to who awaits it.
+  const bool has_own = connection.ring_out != PeerConnection::kNoRing;
+  if (has_own ? !is_ring_out_awaited() : !free_rings_out_.empty()) {
+    take_ring_out(connection);
+  } else if (!has_own && options_.policy == PollingSetPolicy::kDynamic &&
+             ring_out_will_be_free_for(connection)) {
+    connection.awaits_ring_out = true;
+  } else {
+    connection.due_left = true;  // declined
+    make_busy(connection);
+  }
+  return Fate::kUsed;
+}
+
+void MessengerState::take_ring_out(PeerConnection& connection) {
   if (connection.ring_out == PeerConnection::kNoRing) {
-    if (free_rings_out_.empty()) {
-      connection.due_left = true;  // declined
-      make_busy(connection);
-      if (options_.policy == PollingSetPolicy::kDynamic) reconsider_rings_out(connection);
-      return Fate::kUsed;
-    }
     connection.ring_out = free_rings_out_.back();
     free_rings_out_.pop_back();
   }
   connection.ring_out_end = 0;  // of the same ring, bound anew
   rings_out_[connection.ring_out].bind(
-      {message.header.tag, static_cast<uint32_t>(message.data)},
+      {connection.offered_address, connection.offered_key},
       std::min(inline_limit_bytes_, connection.joined.endpoint->queue_pair.max_inline_bytes()));
+  connection.awaits_ring_out = false;
   connection.ring_out_usable = true;
-  return Fate::kUsed;
+}
+
+bool MessengerState::is_ring_out_awaited() const {
+  for (uint32_t number = 0; number < connections_end_; ++number) {
+    const PeerConnection* const connection = connections_[number].get();
+    if (connection != nullptr && !connection->broken && connection->awaits_ring_out) return true;
+  }
+  return false;
+}
+
+// Nothing reads from it any more. Who awaits one has it at once.
+void MessengerState::free_ring_out(PeerConnection& connection) {
+  free_rings_out_.push_back(connection.ring_out);
+  connection.ring_out = PeerConnection::kNoRing;
+  connection.ring_out_end = 0;
+  connection.ring_out_usable = false;
+  for (uint32_t number = 0; number < connections_end_; ++number) {
+    PeerConnection* const other = connections_[number].get();
+    if (other != nullptr && !other->broken && other->awaits_ring_out) {
+      take_ring_out(*other);
+      return;
+    }
+  }
 }
 
 MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection) {
@@ -503,23 +542,29 @@ MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection
   return Fate::kUsed;
 }
 
-// One that could not be taken, to which much more was sent than by one of the rings: that one is
-// left, so that there is a ring when the peer offers its own again.
-void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
+// Whether the offered ring, for which there is none to send from, has one soon: another one has been
+// left and nobody awaits it, or is left now, since by it much less was sent than to this peer.
+bool MessengerState::ring_out_will_be_free_for(const PeerConnection& wanting) {
   const auto sent = [](const PeerConnection& connection) {
     return connection.next_sequence + connection.early_by_queue - connection.sent_considered;
   };
   PeerConnection* least = nullptr;
   uint64_t all_sent = 0;
+  uint32_t leaving = 0;
+  uint32_t awaiting = 0;
   for (uint32_t number = 0; number < connections_end_; ++number) {
     PeerConnection* const connection = connections_[number].get();
     if (connection == nullptr || connection->broken) continue;
     all_sent += sent(*connection);
+    if (connection->awaits_ring_out) ++awaiting;
     if (connection->ring_out == PeerConnection::kNoRing) continue;
-    // A ring that will be free soon is enough for now.
-    if (!connection->ring_out_usable) return;
-    if (least == nullptr || sent(*connection) < sent(*least)) least = connection;
+    if (!connection->ring_out_usable) {
+      ++leaving;
+    } else if (least == nullptr || sent(*connection) < sent(*least)) {
+      least = connection;
+    }
   }
+  if (leaving > awaiting) return true;
   const bool gives_way = least != nullptr && sent(wanting) >= kOfferAgainMessages &&
                          kRingHysteresis * sent(*least) < sent(wanting);
   if (gives_way) {
@@ -527,13 +572,14 @@ void MessengerState::reconsider_rings_out(PeerConnection& wanting) {
     least->due_left = true;
     make_busy(*least);
   }
-  if (!gives_way && all_sent < kConsideredMessages) return;
+  if (all_sent < kConsideredMessages) return gives_way;
   for (uint32_t number = 0; number < connections_end_; ++number) {
     PeerConnection* const connection = connections_[number].get();
     if (connection != nullptr) {
       connection->sent_considered = connection->next_sequence + connection->early_by_queue;
     }
   }
+  return gives_way;
 }
 
 void MessengerState::return_ring_in(PeerConnection& connection) {

@@ -338,9 +338,7 @@ bool MessengerState::serve(PeerConnection& connection) {
     }
   }
   if (connection.ring_out_end != 0 && connection.sends.retired() >= connection.ring_out_end) {
-    connection.ring_out_end = 0;
-    free_rings_out_.push_back(connection.ring_out);
-    connection.ring_out = PeerConnection::kNoRing;
+    free_ring_out(connection);
   }
   uint32_t previous = 0;
   for (uint32_t at = connection.first_transfer; at != 0;) {

@@ -110,7 +110,7 @@ class MessengerState final : public Messenger {
   static constexpr uint32_t kMostDeclines = 10;
   // A ring to send from changes hands for so many times the messages.
   static constexpr uint64_t kRingHysteresis = 2;
-  static constexpr uint64_t kConsideredMessages = 64;  // then they are counted anew
+  static constexpr uint64_t kConsideredMessages = 1024;  // then they are counted anew
 
   struct Peer {
     MessengerAddress address;
@@ -392,7 +392,10 @@ class MessengerState final : public Messenger {
   bool finish_operation(PeerConnection& connection, const ParsedMessage& message);
   Fate handle_ring_offer(PeerConnection& connection, const ParsedMessage& message);
   Fate handle_ring_left(PeerConnection& connection);
-  void reconsider_rings_out(PeerConnection& wanting);
+  bool ring_out_will_be_free_for(const PeerConnection& wanting);
+  bool is_ring_out_awaited() const;
+  void take_ring_out(PeerConnection& connection);
+  void free_ring_out(PeerConnection& connection);
   bool take_credits(PeerConnection& connection, const MessageHeader& header);
   void release_slot(PeerConnection& connection, uint32_t slot);
   void return_ring_in(PeerConnection& connection);

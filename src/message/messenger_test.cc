@@ -600,6 +600,36 @@ TEST_F(MessengerTest, ARingToSendFromGoesWhereMostMessagesGo) {
   }
 }
 
+// Those that give way are one for each peer that has messages, and none has to be offered again.
+TEST_F(MessengerTest, RingsToSendFromAllGoWhereMostMessagesGo) {
+  constexpr uint32_t kRings = 4;
+  MessengerOptions options;
+  options.polling_set = kRings;
+  options.policy = PollingSetPolicy::kDynamic;
+  make(1 + 2 * kRings, options);
+  uint64_t number = 0;
+  // Whether it went by a ring.
+  const auto send_to = [&](uint32_t to) {
+    const uint64_t before = all()[0].statistics().ring_messages;
+    ++number;
+    const iovec piece{&number, sizeof(number)};
+    const std::string& memory = receive(to, {.source = all().peer(to, 0), .tag = 1});
+    EXPECT_TRUE(all().until([&] {
+      return all()[0].send({.peer = all().peer(0, to), .tag = 1, .pieces = {&piece, 1}}) ==
+             PostResult::kPosted;
+    }));
+    EXPECT_TRUE(all().until([&] { return memory[0] != '-' || memory[7] != '-'; }));
+    return all()[0].statistics().ring_messages > before;
+  };
+  for (uint32_t i = 0; i < 64; ++i) send_to(1 + i % kRings);
+  uint32_t rounds = 0;
+  for (uint32_t by_ring = 0; by_ring < kRings && rounds < 1000; ++rounds) {
+    by_ring = 0;
+    for (uint32_t i = 0; i < kRings; ++i) by_ring += send_to(1 + kRings + i) ? 1 : 0;
+  }
+  EXPECT_LT(rounds, 100u);
+}
+
 // Which are all that it sends.
 TEST_F(MessengerTest, ARingForConfirmationsGoesWhereMostOfThemGo) {
   MessengerOptions options;

@@ -130,6 +130,10 @@ struct PeerConnection {
   uint64_t last_tag_out = 0;    // of eager messages: the header cache
   uint32_t ring_out = kNoRing;  // of the messenger's rings
   bool ring_out_usable = false;
+  // The peer's ring, which is written once there is one of this side's for it.
+  bool awaits_ring_out = false;
+  uint64_t offered_address = 0;
+  uint32_t offered_key = 0;
   uint64_t ring_out_end =
       0;  // where the send queue is when nothing of a ring that was left remains
   uint32_t early_by_queue = 0;   // by SEND, where these have no number
