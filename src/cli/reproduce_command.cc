@@ -282,7 +282,9 @@ int reproduce_claims(const Tool& tool, const ReproduceOptions& options) {
     if (!points.ok()) return report_error(points.status());
     if (points->empty()) continue;
     for (reproduce::WantedPoint& one : *points) {
-      if (todo->duration_ns != 0) one.duration_ns = todo->duration_ns;
+      if (todo->duration_ns == 0) continue;
+      one.duration_ns = todo->duration_ns;
+      one.operations = 0;
     }
     const std::string device = options.device.empty() ? paper.device : options.device;
     const auto spent = spent_on(device, todo->catalog.spent);

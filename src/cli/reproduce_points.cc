@@ -76,7 +76,12 @@ std::vector<std::string> bench_command(const std::string& tool, const std::strin
   }
   add("--device", device);
   add("--runs", "1");
-  if (wanted.duration_ns != 0) add("--duration", fmt::format("{}ns", wanted.duration_ns));
+  if (wanted.operations != 0) {
+    add(workload.has_topology ? "--requests" : "--operations",
+        fmt::format("{}", wanted.operations));
+  } else if (wanted.duration_ns != 0) {
+    add("--duration", fmt::format("{}ns", wanted.duration_ns));
+  }
   add("--json", json);
   return command;
 }
@@ -103,7 +108,10 @@ double expected_ns(const PointList& list, const WantedPoint& wanted) {
   constexpr double kPendingNs = 40e3;
   const bench::Point& point = wanted.point;
   const double setup_ns = kProcessNs + kByteNs * static_cast<double>(memory_bytes(point));
-  const auto duration_ns = static_cast<double>(wanted.duration_ns);
+  constexpr double kOperationNs = 20e3;  // some, in virtual time
+  const double duration_ns = wanted.operations != 0
+                                 ? kOperationNs * static_cast<double>(wanted.operations)
+                                 : static_cast<double>(wanted.duration_ns);
   if (!list.device.starts_with(sim::kDevicePrefix)) return setup_ns + duration_ns;
   const auto wiring = bench::wire_connections(point);
   const double queue_pairs = wiring.ok() ? static_cast<double>(wiring->queue_pairs()) : 1;

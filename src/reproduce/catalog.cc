@@ -106,13 +106,14 @@ Result<std::vector<WantedPoint>> wanted_points(const Catalog& catalog, const Pap
                         fmt::format("the check of {}: {}", claim.id, points.status().message()));
         }
         const auto use = paper.uses.find(selection->experiment);
-        const bool own = use != paper.uses.end() && use->second.duration_ns != 0;
-        const uint64_t duration_ns = own ? use->second.duration_ns : paper.duration_ns;
+        const Use own = use != paper.uses.end() ? use->second : Use{};
+        const uint64_t duration_ns = own.duration_ns != 0 ? own.duration_ns : paper.duration_ns;
         for (const bench::Point& point : *points) {
           const auto [found, added] = places.emplace(bench::key_of(point), wanted.size());
-          if (added) wanted.push_back({point, duration_ns});
+          if (added) wanted.push_back({.point = point});
           WantedPoint& one = wanted[found->second];
           one.duration_ns = std::max(one.duration_ns, duration_ns);
+          one.operations = std::max(one.operations, own.operations);
         }
       }
     }

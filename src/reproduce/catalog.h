@@ -39,6 +39,7 @@ Result<std::set<std::string>> select_claims(const Catalog& catalog, std::string_
 struct WantedPoint {
   bench::Point point;
   uint64_t duration_ns = 0;
+  uint64_t operations = 0;  // else 0, and as long as that
 };
 
 // Each point once that the chosen claims of a paper need.

@@ -92,6 +92,18 @@ TEST_F(SmallCatalog, SaysWhatIsWrongInACheck) {
   EXPECT_THAT(error_of("than = { pending = 3 }"), HasSubstr("'overtakes' has 'than'"));
 }
 
+TEST_F(SmallCatalog, ReadsHowLongAnExperimentIsMeasured) {
+  const auto use_of = [&](const std::string& lines) {
+    return read_with("[experiment.e]\n" + lines + kOne + kTwo);
+  };
+  EXPECT_EQ(use_of("duration = \"2ms\"\n")->papers[0].uses["e"].duration_ns, 2'000'000U);
+  EXPECT_EQ(use_of("operations = 500500\n")->papers[0].uses["e"].operations, 500'500U);
+  for (const char* lines :
+       {"operations = 0\n", "operations = \"many\"\n", "operations = 5\nduration = \"2ms\"\n"}) {
+    EXPECT_THAT(use_of(lines).status().message(), HasSubstr("'operations' is a number")) << lines;
+  }
+}
+
 TEST_F(SmallCatalog, ReadsWhichClaimsAreSpentAndOnWhat) {
   write("spent.toml",
         "[[spent]]\nby = \"rx_receive\"\nclaims = [\"p.one\"]\n"
@@ -116,6 +128,13 @@ TEST_F(SmallCatalog, SaysWhatIsWrongInTheListOfSpentClaims) {
   std::filesystem::remove(folder_ + "/spent.toml");
   EXPECT_THAT(read_with(std::string(kOne) + kTwo).status().message(),
               HasSubstr("there is no list"));
+}
+
+TEST(Metrics, OneWayIsHalfOfAPingPongAndTheMeanOfACollective) {
+  const auto one_way = [](const nlohmann::json& row) { return find_metric("one-way")->read(row); };
+  EXPECT_EQ(one_way({{"test", "latency"}, {"rate_per_s", 1e6}, {"collective_ns", 0}}), 500);
+  EXPECT_EQ(one_way({{"test", "broadcast"}, {"rate_per_s", 1e6}, {"collective_ns", 700}}), 700);
+  EXPECT_EQ(one_way({{"test", "latency"}}), std::nullopt);
 }
 
 // A row that has every metric.

@@ -106,6 +106,7 @@ struct Check {
 struct Use {
   AxisTexts only{};
   uint64_t duration_ns = 0;  // 0: PaperChecks::duration_ns
+  uint64_t operations = 0;   // of a run, instead of a time; 0: as long as it is to last
 };
 
 struct PaperChecks {

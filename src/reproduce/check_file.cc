@@ -97,6 +97,13 @@ class Reader {
     if (const auto text = table["duration"].value<std::string>()) {
       VERBENA_ASSIGN_OR_RETURN(use.duration_ns, bench::parse_duration_ns(*text));
     }
+    if (const toml::node* count = table.get("operations")) {
+      const auto operations = count->value<int64_t>();
+      if (!operations || *operations < 1 || use.duration_ns != 0) {
+        return error(*count, "'operations' is a number from 1 on, and instead of 'duration'");
+      }
+      use.operations = static_cast<uint64_t>(*operations);
+    }
     if (const toml::table* only = table["only"].as_table()) {
       Selection selection;
       VERBENA_RETURN_IF_ERROR(add_axes(*only, &selection));

@@ -112,6 +112,13 @@ std::optional<double> sender_cycles(const json& row) {
 
 // Of collectives, the mean over all ranks, without the barrier behind them.
 std::optional<double> collective_time(const json& row) { return number_at(row, "collective_ns"); }
+// The same, and of a ping-pong half of it.
+std::optional<double> one_way(const json& row) {
+  if (row.value("test", "") != "latency") return collective_time(row);
+  const auto there_and_back = interval(row);
+  if (!there_and_back) return std::nullopt;
+  return *there_and_back / 2;
+}
 // Of tagged messages: what went by the rings that are polled.
 std::optional<double> ring_percent(const json& row) {
   const auto share = number_at(row, "ring_share");
@@ -147,6 +154,7 @@ constexpr std::array kMetrics = {
     Metric{"queue-pairs", Dimension::kPlain, queue_pairs},
     Metric{"sender-cycles-per-record", Dimension::kPlain, sender_cycles},
     Metric{"collective-time", Dimension::kTime, collective_time},
+    Metric{"one-way", Dimension::kTime, one_way},
     Metric{"ring-percent", Dimension::kShare, ring_percent},
 };
 
