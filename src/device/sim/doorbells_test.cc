@@ -388,12 +388,12 @@ class RegistersTest : public testing::Test {
     profile.jitter_percent = 0;
     return profile;
   }
-  // How long the posts of two threads take, each to a queue pair of its own, at the same time.
-  uint64_t post_both_ns(size_t one, size_t other, unsigned flags) {
-    constexpr uint64_t kPosts = 64;
+  static constexpr uint64_t kPosts = 64;
+  // How long the posts of so many threads take, each to a queue pair of its own, at the same time.
+  uint64_t post_all_ns(const std::vector<size_t>& pairs, unsigned flags) {
     uint64_t longest_ns = 0;
     std::vector<Thread> threads;
-    for (const size_t pair : {one, other}) {
+    for (const size_t pair : pairs) {
       threads.push_back(cluster_.start(0, [&, end = &pairs_[pair]->near] {
         const uint64_t begin_ns = now_ns();
         for (uint64_t i = 0; i < kPosts; ++i) {
@@ -410,11 +410,14 @@ class RegistersTest : public testing::Test {
     }
     for (Thread& thread : threads) thread.join();
     cluster_.settle();
-    for (const size_t pair : {one, other}) EXPECT_EQ(take_all(pairs_[pair]->near).size(), kPosts);
+    for (const size_t pair : pairs) EXPECT_EQ(take_all(pairs_[pair]->near).size(), kPosts);
     return longest_ns;
   }
+  uint64_t post_both_ns(size_t one, size_t other, unsigned flags) {
+    return post_all_ns({one, other}, flags);
+  }
   RegistersTest() {
-    for (int i = 0; i < 6; ++i) pairs_.push_back(std::make_unique<Pair>(cluster_));
+    for (int i = 0; i < 9; ++i) pairs_.push_back(std::make_unique<Pair>(cluster_));
   }
 
   Cluster cluster_{2, /*seed=*/1, profile()};
@@ -432,6 +435,22 @@ TEST_F(RegistersTest, ThreadsThatShareOneWaitForEachOther) {
     EXPECT_LT(apart_ns, dedicated_ns * 3 / 2);
     EXPECT_GT(shared_ns, apart_ns * 3 / 2);
   }
+}
+
+// All who spin for a lock take its line when it is handed on, so the more they are the longer that
+// takes: several threads post less together than two.
+TEST_F(RegistersTest, HandingALockOnTakesLongerTheMoreThreadsWait) {
+  const auto of_each_ns = [&](const std::vector<size_t>& sharing) {
+    return static_cast<double>(post_all_ns(sharing, IBV_SEND_INLINE)) /
+           static_cast<double>(sharing.size() * kPosts);
+  };
+  const double two_ns = of_each_ns({2, 4});
+  const double four_ns = of_each_ns({2, 4, 6, 8});
+  // Of four, one has the lock and three wait: who comes finds two before it, where of two there is
+  // none.
+  const double more_ns =
+      2 * static_cast<double>(cluster_.node(0).profile.blueflame_lock_waiter) / kPsPerNs;
+  EXPECT_NEAR(four_ns - two_ns, more_ns, 0.25 * more_ns);
 }
 
 TEST_F(RegistersTest, ADestroyedQueuePairGivesItsOwnBack) {

@@ -32,6 +32,7 @@ struct DoorbellRegister {
   uint32_t users = 0;
   Time free_at = 0;
   const Fiber* holder = nullptr;  // who held the lock last
+  GrowingRing<Time> turns;        // when those who spin for it will have it
 };
 
 struct Context {

@@ -138,15 +138,19 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
     return with_wqe;
   }
   // In the order in which the threads come to the lock. Its line is in the core of who held it
-  // last; to who waits it comes as soon as it is free.
+  // last; to who waits it comes as soon as it is free. All who spin take the line then, and again
+  // to look who got the lock, so each of the others makes that take longer (pthread_spin_lock).
   simulation.catch_up();
   const bool waits = place.free_at > simulation.now();
   const bool elsewhere = std::exchange(place.holder, thread) != thread;
   const Time begun = waits       ? place.free_at
                      : elsewhere ? simulation.now() + profile.cpu_line_transfer
                                  : simulation.now();
-  const Time hold =
-      cost + (elsewhere ? profile.blueflame_lock_contended : profile.blueflame_lock_alone);
+  while (!place.turns.empty() && place.turns.front() <= simulation.now()) place.turns.pop_front();
+  const Time hold = cost +
+                    (elsewhere ? profile.blueflame_lock_contended : profile.blueflame_lock_alone) +
+                    place.turns.size() * profile.blueflame_lock_waiter;
+  if (waits) place.turns.push_back(begun);
   place.free_at = begun + hold;
   if (recorder != nullptr) {
     const MessageId posted = Recorder::of(qp, qp.posted - entries).message;

@@ -70,6 +70,7 @@ struct Profile {
   uint64_t doorbell_lock = 0;
   Time blueflame_lock_alone = 0;
   Time blueflame_lock_contended = 0;
+  Time blueflame_lock_waiter = 0;
   Time poll_empty = 0;
   Time poll_completion = 0;
   Time post_receive = 0;
