@@ -137,6 +137,7 @@ void Rnic::take_doorbell() {
   qp.handled = qp.announced;
   if (qp.all_along && qp.fetched + entries == qp.handled) {
     // A copy that came along is used at once or not at all.
+    kept_wqes_ += qp.handled - qp.fetched;
     for (; qp.fetched < qp.handled; ++qp.fetched) {
       if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;
     }
@@ -165,11 +166,12 @@ void Rnic::wqes_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
   if (qp.generation != argument >> 32 || qp.state != IBV_QPS_RTS) return;
   // The count's lower half: no two that are under way are so far apart.
-  const uint32_t more = static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
-  if (more > qp.depth) return;  // they have failed meanwhile
-  qp.fetched += more;
+  const uint32_t came = static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
+  if (came > qp.depth) return;  // they have failed meanwhile
+  qp.fetched += came;
   VERBENA_ASSERT(qp.fetched <= qp.handled);
   Rnic& rnic = qp.node->rnic;
+  rnic.kept_wqes_ += came;
   rnic.fetch_payloads(qp);
   rnic.schedule_requests(qp);
 }

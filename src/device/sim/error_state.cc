@@ -77,6 +77,7 @@ void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
   if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_RESET) return;
   qp.state = IBV_QPS_ERR;
   qp.verbs.state = IBV_QPS_ERR;
+  kept_wqes_ -= qp.kept_wqes();
   ibv_wc_status status = first;
   while (qp.retired < qp.posted) {
     complete(qp, qp.retired++, status);
@@ -93,6 +94,7 @@ void Rnic::fail_sends(QueuePair& qp, ibv_wc_status first) {
   VERBENA_ASSERT(!qp.is_reliable() && (qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_SQE));
   qp.state = IBV_QPS_SQE;
   qp.verbs.state = IBV_QPS_SQE;
+  kept_wqes_ -= qp.kept_wqes();
   ibv_wc_status status = first;
   while (qp.retired < qp.posted) {
     complete(qp, qp.retired++, status);

@@ -169,6 +169,7 @@ struct RcRequester {
   uint32_t placing = 0;    // packets of responses that are on their way into memory
   uint64_t acked = 0;      // messages that the responder has acknowledged
   uint64_t sent_ever = 0;  // messages whose first packet was sent at least once
+  uint64_t looked_up = 0;  // messages whose WQEs were needed for what acknowledgements told
   uint32_t reads_outstanding = 0;
   uint64_t answered = 0;     // all READs and atomics below have their responses
   bool asked_again = false;  // since the last response that came in order
@@ -290,6 +291,8 @@ struct QueuePair {
   void release_wqes() {
     if (posting == 0 && requester.placing == 0) wqes.release_below(retired);
   }
+  // WQEs that the RNIC has fetched and not completed.
+  uint64_t kept_wqes() const { return fetched > retired ? fetched - retired : 0; }
   ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "src/base/assert.h"
 #include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/rnic.h"
@@ -171,6 +172,8 @@ void Rnic::retire(QueuePair& qp) {
     const bool done = asks_for_data(wqe.opcode) ? wqe.done : qp.retired < qp.requester.acked;
     if (!done) break;
     const uint64_t message = qp.retired++;
+    VERBENA_DEBUG_ASSERT(kept_wqes_ > 0);
+    --kept_wqes_;
     if (wqe.signaled) complete(qp, message, IBV_WC_SUCCESS);
   }
   // An acknowledgement came late: what it tells of need not go again.

@@ -32,7 +32,7 @@ void Rnic::packet_arrived(Packet* packet) {
     return;
   }
   Time delay = 0;
-  const Time cost = context_cost(*qp, &delay) +
+  const Time cost = context_cost(*qp, &delay) + wqe_cost(*qp, *packet, &delay) +
                     (takes_receive(*packet) ? receive_cost(*qp, &delay) : 0) +
                     (is_ack(packet->kind)
                          ? profile.rx_ack

@@ -5,6 +5,7 @@
 
 #include "src/base/assert.h"
 #include "src/device/sim/datagrams.h"
+#include "src/device/sim/opcode.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/simulated_node.h"
 
@@ -110,6 +111,7 @@ void Rnic::reset(QueuePair& qp) {
   ++qp.generation;
   qp.state = IBV_QPS_RESET;
   qp.wqes.clear();
+  kept_wqes_ -= qp.kept_wqes();
   qp.posted = qp.reclaimed = qp.announced = qp.handled = qp.fetched = qp.retired = 0;
   qp.payload_message = qp.send_message = 0;
   qp.payload_packet = qp.payload_outstanding = qp.payload_ready = qp.send_packet = 0;
@@ -153,6 +155,35 @@ Time Rnic::state_missed(uint64_t fetches, Time* delay) {
   const Time took = fetches * node_.profile.context_miss;
   *delay += took;
   return missed(took / node_.profile.context_misses_at_once);
+}
+
+// The chip has so many WQEs until they are completed. Of more it lacks a share, whichever these
+// are, and reads them once more where a response is placed by one, or where one asks for a
+// completion.
+Time Rnic::wqe_cost(QueuePair& qp, const Packet& packet, Time* delay) {
+  const Profile& profile = node_.profile;
+  if (profile.wqe_cache_entries == 0 || kept_wqes_ <= profile.wqe_cache_entries) return 0;
+  uint64_t needed = 0;
+  if (packet.kind == PacketKind::kReadResponse || packet.kind == PacketKind::kAtomicResponse) {
+    needed = packet.index == 0 && packet.message >= qp.retired ? 1 : 0;
+  } else if (packet.kind == PacketKind::kAck) {
+    const uint64_t end = std::min(packet.message, qp.requester.sent_ever);
+    uint64_t& next = qp.requester.looked_up;
+    for (next = std::max(next, qp.retired); next < end; ++next) {
+      const Wqe& wqe = qp.wqe(next);
+      needed += wqe.signaled && !asks_for_data(wqe.opcode) ? 1 : 0;
+    }
+  }
+  Time cost = 0;
+  Time longest = 0;
+  for (; needed > 0; --needed) {
+    if (dice_.below(kept_wqes_) < profile.wqe_cache_entries) continue;
+    const Time took = bus_read(kWqeBytes) - simulation_.now();
+    longest = std::max(longest, took);
+    cost += profile.pcie_read / profile.wqe_misses_at_once;
+  }
+  *delay += longest;
+  return missed(cost);
 }
 
 Time Rnic::missed(Time cost) {

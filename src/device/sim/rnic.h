@@ -230,6 +230,9 @@ class Rnic {
   Time context_cost(QueuePair& qp, Time* delay);
   Time receive_cost(QueuePair& qp, Time* delay);
   Time state_missed(uint64_t fetches, Time* delay);
+  // The same of a packet that needs WQEs again, to place a response or to complete what it tells
+  // of.
+  Time wqe_cost(QueuePair& qp, const Packet& packet, Time* delay);
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
   // What an access to memory waits for translations; of a gather list, entry by entry.
@@ -260,6 +263,7 @@ class Rnic {
   std::deque<Doorbell> doorbells_;
   bool handles_doorbell_ = false;  // the first of them waits for a context
   Time doorbells_busy_ = 0;
+  uint64_t kept_wqes_ = 0;  // of all queue pairs (QueuePair::kept_wqes)
   const uint64_t wqe_room_;
   uint64_t wqes_along_ = 0;     // on their way with their doorbells, or waiting here
   std::deque<Fiber*> stalled_;  // threads whose next one has no room

@@ -127,6 +127,8 @@ constexpr Parameter kParameters[] = {
     {"max_outstanding_reads", File::kChip, Unit::kCount, &Profile::max_outstanding_reads, "READs and atomics of a queue pair on their way"},
     {"completion_entry", File::kChip, Unit::kBytes, &Profile::completion_bytes, "one CQE"},
     {"wqe_prefetch", File::kChip, Unit::kCount, &Profile::wqe_prefetch, "WQEs that one fetch of a queue brings"},
+    {"wqe_cache", File::kChip, Unit::kCount, &Profile::wqe_cache_entries, "on-chip cache: WQEs that are not completed; 0: all of them"},
+    {"wqe_misses_at_once", File::kChip, Unit::kCount, &Profile::wqe_misses_at_once, "fetches of such WQEs, each a DMA read, that overlap"},
     {"payload_prefetch", File::kChip, Unit::kBytes, &Profile::payload_prefetch_bytes, "payload of a queue pair that is read from memory ahead of what it sends; two packets at least"},
     {"max_inline", File::kChip, Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
     {"max_inline_datagram", File::kChip, Unit::kBytes, &Profile::max_inline_datagram_bytes, "the same of a UD queue pair, whose WQEs have an address"},
@@ -363,8 +365,8 @@ Result<Profile> profile_of(const ProfileTables& tables, std::string_view name,
   }
   for (const char* positive :
        {"cores", "sockets", "hyperthread_slowdown", "pcie_payload", "mtu", "max_outstanding_reads",
-        "context_misses_at_once", "pcie_reads_at_once", "page", "wqe_prefetch", "payload_prefetch",
-        "arbitration_burst", "port_buffer"}) {
+        "context_misses_at_once", "pcie_reads_at_once", "page", "wqe_prefetch",
+        "wqe_misses_at_once", "payload_prefetch", "arbitration_burst", "port_buffer"}) {
     if (profile.*find_parameter(positive)->member == 0) {
       return bad(name, fmt::format("{} must be above 0", positive));
     }
