@@ -20,6 +20,9 @@ class WqeCacheTest : public testing::Test {
   static Profile profile(uint64_t cache) {
     Profile profile = must(load_profile("connectx6-hdr"));
     profile.jitter_percent = 0;
+    // Faster than responses come, so that all are outstanding.
+    profile.post_wqe = 0;
+    profile.post_blueflame_64 = 0;
     profile.wqe_cache_entries = cache;
     return profile;
   }
