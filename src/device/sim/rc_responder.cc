@@ -191,10 +191,11 @@ void Rnic::atomic_done(void* object, uint64_t) {
 // ---- responses and acknowledgements ----
 
 void Rnic::fetch_responses(QueuePair& qp) {
+  const uint64_t ahead =
+      std::max<uint64_t>(kFetchAheadLeast, node_.profile.response_prefetch_bytes / qp.mtu_bytes);
   for (PendingResponse& response : qp.responder.responses) {
     if (response.atomic) continue;
-    while (response.fetched + response.fetching < response.packets &&
-           response.fetching < kFetchAheadLeast) {
+    while (response.fetched + response.fetching < response.packets && response.fetching < ahead) {
       const uint32_t index = response.fetched + response.fetching;
       const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
       const Time free = bus_down_.free_at();

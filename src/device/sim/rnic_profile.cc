@@ -130,6 +130,7 @@ constexpr Parameter kParameters[] = {
     {"wqe_cache", File::kChip, Unit::kCount, &Profile::wqe_cache_entries, "on-chip cache: WQEs that are not completed; 0: all of them"},
     {"wqe_misses_at_once", File::kChip, Unit::kCount, &Profile::wqe_misses_at_once, "fetches of such WQEs, each a DMA read, that overlap"},
     {"payload_prefetch", File::kChip, Unit::kBytes, &Profile::payload_prefetch_bytes, "payload of a queue pair that is read from memory ahead of what it sends; two packets at least"},
+    {"response_prefetch", File::kChip, Unit::kBytes, &Profile::response_prefetch_bytes, "the same of a READ's response; two packets at least"},
     {"max_inline", File::kChip, Unit::kBytes, &Profile::max_inline_bytes, "largest inline payload"},
     {"max_inline_datagram", File::kChip, Unit::kBytes, &Profile::max_inline_datagram_bytes, "the same of a UD queue pair, whose WQEs have an address"},
     {"datagram_address", File::kChip, Unit::kBytes, &Profile::datagram_address_bytes, "of a UD queue pair's WQE: the address vector that it has for its receiver"},

@@ -107,6 +107,7 @@ struct Profile {
   uint64_t wqe_cache_entries = 0;
   uint64_t wqe_misses_at_once = 0;
   uint64_t payload_prefetch_bytes = 0;
+  uint64_t response_prefetch_bytes = 0;
   uint64_t max_inline_bytes = 0;
   uint64_t max_inline_datagram_bytes = 0;
   uint64_t datagram_address_bytes = 0;

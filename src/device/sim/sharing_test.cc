@@ -158,6 +158,42 @@ TEST_F(SharingTest, PayloadIsReadAheadAsFarAsTheProfileSays) {
   EXPECT_EQ(read_before_the_first_packet(profile), 2u) << "sending would wait for every read";
 }
 
+// The same of a READ, on the side that answers it.
+TEST_F(SharingTest, AResponseIsReadAheadAsFarAsTheProfileSays) {
+  Profile profile = test_profile();
+  profile.pcie_down_kib = 0;
+  profile.dma_kib = 0;
+  const auto read_at_first = [](const Profile& with) {
+    Cluster cluster(2, /*seed=*/1, with);
+    Buffer here(cluster[0], kBytes);
+    Buffer there(cluster[1], kBytes);
+    End a(cluster[0]);
+    End b(cluster[1]);
+    connect(a, b);
+    Recorder recorder(1 << 16);
+    cluster.simulation().record(&recorder);
+    SendRequest read =
+        write(there, {here.sge(0, static_cast<uint32_t>(16 * with.mtu_bytes))}, IBV_SEND_SIGNALED);
+    read.opcode = IBV_WR_RDMA_READ;
+    post_list(a, read, 1);
+    cluster.settle();
+    EXPECT_EQ(take_all(a).size(), 1u);
+    cluster.simulation().record(nullptr);
+    std::vector<Time> begun;
+    for (const Step& step : recorder.steps()) {
+      if (step.kind == StepKind::kPayloadFetch && step.node == 1) begun.push_back(step.begin);
+    }
+    EXPECT_EQ(begun.size(), 16u);
+    return std::count(begun.begin(), begun.end(), *std::min_element(begun.begin(), begun.end()));
+  };
+  for (const uint64_t packets : {2, 3, 10}) {
+    profile.response_prefetch_bytes = packets * profile.mtu_bytes;
+    EXPECT_EQ(read_at_first(profile), packets);
+  }
+  profile.response_prefetch_bytes = 0;
+  EXPECT_EQ(read_at_first(profile), 2);
+}
+
 // So many reads wait for their data at once, of all queue pairs together: a gather list has one for
 // each of its entries, whatever the other queue pairs do.
 TEST_F(SharingTest, QueuePairsShareThePlacesOfReads) {
