@@ -119,6 +119,12 @@ class VerbsHandle {
   ~VerbsHandle() { reset(); }
 
   Object* get() const { return object_; }
+  // False: the device refuses, and nothing has changed here.
+  bool destroy() {
+    if (object_ != nullptr && destroy_(object_) != 0) return false;
+    object_ = nullptr;
+    return true;
+  }
   void reset() {
     if (object_ == nullptr) return;
     const int error = destroy_(std::exchange(object_, nullptr));
@@ -161,6 +167,16 @@ class MemoryRegion {
   // numbers.
   static Result<MemoryRegion> create(const ProtectionDomain& domain, void* address,
                                      uint64_t length_bytes, unsigned access);
+  // As create(), of memory that may be used too little for that to pay, with IBV_ACCESS_REMOTE_READ
+  // or IBV_ACCESS_LOCAL_WRITE alone: soft0 leaves the pages in place, which takes microseconds
+  // whatever the length, and each READ by a peer then costs more (docs/architecture.md). With
+  // IBV_ACCESS_LOCAL_WRITE, READs and atomics that are posted on this side fill it, and nothing
+  // else: a receive into it fails. Elsewhere the same as create().
+  static Result<MemoryRegion> create_in_place(const ProtectionDomain& domain, void* address,
+                                              uint64_t length_bytes, unsigned access);
+  // Deregisters now, where the destructor logs that it cannot. False: a stopped peer is in the
+  // middle of an access; the keys are invalid, and another call goes on.
+  bool deregister() { return handle_.destroy(); }
   ibv_mr* get() const { return handle_.get(); }
   uint32_t lkey() const { return get()->lkey; }
   uint32_t rkey() const { return get()->rkey; }

@@ -17,6 +17,7 @@ enum class RegionMemory {
   kFollows,  // what the program has at the address, always: the device uses the address itself
   kSame,     // the pages of the registration, which the program still has at the address
   kOther,    // the pages of the registration; the program has others at the address, or none
+  kLeft,     // as kSame, of memory left in place: each access by a peer costs more
 };
 
 struct VerbsControl {
@@ -51,6 +52,14 @@ struct VerbsControl {
   // Null: the device has pinned the pages, and cannot tell what became of the address. kFollows is
   // for as long as the region lives, the others are of this moment. Takes no lock.
   RegionMemory (*region_memory)(const ibv_mr*) = nullptr;
+  // As reg_mr(), but leaves the pages as they are, which makes the registration cheap. `access` is
+  // IBV_ACCESS_REMOTE_READ: peers READ it, at a higher price for each (StepCosts), as long as
+  // region_memory() says kLeft; it says kOther where they cannot any more. Or `access` is
+  // IBV_ACCESS_LOCAL_WRITE: this side's own requests fill it, and nothing else does; a receive into
+  // it fails. Where that cannot be, or with another access, as reg_mr(). Null: all regions are
+  // alike.
+  ibv_mr* (*reg_mr_in_place)(ibv_pd*, void* address, size_t length_bytes, uint64_t iova,
+                             unsigned access) = nullptr;
   // Regions may share a page: the device neither pins nor maps pages.
   bool shares_pages = false;
 };

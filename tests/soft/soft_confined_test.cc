@@ -32,12 +32,20 @@ constexpr uid_t kSomeUser = 4711;
 constexpr size_t kMessageBytes = 40000;
 constexpr uint64_t kSendSeed = 5;
 constexpr uint64_t kWriteSeed = 6;
+constexpr uint64_t kSourceSeed = 7;
 
-enum class Confinement { kOrdinaryUser, kUndumpable, kWithoutUserfaultfd, kFiltered, kAllOfThem };
+enum class Confinement {
+  kOrdinaryUser,
+  kUndumpable,
+  kWithoutUserfaultfd,
+  kFiltered,
+  kAllOfThem,
+  kFilteredSender,  // whose receiver is an ordinary user
+};
 
 std::ostream& operator<<(std::ostream& out, Confinement confinement) {
-  const char* const names[] = {"OrdinaryUser", "Undumpable", "WithoutUserfaultfd", "Filtered",
-                               "AllOfThem"};
+  const char* const names[] = {"OrdinaryUser", "Undumpable", "WithoutUserfaultfd",
+                               "Filtered",     "AllOfThem",  "FilteredSender"};
   return out << names[static_cast<size_t>(confinement)];
 }
 
@@ -117,6 +125,18 @@ class Bystander {
   Thread thread_;
 };
 
+// What a process of any sort can read from another one: where pages are left in place, too.
+int read_in_place(End& end, Buffer& buffer, const ConfinedEnd& peer) {
+  SendRequest read;
+  read.opcode = IBV_WR_RDMA_READ;
+  read.sges = {buffer.sge(0, kMessageBytes)};
+  read.remote_address = peer.memory;
+  read.rkey = peer.key;
+  post(end.qp(), read);
+  if (wait_for_one(end.cq()).status != IBV_WC_SUCCESS) return 12;
+  return buffer.has(kSourceSeed, 0, kMessageBytes) ? 0 : 13;
+}
+
 // 0 if a WRITE, a SEND and a READ succeed, and the READ gets what the WRITE left.
 int send_all(End& end, Buffer& buffer, const ConfinedEnd& peer) {
   const ibv_sge all = buffer.sge(0, kMessageBytes);
@@ -153,9 +173,15 @@ VERBENA_TEST_CHILD(confined) {
   link.put(true);
   link.get<bool>();
   if (role.is_sender) {
-    link.put(send_all(end, inbox, peer));
+    const int read = read_in_place(end, inbox, link.get<ConfinedEnd>());
+    link.put(read != 0 ? read : send_all(end, inbox, peer));
     link.get<bool>();
   }
+  std::vector<std::byte> source(kMessageBytes);
+  fill_pattern(source.data(), source.size(), kSourceSeed);
+  const MemoryRegion readable = must(MemoryRegion::create_in_place(
+      node.domain, source.data(), source.size(), IBV_ACCESS_REMOTE_READ));
+  link.put(ConfinedEnd{end.address(), reinterpret_cast<uint64_t>(source.data()), readable.rkey()});
   if (wait_for_one(end.cq()).status != IBV_WC_SUCCESS) return 8;
   if (!inbox.has(kSendSeed, 0, kMessageBytes)) return 9;
   if (!memory.has(kWriteSeed, 0, kMessageBytes)) return 10;
@@ -219,16 +245,19 @@ TEST_P(ConfinedPairTest, TwoProcessesExchangeMessages) {
 #endif
   test::ScratchDirectory registry;
   if (!others_reach(registry.path())) GTEST_SKIP() << "an ordinary user cannot enter its parent";
-  ConfinedRole role = role_in(registry, GetParam());
+  const bool sender_only = GetParam() == Confinement::kFilteredSender;
+  ConfinedRole role = role_in(registry, sender_only ? Confinement::kOrdinaryUser : GetParam());
   Child receiver("confined");
   Child sender("confined");
   receiver.link().put(role);
   role.is_sender = true;
+  if (sender_only) role.confinement = Confinement::kFiltered;
   sender.link().put(role);
   sender.link().put(receiver.link().get<ConfinedEnd>());
   receiver.link().put(sender.link().get<ConfinedEnd>());
   for (Child* child : {&receiver, &sender}) child->link().get<bool>();
   for (Child* child : {&receiver, &sender}) child->link().put(true);
+  sender.link().put(receiver.link().get<ConfinedEnd>());
   EXPECT_EQ(sender.link().get<int>(), 0);
   sender.kill();
   EXPECT_EQ(receiver.wait(), 0);
@@ -237,7 +266,7 @@ TEST_P(ConfinedPairTest, TwoProcessesExchangeMessages) {
 INSTANTIATE_TEST_SUITE_P(Confinements, ConfinedPairTest,
                          testing::Values(Confinement::kOrdinaryUser, Confinement::kUndumpable,
                                          Confinement::kWithoutUserfaultfd, Confinement::kFiltered,
-                                         Confinement::kAllOfThem),
+                                         Confinement::kAllOfThem, Confinement::kFilteredSender),
                          testing::PrintToStringParamName());
 
 }  // namespace

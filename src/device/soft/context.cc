@@ -373,6 +373,7 @@ const VerbsControl& control() {
       .ack_async_event = kForgetting<ack_async_event>,
       .last_error = last_error,
       .region_memory = region_memory,
+      .reg_mr_in_place = kForgetting<reg_mr_in_place>,
   };
   return table;
 }

@@ -18,6 +18,7 @@ struct Pieces {
   Piece list[kMaxSges];
   uint32_t count = 0;
   uint32_t size_bytes = 0;
+  uint32_t flags = 0;  // kOwnAddressAccess, kLeftAccess: of some piece, if it was not probed
 };
 
 // False if an SGE is not registered memory with `access`, or is memory that is gone. SGEs without
@@ -35,6 +36,38 @@ struct Pieces {
     VERBENA_DEBUG_ASSERT(pieces.count < kMaxSges);
     pieces.list[pieces.count++] = {bytes, sge.length};
     pieces.size_bytes += sge.length;
+  }
+  return true;
+}
+
+// The same of the target of a READ, whose memory is not probed yet: see is_target_there().
+inline bool collect_target(const Qp& qp, const ibv_send_wr& wr, Pieces& pieces) {
+  for (int i = 0; i < wr.num_sge; ++i) {
+    const ibv_sge& sge = wr.sg_list[i];
+    if (sge.length == 0) continue;
+    uint32_t flags = 0;
+    std::byte* const bytes = find_own_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey,
+                                             IBV_ACCESS_LOCAL_WRITE, flags);
+    constexpr uint32_t kProbed = kOwnAddressAccess | kLeftAccess;
+    if (bytes == nullptr || (flags & ~kProbed) != IBV_ACCESS_LOCAL_WRITE) return false;
+    VERBENA_DEBUG_ASSERT(pieces.count < kMaxSges);
+    pieces.list[pieces.count++] = {bytes, sge.length};
+    pieces.size_bytes += sge.length;
+    pieces.flags |= flags & kProbed;
+  }
+  return true;
+}
+
+// Long targets that were left in place: who uses them has asked whether they can be written
+// (region_memory()), and a store to each page would take a tenth of the copy's time.
+inline constexpr uint32_t kLoadedTargetBytes = 128 * 1024;
+
+inline bool is_target_there(const Pieces& pieces) {
+  if ((pieces.flags & kOwnAddressAccess) == 0) return true;
+  for (uint32_t i = 0; i < pieces.count; ++i) {
+    const Piece& piece = pieces.list[i];
+    const bool loads = (pieces.flags & kLeftAccess) != 0 && piece.size_bytes > kLoadedTargetBytes;
+    if (!is_there(piece.bytes, piece.size_bytes, /*writes=*/!loads)) return false;
   }
   return true;
 }

@@ -20,7 +20,7 @@
 namespace verbena::soft {
 
 inline constexpr uint64_t kLayoutMagic = 0x3174666f53617256;  // "VraSoft1", little-endian
-inline constexpr uint32_t kLayoutVersion = 11;
+inline constexpr uint32_t kLayoutVersion = 12;
 inline constexpr size_t kCacheLineBytes = 64;
 
 // A queue pair number is 24 bits: the process's slot and the queue pair's index in it. Slot 0 stays
@@ -96,6 +96,8 @@ inline constexpr uint32_t kWindowAccess = 1u << 30;
 // In the owner's private table: the owner reaches the region at the program's own address, where it
 // may be gone (page_probe.h).
 inline constexpr uint32_t kOwnAddressAccess = 1u << 31;
+// No pages moved for the region, and none need move back; only its owner's requests fill it.
+inline constexpr uint32_t kLeftAccess = 1u << 29;
 // The domain of the windows that are open to one queue pair only, in one generation of it; those of
 // protection domains count from 1.
 inline uint32_t window_domain(uint32_t qp_generation) { return 1u << 31 | qp_generation; }
@@ -126,6 +128,10 @@ struct Header {
   int32_t pid;
   int32_t wake_fd;   // pipe of the service thread: a byte asks it for faults and unrung channels
   uint32_t wake_id;  // of that pipe, so that another file under its number is not written to
+  // Set by whoever attaches this process and may not copy from it (process_vm_readv).
+  std::atomic<uint32_t> copies_refused;
+  // Odd while pages of this process move, when the kernel may find nothing where they are.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> page_moves;
   // Raised by whoever, in any process, joins or leaves a multicast group.
   alignas(kCacheLineBytes) std::atomic<uint64_t> group_epoch;
   alignas(kCacheLineBytes)

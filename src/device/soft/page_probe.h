@@ -17,8 +17,9 @@ namespace verbena::soft {
 void handle_probe_faults();
 
 // Whether all of [begin, begin + size_bytes), of at least one byte, can be read; or written to if
-// `writes`. Probes leave the bytes as they are, whoever writes to them meanwhile. On processors
-// other than x86-64 and 64-bit Arm nothing is probed. Cost: one instruction a page beside the call.
+// `writes`. Then a byte that another thread writes meanwhile may keep its value from before: only
+// what is about to be overwritten is probed so. On processors other than x86-64 and 64-bit Arm
+// nothing is probed. Cost: one instruction a page beside the call.
 bool is_there(std::byte* begin, size_t size_bytes, bool writes);
 
 }  // namespace verbena::soft

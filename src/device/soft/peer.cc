@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "src/base/runtime.h"
+#include "src/device/soft/rnic.h"
 
 namespace verbena::soft {
 namespace {
@@ -127,6 +128,7 @@ Result<std::shared_ptr<Peer>> Peer::attach(const ProcessRecord& record) {
                               "one build of Verbena for both",
                               record.pid));
   }
+  if (!peer->can_copy(record.header_address)) peer->header_->copies_refused.store(1);
   peer->wake_fd_ = peer->open_pipe(peer->header_->wake_fd, peer->header_->wake_id);
   if (peer->wake_fd_ < 0 && (errno == EMFILE || errno == ENFILE)) {
     return Status(StatusCode::kLimitExceeded,
@@ -212,17 +214,45 @@ bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes
   return exists();
 }
 
-bool Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) {
-  if (!exists()) return false;
-  size_t done = 0;
-  while (done < size_bytes) {
+Peer::Read Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) {
+  if (!exists()) return Read::kRefused;
+  // Pages are in flight for a millisecond at most, unless their mover is stopped.
+  constexpr uint64_t kPatienceNs = 10'000'000;
+  uint64_t limit_ns = 0;
+  Waiter waiter;
+  for (size_t done = 0; done < size_bytes;) {
+    const Moves moves = page_moves();
     iovec local{static_cast<char*>(destination) + done, size_bytes - done};
     iovec remote{reinterpret_cast<void*>(address + done), size_bytes - done};
     const ssize_t moved = process_vm_readv(pid_, &local, 1, &remote, 1, 0);
-    if (moved <= 0) return false;
-    done += static_cast<size_t>(moved);
+    if (moved > 0) {
+      done += static_cast<size_t>(moved);
+      continue;
+    }
+    // Memory that is neither gone nor moving is there at the next look.
+    const bool may_move =
+        moved < 0 && errno == EFAULT && (moves.under_way() || moves != page_moves());
+    if (!may_move) return Read::kRefused;
+    const uint64_t now = now_ns();
+    if (limit_ns == 0) limit_ns = now + kPatienceNs;
+    if (now > limit_ns) return exists() ? Read::kBusy : Read::kRefused;
+    waiter.idle();
   }
-  return exists();
+  return exists() ? Read::kDone : Read::kRefused;
+}
+
+Peer::Moves Peer::page_moves() const {
+  const Rnic* const own = Rnic::existing();
+  return {header_->page_moves.load(std::memory_order_acquire),
+          own != nullptr ? own->header().page_moves.load(std::memory_order_acquire) : 0};
+}
+
+// Of a word that is there: the magic of the header.
+bool Peer::can_copy(uint64_t header_address) const {
+  uint64_t copied = 0;
+  iovec local{&copied, sizeof(copied)};
+  iovec remote{reinterpret_cast<void*>(header_address), sizeof(copied)};
+  return process_vm_readv(pid_, &local, 1, &remote, 1, 0) == ssize_t{sizeof(copied)};
 }
 
 std::shared_ptr<std::byte> Peer::attach_segment(int id, uint64_t end_bytes) {

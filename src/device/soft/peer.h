@@ -58,10 +58,12 @@ class Peer {
   // shrink, so nobody can make this process fault on it.
   std::shared_ptr<std::byte> attach_segment(int id, uint64_t end_bytes);
 
-  // Copies between this process and memory of the peer that cannot be mapped. False if the kernel
+  // Copies between this process and memory of the peer that is not mapped here. False if the kernel
   // refuses.
   bool write_foreign(uint64_t address, const void* source, size_t size_bytes);
-  bool read_foreign(uint64_t address, void* destination, size_t size_bytes);
+  // kBusy: pages of either process are moving, which takes longer than usual.
+  enum class Read { kDone, kRefused, kBusy };
+  Read read_foreign(uint64_t address, void* destination, size_t size_bytes);
 
   // A remote atomic on such memory, of 8 aligned bytes: read, changed, written back under a record
   // lock on the peer's memory file, which ends with its holder. So it is atomic among all that come
@@ -89,6 +91,15 @@ class Peer {
   Peer() = default;
   Status open_files(const ProcessRecord& record);
   bool lock_updates(bool lock) const;
+  bool can_copy(uint64_t header_address) const;
+  // Of pages of the peer, and of this process.
+  struct Moves {
+    uint64_t theirs;
+    uint64_t ours;
+    bool operator==(const Moves&) const = default;
+    bool under_way() const { return theirs % 2 != 0 || ours % 2 != 0; }
+  };
+  Moves page_moves() const;
   bool became_another_program() const;
   int open_pipe(int fd, uint32_t id) const;
   int pipe_of(int fd, uint32_t id);

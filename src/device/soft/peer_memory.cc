@@ -8,13 +8,13 @@
 namespace verbena::soft {
 namespace {
 
-// `copy(at, bytes)` does one part; false if the kernel refuses.
+// `copy(at, bytes)` does one part.
 template <typename CopyPart>
 Copy copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, CopyPart&& copy) {
   const RegionEntry& entry = qp.peer.regions[region_index(static_cast<uint32_t>(stamp))];
   for (uint32_t at = 0; at < size_bytes;) {
     const uint32_t part = std::min(size_bytes - at, kCopyAtOnceBytes);
-    if (!copy(at, part)) return Copy::kRefused;
+    if (const Copy copied = copy(at, part); copied != Copy::kDone) return copied;
     at += part;
     Flight::renew(qp);
     if (!qp.peer.accepts() || !qp.peer.srq.is_there()) return Copy::kShut;
@@ -24,26 +24,44 @@ Copy copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, CopyPart&& copy)
   return Copy::kDone;
 }
 
-Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece) {
-  return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
-    std::byte* target = piece.bytes + at;
-    if (view.base == nullptr) {
-      return qp.peer.memory->read_foreign(view.address + offset + at, target, part);
-    }
-    memcpy(target, view.base + offset + at, part);
-    return true;
-  });
-}
-
-using CopyPiece = Copy (*)(Qp&, const RegionView&, uint64_t offset, const Piece&);
-Copy copy_all(CopyPiece copy, Qp& qp, const RegionView& view, uint64_t offset,
-              const Pieces& pieces) {
-  Copy copied = Copy::kDone;
-  for (uint32_t i = 0; i < pieces.count && copied == Copy::kDone; ++i) {
-    copied = copy(qp, view, offset, pieces.list[i]);
-    offset += pieces.list[i].size_bytes;
+// This side's memory of a READ, in whose parts other threads may deregister it.
+class Target {
+ public:
+  Target(const Qp& qp, const ibv_send_wr& wr, uint64_t ended) : qp_(qp), wr_(wr), ended_(ended) {}
+  // Within a flight: which it stays for that flight.
+  bool is_there() {
+    const uint64_t ended = qp_.rnic->regions().ended();
+    if (ended == ended_) [[likely]]
+      return true;
+    ended_ = ended;
+    Pieces again;
+    return collect_target(qp_, wr_, again);
   }
-  return copied;
+
+ private:
+  const Qp& qp_;
+  const ibv_send_wr& wr_;
+  uint64_t ended_;
+};
+
+Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece,
+                         Target& target) {
+  return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
+    if (!target.is_there()) return Copy::kNotHere;
+    std::byte* const to = piece.bytes + at;
+    if (view.base == nullptr) {
+      switch (qp.peer.memory->read_foreign(view.address + offset + at, to, part)) {
+        case Peer::Read::kDone:
+          return Copy::kDone;
+        case Peer::Read::kRefused:
+          return Copy::kRefused;
+        case Peer::Read::kBusy:
+          return Copy::kShut;  // it is tried again later, as a whole
+      }
+    }
+    memcpy(to, view.base + offset + at, part);
+    return Copy::kDone;
+  });
 }
 
 }  // namespace
@@ -52,19 +70,33 @@ Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const
   return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
     const std::byte* source = piece.bytes + at;
     if (view.base == nullptr) {
-      return qp.peer.memory->write_foreign(view.address + offset + at, source, part);
+      return qp.peer.memory->write_foreign(view.address + offset + at, source, part)
+                 ? Copy::kDone
+                 : Copy::kRefused;
     }
     copy_last_byte_last(view.base + offset + at, source, part);
-    return true;
+    return Copy::kDone;
   });
 }
 
 Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces) {
-  return copy_all(write_piece_in_parts, qp, view, offset, pieces);
+  Copy copied = Copy::kDone;
+  for (uint32_t i = 0; i < pieces.count && copied == Copy::kDone; ++i) {
+    copied = write_piece_in_parts(qp, view, offset, pieces.list[i]);
+    offset += pieces.list[i].size_bytes;
+  }
+  return copied;
 }
 
-Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces) {
-  return copy_all(read_piece_in_parts, qp, view, offset, pieces);
+Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
+                        const ibv_send_wr& wr, uint64_t ended) {
+  Target target(qp, wr, ended);
+  Copy copied = Copy::kDone;
+  for (uint32_t i = 0; i < pieces.count && copied == Copy::kDone; ++i) {
+    copied = read_piece_in_parts(qp, view, offset, pieces.list[i], target);
+    offset += pieces.list[i].size_bytes;
+  }
+  return copied;
 }
 
 }  // namespace verbena::soft

@@ -17,6 +17,7 @@ enum class Copy : uint8_t {
   kRevoked,  // the region was deregistered
   kRefused,  // the memory is not registered so, or the kernel does not carry it out
   kMisfit,   // there is less room than there was said to be
+  kNotHere,  // this side's memory was deregistered
 };
 
 // What a gather list writes is prefetched, unless it would push itself out of the nearest cache.
@@ -56,7 +57,10 @@ inline void read_peer(const RegionView& view, uint64_t offset, const Pieces& pie
 // The same for what is longer, or goes through the kernel: part by part. In between the peer may
 // take the memory away, or end the connection.
 Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces);
-Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces);
+// `ended` is of before the pieces of `wr` were collected (RegionTable::ended()): where that has
+// changed after a part, they are collected again.
+Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
+                        const ibv_send_wr& wr, uint64_t ended);
 Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece);
 
 }  // namespace verbena::soft

@@ -27,6 +27,8 @@ constexpr Execution failed(ibv_wc_status status) { return {Outcome::kError, stat
       return {Outcome::kWaitPeer};
     case Copy::kRevoked:
       return failed(IBV_WC_REM_ACCESS_ERR);
+    case Copy::kNotHere:
+      return failed(IBV_WC_LOC_PROT_ERR);
     default:
       return failed(IBV_WC_REM_OP_ERR);
   }
@@ -143,17 +145,21 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
 }
 
 Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
+  const uint64_t ended_before = qp.rnic->regions().ended();
   Pieces pieces;
-  if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if (!collect_target(qp, wr, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
   if (!allows(qp, IBV_ACCESS_REMOTE_READ)) return failed(IBV_WC_REM_ACCESS_ERR);
   if (pieces.size_bytes > 0) {
     const RegionView* view = target_of(qp, wr, pieces.size_bytes, IBV_ACCESS_REMOTE_READ);
     if (view == nullptr) return failed(IBV_WC_REM_ACCESS_ERR);
     const uint64_t offset = wr.wr.rdma.remote_addr - view->iova;
+    // The kernel finds out by itself, and brings new pages in as it copies.
+    if (view->base != nullptr && !is_target_there(pieces)) return failed(IBV_WC_LOC_PROT_ERR);
     if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
       read_peer(*view, offset, pieces);
-    } else if (const Copy copied = read_peer_in_parts(qp, *view, offset, pieces);
+    } else if (const Copy copied = read_peer_in_parts(qp, *view, offset, pieces, wr, ended_before);
                copied != Copy::kDone) {
+      if (copied == Copy::kRefused && !is_target_there(pieces)) return failed(IBV_WC_LOC_PROT_ERR);
       return ended(copied);
     }
   }

@@ -1,5 +1,6 @@
 // Protection domains and memory regions.
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -60,13 +61,32 @@ bool refuses_copies() {
          (errno == EPERM || errno == ENOSYS);
 }
 
+// Whether peers can copy from memory that is left as it is, now.
+bool allows_copies(const Rnic& rnic) {
+  return rnic.header().copies_refused.load(std::memory_order_relaxed) == 0 &&
+         prctl(PR_GET_DUMPABLE) == 1;
+}
+
+constexpr uint64_t kTouchedBytes = 128 * 1024;
+
+bool is_readable_only(unsigned access) { return access == IBV_ACCESS_REMOTE_READ; }
+
+// Whether the pages of a region can stay as they are.
+bool can_be_left(const Rnic& rnic, const NewRegion& region) {
+  if (region.length_bytes == 0) return false;
+  if (region.access == IBV_ACCESS_LOCAL_WRITE) return true;
+  return is_readable_only(region.access) && allows_copies(rnic) && !refuses_copies();
+}
+
 // Decides how peers reach the memory of a region, and makes it so.
-Status make_reachable(Rnic& rnic, NewRegion& region) {
+Status make_reachable(Rnic& rnic, NewRegion& region, bool in_place) {
   void* const address = reinterpret_cast<void*>(region.address);
   const bool writes = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
   if (region.length_bytes == 0) return {};  // nothing is reached
+  const bool leave = in_place && can_be_left(rnic, region);
+  const bool own_requests_only = leave && writes;
   // Often all is shared already: then one pass over the mappings is enough.
-  if (Rnic::reached_by_peers(region.access) &&
+  if (Rnic::reached_by_peers(region.access) && !own_requests_only &&
       rnic.pages().share_again(address, region.length_bytes, writes)) {
     use_shared_pages(rnic, region);
     return {};
@@ -77,6 +97,11 @@ Status make_reachable(Rnic& rnic, NewRegion& region) {
   // Memory that only this side reads (sources of sends) is never touched by a peer, so it may stay
   // as it is.
   if (!Rnic::reached_by_peers(region.access)) return {};
+  if (own_requests_only || (leave && !segment.found)) {
+    region.access |= kLeftAccess;
+    if (!own_requests_only) allow_peers_to_copy();
+    return {};
+  }
   if (segment.found) {
     region.sharing = Sharing::kSegment;
     region.segment_id = segment.id;
@@ -172,7 +197,7 @@ int prepare_implicit_region(Rnic& rnic, const Domain& domain, unsigned access, N
 
 // Checks what a region is to be of, and lets peers reach it. 0, or an errno value as from fail().
 int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t length_bytes,
-                   uint64_t iova, unsigned access, NewRegion& wanted) {
+                   uint64_t iova, unsigned access, bool in_place, NewRegion& wanted) {
   if (is_implicit(address, length_bytes, access))
     return prepare_implicit_region(rnic, domain, access, wanted);
   if (length_bytes > kMaxRegionBytes) {
@@ -194,7 +219,7 @@ int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t
             .access = access & ~kIgnored,
             .domain = domain.id,
             .alias = start};
-  if (const Status status = make_reachable(rnic, wanted); !status.ok()) {
+  if (const Status status = make_reachable(rnic, wanted, in_place); !status.ok()) {
     const int error = fail(status);
     return status.code() == StatusCode::kInvalidArgument ? errno = EFAULT : error;
   }
@@ -202,14 +227,13 @@ int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t
   return 0;
 }
 
-}  // namespace
-
-ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+ibv_mr* register_memory(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
+                        unsigned access, bool in_place) {
   if (check_valid<Domain>(verbs) != 0) return nullptr;
   Domain& domain = as_domain(verbs);
   Rnic& rnic = *as_context(verbs->context).rnic;
   NewRegion wanted;
-  if (prepare_region(rnic, domain, address, length_bytes, iova, access, wanted) != 0) {
+  if (prepare_region(rnic, domain, address, length_bytes, iova, access, in_place, wanted) != 0) {
     return nullptr;
   }
   Result<uint32_t> key = rnic.register_region(wanted);
@@ -231,6 +255,17 @@ ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
   domain.users.fetch_add(1);
   make_valid(*region, verbs->context);
   return &region->verbs;
+}
+
+}  // namespace
+
+ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+  return register_memory(verbs, address, length_bytes, iova, access, /*in_place=*/false);
+}
+
+ibv_mr* reg_mr_in_place(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
+                        unsigned access) {
+  return register_memory(verbs, address, length_bytes, iova, access, /*in_place=*/true);
 }
 
 int dereg_mr(ibv_mr* verbs) {
@@ -279,7 +314,7 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
   auto start = own.address.load(std::memory_order_relaxed);
   uint64_t iova = own.iova.load(std::memory_order_relaxed);
   uint64_t size_bytes = own.length_bytes.load(std::memory_order_relaxed);
-  unsigned rights = own.access.load(std::memory_order_relaxed) & ~kOwnAddressAccess;
+  unsigned rights = own.access.load(std::memory_order_relaxed) & ~(kOwnAddressAccess | kLeftAccess);
   if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     start = iova = reinterpret_cast<uint64_t>(address);
     size_bytes = length_bytes;
@@ -287,7 +322,7 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
   if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) rights = static_cast<unsigned>(access);
   NewRegion wanted;
   if (prepare_region(rnic, *domain, reinterpret_cast<void*>(start), size_bytes, iova, rights,
-                     wanted) != 0) {
+                     /*in_place=*/false, wanted) != 0) {
     return IBV_REREG_MR_ERR_INPUT;
   }
   if (const Status replaced = rnic.replace_region(region.key, wanted); !replaced.ok()) {
@@ -318,6 +353,17 @@ RegionMemory region_memory(const ibv_mr* verbs) {
   const bool writes = (access & IBV_ACCESS_LOCAL_WRITE) != 0;
   // Sources are read where the program has them; what is left private, by way of the kernel.
   const Sharing sharing = own.sharing.load(std::memory_order_relaxed);
+  if ((access & kLeftAccess) != 0) {
+    auto* const bytes = reinterpret_cast<std::byte*>(address);
+    // A system call takes as long as to touch some pages. That they may not be written is then
+    // found by the requests that do.
+    const bool is_here = length_bytes <= kTouchedBytes
+                             ? is_there(bytes, length_bytes, /*writes=*/false)
+                             : rnic.pages().is_mapped(bytes, length_bytes, writes);
+    if (!is_here) return RegionMemory::kOther;
+    if (writes) return RegionMemory::kSame;
+    return allows_copies(rnic) ? RegionMemory::kLeft : RegionMemory::kOther;
+  }
   if (sharing == Sharing::kForeign) return RegionMemory::kFollows;
   if (sharing == Sharing::kMapped) {
     return rnic.pages().in_place(reinterpret_cast<void*>(address), length_bytes, writes)

@@ -98,6 +98,8 @@ bool RegionTable::invalidate(uint32_t key) {
   if (windows_of_region_.contains(place)) return false;
   own_[place].stamp.store(0, std::memory_order_release);
   published_[place].stamp.store(0, std::memory_order_release);
+  // Release: who sees it finds the key invalid.
+  ended_.fetch_add(1, std::memory_order_release);
   return true;
 }
 

@@ -4,6 +4,7 @@
 // where no peer can write, for looking up own keys.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
@@ -57,6 +58,9 @@ class RegionTable {
   // From now on the key names nothing; what the entry says besides stays readable. May be repeated.
   // False, and the key stays, if windows are bound to it.
   bool invalidate(uint32_t key);
+  // How many invalidate() has ended so far: who looks a key up, and later finds this changed, looks
+  // it up again.
+  uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
   // The key of an invalidated region names this one now.
   void enter_again(uint32_t key, const NewRegion& region);
   // Gives back the place of an invalidated key, which may be used again.
@@ -83,6 +87,7 @@ class RegionTable {
   void end_binding(uint32_t place);
 
   std::mutex mutex_;
+  std::atomic<uint64_t> ended_{0};
   RegionEntry* published_ = nullptr;
   RegionEntry* own_ = nullptr;
   uint32_t next_place_ = 0;

@@ -8,6 +8,8 @@ const RegionView* refresh_view(Qp& qp, const RegionEntry& entry, uint64_t stamp,
   view.address = entry.address.load(std::memory_order_relaxed);
   view.length_bytes = entry.length_bytes.load(std::memory_order_relaxed);
   view.access = entry.access.load(std::memory_order_relaxed);
+  // What only its owner's requests fill is no place for a SEND.
+  if ((view.access & kLeftAccess) != 0) view.access &= ~uint32_t{IBV_ACCESS_LOCAL_WRITE};
   view.domain = entry.domain.load(std::memory_order_relaxed);
   const Sharing sharing = entry.sharing.load(std::memory_order_relaxed);
   const int32_t segment_id = entry.segment_id.load(std::memory_order_relaxed);

@@ -17,8 +17,8 @@ namespace verbena::soft {
   if (index >= kMaxMemoryRegions) return nullptr;
   const RegionEntry& entry = regions[index];
   const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
-  flags =
-      entry.access.load(std::memory_order_relaxed) & (access | kWindowAccess | kOwnAddressAccess);
+  flags = entry.access.load(std::memory_order_relaxed) &
+          (access | kWindowAccess | kOwnAddressAccess | kLeftAccess);
   const uint64_t offset = address - entry.iova.load(std::memory_order_relaxed);
   const uint64_t size = entry.length_bytes.load(std::memory_order_relaxed);
   if (static_cast<uint32_t>(stamp) != key || stamp == 0 || offset > size ||
@@ -35,7 +35,7 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
   uint32_t flags = 0;
   std::byte* bytes = find_own_memory(regions, domain, address, length_bytes, key, access, flags);
   // A window's key is none here.
-  return (flags & ~kOwnAddressAccess) == access ? bytes : nullptr;
+  return (flags & ~(kOwnAddressAccess | kLeftAccess)) == access ? bytes : nullptr;
 }
 
 // For use now, of at least one byte: null also where the program has taken away memory that this
@@ -47,7 +47,7 @@ inline std::byte* own_memory(const RegionEntry* regions, uint32_t domain, uint64
   std::byte* bytes = find_own_memory(regions, domain, address, length_bytes, key, access, flags);
   if (flags == access) [[likely]]
     return bytes;
-  if (bytes == nullptr || flags != (access | kOwnAddressAccess)) [[unlikely]]
+  if (bytes == nullptr || (flags & ~kLeftAccess) != (access | kOwnAddressAccess)) [[unlikely]]
     return nullptr;
   return is_there(bytes, length_bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0) ? bytes : nullptr;
 }

@@ -18,6 +18,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/log.h"
+#include "src/device/soft/control.h"
 #include "src/device/soft/faults/faults.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/observe/observe.h"
@@ -109,6 +110,9 @@ Status Rnic::start() {
   VERBENA_ASSIGN_OR_RETURN(pages_, PageShare::create());
   VERBENA_ASSIGN_OR_RETURN(void* tables, allocate_shared(sizeof(Header)));
   header_ = static_cast<Header*>(tables);
+  pages_->show_moves(&header_->page_moves);
+  // Peers try out whether they may when they attach this process.
+  allow_peers_to_copy();
   VERBENA_RETURN_IF_ERROR(regions_.open(header_->regions));
 
   int wake_pipe[2];
@@ -255,8 +259,11 @@ bool Rnic::reached_by_peers(uint32_t access) {
 }
 
 void Rnic::stop_sharing(uint64_t address, uint64_t length_bytes, uint32_t access, Sharing sharing) {
-  // A segment is the application's; what is only a source never was shared.
-  if (sharing == Sharing::kSegment || !reached_by_peers(access) || length_bytes == 0) return;
+  // A segment is the application's; what is only a source, or was left in place, never was shared.
+  if (sharing == Sharing::kSegment || !reached_by_peers(access) || length_bytes == 0 ||
+      (access & kLeftAccess) != 0) {
+    return;
+  }
   pages_->release(reinterpret_cast<void*>(address), length_bytes, pages_sharing(sharing));
 }
 
@@ -294,7 +301,13 @@ Status Rnic::revoke_region(uint32_t key) {
   faults::wait_for_running();
   observe::wait_for_captures();
   const RegionEntry& own = regions_.own()[region_index(key)];
-  if (!reached_by_peers(own.access.load(std::memory_order_relaxed))) return {};
+  const uint32_t access = own.access.load(std::memory_order_relaxed);
+  if (!reached_by_peers(access)) return {};
+  // It is filled where the program has it, by this process alone.
+  if ((access & kLeftAccess) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) != 0) {
+    wait_for_own_requests();
+    return {};
+  }
   return take_from_peers(own);
 }
 
@@ -378,25 +391,36 @@ std::string Rnic::describe(const std::vector<PeerFlight>& standing) {
              : fmt::format("the process in slot {}, which cannot be looked at,", first.slot);
 }
 
+namespace {
+
+// A thread of this process goes on in any case.
+void wait_for_flight(const Qp& qp) {
+  const uint64_t seen = qp.flight.load(std::memory_order_acquire);
+  for (Waiter waiter; seen % 2 != 0 && qp.flight.load(std::memory_order_acquire) == seen;) {
+    waiter.idle();
+  }
+}
+
+}  // namespace
+
+void Rnic::wait_for_own_requests() {
+  heavy_fence_all();  // as in quiesce_peers()
+  for_each_queue_pair(wait_for_flight);
+}
+
 std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
   // Pairs with light_fence() after an initiator's store to in_flight: either it sees what was taken
   // away, or we see it.
   heavy_fence_all();
   std::vector<PeerFlight> flights;
-  const auto wait_for_own = [](const Qp& qp) {
-    const uint64_t seen = qp.flight.load(std::memory_order_acquire);
-    for (Waiter waiter; seen % 2 != 0 && qp.flight.load(std::memory_order_acquire) == seen;) {
-      waiter.idle();
-    }
-  };
   const auto look_at = [&](const Qp& qp) {
     // Where its requests go, nobody is connected to it.
-    if (only == nullptr && qp.transport == Transport::kXrcSend) wait_for_own(qp);
+    if (only == nullptr && qp.transport == Transport::kXrcSend) wait_for_flight(qp);
     if (qp.peer.shared == nullptr) return;
     if (qp.peer.process->is_self()) {
-      // A thread of this process goes on in any case, and its queue pair stays under the lock.
+      // Its queue pair stays under the lock.
       const Qp* other = queue_pair(index_of(qp.peer.number));
-      if (other != nullptr) wait_for_own(*other);
+      if (other != nullptr) wait_for_flight(*other);
       return;
     }
     if (std::optional<PeerFlight> flight = flight_of_peer(qp)) flights.push_back(*flight);

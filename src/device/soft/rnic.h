@@ -66,6 +66,7 @@ class Rnic {
 
   uint32_t slot() const { return slot_; }
   Header& header() { return *header_; }
+  const Header& header() const { return *header_; }
   // What the header's region table says, where no peer can write: for looking up own keys.
   const RegionEntry* own_regions() const { return regions_.own(); }
   PageShare& pages() { return *pages_; }
@@ -119,6 +120,9 @@ class Rnic {
   // what was taken away before is not touched after. Returns those that stand still, stopped or
   // without a CPU; each is waited for once, a bounded time.
   std::vector<PeerFlight> quiesce_peers(const Qp* only = nullptr);
+  // Waits until no queue pair of this process is in the middle of a part of a request that it began
+  // before this call: requests look up their own memory again before the next part.
+  void wait_for_own_requests();
   // "process 7", for messages.
   static std::string describe(const std::vector<PeerFlight>& standing);
 

@@ -120,11 +120,12 @@ void note_region(State& all, const ibv_mr& region) {
   all.regions[region.lkey] = std::move(record);
 }
 
-ibv_mr* checked_reg_mr(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova,
-                       unsigned access) {
+template <auto VerbsControl::*kRegister>
+ibv_mr* checked_registration(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova,
+                             unsigned access) {
   State& all = *state();
   take_releases_now(all);
-  ibv_mr* region = made(next().control.reg_mr(domain, address, length_bytes, iova, access),
+  ibv_mr* region = made((next().control.*kRegister)(domain, address, length_bytes, iova, access),
                         Type::kRegion, {domain});
   if (region == nullptr) return nullptr;
   const std::lock_guard guard(all.mutex);
@@ -527,7 +528,8 @@ void replace_control(SoftRnic& rnic) {
   static VerbsControl control = next().control;
   control.alloc_pd = checked_alloc_pd;
   control.dealloc_pd = checked_dealloc_pd;
-  control.reg_mr = checked_reg_mr;
+  control.reg_mr = checked_registration<&VerbsControl::reg_mr>;
+  control.reg_mr_in_place = checked_registration<&VerbsControl::reg_mr_in_place>;
   control.dereg_mr = checked_dereg_mr;
   control.create_comp_channel = checked_create_comp_channel;
   control.destroy_comp_channel = checked_destroy_comp_channel;

@@ -172,13 +172,14 @@ bool PageShare::is_in_place(const Vma& vma) const {
   return is_own(vma) && vma.offset_bytes == vma.start;
 }
 
-Status PageShare::find_mapped(Range range, int protection, bool* in_place) const {
-  *in_place = true;
+Status PageShare::find_mapped(Range range, int protection, bool* in_place, bool* usable) const {
+  *in_place = *usable = true;
   uint64_t at = range.first;
   VmaQuery::Scan scan(query_, range.first, range.second);
   for (Vma vma; at < range.second && scan.next(&vma); at = vma.end) {
     if (vma.start > at) break;
-    *in_place = *in_place && is_in_place(vma) && (vma.protection() & protection) == protection;
+    *usable = *usable && (vma.protection() & protection) == protection;
+    *in_place = *in_place && *usable && is_in_place(vma);
   }
   if (at >= range.second) return {};
   return {StatusCode::kInvalidArgument,
@@ -203,7 +204,8 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   const Range range = whole_pages(address, length_bytes);
   const std::lock_guard lock(mutex_);
   bool in_place;
-  VERBENA_RETURN_IF_ERROR(find_mapped(range, PROT_NONE, &in_place));
+  bool usable;
+  VERBENA_RETURN_IF_ERROR(find_mapped(range, PROT_NONE, &in_place, &usable));
   std::string reason;
   if (!in_place) {
     if (shared_since_collection_bytes_ >= kCollectAfterBytes) collect_unmapped();
@@ -248,10 +250,20 @@ void PageShare::hold_private(Range exact, Range pages) {
 
 bool PageShare::in_place(const void* address, uint64_t length_bytes, bool writes) const {
   bool in_place;
+  bool usable;
   return find_mapped(whole_pages(address, length_bytes), PROT_READ | (writes ? PROT_WRITE : 0),
-                     &in_place)
+                     &in_place, &usable)
              .ok() &&
          in_place;
+}
+
+bool PageShare::is_mapped(const void* address, uint64_t length_bytes, bool writes) const {
+  bool in_place;
+  bool usable;
+  return find_mapped(whole_pages(address, length_bytes), PROT_READ | (writes ? PROT_WRITE : 0),
+                     &in_place, &usable)
+             .ok() &&
+         usable;
 }
 
 bool PageShare::share_again(const void* address, uint64_t length_bytes, bool writes) {

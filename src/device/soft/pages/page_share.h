@@ -122,6 +122,10 @@ class PageShare {
   // call per mapping.
   bool in_place(const void* address, uint64_t length_bytes, bool writes) const;
 
+  // Whether the program has memory in all of these pages at this moment, readable, and writable if
+  // `writes`, whatever it is. As in_place(), no lock, and a system call per mapping.
+  bool is_mapped(const void* address, uint64_t length_bytes, bool writes) const;
+
   // The registration of exactly this range, for which share() said `sharing`, has ended, and no
   // peer touches it any more. Pages that no other one covers become private again.
   void release(void* address, uint64_t length_bytes, Sharing sharing);
@@ -147,6 +151,10 @@ class PageShare {
   // The calling thread declares that it never writes to memory of the application that is not yet
   // shared, and thus does not count as another thread. For the RNIC's own service threads.
   void exempt_this_thread();
+
+  // A counter in shared memory that is odd while pages are in flight, until the next fork() in the
+  // child: a peer's process_vm_readv() that fails then may find them a moment later.
+  void show_moves(std::atomic<uint64_t>* moves) { shown_moves_ = moves; }
 
   // Zeroed shared memory at offset = address, whole pages, from 2 MiB on aligned to 2 MiB. Made for
   // the RNIC's tables and for registered arenas. A forked child does not have it: touching it there
@@ -211,8 +219,9 @@ class PageShare {
   bool is_own(const Vma& vma) const;
   bool is_alias(const Vma& vma) const;
   bool is_in_place(const Vma& vma) const;
-  // `in_place`: whether all of it is in the memory file, mapped with at least this protection.
-  Status find_mapped(Range range, int protection, bool* in_place) const;
+  // `usable`: whether all of it is mapped with at least this protection; `in_place`: and is in the
+  // memory file.
+  Status find_mapped(Range range, int protection, bool* in_place, bool* usable) const;
   bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
   Range whole_pages(const void* address, uint64_t length_bytes) const;
 
@@ -277,6 +286,7 @@ class PageShare {
   };
   std::vector<Kept> kept_;
   std::vector<pid_t> exempt_threads_;
+  std::atomic<uint64_t>* shown_moves_ = nullptr;
   std::unique_ptr<Fork> fork_;
   static inline std::atomic<bool> discards_seen{false};
 };

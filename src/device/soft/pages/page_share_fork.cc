@@ -243,6 +243,7 @@ bool copy_for_child(int file, const Vma& vma) {
 
 void PageShare::after_fork_in_child() {
   Fork& fork = *fork_;
+  shown_moves_ = nullptr;  // the parent's
   for (const Vma& shared : fork.mappings) {
     const Vma vma = shared;
     if (vma.readable ? copy_for_child(file_.get(), vma) : false) continue;

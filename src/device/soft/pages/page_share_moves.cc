@@ -256,7 +256,9 @@ void PageShare::run_in_flight(void (*body)(void*), void* argument) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (shown_moves_ != nullptr) shown_moves_->fetch_add(1);
   call_on_stack(body, argument, workspace_->stack + sizeof(workspace_->stack));
+  if (shown_moves_ != nullptr) shown_moves_->fetch_add(1);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
