@@ -41,9 +41,11 @@ class Node {
   Time remote_line(uint32_t thread, uint32_t memory, uint32_t rnic) const {
     return ((memory != rnic ? 1 : 0) + (thread != memory ? 1 : 0)) * profile.cpu_remote_line;
   }
-  // What takes `alone` on a core of its own takes so long with this many threads at work: those
-  // that wait for each other, or for control connections, take no core.
-  Time slowed(Time alone) const;
+  // What takes `alone` on a core of its own takes the thread so long with this many threads at
+  // work: those that wait for each other, or for control connections, take no core.
+  Time slowed(const Fiber& fiber, Time alone) const;
+
+  bool shares_core(const Fiber& fiber) const;
 
   Simulation& simulation;
   const Profile profile;

@@ -188,20 +188,26 @@ uint64_t polls_of(const internal::DataPathCounters& counters) {
 
 }  // namespace
 
-Time Node::slowed(Time alone) const {
+// Each core has one of the threads at work before one of them has a second.
+bool Node::shares_core(const Fiber& fiber) const {
   const uint64_t cores = profile.cores * profile.sockets;
-  bool shared = threads.size() > cores && profile.shared_host == 0;
-  if (shared) {
-    const auto working = std::count_if(threads.begin(), threads.end(), [](const Fiber* thread) {
-      return thread->state != Fiber::State::kWaiting;
-    });
-    shared = static_cast<uint64_t>(working) > cores;
+  if (threads.size() <= cores || profile.shared_host != 0) return false;
+  uint64_t working = 0;
+  uint64_t place = 0;
+  for (const Fiber* thread : threads) {
+    if (thread == &fiber) place = working;
+    if (thread->state != Fiber::State::kWaiting && thread->state != Fiber::State::kEnded) ++working;
   }
-  return (shared ? alone * profile.hyperthread_percent / 100 : alone) * slow_percent / 100;
+  return working > cores && (place >= cores || place + cores < working);
+}
+
+Time Node::slowed(const Fiber& fiber, Time alone) const {
+  return (shares_core(fiber) ? alone * profile.hyperthread_percent / 100 : alone) * slow_percent /
+         100;
 }
 
 Time Simulation::taken(Fiber& fiber, Time alone) const {
-  const Time mean = fiber.node->slowed(alone);
+  const Time mean = fiber.node->slowed(fiber, alone);
   const Time range = mean * fiber.node->profile.jitter_percent / 100;
   return range == 0 ? mean : mean - range + fiber.dice.below(2 * range + 1);
 }
@@ -230,8 +236,8 @@ void Simulation::charge_data_path(Fiber& fiber, uint64_t least_polls) {
   }
   spent = taken(fiber, spent);
   if (recorder_ != nullptr) {
-    recorder_->worked(fiber, messages > 0, fiber.local, fiber.node->slowed(polled),
-                      fiber.node->slowed(copied), fiber.local + spent);
+    recorder_->worked(fiber, messages > 0, fiber.local, fiber.node->slowed(fiber, polled),
+                      fiber.node->slowed(fiber, copied), fiber.local + spent);
   }
   fiber.local += spent;
   fiber.busy += spent;

@@ -24,6 +24,36 @@ TEST_F(SimulationTest, IsCurrentWhileItExists) {
   EXPECT_EQ(Simulation::current(), &cluster_.simulation());
 }
 
+// How long each of so many threads, all at work, takes for what takes one alone 1 us.
+std::vector<uint64_t> times_ns(size_t threads, uint64_t cores) {
+  Profile profile = test_profile();
+  profile.cores = cores;
+  profile.jitter_percent = 0;
+  profile.hyperthread_percent = 150;
+  profile.cpu_copy_kib = kUs * kPsPerNs;  // 1 us per KiB
+  Cluster cluster(1, /*seed=*/1, profile);
+  std::vector<uint64_t> took(threads);
+  std::vector<Thread> all;
+  for (uint64_t& ns : took) {
+    all.push_back(cluster.start(0, [&ns] {
+      sleep_ns(kUs);
+      const uint64_t begin_ns = now_ns();
+      count_copied_bytes(1024);
+      ns = now_ns() - begin_ns;
+      sleep_ns(10 * kUs);
+    }));
+  }
+  for (Thread& thread : all) thread.join();
+  return took;
+}
+
+TEST(HyperthreadTest, OnlyThoseWhoShareACoreAreSlowed) {
+  EXPECT_EQ(times_ns(3, 3), (std::vector<uint64_t>{1000, 1000, 1000}));
+  EXPECT_EQ(times_ns(4, 3), (std::vector<uint64_t>{1500, 1000, 1000, 1500}));
+  EXPECT_EQ(times_ns(6, 3), std::vector<uint64_t>(6, 1500));
+  EXPECT_EQ(times_ns(7, 3), std::vector<uint64_t>(7, 1500));
+}
+
 TEST_F(SimulationTest, SleepingTakesVirtualTimeAndNoCpuTime) {
   uint64_t slept_ns = 0;
   uint64_t cycles = 0;
