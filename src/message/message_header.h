@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
   kEager = 1,   // payload: the message
   kRendezvous,  // payload: RemoteMemory: how long the message is, and how it is to travel
   kFinish,      // tag: the operation of the receiver of this that is done; out of order
-  kCredits,     // nothing else: without a sequence number, and without a credit
+  kCredits,     // nothing else; by SEND without a sequence number, and without a credit
   kRingOffer,   // tag: address of a ring that its receiver polls; data: its key
   kRingLeave,   // it is not going to be polled any more
   kRingLeft,    // and not to be written any more; never comes by the ring
@@ -43,7 +43,7 @@ constexpr bool is_out_of_order(Kind kind) {
 // behind when the peer says, with a later number, that it has left it.
 constexpr bool is_early_of_ring(Kind kind) {
   return kind == Kind::kFinish || kind == Kind::kAnswer || kind == Kind::kTarget ||
-         kind == Kind::kWritten;
+         kind == Kind::kWritten || kind == Kind::kCredits;
 }
 constexpr bool is_known(Kind kind) {
   return (kind >= Kind::kEager && kind <= Kind::kOneSided) ||

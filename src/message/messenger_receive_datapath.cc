@@ -242,7 +242,7 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
   }
   if (place == Sequence::Place::kAhead) return look_ahead(connection, ring);
   if (place == Sequence::Place::kBroken || message.header.kind == Kind::kRingLeft ||
-      message.header.kind == Kind::kCredits || ring.in_use() == options_.ring_slots) {
+      ring.in_use() == options_.ring_slots) {
     return Fate::kWrong;
   }
   Fate fate = Fate::kUsed;
@@ -259,8 +259,8 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
   return fate;
 }
 
-// Uses what is used when it comes, where the message before it has to wait: maybe until one of these has
-// ended.
+// Uses what is used when it comes, where the message before it has to wait: maybe until one of
+// these has ended.
 MessengerState::Fate MessengerState::look_ahead(PeerConnection& connection, RingReceiver& ring) {
   for (;;) {
     const RingReceiver::Arrival arrival = ring.look_ahead();
@@ -303,8 +303,9 @@ bool MessengerState::take_credits(PeerConnection& connection, const MessageHeade
         std::min<uint32_t>(connection.credits_of_chunks, header.queue_credits);
   }
   // Those of a ring that was left mean nothing any more.
-  return header.ring_credits == 0 || !connection.ring_out_usable ||
-         rings_out_[connection.ring_out].add_credits(header.ring_credits);
+  if (header.ring_credits == 0 || !connection.ring_out_usable) return true;
+  connection.ring_full_since_ns = 0;
+  return rings_out_[connection.ring_out].add_credits(header.ring_credits);
 }
 
 MessengerState::Fate MessengerState::handle(PeerConnection& connection,
@@ -347,13 +348,13 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
     case Kind::kAnswer:
     case Kind::kTarget:
     case Kind::kWritten:
+    case Kind::kCredits:
       if (place != Envelope::Place::kRing || !take_out_of_order(connection, message)) {
         return Fate::kWrong;
       }
       break;
-    case Kind::kCredits:
     case Kind::kChunk:
-      return Fate::kWrong;  // neither of these comes in order
+      return Fate::kWrong;  // comes by SEND only
   }
   if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
   connection.arriving.advance();
@@ -498,6 +499,7 @@ void MessengerState::take_ring_out(PeerConnection& connection) {
       std::min(inline_limit_bytes_, connection.joined.endpoint->queue_pair.max_inline_bytes()));
   connection.awaits_ring_out = false;
   connection.ring_out_usable = true;
+  connection.ring_full_since_ns = 0;
 }
 
 bool MessengerState::is_ring_out_awaited() const {
@@ -542,8 +544,8 @@ MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection
   return Fate::kUsed;
 }
 
-// Whether the offered ring, for which there is none to send from, has one soon: another one has been
-// left and nobody awaits it, or is left now, since by it much less was sent than to this peer.
+// Whether the offered ring, for which there is none to send from, has one soon: another one has
+// been left and nobody awaits it, or is left now, since by it much less was sent than to this peer.
 bool MessengerState::ring_out_will_be_free_for(const PeerConnection& wanting) {
   const auto sent = [](const PeerConnection& connection) {
     return connection.next_sequence + connection.early_by_queue - connection.sent_considered;

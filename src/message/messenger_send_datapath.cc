@@ -36,6 +36,15 @@ void MessengerState::complete_operation(uint32_t number, MessageEvent event,
   if (!silent) complete(completion);
 }
 
+// Credits of a ring come back within a round trip, and what goes by SEND meanwhile holds up what is
+// behind it for longer, unless the peer takes no messages now. Not on software RNICs, where a SEND
+// takes as long as a WRITE, and the peer may need this side's CPU.
+bool MessengerState::awaits_ring_credits(PeerConnection& connection) {
+  const uint64_t now = now_ns();
+  if (connection.ring_full_since_ns == 0) connection.ring_full_since_ns = now;
+  return now - connection.ring_full_since_ns < kRingPatienceNs;
+}
+
 MessengerState::Room MessengerState::room_for_message(PeerConnection& connection, uint32_t reserved,
                                                       bool by_ring) {
   if (!connection.sends.has_room()) return {};
@@ -43,6 +52,7 @@ MessengerState::Room MessengerState::room_for_message(PeerConnection& connection
     RingSender& ring = rings_out_[connection.ring_out];
     if (ring.credits() > 0) [[likely]]
       return {ring.payload(), true};
+    if (reserved > 0 && !steps_.moves_payload && awaits_ring_credits(connection)) return {};
   }
   if (connection.queue.credits() > reserved) return {connection.queue.payload(), false};
   return {};
@@ -98,6 +108,16 @@ bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t
 }
 
 void MessengerState::post_credits(PeerConnection& connection) {
+  // By the ring, where its receiver finds it sooner; but of two slots each would be owed again.
+  if (options_.ring_slots > 2 && connection.ring_out_usable &&
+      rings_out_[connection.ring_out].credits() > 0) {
+    if (!connection.sends.has_room()) return;
+    const Room room{rings_out_[connection.ring_out].payload(), true};
+    const MessageHeader header = next_header(connection, Kind::kCredits, 0, 0);
+    ++statistics_.credit_messages;
+    post(connection, room, put_header(room.to, header, 0, 0));
+    return;
+  }
   if (connection.credit_messages.credits() == 0) {
     if (connection.sends.retired() < connection.credit_message_end) connection.sends.reap();
     if (connection.sends.retired() < connection.credit_message_end) return;

@@ -113,6 +113,7 @@ class Member {
   }
   const std::string& wrong() const { return wrong_; }
   uint64_t received_by_ring() const { return messenger_->statistics().ring_messages; }
+  uint64_t sent_by_queue() const { return messenger_->statistics().queue_messages; }
   uint64_t gathered() const { return messenger_->statistics().gathered; }
 
  private:
@@ -355,6 +356,7 @@ class SimulatedMessengers {
   const std::string& states() const { return states_; }
   const std::vector<std::string>& losses() const { return losses_; }
   uint64_t by_ring() const { return by_ring_; }
+  uint64_t by_queue() const { return by_queue_; }
   uint64_t gathered() const { return gathered_; }
 
  private:
@@ -396,6 +398,7 @@ class SimulatedMessengers {
       if (i != number && member.is_lost(i)) losses_.push_back(member.loss(i));
     }
     by_ring_ += member.received_by_ring();
+    by_queue_ += member.sent_by_queue();
     gathered_ += member.gathered();
     end(number);
   }
@@ -418,6 +421,7 @@ class SimulatedMessengers {
   std::string failure_;
   std::string states_;
   uint64_t by_ring_ = 0;
+  uint64_t by_queue_ = 0;
   uint64_t gathered_ = 0;
 };
 
@@ -524,6 +528,22 @@ TEST(MessengerSimulationTest, RingsCarryTheMessagesOfThoseThatArePolled) {
       EXPECT_GT(cluster.by_ring(), 3 * 2 * 200u * 3 / 4);
     }
   }
+}
+
+// A message that finds the ring full waits for its credits, and goes by SEND only where they do not
+// come soon.
+TEST(MessengerSimulationTest, AFullRingIsWaitedForBeforeAMessageGoesBySend) {
+  Program program{.members = 2, .messages = 2000};
+  MessengerOptions options;
+  options.max_peers = 16;
+  options.max_unexpected = 1024;
+  options.ring_slots = 4;
+  options.polling_set = 8;
+  options.policy = PollingSetPolicy::kAll;
+  SimulatedMessengers cluster(run_seed(), program, options, {});
+  ASSERT_TRUE(cluster.run()) << cluster.states();
+  EXPECT_EQ(cluster.failure(), "");
+  EXPECT_LT(cluster.by_queue(), 2000u);  // of 4,000; without waiting, 3,500
 }
 
 // Sends complete once the device has read the memory, and not before: every buffer is filled anew

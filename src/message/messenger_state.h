@@ -105,6 +105,8 @@ class MessengerState final : public Messenger {
   static constexpr uint32_t kMostOfOnePoll = 16;
   static constexpr uint32_t kPollsWithoutProgress = 16;
   static constexpr uint32_t kRoundsOfRings = 4;  // for one of the completion queue
+  // Some round trips, also of slow devices; less than a peer is away that computes or sleeps.
+  static constexpr uint64_t kRingPatienceNs = 20'000;
   // A peer that declined a ring is offered one again after so many messages, then twice as many.
   static constexpr uint64_t kOfferAgainMessages = 16;
   static constexpr uint32_t kMostDeclines = 10;
@@ -298,6 +300,7 @@ class MessengerState final : public Messenger {
     char* to = nullptr;  // null: there is none
     bool ring = false;
   };
+  bool awaits_ring_credits(PeerConnection& connection);
   Room room_for_message(PeerConnection& connection, uint32_t reserved, bool by_ring = true);
   // HeaderFlags of a send.
   static uint8_t header_flags_of(uint32_t flags) {

@@ -600,6 +600,32 @@ TEST_F(MessengerTest, ARingToSendFromGoesWhereMostMessagesGo) {
   }
 }
 
+// Also by who sends nothing else.
+TEST_F(MessengerTest, CreditsComeBackByTheRing) {
+  MessengerOptions options;
+  options.ring_slots = 8;
+  make(2, options);
+  for (uint32_t i = 0; i < 40; ++i) {
+    for (const uint32_t from : {0u, 1u}) {
+      receive(1 - from, {.source = all().peer(1 - from, from), .tag = 1});
+      const size_t before = all().done(1 - from).size();
+      ASSERT_TRUE(all().send(from, 1 - from, 1, "text"));
+      ASSERT_TRUE(all().until([&] { return all().done(1 - from).size() > before; }));
+    }
+  }
+  const MessengerStatistics before = all()[1].statistics();
+  for (uint32_t i = 0; i < 40; ++i) {
+    receive(1, {.source = all().peer(1, 0), .tag = 1});
+    const size_t done = all().done(1).size();
+    ASSERT_TRUE(all().send(0, 1, 1, "text"));
+    ASSERT_TRUE(all().until([&] { return all().done(1).size() > done; }));
+  }
+  const MessengerStatistics& after = all()[1].statistics();
+  EXPECT_GT(after.credit_messages, before.credit_messages);
+  EXPECT_EQ(after.ring_messages - before.ring_messages,
+            after.credit_messages - before.credit_messages);
+}
+
 // Those that give way are one for each peer that has messages, and none has to be offered again.
 TEST_F(MessengerTest, RingsToSendFromAllGoWhereMostMessagesGo) {
   constexpr uint32_t kRings = 4;

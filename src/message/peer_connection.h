@@ -130,6 +130,7 @@ struct PeerConnection {
   uint64_t last_tag_out = 0;    // of eager messages: the header cache
   uint32_t ring_out = kNoRing;  // of the messenger's rings
   bool ring_out_usable = false;
+  uint64_t ring_full_since_ns = 0;  // when a message found no credit; 0: none has since some came
   // The peer's ring, which is written once there is one of this side's for it.
   bool awaits_ring_out = false;
   uint64_t offered_address = 0;

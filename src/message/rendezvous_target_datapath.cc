@@ -192,6 +192,7 @@ bool MessengerState::take_written(PeerConnection& connection, const ParsedMessag
 
 // What is used when it comes, whatever waits before it. False: it is about nothing that there is.
 bool MessengerState::take_out_of_order(PeerConnection& connection, const ParsedMessage& message) {
+  if (message.header.kind == Kind::kCredits) return true;  // which the caller takes
   // By either channel, since it could come by the ring.
   if (is_early_of_ring(message.header.kind) && options_.policy == PollingSetPolicy::kDynamic) {
     count_arrival(connection);

@@ -82,8 +82,8 @@ TEST_P(RendezvousTest, PiecesOfAnySizes) {
   EXPECT_EQ(counts.sent_bytes, 150'000 * splits.size() * splits.size());
 }
 
-// Where there are rings, nothing but chunks goes by SEND: neither the offer, nor the answer, nor what
-// tells that all is there ("mpiiba" 3.2).
+// Where there are rings, nothing but chunks goes by SEND: neither the offer, nor the answer, nor
+// what tells that all is there ("mpiiba" 3.2).
 TEST_P(RendezvousTest, WhatControlsAMessageGoesByTheRing) {
   make();
   const auto exchange = [&](uint32_t from, std::string text) {

@@ -8,7 +8,7 @@
 //   others = ["send/send", "write/write"]
 //
 //   [experiment.msgproto-fig10a]                # optional: what is measured of it
-//   duration = "10ms"                           # or operations = 500500: so many, whatever they take
+//   duration = "10ms"                           # or operations = 500500: so many, however long
 //   only = { pending = [1, 16, 128] }
 //
 //   [[unchecked]]
