@@ -30,15 +30,15 @@ std::string name_of(const LongCase& one) {
 }
 std::ostream& operator<<(std::ostream& out, const LongCase& one) { return out << name_of(one); }
 
-class MessageLongTest : public testing::TestWithParam<LongCase> {
- protected:
-  struct Rank {
-    std::unique_ptr<PeerProcess> process;
-    std::unique_ptr<ControlConnection> control;
-  };
+class MessageLongTest : public testing::TestWithParam<LongCase> {};
+
+struct Rank {
+  std::unique_ptr<PeerProcess> process;
+  std::unique_ptr<ControlConnection> control;
 };
 
-TEST_P(MessageLongTest, EveryByteArrives) {
+// All ranks' results, that of this process first; empty where the test is skipped.
+void run_ranks(const LongPlan& plan, std::vector<LongResult>* results) {
   auto device = Device::open(test_device());
   if (!device.ok()) GTEST_SKIP() << "no " << test_device() << ": " << device.status().message();
   auto domain = ProtectionDomain::create(*device);
@@ -46,10 +46,6 @@ TEST_P(MessageLongTest, EveryByteArrives) {
   const JobSecret secret = JobSecret::random();
   auto listener = ControlListener::listen("127.0.0.1", 0, secret);
   ASSERT_TRUE(listener.ok()) << listener.status().message();
-  LongPlan plan{.way = GetParam().way,
-                .keeps_registrations = GetParam().keeps_registrations,
-                .rounds = static_cast<uint32_t>(rpc_test::thinned(32)),
-                .seed = run_seed()};
   SCOPED_TRACE("VERBENA_SEED=" + std::to_string(plan.seed));
   auto messenger = open_messenger(*device, *domain, secret, long_options(plan));
   ASSERT_TRUE(messenger.ok()) << messenger.status().message();
@@ -81,18 +77,49 @@ TEST_P(MessageLongTest, EveryByteArrives) {
 
   LongTraffic traffic(**messenger, peers, plan);
   ASSERT_TRUE(traffic.run());
-  std::vector<LongResult> results = {traffic.result()};
+  *results = {traffic.result()};
   for (const Rank& other : others) {
     auto result = other.control->receive_value<LongResult>(kLongResultTag, kTimeoutNs);
     ASSERT_TRUE(result.ok()) << result.status().message();
-    results.push_back(*result);
+    results->push_back(*result);
   }
+}
+
+TEST_P(MessageLongTest, EveryByteArrives) {
+  const LongPlan plan{.way = GetParam().way,
+                      .keeps_registrations = GetParam().keeps_registrations,
+                      .rounds = static_cast<uint32_t>(rpc_test::thinned(32)),
+                      .seed = run_seed()};
+  std::vector<LongResult> results;
+  ASSERT_NO_FATAL_FAILURE(run_ranks(plan, &results));
   for (const LongResult& result : results) {
     EXPECT_GT(result.messages, plan.rounds);
     EXPECT_EQ(result.wrong, 0u);
     if (plan.way == LongMessages::kPipelined) {
       EXPECT_EQ(result.registrations, 0u);
     }
+  }
+}
+
+// Of memory that is used once no pages move on soft0, at neither end; of what is sent from often
+// they do later, while messages from there are under way.
+TEST(MessageLongChangeTest, WhatIsSentFromOftenIsSharedLater) {
+  const LongPlan plan{
+      .way = LongMessages::kRead, .repeats = true, .rounds = 24, .seed = run_seed()};
+  std::vector<LongResult> results;
+  ASSERT_NO_FATAL_FAILURE(run_ranks(plan, &results));
+  if (results.empty() || std::string(test_device()) != "soft0") return;
+  for (const LongResult& result : results) {
+    EXPECT_EQ(result.wrong, 0u);
+    EXPECT_FALSE(result.moved_at_first);
+    EXPECT_GT(result.in_place_at_first, 0u);
+  }
+  EXPECT_EQ(results[0].shared_later, 1u);
+  EXPECT_TRUE(results[0].moved);
+  for (size_t rank = 1; rank < results.size(); ++rank) {
+    // Its own READs alone fill what it receives into.
+    EXPECT_EQ(results[rank].shared_later, 0u);
+    EXPECT_FALSE(results[rank].moved);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/assert.h"
+#include "src/device/soft_library.h"
 #include "tests/message_support.h"
 
 namespace verbena::message_test {
@@ -25,6 +26,7 @@ inline constexpr uint32_t kLongResultTag = 0x4d534c03;
 struct LongPlan {
   LongMessages way = LongMessages::kRead;
   bool keeps_registrations = true;
+  bool repeats = false;  // all rounds from the same memory of rank 0
   uint32_t rank = 0;
   uint32_t rounds = 0;
   uint64_t seed = 0;
@@ -36,6 +38,12 @@ struct LongResult {
   uint64_t messages = 0;       // received
   uint64_t wrong = 0;          // bytes, or outcomes
   uint64_t registrations = 0;  // made
+  // Of the first message of those that repeat, and of all.
+  uint64_t in_place_at_first = 0;
+  uint64_t in_place = 0;
+  uint64_t shared_later = 0;
+  bool moved_at_first = false;  // pages of its memory
+  bool moved = false;
 };
 
 inline MessengerOptions long_options(const LongPlan& plan) {
@@ -55,6 +63,10 @@ class LongTraffic {
   // All rounds. False: something failed, or took too long.
   bool run() {
     for (uint32_t round = 0; round < plan_.rounds; ++round) {
+      if (plan_.repeats) {
+        if (!repeat(round)) return false;
+        continue;
+      }
       if (!(round % 4 == 3 ? sum_up(round) : exchange(round))) return false;
     }
     // Others may still wait for what only this rank's progress brings.
@@ -163,6 +175,49 @@ class LongTraffic {
       if (sums[i] != expected) ++result_.wrong;
     }
     return true;
+  }
+
+  // Several messages to all others under way from the same memory of rank 0, into the same memory
+  // of each.
+  bool repeat(uint32_t round) {
+    constexpr uint64_t kBytes = 100'000;
+    constexpr uint32_t kAtOnce = 3;
+    std::vector<Message> mine;
+    for (uint32_t number = 0; number < kAtOnce; ++number) {
+      for (uint32_t to = 1; to < kLongRanks; ++to) {
+        if (plan_.rank != 0 && plan_.rank != to) continue;
+        // One and the same content for all of them.
+        const uint64_t place = plan_.rank == 0 ? 0 : (number + 1) * (kBytes + 500);
+        mine.push_back({0, to, tag(round, 0), kBytes, memory_.data() + 3000 + place});
+      }
+    }
+    for (const Message& message : mine) {
+      for (uint64_t i = 0; i < message.bytes; ++i) {
+        message.at[i] = plan_.rank == 0 ? content(message, i) : '\xee';
+      }
+    }
+    const auto one = [&](const Message& message) {
+      return plan_.rank == 0 ? send(message.to, message.tag, message.at, message.bytes)
+                             : receive(0, message.tag, message.at, message.bytes);
+    };
+    for (const Message& message : mine) {
+      if (!one(message)) return false;
+    }
+    if (!wait()) return false;
+    for (const Message& message : mine) check(message);
+    // Only then is the memory that all were sent from filled anew.
+    result_.moved = moved_pages();
+    result_.in_place = messenger_.statistics().registered_in_place;
+    result_.shared_later = messenger_.statistics().shared_later;
+    if (round == 0) {
+      result_.moved_at_first = result_.moved;
+      result_.in_place_at_first = result_.in_place;
+    }
+    return true;
+  }
+  bool moved_pages() const {
+    const auto soft = load_soft_rnic();
+    return soft.ok() && (*soft)->shares_any(memory_.data(), memory_.size());
   }
 
   // Of what was sent, that it is as it was.

@@ -251,8 +251,10 @@ struct MessengerStatistics {
   uint64_t rings_given = 0;    // to peers, by the polling set, and taken back
   uint64_t rings_taken = 0;
   uint64_t would_block = 0;
-  uint64_t registrations = 0;  // of users' memory
-  uint64_t sleeps = 0;         // prepared with all peers' rings left, so that whatever comes wakes
+  uint64_t registrations = 0;        // of users' memory
+  uint64_t registered_in_place = 0;  // of these, without moving its pages to shared memory (soft0)
+  uint64_t shared_later = 0;         // of those that peers READ, with shared pages after some uses
+  uint64_t sleeps = 0;  // prepared with all peers' rings left, so that whatever comes wakes
   // Of peers, carried out here: puts and atomics, gets and fetching atomics.
   uint64_t remote_writes = 0;
   uint64_t remote_reads = 0;

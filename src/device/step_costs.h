@@ -33,6 +33,11 @@ struct StepCosts {
   double registration_ns = 20000;     // besides its pages
   double registration_page_ns = 100;  // for each page of 4 KiB
   double region_check_ns = 0;         // to know that one that peers reach is of the same memory
+  // Of memory that is left in place (MemoryRegion::create_in_place()): to register any amount, 0
+  // where there is no such way; and what a peer's READ then costs more.
+  double in_place_registration_ns = 0;
+  double in_place_use_ns = 0;
+  double in_place_byte_ns = 0;
 
   // --- RNIC and bus ---
   double bus_one_way_ns = 375;

@@ -23,6 +23,10 @@ namespace {
 // Reading an event takes some 10 µs, but the reading thread may have to wait for a processor.
 constexpr uint64_t kReadLimitNs = 1'000'000'000;
 
+constexpr uint64_t kPageOfCostsBytes = 4096;
+
+int64_t to_ps(double ns) { return static_cast<int64_t>(ns * 1000); }
+
 }  // namespace
 
 RegistrationLookup::RegistrationLookup(RegistrationCache& cache)
@@ -48,6 +52,10 @@ Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
                               std::strerror(error)));
   }
   cache->shared_ = new (page) Shared{.epoch = 2, .clock = 1};
+  if (options.in_place.has_value()) {
+    cache->use_ps_ = to_ps(options.in_place->use_ns);
+    cache->use_byte_ps_ = to_ps(options.in_place->use_byte_ns);
+  }
   return cache;
 }
 
@@ -97,13 +105,18 @@ Result<Registration> RegistrationCache::look_up(RegistrationLookup& lookup, uint
     take_changes();
     if (provable) lookup.seen_epoch_ = epoch;
     if (provable) found = find(pages, access);
-    const bool hit = found != nullptr;
-    if (hit) {
+    const bool is_left = found != nullptr && found->follow == Region::Follow::kInPlace;
+    const bool used_up = is_left && !use_in_place(*found, length_bytes);
+    const bool hit = found != nullptr && !used_up;
+    if (used_up) {
+      VERBENA_ASSIGN_OR_RETURN(found, share(*found, pages, provable));
+    } else if (hit) {
       ++statistics_.locked_hits;
     } else if (!registers) {
       return Registration();
     } else {
-      VERBENA_ASSIGN_OR_RETURN(found, add(pages, access, provable));
+      VERBENA_ASSIGN_OR_RETURN(found, add(pages, access, provable, /*shared=*/false));
+      if (found->follow == Region::Follow::kInPlace) use_in_place(*found, length_bytes);
     }
     if ((load_relaxed(&found->state) & Region::kOutdated) == 0) lookup.remember(address, *found);
     if (!hit) return Registration(found);
@@ -122,8 +135,9 @@ RegistrationCache::Region* RegistrationCache::find(AddressRange pages, unsigned 
   if (at == index->second.begin()) return nullptr;
   Region& region = *std::prev(at)->second;
   if (region.pages.end < pages.end) return nullptr;
-  if (region.follow == Region::Follow::kDevice && !device_has_current(region)) {
-    ++statistics_.outdated;
+  if ((region.follow == Region::Follow::kDevice || region.follow == Region::Follow::kInPlace) &&
+      !device_has_current(region)) {
+    note_outdated(region);
     drop(region);
     return nullptr;
   }
@@ -133,16 +147,64 @@ RegistrationCache::Region* RegistrationCache::find(AddressRange pages, unsigned 
   return &region;
 }
 
-// With a reference for the caller.
+Result<MemoryRegion> RegistrationCache::register_memory(AddressRange pages, unsigned access,
+                                                        bool in_place) const {
+  const auto create = in_place ? MemoryRegion::create_in_place : MemoryRegion::create;
+  return create(*domain_, reinterpret_cast<void*>(pages.begin), pages.bytes(),
+                access & ~kOwnRequests);
+}
+
+// What sharing the pages costs, and thus what their uses may cost before.
+int64_t RegistrationCache::worth_ps(AddressRange pages) const {
+  const InPlaceCosts& costs = *options_.in_place;
+  const int64_t once =
+      to_ps(costs.share_ns) +
+      static_cast<int64_t>(pages.bytes() / kPageOfCostsBytes) * to_ps(costs.share_page_ns);
+  const auto lost = lost_.find(pages.begin);
+  return lost == lost_.end() ? once : once << lost->second;
+}
+
+void RegistrationCache::note_outdated(const Region& region) {
+  ++statistics_.outdated;
+  if (!region.shared_later) return;
+  if (lost_.size() >= kMostLost) lost_.clear();
+  uint32_t& lost = lost_[region.pages.begin];
+  lost = std::min(lost + 1, kMostDoubled);
+}
+
+// Instead of `found`, to which the caller has a reference, one with shared pages; with a reference.
+// Who uses the other one goes on.
+Result<RegistrationCache::Region*> RegistrationCache::share(Region& found, AddressRange pages,
+                                                            bool provable) {
+  const AddressRange all = found.pages;
+  const unsigned access = found.access;
+  // First, so that there is room for its successor.
+  remove(found);
+  __atomic_fetch_sub(&found.state, 1, __ATOMIC_RELEASE);
+  Result<Region*> shared = add(all, access, provable, /*shared=*/true);
+  let_go(found);
+  if (shared.ok()) {
+    ++statistics_.shared_later;
+    return shared;
+  }
+  // Part of it may be gone.
+  return add(pages, access, provable, /*shared=*/false);
+}
+
+// With a reference for the caller. `shared`: not left in place.
 Result<RegistrationCache::Region*> RegistrationCache::add(AddressRange pages, unsigned access,
-                                                          bool provable) {
+                                                          bool provable, bool shared) {
+  end_refused();
   store_relaxed(&shared_->clock, shared_->clock + 1);
   bool kept = provable && make_room(pages.bytes());
+  const bool own_requests = (access & kOwnRequests) != 0;
+  const bool readable_only = access == IBV_ACCESS_REMOTE_READ;
+  const bool in_place = !shared && asks_device() &&
+                        (own_requests || (readable_only && options_.in_place.has_value()));
   const auto make = [&] {
     // Before the pages are pinned, so that no change is missed.
     if (!asks_device()) kept = kept && watch(pages);
-    return MemoryRegion::create(*domain_, reinterpret_cast<void*>(pages.begin), pages.bytes(),
-                                access);
+    return register_memory(pages, access, in_place);
   };
   Result<MemoryRegion> made = make();
   if (!made.ok() && made.status().code() == StatusCode::kLimitExceeded && evict_one()) {
@@ -165,11 +227,15 @@ Result<RegistrationCache::Region*> RegistrationCache::add(AddressRange pages, un
   region.rkey = made->rkey();
   region.region = std::move(*made);
   region.serial = ++next_serial_;
+  region.shared_later = shared;
   region.follow = Region::Follow::kEvents;
   if (asks_device()) {
-    const auto asked = domain_->control().region_memory;
-    region.follow = asked(region.region->get()) == RegionMemory::kFollows ? Region::Follow::kNothing
-                                                                          : Region::Follow::kDevice;
+    const RegionMemory memory = domain_->control().region_memory(region.region->get());
+    region.follow = memory == RegionMemory::kFollows ? Region::Follow::kNothing
+                    : memory == RegionMemory::kLeft  ? Region::Follow::kInPlace
+                                                     : Region::Follow::kDevice;
+    if (memory == RegionMemory::kLeft) region.left_ps = worth_ps(pages);
+    if (in_place && (memory == RegionMemory::kLeft || own_requests)) ++statistics_.in_place;
   }
   const uint64_t number = uint64_t{region.use_number()} << 32;
   if (!kept) {
@@ -318,6 +384,28 @@ void RegistrationCache::remove(Region& region) {
 
 // Nobody has a reference, and nobody gets one.
 void RegistrationCache::dispose(Region& region) {
+  if (!region.region->deregister()) {
+    log_info("a registration of {} bytes that nobody uses is ended later: {}", region.pages.bytes(),
+             domain_->control().last_error());
+    ++statistics_.refused;
+    refused_.push_back(&region);
+    return;
+  }
+  free_place(region);
+}
+
+// What could not be ended before.
+void RegistrationCache::end_refused() {
+  std::erase_if(refused_, [this](Region* region) {
+    if (!region->region->deregister()) return false;
+    --statistics_.refused;
+    free_place(*region);
+    return true;
+  });
+}
+
+// Its registration has ended.
+void RegistrationCache::free_place(Region& region) {
   region.region.reset();
   if (region.follow == Region::Follow::kEvents) unwatch(region.pages);
   const uint64_t next = uint64_t{region.use_number() + 1} << 32;
@@ -364,7 +452,7 @@ void RegistrationCache::drop_outdated(Region& region, uint32_t use_number) {
   if (region.use_number() != use_number || (load_relaxed(&region.state) & Region::kOutdated) != 0) {
     return;
   }
-  ++statistics_.outdated;
+  note_outdated(region);
   drop(region);
 }
 
@@ -386,6 +474,7 @@ void RegistrationCache::clear() {
   if (in_forked_child()) return;
   const std::lock_guard lock(mutex_);
   take_changes();
+  end_refused();
   while (evict_one()) {
   }
 }
@@ -406,6 +495,12 @@ std::string RegistrationCache::explain() const {
     const std::lock_guard lock(mutex_);
     if (!why_no_events_.empty()) return "keeps no registrations: " + why_no_events_;
     how = "userfaultfd tells when the memory changes";
+  }
+  if (options_.in_place.has_value()) {
+    kept += fmt::format(
+        "; {} of {} registrations left their memory in place, {} were for such memory "
+        "that had been used much",
+        now.in_place, now.registrations, now.shared_later);
   }
   return kept + "; " + how;
 }

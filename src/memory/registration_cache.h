@@ -21,6 +21,7 @@
 // |---|---|---|
 // | by the program's own addresses             | soft0, sources (access   | has nothing to check |
 // |                                            | 0); simulated RNICs      |                      |
+// | by the same, since it was left in place    | soft0, see below         | asks on every hit    |
 // | by pages, and can tell whose they are      | soft0, all else          | asks on every hit    |
 // | by pages that it has pinned                | RNICs                    | follows userfaultfd  |
 // |                                            |                          | events, asks whether |
@@ -35,6 +36,15 @@
 // after which a hit does not notice that writing is no longer allowed, but the pages are the same.
 // And a program must not discard memory while one of its threads has it registered: which pages
 // that registration gets is anybody's guess, with or without a cache.
+//
+// **What is used little stays where it is** (RegistrationCacheOptions::in_place). soft0 moves the
+// pages of a region into shared memory, which takes as long as many messages. Memory that peers
+// only READ is therefore left in place at first: they copy it through the kernel, which costs more
+// for each byte. Once these have cost as much as the move, the memory is registered anew, with
+// shared pages; the former region goes with its last user. So in all it never costs twice of what
+// it would have with the use known beforehand. Where the program has replaced shared pages since,
+// as with memory that is mapped for each message at the same address, the next ones there have to
+// be used twice as much before. A copy is taken for each get(), of as many bytes as it names.
 //
 // A region never covers a page that the caller who made it did not name, not even between two that
 // were: such pages may be on their way back to the system. So nothing is joined in advance; but one
@@ -52,6 +62,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -66,6 +77,18 @@ namespace verbena {
 class RegistrationCache;
 class RegistrationLookup;
 
+// Beside ibv_access_flags, with IBV_ACCESS_LOCAL_WRITE alone: nothing but requests that are posted
+// on this side fills the memory, so a device need not make it reachable: no receives, no peers.
+inline constexpr unsigned kOwnRequests = 1u << 31;
+
+// What a device charges for memory that was left in place, and to share it.
+struct InPlaceCosts {
+  double use_ns = 0;  // of each use more than shared
+  double use_byte_ns = 0;
+  double share_ns = 0;
+  double share_page_ns = 0;  // for each page of 4 KiB
+};
+
 struct RegistrationCacheOptions {
   // What the cache keeps, whether in use or not. What does not fit (all of it is in use, or it is
   // larger than the cache) is registered for the use at hand.
@@ -73,6 +96,8 @@ struct RegistrationCacheOptions {
   uint32_t max_regions = 8192;
   // False: as if there were no userfaultfd.
   bool use_events = true;
+  // Where the device can: what peers only READ is left in place until that has cost more.
+  std::optional<InPlaceCosts> in_place = std::nullopt;
   // For tests: as if the device pinned pages.
   bool assume_pinned = false;
 };
@@ -81,19 +106,22 @@ struct RegistrationCacheOptions {
 struct RegistrationCacheStatistics {
   uint64_t registrations = 0;  // of regions
   uint64_t not_kept = 0;       // of these, for one use
+  uint64_t in_place = 0;       // of these, with the pages left where they were
+  uint64_t shared_later = 0;   // of those, registered anew since they were used much
   uint64_t locked_hits = 0;    // found, but not by the thread's own table
   uint64_t evictions = 0;      // to make room
   uint64_t outdated = 0;       // whose memory the program had changed
   uint64_t regions = 0;        // kept
   uint64_t kept_bytes = 0;
   uint64_t outdated_in_use = 0;  // not kept, and yet to be deregistered by the end of their use
+  uint64_t refused = 0;  // not kept or used, but the device cannot end them yet: a peer is stopped
 };
 
 namespace internal {
 
 // One registration. Its place is used again, never freed while the cache lives.
 struct alignas(64) CachedRegion {
-  enum class Follow : uint8_t { kNothing, kDevice, kEvents };
+  enum class Follow : uint8_t { kNothing, kDevice, kEvents, kInPlace };
 
   // Number of this use of the place << 32 | outdated << 31 | references.
   static constexpr uint64_t kOutdated = uint64_t{1} << 31;
@@ -110,8 +138,13 @@ struct alignas(64) CachedRegion {
   Follow follow = Follow::kNothing;
   uint64_t serial = 0;
 
+  // kInPlace: what its uses may yet cost before it is shared. Any thread that uses it stores that,
+  // and one that stores at the same time may be lost.
+  int64_t left_ps = 0;
+
   // Under the cache's lock.
-  uint64_t filed_under = 0;  // the `last_used` under which it is in the order of eviction
+  bool shared_later = false;  // in the place of one that was left in place
+  uint64_t filed_under = 0;   // the `last_used` under which it is in the order of eviction
   std::optional<MemoryRegion> region;
 
   uint32_t use_number() const { return static_cast<uint32_t>(load_relaxed(&state) >> 32); }
@@ -194,13 +227,27 @@ class RegistrationCache {
 
   Result<Registration> look_up(RegistrationLookup& lookup, uint64_t address, uint64_t length_bytes,
                                unsigned access, bool registers);
+  // False: it is to be shared instead.
+  bool use_in_place(Region& region, uint64_t length_bytes) const {
+    const int64_t left_ps = load_relaxed(&region.left_ps);
+    if (left_ps <= 0) return false;
+    store_relaxed(&region.left_ps,
+                  left_ps - use_ps_ - static_cast<int64_t>(length_bytes) * use_byte_ps_);
+    return true;
+  }
   void retire(Region& region);
   bool device_has_current(const Region& region) const;
   void drop_outdated(Region& region, uint32_t use_number);
 
   // All of these under the lock.
   Region* find(AddressRange pages, unsigned access);
-  Result<Region*> add(AddressRange pages, unsigned access, bool provable);
+  Result<Region*> add(AddressRange pages, unsigned access, bool provable, bool shared);
+  Result<Region*> share(Region& region, AddressRange pages, bool provable);
+  Result<MemoryRegion> register_memory(AddressRange pages, unsigned access, bool in_place) const;
+  int64_t worth_ps(AddressRange pages) const;
+  void note_outdated(const Region& region);
+  void end_refused();
+  void free_place(Region& region);
   bool asks_device() const;
   bool watch(AddressRange pages);
   void open_events();
@@ -220,6 +267,8 @@ class RegistrationCache {
   const RegistrationCacheOptions options_;
   Shared* shared_ = nullptr;
   uint64_t page_bytes_ = 0;
+  int64_t use_ps_ = 0;  // RegistrationCacheOptions::in_place
+  int64_t use_byte_ps_ = 0;
 
   mutable std::mutex mutex_;
   std::atomic<MemoryEvents*> events_{nullptr};
@@ -227,6 +276,7 @@ class RegistrationCache {
   bool told_of_unwatched_ = false;
   std::deque<Region> places_;
   std::vector<Region*> free_places_;
+  std::vector<Region*> refused_;
   // The regions of each access by their beginnings. None lies within another one, so their ends
   // have the same order; and if any region covers a range, then the last one that does not begin
   // behind it does.
@@ -235,6 +285,11 @@ class RegistrationCache {
   // Eviction takes the first one that is not in use. Who uses a region does not move it here:
   // what has been used since it was filed is filed again before it is taken.
   std::map<std::pair<uint64_t, uint64_t>, Region*> by_use_;
+  // By where the memory began: how often pages were shared that the program then replaced. So often
+  // the uses that have to come before are doubled.
+  static constexpr size_t kMostLost = 4096;
+  static constexpr uint32_t kMostDoubled = 8;
+  std::unordered_map<uint64_t, uint32_t> lost_;
   uint64_t next_serial_ = 0;
   RegistrationCacheStatistics statistics_;
 };
@@ -245,10 +300,10 @@ class RegistrationLookup {
  public:
   explicit RegistrationLookup(RegistrationCache& cache);
 
-  // A registration with exactly these ibv_access_flags of all pages of the range; remote access
-  // thus covers what else is in the first and the last of them. A hit neither allocates nor locks,
-  // and changes one word that is shared with those who use the same region. A miss takes the
-  // cache's lock and registers; misses of several threads take turns.
+  // A registration with exactly these ibv_access_flags (or kOwnRequests) of all pages of the range;
+  // remote access thus covers what else is in the first and the last of them. A hit neither
+  // allocates nor locks, and changes a line that is shared with those who use the same region. A
+  // miss takes the cache's lock and registers; misses of several threads take turns.
   //   kInvalidArgument  the memory is not there, or the process is a child of the cache's one
   //   kLimitExceeded    the device or the system pins no more, although nothing is kept any more
   Result<Registration> get(const void* address, uint64_t length_bytes, unsigned access) {
@@ -256,7 +311,7 @@ class RegistrationLookup {
       return hit;
     return cache_->look_up(*this, reinterpret_cast<uint64_t>(address), length_bytes, access, true);
   }
-  // The same, but registers nothing: empty if there is none.
+  // The same, but registers nothing new: empty if there is none.
   Registration find(const void* address, uint64_t length_bytes, unsigned access) {
     if (Registration hit = own_hit(address, length_bytes, access)) [[likely]]
       return hit;
@@ -334,8 +389,13 @@ inline Registration RegistrationLookup::own_hit(const void* address, uint64_t le
     seen = before;
   }
   Registration hit(region);
-  if (slot.follow == Region::Follow::kDevice && !cache_->device_has_current(*region)) {
+  if ((slot.follow == Region::Follow::kDevice || slot.follow == Region::Follow::kInPlace) &&
+      !cache_->device_has_current(*region)) {
     cache_->drop_outdated(*region, slot.use_number);
+    return {};
+  }
+  // Else whoever takes the cache's lock shares it.
+  if (slot.follow == Region::Follow::kInPlace && !cache_->use_in_place(*region, length_bytes)) {
     return {};
   }
   // Only where it differs: the line may be shared.

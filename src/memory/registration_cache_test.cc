@@ -18,6 +18,7 @@
 
 #include "src/base/runtime.h"
 #include "src/device/sim/cluster_for_test.h"
+#include "src/device/soft_library.h"
 #include "src/device/verbs_for_test.h"
 #include "src/memory/changed_memory_for_test.h"
 
@@ -212,6 +213,160 @@ TEST_F(RegistrationCacheTest, AChildOfForkIsRefused) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(get(0, 1).serial(), used.serial());
+}
+
+// What is used little stays where it is: moving its pages is for what is used much.
+class InPlaceCacheTest : public RegistrationCacheTest {
+ protected:
+  static constexpr unsigned kReadable = IBV_ACCESS_REMOTE_READ;
+  // Of a page: ten uses are worth its move.
+  static constexpr InPlaceCosts kCosts = {
+      .use_ns = 10, .use_byte_ns = 0, .share_ns = 60, .share_page_ns = 40};
+  static constexpr uint64_t kUsesOfAPage = 10;
+
+  void SetUp() override {
+    RegistrationCacheTest::SetUp();
+    if (IsSkipped()) return;
+    make({.in_place = kCosts});
+    soft_ = must(load_soft_rnic());
+  }
+  bool shared(uint64_t page, uint64_t pages) const {
+    return soft_->shares_any(memory_ + page * kPageBytes, pages * kPageBytes);
+  }
+
+  const soft::SoftRnic* soft_ = nullptr;
+};
+
+TEST_F(InPlaceCacheTest, WhatPeersReadIsSharedOnceItsUsesCostAsMuch) {
+  uint64_t serial = 0;
+  for (uint64_t use = 0; use < kUsesOfAPage; ++use) {
+    const Registration used = get(0, 1, kReadable);
+    if (use == 0) serial = used.serial();
+    EXPECT_EQ(used.serial(), serial);
+    EXPECT_FALSE(shared(0, 1)) << "use " << use;
+  }
+  EXPECT_EQ(cache_->statistics().in_place, 1u);
+  EXPECT_EQ(cache_->statistics().shared_later, 0u);
+  const Registration later = get(0, 1, kReadable);
+  EXPECT_NE(later.serial(), serial);
+  EXPECT_TRUE(shared(0, 1));
+  EXPECT_EQ(get(0, 1, kReadable).serial(), later.serial());
+  const auto now = cache_->statistics();
+  EXPECT_EQ(now.shared_later, 1u);
+  EXPECT_EQ(now.registrations, 2u);
+  EXPECT_EQ(now.regions, 1u);
+  EXPECT_EQ(now.kept_bytes, kPageBytes);
+}
+
+TEST_F(InPlaceCacheTest, AFindSharesToo) {
+  get(0, 1, kReadable);
+  for (uint64_t use = 1; use <= kUsesOfAPage; ++use) {
+    EXPECT_TRUE(lookup_->find(memory_, kPageBytes, kReadable));
+  }
+  EXPECT_TRUE(shared(0, 1));
+}
+
+TEST_F(InPlaceCacheTest, UsesCountByTheirBytes) {
+  make({.in_place = InPlaceCosts{.use_byte_ns = 1, .share_ns = kPageBytes}});
+  for (int use = 0; use < 8; ++use) {
+    must(lookup_->get(memory_ + 100, kPageBytes / 8, kReadable));
+    EXPECT_FALSE(shared(0, 1));
+  }
+  must(lookup_->get(memory_, 1, kReadable));
+  EXPECT_TRUE(shared(0, 1));
+}
+
+TEST_F(InPlaceCacheTest, WhatIsInUseKeepsItsKeysAfterTheChange) {
+  const Registration used = get(0, 1, kReadable);
+  for (uint64_t use = 1; use < kUsesOfAPage; ++use) get(0, 1, kReadable);
+  const Registration later = get(0, 1, kReadable);
+  EXPECT_TRUE(shared(0, 1));
+  EXPECT_NE(used.rkey(), later.rkey());
+  EXPECT_EQ(cache_->statistics().outdated_in_use, 1u);
+  test::End near(*node_);
+  test::End far(*node_);
+  test::connect(near, far);
+  test::Buffer target(*node_, kPageBytes, IBV_ACCESS_LOCAL_WRITE);
+  for (const Registration* each : {&used, &later}) {
+    memory_[5] = static_cast<char>(memory_[5] + 1);
+    ASSERT_EQ(test::post(near.qp(), {.opcode = IBV_WR_RDMA_READ,
+                                     .sges = {target.sge(0, kPageBytes)},
+                                     .remote_address = as_address(memory_),
+                                     .rkey = each->rkey()}),
+              0);
+    ibv_wc done{};
+    for (Waiter waiter; ibv_poll_cq(near.cq(), 1, &done) == 0;) waiter.idle();
+    EXPECT_EQ(done.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(target.at<char>(5), memory_[5]);
+  }
+}
+
+TEST_F(InPlaceCacheTest, WhoWritesGetsSharedPagesAtOnce) {
+  get(0, 1, unsigned{IBV_ACCESS_LOCAL_WRITE} | unsigned{IBV_ACCESS_REMOTE_WRITE});
+  EXPECT_TRUE(shared(0, 1));
+  EXPECT_EQ(cache_->statistics().in_place, 0u);
+  // What is shared already costs nothing to share.
+  get(0, 1, kReadable);
+  EXPECT_EQ(cache_->statistics().in_place, 0u);
+}
+
+TEST_F(InPlaceCacheTest, WhatOwnRequestsFillStaysForGood) {
+  for (uint64_t use = 0; use < 3 * kUsesOfAPage; ++use) {
+    get(0, 1, unsigned{IBV_ACCESS_LOCAL_WRITE} | kOwnRequests);
+  }
+  EXPECT_FALSE(shared(0, 1));
+  EXPECT_EQ(cache_->statistics().registrations, 1u);
+  EXPECT_EQ(cache_->statistics().in_place, 1u);
+}
+
+TEST_F(InPlaceCacheTest, MemoryThatIsGoneIsNotFound) {
+  for (const unsigned access : {kReadable, unsigned{IBV_ACCESS_LOCAL_WRITE} | kOwnRequests}) {
+    char* const pages = map_pages(2);
+    must(lookup_->get(pages, 2 * kPageBytes, access));
+    munmap(pages + kPageBytes, kPageBytes);
+    EXPECT_FALSE(lookup_->find(pages, 2 * kPageBytes, access)) << access;
+    EXPECT_EQ(lookup_->get(pages, 2 * kPageBytes, access).status().code(),
+              StatusCode::kInvalidArgument);
+    munmap(pages, kPageBytes);
+  }
+}
+
+// As memory that is allocated for each message: to share it was in vain, and is so again.
+TEST_F(InPlaceCacheTest, MemoryThatIsReplacedAfterItWasSharedHasToBeUsedTwiceAsMuch) {
+  char* const page = map_pages(1);
+  for (uint64_t uses = kUsesOfAPage; uses <= 4 * kUsesOfAPage; uses *= 2) {
+    for (uint64_t use = 0; use < uses; ++use) {
+      must(lookup_->get(page, kPageBytes, kReadable));
+      EXPECT_FALSE(soft_->shares_any(page, kPageBytes)) << "use " << use << " of " << uses;
+      map_pages(1, page);
+    }
+    must(lookup_->get(page, kPageBytes, kReadable));
+    EXPECT_TRUE(soft_->shares_any(page, kPageBytes)) << uses;
+    munmap(page, kPageBytes);
+    map_pages(1, page);
+  }
+  munmap(page, kPageBytes);
+}
+
+// Half of it was unmapped since, so it cannot be shared as a whole.
+TEST_F(InPlaceCacheTest, APartThatIsLeftIsRegisteredAnew) {
+  char* const pages = map_pages(2);
+  for (uint64_t use = 0; use < 14; ++use) must(lookup_->get(pages, 2 * kPageBytes, kReadable));
+  munmap(pages + kPageBytes, kPageBytes);
+  for (uint64_t use = 0; use <= kUsesOfAPage; ++use) must(lookup_->get(pages, 1, kReadable));
+  EXPECT_TRUE(soft_->shares_any(pages, kPageBytes));
+  munmap(pages, kPageBytes);
+}
+
+// Larger than what is kept with its predecessor.
+TEST_F(InPlaceCacheTest, TheSuccessorTakesTheRoom) {
+  make({.max_bytes = kPageBytes, .in_place = kCosts});
+  const Registration used = get(0, 1, kReadable);
+  for (uint64_t use = 1; use <= kUsesOfAPage; ++use) get(0, 1, kReadable);
+  const auto now = cache_->statistics();
+  EXPECT_EQ(now.not_kept, 0u);
+  EXPECT_EQ(now.regions, 1u);
+  EXPECT_TRUE(shared(0, 1));
 }
 
 TEST_F(RegistrationCacheTest, SaysHowItKnows) {

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -39,11 +40,12 @@ constexpr unsigned kTargetAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WR
 enum class Knowing {
   kAddresses,  // soft0 reads sources where the program has them
   kAsked,      // soft0 is asked about the pages that it shares
+  kInPlace,    // the same of memory that peers read where it lies
   kEvents,     // as with a device that pins pages
   kPinned,     // a device that does: VERBENA_TEST_DEVICE
 };
 std::ostream& operator<<(std::ostream& out, Knowing way) {
-  constexpr const char* kNames[] = {"addresses", "asked", "events", "pinned"};
+  constexpr const char* kNames[] = {"addresses", "asked", "in_place", "events", "pinned"};
   return out << kNames[static_cast<int>(way)];
 }
 
@@ -53,10 +55,14 @@ const char* pinning_device() {
 }
 std::vector<Knowing> knowing_all() {
   if (pinning_device() != nullptr) return {Knowing::kPinned};
-  return {Knowing::kAddresses, Knowing::kAsked, Knowing::kEvents};
+  return {Knowing::kAddresses, Knowing::kAsked, Knowing::kInPlace, Knowing::kEvents};
 }
 bool follows_events(Knowing knowing) {
   return knowing == Knowing::kEvents || knowing == Knowing::kPinned;
+}
+// Of memory that the device uses where the program has it, a registration stays.
+bool stays(Knowing knowing) {
+  return knowing == Knowing::kAddresses || knowing == Knowing::kInPlace;
 }
 bool is_target(Knowing knowing) {
   return knowing == Knowing::kAsked || knowing == Knowing::kPinned;
@@ -80,6 +86,18 @@ class WordMover {
     }
     return true;
   }
+  // Whether it is what a peer reads.
+  bool reads_from(char* memory, uint64_t pages, uint32_t rkey) {
+    for (uint64_t page = 0; page < pages; ++page) {
+      char* const source = memory + page * kPageBytes;
+      std::memcpy(source, &++last_, sizeof(last_));
+      if (!move(IBV_WR_RDMA_READ, word_.sge(0, sizeof(last_)), as_address(source), rkey)) {
+        return false;
+      }
+      if (word_.at<uint64_t>(0) != last_) return false;
+    }
+    return true;
+  }
   // Whether it is what is sent.
   bool sends_from(char* memory, uint64_t pages, uint32_t lkey) {
     for (uint64_t page = 0; page < pages; ++page) {
@@ -95,10 +113,11 @@ class WordMover {
 
  private:
   bool write(const ibv_sge& from, uint64_t to, uint32_t rkey) {
-    if (test::post(
-            near_.qp(),
-            {.opcode = IBV_WR_RDMA_WRITE, .sges = {from}, .remote_address = to, .rkey = rkey}) !=
-        0) {
+    return move(IBV_WR_RDMA_WRITE, from, to, rkey);
+  }
+  bool move(ibv_wr_opcode opcode, const ibv_sge& near, uint64_t far, uint32_t rkey) {
+    if (test::post(near_.qp(),
+                   {.opcode = opcode, .sges = {near}, .remote_address = far, .rkey = rkey}) != 0) {
       return false;
     }
     ibv_wc done{};
@@ -122,8 +141,8 @@ class RegistrationChangesTest : public testing::TestWithParam<Knowing> {
     }
     ProtectionDomain domain = must(ProtectionDomain::create(*device));
     node_ = std::make_unique<test::Node>(test::Node{std::move(*device), std::move(domain)});
-    cache_ = must(RegistrationCache::create(node_->domain,
-                                            {.assume_pinned = GetParam() == Knowing::kEvents}));
+    cache_ = must(RegistrationCache::create(
+        node_->domain, {.in_place = in_place(), .assume_pinned = GetParam() == Knowing::kEvents}));
     lookup_ = std::make_unique<RegistrationLookup>(*cache_);
     mover_ = std::make_unique<WordMover>(*node_);
   }
@@ -131,20 +150,30 @@ class RegistrationChangesTest : public testing::TestWithParam<Knowing> {
   // With events, soft0 takes the place of a device that pins pages, which it does not.
   bool reaches(WordMover& mover, const Registration& registration, char* memory,
                uint64_t pages) const {
+    if (GetParam() == Knowing::kInPlace)
+      return mover.reads_from(memory, pages, registration.rkey());
     return is_target(GetParam()) ? mover.writes_to(memory, pages, registration.rkey())
                                  : mover.sends_from(memory, pages, registration.lkey());
+  }
+  // Shared after some uses, so that tests see it change.
+  std::optional<InPlaceCosts> in_place() const {
+    if (GetParam() != Knowing::kInPlace) return std::nullopt;
+    return InPlaceCosts{.use_ns = 1, .share_ns = 20};
   }
 
   // In an emulated guest, too, where all is slow.
   bool is_pinned() const { return GetParam() == Knowing::kPinned; }
-  unsigned access() const { return is_target(GetParam()) ? kTargetAccess : 0; }
+  unsigned access() const {
+    if (GetParam() == Knowing::kInPlace) return IBV_ACCESS_REMOTE_READ;
+    return is_target(GetParam()) ? kTargetAccess : 0;
+  }
   Registration get(const char* memory, uint64_t pages) {
     return must(lookup_->get(memory, pages * kPageBytes, access()));
   }
   // Other pages lie at the address than those of the registration.
   void expect_other(uint64_t serial, char* memory, uint64_t pages) {
     EXPECT_TRUE(reaches(*mover_, get(memory, pages), memory, pages));
-    if (GetParam() == Knowing::kAddresses) return;
+    if (stays(GetParam())) return;
     EXPECT_NE(get(memory, pages).serial(), serial);
     // Kept again, once the thread that reads events has had a processor.
     for (Waiter waiter; get(memory, pages).serial() != get(memory, pages).serial();) waiter.idle();
@@ -389,7 +418,7 @@ TEST_P(RegistrationChangesTest, WhatIsInUseIsNotTakenAway) {
     ASSERT_EQ(munmap(memory, 4 * kPageBytes), 0);
     map_pages(4, memory);
     const Registration anew = get(memory, 4);
-    if (GetParam() != Knowing::kAddresses) {
+    if (!stays(GetParam())) {
       EXPECT_NE(anew.lkey(), used.lkey());
       EXPECT_GE(cache_->statistics().outdated_in_use, 1u);
     }

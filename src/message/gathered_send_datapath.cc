@@ -38,7 +38,7 @@ MessengerState::Source MessengerState::source_of(PeerConnection& connection,
   source.region = reused_sources_.take(*memory_, piece->iov_base, size, path);
   if (source.region == nullptr) return source;
   source.bytes = {static_cast<const char*>(piece->iov_base), size, source.region->lkey};
-  statistics_.registrations = memory_->registrations();
+  count_registrations();
   if (!connection.told_gathered) [[unlikely]] {
     connection.told_gathered = true;
     bool in_place = false;
@@ -56,7 +56,7 @@ internal::CachedRegion* MessengerState::target_of(std::span<const iovec> pieces,
   internal::CachedRegion* const region = reused_targets_.take(
       *memory_, piece->iov_base, static_cast<uint32_t>(bytes), ReusePath::kOneSided);
   if (region == nullptr) return nullptr;
-  statistics_.registrations = memory_->registrations();
+  count_registrations();
   *target = {
       .address = reinterpret_cast<uint64_t>(piece->iov_base), .bytes = bytes, .rkey = region->rkey};
   return region;

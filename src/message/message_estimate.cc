@@ -45,11 +45,20 @@ Result<std::vector<MessageEstimate>> estimate_message(const DeviceInfo& device,
     MessageEstimate one;
     one.protocol = message::protocol_of(method);
     one.again_ns = one.first_ns = costs.of(method, bytes);
-    if (method != Method::kPipelined) one.first_ns += 2 * message::registration_ns(steps, bytes);
+    const bool in_place = method == Method::kRead && steps.in_place_registration_ns > 0;
+    if (in_place) {
+      one.first_ns += message::in_place_ns(steps, bytes) + steps.in_place_registration_ns;
+    } else if (method != Method::kPipelined) {
+      one.first_ns += 2 * message::registration_ns(steps, bytes);
+    }
     one.usable = bytes > limit_bytes;
     one.why = !one.usable                    ? "it fits a slot"
               : method == Method::kPipelined ? "registers nothing"
-                                             : "the memory of both sides is registered first";
+              : in_place                     ? fmt::format(
+                                                   "of one buffer, some {:.0f} are READ where it lies, through the "
+                                                                       "kernel; then its pages are shared",
+                                                   message::messages_in_place(steps, bytes))
+                         : "the memory of both sides is registered first";
     estimates.push_back(std::move(one));
   }
   for (MessageEstimate& one : estimates) one.of_this_device = steps.of_this_device;

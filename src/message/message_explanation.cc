@@ -70,8 +70,17 @@ MessageExplanation MessengerState::explain(PeerNumber peer, uint64_t bytes, cons
   explanation.text =
       fmt::format("{}, asked for {}: {} bytes are more than the {} of an eager message; {}",
                   method_name(choice.method), channel, bytes, eager_limit_bytes(),
-                  explain_choice(choice, asked, state));
+                  explain_choice(choice, asked, state) + explain_in_place(choice.method, bytes));
   return explanation;
+}
+
+std::string MessengerState::explain_in_place(Method method, uint64_t bytes) const {
+  if (method != Method::kRead || !leaves_in_place()) return "";
+  return fmt::format(
+      "; of one buffer, some {:.0f} messages of this size are READ where it lies, through the "
+      "kernel, "
+      "and later ones from shared pages",
+      messages_in_place(steps_, bytes));
 }
 
 }  // namespace verbena::message

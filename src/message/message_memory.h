@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "src/memory/registration_cache.h"
@@ -27,7 +28,8 @@ namespace verbena::message {
 // One access for each use, so that all uses of the same memory find the same region.
 inline constexpr unsigned kSourceAccess = 0;                         // this side's posts read it
 inline constexpr unsigned kReadableAccess = IBV_ACCESS_REMOTE_READ;  // and peers
-// This side's READs and peers' WRITEs fill it.
+// This side's READs and peers' WRITEs fill it. What only the former do is
+// MessageMemory::read_target_access().
 inline constexpr unsigned kTargetAccess =
     unsigned{IBV_ACCESS_LOCAL_WRITE} | unsigned{IBV_ACCESS_REMOTE_WRITE};
 
@@ -46,8 +48,14 @@ struct PieceMemory {
 class MessageMemory {
  public:
   // `domain` outlives it. At most so much stays registered without being in use; 0 bytes: nothing.
+  // What peers READ is left in place at first where the device can do that, at these costs.
   static Result<MessageMemory> create(const ProtectionDomain& domain, uint64_t max_bytes,
-                                      uint32_t max_regions);
+                                      uint32_t max_regions,
+                                      const std::optional<InPlaceCosts>& in_place = std::nullopt);
+
+  // Of memory that this side's READs alone fill. On an RNIC that is as what peers WRITE to, since
+  // some need that; soft0 then need not let peers reach it.
+  unsigned read_target_access() const { return read_target_access_; }
 
   // References for all pieces that have bytes, if all are registered already. Registers nothing.
   bool find(std::span<const iovec> pieces, unsigned access, PieceMemory* found);
@@ -77,8 +85,8 @@ class MessageMemory {
 
   // Why take() failed: kInvalidArgument where the memory is not there.
   const Status& error() const { return error_; }
-  // Regions that were registered so far.
-  uint64_t registrations() const { return registrations_; }
+  // Of what was registered so far.
+  const RegistrationCacheStatistics& counted() const { return counted_; }
   RegistrationCache& cache() { return *cache_; }
   RegistrationLookup& lookup() { return *lookup_; }
 
@@ -88,7 +96,8 @@ class MessageMemory {
   // At fixed addresses, which regions and the table refer to.
   std::unique_ptr<RegistrationCache> cache_;
   std::unique_ptr<RegistrationLookup> lookup_;
-  uint64_t registrations_ = 0;
+  unsigned read_target_access_ = kTargetAccess;
+  RegistrationCacheStatistics counted_;
   Status error_;
 };
 

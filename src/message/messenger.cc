@@ -205,9 +205,10 @@ Status MessengerState::prepare(const JobSecret& secret) {
   const uint64_t wanted = (uint64_t{options_.max_peers} + 1) * receives_per_connection();
   const auto receives = static_cast<uint32_t>(
       std::min<uint64_t>({wanted, info.max_shared_receive_queue_wrs, info.max_cqes}));
-  VERBENA_ASSIGN_OR_RETURN(memory_, MessageMemory::create(*domain_, options_.registered_bytes,
-                                                          options_.registered_regions));
   VERBENA_RETURN_IF_ERROR(estimate_costs());
+  VERBENA_ASSIGN_OR_RETURN(memory_,
+                           MessageMemory::create(*domain_, options_.registered_bytes,
+                                                 options_.registered_regions, in_place_costs()));
   const bool gathers = options_.reused_buffers != ReusedBuffers::kCopied;
   reused_from_bytes_ = eager_limit_bytes() + 1;
   if (gathers && info.max_sges < kGatherEntries) {
@@ -303,6 +304,14 @@ Status MessengerState::estimate_costs() {
   VERBENA_ASSIGN_OR_RETURN(sent_buffers_, BufferUseTable::create(thresholds, use));
   VERBENA_ASSIGN_OR_RETURN(received_buffers_, BufferUseTable::create(thresholds, use));
   return Status::ok_status();
+}
+
+std::optional<InPlaceCosts> MessengerState::in_place_costs() const {
+  if (!leaves_in_place()) return std::nullopt;
+  return InPlaceCosts{.use_ns = steps_.in_place_use_ns,
+                      .use_byte_ns = steps_.in_place_byte_ns,
+                      .share_ns = steps_.registration_ns,
+                      .share_page_ns = steps_.registration_page_ns};
 }
 
 Result<PeerNumber> MessengerState::add_peer(const MessengerAddress& address) {

@@ -458,6 +458,10 @@ class MessengerState final : public Messenger {
   bool choose_source(PeerConnection& connection, std::span<const iovec> pieces, uint64_t bytes,
                      Method* method, PieceMemory* source);
   double registration_ns(unsigned access, uint64_t bytes) const;
+  bool leaves_in_place() const { return steps_.in_place_registration_ns > 0; }
+  std::optional<InPlaceCosts> in_place_costs() const;
+  std::string explain_in_place(Method method, uint64_t bytes) const;
+  void count_registrations();
   // Whether the registration of a message's memory, in whole pages, outlasts the message.
   bool stays_registered(uint64_t bytes) const {
     constexpr uint64_t kMostPageEnds = 2 * kMaxPieces * uint64_t{4096};

@@ -263,14 +263,14 @@ MessengerState::Fate MessengerState::start_move(PeerConnection& connection,
 bool MessengerState::register_places(Move& move) {
   for (uint32_t i = 0; i < move.near.count; ++i) {
     const iovec& piece = move.near.pieces[i];
-    move.memory[i] =
-        memory_->take(piece.iov_base, piece.iov_len, move.to_peer ? kSourceAccess : kTargetAccess);
+    move.memory[i] = memory_->take(piece.iov_base, piece.iov_len,
+                                   move.to_peer ? kSourceAccess : memory_->read_target_access());
     if (move.memory[i] != nullptr) continue;
     error_ = memory_->error();
     forget_places(move);
     return false;
   }
-  statistics_.registrations = memory_->registrations();
+  count_registrations();
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace verbena::message {
 namespace {
@@ -39,6 +40,16 @@ double registration_ns(const StepCosts& steps, uint64_t bytes) {
   constexpr double kPageBytes = 4096;
   return steps.registration_ns +
          steps.registration_page_ns * (1 + static_cast<double>(bytes) / kPageBytes);
+}
+
+double in_place_ns(const StepCosts& steps, uint64_t bytes) {
+  return steps.in_place_registration_ns + steps.in_place_use_ns +
+         steps.in_place_byte_ns * static_cast<double>(bytes);
+}
+
+double messages_in_place(const StepCosts& steps, uint64_t bytes) {
+  const double use_ns = steps.in_place_use_ns + steps.in_place_byte_ns * static_cast<double>(bytes);
+  return std::ceil(registration_ns(steps, bytes) / use_ns);
 }
 
 RendezvousCosts RendezvousCosts::from_steps(const StepCosts& steps, uint32_t chunk_bytes,
@@ -88,7 +99,7 @@ MethodChoice choose_method(const RendezvousCosts& costs, LongMessages asked, uin
   for (uint32_t i = 0; i < kMethods; ++i) choice.ns[i] = costs.methods[i].of(bytes);
   if (!state.often_used) {
     if (!state.readable) {
-      choice.ns[static_cast<uint32_t>(Method::kRead)] += state.readable_ns + state.target_ns;
+      choice.ns[static_cast<uint32_t>(Method::kRead)] += state.readable_ns + state.read_target_ns;
     }
     if (!state.source) {
       choice.ns[static_cast<uint32_t>(Method::kWrite)] += state.source_ns + state.target_ns;

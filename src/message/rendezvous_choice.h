@@ -29,6 +29,10 @@ inline MessageProtocol protocol_of(Method method) {
 double eager_ns(const StepCosts& steps, uint64_t bytes, bool by_ring);
 // To register memory so that peers reach it.
 double registration_ns(const StepCosts& steps, uint64_t bytes);
+// The same of memory that is left in place, with what a READ of it then costs more.
+double in_place_ns(const StepCosts& steps, uint64_t bytes);
+// How many messages of a size one buffer is READ in place for, before its pages are shared.
+double messages_in_place(const StepCosts& steps, uint64_t bytes);
 
 // A line through what messages of all sizes cost.
 struct MethodCost {
@@ -54,10 +58,11 @@ struct MessageState {
   bool readable = false;    // registered for peers to READ
   bool source = false;      // registered for this side's own posts
   bool often_used = false;  // so that a registration is for many messages
-  // To register it for each use, and the receiver's.
+  // To register it for each use, with what that use then costs more, and the receiver's.
   double readable_ns = 0;
   double source_ns = 0;
   double target_ns = 0;
+  double read_target_ns = 0;  // where the receiver's READs alone fill it
 };
 
 struct MethodChoice {

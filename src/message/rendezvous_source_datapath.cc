@@ -54,6 +54,10 @@ double MessengerState::registration_ns(unsigned access, uint64_t bytes) const {
   // Of memory that only this side reads, a software RNIC keeps no more than the place.
   constexpr double kPlaceNs = 2000;
   if (steps_.moves_payload && access == kSourceAccess) return kPlaceNs;
+  if (leaves_in_place()) {
+    if (access == kReadableAccess) return in_place_ns(steps_, bytes);
+    if (access == memory_->read_target_access()) return steps_.in_place_registration_ns;
+  }
   return message::registration_ns(steps_, bytes);
 }
 
@@ -64,6 +68,7 @@ MessageState MessengerState::state_of_source(std::span<const iovec> pieces, uint
   state.readable_ns = registration_ns(kReadableAccess, bytes);
   state.source_ns = registration_ns(kSourceAccess, bytes);
   state.target_ns = registration_ns(kTargetAccess, bytes);
+  state.read_target_ns = registration_ns(memory_->read_target_access(), bytes);
   const LongMessages asked = options_.long_messages;
   // The one that takes longer is not looked for where the other one is there.
   const bool write_first =
@@ -74,6 +79,7 @@ MessageState MessengerState::state_of_source(std::span<const iovec> pieces, uint
       continue;
     }
     if (!memory_->find(pieces, write ? kSourceAccess : kReadableAccess, found)) continue;
+    count_registrations();
     (write ? state.source : state.readable) = true;
     break;
   }
@@ -107,7 +113,8 @@ bool MessengerState::choose_source(PeerConnection& connection, std::span<const i
     if (!taken) *method = Method::kPipelined;
   }
   if ((connection.told_methods & 1u << static_cast<uint32_t>(*method)) == 0) [[unlikely]] {
-    tell_method(connection, *method, explain_choice(choice, asked, state));
+    tell_method(connection, *method,
+                explain_choice(choice, asked, state) + explain_in_place(*method, bytes));
   }
   return true;
 }
@@ -119,13 +126,20 @@ void MessengerState::tell_method(PeerConnection& connection, Method method,
   log_info("{}: a long message goes as {}: {}", connection.name, method_name(method), why);
 }
 
+void MessengerState::count_registrations() {
+  const RegistrationCacheStatistics& counted = memory_->counted();
+  statistics_.registrations = counted.registrations;
+  statistics_.registered_in_place = counted.in_place;
+  statistics_.shared_later = counted.shared_later;
+}
+
 // All of them, or says why not.
 bool MessengerState::register_pieces(std::span<const iovec> pieces, unsigned access,
                                      PieceMemory* memory) {
   const bool taken = memory_->take(pieces, access, memory);
   if (!taken) [[unlikely]]
     error_ = memory_->error();
-  statistics_.registrations = memory_->registrations();
+  count_registrations();
   return taken;
 }
 

@@ -57,12 +57,14 @@ bool MessengerState::choose_target(uint32_t operation, const Delivery& delivery,
   *method = remote.method;
   if (remote.method == Method::kPipelined) return true;
   const std::span<const iovec> local(delivery.local, delivery.local_count);
-  if (memory_->find(local, kTargetAccess, memory)) return true;
+  const unsigned access =
+      remote.method == Method::kRead ? memory_->read_target_access() : kTargetAccess;
+  if (memory_->find(local, access, memory)) return true;
   const uint64_t bytes = delivery.completion.bytes;
   BufferUse use;
   if (options_.long_messages == LongMessages::kAutomatic) {
-    const double registered_ns = rendezvous_costs_.of(remote.method, bytes) +
-                                 registration_ns(kTargetAccess, total_bytes(local));
+    const double registered_ns =
+        rendezvous_costs_.of(remote.method, bytes) + registration_ns(access, total_bytes(local));
     if (rendezvous_costs_.of(Method::kPipelined, bytes) < registered_ns) {
       *method = Method::kPipelined;
       if (!stays_registered(total_bytes(local))) return true;
@@ -74,7 +76,7 @@ bool MessengerState::choose_target(uint32_t operation, const Delivery& delivery,
       *method = remote.method;
     }
   }
-  const bool taken = register_pieces(local, kTargetAccess, memory);
+  const bool taken = register_pieces(local, access, memory);
   if (use.way == BufferUse::Way::kRegister) {
     taken ? received_buffers_->registered(use) : received_buffers_->refused(use);
   }

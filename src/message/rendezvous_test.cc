@@ -437,9 +437,8 @@ TEST(RendezvousChoice, OftenUsedMemoryIsRegistered) {
 
 // However often it is used, each message would pay for it.
 TEST(RendezvousChoice, MemoryThatWouldNotStayRegisteredIsCopied) {
-  MessengersForTest all(2,
-                        {.long_messages = LongMessages::kAutomatic, .registered_bytes = 64 * 1024});
-  std::string text(128 * 1024, 'x');
+  MessengersForTest all(2, {.long_messages = LongMessages::kAutomatic, .registered_bytes = 4096});
+  std::string text(8192, 'x');
   std::string memory(text.size(), '-');
   const iovec from{text.data(), text.size()};
   const iovec to{memory.data(), memory.size()};
