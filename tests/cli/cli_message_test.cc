@@ -122,6 +122,12 @@ TEST_P(MessageOn, BuffersAreUsedAsTheySay) {
   for (const json& row : rows) EXPECT_EQ(row.at("errors"), 0);
 }
 
+TEST_P(MessageOn, MemoryMayBeOfOneMessage) {
+  const json rows =
+      measure({"--memory", "all", "--size", "300,100KiB", "--operations", "60", "--verify"});
+  expect_checked(rows, 4, 60);
+}
+
 TEST_P(MessageOn, UsedBuffersAreNotCopied) {
   const json rows =
       measure({"--test", "latency,bandwidth,put,get,broadcast", "--peers", "2", "--window", "10",

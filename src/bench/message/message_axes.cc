@@ -39,6 +39,7 @@ constexpr const char* kPollingOrderName = "order";
 constexpr const char* kLongMessagesName = "way of long messages";
 constexpr const char* kUseName = "use of buffers";
 constexpr const char* kPlacementName = "placement";
+constexpr const char* kMemoryName = "memory of messages";
 constexpr const char* kReuseName = "reuse of buffers";
 constexpr const char* kIndexName = "index";
 constexpr const char* kSendEndName = "end of sends";
@@ -70,6 +71,8 @@ using LongMessagesNames =
 using UseNames = EnumNames<BufferReuse, kBufferReuses, buffer_reuse_name, kUseName>;
 using PlacementNames =
     EnumNames<BufferPlacement, kBufferPlacements, buffer_placement_name, kPlacementName>;
+using MemoryNames =
+    EnumNames<MessageMemoryUse, kMessageMemoryUses, message_memory_use_name, kMemoryName>;
 using ReuseNames = EnumNames<ReusedBuffers, kReusedBuffers, reused_buffers_name, kReuseName>;
 using SendEndNames = EnumNames<SendEnd, kSendEnds, send_end_name, kSendEndName>;
 using IndexNames = EnumNames<ReusedIndex, kReusedIndexes, reused_index_name, kIndexName>;
@@ -90,6 +93,9 @@ bool is_skeleton(const Point& point) {
 bool uses_pairs(const Point& point) {
   const MessageTest test = message_settings(point).test;
   return test < MessageTest::kProgress;
+}
+bool is_latency(const Point& point) {
+  return message_settings(point).test == MessageTest::kLatency;
 }
 bool uses_several_buffers(const Point& point) {
   return uses_pairs(point) && message_settings(point).buffers > 1;
@@ -165,6 +171,11 @@ constexpr std::array kAxes = {
                     "placement", "buffer_placement", kPlacementName, "pages",
                     "Of several buffers: pages (of their own), packed (back to back), or all"),
                 uses_several_buffers, "buffers")),
+    apart(where(name_axis<MemoryNames, &Settings::memory>(
+                    "memory", "message_memory", kMemoryName, "kept",
+                    "Of latency: kept (buffers of the run), fresh (mapped for one message, at "
+                    "both ends, which counts), or all"),
+                is_latency, "test")),
     where(size_axis<kMessageSizeLimits, &Settings::size_bytes>("size", "size_bytes", "8",
                                                                "Bytes of a message"),
           uses_size, "test"),

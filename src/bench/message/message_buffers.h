@@ -1,6 +1,8 @@
 // The buffers of a rank, and which of them its next message is sent from.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -38,6 +40,34 @@ class MessageBuffers {
   };
   uint64_t stride_bytes_ = 0;
   std::unique_ptr<char, Free> memory_;
+};
+
+// Memory that is mapped for one message, and unmapped for the next one.
+class FreshMemory {
+ public:
+  FreshMemory() = default;
+  FreshMemory(const FreshMemory&) = delete;
+  FreshMemory& operator=(const FreshMemory&) = delete;
+  ~FreshMemory() { unmap(); }
+
+  // In place of the memory before. Null where the machine has not so much.
+  char* next(uint64_t size_bytes) {
+    unmap();
+    void* const mapped =
+        mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    size_bytes_ = size_bytes;
+    return memory_ = static_cast<char*>(mapped);
+  }
+  char* get() const { return memory_; }
+
+ private:
+  void unmap() {
+    if (memory_ != nullptr) munmap(memory_, size_bytes_);
+    memory_ = nullptr;
+  }
+  char* memory_ = nullptr;
+  uint64_t size_bytes_ = 0;
 };
 
 // The order in which buffers are used.

@@ -15,6 +15,14 @@ uint32_t places_of(const MessageSettings& settings) {
   return has_window(settings.test) ? 2 * settings.window : 1;
 }
 
+bool is_fresh_memory(const MessageSettings& settings) {
+  return settings.test == MessageTest::kLatency && settings.memory == MessageMemoryUse::kFresh;
+}
+// Of buffers that last.
+uint64_t kept_bytes(const MessageSettings& settings) {
+  return is_fresh_memory(settings) ? 1 : settings.size_bytes;
+}
+
 }  // namespace
 
 uint64_t pair_memory_bytes(const Point& point) {
@@ -29,8 +37,8 @@ MessagePairs::MessagePairs(MessageRank& rank)
       size_bytes_(rank.settings().size_bytes),
       window_(rank.settings().window),
       places_(places_of(rank.settings())),
-      sent_from_(rank.settings().buffers, size_bytes_, rank.settings().placement),
-      received_into_(places_, size_bytes_, BufferPlacement::kPages),
+      sent_from_(rank.settings().buffers, kept_bytes(rank.settings()), rank.settings().placement),
+      received_into_(places_, kept_bytes(rank.settings()), BufferPlacement::kPages),
       order_(rank.settings().buffers, rank.settings().use) {}
 
 Status MessagePairs::open() {
@@ -174,8 +182,27 @@ bool MessagePairs::answer_window() {
   return both_ways ? rank_.wait_sends() : rank_.send(0, kAnswer, &answer_, 0);
 }
 
+bool MessagePairs::is_fresh() const { return is_fresh_memory(rank_.settings()); }
+
+char* MessagePairs::map_fresh(FreshMemory& memory) {
+  char* const bytes = memory.next(size_bytes_);
+  if (bytes == nullptr) {
+    rank_.give_up({StatusCode::kLimitExceeded,
+                   fmt::format("this machine has no {} for a message; lower --size",
+                               size_text(size_bytes_))});
+  }
+  return bytes;
+}
+
 bool MessagePairs::send_next(uint32_t to, Step step) {
-  char* const bytes = sent_from_.at(order_.next());
+  char* bytes = nullptr;
+  if (is_fresh()) {
+    // The one before is read from until it has come.
+    if (!rank_.wait_sends() || (bytes = map_fresh(sent_fresh_)) == nullptr) return false;
+    for (uint64_t at = 0; at < size_bytes_; at += kBufferPageBytes) bytes[at] = 1;
+  } else {
+    bytes = sent_from_.at(order_.next());
+  }
   if (rank_.verifies()) {
     // What is on its way may still be read from there.
     if (!rank_.wait_sends()) return false;
@@ -185,14 +212,19 @@ bool MessagePairs::send_next(uint32_t to, Step step) {
 }
 
 bool MessagePairs::receive_next(uint32_t from, Step step) {
-  return rank_.receive(from, step, received_into_.at(posted_[from]++ % places_), size_bytes_);
+  char* const bytes =
+      is_fresh() ? map_fresh(received_fresh_) : received_into_.at(posted_[from] % places_);
+  ++posted_[from];
+  return bytes != nullptr && rank_.receive(from, step, bytes, size_bytes_);
 }
 
 void MessagePairs::check_received(uint32_t from, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t number = received_[from]++;
     if (rank_.verifies()) {
-      rank_.check(received_into_.at(number % places_), size_bytes_, from, number);
+      const char* const bytes =
+          is_fresh() ? received_fresh_.get() : received_into_.at(number % places_);
+      rank_.check(bytes, size_bytes_, from, number);
     }
   }
 }

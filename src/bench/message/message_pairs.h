@@ -45,6 +45,8 @@ class MessagePairs {
   void check_received(uint32_t from, uint32_t count);
   bool is_active() const { return is_active_rank(rank_.job().setup.point, rank_.number()); }
   bool answer_window();
+  bool is_fresh() const;
+  char* map_fresh(FreshMemory& memory);
 
   MessageRank& rank_;
   const uint64_t size_bytes_;
@@ -52,6 +54,8 @@ class MessagePairs {
   const uint32_t places_;  // receives that may be posted at once
   MessageBuffers sent_from_;
   MessageBuffers received_into_;
+  FreshMemory sent_fresh_;
+  FreshMemory received_fresh_;
   BufferSequence order_;
   char answer_ = 0;
   std::vector<uint64_t> sent_;      // messages to each rank

@@ -50,6 +50,8 @@ class MessageRank {
   NodeJob& job() { return job_; }
   bool verifies() const { return verify_; }
   const Status& status() const { return status_; }
+  // Nothing more is waited for.
+  void give_up(Status why) { fail(std::move(why)); }
   Messenger& messenger() { return *messenger_; }
 
   // --- a phase ---

@@ -175,6 +175,14 @@ constexpr const char* buffer_placement_name(BufferPlacement placement) {
   return placement == BufferPlacement::kPages ? "pages" : "packed";
 }
 
+// How long the memory of a message lasts.
+enum class MessageMemoryUse : uint8_t { kKept, kFresh };
+inline constexpr std::array kMessageMemoryUses = {MessageMemoryUse::kKept,
+                                                  MessageMemoryUse::kFresh};
+constexpr const char* message_memory_use_name(MessageMemoryUse use) {
+  return use == MessageMemoryUse::kKept ? "kept" : "fresh";
+}
+
 // What a point about messages has beside Point's own members. Rank 0 is the one requesting thread,
 // which measures; the others are the responding threads.
 struct MessageSettings {
@@ -188,6 +196,7 @@ struct MessageSettings {
   uint32_t buffers = 1;  // that each rank sends from
   BufferReuse use = BufferReuse::kCyclic;
   BufferPlacement placement = BufferPlacement::kPages;
+  MessageMemoryUse memory = MessageMemoryUse::kKept;
   PollingSetPolicy policy = PollingSetPolicy::kFirst;
   PollingOrder order = PollingOrder::kSequential;
   ReusedBuffers reuse = ReusedBuffers::kCopied;
