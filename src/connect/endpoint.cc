@@ -35,8 +35,14 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
                               wants_huge_pages(device, plan.huge_pages), plan.arena_socket));
 
   // An error flushes every work request, signaled or not: there must be room for all of them.
-  VERBENA_ASSIGN_OR_RETURN(auto send_completions,
-                           make_completion_queue(device, plan.send_depth_wrs, plan.send_events));
+  std::unique_ptr<CompletionQueue> own_send_completions;
+  if (plan.shared_send_completions == nullptr) {
+    VERBENA_ASSIGN_OR_RETURN(own_send_completions,
+                             make_completion_queue(device, plan.send_depth_wrs, plan.send_events));
+  }
+  const CompletionQueue* const send_completions = plan.shared_send_completions != nullptr
+                                                      ? plan.shared_send_completions
+                                                      : own_send_completions.get();
   std::unique_ptr<CompletionQueue> receive_completions;
   if (plan.own_receives > 0) {
     VERBENA_ASSIGN_OR_RETURN(receive_completions,
@@ -45,10 +51,10 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
 
   QueuePairOptions options;
   options.transport = plan.transport;
-  options.send_cq = send_completions.get();
+  options.send_cq = send_completions;
   options.recv_cq = plan.shared_completions != nullptr ? plan.shared_completions
                     : receive_completions != nullptr   ? receive_completions.get()
-                                                       : send_completions.get();
+                                                       : send_completions;
   options.shared_receive_queue = plan.shared_receives;
   options.send_depth_wrs = plan.send_depth_wrs;
   options.recv_depth_wrs = plan.own_receives;
@@ -56,8 +62,8 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
   options.max_inline_bytes = plan.inline_bytes;
   VERBENA_ASSIGN_OR_RETURN(QueuePair queue_pair, QueuePair::create(domain, options));
   VERBENA_RETURN_IF_ERROR(queue_pair.init(plan.arena_access | plan.other_access));
-  Endpoint endpoint(std::move(arena), std::move(send_completions), std::move(receive_completions),
-                    std::move(queue_pair));
+  Endpoint endpoint(std::move(arena), std::move(own_send_completions),
+                    std::move(receive_completions), std::move(queue_pair));
   endpoint.max_outstanding_reads = plan.max_outstanding_reads;
   return endpoint;
 }

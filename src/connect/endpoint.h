@@ -28,6 +28,8 @@ struct EndpointPlan {
   uint32_t own_receives = 0;
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;
+  // Where sends complete that share a queue; null: in one of its own.
+  const CompletionQueue* shared_send_completions = nullptr;
   // Where its own receives' completions raise events; null: polling only.
   const CompletionChannel* events = nullptr;
   const CompletionChannel* send_events = nullptr;  // the same for the send queue's
@@ -53,7 +55,7 @@ struct Endpoint {
   }
 
   RegisteredArena arena;
-  std::unique_ptr<CompletionQueue> send_completions;
+  std::unique_ptr<CompletionQueue> send_completions;     // null where it shares one
   std::unique_ptr<CompletionQueue> receive_completions;  // only with receives of its own
   QueuePair queue_pair;                                  // destroyed first
   uint8_t max_outstanding_reads = 0;

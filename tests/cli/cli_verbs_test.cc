@@ -90,10 +90,75 @@ TEST_P(VerbsOn, RoundsOfPollsTakeLongerWithMoreChannels) {
   EXPECT_GT(per_round(1), per_round(0));
 }
 
+TEST_P(VerbsOn, EveryTransportIsMeasuredToOneAndToSeveralPeers) {
+  const json rows = measure({"--operation", "send", "--transport", "all", "--peers", "1,2",
+                             "--pending", "4", "--threads", "2", "--size", "8,2048"});
+  ASSERT_EQ(rows.size(), 3u * 2u * 2u);
+  for (const json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("errors"), 0);
+    EXPECT_EQ(row.at("queue_pairs").at("all"), 2 * row.at("peers").get<int>());
+    const bool lossy = row.at("transport") != "rc";
+    ASSERT_EQ(row.contains("arrived_share") && !row.at("arrived_share").is_null(), lossy);
+    if (!lossy) continue;
+    EXPECT_LE(row.at("arrived_share").get<double>(), 1.0);
+    // What is under way at the end of a phase is all that does not arrive.
+    if (std::string(GetParam()) != "soft0") {
+      EXPECT_GT(row.at("arrived_share").get<double>(), 0.9);
+    }
+  }
+  const json writes = measure({"--operation", "write", "--transport", "rc,uc", "--peers", "2"});
+  EXPECT_EQ(writes.size(), 2u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, VerbsOn, testing::Values("soft0", "sim:connectx3-40g"),
                          [](const testing::TestParamInfo<const char*>& one) {
                            return std::string(one.param).starts_with("sim:") ? "sim" : "soft";
                          });
+
+// By virtual time: more contexts than the chip has room for, of which datagrams need one a thread.
+TEST(Verbs, DatagramsReachManyPeersAtTheRateOfFew) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("verbs.json");
+  const Outcome outcome = run_tool(verbs({"--device",     "sim:connectx3-fdr",
+                                          "--operation",  "send",
+                                          "--transport",  "rc,ud",
+                                          "--peers",      "16,96",
+                                          "--threads",    "4",
+                                          "--pending",    "16",
+                                          "--inline",     "0",
+                                          "--region",     "4KiB",
+                                          "--operations", "2000",
+                                          "--runs",       "1",
+                                          "--json",       file}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::map<std::string, std::vector<double>> rates;
+  const json document = json::parse(read_file(file));
+  for (const json& row : document.at("results")) {
+    rates[row.at("transport")].push_back(row.at("rate_per_s"));
+  }
+  ASSERT_EQ(rates["rc"].size(), 2u);
+  EXPECT_LT(rates["rc"][1], 0.5 * rates["rc"][0]);
+  EXPECT_GT(rates["ud"][1], 0.98 * rates["ud"][0]);
+  EXPECT_GT(rates["ud"][1], 2 * rates["rc"][1]);
+}
+
+TEST(Verbs, WhatATransportDoesNotCarryIsRefusedInOneLine) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> refusals = {
+      {{"--operation", "write", "--transport", "ud"}, "write over ud"},
+      {{"--operation", "read", "--transport", "uc"}, "read over uc"},
+      {{"--operation", "fetch-add", "--peers", "2"}, "fetch-add over rc to several peers"},
+      {{"--operation", "send", "--transport", "uc", "--entries", "2"}, "one work request"},
+      {{"--operation", "send", "--transport", "ud", "--size", "4KiB", "--device",
+        "sim:connectx3-fdr"},
+       "carries 2 KiB"}};
+  for (const auto& [arguments, line] : refusals) {
+    const Outcome outcome = run_tool(verbs(arguments));
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.err, HasSubstr(line));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
 
 TEST(Verbs, ASimulationIsTheSameEveryTime) {
   const auto table = [] {

@@ -4,7 +4,9 @@
 
 #include "src/bench/experiment/axis_kinds.h"
 #include "src/bench/experiment/common_axes.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/verbs/verbs_settings.h"
+#include "verbena/rpc.h"
 
 namespace verbena::bench {
 
@@ -14,6 +16,7 @@ using Settings = VerbsSettings;
 
 constexpr ListLimits kSizeLimits{.what = "size", .min = 1, .max = kMaxMessageBytes};
 constexpr ListLimits kEntriesLimits{.what = "number of entries", .min = 1, .max = 256};
+constexpr ListLimits kPeersLimits{.what = "number of peers", .min = 1, .max = kMaxNodes - 1};
 constexpr ListLimits kRegionLimits{.what = "region size", .min = 8, .max = uint64_t{64} << 30};
 
 struct OperationNames {
@@ -43,6 +46,13 @@ struct PatternNames {
   }
 };
 
+struct TransportNames {
+  using Value = Transport;
+  static std::span<const Transport> all() { return all_transports(); }
+  static const char* name(Transport transport) { return transport_name(transport); }
+  static Result<Transport> parse(std::string_view text) { return parse_transport(text); }
+};
+
 struct SocketPlaceNames {
   using Value = SocketPlace;
   static std::span<const SocketPlace> all() { return kSocketPlaces; }
@@ -60,7 +70,10 @@ constexpr std::array kAxes = {
         "entries", "entries", "1", "Buffers of an operation, gathered as --method says"),
     size_axis<kRegionLimits, &Settings::region_bytes>(
         "region", "region_bytes", "1MiB", "Registered memory of a queue pair on each side"),
-    with_help(kPendingAxis, "Pending operations per queue pair (R)"),
+    count_axis<kPeersLimits, &Settings::peers>(
+        "peers", "peers", "1",
+        "Nodes that each thread reaches in turn, by a connection to each or one UD queue pair"),
+    with_help(kPendingAxis, "Pending operations per queue pair (R); of several peers, per thread"),
     with_help(kSignalIntervalAxis, "Every n-th work request is signaled; 0: one per operation"),
     kPostBatchAxis,
     kInlineAxis,
@@ -83,6 +96,9 @@ constexpr std::array kAxes = {
     name_axis<PatternNames, &Settings::remote>(
         "remote", "remote_pattern", "access pattern", "seq",
         "The same in the remote region; receives of SENDs are always in sequence"),
+    name_axis<TransportNames, &Settings::transport>(
+        "transport", "transport", "transport", "rc",
+        "Queue pairs: rc, uc (write and send), ud (send), or all"),
     name_axis<OperationNames, &Settings::operation>(
         "operation", "operation", "operation", "write",
         "write, read, send, fetch-add, compare-swap, poll, or all"),

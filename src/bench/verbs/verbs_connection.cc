@@ -32,7 +32,7 @@ uint32_t receive_depth(const Device& device, const Point& point) {
 
 bool post_receive(const VerbsConnection& connection, const Point& point, uint64_t number) {
   const VerbsSettings& verbs = verbs_settings(point);
-  const uint64_t bytes = verbs.request_bytes();
+  const uint64_t bytes = verbs.header_bytes() + verbs.request_bytes();
   const uint64_t place = number % (verbs.region_bytes / bytes) * bytes;
   ibv_sge sge = {.addr = reinterpret_cast<uint64_t>(connection.endpoint.arena.data()) + place,
                  .length = static_cast<uint32_t>(bytes),
@@ -42,9 +42,12 @@ bool post_receive(const VerbsConnection& connection, const Point& point, uint64_
   return ibv_post_recv(connection.endpoint.queue_pair.get(), &request, &rejected) == 0;
 }
 
-Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDomain& domain,
-                                      const Point& point, bool responds,
-                                      ControlConnection& control) {
+namespace {
+
+Result<VerbsConnection> connect_planned(const Device& device, const ProtectionDomain& domain,
+                                        const Point& point, bool responds,
+                                        const CompletionQueue* completions, bool first,
+                                        ControlConnection& control) {
   const VerbsSettings& verbs = verbs_settings(point);
   unsigned access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (device.info().atomics) access |= IBV_ACCESS_REMOTE_ATOMIC;
@@ -52,11 +55,14 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
   const bool receives = responds && verbs.operation == Operation::kSend;
   VERBENA_RETURN_IF_ERROR(run_at(responds ? verbs.remote_core : verbs.core, device));
   connect::EndpointPlan plan;
-  plan.arena_bytes = verbs.region_bytes;
+  plan.transport = verbs.transport;
+  plan.shared_send_completions = completions;
+  plan.arena_bytes = first ? verbs.region_bytes : sizeof(uint64_t);
   VERBENA_ASSIGN_OR_RETURN(plan.arena_socket,
                            choose_socket(responds ? verbs.remote_memory : verbs.memory, device));
   plan.arena_access = access;
-  plan.send_depth_wrs = responds ? 1 : send_depth(point);
+  const bool only_address = !first && verbs.transport == Transport::kUd;
+  plan.send_depth_wrs = responds || only_address ? 1 : send_depth(point);
   plan.max_send_sges = gathers ? verbs.entries : 1;
   plan.inline_bytes = std::min(point.inline_bytes, device.info().max_inline_bytes);
   plan.max_outstanding_reads = connect::outstanding_reads(device.info());
@@ -92,6 +98,20 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
       },
       kSetupTimeoutNs));
   return connection;
+}
+
+}  // namespace
+
+Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDomain& domain,
+                                      const Point& point, bool responds,
+                                      ControlConnection& control) {
+  return connect_planned(device, domain, point, responds, nullptr, /*first=*/true, control);
+}
+
+Result<VerbsConnection> connect_peer(const Device& device, const ProtectionDomain& domain,
+                                     const Point& point, const CompletionQueue& completions,
+                                     bool first, ControlConnection& control) {
+  return connect_planned(device, domain, point, /*responds=*/false, &completions, first, control);
 }
 
 }  // namespace verbena::bench

@@ -36,6 +36,13 @@ Result<VerbsConnection> connect_verbs(const Device& device, const ProtectionDoma
                                       const Point& point, bool responds,
                                       ControlConnection& control);
 
+// One of the connections of a thread that takes turns between peers; all complete into
+// `completions`. Messages go from the region of the first one, and datagrams by its queue pair: the
+// later ones then say where their peers are.
+Result<VerbsConnection> connect_peer(const Device& device, const ProtectionDomain& domain,
+                                     const Point& point, const CompletionQueue& completions,
+                                     bool first, ControlConnection& control);
+
 // Posts one receive, the `number`-th. False: the queue pair refuses it.
 bool post_receive(const VerbsConnection& connection, const Point& point, uint64_t number);
 

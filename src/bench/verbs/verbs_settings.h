@@ -2,12 +2,15 @@
 // addresses follow each other.
 #pragma once
 
+#include <infiniband/verbs.h>
+
 #include <array>
 #include <cstdint>
 #include <span>
 
 #include "src/bench/experiment/point.h"
 #include "src/bench/experiment/socket_place.h"
+#include "verbena/device.h"
 #include "verbena/remote_vector.h"
 
 namespace verbena::bench {
@@ -20,6 +23,9 @@ enum class Operation : uint8_t {
   kCompareSwap,
   kPoll,  // no verb: a round of polls of the marks of channels into which nobody writes
 };
+
+// Of Report::counters, where messages may be lost: SENDs so far that were posted, and that arrived.
+enum VerbsCounter : size_t { kSentMessages, kArrivedMessages };
 
 enum class AccessPattern : uint8_t { kSequential, kRandom };
 
@@ -70,6 +76,8 @@ struct VerbsSettings {
   AccessPattern local = AccessPattern::kSequential;
   AccessPattern remote = AccessPattern::kSequential;
   uint64_t region_bytes = uint64_t{1} << 20;
+  Transport transport = Transport::kRc;
+  uint32_t peers = 1;  // nodes that a thread reaches in turn
   // Of the threads that post and of their region, and the same of the other side.
   SocketPlace core = SocketPlace::kAny;
   SocketPlace memory = SocketPlace::kAny;
@@ -79,6 +87,10 @@ struct VerbsSettings {
   uint32_t requests_per_operation() const {
     return method == VectorMethod::kDoorbell ? entries : 1;
   }
+  // Single work requests, which go to the next peer each (peers_requester.h).
+  bool takes_turns() const { return transport != Transport::kRc || peers > 1; }
+  // Of a receive, in front of the message.
+  uint32_t header_bytes() const { return transport == Transport::kUd ? sizeof(ibv_grh) : 0; }
   uint64_t operation_bytes() const { return uint64_t{entries} * size_bytes; }
   uint64_t request_bytes() const { return operation_bytes() / requests_per_operation(); }
 };

@@ -43,6 +43,9 @@ std::string verbs_table(const std::vector<PointResult>& results) {
   for (const char* name : {"median", "p99", "rate", "bandwidth", "CPU", "CPU other", "runs"}) {
     rows.front().emplace_back(name);
   }
+  const bool lossy = std::any_of(results.begin(), results.end(),
+                                 [](const PointResult& one) { return one.metric(0).has_value(); });
+  if (lossy) rows.front().emplace_back("arrived");
   const char* unit = "cycles";
   for (const PointResult& result : results) {
     std::vector<std::string> row;
@@ -57,6 +60,10 @@ std::string verbs_table(const std::vector<PointResult>& results) {
                   rate_text(result.rate_per_s().median),
                   bandwidth_text(result.value_bandwidth_bytes_per_s()), cost_text(cost),
                   cost_text(result.responder_cost()), fmt::format("{}", result.runs.size())});
+      if (lossy) {
+        const std::optional<double> arrived = result.metric(0);
+        row.push_back(arrived ? fmt::format("{:.3g} %", *arrived * 100) : "-");
+      }
     }
     rows.push_back(std::move(row));
   }
@@ -67,6 +74,7 @@ std::string verbs_table(const std::vector<PointResult>& results) {
              "all its entries; CPU: {} per operation here and on the\nother side; numbers "
              "are medians over the runs\n",
              unit) +
+         (lossy ? "arrived: SENDs that found a receive, of those that were posted\n" : "") +
          simulation_text(results);
 }
 

@@ -11,6 +11,7 @@
 #include "src/bench/run/responding_steps.h"
 #include "src/bench/run/thread_connection.h"
 #include "src/bench/verbs/mark_poller.h"
+#include "src/bench/verbs/peers_requester.h"
 #include "src/bench/verbs/verbs_connection.h"
 #include "src/bench/verbs/verbs_requester.h"
 #include "src/bench/verbs/verbs_settings.h"
@@ -20,16 +21,62 @@ namespace verbena::bench {
 
 namespace {
 
-template <typename Target>
+bool counts_messages(const Point& point) {
+  const VerbsSettings& verbs = verbs_settings(point);
+  return verbs.operation == Operation::kSend && verbs.transport != Transport::kRc;
+}
+
+// Where messages may be lost: how many there were since both sides are connected. What one phase
+// leaves under way arrives in the next.
+struct CountedMessages : NoPayloads {
+  PeersRequester* requester;
+  Status ended(Report& report) {
+    report.counters[kSentMessages] = requester->posted();
+    return Status::ok_status();
+  }
+};
+
+template <typename Target, typename Works = NoPayloads>
 void serve_requests(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step,
-                    Target& target) {
-  RequestPhases<Target, NoPayloads> phases(job, number, {&target}, NoPayloads(), report.report);
+                    Target& target, Works works = Works()) {
+  RequestPhases<Target, Works> phases(job, number, {&target}, works, report.report);
   job.team.finished();
   phases.serve(step);
 }
 
+Status connect_peers_and_serve(NodeJob& job, uint32_t number, ThreadReport& report,
+                               const Step& step) {
+  const Point& point = job.setup.point;
+  PeerConnections peers;
+  // An error flushes no more than what is pending.
+  VERBENA_ASSIGN_OR_RETURN(CompletionQueue completions,
+                           CompletionQueue::create(job.device, {.depth_cqes = point.pending}));
+  peers.completions = std::make_unique<CompletionQueue>(std::move(completions));
+  std::vector<std::unique_ptr<ControlConnection>> controls;
+  for (const uint32_t peer : job.wiring().requesting[number].peers) {
+    VERBENA_ASSIGN_OR_RETURN(auto control, reach(job, number, peer));
+    VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection,
+                             connect_peer(job.device, job.domain, point, *peers.completions,
+                                          peers.connections.empty(), *control));
+    peers.connections.push_back(std::move(connection));
+    controls.push_back(std::move(control));
+  }
+  PeersRequester requester(point, std::move(peers), job.setup.seed + number);
+  if (counts_messages(point)) {
+    CountedMessages works;
+    works.requester = &requester;
+    serve_requests(job, number, report, step, requester, works);
+  } else {
+    serve_requests(job, number, report, step, requester);
+  }
+  return Status::ok_status();
+}
+
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
   const Point& point = job.setup.point;
+  if (verbs_settings(point).takes_turns()) {
+    return connect_peers_and_serve(job, number, report, step);
+  }
   VERBENA_ASSIGN_OR_RETURN(const auto control,
                            reach(job, number, job.wiring().requesting[number].peers.front()));
   VERBENA_ASSIGN_OR_RETURN(VerbsConnection connection, connect_verbs(job.device, job.domain, point,
@@ -82,6 +129,9 @@ class VerbsRespondingThread final : public RespondingTarget {
       } else {
         waiter.idle();
       }
+    }
+    if (counts_messages(job_.setup.point)) {
+      report_.report.counters[kArrivedMessages] = received_ - connection_->receives;
     }
     if (cost != nullptr && cost->per_message()) {
       report_.report.costs = {{*cost->per_message(), cost->messages()}};

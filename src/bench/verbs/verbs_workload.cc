@@ -36,18 +36,65 @@ drawn at random (rand).
 Sockets: where a machine has several, the sockets of threads and regions can be chosen on both sides,
 by what the RNIC is attached to (rnic) or is not (other). VERBENA_SOCKETS=2 declares two.
 
+Over UC and UD queue pairs (--transport) a message may be lost, and its sender does not learn of it:
+its operation is done when the RNIC has sent it. "arrived" is the share of SENDs that found a
+receive. With --peers, each thread reaches as many other nodes in turn: over a connection to each,
+or by one UD queue pair for all of them; on soft0 each is a process.
+
 Latency is the time from before the CPU work and the post of an operation until its completion is
-polled. WRITEs, READs and atomics complete when the other side has acknowledged them, on soft0 when
-they are done. The bytes are not checked; 'verbena bench --verify' does that.
+polled. Reliable ones complete when the other side has acknowledged them, on soft0 when they are
+done. The bytes are not checked; 'verbena bench --verify' does that.
 
 )";
 
-constexpr std::array<std::string_view, 3> kExamples = {
+constexpr std::array<std::string_view, 4> kExamples = {
+    "verbena verbs --operation send --transport all --peers 16,128 --threads 4 --pending 16 "
+    "--region 16KiB --device sim:connectx3-fdr",
     "verbena verbs --operation write,read --size 8,...,4KiB --pending 1,32 --duration 10ms",
     "verbena verbs --method all --entries 4,16 --inline 0 --pending 16 --device sim:connectx3-40g",
     "verbena verbs --operation fetch-add --threads 2 --duration 10ms --json atomics.json"};
 
-constexpr std::array<std::string_view, 2> kLineAxes = {"operation", "method"};
+constexpr std::array<std::string_view, 3> kLineAxes = {"operation", "transport", "method"};
+constexpr std::array kMetrics = {
+    ShareMetric{.json = "arrived_share", .part = kArrivedMessages, .whole = kSentMessages}};
+
+// What goes over the transport, and to several peers.
+Status check_turns(const Point& point) {
+  const Settings& settings = verbs_settings(point);
+  if (!settings.takes_turns()) return Status::ok_status();
+  const bool writes = settings.operation == Operation::kWrite;
+  const bool sends = settings.operation == Operation::kSend;
+  const bool reads = settings.operation == Operation::kRead;
+  const char* const transport = transport_name(settings.transport);
+  const bool possible = sends || (writes && settings.transport != Transport::kUd) ||
+                        (reads && settings.transport == Transport::kRc);
+  if (!possible) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} over {}{}: rc takes write, read and send, uc write and send, ud "
+                              "send; choose another --operation or --transport",
+                              operation_name(settings.operation), transport,
+                              settings.peers > 1 ? " to several peers" : ""));
+  }
+  if (settings.entries > 1 || settings.method == VectorMethod::kSp || point.signal_interval > 1 ||
+      point.post_batch > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "over uc and ud, and to several peers, each operation is one work request, "
+                  "signaled and posted by itself; leave out --entries, --method sp, "
+                  "--signal-interval and --post-batch");
+  }
+  return Status::ok_status();
+}
+
+Status check_datagrams(const Settings& settings, const DeviceInfo& device) {
+  if (settings.transport != Transport::kUd || settings.size_bytes <= device.active_mtu_bytes) {
+    return Status::ok_status();
+  }
+  return Status(
+      StatusCode::kLimitExceeded,
+      fmt::format("{} are asked for, a datagram of {} carries {} (the MTU of its port); "
+                  "lower --size, or use --transport uc or rc",
+                  size_text(settings.size_bytes), device.name, size_text(device.active_mtu_bytes)));
+}
 
 Status check_operation(const Settings& settings, const DeviceInfo& device) {
   if (is_atomic(settings.operation) && !device.atomics) {
@@ -74,6 +121,7 @@ class VerbsWorkload : public Workload {
              .soft_huge_pages = true,
              .axes = verbs_axes(),
              .line_axes = kLineAxes,
+             .metrics = kMetrics,
              .command = {
                  .name = "verbs",
                  .summary =
@@ -91,6 +139,11 @@ class VerbsWorkload : public Workload {
     // Each thread has its queue pair to a thread of its own on the other node.
     point.responder_threads = point.threads;
     Settings& settings = verbs_settings(point);
+    VERBENA_RETURN_IF_ERROR(check_turns(point));
+    if (settings.peers > 1) {
+      point.topology = Topology::kOneToMany;
+      point.responder_nodes = settings.peers;
+    }
     if (settings.operation != Operation::kSend) settings.remote_core = SocketPlace::kAny;
     if (is_atomic(settings.operation)) {
       settings.size_bytes = sizeof(uint64_t);
@@ -108,12 +161,13 @@ class VerbsWorkload : public Workload {
                       "signaled, none may ever complete; lower --signal-interval to at most {}",
                       point.pending, point.signal_interval, point.pending));
     }
-    if (settings.region_bytes < settings.operation_bytes()) {
+    if (settings.region_bytes < settings.header_bytes() + settings.operation_bytes()) {
       return Status(
           StatusCode::kInvalidArgument,
           fmt::format("an operation of {} does not fit a region of {}; raise --region, or "
                       "lower --size or --entries",
-                      size_text(settings.operation_bytes()), size_text(settings.region_bytes)));
+                      size_text(settings.header_bytes() + settings.operation_bytes()),
+                      size_text(settings.region_bytes)));
     }
     return point;
   }
@@ -125,6 +179,7 @@ class VerbsWorkload : public Workload {
         check_queue_depth(uint64_t{point.pending} * settings.requests_per_operation(), device,
                           "--pending or --entries"));
     VERBENA_RETURN_IF_ERROR(check_operation(settings, device));
+    VERBENA_RETURN_IF_ERROR(check_datagrams(settings, device));
     const uint64_t needed_bytes = memory_bytes(point);
     if (needed_bytes <= available_bytes) return Status::ok_status();
     return Status(StatusCode::kLimitExceeded,
@@ -137,7 +192,7 @@ class VerbsWorkload : public Workload {
   uint64_t memory_bytes(const Point& point) const override {
     const Settings& settings = verbs_settings(point);
     const uint64_t staging_bytes = point.pending * settings.operation_bytes();
-    return point.threads * (2 * settings.region_bytes + staging_bytes);
+    return point.threads * ((1 + settings.peers) * settings.region_bytes + staging_bytes);
   }
 
   ThreadBody body(ThreadRole role, const Point& /*point*/) const override {
@@ -156,6 +211,9 @@ class VerbsWorkload : public Workload {
     if (settings.entries > 1) {
       vector = fmt::format("{} x {}, ", vector_method_name(settings.method), settings.entries);
     }
+    if (settings.takes_turns()) {
+      vector = fmt::format("{}, {} peers, ", transport_name(settings.transport), settings.peers);
+    }
     return fmt::format("{}, {}{}, {} pending, {} threads", operation_name(settings.operation),
                        vector, size_text(settings.size_bytes), point.pending, point.threads);
   }
@@ -163,7 +221,10 @@ class VerbsWorkload : public Workload {
   // The verb, and how entries are put together.
   std::string line_text(const Point& point) const override {
     const Settings& settings = verbs_settings(point);
-    const std::string operation = operation_name(settings.operation);
+    std::string operation = operation_name(settings.operation);
+    if (settings.transport != Transport::kRc) {
+      operation += std::string(" over ") + transport_name(settings.transport);
+    }
     const bool plain = settings.entries == 1 && settings.method != VectorMethod::kSp;
     return plain ? operation : operation + " " + vector_method_name(settings.method);
   }
