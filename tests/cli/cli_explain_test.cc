@@ -31,7 +31,7 @@ TEST(CliExplain, JsonHasTheCountsOfEachStep) {
   const Outcome outcome = run_tool({"explain", "--device", "sim:connectx3-fdr", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const json designs = json::parse(outcome.out);
-  ASSERT_EQ(designs.size(), 28u);
+  ASSERT_EQ(designs.size(), 29u);
   double last_ns = 0;
   for (const json& design : designs) {
     SCOPED_TRACE(design.dump());

@@ -56,12 +56,13 @@ TEST(Reproduce, GivesEveryClaimAVerdict) {
 }
 
 TEST(Reproduce, WhatIsNotCheckedIsNamedWithItsReason) {
-  const Outcome outcome = run_tool({"reproduce", "bufreuse", "--seeds", "1"});
+  // Whatever is measured in so short a time.
+  const Outcome outcome = run_tool({"reproduce", "bufreuse", "--seeds", "1", "--duration", "50us"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out,
               HasSubstr("here sizes that do not pay are copied, by the costs that were measured: "
                         "that nothing is lost would hold by construction, and a loss cannot come "
-                        "(3): f4.small_negative f5.small_loss f6.get_loss"));
+                        "(2): f4.small_negative f6.get_loss"));
   EXPECT_THAT(outcome.out, HasSubstr("bufreuse: no calibration row checked"));
 }
 
