@@ -7,9 +7,11 @@
 #include <array>
 #include <complex>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/ofi/provider_for_test.h"
@@ -48,9 +50,10 @@ class OneSidedProviderTest : public ProviderTest {
                    : fi_writemsg(from.endpoint.get(), &message, flags);
     });
   }
+  // The text stays until the test is over: it may be read until the operation has ended.
   void write(End& from, std::string text, uint64_t address, uint64_t key,
              uint64_t flags = FI_COMPLETION) {
-    transfer(false, from, text, address, key, flags);
+    transfer(false, from, written_.emplace_back(std::move(text)), address, key, flags);
   }
   // Until the counter is there, while both make progress.
   void await(fid_cntr* counter, uint64_t value) {
@@ -60,6 +63,9 @@ class OneSidedProviderTest : public ProviderTest {
     }
     ASSERT_EQ(fi_cntr_read(counter), value);
   }
+
+ private:
+  std::deque<std::string> written_;
 };
 
 TEST_F(OneSidedProviderTest, BytesAreWrittenAndRead) {
