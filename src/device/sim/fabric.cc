@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/device/sim/packet_headers.h"
 #include "src/device/sim/recorder.h"
 #include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
@@ -10,15 +11,6 @@ namespace verbena::sim {
 
 namespace {
 
-// InfiniBand transport headers (IBTA volume 1, chapter 9).
-constexpr uint64_t kBaseHeaderBytes = 12;
-constexpr uint64_t kRdmaHeaderBytes = 16;
-constexpr uint64_t kAckHeaderBytes = 4;
-constexpr uint64_t kAtomicHeaderBytes = 28;
-constexpr uint64_t kAtomicAckBytes = 8;
-constexpr uint64_t kImmediateBytes = 4;
-constexpr uint64_t kDatagramHeaderBytes = 8;
-constexpr uint64_t kPadBytes = 4;
 // In which credits are counted.
 constexpr uint64_t kCreditBytes = 64;
 
@@ -101,7 +93,7 @@ void Fabric::free(Packet* packet) {
 }
 
 Time Fabric::wire_time(const Node& node, const Packet& packet) const {
-  const uint64_t payload = (packet.payload_bytes + kPadBytes - 1) / kPadBytes * kPadBytes;
+  const uint64_t payload = padded_bytes(packet.payload_bytes);
   return node.profile.link_time(payload + header_bytes(packet) +
                                 node.profile.packet_overhead_bytes);
 }

@@ -9,6 +9,7 @@
 #include "src/device/sim/control.h"
 #include "src/device/sim/datagrams.h"
 #include "src/device/sim/opcode.h"
+#include "src/device/sim/packet_headers.h"
 #include "src/device/sim/rnic.h"
 #include "src/device/sim/simulated_node.h"
 #include "src/device/sim/simulation.h"
@@ -27,10 +28,8 @@ constexpr uint32_t kFlowLabelMask = 0xfffff;
 // IBTA volume 1, 8.3: version 6, and BTH as the next header.
 constexpr uint32_t kGrhVersion = 6;
 constexpr uint8_t kGrhNextHeader = 0x1b;
-// Base and datagram headers and CRC, which a GRH counts as its payload.
-constexpr uint32_t kTransportBytes = 12 + 8 + 4;
-constexpr uint32_t kImmediateBytes = 4;
-constexpr uint32_t kPadBytes = 4;
+// What a GRH counts as its payload beside that of the packet.
+constexpr uint64_t kTransportBytes = kBaseHeaderBytes + kDatagramHeaderBytes + kInvariantCrcBytes;
 constexpr uint32_t kOwnQkeyBit = 1u << 31;
 constexpr uint32_t kQueuePairMask = 0xffffff;
 
@@ -169,10 +168,9 @@ void Rnic::address_datagram(QueuePair& qp, Packet& packet) {
   if (!address.has_grh) return;
   packet.grh_bytes = sizeof(ibv_grh);
   ibv_grh grh = address.grh;
-  const uint32_t immediate_bytes = packet.opcode == IBV_WR_SEND_WITH_IMM ? kImmediateBytes : 0;
-  grh.paylen = htobe16(
-      static_cast<uint16_t>(kTransportBytes + immediate_bytes +
-                            (packet.payload_bytes + kPadBytes - 1) / kPadBytes * kPadBytes));
+  const uint64_t immediate_bytes = packet.opcode == IBV_WR_SEND_WITH_IMM ? kImmediateBytes : 0;
+  grh.paylen = htobe16(static_cast<uint16_t>(kTransportBytes + immediate_bytes +
+                                             padded_bytes(packet.payload_bytes)));
   simulation_.fabric().hold_payload(packet);
   std::memcpy(packet.bytes, &grh, sizeof(grh));
 }
