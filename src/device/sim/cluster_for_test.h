@@ -74,6 +74,10 @@ class End : public test::End {
  public:
   explicit End(const Cluster::Member& node, const EndOptions& options = {})
       : test::End(node, options), control_(&node.control()), access_(options.access) {}
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
+  // Tests own ends of both kinds by this class.
+  virtual ~End() = default;
 
   ibv_qp_state state() const { return as_qp(qp()).state; }
   // Back to where connect() can follow.

@@ -25,7 +25,7 @@ class DatagramEnd : public End {
   }
   DatagramEnd(const DatagramEnd&) = delete;
   DatagramEnd& operator=(const DatagramEnd&) = delete;
-  ~DatagramEnd() {
+  ~DatagramEnd() override {
     for (const auto& [number, handle] : handles_) node_->control().destroy_ah(handle);
   }
 
