@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "src/base/sanitizer.h"
+#include "verbena/data_path.h"
 
 namespace verbena::soft {
 
@@ -45,7 +46,7 @@ inline void copy_bytes(std::byte* destination, const std::byte* source, size_t s
   if (size_bytes <= kSmallCopyBytes) {
     copy_small(destination, source, size_bytes);
   } else {
-    memcpy(destination, source, size_bytes);
+    internal::copy_uncounted(destination, source, size_bytes);
   }
 }
 

@@ -59,7 +59,7 @@ Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const 
           return Copy::kShut;  // it is tried again later, as a whole
       }
     }
-    memcpy(to, view.base + offset + at, part);
+    copy_bytes(to, view.base + offset + at, part);
     return Copy::kDone;
   });
 }
