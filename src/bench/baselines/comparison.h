@@ -15,7 +15,8 @@ struct Contender {
   std::string name;
   std::string unit;
   std::function<Result<double>()> measure;
-  std::vector<double> values{};  // one per round
+  std::vector<double> values{};        // one per round
+  std::vector<double> hand_offs_ns{};  // what a cache line took from CPU to CPU meanwhile
 };
 
 // A promise about two contenders, or about one and a fixed number.
@@ -34,24 +35,40 @@ struct Verdict {
   double ratio = 0;
   double ours = 0;
   double peer = 0;
+  size_t rounds = 0;  // compared
   bool holds = false;
 };
 
 class Comparison {
  public:
-  explicit Comparison(std::vector<Contender> contenders) : contenders_(std::move(contenders)) {}
+  // `hand_off_ns` measures what a cache line takes from one CPU to the other: a virtual machine's
+  // CPUs share a cache at one time and none at another, and all that two processes do for each
+  // other is several times as fast then.
+  Comparison(std::vector<Contender> contenders, std::function<Result<double>()> hand_off_ns)
+      : contenders_(std::move(contenders)), hand_off_ns_(std::move(hand_off_ns)) {}
 
   // One measurement of each, in turn; every second round backwards, so that a machine that becomes
-  // slower or faster meanwhile treats all alike.
+  // slower or faster meanwhile treats all alike. A measurement in which the hand-off changed is
+  // repeated, a few times at most.
   Status run_round(uint64_t round, const std::function<void(const std::string& name)>& begins);
 
   const std::vector<Contender>& contenders() const { return contenders_; }
   // The ratio is the median of the rounds' ratios: both of a round were measured close together.
+  // Rounds in which the hand-off changed in between do not count, unless it did so in all.
   Verdict judge(const Target& target) const;
 
  private:
+  // One measurement and the hand-off around it.
+  struct Measured {
+    double value = 0;
+    double before_ns = 0;
+    double after_ns = 0;
+  };
+  Result<Measured> measure(const Contender& contender) const;
   const Contender& find(const std::string& name) const;
+
   std::vector<Contender> contenders_;
+  std::function<Result<double>()> hand_off_ns_;
 };
 
 // The list that build/bench-peers.json holds.

@@ -40,6 +40,9 @@ struct Options {
   std::string only;  // measures those whose name contains it, and judges nothing
 };
 
+// Some milliseconds before and after each measurement.
+constexpr uint64_t kHandOffRoundTrips = 20'000;
+
 constexpr const char* kLine = "cache line, one way";
 constexpr const char* kWrite = "8 B WRITE, one way";
 constexpr const char* kPut = "UCX posix put_lat, 8 B";
@@ -329,24 +332,31 @@ std::string value_text(double value, const std::string& unit) {
 }
 
 void print_medians(const Comparison& comparison) {
-  double line = 0;
+  std::vector<double> hand_offs_ns;
   std::vector<std::vector<std::string>> rows = {
       {"measured", "median", "lowest", "highest", "hand-offs"}};
   for (const Contender& contender : comparison.contenders()) {
     const Summary summary = summarize(contender.values);
-    if (contender.name == kLine) line = summary.median;
-    const bool counts_lines = contender.unit == "ns" && line > 0;
+    std::vector<double> in_hand_offs;
+    for (size_t i = 0; i < contender.values.size(); ++i) {
+      in_hand_offs.push_back(contender.values[i] / contender.hand_offs_ns[i]);
+      hand_offs_ns.push_back(contender.hand_offs_ns[i]);
+    }
     rows.push_back({contender.name, value_text(summary.median, contender.unit),
                     value_text(summary.min, contender.unit),
                     value_text(summary.max, contender.unit),
-                    counts_lines ? fmt::format("{:.2f}", summary.median / line) : "-"});
+                    contender.unit == "ns" ? fmt::format("{:.2f}", median(in_hand_offs)) : "-"});
   }
-  fmt::print("{}\n", text_table(rows, 1));
+  const Summary hand_off = summarize(hand_offs_ns);
+  fmt::print(
+      "{}\nA cache line took {:.0f} ns from CPU to CPU (median; {:.0f} to {:.0f} ns), which is "
+      "a hand-off.\n\n",
+      text_table(rows, 1), hand_off.median, hand_off.min, hand_off.max);
 }
 
 std::vector<Verdict> print_verdicts(const Comparison& comparison) {
   std::vector<Verdict> verdicts;
-  std::vector<std::vector<std::string>> rows = {{"promised", "ratio", "target", "holds"}};
+  std::vector<std::vector<std::string>> rows = {{"promised", "ratio", "target", "holds", "rounds"}};
   for (const Target& target : targets()) {
     const Verdict verdict = comparison.judge(target);
     const char* sign = target.at_least ? ">=" : "<=";
@@ -356,7 +366,7 @@ std::vector<Verdict> print_verdicts(const Comparison& comparison) {
     }
     rows.push_back({target.name, fmt::format("{:.3g}{}", verdict.ratio, unit),
                     fmt::format("{} {:g}{}", sign, target.limit, unit),
-                    verdict.holds ? "yes" : "NO"});
+                    verdict.holds ? "yes" : "NO", std::to_string(verdict.rounds)});
     verdicts.push_back(verdict);
   }
   fmt::print("{}", text_table(rows, 1));
@@ -383,7 +393,8 @@ int measure(const Options& options) {
   std::erase_if(chosen, [&](const Contender& one) {
     return one.name.find(options.only) == std::string::npos;
   });
-  Comparison comparison(std::move(chosen));
+  Comparison comparison(std::move(chosen),
+                        [&pair] { return cache_line_one_way_ns(pair, kHandOffRoundTrips); });
   Progress progress(options.rounds * comparison.contenders().size());
   for (uint64_t round = 0; round < options.rounds; ++round) {
     const Status status = comparison.run_round(round, [&](const std::string& name) {
