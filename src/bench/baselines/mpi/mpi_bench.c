@@ -6,14 +6,20 @@
 // Rank 0 prints a line for each measurement: its name, a number and its unit. Each is the median of
 // many short parts, or the fastest: on a machine that is busy with something else, that still says
 // something. Every message carries its number in its first and last bytes, which its receiver
-// checks; those of a window share one buffer, which is compared as a whole afterwards.
+// checks; those of a window share one buffer, which is compared as a whole afterwards. Before,
+// between and after them it prints what a cache line takes from one CPU to the other: where that
+// changes, the numbers before and after do not belong together.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <mpi.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { kParts = 201, kWindow = 64, kMostBytes = 4 << 20, kTag = 7, kAnswerTag = 8 };
 
@@ -164,6 +170,41 @@ static double measure(double (*run)(int bytes, int count), int bytes, double par
   return parts_s[quantile];
 }
 
+// A line that both ranks have.
+static _Atomic uint64_t* share_line(void) {
+  char path[] = "/dev/shm/mpi_bench-XXXXXX";
+  int file = rank == 0 ? mkstemp(path) : -1;
+  if (rank == 0 && (file < 0 || ftruncate(file, 4096) != 0)) fail("cannot make shared memory");
+  MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
+  if (rank == 1) file = open(path, O_RDWR);
+  void* line =
+      file < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) unlink(path);
+  if (line == MAP_FAILED) fail("cannot share memory");
+  close(file);
+  return line;
+}
+
+// What it takes from CPU to CPU, in seconds: each stores what the other one waits for.
+static double hand_off(_Atomic uint64_t* line, uint64_t* count) {
+  enum { kRoundTrips = 20000 };
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double begun_s = MPI_Wtime();
+  for (int i = 0; i < kRoundTrips; ++i, *count += 2) {
+    if (rank == 0) atomic_store_explicit(line, *count + 1, memory_order_release);
+    while (atomic_load_explicit(line, memory_order_acquire) < *count + 1 + (rank == 0)) {
+    }
+    if (rank == 1) atomic_store_explicit(line, *count + 2, memory_order_release);
+  }
+  return (MPI_Wtime() - begun_s) / kRoundTrips / 2;
+}
+
+static void print_hand_off(_Atomic uint64_t* line, uint64_t* count) {
+  const double once_s = hand_off(line, count);
+  if (rank == 0) printf("cache line %.5g ns\n", once_s * 1e9);
+}
+
 static void compare_all(int bytes, int receives) {
   if (receives && memcmp(in, out, (size_t)bytes) != 0)
     fail("a window's bytes are not those that were sent");
@@ -192,6 +233,9 @@ int main(int argc, char** argv) {
   in = malloc(kMostBytes);
   if (out == NULL || in == NULL) fail("no memory");
 
+  _Atomic uint64_t* const line = share_line();
+  uint64_t line_count = 0;
+  print_hand_off(line, &line_count);
   char name[32];
   const int latencies[] = {1, 8, 64, 512, 1024, 2048, 4096, 8192, 65536, 1 << 20, 4 << 20};
   for (size_t i = 0; i < sizeof(latencies) / sizeof(*latencies); ++i) {
@@ -200,6 +244,7 @@ int main(int argc, char** argv) {
     size_name(name, sizeof(name), bytes);
     if (rank == 0) printf("%s latency %.5g us\n", name, once_s * 1e6);
   }
+  print_hand_off(line, &line_count);
   const int windows[] = {8, 1024, 8192, 65536, 1 << 20, 4 << 20};
   for (size_t i = 0; i < sizeof(windows) / sizeof(*windows); ++i) {
     const int bytes = windows[i];
@@ -213,6 +258,7 @@ int main(int argc, char** argv) {
     compare_all(bytes, 1);
     if (rank == 0) printf("%s both ways %.5g MB/s\n", name, 2.0 * bytes / both_s / 1e6);
   }
+  print_hand_off(line, &line_count);
   free(out);
   free(in);
   MPI_Finalize();
