@@ -10,6 +10,7 @@
 #include "src/calibrate/observation.h"
 #include "src/calibrate/parameter_probe.h"
 #include "src/calibrate/point_runner.h"
+#include "src/calibrate/simulate.h"
 #include "src/device/sim/profile_files.h"
 #include "src/device/sim/rnic_profile.h"
 #include "verbena/device.h"
@@ -19,7 +20,6 @@ namespace verbena::calibrate {
 namespace {
 
 constexpr const char* kTemplate = "software";
-constexpr const char* kFitted = "calibrate-fit";  // the profile's name while it is fitted
 constexpr uint64_t kFitMessages = 10'000;
 // Where threads share cores, rates hang on which of them do.
 constexpr uint64_t kPredictedMessages = 20'000;
@@ -37,30 +37,6 @@ Status check_device(const std::string& name) {
           fmt::format("{} is not a software RNIC of verbena, and only those are calibrated so far; "
                       "'verbena devices' lists them",
                       name)};
-}
-
-Result<double> simulate(const std::vector<sim::ParameterText>& parameters,
-                        const bench::Point& point, Quantity quantity, uint64_t messages,
-                        uint32_t runs) {
-  sim::provide_profile(kFitted, sim::profile_text(kFitted, kFitted, parameters));
-  PointRunner runner =
-      PointRunner::simulated(fmt::format("{}{}", sim::kDevicePrefix, kFitted), messages);
-  double cycles_per_ns = 1;
-  for (const sim::ParameterText& one : parameters) {
-    if (one.name == "cpu_clock") cycles_per_ns = one.number;
-  }
-  std::vector<double> all;
-  for (uint32_t run = 0; run < runs; ++run) {
-    VERBENA_ASSIGN_OR_RETURN(const bench::RunResult result, runner.run(point, run));
-    const Result<double> ns = quantity_ns(quantity, result, cycles_per_ns);
-    if (!ns.ok()) {
-      return Status(ns.status().code(),
-                    fmt::format("the simulation of {}: {}", point.workload->text(point),
-                                ns.status().message()));
-    }
-    all.push_back(*ns);
-  }
-  return bench::median(all);
 }
 
 // What is to be measured, and what was, round by round.

@@ -10,6 +10,7 @@
 #include "src/calibrate/observation.h"
 #include "src/calibrate/point_runner.h"
 #include "src/calibrate/prediction.h"
+#include "src/calibrate/simulate.h"
 #include "src/device/sim/profile_files.h"
 #include "verbena/must.h"
 
@@ -37,12 +38,11 @@ double number_of(const std::vector<sim::ParameterText>& parameters, std::string_
   return 0;
 }
 
+constexpr uint64_t kMessages = 4'000;
+
 Result<double> simulate_quantity(const std::vector<sim::ParameterText>& parameters,
                                  const bench::Point& point, Quantity quantity) {
-  sim::provide_profile("fit-test", sim::profile_text("of a test", "of a test", parameters));
-  PointRunner runner = PointRunner::simulated("sim:fit-test", 4'000);
-  VERBENA_ASSIGN_OR_RETURN(const bench::RunResult result, runner.run(point, 0));
-  return quantity_ns(quantity, result, number_of(parameters, "cpu_clock"));
+  return simulate(parameters, point, quantity, kMessages, 1);
 }
 
 Result<double> simulate_observation(const std::vector<sim::ParameterText>& parameters,
@@ -60,8 +60,6 @@ std::vector<Measured> measured_of(const std::vector<sim::ParameterText>& truth) 
   return measured;
 }
 
-// Where a device is what the model says, its parameters are found, and what nobody fitted to is
-// predicted.
 // As where the machine gave one side no time in a short run.
 TEST(PointRunnerTest, ARunThatTellsNothingIsRepeatedForLonger) {
   sim::provide_profile("fit-test", sim::profile_text("of a test", "of a test", template_with({})));
@@ -86,6 +84,16 @@ TEST(PointRunnerTest, ARunThatTellsNothingIsRepeatedForLonger) {
   EXPECT_EQ(requests.size(), 3u + 10);
 }
 
+// A switch between threads that takes much longer than a run, as another program's slice makes it.
+TEST(SimulateTest, WhatTakesLongerThanARunIsSimulatedForLonger) {
+  const std::vector<sim::ParameterText> slow = template_with({{"cpu_switch", 7e6}});
+  for (const Observation& one : must(software_observations())) {
+    EXPECT_GT(must(simulate_observation(slow, one)), 0) << one.text;
+  }
+}
+
+// Where a device is what the model says, its parameters are found, and what nobody fitted to is
+// predicted.
 TEST(FitTest, FindsTheParametersOfADeviceThatIsAsTheModel) {
   const Values truth = {
       {"post_wqe", 31},     {"poll_completion", 22},   {"post_64", 7.5},

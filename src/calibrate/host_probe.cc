@@ -1,6 +1,7 @@
 // Loops over memory and over calls of the system.
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -16,6 +17,9 @@ namespace verbena::calibrate {
 namespace {
 
 constexpr uint64_t kRounds = 20'000;
+
+// Of what other programs on the CPU may make last for ever.
+constexpr uint64_t kLongestNs = 60'000'000;
 
 double copy_gb_per_s() {
   constexpr size_t kBytes = 64 << 10;  // beyond the first cache, within the second
@@ -59,24 +63,33 @@ double line_transfer_ns(int other_cpu) {
   return ns / 2;
 }
 
-// Of two threads on one CPU that give way to each other.
+// Of two threads on one CPU that give way to each other. A third one, of another program, takes a
+// whole slice each time: few at a time, and what most of them without it take.
 double switch_ns(int cpu) {
-  constexpr uint64_t kYields = 2'000;
+  constexpr uint64_t kBatches = 1'000;
+  constexpr uint64_t kYields = 10;
   std::atomic<bool> ended{false};
   Thread other = start_thread("calibrate", [&] {
     pin_this_thread(cpu);
     while (!ended.load(std::memory_order_relaxed)) sched_yield();
   });
-  const double ns = quickest_ns(kYields, [](uint64_t) { sched_yield(); });
+  std::vector<double> batches_ns;
+  const uint64_t begun = now_ns();
+  while (batches_ns.size() < kBatches && (batches_ns.empty() || now_ns() - begun < kLongestNs)) {
+    const uint64_t start = now_ns();
+    for (uint64_t i = 0; i < kYields; ++i) sched_yield();
+    batches_ns.push_back(static_cast<double>(now_ns() - start));
+  }
   ended.store(true, std::memory_order_relaxed);
   other.join();
-  return ns / 2;
+  const auto undisturbed = batches_ns.begin() + static_cast<ptrdiff_t>(batches_ns.size() / 10);
+  std::nth_element(batches_ns.begin(), undisturbed, batches_ns.end());
+  return *undisturbed / kYields / 2;
 }
 
 // How long one of two threads that want the same CPU has it: between the gaps in its time.
 double slice_ns(int cpu) {
   constexpr uint64_t kGapNs = 200'000;
-  constexpr uint64_t kLongestNs = 60'000'000;
   std::atomic<bool> ended{false};
   Thread other = start_thread("calibrate", [&] {
     pin_this_thread(cpu);

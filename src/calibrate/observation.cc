@@ -116,10 +116,12 @@ Result<double> quantity_ns(Quantity quantity, const bench::RunResult& result,
     }
     return one->cycles / cycles_per_ns;
   };
+  if (result.requests == 0) {
+    return Status(StatusCode::kUnavailable, "nothing completed in the run");
+  }
   switch (quantity) {
     case Quantity::kOperation:
-      if (result.rate_per_s > 0) return 1e9 / result.rate_per_s;
-      return Status(StatusCode::kUnavailable, "nothing completed in the run");
+      return 1e9 / result.rate_per_s;
     case Quantity::kMedian:
       return result.p50_ns;
     case Quantity::kRequester:
