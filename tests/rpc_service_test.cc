@@ -526,6 +526,9 @@ TEST_F(RpcServiceTest, MemoryThatTheSystemHasNotIsRefused) {
     GTEST_SKIP() << "the sanitizer ends a process that asks for so much";
   }
   start({});
+  if (!device_->info().writes_in_order) {
+    GTEST_SKIP() << "its messages need receives, of which a queue has not so many";
+  }
   const auto refused = [&](const ServerOptions& options) {
     const Status status = Server::create(*device_, *domain_, options).status();
     EXPECT_EQ(status.code(), StatusCode::kLimitExceeded);
