@@ -17,7 +17,7 @@
 namespace verbena::soft::cm {
 namespace {
 
-constexpr uint32_t kCommands = RDMA_USER_CM_CMD_JOIN_MCAST + 1;
+constexpr uint32_t kCommands = kWriteCmEvent + 1;
 constexpr size_t kMaxCommandBytes = 1024;
 
 struct Command {

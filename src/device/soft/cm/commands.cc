@@ -18,6 +18,15 @@ namespace {
 constexpr uint32_t kMaxBacklog = 1024;
 constexpr uint8_t kConsumerDefined = 28;
 
+// Newer than the oldest rdma_user_cm.h that is supported.
+struct WriteCmEvent {
+  uint32_t id;
+  uint32_t reserved;
+  uint32_t event;
+  uint32_t status;
+  uint64_t argument;  // in a union that may be longer
+};
+
 // Of programs with an older or newer rdma_user_cm.h: what is missing is zero, what is more is left.
 template <typename Command>
 bool read_command(std::span<const std::byte> in, Command& command,
@@ -85,6 +94,8 @@ int ConnectionManager::execute(int fd, uint32_t command, std::span<const std::by
       return leave_group(call);
     case RDMA_USER_CM_CMD_MIGRATE_ID:
       return migrate(call);
+    case kWriteCmEvent:
+      return write_event(call);
     case RDMA_USER_CM_CMD_GET_OPTION:  // the kernel has none either
     case RDMA_USER_CM_CMD_QUERY:       // librdmacm asks where addresses of InfiniBand can be bound
       return ENOSYS;
@@ -548,6 +559,26 @@ int ConnectionManager::migrate(const Call& call) {
     if (Identifier* made = find(event.request)) made->channel = call.channel;
     queue(*call.channel, event);
   }
+  return 0;
+}
+
+int ConnectionManager::write_event(const Call& call) {
+  WriteCmEvent command;
+  if (!read_command(call.in, command)) return EINVAL;
+  if (command.event != static_cast<uint32_t>(EventType::kUser) &&
+      command.event != static_cast<uint32_t>(EventType::kInternal)) {
+    return EINVAL;
+  }
+  Identifier* id = find(call, command.id);
+  if (id == nullptr) return errno;
+  // What a request made has no place in the program before it is accepted.
+  if (id->user_word == 0) return EINVAL;
+  Event event;
+  event.response.event = command.event;
+  event.response.status = command.status;
+  static_assert(sizeof(command.argument) <= sizeof(event.response.param));
+  std::memcpy(&event.response.param, &command.argument, sizeof(command.argument));
+  report(*id, event);
   return 0;
 }
 

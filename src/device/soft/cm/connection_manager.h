@@ -99,6 +99,7 @@ class ConnectionManager {
   int notify(const Call&);
   int join_group(const Call&, uint32_t command);
   int leave_group(const Call&);
+  int write_event(const Call& call);
   int migrate(const Call&);
 
   Identifier* find(uint32_t id);

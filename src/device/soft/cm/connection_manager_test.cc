@@ -276,6 +276,71 @@ Connected connect_both(const Events& server, const Events& client) {
   return ids;
 }
 
+// rdma_write_cm_event() of librdmacm 60 and newer.
+struct WrittenEvent {
+  uint32_t id;
+  uint32_t reserved;
+  uint32_t event;
+  uint32_t status;
+  uint64_t argument;
+  uint32_t rest[80];  // of the union
+};
+constexpr uint32_t kWriteEvent = 24;
+
+TEST(ConnectionManager, ProgramsWriteEventsOfTheirOwn) {
+  const Events events;
+  const uint32_t id = events.create(kActive);
+  for (const EventType type : {EventType::kUser, EventType::kInternal}) {
+    WrittenEvent written{.id = id,
+                         .reserved = 0,
+                         .event = static_cast<uint32_t>(type),
+                         .status = 7,
+                         .argument = 0x1122334455667788,
+                         .rest = {}};
+    EXPECT_EQ(events.command(kWriteEvent, written), 0);
+    const auto got = events.next(type);
+    EXPECT_EQ(got.uid, kActive);
+    EXPECT_EQ(got.id, id);
+    EXPECT_EQ(got.status, 7u);
+    uint64_t argument = 0;
+    std::memcpy(&argument, &got.param, sizeof(argument));
+    EXPECT_EQ(argument, written.argument);
+  }
+  EXPECT_FALSE(events.readable());
+  uint32_t reported = 0;
+  EXPECT_EQ(events.destroy(id, &reported), 0);
+  EXPECT_EQ(reported, 2u);
+}
+
+TEST(ConnectionManager, RefusesEventsThatAreNotThePrograms) {
+  const Events events;
+  const Events others;
+  const uint32_t id = events.create(kActive);
+  const auto write = [id](const Events& channel, EventType type) {
+    WrittenEvent written{};
+    written.id = id;
+    written.event = static_cast<uint32_t>(type);
+    return channel.command(kWriteEvent, written);
+  };
+  EXPECT_EQ(write(events, EventType::kEstablished), EINVAL);
+  EXPECT_EQ(write(others, EventType::kUser), EINVAL);
+  EXPECT_EQ(events.command(kWriteEvent, id), EINVAL) << "a command that ends early";
+  EXPECT_EQ(events.destroy(id), 0);
+  EXPECT_EQ(write(events, EventType::kUser), ENOENT);
+  EXPECT_FALSE(events.readable() || others.readable());
+}
+
+TEST(ConnectionManager, RefusesEventsOfARequestThatIsNotAccepted) {
+  Sides sides;
+  auto& [server, client, port, listener, active] = sides;
+  ASSERT_EQ(client.connect(active, 17), 0);
+  WrittenEvent written{};
+  written.id = server.next(EventType::kConnectRequest).id;
+  written.event = static_cast<uint32_t>(EventType::kUser);
+  EXPECT_EQ(server.command(kWriteEvent, written), EINVAL);
+  EXPECT_FALSE(server.readable());
+}
+
 TEST(ConnectionManager, ConnectsBothSidesWithWhatTheOtherGave) {
   Sides sides;
   auto& [server, client, port, listener, active] = sides;

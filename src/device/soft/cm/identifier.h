@@ -16,6 +16,9 @@
 
 namespace verbena::soft::cm {
 
+// RDMA_USER_CM_CMD_WRITE_CM_EVENT of newer rdma_user_cm.h.
+inline constexpr uint32_t kWriteCmEvent = 24;
+
 // Numbers that programs know from rdma_cma.h.
 enum class EventType : uint32_t {
   kAddressResolved = 0,
@@ -29,6 +32,9 @@ enum class EventType : uint32_t {
   kDisconnected = 10,
   kMulticastJoin = 12,
   kTimewaitExit = 15,
+  // Written by the program: its own, and librdmacm's.
+  kUser = 18,
+  kInternal = 19,
 };
 
 // Why a connection is refused: InfiniBand's codes.
