@@ -316,7 +316,8 @@ int main() {
   check_buffers(context, domain);
   ibv_mw* window = ibv_alloc_mw(domain, IBV_MW_TYPE_1);
   CHECK(window != nullptr && ibv_dealloc_mw(window) == 0);
-  CHECK_NONE(ibv_alloc_null_mr(domain));
+  ibv_mr* null_region = ibv_alloc_null_mr(domain);
+  CHECK(null_region != nullptr && ibv_dereg_mr(null_region) == 0);
   ibv_alloc_dm_attr device_memory{};
   device_memory.length = 64;
   ibv_dm* memory_of_device = ibv_alloc_dm(context, &device_memory);

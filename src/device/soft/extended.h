@@ -7,6 +7,7 @@
 //   extended_poll.cc      completion queues with ibv_start_poll()
 //   windows.cc            memory windows
 //   device_memory.cc      device memory, advice on regions
+//   null_region.cc        regions of zeros that drop what is written
 //   parent_domains.cc     thread domains and parent domains
 #pragma once
 
@@ -47,6 +48,7 @@ int rereg_mr(ibv_mr*, int flags, ibv_pd*, void* address, size_t length_bytes, in
 int advise_mr(ibv_pd*, ibv_advise_mr_advice, uint32_t flags, ibv_sge* list, uint32_t count);
 ibv_dm* alloc_dm(ibv_context*, ibv_alloc_dm_attr*);
 int free_dm(ibv_dm*);
+ibv_mr* alloc_null_mr(ibv_pd*);
 ibv_mr* reg_dm_mr(ibv_pd*, ibv_dm*, uint64_t offset, size_t length_bytes, unsigned access);
 
 ibv_td* alloc_td(ibv_context*, ibv_td_init_attr*);

@@ -71,6 +71,7 @@ void extend(verbs_context& verbs) {
   verbs.alloc_dm = kReported<"ibv_alloc_dm", alloc_dm>;
   verbs.free_dm = kReported<"ibv_free_dm", free_dm>;
   verbs.reg_dm_mr = kReported<"ibv_reg_dm_mr", reg_dm_mr>;
+  verbs.alloc_null_mr = kReported<"ibv_alloc_null_mr", alloc_null_mr>;
   verbs.alloc_td = kReported<"ibv_alloc_td", alloc_td>;
   verbs.dealloc_td = kReported<"ibv_dealloc_td", dealloc_td>;
   verbs.alloc_parent_domain = kReported<"ibv_alloc_parent_domain", alloc_parent_domain>;

@@ -98,6 +98,8 @@ inline constexpr uint32_t kWindowAccess = 1u << 30;
 inline constexpr uint32_t kOwnAddressAccess = 1u << 31;
 // No pages moved for the region, and none need move back; only its owner's requests fill it.
 inline constexpr uint32_t kLeftAccess = 1u << 29;
+// The entry is of a region of ibv_alloc_null_mr() (null_region.h).
+inline constexpr uint32_t kNullAccess = 1u << 28;
 // The domain of the windows that are open to one queue pair only, in one generation of it; those of
 // protection domains count from 1.
 inline uint32_t window_domain(uint32_t qp_generation) { return 1u << 31 | qp_generation; }

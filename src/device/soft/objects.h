@@ -102,6 +102,7 @@ struct Region {
   Domain* domain = nullptr;
   uint32_t key = 0;
   DeviceMemory* device_memory = nullptr;  // that it is of, if any
+  bool is_null = false;                   // of ibv_alloc_null_mr()
   bool is_intact() const { return verbs.pd == public_part<ibv_pd>(domain); }
 };
 

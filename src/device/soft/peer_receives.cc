@@ -13,6 +13,11 @@ namespace {
 constexpr uint32_t kMaxStalledRounds = 64;
 constexpr uint32_t kMaxRounds = 1u << 24;
 
+[[gnu::cold, gnu::noinline]] bool is_null_region_of_peer(const PeerQp& peer, uint32_t key) {
+  const uint32_t index = region_index(key);
+  return index < kMaxMemoryRegions && is_null_region(peer.regions[index], key, peer.receive_domain);
+}
+
 }  // namespace
 
 bool take_shared_receive(const PeerSrq& srq, uint32_t mark, Taken& taken) {
@@ -97,14 +102,17 @@ Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
     const uint64_t address = load_relaxed(&sge.address);
     const RegionView* view = peer_region(qp, address, take, load_relaxed(&sge.lkey),
                                          IBV_ACCESS_LOCAL_WRITE, peer.receive_domain);
-    if (view == nullptr) return Copy::kRefused;
-    uint64_t offset = address - view->iova;
+    const bool drops = view == nullptr;
+    if (drops && !is_null_region_of_peer(peer, load_relaxed(&sge.lkey))) return Copy::kRefused;
+    uint64_t offset = drops ? 0 : address - view->iova;
     for (uint32_t done = 0; done < take;) {
       VERBENA_DEBUG_ASSERT(piece < pieces.count);
       const Piece& source = pieces.list[piece];
       const uint32_t part = std::min(take - done, source.size_bytes - piece_offset);
       std::byte* bytes = source.bytes + piece_offset;
-      if (part <= view->at_once_bytes) [[likely]] {
+      if (drops) [[unlikely]] {
+        // Nobody reads it.
+      } else if (part <= view->at_once_bytes) [[likely]] {
         copy_bytes(view->base + offset, bytes, part);
       } else if (const Copy copied = write_piece_in_parts(qp, *view, offset, {bytes, part});
                  copied != Copy::kDone) {

@@ -298,6 +298,8 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
   if (region.device_memory != nullptr) {
     return refuse(EINVAL, "soft0: regions of device memory stay as they are; make another one");
   }
+  if (region.is_null)
+    return refuse(EINVAL, "soft0: a region of ibv_alloc_null_mr() stays as it is");
   Domain* domain = region.domain;
   if ((flags & IBV_REREG_MR_CHANGE_PD) != 0) {
     if (check_valid<Domain>(pd) != 0) return IBV_REREG_MR_ERR_INPUT;

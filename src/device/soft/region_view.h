@@ -1,6 +1,7 @@
 // Keys to memory: the checks that every access to registered memory passes.
 #pragma once
 
+#include "src/device/soft/null_region.h"
 #include "src/device/soft/objects.h"
 #include "src/device/soft/page_probe.h"
 
@@ -24,7 +25,7 @@ namespace verbena::soft {
   if (static_cast<uint32_t>(stamp) != key || stamp == 0 || offset > size ||
       length_bytes > size - offset || entry.domain.load(std::memory_order_relaxed) != domain)
       [[unlikely]] {
-    return nullptr;
+    return find_null_memory(entry, key, domain, access);
   }
   return reinterpret_cast<std::byte*>(entry.alias.load(std::memory_order_relaxed) + offset);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "src/device/soft/atomic_write.h"
+#include "src/device/soft/null_region.h"
 #include "src/device/soft/objects.h"
 
 namespace verbena::soft::check {
@@ -37,6 +38,11 @@ std::string explain_range(uint64_t address, uint64_t length_bytes, uint64_t begi
 }
 
 }  // namespace
+
+bool is_null_key(const RegionEntry* regions, uint32_t key, uint32_t domain) {
+  const uint32_t index = region_index(key);
+  return index < kMaxMemoryRegions && is_null_region(regions[index], key, domain);
+}
 
 std::string explain_region(const RegionEntry* regions, uint64_t address, uint64_t length_bytes,
                            uint32_t key, uint32_t access, uint32_t domain) {

@@ -24,6 +24,9 @@ std::string explain_remote(ibv_qp* qp, const SendRecord& send, uint64_t length_b
 std::string explain_local(const RegionEntry* regions, const std::vector<Piece>& pieces,
                           uint32_t access, uint32_t domain);
 
+// Whether the key names a region of ibv_alloc_null_mr(): pieces of it are no memory of the program.
+bool is_null_key(const RegionEntry* regions, uint32_t key, uint32_t domain);
+
 // What the peer's region needs for the request, as an access flag; 0 if it needs none.
 uint32_t remote_access_of(ibv_wr_opcode opcode);
 

@@ -102,6 +102,7 @@ void add(ibv_context& verbs) {
     next().alloc_dm = whole.alloc_dm;
     next().free_dm = whole.free_dm;
     next().reg_dm_mr = whole.reg_dm_mr;
+    next().alloc_null_mr = whole.alloc_null_mr;
   });
   verbs.ops.post_send = post_send;
   verbs.ops.post_recv = post_recv;

@@ -245,6 +245,7 @@ struct Next {
   decltype(verbs_context::alloc_dm) alloc_dm = nullptr;
   decltype(verbs_context::free_dm) free_dm = nullptr;
   decltype(verbs_context::reg_dm_mr) reg_dm_mr = nullptr;
+  decltype(verbs_context::alloc_null_mr) alloc_null_mr = nullptr;
 };
 Next& next();
 // The same for all objects of the contexts in a network, and for all of those without one.

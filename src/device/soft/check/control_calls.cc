@@ -241,6 +241,9 @@ ibv_mr* checked_reg_dm_mr(ibv_pd* domain, ibv_dm* memory, uint64_t offset, size_
   return made(next().reg_dm_mr(domain, memory, offset, length_bytes, access), Type::kRegion,
               {domain, memory});
 }
+ibv_mr* checked_alloc_null_mr(ibv_pd* domain) {
+  return made(next().alloc_null_mr(domain), Type::kRegion, {domain});
+}
 ibv_td* checked_alloc_td(ibv_context* context, ibv_td_init_attr* init) {
   return made(next().alloc_td(context, init), Type::kThreadDomain, {context});
 }
@@ -520,6 +523,7 @@ void replace_objects(verbs_context& verbs) {
   verbs.alloc_dm = checked_alloc_dm;
   verbs.free_dm = checked_free_dm;
   verbs.reg_dm_mr = checked_reg_dm_mr;
+  verbs.alloc_null_mr = checked_alloc_null_mr;
   verbs.context.ops.alloc_mw = checked_alloc_mw;
   verbs.context.ops.dealloc_mw = checked_dealloc_mw;
 }

@@ -47,12 +47,13 @@ void check_overlaps(State& all, const Piece& piece, const std::string& object, c
 }
 
 // With more pieces than the queue takes it is refused, and its list is not looked at.
-ReceiveRecord make_record(const ibv_recv_wr& wr, uint32_t max_pieces, const void* place) {
+ReceiveRecord make_record(const ibv_recv_wr& wr, uint32_t max_pieces, const RegionEntry* regions,
+                          uint32_t domain, const void* place) {
   ReceiveRecord receive{.wr_id = wr.wr_id, .place = place, .pieces = {}};
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > max_pieces) return receive;
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
-    if (sge.length == 0) continue;
+    if (sge.length == 0 || is_null_key(regions, sge.lkey, domain)) continue;
     Piece piece;
     piece.address = sge.addr;
     piece.length_bytes = sge.length;
@@ -152,7 +153,8 @@ size_t count_from(const ibv_recv_wr* wr) {
     *bad = wr;
     return EPERM;
   }
-  const uint32_t max_pieces = as_qp(verbs).init.cap.max_recv_sge;
+  const Qp& device_qp = as_qp(verbs);
+  const uint32_t max_pieces = device_qp.init.cap.max_recv_sge;
   const std::lock_guard order(qp->receive_order);
   const std::string object = describe(*qp);
   size_t posted = count_from(wr);
@@ -160,7 +162,8 @@ size_t count_from(const ibv_recv_wr* wr) {
     const StateLock guard(all);
     take_releases(all);
     for (const ibv_recv_wr* at = wr; at != nullptr; at = at->next) {
-      qp->receives.push_back(make_record(*at, max_pieces, place));
+      qp->receives.push_back(
+          make_record(*at, max_pieces, device_qp.regions, device_qp.domain, place));
       note_buffers(all, qp->receives.back(), object);
     }
   }
@@ -174,12 +177,11 @@ size_t count_from(const ibv_recv_wr* wr) {
     }
     if (error == EINVAL && *bad != nullptr) explain_refused_receive(all, *qp, **bad, place);
   }
-  const Qp& device_qp = as_qp(verbs);
   if (qp->recv_cq == nullptr) return error;  // it only sends: all were refused
   count_at_cq(all, *qp->recv_cq, 0, static_cast<int64_t>(posted), object, place);
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
-    check_access(all, device_qp.regions, device_qp.domain, make_record(*at, max_pieces, place),
-                 object);
+    check_access(all, device_qp.regions, device_qp.domain,
+                 make_record(*at, max_pieces, device_qp.regions, device_qp.domain, place), object);
     check_grh_room(all, *qp, *at, place);
   }
   return error;
@@ -198,6 +200,7 @@ size_t count_from(const ibv_recv_wr* wr) {
     return EPERM;
   }
   const Srq& device_srq = as_srq(verbs);
+  const RegionEntry* const regions = device_srq.rnic->own_regions();
   const std::lock_guard order(srq->order);
   const std::string object = fmt::format("shared receive queue {}", static_cast<void*>(verbs));
   size_t posted = count_from(wr);
@@ -205,7 +208,8 @@ size_t count_from(const ibv_recv_wr* wr) {
     const StateLock guard(all);
     take_releases(all);
     for (const ibv_recv_wr* at = wr; at != nullptr; at = at->next) {
-      srq->receives.push_back(make_record(*at, device_srq.max_sges, place));
+      srq->receives.push_back(
+          make_record(*at, device_srq.max_sges, regions, device_srq.domain, place));
       note_buffers(all, srq->receives.back(), object);
     }
   }
@@ -226,8 +230,8 @@ size_t count_from(const ibv_recv_wr* wr) {
     forget_latest_receives(all, srq->receives, refused);
   }
   for (const ibv_recv_wr* at = wr; posted > 0; at = at->next, --posted) {
-    check_access(all, device_srq.rnic->own_regions(), device_srq.domain,
-                 make_record(*at, device_srq.max_sges, place), object);
+    check_access(all, regions, device_srq.domain,
+                 make_record(*at, device_srq.max_sges, regions, device_srq.domain, place), object);
   }
   return error;
 }

@@ -90,12 +90,12 @@ void check_form(State& all, const QpRecord& qp, const ibv_send_wr& wr, const voi
 }
 
 // What the request uses, as long as it is under way. Holds State::mutex.
-void note_pieces(State& all, SendRecord& send, const ibv_send_wr& wr) {
+void note_pieces(State& all, const Qp& device_qp, SendRecord& send, const ibv_send_wr& wr) {
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) return;
   const bool fills = fills_own_buffers(wr.opcode);
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
-    if (sge.length == 0) continue;
+    if (sge.length == 0 || is_null_key(device_qp.regions, sge.lkey, device_qp.domain)) continue;
     Piece piece{.address = sge.addr, .length_bytes = sge.length, .lkey = sge.lkey};
     RangeUse& use = all.ranges_of(send).add(piece.address, piece.end(), send.place);
     piece.written_before = use.written;
@@ -120,7 +120,7 @@ void note_send(State& all, QpRecord& qp, const ibv_send_wr& wr, const void* plac
   }
   const StateLock guard(all);
   take_releases(all);
-  if (fits_pieces(qp, wr)) note_pieces(all, send, wr);
+  if (fits_pieces(qp, wr)) note_pieces(all, as_qp(qp.verbs), send, wr);
   check_released(all, send.pieces, describe(qp), place);
   qp.sends.push_back(std::move(send));
 }
