@@ -199,6 +199,97 @@ void check_buffers(ibv_context* context, ibv_pd* domain) {
   CHECK_REFUSED(allocate(nullptr, kBytes, &handle));
 }
 
+// As libibverbs 57 and newer declare it.
+struct RegionWish {
+  size_t length_bytes;
+  int access;
+  uint64_t fields;
+  uint64_t iova;
+  void* address;
+  int fd;
+  uint64_t fd_offset;
+  void* hint;
+  void* buffer;
+};
+constexpr uint64_t kWithIova = 1 << 0;
+constexpr uint64_t kWithAddress = 1 << 1;
+constexpr uint64_t kWithFd = 1 << 2;
+constexpr uint64_t kWithFdOffset = 1 << 3;
+constexpr uint64_t kWithHint = 1 << 4;
+constexpr uint64_t kWithBuffer = 1 << 5;
+
+// ibv_reg_mr_ex(): all ways to register memory in one call.
+void check_registration_by_attributes(ibv_context* context, ibv_pd* domain) {
+  auto* register_memory = newer<ibv_mr*(ibv_pd*, RegionWish*)>("ibv_reg_mr_ex", "IBVERBS_1.15");
+  std::vector<char> bytes(8192);
+  const int relaxed = kLocalWrite | static_cast<int>(IBV_ACCESS_RELAXED_ORDERING);
+  const auto wish = [&](uint64_t fields) {
+    return RegionWish{.length_bytes = 4096,
+                      .access = relaxed,
+                      .fields = fields,
+                      .iova = 0x10000,
+                      .address = bytes.data(),
+                      .fd = -1,
+                      .fd_offset = 0,
+                      .hint = nullptr,
+                      .buffer = nullptr};
+  };
+  RegionWish plain = wish(kWithAddress);
+  ibv_mr* region = register_memory(domain, &plain);
+  CHECK(region != nullptr && region->addr == bytes.data() && region->length == 4096 &&
+        region->pd == domain && region->context == context && region->lkey != 0);
+  CHECK(region != nullptr && ibv_dereg_mr(region) == 0);
+  RegionWish moved = wish(kWithAddress | kWithIova);
+  region = register_memory(domain, &moved);
+  CHECK(region != nullptr && region->addr == bytes.data());
+  // Requests reach it at the address that was given: advice tells whether it is there.
+  ibv_sge there = {0x10000, 4096, region != nullptr ? region->lkey : 0};
+  ibv_sge elsewhere = {reinterpret_cast<uint64_t>(bytes.data()), 4096, there.lkey};
+  CHECK(ibv_advise_mr(domain, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &there, 1) == 0);
+  CHECK(ibv_advise_mr(domain, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &elsewhere, 1) == EFAULT);
+  CHECK(region != nullptr && ibv_dereg_mr(region) == 0);
+
+  auto* allocate = newer<void*(ibv_pd*, size_t, void**)>("ibv_alloc_buf", "IBVERBS_1.17");
+  auto* release = newer<void(void*)>("ibv_free_buf", "IBVERBS_1.17");
+  RegionWish of_buffer = wish(kWithAddress | kWithBuffer);
+  of_buffer.address = allocate(domain, 4096, &of_buffer.buffer);
+  region = register_memory(domain, &of_buffer);
+  CHECK(region != nullptr && region->addr == of_buffer.address);
+  CHECK(region != nullptr && ibv_dereg_mr(region) == 0);
+  of_buffer.length_bytes = 4097;
+  CHECK_REFUSED(register_memory(domain, &of_buffer));
+  of_buffer.length_bytes = 4096;
+  of_buffer.fields = kWithBuffer;
+  CHECK_REFUSED(register_memory(domain, &of_buffer));
+  of_buffer.fields = kWithAddress | kWithBuffer | kWithFdOffset;
+  CHECK_REFUSED(register_memory(domain, &of_buffer));
+  release(of_buffer.buffer);
+
+  for (const uint64_t fields :
+       {uint64_t{0}, kWithIova, kWithAddress | kWithFdOffset, kWithFd | kWithIova,
+        kWithFd | kWithFdOffset, kWithFd | kWithFdOffset | kWithIova | kWithAddress}) {
+    RegionWish wrong = wish(fields);
+    CHECK_REFUSED(register_memory(domain, &wrong));
+  }
+  for (const uint64_t fields : {kWithFd | kWithFdOffset | kWithIova, kWithAddress | kWithHint,
+                                kWithAddress | uint64_t{1} << 40}) {
+    RegionWish unknown = wish(fields);
+    CHECK_NONE(register_memory(domain, &unknown));
+  }
+  RegionWish remote = wish(kWithAddress);
+  remote.access = IBV_ACCESS_REMOTE_WRITE;
+  CHECK_REFUSED(register_memory(domain, &remote));
+}
+
+void check_port_speed(ibv_context* context) {
+  auto* query =
+      newer<int(ibv_context*, uint32_t, uint64_t*)>("ibv_query_port_speed", "IBVERBS_1.16");
+  uint64_t speed = 0;
+  CHECK(query(context, 1, &speed) == 0 && speed == 1000);  // of 100 Mb/s, as 4X EDR has
+  CHECK(query(context, 2, &speed) == EINVAL);
+  CHECK(query(context, 257, &speed) == EINVAL);
+}
+
 void check_that_objects_without_context_are_refused(const Objects& objects) {
   ibv_context* const context = objects.domain->context;
   // A page that is gone, as freed memory is; bytes that lie there, but are no context.
@@ -314,6 +405,8 @@ int main() {
   CHECK_NONE(ibv_import_mr(domain, 0));
   CHECK_NONE(ibv_import_dm(context, 0));
   check_buffers(context, domain);
+  check_registration_by_attributes(context, domain);
+  check_port_speed(context);
   ibv_mw* window = ibv_alloc_mw(domain, IBV_MW_TYPE_1);
   CHECK(window != nullptr && ibv_dealloc_mw(window) == 0);
   ibv_mr* null_region = ibv_alloc_null_mr(domain);

@@ -1,7 +1,7 @@
-// Verbs of libibverbs versions 59 and newer that take an object: of them, soft0 has buffers alone,
-// but the others must not look behind its structures either. The oldest supported version does not
-// declare them, so their arguments are passed on as they come, and assembler names keep these
-// definitions apart from the declarations of newer headers.
+// Verbs of libibverbs versions 57 and newer that take an object: soft0 has registration by
+// attributes, buffers and the port's speed, and the others must not look behind its structures
+// either. The oldest supported version does not declare them, so arguments are passed on as they
+// come, and assembler names keep these definitions apart from the declarations of newer headers.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -95,6 +95,47 @@ OwnBuffers& own_buffers() {
   return *buffers;
 }
 
+// struct ibv_mr_init_attr, of which a program may have more or less: a field is looked at where its
+// bit says that it is there.
+struct RegionWish {
+  size_t length_bytes;
+  int access;
+  uint64_t fields;
+  uint64_t iova;
+  void* address;
+  int fd;
+  uint64_t fd_offset;
+  void* dma_handle;
+  void* buffer;
+};
+constexpr uint64_t kWithIova = 1 << 0;
+constexpr uint64_t kWithAddress = 1 << 1;
+constexpr uint64_t kWithFd = 1 << 2;
+constexpr uint64_t kWithFdOffset = 1 << 3;
+constexpr uint64_t kWithBuffer = 1 << 5;
+
+// 0 if soft0 can register it, else the errno value that libibverbs or a device has for it.
+int check_wish(ibv_pd* domain, const RegionWish& wish) {
+  const auto has = [&wish](uint64_t fields) { return (wish.fields & fields) == fields; };
+  constexpr uint64_t kKnown = kWithIova | kWithAddress | kWithFd | kWithFdOffset | kWithBuffer;
+  if ((wish.fields & ~kKnown) != 0) return EOPNOTSUPP;
+  if (has(kWithFd)) {
+    const bool whole = has(kWithFdOffset | kWithIova) && !has(kWithAddress) && !has(kWithBuffer);
+    return whole ? EOPNOTSUPP : EINVAL;  // of a DMA-buf
+  }
+  if (!has(kWithAddress) || has(kWithFdOffset)) return EINVAL;
+  const bool may_be =
+      !has(kWithBuffer) ||
+      own_buffers().may_register(domain, wish.buffer, wish.address, wish.length_bytes);
+  return may_be ? 0 : EINVAL;
+}
+
+ibv_mr* register_required(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova,
+                          int access, const char* verb) {
+  const unsigned needed = static_cast<unsigned>(access) & ~IBV_ACCESS_OPTIONAL_RANGE;
+  return reported(control().reg_mr(domain, address, length_bytes, iova, needed), verb);
+}
+
 }  // namespace
 
 extern "C" {
@@ -105,10 +146,19 @@ void* alloc_dmah(ibv_context* context, void* attributes) {
   return forward<void*>("ibv_alloc_dmah", "IBVERBS_1.15", nullptr, context, attributes);
 }
 
-void* reg_mr_ex(ibv_pd* domain, void* attributes) VERBENA_EXPORT_AS(ibv_reg_mr_ex);
-void* reg_mr_ex(ibv_pd* domain, void* attributes) {
-  if (owns(domain)) return none();
-  return forward<void*>("ibv_reg_mr_ex", "IBVERBS_1.15", nullptr, domain, attributes);
+ibv_mr* reg_mr_ex(ibv_pd* domain, RegionWish* wish) VERBENA_EXPORT_AS(ibv_reg_mr_ex);
+ibv_mr* reg_mr_ex(ibv_pd* domain, RegionWish* wish) {
+  if (!owns(domain)) {
+    return forward<ibv_mr*>("ibv_reg_mr_ex", "IBVERBS_1.15", nullptr, domain, wish);
+  }
+  if (const int error = check_wish(domain, *wish); error != 0) {
+    errno = error;
+    return nullptr;
+  }
+  const uint64_t iova =
+      (wish->fields & kWithIova) != 0 ? wish->iova : reinterpret_cast<uint64_t>(wish->address);
+  return register_required(domain, wish->address, wish->length_bytes, iova, wish->access,
+                           "ibv_reg_mr_ex");
 }
 
 int dm_export_dmabuf_fd(ibv_dm* memory) VERBENA_EXPORT_AS(ibv_dm_export_dmabuf_fd);
@@ -123,7 +173,16 @@ int dm_export_dmabuf_fd(ibv_dm* memory) {
 int query_port_speed(ibv_context* context, uint32_t port, uint64_t* speed)
     VERBENA_EXPORT_AS(ibv_query_port_speed);
 int query_port_speed(ibv_context* context, uint32_t port, uint64_t* speed) {
-  if (owns(context)) return not_supported();
+  if (owns(context)) {
+    constexpr uint64_t kSpeed = 1000;  // of 100 Mb/s: 4X EDR
+    ibv_port_attr attributes;
+    const auto number = static_cast<uint8_t>(port);
+    const int error =
+        number != port ? EINVAL : control().query_port(checked(context), number, &attributes);
+    if (error != 0) return reported(error, "ibv_query_port_speed");
+    *speed = kSpeed;
+    return 0;
+  }
   return forward<int>("ibv_query_port_speed", "IBVERBS_1.16", EOPNOTSUPP, context, port, speed);
 }
 
@@ -150,10 +209,8 @@ void* reg_buf_mr(ibv_pd* domain, void* buffer, void* address, size_t length_byte
     errno = EINVAL;
     return nullptr;
   }
-  const unsigned needed = static_cast<unsigned>(access) & ~IBV_ACCESS_OPTIONAL_RANGE;
-  return reported(
-      control().reg_mr(domain, address, length_bytes, reinterpret_cast<uint64_t>(address), needed),
-      "ibv_reg_buf_mr");
+  return register_required(domain, address, length_bytes, reinterpret_cast<uint64_t>(address),
+                           access, "ibv_reg_buf_mr");
 }
 
 void free_buf(void* buffer) VERBENA_EXPORT_AS(ibv_free_buf);
