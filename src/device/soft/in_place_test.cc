@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "src/base/runtime.h"
+#include "src/device/soft/extended.h"
 #include "src/device/soft/rnic.h"
 #include "src/device/soft/soft.h"
 #include "src/device/verbs_for_test.h"
@@ -213,6 +214,28 @@ TEST_F(InPlaceTest, ATargetIsTakenInTheMiddleOfARead) {
   const ibv_wc_status status = completed(near_);
   EXPECT_TRUE(status == IBV_WC_LOC_PROT_ERR || status == IBV_WC_SUCCESS) << status;
   EXPECT_TRUE(target.is_all(8, target.size_bytes));
+}
+
+// The key names other memory then: what it named before is not written any more.
+TEST_F(InPlaceTest, ATargetIsRegisteredElsewhereInTheMiddleOfARead) {
+  const Memory source(64 << 20);
+  const Memory target(64 << 20);
+  const Memory later(64 << 20);
+  const MemoryRegion readable = leave(source, kPeersRead);
+  const MemoryRegion filled = leave(target, kOwnFill);
+  std::memset(source.bytes, 7, source.size_bytes);
+  Thread reader =
+      start_thread("reader", [&] { post_read(all_of(target, filled), source, readable.rkey()); });
+  for (Waiter waiter; polled(target.bytes) == 0x0101010101010101u;) waiter.idle();
+  ASSERT_EQ(rereg_mr(filled.get(), IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, later.bytes,
+                     later.size_bytes, 0),
+            0);
+  std::memset(target.bytes, 8, target.size_bytes);
+  reader.join();
+  const ibv_wc_status status = completed(near_);
+  EXPECT_TRUE(status == IBV_WC_LOC_PROT_ERR || status == IBV_WC_SUCCESS) << status;
+  EXPECT_TRUE(target.is_all(8, target.size_bytes));
+  EXPECT_TRUE(later.is_all(1, later.size_bytes));
 }
 
 // What was registered in place is not private for others: a later registration gets shared pages.

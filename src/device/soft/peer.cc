@@ -215,7 +215,7 @@ bool Peer::write_foreign(uint64_t address, const void* source, size_t size_bytes
 }
 
 Peer::Read Peer::read_foreign(uint64_t address, void* destination, size_t size_bytes) {
-  if (!exists()) return Read::kRefused;
+  if (!exists()) return Read::kGone;
   // Pages are in flight for a millisecond at most, unless their mover is stopped.
   constexpr uint64_t kPatienceNs = 10'000'000;
   uint64_t limit_ns = 0;
@@ -232,13 +232,13 @@ Peer::Read Peer::read_foreign(uint64_t address, void* destination, size_t size_b
     // Memory that is neither gone nor moving is there at the next look.
     const bool may_move =
         moved < 0 && errno == EFAULT && (moves.under_way() || moves != page_moves());
-    if (!may_move) return Read::kRefused;
+    if (!may_move) return exists() ? Read::kRefused : Read::kGone;
     const uint64_t now = now_ns();
     if (limit_ns == 0) limit_ns = now + kPatienceNs;
-    if (now > limit_ns) return exists() ? Read::kBusy : Read::kRefused;
+    if (now > limit_ns) return exists() ? Read::kBusy : Read::kGone;
     waiter.idle();
   }
-  return exists() ? Read::kDone : Read::kRefused;
+  return exists() ? Read::kDone : Read::kGone;
 }
 
 Peer::Moves Peer::page_moves() const {

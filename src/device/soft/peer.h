@@ -61,8 +61,9 @@ class Peer {
   // Copies between this process and memory of the peer that is not mapped here. False if the kernel
   // refuses.
   bool write_foreign(uint64_t address, const void* source, size_t size_bytes);
-  // kBusy: pages of either process are moving, which takes longer than usual.
-  enum class Read { kDone, kRefused, kBusy };
+  // kBusy: pages of either process are moving, which takes longer than usual. kGone: it does not
+  // exist any more, and what was read may be a stranger's.
+  enum class Read { kDone, kRefused, kBusy, kGone };
   Read read_foreign(uint64_t address, void* destination, size_t size_bytes);
 
   // A remote atomic on such memory, of 8 aligned bytes: read, changed, written back under a record

@@ -27,7 +27,9 @@ Copy copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, CopyPart&& copy)
 // This side's memory of a READ, in whose parts other threads may deregister it.
 class Target {
  public:
-  Target(const Qp& qp, const ibv_send_wr& wr, uint64_t ended) : qp_(qp), wr_(wr), ended_(ended) {}
+  // All outlive it.
+  Target(const Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, uint64_t ended)
+      : qp_(qp), wr_(wr), pieces_(pieces), ended_(ended) {}
   // Within a flight: which it stays for that flight.
   bool is_there() {
     const uint64_t ended = qp_.rnic->regions().ended();
@@ -35,12 +37,20 @@ class Target {
       return true;
     ended_ = ended;
     Pieces again;
-    return collect_target(qp_, wr_, again);
+    return collect_target(qp_, wr_, again) && is_same(again);
   }
 
  private:
+  // A key may name other memory by now (rereg_mr()).
+  bool is_same(const Pieces& again) const {
+    return std::equal(
+        pieces_.list, pieces_.list + pieces_.count, again.list,
+        [](const Piece& one, const Piece& other) { return one.bytes == other.bytes; });
+  }
+
   const Qp& qp_;
   const ibv_send_wr& wr_;
+  const Pieces& pieces_;
   uint64_t ended_;
 };
 
@@ -56,6 +66,7 @@ Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const 
         case Peer::Read::kRefused:
           return Copy::kRefused;
         case Peer::Read::kBusy:
+        case Peer::Read::kGone:
           return Copy::kShut;  // it is tried again later, as a whole
       }
     }
@@ -70,9 +81,9 @@ Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const
   return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
     const std::byte* source = piece.bytes + at;
     if (view.base == nullptr) {
-      return qp.peer.memory->write_foreign(view.address + offset + at, source, part)
-                 ? Copy::kDone
-                 : Copy::kRefused;
+      if (qp.peer.memory->write_foreign(view.address + offset + at, source, part))
+        return Copy::kDone;
+      return qp.peer.memory->exists() ? Copy::kRefused : Copy::kShut;
     }
     copy_last_byte_last(view.base + offset + at, source, part);
     return Copy::kDone;
@@ -90,7 +101,7 @@ Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const 
 
 Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
                         const ibv_send_wr& wr, uint64_t ended) {
-  Target target(qp, wr, ended);
+  Target target(qp, wr, pieces, ended);
   Copy copied = Copy::kDone;
   for (uint32_t i = 0; i < pieces.count && copied == Copy::kDone; ++i) {
     copied = read_piece_in_parts(qp, view, offset, pieces.list[i], target);

@@ -414,8 +414,9 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
   heavy_fence_all();
   std::vector<PeerFlight> flights;
   const auto look_at = [&](const Qp& qp) {
-    // Where its requests go, nobody is connected to it.
-    if (only == nullptr && qp.transport == Transport::kXrcSend) wait_for_flight(qp);
+    // Its own requests fill what is deregistered, too; and where those of XRC go, nobody is
+    // connected to it.
+    if (only == nullptr) wait_for_flight(qp);
     if (qp.peer.shared == nullptr) return;
     if (qp.peer.process->is_self()) {
       // Its queue pair stays under the lock.
