@@ -55,6 +55,10 @@ Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
   if (options.in_place.has_value()) {
     cache->use_ps_ = to_ps(options.in_place->use_ns);
     cache->use_byte_ps_ = to_ps(options.in_place->use_byte_ns);
+    // Tells the device, before peers connect, that memory will be left in place.
+    if (domain.control().reg_mr_in_place != nullptr) {
+      static_cast<void>(MemoryRegion::create_in_place(domain, nullptr, 0, IBV_ACCESS_REMOTE_READ));
+    }
   }
   return cache;
 }

@@ -4,17 +4,21 @@
 #include <infiniband/verbs.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -235,6 +239,68 @@ TEST(ConfinedTest, MemoryThatNobodyReachesIsNamed) {
   Child child("unreachable");
   child.link().put(role_in(registry, Confinement::kAllOfThem));
   EXPECT_EQ(child.wait(), 0);
+}
+
+std::atomic<int> trace_permissions = 0;
+
+// Counts, and lets the call succeed.
+void count_permission(int, siginfo_t*, void* context) {
+  trace_permissions.fetch_add(1);
+#if defined(__x86_64__)
+  static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RAX] = 0;
+#elif defined(__aarch64__)
+  static_cast<ucontext_t*>(context)->uc_mcontext.regs[0] = 0;
+#endif
+}
+
+bool watch_trace_permissions() {
+  struct sigaction action {};
+  action.sa_sigaction = count_permission;
+  action.sa_flags = SA_SIGINFO;
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, nr))),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, args[0]))),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_PTRACER, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = static_cast<uint16_t>(std::size(program)), .filter = program};
+  return sigaction(SIGSYS, &action, nullptr) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// 0, or what is wrong; -1 where memory cannot be shared.
+VERBENA_TEST_CHILD(untraceable) {
+  if (!watch_trace_permissions()) return 1;
+  Node node;
+  Buffer buffer(node.domain, kMessageBytes);
+  const MemoryRegion again =
+      must(MemoryRegion::create(node.domain, buffer.data(), kMessageBytes, kAllAccess));
+  if (node.control().region_memory(again.get()) == RegionMemory::kFollows) {
+    link.put(-1);
+    return 0;
+  }
+  End end(node);
+  End other(node);
+  connect(end, other);
+  const MemoryRegion filled = must(MemoryRegion::create_in_place(
+      node.domain, buffer.data(), kMessageBytes, IBV_ACCESS_LOCAL_WRITE));
+  int wrong = trace_permissions.load() != 0 ? 2 : 0;
+  const MemoryRegion nothing =
+      must(MemoryRegion::create_in_place(node.domain, nullptr, 0, IBV_ACCESS_REMOTE_READ));
+  if (wrong == 0 && trace_permissions.load() == 0) wrong = 3;
+  link.put(wrong);
+  return 0;
+}
+
+// Only who leaves memory in place for peers to READ lets them copy from it, which is to trace it.
+TEST(ConfinedTest, NobodyMayTraceAProcessWhoseMemoryIsShared) {
+  Child child("untraceable");
+  const int wrong = child.link().get<int>();
+  EXPECT_EQ(child.wait(), 0);
+  if (wrong < 0) GTEST_SKIP() << "memory cannot be shared here";
+  EXPECT_EQ(wrong, 0);
 }
 
 class ConfinedPairTest : public testing::TestWithParam<Confinement> {};

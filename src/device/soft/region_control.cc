@@ -82,7 +82,10 @@ bool can_be_left(const Rnic& rnic, const NewRegion& region) {
 Status make_reachable(Rnic& rnic, NewRegion& region, bool in_place) {
   void* const address = reinterpret_cast<void*>(region.address);
   const bool writes = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
-  if (region.length_bytes == 0) return {};  // nothing is reached
+  // Also where nothing is reached: peers try out whether they may when they attach this process,
+  // which may be before memory is left in place.
+  if (in_place && is_readable_only(region.access)) allow_peers_to_copy();
+  if (region.length_bytes == 0) return {};
   const bool leave = in_place && can_be_left(rnic, region);
   const bool own_requests_only = leave && writes;
   // Often all is shared already: then one pass over the mappings is enough.
@@ -99,7 +102,6 @@ Status make_reachable(Rnic& rnic, NewRegion& region, bool in_place) {
   if (!Rnic::reached_by_peers(region.access)) return {};
   if (own_requests_only || (leave && !segment.found)) {
     region.access |= kLeftAccess;
-    if (!own_requests_only) allow_peers_to_copy();
     return {};
   }
   if (segment.found) {

@@ -111,8 +111,6 @@ Status Rnic::start() {
   VERBENA_ASSIGN_OR_RETURN(void* tables, allocate_shared(sizeof(Header)));
   header_ = static_cast<Header*>(tables);
   pages_->show_moves(&header_->page_moves);
-  // Peers try out whether they may when they attach this process.
-  allow_peers_to_copy();
   VERBENA_RETURN_IF_ERROR(regions_.open(header_->regions));
 
   int wake_pipe[2];
