@@ -146,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                              "ucmatose -c 100 -C 3 -s 127.0.0.1"},
                       CmPair{"ucmatose_migrates", "ucmatose -m", "ucmatose -m -s 127.0.0.1"},
                       CmPair{"create_ep", "rdma_server", "rdma_client -s 127.0.0.1"},
+                      // It asks for no inline data and sends 16 bytes so.
+                      CmPair{"create_ep_inline", "rdma_xserver", "rdma_xclient -s 127.0.0.1"},
                       CmPair{"rstream", "rstream -S 4096 -C 200 -T v",
                              "rstream -S 4096 -C 200 -T v -s 127.0.0.1"},
                       CmPair{"rstream_blocking", "rstream -S 64 -C 20 -T b",

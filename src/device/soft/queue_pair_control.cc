@@ -240,12 +240,21 @@ void drop_unused(ibv_qp_init_attr& init) {
   init.cap = {};
 }
 
+// As RNICs, whose work requests have room for data in place of their gather entries: programs rely
+// on that.
+uint32_t granted_inline_bytes(const ibv_qp_cap& cap) {
+  const uint32_t sges = std::max(cap.max_send_sge, 1u);
+  return std::max(cap.max_inline_data, sges * uint32_t{sizeof(ibv_sge)});
+}
+static_assert(kMaxSges * sizeof(ibv_sge) <= kMaxInlineBytes);
+
 // `pd` or, of one that receives by XRC, `xrc_domain`; both are valid.
 ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, XrcDomain* xrc_domain, ibv_qp_init_attr* wanted) {
   ibv_qp_init_attr used = *wanted;
   drop_unused(used);
   const ibv_qp_init_attr* const init = &used;
   if (check_init(context, *init) != 0) return nullptr;
+  if (init->qp_type != IBV_QPT_XRC_RECV) used.cap.max_inline_data = granted_inline_bytes(used.cap);
   Rnic& rnic = *as_context(context).rnic;
   const ibv_qp_cap& cap = init->cap;
   const Result<Cq*> idle = rnic.idle_queue();

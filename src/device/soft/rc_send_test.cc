@@ -74,6 +74,25 @@ class ShortSendTest : public testing::Test {
   std::optional<verbena::test::End> b_;
 };
 
+// As RNICs: what takes the place of gather entries is there without being asked for.
+TEST_F(ShortSendTest, InlineDataHasTheRoomOfTheGatherEntries) {
+  for (const uint32_t sges : {1u, 4u, kMaxSges}) {
+    const EndOptions options{.max_sges = sges, .max_inline_bytes = 0};
+    connect(options);
+    ibv_qp_attr now{};
+    ibv_qp_init_attr made{};
+    ASSERT_EQ(node_.control().query_qp(a_->qp(), &now, IBV_QP_CAP, &made), 0);
+    EXPECT_EQ(made.cap.max_inline_data, sges * sizeof(ibv_sge));
+    EXPECT_EQ(now.cap.max_inline_data, made.cap.max_inline_data);
+    receive(512);
+    ASSERT_EQ(post(send(made.cap.max_inline_data)), 0);
+    EXPECT_EQ(poll(*b_).byte_len, made.cap.max_inline_data);
+    EXPECT_NE(post(send(made.cap.max_inline_data + 1)), 0);
+    a_.reset();
+    b_.reset();
+  }
+}
+
 TEST_F(ShortSendTest, ArriveWholeAndAreCounted) {
   connect();
   for (const unsigned flags : {unsigned{IBV_SEND_INLINE}, 0u}) {
