@@ -399,6 +399,12 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     if (!connected.ok()) log_info("{}", connected.message());
   }
   const OwnerLock::Guard send_guard(qp.send_lock);
+  // What a peer or a request has failed since is not undone.
+  if (const ibv_qp_state now = qp.state.load(std::memory_order_relaxed); now != from) {
+    return fail(EINVAL,
+                fmt::format("soft0: the queue pair has failed meanwhile, and is in state {}",
+                            state_name(now)));
+  }
   copy_attributes(qp.attributes, *attributes, mask);
   qp.shared->access.store(qp.attributes.qp_access_flags, std::memory_order_relaxed);
   qp.shared->reliable.min_rnr_timer.store(qp.attributes.min_rnr_timer, std::memory_order_relaxed);
