@@ -116,18 +116,26 @@ Status connect_peer(Qp& qp, uint32_t number) {
     return {};
   }
   peer.regions = process.header().regions;
-  const uint64_t address =
-      process.header().queue_pairs[index_of(number)].load(std::memory_order_acquire);
-  if (address == 0) {
-    return {StatusCode::kUnavailable,
-            fmt::format("soft0: process {} has no queue pair {:#x}", process.pid(), number)};
-  }
-  const Status broken{StatusCode::kProtocolViolation,
-                      fmt::format("soft0: process {} reports an inconsistent queue pair {:#x}",
-                                  process.pid(), number)};
+  const std::atomic<uint64_t>& published = process.header().queue_pairs[index_of(number)];
+  const uint64_t address = published.load(std::memory_order_acquire);
+  const Status gone{
+      StatusCode::kUnavailable,
+      fmt::format("soft0: process {} has no queue pair {:#x}", process.pid(), number)};
+  if (address == 0) return gone;
+  const Status inconsistent{
+      StatusCode::kProtocolViolation,
+      fmt::format("soft0: process {} reports an inconsistent queue pair {:#x}", process.pid(),
+                  number)};
+  // Of one that is being destroyed, the memory may be another object's by now. Acquire: what is
+  // asked after was read before.
+  const auto is_published = [&] {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return published.load(std::memory_order_relaxed) == address;
+  };
+  const auto broken = [&] { return is_published() ? inconsistent : gone; };
   peer.address = address;
   peer.shared = map_array<QpShared>(process, address, 1, sizeof(QpShared), 1);
-  if (peer.shared == nullptr) return broken;
+  if (peer.shared == nullptr) return broken();
   const QpShared& shared = *peer.shared;
   if (load_relaxed(&shared.transport) != static_cast<uint32_t>(wanted)) {
     return {StatusCode::kUnavailable,
@@ -144,13 +152,14 @@ Status connect_peer(Qp& qp, uint32_t number) {
   }
   if (!map_completion_queue(process, shared, peer.cq) ||
       !map_packets(process, shared.connection, peer.packets)) {
-    return broken;
+    return broken();
   }
   const uint64_t srq = load_relaxed(&shared.shared_receive_queue);
   if (srq != 0 ? !map_shared_receive_queue(process, srq, peer.srq, &peer.receive_domain)
                : !map_receives(process, shared.connection, peer.receives)) {
-    return broken;
+    return broken();
   }
+  if (!is_published()) return gone;
   qp.peer = std::move(peer);
   return {};
 }
