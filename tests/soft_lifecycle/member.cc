@@ -62,7 +62,7 @@ class Member {
     Held& held = held_[command.object % kQueuePairs];
     switch (command.op) {
       case Op::kMake:
-        make(held, command.shared);
+        make(held, command);
         break;
       case Op::kDestroy:
         answer_.error = destroy(held);
@@ -143,6 +143,10 @@ class Member {
     return (kQueuePairs * 2 * kSlots + slot_of(id)) * size_t{kSlotBytes};
   }
 
+  static unsigned access_of(bool unreliable) {
+    return unreliable ? unsigned{IBV_ACCESS_REMOTE_WRITE} : kAllAccess;
+  }
+
   void make_queue(Held& held) {
     held.channel = must(CompletionChannel::create(node_.device));
     held.cq =
@@ -150,18 +154,21 @@ class Member {
   }
   CompletionQueue& queue_of(Held& held) { return all_.cq ? *all_.cq : *held.cq; }
 
-  void make(Held& held, bool shared) {
+  void make(Held& held, const Command& command) {
+    const bool shared = command.shared;
     if (!all_.cq) make_queue(held);
-    held.queue_pair =
-        must(QueuePair::create(node_.domain, {.send_cq = &queue_of(held),
-                                              .recv_cq = &queue_of(held),
-                                              .shared_receive_queue = shared ? &srq_ : nullptr,
-                                              .send_depth_wrs = 2 * kSlots,
-                                              .recv_depth_wrs = kSlots,
-                                              .max_send_sges = 1,
-                                              .max_recv_sges = 1,
-                                              .max_inline_bytes = kInlineBytes}));
-    told(held.queue_pair->init(kAllAccess));
+    held.queue_pair = must(QueuePair::create(
+        node_.domain, {.transport = command.unreliable ? Transport::kUc : Transport::kRc,
+                       .send_cq = &queue_of(held),
+                       .recv_cq = &queue_of(held),
+                       .shared_receive_queue = shared ? &srq_ : nullptr,
+                       .send_depth_wrs = 2 * kSlots,
+                       .recv_depth_wrs = kSlots,
+                       .max_send_sges = 1,
+                       .max_recv_sges = 1,
+                       .max_inline_bytes = kInlineBytes}));
+    told(held.queue_pair->init(access_of(command.unreliable)));
+    unreliable_[&held - held_] = command.unreliable;
     answer_.address = must(held.queue_pair->address());
     shared_[&held - held_] = shared;
   }
@@ -183,7 +190,7 @@ class Member {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RESET;
     answer_.error = node_.control().modify_qp(held.queue_pair->get(), &attributes, IBV_QP_STATE);
-    if (answer_.error == 0) told(held.queue_pair->init(kAllAccess));
+    if (answer_.error == 0) told(held.queue_pair->init(access_of(unreliable_[&held - held_])));
   }
 
   void send(Held& held, const Command& command) {
@@ -314,6 +321,7 @@ class Member {
   Held all_;  // its completion queue, if there is one for all
   Held held_[kQueuePairs];
   bool shared_[kQueuePairs] = {};
+  bool unreliable_[kQueuePairs] = {};
   std::optional<MemoryRegion> regions_[kRegions];
 };
 

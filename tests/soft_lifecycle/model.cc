@@ -61,6 +61,7 @@ void Model::make(QueuePairModel& one, const Command& command, const QueuePairAdd
   one.member = member;
   one.state = State::kInit;
   one.shared = command.shared;
+  one.unreliable = command.unreliable;
   one.self.birth = ++births_;
   one.address = address;
   one.free_sends = slots(kSlots);
@@ -87,6 +88,7 @@ void Model::reset(QueuePairModel& one) {
   one.member = before.member;
   one.state = State::kInit;
   one.shared = before.shared;
+  one.unreliable = before.unreliable;
   one.self = {before.self.birth, before.self.generation + 1};
   one.address = before.address;
   one.free_sends = slots(kSlots);
@@ -138,6 +140,7 @@ bool Model::is_doubtful(const QueuePairModel& one) {
 }
 
 bool Model::reaches(const QueuePairModel& one, const QueuePairModel& peer) const {
+  if (peer.unreliable != one.unreliable) return false;
   if (peer.state != State::kReady || peer.peer_number != one.address.queue_pair_number)
     return false;
   if (one.meets != Identity{}) return one.meets == peer.self;
@@ -203,6 +206,12 @@ void Model::receive(QueuePairModel& one, const Command& request) {
 Attempt Model::look_ahead(QueuePairModel& one, const Command& request) {
   QueuePairModel* const peer = peer_of(one);
   if (one.state != State::kReady) return Attempt::kFailed;
+  if (one.unreliable) {
+    const bool is_too_long = request.opcode == IBV_WR_SEND && peer != nullptr && !peer->shared &&
+                             reaches(one, *peer) && has_receive(*peer) &&
+                             request.bytes > peer->receives.front().bytes;
+    return is_too_long ? Attempt::kFailed : Attempt::kDone;
+  }
   if (peer == nullptr || !reaches(one, *peer)) return Attempt::kWaitsForPeer;
   const bool takes = request.opcode == IBV_WR_SEND || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (request.opcode != IBV_WR_SEND && !place_of(*peer, request)) return Attempt::kFailed;
@@ -214,7 +223,34 @@ Attempt Model::look_ahead(QueuePairModel& one, const Command& request) {
   return Attempt::kDone;
 }
 
+void Model::attempt_unreliably(QueuePairModel& one, const Command& request) {
+  complete_send(one, request, IBV_WC_SUCCESS);
+  QueuePairModel* const peer = peer_of(one);
+  if (peer == nullptr || !reaches(one, *peer)) return;
+  one.meets = peer->self;
+  peer->is_met_by = one.self;
+  const std::vector<std::byte> bytes = pattern(request.seed, request.bytes);
+  if (request.opcode == IBV_WR_SEND) {
+    if (!has_receive(*peer)) return;
+    if (!peer->shared && request.bytes > peer->receives.front().bytes) {
+      complete_receive(*peer, IBV_WC_LOC_LEN_ERR);
+      return fail(*peer);
+    }
+    return complete_receive(*peer, IBV_WC_SUCCESS, request.bytes,
+                            hash_of(bytes.data(), bytes.size()));
+  }
+  const std::optional<uint64_t> place = place_of(*peer, request);
+  const bool takes = request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (!place || (takes && !has_receive(*peer))) return;
+  if (takes) complete_receive(*peer, IBV_WC_SUCCESS);
+  std::copy(bytes.begin(), bytes.end(), members_[peer->member].image.data() + *place);
+}
+
 Attempt Model::attempt(QueuePairModel& one, const Command& request) {
+  if (one.unreliable) {
+    attempt_unreliably(one, request);
+    return Attempt::kDone;
+  }
   QueuePairModel* const peer = peer_of(one);
   if (peer == nullptr || !reaches(one, *peer)) return Attempt::kWaitsForPeer;
   one.meets = peer->self;
@@ -315,7 +351,7 @@ bool Model::go_on(QueuePairModel& one) {
 }
 
 Missed Model::would_miss(const QueuePairModel& one, uint32_t dead) const {
-  if (one.state != State::kReady) return Missed::kNever;
+  if (one.state != State::kReady || one.unreliable) return Missed::kNever;
   for (const QueuePairModel& other : members_[dead].queue_pairs) {
     // One that was destroyed before has left in order.
     if (other.state == State::kNone || other.self.birth != one.peer.birth) continue;

@@ -39,6 +39,7 @@ struct QueuePairModel {
   uint32_t member = 0;
   bool shared = false;
   bool patient = false;
+  bool unreliable = false;
   Identity self;
   QueuePairAddress address;
   uint32_t peer_number = 0;
@@ -111,6 +112,8 @@ class Model {
   // Where the request reads or writes in the image; nothing where it may not.
   std::optional<uint64_t> place_of(const QueuePairModel& peer, const Command& request) const;
   Attempt attempt(QueuePairModel& one, const Command& request);
+  // What does not get through vanishes, and its sender does not learn of it.
+  void attempt_unreliably(QueuePairModel& one, const Command& request);
   void fail(QueuePairModel& one, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR);
   void complete_send(QueuePairModel& one, const Command& request, ibv_wc_status status,
                      uint32_t bytes = 0, uint64_t hash = kHashOfNothing);

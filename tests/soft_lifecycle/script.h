@@ -63,7 +63,8 @@ struct Command {
   uint32_t object = 0;  // queue pair or region
   bool shared = false;  // its receives are those of the shared queue
   bool patient = false;
-  bool remaps = false;  // kRenew: by munmap() and mmap()
+  bool unreliable = false;  // of an unreliable connection
+  bool remaps = false;      // kRenew: by munmap() and mmap()
   ibv_qp_state state = IBV_QPS_ERR;
   uint64_t id = 0;
   ibv_wr_opcode opcode = IBV_WR_SEND;

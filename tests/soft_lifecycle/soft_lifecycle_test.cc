@@ -99,6 +99,7 @@ class Story {
     }
     if (command.op == Op::kAwait) line += ", " + std::to_string(command.count) + " completions";
     if (command.op == Op::kMake && command.shared) line += " with shared receives";
+    if (command.op == Op::kMake && command.unreliable) line += ", unreliable";
     history_.push_back(line);
   }
   void note(uint32_t member, const std::string& what) {
@@ -376,8 +377,13 @@ class Story {
   }
 
   void make(QueuePairModel& one) {
-    const Command command{
-        .op = Op::kMake, .object = index_of(one), .shared = random_.below(3) == 0};
+    // Mostly as its mate.
+    const QueuePairModel& mate = mate_of(one);
+    const bool follows = mate.state != State::kNone && random_.below(8) != 0;
+    const Command command{.op = Op::kMake,
+                          .object = index_of(one),
+                          .shared = random_.below(3) == 0,
+                          .unreliable = follows ? mate.unreliable : random_.below(3) == 0};
     const Answer answer = tell_member(one.member, command);
     model_.make(one, command, answer.address);
     note(one.member, "  it is " + std::to_string(answer.address.queue_pair_number));
@@ -443,10 +449,10 @@ class Story {
     if (one.free_sends.empty()) return;
     Command command{.op = Op::kSend, .object = index_of(one), .seed = random_.next()};
     QueuePairModel* const peer = model_.peer_of(one);
-    shape(command, peer);
+    shape(command, peer, one.unreliable);
     const Attempt seen = model_.look_ahead(one, command);
     // Where nobody will be there, waiting without end may be given up.
-    if (peer == nullptr && one.patient && one.state == State::kReady) return;
+    if (peer == nullptr && one.patient && !one.unreliable && one.state == State::kReady) return;
     // Several that wait for a shared receive: nobody says who gets it.
     if (seen == Attempt::kWaitsForReceive && one.patient && peer->shared) return;
     // A peer that is stopped learns of its failure later.
@@ -460,13 +466,13 @@ class Story {
   }
 
   // What it asks for.
-  void shape(Command& command, const QueuePairModel* peer) {
+  void shape(Command& command, const QueuePairModel* peer, bool unreliable) {
     constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
                                           IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
     constexpr uint32_t kSizes[] = {8, 64, 72, 200, 1000, kSlotBytes};
     command.bytes = kSizes[random_.below(6)];
     const uint64_t kind = random_.below(10);
-    if (peer != nullptr && kind < 4) {
+    if (peer != nullptr && kind < (unreliable ? 2 : 4)) {
       const MemberModel& owner = model_.member(peer->member);
       const uint64_t region = random_.below(kRegions);
       if (owner.keys[region] != 0) {
