@@ -54,6 +54,9 @@ struct alignas(64) DataPathCounters {
   // Of completion queues; what they cost is the device's affair.
   uint64_t empty_queue_polls = 0;
   uint64_t full_queue_polls = 0;
+  // Messages that came with receives and that the library reads, and of these the ones with bytes.
+  uint64_t received_messages = 0;
+  uint64_t received_lines = 0;
   uint64_t consumed_words = 0;  // that another thread published
 
   // Of a simulation, else null: the thread waits until its core has the line of a word.
@@ -239,6 +242,18 @@ inline int poll_completions(ibv_cq* queue, int most, ibv_wc* completions) {
                          internal::data_path_counters.empty_queue_polls);
   return found;
 }
+
+namespace internal {
+// For who reads the messages that such completions tell of: each is handled like one whose mark was
+// found, and its bytes lie in another line than the completion.
+inline void count_received(const ibv_wc* completions, int found) {
+  for (int i = 0; i < found; ++i) {
+    if ((completions[i].opcode & IBV_WC_RECV) == 0) continue;
+    count(data_path_counters.received_messages);
+    if (completions[i].byte_len > 0) count(data_path_counters.received_lines);
+  }
+}
+}  // namespace internal
 
 // --- bytes ---
 

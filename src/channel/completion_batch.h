@@ -1,4 +1,5 @@
-// Completions, polled several at a time and taken one by one.
+// Completions, polled several at a time and taken one by one. Messages that came with receives
+// count as handled (data_path.h): who takes their completions here reads them.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,6 +24,7 @@ class CompletionBatch {
       count_ = count > 0 ? static_cast<uint32_t>(count) : 0;
       if (count < 0) [[unlikely]]
         failed_ = true;
+      internal::count_received(batch_, count);
       if (count_ == 0) return nullptr;
     }
     return &batch_[next_];

@@ -230,6 +230,25 @@ TEST(Verbs, AnExperimentIsAFileOrRefused) {
   EXPECT_THAT(refused.err, HasSubstr("verbena bench --experiment"));
 }
 
+// The thread that receives reads no message, so it takes and posts receives faster than the other
+// one sends.
+TEST(Verbs, SendsAreNotHeldUpByTheirReceiver) {
+  for (const char* device : {"sim:connectx3-40g", "sim:connectx5-edr", "sim:connectx6-hdr"}) {
+    const ScratchDirectory scratch;
+    const Outcome measured = run_tool(
+        verbs({"--device", device, "--operation", "write,send", "--size", "8", "--pending", "16",
+               "--operations", "3000", "--runs", "1", "--json", scratch.file("x.json")}));
+    ASSERT_EQ(measured.exit_code, 0) << measured.err;
+    const json rows = json::parse(read_file(scratch.file("x.json"))).at("results");
+    ASSERT_EQ(rows.size(), 2u);
+    const double write = rows[0].at("rate_per_s");
+    const double send = rows[1].at("rate_per_s");
+    EXPECT_NEAR(send, write, 0.2 * write) << device;
+    // A refused SEND would wait for 640 us.
+    EXPECT_LT(rows[1].at("latency_ns").at("p99").get<double>(), 20'000) << device;
+  }
+}
+
 TEST(Verbs, GoesOnFromItsResults) {
   const ScratchDirectory scratch;
   const std::vector<std::string> command = verbs(

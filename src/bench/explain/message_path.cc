@@ -242,6 +242,11 @@ std::vector<Step> MessagePaths::thread_part(uint32_t thread, Time from, Time to,
     for (size_t i = 0; own == steps.size() && i < steps.size(); ++i) {
       if (steps[i].named && !posts_other(steps[i])) own = i;
     }
+    // A received message is found by its completion.
+    if (own > 0 && own < steps.size() && steps[own].kind == StepKind::kHandle &&
+        steps[own - 1].kind == StepKind::kTake) {
+      --own;
+    }
     // The call that finds it costs what one costs that finds nothing.
     if (own > 0 && own < steps.size() && steps[own].kind == StepKind::kTake &&
         steps[own - 1].kind == StepKind::kPollEmpty) {

@@ -63,15 +63,13 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     Time took = static_cast<Time>(found) * profile.poll_completion;
     for (int i = 0; i < found; ++i) {
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;
-      // The RNIC has written the completion, and of a receive the message, which is touched next:
-      // they lie in different lines.
-      if ((completions[i].opcode & IBV_WC_RECV) != 0) {
-        messages = true;
-        took += profile.cpu_message + line + (completions[i].byte_len > 0 ? line : 0);
-      } else if (profile.posts_move_payload == 0) {  // else this thread has written it itself
-        took += line;
-      }
+      // Who reads a received message counts it (data_path.h); here is its completion, which the
+      // RNIC has written. That of a send is this thread's own, where it does the RNIC's work.
+      const bool received = (completions[i].opcode & IBV_WC_RECV) != 0;
+      messages = messages || received;
+      if (received || profile.posts_move_payload == 0) took += line;
     }
+    if (messages) thread->receives_at = port;
     if (recorder != nullptr) {
       recorder->next_charge(messages ? StepKind::kTake : StepKind::kReap);
     }

@@ -25,7 +25,7 @@ constexpr StepText kTexts[] = {
     {StepKind::kCopy, Component::kProcessor, false, "copying or clearing"},
     {StepKind::kHandOver, Component::kProcessor, false, "hand-over to another thread"},
     {StepKind::kPollEmpty, Component::kProcessor, false, "poll of the completion queue"},
-    {StepKind::kTake, Component::kProcessor, false, "completion taken, handling by the thread"},
+    {StepKind::kTake, Component::kProcessor, false, "completion of a message taken"},
     {StepKind::kReap, Component::kProcessor, false, "completions of sends taken"},
     {StepKind::kPostReceive, Component::kProcessor, false, "receive posted"},
     {StepKind::kBuild, Component::kPosting, false, "WQE built"},

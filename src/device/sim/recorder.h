@@ -30,7 +30,7 @@ enum class StepKind : uint8_t {
   kCopy,           // and clearing
   kHandOver,       // to another thread
   kPollEmpty,      // ibv_poll_cq, which costs this in any case
-  kTake,           // a completion of a message, with its handling
+  kTake,           // a completion of a message
   kReap,           // of something sent
   kPostReceive,    //
   kBuild,          // a send WQE

@@ -65,6 +65,8 @@ struct Fiber {
   // Sockets of what an RNIC wrote last for this thread: of the memory, and of the RNIC.
   uint32_t written_memory = 0;
   uint32_t written_by = 0;
+  // Of the port whose RNIC wrote the messages that it received last.
+  uint32_t receives_at = 0;
   // Of the memory that its last work request named, which it also copies from and to; before that,
   // where it runs.
   uint32_t buffers = 0;
