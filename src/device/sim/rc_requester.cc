@@ -91,8 +91,9 @@ void Rnic::response_received(Packet* packet) {
   const uint64_t message = packet->message;
   const bool last = packet->last;
   const ibv_sge* const sges = qp.sges_of(message);
-  const Time delay =
-      translated(qp, translation_delay(sges, wqe.sges, packet->offset, packet->payload_bytes));
+  Translations missing;
+  translate(sges, wqe.sges, packet->offset, packet->payload_bytes, &missing);
+  const Time delay = translated(qp, missing);
   const Time free = bus_up_free_at();
   const Time there = bus_write(packet->payload_bytes, is_far(qp, sges, wqe.sges));
   qp.place_at = std::max(qp.place_at, there + delay);

@@ -206,7 +206,9 @@ void Rnic::fetch_responses(QueuePair& qp) {
       const Time ordered = there;
       const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
       if (region != nullptr && region->covers(address, bytes)) {
-        there += translated(qp, translation_delay(*region, address, bytes));
+        Translations missing;
+        translate(*region, address, bytes, &missing);
+        there += translated(qp, missing);
       }
       if (Recorder* const recorder = simulation_.recorder()) {
         const StepOf of{.message = {.node = qp.peer_node->number,

@@ -96,19 +96,18 @@ void Rnic::request_received(Packet* packet) {
 
 // Puts the payload on its way into this node's memory.
 void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
-  Time delay = 0;
+  Translations missing;
   bool far = region != nullptr && region->socket != qp.socket;
   if (packet->payload_bytes > 0 && region != nullptr) {
-    delay = translation_delay(*region, packet->address + packet->offset, packet->payload_bytes);
+    translate(*region, packet->address + packet->offset, packet->payload_bytes, &missing);
   } else if (packet->payload_bytes > 0) {
     ReceiveQueue& queue = qp.receive_queue();
     const uint64_t slot = packet->entry.message;
     const ibv_sge* const sges = queue.sges_of(slot);
-    delay =
-        translation_delay(sges, queue.receives[slot].sges, packet->offset, packet->payload_bytes);
+    translate(sges, queue.receives[slot].sges, packet->offset, packet->payload_bytes, &missing);
     far = is_far(qp, sges, queue.receives[slot].sges);
   }
-  delay = translated(qp, delay);
+  const Time delay = translated(qp, missing);
   if (delay > 0) qp.receive_at = std::max(qp.receive_at, simulation_.now() + delay);
   const Time free = bus_up_free_at();
   Time there =

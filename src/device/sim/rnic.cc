@@ -191,47 +191,6 @@ Time Rnic::missed(Time cost) {
   return cost;
 }
 
-// The table of translations is in memory of the card, or in that of the host: then a fetch is a DMA
-// read as any other. It brings a line of the table, which is what the cache has.
-Time Rnic::translation_delay(Region& region, uint64_t address, uint64_t bytes) {
-  const Profile& profile = node_.profile;
-  if (region.translations == nullptr || bytes == 0) return 0;
-  // Counted from where the region begins: where the host has put it changes nothing.
-  const uint64_t offset = address - region.iova;
-  const uint64_t covered = profile.page_bytes * kTranslationsOfLine;
-  Time delay = 0;
-  for (uint64_t line = offset / covered; line <= (offset + bytes - 1) / covered; ++line) {
-    if (translations_.touch(region.translations[line], 1, dice_)) continue;
-    delay += profile.translation_miss > 0 ? profile.translation_miss
-                                          : bus_read(kTranslationLineBytes) - simulation_.now();
-  }
-  return delay;
-}
-
-Time Rnic::translation_delay(const ibv_sge* sge, uint32_t count, uint64_t offset, uint64_t bytes) {
-  Time delay = 0;
-  for (uint32_t i = 0; i < count && bytes > 0; ++i, ++sge) {
-    if (offset >= sge->length) {
-      offset -= sge->length;
-      continue;
-    }
-    const uint64_t part = std::min<uint64_t>(bytes, sge->length - offset);
-    Region* const region = find_region(sge->lkey);
-    if (region != nullptr && region->covers(sge->addr + offset, part)) {
-      delay += translation_delay(*region, sge->addr + offset, part);
-    }
-    bytes -= part;
-    offset = 0;
-  }
-  return delay;
-}
-
-// One after the other, in the order of its packets.
-Time Rnic::translated(QueuePair& qp, Time delay) {
-  qp.translated_at = std::max(qp.translated_at, simulation_.now()) + delay;
-  return qp.translated_at - simulation_.now();
-}
-
 namespace {
 
 Time bus_time(const Profile& profile, uint64_t bytes, Time kib, bool far) {
@@ -240,6 +199,52 @@ Time bus_time(const Profile& profile, uint64_t bytes, Time kib, bool far) {
 }
 
 }  // namespace
+
+// The table of translations is in memory of the card, or in that of the host: then a fetch is a DMA
+// read as any other. It brings a line of the table, which is what the cache has.
+void Rnic::translate(Region& region, uint64_t address, uint64_t bytes, Translations* missing) {
+  const Profile& profile = node_.profile;
+  if (region.translations == nullptr || bytes == 0) return;
+  const Time read =
+      profile.pcie_read + bus_time(profile, kTranslationLineBytes, profile.pcie_down_kib, false);
+  // Counted from where the region begins: where the host has put it changes nothing.
+  const uint64_t offset = address - region.iova;
+  const uint64_t covered = profile.page_bytes * kTranslationsOfLine;
+  for (uint64_t line = offset / covered; line <= (offset + bytes - 1) / covered; ++line) {
+    if (translations_.touch(region.translations[line], 1, dice_)) continue;
+    if (profile.translation_miss > 0) {
+      missing->alone += profile.translation_miss;
+    } else {
+      missing->alone += read;
+      missing->there = std::max(missing->there, bus_read(kTranslationLineBytes));
+    }
+  }
+}
+
+void Rnic::translate(const ibv_sge* sge, uint32_t count, uint64_t offset, uint64_t bytes,
+                     Translations* missing) {
+  for (uint32_t i = 0; i < count && bytes > 0; ++i, ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    const uint64_t part = std::min<uint64_t>(bytes, sge->length - offset);
+    Region* const region = find_region(sge->lkey);
+    if (region != nullptr && region->covers(sge->addr + offset, part)) {
+      translate(*region, sge->addr + offset, part, missing);
+    }
+    bytes -= part;
+    offset = 0;
+  }
+}
+
+// One after the other, in the order of its packets. A fetch begins when the one before has ended,
+// so what waits on the bus now must not be waited for once more by each of those behind it.
+Time Rnic::translated(QueuePair& qp, const Translations& missing) {
+  const Time now = simulation_.now();
+  qp.translated_at = std::max(std::max(qp.translated_at, now) + missing.alone, missing.there);
+  return qp.translated_at - now;
+}
 
 Time Rnic::bus_read(uint64_t bytes, bool far) {
   const Profile& profile = node_.profile;

@@ -235,11 +235,18 @@ class Rnic {
   Time wqe_cost(QueuePair& qp, const Packet& packet, Time* delay);
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
-  // What an access to memory waits for translations; of a gather list, entry by entry.
-  Time translation_delay(Region& region, uint64_t address, uint64_t bytes);
-  Time translation_delay(const ibv_sge* sges, uint32_t count, uint64_t offset, uint64_t bytes);
-  // The same of what a queue pair receives or answers, behind what it did before.
-  Time translated(QueuePair& qp, Time delay);
+  // Translations that an access to memory needs and the chip has not: how long fetching them one
+  // after the other takes on a bus that is free, and when this one has brought them.
+  struct Translations {
+    Time alone = 0;
+    Time there = 0;
+  };
+  // Fetches them; of a gather list, entry by entry.
+  void translate(Region& region, uint64_t address, uint64_t bytes, Translations* missing);
+  void translate(const ibv_sge* sges, uint32_t count, uint64_t offset, uint64_t bytes,
+                 Translations* missing);
+  // What a queue pair waits for those of what it receives or answers, behind what it did before.
+  Time translated(QueuePair& qp, const Translations& missing);
   // When data that is asked for now is there, and when data that is sent now is visible; `far`: on
   // another socket than the port.
   Time bus_read(uint64_t bytes, bool far = false);

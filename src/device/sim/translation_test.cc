@@ -87,6 +87,21 @@ TEST_F(TranslationTest, WhatAQueuePairSendsReceivesAndAnswersWaitsForOneMissAfte
   }
 }
 
+// What comes while one waits is taken at once behind it: its own fetch must not count the others'
+// way over the bus, which have ended when it begins.
+TEST_F(TranslationTest, MissesOneAfterAnotherDoNotWaitForEachOtherOnTheBus) {
+  Profile profile = forgetful_profile();
+  const AddressStrides strides{.there = line_bytes(profile)};
+  const auto missing = [&profile, strides] {
+    return time_of(profile, IBV_WR_RDMA_WRITE, strides) - time_of(profile, IBV_WR_RDMA_WRITE, {});
+  };
+  const auto line = [&profile] { return profile.bus_time(64, profile.pcie_down_kib); };
+  const Time fast = missing();
+  const Time fast_line = line();
+  profile.pcie_down_kib *= 32;
+  EXPECT_LT(missing(), fast + kMessages * (line() - fast_line));
+}
+
 TEST_F(TranslationTest, AFetchBringsTheTranslationsOfNeighbouringPages) {
   const Profile profile = forgetful_profile();
   const Time known = time_of(profile, IBV_WR_RDMA_WRITE, {});

@@ -32,7 +32,7 @@ uint64_t fetch_ahead(const Profile& profile, const QueuePair& qp) {
 // cost.
 Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_t bytes,
                        Time* read) {
-  Time translated = 0;
+  Translations missing;
   const ibv_sge* sge = qp.sges_of(message);
   for (uint32_t i = 0; i < qp.wqe(message).sges && bytes > 0; ++i, ++sge) {
     if (offset >= sge->length) {
@@ -43,12 +43,13 @@ Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_
     Region* const region = find_region(sge->lkey);
     *read = std::max(*read, bus_read(part, region != nullptr && region->socket != qp.socket));
     if (region != nullptr && region->covers(sge->addr + offset, part)) {
-      translated += translation_delay(*region, sge->addr + offset, part);
+      translate(*region, sge->addr + offset, part, &missing);
     }
     bytes -= part;
     offset = 0;
   }
-  return translated;
+  *read = std::max(*read, missing.there);
+  return missing.alone;
 }
 
 // A queue pair reads its list entry by entry, each with a packet of its own on the bus: what the
