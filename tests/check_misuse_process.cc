@@ -402,7 +402,26 @@ void clean_threads() {
   pair.close();
 }
 
+// The address of a piece of a null region is no memory of the program: several use the same, which
+// changes and belongs to others meanwhile.
+void clean_null_regions() {
+  Pair pair(Options{});
+  ibv_mr* const region = ibv_alloc_null_mr(pair.domain);
+  need(region != nullptr, "null region");
+  const ibv_sge piece = {reinterpret_cast<uint64_t>(pair.out), 64, region->lkey};
+  for (int i = 0; i < 2; ++i) need(pair.post_receive(piece) == 0, "receive");
+  for (int i = 0; i < 2; ++i) {
+    need(pair.post(IBV_WR_SEND, piece, IBV_SEND_SIGNALED) == 0, "send");
+    pair.out[0] ^= 1;
+    need(Pair::poll(pair.send_cq).status == IBV_WC_SUCCESS, "sent");
+    need(Pair::poll(pair.recv_cq).status == IBV_WC_SUCCESS, "received");
+  }
+  need(ibv_dereg_mr(region) == 0, "deregister");
+  pair.close();
+}
+
 void clean() {
+  clean_null_regions();
   clean_transport({});
   clean_transport({.source_access = kAll});
   clean_transport({.type = IBV_QPT_UC});
