@@ -36,7 +36,12 @@ struct ReceiveBuffers {
   char* base = nullptr;
   uint32_t buffer_bytes = 0;
   uint32_t lkey = 0;
+  // Where messages go on that are longer than that, all in one place: so they are known by their
+  // length. 0 bytes: nowhere, and they fail the queue pair.
+  char* excess = nullptr;
+  uint32_t excess_bytes = 0;
 
+  uint32_t pieces() const { return excess_bytes > 0 ? 2 : 1; }
   uint64_t stride_bytes() const { return round_up<uint64_t>(buffer_bytes, kCacheLineBytes); }
   static uint64_t size_bytes(uint32_t buffer_bytes, uint32_t count) {
     return count * round_up<uint64_t>(buffer_bytes, kCacheLineBytes);
@@ -76,16 +81,22 @@ class ReceivePool {
         buffers_(buffers),
         repost_batch_(sizes.repost_batch),
         requests_(sizes.receives),
-        entries_(sizes.receives) {
+        entries_(size_t{sizes.receives} * buffers.pieces()) {
     VERBENA_ASSERT(sizes.repost_batch >= 1 && sizes.repost_batch <= sizes.receives);
     for (uint32_t number = 0; number < sizes.receives; ++number) {
       requests_[number].wr_id = number;
       if (buffers.buffer_bytes > 0) {
-        entries_[number] = {.addr = reinterpret_cast<uint64_t>(buffer(number)),
-                            .length = buffers.buffer_bytes,
-                            .lkey = buffers.lkey};
-        requests_[number].sg_list = &entries_[number];
-        requests_[number].num_sge = 1;
+        ibv_sge* const entries = &entries_[size_t{number} * buffers.pieces()];
+        entries[0] = {.addr = reinterpret_cast<uint64_t>(buffer(number)),
+                      .length = buffers.buffer_bytes,
+                      .lkey = buffers.lkey};
+        if (buffers.excess_bytes > 0) {
+          entries[1] = {.addr = reinterpret_cast<uint64_t>(buffers.excess),
+                        .length = buffers.excess_bytes,
+                        .lkey = buffers.lkey};
+        }
+        requests_[number].sg_list = entries;
+        requests_[number].num_sge = static_cast<int>(buffers.pieces());
       }
     }
   }

@@ -59,6 +59,7 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
   options.send_depth_wrs = plan.send_depth_wrs;
   options.recv_depth_wrs = plan.own_receives;
   options.max_send_sges = plan.max_send_sges;
+  options.max_recv_sges = plan.max_receive_sges;
   options.max_inline_bytes = plan.inline_bytes;
   VERBENA_ASSIGN_OR_RETURN(QueuePair queue_pair, QueuePair::create(domain, options));
   VERBENA_RETURN_IF_ERROR(queue_pair.init(plan.arena_access | plan.other_access));

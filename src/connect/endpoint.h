@@ -26,6 +26,7 @@ struct EndpointPlan {
   uint8_t max_outstanding_reads = 0;
   // Receives of the endpoint's own, or of a queue that connections share, or none.
   uint32_t own_receives = 0;
+  uint32_t max_receive_sges = 1;  // of its own
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;
   // Where sends complete that share a queue; null: in one of its own.

@@ -31,6 +31,9 @@ struct EndOptions {
   // these have (0: enough, or as many as the device has).
   uint32_t sharers = 1;
   uint32_t receive_depth = 0;
+  // kUd: what is longer than agreed is received, too, and then refused. Without it, it fails the
+  // queue pair.
+  bool receives_any_length = false;
   // Where incoming messages consume receives that connections share.
   const SharedReceiveQueue* shared_receives = nullptr;
   const CompletionQueue* shared_completions = nullptr;

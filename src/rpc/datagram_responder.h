@@ -14,7 +14,7 @@
 // generation that is drawn, so that it takes no datagram of the one that had its slots before.
 //
 // The queue pair outlives its connections. If it fails, all of them end, and the next one gets a
-// new queue pair.
+// new queue pair. No requester's message makes it fail: receives have room for any datagram.
 #pragma once
 
 #include <algorithm>

@@ -184,6 +184,36 @@ TEST_F(DatagramResponderTest, ASlotThatIsNobodysEndsTheConnection) {
   expect_answer(second, "1:still here");
 }
 
+// A device fails a queue pair that gets more than a receive has room for; here all share it.
+TEST_F(DatagramResponderTest, ARequestThatIsTooLongEndsItsConnectionAlone) {
+  constexpr uint32_t kMostBytes = 4096;  // of a datagram
+  auto bytes = RegisteredArena::create(**domain_, kMostBytes, 0);
+  ASSERT_TRUE(bytes.ok());
+  Requester* longest = &connect();
+  Requester& other = connect();
+  const uint32_t most = options().request_max_bytes;
+  for (const uint32_t length : {most + 1, (*device_)->info().active_mtu_bytes, kMostBytes}) {
+    ibv_sge entry = {
+        .addr = reinterpret_cast<uint64_t>(bytes->data()), .length = length, .lkey = bytes->lkey()};
+    ibv_send_wr request{};
+    longest->end.queue_pair().set_destination(request);
+    request.opcode = IBV_WR_SEND_WITH_IMM;
+    request.sg_list = &entry;
+    request.num_sge = 1;
+    request.imm_data = htonl(longest->end.generations().immediate(
+        0, longest->end.generations().next(longest->generation)));
+    ibv_send_wr* rejected = nullptr;
+    ASSERT_EQ(ibv_post_send(longest->end.queue_pair().get(), &request, &rejected), 0);
+    answer();
+    EXPECT_EQ(responder_->status(0).code(), StatusCode::kProtocolViolation) << length;
+    EXPECT_THAT(responder_->status(0).message(), HasSubstr("larger than agreed"));
+    other.ask("still here");
+    expect_answer(other, "1:still here");
+    longest = &connect();
+    ASSERT_EQ(responder_->latest_connection(), 0u);
+  }
+}
+
 TEST_F(DatagramResponderTest, AnEndedConnectionsNumberIsTakenAnew) {
   Requester& first = connect();
   Requester& second = connect();

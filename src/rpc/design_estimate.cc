@@ -99,7 +99,10 @@ Result<Sizes> unreliable_sizes(Transport transport, Protocol protocol, bool shar
                                 .response_max_bytes = options.response_max_bytes,
                                 .pending = options.pending};
   EndOptions answering = end_options(options, agreed);
-  if (shared) answering.sharers = static_cast<uint32_t>(shape.requesting_threads);
+  if (shared) {
+    answering.sharers = static_cast<uint32_t>(shape.requesting_threads);
+    answering.receives_any_length = true;
+  }
   VERBENA_ASSIGN_OR_RETURN(const UnreliableSizes responder,
                            size_unreliable_end(transport, protocol, device, answering));
   *region_bytes = std::max(requester.arena_bytes, responder.arena_bytes);

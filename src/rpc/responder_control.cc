@@ -62,6 +62,7 @@ EndOptions shared_end_options(const Device& device, const ResponderOptions& opti
       options, offered_design(Protocol::kSendSend, MarkLayout::kImmediate, device, options));
   end.sharers = options.max_connections;
   end.receive_depth = options.receive_depth;
+  end.receives_any_length = true;  // it would end the connections of all
   return end;
 }
 

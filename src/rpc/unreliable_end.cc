@@ -30,6 +30,13 @@ uint32_t buffer_bytes(Transport transport, Protocol protocol, const EndOptions& 
   return options.incoming_max_bytes + UnreliableEnd::header_bytes(transport);
 }
 
+// Of the longest datagram that there is, what is beyond a receive's buffer.
+uint32_t excess_bytes(const EndOptions& options) {
+  constexpr uint32_t kMostDatagramBytes = 4096;  // the largest MTU of verbs
+  if (!options.receives_any_length || options.incoming_max_bytes >= kMostDatagramBytes) return 0;
+  return kMostDatagramBytes - options.incoming_max_bytes;
+}
+
 // The slots of an end that connections share: a connection's begin at a power of two times its
 // number, so that their numbers are bits of a message's immediate.
 uint32_t slots_of(const EndOptions& options) {
@@ -87,7 +94,8 @@ Result<UnreliableSizes> size_unreliable_end(Transport transport, Protocol protoc
                           channel::unmarked_shape(options.outgoing_max_bytes), slots_of(options)) +
                       round_up<uint64_t>(shift_bytes(transport), kCacheLineBytes) +
                       channel::ReceiveBuffers::size_bytes(
-                          buffer_bytes(transport, protocol, options), sizes.receives.receives);
+                          buffer_bytes(transport, protocol, options), sizes.receives.receives) +
+                      round_up<uint64_t>(excess_bytes(options), kCacheLineBytes);
   if (writes(protocol)) {
     sizes.arena_bytes += channel::SlotArray::size_bytes(
         channel::unmarked_shape(options.incoming_max_bytes), options.pending);
@@ -108,6 +116,7 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol prot
   plan.send_depth_wrs = sizes.sends.depth_wrs;
   plan.inline_bytes = connect::inline_limit_bytes(device.info(), options.inline_bytes);
   plan.own_receives = sizes.receives.receives;
+  plan.max_receive_sges = excess_bytes(options) > 0 ? 2 : 1;
   plan.events = options.events;
   plan.huge_pages = options.huge_pages;
   VERBENA_ASSIGN_OR_RETURN(endpoint_, connect::make_endpoint(device, domain, plan));
@@ -127,6 +136,10 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol prot
                              channel::ReceiveBuffers::size_bytes(buffers.buffer_bytes,
                                                                  sizes.receives.receives)) +
                  shift_bytes(transport);
+  buffers.excess_bytes = excess_bytes(options);
+  if (buffers.excess_bytes > 0) {
+    buffers.excess = arena.carve(round_up<uint64_t>(buffers.excess_bytes, kCacheLineBytes));
+  }
   arrivals_ = channel::CompletionBatch(endpoint_->receive_completions->get());
   receives_ = {{endpoint_->queue_pair.get()}, buffers, sizes.receives};
   const int error = receives_.post_all();
