@@ -67,7 +67,7 @@ class DatagramResponder final : public ResponderBase<DatagramConnection> {
             options_.handshake_timeout_ns));
     auto connection = std::make_unique<Connection>(control, agreed);
     const Result<EndpointMemory> mine = [&]() -> Result<EndpointMemory> {
-      if (failed() && alive_.empty()) VERBENA_RETURN_IF_ERROR(make_end());
+      VERBENA_RETURN_IF_ERROR(replace_failed_end());
       VERBENA_ASSIGN_OR_RETURN(connection->number, free_number());
       connection->first_slot = connection->number << slot_bits_;
       EndpointMemory memory;
@@ -115,6 +115,18 @@ class DatagramResponder final : public ResponderBase<DatagramConnection> {
       : ResponderBase(Protocol::kSendSend, MarkLayout::kImmediate, device, domain, options),
         slot_bits_(std::bit_width(options.pending - 1)) {}
 
+  // Nobody may have polled since the queue pair failed.
+  Status replace_failed_end() {
+    end_->queue().reap();
+    const ibv_wc* const completion = end_->arrivals().next();
+    if (completion != nullptr && completion->status != IBV_WC_SUCCESS && !error_) {
+      error_ = channel::ChannelError::completed_with(completion->status);
+    }
+    if (!failed()) return Status::ok_status();
+    for (size_t i = alive_.size(); i-- > 0;) check_connection(*alive_[i]);
+    return make_end();
+  }
+
   // Where that fails, the former end stays.
   Status make_end() {
     EndOptions options = shared_end_options(*device_, options_);
@@ -125,6 +137,7 @@ class DatagramResponder final : public ResponderBase<DatagramConnection> {
     VERBENA_RETURN_IF_ERROR(end->start_shared());
     end_ = std::move(end);
     ended_.clear();  // which the former one may have addressed
+    for (const std::unique_ptr<Connection>& connection : connections_) connection->last_post = 0;
     error_ = {};
     return Status::ok_status();
   }

@@ -254,6 +254,17 @@ TEST_F(DatagramResponderTest, AfterAnErrorOfTheQueuePairTheNextConnectionHasANew
   expect_answer(third, "0:c");
 }
 
+TEST_F(DatagramResponderTest, AFailedQueuePairIsReplacedThoughNobodyPolledIt) {
+  Requester& first = connect();
+  first.ask("a");
+  expect_answer(first, "0:a");
+  ASSERT_TRUE(responder_->queue_pair().to_error().ok());
+  Requester& second = connect();
+  EXPECT_EQ(responder_->connections(), 1u);
+  second.ask("b");
+  expect_answer(second, "0:b");
+}
+
 TEST_F(DatagramResponderTest, MoreSlotsThanAnImmediateNamesAreRefused) {
   ResponderOptions too_many = options();
   too_many.max_connections = 4096;
