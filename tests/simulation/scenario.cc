@@ -131,7 +131,8 @@ Scenario draw_unreliable(uint64_t seed) {
     settings.protocol = Protocol::kWriteWrite;
   }
   settings.layout = MarkLayout::kImmediate;
-  settings.receive_queues = ReceiveQueues::kPerConnection;
+  // Over UD also the one queue pair that all requesters of a thread share.
+  if (settings.transport == Transport::kUc) settings.receive_queues = ReceiveQueues::kPerConnection;
   if (scenario.faults.loss_ppm == 0) scenario.faults.loss_ppm = one_in(random, 2) ? 5'000 : 50'000;
   return scenario;
 }
