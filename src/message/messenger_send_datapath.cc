@@ -42,7 +42,10 @@ void MessengerState::complete_operation(uint32_t number, MessageEvent event,
 bool MessengerState::awaits_ring_credits(PeerConnection& connection) {
   const uint64_t now = now_ns();
   if (connection.ring_full_since_ns == 0) connection.ring_full_since_ns = now;
-  return now - connection.ring_full_since_ns < kRingPatienceNs;
+  const uint64_t end_ns = connection.ring_full_since_ns + kRingPatienceNs;
+  if (now >= end_ns) return false;
+  ring_patience_end_ns_ = end_ns;
+  return true;
 }
 
 MessengerState::Room MessengerState::room_for_message(PeerConnection& connection, uint32_t reserved,

@@ -597,6 +597,7 @@ class MessengerState final : public Messenger {
   uint32_t rounds_without_queue_ = 0;
   uint32_t polls_without_progress_ = 0;
   std::vector<PeerConnection*> busy_;
+  uint64_t ring_patience_end_ns_ = 0;  // of the last message that had to wait: see kRingPatienceNs
   connect::PeerWatch watch_;
   uint32_t next_watched_ = 0;
   uint64_t queue_was_empty_ = 0;  // polls of the completion queue

@@ -3,6 +3,7 @@
 // is polled for the last time.
 #include <algorithm>
 
+#include "src/base/runtime.h"
 #include "src/connect/event_wait.h"
 #include "src/message/messenger_state.h"
 
@@ -36,6 +37,12 @@ bool MessengerState::prepare_to_sleep() {
   polling_.rest();
   // The completions of own READs and moves are no events.
   if (something_came() || move_numbers_.in_use() > 0) return false;
+  // A message that waits for a ring's credits is to go by SEND soon, and nothing wakes its sender:
+  // who has to try it once more when that time is over.
+  if (ring_patience_end_ns_ != 0) {
+    if (now_ns() >= ring_patience_end_ns_) ring_patience_end_ns_ = 0;
+    return false;
+  }
   for (const PeerConnection* const connection : busy_) {
     if (connection->first_gathered != 0) return false;
     for (uint32_t at = connection->first_transfer; at != 0; at = transfers_[at - 1].next) {

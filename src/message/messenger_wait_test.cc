@@ -259,5 +259,74 @@ TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
   EXPECT_GT(sleeps, kSeeds);
 }
 
+// Over an RNIC a message waits for a ring's credits before it goes by SEND. Its sender must not
+// fall asleep over it: here nothing wakes it, since the receiver waits for this very message.
+TEST(SimulatedWaitTest, AMessageThatFindsTheRingFullIsNotSleptOver) {
+  constexpr uint64_t kSimulatedEndNs = 20'000'000'000;
+  constexpr uint64_t kUrgentTag = 2;
+  constexpr uint64_t kWarmUp = 0;
+  constexpr uint64_t kReady = 1;
+  constexpr uint32_t kHeld = 4;  // messages that stay in their slots
+  MessengerOptions options{.events = true, .max_sleep_ns = kSleepDayNs};
+  options.ring_slots = kHeld;
+  options.unexpected_bytes = 1024;
+  sim::Cluster cluster(2, run_seed());
+  const JobSecret secret = JobSecret::random();
+  MessengerAddress addresses[2];
+  bool finished[2] = {};
+  const auto body = [&](uint32_t me) {
+    auto messenger =
+        test::must(open_messenger(cluster[me].device, cluster[me].domain, secret, options));
+    addresses[me] = messenger->address();
+    while (addresses[1 - me] == MessengerAddress{}) sleep_ns(1'000);
+    const PeerNumber peer = test::must(messenger->add_peer(addresses[1 - me]));
+    std::string text(options.unexpected_bytes + 8, 'x');
+    const iovec piece{text.data(), text.size()};
+    if (me == 0) {
+      Sleeper end(*messenger, peer);
+      while (messenger->statistics().ring_messages == 0) EXPECT_TRUE(end.send(kWarmUp));
+      EXPECT_TRUE(end.send(kReady));
+      const auto send = [&](uint64_t tag) {
+        const SendRequest request{
+            .peer = peer, .tag = tag, .pieces = {&piece, 1}, .flags = kMessageSilent};
+        while (messenger->send(request) == PostResult::kWouldBlock) {
+          if (messenger->progress() == 0) messenger->wait(-1);
+        }
+      };
+      for (uint32_t i = 0; i < kHeld; ++i) send(kSleepTag);
+      send(kUrgentTag);
+    } else {
+      const auto receive = [&](uint64_t tag) {
+        EXPECT_EQ(messenger->receive({.source = peer, .tag = tag, .pieces = {&piece, 1}}),
+                  PostResult::kPosted);
+        MessageCompletion done;
+        while (messenger->poll({&done, 1}) == 0) continue;
+        EXPECT_EQ(done.outcome, MessageOutcome::kOk);
+      };
+      uint64_t number = kWarmUp;
+      while (number == kWarmUp) {
+        receive(kSleepTag);
+        copy_bytes(&number, text.data(), sizeof(number));
+      }
+      receive(kUrgentTag);
+      for (uint32_t i = 0; i < kHeld; ++i) receive(kSleepTag);
+    }
+    finished[me] = true;
+    while (!finished[1 - me]) {
+      messenger->progress();
+      sleep_ns(10'000);
+    }
+  };
+  std::vector<Thread> threads;
+  for (uint32_t i = 0; i < 2; ++i) threads.push_back(cluster.start(i, [&, i] { body(i); }));
+  const bool ended =
+      cluster.simulation().run_until([&] { return finished[0] && finished[1]; }, kSimulatedEndNs);
+  EXPECT_TRUE(ended) << "the sender sleeps for ever";
+  if (!ended) {
+    for (uint32_t i = 0; i < 2; ++i) cluster.node(i).crash();
+  }
+  cluster.settle();
+}
+
 }  // namespace
 }  // namespace verbena::message
