@@ -174,6 +174,12 @@ class MemoryRegion {
   // else: a receive into it fails. Elsewhere the same as create().
   static Result<MemoryRegion> create_in_place(const ProtectionDomain& domain, void* address,
                                               uint64_t length_bytes, unsigned access);
+  // As create(), of memory whose owner does not know that it is registered, as in a cache: what the
+  // owner discards by MADV_DONTNEED is zero afterwards, or the call fails with EINVAL; see
+  // docs/architecture.md for what create() does there on soft0. With a low limit of locked memory
+  // (ulimit -l), peers reach it through the kernel. Cost: as create().
+  static Result<MemoryRegion> create_unasked(const ProtectionDomain& domain, void* address,
+                                             uint64_t length_bytes, unsigned access);
   // Deregisters now, where the destructor logs that it cannot. False: a stopped peer is in the
   // middle of an access; the keys are invalid, and another call goes on.
   bool deregister() { return handle_.destroy(); }

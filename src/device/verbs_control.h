@@ -56,12 +56,17 @@ struct VerbsControl {
   // IBV_ACCESS_REMOTE_READ: peers READ it, at a higher price for each (StepCosts), as long as
   // region_memory() says kLeft; it says kOther where they cannot any more. Or `access` is
   // IBV_ACCESS_LOCAL_WRITE: this side's own requests fill it, and nothing else does; a receive into
-  // it fails. Where that cannot be, or with another access, as reg_mr(). Null: all regions are
-  // alike.
+  // it fails. Where that cannot be, or with another access, as reg_mr_unasked(). Null: all regions
+  // are alike.
   ibv_mr* (*reg_mr_in_place)(ibv_pd*, void* address, size_t length_bytes, uint64_t iova,
                              unsigned access) = nullptr;
   // Regions may share a page: the device neither pins nor maps pages.
   bool shares_pages = false;
+  // As reg_mr(), of memory whose program does not know of the registration, as those of a cache:
+  // what it discards (MADV_DONTNEED) is zero afterwards, or the kernel refuses that. Null: so are
+  // all regions.
+  ibv_mr* (*reg_mr_unasked)(ibv_pd*, void* address, size_t length_bytes, uint64_t iova,
+                            unsigned access) = nullptr;
 };
 
 const VerbsControl& hardware_control();

@@ -153,7 +153,7 @@ RegistrationCache::Region* RegistrationCache::find(AddressRange pages, unsigned 
 
 Result<MemoryRegion> RegistrationCache::register_memory(AddressRange pages, unsigned access,
                                                         bool in_place) const {
-  const auto create = in_place ? MemoryRegion::create_in_place : MemoryRegion::create;
+  const auto create = in_place ? MemoryRegion::create_in_place : MemoryRegion::create_unasked;
   return create(*domain_, reinterpret_cast<void*>(pages.begin), pages.bytes(),
                 access & ~kOwnRequests);
 }

@@ -30,6 +30,9 @@
 // | the memory is shared, of a file, or watched|                          | registers each time  |
 // | by another cache or library                |                          |                      |
 //
+// The pages that soft0 shares for the cache are locked, so that the kernel refuses MADV_DONTNEED,
+// which would not zero them, with EINVAL.
+//
 // No function of the C library is replaced. What is not seen is of pinned memory: shmat(SHM_REMAP)
 // over it and madvise(MADV_GUARD_INSTALL), of which the kernel reports nothing (a program that uses
 // them on memory that it sends from says forget(), or sets use_events to false); and mprotect(),

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -318,6 +319,22 @@ TEST_P(RegistrationChangesTest, TheHeapShrinksAndGrows) {
     std::memset(memory + 4 * kPageBytes, 2, 4 * kPageBytes);
     expect_other(serial, memory + 4 * kPageBytes, 4);
   }
+}
+
+// An allocator takes zeroes for granted where it could discard pages.
+TEST_P(RegistrationChangesTest, DiscardedPagesAreZeroOrTheKernelRefuses) {
+  constexpr int kUses = 40;  // also once what was left in place is shared
+  char* const memory = map_pages(4);
+  for (int use = 0; use < kUses; ++use) {
+    get(memory, 4);
+    std::memset(memory, 7, 4 * kPageBytes);
+    errno = 0;
+    const bool done = madvise(memory + kPageBytes, kPageBytes, MADV_DONTNEED) == 0;
+    EXPECT_EQ(errno, done ? 0 : EINVAL);
+    ASSERT_EQ(memory[kPageBytes], done ? 0 : 7) << "use " << use;
+    EXPECT_TRUE(reaches(*mover_, get(memory, 4), memory, 4));
+  }
+  munmap(memory, 4 * kPageBytes);
 }
 
 // soft0 and the program keep the same pages.

@@ -374,6 +374,7 @@ const VerbsControl& control() {
       .last_error = last_error,
       .region_memory = region_memory,
       .reg_mr_in_place = kForgetting<reg_mr_in_place>,
+      .reg_mr_unasked = kForgetting<reg_mr_unasked>,
   };
   return table;
 }

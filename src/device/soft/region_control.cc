@@ -78,19 +78,25 @@ bool can_be_left(const Rnic& rnic, const NewRegion& region) {
   return is_readable_only(region.access) && allows_copies(rnic) && !refuses_copies();
 }
 
+// Who knows of a registration, and what is to become of the pages.
+enum class Keeping { kAsked, kUnasked, kInPlace };
+
 // Decides how peers reach the memory of a region, and makes it so.
-Status make_reachable(Rnic& rnic, NewRegion& region, bool in_place) {
+Status make_reachable(Rnic& rnic, NewRegion& region, Keeping keeping) {
   void* const address = reinterpret_cast<void*>(region.address);
   const bool writes = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  const bool in_place = keeping == Keeping::kInPlace;
   // Also where nothing is reached: peers try out whether they may when they attach this process,
   // which may be before memory is left in place.
   if (in_place && is_readable_only(region.access)) allow_peers_to_copy();
   if (region.length_bytes == 0) return {};
   const bool leave = in_place && can_be_left(rnic, region);
+  const auto discards = keeping == Keeping::kAsked ? PageShare::Discards::kMayBeLost
+                                                   : PageShare::Discards::kDoneOrRefused;
   const bool own_requests_only = leave && writes;
   // Often all is shared already: then one pass over the mappings is enough.
   if (Rnic::reached_by_peers(region.access) && !own_requests_only &&
-      rnic.pages().share_again(address, region.length_bytes, writes)) {
+      rnic.pages().share_again(address, region.length_bytes, writes, discards)) {
     use_shared_pages(rnic, region);
     return {};
   }
@@ -112,7 +118,7 @@ Status make_reachable(Rnic& rnic, NewRegion& region, bool in_place) {
     return {};
   }
   VERBENA_ASSIGN_OR_RETURN(const PageShare::Outcome shared,
-                           rnic.pages().share(address, region.length_bytes));
+                           rnic.pages().share(address, region.length_bytes, discards));
   if (shared.sharing == PageShare::Sharing::kShared) {
     use_shared_pages(rnic, region);
     return {};
@@ -199,7 +205,7 @@ int prepare_implicit_region(Rnic& rnic, const Domain& domain, unsigned access, N
 
 // Checks what a region is to be of, and lets peers reach it. 0, or an errno value as from fail().
 int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t length_bytes,
-                   uint64_t iova, unsigned access, bool in_place, NewRegion& wanted) {
+                   uint64_t iova, unsigned access, Keeping keeping, NewRegion& wanted) {
   if (is_implicit(address, length_bytes, access))
     return prepare_implicit_region(rnic, domain, access, wanted);
   if (length_bytes > kMaxRegionBytes) {
@@ -221,7 +227,7 @@ int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t
             .access = access & ~kIgnored,
             .domain = domain.id,
             .alias = start};
-  if (const Status status = make_reachable(rnic, wanted, in_place); !status.ok()) {
+  if (const Status status = make_reachable(rnic, wanted, keeping); !status.ok()) {
     const int error = fail(status);
     return status.code() == StatusCode::kInvalidArgument ? errno = EFAULT : error;
   }
@@ -230,12 +236,12 @@ int prepare_region(Rnic& rnic, const Domain& domain, const void* address, size_t
 }
 
 ibv_mr* register_memory(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
-                        unsigned access, bool in_place) {
+                        unsigned access, Keeping keeping) {
   if (check_valid<Domain>(verbs) != 0) return nullptr;
   Domain& domain = as_domain(verbs);
   Rnic& rnic = *as_context(verbs->context).rnic;
   NewRegion wanted;
-  if (prepare_region(rnic, domain, address, length_bytes, iova, access, in_place, wanted) != 0) {
+  if (prepare_region(rnic, domain, address, length_bytes, iova, access, keeping, wanted) != 0) {
     return nullptr;
   }
   Result<uint32_t> key = rnic.register_region(wanted);
@@ -262,12 +268,17 @@ ibv_mr* register_memory(ibv_pd* verbs, void* address, size_t length_bytes, uint6
 }  // namespace
 
 ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
-  return register_memory(verbs, address, length_bytes, iova, access, /*in_place=*/false);
+  return register_memory(verbs, address, length_bytes, iova, access, Keeping::kAsked);
+}
+
+ibv_mr* reg_mr_unasked(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
+                       unsigned access) {
+  return register_memory(verbs, address, length_bytes, iova, access, Keeping::kUnasked);
 }
 
 ibv_mr* reg_mr_in_place(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova,
                         unsigned access) {
-  return register_memory(verbs, address, length_bytes, iova, access, /*in_place=*/true);
+  return register_memory(verbs, address, length_bytes, iova, access, Keeping::kInPlace);
 }
 
 int dereg_mr(ibv_mr* verbs) {
@@ -326,7 +337,7 @@ int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_
   if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) rights = static_cast<unsigned>(access);
   NewRegion wanted;
   if (prepare_region(rnic, *domain, reinterpret_cast<void*>(start), size_bytes, iova, rights,
-                     /*in_place=*/false, wanted) != 0) {
+                     Keeping::kAsked, wanted) != 0) {
     return IBV_REREG_MR_ERR_INPUT;
   }
   if (const Status replaced = rnic.replace_region(region.key, wanted); !replaced.ok()) {

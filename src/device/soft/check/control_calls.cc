@@ -534,6 +534,7 @@ void replace_control(SoftRnic& rnic) {
   control.dealloc_pd = checked_dealloc_pd;
   control.reg_mr = checked_registration<&VerbsControl::reg_mr>;
   control.reg_mr_in_place = checked_registration<&VerbsControl::reg_mr_in_place>;
+  control.reg_mr_unasked = checked_registration<&VerbsControl::reg_mr_unasked>;
   control.dereg_mr = checked_dereg_mr;
   control.create_comp_channel = checked_create_comp_channel;
   control.destroy_comp_channel = checked_destroy_comp_channel;

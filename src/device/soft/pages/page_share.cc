@@ -193,7 +193,8 @@ PageShare::Range PageShare::whole_pages(const void* address, uint64_t length_byt
           (begin + length_bytes + page_bytes_ - 1) & ~(page_bytes_ - 1)};
 }
 
-Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes) {
+Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes,
+                                            Discards discards) {
   const uint64_t begin = as_number(address);
   if (length_bytes == 0) return Outcome{};
   if (length_bytes > ~0ull - begin - page_bytes_) {
@@ -212,11 +213,11 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
     std::vector<Piece> pieces;
     reason = pieces_to_move(range, &pieces);
     for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
-    const bool may_not_move_back = writers_ == Writers::kNone && !quiet_;
-    if (reason.empty() && may_not_move_back && !discards_seen.load(std::memory_order_relaxed)) {
-      reason = lock_shared(range);
-    }
   }
+  const bool may_not_move_back = !in_place && writers_ == Writers::kNone && !quiet_;
+  const bool locks = (may_not_move_back || discards == Discards::kDoneOrRefused) &&
+                     !discards_seen.load(std::memory_order_relaxed);
+  if (reason.empty() && locks) reason = lock_shared(range);
   if (reason.empty()) {
     registrations_.add(range);
     return Outcome{};
@@ -266,11 +267,15 @@ bool PageShare::is_mapped(const void* address, uint64_t length_bytes, bool write
          usable;
 }
 
-bool PageShare::share_again(const void* address, uint64_t length_bytes, bool writes) {
+bool PageShare::share_again(const void* address, uint64_t length_bytes, bool writes,
+                            Discards discards) {
   if (length_bytes == 0 || length_bytes > ~0ull - as_number(address) - page_bytes_) return false;
   // So no other registration's end makes the pages private in between.
   const std::lock_guard lock(mutex_);
   if (!in_place(address, length_bytes, writes)) return false;
+  const bool locks =
+      discards == Discards::kDoneOrRefused && !discards_seen.load(std::memory_order_relaxed);
+  if (locks && !lock_shared(whole_pages(address, length_bytes)).empty()) return false;
   registrations_.add(whole_pages(address, length_bytes));
   return true;
 }

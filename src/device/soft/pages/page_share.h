@@ -12,7 +12,7 @@
 // What registration changes for the application, while it lasts:
 // - The pages count as shared memory of the process, and an mlock() on them is lost.
 // - MADV_DONTNEED does not zero them, unless forget() is told: the library in front of libibverbs
-//   does that.
+//   does that. With Discards::kDoneOrRefused it fails instead.
 // - fork() copies all of them, see page_share_fork.cc. A raw clone() without the C library's fork
 //   handlers leaves parent and child on the same pages.
 // - The kernel may hold the old pages while they move: direct I/O, io_uring or another RNIC with
@@ -33,6 +33,9 @@
 // | kNone, MADV_DONTNEED seen by forget()      | shared                | private; stays shared   |
 // |                                            |                       | with other threads      |
 // | kNone, ulimit -l forbids the lock          | left private          | nothing to do           |
+// | any, Discards::kDoneOrRefused,             | shared and locked;    | private                 |
+// |     nobody tells forget()                  | without the lock left |                         |
+// |                                            | private               |                         |
 // | kNone with `quiet`                         | shared                | private                 |
 // | any, the move fails (no memory, mappings)  | left private          | stays shared and locked;|
 // |                                            |                       | logged if that fails    |
@@ -94,6 +97,12 @@ class PageShare {
   int fd() const { return file_.get(); }
   Writers writers() const { return writers_; }
 
+  // What MADV_DONTNEED by the program may do to pages while they are shared, where nobody tells
+  // forget() of it.
+  enum class Discards {
+    kMayBeLost,      // nothing: the program knows that the memory is registered
+    kDoneOrRefused,  // no such thing: the pages are locked, or stay private
+  };
   enum class Sharing {
     kShared,   // in the memory file at offset = address
     kPrivate,  // left alone: peers must go through process_vm_readv() and process_vm_writev()
@@ -110,13 +119,16 @@ class PageShare {
   // device, executable and inaccessible memory, for the page at a thread's upper stack end (the
   // kernel writes there), when the process runs out of mappings, when other threads run and
   // nothing holds them, and while a peer that stands still may yet write to what lay there before.
-  Result<Outcome> share(void* address, uint64_t length_bytes);
+  Result<Outcome> share(void* address, uint64_t length_bytes,
+                        Discards discards = Discards::kMayBeLost);
   // Peers reach all memory through the kernel until release() of this range, as kPrivate: until
   // then no page moves, so what is not shared by now stays private.
   void hold_everything(uint64_t length_bytes);
   // As share(), for pages that are all shared already and readable, and writable if `writes`.
-  // False, and nothing is registered, if there are others. Cost: a system call per mapping.
-  bool share_again(const void* address, uint64_t length_bytes, bool writes);
+  // False, and nothing is registered, if there are others. Cost: a system call per mapping, two
+  // with kDoneOrRefused.
+  bool share_again(const void* address, uint64_t length_bytes, bool writes,
+                   Discards discards = Discards::kMayBeLost);
   // Whether the program has these pages in the memory file at their addresses, readable, and
   // writable if `writes`. Of a range that is registered, at this moment: no lock. Cost: a system
   // call per mapping.

@@ -127,9 +127,9 @@ std::string PageShare::lock_shared(Range range) const {
                                     static_cast<long>(end - begin), MLOCK_ONFAULT);
     if (!is_error(result)) continue;
     return fmt::format(
-        "it cannot be locked against MADV_DONTNEED (mlock2 of {} bytes): {}; raise ulimit -l, or "
-        "allow sysctl vm.unprivileged_userfaultfd=1",
-        end - begin, strerror(static_cast<int>(-result)));
+        "it cannot be locked against MADV_DONTNEED (mlock2 of {} bytes): {}; raise ulimit -l{}",
+        end - begin, strerror(static_cast<int>(-result)),
+        writers_ == Writers::kNone ? ", or allow sysctl vm.unprivileged_userfaultfd=1" : "");
   }
   return {};
 }

@@ -335,6 +335,71 @@ void forbid_locked_memory() {
   ASSERT_EQ(syscall(SYS_capset, &header, rights), 0);
 }
 
+// Of a program that does not know that it is registered: an allocator takes zeroes for granted.
+TEST_P(PageShareTest, DiscardsAreRefusedWhereThatIsAskedFor) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    constexpr auto kRefused = PageShare::Discards::kDoneOrRefused;
+    auto share = make();
+    char* memory = map_private(4 * kPage);
+    fill(memory, 4 * kPage, 89);
+    const auto expect_refused = [&](const char* when) {
+      EXPECT_FALSE(discards(memory, 4 * kPage)) << when;
+      EXPECT_EQ(errno, EINVAL) << when;
+      expect_same_both_ways(*share, memory, 4 * kPage);
+    };
+    const auto release = [&] { share->release(memory, 4 * kPage, Sharing::kShared); };
+    const auto share_so = [&] {
+      Result<PageShare::Outcome> outcome = share->share(memory, 4 * kPage, kRefused);
+      ASSERT_TRUE(outcome.ok());
+      EXPECT_EQ(outcome->sharing, Sharing::kShared) << outcome->reason;
+    };
+    share_so();
+    expect_refused("at once");
+    release();
+    EXPECT_TRUE(discards(memory, 4 * kPage));
+    EXPECT_TRUE(is_zero(memory, 4 * kPage));
+    // Beside one that did not ask for it.
+    for (const bool again : {false, true}) {
+      expect_shared(*share, memory, 4 * kPage);
+      if (again) {
+        EXPECT_TRUE(share->share_again(memory, 4 * kPage, true, kRefused));
+      } else {
+        share_so();
+      }
+      expect_refused(again ? "again" : "later");
+      release();
+      expect_refused("of two, the other one has ended");
+      release();
+      EXPECT_TRUE(discards(memory, 4 * kPage));
+    }
+    // Somebody tells of them: no lock is needed.
+    PageShare::set_discards_seen();
+    forbid_locked_memory();
+    share_so();
+  });
+}
+
+TEST_P(PageShareTest, WithoutLocksWhatMayBeDiscardedStaysPrivate) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    constexpr auto kRefused = PageShare::Discards::kDoneOrRefused;
+    auto share = make();
+    char* memory = map_private(4 * kPage);
+    fill(memory, 4 * kPage, 90);
+    forbid_locked_memory();
+    Result<PageShare::Outcome> outcome = share->share(memory, 4 * kPage, kRefused);
+    ASSERT_TRUE(outcome.ok());
+    EXPECT_EQ(outcome->sharing, Sharing::kPrivate);
+    EXPECT_NE(outcome->reason.find("ulimit -l"), std::string::npos) << outcome->reason;
+    EXPECT_TRUE(holds(memory, 4 * kPage, 90));
+    EXPECT_TRUE(discards(memory, 4 * kPage));
+    EXPECT_TRUE(is_zero(memory, 4 * kPage));
+    share->release(memory, 4 * kPage, Sharing::kPrivate);
+    EXPECT_EQ(file_bytes(*share), 0u);
+  });
+}
+
 TEST_P(PageShareTest, WithoutLocksWhatCouldNotMoveBackStaysPrivate) {
   SKIP_IF_ALWAYS_THREADED();
   run_alone([] {
