@@ -232,7 +232,7 @@ Peer::Read Peer::read_foreign(uint64_t address, void* destination, size_t size_b
     // Memory that is neither gone nor moving is there at the next look.
     const bool may_move =
         moved < 0 && errno == EFAULT && (moves.under_way() || moves != page_moves());
-    if (!may_move) return exists() ? Read::kRefused : Read::kGone;
+    if (!may_move) return has_ended() ? Read::kGone : Read::kRefused;
     const uint64_t now = now_ns();
     if (limit_ns == 0) limit_ns = now + kPatienceNs;
     if (now > limit_ns) return exists() ? Read::kBusy : Read::kGone;
@@ -311,7 +311,8 @@ Peer::Update Peer::update_foreign(uint64_t address, bool compare, uint64_t opera
   }
   done = done && exists();
   lock_updates(false);
-  return done ? Update::kDone : Update::kRefused;
+  if (done) return Update::kDone;
+  return has_ended() ? Update::kBusy : Update::kRefused;
 }
 
 // When the thread has ended, others of the program may still run for a moment: until exec has ended
@@ -323,6 +324,16 @@ bool Peer::became_another_program() const {
   const bool has_pipe = stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode) &&
                         static_cast<uint32_t>(status.st_ino) == life_id_;
   return !has_pipe && !is_exiting(pid_);
+}
+
+bool Peer::has_ended() const {
+  constexpr uint64_t kLongestNs = 1'000'000'000;
+  const uint64_t start_ns = now_ns();
+  for (Waiter waiter; exists(); waiter.idle()) {
+    // It may have ended, and been waited for, since exists() looked.
+    if (!is_exiting(pid_) || now_ns() - start_ns > kLongestNs) return !exists();
+  }
+  return true;
 }
 
 bool Peer::exists() const {

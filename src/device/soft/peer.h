@@ -41,6 +41,9 @@ class Peer {
   // Whether its program runs, so that the pid and descriptors are those of the peer, and its
   // threads may access memory.
   bool exists() const;
+  // Whether a call of the kernel that failed did so because the process has ended. Waits, at most a
+  // second, for one that is about to: its memory is gone before it is seen to have ended.
+  bool has_ended() const;
   // Whether a program that exists() is about to end: look again soon.
   bool ending() const;
 

@@ -83,7 +83,7 @@ Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const
     if (view.base == nullptr) {
       if (qp.peer.memory->write_foreign(view.address + offset + at, source, part))
         return Copy::kDone;
-      return qp.peer.memory->exists() ? Copy::kRefused : Copy::kShut;
+      return qp.peer.memory->has_ended() ? Copy::kShut : Copy::kRefused;
     }
     copy_last_byte_last(view.base + offset + at, source, part);
     return Copy::kDone;
