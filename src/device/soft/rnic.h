@@ -116,9 +116,9 @@ class Rnic {
   Result<std::shared_ptr<Peer>> attach_for_datagrams(uint32_t slot);
 
   using PeerFlight = verbena::soft::PeerFlight;
-  // Waits until no connected peer, and without `only` no own request, is in the middle of an operation
-  // that began before this call: what was taken away before is not touched after. Returns peers that
-  // stand still, stopped or without a CPU; each is waited for once, a bounded time.
+  // Waits until no connected peer, and without `only` no own request, is in the middle of an
+  // operation that began before this call: what was taken away before is not touched after. Returns
+  // peers that stand still, stopped or without a CPU; each is waited for once, a bounded time.
   std::vector<PeerFlight> quiesce_peers(const Qp* only = nullptr);
   // Waits until no queue pair of this process is in the middle of a part of a request that it began
   // before this call: requests look up their own memory again before the next part.
