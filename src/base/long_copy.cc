@@ -17,23 +17,8 @@ namespace {
 constexpr size_t kLineBytes = 64;
 constexpr uintptr_t kPageBytes = 4096;
 
-void copy_lines(std::byte* to, const std::byte* from, size_t lines) {
-  for (; lines > 0; --lines, to += kLineBytes, from += kLineBytes) {
-    const auto* source = reinterpret_cast<const __m128i*>(from);
-    auto* line = reinterpret_cast<__m128i*>(to);
-    const __m128i first = _mm_loadu_si128(source);
-    const __m128i second = _mm_loadu_si128(source + 1);
-    const __m128i third = _mm_loadu_si128(source + 2);
-    const __m128i fourth = _mm_loadu_si128(source + 3);
-    _mm_store_si128(line, first);
-    _mm_store_si128(line + 1, second);
-    _mm_store_si128(line + 2, third);
-    _mm_store_si128(line + 3, fourth);
-  }
-}
-
-__attribute__((target("avx2"))) void copy_lines_avx2(std::byte* to, const std::byte* from,
-                                                     size_t lines) {
+__attribute__((target("avx2"))) void copy_lines(std::byte* to, const std::byte* from,
+                                                size_t lines) {
   for (; lines > 0; --lines, to += kLineBytes, from += kLineBytes) {
     const auto* source = reinterpret_cast<const __m256i*>(from);
     auto* line = reinterpret_cast<__m256i*>(to);
@@ -49,10 +34,10 @@ __attribute__((target("avx2"))) void copy_lines_avx2(std::byte* to, const std::b
 void copy_long(void* to, const void* from, size_t bytes) {
   // Where memcpy() takes the instruction REP MOVSB, AMD's Zen 3 and Zen 4 need some 30 times as
   // long if the destination lies 1 to 15 bytes behind the source in its page, and twice as long
-  // up to 31 bytes (glibc before 2.39).
+  // up to 31 bytes (glibc before 2.39). Both have AVX2.
   const auto ahead =
       (reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from)) % kPageBytes;
-  if (ahead == 0 || ahead >= 32) {
+  if (ahead == 0 || ahead >= 32 || !__builtin_cpu_supports("avx2")) {
     std::memcpy(to, from, bytes);
     return;
   }
@@ -63,11 +48,7 @@ void copy_long(void* to, const void* from, size_t bytes) {
   std::memcpy(destination, source, head);
   destination += head;
   source += head;
-  if (__builtin_cpu_supports("avx2")) {
-    copy_lines_avx2(destination, source, lines);
-  } else {
-    copy_lines(destination, source, lines);
-  }
+  copy_lines(destination, source, lines);
   const size_t copied = lines * kLineBytes;
   std::memcpy(destination + copied, source + copied, bytes - head - copied);
 }

@@ -20,11 +20,6 @@ PointRunner PointRunner::simulated(const std::string& device, uint64_t messages)
   return {bench::NodePool::simulated(device), std::move(options)};
 }
 
-Result<bench::RunResult> PointRunner::run(const bench::Point& point, uint32_t number) {
-  bench::RunFailure failure;
-  return bench::run_point(*pool_, point, options_, number, &failure);
-}
-
 Result<double> PointRunner::run_until(const bench::Point& point, uint32_t number,
                                       const Tells& tells) {
   constexpr uint32_t kMostRuns = 10;

@@ -19,10 +19,9 @@ class PointRunner {
   // "sim:PROFILE"; a run has about so many messages.
   static PointRunner simulated(const std::string& device, uint64_t messages);
 
-  Result<bench::RunResult> run(const bench::Point& point, uint32_t number);
-  // The same, again and for twice as long as long as `tells` finds nothing in what was measured: on
-  // a busy machine one side may not run at all for a while. kUnavailable, as `tells` said it, after
-  // ten such runs.
+  // Runs the point, again and for twice as long as long as `tells` finds nothing in what was
+  // measured: on a busy machine one side may not run at all for a while. kUnavailable, as `tells`
+  // said it, after ten such runs.
   using Tells = std::function<Result<double>(const bench::RunResult&)>;
   Result<double> run_until(const bench::Point& point, uint32_t number, const Tells& tells);
 

@@ -201,10 +201,54 @@ TEST_F(MessengerWaitTest, WithoutEventsNobodySleeps) {
   all()[0].wait(-1);
 }
 
+// Two nodes with a messenger each, in virtual time.
+class SimulatedPair {
+ public:
+  explicit SimulatedPair(uint64_t seed) : cluster_(2, seed) {}
+
+  sim::Cluster& cluster() { return cluster_; }
+  // Of the calling thread's side; the other one is its peer then.
+  std::unique_ptr<Messenger> open(uint32_t me, const MessengerOptions& options, PeerNumber* peer) {
+    auto messenger =
+        test::must(open_messenger(cluster_[me].device, cluster_[me].domain, secret_, options));
+    addresses_[me] = messenger->address();
+    while (addresses_[1 - me] == MessengerAddress{}) sleep_ns(1'000);
+    *peer = test::must(messenger->add_peer(addresses_[1 - me]));
+    return messenger;
+  }
+  // Goes on until the other side has finished, too.
+  void finish(uint32_t me, Messenger& messenger) {
+    finished_[me] = true;
+    while (!finished_[1 - me]) {
+      messenger.progress();
+      sleep_ns(10'000);
+    }
+  }
+  // `side(number)` in a thread of each node. False, and a failure, if they do not come to an end.
+  bool run(const std::function<void(uint32_t)>& side) {
+    constexpr uint64_t kEndNs = 20'000'000'000;
+    std::vector<Thread> threads;
+    for (uint32_t i = 0; i < 2; ++i) threads.push_back(cluster_.start(i, [&, i] { side(i); }));
+    const bool ended =
+        cluster_.simulation().run_until([&] { return finished_[0] && finished_[1]; }, kEndNs);
+    EXPECT_TRUE(ended) << "somebody sleeps for ever";
+    if (!ended) {
+      for (uint32_t i = 0; i < 2; ++i) cluster_.node(i).crash();
+    }
+    cluster_.settle();
+    return ended;
+  }
+
+ private:
+  sim::Cluster cluster_;
+  const JobSecret secret_ = JobSecret::random();
+  MessengerAddress addresses_[2];
+  bool finished_[2] = {};
+};
+
 // In virtual time the order of everything follows from the seed, and each seed is another one.
 TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
   constexpr uint64_t kSeeds = VERBENA_ADDRESS_SANITIZER || VERBENA_THREAD_SANITIZER ? 10 : 100;
-  constexpr uint64_t kSimulatedEndNs = 20'000'000'000;
   constexpr uint64_t kNumbers = 60;
   const uint64_t first = run_seed();
   uint64_t sleeps = 0;
@@ -214,19 +258,13 @@ TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
     sim::FaultSchedule delays;
     delays.delay_ppm = 300'000;
     delays.delay_most_ns = drawn.below(2) == 0 ? 3'000 : 200'000;
-    sim::Cluster cluster(2, seed);
-    const sim::ScheduledFaults faults(delays, seed, cluster.simulation());
-    const JobSecret secret = JobSecret::random();
+    SimulatedPair pair(seed);
+    const sim::ScheduledFaults faults(delays, seed, pair.cluster().simulation());
     const uint64_t longest_pause_ns = drawn.below(2) == 0 ? 5'000 : 300'000;
-    MessengerAddress addresses[2];
-    bool finished[2] = {};
     const auto body = [&](uint32_t me) {
-      const MessengerOptions options{.events = true, .max_sleep_ns = kSleepDayNs};
-      auto messenger =
-          test::must(open_messenger(cluster[me].device, cluster[me].domain, secret, options));
-      addresses[me] = messenger->address();
-      while (addresses[1 - me] == MessengerAddress{}) sleep_ns(1'000);
-      Sleeper end(*messenger, test::must(messenger->add_peer(addresses[1 - me])));
+      PeerNumber peer;
+      const auto messenger = pair.open(me, {.events = true, .max_sleep_ns = kSleepDayNs}, &peer);
+      Sleeper end(*messenger, peer);
       Random random(seed * 2 + me);
       for (uint64_t i = 0; i < kNumbers; ++i) {
         uint64_t number = 0;
@@ -238,23 +276,9 @@ TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
         EXPECT_EQ(number, i);
       }
       sleeps += messenger->statistics().sleeps;
-      finished[me] = true;
-      while (!finished[1 - me]) {
-        messenger->progress();
-        sleep_ns(10'000);
-      }
+      pair.finish(me, *messenger);
     };
-    std::vector<Thread> threads;
-    for (uint32_t i = 0; i < 2; ++i) threads.push_back(cluster.start(i, [&, i] { body(i); }));
-    const bool ended =
-        cluster.simulation().run_until([&] { return finished[0] && finished[1]; }, kSimulatedEndNs);
-    EXPECT_TRUE(ended) << "somebody sleeps for ever";
-    if (!ended) {
-      for (uint32_t i = 0; i < 2; ++i) cluster.node(i).crash();
-    }
-    cluster.settle();
-    threads.clear();
-    if (!ended) return;
+    if (!pair.run(body)) return;
   }
   EXPECT_GT(sleeps, kSeeds);
 }
@@ -262,7 +286,6 @@ TEST(SimulatedWaitTest, NoWakeUpIsLostWhateverComesFirst) {
 // Over an RNIC a message waits for a ring's credits before it goes by SEND. Its sender must not
 // fall asleep over it: here nothing wakes it, since the receiver waits for this very message.
 TEST(SimulatedWaitTest, AMessageThatFindsTheRingFullIsNotSleptOver) {
-  constexpr uint64_t kSimulatedEndNs = 20'000'000'000;
   constexpr uint64_t kUrgentTag = 2;
   constexpr uint64_t kWarmUp = 0;
   constexpr uint64_t kReady = 1;
@@ -270,16 +293,10 @@ TEST(SimulatedWaitTest, AMessageThatFindsTheRingFullIsNotSleptOver) {
   MessengerOptions options{.events = true, .max_sleep_ns = kSleepDayNs};
   options.ring_slots = kHeld;
   options.unexpected_bytes = 1024;
-  sim::Cluster cluster(2, run_seed());
-  const JobSecret secret = JobSecret::random();
-  MessengerAddress addresses[2];
-  bool finished[2] = {};
+  SimulatedPair pair(run_seed());
   const auto body = [&](uint32_t me) {
-    auto messenger =
-        test::must(open_messenger(cluster[me].device, cluster[me].domain, secret, options));
-    addresses[me] = messenger->address();
-    while (addresses[1 - me] == MessengerAddress{}) sleep_ns(1'000);
-    const PeerNumber peer = test::must(messenger->add_peer(addresses[1 - me]));
+    PeerNumber peer;
+    const auto messenger = pair.open(me, options, &peer);
     std::string text(options.unexpected_bytes + 8, 'x');
     const iovec piece{text.data(), text.size()};
     if (me == 0) {
@@ -311,21 +328,9 @@ TEST(SimulatedWaitTest, AMessageThatFindsTheRingFullIsNotSleptOver) {
       receive(kUrgentTag);
       for (uint32_t i = 0; i < kHeld; ++i) receive(kSleepTag);
     }
-    finished[me] = true;
-    while (!finished[1 - me]) {
-      messenger->progress();
-      sleep_ns(10'000);
-    }
+    pair.finish(me, *messenger);
   };
-  std::vector<Thread> threads;
-  for (uint32_t i = 0; i < 2; ++i) threads.push_back(cluster.start(i, [&, i] { body(i); }));
-  const bool ended =
-      cluster.simulation().run_until([&] { return finished[0] && finished[1]; }, kSimulatedEndNs);
-  EXPECT_TRUE(ended) << "the sender sleeps for ever";
-  if (!ended) {
-    for (uint32_t i = 0; i < 2; ++i) cluster.node(i).crash();
-  }
-  cluster.settle();
+  pair.run(body);
 }
 
 }  // namespace

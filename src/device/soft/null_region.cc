@@ -92,31 +92,20 @@ ibv_mr* alloc_null_mr(ibv_pd* verbs) {
                              kMaxMessageBytes, strerror(memory.error)));
     return nullptr;
   }
-  Domain& domain = as_domain(verbs);
   const Result<uint32_t> key =
       as_context(verbs->context)
           .rnic->register_region({.access = IBV_ACCESS_LOCAL_WRITE | kNullAccess,
-                                  .domain = domain.id,
+                                  .domain = as_domain(verbs).id,
                                   .sharing = Sharing::kForeign,
                                   .alias = reinterpret_cast<uint64_t>(memory.zeros)});
   if (!key.ok()) {
     fail(key.status());
     return nullptr;
   }
-  auto* region = new Region;
-  region->verbs = {.context = verbs->context,
-                   .pd = verbs,
-                   .addr = nullptr,
-                   .length = SIZE_MAX,
-                   .handle = region_index(*key),
-                   .lkey = *key,
-                   .rkey = 0};
-  region->domain = &domain;
-  region->key = *key;
-  region->is_null = true;
-  domain.users.fetch_add(1);
-  make_valid(*region, verbs->context);
-  return &region->verbs;
+  Region& region = make_region(verbs, *key, nullptr, SIZE_MAX);
+  region.verbs.rkey = 0;
+  region.is_null = true;
+  return &region.verbs;
 }
 
 }  // namespace verbena::soft

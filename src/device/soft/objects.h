@@ -105,6 +105,8 @@ struct Region {
   bool is_null = false;                   // of ibv_alloc_null_mr()
   bool is_intact() const { return verbs.pd == public_part<ibv_pd>(domain); }
 };
+// The object of what is registered under `key`, valid.
+Region& make_region(ibv_pd*, uint32_t key, void* address, size_t length_bytes);
 
 struct Window {
   static constexpr const char* kName = "memory window";

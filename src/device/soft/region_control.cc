@@ -250,22 +250,27 @@ ibv_mr* register_memory(ibv_pd* verbs, void* address, size_t length_bytes, uint6
     fail(key.status());
     return nullptr;
   }
+  return &make_region(verbs, *key, address, length_bytes).verbs;
+}
+
+}  // namespace
+
+Region& make_region(ibv_pd* verbs, uint32_t key, void* address, size_t length_bytes) {
+  Domain& domain = as_domain(verbs);
   auto* region = new Region;
   region->verbs = {.context = verbs->context,
                    .pd = verbs,
                    .addr = address,
                    .length = length_bytes,
-                   .handle = region_index(*key),
-                   .lkey = *key,
-                   .rkey = *key};
+                   .handle = region_index(key),
+                   .lkey = key,
+                   .rkey = key};
   region->domain = &domain;
-  region->key = *key;
+  region->key = key;
   domain.users.fetch_add(1);
   make_valid(*region, verbs->context);
-  return &region->verbs;
+  return *region;
 }
-
-}  // namespace
 
 ibv_mr* reg_mr(ibv_pd* verbs, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
   return register_memory(verbs, address, length_bytes, iova, access, Keeping::kAsked);
