@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/base/assert.h"
 #include "src/base/runtime.h"
 #include "src/bench/request_response/answer_loop.h"
 #include "src/bench/request_response/readable_memory.h"
