@@ -89,6 +89,8 @@ ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
                  &own);
     handle->header = NetworkHeader(own, attributes->grh);
   }
+  static std::atomic<uint32_t> next_handle{1};
+  handle->verbs.handle = next_handle.fetch_add(1, std::memory_order_relaxed);
   as_domain(pd).users.fetch_add(1);
   make_valid(*handle, pd->context);
   handle->self = handle.get();

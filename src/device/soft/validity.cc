@@ -21,6 +21,12 @@ int refuse_inherited(const char* name) {
                                  name));
 }
 
+int refuse_unknown(const char* name) {
+  return fail(ENOENT, fmt::format("soft0: no {} has this handle in this context: the object's "
+                                  "context or handle was overwritten; look for a stray write",
+                                  name));
+}
+
 int check_valid_context(const ibv_context* verbs) {
   if (verbs == nullptr) return refuse_invalid(Context::kName);
   return check_word(as_context(const_cast<ibv_context*>(verbs)));

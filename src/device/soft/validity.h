@@ -27,6 +27,12 @@ namespace verbena::soft {
 struct Validity {
   uint64_t word = 0;  // of no kind
   const ibv_context* context = nullptr;
+  uint32_t handle = 0;  // where the public part has one
+};
+
+template <typename Public>
+concept HasHandle = requires(const Public& verbs) {
+  verbs.handle;
 };
 
 // How many processes this one descends from by fork(), since the software RNIC was first opened.
@@ -47,12 +53,14 @@ uint64_t validity_word(const Object* object, uint32_t process) {
 template <typename Object>
 void make_valid(Object& object, const ibv_context* context) {
   object.validity = {validity_word(&object, forks.load(std::memory_order_relaxed)), context};
+  if constexpr (HasHandle<decltype(object.verbs)>) object.validity.handle = object.verbs.handle;
 }
 
 // Set errno and last_error(), and return errno: `name` is what the object should have been, or is
 // in the process that this one is a child of.
 int refuse_invalid(const char* name);
 int refuse_inherited(const char* name);
+int refuse_unknown(const char* name);
 
 template <typename Object>
 int check_word(const Object& object) {
@@ -72,15 +80,26 @@ int check_word(const Object& object) {
 }
 
 // 0 if it is a living object, else EINVAL, or EPERM if it is one of a process that this one was
-// forked from, with a line in last_error(): if (const int error = check_valid<Cq>(verbs); error !=
-// 0) return error;
+// forked from, or ENOENT, as of a kernel, if its context is another one; with a line in
+// last_error(). For work requests, which reach no kernel, and so use no handle.
+template <typename Object, typename Public>
+int check_living(const Public* verbs) {
+  const auto* object = reinterpret_cast<const Object*>(verbs);
+  if (object == nullptr || verbs->context == nullptr) return refuse_invalid(Object::kName);
+  if (const int error = check_word(*object); error != 0) return error;
+  return verbs->context == object->validity.context ? 0 : refuse_unknown(Object::kName);
+}
+
+// For control calls: ENOENT as well where the handle is that of no such object: if (const int error
+// = check_valid<Cq>(verbs); error != 0) return error;
 template <typename Object, typename Public>
 int check_valid(const Public* verbs) {
+  if (const int error = check_living<Object>(verbs); error != 0) return error;
   const auto* object = reinterpret_cast<const Object*>(verbs);
-  if (object == nullptr || verbs->context != object->validity.context) {
-    return refuse_invalid(Object::kName);
+  if constexpr (HasHandle<Public>) {
+    if (verbs->handle != object->validity.handle) return refuse_unknown(Object::kName);
   }
-  return check_word(*object);
+  return 0;
 }
 
 // Destroys `object` (which new made) but for its shell. `prepare` makes the shell refuse what does

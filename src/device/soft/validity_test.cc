@@ -57,6 +57,28 @@ TEST(ValidityTest, WritesBeyondTheHeadAreNoticed) {
   EXPECT_EQ(check_valid<Region>(&region.verbs), EINVAL);
 }
 
+// As of a kernel, which finds objects by their handle in the table of a context.
+TEST(ValidityTest, HandlesAreLookedUpInTheirContext) {
+  ibv_context context{};
+  ibv_context other{};
+  Cq queue;
+  queue.verbs.context = &context;
+  queue.verbs.handle = 7;
+  make_valid(queue, &context);
+  EXPECT_EQ(check_valid<Cq>(&queue.verbs), 0);
+  queue.verbs.handle = 8;
+  EXPECT_EQ(check_valid<Cq>(&queue.verbs), ENOENT);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_NE(std::string(last_error()).find("no completion queue has this handle"),
+            std::string::npos)
+      << last_error();
+  queue.verbs.handle = 7;
+  queue.verbs.context = &other;
+  EXPECT_EQ(check_valid<Cq>(&queue.verbs), ENOENT);
+  queue.verbs.context = &context;
+  EXPECT_EQ(check_valid<Cq>(&queue.verbs), 0);
+}
+
 TEST(ValidityTest, ManyObjectsLaterAShellIsStillOne) {
   ibv_context context{};
   Cq* first = new Cq;
