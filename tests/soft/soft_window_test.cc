@@ -29,6 +29,7 @@ class WindowOwner {
     kAddress,
     kConnect,
     kAllocate,
+    kTellKey,
     kBind,        // by a posted request
     kBindType1,   // by ibv_bind_mw()
     kInvalidate,  // by a posted request
@@ -49,6 +50,7 @@ class WindowOwner {
     unsigned access = kAllWindowAccess;
     uint32_t key = 0;
     uint64_t seed = 0;
+    bool elsewhere = false;  // in another domain than the queue pair's
   };
   struct Reply {
     QueuePairAddress address;
@@ -74,7 +76,11 @@ class WindowOwner {
         end_.connect(command.peer);
         break;
       case What::kAllocate:
-        window_ = ibv_alloc_mw(node_.domain.get(), command.type);
+        window_ =
+            ibv_alloc_mw(command.elsewhere ? elsewhere_.get() : node_.domain.get(), command.type);
+        reply.key = window_->rkey;
+        break;
+      case What::kTellKey:
         reply.key = window_->rkey;
         break;
       case What::kBind: {
@@ -154,6 +160,7 @@ class WindowOwner {
   std::optional<MemoryRegion> region_ = must(MemoryRegion::create(
       node_.domain, buffer_.data(), buffer_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
   End end_{node_};
+  ProtectionDomain elsewhere_ = must(ProtectionDomain::create(node_.device));
   ibv_mw* window_ = nullptr;
 };
 
@@ -195,7 +202,9 @@ class WindowTest : public testing::TestWithParam<Place> {
     child_->link().put(command);
     return child_->link().get<WindowOwner::Reply>();
   }
-  uint32_t allocate(ibv_mw_type type) { return run({.what = What::kAllocate, .type = type}).key; }
+  uint32_t allocate(ibv_mw_type type, bool elsewhere = false) {
+    return run({.what = What::kAllocate, .type = type, .elsewhere = elsewhere}).key;
+  }
   // Allocates a window of type 2 and binds it; the key.
   uint32_t bind(WindowOwner::Command command = {}) {
     command.what = What::kBind;
@@ -334,8 +343,7 @@ TEST_P(WindowTest, ItsPeerInvalidatesNothingElse) {
 TEST_P(WindowTest, WhatIsNotBoundIsNotInvalidated) {
   const uint32_t key = bind();
   EXPECT_EQ(write(memory_, key), IBV_WC_SUCCESS);
-  EXPECT_EQ(run({.what = What::kInvalidate, .key = key + 1}).completion.status,
-            IBV_WC_LOC_QP_OP_ERR);
+  EXPECT_EQ(run({.what = What::kInvalidate, .key = key + 1}).completion.status, IBV_WC_MW_BIND_ERR);
 }
 
 // One of type 2 is open to the queue pair that bound it, as long as that stays connected.
@@ -377,7 +385,42 @@ TEST_P(WindowTest, WhatDoesNotFitIsNotBound) {
   EXPECT_EQ(reply.completion.status, IBV_WC_MW_BIND_ERR);
   renew();
   EXPECT_EQ(run({.what = What::kBindType1}).result, EINVAL) << "of type 2";
-  EXPECT_EQ(run({.what = What::kBind, .key = key + 256}).result, EINVAL) << "the key of another";
+  EXPECT_EQ(run({.what = What::kBind, .length = 0, .key = key}).completion.status,
+            IBV_WC_MW_BIND_ERR)
+      << "LOCAL_INV unbinds one of type 2";
+}
+
+TEST_P(WindowTest, WhatDoesNotFitOneOfType1IsNotBoundAnew) {
+  allocate(IBV_MW_TYPE_1);
+  const uint32_t key = run({.what = What::kBindType1, .length = 64}).key;
+  EXPECT_EQ(write(memory_, key), IBV_WC_SUCCESS);
+  const WindowOwner::Reply reply = run({.what = What::kBindType1, .length = kLongWindowBytes + 1});
+  EXPECT_EQ(reply.result, 0);
+  EXPECT_EQ(reply.completion.status, IBV_WC_MW_BIND_ERR);
+  EXPECT_EQ(reply.key, key);
+  renew();
+  EXPECT_EQ(run({.what = What::kBindType1, .length = 64}).completion.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(write(memory_, run({.what = What::kTellKey}).key), IBV_WC_SUCCESS);
+}
+
+// Programs may give the low byte alone, or the key of any other window.
+TEST_P(WindowTest, OnlyTheLowByteOfAKeyIsTheProgramsToChoose) {
+  const uint32_t first = allocate(IBV_MW_TYPE_2);
+  const WindowOwner::Reply bound = run({.what = What::kBind, .key = (first ^ 0x5500) + 20});
+  EXPECT_EQ(bound.result, 0);
+  EXPECT_EQ(bound.completion.status, IBV_WC_SUCCESS);
+  const uint32_t key = run({.what = What::kTellKey}).key;
+  EXPECT_EQ(key & 0xff, bound.key & 0xff);
+  EXPECT_EQ(key >> 8, first >> 8);
+  EXPECT_EQ(write(memory_, key), IBV_WC_SUCCESS);
+  EXPECT_EQ(write(memory_, bound.key), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_P(WindowTest, OneOfAnotherDomainIsNotBound) {
+  const uint32_t key = allocate(IBV_MW_TYPE_2, /*elsewhere=*/true);
+  const WindowOwner::Reply reply = run({.what = What::kBind, .key = key});
+  EXPECT_EQ(reply.result, 0);
+  EXPECT_EQ(reply.completion.status, IBV_WC_MW_BIND_ERR);
 }
 
 TEST_P(WindowTest, ARegionWithWindowsStays) {

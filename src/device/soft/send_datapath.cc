@@ -80,7 +80,7 @@ inline bool push_completion(Cq& cq, const Completion& completion) {
 [[gnu::noinline, gnu::cold]] void post_window_request(Qp& qp, const ibv_send_wr& wr,
                                                       uint32_t position) {
   const ibv_wc_status status =
-      check_window_request(qp, wr) ? carry_out_window_request(qp, wr) : IBV_WC_MW_BIND_ERR;
+      check_window_request(wr) ? carry_out_window_request(qp, wr) : IBV_WC_MW_BIND_ERR;
   rc_post(qp, make_carried_out(wr, status), position);
 }
 
@@ -130,7 +130,7 @@ inline bool post_at_once(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR && state != IBV_QPS_SQE) return EINVAL;
   if (!has_place) return ENOMEM;
   if (!well_formed(qp, wr) || !accepts(qp, wr)) return EINVAL;
-  if (is_window_request(wr.opcode) && !check_window_request(qp, wr)) return EINVAL;
+  if (is_window_request(wr.opcode) && !check_window_request(wr)) return EINVAL;
   post_checked(qp, wr, state);
   return 0;
 }
@@ -156,7 +156,7 @@ int check_sends(const Qp& qp, const ibv_send_wr* requests, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     const ibv_send_wr& wr = requests[i];
     if (!well_formed(qp, wr) || !accepts(qp, wr) ||
-        (is_window_request(wr.opcode) && !check_window_request(qp, wr))) {
+        (is_window_request(wr.opcode) && !check_window_request(wr))) {
       return EINVAL;
     }
   }

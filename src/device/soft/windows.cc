@@ -55,14 +55,13 @@ bool peer_is_outside(const Qp& qp) {
 
 }  // namespace
 
-bool check_window_request(const Qp& qp, const ibv_send_wr& wr) {
+bool check_window_request(const ibv_send_wr& wr) {
   if (wr.opcode == IBV_WR_LOCAL_INV) return true;
   const ibv_mw* verbs = wr.bind_mw.mw;
   const ibv_mr* region = wr.bind_mw.bind_info.mr;
-  if (check_valid<Window>(verbs) != 0 || check_valid<Region>(region) != 0) return false;
+  if (check_living<Window>(verbs) != 0 || check_living<Region>(region) != 0) return false;
   const Window& window = as_window(const_cast<ibv_mw*>(verbs));
-  return window.type == IBV_MW_TYPE_2 && window.domain->id == qp.domain &&
-         region_index(wr.bind_mw.rkey) == window.place &&
+  return window.type == IBV_MW_TYPE_2 &&
          (wr.bind_mw.bind_info.mw_access_flags & ~kWindowFlags) == 0;
 }
 
@@ -70,11 +69,19 @@ ibv_wc_status carry_out_window_request(Qp& qp, const ibv_send_wr& wr) {
   RegionTable& regions = qp.rnic->regions();
   const uint32_t domain = window_domain(qp.generation);
   if (wr.opcode == IBV_WR_BIND_MW) {
-    const NewWindow window = to_bind(wr.bind_mw.bind_info, wr.bind_mw.rkey, qp.domain, domain);
-    return regions.bind_window(window) ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
+    // The consumer owns the low byte of a key, the RNIC the rest.
+    Window& window = as_window(wr.bind_mw.mw);
+    const uint32_t key = window.place << 8 | (wr.bind_mw.rkey & 0xff);
+    // Without bytes it would be unbound, which LOCAL_INV does to those of type 2.
+    if (window.domain->id != qp.domain || wr.bind_mw.bind_info.length == 0 ||
+        !regions.bind_window(to_bind(wr.bind_mw.bind_info, key, qp.domain, domain)))
+      return IBV_WC_MW_BIND_ERR;
+    window.verbs.rkey = key;
+    return IBV_WC_SUCCESS;
   }
-  if (!regions.unbind_window(wr.invalidate_rkey, domain)) return IBV_WC_LOC_QP_OP_ERR;
-  return peer_is_outside(qp) ? IBV_WC_SUCCESS : IBV_WC_LOC_QP_OP_ERR;
+  // The status of all errors of memory management, as of mlx5.
+  if (!regions.unbind_window(wr.invalidate_rkey, domain)) return IBV_WC_MW_BIND_ERR;
+  return peer_is_outside(qp) ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR;
 }
 
 bool invalidate_at_peer(Qp& qp, uint32_t key) {
@@ -119,9 +126,10 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
 }
 
 // Of a window of type 1. The memory that it was bound to is out of reach before it is bound anew.
+// What the region does not grant is an error of the request, as it is of an RNIC's.
 int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
-  if (const int error = check_valid<Qp>(queue); error != 0) return error;
-  if (const int error = check_valid<Window>(verbs); error != 0) return error;
+  if (const int error = check_living<Qp>(queue); error != 0) return error;
+  if (const int error = check_living<Window>(verbs); error != 0) return error;
   Qp& qp = as_qp(queue);
   Window& window = as_window(verbs);
   const ibv_mw_bind_info& info = bind->bind_info;
@@ -131,16 +139,13 @@ int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
   if (qp.transport != Transport::kReliable) {
     return fail(EOPNOTSUPP, "soft0: memory windows are bound by reliable connections");
   }
-  if (window.domain->id != qp.domain) {
-    return fail(EPERM, "soft0: the memory window is of another domain than the queue pair");
-  }
   if ((info.mw_access_flags & ~kWindowFlags) != 0) {
     return fail(EINVAL, fmt::format("soft0: a memory window with the access {:#x}; possible is "
                                     "{:#x}",
                                     info.mw_access_flags, kWindowFlags));
   }
   if (info.length != 0) {
-    if (const int error = check_valid<Region>(info.mr); error != 0) return error;
+    if (const int error = check_living<Region>(info.mr); error != 0) return error;
   }
   const std::lock_guard guard(window.mutex);
   const uint32_t key = ibv_inc_rkey(window.key & 0xff) | window.place << 8;
@@ -151,12 +156,15 @@ int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) {
     return fail(EINVAL, "soft0: a memory window is bound by a queue pair in RTS");
   }
-  if (info.length != 0 && !regions.can_bind(bound)) {
-    return fail(EINVAL,
-                "soft0: the region does not hold the memory window: it must have "
-                "IBV_ACCESS_MW_BIND, the window's domain and rights, and all of its bytes");
-  }
-  if (state == IBV_QPS_RTS) {
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  if (window.domain->id != qp.domain || (info.length != 0 && !regions.can_bind(bound))) {
+    log_info(
+        "soft0: queue pair {:#x}: IBV_WC_MW_BIND_ERR: the region does not hold the memory window: "
+        "it must have IBV_ACCESS_MW_BIND, the window's rights, all of its bytes, and like the "
+        "window the queue pair's domain",
+        qp.number);
+    status = IBV_WC_MW_BIND_ERR;
+  } else if (state == IBV_QPS_RTS) {
     regions.unbind_place(window.place);
     if (const auto standing = qp.rnic->quiesce_peers(); !standing.empty()) {
       return fail(EBUSY, fmt::format("soft0: {} is stopped in the middle of an access; the window "
@@ -171,13 +179,14 @@ int bind_mw(ibv_qp* queue, ibv_mw* verbs, ibv_mw_bind* bind) {
   wr.wr_id = bind->wr_id;
   wr.opcode = IBV_WR_BIND_MW;
   wr.send_flags = bind->send_flags & ~unsigned{IBV_SEND_INLINE};
-  if (const int error = post_carried_out(qp, make_carried_out(wr, IBV_WC_SUCCESS)); error != 0) {
+  if (const int error = post_carried_out(qp, make_carried_out(wr, status)); error != 0) {
+    if (status != IBV_WC_SUCCESS) return fail(error, "soft0: the send queue has no room");
     if (state == IBV_QPS_RTS) regions.unbind_place(window.place);
     return fail(error,
                 "soft0: the send queue has no room for the binding of a memory window, "
                 "which is invalid now");
   }
-  verbs->rkey = window.key = key;
+  if (status == IBV_WC_SUCCESS) verbs->rkey = window.key = key;
   return 0;
 }
 

@@ -22,7 +22,7 @@ inline bool is_window_request(ibv_wr_opcode opcode) {
 
 // Whether the objects that a window request names can be those of one. Holds send_lock, like all
 // below.
-bool check_window_request(const Qp& qp, const ibv_send_wr& wr);
+bool check_window_request(const ibv_send_wr& wr);
 // The status that the request completes with. Where it takes memory from the peer, that is outside
 // of it when this returns. Not within a Flight.
 ibv_wc_status carry_out_window_request(Qp& qp, const ibv_send_wr& wr);

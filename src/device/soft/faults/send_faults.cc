@@ -91,7 +91,7 @@ void SendFaults::post(const ibv_send_wr& wr) {
   } else if (is_window_request(wr.opcode)) {
     // As without a network: carried out now, completed in its turn.
     const ibv_wc_status status =
-        check_window_request(qp_, wr) ? carry_out_window_request(qp_, wr) : IBV_WC_MW_BIND_ERR;
+        check_window_request(wr) ? carry_out_window_request(qp_, wr) : IBV_WC_MW_BIND_ERR;
     post_carried_out(make_carried_out(wr, status), position);
   } else {
     post_request(wr, position);
