@@ -21,6 +21,10 @@ bool fails_at_receive(const Request& request) {
          (request.status == IBV_WC_REM_ACCESS_ERR || request.status == IBV_WC_REM_INV_REQ_ERR);
 }
 
+bool is_exchange(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 }  // namespace
 
 bool consumes_receive(ibv_wr_opcode opcode) {
@@ -159,6 +163,9 @@ void Model::carry_out(uint32_t end, const Request& request) {
   const uint32_t to = plan.type == IBV_QPT_UD ? request.to : plan.peer;
   const uint32_t peer = life_.ends[to].member;
   if (request.status != IBV_WC_SUCCESS) {
+    // The word has changed when the response finds no place.
+    if (request.status == IBV_WC_LOC_PROT_ERR && is_exchange(request.opcode))
+      exchange_word(peer, request);
     if (fails_at_receive(request)) {
       Message refused{.status = status_at_receiver(request)};
       if (receives_left(to) > 0) arrive(end, to, std::move(refused));

@@ -422,6 +422,8 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
   if (const int error = check_valid<Qp>(verbs); error != 0) return error;
   Qp& qp = as_qp(verbs);
   std::lock_guard guard(qp.control);
+  // The initiator has its completion, maybe, and the service thread has not run yet.
+  accept_blame(qp);
   const OwnerLock::Guard send_guard(qp.send_lock);  // the service thread may fail it meanwhile
   *attributes = qp.attributes;
   attributes->qp_state = qp.state.load();

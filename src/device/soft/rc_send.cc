@@ -144,10 +144,20 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
 }
 
+// Of one whose own memory is not as it says, which shows when the response comes: the responder's
+// error comes before that.
+[[gnu::noinline, gnu::cold]] Execution refuse_read(Qp& qp, const ibv_send_wr& wr) {
+  uint32_t size_bytes = 0;
+  for (int i = 0; i < wr.num_sge; ++i) size_bytes += wr.sg_list[i].length;
+  const bool granted = allows(qp, IBV_ACCESS_REMOTE_READ) &&
+                       target_of(qp, wr, size_bytes, IBV_ACCESS_REMOTE_READ) != nullptr;
+  return failed(granted ? IBV_WC_LOC_PROT_ERR : IBV_WC_REM_ACCESS_ERR);
+}
+
 Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
   const uint64_t ended_before = qp.rnic->regions().ended();
   Pieces pieces;
-  if (!collect_target(qp, wr, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  if (!collect_target(qp, wr, pieces)) return refuse_read(qp, wr);
   if (!allows(qp, IBV_ACCESS_REMOTE_READ)) return failed(IBV_WC_REM_ACCESS_ERR);
   if (pieces.size_bytes > 0) {
     const RegionView* view = target_of(qp, wr, pieces.size_bytes, IBV_ACCESS_REMOTE_READ);
@@ -219,14 +229,11 @@ Outcome write_foreign_word(Qp& qp, const RemoteWord& word, uint64_t value) {
   return {Outcome::kDone, IBV_WC_SUCCESS, sizeof(value)};
 }
 
-Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
-  Pieces pieces;
-  if (!collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
-  if (pieces.size_bytes != sizeof(uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
+// `before`: what the word held.
+Execution update_word(Qp& qp, const ibv_send_wr& wr, uint64_t& before) {
   const auto [view, place, status] = remote_word(qp, wr, IBV_ACCESS_REMOTE_ATOMIC);
   if (view == nullptr) return failed(status);
   auto* target = reinterpret_cast<uint64_t*>(place);
-  uint64_t before;
   if (view->base == nullptr) [[unlikely]] {
     const Peer::Update update =
         view->locked_atomics
@@ -242,12 +249,24 @@ Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
     __atomic_compare_exchange_n(target, &before, wr.wr.atomic.swap, false, __ATOMIC_ACQ_REL,
                                 __ATOMIC_ACQUIRE);
   }
+  return {Outcome::kDone, IBV_WC_SUCCESS, sizeof(uint64_t)};
+}
+
+Execution execute_atomic(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  const bool has_target = collect(qp, wr, IBV_ACCESS_LOCAL_WRITE, pieces);
+  if (has_target && pieces.size_bytes != sizeof(uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
+  uint64_t before = 0;
+  const Execution execution = update_word(qp, wr, before);
+  if (execution.outcome() != Outcome::kDone) return execution;
+  // As with an RNIC, the word has changed when the response does not find its place.
+  if (!has_target) return failed(IBV_WC_LOC_PROT_ERR);
   const auto* source = reinterpret_cast<const std::byte*>(&before);
   for (uint32_t i = 0; i < pieces.count; ++i) {
     copy_small(pieces.list[i].bytes, source, pieces.list[i].size_bytes);
     source += pieces.list[i].size_bytes;
   }
-  return {Outcome::kDone, IBV_WC_SUCCESS, sizeof(uint64_t)};
+  return execution;
 }
 
 Execution execute_verb(Qp& qp, const ibv_send_wr& wr) {
