@@ -96,6 +96,15 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   }
 }
 
+// A datagram that its receive has no room for. It vanishes, and the receive stays (InfiniBand
+// specification, table of the responder's errors, class D), or every stranger could end the queue
+// pair; one of a shared receive queue is taken already (class E).
+bool vanishes(const Qp& qp, const Datagram& datagram, const PostedReceive& receive) {
+  const uint32_t size_bytes = load_relaxed(&datagram.size_bytes);
+  return qp.transport == Transport::kDatagram && qp.srq == nullptr &&
+         (size_bytes > kMaxDatagramBytes || kGrhBytes + size_bytes > receive.length_bytes);
+}
+
 // Somebody has to see to the sender whose datagram is not finished.
 void look_after(Qp& qp) {
   if (!qp.looked_after.exchange(true)) qp.rnic->begin_waiting();
@@ -135,7 +144,7 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
     // What was meant for the queue pair before a reset, and what met no receive, vanishes.
     if (load_relaxed(&datagram.receiver_generation) == qp.generation)
       receive = claim_own_receive(qp, &index);
-    if (receive == nullptr) {
+    if (receive == nullptr || vanishes(qp, datagram, *receive)) {
       ring.retire(position, true);
       continue;
     }
