@@ -82,7 +82,8 @@ std::vector<PageShare::Piece> PageShare::find_shared(Range range) const {
     pieces.push_back({{std::max(range.first, vma.start), std::min(range.second, vma.end)}, vma});
     found_bytes += pieces.back().range.second - pieces.back().range.first;
   }
-  if (found_bytes == range.second - range.first) return pieces;
+  // None is mapped elsewhere where none had pages. A registration that failed asks, of many maybe.
+  if (found_bytes == range.second - range.first || !used(range)) return pieces;
   VmaQuery::Scan all(query_, 0, kSpanBytes, VmaQuery::Detail::kPlace, VmaQuery::Which::kFileBacked);
   for (Vma vma; all.next(&vma);) {
     if (!is_own(vma) || is_in_place(vma)) continue;
