@@ -155,6 +155,7 @@ class Rnic {
   std::atomic<uint32_t> domain_count{0};
   std::atomic<uint32_t> completion_queue_count{0};
   std::atomic<uint32_t> shared_receive_queue_count{0};
+  std::atomic<uint32_t> address_handle_count{0};
 
   uint32_t next_generation() {
     return next_generation_.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -76,6 +76,8 @@ bool find_own_gid(const ibv_context* context, const ReadHeader& header, uint8_t*
 ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
   if (check_valid<Domain>(pd) != 0 || check_attributes(pd->context, *attributes) != 0)
     return nullptr;
+  Rnic& rnic = *as_context(pd->context).rnic;
+  if (!count_in(rnic.address_handle_count, kMaxAddressHandles, Ah::kName)) return nullptr;
   auto handle = std::make_unique<Ah>();
   handle->verbs.context = pd->context;
   handle->verbs.pd = pd;
@@ -101,6 +103,7 @@ int destroy_ah(ibv_ah* verbs) {
   if (const int error = check_valid<Ah>(verbs); error != 0) return error;
   Ah* handle = &as_ah(verbs);
   end_use(handle->domain->users);
+  end_use(as_context(verbs->context).rnic->address_handle_count);
   retire(handle);
   return 0;
 }

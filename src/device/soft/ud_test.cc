@@ -440,6 +440,24 @@ TEST_F(DatagramTest, AddressHandlesAreChecked) {
   EXPECT_EQ(a_.send({.sges = source(8), .to = b_.number(), .opcode = IBV_WR_RDMA_WRITE}), EINVAL);
 }
 
+TEST_F(DatagramTest, AddressHandlesAreAsManyAsTheDeviceSays) {
+  ibv_ah_attr attributes{};
+  attributes.port_num = 1;
+  attributes.dlid = 1;
+  ibv_pd* const domain = node_.domain.get();
+  std::atomic<uint32_t>& count = as_context(domain->context).rnic->address_handle_count;
+  const uint32_t others = count.exchange(kMaxAddressHandles - 1);
+  ibv_ah* const last = create_ah(domain, &attributes);
+  ASSERT_NE(last, nullptr) << last_error();
+  EXPECT_EQ(create_ah(domain, &attributes), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(destroy_ah(last), 0);
+  ibv_ah* const next = create_ah(domain, &attributes);
+  EXPECT_NE(next, nullptr) << last_error();
+  EXPECT_EQ(destroy_ah(next), 0);
+  count = others;
+}
+
 TEST_F(DatagramTest, TransitionsTakeTheAttributesOfDatagrams) {
   ibv_qp* qp = a_.qp();
   ASSERT_EQ(move_to(qp, IBV_QPS_RESET), 0);
