@@ -79,7 +79,7 @@ class End : public test::End {
   // Tests own ends of both kinds by this class.
   virtual ~End() = default;
 
-  ibv_qp_state state() const { return as_qp(qp()).state; }
+  ibv_qp_state state() const { return as_qp(qp()).state(); }
   // Back to where connect() can follow.
   void reset() {
     ibv_qp_attr attributes{};

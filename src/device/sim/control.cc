@@ -249,9 +249,10 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
            "a simulated queue pair is of type RC, UC or UD and needs two completion queues");
     return nullptr;
   }
-  const uint64_t most_inline_bytes = init->qp_type == IBV_QPT_UD
-                                         ? node.profile.max_inline_datagram_bytes
-                                         : node.profile.max_inline_bytes;
+  const uint64_t most_inline_bytes =
+      std::min<uint64_t>(init->qp_type == IBV_QPT_UD ? node.profile.max_inline_datagram_bytes
+                                                     : node.profile.max_inline_bytes,
+                         UINT16_MAX);
   if (cap.max_send_wr > kMaxQueueWrs || cap.max_recv_wr > kMaxQueueWrs ||
       cap.max_send_sge > kMaxSges || cap.max_recv_sge > kMaxSges ||
       cap.max_inline_data > most_inline_bytes) {
@@ -264,42 +265,40 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     return nullptr;
   }
   QueuePair& qp = node.rnic.add_queue_pair(init->qp_type);
-  qp.socket = as_context(pd->context).socket;
   qp.verbs.context = pd->context;
   qp.verbs.pd = pd;
   qp.verbs.send_cq = init->send_cq;
   qp.verbs.recv_cq = init->recv_cq;
   qp.verbs.srq = init->srq;
-  qp.verbs.state = IBV_QPS_RESET;
-  qp.signals_all = init->sq_sig_all != 0;
-  qp.doorbell_register = &as_context(pd->context).take_register();
-  qp.send_cq = &as_cq(init->send_cq);
-  qp.recv_cq = &as_cq(init->recv_cq);
-  ++qp.send_cq->users;
-  ++qp.recv_cq->users;
+  ++qp.send_cq()->users;
+  ++qp.recv_cq()->users;
   if (init->srq != nullptr) {
-    qp.srq = &as_srq(init->srq);
-    ++qp.srq->users;
+    ++qp.srq()->users;
   } else if (cap.max_recv_wr > 0) {
-    init_receives(qp.own_receives, node, cap.max_recv_wr, cap.max_recv_sge);
+    init_receives(qp.make_own_receives(), node, cap.max_recv_wr, cap.max_recv_sge);
   }
-  qp.own_receives.node = &node;
-  qp.depth = std::max(cap.max_send_wr, 1u);
-  qp.max_sges = std::max(cap.max_send_sge, 1u);
-  qp.max_inline_bytes = cap.max_inline_data;
-  qp.cap = cap;
+  QueuePairChoices& chosen = qp.own.chosen;
+  chosen.path_mtu = IBV_MTU_256;
+  chosen.socket = static_cast<uint16_t>(as_context(pd->context).socket);
+  chosen.signals_all = init->sq_sig_all != 0;
+  chosen.doorbell_register = &as_context(pd->context).take_register();
+  chosen.depth = static_cast<uint16_t>(std::max(cap.max_send_wr, 1u));
+  chosen.receive_depth = static_cast<uint16_t>(cap.max_recv_wr);
+  chosen.max_sges = static_cast<uint8_t>(std::max(cap.max_send_sge, 1u));
+  chosen.max_receive_sges = static_cast<uint8_t>(cap.max_recv_sge);
+  chosen.max_inline_bytes = static_cast<uint16_t>(cap.max_inline_data);
   return &qp.verbs;
 }
 
 void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
   Simulation& simulation = qp.node->simulation;
   const size_t number = attributes.ah_attr.dlid - size_t{1};
-  if (number < simulation.nodes()) qp.peer_node = &simulation.node(number);
-  qp.mtu_bytes = 128u << attributes.path_mtu;
-  qp.attributes.path_mtu = attributes.path_mtu;
-  qp.attributes.dest_qp_num = attributes.dest_qp_num;
-  qp.attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
-  qp.attributes.min_rnr_timer = attributes.min_rnr_timer;
+  if (number < simulation.nodes()) qp.own.chosen.peer_node = &simulation.node(number);
+  qp.own.chosen.mtu_bytes = static_cast<uint16_t>(128u << attributes.path_mtu);
+  qp.own.chosen.path_mtu = static_cast<uint8_t>(attributes.path_mtu);
+  qp.own.chosen.dest_qp_num = attributes.dest_qp_num;
+  qp.own.chosen.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+  qp.own.chosen.min_rnr_timer = attributes.min_rnr_timer;
 }
 
 int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
@@ -308,12 +307,12 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     const int error = check_transition(qp, *attributes, mask);
     if (error != 0) return error;
   }
-  if ((mask & IBV_QP_QKEY) != 0) qp.attributes.qkey = attributes->qkey;
+  if ((mask & IBV_QP_QKEY) != 0) qp.own.chosen.qkey = attributes->qkey;
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0) {
-    qp.attributes.qp_access_flags = attributes->qp_access_flags;
+    qp.own.chosen.qp_access_flags = attributes->qp_access_flags;
   }
   if ((mask & IBV_QP_STATE) == 0) return 0;
-  const ibv_qp_state from = qp.state;
+  const ibv_qp_state from = qp.state();
   switch (attributes->qp_state) {
     case IBV_QPS_RESET:
       qp.node->rnic.reset(qp);
@@ -324,11 +323,11 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     case IBV_QPS_RTR:
       if (from != IBV_QPS_INIT) return refuse(EINVAL, "a queue pair goes to RTR from INIT only");
       if (qp.sends_datagrams()) {
-        qp.mtu_bytes = static_cast<uint32_t>(qp.node->profile.mtu_bytes);
+        qp.own.chosen.mtu_bytes = static_cast<uint16_t>(qp.node->profile.mtu_bytes);
         break;
       }
       take_path(qp, *attributes);
-      if (qp.peer_node == nullptr) {
+      if (qp.own.chosen.peer_node == nullptr) {
         return refuse(EINVAL,
                       fmt::format("there is no node with LID {}", attributes->ah_attr.dlid));
       }
@@ -337,10 +336,10 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
       if (from == IBV_QPS_SQE) break;
       if (from != IBV_QPS_RTR) return refuse(EINVAL, "a queue pair goes to RTS from RTR only");
       if (!qp.is_reliable()) break;
-      qp.attributes.timeout = attributes->timeout;
-      qp.attributes.retry_cnt = attributes->retry_cnt;
-      qp.attributes.rnr_retry = attributes->rnr_retry;
-      qp.attributes.max_rd_atomic = static_cast<uint8_t>(
+      qp.own.chosen.timeout = attributes->timeout;
+      qp.own.chosen.retry_cnt = attributes->retry_cnt;
+      qp.own.chosen.rnr_retry = attributes->rnr_retry;
+      qp.own.chosen.max_rd_atomic = static_cast<uint8_t>(
           std::min<uint64_t>(attributes->max_rd_atomic, qp.node->profile.max_outstanding_reads));
       break;
     case IBV_QPS_ERR:
@@ -353,22 +352,25 @@ int modify_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
           EINVAL,
           "a simulated queue pair is put into the states RESET, INIT, RTR, RTS and ERR only");
   }
-  qp.state = attributes->qp_state;
-  verbs->state = qp.state;
+  verbs->state = attributes->qp_state;
   return 0;
 }
 
 int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) {
   const QueuePair& qp = as_qp(verbs);
-  const QueuePair::Attributes& own = qp.attributes;
+  const QueuePairChoices& own = qp.own.chosen;
   *attributes = {};
-  attributes->qp_state = qp.state;
-  attributes->cur_qp_state = qp.state;
-  attributes->path_mtu = own.path_mtu;
+  attributes->qp_state = qp.state();
+  attributes->cur_qp_state = qp.state();
+  attributes->path_mtu = static_cast<ibv_mtu>(own.path_mtu);
   attributes->dest_qp_num = own.dest_qp_num;
   attributes->qp_access_flags = own.qp_access_flags;
   attributes->qkey = own.qkey;
-  attributes->cap = qp.cap;
+  attributes->cap = {.max_send_wr = own.depth,
+                     .max_recv_wr = own.receive_depth,
+                     .max_send_sge = own.max_sges,
+                     .max_recv_sge = own.max_receive_sges,
+                     .max_inline_data = own.max_inline_bytes};
   attributes->max_rd_atomic = own.max_rd_atomic;
   attributes->max_dest_rd_atomic = own.max_dest_rd_atomic;
   attributes->min_rnr_timer = own.min_rnr_timer;
@@ -379,22 +381,22 @@ int query_qp(ibv_qp* verbs, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init
   init->send_cq = qp.verbs.send_cq;
   init->recv_cq = qp.verbs.recv_cq;
   init->srq = qp.verbs.srq;
-  init->cap = qp.cap;
+  init->cap = attributes->cap;
   init->qp_type = qp.verbs.qp_type;
-  init->sq_sig_all = qp.signals_all ? 1 : 0;
+  init->sq_sig_all = own.signals_all ? 1 : 0;
   return 0;
 }
 
 int destroy_qp(ibv_qp* verbs) {
   QueuePair& qp = as_qp(verbs);
   qp.node->rnic.remove_queue_pair(qp);
-  VERBENA_ASSERT(qp.doorbell_register->users > 0);
-  --qp.doorbell_register->users;
-  --qp.send_cq->users;
-  --qp.recv_cq->users;
-  if (qp.srq != nullptr) --qp.srq->users;
-  qp.send_cq = nullptr;
-  qp.recv_cq = nullptr;
+  VERBENA_ASSERT(qp.own.chosen.doorbell_register->users > 0);
+  --qp.own.chosen.doorbell_register->users;
+  --qp.send_cq()->users;
+  --qp.recv_cq()->users;
+  if (qp.srq() != nullptr) --qp.srq()->users;
+  verbs->send_cq = nullptr;
+  verbs->recv_cq = nullptr;
   return 0;
 }
 

@@ -72,14 +72,14 @@ void Rnic::doorbell_arrived(void* object, uint64_t argument) {
 
 // True if the queue pair waits for its turn only since now.
 bool Rnic::note_doorbell(QueuePair& qp, uint32_t generation, uint32_t count, bool along) {
-  if ((qp.generation & kGenerationMask) != generation || qp.state != IBV_QPS_RTS) return false;
+  if ((qp.generation & kGenerationMask) != generation || qp.state() != IBV_QPS_RTS) return false;
   const uint32_t ahead = count - static_cast<uint32_t>(qp.announced);
-  if (ahead == 0 || ahead > qp.depth) return false;  // another thread's announced it
+  if (ahead == 0 || ahead > qp.own.chosen.depth) return false;  // another thread's announced it
   const bool first = qp.announced == qp.handled;
   record_doorbell_wait(qp);
   qp.announced += ahead;
   VERBENA_DEBUG_ASSERT(qp.handled <= qp.announced && qp.announced <= qp.posted);
-  qp.announced_at = simulation_.now();
+  qp.own.announced_at = simulation_.now();
   qp.all_along = along && (first || qp.all_along);
   return first;
 }
@@ -88,8 +88,8 @@ void Rnic::record_doorbell_wait(const QueuePair& qp) {
   Recorder* const recorder = simulation_.recorder();
   if (recorder == nullptr) return;
   for (uint64_t number = qp.handled; number < qp.announced; ++number) {
-    recorder->step(StepKind::kDoorbellWait, node_.number, Recorder::of(qp, number), qp.announced_at,
-                   simulation_.now());
+    recorder->step(StepKind::kDoorbellWait, node_.number, Recorder::of(qp, number),
+                   qp.own.announced_at, simulation_.now());
   }
 }
 
@@ -108,7 +108,7 @@ void Rnic::handle_doorbells() {
           recorder->step(StepKind::kSendMiss, node_.number, Recorder::of(qp, number),
                          simulation_.now(), done);
         }
-        qp.announced_at = done;
+        qp.own.announced_at = done;
       }
       simulation_.at(done, doorbell_context, this);
       return;
@@ -130,7 +130,8 @@ void Rnic::take_doorbell() {
   doorbells_.pop_front();
   if (doorbell.along) make_wqe_room();
   QueuePair& qp = *doorbell.qp;
-  if (qp.generation != doorbell.generation || qp.state != IBV_QPS_RTS || qp.announced == qp.handled)
+  if (qp.generation != doorbell.generation || qp.state() != IBV_QPS_RTS ||
+      qp.announced == qp.handled)
     return;
   record_doorbell_wait(qp);
   const uint64_t entries = qp.announced - qp.handled;
@@ -150,7 +151,8 @@ void Rnic::take_doorbell() {
     blocks += wqe_blocks(qp.wqe(number), datagram_address_bytes(qp));
   }
   const Time free = bus_down_.free_at();
-  const Time there = qp.fetched_at = std::max(bus_read(blocks * kWqeBlockBytes), qp.fetched_at);
+  const Time there = qp.own.fetched_at =
+      std::max(bus_read(blocks * kWqeBlockBytes), qp.own.fetched_at);
   if (Recorder* const recorder = simulation_.recorder()) {
     for (uint64_t number = qp.handled - entries; number < qp.handled; ++number) {
       recorder->served(StepKind::kBusWait, StepKind::kWqeFetch, node_.number,
@@ -164,10 +166,10 @@ void Rnic::take_doorbell() {
 // The WQEs that a doorbell announced have been fetched.
 void Rnic::wqes_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.generation != argument >> 32 || qp.state != IBV_QPS_RTS) return;
+  if (qp.generation != argument >> 32 || qp.state() != IBV_QPS_RTS) return;
   // The count's lower half: no two that are under way are so far apart.
   const uint32_t came = static_cast<uint32_t>(argument) - static_cast<uint32_t>(qp.fetched);
-  if (came > qp.depth) return;  // they have failed meanwhile
+  if (came > qp.own.chosen.depth) return;  // they have failed meanwhile
   qp.fetched += came;
   VERBENA_ASSERT(qp.fetched <= qp.handled);
   Rnic& rnic = qp.node->rnic;

@@ -43,7 +43,7 @@ void Rnic::complete(QueuePair& qp, uint64_t message, ibv_wc_status status) {
   Packet* const packet = simulation_.fabric().allocate();
   packet->target = &qp;
   packet->target_generation = qp.generation;
-  packet->cq = qp.send_cq;
+  packet->cq = qp.send_cq();
   packet->entry = {.completion = make_completion(wqe.wr_id, status, completed_opcode(wqe.opcode),
                                                  qp.verbs.qp_num, wqe.length_bytes),
                    .sender = &qp,
@@ -74,8 +74,7 @@ void Rnic::completion_visible(void* object, uint64_t) {
 }
 
 void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
-  if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_RESET) return;
-  qp.state = IBV_QPS_ERR;
+  if (qp.state() == IBV_QPS_ERR || qp.state() == IBV_QPS_RESET) return;
   qp.verbs.state = IBV_QPS_ERR;
   kept_wqes_ -= qp.kept_wqes();
   ibv_wc_status status = first;
@@ -91,8 +90,7 @@ void Rnic::fail(QueuePair& qp, ibv_wc_status first) {
 }
 
 void Rnic::fail_sends(QueuePair& qp, ibv_wc_status first) {
-  VERBENA_ASSERT(!qp.is_reliable() && (qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_SQE));
-  qp.state = IBV_QPS_SQE;
+  VERBENA_ASSERT(!qp.is_reliable() && (qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQE));
   qp.verbs.state = IBV_QPS_SQE;
   kept_wqes_ -= qp.kept_wqes();
   ibv_wc_status status = first;
@@ -111,14 +109,15 @@ void Rnic::fail_sends(QueuePair& qp, ibv_wc_status first) {
 }
 
 void Rnic::flush_sends(QueuePair& qp) {
-  if (qp.state == IBV_QPS_SQE) return fail_sends(qp, IBV_WC_WR_FLUSH_ERR);
+  if (qp.state() == IBV_QPS_SQE) return fail_sends(qp, IBV_WC_WR_FLUSH_ERR);
   while (qp.retired < qp.posted) complete(qp, qp.retired++, IBV_WC_WR_FLUSH_ERR);
   end_sends(qp);
 }
 
 void Rnic::flush_receives(QueuePair& qp) {
-  if (qp.srq != nullptr || qp.recv_cq == nullptr) return;
-  ReceiveQueue& queue = qp.own_receives;
+  if (qp.srq() != nullptr || qp.recv_cq() == nullptr) return;
+  if (qp.own_receives == nullptr) return;
+  ReceiveQueue& queue = *qp.own_receives;
   while (queue.consumed < queue.posted) {
     complete_receive(qp, queue.slot_of(queue.consumed++), IBV_WC_WR_FLUSH_ERR);
   }

@@ -83,7 +83,7 @@ class ScheduledFaults {
     Rnic& rnic = fault.simulation->node(fault.node).rnic;
     std::vector<QueuePair*> ready;
     for (uint32_t number = 1; QueuePair* const qp = rnic.find_queue_pair(number); ++number) {
-      if (qp->state == IBV_QPS_RTS) ready.push_back(qp);
+      if (qp->state() == IBV_QPS_RTS) ready.push_back(qp);
     }
     if (ready.empty()) return;
     rnic.fail(*ready[fault.number % ready.size()], IBV_WC_WR_FLUSH_ERR);

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <utility>
+
 namespace verbena::sim {
 namespace {
 
@@ -20,6 +23,38 @@ TEST(GrowingRingTest, KeepsTheOrderWhileItGrowsAndTurns) {
     for (uint32_t i = 0; i < ring.size(); ++i) {
       ASSERT_EQ(ring[i], popped + static_cast<int>(i));
     }
+  }
+}
+
+struct Large {
+  uint64_t words[3];
+};
+
+// Those that are large have memory from the first one on, the others from the second one on.
+template <typename T>
+void expect_moved(uint32_t count, T (*make)(uint64_t), uint64_t (*value)(const T&)) {
+  GrowingRing<T> from;
+  for (uint64_t i = 0; i < count; ++i) from.push_back(make(i));
+  GrowingRing<T> to = std::move(from);
+  ASSERT_EQ(to.size(), count);
+  for (uint32_t i = 0; i < count; ++i) ASSERT_EQ(value(to[i]), i);
+  GrowingRing<T> other;
+  other.push_back(make(77));
+  other = std::move(to);
+  ASSERT_EQ(other.size(), count);
+  for (uint32_t i = 0; i < count; ++i) ASSERT_EQ(value(other[i]), i);
+}
+
+TEST(GrowingRingTest, MovesWithWhatIsThere) {
+  for (const uint32_t count : {0u, 1u, 2u, 9u}) {
+    expect_moved<uint64_t>(
+        count, [](uint64_t i) { return i; }, [](const uint64_t& one) { return one; });
+    expect_moved<Large>(
+        count,
+        [](uint64_t i) {
+          return Large{{0, i, 0}};
+        },
+        [](const Large& one) { return one.words[1]; });
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -166,124 +167,156 @@ struct PendingResponse {
 // What the requester of a reliable connection keeps of its messages until they are acknowledged.
 struct RcRequester {
   CacheStamp read_state;
-  uint32_t placing = 0;    // packets of responses that are on their way into memory
   uint64_t acked = 0;      // messages that the responder has acknowledged
   uint64_t sent_ever = 0;  // messages whose first packet was sent at least once
   uint64_t looked_up = 0;  // messages whose WQEs were needed for what acknowledgements told
-  uint32_t reads_outstanding = 0;
-  uint64_t answered = 0;     // all READs and atomics below have their responses
-  bool asked_again = false;  // since the last response that came in order
-  bool paused = false;       // until an RNR timer ends
-  bool timer_running = false;
+  uint64_t answered = 0;   // all READs and atomics below have their responses
   Time progress_at = 0;
-  uint32_t retries = 0;
-  uint32_t rnr_retries = 0;
+  uint32_t placing = 0;  // packets of responses that are on their way into memory
+  uint8_t reads_outstanding = 0;
+  uint8_t retries = 0;
+  uint8_t rnr_retries = 0;
+  bool asked_again : 1 = false;  // since the last response that came in order
+  bool paused : 1 = false;       // until an RNR timer ends
+  bool timer_running : 1 = false;
 
   // What is on its way, or in a cache, outlives a generation of the queue pair.
   void reset() { *this = {.read_state = read_state, .placing = placing}; }
 };
 
-// What the responder of a reliable connection still has to say.
-struct RcResponder {
-  bool nak_sent = false;
-  bool ack_queued = false;
-  NakCode nak = NakCode::kNone;  // what the next acknowledgement says
-  uint64_t nak_message = 0;
-  std::vector<PendingResponse> responses;
-  bool response_queued = false;
-  uint32_t response_turn_sent = 0;
+// What the responder of a reliable connection needs for READs, atomics and refusals: from the
+// first one on, since most queue pairs carry none.
+struct RcAnswers {
   struct Replay {
     uint64_t message = UINT64_MAX;
     uint64_t original = 0;
   };
+  std::vector<PendingResponse> responses;
   std::vector<Replay> atomics;  // the last ones, for repeated requests
   uint64_t atomics_done = 0;
+  uint64_t nak_message = 0;
+  uint32_t turn_sent = 0;
+  bool queued = false;  // in the sending side's ring
 };
 
-struct QueuePair {
-  ibv_qp verbs{};
+// What the responder of a reliable connection still has to say.
+struct RcResponder {
+  std::unique_ptr<RcAnswers> rare;
+  NakCode nak = NakCode::kNone;  // what the next acknowledgement says
+  bool nak_sent = false;
+  bool ack_queued = false;
+
+  bool answers() const { return rare != nullptr && !rare->responses.empty(); }
+  RcAnswers& make_rare() {
+    if (rare == nullptr) rare = std::make_unique<RcAnswers>();
+    return *rare;
+  }
+};
+
+// Of a queue pair, as far as it was chosen when it was made, or by modify_qp(): ibv_qp_attr is
+// large.
+struct QueuePairChoices {
+  uint32_t dest_qp_num;
+  uint32_t qp_access_flags;
+  uint32_t qkey;
+  uint8_t path_mtu;
+  uint8_t max_rd_atomic;
+  uint8_t max_dest_rd_atomic;
+  uint8_t min_rnr_timer;
+  uint8_t timeout;
+  uint8_t retry_cnt;
+  uint8_t rnr_retry;
+  bool signals_all;
+  uint16_t depth;
+  uint16_t receive_depth;
+  uint16_t max_inline_bytes;
+  uint8_t max_sges;
+  uint8_t max_receive_sges;
+  uint16_t socket;  // that its port is attached to, and where its queues lie
+  uint16_t mtu_bytes;
+  DoorbellRegister* doorbell_register;
+  Node* peer_node;
+};
+
+// A cluster has millions, and each message needs most of what two of them have, which no cache has
+// any more: so a queue pair takes few lines, and has memory of its own only for what it uses.
+struct alignas(64) QueuePair {
+  QueuePair() { std::memset(static_cast<void*>(&verbs), 0, sizeof(verbs)); }
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  // The public part ends with a lock and a condition variable for the events of a kernel's driver.
+  // Nobody here has any, and they take more than a line: so they make room.
+  struct Behind {
+    std::byte shown[offsetof(ibv_qp, mutex)];
+    QueuePairChoices chosen;
+    // What takes longer for more WQEs, or for translations, must not let the next one overtake it.
+    Time fetched_at;
+    Time translated_at;  // what it receives and answers
+    Time paced;          // gaps between messages, up to send_after
+    Time announced_at;   // by the last of the doorbells that reached the RNIC
+  };
+  static_assert(sizeof(Behind) <= offsetof(ibv_qp, events_completed));
+  union {
+    ibv_qp verbs;
+    Behind own;
+  };
+
   Node* node = nullptr;
-  uint32_t socket = 0;  // that its port is attached to, and where its queues lie
-  ibv_qp_cap cap{};
-  bool signals_all = false;
-  // What modify_qp set, as far as it matters here: ibv_qp_attr is large.
-  struct Attributes {
-    ibv_mtu path_mtu = IBV_MTU_256;
-    uint32_t dest_qp_num = 0;
-    unsigned qp_access_flags = 0;
-    uint32_t qkey = 0;
-    uint8_t max_rd_atomic = 0;
-    uint8_t max_dest_rd_atomic = 0;
-    uint8_t min_rnr_timer = 0;
-    uint8_t timeout = 0;
-    uint8_t retry_cnt = 0;
-    uint8_t rnr_retry = 0;
-  } attributes;
-  ibv_qp_state state = IBV_QPS_RESET;
-  uint32_t generation =
-      0;  // grows when it is reset or destroyed: what is under way means nothing then
-  Cq* send_cq = nullptr;
-  Cq* recv_cq = nullptr;
-  Srq* srq = nullptr;
-  DoorbellRegister* doorbell_register = nullptr;
-  Node* peer_node = nullptr;
-  uint32_t mtu_bytes = 0;
   CachePlace context;
-  // What takes longer for one packet, or for more WQEs, must not let the next one overtake it.
-  Time fetched_at = 0;
-  Time emit_at = 0;
-  Time receive_at = 0;
-  Time place_at = 0;
-  Time translated_at = 0;  // what it receives and answers
+  // Grows when it is reset or destroyed: what is under way means nothing then.
+  uint32_t generation = 0;
 
   // --- send queue and sending side ---
-  uint32_t depth = 0;
-  uint32_t max_sges = 0;
-  uint32_t max_inline_bytes = 0;
+  uint16_t posting = 0;    // threads that are in post_send()
+  bool all_along = false;  // what is announced and not handled came with the doorbells
+  bool pacing = false;     // an event will come at send_after
   SendWqes wqes;
-  uint32_t posting = 0;  // threads that are in post_send()
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // WQEs whose place is free again: after the poll of a completion
   uint64_t announced = 0;  // by the doorbells that reached the RNIC
   uint64_t handled = 0;    // announced by the doorbells that it has handled
   uint64_t fetched = 0;    // and it has so many
-  bool all_along = false;  // what is announced and not handled came with the doorbells
-  Time announced_at = 0;   // by the last of them
   uint64_t retired = 0;    // completed in order
   // Payload: what is being fetched, and what lies ready to be sent.
   uint64_t payload_message = 0;
-  uint32_t payload_packet = 0;
-  uint32_t payload_outstanding = 0;
-  uint32_t payload_ready = 0;
   // What is sent next.
   uint64_t send_message = 0;
+  uint32_t payload_packet = 0;
   uint32_t send_packet = 0;
+  uint16_t payload_outstanding = 0;
+  uint16_t payload_ready = 0;
+  uint32_t turn_sent = 0;  // packets since its turn in the sending side's ring began
   Time send_after = 0;
-  Time paced = 0;            // gaps between messages, up to send_after
-  Time waiting = 0;          // that the next WQE still has to, for the payload of this one
-  bool pacing = false;       // an event will come at send_after
+  Time waiting = 0;  // that the next WQE still has to, for the payload of this one
+  Time emit_at = 0;
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
-  bool queued = false;       // in the sending side's ring
-  uint32_t turn_sent = 0;    // packets since its turn there began
 
   // --- receiving side ---
-  ReceiveQueue own_receives;
-  uint64_t expected_message = 0;
   uint32_t expected_packet = 0;
-  uint64_t current_receive = 0;  // slot; of a SEND of several packets
+  uint64_t expected_message = 0;
+  Time receive_at = 0;
+  Time place_at = 0;
+  uint32_t current_receive = 0;  // slot; of a SEND of several packets
   bool filling = false;          // such a SEND has begun and not ended
   bool starved = false;          // its packets wait for a receive that is being fetched
+  bool queued = false;           // in the sending side's ring
+  std::unique_ptr<ReceiveQueue> own_receives;
 
   // --- reliable connections ---
   RcRequester requester;
   RcResponder responder;
 
+  Cq* send_cq() const { return reinterpret_cast<Cq*>(verbs.send_cq); }
+  Cq* recv_cq() const { return reinterpret_cast<Cq*>(verbs.recv_cq); }
+  Srq* srq() const { return reinterpret_cast<Srq*>(verbs.srq); }
   bool is_reliable() const { return verbs.qp_type == IBV_QPT_RC; }
   bool sends_datagrams() const { return verbs.qp_type == IBV_QPT_UD; }
+  ibv_qp_state state() const { return verbs.state; }
   // Whether requests of others are taken. What fails in a send queue without reliability (SQE)
   // does not concern them.
   bool takes_requests() const {
-    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQE;
+    return state() == IBV_QPS_RTR || state() == IBV_QPS_RTS || state() == IBV_QPS_SQE;
   }
   Wqe& wqe(uint64_t number) { return wqes.wqe(number); }
   ibv_sge* sges_of(uint64_t number) { return wqes.sges(number); }
@@ -293,8 +326,17 @@ struct QueuePair {
   }
   // WQEs that the RNIC has fetched and not completed.
   uint64_t kept_wqes() const { return fetched > retired ? fetched - retired : 0; }
-  ReceiveQueue& receive_queue() { return srq != nullptr ? srq->queue : own_receives; }
+  ReceiveQueue& receive_queue() { return srq() != nullptr ? srq()->queue : make_own_receives(); }
+  // Also where no receives can be posted: the RNIC looks for them once a message needs one.
+  ReceiveQueue& make_own_receives() {
+    if (own_receives == nullptr) {
+      own_receives = std::make_unique<ReceiveQueue>();
+      own_receives->node = node;
+    }
+    return *own_receives;
+  }
 };
+static_assert(sizeof(QueuePair) <= 7 * 64);
 
 inline Context& as_context(ibv_context* verbs) { return *reinterpret_cast<Context*>(verbs); }
 inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }

@@ -21,8 +21,9 @@ constexpr uint64_t kShortLines = 2;  // a message of one line, and its mark
 // 0, or an errno value.
 int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
   if (!qp.is_reliable() && !is_unreliable_request(qp, request)) return EINVAL;
-  if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > qp.max_sges) return EINVAL;
-  if (qp.posted - qp.reclaimed == qp.depth) return ENOMEM;
+  if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > qp.own.chosen.max_sges)
+    return EINVAL;
+  if (qp.posted - qp.reclaimed == qp.own.chosen.depth) return ENOMEM;
   const uint64_t number = qp.posted;
   uint64_t length = 0;
   for (int i = 0; i < request.num_sge; ++i) length += request.sg_list[i].length;
@@ -33,7 +34,7 @@ int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
   wqe.length_bytes = static_cast<uint32_t>(length);
   wqe.imm_data = request.imm_data;
   wqe.sges = static_cast<uint8_t>(request.num_sge);
-  wqe.signaled = qp.signals_all || (request.send_flags & IBV_SEND_SIGNALED) != 0;
+  wqe.signaled = qp.own.chosen.signals_all || (request.send_flags & IBV_SEND_SIGNALED) != 0;
   wqe.fence = (request.send_flags & IBV_SEND_FENCE) != 0;
   switch (request.opcode) {
     case IBV_WR_SEND:
@@ -56,11 +57,12 @@ int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
     default:
       return EOPNOTSUPP;
   }
-  wqe.packets = std::max(1u, (wqe.length_bytes + qp.mtu_bytes - 1) / std::max(qp.mtu_bytes, 1u));
+  wqe.packets = std::max(1u, (wqe.length_bytes + qp.own.chosen.mtu_bytes - 1) /
+                                 std::max<uint32_t>(qp.own.chosen.mtu_bytes, 1));
   if (qp.sends_datagrams() && wqe.packets > 1) wqe.bad = true;
   wqe.inlined = (request.send_flags & IBV_SEND_INLINE) != 0 && request.opcode != IBV_WR_RDMA_READ &&
                 !is_atomic(request.opcode);
-  if (wqe.inlined && length > qp.max_inline_bytes) return ENOMEM;
+  if (wqe.inlined && length > qp.own.chosen.max_inline_bytes) return ENOMEM;
   qp.wqes.add(wqe);
   std::copy_n(request.sg_list, request.num_sge, qp.sges_of(number));
   if (qp.sends_datagrams()) set_datagram_address(qp, number, request);
@@ -124,9 +126,9 @@ bool charge_doorbell(QueuePair& qp, uint64_t entries, const Wqe& wqe) {
                        : profile.post_doorbell;
   const Fiber* const thread = simulation.running();
   if (thread == nullptr) return with_wqe;
-  if (thread->socket != qp.socket) cost += profile.cpu_remote_mmio;
+  if (thread->socket != qp.own.chosen.socket) cost += profile.cpu_remote_mmio;
   Recorder* const recorder = simulation.recorder();
-  DoorbellRegister& place = *qp.doorbell_register;
+  DoorbellRegister& place = *qp.own.chosen.doorbell_register;
   const bool locks = profile.blueflame_lock_alone != 0 && !place.dedicated &&
                      (with_wqe || profile.doorbell_lock != 0);
   if (!locks) {
@@ -194,7 +196,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const uint64_t before = qp.posted;
   int error = 0;
   for (; request != nullptr; request = request->next) {
-    if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_SQE && qp.state != IBV_QPS_ERR) {
+    if (qp.state() != IBV_QPS_RTS && qp.state() != IBV_QPS_SQE && qp.state() != IBV_QPS_ERR) {
       error = EINVAL;
     }
     if (error == 0) error = make_wqe(qp, *request);
@@ -227,7 +229,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   simulation.charge(entries * profile.post_wqe + listed * profile.post_sge +
                     copied * profile.cpu_copy_kib / 1024 + software_work);
   simulation.keep_up();
-  if (qp.state == IBV_QPS_SQE || qp.state == IBV_QPS_ERR) {
+  if (qp.state() == IBV_QPS_SQE || qp.state() == IBV_QPS_ERR) {
     qp.node->rnic.flush_sends(qp);
     return error;
   }
@@ -282,12 +284,13 @@ int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad, 
 
 int post_recv(ibv_qp* verbs, ibv_recv_wr* request, ibv_recv_wr** bad) {
   QueuePair& qp = as_qp(verbs);
-  if (qp.state == IBV_QPS_RESET || qp.srq != nullptr) {
+  if (qp.state() == IBV_QPS_RESET || qp.srq() != nullptr) {
     *bad = request;
     return EINVAL;
   }
-  const int error = post_receives(qp.own_receives, request, bad, qp.node->profile.post_receive);
-  if (qp.state == IBV_QPS_ERR) qp.node->rnic.flush_receives(qp);
+  const int error =
+      post_receives(qp.make_own_receives(), request, bad, qp.node->profile.post_receive);
+  if (qp.state() == IBV_QPS_ERR) qp.node->rnic.flush_receives(qp);
   return error;
 }
 

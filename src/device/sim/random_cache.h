@@ -13,7 +13,7 @@ namespace verbena::sim {
 
 // Where a piece of state may be; part of what has the state.
 struct CachePlace {
-  uint64_t id = 0;  // 0: was never there
+  uint32_t id = 0;  // 0: was never there
   uint32_t slot = 0;
 };
 
@@ -32,14 +32,15 @@ class RandomCache {
     } else {
       return false;
     }
-    place.id = slots_[place.slot] = ++ids_;
+    if (++ids_ == 0) ++ids_;
+    place.id = slots_[place.slot] = ids_;
     return false;
   }
 
  private:
   uint64_t capacity_ = 0;
-  uint64_t ids_ = 0;
-  std::vector<uint64_t> slots_;  // who is there
+  uint32_t ids_ = 0;             // the last one given
+  std::vector<uint32_t> slots_;  // who is there
 };
 
 }  // namespace verbena::sim

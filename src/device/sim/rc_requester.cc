@@ -44,7 +44,7 @@ ibv_wc_status status_of(NakCode nak) {
 bool Rnic::may_begin(const QueuePair& qp, const Wqe& wqe) {
   const uint32_t outstanding = qp.requester.reads_outstanding;
   if (wqe.fence && outstanding > 0) return false;
-  return !asks_for_data(wqe.opcode) || outstanding < qp.attributes.max_rd_atomic;
+  return !asks_for_data(wqe.opcode) || outstanding < qp.own.chosen.max_rd_atomic;
 }
 
 void Rnic::ask(QueuePair& qp, Wqe& wqe, Made& made) {
@@ -75,7 +75,10 @@ void Rnic::response_received(Packet* packet) {
     const bool lost =
         packet->message > next || (packet->message == next && packet->index > wqe.arrived);
     fabric.free(packet);
-    if (lost && !std::exchange(qp.requester.asked_again, true)) go_back(qp);
+    if (lost && !qp.requester.asked_again) {
+      qp.requester.asked_again = true;
+      go_back(qp);
+    }
     return;
   }
   qp.requester.asked_again = false;
@@ -131,14 +134,14 @@ void Rnic::ack_received(const Packet& packet) {
         break;
       case NakCode::kRnr:
         if (qp.requester.paused) break;
-        if (qp.attributes.rnr_retry != kRetriesWithoutEnd &&
-            qp.requester.rnr_retries++ >= qp.attributes.rnr_retry) {
+        if (qp.own.chosen.rnr_retry != kRetriesWithoutEnd &&
+            qp.requester.rnr_retries++ >= qp.own.chosen.rnr_retry) {
           fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
           return;
         }
         qp.requester.paused = true;
         go_back(qp);
-        simulation_.at(simulation_.now() + rnr_delay(packet.source->attributes.min_rnr_timer),
+        simulation_.at(simulation_.now() + rnr_delay(packet.source->own.chosen.min_rnr_timer),
                        rnr_over, &qp, qp.generation);
         break;
       default:
@@ -217,27 +220,27 @@ void Rnic::go_back(QueuePair& qp) {
 // ---- time-outs ----
 
 void Rnic::start_timer(QueuePair& qp) {
-  if (!qp.is_reliable() || qp.requester.timer_running || qp.attributes.timeout == 0) return;
+  if (!qp.is_reliable() || qp.requester.timer_running || qp.own.chosen.timeout == 0) return;
   qp.requester.timer_running = true;
   constexpr Time kTimeoutUnit = 4096 * kPsPerNs;
-  simulation_.at(simulation_.now() + (kTimeoutUnit << qp.attributes.timeout), timer, &qp,
+  simulation_.at(simulation_.now() + (kTimeoutUnit << qp.own.chosen.timeout), timer, &qp,
                  qp.generation);
 }
 
 void Rnic::timer(void* object, uint64_t generation) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.generation != generation || qp.state != IBV_QPS_RTS) return;
+  if (qp.generation != generation || qp.state() != IBV_QPS_RTS) return;
   Rnic& rnic = qp.node->rnic;
   const Time now = rnic.simulation_.now();
   constexpr Time kTimeoutUnit = 4096 * kPsPerNs;
-  const Time timeout = kTimeoutUnit << qp.attributes.timeout;
+  const Time timeout = kTimeoutUnit << qp.own.chosen.timeout;
   qp.requester.timer_running = false;
   if (qp.retired == qp.requester.sent_ever || qp.node->crashed)
     return;  // the next send starts it again
   if (qp.requester.paused) {
     qp.requester.progress_at = now;  // it waits for a receiver that answers
   } else if (now - qp.requester.progress_at >= timeout) {
-    if (qp.requester.retries++ >= qp.attributes.retry_cnt) {
+    if (qp.requester.retries++ >= qp.own.chosen.retry_cnt) {
       rnic.fail(qp, IBV_WC_RETRY_EXC_ERR);
       return;
     }

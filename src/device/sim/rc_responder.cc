@@ -50,7 +50,8 @@ void Rnic::repeat(QueuePair& qp, const Packet& packet) {
                  .length_bytes = packet.length_bytes,
                  .next_packet = packet.index});
   } else if (is_atomic(packet.opcode)) {
-    for (const RcResponder::Replay& replay : qp.responder.atomics) {
+    if (qp.responder.rare == nullptr) return;
+    for (const RcAnswers::Replay& replay : qp.responder.rare->atomics) {
       if (replay.message != packet.message) continue;
       respond(qp, {.message = packet.message,
                    .original = replay.original,
@@ -67,21 +68,23 @@ bool Rnic::may_read(QueuePair& qp, uint32_t rkey, uint64_t address, uint64_t byt
   const Region* const region = find_region(rkey);
   return region != nullptr && region->covers(address, bytes) &&
          (region->access & IBV_ACCESS_REMOTE_READ) != 0 && region->verbs.pd == qp.verbs.pd &&
-         (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0;
+         (qp.own.chosen.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0;
 }
 
 // Responses leave in the order of their requests. Who asks for one again asks for all behind it
 // again, too; atomics that are being executed stay.
 void Rnic::respond(QueuePair& qp, const PendingResponse& response) {
-  std::erase_if(qp.responder.responses, [&response](const PendingResponse& other) {
+  std::vector<PendingResponse>& responses = qp.responder.make_rare().responses;
+  std::erase_if(responses, [&response](const PendingResponse& other) {
     return other.message >= response.message && (!other.atomic || other.executed);
   });
   const auto behind = std::find_if(
-      qp.responder.responses.begin(), qp.responder.responses.end(),
+      responses.begin(), responses.end(),
       [&response](const PendingResponse& other) { return other.message > response.message; });
-  PendingResponse& added = *qp.responder.responses.insert(behind, response);
+  PendingResponse& added = *responses.insert(behind, response);
   if (!added.atomic) {
-    added.packets = std::max(1u, (added.length_bytes + qp.mtu_bytes - 1) / qp.mtu_bytes);
+    added.packets =
+        std::max(1u, (added.length_bytes + qp.own.chosen.mtu_bytes - 1) / qp.own.chosen.mtu_bytes);
     added.fetched = added.length_bytes == 0 ? 1 : added.next_packet;
   }
   fetch_responses(qp);
@@ -96,7 +99,7 @@ void Rnic::refuse(QueuePair& qp, NakCode code, uint64_t message) {
   // What comes behind it is dropped without a further word until it comes again.
   qp.responder.nak_sent = true;
   qp.responder.nak = code;
-  qp.responder.nak_message = message;
+  qp.responder.make_rare().nak_message = message;
   schedule_ack(qp);
   if (code != NakCode::kRnr && code != NakCode::kSequence) fail(qp, IBV_WC_WR_FLUSH_ERR);
 }
@@ -132,7 +135,7 @@ bool Rnic::take_atomic(QueuePair& qp, Packet* packet) {
   }
   if (region == nullptr || !region->covers(packet->address, kAtomicBytes) ||
       (region->access & IBV_ACCESS_REMOTE_ATOMIC) == 0 || region->verbs.pd != qp.verbs.pd ||
-      (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) == 0) {
+      (qp.own.chosen.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) == 0) {
     refuse(qp, NakCode::kAccess, qp.expected_message);
     return false;
   }
@@ -142,7 +145,7 @@ bool Rnic::take_atomic(QueuePair& qp, Packet* packet) {
   // Behind what was written before. It reads and writes over the bus, and the next one's read does
   // not pass its write.
   const Profile& profile = node_.profile;
-  const Time remote = region->socket != qp.socket ? 2 * profile.dma_remote : 0;
+  const Time remote = region->socket != qp.own.chosen.socket ? 2 * profile.dma_remote : 0;
   const Time done = atomics_.serve(simulation_.now(), profile.atomic_operation + remote);
   simulation_.at(std::max(done, qp.place_at), atomic_done, packet);
   return true;
@@ -153,16 +156,17 @@ void Rnic::atomic_done(void* object, uint64_t) {
   QueuePair& qp = *packet->target;
   Rnic& rnic = qp.node->rnic;
   Region* const region = rnic.find_region(packet->rkey);
-  const auto response = std::find_if(qp.responder.responses.begin(), qp.responder.responses.end(),
+  RcAnswers& answers = qp.responder.make_rare();
+  const auto response = std::find_if(answers.responses.begin(), answers.responses.end(),
                                      [packet](const PendingResponse& other) {
                                        return other.atomic && other.message == packet->message;
                                      });
-  if (qp.generation != packet->target_generation || response == qp.responder.responses.end()) {
+  if (qp.generation != packet->target_generation || response == answers.responses.end()) {
     rnic.simulation_.fabric().free(packet);
     return;
   }
   if (region == nullptr || region != packet->region) {
-    qp.responder.responses.erase(response, qp.responder.responses.end());
+    answers.responses.erase(response, answers.responses.end());
     rnic.refuse(qp, NakCode::kAccess, packet->message);
   } else {
     std::byte* const word = region->at(packet->address);
@@ -176,10 +180,10 @@ void Rnic::atomic_done(void* object, uint64_t) {
     }
     std::memcpy(word, &value, sizeof(value));
     if (region->owner != nullptr) rnic.simulation_.wake(*region->owner, rnic.simulation_.now());
-    if (qp.responder.atomics.empty()) qp.responder.atomics.resize(qp.attributes.max_dest_rd_atomic);
-    if (!qp.responder.atomics.empty()) {
-      qp.responder.atomics[qp.responder.atomics_done++ % qp.responder.atomics.size()] = {
-          packet->message, original};
+    if (answers.atomics.empty()) answers.atomics.resize(qp.own.chosen.max_dest_rd_atomic);
+    if (!answers.atomics.empty()) {
+      answers.atomics[answers.atomics_done++ % answers.atomics.size()] = {packet->message,
+                                                                          original};
     }
     response->original = original;
     response->executed = true;
@@ -191,28 +195,30 @@ void Rnic::atomic_done(void* object, uint64_t) {
 // ---- responses and acknowledgements ----
 
 void Rnic::fetch_responses(QueuePair& qp) {
-  const uint64_t ahead =
-      std::max<uint64_t>(kFetchAheadLeast, node_.profile.response_prefetch_bytes / qp.mtu_bytes);
-  for (PendingResponse& response : qp.responder.responses) {
+  if (!qp.responder.answers()) return;
+  const uint64_t ahead = std::max<uint64_t>(
+      kFetchAheadLeast, node_.profile.response_prefetch_bytes / qp.own.chosen.mtu_bytes);
+  for (PendingResponse& response : qp.responder.rare->responses) {
     if (response.atomic) continue;
     while (response.fetched + response.fetching < response.packets && response.fetching < ahead) {
       const uint32_t index = response.fetched + response.fetching;
-      const uint32_t bytes = payload_of(response.length_bytes, qp.mtu_bytes, index);
+      const uint32_t bytes = payload_of(response.length_bytes, qp.own.chosen.mtu_bytes, index);
       const Time free = bus_down_.free_at();
       Region* const region = find_region(response.rkey);
-      const Time read = bus_read(bytes, region != nullptr && region->socket != qp.socket);
+      const Time read =
+          bus_read(bytes, region != nullptr && region->socket != qp.own.chosen.socket);
       // Behind what was written before: reads do not pass writes on the bus.
       Time there = std::max(read, qp.place_at);
       const Time ordered = there;
-      const uint64_t address = response.address + uint64_t{index} * qp.mtu_bytes;
+      const uint64_t address = response.address + uint64_t{index} * qp.own.chosen.mtu_bytes;
       if (region != nullptr && region->covers(address, bytes)) {
         Translations missing;
         translate(*region, address, bytes, &missing);
         there += translated(qp, missing);
       }
       if (Recorder* const recorder = simulation_.recorder()) {
-        const StepOf of{.message = {.node = qp.peer_node->number,
-                                    .queue_pair = qp.attributes.dest_qp_num,
+        const StepOf of{.message = {.node = qp.own.chosen.peer_node->number,
+                                    .queue_pair = qp.own.chosen.dest_qp_num,
                                     .number = response.message},
                         .packet = PacketKind::kReadResponse,
                         .index = index};
@@ -232,7 +238,7 @@ void Rnic::fetch_responses(QueuePair& qp) {
 void Rnic::response_fetched(void* object, uint64_t argument) {
   auto& qp = *static_cast<QueuePair*>(object);
   if (qp.generation != argument >> 32) return;
-  for (PendingResponse& response : qp.responder.responses) {
+  for (PendingResponse& response : qp.responder.make_rare().responses) {
     if (static_cast<uint32_t>(response.message) != static_cast<uint32_t>(argument)) continue;
     if (response.fetching == 0) continue;
     --response.fetching;
@@ -245,20 +251,21 @@ void Rnic::response_fetched(void* object, uint64_t argument) {
 }
 
 bool Rnic::may_respond(const QueuePair& qp) {
-  if (qp.responder.responses.empty()) return false;
-  const PendingResponse& response = qp.responder.responses.front();
+  if (!qp.responder.answers()) return false;
+  const PendingResponse& response = qp.responder.rare->responses.front();
   return response.atomic ? response.executed : response.next_packet < response.fetched;
 }
 
 void Rnic::schedule_responses(QueuePair& qp) {
-  if (qp.responder.response_queued) return;
+  if (qp.responder.rare == nullptr) return;
+  RcAnswers& answers = *qp.responder.rare;
+  if (answers.queued) return;
   if (!may_respond(qp)) {
-    qp.responder.response_turn_sent = 0;
+    answers.turn_sent = 0;
     return;
   }
-  qp.responder.response_queued = true;
-  enqueue_job(responses_, {Job::Kind::kResponse, &qp, qp.generation},
-              &qp.responder.response_turn_sent);
+  answers.queued = true;
+  enqueue_job(responses_, {Job::Kind::kResponse, &qp, qp.generation}, &answers.turn_sent);
   start_next();
 }
 
@@ -271,7 +278,8 @@ void Rnic::schedule_ack(QueuePair& qp) {
 
 Rnic::Made Rnic::make_response(QueuePair& qp) {
   const Profile& profile = node_.profile;
-  PendingResponse& response = qp.responder.responses.front();
+  std::vector<PendingResponse>& responses = qp.responder.rare->responses;
+  PendingResponse& response = responses.front();
   Made made;
   made.cost = profile.tx_message + context_cost(qp, &made.delay);
   const PacketKind kind = response.atomic ? PacketKind::kAtomicResponse : PacketKind::kReadResponse;
@@ -281,15 +289,16 @@ Rnic::Made Rnic::make_response(QueuePair& qp) {
   packet->original = response.original;
   if (!response.atomic) {
     packet->rkey = response.rkey;
-    packet->offset = uint64_t{response.next_packet} * qp.mtu_bytes;
+    packet->offset = uint64_t{response.next_packet} * qp.own.chosen.mtu_bytes;
     packet->address = response.address + packet->offset;
-    packet->payload_bytes = payload_of(response.length_bytes, qp.mtu_bytes, response.next_packet);
+    packet->payload_bytes =
+        payload_of(response.length_bytes, qp.own.chosen.mtu_bytes, response.next_packet);
     made.cost += payload_cost(profile, packet->payload_bytes);
     if (packet->payload_bytes > 0) {
       if (!may_read(qp, packet->rkey, packet->address, packet->payload_bytes)) {
         const uint64_t message = response.message;
         simulation_.fabric().free(packet);
-        qp.responder.responses.clear();
+        responses.clear();
         refuse(qp, NakCode::kAccess, message);
         return {};
       }
@@ -303,8 +312,8 @@ Rnic::Made Rnic::make_response(QueuePair& qp) {
   }
   packet->last = ++response.next_packet >= response.packets;
   if (packet->last) {
-    qp.responder.responses.erase(qp.responder.responses.begin());
-    if (qp.responder.responses.empty() && qp.responder.nak != NakCode::kNone) schedule_ack(qp);
+    responses.erase(responses.begin());
+    if (responses.empty() && qp.responder.nak != NakCode::kNone) schedule_ack(qp);
   }
   fetch_responses(qp);
   return made;
@@ -319,7 +328,7 @@ Rnic::Made Rnic::make_ack(QueuePair& qp) {
   Packet* const packet = made.packet =
       make_packet(qp, nak == NakCode::kNone ? PacketKind::kAck : PacketKind::kNak);
   packet->nak = nak;
-  packet->message = nak == NakCode::kNone ? qp.expected_message : qp.responder.nak_message;
+  packet->message = nak == NakCode::kNone ? qp.expected_message : qp.responder.rare->nak_message;
   return made;
 }
 

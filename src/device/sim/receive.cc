@@ -56,12 +56,12 @@ void Rnic::received(void* object, uint64_t) {
   Rnic& rnic = qp.node->rnic;
   rnic.simulation_.fabric().handled(*packet);
   const bool ready =
-      packet->kind == PacketKind::kRequest ? qp.takes_requests() : qp.state == IBV_QPS_RTS;
+      packet->kind == PacketKind::kRequest ? qp.takes_requests() : qp.state() == IBV_QPS_RTS;
   // Anybody may be the peer of a datagram; queue pairs of two types never understand each other.
   const bool from_peer =
       packet->source != nullptr && packet->source->verbs.qp_type == qp.verbs.qp_type &&
-      (qp.sends_datagrams() ||
-       (packet->from == qp.peer_node && packet->source->verbs.qp_num == qp.attributes.dest_qp_num));
+      (qp.sends_datagrams() || (packet->from == qp.own.chosen.peer_node &&
+                                packet->source->verbs.qp_num == qp.own.chosen.dest_qp_num));
   if (qp.generation != packet->target_generation || !ready || !from_peer || qp.node->crashed) {
     rnic.simulation_.fabric().free(packet);
     return;
@@ -97,7 +97,7 @@ void Rnic::request_received(Packet* packet) {
 // Puts the payload on its way into this node's memory.
 void Rnic::land(QueuePair& qp, Packet* packet, Region* region) {
   Translations missing;
-  bool far = region != nullptr && region->socket != qp.socket;
+  bool far = region != nullptr && region->socket != qp.own.chosen.socket;
   if (packet->payload_bytes > 0 && region != nullptr) {
     translate(*region, packet->address + packet->offset, packet->payload_bytes, &missing);
   } else if (packet->payload_bytes > 0) {
@@ -140,7 +140,7 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
     region = find_region(packet->rkey);
     if (region == nullptr || !region->covers(packet->address, packet->length_bytes) ||
         (region->access & IBV_ACCESS_REMOTE_WRITE) == 0 || region->verbs.pd != qp.verbs.pd ||
-        (qp.attributes.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) {
+        (qp.own.chosen.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) {
       refuse(qp, NakCode::kAccess, qp.expected_message);
       return false;
     }
@@ -151,7 +151,7 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
     qp.filling = false;
     packet->entry.completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
     packet->entry.message = qp.current_receive;
-    packet->cq = qp.recv_cq;
+    packet->cq = qp.recv_cq();
   }
   land(qp, packet, region);
   return true;
@@ -175,7 +175,7 @@ bool Rnic::take_send(QueuePair& qp, Packet* packet) {
     qp.filling = false;
     packet->entry.completion.wr_id = receive.wr_id;
     packet->entry.completion.opcode = IBV_WC_RECV;
-    packet->cq = qp.recv_cq;
+    packet->cq = qp.recv_cq();
     ibv_wc& completion = packet->entry.completion;
     completion.status = IBV_WC_SUCCESS;
     completion.byte_len = packet->length_bytes;
@@ -217,7 +217,7 @@ void Rnic::place(void* object, uint64_t) {
       owner = packet->region->owner;
       if (owner != nullptr) {
         owner->written_memory = packet->region->socket;
-        owner->written_by = qp.socket;
+        owner->written_by = qp.own.chosen.socket;
       }
       if (owner != nullptr && packet->last && packet->cq == nullptr) ++owner->unseen;
     }
@@ -227,8 +227,8 @@ void Rnic::place(void* object, uint64_t) {
       push_completion(*packet->cq, packet->entry);
       qp.receive_queue().release(packet->entry.message);
     }
-  } else if (packet->cq != nullptr && qp.srq != nullptr) {
-    qp.srq->queue.release(packet->entry.message);
+  } else if (packet->cq != nullptr && qp.srq() != nullptr) {
+    qp.srq()->queue.release(packet->entry.message);
   }
   if (packet->kind != PacketKind::kRequest) qp.release_wqes();
   simulation.fabric().free(packet);

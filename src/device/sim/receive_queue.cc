@@ -68,7 +68,7 @@ void Rnic::complete_receive(QueuePair& qp, uint64_t slot, ibv_wc_status status) 
   packet->target = &qp;
   packet->target_generation = qp.generation;
   packet->opcode = IBV_WR_SEND;
-  packet->cq = qp.recv_cq;
+  packet->cq = qp.recv_cq();
   packet->entry = {.completion = make_completion(qp.receive_queue().receives[slot].wr_id, status,
                                                  IBV_WC_RECV, qp.verbs.qp_num, 0),
                    .sender = nullptr,

@@ -115,7 +115,7 @@ StepOf Recorder::of(const Packet& packet) {
   StepOf of;
   // A response is about the WQE that asked for it.
   of.message = {.node = request ? source.node->number : packet.to->number,
-                .queue_pair = request ? source.verbs.qp_num : source.attributes.dest_qp_num,
+                .queue_pair = request ? source.verbs.qp_num : source.own.chosen.dest_qp_num,
                 .number = packet.message};
   // Acknowledgements say what comes next.
   if (ack && packet.message > 0) --of.message.number;

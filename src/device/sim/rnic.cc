@@ -34,7 +34,6 @@ Rnic::Rnic(Simulation& simulation, Node& node, uint64_t seed)
   read_states_.configure(profile.read_state_queue_pairs, 0);
   translations_.configure(profile.translation_entries / kTranslationsOfLine, 2);
   reads_.configure(profile.pcie_reads_at_once);
-  queue_pairs_.emplace_back();  // number 0 is that of subnet management
 }
 
 RnicBusy Rnic::busy() const {
@@ -47,9 +46,10 @@ RnicBusy Rnic::busy() const {
                 .receiving = receiving_.busy(now),
                 .atomics = atomics_.busy(now),
                 .queue_pairs = {}};
-  for (const auto& qp : queue_pairs_) {
-    const Time ahead = qp == nullptr ? 0 : std::max(now, qp->send_after) - now;
-    busy.queue_pairs.push_back(qp == nullptr ? 0 : qp->paced - ahead);
+  busy.queue_pairs.push_back(0);
+  for (uint32_t number = 1; number < next_queue_pair_; ++number) {
+    const QueuePair& qp = queue_pair(number);
+    busy.queue_pairs.push_back(qp.own.paced - (std::max(now, qp.send_after) - now));
   }
   return busy;
 }
@@ -87,29 +87,33 @@ void Rnic::remove_region(uint32_t key) {
 }
 
 QueuePair* Rnic::find_queue_pair(uint32_t number) {
-  return number < queue_pairs_.size() ? queue_pairs_[number].get() : nullptr;
+  return number > 0 && number < next_queue_pair_ ? &queue_pair(number) : nullptr;
 }
 
 QueuePair& Rnic::add_queue_pair(ibv_qp_type type) {
-  queue_pairs_.push_back(std::make_unique<QueuePair>());
-  QueuePair& qp = *queue_pairs_.back();
+  if (next_queue_pair_ / kQueuePairsOfBlock == queue_pairs_.size()) {
+    queue_pairs_.push_back(std::make_unique<QueuePair[]>(kQueuePairsOfBlock));
+  }
+  const uint32_t number = next_queue_pair_++;
+  QueuePair& qp = queue_pair(number);
   qp.node = &node_;
   qp.verbs.qp_type = type;
   qp.wqes.configure(wqe_pool_, qp.sends_datagrams() ? sizeof(DatagramAddress) : 0);
-  qp.verbs.qp_num = static_cast<uint32_t>(queue_pairs_.size() - 1);
+  qp.verbs.qp_num = number;
   return qp;
 }
 
 void Rnic::remove_queue_pair(QueuePair& qp) {
   reset(qp);
   // The object stays, since packets on their way may name it; what it held goes.
-  qp.own_receives.receives.reset();
-  qp.own_receives.sges.reset();
+  if (qp.own_receives == nullptr) return;
+  qp.own_receives->receives.reset();
+  qp.own_receives->sges.reset();
 }
 
 void Rnic::reset(QueuePair& qp) {
   ++qp.generation;
-  qp.state = IBV_QPS_RESET;
+  qp.verbs.state = IBV_QPS_RESET;
   qp.wqes.clear();
   kept_wqes_ -= qp.kept_wqes();
   qp.posted = qp.reclaimed = qp.announced = qp.handled = qp.fetched = qp.retired = 0;
@@ -124,18 +128,21 @@ void Rnic::reset(QueuePair& qp) {
   qp.starved = false;
   qp.requester.reset();
   qp.responder = {};
-  if (std::exchange(qp.filling, false) && qp.srq != nullptr) {
-    qp.srq->queue.release(qp.current_receive);
+  if (std::exchange(qp.filling, false) && qp.srq() != nullptr) {
+    qp.srq()->queue.release(qp.current_receive);
   }
-  ReceiveQueue& receives = qp.own_receives;
+  if (qp.own_receives != nullptr) reset_receives(*qp.own_receives);
+  if (qp.send_cq() != nullptr) forget_completions(*qp.send_cq(), qp);
+  if (qp.recv_cq() != nullptr) forget_completions(*qp.recv_cq(), qp);
+}
+
+void Rnic::reset_receives(ReceiveQueue& receives) {
   receives.posted = receives.recorded = receives.known = receives.fetched = receives.consumed = 0;
   receives.fetching = receives.found_none = false;
   ++receives.epoch;
   receives.release_all();
   for (Packet* packet : receives.starving) simulation_.fabric().free(packet);
   receives.starving.clear();
-  if (qp.send_cq != nullptr) forget_completions(*qp.send_cq, qp);
-  if (qp.recv_cq != nullptr) forget_completions(*qp.recv_cq, qp);
 }
 
 // ---- what work costs ----
@@ -242,8 +249,9 @@ void Rnic::translate(const ibv_sge* sge, uint32_t count, uint64_t offset, uint64
 // so what waits on the bus now must not be waited for once more by each of those behind it.
 Time Rnic::translated(QueuePair& qp, const Translations& missing) {
   const Time now = simulation_.now();
-  qp.translated_at = std::max(std::max(qp.translated_at, now) + missing.alone, missing.there);
-  return qp.translated_at - now;
+  qp.own.translated_at =
+      std::max(std::max(qp.own.translated_at, now) + missing.alone, missing.there);
+  return qp.own.translated_at - now;
 }
 
 Time Rnic::bus_read(uint64_t bytes, bool far) {
@@ -263,7 +271,7 @@ Time Rnic::bus_write(uint64_t bytes, bool far) {
 
 bool Rnic::is_far(const QueuePair& qp, const ibv_sge* sges, uint32_t count) {
   const Region* const region = count > 0 ? find_region(sges[0].lkey) : nullptr;
-  return region != nullptr && region->socket != qp.socket;
+  return region != nullptr && region->socket != qp.own.chosen.socket;
 }
 
 Time Rnic::bus_up_free_at() const {

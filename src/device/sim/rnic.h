@@ -226,6 +226,10 @@ class Rnic {
   void complete(QueuePair& qp, uint64_t message, ibv_wc_status status);
 
   // --- shared by all (rnic.cc) ---
+  QueuePair& queue_pair(uint32_t number) const {
+    return queue_pairs_[number / kQueuePairsOfBlock][number % kQueuePairsOfBlock];
+  }
+  void reset_receives(ReceiveQueue& receives);
   // Of a packet: `delay` grows by what it waits for state, the result is what the others wait, too.
   Time context_cost(QueuePair& qp, Time* delay);
   Time receive_cost(QueuePair& qp, Time* delay);
@@ -286,7 +290,9 @@ class Rnic {
   std::vector<uint32_t> free_regions_;
   std::vector<uint32_t> generations_;  // of the regions' places
   WqePool wqe_pool_;
-  std::vector<std::unique_ptr<QueuePair>> queue_pairs_;  // by number
+  static constexpr uint32_t kQueuePairsOfBlock = 16;
+  std::vector<std::unique_ptr<QueuePair[]>> queue_pairs_;  // by number, in blocks
+  uint32_t next_queue_pair_ = 1;                           // number 0 is that of subnet management
   std::vector<std::unique_ptr<Srq>> kept_;
 };
 

@@ -146,9 +146,11 @@ class SendWqes {
 
  private:
   WqePool* pool_ = nullptr;
+  // The ring ends with room for what follows.
+  [[no_unique_address]] GrowingRing<Wqe*> wqes_;
   uint32_t address_bytes_ = 0;
-  GrowingRing<Wqe*> wqes_;
   uint64_t oldest_ = 0;
 };
+static_assert(sizeof(SendWqes) == 40);
 
 }  // namespace verbena::sim

@@ -16,7 +16,7 @@ namespace verbena::sim {
 
 // When a piece of state was used last; part of what has the state.
 struct CacheStamp {
-  uint64_t access = 0;  // number of the access, from 1
+  uint32_t access = 0;  // the lower half of the access's number, from 1; 0: there was none
   uint32_t epoch = 0;   // in which it was counted as active
 };
 
@@ -32,13 +32,14 @@ class StateCache {
   bool touch(CacheStamp& stamp, uint64_t size, Random& dice) {
     ++accesses_;
     if (accesses_ >= epoch_end_) begin_epoch();
-    const bool recent = stamp.access != 0 && accesses_ - stamp.access <= window_;
+    const auto access = static_cast<uint32_t>(accesses_);
+    const bool recent = stamp.access != 0 && access - stamp.access <= window_;
     if (stamp.epoch != epoch_) {
       stamp.epoch = epoch_;
       counted_ += size;
       ++members_;
     }
-    stamp.access = accesses_;
+    stamp.access = access;
     const uint64_t active = std::max(counted_, active_before_);
     if (recent || active <= capacity_) return true;
     const bool miss = dice.below(active) >= capacity_;

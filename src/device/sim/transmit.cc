@@ -21,7 +21,8 @@ bool needs_payload(const Wqe& wqe) {
 
 // Packets whose payload a queue pair may have, or wait for, ahead of what it sends.
 uint64_t fetch_ahead(const Profile& profile, const QueuePair& qp) {
-  return std::max<uint64_t>(kFetchAheadLeast, profile.payload_prefetch_bytes / qp.mtu_bytes);
+  return std::clamp<uint64_t>(profile.payload_prefetch_bytes / qp.own.chosen.mtu_bytes,
+                              kFetchAheadLeast, UINT16_MAX / 2);
 }
 
 }  // namespace
@@ -41,7 +42,8 @@ Time Rnic::gather_read(QueuePair& qp, uint64_t message, uint64_t offset, uint64_
     }
     const uint64_t part = std::min<uint64_t>(bytes, sge->length - offset);
     Region* const region = find_region(sge->lkey);
-    *read = std::max(*read, bus_read(part, region != nullptr && region->socket != qp.socket));
+    *read = std::max(*read,
+                     bus_read(part, region != nullptr && region->socket != qp.own.chosen.socket));
     if (region != nullptr && region->covers(sge->addr + offset, part)) {
       translate(*region, sge->addr + offset, part, &missing);
     }
@@ -75,11 +77,12 @@ void Rnic::fetch_payloads(QueuePair& qp) {
       continue;
     }
     if (qp.payload_outstanding + qp.payload_ready >= fetch_ahead(node_.profile, qp)) return;
-    const uint32_t bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.payload_packet);
+    const uint32_t bytes = payload_of(wqe.length_bytes, qp.own.chosen.mtu_bytes, qp.payload_packet);
     const Time free = bus_down_.free_at();
     Time read = simulation_.now();
-    const Time translated = gather_read(qp, qp.payload_message,
-                                        uint64_t{qp.payload_packet} * qp.mtu_bytes, bytes, &read);
+    const Time translated =
+        gather_read(qp, qp.payload_message, uint64_t{qp.payload_packet} * qp.own.chosen.mtu_bytes,
+                    bytes, &read);
     const Time there = read + translated;
     // The WQEs behind it wait for its translations, too, and for the way to another socket.
     qp.waiting += translated;
@@ -113,7 +116,7 @@ void Rnic::payload_fetched(void* object, uint64_t argument) {
 // ---- the ring ----
 
 bool Rnic::may_send(QueuePair& qp) {
-  if (qp.state != IBV_QPS_RTS || qp.requester.paused) return false;
+  if (qp.state() != IBV_QPS_RTS || qp.requester.paused) return false;
   // A READ that was answered before the queue pair had to go back.
   while (qp.send_message < qp.fetched && qp.wqe(qp.send_message).done) ++qp.send_message;
   if (qp.send_message >= qp.fetched) return false;
@@ -158,7 +161,7 @@ void Rnic::schedule_requests(QueuePair& qp) {
   if (!may_send(qp)) {
     if (!qp.pacing) qp.turn_sent = 0;
     // A WQE that cannot be carried out fails when those before it are done.
-    const bool here = qp.state == IBV_QPS_RTS && qp.retired == qp.send_message;
+    const bool here = qp.state() == IBV_QPS_RTS && qp.retired == qp.send_message;
     if (here && qp.send_message < qp.fetched && qp.wqe(qp.send_message).bad) {
       fail_locally(qp, qp.wqe(qp.send_message));
     }
@@ -188,15 +191,15 @@ void Rnic::start_next() {
         ++qp.turn_sent;
         break;
       case Job::Kind::kResponse:
-        qp.responder.response_queued = false;
+        qp.responder.make_rare().queued = false;
         if (!may_respond(qp)) continue;
         made_ = make_response(qp);
-        ++qp.responder.response_turn_sent;
+        ++qp.responder.make_rare().turn_sent;
         break;
       case Job::Kind::kAck:
         qp.responder.ack_queued = false;
         // What is refused comes behind the answers to what was not.
-        if (qp.responder.nak != NakCode::kNone && !qp.responder.responses.empty()) continue;
+        if (qp.responder.nak != NakCode::kNone && qp.responder.answers()) continue;
         made_ = make_ack(qp);
         break;
     }
@@ -262,11 +265,11 @@ Packet* Rnic::make_packet(QueuePair& qp, PacketKind kind) {
   Packet* const packet = simulation_.fabric().allocate();
   packet->kind = kind;
   packet->from = &node_;
-  packet->to = qp.peer_node;
+  packet->to = qp.own.chosen.peer_node;
   packet->source = &qp;
   packet->source_generation = qp.generation;
   if (qp.sends_datagrams()) return packet;
-  packet->target = qp.peer_node->rnic.find_queue_pair(qp.attributes.dest_qp_num);
+  packet->target = qp.own.chosen.peer_node->rnic.find_queue_pair(qp.own.chosen.dest_qp_num);
   packet->target_generation = packet->target != nullptr ? packet->target->generation : 0;
   return packet;
 }
@@ -293,9 +296,9 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     ask(qp, wqe, made);
   } else {
     packet->index = qp.send_packet;
-    packet->offset = uint64_t{qp.send_packet} * qp.mtu_bytes;
+    packet->offset = uint64_t{qp.send_packet} * qp.own.chosen.mtu_bytes;
     packet->last = qp.send_packet + 1 == wqe.packets;
-    packet->payload_bytes = payload_of(wqe.length_bytes, qp.mtu_bytes, qp.send_packet);
+    packet->payload_bytes = payload_of(wqe.length_bytes, qp.own.chosen.mtu_bytes, qp.send_packet);
     made.cost += payload_cost(profile, packet->payload_bytes);
     if (qp.sends_datagrams()) address_datagram(qp, *packet);
     if (moves(*packet)) {
@@ -317,7 +320,7 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
     const Time gather = wqe.inlined ? 0 : gather_time(qp, qp.send_message - 1);
     const Time pace = gap + gather + std::exchange(qp.waiting, 0);
     qp.send_after = simulation_.now() + pace;
-    qp.paced += pace;
+    qp.own.paced += pace;
   }
   start_timer(qp);
   return made;

@@ -19,10 +19,10 @@ void Rnic::note_sent(QueuePair& qp, const Packet& packet, Time when) {
 
 void Rnic::message_sent(void* object, uint64_t stamp) {
   auto& qp = *static_cast<QueuePair*>(object);
-  if (qp.generation != stamp >> 32 || qp.state != IBV_QPS_RTS) return;
+  if (qp.generation != stamp >> 32 || qp.state() != IBV_QPS_RTS) return;
   // The number's lower half. One that is far behind has failed with the send queue meanwhile.
   const uint32_t behind = static_cast<uint32_t>(stamp) - static_cast<uint32_t>(qp.retired);
-  if (behind > qp.depth) return;
+  if (behind > qp.own.chosen.depth) return;
   Rnic& rnic = qp.node->rnic;
   rnic.acknowledge(qp, qp.retired + behind + 1);
   rnic.retire(qp);

@@ -144,7 +144,7 @@ void set_datagram_address(QueuePair& qp, uint64_t number, const ibv_send_wr& req
       .node = handle.node,
       .queue_pair = request.wr.ud.remote_qpn & kQueuePairMask,
       // With the highest bit it means the sender's own one (IBTA volume 1, 10.2.5).
-      .qkey = (qkey & kOwnQkeyBit) != 0 ? qp.attributes.qkey : qkey,
+      .qkey = (qkey & kOwnQkeyBit) != 0 ? qp.own.chosen.qkey : qkey,
       .service_level = handle.service_level,
       .has_grh = handle.has_grh,
       .grh = handle.grh};
@@ -152,7 +152,7 @@ void set_datagram_address(QueuePair& qp, uint64_t number, const ibv_send_wr& req
 }
 
 bool Rnic::is_too_long(const QueuePair& qp, const Wqe& wqe) {
-  return qp.sends_datagrams() && wqe.length_bytes > qp.mtu_bytes;
+  return qp.sends_datagrams() && wqe.length_bytes > qp.own.chosen.mtu_bytes;
 }
 
 void Rnic::address_datagram(QueuePair& qp, Packet& packet) {
@@ -180,7 +180,7 @@ void Rnic::address_datagram(QueuePair& qp, Packet& packet) {
 // A receive begins with room for a GRH, which is written where one has come.
 bool Rnic::take_datagram(Packet* packet) {
   QueuePair& qp = *packet->target;
-  if (packet->rkey != qp.attributes.qkey) return false;
+  if (packet->rkey != qp.own.chosen.qkey) return false;
   const Receive receive = take_receive(qp, packet);
   if (receive != Receive::kReady) return receive == Receive::kFetching;
   const uint32_t length_bytes = static_cast<uint32_t>(sizeof(ibv_grh)) + packet->length_bytes;
@@ -196,7 +196,7 @@ bool Rnic::take_datagram(Packet* packet) {
   completion.sl = packet->service_level;
   if (packet->grh_bytes != 0) completion.wc_flags |= IBV_WC_GRH;
   packet->entry.message = qp.current_receive;
-  packet->cq = qp.recv_cq;
+  packet->cq = qp.recv_cq();
   packet->offset = sizeof(ibv_grh) - packet->grh_bytes;
   packet->payload_bytes += packet->grh_bytes;
   land(qp, packet, nullptr);

@@ -43,14 +43,14 @@ constexpr Transition kTransitions[] = {
 
 int check_transition(const QueuePair& qp, const ibv_qp_attr& attributes, int mask) {
   const ibv_qp_type type = qp.verbs.qp_type;
-  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes.qp_state : qp.state;
+  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes.qp_state : qp.state();
   const char* const name = type == IBV_QPT_UD ? "UD" : "UC";
   const int given = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
     return given == 0 ? 0 : refuse(EINVAL, "the transition to RESET or ERR takes no attributes");
   }
   for (const Transition& step : kTransitions) {
-    if (step.type != type || step.from != qp.state || step.to != to) continue;
+    if (step.type != type || step.from != qp.state() || step.to != to) continue;
     if ((given & step.required) == step.required &&
         (given & ~(step.required | step.optional)) == 0) {
       return 0;
@@ -61,7 +61,7 @@ int check_transition(const QueuePair& qp, const ibv_qp_attr& attributes, int mas
                               name, step.required, step.optional, given));
   }
   return refuse(EINVAL, fmt::format("a {} queue pair does not go from state {} to state {}", name,
-                                    static_cast<int>(qp.state), static_cast<int>(to)));
+                                    static_cast<int>(qp.state()), static_cast<int>(to)));
 }
 
 }  // namespace verbena::sim
