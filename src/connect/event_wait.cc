@@ -7,7 +7,7 @@ namespace verbena::connect {
 
 Status EventWait::enable(const Device& device) {
   VERBENA_ASSIGN_OR_RETURN(CompletionChannel channel, CompletionChannel::create(device));
-  channel_.emplace(std::move(channel));
+  channel_ = std::make_unique<CompletionChannel>(std::move(channel));
   return Status::ok_status();
 }
 

@@ -4,7 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 
 #include "verbena/device.h"
 #include "verbena/status.h"
@@ -16,7 +16,7 @@ class EventWait {
   // Without it, wait() is never possible and arrivals cost nothing more.
   Status enable(const Device& device);
   // Where completion queues that are to wake the sleeper send their events; null: nowhere.
-  const CompletionChannel* channel() const { return channel_ ? &*channel_ : nullptr; }
+  const CompletionChannel* channel() const { return channel_.get(); }
 
   // The queue's next completion is to be an event. Then poll the queue once more, and only then
   // sleep: what came before is no event.
@@ -26,7 +26,7 @@ class EventWait {
   void sleep_for(int64_t timeout_ns);
 
  private:
-  std::optional<CompletionChannel> channel_;
+  std::unique_ptr<CompletionChannel> channel_;
 };
 
 }  // namespace verbena::connect

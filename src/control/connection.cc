@@ -213,7 +213,7 @@ Result<ControlConnection> ControlConnection::connect(const std::string& host, ui
 
 Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout_ns) {
   State& state = *state_;
-  if (!state.send_broken.ok()) return state.send_broken;
+  if (!state.send_broken.ok()) return state.send_broken.get();
   if (frame.size() > kMaxControlFrameBytes) {
     return Status(
         StatusCode::kLimitExceeded,
@@ -262,7 +262,7 @@ Status ControlConnection::send(std::span<const std::byte> frame, int64_t timeout
 
 Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
   State& state = *state_;
-  if (!state.receive_broken.ok()) return state.receive_broken;
+  if (!state.receive_broken.ok()) return state.receive_broken.get();
   if (state.link != nullptr) {
     std::vector<std::byte> frame;
     const StatusCode code = state.link->receive(timeout_ns, &frame);
@@ -275,9 +275,10 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
                Status(code, fmt::format("peer {} closed the connection", state.peer_name));
   }
   const Deadline deadline(timeout_ns);
+  State::Arriving& arriving = *state.arriving;
   while (true) {
-    const bool in_header = state.header_bytes < kFrameHeaderBytes;
-    if (!in_header && state.body_bytes == state.body.size()) {
+    const bool in_header = arriving.header_bytes < kFrameHeaderBytes;
+    if (!in_header && arriving.body_bytes == arriving.body.size()) {
       // Whatever followed in the same record poll() would not tell of.
       if (!state.stream->at_record_end()) {
         return state.receive_broken = Status(
@@ -286,12 +287,13 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
                                "on both sides",
                                state.peer_name));
       }
-      state.header_bytes = 0;
-      state.body_bytes = 0;
-      return std::exchange(state.body, {});
+      arriving.header_bytes = 0;
+      arriving.body_bytes = 0;
+      return std::exchange(arriving.body, {});
     }
-    const std::span<std::byte> to = in_header ? std::span(state.header).subspan(state.header_bytes)
-                                              : std::span(state.body).subspan(state.body_bytes);
+    const std::span<std::byte> to = in_header
+                                        ? std::span(arriving.header).subspan(arriving.header_bytes)
+                                        : std::span(arriving.body).subspan(arriving.body_bytes);
     size_t got = 0;
     switch (state.stream->read(to, &got)) {
       case TlsStream::Outcome::kDone:
@@ -317,12 +319,12 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
         return state.receive_broken = not_verified(state.peer_name, *state.stream);
     }
     if (!in_header) {
-      state.body_bytes += got;
+      arriving.body_bytes += got;
       continue;
     }
-    state.header_bytes += got;
-    if (state.header_bytes < kFrameHeaderBytes) continue;
-    const auto frame_bytes = load_little_endian<uint32_t>(state.header.data());
+    arriving.header_bytes += got;
+    if (arriving.header_bytes < kFrameHeaderBytes) continue;
+    const auto frame_bytes = load_little_endian<uint32_t>(arriving.header.data());
     if (frame_bytes > kMaxControlFrameBytes) {
       return state.receive_broken = Status(
                  StatusCode::kProtocolViolation,
@@ -330,7 +332,7 @@ Result<std::vector<std::byte>> ControlConnection::receive(int64_t timeout_ns) {
                              "same release on both sides",
                              state.peer_name, frame_bytes, kMaxControlFrameBytes));
     }
-    state.body.resize(frame_bytes);
+    arriving.body.resize(frame_bytes);
   }
 }
 

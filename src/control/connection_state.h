@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/base/file_descriptor.h"
+#include "src/base/kept_status.h"
 #include "src/control/tls_stream.h"
 #include "src/control/virtual_link.h"
 #include "verbena/connection.h"
@@ -24,6 +25,7 @@ struct ControlConnection::State {
   State(FileDescriptor socket_in, std::unique_ptr<TlsStream> stream_in, std::string peer_name_in)
       : socket(std::move(socket_in)),
         stream(std::move(stream_in)),
+        arriving(std::make_unique<Arriving>()),
         peer_name(std::move(peer_name_in)) {}
   State(std::unique_ptr<VirtualLink::End> link_in, std::string peer_name_in)
       : link(std::move(link_in)), peer_name(std::move(peer_name_in)) {}
@@ -38,21 +40,24 @@ struct ControlConnection::State {
   // answers, but does not take what is sent: the system's limit would take that for death.
   void adapt_silence_limit();
 
+  // The frame that is arriving: first its header, then, once its length is known to be allowed, its
+  // bytes.
+  struct Arriving {
+    std::array<std::byte, kFrameHeaderBytes> header{};
+    size_t header_bytes = 0;
+    std::vector<std::byte> body;
+    size_t body_bytes = 0;
+  };
+
   FileDescriptor socket;
   std::unique_ptr<TlsStream> stream;
-  std::unique_ptr<VirtualLink::End> link;  // instead of both, inside a simulation
+  std::unique_ptr<Arriving> arriving;
+  std::unique_ptr<VirtualLink::End> link;  // instead of these, inside a simulation
   std::string peer_name;
   bool hung_up = false;  // by this side
   bool patient = false;  // without a silence limit
-  Status send_broken;
-  Status receive_broken;
-
-  // The frame that is arriving: first its header, then, once its length is known to be allowed, its
-  // bytes.
-  std::array<std::byte, kFrameHeaderBytes> header{};
-  size_t header_bytes = 0;
-  std::vector<std::byte> body;
-  size_t body_bytes = 0;
+  KeptStatus send_broken;
+  KeptStatus receive_broken;
 };
 
 }  // namespace verbena

@@ -57,6 +57,8 @@ StatusCode VirtualLink::End::receive(int64_t timeout_ns, std::vector<std::byte>*
   }
   *frame = std::move(frames.front());
   frames.erase(frames.begin());
+  // Connections stay long after their handshake, which is all that most of them carry.
+  if (frames.empty()) frames.shrink_to_fit();
   return StatusCode::kOk;
 }
 

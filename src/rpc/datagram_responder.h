@@ -205,7 +205,7 @@ class DatagramResponder final : public ResponderBase<DatagramConnection> {
     }
     if (violation != nullptr) [[unlikely]] {
       connection.status = connect::explain_failure(channel::ChannelError::peer_violated(violation),
-                                                   connection.peer);
+                                                   connection.peer());
       watch_.hurry();  // to end it; not while its messages are being taken
       return false;
     }
@@ -231,12 +231,12 @@ class DatagramResponder final : public ResponderBase<DatagramConnection> {
 
   void check_connection(Connection& connection) {
     if (!connection.status.ok()) {
-      end(connection, Status(connection.status));
+      end(connection, connection.status.get());
     } else if (failed()) {
       end(connection, connect::diagnose(end_->queue().error(), receive_error(), *connection.control,
-                                        connection.peer));
+                                        connection.peer()));
     } else if (peer_is_gone(connection)) {
-      end(connection, connect::peer_is_gone(connection.peer));
+      end(connection, connect::peer_is_gone(connection.peer()));
     }
   }
 

@@ -172,7 +172,7 @@ void ReadResponder::check_peers() {
   // Backwards: ending one takes it out of the list.
   for (size_t i = alive_.size(); i-- > 0;) {
     ReadConnection& connection = *alive_[i];
-    if (peer_is_gone(connection)) end(connection, connect::peer_is_gone(connection.peer));
+    if (peer_is_gone(connection)) end(connection, connect::peer_is_gone(connection.peer()));
   }
   ended_.clear();
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/kept_status.h"
 #include "src/channel/channel_error.h"
 #include "src/connect/event_wait.h"
 #include "src/connect/failure.h"
@@ -26,9 +27,11 @@ class RequesterBase : public Requester {
     if (connected_ && status_.ok()) control_->hang_up();
   }
 
-  const Status& status() const override { return status_; }
+  const Status& status() const override { return status_.get(); }
   const ConnectionStatistics& statistics() const override { return statistics_; }
-  void close() override { fail(connect::connection_closed(peer_)); }
+  void close() override {
+    if (status_.ok()) fail(connect::connection_closed(peer()));
+  }
   uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
   uint32_t request_max_bytes() const override { return request_max_bytes_; }
   DesignChoice design() const override {
@@ -45,7 +48,6 @@ class RequesterBase : public Requester {
         poll_batch_(options.poll_batch == 0 ? default_poll_batch : options.poll_batch),
         slots_(options.pending, SlotState::kFree),
         control_(&control),
-        peer_("the responder " + control.peer_name()),
         device_(&device),
         options_(options),
         agreed_(agreed) {}
@@ -72,13 +74,16 @@ class RequesterBase : public Requester {
     return PostResult::kFailed;
   }
   PostResult fail(const channel::ChannelError& sending, const channel::ChannelError& receiving) {
-    return fail(connect::diagnose(sending, receiving, *control_, peer_));
+    return fail(connect::diagnose(sending, receiving, *control_, peer()));
   }
+
+  // For what fails: no connection of thousands keeps its peer's name twice.
+  std::string peer() const { return "the responder " + control_->peer_name(); }
 
   // To be called when `watch_` says so.
   void fail_if_peer_is_gone() {
     if (silence_.gone(statistics_.responses, [this] { return control_->peer_closed(); })) {
-      fail(connect::peer_is_gone(peer_));
+      fail(connect::peer_is_gone(peer()));
     }
   }
 
@@ -91,8 +96,7 @@ class RequesterBase : public Requester {
 
   connect::SilenceCheck silence_;
   ControlConnection* control_;
-  std::string peer_;
-  Status status_;
+  KeptStatus status_;
 
  private:
   bool connected_ = false;

@@ -235,7 +235,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
   void park(Connection& connection, const ibv_wc& completion) {
     if (connection.parked.size() == connection.pending) [[unlikely]] {
       inbox_->inbox.give_back(completion);
-      connection.status = too_many_requests(connection.pending, connection.peer);
+      connection.status = too_many_requests(connection.pending, connection.peer());
       watch_.hurry();
       return;
     }
@@ -269,7 +269,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
         handler(Request{connection.number, slot, std::span<const char>(payload, bytes)}, response);
     if (response_bytes > response.size()) [[unlikely]] {
       connection.status =
-          bad_answer(response_bytes, connection.response_max_bytes, connection.peer);
+          bad_answer(response_bytes, connection.response_max_bytes, connection.peer());
       watch_.hurry();  // to end it; not from inside the loop over connections
       return;
     }
@@ -311,7 +311,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
     for (Connection* connection : alive_) {
       if (connection->end.queue_pair().number() != completion.qp_num) continue;
       if (!connection->status.ok()) {
-        end_connection(*connection, connection->status);
+        end_connection(*connection, connection->status.get());
         return;
       }
       const char* violation = request_violation(completion, connection->end.incoming().shape);
@@ -320,7 +320,7 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
                              ? channel::ChannelError::completed_with(completion.status)
                              : channel::ChannelError::peer_violated(violation);
       end_connection(*connection, connect::diagnose(connection->end.sender().queue().error(), error,
-                                                    *connection->control, connection->peer));
+                                                    *connection->control, connection->peer()));
       return;
     }
     // A late message of a connection that has ended.
@@ -340,12 +340,12 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
     queue.reap();
     const channel::ChannelError receiving = receive_error(connection);
     if (!connection.status.ok()) {
-      end_connection(connection, connection.status);
+      end_connection(connection, connection.status.get());
     } else if (queue.error() || receiving) {
       end_connection(connection, connect::diagnose(queue.error(), receiving, *connection.control,
-                                                   connection.peer));
+                                                   connection.peer()));
     } else if (this->peer_is_gone(connection)) {
-      end_connection(connection, connect::peer_is_gone(connection.peer));
+      end_connection(connection, connect::peer_is_gone(connection.peer()));
     }
   }
 

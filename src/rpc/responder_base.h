@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/base/assert.h"
+#include "src/base/kept_status.h"
 #include "src/connect/failure.h"
 #include "src/connect/peer_watch.h"
 #include "src/rpc/design_choice.h"
@@ -23,15 +24,16 @@ namespace verbena::rpc {
 // nobody.
 struct ResponderConnection {
   explicit ResponderConnection(ControlConnection& control_connection)
-      : control(&control_connection), peer("the requester " + control_connection.peer_name()) {}
+      : control(&control_connection) {}
 
   uint32_t number = 0;
   ConnectionStatistics statistics;
-  Status status;  // not ok: it has ended
+  KeptStatus status;  // not ok: it has ended
 
   connect::SilenceCheck silence;
   ControlConnection* control;
-  std::string peer;
+
+  std::string peer() const { return "the requester " + control->peer_name(); }
 };
 
 template <typename Connection>
@@ -42,7 +44,7 @@ class ResponderBase : public Responder {
   uint32_t latest_connection() const override { return latest_; }
   uint32_t connections() const override { return static_cast<uint32_t>(alive_.size()); }
   const Status& status() const override { return status_; }
-  const Status& status(uint32_t connection) const override { return at(connection).status; }
+  const Status& status(uint32_t connection) const override { return at(connection).status.get(); }
   const ConnectionStatistics& statistics(uint32_t connection) const override {
     return at(connection).statistics;
   }
@@ -78,6 +80,10 @@ class ResponderBase : public Responder {
 
   // The number for one connection more: of one that has ended, or a new one.
   Result<uint32_t> free_number() const {
+    const bool none_ended = alive_.size() == connections_.size();
+    if (none_ended && connections_.size() < options_.max_connections) {
+      return static_cast<uint32_t>(connections_.size());
+    }
     for (uint32_t number = 0; number < connections_.size(); ++number) {
       if (!connections_[number]->status.ok()) return number;
     }

@@ -291,7 +291,7 @@ class UnreliableRequester final : public RequesterBase {
         request.since_ns = clock_.now_ns();
       } else if (clock_.overdue(request.since_ns, request.sent)) {
         if (request.sent > resend_limit_) {
-          fail(never_answered(request, slot, peer_));
+          fail(never_answered(request, slot, peer()));
           return;
         }
         if (!end_.queue().has_room()) break;
@@ -484,12 +484,12 @@ class UnreliableResponder final : public ResponderBase<OwnEndConnection> {
     const channel::ChannelError receiving =
         connection.error ? connection.error : connection.end.receive_error();
     if (!connection.status.ok()) {
-      end(connection, Status(connection.status));
+      end(connection, connection.status.get());
     } else if (queue.error() || receiving) {
       end(connection,
-          connect::diagnose(queue.error(), receiving, *connection.control, connection.peer));
+          connect::diagnose(queue.error(), receiving, *connection.control, connection.peer()));
     } else if (peer_is_gone(connection)) {
-      end(connection, connect::peer_is_gone(connection.peer));
+      end(connection, connect::peer_is_gone(connection.peer()));
     }
   }
 

@@ -69,7 +69,7 @@ bool answer_request(UnreliableEnd& end, UnreliableConnection& connection, const 
   const std::span<char> response(end.payload(slot_of_end), connection.response_max_bytes);
   const uint32_t bytes = handler(Request{connection.number, slot, request}, response);
   if (bytes > response.size()) [[unlikely]] {
-    connection.status = bad_answer(bytes, connection.response_max_bytes, connection.peer);
+    connection.status = bad_answer(bytes, connection.response_max_bytes, connection.peer());
     return true;
   }
   kept.bytes = bytes;
