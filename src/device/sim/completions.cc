@@ -10,19 +10,19 @@
 namespace verbena::sim {
 
 void push_completion(Cq& cq, const Cq::Entry& entry) {
-  if (cq.entries.size() == cq.capacity) {
-    cq.overrun = true;
+  if (cq.entries.size() == cq.capacity()) {
+    cq.own.overrun = true;
     return;
   }
   cq.entries.push_back(entry);
-  Simulation& simulation = cq.node->simulation;
+  Simulation& simulation = cq.node().simulation;
   simulation.note(simulation.now());
   simulation.note(uint64_t{entry.completion.qp_num} << 32 | entry.completion.status);
-  if (cq.poller != nullptr) simulation.wake(*cq.poller, simulation.now());
-  if (cq.armed && cq.channel != nullptr) {
-    cq.armed = false;
-    cq.channel->events.push_back(&cq);
-    simulation.wake_waiting_at(cq.channel);
+  if (cq.own.poller != nullptr) simulation.wake(*cq.own.poller, simulation.now());
+  if (cq.own.armed && cq.channel() != nullptr) {
+    cq.own.armed = false;
+    cq.channel()->events.push_back(&cq);
+    simulation.wake_waiting_at(cq.channel());
   }
 }
 
@@ -37,15 +37,15 @@ void forget_completions(Cq& cq, const QueuePair& qp) {
 
 int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   Cq& cq = as_cq(verbs);
-  Simulation& simulation = cq.node->simulation;
-  const Profile& profile = cq.node->profile;
+  Simulation& simulation = cq.node().simulation;
+  const Profile& profile = cq.node().profile;
   Fiber* const thread = simulation.running();
-  if (thread != nullptr) cq.poller = thread;
+  if (thread != nullptr) cq.own.poller = thread;
   Recorder* const recorder = simulation.recorder();
   if (recorder != nullptr) recorder->next_charge(StepKind::kPollEmpty);
   simulation.charge(profile.poll_empty);
   simulation.keep_up();
-  if (cq.overrun) return -1;
+  if (cq.own.overrun) return -1;
   const int found = std::min(count, static_cast<int>(cq.entries.size()));
   for (int i = 0; i < found; ++i) {
     const Cq::Entry& entry = cq.entries.front();
@@ -59,7 +59,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   if (found > 0 && thread != nullptr) {
     bool messages = false;
     const uint32_t port = as_context(verbs->context).socket;  // queues lie there
-    const Time line = profile.cpu_device_line + cq.node->remote_line(thread->socket, port, port);
+    const Time line = profile.cpu_device_line + cq.node().remote_line(thread->socket, port, port);
     Time took = static_cast<Time>(found) * profile.poll_completion;
     for (int i = 0; i < found; ++i) {
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;
@@ -80,8 +80,8 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
 
 int req_notify_cq(ibv_cq* verbs, int /*solicited_only*/) {
   Cq& cq = as_cq(verbs);
-  cq.node->simulation.charge(cq.node->profile.post_doorbell);
-  cq.armed = true;
+  cq.node().simulation.charge(cq.node().profile.post_doorbell);
+  cq.own.armed = true;
   return 0;
 }
 

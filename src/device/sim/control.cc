@@ -109,7 +109,6 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
   region->verbs.pd = pd;
   region->verbs.addr = address;
   region->verbs.length = length_bytes;
-  region->node = &node;
   region->owner = simulation.running();
   // What nobody placed lies near the thread, or outside of all near the device.
   const int placed = simulation.socket_of_memory(address, length_bytes);
@@ -117,13 +116,12 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
                    : region->owner != nullptr ? region->owner->socket
                                               : as_context(pd->context).socket;
   region->iova = iova;
-  region->length_bytes = length_bytes;
-  region->base = static_cast<std::byte*>(address);
   region->access = access;
   if (length_bytes > 0) {
     const uint64_t page_bytes = node.profile.page_bytes;
     const uint64_t covered = page_bytes * kTranslationsOfLine;
-    region->translations = std::make_unique<CacheStamp[]>((length_bytes + covered - 1) / covered);
+    const uint64_t lines = (length_bytes + covered - 1) / covered;
+    if (lines > 1) region->further_translations = std::make_unique<CacheStamp[]>(lines - 1);
   }
   Region* const made = region.get();
   node.rnic.add_region(std::move(region));
@@ -135,8 +133,9 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
 
 int dereg_mr(ibv_mr* verbs) {
   Region& region = as_region(verbs);
-  region.node->simulation.forget_place(region.base, region.length_bytes);
-  region.node->rnic.remove_region(verbs->rkey);
+  Node& node = node_of(region.verbs.context);
+  node.simulation.forget_place(verbs->addr, verbs->length);
+  node.rnic.remove_region(verbs->rkey);
   return 0;
 }
 
@@ -165,17 +164,14 @@ ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_cha
   cq->verbs.channel = channel;
   cq->verbs.cq_context = cq_context;
   cq->verbs.cqe = cqes;
-  cq->node = &node_of(context);
-  cq->poller = cq->node->simulation.running();
-  cq->channel = channel != nullptr ? &as_channel(channel) : nullptr;
-  cq->capacity = static_cast<uint32_t>(cqes);
+  cq->own.poller = node_of(context).simulation.running();
   return &cq->verbs;
 }
 
 int destroy_cq(ibv_cq* verbs) {
   Cq& cq = as_cq(verbs);
-  if (cq.users != 0) return refuse(EBUSY, "the completion queue still has queue pairs");
-  if (cq.channel != nullptr) std::erase(cq.channel->events, &cq);
+  if (cq.own.users != 0) return refuse(EBUSY, "the completion queue still has queue pairs");
+  if (cq.channel() != nullptr) std::erase(cq.channel()->events, &cq);
   delete &cq;
   return 0;
 }
@@ -270,8 +266,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.verbs.send_cq = init->send_cq;
   qp.verbs.recv_cq = init->recv_cq;
   qp.verbs.srq = init->srq;
-  ++qp.send_cq()->users;
-  ++qp.recv_cq()->users;
+  ++qp.send_cq()->own.users;
+  ++qp.recv_cq()->own.users;
   if (init->srq != nullptr) {
     ++qp.srq()->users;
   } else if (cap.max_recv_wr > 0) {
@@ -392,8 +388,8 @@ int destroy_qp(ibv_qp* verbs) {
   qp.node->rnic.remove_queue_pair(qp);
   VERBENA_ASSERT(qp.own.chosen.doorbell_register->users > 0);
   --qp.own.chosen.doorbell_register->users;
-  --qp.send_cq()->users;
-  --qp.recv_cq()->users;
+  --qp.send_cq()->own.users;
+  --qp.recv_cq()->own.users;
   if (qp.srq() != nullptr) --qp.srq()->users;
   verbs->send_cq = nullptr;
   verbs->recv_cq = nullptr;

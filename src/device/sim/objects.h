@@ -67,19 +67,23 @@ inline constexpr uint64_t kTranslationsOfLine = 8;
 
 struct Region {
   ibv_mr verbs{};
-  Node* node = nullptr;
   Fiber* owner = nullptr;  // the thread that polls what devices write there
-  uint32_t socket = 0;     // where the memory lies
   uint64_t iova = 0;
-  uint64_t length_bytes = 0;
-  std::byte* base = nullptr;
-  unsigned access = 0;
-  std::unique_ptr<CacheStamp[]> translations;  // by line of the table
+  uint32_t socket = 0;  // where the memory lies
+  uint32_t access = 0;
+  // By line of the table; most regions have one.
+  CacheStamp first_translations;
+  std::unique_ptr<CacheStamp[]> further_translations;
 
   bool covers(uint64_t address, uint64_t bytes) const {
-    return address >= iova && bytes <= length_bytes && address - iova <= length_bytes - bytes;
+    return address >= iova && bytes <= verbs.length && address - iova <= verbs.length - bytes;
   }
-  std::byte* at(uint64_t address) const { return base + (address - iova); }
+  std::byte* at(uint64_t address) const {
+    return static_cast<std::byte*>(verbs.addr) + (address - iova);
+  }
+  CacheStamp& translations(uint64_t line) {
+    return line == 0 ? first_translations : further_translations[line - 1];
+  }
 };
 
 struct Channel {
@@ -88,20 +92,33 @@ struct Channel {
 };
 
 struct Cq {
-  ibv_cq verbs{};
-  Node* node = nullptr;
-  Fiber* poller = nullptr;  // who polled last
-  Channel* channel = nullptr;
-  bool armed = false;
-  bool overrun = false;
-  uint32_t capacity = 0;
+  Cq() { std::memset(static_cast<void*>(&verbs), 0, sizeof(verbs)); }
+  Cq(const Cq&) = delete;
+  Cq& operator=(const Cq&) = delete;
+
+  // As in QueuePair, where the lock and the condition variable are in the public part.
+  struct Behind {
+    std::byte shown[offsetof(ibv_cq, mutex)];
+    Fiber* poller;  // who polled last
+    uint32_t users;
+    bool armed;
+    bool overrun;
+  };
+  static_assert(sizeof(Behind) <= offsetof(ibv_cq, comp_events_completed));
+  union {
+    ibv_cq verbs;
+    Behind own;
+  };
   struct Entry {
     ibv_wc completion;
     QueuePair* sender;  // of a send: the queue pair whose WQEs below `message` it frees
     uint64_t message;
   };
   GrowingRing<Entry> entries;
-  uint32_t users = 0;
+
+  Node& node() const { return *reinterpret_cast<const Context*>(verbs.context)->node; }
+  Channel* channel() const { return reinterpret_cast<Channel*>(verbs.channel); }
+  uint32_t capacity() const { return static_cast<uint32_t>(verbs.cqe); }
 };
 
 struct PostedReceive {

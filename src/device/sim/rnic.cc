@@ -211,14 +211,14 @@ Time bus_time(const Profile& profile, uint64_t bytes, Time kib, bool far) {
 // read as any other. It brings a line of the table, which is what the cache has.
 void Rnic::translate(Region& region, uint64_t address, uint64_t bytes, Translations* missing) {
   const Profile& profile = node_.profile;
-  if (region.translations == nullptr || bytes == 0) return;
+  if (region.verbs.length == 0 || bytes == 0) return;
   const Time read =
       profile.pcie_read + bus_time(profile, kTranslationLineBytes, profile.pcie_down_kib, false);
   // Counted from where the region begins: where the host has put it changes nothing.
   const uint64_t offset = address - region.iova;
   const uint64_t covered = profile.page_bytes * kTranslationsOfLine;
   for (uint64_t line = offset / covered; line <= (offset + bytes - 1) / covered; ++line) {
-    if (translations_.touch(region.translations[line], 1, dice_)) continue;
+    if (translations_.touch(region.translations(line), 1, dice_)) continue;
     if (profile.translation_miss > 0) {
       missing->alone += profile.translation_miss;
     } else {
