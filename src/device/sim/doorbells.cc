@@ -53,6 +53,11 @@ void Rnic::make_wqe_room() {
 // What it says fits an event: how many WQEs there are, by the lower half, and of which
 // generation of the queue pair.
 void Rnic::ring(QueuePair& qp, bool along) {
+  if (qp.own.chosen.peer_node != nullptr) {
+    const QueuePair* const peer =
+        qp.own.chosen.peer_node->rnic.find_queue_pair(qp.own.chosen.dest_qp_num);
+    if (peer != nullptr) prefetch(*peer);
+  }
   const uint64_t generation = qp.generation & kGenerationMask;
   simulation_.at(simulation_.local() + node_.profile.pcie_one_way, doorbell_arrived, &qp,
                  generation << 32 | static_cast<uint32_t>(qp.posted) | (along ? kAlong : 0));

@@ -190,6 +190,7 @@ Time software_time(const Profile& profile, const Wqe& wqe) {
 
 int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   QueuePair& qp = as_qp(verbs);
+  prefetch(qp);
   const Posting posting(qp);
   Simulation& simulation = qp.node->simulation;
   const Profile& profile = qp.node->profile;

@@ -31,6 +31,7 @@ void Rnic::packet_arrived(Packet* packet) {
     simulation_.fabric().free(packet);
     return;
   }
+  if (packet->kind == PacketKind::kRequest) prefetch_region(packet->rkey);
   Time delay = 0;
   const Time cost = context_cost(*qp, &delay) + wqe_cost(*qp, *packet, &delay) +
                     (takes_receive(*packet) ? receive_cost(*qp, &delay) : 0) +
@@ -144,6 +145,7 @@ bool Rnic::take_write(QueuePair& qp, Packet* packet) {
       refuse(qp, NakCode::kAccess, qp.expected_message);
       return false;
     }
+    __builtin_prefetch(region->at(packet->address + packet->offset), 1);
   }
   if (packet->last && packet->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     const Receive receive = take_receive(qp, packet);

@@ -63,6 +63,14 @@ Region* Rnic::find_region(uint32_t key) {
   return region != nullptr && region->verbs.rkey == key ? region : nullptr;
 }
 
+void Rnic::prefetch_region(uint32_t key) const {
+  const uint32_t place = key >> kGenerationBits;
+  if (place >= regions_.size() || regions_[place] == nullptr) return;
+  const auto* const region = reinterpret_cast<const std::byte*>(regions_[place].get());
+  __builtin_prefetch(region);
+  __builtin_prefetch(region + sizeof(Region) - 1);
+}
+
 uint32_t Rnic::add_region(std::unique_ptr<Region> region) {
   uint32_t place = static_cast<uint32_t>(regions_.size());
   if (free_regions_.empty()) {

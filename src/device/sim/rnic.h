@@ -230,6 +230,8 @@ class Rnic {
     return queue_pairs_[number / kQueuePairsOfBlock][number % kQueuePairsOfBlock];
   }
   void reset_receives(ReceiveQueue& receives);
+  // For who looks it up by and by.
+  void prefetch_region(uint32_t key) const;
   // Of a packet: `delay` grows by what it waits for state, the result is what the others wait, too.
   Time context_cost(QueuePair& qp, Time* delay);
   Time receive_cost(QueuePair& qp, Time* delay);
