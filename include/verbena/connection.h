@@ -99,6 +99,7 @@ class ControlConnection {
   //   kTimeout            nobody listened, or the listener did not answer, in time
   //   kUnavailable        with kFail: nobody listens there, or who did has ended
   //   kPermissionDenied   one side holds another secret
+  //   kLimitExceeded      one side's process has no file descriptor left
   //   kProtocolViolation  what listens there is not a Verbena peer, or speaks another version
   static Result<ControlConnection> connect(const std::string& host, uint16_t port,
                                            const JobSecret& secret, int64_t timeout_ns,

@@ -86,10 +86,7 @@ Attempt shake_hands(FileDescriptor socket, const std::string& peer, const JobSec
       case Handshake::State::kRefused:
       case Handshake::State::kRefusedByPeer: {
         const Status why = handshake.failure(peer);
-        // A listener that is only busy may have time later.
-        return why.code() == StatusCode::kLimitExceeded || why.code() == StatusCode::kTimeout
-                   ? failed_for_now(why)
-                   : failed(why);
+        return handshake.may_succeed_later() ? failed_for_now(why) : failed(why);
       }
       case Handshake::State::kEnded:
         return failed_for_now(

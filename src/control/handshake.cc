@@ -18,7 +18,8 @@ namespace {
 constexpr std::byte kAdmitted{1};
 
 bool is_known(Refusal refusal) {
-  return refusal >= Refusal::kNotAPeer && refusal <= Refusal::kCrowded;
+  return (refusal >= Refusal::kNotAPeer && refusal <= Refusal::kCrowded) ||
+         refusal == Refusal::kNoDescriptors;
 }
 
 EncodedPreface opening(PrefaceKind kind, uint16_t version) {
@@ -209,6 +210,15 @@ Status Handshake::failure(const std::string& peer) const {
                     by_peer ? fmt::format("{} has too many handshakes pending; try again", peer)
                             : fmt::format("{} had not finished its handshake when all places for "
                                           "pending handshakes were taken",
+                                          peer));
+    case Refusal::kNoDescriptors:
+      return Status(StatusCode::kLimitExceeded,
+                    by_peer ? fmt::format("{} cannot accept a connection: its process has no file "
+                                          "descriptor left; raise the limit of open files there "
+                                          "(ulimit -n)",
+                                          peer)
+                            : fmt::format("no file descriptor is left for {}; raise the limit of "
+                                          "open files (ulimit -n)",
                                           peer));
     case Refusal::kAltered:
       return Status(

@@ -48,6 +48,10 @@ class Handshake {
 
   // Why the handshake was refused, for the side that this is: "peer" names the other one.
   Status failure(const std::string& peer) const;
+  // After a refusal: a listener that is only busy may have time later.
+  bool may_succeed_later() const {
+    return refusal_ == Refusal::kTooSlow || refusal_ == Refusal::kCrowded;
+  }
 
   int socket() const { return socket_.get(); }
   FileDescriptor take_socket() { return std::move(socket_); }

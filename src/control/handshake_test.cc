@@ -383,6 +383,19 @@ TEST(HandshakeTest, ARefusalFromOutsideReachesThePeer) {
   EXPECT_EQ(connector.handshake.failure("peer").code(), StatusCode::kTimeout);
 }
 
+TEST(HandshakeTest, MissingDescriptorsAreNamedToThePeerForGood) {
+  const JobSecret key = secret();
+  TappedHandshake connector(ControlRole::kConnector, key);
+  TappedHandshake listener(ControlRole::kListener, key);
+  connector.next_output();
+  listener.handshake.refuse(Refusal::kNoDescriptors);
+  connector.take(listener.next_output());
+  EXPECT_EQ(connector.handshake.state(), State::kRefusedByPeer);
+  EXPECT_EQ(connector.handshake.failure("peer").code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(connector.handshake.failure("peer").message(), testing::HasSubstr("ulimit -n"));
+  EXPECT_FALSE(connector.handshake.may_succeed_later());
+}
+
 // Whatever bit is altered on the way, both sides end up with an error, or with the same keys, where
 // it was one that TLS gives no meaning: the version of the records before there are keys.
 TEST(HandshakeTest, NoAlteredByteMatters) {

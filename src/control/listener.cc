@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 
@@ -28,6 +29,8 @@ constexpr uint64_t kGraceNs = 250'000'000;
 // its socket.
 constexpr uint64_t kFarewellNs = 200'000'000;
 constexpr size_t kFarewellBytes = size_t{64} << 10;
+// Descriptors that are missing no longer than that may come back, and peers wait for them.
+constexpr uint64_t kShortageNs = 500'000'000;
 constexpr uint32_t kRefusalLines = 5;
 constexpr uint64_t kRefusalLinesPeriodNs = 5'000'000'000;
 
@@ -102,6 +105,7 @@ struct ControlListener::State {
         name(address.name()),
         secret(secret_in),
         options(options_in) {
+    keep_spare();
     pending.reserve(options.max_pending);
     descriptors.reserve(options.max_pending + 1);
   }
@@ -121,6 +125,12 @@ struct ControlListener::State {
   // Takes new connections off the system's queue while there are places.
   Status take_new();
   void end_overdue();
+  // Tells the next in the queue that no descriptor is left, by the spare one.
+  void refuse_for_shortage(uint64_t at_ns);
+  // Where the spare descriptor is in use, the one that has just been closed replaces it.
+  void keep_spare() {
+    if (!spare.valid()) spare = FileDescriptor(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  }
 
   bool crowded() const { return pending.size() >= places; }
   bool room_for_more(uint64_t at_ns) const;
@@ -139,10 +149,13 @@ struct ControlListener::State {
   void forget_finished() {
     if (std::erase_if(pending, [](const Pending& peer) { return peer.finished; }) > 0) {
       places = options.max_pending;
+      keep_spare();
     }
   }
 
   FileDescriptor socket;
+  FileDescriptor spare;            // by it, peers are told that no descriptor is left
+  uint64_t shortage_since_ns = 0;  // 0: the last connection found a descriptor
   SocketAddress address;
   std::unique_ptr<VirtualPort> virtual_port;
   std::string name;
@@ -261,6 +274,7 @@ Status ControlListener::State::take_new() {
           places = pending.size();
           return Status::ok_status();
         }
+        refuse_for_shortage(at_ns);
         return Status(StatusCode::kLimitExceeded,
                       fmt::format("cannot accept a connection on {}: {}; raise the limit of open "
                                   "files (ulimit -n)",
@@ -269,6 +283,8 @@ Status ControlListener::State::take_new() {
       // Interrupted, or the peer closed it before it was accepted.
       continue;
     }
+    shortage_since_ns = 0;
+    keep_spare();
     set_connection_options(accepted.get());
     pending.push_back({.handshake = Handshake(ControlRole::kListener, std::move(accepted), secret),
                        .peer = peer.name(),
@@ -276,6 +292,22 @@ Status ControlListener::State::take_new() {
                        .end_ns = at_ns + static_cast<uint64_t>(options.handshake_timeout_ns)});
   }
   return Status::ok_status();
+}
+
+void ControlListener::State::refuse_for_shortage(uint64_t at_ns) {
+  if (shortage_since_ns == 0) shortage_since_ns = at_ns;
+  if (at_ns - shortage_since_ns < kShortageNs || !spare.valid()) return;
+  spare.reset();
+  SocketAddress peer;
+  peer.size_bytes = sizeof(peer.storage);
+  FileDescriptor accepted(
+      accept4(socket.get(), peer.get(), &peer.size_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!accepted.valid()) return keep_spare();
+  pending.push_back({.handshake = Handshake(ControlRole::kListener, std::move(accepted), secret),
+                     .peer = peer.name(),
+                     .since_ns = at_ns,
+                     .end_ns = at_ns});
+  refuse(pending.back(), Refusal::kNoDescriptors);
 }
 
 void ControlListener::State::end_overdue() {
@@ -304,6 +336,7 @@ bool ControlListener::State::evict_one(uint64_t at_ns) {
   if (next == pending.end() || next->evictable_ns() > at_ns) return false;
   if (!next->leaving) refuse(*next, Refusal::kCrowded);
   pending.erase(next);
+  keep_spare();
   return true;
 }
 

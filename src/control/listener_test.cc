@@ -330,6 +330,38 @@ TEST_F(ListenerTest, RunningOutOfDescriptorsIsNamedAndPasses) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(status.code(), StatusCode::kLimitExceeded);
   EXPECT_THAT(status.message(), HasSubstr("ulimit -n"));
+  EXPECT_TRUE(stranger.other_side_is_silent());
+  connect_pair(listener);
+}
+
+// A messenger accepts again and again: its peers would wait for a connection that cannot come.
+TEST_F(ListenerTest, APeerIsToldThatDescriptorsAreMissingForLong) {
+  ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret());
+  std::vector<Stranger> peers;
+  for (int i = 0; i < 3; ++i) {
+    peers.emplace_back(listener.port());
+    peers.back().say(first_words(secret()));
+  }
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int probe = dup(0);
+  ASSERT_GE(probe, 0);
+  close(probe);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(probe);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const uint64_t end_ns = now_ns() + kLongNs / 2;
+  while (peers.back().other_side_is_silent() && now_ns() < end_ns) {
+    EXPECT_FALSE(listener.accept(50'000'000).ok());
+    sleep_ns(1'000'000);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  for (Stranger& peer : peers) {
+    ASSERT_FALSE(peer.other_side_is_silent());
+    const std::optional<Preface> answer = peer.hear_preface();
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->refusal, Refusal::kNoDescriptors);
+  }
   connect_pair(listener);
 }
 

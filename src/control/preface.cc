@@ -28,6 +28,8 @@ std::string_view refusal_words(Refusal refusal) {
       return "handshake too slow\r\n";
     case Refusal::kCrowded:
       return "too many handshakes\r\n";
+    case Refusal::kNoDescriptors:
+      return "no file descriptors left\r\n";
     case Refusal::kNone:
     case Refusal::kAltered:
       return "";

@@ -27,9 +27,10 @@ enum class Refusal : uint32_t {
   kNotAPeer = 1,      // the bytes are not the control protocol's
   kWrongVersion = 2,  // the refusing side's version stands in its preface
   kWrongSecret = 3,
-  kTooSlow = 4,  // the handshake took longer than a listener waits for a stranger
-  kCrowded = 5,  // too many handshakes were pending
-  kAltered = 6,  // what follows the prefaces does not verify; never told to the peer
+  kTooSlow = 4,        // the handshake took longer than a listener waits for a stranger
+  kCrowded = 5,        // too many handshakes were pending
+  kAltered = 6,        // what follows the prefaces does not verify; never told to the peer
+  kNoDescriptors = 7,  // the listener's process has no file descriptor left
 };
 
 // Version 1 had HMACs in prefaces of kind 2 instead of TLS, and both sides sent a hello.

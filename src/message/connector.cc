@@ -150,7 +150,8 @@ void Connector::run_acceptor() {
     if (control.ok()) {
       accept_from(std::move(*control));
     } else if (control.status().code() != StatusCode::kTimeout) {
-      // No descriptor is left, say: others end, and it may work again.
+      // No descriptor is left, say: others end, and it may work again. If not, the listener tells
+      // the peers.
       sleep_ns(kAcceptNs);
     }
   }
