@@ -5,6 +5,7 @@
 //   observe_process threads COUNT   the same from each of four threads, then in a forked child
 //   observe_process refused         requests that soft0 refuses
 //   observe_process networks        a context in a network that loses all, then one without any
+//   observe_process gone            posts to objects that were destroyed with their context
 #include <infiniband/verbs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -313,6 +314,32 @@ void networks() {
   }
 }
 
+// All fail, whatever stands in front of soft0.
+void gone() {
+  ibv_cq_ex* cq = nullptr;
+  ibv_qp* qp = nullptr;
+  ibv_qp_ex* extended = nullptr;
+  {
+    const Node node;
+    const Pair pair(node, IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_WRITE);
+    cq = pair.cq;
+    qp = pair.qps[0];
+    extended = reinterpret_cast<ibv_qp_ex*>(qp);  // libibverbs does not know soft0's
+  }
+  ibv_send_wr send{};
+  ibv_send_wr* bad_send = nullptr;
+  REQUIRE(ibv_post_send(qp, &send, &bad_send) != 0);
+  ibv_recv_wr receive{};
+  ibv_recv_wr* bad_receive = nullptr;
+  REQUIRE(ibv_post_recv(qp, &receive, &bad_receive) != 0);
+  ibv_wr_start(extended);
+  REQUIRE(ibv_wr_complete(extended) != 0);
+  ibv_wc completion{};
+  REQUIRE(ibv_poll_cq(ibv_cq_ex_to_cq(cq), 1, &completion) < 0);
+  ibv_poll_cq_attr attributes{};
+  REQUIRE(ibv_start_poll(cq, &attributes) != 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -334,6 +361,10 @@ int main(int argc, char** argv) {
   }
   if (what == "networks") {
     networks();
+    return 0;
+  }
+  if (what == "gone") {
+    gone();
     return 0;
   }
   const Node node;

@@ -473,6 +473,19 @@ TEST_F(ObserveTest, ContextsKeepTheirNetworkWhileObserved) {
   EXPECT_EQ(slices_in(scratch_.file("t.json"), "send").size(), 2u);
 }
 
+TEST_F(ObserveTest, WhatIsPostedToObjectsThatAreGoneIsRefused) {
+  for (const char* fault : {"", "drop=1"}) {
+    for (const char* check : {"", "exit-code=0"}) {
+      std::map<std::string, std::string> settings =
+          environment({{"VERBENA_TRACE", scratch_.file("t.json")}});
+      if (*fault != '\0') settings["VERBENA_FAULT"] = fault;
+      if (*check != '\0') settings["VERBENA_CHECK"] = check;
+      const Outcome outcome = observe({"gone"}, settings);
+      EXPECT_EQ(outcome.exit_code, 0) << fault << " " << check << "\n" << outcome.err;
+    }
+  }
+}
+
 // A process that is killed leaves what was written until then, and it can be read.
 TEST_F(ObserveTest, AKilledProcessLeavesAReadableTrace) {
   const std::string file = scratch_.file("t.json");

@@ -106,6 +106,7 @@ ibv_context* open_device(ibv_device* opened) {
   auto* context = new Context;
   context->rnic = *rnic;
   context->network = *network;
+  context->opened_in_network = *network != nullptr;
   context->link_layer = *link_layer;
   context->device_index = device_index(opened).value_or(0);
   context->event_read_fd = event_pipe[0];
@@ -145,7 +146,9 @@ int close_device(ibv_context* verbs) {
   close(context->event_read_fd);
   close(context->event_write_fd);
   close(context->event_take_fd);
-  retire(context);
+  retire(context, [in_network = context->opened_in_network](Context& shell) {
+    shell.opened_in_network = in_network;
+  });
   return 0;
 }
 

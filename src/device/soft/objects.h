@@ -51,6 +51,9 @@ struct Context {
   Validity validity;
   Rnic* rnic = nullptr;
   std::shared_ptr<faults::Network> network;  // null: none is pretended
+  // Whether it had one when it was opened. Also known once it is closed, since what is posted to
+  // its destroyed objects still takes the way through the layers.
+  bool opened_in_network = false;
   LinkLayer link_layer = LinkLayer::kInfiniBand;
   uint32_t device_index = 0;
   std::atomic<uint32_t> users{0};  // domains, channels, completion queues

@@ -59,7 +59,7 @@ OperationsOfBoth& operations_of_both() {
   return *both;
 }
 
-size_t layers_of(ibv_context* context) { return as_context(context).network != nullptr ? 1 : 0; }
+size_t layers_of(ibv_context* context) { return as_context(context).opened_in_network ? 1 : 0; }
 
 // The first one's: those of others with the same layers are the same.
 template <typename Part>
@@ -70,8 +70,6 @@ void keep_part(Part NextOperations::*part, ibv_context* context, const Part& wha
   const std::lock_guard guard(mutex);
   if (std::exchange(kept[layers], true)) return;
   operations_of_both()[layers].*part = what;
-  // For objects of a context that is closed, which has no network any more.
-  if (!kept[1 - layers]) operations_of_both()[1 - layers].*part = what;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct Next {
 // The same for all objects of the contexts in a network, and for all of those without one.
 Next& next_layer(ibv_context* context) {
   static constinit Next next_layers[2];
-  return next_layers[as_context(context).network != nullptr ? 1 : 0];
+  return next_layers[as_context(context).opened_in_network ? 1 : 0];
 }
 template <typename Object>
 Next& next_layer_of(const Object& object) {
