@@ -176,7 +176,7 @@ TEST_F(RegionControlTest, ARegionEndsOnce) {
   region->lkey = key;
   EXPECT_EQ(control().dereg_mr(region), 0);
   EXPECT_EQ(control().dereg_mr(region), EINVAL);
-  EXPECT_THAT(control().last_error(), HasSubstr("not a memory region"));
+  EXPECT_THAT(control().last_error(), HasSubstr("no memory region"));
   EXPECT_EQ(control().dereg_mr(nullptr), EINVAL);
   munmap(pages, kPage);
 }

@@ -9,10 +9,9 @@
 namespace verbena::soft {
 
 int refuse_invalid(const char* name) {
-  return fail(EINVAL,
-              fmt::format("soft0: this is not a {}: it was destroyed already, or its memory "
-                          "was overwritten; look for a second destroy or a stray write",
-                          name));
+  return fail(EINVAL, fmt::format("soft0: this is no {}: it was destroyed already, or its memory "
+                                  "was overwritten; look for a second destroy or a stray write",
+                                  name));
 }
 
 int refuse_inherited(const char* name) {

@@ -27,7 +27,7 @@ TEST(ValidityTest, TellsLivingObjectsFromOthers) {
   EXPECT_EQ(check_valid<Domain>(&domain->verbs), EINVAL);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(domain->verbs.context, &context);
-  EXPECT_NE(std::string(last_error()).find("not a protection domain"), std::string::npos);
+  EXPECT_NE(std::string(last_error()).find("no protection domain"), std::string::npos);
 }
 
 TEST(ValidityTest, ObjectsAreOfTheProcessThatMadeThem) {
@@ -100,7 +100,7 @@ struct FailsAtTheEnd {
   ~FailsAtTheEnd() {
     const bool refused = check_valid<Domain>(static_cast<ibv_pd*>(nullptr)) == EINVAL;
     const bool explained =
-        std::string(last_error()).find("not a protection domain") != std::string::npos;
+        std::string(last_error()).find("no protection domain") != std::string::npos;
     // Without a search for leaks, which a sanitizer makes even in _exit().
     syscall(SYS_exit_group, refused && explained ? 0 : 2);
   }
