@@ -141,8 +141,9 @@ void Rnic::take_doorbell() {
   record_doorbell_wait(qp);
   const uint64_t entries = qp.announced - qp.handled;
   qp.handled = qp.announced;
-  if (qp.all_along && qp.fetched + entries == qp.handled) {
-    // A copy that came along is used at once or not at all.
+  // A copy that came along is used at once or not at all.
+  const bool is_free = node_.profile.blueflame_idle_only == 0 || qp.retired == qp.fetched;
+  if (qp.all_along && qp.fetched + entries == qp.handled && is_free) {
     kept_wqes_ += qp.handled - qp.fetched;
     for (; qp.fetched < qp.handled; ++qp.fetched) {
       if (qp.send_message < qp.fetched) qp.wqe(qp.fetched).late = true;

@@ -107,6 +107,37 @@ TEST_F(DoorbellsTest, DoorbellsOfAQueuePairThatWaitsAreHandledTogether) {
   EXPECT_EQ(fetched, std::vector<Time>(kPosts, fetched.front()));
 }
 
+// A WQE that came along is of use to a queue pair that has nothing else to do.
+TEST(DoorbellsOfBusyQueuePairsTest, TheirWqesAreFetchedThoughTheyCameAlong) {
+  for (const uint64_t idle_only : {0, 1}) {
+    Profile profile = test_profile();
+    profile.blueflame_idle_only = idle_only;
+    Cluster cluster(2, /*seed=*/1, profile);
+    Buffer here(cluster[0], 64);
+    Buffer there(cluster[1], 64);
+    Pair pair(cluster);
+    const auto fetches = [&](int posts) {
+      Recorder recorder(1 << 16);
+      cluster.simulation().record(&recorder);
+      for (int i = 0; i < posts; ++i) {
+        EXPECT_EQ(post(pair.near, {.opcode = IBV_WR_RDMA_READ,
+                                   .sges = {here.sge(0, 8)},
+                                   .remote_address = there.address(),
+                                   .rkey = there.key()}),
+                  0);
+      }
+      cluster.settle();
+      cluster.simulation().record(nullptr);
+      EXPECT_EQ(take_all(pair.near).size(), static_cast<size_t>(posts));
+      return std::count_if(recorder.steps().begin(), recorder.steps().end(),
+                           [](const Step& step) { return step.kind == StepKind::kWqeFetch; });
+    };
+    EXPECT_EQ(fetches(1), 0);
+    EXPECT_EQ(fetches(4), idle_only == 1 ? 3 : 0);
+    EXPECT_EQ(fetches(1), 0);
+  }
+}
+
 // An inline payload makes its WQE longer, and the fetch of it.
 TEST_F(DoorbellsTest, AWqeIsFetchedWithThePayloadThatItCarries) {
   const Profile& profile = cluster_.node(0).profile;

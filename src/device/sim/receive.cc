@@ -33,7 +33,8 @@ void Rnic::packet_arrived(Packet* packet) {
   }
   if (packet->kind == PacketKind::kRequest) prefetch_region(packet->rkey);
   Time delay = 0;
-  const Time cost = context_cost(*qp, &delay) + wqe_cost(*qp, *packet, &delay) +
+  read_lost_wqes(*qp, *packet, &delay);
+  const Time cost = context_cost(*qp, &delay) +
                     (takes_receive(*packet) ? receive_cost(*qp, &delay) : 0) +
                     (is_ack(packet->kind)
                          ? profile.rx_ack

@@ -174,10 +174,10 @@ Time Rnic::state_missed(uint64_t fetches, Time* delay) {
 
 // The chip has so many WQEs until they are completed. Of more it lacks a share, whichever these
 // are, and reads them once more where a response is placed by one, or where one asks for a
-// completion.
-Time Rnic::wqe_cost(QueuePair& qp, const Packet& packet, Time* delay) {
+// completion. That is the work of the units that send, so what is to be sent next waits for it.
+void Rnic::read_lost_wqes(QueuePair& qp, const Packet& packet, Time* delay) {
   const Profile& profile = node_.profile;
-  if (profile.wqe_cache_entries == 0 || kept_wqes_ <= profile.wqe_cache_entries) return 0;
+  if (profile.wqe_cache_entries == 0 || kept_wqes_ <= profile.wqe_cache_entries) return;
   uint64_t needed = 0;
   if (packet.kind == PacketKind::kReadResponse || packet.kind == PacketKind::kAtomicResponse) {
     needed = packet.index == 0 && packet.message >= qp.retired ? 1 : 0;
@@ -189,16 +189,14 @@ Time Rnic::wqe_cost(QueuePair& qp, const Packet& packet, Time* delay) {
       needed += wqe.signaled && !asks_for_data(wqe.opcode) ? 1 : 0;
     }
   }
-  Time cost = 0;
   Time longest = 0;
   for (; needed > 0; --needed) {
     if (dice_.below(kept_wqes_) < profile.wqe_cache_entries) continue;
     const Time took = bus_read(kWqeBytes) - simulation_.now();
     longest = std::max(longest, took);
-    cost += profile.pcie_read / profile.wqe_misses_at_once;
+    units_.serve(simulation_.now(), profile.pcie_read / profile.wqe_misses_at_once);
   }
   *delay += longest;
-  return missed(cost);
 }
 
 Time Rnic::missed(Time cost) {

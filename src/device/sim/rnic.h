@@ -236,9 +236,8 @@ class Rnic {
   Time context_cost(QueuePair& qp, Time* delay);
   Time receive_cost(QueuePair& qp, Time* delay);
   Time state_missed(uint64_t fetches, Time* delay);
-  // The same of a packet that needs WQEs again, to place a response or to complete what it tells
-  // of.
-  Time wqe_cost(QueuePair& qp, const Packet& packet, Time* delay);
+  // Of a packet that needs WQEs again, to place a response or to complete what it tells of.
+  void read_lost_wqes(QueuePair& qp, const Packet& packet, Time* delay);
   // `cost`, which a cache's miss has added to that of a packet.
   Time missed(Time cost);
   // Translations that an access to memory needs and the chip has not: how long fetching them one
@@ -284,6 +283,7 @@ class Rnic {
   bool sending_ = false;
   Made made_;  // what is being sent
   Time sending_busy_ = 0;
+  Server units_;  // that send, and read WQEs again
   bool responses_turn_ = false;
   std::deque<Job> requests_;
   std::deque<Job> responses_;

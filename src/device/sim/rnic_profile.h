@@ -64,6 +64,7 @@ struct Profile {
   Time post_blueflame_64 = 0;
   uint64_t blueflame_max_bytes = 0;
   uint64_t blueflame_single_only = 0;
+  uint64_t blueflame_idle_only = 0;
   uint64_t blueflame_queue = 0;
   uint64_t doorbell_registers = 0;
   uint64_t dedicated_registers = 0;
@@ -92,6 +93,7 @@ struct Profile {
   // --- RNIC ---
   Time tx_message = 0;
   Time tx_64 = 0;
+  Time tx_gather = 0;
   Time tx_ack = 0;
   Time rx_packet = 0;
   Time rx_64 = 0;

@@ -113,6 +113,33 @@ TEST_F(SharingTest, QueuePairsSendInTurnsOfSeveralPackets) {
   }
 }
 
+// What the sending side does for one small message.
+TEST_F(SharingTest, AFetchedPayloadTakesTheSendingSideLonger) {
+  Profile profile = test_profile();
+  const auto sending = [&](unsigned flags) {
+    Cluster cluster(2, /*seed=*/1, profile);
+    Buffer here(cluster[0], 64);
+    Buffer there(cluster[1], 64);
+    End a(cluster[0]);
+    End b(cluster[1]);
+    connect(a, b);
+    Recorder recorder(1 << 16);
+    cluster.simulation().record(&recorder);
+    post_list(a, write(there, {here.sge(0, 8)}, IBV_SEND_SIGNALED | flags), 1);
+    cluster.settle();
+    cluster.simulation().record(nullptr);
+    const std::vector<Step> sent = steps(recorder, StepKind::kSend, 0);
+    EXPECT_EQ(sent.size(), 1u);
+    return sent.size() == 1 ? sent[0].end - sent[0].begin : 0;
+  };
+  profile.tx_gather = 0;
+  const Time plain = sending(0);
+  const Time inlined = sending(IBV_SEND_INLINE);
+  profile.tx_gather = 7 * kPsPerNs;
+  EXPECT_EQ(sending(0), plain + profile.tx_gather);
+  EXPECT_EQ(sending(IBV_SEND_INLINE), inlined);
+}
+
 TEST_F(SharingTest, EachFurtherEntryOfAGatherListHoldsUpTheNextMessage) {
   const Profile& profile = test_profile();
   const Time one = departure_gap(profile, 1, 64);

@@ -207,6 +207,8 @@ void Rnic::start_next() {
       schedule_requests(qp);
       continue;
     }
+    const Time done = units_.serve(simulation_.now(), made_.cost);
+    made_.cost += missed(done - simulation_.now() - made_.cost);
     if (Recorder* const recorder = simulation_.recorder()) {
       recorder->handled(StepKind::kSend, StepKind::kSendMiss, node_.number,
                         Recorder::of(*made_.packet), simulation_.now(),
@@ -310,7 +312,10 @@ Rnic::Made Rnic::make_request(QueuePair& qp) {
         return {};
       }
     }
-    if (needs_payload(wqe)) --qp.payload_ready;
+    if (needs_payload(wqe)) {
+      made.cost += profile.tx_gather;
+      --qp.payload_ready;
+    }
   }
   qp.requester.progress_at = simulation_.now();
   if (asks || ++qp.send_packet == wqe.packets) {

@@ -101,6 +101,19 @@ TEST_F(WqeCacheTest, WhatAsksForNoCompletionIsNotReadAgain) {
   EXPECT_LT(few_ns - all_ns, signaled_ns - all_ns);
 }
 
+// Sending and completing is the work of the same units: even where the receiving side has time,
+// what is read again keeps others from being sent.
+TEST_F(WqeCacheTest, WhatIsReadAgainDelaysWhatIsSent) {
+  const auto took = [](uint64_t cache) {
+    Profile slow = profile(cache);
+    slow.tx_message = 100 * kPsPerNs;
+    slow.pcie_read = 360 * kPsPerNs;
+    slow.wqe_misses_at_once = 4;
+    return Nodes(slow).took_ns(IBV_WR_RDMA_READ, kPending, true);
+  };
+  EXPECT_GT(took(2) - took(0), kAll / 2 * uint64_t{360 / 4});
+}
+
 // What ends by an error or a reset takes no place any more: few READs afterwards miss nothing.
 TEST_F(WqeCacheTest, QueuePairsThatEndGiveTheirPlacesBack) {
   const auto afterwards_ns = [](uint64_t cache) {
