@@ -114,7 +114,7 @@ void check_ip_checksum(const std::string& header) {
   EXPECT_EQ(sum, 0xffffu);
 }
 
-std::string with_ones(std::string frame) {
+std::string with_ones(const std::string& frame) {
   std::string masked = std::string(8, '\xff') + frame.substr(14);
   // TOS, TTL, both checksums, and the reserved byte of BTH, behind the eight bytes.
   for (const size_t at : {1, 8, 10, 11, 26, 27, 32}) masked[8 + at] = '\xff';

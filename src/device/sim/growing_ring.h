@@ -46,7 +46,8 @@ class GrowingRing {
  private:
   static_assert(std::is_trivially_copyable_v<T>);
   // One that is no larger than a pointer lies where else the pointer to many is.
-  static constexpr bool kOneInside = sizeof(T) <= sizeof(T*);
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the element may be a pointer
+  static constexpr bool kOneInside = sizeof(T) <= sizeof(void*);
   union Places {
     T* many;
     std::conditional_t<kOneInside, T, char> one;
