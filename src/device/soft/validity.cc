@@ -21,8 +21,8 @@ int refuse_inherited(const char* name) {
 }
 
 int refuse_unknown(const char* name) {
-  return fail(ENOENT, fmt::format("soft0: no {} has this handle in this context: the object's "
-                                  "context or handle was overwritten; look for a stray write",
+  return fail(ENOENT, fmt::format("soft0: no {} has this handle: the object's handle was "
+                                  "overwritten; look for a stray write",
                                   name));
 }
 

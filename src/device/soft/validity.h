@@ -80,18 +80,18 @@ int check_word(const Object& object) {
 }
 
 // 0 if it is a living object, else EINVAL, or EPERM if it is one of a process that this one was
-// forked from, or ENOENT, as of a kernel, if its context is another one; with a line in
-// last_error(). For work requests, which reach no kernel, and so use no handle.
+// forked from, with a line in last_error(). For work requests, which reach no kernel, and so use no
+// handle.
 template <typename Object, typename Public>
 int check_living(const Public* verbs) {
   const auto* object = reinterpret_cast<const Object*>(verbs);
-  if (object == nullptr || verbs->context == nullptr) return refuse_invalid(Object::kName);
-  if (const int error = check_word(*object); error != 0) return error;
-  return verbs->context == object->validity.context ? 0 : refuse_unknown(Object::kName);
+  if (object == nullptr || verbs->context != object->validity.context)
+    return refuse_invalid(Object::kName);
+  return check_word(*object);
 }
 
-// For control calls: ENOENT as well where the handle is that of no such object: if (const int error
-// = check_valid<Cq>(verbs); error != 0) return error;
+// For control calls: as of a kernel ENOENT, too, if its handle is that of no such object: if (const
+// int error = check_valid<Cq>(verbs); error != 0) return error;
 template <typename Object, typename Public>
 int check_valid(const Public* verbs) {
   if (const int error = check_living<Object>(verbs); error != 0) return error;
