@@ -178,6 +178,14 @@ TEST(PublishedRatesTest, ThreadsThatShareRegistersReachTheirPeakEarlyAndThenFall
   EXPECT_LT(batches_per_us(connectx6(true), kWrite, 96, 32), 0.75 * writes);
 }
 
+// Reda et al., NSDI 2022, set tx_message: 63 M verbs/s of a port, READs as WRITEs.
+TEST(PublishedRatesTest, ConnectX5CarriesOutSixtyMillionVerbs) {
+  Profile profile = must(load_profile("connectx5-edr"));
+  for (const ibv_wr_opcode opcode : {kRead, kWrite}) {
+    EXPECT_NEAR(batches_per_us(profile, opcode, 14, 32), 63, 0.1 * 63) << opcode;
+  }
+}
+
 // ib_atomic_bw between hosts with ConnectX-5 (MT4119): 2.12 and 2.17 M/s on one word, used.
 TEST(PublishedRatesTest, AtomicsOnOneWordFollowEachOther) {
   const Profile profile = must(load_profile("connectx5-edr"));
