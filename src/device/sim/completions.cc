@@ -39,6 +39,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   Cq& cq = as_cq(verbs);
   Simulation& simulation = cq.node().simulation;
   const Profile& profile = cq.node().profile;
+  const SharedQueueGuard guard(cq.lock, simulation, profile);
   Fiber* const thread = simulation.running();
   if (thread != nullptr) cq.own.poller = thread;
   Recorder* const recorder = simulation.recorder();

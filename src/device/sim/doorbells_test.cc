@@ -417,6 +417,7 @@ class RegistersTest : public testing::Test {
     profile.doorbell_registers = 4;
     profile.dedicated_registers = 2;
     profile.jitter_percent = 0;
+    profile.shared_queue_lines = 0;  // a queue pair's next thread is to pay for registers only
     return profile;
   }
   static constexpr uint64_t kPosts = 64;

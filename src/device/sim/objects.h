@@ -15,6 +15,7 @@
 #include "src/device/sim/growing_ring.h"
 #include "src/device/sim/random_cache.h"
 #include "src/device/sim/send_wqes.h"
+#include "src/device/sim/shared_queue_lock.h"
 #include "src/device/sim/state_cache.h"
 
 namespace verbena::sim {
@@ -115,6 +116,7 @@ struct Cq {
     uint64_t message;
   };
   GrowingRing<Entry> entries;
+  SharedQueueLock lock;
 
   Node& node() const { return *reinterpret_cast<const Context*>(verbs.context)->node; }
   Channel* channel() const { return reinterpret_cast<Channel*>(verbs.channel); }
@@ -270,8 +272,9 @@ struct alignas(64) QueuePair {
     // What takes longer for more WQEs, or for translations, must not let the next one overtake it.
     Time fetched_at;
     Time translated_at;  // what it receives and answers
-    Time paced;          // gaps between messages, up to send_after
-    Time announced_at;   // by the last of the doorbells that reached the RNIC
+    Time emit_at;
+    Time paced;         // gaps between messages, up to send_after
+    Time announced_at;  // by the last of the doorbells that reached the RNIC
   };
   static_assert(sizeof(Behind) <= offsetof(ibv_qp, events_completed));
   union {
@@ -289,6 +292,7 @@ struct alignas(64) QueuePair {
   bool all_along = false;  // what is announced and not handled came with the doorbells
   bool pacing = false;     // an event will come at send_after
   SendWqes wqes;
+  SharedQueueLock send_lock;
   uint64_t posted = 0;
   uint64_t reclaimed = 0;  // WQEs whose place is free again: after the poll of a completion
   uint64_t announced = 0;  // by the doorbells that reached the RNIC
@@ -305,8 +309,7 @@ struct alignas(64) QueuePair {
   uint16_t payload_ready = 0;
   uint32_t turn_sent = 0;  // packets since its turn in the sending side's ring began
   Time send_after = 0;
-  Time waiting = 0;  // that the next WQE still has to, for the payload of this one
-  Time emit_at = 0;
+  Time waiting = 0;          // that the next WQE still has to, for the payload of this one
   uint32_t fetch_epoch = 0;  // of payloads: earlier ones mean nothing
 
   // --- receiving side ---

@@ -194,6 +194,7 @@ int post_send(ibv_qp* verbs, ibv_send_wr* request, ibv_send_wr** bad) {
   const Posting posting(qp);
   Simulation& simulation = qp.node->simulation;
   const Profile& profile = qp.node->profile;
+  const SharedQueueGuard guard(qp.send_lock, simulation, profile);
   const uint64_t before = qp.posted;
   int error = 0;
   for (; request != nullptr; request = request->next) {

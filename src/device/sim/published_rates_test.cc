@@ -16,30 +16,36 @@
 namespace verbena::sim {
 namespace {
 
-// Operations of 8 B per microsecond of threads that each have a queue pair, post `pending` of them,
-// each with its doorbell, and then wait for all of these (SMART, ASPLOS 2024, test_rdma).
+// Operations of 8 B per microsecond of threads that each have a queue pair, or share one with
+// others, post `pending` of them, each with its doorbell, and then wait for all of these (SMART,
+// ASPLOS 2024, test_rdma).
 double batches_per_us(const Profile& profile, ibv_wr_opcode opcode, uint32_t threads,
-                      uint32_t pending) {
-  constexpr uint64_t kWarmNs = 200'000;
-  constexpr uint64_t kTimedNs = 150'000;
+                      uint32_t pending, uint32_t of_queue_pair = 1) {
+  // Threads that share take turns, so a batch of each takes long.
+  const uint64_t warm_ns = of_queue_pair > 1 ? 1'000'000 * of_queue_pair : 200'000;
+  const uint64_t timed_ns = of_queue_pair > 1 ? 1'500'000 * of_queue_pair : 150'000;
   Cluster cluster(2, /*seed=*/1, profile);
   Buffer here(cluster[0], 64);
   Buffer there(cluster[1], 64);
+  const EndOptions options{.cq_depth = pending * of_queue_pair,
+                           .send_depth = pending * of_queue_pair};
   std::vector<std::unique_ptr<End>> near;
   std::vector<std::unique_ptr<End>> far;
-  for (uint32_t i = 0; i < threads; ++i) {
-    near.push_back(std::make_unique<End>(cluster[0]));
-    far.push_back(std::make_unique<End>(cluster[1]));
+  for (uint32_t i = 0; i < threads; i += of_queue_pair) {
+    near.push_back(std::make_unique<End>(cluster[0], options));
+    far.push_back(std::make_unique<End>(cluster[1], options));
     connect(*near.back(), *far.back());
   }
   uint64_t done = 0;
+  std::vector<uint32_t> left(threads);
   std::vector<Thread> posting;
-  const uint64_t begin_ns = now_ns() + kWarmNs;
-  for (const auto& end : near) {
-    posting.push_back(cluster.start(0, [&, end = end.get()] {
-      for (uint64_t now = 0; now < begin_ns + kTimedNs;) {
+  const uint64_t begin_ns = now_ns() + warm_ns;
+  for (uint32_t thread = 0; thread < threads; ++thread) {
+    posting.push_back(cluster.start(0, [&, thread, end = near[thread / of_queue_pair].get()] {
+      for (uint64_t now = 0; now < begin_ns + timed_ns;) {
+        left[thread] = pending;
         for (uint32_t i = 0; i < pending; ++i) {
-          ASSERT_EQ(post(*end, {.id = i,
+          ASSERT_EQ(post(*end, {.id = thread,
                                 .opcode = opcode,
                                 .sges = {here.sge(0, 8)},
                                 .flags = IBV_SEND_SIGNALED,
@@ -47,19 +53,19 @@ double batches_per_us(const Profile& profile, ibv_wr_opcode opcode, uint32_t thr
                                 .rkey = there.key()}),
                     0);
         }
-        for (uint32_t left = pending; left > 0;) {
+        while (left[thread] > 0) {
           ibv_wc completions[16];
           const int polled = ibv_poll_cq(end->cq(), 16, completions);
           ASSERT_GE(polled, 0);
-          left -= static_cast<uint32_t>(polled);
+          for (int i = 0; i < polled; ++i) --left[completions[i].wr_id];
         }
         now = now_ns();
-        if (now >= begin_ns && now < begin_ns + kTimedNs) done += pending;
+        if (now >= begin_ns && now < begin_ns + timed_ns) done += pending;
       }
     }));
   }
   for (Thread& thread : posting) thread.join();
-  return static_cast<double>(done) * 1e3 / static_cast<double>(kTimedNs);
+  return static_cast<double>(done) * 1e3 / static_cast<double>(timed_ns);
 }
 
 // The machines of SMART: 48 cores for 96 threads. With registers of their own, as its patched
@@ -176,6 +182,27 @@ TEST(PublishedRatesTest, ThreadsThatShareRegistersReachTheirPeakEarlyAndThenFall
   // More outstanding ones than the chip keeps WQEs of.
   EXPECT_LT(batches_per_us(connectx6(true), kRead, 96, 32), 0.65 * reads);
   EXPECT_LT(batches_per_us(connectx6(true), kWrite, 96, 32), 0.75 * writes);
+}
+
+// SMART, figure 3a, with 8 pending of each thread: how threads use queue pairs matters more than
+// how many they are. Two and four to a queue pair, of 32 threads, set shared_queue_lines.
+TEST(PublishedRatesTest, ThreadsThatShareQueuePairsAreSlower) {
+  const auto reads = [](uint32_t threads, uint32_t of_queue_pair) {
+    return batches_per_us(connectx6(false), kRead, threads, 8, of_queue_pair);
+  };
+  const double alone = reads(32, 1);
+  const double two = reads(32, 2);
+  const double four = reads(32, 4);
+  const double all = reads(32, 32);
+  EXPECT_GT(alone, 1.5 * two);
+  EXPECT_GT(two, 1.5 * four);
+  EXPECT_GT(four, 8 * all);
+  EXPECT_NEAR(two, 18.154, 0.35 * 18.154);
+  EXPECT_NEAR(four, 5.005, 0.35 * 5.005);
+  EXPECT_NEAR(all, 0.342, 0.25 * 0.342);
+  EXPECT_NEAR(reads(8, 8), 0.581, 0.25 * 0.581);
+  EXPECT_NEAR(reads(8, 4), 1.256, 0.5 * 1.256);
+  EXPECT_NEAR(reads(96, 4), 12.062, 0.25 * 12.062);
 }
 
 // Reda et al., NSDI 2022, set tx_message: 63 M verbs/s of a port, READs as WRITEs.

@@ -97,6 +97,7 @@ constexpr Parameter kParameters[] = {
     {"blueflame_lock_alone", File::kProfile, Unit::kNs, &Profile::blueflame_lock_alone, "holding a register's lock, with the fence; 0: no locks"},
     {"blueflame_lock_contended", File::kProfile, Unit::kNs, &Profile::blueflame_lock_contended, "the same where another thread held it last, its line included"},
     {"blueflame_lock_waiter", File::kProfile, Unit::kNs, &Profile::blueflame_lock_waiter, "what handing it on takes longer for each further thread that waits for it"},
+    {"shared_queue_lines", File::kProfile, Unit::kCount, &Profile::shared_queue_lines, "cache lines that come with the lock of a queue pair or completion queue which another thread used last; 0: such locks are not modelled"},
     {"poll_empty", File::kProfile, Unit::kNs, &Profile::poll_empty, "ibv_poll_cq that finds nothing"},
     {"poll_completion", File::kProfile, Unit::kNs, &Profile::poll_completion, "ibv_poll_cq, for each completion"},
     {"post_receive", File::kProfile, Unit::kNs, &Profile::post_receive, "ibv_post_recv, for each"},

@@ -72,6 +72,7 @@ struct Profile {
   Time blueflame_lock_alone = 0;
   Time blueflame_lock_contended = 0;
   Time blueflame_lock_waiter = 0;
+  uint64_t shared_queue_lines = 0;
   Time poll_empty = 0;
   Time poll_completion = 0;
   Time post_receive = 0;

@@ -228,8 +228,8 @@ void Rnic::sent(void* object, uint64_t) {
   if (made.packet != nullptr && !rnic.node_.crashed) {
     QueuePair& qp = *made.packet->source;
     const Time now = rnic.simulation_.now();
-    const Time when = std::max(now + made.delay, qp.emit_at);
-    qp.emit_at = when;
+    const Time when = std::max(now + made.delay, qp.own.emit_at);
+    qp.own.emit_at = when;
     if (Recorder* const recorder = rnic.simulation_.recorder()) {
       const StepOf of = Recorder::of(*made.packet);
       recorder->step(StepKind::kSendMiss, rnic.node_.number, of, now, now + made.delay);
