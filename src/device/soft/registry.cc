@@ -59,8 +59,19 @@ bool locked(int fd) {
   return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-constexpr const char* kElsewhere =
-    "free some space there or set VERBENA_RUNTIME_DIR to another directory in memory";
+// What helps where the runtime directory cannot be used, by errno.
+const char* elsewhere() {
+  switch (errno) {
+    case ENOENT:
+    case ENOTDIR:
+      return "make that directory or set VERBENA_RUNTIME_DIR to another one in memory";
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space there or set VERBENA_RUNTIME_DIR to another directory in memory";
+    default:
+      return "set VERBENA_RUNTIME_DIR to a directory in memory that this user can write to";
+  }
+}
 
 Status no_descriptor(const std::string& path) {
   return {StatusCode::kLimitExceeded,
@@ -122,7 +133,7 @@ Status lock_gate(int gate, const std::string& path, uint64_t patience_ns) {
   SilenceWatch watch(patience_ns, now_ns());
   while (flock(gate, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) return cannot("lock", path, kElsewhere);
+    if (errno != EWOULDBLOCK) return cannot("lock", path, elsewhere());
     if (watch.too_long(now_ns(), last_slot(gate))) {
       const pid_t holder = holder_of_lock(gate);
       const std::string who = holder > 0 ? name_of_process(holder) : "a process";
@@ -183,7 +194,7 @@ Result<Registry> Registry::open() {
   const std::string path =
       fmt::format("{}/verbena-{}", base != nullptr && *base != '\0' ? base : "/dev/shm", geteuid());
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return cannot("make", path, kElsewhere);
+    return cannot("make", path, elsewhere());
   }
   FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
@@ -266,7 +277,7 @@ Result<std::vector<uint32_t>> Registry::slots() const {
     if (slot > 0 && slot < kMaxProcesses) found.push_back(static_cast<uint32_t>(slot));
     return true;
   });
-  if (!read) return cannot("read", path_, kElsewhere);
+  if (!read) return cannot("read", path_, elsewhere());
   return found;
 }
 
@@ -274,7 +285,7 @@ Status Registry::join_group(const std::string& group, uint32_t qp_number) const 
   const std::string name = member_name(group, qp_number);
   const FileDescriptor file(
       openat(directory_fd_, name.c_str(), O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.get() < 0) return cannot("make", path_ + "/" + name, kElsewhere);
+  if (file.get() < 0) return cannot("make", path_ + "/" + name, elsewhere());
   return {};
 }
 
@@ -291,7 +302,7 @@ Result<std::vector<uint32_t>> Registry::members_of(const std::string& group) con
     if (number != 0 && strncmp(name, prefix.c_str(), prefix.size()) == 0) found.push_back(number);
     return found.size() < kMaxMembers;
   });
-  if (!read) return cannot("read", path_, kElsewhere);
+  if (!read) return cannot("read", path_, elsewhere());
   return found;
 }
 
@@ -313,7 +324,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
   // given out.
   FileDescriptor gate(openat(directory_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   const std::string gate_path = path_ + "/lock";
-  if (gate.get() < 0) return cannot("open", gate_path, kElsewhere);
+  if (gate.get() < 0) return cannot("open", gate_path, elsewhere());
   VERBENA_RETURN_IF_ERROR(lock_gate(gate.get(), gate_path, patience_ns));
   const FileUnlock unlock(gate.get());
   remove_leftovers();
@@ -327,7 +338,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
     FileDescriptor file(
         openat(directory_fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (file.get() < 0 && errno == EEXIST) continue;  // in use
-    if (file.get() < 0) return cannot("make", path_ + "/" + name, kElsewhere);
+    if (file.get() < 0) return cannot("make", path_ + "/" + name, elsewhere());
 
     record.magic = kLayoutMagic;
     record.version = kLayoutVersion;
@@ -347,7 +358,7 @@ Result<uint32_t> Registry::join(ProcessRecord record, uint64_t patience_ns) {
     if (pwrite(file.get(), &record, sizeof(record), 0) != sizeof(record) ||
         fcntl(file.get(), F_OFD_SETLK, &slot_lock) != 0 ||
         pwrite(gate.get(), &slot, sizeof(slot), 0) != sizeof(slot)) {
-      Status status = cannot("write", path_ + "/" + name, kElsewhere);
+      Status status = cannot("write", path_ + "/" + name, elsewhere());
       unlinkat(directory_fd_, name.c_str(), 0);
       return status;
     }

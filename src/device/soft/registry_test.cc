@@ -406,6 +406,7 @@ TEST_F(RegistryTest, AMissingPlaceIsNamed) {
   use(base_ + "/not-there");
   expect_error(Registry::open().status(), StatusCode::kPermissionDenied, "VERBENA_RUNTIME_DIR");
   expect_error(Registry::open().status(), StatusCode::kPermissionDenied, "not-there");
+  expect_error(Registry::open().status(), StatusCode::kPermissionDenied, "make that directory");
 }
 
 TEST_F(RegistryTest, AnEmptyPlaceMeansTheUsualOne) {
@@ -426,6 +427,7 @@ TEST_F(RegistryTest, AFullFileSystemIsNamed) {
     const Status full = registry.join({}).status();
     expect_error(full, StatusCode::kLimitExceeded, directory());
     expect_error(full, StatusCode::kLimitExceeded, "No space left");
+    expect_error(full, StatusCode::kLimitExceeded, "free some space there");
     expect_error(full, StatusCode::kLimitExceeded, "VERBENA_RUNTIME_DIR");
     EXPECT_EQ(ftruncate(filler, 0), 0);
     // No half-written slot stays behind, and then it works.
