@@ -102,16 +102,6 @@ void DatagramRing::void_one() {
   shared_->datagram.voided.store(++voided_, std::memory_order_relaxed);
 }
 
-void DatagramRing::advance() {
-  do {
-    ++next_;
-    done_ >>= 1;
-  } while ((done_ & 1) != 0);
-  shown_next_.store(next_, std::memory_order_release);
-  // Release: senders of the next lap find the datagrams before it done with.
-  shared_->datagram.retired.store(next_, std::memory_order_release);
-}
-
 // Says again what a broken sender may have overwritten: without it nobody would send any more.
 void DatagramRing::show_progress() {
   DatagramShared& shown = shared_->datagram;
@@ -119,16 +109,6 @@ void DatagramRing::show_progress() {
     shown.voided.store(voided_, std::memory_order_relaxed);
   if (shown.retired.load(std::memory_order_relaxed) != next_)
     shown.retired.store(next_, std::memory_order_release);
-}
-
-void DatagramRing::retire(uint32_t position, bool voided) {
-  VERBENA_DEBUG_ASSERT(position - next_ <= kLookAhead && (done_ >> (position - next_) & 1) == 0);
-  if (voided) void_one();
-  if (position != next_) {
-    done_ |= 1ull << (position - next_);
-    return;
-  }
-  advance();
 }
 
 void DatagramRing::forbid() {

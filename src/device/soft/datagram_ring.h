@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/assert.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/peer_queue_pair.h"
 #include "verbena/status.h"
@@ -59,7 +60,15 @@ class DatagramRing {
     return payloads_ + (position & mask_) * kDatagramPayloadBytes;
   }
   // The datagram at `position`, which find() gave, is done with; `voided`: it met no receive.
-  void retire(uint32_t position, bool voided);
+  void retire(uint32_t position, bool voided) {
+    VERBENA_DEBUG_ASSERT(position - next_ <= kLookAhead && (done_ >> (position - next_) & 1) == 0);
+    if (voided) void_one();
+    if (position != next_) [[unlikely]] {
+      done_ |= 1ull << (position - next_);
+      return;
+    }
+    advance();
+  }
   // No receive is posted any more.
   void forbid();
   // Whether the next position is taken and unfinished, while others behind it were finished.
@@ -121,7 +130,15 @@ class DatagramRing {
     return claimed_position(claims_[position & mask_].load(std::memory_order_acquire)) == position;
   }
   bool pass_given_up();
-  void advance();
+  void advance() {
+    do {
+      ++next_;
+      done_ >>= 1;
+    } while ((done_ & 1) != 0);
+    shown_next_.store(next_, std::memory_order_release);
+    // Release: senders of the next lap find the datagrams before it done with.
+    shared_->datagram.retired.store(next_, std::memory_order_release);
+  }
   void void_one();
   void show_progress();
 

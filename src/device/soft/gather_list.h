@@ -21,6 +21,15 @@ struct Pieces {
   uint32_t flags = 0;  // kOwnAddressAccess, kLeftAccess: of some piece, if it was not probed
 };
 
+// Where an SGE's bytes are read, of which there are some; null if that is not registered memory, or
+// memory that is gone. What is inline is the program's to provide, as with an RNIC's library.
+[[gnu::always_inline]] inline const std::byte* source_of(const Qp& qp, const ibv_sge& sge,
+                                                         bool is_inline) {
+  if (is_inline) [[likely]]
+    return reinterpret_cast<const std::byte*>(sge.addr);
+  return usable_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, 0);
+}
+
 // False if an SGE is not registered memory with `access`, or is memory that is gone. SGEs without
 // bytes are left out. What is inline is the program's to provide, as with an RNIC's library.
 [[gnu::always_inline]] inline bool collect(const Qp& qp, const ibv_send_wr& wr, uint32_t access,

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "src/device/soft/flight.h"
+#include "src/device/soft/gather_list.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/rc_target.h"
@@ -13,13 +14,6 @@ namespace verbena::soft {
 namespace {
 
 constexpr unsigned kUsualFlags = IBV_SEND_INLINE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
-
-// As collect() finds it.
-inline const std::byte* source_of(const Qp& qp, const ibv_sge& sge, bool is_inline) {
-  if (is_inline) [[likely]]
-    return reinterpret_cast<const std::byte*>(sge.addr);
-  return usable_memory(qp.regions, qp.domain, sge.addr, sge.length, sge.lkey, 0);
-}
 
 // Both return how many bytes they have sent; 0: it is the general way's to decide.
 inline uint32_t write_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {

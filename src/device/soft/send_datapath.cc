@@ -122,7 +122,11 @@ inline void post_checked(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
 }
 
 inline bool post_at_once(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state) {
-  return state == IBV_QPS_RTS && qp.transport == Transport::kReliable && rc_post_at_once(qp, wr);
+  if (state != IBV_QPS_RTS) [[unlikely]]
+    return false;
+  if (qp.transport == Transport::kReliable) [[likely]]
+    return rc_post_at_once(qp, wr);
+  return qp.transport == Transport::kDatagram && ud_post_at_once(qp, wr);
 }
 
 [[gnu::noinline]] int post_in_general(Qp& qp, const ibv_send_wr& wr, ibv_qp_state state,

@@ -132,6 +132,11 @@ inline bool ud_accepts(const Qp& qp, const ibv_send_wr& wr) {
   return handle != nullptr && handle->self == handle && handle->domain->id == qp.domain;
 }
 
+// The short way of what most requests are: a SEND of one piece to one queue pair, short enough for
+// the ring's slot. Posts it, carries it out and completes it. False: nothing was done, and it is
+// the general way's to decide. Holds send_lock; the queue pair is in RTS and has a place.
+bool ud_post_at_once(Qp& qp, const ibv_send_wr& wr);
+
 // Carries out what was posted at `position`. Holds send_lock.
 void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
 

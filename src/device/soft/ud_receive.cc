@@ -68,19 +68,19 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   // Once each: a broken sender may change them while they are checked.
   const uint32_t size_bytes = load_relaxed(&datagram.size_bytes);
   const uint8_t flags = load_relaxed(&datagram.flags);
-  const uint32_t grh_bytes = (flags & kDatagramWithGrh) != 0 ? kGrhBytes : 0;
+  const uint8_t origin = load_relaxed(&datagram.origin);
   const uint32_t header_bytes = header_bytes_of(qp);
+  const uint32_t grh_bytes = (flags & kDatagramWithGrh) != 0 ? header_bytes : 0;
   const uint32_t most_bytes = header_bytes == 0 ? kMaxFrameBytes : kMaxDatagramBytes;
   fill_completion(qp, receive.wr_id, IBV_WC_SUCCESS, wc);
   wc.byte_len = header_bytes + size_bytes;
   wc.src_qp = load_relaxed(&datagram.source_qp) & 0xffffff;
-  const uint8_t origin = load_relaxed(&datagram.origin);
   // Ethernet has no LIDs.
   wc.slid = link_layer_of(qp.validity.context) == LinkLayer::kInfiniBand
                 ? lid_of(origin >> kServiceLevelBits)
                 : uint16_t{0};
   wc.sl = origin & kServiceLevelMask;
-  wc.wc_flags = (flags & kDatagramWithGrh) != 0 ? IBV_WC_GRH : 0;
+  wc.wc_flags = grh_bytes != 0 ? IBV_WC_GRH : 0;
   if ((flags & kDatagramWithImmediate) != 0) {
     wc.wc_flags |= IBV_WC_WITH_IMM;
     wc.imm_data = load_relaxed(&datagram.immediate);
@@ -90,8 +90,8 @@ void complete(Qp& qp, const Datagram& datagram, const std::byte* payload,
   if (size_bytes > most_bytes || header_bytes + size_bytes > receive.length_bytes) [[unlikely]] {
     wc.status = IBV_WC_LOC_LEN_ERR;
     wc.byte_len = 0;  // a broken sender may have written any size
-  } else if (!place(qp, receive, 0, bytes, grh_bytes) ||
-             !place(qp, receive, header_bytes, bytes + grh_bytes, size_bytes)) [[unlikely]] {
+  } else if (!place(qp, receive, header_bytes - grh_bytes, bytes, grh_bytes + size_bytes))
+      [[unlikely]] {
     wc.status = IBV_WC_LOC_PROT_ERR;
   }
 }

@@ -69,6 +69,34 @@ bool take_ring_position(Destination& destination, uint32_t taker, uint32_t* take
   return false;
 }
 
+// What is the same for each datagram, beside its bytes, which are there. Its `size_bytes` are
+// without the GRH.
+void publish_datagram(const Qp& qp, Destination& destination, uint32_t position,
+                      uint32_t size_bytes, uint32_t immediate, uint8_t flags, uint8_t origin) {
+  Datagram& datagram = destination.datagrams[position & destination.mask];
+  datagram.receiver_generation = destination.generation();
+  datagram.source_qp = qp.number;
+  datagram.immediate = immediate;
+  datagram.size_bytes = static_cast<uint16_t>(size_bytes);
+  datagram.flags = flags;
+  datagram.origin = origin;
+  // Release: a receiver that sees the mark sees the datagram.
+  datagram.mark.store(position + 1, std::memory_order_release);
+  announce(*destination.process, destination.cq, (flags & kDatagramSolicited) != 0);
+}
+
+// BTH, DETH and CRC.
+constexpr uint32_t kTransportBytes = 12 + 8 + 4;
+
+// As of a queue key with its highest bit: the sender's own one instead.
+uint32_t queue_key_of(const Qp& qp, const ibv_send_wr& wr) {
+  return (wr.wr.ud.remote_qkey >> 31) != 0 ? qp.attributes.qkey : wr.wr.ud.remote_qkey;
+}
+
+bool has_queue_key(const Destination& destination, uint32_t qkey) {
+  return destination.shared->datagram.qkey.load(std::memory_order_relaxed) == qkey;
+}
+
 }  // namespace
 
 void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message) {
@@ -88,27 +116,59 @@ void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMess
     copy_bytes(at, message.pieces.list[i].bytes, message.pieces.list[i].size_bytes);
     at += message.pieces.list[i].size_bytes;
   }
-  datagram.receiver_generation = destination.generation();
-  datagram.source_qp = qp.number;
-  datagram.immediate = message.immediate;
-  datagram.size_bytes = static_cast<uint16_t>(message.pieces.size_bytes);
-  datagram.flags = message.flags;
-  datagram.origin = message.origin;
-  // Release: a receiver that sees the mark sees the datagram.
-  datagram.mark.store(position + 1, std::memory_order_release);
-  announce(*destination.process, destination.cq, (message.flags & kDatagramSolicited) != 0);
+  publish_datagram(qp, destination, position, message.pieces.size_bytes, message.immediate,
+                   message.flags, message.origin);
 }
 
 namespace {
 
 void send_to(Qp& qp, uint32_t number, uint32_t qkey, const DatagramMessage& message) {
   Destination* destination = qp.destinations->find(*qp.rnic, number);
-  if (destination == nullptr) return;
-  if (destination->shared->datagram.qkey.load(std::memory_order_relaxed) != qkey) return;
+  if (destination == nullptr || !has_queue_key(*destination, qkey)) return;
   deliver_datagram(qp, *destination, message);
 }
 
 }  // namespace
+
+bool ud_post_at_once(Qp& qp, const ibv_send_wr& wr) {
+  constexpr unsigned kUsualFlags = IBV_SEND_INLINE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
+  if (wr.opcode != IBV_WR_SEND || (wr.send_flags & ~kUsualFlags) != 0 || wr.num_sge != 1 ||
+      qp.init.cap.max_send_sge == 0 || !ud_accepts(qp, wr)) [[unlikely]] {
+    return false;
+  }
+  const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
+  const ibv_sge& sge = wr.sg_list[0];
+  const uint32_t size_bytes = sge.length;
+  const bool with_grh = handle.attributes.is_global != 0;
+  const uint32_t grh_bytes = with_grh ? kGrhBytes : 0;
+  if (handle.route != Ah::Route::kPort || size_bytes == 0 ||
+      size_bytes > kInlineDatagramBytes - grh_bytes) {
+    return false;
+  }
+  const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
+  if (is_inline && size_bytes > qp.init.cap.max_inline_data) return false;
+  const std::byte* const source = source_of(qp, sge, is_inline);
+  if (source == nullptr) return false;
+  Destination* const destination = qp.destinations->find(*qp.rnic, wr.wr.ud.remote_qpn & 0xffffff);
+  uint32_t taken = 0;
+  if (destination == nullptr || !has_queue_key(*destination, queue_key_of(qp, wr)) ||
+      !take_ring_position(*destination, qp.number, &taken)) {
+    return false;
+  }
+  std::byte* const at = destination->datagrams[taken & destination->mask].bytes;
+  if (with_grh) handle.header.write(kTransportBytes + (size_bytes + 3) / 4 * 4, at);
+  copy_small(at + grh_bytes, source, size_bytes);
+  const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
+  publish_datagram(qp, *destination, taken, size_bytes, 0,
+                   static_cast<uint8_t>((with_grh ? kDatagramWithGrh : 0) |
+                                        (solicited ? kDatagramSolicited : 0)),
+                   handle.origin);
+  const uint32_t position = ++qp.send_posted;
+  ++qp.counters->requests[wr.opcode];
+  qp.counters->bytes += size_bytes;
+  complete_send(qp, wr, position, IBV_WC_SUCCESS, size_bytes);
+  return true;
+}
 
 void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
@@ -132,15 +192,11 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   if (handle.attributes.is_global != 0) {
     message.flags |= kDatagramWithGrh;
     message.grh_bytes = kGrhBytes;
-    // BTH, DETH and CRC.
-    constexpr uint32_t kTransportBytes = 12 + 8 + 4;
     const uint32_t immediate_bytes = wr.opcode == IBV_WR_SEND_WITH_IMM ? 4 : 0;
     handle.header.write(kTransportBytes + immediate_bytes + (message.pieces.size_bytes + 3) / 4 * 4,
                         message.grh.data());
   }
-  // As of a queue key with its highest bit: the sender's own one instead.
-  const uint32_t qkey =
-      (wr.wr.ud.remote_qkey >> 31) != 0 ? qp.attributes.qkey : wr.wr.ud.remote_qkey;
+  const uint32_t qkey = queue_key_of(qp, wr);
   switch (handle.route) {
     case Ah::Route::kPort:
       send_to(qp, wr.wr.ud.remote_qpn & 0xffffff, qkey, message);
