@@ -150,6 +150,7 @@ nlohmann::json counts_json(const Counts& counts, const Rates& rates) {
           {"received", counts.received},
           {"received_bytes", counts.received_bytes},
           {"receive_errors", counts.receive_errors},
+          {"dropped", counts.dropped},
           {"requests_per_s", rates.requests},
           {"bytes_per_s", rates.bytes},
           {"received_per_s", rates.received}};
@@ -201,7 +202,8 @@ std::vector<std::string> cells(const Counts& counts, const Rates& rates) {
       fmt::format("{:.0f}", rates.requests), bench::size_text(static_cast<uint64_t>(rates.bytes)),
       fmt::format("{:.0f}", rates.received), fmt::format("{}", requests_of(counts)),
       bench::size_text(counts.bytes),        fmt::format("{}", counts.received),
-      fmt::format("{}", counts.waits),       fmt::format("{}", errors_of(counts))};
+      fmt::format("{}", counts.waits),       fmt::format("{}", counts.dropped),
+      fmt::format("{}", errors_of(counts))};
 }
 
 std::string table_text(const Snapshot& now, const Snapshot& before, bool all) {
@@ -209,7 +211,7 @@ std::string table_text(const Snapshot& now, const Snapshot& before, bool all) {
   const double seconds = static_cast<double>(now.time_ns - before.time_ns) * 1e-9;
   std::vector<std::vector<std::string>> rows = {{"process", "queue pair", "requests/s", "bytes/s",
                                                  "received/s", "requests", "bytes", "received",
-                                                 "waits", "errors"}};
+                                                 "waits", "dropped", "errors"}};
   const auto add = [&rows](std::string first, std::string second, std::vector<std::string> rest) {
     std::vector<std::string> row = {std::move(first), std::move(second)};
     row.insert(row.end(), rest.begin(), rest.end());

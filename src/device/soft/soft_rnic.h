@@ -32,7 +32,7 @@ inline constexpr const char* kSysfsTreePrefix = "/sysfs-";  // see sysfs_root()
 inline constexpr uint16_t kDefaultPartitionKey = 0xffff;    // full member of the default partition
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 9;
+inline constexpr uint32_t kSoftRnicVersion = 10;
 
 // soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h).
 struct ConnectionChannels {
@@ -119,7 +119,7 @@ static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRni
 static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(Watch) == 2 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(WatchedProcess) == 48 + sizeof(Counts), "then raise kSoftRnicVersion");
-static_assert(sizeof(Counts) == 22 * sizeof(uint64_t), "then raise kSoftRnicVersion");
+static_assert(sizeof(Counts) == 23 * sizeof(uint64_t), "then raise kSoftRnicVersion");
 static_assert(sizeof(SoftRnic) == 21 * sizeof(void*), "then raise kSoftRnicVersion");
 
 // Why a caller of this version cannot use the RNIC that is in `library`; empty if it can.

@@ -23,8 +23,11 @@ void uc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   {
     const Flight flight(qp);
     const Execution execution = execute_unblamed(qp, wr);
-    if (execution.outcome() == Outcome::kError && is_local(execution.status()))
+    if (execution.outcome() == Outcome::kError && is_local(execution.status())) {
       status = execution.status();
+    } else if (execution.outcome() != Outcome::kDone) {
+      ++qp.counters->dropped;
+    }
   }
   if (status != IBV_WC_SUCCESS) [[unlikely]] {
     fail_send_queue_locked(qp);

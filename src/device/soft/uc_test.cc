@@ -129,6 +129,7 @@ TEST_F(UnreliableConnectionTest, WhatThePeerCannotTakeVanishes) {
     EXPECT_EQ(a_.take().status, IBV_WC_SUCCESS);
   }
   EXPECT_TRUE(b_.is_empty());
+  EXPECT_EQ(as_qp(a_.qp()).counters->dropped, 4u);
   EXPECT_EQ(a_.qp()->state, IBV_QPS_RTS);
   EXPECT_EQ(b_.qp()->state, IBV_QPS_RTS);
   ASSERT_EQ(verbena::test::post(a_.qp(), request(IBV_WR_SEND, 8)), 0);

@@ -149,9 +149,9 @@ struct DatagramMessage {
   uint8_t flags = 0;
   uint8_t origin = 0;
 };
-// Takes a position of the destination's ring, fills it and publishes it; nothing where there is no
+// Takes a position of the destination's ring, fills it and publishes it. False where there is no
 // receive. Holds send_lock.
-void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message);
+bool deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message);
 
 // Makes the completion of a datagram that has arrived, if there is one. Holds the lock of the
 // receive completion queue.

@@ -145,6 +145,7 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken) {
     if (load_relaxed(&datagram.receiver_generation) == qp.generation)
       receive = claim_own_receive(qp, &index);
     if (receive == nullptr || vanishes(qp, datagram, *receive)) {
+      ++qp.counters->receive_dropped;
       ring.retire(position, true);
       continue;
     }

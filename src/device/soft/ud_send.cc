@@ -99,9 +99,9 @@ bool has_queue_key(const Destination& destination, uint32_t qkey) {
 
 }  // namespace
 
-void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message) {
+bool deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message) {
   uint32_t position = 0;
-  if (!take_ring_position(destination, qp.number, &position)) return;
+  if (!take_ring_position(destination, qp.number, &position)) return false;
   const uint32_t index = position & destination.mask;
   Datagram& datagram = destination.datagrams[index];
   const uint32_t size_bytes = message.grh_bytes + message.pieces.size_bytes;
@@ -118,14 +118,17 @@ void deliver_datagram(const Qp& qp, Destination& destination, const DatagramMess
   }
   publish_datagram(qp, destination, position, message.pieces.size_bytes, message.immediate,
                    message.flags, message.origin);
+  return true;
 }
 
 namespace {
 
 void send_to(Qp& qp, uint32_t number, uint32_t qkey, const DatagramMessage& message) {
   Destination* destination = qp.destinations->find(*qp.rnic, number);
-  if (destination == nullptr || !has_queue_key(*destination, qkey)) return;
-  deliver_datagram(qp, *destination, message);
+  if (destination == nullptr || !has_queue_key(*destination, qkey) ||
+      !deliver_datagram(qp, *destination, message)) {
+    ++qp.counters->dropped;
+  }
 }
 
 }  // namespace
@@ -209,6 +212,7 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
       }
       break;
     case Ah::Route::kNowhere:
+      ++qp.counters->dropped;
       break;
   }
   qp.counters->bytes += message.pieces.size_bytes;

@@ -126,10 +126,12 @@ TEST_F(DatagramTest, WritesTheGlobalRouteHeaderAndAnswersByIt) {
 }
 
 TEST_F(DatagramTest, WhatNobodyCanReceiveVanishes) {
+  uint64_t dropped = 0;
   const auto vanishes = [&](DatagramEnd::Message message) {
     EXPECT_EQ(a_.send(std::move(message)), 0);
     EXPECT_EQ(a_.take().status, IBV_WC_SUCCESS);
     EXPECT_TRUE(b_.is_empty());
+    EXPECT_EQ(as_qp(a_.qp()).counters->dropped, ++dropped);
   };
   vanishes({.sges = source(8), .to = b_.number()});  // no receive
   post();
@@ -147,6 +149,8 @@ TEST_F(DatagramTest, WhatNobodyCanReceiveVanishes) {
   // And the receive is still there.
   ASSERT_EQ(a_.send({.sges = source(8), .to = b_.number()}), 0);
   EXPECT_EQ(b_.take().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(as_qp(a_.qp()).counters->dropped, dropped);
+  EXPECT_EQ(as_qp(b_.qp()).counters->receive_dropped, 0u);
 }
 
 TEST_F(DatagramTest, AQueueKeyWithItsHighestBitMeansTheOwnOne) {
@@ -202,6 +206,7 @@ TEST_F(DatagramTest, WhatAReceiveHasNoRoomForVanishesAndTheReceiveStays) {
   EXPECT_EQ(wc.wr_id, 1u);
   EXPECT_EQ(wc.byte_len, kGrhBytes + 7);
   EXPECT_EQ(b_.qp()->state, IBV_QPS_RTS);
+  EXPECT_EQ(as_qp(b_.qp()).counters->receive_dropped, 2u);
 }
 
 TEST_F(DatagramTest, ErrorsFlushReceivesAndAResetBeginsAnew) {

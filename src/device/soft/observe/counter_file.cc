@@ -23,7 +23,7 @@
 namespace verbena::soft {
 namespace {
 
-constexpr uint64_t kCountersMagic = 0x31736f4362725600;  // another layout has another one
+constexpr uint64_t kCountersMagic = 0x32736f4362725600;  // another layout has another one
 constexpr const char* kSumName = "counters.sum";
 constexpr size_t kCountersHeadBytes = 4096;
 // Space is reserved by so many queue pairs at a time.
@@ -68,6 +68,7 @@ void add(Counts& sum, const Counts& more) {
   sum.received += more.received;
   sum.received_bytes += more.received_bytes;
   sum.receive_errors += more.receive_errors;
+  sum.dropped += more.dropped;
 }
 
 Counts counts_of(const QpCounters& from) {
@@ -81,6 +82,7 @@ Counts counts_of(const QpCounters& from) {
   counts.received = load_relaxed(&from.received);
   counts.received_bytes = load_relaxed(&from.received_bytes);
   counts.receive_errors = load_relaxed(&from.receive_errors);
+  counts.dropped = load_relaxed(&from.dropped) + load_relaxed(&from.receive_dropped);
   return counts;
 }
 
@@ -97,6 +99,8 @@ void move_counts(QpCounters& from, QpCounters& to) {
   move(from.received, to.received);
   move(from.received_bytes, to.received_bytes);
   move(from.receive_errors, to.receive_errors);
+  move(from.dropped, to.dropped);
+  move(from.receive_dropped, to.receive_dropped);
 }
 
 std::vector<uint32_t> slots_with_counters(int directory_fd) {

@@ -32,6 +32,7 @@ struct alignas(kCacheLineBytes) QpCounters {
   uint64_t requests[kCountedOpcodes];
   uint64_t errors;
   uint64_t waits;
+  uint64_t dropped;  // for want of a queue pair that takes them, or of a receive
   // Of the control path.
   std::atomic<uint32_t> number;  // 0: there is no such queue pair
   std::atomic<uint32_t> peer;
@@ -42,6 +43,7 @@ struct alignas(kCacheLineBytes) QpCounters {
   alignas(kCacheLineBytes) uint64_t received;
   uint64_t received_bytes;
   uint64_t receive_errors;
+  uint64_t receive_dropped;  // that had arrived
 };
 static_assert(sizeof(QpCounters) == 4 * kCacheLineBytes);
 static_assert(offsetof(QpCounters, received) == 3 * kCacheLineBytes);

@@ -81,6 +81,8 @@ TEST_F(CounterFileTest, OthersReadWhatIsCounted) {
   first.bytes += 100;
   far.received += 2;
   far.received_bytes += 8;
+  far.dropped += 2;
+  far.receive_dropped += 3;
   const Seen seen = look(open());
   ASSERT_EQ(seen.processes.size(), 1u);
   EXPECT_EQ(seen.processes[0].pid, getpid());
@@ -93,18 +95,25 @@ TEST_F(CounterFileTest, OthersReadWhatIsCounted) {
   EXPECT_EQ(seen.queue_pairs[1].counts.received, 2u);
   EXPECT_EQ(seen.device.bytes, 100u);
   EXPECT_EQ(seen.device.received_bytes, 8u);
+  EXPECT_EQ(seen.queue_pairs[1].counts.dropped, 5u);
+  EXPECT_EQ(seen.device.dropped, 5u);
 }
 
 TEST_F(CounterFileTest, APlaceThatIsUsedAgainBeginsAtZero) {
   Registry registry = open();
   const uint32_t slot = join(registry);
   CounterFile file(registry, slot);
-  file.enter(5, make_qp_number(slot, 5), Transport::kReliable).requests[IBV_WR_SEND] += 7;
+  QpCounters& former = file.enter(5, make_qp_number(slot, 5), Transport::kReliable);
+  former.requests[IBV_WR_SEND] += 7;
+  former.dropped += 1;
+  former.receive_dropped += 1;
   EXPECT_EQ(file.enter(5, make_qp_number(slot, 5), Transport::kReliable).requests[IBV_WR_SEND], 0u);
   const Seen seen = look(registry);
   ASSERT_EQ(seen.queue_pairs.size(), 1u);
   EXPECT_EQ(seen.queue_pairs[0].counts.requests[IBV_WR_SEND], 0u);
+  EXPECT_EQ(seen.queue_pairs[0].counts.dropped, 0u);
   EXPECT_EQ(seen.device.requests[IBV_WR_SEND], 7u);
+  EXPECT_EQ(seen.device.dropped, 2u);
 }
 
 TEST_F(CounterFileTest, WhatWasCountedOutlivesTheProcess) {
@@ -227,10 +236,12 @@ TEST_F(CounterFileTest, SysfsCountsWordsAndMessages) {
   counts.requests[kAtomicWrite] = 4;
   counts.requests[IBV_WR_SEND_WITH_IMM] = 3;
   counts.requests[IBV_WR_BIND_MW] = 5;  // no message
+  counts.dropped = 7;
   std::vector<std::pair<std::string, uint64_t>> expected = {{"counters/port_xmit_data", 1024},
                                                             {"counters/port_rcv_data", 1024},
                                                             {"counters/port_xmit_packets", 9},
-                                                            {"hw_counters/rx_write_requests", 6}};
+                                                            {"hw_counters/rx_write_requests", 6},
+                                                            {"hw_counters/out_of_buffer", 7}};
   const auto shown = sysfs_counters(counts);
   for (const auto& entry : expected) {
     EXPECT_EQ(std::count(shown.begin(), shown.end(), entry), 1) << entry.first;

@@ -90,6 +90,7 @@ std::vector<std::pair<std::string, uint64_t>> sysfs_counters(const Counts& devic
           {"counters/unicast_xmit_packets", messages},
           {"counters/multicast_rcv_packets", 0},
           {"counters/multicast_xmit_packets", 0},
+          {"hw_counters/out_of_buffer", device.dropped},
           {"hw_counters/req_cqe_error", device.errors},
           {"hw_counters/resp_cqe_error", device.receive_errors},
           {"hw_counters/rnr_nak_retry_err", device.waits},

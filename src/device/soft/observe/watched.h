@@ -17,6 +17,7 @@ struct Counts {
   uint64_t received;                   // receive completions
   uint64_t received_bytes;             // of these; WRITEs and READs of a peer are not among them
   uint64_t receive_errors;             // that arrivals had; flushed receives are not among them
+  uint64_t dropped;  // messages over UC and UD that nobody received, at whichever end dropped them
 };
 
 struct WatchedProcess {
