@@ -21,6 +21,9 @@ PostedReceive* receive_of(Qp& qp, uint16_t receive_index) {
   return marked_number(claim) == qp.number ? &qp.srq->receives[receive_index] : nullptr;
 }
 
+// Of the memory of its receives.
+uint32_t receive_domain(const Qp& qp) { return qp.srq != nullptr ? qp.srq->domain : qp.domain; }
+
 void release_receive(Qp& qp, PostedReceive& receive, uint16_t receive_index) {
   if (qp.srq == nullptr) return qp.receives.pop();
   // Release: the sender may overwrite the packets before this one.
@@ -71,24 +74,24 @@ bool complete_at_once(Qp& qp, ibv_wc& wc) {
   const PacketFields fields = read_fields(packet);
   const uint32_t size_bytes = fields.inline_bytes;
   if ((fields.kind & ~kPacketSolicited) != kPacketSend || size_bytes == 0 ||
-      size_bytes > kPacketInlineBytes || size_bytes != fields.byte_count || qp.srq != nullptr ||
+      size_bytes > kPacketInlineBytes || size_bytes != fields.byte_count ||
       !qp.arrivals.established) {
     return false;
   }
-  const PostedReceive* const receive = qp.receives.oldest();
-  if (receive == nullptr || receive->sge_count != 1) return false;
+  PostedReceive* const receive = receive_of(qp, fields.receive_index);
+  if (receive == nullptr || receive->sge_count == 0) return false;
   const ibv_sge& sge = receive->sges[0];
   if (size_bytes > sge.length) return false;
-  std::byte* const bytes =
-      usable_memory(qp.regions, qp.domain, sge.addr, size_bytes, sge.lkey, IBV_ACCESS_LOCAL_WRITE);
+  std::byte* const bytes = usable_memory(qp.regions, receive_domain(qp), sge.addr, size_bytes,
+                                         sge.lkey, IBV_ACCESS_LOCAL_WRITE);
   if (bytes == nullptr) return false;
-  copy_small(bytes, packet.payload, size_bytes);
   fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
   wc.byte_len = size_bytes;
+  copy_small(bytes, packet.payload, size_bytes);
   ++qp.counters->received;
   qp.counters->received_bytes += size_bytes;
   ++qp.arrivals.next;
-  qp.receives.pop();
+  release_receive(qp, *receive, fields.receive_index);
   return true;
 }
 
@@ -104,8 +107,7 @@ bool complete_packet(Qp& qp, ibv_wc& wc, Broken& broken) {
     return false;
   }
   fill_completion(qp, receive->wr_id, IBV_WC_SUCCESS, wc);
-  complete_receive(qp.regions, qp.srq != nullptr ? qp.srq->domain : qp.domain, *receive, packet,
-                   fields, wc);
+  complete_receive(qp.regions, receive_domain(qp), *receive, packet, fields, wc);
   if ((kind & kPacketWithInvalidate) != 0) [[unlikely]] {
     // The sender could shut its own windows alone; here it is any that are open to it.
     const uint32_t key = load_relaxed(&packet.immediate);

@@ -99,7 +99,7 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken);
 void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_index);
 
 // The short way of complete_packet(), of what most packets are: a short SEND without an immediate
-// for a receive of one piece. False: it is of another form, or it meets something else than memory
+// that the first piece of its receive has room for. False: it is of another form, or it meets something else than memory
 // that is open to it; nothing was done.
 bool complete_at_once(Qp& qp, ibv_wc& wc);
 

@@ -49,6 +49,7 @@ struct PeerSrq {
   uint32_t ring_mask = 0;
   uint32_t receive_count = 0;
   uint32_t stride_bytes = 0;
+  uint64_t known_tail = 0;  // refreshed when used up
   // Of XRC: where arrivals are told of, and the stamp that the queue has while it is the same.
   XrcShared* xrc = nullptr;
   std::atomic<uint64_t>* arrivals = nullptr;

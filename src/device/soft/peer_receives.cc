@@ -18,15 +18,26 @@ constexpr uint32_t kMaxRounds = 1u << 24;
   return index < kMaxMemoryRegions && is_null_region(peer.regions[index], key, peer.receive_domain);
 }
 
+// The owner wrote its line when it posted it: it comes while the next message is not there yet.
+void prefetch_receive(const PeerSrq& srq, uint64_t position) {
+  const uint64_t entry = srq.ring[position & srq.ring_mask].load(std::memory_order_relaxed);
+  const auto index = static_cast<uint16_t>(entry);
+  if (entry >> 16 != (position & ~0ull >> 16) || index >= srq.receive_count) return;
+  prefetch_for_write(reinterpret_cast<std::byte*>(&srq.receive(index)), sizeof(SharedReceive));
+}
+
 }  // namespace
 
-bool take_shared_receive(const PeerSrq& srq, uint32_t mark, Taken& taken) {
+bool take_shared_receive(PeerSrq& srq, uint32_t mark, Taken& taken) {
   // Each round that fails is another taker's success. Whoever has so little luck, or a broken peer,
   // tries again later.
   for (uint32_t round = 0; round <= srq.ring_mask + 16; ++round) {
     uint64_t position = srq.shared->head.load(std::memory_order_acquire);
-    // Acquire: the receives before the tail are visible.
-    if (position == srq.shared->tail.load(std::memory_order_acquire)) return false;
+    if (static_cast<int64_t>(srq.known_tail - position) <= 0) {
+      // Acquire: the receives before the tail are visible.
+      srq.known_tail = srq.shared->tail.load(std::memory_order_acquire);
+      if (static_cast<int64_t>(srq.known_tail - position) <= 0) return false;
+    }
     const uint64_t entry = srq.ring[position & srq.ring_mask].load(std::memory_order_acquire);
     const auto index = static_cast<uint16_t>(entry);
     if (entry >> 16 != (position & ~0ull >> 16) || index >= srq.receive_count) {
@@ -44,6 +55,7 @@ bool take_shared_receive(const PeerSrq& srq, uint32_t mark, Taken& taken) {
     srq.shared->head.compare_exchange_strong(position, position + 1, std::memory_order_acq_rel);
     if (won) {
       taken = {&receive, index};
+      prefetch_receive(srq, position + 1);
       return true;
     }
   }

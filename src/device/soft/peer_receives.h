@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "src/base/assert.h"
+#include "src/base/shared_memory.h"
 #include "src/device/soft/peer_memory.h"
 
 namespace verbena::soft {
@@ -18,7 +19,13 @@ struct Taken {
 
 // Takes the head of a shared receive queue and marks it with the queue pair number `mark`, see
 // make_claim(). False if it is empty.
-bool take_shared_receive(const PeerSrq& srq, uint32_t mark, Taken& taken);
+bool take_shared_receive(PeerSrq& srq, uint32_t mark, Taken& taken);
+
+// Whether a message fits into a receive. Its owner may have found its memory not registered.
+inline bool has_room(const SharedReceive& receive, uint32_t size_bytes) {
+  const uint32_t length_bytes = load_relaxed(&receive.length_bytes);
+  return length_bytes != kReceiveInvalid && size_bytes <= length_bytes;
+}
 
 // Whether the peer's next receive is there; refreshes what is known of its queue.
 inline bool have_credit(PeerQp& peer) {

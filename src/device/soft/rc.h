@@ -29,6 +29,8 @@ class Execution {
   uint64_t word_;
 };
 
+struct Taken;
+
 // All hold send_lock, but for those that say otherwise.
 
 // Whether a queue pair carries out requests of this kind at all.
@@ -54,10 +56,12 @@ inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
 }
 
 // Carries out a request of the usual form, and counts it as posted: a WRITE of one piece, or a SEND
-// that fits into its packet and meets a receive of the peer's queue pair, where nothing waits. The
-// queue pair is RTS and has a place. False: it is of another form, or it meets something else than
+// that fits into its packet and meets a receive, where nothing waits. The queue pair is RTS and has a place. False: it is of another form, or it meets something else than
 // what is open to it; nobody has seen anything of it.
 bool rc_post_at_once(Qp& qp, const ibv_send_wr& wr);
+// Posts and carries out a SEND of one packet that has taken a shared receive, whether that has room
+// for it or not. Within a Flight.
+void rc_post_taken(Qp& qp, const ibv_send_wr& wr, const Taken& taken);
 // Carries out what was posted at `position`, or queues it behind others that wait.
 void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position);
 // Does the work or says what it waits for; without telling the peer of an error. Within a Flight.

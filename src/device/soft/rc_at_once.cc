@@ -15,7 +15,10 @@ namespace {
 
 constexpr unsigned kUsualFlags = IBV_SEND_INLINE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
 
-// Both return how many bytes they have sent; 0: it is the general way's to decide.
+// Both return how many bytes they have sent; 0: it is the general way's to decide. kEnded: the
+// request was posted and has ended with an error.
+constexpr uint32_t kEnded = ~0u;
+
 inline uint32_t write_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
   const ibv_sge& sge = wr.sg_list[0];
   const uint32_t size_bytes = sge.length;
@@ -36,13 +39,15 @@ inline uint32_t write_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
 
 inline uint32_t send_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
   PeerQp& peer = qp.peer;
-  if (peer.srq.shared != nullptr) return 0;
+  if (peer.srq.xrc != nullptr) return 0;
+  const bool takes_shared = peer.srq.shared != nullptr;
   const Flight flight(qp);
-  if (!peer.accepts() || !have_credit(peer)) return 0;
-  uint32_t room_bytes = std::min(kPacketInlineBytes, peer.receives.shortest_bytes);
+  if (!peer.accepts() || !(takes_shared ? have_packet_room(peer) : have_credit(peer))) return 0;
+  uint32_t room_bytes = takes_shared ? kPacketInlineBytes
+                                     : std::min(kPacketInlineBytes, peer.receives.shortest_bytes);
   if (is_inline) room_bytes = std::min(room_bytes, qp.init.cap.max_inline_data);
   // Nobody reads the packet before it is published: what was begun here may be given up.
-  const Taken taken;
+  Taken taken;
   std::byte* at = next_packet(peer, taken).payload;
   uint32_t size_bytes = 0;
   for (const ibv_sge& sge : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
@@ -53,6 +58,13 @@ inline uint32_t send_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
     size_bytes += sge.length;
   }
   if (size_bytes == 0) return 0;
+  if (takes_shared) {
+    if (!take_shared_receive(peer.srq, peer.claim_number, taken)) return 0;
+    if (!has_room(*taken.receive, size_bytes)) [[unlikely]] {
+      rc_post_taken(qp, wr, taken);
+      return kEnded;
+    }
+  }
   const bool solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
   publish_packet(qp, static_cast<uint8_t>(kPacketSend | (solicited ? kPacketSolicited : 0)), taken,
                  size_bytes, 0, size_bytes);
@@ -72,6 +84,8 @@ bool rc_post_at_once(Qp& qp, const ibv_send_wr& wr) {
   const uint32_t size_bytes =
       wr.opcode == IBV_WR_SEND ? send_at_once(qp, wr, is_inline) : write_at_once(qp, wr, is_inline);
   if (size_bytes == 0) return false;
+  if (size_bytes == kEnded) [[unlikely]]
+    return true;
   const uint32_t position = ++qp.send_posted;
   ++qp.counters->requests[wr.opcode];
   qp.counters->bytes += size_bytes;

@@ -39,15 +39,12 @@ uint8_t packet_kind(PacketKind kind, const ibv_send_wr& wr, bool with_immediate)
                               ((wr.send_flags & IBV_SEND_SOLICITED) != 0 ? kPacketSolicited : 0));
 }
 
-Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
-  Pieces pieces;
-  if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+// Of a receive that is there; a shared one was taken.
+Execution send_to_receive(Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, Taken taken) {
   PeerQp& peer = qp.peer;
   const uint32_t size_bytes = pieces.size_bytes;
   uint8_t kind = packet_kind(kPacketSend, wr, wr.opcode == IBV_WR_SEND_WITH_IMM);
   ibv_wc_status status = IBV_WC_SUCCESS;
-  Taken taken;
-  if (!take_receive(qp, taken)) return {Outcome::kWaitReceiver};
   if (peer.srq.shared == nullptr &&
       (size_bytes > peer.receives.shortest_bytes || size_bytes > kPacketInlineBytes)) {
     taken.receive = &peer.receives.receive(peer.receives.next);
@@ -94,6 +91,14 @@ Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
   if (!publish_packet(qp, kind, taken, size_bytes, wr.imm_data, inline_bytes)) [[unlikely]]
     return failed(IBV_WC_REM_OP_ERR);
   return status == IBV_WC_SUCCESS ? Execution{Outcome::kDone, status, size_bytes} : failed(status);
+}
+
+Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
+  Pieces pieces;
+  if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
+  Taken taken;
+  if (!take_receive(qp, taken)) return {Outcome::kWaitReceiver};
+  return send_to_receive(qp, wr, pieces, taken);
 }
 
 // The receive that an immediate has met completes with the error.
@@ -339,6 +344,17 @@ void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution exe
   complete_send(qp, wr, position, execution.status(), execution.size_bytes());
   if (execution.outcome() == Outcome::kError) [[unlikely]]
     fail_after_request(qp);
+}
+
+void rc_post_taken(Qp& qp, const ibv_send_wr& wr, const Taken& taken) {
+  const uint32_t position = ++qp.send_posted;
+  ++qp.counters->requests[wr.opcode];
+  Pieces pieces;
+  const Execution execution = collect(qp, wr, 0, pieces) ? send_to_receive(qp, wr, pieces, taken)
+                                                         : failed(IBV_WC_LOC_PROT_ERR);
+  // A broken peer may say now that there is room.
+  if (execution.outcome() == Outcome::kError) blame_for(qp, wr, execution.status());
+  finish_send(qp, wr, position, execution);
 }
 
 void rc_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {

@@ -44,12 +44,12 @@ PostedReceive* claim_own_receive(Qp& qp, uint16_t* index) {
   if (qp.srq == nullptr) return qp.receives.oldest();
   Srq& srq = *qp.srq;
   Taken taken;
-  const PeerSrq own{.shared = srq.shared,
-                    .ring = srq.ring,
-                    .receives = srq.shared_receives,
-                    .ring_mask = srq.ring_mask,
-                    .receive_count = srq.depth,
-                    .stride_bytes = srq.shared_receive_stride_bytes};
+  PeerSrq own{.shared = srq.shared,
+              .ring = srq.ring,
+              .receives = srq.shared_receives,
+              .ring_mask = srq.ring_mask,
+              .receive_count = srq.depth,
+              .stride_bytes = srq.shared_receive_stride_bytes};
   if (!take_shared_receive(own, qp.number, taken) || taken.index >= srq.depth ||
       !srq.receives[taken.index].posted.load(std::memory_order_acquire)) {
     return nullptr;
