@@ -114,7 +114,7 @@ void MessengerState::post_gathered(PeerConnection& connection, const Room& room,
   VERBENA_DEBUG_ASSERT(written + rest.size_bytes <= room_bytes_);
   GatherRequest request;
   if (room.ring) {
-    RingSender& ring = rings_out_[connection.ring_out];
+    RingSender& ring = *connection.ring_out;
     if (ring.has_unknown()) clear_tail(connection, ring, written + rest.size_bytes);
     ring.seal_gathered(written, rest, &request);
   } else {

@@ -8,8 +8,8 @@
 namespace verbena::message {
 namespace {
 
-std::string explain_channel(const PeerConnection* connection, const std::vector<RingSender>& rings,
-                            const MessengerOptions& options, bool* by_ring) {
+std::string explain_channel(const PeerConnection* connection, const MessengerOptions& options,
+                            bool* by_ring) {
   if (connection == nullptr || connection->broken) return "there is no connection yet";
   const uint32_t credits = connection->queue.credits();
   if (!connection->ring_out_usable) {
@@ -17,7 +17,7 @@ std::string explain_channel(const PeerConnection* connection, const std::vector<
         "by SEND, with {} of {} credits, since the peer polls no ring of this messenger", credits,
         options.queue_credits);
   }
-  const uint32_t slots = rings[connection->ring_out].credits();
+  const uint32_t slots = connection->ring_out->credits();
   if (slots == 0) {
     return fmt::format("by SEND, with {} of {} credits, since all {} slots of the ring are in use",
                        credits, options.queue_credits, options.ring_slots);
@@ -45,7 +45,7 @@ MessageExplanation MessengerState::explain(PeerNumber peer, uint64_t bytes, cons
     return explanation;
   }
   const std::string channel =
-      explain_channel(peers_[peer]->connection, rings_out_, options_, &explanation.by_ring);
+      explain_channel(peers_[peer]->connection, options_, &explanation.by_ring);
   if (bytes <= eager_limit_bytes()) {
     const ReusePath path = explanation.by_ring ? ReusePath::kEagerWrite : ReusePath::kEagerSend;
     const std::string why = reused_sources_.explain(buffer, bytes, path, &explanation.gathered);

@@ -261,14 +261,17 @@ Status MessengerState::prepare(const JobSecret& secret) {
         RegisteredArena::create(*domain_, bytes + kCacheLineBytes, IBV_ACCESS_LOCAL_WRITE));
     const char* const zeros = ring_out_memory_->carve(kCacheLineBytes);
     statistics_.pinned_bytes += ring_in_memory_->size_bytes() + ring_out_memory_->size_bytes();
+    // Connections point into them.
+    rings_in_.reserve(options_.polling_set);
+    rings_out_.reserve(options_.polling_set);
     for (uint32_t ring = 0; ring < options_.polling_set; ++ring) {
       rings_in_.emplace_back(
           channel::SlotArray::carve(*ring_in_memory_, shape, options_.ring_slots));
       rings_out_.emplace_back(
           channel::SlotArray::carve(*ring_out_memory_, shape, options_.ring_slots),
           ring_out_memory_->lkey(), zeros);
-      free_rings_in_.push_back(ring);
-      free_rings_out_.push_back(ring);
+      free_rings_in_.push_back(&rings_in_.back());
+      free_rings_out_.push_back(&rings_out_.back());
     }
   }
 
@@ -432,14 +435,14 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
     receives_.give_back(connection.waiting.front().receive);
   }
   while (!connection.parked.empty()) release_parked(connection);
-  if (connection.ring_in != PeerConnection::kNoRing) {
-    rings_in_[connection.ring_in].break_off();
+  if (connection.ring_in != nullptr) {
+    connection.ring_in->break_off();
     connection.ring_in_left = true;
     return_ring_in(connection);
   }
   polling_.remove(connection.number);
   connection.awaits_ring_out = false;
-  if (connection.ring_out != PeerConnection::kNoRing) free_ring_out(connection);
+  if (connection.ring_out != nullptr) free_ring_out(connection);
   connection.due_offer = connection.due_leave = connection.due_left = false;
   connection.first_gathered = connection.last_gathered = 0;
   release_held(connection, ~uint64_t{0});  // the queue pair has ended
@@ -452,8 +455,7 @@ void MessengerState::lose(PeerConnection& connection, Status why) {
 bool MessengerState::retire(PeerConnection& connection) {
   // What its queue pair received must not be taken for messages of another one with its number.
   if (queue_was_empty_ < connection.drained_at) return false;
-  if (connection.busy || connection.envelopes > 0 ||
-      connection.ring_in != PeerConnection::kNoRing) {
+  if (connection.busy || connection.envelopes > 0 || connection.ring_in != nullptr) {
     return false;
   }
   VERBENA_ASSERT(connection.broken && connection.transfers == 0 && connection.moves == 0);

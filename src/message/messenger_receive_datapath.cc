@@ -69,7 +69,7 @@ bool MessengerState::rings_have_messages(uint32_t polls) const {
   if (size == 0 || waits_for_queue) return false;
   for (; polls > 0; --polls) {
     for (uint32_t i = 0; i < size; ++i) {
-      if (!rings_in_[connections_[polling_.at(i)]->ring_in].is_empty()) return true;
+      if (!connections_[polling_.at(i)]->ring_in->is_empty()) return true;
     }
     cpu_relax();
   }
@@ -84,7 +84,7 @@ uint32_t MessengerState::poll_rings() {
     last = i;
     PeerConnection& connection = *connections_[polling_.at(i)];
     // SENDs that wait are tried again by serve_busy().
-    if (rings_in_[connection.ring_in].is_empty()) continue;
+    if (connection.ring_in->is_empty()) continue;
     found += take_from(connection);
     // Messages may have changed who is in.
     if (polling_.size() != size) break;
@@ -178,13 +178,12 @@ uint32_t MessengerState::take_from(PeerConnection& connection) {
   uint32_t found = 0;
   while (!connection.broken && found < kMostOfOnePoll) {
     Fate fate = connection.waiting.empty() ? Fate::kStalled : take_queued(connection);
-    if (fate == Fate::kStalled && connection.ring_in != PeerConnection::kNoRing) {
+    if (fate == Fate::kStalled && connection.ring_in != nullptr) {
       fate = take_from_ring(connection);
     }
     if (fate == Fate::kWrong) {
-      const channel::ChannelError ring_error = connection.ring_in != PeerConnection::kNoRing
-                                                   ? rings_in_[connection.ring_in].error()
-                                                   : channel::ChannelError{};
+      const channel::ChannelError ring_error =
+          connection.ring_in != nullptr ? connection.ring_in->error() : channel::ChannelError{};
       lose(connection,
            connect::explain_failure(
                ring_error ? ring_error
@@ -196,8 +195,8 @@ uint32_t MessengerState::take_from(PeerConnection& connection) {
     if (fate == Fate::kStalled) break;
     ++found;
     // Mostly it was the only one.
-    if (connection.waiting.empty() && (connection.ring_in == PeerConnection::kNoRing ||
-                                       rings_in_[connection.ring_in].is_empty())) {
+    if (connection.waiting.empty() &&
+        (connection.ring_in == nullptr || connection.ring_in->is_empty())) {
       break;
     }
   }
@@ -227,7 +226,7 @@ MessengerState::Fate MessengerState::take_queued(PeerConnection& connection) {
 }
 
 [[gnu::flatten]] MessengerState::Fate MessengerState::take_from_ring(PeerConnection& connection) {
-  RingReceiver& ring = rings_in_[connection.ring_in];
+  RingReceiver& ring = *connection.ring_in;
   const RingReceiver::Arrival arrival = ring.next();
   if (arrival.payload == nullptr) return ring.error() ? Fate::kWrong : Fate::kStalled;
   ParsedMessage message;
@@ -305,7 +304,7 @@ bool MessengerState::take_credits(PeerConnection& connection, const MessageHeade
   // Those of a ring that was left mean nothing any more.
   if (header.ring_credits == 0 || !connection.ring_out_usable) return true;
   connection.ring_full_since_ns = 0;
-  return rings_out_[connection.ring_out].add_credits(header.ring_credits);
+  return connection.ring_out->add_credits(header.ring_credits);
 }
 
 MessengerState::Fate MessengerState::handle(PeerConnection& connection,
@@ -314,7 +313,7 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
   // Before the message is kept: what breaks the protocol must not lie in two places.
   if (!connection.queue.may_return(message.header.queue_credits) ||
       (message.header.ring_credits > 0 && connection.ring_out_usable &&
-       !rings_out_[connection.ring_out].may_return(message.header.ring_credits))) {
+       !connection.ring_out->may_return(message.header.ring_credits))) {
     return Fate::kWrong;
   }
   Fate fate = Fate::kUsed;
@@ -475,7 +474,7 @@ MessengerState::Fate MessengerState::handle_ring_offer(PeerConnection& connectio
   connection.offered_address = message.header.tag;
   connection.offered_key = static_cast<uint32_t>(message.data);
   // One that was left belongs to who awaits it.
-  const bool has_own = connection.ring_out != PeerConnection::kNoRing;
+  const bool has_own = connection.ring_out != nullptr;
   if (has_own ? !is_ring_out_awaited() : !free_rings_out_.empty()) {
     take_ring_out(connection);
   } else if (!has_own && options_.policy == PollingSetPolicy::kDynamic &&
@@ -489,12 +488,12 @@ MessengerState::Fate MessengerState::handle_ring_offer(PeerConnection& connectio
 }
 
 void MessengerState::take_ring_out(PeerConnection& connection) {
-  if (connection.ring_out == PeerConnection::kNoRing) {
+  if (connection.ring_out == nullptr) {
     connection.ring_out = free_rings_out_.back();
     free_rings_out_.pop_back();
   }
   connection.ring_out_end = 0;  // of the same ring, bound anew
-  rings_out_[connection.ring_out].bind(
+  connection.ring_out->bind(
       {connection.offered_address, connection.offered_key},
       std::min(inline_limit_bytes_, connection.joined.endpoint->queue_pair.max_inline_bytes()));
   connection.awaits_ring_out = false;
@@ -513,7 +512,7 @@ bool MessengerState::is_ring_out_awaited() const {
 // Nothing reads from it any more. Who awaits one has it at once.
 void MessengerState::free_ring_out(PeerConnection& connection) {
   free_rings_out_.push_back(connection.ring_out);
-  connection.ring_out = PeerConnection::kNoRing;
+  connection.ring_out = nullptr;
   connection.ring_out_end = 0;
   connection.ring_out_usable = false;
   for (uint32_t number = 0; number < connections_end_; ++number) {
@@ -527,13 +526,12 @@ void MessengerState::free_ring_out(PeerConnection& connection) {
 
 MessengerState::Fate MessengerState::handle_ring_left(PeerConnection& connection) {
   // A ring that the peer was not told of yet is not its own to leave.
-  if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left ||
-      connection.due_offer) {
+  if (connection.ring_in == nullptr || connection.ring_in_left || connection.due_offer) {
     return Fate::kWrong;
   }
   connection.ring_in_left = true;
   connection.due_leave = false;
-  if (rings_in_[connection.ring_in].was_used()) connection.declines = 0;
+  if (connection.ring_in->was_used()) connection.declines = 0;
   if (polling_.is_staying(connection.number)) {
     // The peer has no ring to send from; it may have one later, but is asked ever more rarely.
     polling_.decline(connection.number);
@@ -559,7 +557,7 @@ bool MessengerState::ring_out_will_be_free_for(const PeerConnection& wanting) {
     if (connection == nullptr || connection->broken) continue;
     all_sent += sent(*connection);
     if (connection->awaits_ring_out) ++awaiting;
-    if (connection->ring_out == PeerConnection::kNoRing) continue;
+    if (connection->ring_out == nullptr) continue;
     if (!connection->ring_out_usable) {
       ++leaving;
     } else if (least == nullptr || sent(*connection) < sent(*least)) {
@@ -585,9 +583,9 @@ bool MessengerState::ring_out_will_be_free_for(const PeerConnection& wanting) {
 }
 
 void MessengerState::return_ring_in(PeerConnection& connection) {
-  if (!connection.ring_in_left || rings_in_[connection.ring_in].in_use() > 0) return;
+  if (!connection.ring_in_left || connection.ring_in->in_use() > 0) return;
   free_rings_in_.push_back(connection.ring_in);
-  connection.ring_in = PeerConnection::kNoRing;
+  connection.ring_in = nullptr;
   connection.ring_in_left = false;
   ++statistics_.rings_taken;
   if (!connection.broken) polling_.left(connection.number);
@@ -607,10 +605,10 @@ void MessengerState::manage_polling_set() {
     const uint32_t joining = polling_.next_to_join();
     if (joining == PollingSet::kNone) break;
     PeerConnection& connection = *connections_[joining];
-    VERBENA_ASSERT(connection.ring_in == PeerConnection::kNoRing);
+    VERBENA_ASSERT(connection.ring_in == nullptr);
     connection.ring_in = free_rings_in_.back();
     free_rings_in_.pop_back();
-    rings_in_[connection.ring_in].begin();
+    connection.ring_in->begin();
     ++statistics_.rings_given;
     connection.due_offer = true;
     make_busy(connection);
@@ -937,7 +935,7 @@ void MessengerState::drop_envelope(uint32_t number) {
 }
 
 void MessengerState::release_slot(PeerConnection& connection, uint32_t slot) {
-  rings_in_[connection.ring_in].release(slot);
+  connection.ring_in->release(slot);
   return_ring_in(connection);
   if (!connection.broken) make_busy(connection);
 }

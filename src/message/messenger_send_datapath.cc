@@ -52,7 +52,7 @@ MessengerState::Room MessengerState::room_for_message(PeerConnection& connection
                                                       bool by_ring) {
   if (!connection.sends.has_room()) return {};
   if (by_ring && connection.ring_out_usable) {
-    RingSender& ring = rings_out_[connection.ring_out];
+    RingSender& ring = *connection.ring_out;
     if (ring.credits() > 0) [[likely]]
       return {ring.payload(), true};
     if (reserved > 0 && !steps_.moves_payload && awaits_ring_credits(connection)) return {};
@@ -71,9 +71,8 @@ MessageHeader MessengerState::next_header(PeerConnection& connection, Kind kind,
   header.queue_credits =
       static_cast<uint8_t>(is_out_of_order(kind) ? connection.owed.take_all_credits(kMostCredits)
                                                  : connection.owed.take_credits(kMostCredits));
-  if (connection.ring_in != PeerConnection::kNoRing && !connection.ring_in_left) {
-    header.ring_credits =
-        static_cast<uint8_t>(rings_in_[connection.ring_in].take_credits(kMostCredits));
+  if (connection.ring_in != nullptr && !connection.ring_in_left) {
+    header.ring_credits = static_cast<uint8_t>(connection.ring_in->take_credits(kMostCredits));
   }
   return header;
 }
@@ -82,10 +81,10 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
                           bool in_order, bool signaled) {
   const auto bytes = static_cast<uint32_t>(end - room.to);
   VERBENA_DEBUG_ASSERT(bytes <= room_bytes_);
-  if (room.ring && rings_out_[connection.ring_out].has_unknown()) [[unlikely]]
-    clear_tail(connection, rings_out_[connection.ring_out], bytes);
+  if (room.ring && connection.ring_out->has_unknown()) [[unlikely]]
+    clear_tail(connection, *connection.ring_out, bytes);
   ibv_send_wr& request =
-      room.ring ? rings_out_[connection.ring_out].seal(bytes) : connection.queue.seal(bytes);
+      room.ring ? connection.ring_out->seal(bytes) : connection.queue.seal(bytes);
   ++(room.ring ? statistics_.ring_messages : statistics_.queue_messages);
   if (in_order) ++connection.next_sequence;
   const bool posted =
@@ -112,10 +111,9 @@ bool MessengerState::post_control(PeerConnection& connection, Kind kind, uint8_t
 
 void MessengerState::post_credits(PeerConnection& connection) {
   // By the ring, where its receiver finds it sooner; but of two slots each would be owed again.
-  if (options_.ring_slots > 2 && connection.ring_out_usable &&
-      rings_out_[connection.ring_out].credits() > 0) {
+  if (options_.ring_slots > 2 && connection.ring_out_usable && connection.ring_out->credits() > 0) {
     if (!connection.sends.has_room()) return;
-    const Room room{rings_out_[connection.ring_out].payload(), true};
+    const Room room{connection.ring_out->payload(), true};
     const MessageHeader header = next_header(connection, Kind::kCredits, 0, 0);
     ++statistics_.credit_messages;
     post(connection, room, put_header(room.to, header, 0, 0));
@@ -135,19 +133,14 @@ void MessengerState::post_credits(PeerConnection& connection) {
   connection.credit_message_end = connection.sends.posted();
 }
 
-// Whether credits wait that the peer may need before anything else goes its way.
-bool MessengerState::owes_credits(const PeerConnection& connection) const {
+// Of the SEND/RECV channel, which has some to return.
+bool MessengerState::owes_queue_credits(const PeerConnection& connection) const {
   const uint32_t queued = connection.owed.credits();
   if (2 * queued >= options_.queue_credits) return true;
   // All others are in use: what is left to the peer may be less than it needs to go on.
-  if (queued > 0 &&
-      options_.queue_credits - connection.owed.in_use() - queued <= kReservedCredits) {
-    return true;
-  }
+  if (options_.queue_credits - connection.owed.in_use() - queued <= kReservedCredits) return true;
   // Nothing else took them along since this was last asked.
-  if (owes_urgent(connection) && connection.arrivals == connection.arrivals_served) return true;
-  if (connection.ring_in == PeerConnection::kNoRing || connection.ring_in_left) return false;
-  return 2 * rings_in_[connection.ring_in].credits() >= options_.ring_slots;
+  return owes_urgent(connection) && connection.arrivals == connection.arrivals_served;
 }
 
 PostResult MessengerState::send(const SendRequest& request) {
@@ -346,7 +339,7 @@ bool MessengerState::serve(PeerConnection& connection) {
     return false;
   }
   if (connection.due_offer) {
-    const RingReceiver& ring = rings_in_[connection.ring_in];
+    const RingReceiver& ring = *connection.ring_in;
     connection.due_offer =
         !post_control(connection, Kind::kRingOffer, kHasData,
                       reinterpret_cast<uint64_t>(ring.slots().base), ring_in_memory_->rkey());
@@ -356,7 +349,7 @@ bool MessengerState::serve(PeerConnection& connection) {
   }
   if (connection.due_left && post_control(connection, Kind::kRingLeft, 0, 0)) {
     connection.due_left = false;
-    if (connection.ring_out != PeerConnection::kNoRing) {
+    if (connection.ring_out != nullptr) {
       connection.ring_out_end = connection.sends.posted();
     }
   }

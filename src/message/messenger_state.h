@@ -330,7 +330,13 @@ class MessengerState final : public Messenger {
   bool post_control(PeerConnection& connection, Kind kind, uint8_t flags, uint64_t tag,
                     uint64_t data = 0);
   void post_credits(PeerConnection& connection);
-  bool owes_credits(const PeerConnection& connection) const;
+  // Whether credits wait that the peer may need before anything else goes its way.
+  bool owes_credits(const PeerConnection& connection) const {
+    if (connection.owed.credits() > 0 && owes_queue_credits(connection)) return true;
+    return connection.ring_in != nullptr && !connection.ring_in_left &&
+           2 * connection.ring_in->credits() >= options_.ring_slots;
+  }
+  bool owes_queue_credits(const PeerConnection& connection) const;
   // Whether the peer may have none left for what frees others.
   static bool owes_urgent(const PeerConnection& connection) {
     return connection.owed.urgent() >= kReservedCredits;
@@ -613,8 +619,8 @@ class MessengerState final : public Messenger {
   std::optional<RegisteredArena> ring_out_memory_;
   std::vector<RingReceiver> rings_in_;
   std::vector<RingSender> rings_out_;
-  std::vector<uint32_t> free_rings_in_;
-  std::vector<uint32_t> free_rings_out_;
+  std::vector<RingReceiver*> free_rings_in_;
+  std::vector<RingSender*> free_rings_out_;
   std::optional<CompletionQueue> arrivals_queue_;
   std::optional<SharedReceiveQueue> receive_queue_;
   SharedReceives receives_;

@@ -112,8 +112,6 @@ class HeldRegions {
 };
 
 struct PeerConnection {
-  static constexpr uint32_t kNoRing = ~0u;
-
   uint32_t number = 0;
   PeerNumber peer = 0;
   std::string name;  // for people
@@ -127,8 +125,8 @@ struct PeerConnection {
   QueueSender credit_messages;      // one buffer: one at a time is on its way
   uint64_t credit_message_end = 0;  // its work request's place in the send queue
   uint32_t next_sequence = 0;
-  uint64_t last_tag_out = 0;    // of eager messages: the header cache
-  uint32_t ring_out = kNoRing;  // of the messenger's rings
+  uint64_t last_tag_out = 0;       // of eager messages: the header cache
+  RingSender* ring_out = nullptr;  // one of the messenger's
   bool ring_out_usable = false;
   uint64_t ring_full_since_ns = 0;  // when a message found no credit; 0: none has since some came
   // The peer's ring, which is written once there is one of this side's for it.
@@ -145,7 +143,7 @@ struct PeerConnection {
   uint64_t last_tag_in = 0;
   QueueCredits owed;
   WaitingArrivals waiting;
-  uint32_t ring_in = kNoRing;
+  RingReceiver* ring_in = nullptr;
   uint64_t offer_again_at = 0;  // arrivals; the peer has declined, so often:
   uint32_t declines = 0;
   bool ring_in_left = false;  // not written any more, though messages in it may be in use

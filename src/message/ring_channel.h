@@ -204,7 +204,7 @@ class RingReceiver {
   RingReceiver() = default;
   // `slots` are zero. Control path; the ring is used after begin().
   explicit RingReceiver(const channel::SlotArray& slots)
-      : slots_(slots), freed_(slots.count), used_(slots.count) {}
+      : slots_(slots), head_at_(slots.base), freed_(slots.count), used_(slots.count) {}
 
   // Before a sender is told of the slots. No earlier one writes there any more, and none of its
   // messages is in use: all were taken, or break_off() was called.
@@ -215,6 +215,7 @@ class RingReceiver {
       clear_bytes(slots_.slot(slot), RingMark::kPayloadOffset);
     }
     head_slot_ = tail_slot_ = 0;
+    head_at_ = slots_.base;
     ahead_slot_ = kPrefetched % slots_.count;
     clear_bytes(freed_.data(), freed_.size());
     clear_bytes(used_.data(), used_.size());
@@ -229,10 +230,10 @@ class RingReceiver {
   bool was_used() const { return head_ != begun_; }
 
   // Whether next() finds nothing: cheaper than that.
-  bool is_empty() const { return RingMark::is_empty(slots_.slot(head_slot_), lap_); }
+  bool is_empty() const { return RingMark::is_empty(head_at_, lap_); }
   // The next message, which stays where it is until take(). Null payload: none, or see error().
   Arrival next() {
-    const channel::Probe probe = RingMark::probe(slots_.slot(head_slot_), slots_.shape, lap_);
+    const channel::Probe probe = RingMark::probe(head_at_, slots_.shape, lap_);
     if (probe.arrival == channel::Arrival::kMessage) [[likely]] {
       written_.add(probe.bytes);
       return {probe.payload, probe.bytes, head_slot_};
@@ -251,8 +252,12 @@ class RingReceiver {
     }
     // Even if it was not asked: the peer can change a message that was used early.
     used_[head_slot_] = 0;
-    head_slot_ = behind(head_slot_);
-    if (head_slot_ == 0) lap_ = RingMark::lap_after(lap_);
+    head_at_ += slots_.shape.slot_bytes;
+    if (++head_slot_ == slots_.count) [[unlikely]] {
+      head_slot_ = 0;
+      head_at_ = slots_.base;
+      lap_ = RingMark::lap_after(lap_);
+    }
     ++head_;
     // Lines that another core or a device wrote take long to come: those of messages that are there
     // already come together. What is not written yet is here since the lap before.
@@ -330,7 +335,8 @@ class RingReceiver {
   uint32_t behind(uint32_t slot) const { return slot + 1 == slots_.count ? 0 : slot + 1; }
 
   channel::SlotArray slots_;
-  uint32_t head_slot_ = 0;
+  const char* head_at_ = nullptr;  // the slot at the head
+  uint32_t head_slot_ = 0;         // its number
   uint32_t tail_slot_ = 0;
   uint32_t ahead_slot_ = 0;             // that is prefetched next
   uint32_t lap_ = RingMark::kFirstLap;  // of the head
