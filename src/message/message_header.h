@@ -123,13 +123,16 @@ inline bool parse(const char* message, uint32_t bytes, ParsedMessage* parsed) {
   } else if (header.kind != Kind::kEager) {
     return false;
   }
-  const uint32_t with_data = (header.flags & kHasData) != 0 ? sizeof(uint64_t) : 0;
-  const uint32_t with_operation = (header.flags & kWantsFinish) != 0 ? sizeof(uint64_t) : 0;
-  if (bytes < at + with_data + with_operation) return false;
-  if (with_data != 0) copy_bytes(&parsed->data, message + at, sizeof(uint64_t));
-  at += with_data;
-  if (with_operation != 0) copy_bytes(&parsed->operation, message + at, sizeof(uint64_t));
-  at += with_operation;
+  if ((header.flags & kHasData) != 0) {
+    if (bytes < at + sizeof(uint64_t)) return false;
+    copy_bytes(&parsed->data, message + at, sizeof(uint64_t));
+    at += sizeof(uint64_t);
+  }
+  if ((header.flags & kWantsFinish) != 0) {
+    if (bytes < at + sizeof(uint64_t)) return false;
+    copy_bytes(&parsed->operation, message + at, sizeof(uint64_t));
+    at += sizeof(uint64_t);
+  }
   parsed->payload = message + at;
   parsed->bytes = bytes - at;
   return true;

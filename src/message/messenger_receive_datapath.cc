@@ -280,13 +280,13 @@ inline MessengerState::Fate MessengerState::take_usual(PeerConnection& connectio
                                                        RingReceiver& ring,
                                                        const RingReceiver::Arrival& arrival,
                                                        const ParsedMessage& message) {
-  const uint32_t met = matching((message.header.flags & kUntagged) != 0)
-                           .find_receive(connection.peer, message.header.tag);
+  Matching& posted = matching((message.header.flags & kUntagged) != 0);
+  const uint32_t met = posted.find_receive(connection.peer, message.header.tag);
   if (met == Matching::kNone || (operations_[met].flags & kMessageMulti) != 0 ||
       ring.in_use() == options_.ring_slots) {
     return Fate::kStalled;
   }
-  receive_whole(met, connection.peer, message);
+  receive_whole(posted, met, connection.peer, message);
   connection.arriving.advance();
   ++connection.arrivals;
   count_arrival(connection);
@@ -384,12 +384,12 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
     if (!is_valid(remote, Method::kRead)) return Fate::kWrong;
   }
   const uint64_t bytes = is_remote ? remote.bytes : message.bytes;
-  const uint32_t met =
-      matching((header.flags & kUntagged) != 0).find_receive(connection.peer, header.tag);
+  Matching& posted = matching((header.flags & kUntagged) != 0);
+  const uint32_t met = posted.find_receive(connection.peer, header.tag);
   if (met != Matching::kNone) {
     const bool multi = (operations_[met].flags & kMessageMulti) != 0;
     if (!is_remote && !wants_finish && !multi) [[likely]] {
-      receive_whole(met, connection.peer, message);
+      receive_whole(posted, met, connection.peer, message);
       count_arrival(connection);
       return Fate::kUsed;
     }
@@ -689,10 +689,11 @@ void MessengerState::go_on_receiving(uint32_t number, uint32_t found) {
 }
 
 // A message whose payload is here, and a posted receive that is for one message.
-void MessengerState::receive_whole(uint32_t number, PeerNumber peer, const ParsedMessage& message) {
+void MessengerState::receive_whole(Matching& posted, uint32_t number, PeerNumber peer,
+                                   const ParsedMessage& message) {
   const Operation& receive = operations_[number];
   VERBENA_DEBUG_ASSERT(receive.state == Operation::State::kPosted && receive.transfers == 0);
-  matching((receive.flags & kMessageUntagged) != 0).remove_receive(number);
+  posted.remove_receive(number);
   uint64_t received = message.bytes;
   if (receive.piece_count == 1 && message.bytes <= receive.pieces[0].iov_len) [[likely]] {
     copy_payload(static_cast<char*>(receive.pieces[0].iov_base), message.payload, message.bytes);

@@ -194,12 +194,8 @@ PostResult MessengerState::send(const SendRequest& request) {
   }
   flags |= remember_tag(connection, request.tag);
   const MessageHeader header = next_header(connection, Kind::kEager, flags, request.tag);
-  char* to = put_header(room.to, header, request.data, operation_on_wire);
-  for (const iovec& piece : request.pieces) {
-    if (piece.iov_len == 0) continue;
-    copy_payload(to, static_cast<const char*>(piece.iov_base), piece.iov_len);
-    to += piece.iov_len;
-  }
+  char* const to =
+      copy_pieces(put_header(room.to, header, request.data, operation_on_wire), request.pieces);
   VERBENA_DEBUG_ASSERT(to - room.to <= static_cast<int64_t>(kMaxHeaderBytes + bytes));
   ++(room.ring ? connection.counts.eager_by_ring : connection.counts.eager_by_queue);
   connection.counts.sent_bytes += bytes;

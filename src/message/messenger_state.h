@@ -412,7 +412,8 @@ class MessengerState final : public Messenger {
   void manage_polling_set();
   bool everything_wakes() const;
 
-  void receive_whole(uint32_t number, PeerNumber peer, const ParsedMessage& message);
+  void receive_whole(Matching& posted, uint32_t number, PeerNumber peer,
+                     const ParsedMessage& message);
   Delivery begin_delivery(uint32_t operation, PeerNumber peer, uint64_t tag, uint64_t data,
                           uint8_t header_flags, uint64_t bytes);
   void end_delivery(uint32_t operation, const MessageCompletion& completion);

@@ -21,6 +21,20 @@ inline void copy_payload(char* to, const char* from, uint64_t bytes) {
   }
 }
 
+// Copies what the pieces have, one behind the other, to `to`; where that ends. Mostly there is one.
+inline char* copy_pieces(char* to, std::span<const iovec> pieces) {
+  if (pieces.size() == 1 && pieces[0].iov_len > 0) [[likely]] {
+    copy_payload(to, static_cast<const char*>(pieces[0].iov_base), pieces[0].iov_len);
+    return to + pieces[0].iov_len;
+  }
+  for (const iovec& piece : pieces) {
+    if (piece.iov_len == 0) continue;
+    copy_payload(to, static_cast<const char*>(piece.iov_base), piece.iov_len);
+    to += piece.iov_len;
+  }
+  return to;
+}
+
 // Walks through pieces that stay where they are.
 class PieceCursor {
  public:
