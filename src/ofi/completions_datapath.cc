@@ -11,8 +11,12 @@ namespace {
 
 constexpr size_t kAtOnce = 16;
 
-inline uint64_t flags_of(const MessageCompletion& done) {
-  switch (done.event) {
+inline bool is_of_message(MessageEvent event) {
+  return event == MessageEvent::kSent || event == MessageEvent::kReceived;
+}
+
+uint64_t one_sided_flags_of(MessageEvent event) {
+  switch (event) {
     case MessageEvent::kPut:
       return FI_RMA | FI_WRITE;
     case MessageEvent::kGot:
@@ -27,6 +31,12 @@ inline uint64_t flags_of(const MessageCompletion& done) {
     case MessageEvent::kReceived:
       break;
   }
+  return 0;
+}
+
+inline uint64_t flags_of(const MessageCompletion& done) {
+  if (!is_of_message(done.event)) [[unlikely]]
+    return one_sided_flags_of(done.event);
   uint64_t flags = (done.flags & kMessageUntagged) != 0 ? FI_MSG : FI_TAGGED;
   if (done.event == MessageEvent::kSent) return flags | FI_SEND;
   flags |= FI_RECV;
@@ -71,22 +81,25 @@ inline bool leaves_entry(const MessageCompletion& done) {
   return (done.flags & (kWithoutEntry | kMessageMulti)) != kWithoutEntry;
 }
 
-Counter* counter_of_event(const Endpoint& endpoint, MessageEvent event) {
+Counter* counter_of_one_sided(const Endpoint& endpoint, MessageEvent event) {
   switch (event) {
-    case MessageEvent::kSent:
-      return endpoint.sends.counter;
-    case MessageEvent::kReceived:
-      return endpoint.receives.counter;
     case MessageEvent::kPut:
     case MessageEvent::kAtomic:
       return endpoint.writes;
     case MessageEvent::kGot:
     case MessageEvent::kFetched:
       return endpoint.reads;
-    case MessageEvent::kWritten:
-      return nullptr;  // count_remote()
+    case MessageEvent::kWritten:  // count_remote()
+    case MessageEvent::kSent:
+    case MessageEvent::kReceived:
+      break;
   }
   return nullptr;
+}
+
+inline Counter* counter_of_completion(const Endpoint& endpoint, const Direction& direction,
+                                      MessageEvent event) {
+  return is_of_message(event) ? direction.counter : counter_of_one_sided(endpoint, event);
 }
 
 }  // namespace
@@ -94,7 +107,8 @@ Counter* counter_of_event(const Endpoint& endpoint, MessageEvent event) {
 void Endpoint::put(const MessageCompletion& done) {
   const Direction& direction = direction_of(done);
   const bool good = done.outcome == MessageOutcome::kOk;
-  if (Counter* const counter = counter_of_event(*this, done.event); counter != nullptr) {
+  if (Counter* const counter = counter_of_completion(*this, direction, done.event);
+      counter != nullptr) {
     ++(good ? counter->completed : counter->failed);
     counter->waiters.notify();
   }
@@ -131,7 +145,8 @@ size_t Endpoint::hand_over(const CompletionQueue& queue, std::byte* at, size_t c
     const Direction& direction = direction_of(done);
     if (done.outcome != MessageOutcome::kOk || direction.queue != &queue) [[unlikely]]
       break;
-    if (Counter* const counter = counter_of_event(*this, done.event); counter != nullptr) {
+    if (Counter* const counter = counter_of_completion(*this, direction, done.event);
+        counter != nullptr) {
       ++counter->completed;
       counter->waiters.notify();
     }
