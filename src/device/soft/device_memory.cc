@@ -68,8 +68,10 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attributes) {
     return nullptr;
   }
   if (!take_device_memory(attributes->length)) {
-    fail(ENOMEM, fmt::format("soft0: {} bytes of device memory; a process has 1 to {}",
-                             attributes->length, kMaxDeviceMemoryBytes));
+    fail(ENOMEM,
+         fmt::format("soft0: {} bytes of device memory; a process has 1 to {}, of which {} "
+                     "are in use; free some (ibv_free_dm) or ask for less",
+                     attributes->length, kMaxDeviceMemoryBytes, device_memory_in_use_bytes.load()));
     return nullptr;
   }
   Rnic& rnic = *as_context(context).rnic;

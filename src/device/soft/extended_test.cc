@@ -3,6 +3,7 @@
 #include "src/device/soft/extended.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
@@ -613,6 +614,7 @@ TEST_F(ExtendedTest, DeviceMemoryIsReachedByItsRegionsOnly) {
   errno = 0;
   EXPECT_EQ(ibv_alloc_dm(context_, &attributes), nullptr);
   EXPECT_EQ(errno, ENOMEM);
+  EXPECT_THAT(last_error(), testing::HasSubstr("ibv_free_dm"));
   attributes.length = 256;
   ibv_dm* memory = ibv_alloc_dm(context_, &attributes);
   ASSERT_NE(memory, nullptr);
