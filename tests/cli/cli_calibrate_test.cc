@@ -41,7 +41,9 @@ TEST(Calibrate, WritesAProfileThatSimulatesTheDevice) {
   EXPECT_EQ(all.at("parameters").at("cpu_jitter").at("evidence"), "assumed");
   for (const json& one : all.at("observations")) {
     EXPECT_LE(one.at("ns").at("least"), one.at("ns").at("median"));
-    EXPECT_GT(one.at("simulated_ns"), 0);
+    // Cycles are counted as whole ones: of a side whose parameters the measurements of a busy
+    // machine left at next to nothing there are none.
+    EXPECT_GE(one.at("simulated_ns"), 0);
   }
 
   // It is one of the profiles now, for its owner.
