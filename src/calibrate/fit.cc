@@ -19,6 +19,9 @@ constexpr double kCloseEnough = 0.002;
 // Less than anything takes. Measurements that something else disturbed may ask for less, but in a
 // simulation whose polls take no time, time does not pass.
 constexpr double kLeast = 0.1;
+// More than anything takes. A machine that was away during a measurement asks for more, but of
+// operations that take seconds no simulation ends.
+constexpr double kMost = 5e3;
 
 sim::ParameterText& parameter_of(std::vector<sim::ParameterText>& parameters,
                                  std::string_view name) {
@@ -50,7 +53,7 @@ Result<Fitted> fit(std::vector<sim::ParameterText> start, const std::vector<Meas
       for (const std::string_view name : one.observation.parameters) {
         sim::ParameterText& parameter = parameter_of(fitted.parameters, name);
         const double before = parameter.number;
-        parameter.number = std::max(kLeast, before + change);
+        parameter.number = std::clamp(before + change, kLeast, kMost);
         changed = changed || parameter.number != before;
       }
     }

@@ -28,8 +28,8 @@ using Simulate = std::function<Result<double>(const std::vector<sim::ParameterTe
                                               const Observation& observation)>;
 
 // `start`: all parameters of a profile; the observations tell some of them. What no value of its
-// parameter explains, such as less time than all else takes, is left at the nearest one that does:
-// compare `simulated_ns` with what was measured.
+// parameter explains, such as less time than all else takes, is left at the nearest one that does,
+// from 0.1 ns to 5 us: compare `simulated_ns` with what was measured.
 Result<Fitted> fit(std::vector<sim::ParameterText> start, const std::vector<Measured>& measured,
                    const Simulate& simulate);
 

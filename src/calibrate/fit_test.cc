@@ -180,5 +180,26 @@ TEST(FitTest, WhatWouldTakeNoTimeEndsWithValuesThatCanBeSimulated) {
   }
 }
 
+// A machine that gives a run hardly any time makes all of it take as long as it was away.
+TEST(FitTest, WhatTookSecondsEndsWithValuesThatCanBeSimulated) {
+  for (const char* const slow : {"", "poll_empty", "post_send", "post_receive"}) {
+    std::vector<Measured> measured = measured_of(template_with({}));
+    for (Measured& one : measured) {
+      if (*slow != '\0' && one.observation.parameters.front() != slow) continue;
+      one.ns = {.median = 1e9, .min = 1e9, .max = 1e9};
+    }
+    const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
+    ASSERT_TRUE(fitted.ok()) << slow << ": " << fitted.status().message();
+  }
+  // And polls take none, of which most are simulated then.
+  std::vector<Measured> measured = measured_of(template_with({}));
+  for (Measured& one : measured) {
+    const double ns = one.observation.parameters.front() == "poll_empty" ? 1e-3 : 1e9;
+    one.ns = {.median = ns, .min = ns, .max = ns};
+  }
+  const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
+  ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+}
+
 }  // namespace
 }  // namespace verbena::calibrate
