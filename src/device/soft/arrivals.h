@@ -99,8 +99,8 @@ bool ud_take(Qp& qp, ibv_wc& wc, Broken& broken);
 void release_shared_receive(Srq& srq, PostedReceive& receive, uint16_t receive_index);
 
 // The short way of complete_packet(), of what most packets are: a short SEND without an immediate
-// that the first piece of its receive has room for. False: it is of another form, or it meets something else than memory
-// that is open to it; nothing was done.
+// that the first piece of its receive has room for. False: it is of another form, or it meets
+// something else than memory that is open to it; nothing was done.
 bool complete_at_once(Qp& qp, ibv_wc& wc);
 
 // Makes the completion of the next packet or datagram of `qp`, if there is one.

@@ -17,6 +17,7 @@
 #include "src/base/runtime.h"
 #include "src/device/soft/atomic_write.h"
 #include "src/device/soft/control.h"
+#include "src/device/soft/objects.h"
 #include "src/device/soft/soft.h"
 #include "src/device/verbs_for_test.h"
 
@@ -24,7 +25,6 @@ namespace verbena::soft {
 namespace {
 
 using test::Buffer;
-using test::must;
 using test::Node;
 
 constexpr uint64_t kAllOperations =

@@ -56,8 +56,9 @@ inline bool rc_accepts(const Qp& qp, const ibv_send_wr& wr) {
 }
 
 // Carries out a request of the usual form, and counts it as posted: a WRITE of one piece, or a SEND
-// that fits into its packet and meets a receive, where nothing waits. The queue pair is RTS and has a place. False: it is of another form, or it meets something else than
-// what is open to it; nobody has seen anything of it.
+// that fits into its packet and meets a receive, where nothing waits. The queue pair is RTS and has
+// a place. False: it is of another form, or it meets something else than what is open to it; nobody
+// has seen anything of it.
 bool rc_post_at_once(Qp& qp, const ibv_send_wr& wr);
 // Posts and carries out a SEND of one packet that has taken a shared receive, whether that has room
 // for it or not. Within a Flight.
