@@ -125,16 +125,20 @@ void blame_peer(Qp& qp, ibv_event_type event) {
 
 void accept_blame(Qp& qp) {
   std::atomic<uint64_t>& word = qp.shared->reliable.fault;
-  if (word.load(std::memory_order_relaxed) == 0) return;
-  const uint64_t fault = word.exchange(0, std::memory_order_acquire);
+  // Acquire: who finds that another thread has accepted it sees the error state, too.
+  if (word.load(std::memory_order_acquire) == 0) return;
+  const OwnerLock::Guard guard(qp.send_lock);
+  uint64_t fault = word.load(std::memory_order_acquire);
+  if (fault == 0) return;
   // The peer's word decides between these events; any other, of another object even, would confuse
   // the program.
   const auto said = static_cast<uint32_t>(fault);
   const ibv_event_type event = said == IBV_EVENT_QP_ACCESS_ERR || said == IBV_EVENT_QP_REQ_ERR
                                    ? static_cast<ibv_event_type>(said)
                                    : IBV_EVENT_QP_FATAL;
-  const OwnerLock::Guard guard(qp.send_lock);
   if (fault >> 32 == qp.generation) fail_queue_pair_locked(qp, IBV_WC_WR_FLUSH_ERR, event);
+  // Release, and only now, see above. One that came meanwhile stays.
+  word.compare_exchange_strong(fault, 0, std::memory_order_release, std::memory_order_relaxed);
 }
 
 void peer_ended(Qp& qp) {
