@@ -41,9 +41,11 @@ TEST(Calibrate, WritesAProfileThatSimulatesTheDevice) {
   EXPECT_EQ(all.at("parameters").at("cpu_jitter").at("evidence"), "assumed");
   for (const json& one : all.at("observations")) {
     EXPECT_LE(one.at("ns").at("least"), one.at("ns").at("median"));
-    // Cycles are counted as whole ones: of a side whose parameters the measurements of a busy
-    // machine left at next to nothing there are none.
-    EXPECT_GE(one.at("simulated_ns"), 0);
+    // One side's time is counted in whole cycles: where the measurements of a busy machine left its
+    // parameters at next to nothing there are none.
+    if (one.at("measured").get<std::string>().find("thread's time") == std::string::npos) {
+      EXPECT_GT(one.at("simulated_ns"), 0) << one;
+    }
   }
 
   // It is one of the profiles now, for its owner.

@@ -96,6 +96,28 @@ class End : public test::End {
 inline int post(const End& end, SendRequest request) {
   return test::post(end.qp(), std::move(request));
 }
+// Posts `count` operations of 8 B, each with its doorbell, and polls for `at_once` completions at a
+// time until left[thread] is 0. Threads that share a queue pair take each other's completions.
+inline void post_and_poll(const End& end, ibv_wr_opcode opcode, const Buffer& here,
+                          const Buffer& there, uint32_t count, int at_once, uint32_t thread,
+                          std::vector<uint32_t>& left) {
+  left[thread] = count;
+  for (uint32_t i = 0; i < count; ++i) {
+    ASSERT_EQ(post(end, {.id = thread,
+                         .opcode = opcode,
+                         .sges = {here.sge(0, 8)},
+                         .flags = IBV_SEND_SIGNALED,
+                         .remote_address = there.address(),
+                         .rkey = there.key()}),
+              0);
+  }
+  while (left[thread] > 0) {
+    ibv_wc completions[16];
+    const int polled = ibv_poll_cq(end.cq(), at_once, completions);
+    ASSERT_GE(polled, 0);
+    for (int i = 0; i < polled; ++i) --left[completions[i].wr_id];
+  }
+}
 inline int post_receive(const End& end, uint64_t id, std::vector<ibv_sge> sges) {
   return test::post_receive(end.qp(), id, std::move(sges));
 }

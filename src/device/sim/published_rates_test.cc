@@ -43,22 +43,7 @@ double batches_per_us(const Profile& profile, ibv_wr_opcode opcode, uint32_t thr
   for (uint32_t thread = 0; thread < threads; ++thread) {
     posting.push_back(cluster.start(0, [&, thread, end = near[thread / of_queue_pair].get()] {
       for (uint64_t now = 0; now < begin_ns + timed_ns;) {
-        left[thread] = pending;
-        for (uint32_t i = 0; i < pending; ++i) {
-          ASSERT_EQ(post(*end, {.id = thread,
-                                .opcode = opcode,
-                                .sges = {here.sge(0, 8)},
-                                .flags = IBV_SEND_SIGNALED,
-                                .remote_address = there.address(),
-                                .rkey = there.key()}),
-                    0);
-        }
-        while (left[thread] > 0) {
-          ibv_wc completions[16];
-          const int polled = ibv_poll_cq(end->cq(), 16, completions);
-          ASSERT_GE(polled, 0);
-          for (int i = 0; i < polled; ++i) --left[completions[i].wr_id];
-        }
+        post_and_poll(*end, opcode, here, there, pending, 16, thread, left);
         now = now_ns();
         if (now >= begin_ns && now < begin_ns + timed_ns) done += pending;
       }

@@ -45,21 +45,7 @@ class SharedQueueLockTest : public testing::Test {
     for (uint32_t thread = 0; thread < threads; ++thread) {
       running.push_back(cluster.start(0, [&, thread, end = near[thread % queue_pairs].get()] {
         const uint64_t begin_ns = now_ns();
-        for (uint32_t i = 0; i < kPosts; ++i) {
-          ASSERT_EQ(post(*end, {.id = thread,
-                                .opcode = IBV_WR_RDMA_WRITE,
-                                .sges = {here.sge(0, 8)},
-                                .flags = IBV_SEND_SIGNALED,
-                                .remote_address = there.address(),
-                                .rkey = there.key()}),
-                    0);
-        }
-        while (left[thread] > 0) {
-          ibv_wc completions[4];
-          const int polled = ibv_poll_cq(end->cq(), 4, completions);
-          ASSERT_GE(polled, 0);
-          for (int i = 0; i < polled; ++i) --left[completions[i].wr_id];
-        }
+        post_and_poll(*end, IBV_WR_RDMA_WRITE, here, there, kPosts, 4, thread, left);
         longest = std::max(longest, now_ns() - begin_ns);
       }));
     }

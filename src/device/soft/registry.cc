@@ -64,7 +64,7 @@ const char* elsewhere() {
   switch (errno) {
     case ENOENT:
     case ENOTDIR:
-      return "make that directory or set VERBENA_RUNTIME_DIR to another one in memory";
+      return "make its parent directory or set VERBENA_RUNTIME_DIR to another one in memory";
     case ENOSPC:
     case EDQUOT:
       return "free some space there or set VERBENA_RUNTIME_DIR to another directory in memory";

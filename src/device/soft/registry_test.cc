@@ -406,7 +406,8 @@ TEST_F(RegistryTest, AMissingPlaceIsNamed) {
   use(base_ + "/not-there");
   expect_error(Registry::open().status(), StatusCode::kPermissionDenied, "VERBENA_RUNTIME_DIR");
   expect_error(Registry::open().status(), StatusCode::kPermissionDenied, "not-there");
-  expect_error(Registry::open().status(), StatusCode::kPermissionDenied, "make that directory");
+  expect_error(Registry::open().status(), StatusCode::kPermissionDenied,
+               "make its parent directory");
 }
 
 TEST_F(RegistryTest, AnEmptyPlaceMeansTheUsualOne) {
