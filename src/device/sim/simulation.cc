@@ -122,6 +122,28 @@ void Simulation::poll_again_event(void* object, uint64_t) {
   }
 }
 
+// Most waits end long before their time. Their events would stay until then, and there would be
+// several for each connection of a large cluster: so each thread has one.
+void Simulation::wait_ends_event(void* object, uint64_t at) {
+  auto& fiber = *static_cast<Fiber*>(object);
+  if (fiber.wait_timer != at) return;
+  fiber.wait_timer = kNever;
+  if (fiber.place == nullptr || fiber.wait_ends == kNever) return;
+  Simulation& simulation = *current();
+  if (fiber.wait_ends > simulation.now_) {
+    simulation.start_wait_timer(fiber);
+  } else {
+    ++fiber.generation;
+    simulation.schedule(fiber, simulation.now_);
+  }
+}
+
+void Simulation::start_wait_timer(Fiber& fiber) {
+  if (fiber.wait_ends >= fiber.wait_timer) return;
+  fiber.wait_timer = fiber.wait_ends;
+  events_.push(fiber.wait_timer, wait_ends_event, &fiber, fiber.wait_timer);
+}
+
 void Simulation::resume(Fiber& fiber) {
   VERBENA_DEBUG_ASSERT(running_ == nullptr);
   if (fiber.state == Fiber::State::kWaiting && fiber.place != nullptr) {
@@ -410,7 +432,9 @@ bool Simulation::wait_at(const void* place, uint64_t deadline_ns) {
   fiber.place = place;
   fiber.timed_out = false;
   ++fiber.generation;
-  if (deadline_ns != UINT64_MAX) schedule(fiber, std::max(to_time(deadline_ns), fiber.local));
+  fiber.wait_ends =
+      deadline_ns == UINT64_MAX ? kNever : std::max(to_time(deadline_ns), fiber.local);
+  start_wait_timer(fiber);
   if (cores_ != nullptr) cores_->leaves(fiber);
   leave(Fiber::State::kWaiting);
   return !fiber.timed_out;

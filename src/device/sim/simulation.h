@@ -56,6 +56,8 @@ struct Fiber {
   uint64_t generation = 0;      // of its wake-up: earlier ones mean nothing
   Time poll_again_at = kNever;  // though nothing came
   bool timed = false;           // an event looks at that time, or earlier
+  Time wait_ends = kNever;      // though nobody woke it
+  Time wait_timer = kNever;     // when an event looks at that, or earlier
   bool timed_out = false;       // its wait
   bool called = false;          // something came that its polling loop has perhaps not seen
   const void* place = nullptr;  // where it waits
@@ -124,6 +126,7 @@ class Simulation final : public VirtualTime {
   }
   const Options& options() const { return options_; }
   uint64_t events() const { return events_done_; }
+  size_t pending_events() const { return events_.size(); }
   // Of when events came and what note() was told, in its order: two runs that are the same have the
   // same.
   uint64_t digest() const { return digest_; }
@@ -199,6 +202,8 @@ class Simulation final : public VirtualTime {
 
   static void resume_event(void* fiber, uint64_t generation);
   static void poll_again_event(void* fiber, uint64_t);
+  static void wait_ends_event(void* fiber, uint64_t at);
+  void start_wait_timer(Fiber& fiber);
   static void take_line(const void* word);
   // What a line takes from core to core: the word that `fiber` consumes, or changes.
   Time hand_over_time(Fiber& fiber, uint64_t consumed_words) const;

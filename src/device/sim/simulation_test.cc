@@ -191,6 +191,51 @@ TEST_F(SimulationTest, AWaitThatTimedOutIsNotWokenAgain) {
   EXPECT_EQ(now_ns(), 50 * kUs);
 }
 
+TEST_F(SimulationTest, EachWaitEndsAtItsOwnDeadline) {
+  int place = 0;
+  std::vector<uint64_t> ended_us;
+  Simulation& simulation = cluster_.simulation();
+  Thread waiter = cluster_.start(0, [&] {
+    EXPECT_TRUE(simulation.wait_at(&place, 100 * kUs));
+    for (const uint64_t deadline_us : {9, 50, 50, 100, 300, 200}) {
+      EXPECT_FALSE(simulation.wait_at(&place, deadline_us * kUs));
+      ended_us.push_back(now_ns() / kUs);
+    }
+    EXPECT_TRUE(simulation.wait_at(&place, UINT64_MAX));
+  });
+  Thread waker = cluster_.start(1, [&] {
+    sleep_ns(5 * kUs);
+    simulation.wake_all_at(&place);
+    sleep_ns(500 * kUs);
+    simulation.wake_all_at(&place);
+  });
+  waiter.join();
+  waker.join();
+  EXPECT_EQ(ended_us, (std::vector<uint64_t>{9, 50, 50, 100, 300, 300}));
+}
+
+TEST_F(SimulationTest, WaitsThatWereWokenLeaveNoEvents) {
+  constexpr int kWaits = 1000;
+  int place = 0;
+  int waits = 0;
+  size_t left = 0;
+  Simulation& simulation = cluster_.simulation();
+  Thread waiter = cluster_.start(0, [&] {
+    while (waits < kWaits && simulation.wait_at(&place, 1'000'000'000)) ++waits;
+    left = simulation.pending_events();
+  });
+  Thread waker = cluster_.start(1, [&] {
+    for (int i = 0; i < kWaits; ++i) {
+      sleep_ns(kUs);
+      simulation.wake_all_at(&place);
+    }
+  });
+  waiter.join();
+  waker.join();
+  EXPECT_EQ(waits, kWaits);
+  EXPECT_LE(left, 4u);
+}
+
 TEST_F(SimulationTest, ConditionsAndMutexesWorkBetweenThreads) {
   std::mutex mutex;
   Condition changed;
