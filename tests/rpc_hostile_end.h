@@ -101,7 +101,7 @@ class HostileEnd {
                ENOMEM &&
            now_ns() - start_ns < uint64_t{kTimeoutNs}) {
       ibv_wc completion;
-      if (ibv_poll_cq(endpoint.send_completions->get(), 1, &completion) == 1 &&
+      if (ibv_poll_cq(endpoint.send_completions.get(), 1, &completion) == 1 &&
           completion.status != IBV_WC_SUCCESS) {
         return;
       }

@@ -94,24 +94,29 @@ class Device {
 };
 
 namespace internal {
+// Destroys the object by the entry of `control` for its kind; 0, or an errno value.
+int destroy_object(ibv_pd* object, const VerbsControl& control);
+int destroy_object(ibv_mr* object, const VerbsControl& control);
+int destroy_object(ibv_comp_channel* object, const VerbsControl& control);
+int destroy_object(ibv_cq* object, const VerbsControl& control);
+int destroy_object(ibv_srq* object, const VerbsControl& control);
+int destroy_object(ibv_qp* object, const VerbsControl& control);
+int destroy_object(ibv_ah* object, const VerbsControl& control);
 // One line in the log: what was not destroyed, and why.
 void log_not_destroyed(const char* kind, const VerbsControl& control, int error);
 
-// Owns one verbs object, which `destroy`, an entry of `control`, destroys. Where the device refuses
-// that (EBUSY: it is in use), the object stays until the process ends, and the log says so.
+// Owns one verbs object of a device with the given control path. Where the device refuses to
+// destroy it (EBUSY: it is in use), the object stays until the process ends, and the log says so.
 template <typename Object>
 class VerbsHandle {
  public:
-  using Destroy = int (*)(Object*);
   VerbsHandle() = default;
-  VerbsHandle(Object* object, Destroy destroy, const VerbsControl& control)
-      : object_(object), destroy_(destroy), control_(&control) {}
+  VerbsHandle(Object* object, const VerbsControl& control) : object_(object), control_(&control) {}
   VerbsHandle(VerbsHandle&& other) noexcept { *this = std::move(other); }
   VerbsHandle& operator=(VerbsHandle&& other) noexcept {
     if (this != &other) {
       reset();
       object_ = std::exchange(other.object_, nullptr);
-      destroy_ = other.destroy_;
       control_ = other.control_;
     }
     return *this;
@@ -119,15 +124,17 @@ class VerbsHandle {
   ~VerbsHandle() { reset(); }
 
   Object* get() const { return object_; }
+  // Also of one that was destroyed, but not without one.
+  const VerbsControl& control() const { return *control_; }
   // False: the device refuses, and nothing has changed here.
   bool destroy() {
-    if (object_ != nullptr && destroy_(object_) != 0) return false;
+    if (object_ != nullptr && destroy_object(object_, *control_) != 0) return false;
     object_ = nullptr;
     return true;
   }
   void reset() {
     if (object_ == nullptr) return;
-    const int error = destroy_(std::exchange(object_, nullptr));
+    const int error = destroy_object(std::exchange(object_, nullptr), *control_);
     if (error != 0) log_not_destroyed(name(static_cast<Object*>(nullptr)), *control_, error);
   }
 
@@ -141,7 +148,6 @@ class VerbsHandle {
   static const char* name(ibv_ah*) { return "address handle"; }
 
   Object* object_ = nullptr;
-  Destroy destroy_ = nullptr;
   const VerbsControl* control_ = nullptr;
 };
 }  // namespace internal
@@ -150,13 +156,11 @@ class ProtectionDomain {
  public:
   static Result<ProtectionDomain> create(const Device& device);
   ibv_pd* get() const { return handle_.get(); }
-  const VerbsControl& control() const { return *control_; }
+  const VerbsControl& control() const { return handle_.control(); }
 
  private:
-  ProtectionDomain(internal::VerbsHandle<ibv_pd> handle, const VerbsControl* control)
-      : handle_(std::move(handle)), control_(control) {}
+  explicit ProtectionDomain(internal::VerbsHandle<ibv_pd> handle) : handle_(std::move(handle)) {}
   internal::VerbsHandle<ibv_pd> handle_;
-  const VerbsControl* control_;
 };
 
 // Registered memory. The memory stays the caller's and must outlive the registration.
@@ -206,10 +210,9 @@ class CompletionChannel {
 
  private:
   Result<ibv_cq*> take_event();
-  CompletionChannel(internal::VerbsHandle<ibv_comp_channel> handle, const VerbsControl* control)
-      : handle_(std::move(handle)), control_(control) {}
+  explicit CompletionChannel(internal::VerbsHandle<ibv_comp_channel> handle)
+      : handle_(std::move(handle)) {}
   internal::VerbsHandle<ibv_comp_channel> handle_;
-  const VerbsControl* control_;
 };
 
 struct CompletionQueueOptions {
@@ -220,6 +223,7 @@ struct CompletionQueueOptions {
 
 class CompletionQueue {
  public:
+  CompletionQueue() = default;  // none: get() is null
   static Result<CompletionQueue> create(const Device& device,
                                         const CompletionQueueOptions& options);
   ibv_cq* get() const { return handle_.get(); }
@@ -325,7 +329,9 @@ class QueuePair {
   Status init(unsigned remote_access);
   Status connect(const QueuePairAddress& peer, const ReliabilityOptions& options = {});
   // kUd, after connect(): addresses a work request to the peer. Others need none.
-  void set_destination(ibv_send_wr& request) const { peer_.set_destination(request); }
+  void set_destination(ibv_send_wr& request) const {
+    if (peer_ != nullptr) peer_->set_destination(request);
+  }
   // kUd: what connect() does, apart: INIT -> RTR -> RTS, once, and then a peer at a time. Whoever
   // knows this queue pair's address can send to it, with datagram_peer() here or without.
   Status start_datagrams();
@@ -334,8 +340,8 @@ class QueuePair {
   Status to_error();
 
  private:
-  QueuePair(internal::VerbsHandle<ibv_qp> handle, const VerbsControl* control, Transport transport)
-      : handle_(std::move(handle)), control_(control), transport_(transport) {}
+  QueuePair(internal::VerbsHandle<ibv_qp> handle, Transport transport)
+      : handle_(std::move(handle)), transport_(transport) {}
   Status connect_reliable(const QueuePairAddress& peer, const ReliabilityOptions& options,
                           const ibv_ah_attr& path, ibv_mtu mtu);
   Status connect_unreliable(const QueuePairAddress& peer, const ibv_ah_attr& path, ibv_mtu mtu);
@@ -344,9 +350,8 @@ class QueuePair {
   Status enter(ibv_qp_attr& attributes, int mask, const char* step, const QueuePairAddress& peer,
                const ibv_ah_attr& path);
 
-  DatagramPeer peer_;  // kUd; the queue pair goes first
+  std::unique_ptr<DatagramPeer> peer_;  // kUd; the queue pair goes first
   internal::VerbsHandle<ibv_qp> handle_;
-  const VerbsControl* control_;
   Transport transport_;
   uint32_t max_inline_bytes_ = 0;
   uint32_t local_psn_ = 0;

@@ -12,9 +12,9 @@ struct ChannelError {
   enum class Kind : uint8_t { kNone, kCompletion, kPost, kPoll, kViolation };
 
   Kind kind = Kind::kNone;
-  ibv_wc_status completion = IBV_WC_SUCCESS;  // kCompletion
-  int error = 0;                              // kPost: what the device answered, an errno value
-  const char* violation = "";                 // kViolation: what the peer did
+  ibv_wc_status completion : 16 = IBV_WC_SUCCESS;  // kCompletion
+  int error = 0;               // kPost: what the device answered, an errno value
+  const char* violation = "";  // kViolation: what the peer did
 
   explicit operator bool() const { return kind != Kind::kNone; }
 

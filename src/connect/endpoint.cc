@@ -8,15 +8,6 @@ namespace {
 
 constexpr uint32_t kMaxOutstandingReads = 16;
 
-Result<std::unique_ptr<CompletionQueue>> make_completion_queue(const Device& device,
-                                                               uint32_t depth_cqes,
-                                                               const CompletionChannel* events) {
-  VERBENA_ASSIGN_OR_RETURN(
-      CompletionQueue queue,
-      CompletionQueue::create(device, {.depth_cqes = depth_cqes, .channel = events}));
-  return std::make_unique<CompletionQueue>(std::move(queue));
-}
-
 }  // namespace
 
 bool wants_huge_pages(const Device& device, bool asked) {
@@ -35,25 +26,27 @@ Result<Endpoint> make_endpoint(const Device& device, const ProtectionDomain& dom
                               wants_huge_pages(device, plan.huge_pages), plan.arena_socket));
 
   // An error flushes every work request, signaled or not: there must be room for all of them.
-  std::unique_ptr<CompletionQueue> own_send_completions;
+  CompletionQueue own_send_completions;
   if (plan.shared_send_completions == nullptr) {
     VERBENA_ASSIGN_OR_RETURN(own_send_completions,
-                             make_completion_queue(device, plan.send_depth_wrs, plan.send_events));
+                             CompletionQueue::create(device, {.depth_cqes = plan.send_depth_wrs,
+                                                              .channel = plan.send_events}));
   }
   const CompletionQueue* const send_completions = plan.shared_send_completions != nullptr
                                                       ? plan.shared_send_completions
-                                                      : own_send_completions.get();
-  std::unique_ptr<CompletionQueue> receive_completions;
+                                                      : &own_send_completions;
+  CompletionQueue receive_completions;
   if (plan.own_receives > 0) {
-    VERBENA_ASSIGN_OR_RETURN(receive_completions,
-                             make_completion_queue(device, plan.own_receives, plan.events));
+    VERBENA_ASSIGN_OR_RETURN(
+        receive_completions,
+        CompletionQueue::create(device, {.depth_cqes = plan.own_receives, .channel = plan.events}));
   }
 
   QueuePairOptions options;
   options.transport = plan.transport;
   options.send_cq = send_completions;
   options.recv_cq = plan.shared_completions != nullptr ? plan.shared_completions
-                    : receive_completions != nullptr   ? receive_completions.get()
+                    : plan.own_receives > 0            ? &receive_completions
                                                        : send_completions;
   options.shared_receive_queue = plan.shared_receives;
   options.send_depth_wrs = plan.send_depth_wrs;

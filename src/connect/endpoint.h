@@ -38,8 +38,8 @@ struct EndpointPlan {
 };
 
 struct Endpoint {
-  Endpoint(RegisteredArena its_arena, std::unique_ptr<CompletionQueue> its_send_completions,
-           std::unique_ptr<CompletionQueue> its_receive_completions, QueuePair its_queue_pair)
+  Endpoint(RegisteredArena its_arena, CompletionQueue its_send_completions,
+           CompletionQueue its_receive_completions, QueuePair its_queue_pair)
       : arena(std::move(its_arena)),
         send_completions(std::move(its_send_completions)),
         receive_completions(std::move(its_receive_completions)),
@@ -56,9 +56,9 @@ struct Endpoint {
   }
 
   RegisteredArena arena;
-  std::unique_ptr<CompletionQueue> send_completions;     // null where it shares one
-  std::unique_ptr<CompletionQueue> receive_completions;  // only with receives of its own
-  QueuePair queue_pair;                                  // destroyed first
+  CompletionQueue send_completions;     // none where it shares one
+  CompletionQueue receive_completions;  // only with receives of its own
+  QueuePair queue_pair;                 // destroyed first
   uint8_t max_outstanding_reads = 0;
 };
 

@@ -20,8 +20,8 @@ TEST(EndpointTest, AssignmentLeavesNothingOfTheOldOne) {
   ASSERT_TRUE(first.ok()) << first.status().message();
   auto second = make_endpoint(*device, *domain, plan);
   ASSERT_TRUE(second.ok()) << second.status().message();
-  ibv_cq* const sends = first->send_completions->get();
-  ibv_cq* const receives = first->receive_completions->get();
+  ibv_cq* const sends = first->send_completions.get();
+  ibv_cq* const receives = first->receive_completions.get();
   *first = std::move(*second);
   // A completion queue that had to go while its queue pair was there would be left behind: it could
   // still be destroyed.

@@ -41,24 +41,24 @@ uint64_t deadline_after(int64_t timeout_ns) {
 
 bool VirtualLink::End::send(std::span<const std::byte> frame) {
   if (peer_closed()) return false;
-  link_->frames_[1 - side_].emplace_back(frame.begin(), frame.end());
+  if (link_->frames_ == nullptr) link_->frames_ = std::make_unique<Frames>();
+  link_->frames_->to[1 - side_].emplace_back(frame.begin(), frame.end());
   time_here().wake_waiting_at(link_.get());
   return true;
 }
 
 StatusCode VirtualLink::End::receive(int64_t timeout_ns, std::vector<std::byte>* frame) {
-  std::vector<std::vector<std::byte>>& frames = link_->frames_[side_];
+  const std::unique_ptr<Frames>& frames = link_->frames_;
+  const auto nothing = [&] { return frames == nullptr || frames->to[side_].empty(); };
   const uint64_t deadline_ns = deadline_after(timeout_ns);
-  while (frames.empty()) {
+  while (nothing()) {
     if (peer_closed()) return StatusCode::kUnavailable;
-    if (!time_here().wait_at(link_.get(), deadline_ns) && frames.empty()) {
-      return StatusCode::kTimeout;
-    }
+    if (!time_here().wait_at(link_.get(), deadline_ns) && nothing()) return StatusCode::kTimeout;
   }
-  *frame = std::move(frames.front());
-  frames.erase(frames.begin());
-  // Connections stay long after their handshake, which is all that most of them carry.
-  if (frames.empty()) frames.shrink_to_fit();
+  std::vector<std::vector<std::byte>>& mine = frames->to[side_];
+  *frame = std::move(mine.front());
+  mine.erase(mine.begin());
+  if (frames->empty()) link_->frames_.reset();
   return StatusCode::kOk;
 }
 

@@ -50,7 +50,13 @@ class VirtualLink {
  private:
   static bool is_true(const NodeDeath& dead) { return dead != nullptr && *dead; }
 
-  std::vector<std::vector<std::byte>> frames_[2];  // by the side that receives them; few at once
+  // By the side that receives them. Null most of the time: connections stay long after their
+  // handshake, which is all that most of them carry.
+  struct Frames {
+    std::vector<std::vector<std::byte>> to[2];  // few at once
+    bool empty() const { return to[0].empty() && to[1].empty(); }
+  };
+  std::unique_ptr<Frames> frames_;
   bool closed_[2] = {false, false};
   NodeDeath dead_[2];
 };

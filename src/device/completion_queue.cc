@@ -21,11 +21,11 @@ Result<CompletionChannel> CompletionChannel::create(const Device& device) {
     return verbs_error(
         control, fmt::format("cannot make a completion channel on {}", device.info().name), errno);
   }
-  return CompletionChannel({channel, control.destroy_comp_channel, control}, &control);
+  return CompletionChannel({channel, control});
 }
 
 Result<ibv_cq*> CompletionChannel::wait(int64_t timeout_ns) {
-  if (control_ == &sim::control()) {
+  if (&handle_.control() == &sim::control()) {
     if (sim::wait_for_event(get(), timeout_ns)) return take_event();
     return Status(StatusCode::kTimeout,
                   fmt::format("no completion event within {} ns", timeout_ns));
@@ -59,10 +59,10 @@ Result<ibv_cq*> CompletionChannel::wait(int64_t timeout_ns) {
 Result<ibv_cq*> CompletionChannel::take_event() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
-  if (control_->get_cq_event(get(), &cq, &context) != 0) {
-    return verbs_error(*control_, "cannot read a completion event", errno);
+  if (handle_.control().get_cq_event(get(), &cq, &context) != 0) {
+    return verbs_error(handle_.control(), "cannot read a completion event", errno);
   }
-  control_->ack_cq_events(cq, 1);
+  handle_.control().ack_cq_events(cq, 1);
   return cq;
 }
 
@@ -78,7 +78,7 @@ Result<CompletionQueue> CompletionQueue::create(const Device& device,
       control.create_cq(device.get(), static_cast<int>(options.depth_cqes), options.user_context,
                         options.channel != nullptr ? options.channel->get() : nullptr, 0);
   if (cq == nullptr) return explain_completion_queue_error(device, options, errno);
-  return CompletionQueue({cq, control.destroy_cq, control});
+  return CompletionQueue({cq, control});
 }
 
 }  // namespace verbena

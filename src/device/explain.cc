@@ -100,6 +100,28 @@ Status verbs_error(const VerbsControl& control, std::string_view what, int error
           fmt::format("{}: {}", what, *explanation != '\0' ? explanation : std::strerror(error))};
 }
 
+namespace internal {
+int destroy_object(ibv_pd* object, const VerbsControl& control) {
+  return control.dealloc_pd(object);
+}
+int destroy_object(ibv_mr* object, const VerbsControl& control) { return control.dereg_mr(object); }
+int destroy_object(ibv_comp_channel* object, const VerbsControl& control) {
+  return control.destroy_comp_channel(object);
+}
+int destroy_object(ibv_cq* object, const VerbsControl& control) {
+  return control.destroy_cq(object);
+}
+int destroy_object(ibv_srq* object, const VerbsControl& control) {
+  return control.destroy_srq(object);
+}
+int destroy_object(ibv_qp* object, const VerbsControl& control) {
+  return control.destroy_qp(object);
+}
+int destroy_object(ibv_ah* object, const VerbsControl& control) {
+  return control.destroy_ah(object);
+}
+}  // namespace internal
+
 void internal::log_not_destroyed(const char* kind, const VerbsControl& control, int error) {
   if (error == EPERM) return;  // a forked child leaves what is its parent's
   log_warning("{}",

@@ -16,7 +16,7 @@ Result<internal::VerbsHandle<ibv_mr>> register_by(decltype(VerbsControl::reg_mr)
   ibv_mr* const region = (call != nullptr ? call : control.reg_mr)(
       domain.get(), address, length_bytes, reinterpret_cast<uint64_t>(address), access);
   if (region == nullptr) return explain_registration_error(domain, length_bytes, access, errno);
-  return internal::VerbsHandle<ibv_mr>(region, control.dereg_mr, control);
+  return internal::VerbsHandle<ibv_mr>(region, control);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ QueuePairHandle make_queue_pair(const ProtectionDomain& domain, ibv_cq* cq, uint
   const VerbsControl& control = domain.control();
   ibv_qp* queue_pair = control.create_qp(domain.get(), &attributes);
   *granted_inline_bytes = attributes.cap.max_inline_data;
-  return {queue_pair, control.destroy_qp, control};
+  return {queue_pair, control};
 }
 
 bool writes_in_order(const VerbsControl& control, ibv_qp* queue_pair) {
@@ -42,7 +42,7 @@ bool writes_in_order(const VerbsControl& control, ibv_qp* queue_pair) {
 Result<QueuePairProbe> probe_queue_pair(const ProtectionDomain& domain) {
   const VerbsControl& control = domain.control();
   internal::VerbsHandle<ibv_cq> cq(control.create_cq(domain.get()->context, 2, nullptr, nullptr, 0),
-                                   control.destroy_cq, control);
+                                   control);
   if (cq.get() == nullptr) {
     return verbs_error(control, "cannot create a completion queue to probe the device", errno);
   }

@@ -15,7 +15,7 @@ Result<ProtectionDomain> ProtectionDomain::create(const Device& device) {
     return verbs_error(
         control, fmt::format("cannot make a protection domain on {}", device.info().name), errno);
   }
-  return ProtectionDomain({domain, control.dealloc_pd, control}, &control);
+  return ProtectionDomain({domain, control});
 }
 
 }  // namespace verbena

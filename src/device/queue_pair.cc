@@ -158,7 +158,7 @@ Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
   ibv_qp* handle = create_with_inline(domain, &attributes);
   if (handle == nullptr) return explain_queue_pair_error(domain, options, errno);
 
-  QueuePair queue_pair({handle, control.destroy_qp, control}, &control, options.transport);
+  QueuePair queue_pair({handle, control}, options.transport);
   queue_pair.max_inline_bytes_ = attributes.cap.max_inline_data;
   queue_pair.port_ = port.number;
   // Drawn, so that late packets of an earlier connection are not taken for this one's.
@@ -168,7 +168,7 @@ Result<QueuePair> QueuePair::create(const ProtectionDomain& domain,
 }
 
 Result<QueuePairAddress> QueuePair::address() const {
-  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(get()->context, *control_, port_));
+  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(get()->context, handle_.control(), port_));
   QueuePairAddress address;
   address.queue_pair_number = number();
   address.packet_sequence_number = local_psn_;
@@ -182,20 +182,21 @@ Result<QueuePairAddress> QueuePair::address() const {
 }
 
 Status QueuePair::init(unsigned remote_access) {
-  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(handle_.control()));
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.pkey_index = settings.pkey_index;
   attributes.port_num = port_;
   attributes.qp_access_flags = remote_access;
   attributes.qkey = queue_key(local_psn_);
-  const int error =
-      control_->modify_qp(get(), &attributes,
-                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                              (transport_ == Transport::kUd ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+  const int error = handle_.control().modify_qp(
+      get(), &attributes,
+      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+          (transport_ == Transport::kUd ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
   if (error != 0) {
-    return verbs_error(
-        *control_, fmt::format("cannot initialize queue pair {} (RESET to INIT)", number()), error);
+    return verbs_error(handle_.control(),
+                       fmt::format("cannot initialize queue pair {} (RESET to INIT)", number()),
+                       error);
   }
   return {};
 }
@@ -203,8 +204,8 @@ Status QueuePair::init(unsigned remote_access) {
 Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions& options) {
   VERBENA_RETURN_IF_ERROR(check(options));
   ibv_context* context = get()->context;
-  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(context, *control_, port_));
-  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
+  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(context, handle_.control(), port_));
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(handle_.control()));
   VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path,
                            path_to(peer, port, context->device->name, settings));
   if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096) {
@@ -218,7 +219,8 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
       return connect_unreliable(peer, path, mtu);
     case Transport::kUd: {
       VERBENA_RETURN_IF_ERROR(start_datagrams());
-      VERBENA_ASSIGN_OR_RETURN(peer_, datagram_peer(peer, path));
+      VERBENA_ASSIGN_OR_RETURN(DatagramPeer destination, datagram_peer(peer, path));
+      peer_ = std::make_unique<DatagramPeer>(std::move(destination));
       return {};
     }
     case Transport::kRc:
@@ -230,11 +232,12 @@ Status QueuePair::connect(const QueuePairAddress& peer, const ReliabilityOptions
 Status QueuePair::connect_reliable(const QueuePairAddress& peer, const ReliabilityOptions& options,
                                    const ibv_ah_attr& path, ibv_mtu mtu) {
   ibv_context* context = get()->context;
-  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(handle_.control()));
   ibv_device_attr limits{};
-  const int error = control_->query_device(context, &limits);
+  const int error = handle_.control().query_device(context, &limits);
   if (error != 0) {
-    return verbs_error(*control_, fmt::format("cannot query {}", context->device->name), error);
+    return verbs_error(handle_.control(), fmt::format("cannot query {}", context->device->name),
+                       error);
   }
 
   ibv_qp_attr attributes{};
@@ -288,10 +291,10 @@ Status QueuePair::start_datagrams() {
     ibv_qp_attr attributes{};
     attributes.qp_state = state;
     attributes.sq_psn = local_psn_;
-    const int error = control_->modify_qp(
+    const int error = handle_.control().modify_qp(
         get(), &attributes, IBV_QP_STATE | (state == IBV_QPS_RTS ? IBV_QP_SQ_PSN : 0));
     if (error != 0) {
-      return verbs_error(*control_,
+      return verbs_error(handle_.control(),
                          fmt::format("cannot start the datagrams of queue pair {} ({})", number(),
                                      state == IBV_QPS_RTR ? kInitToRtr : kRtrToRts),
                          error);
@@ -301,8 +304,8 @@ Status QueuePair::start_datagrams() {
 }
 
 Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address) const {
-  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(get()->context, *control_, port_));
-  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(*control_));
+  VERBENA_ASSIGN_OR_RETURN(const Port port, query_port(get()->context, handle_.control(), port_));
+  VERBENA_ASSIGN_OR_RETURN(const PathSettings settings, settings_for(handle_.control()));
   VERBENA_ASSIGN_OR_RETURN(const ibv_ah_attr path,
                            path_to(address, port, get()->context->device->name, settings));
   return datagram_peer(address, path);
@@ -311,9 +314,9 @@ Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address) c
 Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address,
                                               ibv_ah_attr path) const {
   VERBENA_ASSERT(transport_ == Transport::kUd);
-  ibv_ah* handle = control_->create_ah(get()->pd, &path);
+  ibv_ah* handle = handle_.control().create_ah(get()->pd, &path);
   if (handle == nullptr) {
-    return verbs_error(*control_,
+    return verbs_error(handle_.control(),
                        with_route_remark(fmt::format("cannot address datagrams of queue pair {} to "
                                                      "{}",
                                                      number(), address.queue_pair_number),
@@ -321,7 +324,7 @@ Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address,
                        errno);
   }
   DatagramPeer peer;
-  peer.handle_ = {handle, control_->destroy_ah, *control_};
+  peer.handle_ = {handle, handle_.control()};
   peer.number_ = address.queue_pair_number;
   peer.queue_key_ = queue_key(address.packet_sequence_number);
   return peer;
@@ -329,21 +332,22 @@ Result<DatagramPeer> QueuePair::datagram_peer(const QueuePairAddress& address,
 
 Status QueuePair::enter(ibv_qp_attr& attributes, int mask, const char* step,
                         const QueuePairAddress& peer, const ibv_ah_attr& path) {
-  const int error = control_->modify_qp(get(), &attributes, IBV_QP_STATE | mask);
+  const int error = handle_.control().modify_qp(get(), &attributes, IBV_QP_STATE | mask);
   if (error == 0) return {};
   std::string what = fmt::format("cannot connect queue pair {} to {} ({})", number(),
                                  peer.queue_pair_number, step);
   if (step == kInitToRtr) what = with_route_remark(std::move(what), path, error);
-  return verbs_error(*control_, what, error);
+  return verbs_error(handle_.control(), what, error);
 }
 
 Status QueuePair::to_error() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  const int error = control_->modify_qp(get(), &attributes, IBV_QP_STATE);
+  const int error = handle_.control().modify_qp(get(), &attributes, IBV_QP_STATE);
   if (error != 0) {
-    return verbs_error(
-        *control_, fmt::format("cannot bring queue pair {} to the error state", number()), error);
+    return verbs_error(handle_.control(),
+                       fmt::format("cannot bring queue pair {} to the error state", number()),
+                       error);
   }
   return {};
 }

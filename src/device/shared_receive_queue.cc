@@ -14,7 +14,7 @@ Result<SharedReceiveQueue> SharedReceiveQueue::create(const ProtectionDomain& do
   attributes.attr.max_sge = options.max_sges;
   ibv_srq* queue = control.create_srq(domain.get(), &attributes);
   if (queue == nullptr) return explain_shared_receive_queue_error(domain, options, errno);
-  return SharedReceiveQueue({queue, control.destroy_srq, control});
+  return SharedReceiveQueue({queue, control});
 }
 
 }  // namespace verbena

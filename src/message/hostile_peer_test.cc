@@ -64,7 +64,7 @@ class HostilePeer {
         {endpoint_->queue_pair.get()}, receive_buffers,
         channel::ReceivePoolSizes{.receives = kReceives, .repost_batch = 1});
     EXPECT_EQ(receives_.post_all(), 0);
-    sends_ = channel::SendQueue(endpoint_->queue_pair.get(), endpoint_->send_completions->get(),
+    sends_ = channel::SendQueue(endpoint_->queue_pair.get(), endpoint_->send_completions.get(),
                                 {.depth_wrs = 2 * kBuffers, .signal_interval = 1});
 
     WireWriter mine;
@@ -115,7 +115,7 @@ class HostilePeer {
   // Whether it was offered a ring; looks at the next message that has come.
   bool has_ring() {
     ibv_wc completion;
-    if (ibv_poll_cq(endpoint_->receive_completions->get(), 1, &completion) != 1) return ring_ != 0;
+    if (ibv_poll_cq(endpoint_->receive_completions.get(), 1, &completion) != 1) return ring_ != 0;
     ParsedMessage message;
     EXPECT_TRUE(parse(receive_base_ + completion.wr_id * options_.slot_bytes, completion.byte_len,
                       &message));

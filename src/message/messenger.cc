@@ -377,7 +377,7 @@ void MessengerState::adopt(Joined joined) {
   const channel::SlotShape shape{room_bytes_, options_.slot_bytes};
   const uint32_t lkey = endpoint.arena.lkey();
   connection.sends =
-      channel::SendQueue(endpoint.queue_pair.get(), endpoint.send_completions->get(), send_sizes_);
+      channel::SendQueue(endpoint.queue_pair.get(), endpoint.send_completions.get(), send_sizes_);
   connection.queue =
       QueueSender(channel::SlotArray::carve(endpoint.arena, shape, options_.queue_credits), lkey,
                   connection.joined.their_number, inline_bytes);

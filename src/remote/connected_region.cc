@@ -85,8 +85,8 @@ Status ConnectedRegion::prepare(const Device& device, const ProtectionDomain& do
   values_ = endpoint_->arena.carve(values_bytes);
   copy_buffer_ = endpoint_->arena.carve(options_.copy_bytes);
   inline_limit_bytes_ = std::min(options_.inline_bytes, endpoint_->queue_pair.max_inline_bytes());
-  queue_ = OperationQueue(endpoint_->queue_pair.get(), endpoint_->send_completions->get(),
-                          queue_sizes());
+  queue_ =
+      OperationQueue(endpoint_->queue_pair.get(), endpoint_->send_completions.get(), queue_sizes());
   pieces_.resize((OperationQueue::ring_size(options_.pending) + 1) * options_.max_entries);
   if (options_.max_entries > 1) {
     vector_choice_ = VectorChoice(info, vector_workload());

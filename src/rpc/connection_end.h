@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -52,7 +53,10 @@ struct EndSizes {
   uint32_t notifications_bytes = 0;  // of the arena
 };
 
-struct NoReceiver {};
+// In place of a receiver: where the messages land, if they are written.
+struct NoReceiver {
+  channel::SlotArray slots;
+};
 template <typename Channel, bool kHasReceiver>
 struct ReceiverOf {
   using Type = typename Channel::Receiver;
@@ -126,16 +130,20 @@ class ConnectionEnd {
     VERBENA_ASSIGN_OR_RETURN(endpoint_, connect::make_endpoint(device, domain, plan));
 
     RegisteredArena& arena = endpoint_->arena;
-    send_sizes_ = sizes.sends;
-    inline_limit_bytes_ = plan.inline_bytes;
-    outgoing_ = channel::SlotArray::carve(arena, outgoing_shape, options.pending);
-    incoming_ = {nullptr, incoming_shape, options.pending};
+    sending_ = std::make_unique<channel::SenderSetup>();
+    sending_->slots = channel::SlotArray::carve(arena, outgoing_shape, options.pending);
+    sending_->lkey = arena.lkey();
+    sending_->inline_limit_bytes = plan.inline_bytes;
+    sending_->queue_pair = endpoint_->queue_pair.get();
+    sending_->send_completions = endpoint_->send_completions.get();
+    sending_->sizes = sizes.sends;
+    channel::SlotArray incoming{nullptr, incoming_shape, options.pending};
     EndpointMemory mine;
     mine.connection = options.connection;
     if (Incoming::kWritesSlots) {
-      incoming_ = channel::SlotArray::carve(arena, incoming_shape, options.pending);
-      mine.slots_address = reinterpret_cast<uint64_t>(incoming_.base);
-      mine.slots_bytes = incoming_.size_bytes();
+      incoming = channel::SlotArray::carve(arena, incoming_shape, options.pending);
+      mine.slots_address = reinterpret_cast<uint64_t>(incoming.base);
+      mine.slots_bytes = incoming.size_bytes();
       mine.slots_rkey = arena.rkey();
     }
     char* notifications = options.shared_notifications;
@@ -150,11 +158,11 @@ class ConnectionEnd {
     }
     if constexpr (kHasReceiver) {
       channel::ReceiverSetup setup;
-      setup.slots = incoming_;
+      setup.slots = incoming;
       setup.notifications = notifications;
       setup.queue_pair = endpoint_->queue_pair.get();
       setup.receives = sizes.receives;
-      if (kOwnReceives) setup.receive_completions = endpoint_->receive_completions->get();
+      if (kOwnReceives) setup.receive_completions = endpoint_->receive_completions.get();
       if (kOwnBuffers) {
         setup.buffers.buffer_bytes = options.incoming_max_bytes;
         setup.buffers.lkey = arena.lkey();
@@ -164,46 +172,42 @@ class ConnectionEnd {
       receiver_ = Receiver(setup);
       const int error = receiver_.post_receives();
       if (error != 0) return receives_refused(error);
+    } else {
+      receiver_.slots = incoming;
     }
     return mine;
   }
 
-  // What the peer's endpoint must have for the outgoing messages.
+  // What the peer's endpoint must have for the outgoing messages; until start(). Of an end that
+  // could not be prepared, nothing.
   EndpointNeeds needs() const {
     EndpointNeeds needs;
-    if (Outgoing::kWritesSlots) needs.slots_bytes = outgoing_.size_bytes();
-    if (Outgoing::kNotifies) needs.notifications_bytes = outgoing_.count;
+    if (sending_ == nullptr) return needs;
+    if (Outgoing::kWritesSlots) needs.slots_bytes = sending_->slots.size_bytes();
+    if (Outgoing::kNotifies) needs.notifications_bytes = sending_->slots.count;
     return needs;
   }
 
   // The peer's side is known: messages can be sent.
   void start(const EndpointMemory& peer) {
-    channel::SenderSetup setup;
-    setup.slots = outgoing_;
-    setup.lkey = endpoint_->arena.lkey();
-    setup.remote = {peer.slots_address, peer.slots_rkey};
-    setup.remote_notifications = {peer.notifications_address, peer.notifications_rkey};
-    setup.connection = peer.connection;
-    setup.inline_limit_bytes = inline_limit_bytes_;
-    setup.queue_pair = endpoint_->queue_pair.get();
-    setup.send_completions = endpoint_->send_completions->get();
-    setup.sizes = send_sizes_;
-    sender_ = Sender(setup);
+    sending_->remote = {peer.slots_address, peer.slots_rkey};
+    sending_->remote_notifications = {peer.notifications_address, peer.notifications_rkey};
+    sending_->connection = peer.connection;
+    sender_ = Sender(*sending_);
+    sending_.reset();
   }
 
   Sender& sender() { return sender_; }
   Receiver& receiver() { return receiver_; }
-  const channel::SlotArray& incoming() const { return incoming_; }
+  // Where incoming messages land that somebody else receives.
+  const channel::SlotArray& incoming() const { return receiver_.slots; }
   connect::Endpoint* endpoint() { return endpoint_ ? &*endpoint_ : nullptr; }
   QueuePair& queue_pair() { return endpoint_->queue_pair; }
 
  private:
   Sender sender_;
   Receiver receiver_;
-  channel::SlotArray outgoing_;
-  channel::SlotArray incoming_;
-  channel::SendQueueSizes send_sizes_;
-  uint32_t inline_limit_bytes_ = 0;
+  std::unique_ptr<channel::SenderSetup> sending_;  // from prepare() to start()
   std::optional<connect::Endpoint> endpoint_;
 };
 

@@ -11,8 +11,7 @@ namespace verbena::rpc {
 namespace {
 
 // Messages as large as slots may be: what else is on its way, nobody knows before.
-template <typename Options>
-DesignWorkload workload_of(const Options& options) {
+DesignWorkload responder_workload(const ResponderOptions& options) {
   DesignWorkload workload;
   workload.request_bytes = options.request_max_bytes;
   workload.response_bytes = options.response_max_bytes;
@@ -20,11 +19,6 @@ DesignWorkload workload_of(const Options& options) {
   workload.inline_bytes = options.inline_bytes;
   workload.signal_interval = options.signal_interval;
   workload.post_batch = options.post_batch;
-  return workload;
-}
-
-DesignWorkload responder_workload(const ResponderOptions& options) {
-  DesignWorkload workload = workload_of(options);
   workload.requesters = options.max_connections;
   return workload;
 }
@@ -86,10 +80,18 @@ Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const D
 }
 
 DesignChoice requester_choice(const DeviceInfo& device, const DesignAgreement& agreed,
-                              const RequesterOptions& options) {
-  return {estimate_design(device, workload_of(options), agreed.protocol, agreed.layout,
-                          ReceiveQueues::kShared, /*dispatcher=*/false, agreed.transport),
-          agreed.why};
+                              const SendingOptions& sending) {
+  DesignWorkload workload;
+  workload.request_bytes = agreed.request_max_bytes;
+  workload.response_bytes = agreed.response_max_bytes;
+  workload.pending = agreed.pending;
+  workload.inline_bytes = sending.inline_bytes;
+  workload.signal_interval = sending.signal_interval;
+  workload.post_batch = sending.post_batch;
+  return {estimate_design(device, workload, agreed.protocol, agreed.layout, ReceiveQueues::kShared,
+                          /*dispatcher=*/false, agreed.transport),
+          agreed.asked == MarkLayout::kAutomatic ? "automatic: the responder's design"
+                                                 : why_asked(agreed.asked, agreed.layout)};
 }
 
 DesignChoice responder_choice(const DeviceInfo& device, const ChosenDesign& chosen,

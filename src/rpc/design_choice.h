@@ -31,9 +31,16 @@ struct ChosenDesign {
 Result<ChosenDesign> choose_design(Protocol protocol, MarkLayout layout, const DeviceInfo& device,
                                    const ResponderOptions& options);
 
+// What a requester's options say of its sends, beside what it agreed on.
+struct SendingOptions {
+  uint32_t inline_bytes = kDeviceInlineLimit;
+  uint32_t signal_interval = 0;
+  uint32_t post_batch = 1;
+};
+
 // What Requester::design() and Responder::design() return.
 DesignChoice requester_choice(const DeviceInfo& device, const DesignAgreement& agreed,
-                              const RequesterOptions& options);
+                              const SendingOptions& sending);
 DesignChoice responder_choice(const DeviceInfo& device, const ChosenDesign& chosen,
                               const ResponderOptions& options);
 

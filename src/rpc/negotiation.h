@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "verbena/connection.h"
 #include "verbena/rpc.h"
@@ -25,9 +24,10 @@ struct DesignRequest {
   uint32_t pending = 0;
 };
 
-// What a requester and a responder agreed on, with the requester's word for who chose it.
+// What a requester and a responder agreed on, and the layout that the requester's options name;
+// kAutomatic: they leave the design, or its layout, to the responder.
 struct DesignAgreement : DesignRequest {
-  std::string why;
+  MarkLayout asked = MarkLayout::kAutomatic;
 };
 
 // The layout that a side can use where it was asked for `layout`.

@@ -76,7 +76,7 @@ Result<EndpointMemory> ReadRequester::prepare(const Device& device, const Protec
 void ReadRequester::start(const EndpointMemory& peer, const RequesterOptions& options) {
   readable_address_ = peer.readable_address;
   readable_bytes_ = peer.readable_bytes;
-  completions_ = channel::CompletionBatch(endpoint_->send_completions->get());
+  completions_ = channel::CompletionBatch(endpoint_->send_completions.get());
   list_ = channel::PostList(endpoint_->queue_pair.get(), options.post_batch);
   for (uint32_t slot = 0; slot < work_.size(); ++slot) {
     channel::set_read(work_[slot], reinterpret_cast<uint64_t>(responses_.slot(slot)),

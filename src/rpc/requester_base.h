@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "src/base/kept_status.h"
 #include "src/channel/channel_error.h"
@@ -13,6 +12,7 @@
 #include "src/connect/failure.h"
 #include "src/connect/peer_watch.h"
 #include "src/rpc/design_choice.h"
+#include "src/rpc/slot_states.h"
 #include "verbena/connection.h"
 #include "verbena/device.h"
 #include "verbena/rpc.h"
@@ -32,25 +32,23 @@ class RequesterBase : public Requester {
   void close() override {
     if (status_.ok()) fail(connect::connection_closed(peer()));
   }
-  uint32_t pending() const override { return static_cast<uint32_t>(slots_.size()); }
+  uint32_t pending() const override { return slots_.size(); }
   uint32_t request_max_bytes() const override { return request_max_bytes_; }
   DesignChoice design() const override {
-    return requester_choice(device_->info(), agreed_, options_);
+    return requester_choice(device_->info(), agreed_, sending_);
   }
 
  protected:
-  enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
-
   RequesterBase(const Device& device, ControlConnection& control, const RequesterOptions& options,
                 const DesignAgreement& agreed, uint32_t request_max_bytes,
                 uint32_t default_poll_batch)
       : request_max_bytes_(request_max_bytes),
         poll_batch_(options.poll_batch == 0 ? default_poll_batch : options.poll_batch),
-        slots_(options.pending, SlotState::kFree),
+        slots_(options.pending),
         control_(&control),
         device_(&device),
-        options_(options),
-        agreed_(agreed) {}
+        agreed_(agreed),
+        sending_{options.inline_bytes, options.signal_interval, options.post_batch} {}
 
   virtual QueuePair& queue_pair() = 0;
 
@@ -66,7 +64,7 @@ class RequesterBase : public Requester {
   PostResult fail(Status status) {
     if (status_.ok()) {
       status_ = std::move(status);
-      slots_.assign(slots_.size(), SlotState::kFailed);
+      slots_.set_all(SlotState::kFailed);
       // Nothing can be done about a queue pair that cannot even fail.
       static_cast<void>(queue_pair().to_error());
       control_->hang_up();
@@ -90,7 +88,7 @@ class RequesterBase : public Requester {
   connect::EventWait events_;  // outlives the queues that report to it
   uint32_t request_max_bytes_;
   uint32_t poll_batch_;
-  std::vector<SlotState> slots_;
+  SlotStates slots_;
   connect::PeerWatch watch_;
   ConnectionStatistics statistics_;
 
@@ -101,8 +99,8 @@ class RequesterBase : public Requester {
  private:
   bool connected_ = false;
   const Device* device_;
-  RequesterOptions options_;
   DesignAgreement agreed_;
+  SendingOptions sending_;
 };
 
 }  // namespace verbena::rpc

@@ -26,11 +26,9 @@ Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, con
   wanted.pending = options.pending;
   VERBENA_ASSIGN_OR_RETURN(const DesignRequest agreed,
                            request_design(control, wanted, options.handshake_timeout_ns));
-  if (is_automatic(protocol, layout))
-    return DesignAgreement{agreed, "automatic: the responder's design"};
+  if (is_automatic(protocol, layout)) return DesignAgreement{agreed, MarkLayout::kAutomatic};
   const bool asked_for_layout = uses_mark_layout(protocol) && options.transport == Transport::kRc;
-  return DesignAgreement{agreed,
-                         why_asked(asked_for_layout ? layout : agreed.layout, agreed.layout)};
+  return DesignAgreement{agreed, asked_for_layout ? layout : agreed.layout};
 }
 
 Status check_built_for(Transport built_for, Transport asked) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,24 +33,33 @@ template <typename Design>
 inline constexpr bool kUsesInbox =
     Design::RequestChannel::kConsumesReceives&& Design::kReceiveQueues == ReceiveQueues::kShared;
 
+// A member that some designs have; others have nothing there.
+template <typename Member>
+struct Without {};
+template <bool kHas, typename Member>
+using MemberIf = std::conditional_t<kHas, Member, Without<Member>>;
+
 template <typename Design>
 struct ChannelConnection : ResponderConnection {
   ChannelConnection(ControlConnection& control_connection, const DesignRequest& agreed)
       : ResponderConnection(control_connection),
         pending(agreed.pending),
         response_max_bytes(agreed.response_max_bytes) {
-    if (kUsesInbox<Design>) parked.reserve(pending);
+    if constexpr (kUsesInbox<Design>) parked.reserve(pending);
   }
   // Nothing can be done about a queue pair that cannot even fail.
   void stop() { static_cast<void>(end.queue_pair().to_error()); }
 
-  std::optional<MemoryRegion> notifications;  // its part of the board
+  // Its part of the board.
+  [[no_unique_address]] MemberIf<Design::RequestChannel::kNotifies, std::optional<MemoryRegion>>
+      notifications;
   ConnectionEnd<typename Design::ResponseChannel, typename Design::RequestChannel,
                 /*kSharedReceives=*/kUsesInbox<Design>>
       end;
   uint32_t pending;
   uint32_t response_max_bytes;
-  std::vector<ibv_wc> parked;  // requests of the inbox whose responses met a full send queue
+  // Requests of the inbox whose responses met a full send queue.
+  [[no_unique_address]] MemberIf<kUsesInbox<Design>, std::vector<ibv_wc>> parked;
 };
 
 template <typename Design>
@@ -358,9 +368,11 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
   }
 
   void end_connection(Connection& connection, Status why) {
-    for (const ibv_wc& completion : connection.parked) inbox_->inbox.give_back(completion);
-    parked_ -= static_cast<uint32_t>(connection.parked.size());
-    connection.parked.clear();
+    if constexpr (kInbox) {
+      for (const ibv_wc& completion : connection.parked) inbox_->inbox.give_back(completion);
+      parked_ -= static_cast<uint32_t>(connection.parked.size());
+      connection.parked.clear();
+    }
     this->end(connection, std::move(why));
   }
 

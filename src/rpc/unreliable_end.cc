@@ -140,7 +140,7 @@ Result<EndpointMemory> UnreliableEnd::prepare(Transport transport, Protocol prot
   if (buffers.excess_bytes > 0) {
     buffers.excess = arena.carve(round_up<uint64_t>(buffers.excess_bytes, kCacheLineBytes));
   }
-  arrivals_ = channel::CompletionBatch(endpoint_->receive_completions->get());
+  arrivals_ = channel::CompletionBatch(endpoint_->receive_completions.get());
   receives_ = {{endpoint_->queue_pair.get()}, buffers, sizes.receives};
   const int error = receives_.post_all();
   if (error != 0) return receives_refused(error);
@@ -171,7 +171,7 @@ void UnreliableEnd::make_requests(const EndpointMemory& peer) {
       channel::set_send(request, address, lkey, 0);
     }
   }
-  queue_ = channel::SendQueue(endpoint_->queue_pair.get(), endpoint_->send_completions->get(),
+  queue_ = channel::SendQueue(endpoint_->queue_pair.get(), endpoint_->send_completions.get(),
                               send_sizes_);
 }
 

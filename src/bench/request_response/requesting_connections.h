@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -68,9 +69,10 @@ class RequestingConnections {
         VERBENA_ASSIGN_OR_RETURN(agreed, rpc::request_design(Design::kProtocol, Design::kLayout,
                                                              job.device, *control, options));
       }
+      controls_.push_back(std::move(*control));
       VERBENA_ASSIGN_OR_RETURN(
-          auto requester, Requester::connect(job.device, job.domain, *control, options, agreed));
-      controls_.push_back(std::move(control));
+          auto requester,
+          Requester::connect(job.device, job.domain, controls_.back(), options, agreed));
       targets_.push_back(requester.get());
       requesters_.push_back(std::move(requester));
     }
@@ -88,7 +90,7 @@ class RequestingConnections {
   const std::vector<Requester*>& targets() const { return targets_; }
 
  private:
-  std::vector<std::unique_ptr<ControlConnection>> controls_;  // outlive their requesters
+  std::deque<ControlConnection> controls_;  // outlive their requesters
   std::vector<std::unique_ptr<Requester>> requesters_;
   std::vector<Requester*> targets_;
 };

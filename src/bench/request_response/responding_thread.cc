@@ -1,5 +1,6 @@
 #include "src/bench/request_response/responding_thread.h"
 
+#include <deque>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -57,8 +58,12 @@ class RespondingThread final : public RespondingTarget {
   }
 
   Status connect(std::unique_ptr<ControlConnection> control, uint32_t requesting) override {
-    VERBENA_RETURN_IF_ERROR(responder_->connect(*control));
-    controls_.push_back(std::move(control));
+    controls_.push_back(std::move(*control));
+    const Status status = responder_->connect(controls_.back());
+    if (!status.ok()) {
+      controls_.pop_back();  // its requester learns it from that
+      return status;
+    }
     // Over UD all connections share a queue pair, and end with it: their numbers are free then.
     if (responder_->latest_connection() != requesting_.size()) {
       return Status(StatusCode::kUnavailable,
@@ -141,8 +146,8 @@ class RespondingThread final : public RespondingTarget {
   uint32_t number_;
   ThreadReport& report_;
   std::unique_ptr<ReadableMemory> readable_;
-  std::vector<std::unique_ptr<ControlConnection>> controls_;  // outlive the responder
-  std::vector<uint32_t> requesting_;                          // by connection
+  std::deque<ControlConnection> controls_;  // outlive the responder
+  std::vector<uint32_t> requesting_;        // by connection
   std::unique_ptr<Responder> responder_;
 };
 

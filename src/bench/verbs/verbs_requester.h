@@ -40,7 +40,7 @@ class VerbsRequester {
     flush();
     ibv_wc completions[kPolledAtOnce];
     const int polled =
-        poll_completions(connection_.endpoint.send_completions->get(), kPolledAtOnce, completions);
+        poll_completions(connection_.endpoint.send_completions.get(), kPolledAtOnce, completions);
     uint32_t found = 0;
     for (int i = 0; i < polled; ++i) {
       if (completions[i].status != IBV_WC_SUCCESS) [[unlikely]] {

@@ -94,7 +94,7 @@ void respond(const Device& device, const ProtectionDomain& domain, const Point& 
   Waiter waiter;
   for (uint64_t received = 0; received < receives;) {
     ibv_wc completion;
-    const int found = ibv_poll_cq(connection.endpoint.receive_completions->get(), 1, &completion);
+    const int found = ibv_poll_cq(connection.endpoint.receive_completions.get(), 1, &completion);
     if (found == 0) {
       waiter.idle();
       continue;

@@ -142,7 +142,7 @@ class VerbsRespondingThread final : public RespondingTarget {
   uint32_t poll(Status* status) {
     constexpr int kPolledAtOnce = 16;
     ibv_wc completions[kPolledAtOnce];
-    const int polled = poll_completions(connection_->endpoint.receive_completions->get(),
+    const int polled = poll_completions(connection_->endpoint.receive_completions.get(),
                                         kPolledAtOnce, completions);
     for (int i = 0; i < polled; ++i) {
       if (completions[i].status != IBV_WC_SUCCESS) {

@@ -10,11 +10,11 @@
 namespace verbena::sim {
 
 void push_completion(Cq& cq, const Cq::Entry& entry) {
-  if (cq.entries.size() == cq.capacity()) {
+  if (cq.own.entries.size() == cq.capacity()) {
     cq.own.overrun = true;
     return;
   }
-  cq.entries.push_back(entry);
+  cq.own.entries.push_back(entry);
   Simulation& simulation = cq.node().simulation;
   simulation.note(simulation.now());
   simulation.note(uint64_t{entry.completion.qp_num} << 32 | entry.completion.status);
@@ -28,18 +28,18 @@ void push_completion(Cq& cq, const Cq::Entry& entry) {
 
 void forget_completions(Cq& cq, const QueuePair& qp) {
   uint32_t kept = 0;
-  for (uint32_t i = 0; i < cq.entries.size(); ++i) {
-    if (cq.entries[i].completion.qp_num == qp.verbs.qp_num) continue;
-    cq.entries[kept++] = cq.entries[i];
+  for (uint32_t i = 0; i < cq.own.entries.size(); ++i) {
+    if (cq.own.entries[i].completion.qp_num == qp.verbs.qp_num) continue;
+    cq.own.entries[kept++] = cq.own.entries[i];
   }
-  cq.entries.truncate(kept);
+  cq.own.entries.truncate(kept);
 }
 
 int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   Cq& cq = as_cq(verbs);
   Simulation& simulation = cq.node().simulation;
   const Profile& profile = cq.node().profile;
-  const SharedQueueGuard guard(cq.lock, simulation, profile);
+  const SharedQueueGuard guard(cq.own.lock, simulation, profile);
   Fiber* const thread = simulation.running();
   if (thread != nullptr) cq.own.poller = thread;
   Recorder* const recorder = simulation.recorder();
@@ -47,15 +47,15 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
   simulation.charge(profile.poll_empty);
   simulation.keep_up();
   if (cq.own.overrun) return -1;
-  const int found = std::min(count, static_cast<int>(cq.entries.size()));
+  const int found = std::min(count, static_cast<int>(cq.own.entries.size()));
   for (int i = 0; i < found; ++i) {
-    const Cq::Entry& entry = cq.entries.front();
+    const Cq::Entry& entry = cq.own.entries.front();
     completions[i] = entry.completion;
     if (entry.sender != nullptr) {
       VERBENA_DEBUG_ASSERT(entry.message <= entry.sender->posted);
       entry.sender->reclaimed = std::max(entry.sender->reclaimed, entry.message);
     }
-    cq.entries.pop_front();
+    cq.own.entries.pop_front();
   }
   if (found > 0 && thread != nullptr) {
     bool messages = false;

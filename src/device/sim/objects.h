@@ -93,10 +93,11 @@ struct Channel {
 };
 
 struct Cq {
-  Cq() { std::memset(static_cast<void*>(&verbs), 0, sizeof(verbs)); }
-  Cq(const Cq&) = delete;
-  Cq& operator=(const Cq&) = delete;
-
+  struct Entry {
+    ibv_wc completion;
+    QueuePair* sender;  // of a send: the queue pair whose WQEs below `message` it frees
+    uint64_t message;
+  };
   // As in QueuePair, where the lock and the condition variable are in the public part.
   struct Behind {
     std::byte shown[offsetof(ibv_cq, mutex)];
@@ -104,19 +105,27 @@ struct Cq {
     uint32_t users;
     bool armed;
     bool overrun;
+    GrowingRing<Entry> entries;
+    SharedQueueLock lock;
   };
   static_assert(sizeof(Behind) <= offsetof(ibv_cq, comp_events_completed));
+
+  Cq() {
+    std::memset(static_cast<void*>(&verbs), 0, sizeof(verbs));
+    std::construct_at(&own.entries);
+    std::construct_at(&own.lock);
+  }
+  ~Cq() {
+    std::destroy_at(&own.lock);
+    std::destroy_at(&own.entries);
+  }
+  Cq(const Cq&) = delete;
+  Cq& operator=(const Cq&) = delete;
+
   union {
     ibv_cq verbs;
     Behind own;
   };
-  struct Entry {
-    ibv_wc completion;
-    QueuePair* sender;  // of a send: the queue pair whose WQEs below `message` it frees
-    uint64_t message;
-  };
-  GrowingRing<Entry> entries;
-  SharedQueueLock lock;
 
   Node& node() const { return *reinterpret_cast<const Context*>(verbs.context)->node; }
   Channel* channel() const { return reinterpret_cast<Channel*>(verbs.channel); }

@@ -1,0 +1,46 @@
+// The states of a requester's slots. Few of them lie in the object itself: of thousands of
+// connections, most have one slot.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "src/base/assert.h"
+
+namespace verbena::rpc {
+
+enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
+
+class SlotStates {
+ public:
+  // All free.
+  explicit SlotStates(uint32_t count) : count_(count) {
+    if (count > kFew) many_ = std::make_unique<SlotState[]>(count);
+    states_ = count > kFew ? many_.get() : few_;
+  }
+  SlotStates(const SlotStates&) = delete;
+  SlotStates& operator=(const SlotStates&) = delete;
+
+  uint32_t size() const { return count_; }
+  SlotState& operator[](uint32_t slot) {
+    VERBENA_DEBUG_ASSERT(slot < count_);
+    return states_[slot];
+  }
+  SlotState operator[](uint32_t slot) const {
+    VERBENA_DEBUG_ASSERT(slot < count_);
+    return states_[slot];
+  }
+  void set_all(SlotState state) {
+    for (uint32_t slot = 0; slot < count_; ++slot) states_[slot] = state;
+  }
+
+ private:
+  static constexpr uint32_t kFew = 4;
+
+  SlotState* states_;
+  uint32_t count_;
+  SlotState few_[kFew] = {};
+  std::unique_ptr<SlotState[]> many_;
+};
+
+}  // namespace verbena::rpc
