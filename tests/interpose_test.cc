@@ -130,6 +130,13 @@ TEST_F(InterposeTest, OwnProgramKeepsItsMemory) {
   EXPECT_EQ(memory.exit_code(), 0) << memory.description();
 }
 
+TEST_F(InterposeTest, ProgramOfGoMayDiscardItsMemory) {
+  for (const char* mode : {"locks", "no-locks"}) {
+    Program memory(under_verbena({VERBENA_TEST_PROCESSES "/interpose_go_process", mode}));
+    EXPECT_EQ(memory.exit_code(), 0) << mode << ": " << memory.description();
+  }
+}
+
 TEST_F(InterposeTest, OwnProgramThatOpensTheLibraryItself) {
   Program opener(under_verbena({VERBENA_TEST_PROCESSES "/interpose_dlopen_process"}));
   EXPECT_EQ(opener.exit_code(), 0) << opener.description();

@@ -18,6 +18,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "src/device/soft/pages/go_runtime.h"
 #include "src/device/soft/pages/page_share_internal.h"
 #include "src/device/soft/pages/raw_syscall.h"
 #include "src/device/soft/pages/thread_census.h"
@@ -193,6 +194,15 @@ PageShare::Range PageShare::whole_pages(const void* address, uint64_t length_byt
           (begin + length_bytes + page_bytes_ - 1) & ~(page_bytes_ - 1)};
 }
 
+bool PageShare::all_discards_seen() {
+  return discards_seen.load(std::memory_order_relaxed) && !has_go_runtime();
+}
+
+bool PageShare::must_refuse(Discards discards) {
+  if (has_go_runtime()) return true;
+  return discards == Discards::kDoneOrRefused && !discards_seen.load(std::memory_order_relaxed);
+}
+
 Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes,
                                             Discards discards) {
   const uint64_t begin = as_number(address);
@@ -203,6 +213,7 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
                               length_bytes, begin));
   }
   const Range range = whole_pages(address, length_bytes);
+  const bool refuses = must_refuse(discards);
   const std::lock_guard lock(mutex_);
   bool in_place;
   bool usable;
@@ -215,8 +226,7 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
     for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
   }
   const bool may_not_move_back = !in_place && writers_ == Writers::kNone && !quiet_;
-  const bool locks = (may_not_move_back || discards == Discards::kDoneOrRefused) &&
-                     !discards_seen.load(std::memory_order_relaxed);
+  const bool locks = refuses || (may_not_move_back && !all_discards_seen());
   if (reason.empty() && locks) reason = lock_shared(range);
   if (reason.empty()) {
     registrations_.add(range);
@@ -270,12 +280,11 @@ bool PageShare::is_mapped(const void* address, uint64_t length_bytes, bool write
 bool PageShare::share_again(const void* address, uint64_t length_bytes, bool writes,
                             Discards discards) {
   if (length_bytes == 0 || length_bytes > ~0ull - as_number(address) - page_bytes_) return false;
+  const bool refuses = must_refuse(discards);
   // So no other registration's end makes the pages private in between.
   const std::lock_guard lock(mutex_);
   if (!in_place(address, length_bytes, writes)) return false;
-  const bool locks =
-      discards == Discards::kDoneOrRefused && !discards_seen.load(std::memory_order_relaxed);
-  if (locks && !lock_shared(whole_pages(address, length_bytes)).empty()) return false;
+  if (refuses && !lock_shared(whole_pages(address, length_bytes)).empty()) return false;
   registrations_.add(whole_pages(address, length_bytes));
   return true;
 }

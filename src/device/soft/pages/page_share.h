@@ -12,7 +12,7 @@
 // What registration changes for the application, while it lasts:
 // - The pages count as shared memory of the process, and an mlock() on them is lost.
 // - MADV_DONTNEED does not zero them, unless forget() is told: the library in front of libibverbs
-//   does that. With Discards::kDoneOrRefused it fails instead.
+//   does that. With Discards::kDoneOrRefused, and beside the runtime of Go, it fails instead.
 // - fork() copies all of them, see page_share_fork.cc. A raw clone() without the C library's fork
 //   handlers leaves parent and child on the same pages.
 // - The kernel may hold the old pages while they move: direct I/O, io_uring or another RNIC with
@@ -34,7 +34,7 @@
 // |                                            |                       | with other threads      |
 // | kNone, ulimit -l forbids the lock          | left private          | nothing to do           |
 // | any, Discards::kDoneOrRefused,             | shared and locked;    | private                 |
-// |     nobody tells forget()                  | without the lock left |                         |
+// |     nobody tells forget(); or Go's runtime | without the lock left |                         |
 // |                                            | private               |                         |
 // | kNone with `quiet`                         | shared                | private                 |
 // | any, the move fails (no memory, mappings)  | left private          | stays shared and locked;|
@@ -157,7 +157,8 @@ class PageShare {
   // Peers may have gone on: gives back what was kept for them.
   void check_standing_peers();
 
-  // Somebody tells forget() of every MADV_DONTNEED of the program.
+  // Somebody tells forget() of every MADV_DONTNEED that goes through the C library. What the
+  // runtime of Go discards does not: where there is one, pages are shared as with kDoneOrRefused.
   static void set_discards_seen() { discards_seen.store(true, std::memory_order_relaxed); }
 
   // The calling thread declares that it never writes to memory of the application that is not yet
@@ -236,6 +237,9 @@ class PageShare {
   Status find_mapped(Range range, int protection, bool* in_place, bool* usable) const;
   bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
   Range whole_pages(const void* address, uint64_t length_bytes) const;
+  // Whether forget() is told of all that the program discards.
+  static bool all_discards_seen();
+  static bool must_refuse(Discards discards);
 
   // The ends of registrations, see page_share_release.cc.
   std::string make_unregistered(Range range, const StandingPeers* standing);

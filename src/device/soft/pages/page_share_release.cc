@@ -37,7 +37,7 @@ void PageShare::unregister(Range range) {
   registrations_.remove(range);
   for (const Range& part : registrations_.parts(range, 0)) {
     const std::string reason = make_unregistered(part, nullptr);
-    if (reason.empty() || discards_seen.load(std::memory_order_relaxed)) continue;
+    if (reason.empty() || all_discards_seen()) continue;
     const std::string not_locked = lock_shared(part);
     if (not_locked.empty()) continue;
     log_error(
