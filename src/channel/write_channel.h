@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/base/member_if.h"
 #include "src/channel/channel.h"
 #include "src/channel/completion_mark.h"
 
@@ -69,8 +70,9 @@ struct WriteChannel {
    public:
     Receiver() = default;
     explicit Receiver(const ReceiverSetup& setup) : Receiver(setup.slots) {}
-    explicit Receiver(const SlotArray& slots)
-        : slots_(slots), used_bytes_(Mark::kClearKeepsPayload ? 0 : slots.count, kUnused) {}
+    explicit Receiver(const SlotArray& slots) : slots_(slots) {
+      if constexpr (!Mark::kClearKeepsPayload) used_bytes_.assign(slots.count, kUnused);
+    }
 
     int post_receives() { return 0; }
 
@@ -143,7 +145,8 @@ struct WriteChannel {
     SlotArray slots_;
     uint32_t expected_ = 0;
     uint32_t wandering_ = 0;
-    std::vector<uint32_t> used_bytes_;  // of messages that were delivered but not released
+    // Of messages that were delivered but not released.
+    [[no_unique_address]] MemberIf<!Mark::kClearKeepsPayload, std::vector<uint32_t>> used_bytes_;
     ChannelError error_;
   };
 };

@@ -12,10 +12,10 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "src/base/member_if.h"
 #include "src/channel/completion_receiver.h"
 #include "src/connect/event_wait.h"
 #include "src/rpc/connection_end.h"
@@ -32,12 +32,6 @@ namespace verbena::rpc {
 template <typename Design>
 inline constexpr bool kUsesInbox =
     Design::RequestChannel::kConsumesReceives&& Design::kReceiveQueues == ReceiveQueues::kShared;
-
-// A member that some designs have; others have nothing there.
-template <typename Member>
-struct Without {};
-template <bool kHas, typename Member>
-using MemberIf = std::conditional_t<kHas, Member, Without<Member>>;
 
 template <typename Design>
 struct ChannelConnection : ResponderConnection {

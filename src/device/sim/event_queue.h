@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "src/base/assert.h"
@@ -129,7 +130,9 @@ class EventQueue {
   std::vector<std::vector<Event>> buckets_;
   std::vector<uint64_t> occupied_;  // a bit per bucket
   uint64_t near_ = 0;               // events in buckets
-  std::vector<Event> far_;          // a heap
+  // A heap. Not in one piece: it has an event for the time-out of each queue pair, and would be
+  // there twice while it grows.
+  std::deque<Event> far_;
   size_t size_ = 0;
   uint64_t next_order_ = 0;
 };
