@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "src/base/assert.h"
 
@@ -14,9 +13,10 @@ enum class SlotState : uint8_t { kFree, kWaiting, kFailed };
 class SlotStates {
  public:
   // All free.
-  explicit SlotStates(uint32_t count) : count_(count) {
-    if (count > kFew) many_ = std::make_unique<SlotState[]>(count);
-    states_ = count > kFew ? many_.get() : few_;
+  explicit SlotStates(uint32_t count)
+      : states_(count > kFew ? new SlotState[count]{} : few_), count_(count) {}
+  ~SlotStates() {
+    if (states_ != few_) delete[] states_;
   }
   SlotStates(const SlotStates&) = delete;
   SlotStates& operator=(const SlotStates&) = delete;
@@ -40,7 +40,6 @@ class SlotStates {
   SlotState* states_;
   uint32_t count_;
   SlotState few_[kFew] = {};
-  std::unique_ptr<SlotState[]> many_;
 };
 
 }  // namespace verbena::rpc

@@ -73,7 +73,6 @@ class RequestingConnections {
       VERBENA_ASSIGN_OR_RETURN(
           auto requester,
           Requester::connect(job.device, job.domain, controls_.back(), options, agreed));
-      targets_.push_back(requester.get());
       requesters_.push_back(std::move(requester));
     }
     return Status::ok_status();
@@ -82,17 +81,21 @@ class RequestingConnections {
   // Of messages, by a transport that loses some.
   uint64_t resent() const {
     uint64_t sum = 0;
-    for (const Requester* requester : targets_) sum += requester->statistics().resent;
+    for (const auto& requester : requesters_) sum += requester->statistics().resent;
     return sum;
   }
 
   // One per peer, in their order.
-  const std::vector<Requester*>& targets() const { return targets_; }
+  std::vector<Requester*> targets() const {
+    std::vector<Requester*> all;
+    all.reserve(requesters_.size());
+    for (const auto& requester : requesters_) all.push_back(requester.get());
+    return all;
+  }
 
  private:
   std::deque<ControlConnection> controls_;  // outlive their requesters
   std::vector<std::unique_ptr<Requester>> requesters_;
-  std::vector<Requester*> targets_;
 };
 
 }  // namespace verbena::bench
