@@ -214,6 +214,7 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
   }
   const Range range = whole_pages(address, length_bytes);
   const bool refuses = must_refuse(discards);
+  const bool all_seen = all_discards_seen();
   const std::lock_guard lock(mutex_);
   bool in_place;
   bool usable;
@@ -226,7 +227,7 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
     for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
   }
   const bool may_not_move_back = !in_place && writers_ == Writers::kNone && !quiet_;
-  const bool locks = refuses || (may_not_move_back && !all_discards_seen());
+  const bool locks = refuses || (may_not_move_back && !all_seen);
   if (reason.empty() && locks) reason = lock_shared(range);
   if (reason.empty()) {
     registrations_.add(range);

@@ -237,14 +237,15 @@ class PageShare {
   Status find_mapped(Range range, int protection, bool* in_place, bool* usable) const;
   bool other_threads_run(const std::vector<ThreadPlace>& threads) const;
   Range whole_pages(const void* address, uint64_t length_bytes) const;
-  // Whether forget() is told of all that the program discards.
+  // Whether forget() is told of all that the program discards. Both ask the dynamic linker, which
+  // may call the program while it holds its lock, and the program forget(): so without mutex_.
   static bool all_discards_seen();
   static bool must_refuse(Discards discards);
 
   // The ends of registrations, see page_share_release.cc.
   std::string make_unregistered(Range range, const StandingPeers* standing);
   // Ends what add() of the counts began: pages that nothing else covers become private.
-  void unregister(Range range);
+  void unregister(Range range, bool all_discards_seen);
   // Until release() of `exact`, `pages` of it do not move: the kernel may hold on to the old ones
   // in the middle of a peer's WRITE.
   void hold_private(Range exact, Range pages);

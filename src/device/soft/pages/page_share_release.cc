@@ -22,22 +22,23 @@ namespace verbena::soft {
 
 void PageShare::release(void* address, uint64_t length_bytes, Sharing sharing) {
   if (length_bytes == 0) return;
+  const bool all_seen = all_discards_seen();
   const std::lock_guard lock(mutex_);
   give_back_kept();
-  if (sharing == Sharing::kShared) return unregister(whole_pages(address, length_bytes));
+  if (sharing == Sharing::kShared) return unregister(whole_pages(address, length_bytes), all_seen);
   const auto found =
       held_private_.find(Range(as_number(address), as_number(address) + length_bytes));
   if (found == held_private_.end()) return;
   const std::vector<Range> shared = std::move(found->second);
   held_private_.erase(found);
-  for (const Range& part : shared) unregister(part);
+  for (const Range& part : shared) unregister(part, all_seen);
 }
 
-void PageShare::unregister(Range range) {
+void PageShare::unregister(Range range, bool all_discards_seen) {
   registrations_.remove(range);
   for (const Range& part : registrations_.parts(range, 0)) {
     const std::string reason = make_unregistered(part, nullptr);
-    if (reason.empty() || all_discards_seen()) continue;
+    if (reason.empty() || all_discards_seen) continue;
     const std::string not_locked = lock_shared(part);
     if (not_locked.empty()) continue;
     log_error(
