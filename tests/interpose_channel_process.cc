@@ -9,23 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
+
+#include "tests/support/process_checks.h"
 
 namespace {
 
-int failures = 0;
-
-void check_at(bool holds, const char* what, int line) {
-  if (!holds) {
-    std::printf("FAILED in line %d: %s (errno: %s)\n", line, what, std::strerror(errno));
-    ++failures;
-  }
-}
-
-#define CHECK(condition) check_at((condition), #condition, __LINE__)
+using verbena::test::failures;
 
 int open_channel() { return open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC); }
 

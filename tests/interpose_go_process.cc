@@ -11,9 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <string_view>
+
+#include "tests/support/process_checks.h"
 
 __asm__(
     ".pushsection .note.go.buildid, \"a\", %note\n"
@@ -25,20 +26,12 @@ __asm__(
 
 namespace {
 
+using verbena::test::failures;
+
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 constexpr size_t kPages = 8;
 
-int failures = 0;
 size_t page_bytes = 0;
-
-void check_at(bool holds, const char* what, int line) {
-  if (!holds) {
-    std::printf("FAILED in line %d: %s (errno: %s)\n", line, what, std::strerror(errno));
-    ++failures;
-  }
-}
-
-#define CHECK(condition) check_at((condition), #condition, __LINE__)
 
 bool all(const char* address, size_t bytes, char value) {
   return std::all_of(address, address + bytes, [value](char byte) { return byte == value; });

@@ -8,29 +8,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/support/process_checks.h"
+
 namespace {
+
+using verbena::test::failures;
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 constexpr size_t kPages = 8;
 
-int failures = 0;
 ibv_pd* domain = nullptr;
 // Pages are shared with peers as long as they are registered, and ordinary memory afterwards.
 bool stays_registered = false;
 size_t page_bytes = 0;
-
-void check_at(bool holds, const char* what, int line) {
-  if (!holds) {
-    std::printf("FAILED in line %d: %s (errno: %s)\n", line, what, std::strerror(errno));
-    ++failures;
-  }
-}
-
-#define CHECK(condition) check_at((condition), #condition, __LINE__)
 
 char* map_pages(void* address, size_t pages, int flags) {
   void* mapped = mmap(address, pages * page_bytes, PROT_READ | PROT_WRITE,

@@ -19,20 +19,13 @@
 #include <set>
 #include <string>
 
+#include "tests/support/process_checks.h"
+
 namespace {
 
+using verbena::test::failures;
+
 namespace fs = std::filesystem;
-
-int failures = 0;
-
-void check_at(bool holds, const char* what, int line) {
-  if (!holds) {
-    std::printf("FAILED in line %d: %s (errno: %s)\n", line, what, std::strerror(errno));
-    ++failures;
-  }
-}
-
-#define CHECK(condition) check_at((condition), #condition, __LINE__)
 
 constexpr const char* kClass = "/sys/class/infiniband";
 constexpr const char* kDevice = "/sys/class/infiniband/soft0";
