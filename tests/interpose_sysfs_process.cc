@@ -223,7 +223,7 @@ void check_bad_addresses() {
   check_bad_address(forbidden + 9);
   for (const std::string beginning : {"/", "/sy", "/sys/class/infiniband/soft0", "/dev/infin"}) {
     char* const path = forbidden - beginning.size();
-    std::memcpy(path, beginning.data(), beginning.size());
+    beginning.copy(path, beginning.size());
     check_bad_address(path);
   }
   CHECK(munmap(pages, 2 * page_bytes) == 0);
