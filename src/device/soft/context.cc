@@ -168,8 +168,8 @@ int query_device(ibv_context* context, ibv_device_attr* attributes) {
                                  IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_XRC;
   attributes->max_ah = kMaxAddressHandles;
   attributes->max_mcast_grp = kMaxMulticastGroups;
-  attributes->max_mcast_qp_attach = kMaxQueuePairs;
-  attributes->max_total_mcast_qp_attach = kMaxQueuePairs;
+  attributes->max_mcast_qp_attach = kMaxGroupMembers;
+  attributes->max_total_mcast_qp_attach = kMaxGroupMembers;
   attributes->max_sge = kMaxSges;
   attributes->max_sge_rd = kMaxSges;
   attributes->max_cq = kMaxCompletionQueues;

@@ -41,6 +41,7 @@ inline constexpr uint32_t kMaxDomains = kMaxQueuePairs;
 inline constexpr uint32_t kMaxOutstandingReads = 128;  // READs and atomics of a queue pair
 inline constexpr uint32_t kMaxAddressHandles = 1u << 20;
 inline constexpr uint32_t kMaxMulticastGroups = 4096;
+inline constexpr uint32_t kMaxGroupMembers = kMaxQueuePairs;  // of all groups together
 inline constexpr uint32_t kMaxInlineBytes = 512;
 inline constexpr uint64_t kMaxMessageBytes = 1u << 30;
 

@@ -11,6 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "src/base/assert.h"
@@ -281,11 +284,46 @@ Result<std::vector<uint32_t>> Registry::slots() const {
   return found;
 }
 
+// Counted once the new member is in: where several join at a time, too many may be refused, never
+// too few.
 Status Registry::join_group(const std::string& group, uint32_t qp_number) const {
   const std::string name = member_name(group, qp_number);
-  const FileDescriptor file(
-      openat(directory_fd_, name.c_str(), O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const FileDescriptor file(openat(directory_fd_, name.c_str(),
+                                   O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.get() < 0 && errno == EEXIST) return {};
   if (file.get() < 0) return cannot("make", path_ + "/" + name, elsewhere());
+  Status fits = check_groups(/*of_dead=*/true);
+  if (fits.code() == StatusCode::kLimitExceeded) fits = check_groups(/*of_dead=*/false);
+  if (!fits.ok()) leave_group(group, qp_number);
+  return fits;
+}
+
+// Members of dead processes, which the next process removes, are told from others by a file each.
+Status Registry::check_groups(bool of_dead) const {
+  std::set<std::string, std::less<>> groups;
+  uint32_t members = 0;
+  const bool read = for_each_file(directory_fd_, [&](const char* name) {
+    const uint32_t member = member_number(name);
+    if (member == 0 || (!of_dead && !taken(slot_of(member)))) return true;
+    ++members;
+    if (const std::string_view group(name, strrchr(name, '.')); !groups.contains(group)) {
+      groups.emplace(group);
+    }
+    return members <= kMaxGroupMembers;
+  });
+  if (!read) return cannot("read", path_, elsewhere());
+  if (groups.size() > kMaxMulticastGroups) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: no more than {} multicast groups at a time (max_mcast_grp); leave "
+                        "one with ibv_detach_mcast",
+                        kMaxMulticastGroups)};
+  }
+  if (members > kMaxGroupMembers) {
+    return {StatusCode::kLimitExceeded,
+            fmt::format("soft0: no more than {} queue pairs attached to multicast groups at a time "
+                        "(max_total_mcast_qp_attach); leave one with ibv_detach_mcast",
+                        kMaxGroupMembers)};
+  }
   return {};
 }
 
@@ -294,13 +332,12 @@ bool Registry::leave_group(const std::string& group, uint32_t qp_number) const {
 }
 
 Result<std::vector<uint32_t>> Registry::members_of(const std::string& group) const {
-  constexpr size_t kMaxMembers = kMaxQueuePairs;
   std::vector<uint32_t> found;
   const std::string prefix = kGroupPrefix + group + ".";
   const bool read = for_each_file(directory_fd_, [&](const char* name) {
     const uint32_t number = member_number(name);
     if (number != 0 && strncmp(name, prefix.c_str(), prefix.size()) == 0) found.push_back(number);
-    return found.size() < kMaxMembers;
+    return found.size() < kMaxGroupMembers;
   });
   if (!read) return cannot("read", path_, elsewhere());
   return found;

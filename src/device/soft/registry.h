@@ -78,7 +78,8 @@ class Registry {
   Result<std::vector<uint32_t>> slots() const;
 
   // Multicast groups: a member is an empty file, named by group and queue pair number. What a dead
-  // process leaves is removed with its slot.
+  // process leaves is removed with its slot. kLimitExceeded beyond kMaxMulticastGroups or
+  // kMaxGroupMembers.
   Status join_group(const std::string& group, uint32_t qp_number) const;
   // Needs no file descriptor.
   bool leave_group(const std::string& group, uint32_t qp_number) const;
@@ -97,6 +98,7 @@ class Registry {
   explicit Registry(int directory_fd, std::string path)
       : directory_fd_(directory_fd), path_(std::move(path)) {}
   void remove_leftovers() const;
+  Status check_groups(bool of_dead) const;
   void remove_connection_sockets() const;
 
   int directory_fd_ = -1;

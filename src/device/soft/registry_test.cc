@@ -123,6 +123,47 @@ ProcessRecord record_of(int32_t memory_fd, uint64_t header_address) {
   return record;
 }
 
+TEST_F(RegistryTest, GroupsAndTheirMembersAreLimited) {
+  Registry registry = open();
+  const Result<uint32_t> slot = registry.join(record_of(7, 4096));
+  ASSERT_TRUE(slot.ok()) << slot.status().message();
+  const uint32_t mine = *slot << kQpIndexBits;
+  const auto make = [&](uint32_t group, uint32_t number) {
+    std::ofstream(fmt::format("{}/group.{:032x}.{:06x}", directory(), group, number));
+  };
+  const std::string last = fmt::format("{:032x}", kMaxMulticastGroups - 1);
+  const std::string further = fmt::format("{:032x}", kMaxMulticastGroups);
+  for (uint32_t group = 0; group + 1 < kMaxMulticastGroups; ++group) make(group, mine + 1);
+  EXPECT_TRUE(registry.join_group(last, mine + 1).ok());
+  expect_error(registry.join_group(further, mine + 1), StatusCode::kLimitExceeded, "max_mcast_grp");
+  EXPECT_TRUE(registry.members_of(further)->empty());
+  EXPECT_TRUE(registry.join_group(last, mine + 2).ok());
+  EXPECT_TRUE(registry.leave_group(last, mine + 1));
+  EXPECT_TRUE(registry.leave_group(last, mine + 2));
+  EXPECT_TRUE(registry.join_group(further, mine + 1).ok());
+  EXPECT_TRUE(registry.join_group(further, mine + 1).ok()) << "already a member";
+
+  for (uint32_t number = kMaxMulticastGroups; number < kMaxGroupMembers; ++number) {
+    make(0, mine + number);
+  }
+  expect_error(registry.join_group(further, mine + 2), StatusCode::kLimitExceeded,
+               "max_total_mcast_qp_attach");
+  EXPECT_THAT(*registry.members_of(further), testing::ElementsAre(mine + 1));
+}
+
+// What the dead leave does not count, though only the next process removes it.
+TEST_F(RegistryTest, GroupsOfTheDeadLeaveRoom) {
+  Registry registry = open();
+  const Result<uint32_t> slot = registry.join(record_of(7, 4096));
+  ASSERT_TRUE(slot.ok()) << slot.status().message();
+  const uint32_t dead = (*slot + 1) << kQpIndexBits;
+  for (uint32_t group = 0; group < kMaxMulticastGroups; ++group) {
+    std::ofstream(fmt::format("{}/group.{:032x}.{:06x}", directory(), group, dead));
+  }
+  const Status joined = registry.join_group(std::string(32, 'f'), *slot << kQpIndexBits);
+  EXPECT_TRUE(joined.ok()) << joined.message();
+}
+
 TEST_F(RegistryTest, WithoutMemoryForAListingNoDescriptorStaysOpen) {
   const auto open_files = [] {
     const std::filesystem::directory_iterator files("/proc/self/fd");
