@@ -1,13 +1,20 @@
 #include "src/device/soft/pages/go_runtime.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/file_descriptor.h"
 
 namespace verbena::soft {
 namespace {
@@ -44,6 +51,7 @@ struct Search {
   uint64_t seen_loads;  // how often objects had been loaded at the search before
   uint64_t loads = 0;
   bool found = false;
+  std::vector<std::string> files{};  // without the note
 };
 
 int look_at(dl_phdr_info* object, size_t /*size*/, void* argument) {
@@ -58,10 +66,42 @@ int look_at(dl_phdr_info* object, size_t /*size*/, void* argument) {
     search.found = is_of_go(notes, part->p_memsz, part->p_align == 8 ? 8 : 4);
     if (search.found) return 1;
   }
+  // The program itself has no name; what the kernel maps into it has no file, which does no harm.
+  search.files.emplace_back(object->dlpi_name[0] == '\0' ? "/proc/self/exe" : object->dlpi_name);
   return 0;
 }
 
+// Reads all of it, at `offset`.
+template <typename T>
+bool read_at(int file, uint64_t offset, std::vector<T>& to) {
+  const size_t bytes = to.size() * sizeof(T);
+  return pread(file, to.data(), bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+}
+
 }  // namespace
+
+bool has_go_section(const char* path) {
+  constexpr uint64_t kMaxNamesBytes = 1u << 20;
+  const FileDescriptor file(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::vector<ElfW(Ehdr)> header(1);
+  if (file.get() < 0 || !read_at(file.get(), 0, header) ||
+      std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0 ||
+      header[0].e_shentsize != sizeof(ElfW(Shdr)) || header[0].e_shstrndx >= header[0].e_shnum) {
+    return false;
+  }
+  std::vector<ElfW(Shdr)> sections(header[0].e_shnum);
+  if (!read_at(file.get(), header[0].e_shoff, sections)) return false;
+  const ElfW(Shdr)& names = sections[header[0].e_shstrndx];
+  if (names.sh_size > kMaxNamesBytes) return false;
+  std::vector<char> text(names.sh_size);
+  if (!read_at(file.get(), names.sh_offset, text)) return false;
+  return std::any_of(sections.begin(), sections.end(), [&](const ElfW(Shdr) & section) {
+    if (section.sh_name >= text.size()) return false;
+    const std::string_view rest(text.data() + section.sh_name, text.size() - section.sh_name);
+    const std::string_view name = rest.substr(0, rest.find('\0'));
+    return name == ".gopclntab" || name == ".data.rel.ro.gopclntab" || name == ".go.buildinfo";
+  });
+}
 
 bool has_go_runtime() {
   static std::atomic<bool> found{false};
@@ -69,6 +109,10 @@ bool has_go_runtime() {
   if (found.load(std::memory_order_relaxed)) return true;
   Search search{.seen_loads = seen_loads.load(std::memory_order_relaxed)};
   dl_iterate_phdr(look_at, &search);
+  // Not under the dynamic linker's lock.
+  search.found =
+      search.found || std::any_of(search.files.begin(), search.files.end(),
+                                  [](const auto& file) { return has_go_section(file.c_str()); });
   if (search.found) found.store(true, std::memory_order_relaxed);
   seen_loads.store(search.loads, std::memory_order_relaxed);
   return search.found;

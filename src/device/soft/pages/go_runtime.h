@@ -3,10 +3,15 @@
 
 namespace verbena::soft {
 
-// Whether some loaded object has the runtime of Go, by the note that its linker writes. That
-// runtime makes the system call madvise itself, so no function in front of the C library sees it,
-// and Go 1.26 takes zeroes for granted after MADV_DONTNEED. Once true, always true. Thread-safe.
-// Cost: below 1 us unless objects were loaded since the latest call.
+// Whether some loaded object has the runtime of Go, by the note that its linker writes, or without
+// that (-buildid=) by the sections of its file. That runtime makes the system call madvise itself,
+// so no function in front of the C library sees it, and Go 1.26 takes zeroes for granted after
+// MADV_DONTNEED. Once true, always true. Thread-safe. Cost: below 1 us unless objects were loaded
+// since the latest call; then their files are opened.
 bool has_go_runtime();
+
+// Whether this is an ELF file with a section that only Go's linker makes. False also where it
+// cannot be read.
+bool has_go_section(const char* path);
 
 }  // namespace verbena::soft
