@@ -40,10 +40,21 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+namespace {
+
+// Without the profiles that the user has made, which no test expects.
+std::map<std::string, std::string> without_profiles(std::map<std::string, std::string> environment,
+                                                    const std::string& empty_folder) {
+  environment.emplace("XDG_DATA_HOME", empty_folder);
+  return environment;
+}
+
+}  // namespace
+
 ToolProcess::ToolProcess(const std::vector<std::string>& arguments,
                          const std::map<std::string, std::string>& environment,
                          const std::string& directory)
-    : process_(arguments, {.environment = environment,
+    : process_(arguments, {.environment = without_profiles(environment, scratch_.path()),
                            .directory = directory,
                            .files = {{STDIN_FILENO, "/dev/null", O_RDONLY},
                                      {STDOUT_FILENO, scratch_.file("out")},
