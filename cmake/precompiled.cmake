@@ -1,6 +1,7 @@
 # verbena_precompile(TARGET [HEADER...]): what most files include is parsed once for the target, and the named headers, too:
 # a third of the CPU time of a file that is not compiled together with others. The machine code is the same.
-# verbena_precompiled_by(TARGET OTHER): TARGET, whose options are the same, uses what was parsed for OTHER.
+# verbena_precompiled_by(TARGET OTHER): TARGET uses what was parsed for OTHER: its options are the same, but for how it
+# optimizes and for definitions that these headers do not know.
 #
 # A file still has to include what it uses: where files are read one by one (VERBENA_BY_FOLDER=OFF), nothing is precompiled,
 # and neither is it for clang, which reads whole folders.

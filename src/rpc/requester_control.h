@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "src/rpc/connection_end.h"
 #include "src/rpc/negotiation.h"
@@ -12,6 +13,12 @@ namespace verbena::rpc {
 // Checks the options and agrees on the design with the responder.
 Result<DesignAgreement> request_design(Protocol protocol, MarkLayout layout, const Device& device,
                                        ControlConnection& control, const RequesterOptions& options);
+// The part behind it: the requester of the agreed design.
+Result<std::unique_ptr<Requester>> connect_requester(const Device& device,
+                                                     const ProtectionDomain& domain,
+                                                     ControlConnection& control,
+                                                     const RequesterOptions& options,
+                                                     const DesignAgreement& agreed);
 
 // Whether what was agreed can be done with a requester that was built for `layout`, over RC.
 Status check_layout(Protocol protocol, MarkLayout layout, const DesignRequest& agreed);

@@ -117,6 +117,24 @@ bool uses_mark_layout(Protocol protocol) {
   return protocol != Protocol::kSendSend && protocol != Protocol::kRead;
 }
 
+namespace rpc {
+
+Result<std::unique_ptr<Requester>> connect_requester(const Device& device,
+                                                     const ProtectionDomain& domain,
+                                                     ControlConnection& control,
+                                                     const RequesterOptions& options,
+                                                     const DesignAgreement& agreed) {
+  return with_transport(agreed.transport, agreed.protocol, agreed.layout,
+                        [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
+                          VERBENA_ASSIGN_OR_RETURN(
+                              std::unique_ptr<Requester> requester,
+                              Design::Requester::connect(device, domain, control, options, agreed));
+                          return requester;
+                        });
+}
+
+}  // namespace rpc
+
 Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout layout,
                                                   const Device& device,
                                                   const ProtectionDomain& domain,
@@ -124,14 +142,7 @@ Result<std::unique_ptr<Requester>> make_requester(Protocol protocol, MarkLayout 
                                                   const RequesterOptions& options) {
   VERBENA_ASSIGN_OR_RETURN(const rpc::DesignAgreement agreed,
                            rpc::request_design(protocol, layout, device, control, options));
-  return rpc::with_transport(
-      agreed.transport, agreed.protocol, agreed.layout,
-      [&]<typename Design>() -> Result<std::unique_ptr<Requester>> {
-        VERBENA_ASSIGN_OR_RETURN(
-            std::unique_ptr<Requester> requester,
-            Design::Requester::connect(device, domain, control, options, agreed));
-        return requester;
-      });
+  return rpc::connect_requester(device, domain, control, options, agreed);
 }
 
 Result<std::unique_ptr<Responder>> make_responder(Protocol protocol, MarkLayout layout,

@@ -171,11 +171,11 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
       VERBENA_ASSIGN_OR_RETURN(auto responder,
                                Design::Responder::create(own.device, own.domain, options));
       VERBENA_RETURN_IF_ERROR(responder->connect(own.control));
-      AnswerWork<false> work(point, {0});
+      AnswerWork work(point, /*verify=*/false, {0});
       PollCount polls;
       // Ends when the requester leaves.
-      static_cast<void>(answer_until_halt(*responder, never, polls, /*block=*/false,
-                                          [&] { return responder->poll(work); }));
+      static_cast<void>(
+          answer_until_halt(*responder, never, polls, /*block=*/false, /*cost=*/nullptr, work));
       return Status::ok_status();
     }
     RequesterOptions options;
@@ -183,14 +183,14 @@ Result<double> write_write_round_trip_ns(const CpuPair& cpus, uint64_t round_tri
     VERBENA_ASSIGN_OR_RETURN(
         auto requester, Design::Requester::create(own.device, own.domain, own.control, options));
     Design::Requester* const targets[] = {requester.get()};
-    MessageWork<false> works[] = {MessageWork<false>(point, 0)};
+    MessageWork works[] = {MessageWork(point, /*verify=*/false, 0)};
     const auto latency = std::make_unique<Histogram>();
     LoopOrders orders;
     orders.length.duration_ns = 20'000'000'000;
     for (const uint64_t requests : {round_trips / 10, round_trips}) {  // the first to warm up
       orders.length.requests = requests;
       latency->clear();
-      ClosedLoop<Design::Requester, MessageWork<false>, false> loop(targets, works, orders, never);
+      ClosedLoop<Design::Requester, MessageWork, false> loop(targets, works, orders, never);
       const LoopOutcome outcome = loop.run_timed({latency.get(), 1});
       VERBENA_RETURN_IF_ERROR(outcome.status);
     }

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,14 +58,8 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
 
   // Each latency goes into `latencies`, in ticks of clock(): into the one of its kind, where the
   // work tells kinds of requests apart by uint32_t kind(slot), else into the first.
-  LoopOutcome run_timed(std::span<Histogram> latencies) {
-    return run([](Requester& target, auto& take) { return target.poll(take); }, latencies.data());
-  }
-  LoopOutcome run_costed(PollCost& cost) {
-    return run([&](Requester& target,
-                   auto& take) { return cost.measure([&] { return target.poll(take); }); },
-               nullptr);
-  }
+  LoopOutcome run_timed(std::span<Histogram> latencies) { return run(nullptr, latencies.data()); }
+  LoopOutcome run_costed(PollCost& cost) { return run(&cost, nullptr); }
 
  private:
   static constexpr uint32_t kIdlePollsBeforeSleep = 256;
@@ -74,8 +69,7 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
     uint64_t until;
   };
 
-  template <typename Poll>
-  LoopOutcome run(Poll&& poll, Histogram* latencies) {
+  LoopOutcome run(PollCost* cost, Histogram* latencies) {
     LoopOutcome outcome;
     outcome.first_ns = now_ns();
     const auto times = this->start_times();
@@ -120,7 +114,7 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
       }
       uint32_t found = 0;
       for (target = 0; target < targets_.size(); ++target) {
-        if (waiting_[target] != 0) found += poll(*targets_[target], take);
+        if (waiting_[target] != 0) found += poll_costed(cost, *targets_[target], take);
       }
       if (found > 0) {
         idle_polls = 0;
@@ -235,7 +229,9 @@ class ClosedLoop : public RequestLoop<Requester, Work> {
   }
 
   // Writing and checking payloads belongs to the application, not to the message.
-  void post(Place place, uint64_t now) { Base::template post<Work::kTakesTime>(place, now); }
+  void post(Place place, uint64_t now) {
+    Base::post(place, works_[place.target].takes_time() ? std::nullopt : std::optional(now));
+  }
 
   VirtualTime* const time_ = VirtualTime::current();  // whose ticks are nanoseconds
   std::vector<Resting> resting_;

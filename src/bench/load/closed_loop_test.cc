@@ -108,8 +108,8 @@ class ClosedLoopTest : public testing::Test {
     orders.pending = point.pending;
     // However busy the machine is, the number of requests ends the run.
     if (orders.length.requests != UINT64_MAX) orders.length.duration_ns = kLongNs;
-    std::vector<MessageWork<false>> works(targets.size(), MessageWork<false>(point, 0));
-    ClosedLoop<Requester, MessageWork<false>, kSteered> loop(targets, works, orders, halt_);
+    std::vector<MessageWork> works(targets.size(), MessageWork(point, /*verify=*/false, 0));
+    ClosedLoop<Requester, MessageWork, kSteered> loop(targets, works, orders, halt_);
     return loop.run_timed({latency_.get(), 1});
   }
   LoopOutcome run(FakeRequester& requester, const RunLength& length) {
@@ -289,8 +289,8 @@ TEST_F(ClosedLoopTest, ARunEndsWhileAllRest) {
 TEST_F(ClosedLoopTest, CostIsCountedPerMessage) {
   FakeRequester requester(3);
   FakeRequester* const targets[] = {&requester};
-  MessageWork<false> works[] = {MessageWork<false>(requester.point, 0)};
-  ClosedLoop<FakeRequester, MessageWork<false>, false> loop(
+  MessageWork works[] = {MessageWork(requester.point, /*verify=*/false, 0)};
+  ClosedLoop<FakeRequester, MessageWork, false> loop(
       targets, works, {.pending = 3, .length = {.requests = 1000, .duration_ns = kLongNs}}, halt_);
   PollCost cost(Side::kRequester);
   EXPECT_EQ(loop.run_costed(cost).completed, 1000u);

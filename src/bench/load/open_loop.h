@@ -174,7 +174,7 @@ class OpenLoop : public RequestLoop<Requester, Work> {
 
   void post(Place place, uint64_t intended) {
     ++under_way_;
-    Base::template post<false>(place, intended);
+    Base::post(place, intended);
   }
 
   // When there will be something to do even if no response comes, where only virtual time will

@@ -56,7 +56,7 @@ class ArrivalRequester {
 };
 
 struct EmptyWork {
-  static constexpr bool kTakesTime = false;
+  static constexpr bool takes_time() { return false; }
   uint32_t prepare(uint32_t /*slot*/, char* /*request*/) { return 0; }
   bool check(uint32_t /*slot*/, std::span<const char> /*response*/) { return true; }
 };

@@ -102,4 +102,18 @@ class PollCost {
   Histogram counted_;
 };
 
+// A poll is most of what a design compiles to, and a loop has it twice, timed and costed: both call
+// this one.
+template <typename Poller, typename... Take>
+[[gnu::noinline]] uint32_t poll_out_of_line(Poller& poller, Take&... take) {
+  return poller.poll(take...);
+}
+
+// poller.poll(take...), which returns how many messages it took; with `cost`, that measures it.
+template <typename Poller, typename... Take>
+uint32_t poll_costed(PollCost* cost, Poller& poller, Take&... take) {
+  if (cost == nullptr) return poll_out_of_line(poller, take...);
+  return cost->measure([&] { return poll_out_of_line(poller, take...); });
+}
+
 }  // namespace verbena::bench

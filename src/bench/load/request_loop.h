@@ -3,11 +3,10 @@
 // where a connection broke or nothing is answered.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -73,8 +72,8 @@ struct LoopOutcome {
   double elapsed_ns() const { return static_cast<double>(last_ns - first_ns); }
 };
 
-template <typename Requester, typename Work>
-class RequestLoop {
+// What a loop keeps, whatever it drives.
+class RequestLoopBase {
  public:
   const LoopClock& clock() const { return clock_; }
 
@@ -86,30 +85,14 @@ class RequestLoop {
     uint32_t target;
     uint32_t slot;
   };
+  struct Refused {
+    Place place;
+    uint32_t bytes;
+  };
 
-  RequestLoop(std::span<Requester* const> targets, std::span<Work> works, const LoopOrders& orders,
-              const std::atomic<bool>& halt)
-      : targets_(targets),
-        works_(works),
-        orders_(orders),
-        halt_(halt),
-        random_(orders.seed),
-        started_(targets.size() * orders.pending),
-        waiting_(targets.size()),
-        silence_(orders.stall_ns, static_cast<uint64_t>(clock_.to_ns(clock_.now()))),
-        activity_(orders.activity != nullptr ? *orders.activity : unwatched_) {
-    refused_.reserve(started_.size());
-    retried_.reserve(started_.size());
-  }
-  ~RequestLoop() = default;
+  RequestLoopBase(size_t targets, const LoopOrders& orders, const std::atomic<bool>& halt);
+  ~RequestLoopBase() = default;
 
-  static uint32_t kind_of(const Work& work, uint32_t slot) {
-    if constexpr (requires { work.kind(slot); }) {
-      return work.kind(slot);
-    } else {
-      return 0;
-    }
-  }
   size_t index_of(Place place) const { return size_t{place.target} * orders_.pending + place.slot; }
 
   // The times of a loop that starts now. What the duration counts from may have been before: a
@@ -120,26 +103,58 @@ class RequestLoop {
     uint64_t settled = 0;   // from here on it is measured, by the clock
     uint64_t deadline = 0;
   };
-  Times start_times() const {
-    const uint64_t now = now_ns();
-    Times times{.start = clock_.now(), .begin_ns = orders_.begin_ns == 0 ? now : orders_.begin_ns};
-    const uint64_t late_ns = now > times.begin_ns ? now - times.begin_ns : 0;
-    const auto from_now = [&](uint64_t ns) {
-      return times.start + clock_.from_ns(ns - std::min(late_ns, ns));
-    };
-    times.settled = from_now(orders_.settle_ns);
-    times.deadline = from_now(orders_.length.duration_ns);
-    return times;
+  Times start_times() const;
+
+  // Why a target works no longer, if one does not.
+  virtual Status first_failure() const = 0;
+
+  // Rarely, and only while nothing comes: whether it still makes sense to wait.
+  bool can_go_on(uint64_t last, uint64_t unanswered, Status* status);
+
+  // One writer: no other thread changes it.
+  void show_activity() { activity_.store(++steps_, std::memory_order_relaxed); }
+
+  LoopOrders orders_;
+  const std::atomic<bool>& halt_;
+  LoopClock clock_;
+  Random random_;
+  std::vector<uint64_t> started_;  // by target and slot
+  std::vector<uint32_t> waiting_;  // by target: requests without a response
+  std::vector<Refused> refused_;   // to be posted again
+  std::vector<Refused> retried_;
+  uint64_t posted_ = 0;
+  bool failed_ = false;
+
+ private:
+  SilenceWatch silence_;
+  std::atomic<uint64_t> unwatched_{0};
+  std::atomic<uint64_t>& activity_;
+  uint64_t steps_ = 0;
+};
+
+template <typename Requester, typename Work>
+class RequestLoop : public RequestLoopBase {
+ protected:
+  RequestLoop(std::span<Requester* const> targets, std::span<Work> works, const LoopOrders& orders,
+              const std::atomic<bool>& halt)
+      : RequestLoopBase(targets.size(), orders, halt), targets_(targets), works_(works) {}
+  ~RequestLoop() = default;
+
+  static uint32_t kind_of(const Work& work, uint32_t slot) {
+    if constexpr (requires { work.kind(slot); }) {
+      return work.kind(slot);
+    } else {
+      return 0;
+    }
   }
 
-  // Its latency counts from `started`, or from where its payload is written, if that is no time of
-  // the message's.
-  template <bool kFromPayload>
-  void post(Place place, uint64_t started) {
+  // Its latency counts from `started`; without that from where its payload is written, which is no
+  // time of the message's.
+  void post(Place place, std::optional<uint64_t> started) {
     Requester& target = *targets_[place.target];
     const uint32_t bytes =
         works_[place.target].prepare(place.slot, target.request_buffer(place.slot));
-    started_[index_of(place)] = kFromPayload ? clock_.now() : started;
+    started_[index_of(place)] = started ? *started : clock_.now();
     ++posted_;
     ++waiting_[place.target];
     try_post(place, bytes);
@@ -163,50 +178,17 @@ class RequestLoop {
     return due;
   }
 
-  Status first_failure() const {
+  Status first_failure() const final {
     for (const Requester* target : targets_) {
       if (!target->status().ok()) return target->status();
     }
     return Status::ok_status();
   }
 
-  // Rarely, and only while nothing comes: whether it still makes sense to wait.
-  bool can_go_on(uint64_t last, uint64_t unanswered, Status* status) {
-    show_activity();
-    *status = first_failure();
-    if (!status->ok()) return false;
-    const uint64_t now = clock_.now();
-    // While nothing is pending, nobody is silent.
-    const uint64_t progress = unanswered == 0 ? now : last;
-    if (!silence_.too_long(static_cast<uint64_t>(clock_.to_ns(now)), progress)) return true;
-    *status = Status(
-        StatusCode::kTimeout,
-        fmt::format("no response for {:.1f} s to {} pending requests, although the responder is "
-                    "connected; is its process stopped, or its machine overloaded?",
-                    static_cast<double>(silence_.silent_ns()) / 1e9, unanswered));
-    return false;
-  }
-
-  // One writer: no other thread changes it.
-  void show_activity() { activity_.store(++steps_, std::memory_order_relaxed); }
-
   std::span<Requester* const> targets_;
   std::span<Work> works_;
-  LoopOrders orders_;
-  const std::atomic<bool>& halt_;
-  LoopClock clock_;
-  Random random_;
-  std::vector<uint64_t> started_;  // by target and slot
-  std::vector<uint32_t> waiting_;  // by target: requests without a response
-  uint64_t posted_ = 0;
-  bool failed_ = false;
 
  private:
-  struct Refused {
-    Place place;
-    uint32_t bytes;
-  };
-
   void try_post(Place place, uint32_t bytes) {
     const PostResult result = targets_[place.target]->try_post(place.slot, bytes);
     if (result == PostResult::kPosted) [[likely]]
@@ -217,13 +199,6 @@ class RequestLoop {
       failed_ = true;
     }
   }
-
-  std::vector<Refused> refused_;  // to be posted again
-  std::vector<Refused> retried_;
-  SilenceWatch silence_;
-  std::atomic<uint64_t> unwatched_{0};
-  std::atomic<uint64_t>& activity_;
-  uint64_t steps_ = 0;
 };
 
 }  // namespace verbena::bench

@@ -97,9 +97,8 @@ class TargetPhases {
  public:
   explicit TargetPhases(Target& target) : target_(&target) {}
 
-  template <bool kVerify>
-  std::vector<NoPayload> make(const Phase& /*phase*/) const {
-    target_->begin(kVerify);
+  std::vector<NoPayload> make(const Phase& phase) const {
+    target_->begin(phase.verify);
     return std::vector<NoPayload>(1);
   }
   Status ended(Report& report) const {

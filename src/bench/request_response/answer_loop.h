@@ -9,6 +9,7 @@
 #include "src/base/runtime.h"
 #include "src/bench/experiment/point.h"
 #include "src/bench/load/payload_pattern.h"
+#include "src/bench/load/poll_cost.h"
 #include "src/bench/request_response/request_response_settings.h"
 #include "verbena/data_path.h"
 #include "verbena/rpc.h"
@@ -16,31 +17,23 @@
 
 namespace verbena::bench {
 
-// The handler of a benchmark: the response has a given length, and with kVerify every byte of the
+// The handler of a benchmark: the response has a given length, and with `verify` every byte of the
 // request is checked and every byte of the response written.
-template <bool kVerify>
 class AnswerWork {
  public:
   // `keys`: of the payloads, by connection.
-  AnswerWork(const Point& point, std::vector<uint64_t> keys)
+  AnswerWork(const Point& point, bool verify, std::vector<uint64_t> keys)
       : request_bytes_(request_response_settings(point).request_bytes),
         response_bytes_(request_response_settings(point).response_bytes),
         pending_(pending_per_queue_pair(point)),
+        verify_(verify),
         keys_(std::move(keys)),
-        sequence_(kVerify ? keys_.size() * pending_per_queue_pair(point) : 0) {}
+        sequence_(verify ? keys_.size() * pending_per_queue_pair(point) : 0) {}
 
-  uint32_t operator()(const Request& request, std::span<char> response) {
+  [[gnu::always_inline]] uint32_t operator()(const Request& request, std::span<char> response) {
     ++requests_;
-    bool right = request.bytes.size() == request_bytes_;
-    if constexpr (kVerify) {
-      const uint64_t key = keys_[request.connection];
-      const uint64_t sequence = sequence_[uint64_t{request.connection} * pending_ + request.slot]++;
-      right =
-          right &&
-          PayloadPattern(key, Direction::kRequest, request.slot, sequence).matches(request.bytes);
-      PayloadPattern(key, Direction::kResponse, request.slot, sequence)
-          .fill(response.first(response_bytes_));
-    }
+    const bool right =
+        (!verify_ || verify(request, response)) && request.bytes.size() == request_bytes_;
     if (!right) [[unlikely]]
       ++mismatches_;
     return response_bytes_;
@@ -50,9 +43,14 @@ class AnswerWork {
   uint64_t mismatches() const { return mismatches_; }
 
  private:
+  // Whether the request is right; writes the response. Not inlined: a design's loop has room for
+  // what all messages need.
+  bool verify(const Request& request, std::span<char> response);
+
   uint32_t request_bytes_;
   uint32_t response_bytes_;
   uint32_t pending_;
+  bool verify_;
   std::vector<uint64_t> keys_;
   std::vector<uint64_t> sequence_;  // by connection and slot
   uint64_t requests_ = 0;
@@ -86,17 +84,17 @@ class PollCount {
 // side more for every message while this one is awake only by an event.
 inline constexpr uint32_t kIdlePollsBeforeSleep = 256;
 
-// `poll()` answers what has come and returns how many. Returns when told to halt, or why nothing
-// will come any more.
-template <typename Responder, typename Poll>
+// Answers what comes by `work`; with `cost`, that measures each poll. Returns when told to halt, or
+// why nothing will come any more.
+template <typename Responder, typename Work>
 Status answer_until_halt(Responder& responder, const std::atomic<bool>& halt, PollCount& polls,
-                         bool block, Poll&& poll) {
+                         bool block, PollCost* cost, Work& work) {
   // Few: where others want this CPU, each poll may cost their time slices.
   constexpr uint32_t kIdlePollsPerCheck = 64;
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!halt.load(std::memory_order_relaxed)) {
-    const uint32_t found = poll();
+    const uint32_t found = poll_costed(cost, responder, work);
     polls.count(found);
     if (found > 0) {
       idle_polls = 0;

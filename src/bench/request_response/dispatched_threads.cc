@@ -24,10 +24,17 @@ struct DispatchBase {
   MarkLayout layout = MarkLayout::kLastBit;  // what the connections use
   std::vector<DispatchWorker*> workers;
 };
-template <typename Design>
+template <typename Requester>
 struct Dispatch : DispatchBase {
-  RequestingConnections<Design> connections;
-  std::unique_ptr<Dispatcher<typename Design::Requester>> dispatcher;
+  Dispatch(std::unique_ptr<RequestingConnections> made, const DispatcherOptions& options)
+      : connections(std::move(made)), dispatcher(connections->targets<Requester>(), options) {
+    for (uint32_t worker = 0; worker < options.workers; ++worker) {
+      workers.push_back(&dispatcher.worker(worker));
+    }
+  }
+
+  std::unique_ptr<RequestingConnections> connections;  // outlive the dispatcher
+  Dispatcher<Requester> dispatcher;
 };
 
 // One worker's view of one responding thread: what a requester is to a thread that has its own.
@@ -58,14 +65,14 @@ class DispatchedTarget {
   MarkLayout layout_;
 };
 
-// Carries requests until the phase ends. `poll()` returns how often a message was moved.
-template <typename Requester, typename Poll>
-Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
+// Carries requests until the phase ends; with `cost`, that measures each poll.
+template <typename Requester>
+Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, PollCost* cost) {
   constexpr uint32_t kIdlePollsPerCheck = 64;
   Waiter waiter;
   uint32_t idle_polls = 0;
   while (!job.team.halted()) {
-    if (poll() > 0) {
+    if (poll_costed(cost, dispatcher) > 0) {
       waiter.progress();
       continue;
     }
@@ -78,56 +85,43 @@ Status carry(NodeJob& job, Dispatcher<Requester>& dispatcher, Poll&& poll) {
   return Status::ok_status();
 }
 
-// The same, and what it costs.
-template <typename Requester>
-Status carry_costed(NodeJob& job, Dispatcher<Requester>& dispatcher, Report& report) {
-  const auto cost = std::make_unique<PollCost>(Side::kDispatcher);
-  job.team.finished();
-  VERBENA_RETURN_IF_ERROR(
-      carry(job, dispatcher, [&] { return cost->measure([&] { return dispatcher.poll(); }); }));
-  if (std::optional<CpuCost> moved = cost->per_message()) {
+void report_cost(const PollCost& cost, Report& report) {
+  if (std::optional<CpuCost> moved = cost.per_message()) {
     // Each message is moved twice, as a request and as a response.
     moved->cycles *= 2;
     if (moved->instructions) *moved->instructions *= 2;
-    report.dispatcher_costs = {{*moved, cost->messages() / 2}};
+    report.dispatcher_costs = {{*moved, cost.messages() / 2}};
   }
-  return Status::ok_status();
 }
 
-template <typename Design>
-Status serve_workers(NodeJob& job, const RequestingConnections<Design>& connections,
-                     Dispatcher<typename Design::Requester>& dispatcher, Report& report,
+template <typename Requester>
+Status serve_workers(NodeJob& job, Dispatch<Requester>& dispatch, Report& report,
                      const Step& step) {
   return serve_phases(job.team, step, report, [&](const Step& phase) {
-    if (phase.phase.kind == PhaseKind::kCost) return carry_costed(job, dispatcher, report);
-    const uint64_t resent_before = connections.resent();
+    std::unique_ptr<PollCost> cost;
+    if (phase.phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kDispatcher);
+    const uint64_t resent_before = dispatch.connections->resent();
     job.team.finished();
-    const Status status = carry(job, dispatcher, [&] { return dispatcher.poll(); });
-    report.counters[kResent] = connections.resent() - resent_before;
+    const Status status = carry(job, dispatch.dispatcher, cost.get());
+    report.counters[kResent] = dispatch.connections->resent() - resent_before;
+    if (cost != nullptr && status.ok()) report_cost(*cost, report);
     return status;
   });
 }
 
 Status connect_and_dispatch(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
-  const Point& point = job.setup.point;
-  VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
-  const Protocol protocol = first.agreed.protocol;
-  const MarkLayout layout = first.agreed.layout;
+  auto connections = std::make_unique<RequestingConnections>();
+  VERBENA_RETURN_IF_ERROR(connections->connect(job, number));
+  const rpc::DesignAgreement agreed = connections->agreed();
   return rpc::with_transport(
-      first.agreed.transport, protocol, layout, [&]<typename Design>() -> Status {
-        auto dispatch = std::make_shared<Dispatch<Design>>();
-        dispatch->layout = layout;
-        VERBENA_RETURN_IF_ERROR(dispatch->connections.connect(job, number, std::move(first)));
-        dispatch->dispatcher = std::make_unique<Dispatcher<typename Design::Requester>>(
-            dispatch->connections.targets(),
-            DispatcherOptions{.workers = job.node().requesting, .pending = point.pending});
-        auto& dispatcher = *dispatch->dispatcher;
-        for (uint32_t worker = 0; worker < job.node().requesting; ++worker) {
-          dispatch->workers.push_back(&dispatcher.worker(worker));
-        }
+      agreed.transport, agreed.protocol, agreed.layout, [&]<typename Design>() -> Status {
+        auto dispatch = std::make_shared<Dispatch<typename Design::Requester>>(
+            std::move(connections), DispatcherOptions{.workers = job.node().requesting,
+                                                      .pending = job.setup.point.pending});
+        dispatch->layout = agreed.layout;
         job.shared = std::static_pointer_cast<DispatchBase>(dispatch);
         job.team.finished();
-        return serve_workers(job, dispatch->connections, dispatcher, report.report, step);
+        return serve_workers(job, *dispatch, report.report, step);
       });
 }
 

@@ -1,10 +1,11 @@
 // The requester's side of the payloads: what a request consists of, and whether a response is
-// right. `kVerify` decides at compile time whether every byte is written and checked, or the
-// lengths only.
+// right. `verify` decides whether every byte is written and checked, or the lengths only: a branch
+// per message, so that a design's loops are compiled once.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,41 +19,41 @@
 namespace verbena::bench {
 
 // Requests and responses that are messages: all protocols but READ.
-template <bool kVerify>
 class MessageWork {
  public:
-  static constexpr bool kTakesTime = kVerify;
-
   // `first_slot`: of the queue pair's slots, the one that is slot 0 here.
-  MessageWork(const Point& point, uint64_t key, uint32_t first_slot = 0)
+  MessageWork(const Point& point, bool verify, uint64_t key, uint32_t first_slot = 0)
       : request_bytes_(request_response_settings(point).request_bytes),
         response_bytes_(request_response_settings(point).response_bytes),
         first_slot_(first_slot),
+        verify_(verify),
         key_(key),
-        sequence_(kVerify ? point.pending : 0) {}
+        sequence_(verify ? point.pending : 0) {}
+
+  bool takes_time() const { return verify_; }
 
   // Fills the slot's request and returns how many bytes to post.
   uint32_t prepare(uint32_t slot, char* request) {
-    if constexpr (kVerify) {
-      PayloadPattern(key_, Direction::kRequest, first_slot_ + slot, sequence_[slot])
-          .fill({request, request_bytes_});
-    }
+    if (verify_) [[unlikely]]
+      fill(slot, request);
     return request_bytes_;
   }
 
   bool check(uint32_t slot, std::span<const char> response) {
-    if constexpr (kVerify) {
-      const PayloadPattern expected(key_, Direction::kResponse, first_slot_ + slot,
-                                    sequence_[slot]++);
-      return response.size() == response_bytes_ && expected.matches(response);
-    }
+    if (verify_) [[unlikely]]
+      return is_right(slot, response);
     return response.size() == response_bytes_;
   }
 
  private:
+  // Not inlined: a design's loops have room for what all messages need.
+  void fill(uint32_t slot, char* request);
+  bool is_right(uint32_t slot, std::span<const char> response);
+
   uint32_t request_bytes_;
   uint32_t response_bytes_;
   uint32_t first_slot_;
+  bool verify_;
   uint64_t key_;
   std::vector<uint64_t> sequence_;
 };
@@ -60,17 +61,17 @@ class MessageWork {
 // READ: the request says what to fetch of the responder's readable memory, where each slot has a
 // place of its own; successive requests of a slot fetch from shifted places, so that a response
 // that is a request old is noticed.
-template <bool kVerify>
 class ReadWork {
  public:
-  static constexpr bool kTakesTime = kVerify;
-
-  ReadWork(const Point& point, uint64_t memory_key, uint32_t first_slot = 0)
+  ReadWork(const Point& point, bool verify, uint64_t memory_key, uint32_t first_slot = 0)
       : response_bytes_(request_response_settings(point).response_bytes),
         first_slot_(first_slot),
+        verify_(verify),
         layout_(point),
         pattern_(readable_pattern(memory_key)),
         sequence_(point.pending) {}
+
+  bool takes_time() const { return verify_; }
 
   uint32_t prepare(uint32_t slot, char* request) {
     *reinterpret_cast<ReadRequest*>(request) = {
@@ -80,15 +81,13 @@ class ReadWork {
 
   bool check(uint32_t slot, std::span<const char> response) {
     const uint64_t offset = layout_.offset(first_slot_ + slot, sequence_[slot]++);
-    if constexpr (kVerify) {
-      return response.size() == response_bytes_ && pattern_.matches(response, offset);
-    }
-    return response.size() == response_bytes_;
+    return response.size() == response_bytes_ && (!verify_ || pattern_.matches(response, offset));
   }
 
  private:
   uint32_t response_bytes_;
   uint32_t first_slot_;
+  bool verify_;
   ReadableLayout layout_;
   PayloadPattern pattern_;
   std::vector<uint64_t> sequence_;
@@ -116,23 +115,16 @@ class RequestWorks {
         first_slot_(first_slot),
         responding_(std::move(responding)) {}
 
-  template <bool kVerify>
   auto make(const Phase& phase) const {
     const Point& point = job_.setup.point;
     const uint64_t run_key = job_.setup.run_key;
-    if constexpr (kReads) {
-      std::vector<ReadWork<kVerify>> works;
-      for (const uint32_t peer : responding_) {
-        works.emplace_back(point, pair_key(run_key, 0, 0, peer), first_slot_);
-      }
-      return works;
-    } else {
-      std::vector<MessageWork<kVerify>> works;
-      for (const uint32_t peer : responding_) {
-        works.emplace_back(point, pair_key(run_key, phase.number, connection_, peer), first_slot_);
-      }
-      return works;
+    std::vector<std::conditional_t<kReads, ReadWork, MessageWork>> works;
+    for (const uint32_t peer : responding_) {
+      const uint64_t key = kReads ? pair_key(run_key, 0, 0, peer)
+                                  : pair_key(run_key, phase.number, connection_, peer);
+      works.emplace_back(point, phase.verify, key, first_slot_);
     }
+    return works;
   }
 
  private:

@@ -20,7 +20,7 @@ Point point_of(const RequestResponseSettings& settings, uint32_t pending) {
 
 TEST(RequestWork, EveryByteOfAMessageIsFilledAndChecked) {
   const Point point = point_of({.request_bytes = 40, .response_bytes = 24}, 2);
-  MessageWork<true> work(point, 5);
+  MessageWork work(point, /*verify=*/true, 5);
   std::vector<char> request(40);
   for (uint64_t sequence = 0; sequence < 3; ++sequence) {
     EXPECT_EQ(work.prepare(1, request.data()), 40u);
@@ -37,7 +37,7 @@ TEST(RequestWork, ReadsFetchShiftedPlacesInsideTheMemory) {
   const Point point = point_of({.protocol = Protocol::kRead, .response_bytes = 100}, 3);
   const ReadableMemory memory(point, 9);
   ASSERT_EQ(memory.bytes().size(), ReadableLayout(point).size_bytes());
-  ReadWork<true> work(point, 9);
+  ReadWork work(point, /*verify=*/true, 9);
   std::set<uint64_t> offsets;
   for (uint32_t slot = 0; slot < 3; ++slot) {
     for (int i = 0; i < 20; ++i) {

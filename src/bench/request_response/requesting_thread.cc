@@ -14,10 +14,10 @@ namespace verbena::bench {
 namespace {
 
 // The work of a thread with queue pairs of its own, which knows what these sent again.
-template <typename Connections, bool kReads>
+template <bool kReads>
 class CountedWorks : public RequestWorks<kReads> {
  public:
-  CountedWorks(const Connections& connections, RequestWorks<kReads> works)
+  CountedWorks(const RequestingConnections& connections, RequestWorks<kReads> works)
       : RequestWorks<kReads>(std::move(works)), connections_(connections) {}
 
   Status prepare(const Phase& /*phase*/) {
@@ -30,29 +30,27 @@ class CountedWorks : public RequestWorks<kReads> {
   }
 
  private:
-  const Connections& connections_;
+  const RequestingConnections& connections_;
   uint64_t resent_before_ = 0;
 };
 
 Status connect_and_serve(NodeJob& job, uint32_t number, ThreadReport& report, const Step& step) {
-  VERBENA_ASSIGN_OR_RETURN(FirstConnection first, reach_first(job, number));
-  const rpc::DesignAgreement& agreed = first.agreed;
-  return rpc::with_transport(
-      agreed.transport, agreed.protocol, agreed.layout, [&]<typename Design>() -> Status {
-        using Requester = typename Design::Requester;
-        RequestingConnections<Design> connections;
-        VERBENA_RETURN_IF_ERROR(connections.connect(job, number, std::move(first)));
-        constexpr bool kReads = std::is_same_v<Requester, rpc::ReadRequester>;
-        using Works = CountedWorks<RequestingConnections<Design>, kReads>;
-        RequestPhases<Requester, Works> phases(
-            job, number, connections.targets(),
-            Works(connections,
-                  RequestWorks<kReads>(job, number, 0, job.wiring().requesting[number].peers)),
-            report.report);
-        job.team.finished();
-        phases.serve(step);
-        return Status::ok_status();
-      });
+  RequestingConnections connections;
+  VERBENA_RETURN_IF_ERROR(connections.connect(job, number));
+  const rpc::DesignAgreement& agreed = connections.agreed();
+  rpc::with_transport(agreed.transport, agreed.protocol, agreed.layout, [&]<typename Design>() {
+    using Requester = typename Design::Requester;
+    constexpr bool kReads = std::is_same_v<Requester, rpc::ReadRequester>;
+    RequestPhases<Requester, CountedWorks<kReads>> phases(
+        job, number, connections.targets<Requester>(),
+        CountedWorks<kReads>(
+            connections,
+            RequestWorks<kReads>(job, number, 0, job.wiring().requesting[number].peers)),
+        report.report);
+    job.team.finished();
+    phases.serve(step);
+  });
+  return Status::ok_status();
 }
 
 }  // namespace

@@ -2,11 +2,10 @@
 
 #include <deque>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "src/base/runtime.h"
+#include "src/base/assert.h"
 #include "src/bench/request_response/answer_loop.h"
 #include "src/bench/request_response/readable_memory.h"
 #include "src/bench/request_response/request_response_settings.h"
@@ -19,32 +18,30 @@ namespace verbena::bench {
 
 namespace {
 
-template <typename Design>
 class RespondingThread final : public RespondingTarget {
-  using Responder = typename Design::Responder;
-  static constexpr bool kReads = std::is_same_v<Responder, rpc::ReadResponder>;
-
  public:
   RespondingThread(NodeJob& job, uint32_t number, ThreadReport& report)
-      : job_(job), number_(number), report_(report) {}
+      : job_(job),
+        number_(number),
+        report_(report),
+        settings_(request_response_settings(job.setup.point)) {}
 
   Status prepare() override {
     const Point& point = job_.setup.point;
-    const RequestResponseSettings& settings = request_response_settings(point);
     ResponderOptions options;
-    options.request_max_bytes = settings.request_bytes;
-    options.response_max_bytes = settings.response_bytes;
+    options.request_max_bytes = settings_.request_bytes;
+    options.response_max_bytes = settings_.response_bytes;
     options.pending = pending_per_queue_pair(point);
     options.max_connections = connections();
     options.inline_bytes = point.inline_bytes;
     options.signal_interval = point.signal_interval;
     options.post_batch = point.post_batch;
-    options.receive_queues = settings.receive_queues;
-    options.transport = settings.transport;
+    options.receive_queues = settings_.receive_queues;
+    options.transport = settings_.transport;
     options.blocking = point.wait == WaitMode::kBlock;
     options.huge_pages = point.huge_pages != 0;
     options.handshake_timeout_ns = kSetupTimeoutNs;
-    if constexpr (kReads) {
+    if (reads()) {
       readable_ =
           std::make_unique<ReadableMemory>(point, pair_key(job_.setup.run_key, 0, 0, number_));
       options.readable = readable_->bytes();
@@ -53,7 +50,8 @@ class RespondingThread final : public RespondingTarget {
                       "not enough memory for what requesters read; lower --response or --pending");
       }
     }
-    VERBENA_ASSIGN_OR_RETURN(responder_, Responder::create(job_.device, job_.domain, options));
+    VERBENA_ASSIGN_OR_RETURN(responder_, make_responder(settings_.protocol, layout(), job_.device,
+                                                        job_.domain, options));
     return Status::ok_status();
   }
 
@@ -74,47 +72,51 @@ class RespondingThread final : public RespondingTarget {
   }
 
   Status answer(const Step& step) override {
-    if constexpr (kReads) {
+    if (reads()) {
       // Costs nothing, in any unit; the thread sleeps.
       report_.report.costs = {{CpuCost{}, 0}};
       job_.team.finished();
       return sleep_until_halt(step);
-    } else {
-      return step.phase.verify ? answer_with<true>(step.phase) : answer_with<false>(step.phase);
     }
+    return answer_phase(step.phase);
   }
 
  private:
+  bool reads() const { return settings_.protocol == Protocol::kRead; }
+  MarkLayout layout() const {
+    return rpc::usable_layout(settings_.layout, job_.device.info().writes_in_order);
+  }
   uint32_t connections() const {
     return static_cast<uint32_t>(job_.connections().responding[number_].peers.size());
   }
 
-  template <bool kVerify>
-  Status answer_with(const Phase& phase) {
+  Status answer_phase(const Phase& phase) {
     const Point& point = job_.setup.point;
     std::vector<uint64_t> keys;
     for (const uint32_t requesting : requesting_) {
       keys.push_back(pair_key(job_.setup.run_key, phase.number, requesting, number_));
     }
-    AnswerWork<kVerify> work(point, std::move(keys));
+    AnswerWork work(point, phase.verify, std::move(keys));
     const bool block = point.wait == WaitMode::kBlock;
     PollCount polls;
     std::unique_ptr<PollCost> cost;
     if (phase.kind == PhaseKind::kCost) cost = std::make_unique<PollCost>(Side::kResponder);
     const uint64_t resent_before = resent();
     job_.team.finished();
-    const Status status =
-        cost != nullptr ? answer_until_halt(
-                              *responder_, job_.team.halt(), polls, block,
-                              [&] { return cost->measure([&] { return responder_->poll(work); }); })
-                        : answer_until_halt(*responder_, job_.team.halt(), polls, block,
-                                            [&] { return responder_->poll(work); });
+    // Compiled for each design: nothing is chosen between a message and the handler.
+    const Status status = rpc::with_transport(
+        settings_.transport, settings_.protocol, layout(), settings_.receive_queues,
+        [&]<typename Design>() {
+          auto* const responder = dynamic_cast<typename Design::Responder*>(responder_.get());
+          VERBENA_ASSERT(responder != nullptr);
+          return answer_until_halt(*responder, job_.team.halt(), polls, block, cost.get(), work);
+        });
     Report& report = report_.report;
     report.requests = work.requests();
     report.mismatches = work.mismatches();
     report.counters[kPolls] = polls.between().polls;
     report.counters[kEmptyPolls] = polls.between().empty_polls;
-    if (rpc::kTransportOf<Design> != Transport::kRc) {
+    if (settings_.transport != Transport::kRc) {
       report.counters[kResent] = resent() - resent_before;
       report.counters[kAnswered] = work.requests();
     }
@@ -133,10 +135,10 @@ class RespondingThread final : public RespondingTarget {
   // READ needs no responder, but somebody who notices that the requesters are gone.
   Status sleep_until_halt(Step step) {
     constexpr int64_t kSliceNs = 100'000'000;
-    const auto nothing = [](const Request&, std::span<char>) { return 0u; };
+    auto nothing = [](const Request&, std::span<char>) { return 0u; };
     while (!job_.team.halted()) {
       step = job_.team.next_within(step.number, kSliceNs);
-      responder_->poll(nothing);
+      responder_->poll_with(nothing);
       if (!responder_->status().ok() && !job_.team.halted()) return responder_->status();
     }
     return Status::ok_status();
@@ -145,6 +147,7 @@ class RespondingThread final : public RespondingTarget {
   NodeJob& job_;
   uint32_t number_;
   ThreadReport& report_;
+  const RequestResponseSettings& settings_;
   std::unique_ptr<ReadableMemory> readable_;
   std::deque<ControlConnection> controls_;  // outlive the responder
   std::vector<uint32_t> requesting_;        // by connection
@@ -154,14 +157,8 @@ class RespondingThread final : public RespondingTarget {
 }  // namespace
 
 void run_responding_thread(NodeJob& job, uint32_t number, ThreadReport& report) {
-  const RequestResponseSettings& settings = request_response_settings(job.setup.point);
-  const MarkLayout layout = rpc::usable_layout(settings.layout, job.device.info().writes_in_order);
-  auto target =
-      rpc::with_transport(settings.transport, settings.protocol, layout, settings.receive_queues,
-                          [&]<typename Design>() -> std::unique_ptr<RespondingTarget> {
-                            return std::make_unique<RespondingThread<Design>>(job, number, report);
-                          });
-  run_responding_steps(job, number, std::move(target), report);
+  run_responding_steps(job, number, std::make_unique<RespondingThread>(job, number, report),
+                       report);
 }
 
 }  // namespace verbena::bench

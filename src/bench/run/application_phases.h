@@ -25,7 +25,7 @@ namespace verbena::bench {
 template <typename Requests>
 class ApplicationWork {
  public:
-  static constexpr bool kTakesTime = false;
+  static constexpr bool takes_time() { return false; }
 
   explicit ApplicationWork(Requests& requests) : requests_(&requests) {}
   uint32_t prepare(uint32_t slot, char* /*request*/) {
@@ -48,9 +48,8 @@ class ApplicationWorks {
     requests.prepare(phase);
   }
   { return requests_->prepare(phase); }
-  template <bool kVerify>
   std::vector<ApplicationWork<Requests>> make(const Phase& phase) const {
-    requests_->begin(phase, kVerify);
+    requests_->begin(phase, phase.verify);
     return {ApplicationWork<Requests>(*requests_)};
   }
   bool complete() const requires requires(Requests& requests) { requests.complete(); }
