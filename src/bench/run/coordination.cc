@@ -79,8 +79,10 @@ void write_report(WireWriter& writer, const Report& report) {
 
 double read_double(WireReader& reader) { return std::bit_cast<double>(reader.u64()); }
 
+// Of a list's entries, each of a byte at least: one more than there can be lets the reader run out.
 uint32_t read_count(WireReader& reader) {
-  return std::min(reader.u32(), static_cast<uint32_t>(reader.rest_bytes()));
+  const uint32_t count = reader.u32();
+  return static_cast<uint32_t>(std::min<uint64_t>(count, reader.rest_bytes() + 1));
 }
 
 std::vector<int> read_cpus(WireReader& reader) {
