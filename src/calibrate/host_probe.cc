@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
-#include "src/bench/result/statistics.h"
 #include "src/calibrate/parameter_probe.h"
 #include "src/calibrate/quickest.h"
+#include "src/calibrate/slice_watch.h"
 
 namespace verbena::calibrate {
 
@@ -87,28 +88,19 @@ double switch_ns(int cpu) {
   return *undisturbed / kYields / 2;
 }
 
-// How long one of two threads that want the same CPU has it: between the gaps in its time.
-double slice_ns(int cpu) {
-  constexpr uint64_t kGapNs = 200'000;
+// Of two threads that want the same CPU.
+std::optional<double> slice_ns(int cpu) {
   std::atomic<bool> ended{false};
   Thread other = start_thread("calibrate", [&] {
     pin_this_thread(cpu);
     while (!ended.load(std::memory_order_relaxed)) cpu_relax();
   });
-  std::vector<double> slices;
-  uint64_t slice_from = 0;  // the first one is not seen from its begin
-  const uint64_t begun = now_ns();
-  for (uint64_t last = begun; last - begun < kLongestNs;) {
-    const uint64_t now = now_ns();
-    if (now - last > kGapNs) {
-      if (slice_from != 0) slices.push_back(static_cast<double>(last - slice_from));
-      slice_from = now;
-    }
-    last = now;
+  SliceWatch slices(now_ns());
+  while (slices.look(now_ns())) {
   }
   ended.store(true, std::memory_order_relaxed);
   other.join();
-  return slices.empty() ? static_cast<double>(kLongestNs) : bench::median(slices);
+  return slices.median_ns();
 }
 
 }  // namespace
@@ -122,9 +114,11 @@ std::vector<Probe> probe_host() {
       {"cpu_copy", copy_gb_per_s(), "copies of 64 KiB within the caches"},
       {"cpu_atomic", atomic_ns(), "fetch-and-add on a word in the first cache"},
       {"cpu_pause", quickest_ns(kRounds, [](uint64_t) { cpu_relax(); }), "pauses in a row"},
-      {"cpu_slice", slice_ns(cpus.front()), "two threads that both want one CPU"},
       {"cpu_switch", switch_ns(cpus.front()), "two threads that yield to each other"},
   };
+  if (const std::optional<double> slice = slice_ns(cpus.front())) {
+    probes.push_back({"cpu_slice", *slice, "two threads that both want one CPU"});
+  }
   if (cpus.size() > 1) {
     probes.push_back({"cpu_line_transfer", line_transfer_ns(cpus[1]),
                       "half of a round trip of one word between two cores"});

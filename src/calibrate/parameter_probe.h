@@ -17,7 +17,8 @@ struct Probe {
 };
 
 // Of the processor and its memory, some 100 ms. The calling thread is pinned meanwhile. Where
-// the process may use one CPU only, those that take two are missing.
+// the process may use one CPU only, those that take two are missing, and where other programs have
+// its CPUs, how long a slice is.
 std::vector<Probe> probe_host();
 // Of what a device needs of the processor without a peer, and what it reports.
 Result<std::vector<Probe>> probe_device(const std::string& device);
