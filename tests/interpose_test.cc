@@ -131,9 +131,12 @@ TEST_F(InterposeTest, OwnProgramKeepsItsMemory) {
 }
 
 TEST_F(InterposeTest, ProgramOfGoMayDiscardItsMemory) {
-  for (const char* mode : {"locks", "no-locks"}) {
-    Program memory(under_verbena({VERBENA_TEST_PROCESSES "/interpose_go_process", mode}));
-    EXPECT_EQ(memory.exit_code(), 0) << mode << ": " << memory.description();
+  for (const char* program : {VERBENA_TEST_PROCESSES "/interpose_go_process",
+                              VERBENA_TEST_PROCESSES "/interpose_go_stripped_process"}) {
+    for (const char* mode : {"locks", "no-locks"}) {
+      Program memory(under_verbena({program, mode}));
+      EXPECT_EQ(memory.exit_code(), 0) << program << ' ' << mode << ": " << memory.description();
+    }
   }
 }
 

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,7 +53,16 @@ struct Search {
   uint64_t seen_loads;  // how often objects had been loaded at the search before
   uint64_t loads = 0;
   bool found = false;
-  std::vector<std::string> files{};  // without the note
+  // Without the note: each ends with a zero. The memory is there already: the dynamic linker's lock
+  // is held, for which somebody may wait who has the lock of the program's allocator.
+  std::string files{};
+  bool complete = true;  // all had room
+
+  void add_file(const char* path) {
+    const size_t bytes = std::strlen(path) + 1;
+    complete = complete && files.size() + bytes <= files.capacity();
+    if (complete) files.append(path, bytes);
+  }
 };
 
 int look_at(dl_phdr_info* object, size_t /*size*/, void* argument) {
@@ -67,7 +78,7 @@ int look_at(dl_phdr_info* object, size_t /*size*/, void* argument) {
     if (search.found) return 1;
   }
   // The program itself has no name; what the kernel maps into it has no file, which does no harm.
-  search.files.emplace_back(object->dlpi_name[0] == '\0' ? "/proc/self/exe" : object->dlpi_name);
+  search.add_file(object->dlpi_name[0] == '\0' ? "/proc/self/exe" : object->dlpi_name);
   return 0;
 }
 
@@ -78,11 +89,22 @@ bool read_at(int file, uint64_t offset, std::vector<T>& to) {
   return pread(file, to.data(), bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
+// Looks at the objects that are loaded, unless none was since `seen_loads`.
+Search search_objects(uint64_t seen_loads) {
+  for (size_t bytes = 16 << 10;; bytes *= 2) {
+    Search search{.seen_loads = seen_loads};
+    search.files.reserve(bytes);
+    dl_iterate_phdr(look_at, &search);
+    if (search.found || search.complete) return search;
+  }
+}
+
 }  // namespace
 
-bool has_go_section(const char* path) {
+std::optional<bool> has_go_section(const char* path) {
   constexpr uint64_t kMaxNamesBytes = 1u << 20;
   const FileDescriptor file(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0 && (errno == EMFILE || errno == ENFILE)) return std::nullopt;
   std::vector<ElfW(Ehdr)> header(1);
   if (file.get() < 0 || !read_at(file.get(), 0, header) ||
       std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -107,14 +129,17 @@ bool has_go_runtime() {
   static std::atomic<bool> found{false};
   static std::atomic<uint64_t> seen_loads{0};
   if (found.load(std::memory_order_relaxed)) return true;
-  Search search{.seen_loads = seen_loads.load(std::memory_order_relaxed)};
-  dl_iterate_phdr(look_at, &search);
-  // Not under the dynamic linker's lock.
-  search.found =
-      search.found || std::any_of(search.files.begin(), search.files.end(),
-                                  [](const auto& file) { return has_go_section(file.c_str()); });
+  Search search = search_objects(seen_loads.load(std::memory_order_relaxed));
+  bool all_read = true;
+  for (const char* file = search.files.data(); !search.found && *file != '\0';
+       file += std::strlen(file) + 1) {
+    const std::optional<bool> is_of_go = has_go_section(file);
+    search.found = is_of_go.value_or(false);
+    all_read = all_read && is_of_go.has_value();
+  }
   if (search.found) found.store(true, std::memory_order_relaxed);
-  seen_loads.store(search.loads, std::memory_order_relaxed);
+  // What could not be read is read again.
+  if (all_read) seen_loads.store(search.loads, std::memory_order_relaxed);
   return search.found;
 }
 

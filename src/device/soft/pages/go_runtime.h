@@ -1,6 +1,8 @@
 // Whether memory of this process may be discarded past the C library.
 #pragma once
 
+#include <optional>
+
 namespace verbena::soft {
 
 // Whether some loaded object has the runtime of Go, by the note that its linker writes, or without
@@ -10,8 +12,8 @@ namespace verbena::soft {
 // since the latest call; then their files are opened.
 bool has_go_runtime();
 
-// Whether this is an ELF file with a section that only Go's linker makes. False also where it
-// cannot be read.
-bool has_go_section(const char* path);
+// Whether this is an ELF file with a section that only Go's linker makes; false also where it is
+// no such file, or none that can be opened. Nothing without a file descriptor left.
+std::optional<bool> has_go_section(const char* path);
 
 }  // namespace verbena::soft

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "src/device/soft/no_descriptors_for_test.h"
+
 namespace verbena::soft {
 namespace {
 
@@ -42,7 +44,7 @@ class ElfFile {
     std::ofstream(path_) << (std::string(reinterpret_cast<const char*>(&header), sizeof(header)) +
                              rest_)
                                 .substr(0, bytes);
-    return has_go_section(path_.c_str());
+    return has_go_section(path_.c_str()).value();
   }
   size_t size() const { return sizeof(header) + rest_.size(); }
 
@@ -59,10 +61,18 @@ TEST(GoRuntime, IsToldByTheSectionsOfItsFile) {
   EXPECT_TRUE(ElfFile({".go.buildinfo"}).is_of_go());
   EXPECT_FALSE(ElfFile({".text", ".data", ".gopclntab2", "x.gopclntab"}).is_of_go());
   EXPECT_FALSE(ElfFile({}).is_of_go());
-  EXPECT_FALSE(has_go_section("/proc/self/exe"));
-  EXPECT_FALSE(has_go_section("/nothing"));
-  EXPECT_FALSE(has_go_section("/proc/self"));
+  EXPECT_EQ(has_go_section("/proc/self/exe"), false);
+  EXPECT_EQ(has_go_section("/nothing"), false);
+  EXPECT_EQ(has_go_section("/proc/self"), false);
   EXPECT_FALSE(has_go_runtime());
+}
+
+TEST(GoRuntime, WithoutADescriptorNothingIsKnown) {
+  {
+    const verbena::soft::test::NoDescriptors none;
+    EXPECT_EQ(has_go_section("/proc/self/exe"), std::nullopt);
+  }
+  EXPECT_EQ(has_go_section("/proc/self/exe"), false);
 }
 
 TEST(GoRuntime, DamagedFilesAreNotOfGo) {
