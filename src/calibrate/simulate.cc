@@ -28,8 +28,9 @@ Result<double> simulate(const std::vector<sim::ParameterText>& parameters,
     });
     if (!ns.ok()) {
       return Status(ns.status().code(),
-                    fmt::format("the simulation of {}: {}", point.workload->text(point),
-                                ns.status().message()));
+                    fmt::format("the simulation of {}: {}; something else kept this machine busy "
+                                "while it was measured, so calibrate again when it is idle",
+                                point.workload->text(point), ns.status().message()));
     }
     all.push_back(*ns);
   }
