@@ -1,5 +1,6 @@
 // Loops over memory and over calls of the system.
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "src/base/assert.h"
 #include "src/base/runtime.h"
 #include "src/base/tsc.h"
 #include "src/calibrate/parameter_probe.h"
@@ -64,28 +66,42 @@ double line_transfer_ns(int other_cpu) {
   return ns / 2;
 }
 
-// Of two threads on one CPU that give way to each other. A third one, of another program, takes a
-// whole slice each time: few at a time, and what most of them without it take.
+uint64_t cpu_time_of_process_ns() {
+  timespec time{};
+  VERBENA_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// Of two threads on one CPU that give way to each other. The time that they had it counts, without
+// that of a third one, of another program, which takes a whole slice each time; and since it leaves
+// them cold caches, what few yields take.
 double switch_ns(int cpu) {
   constexpr uint64_t kBatches = 1'000;
   constexpr uint64_t kYields = 10;
   std::atomic<bool> ended{false};
+  std::atomic<uint64_t> of_other{0};
   Thread other = start_thread("calibrate", [&] {
     pin_this_thread(cpu);
-    while (!ended.load(std::memory_order_relaxed)) sched_yield();
+    for (uint64_t i = 1; !ended.load(std::memory_order_relaxed); ++i) {
+      of_other.store(i, std::memory_order_relaxed);
+      sched_yield();
+    }
   });
   std::vector<double> batches_ns;
   const uint64_t begun = now_ns();
   while (batches_ns.size() < kBatches && (batches_ns.empty() || now_ns() - begun < kLongestNs)) {
-    const uint64_t start = now_ns();
+    const uint64_t before = of_other.load(std::memory_order_relaxed);
+    const uint64_t had_ns = cpu_time_of_process_ns();
     for (uint64_t i = 0; i < kYields; ++i) sched_yield();
-    batches_ns.push_back(static_cast<double>(now_ns() - start));
+    const auto ns = static_cast<double>(cpu_time_of_process_ns() - had_ns);
+    const uint64_t switches = kYields + of_other.load(std::memory_order_relaxed) - before;
+    batches_ns.push_back(ns / static_cast<double>(switches));
   }
   ended.store(true, std::memory_order_relaxed);
   other.join();
   const auto undisturbed = batches_ns.begin() + static_cast<ptrdiff_t>(batches_ns.size() / 10);
   std::nth_element(batches_ns.begin(), undisturbed, batches_ns.end());
-  return *undisturbed / kYields / 2;
+  return *undisturbed;
 }
 
 // Of two threads that want the same CPU.
