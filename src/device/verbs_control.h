@@ -20,6 +20,13 @@ enum class RegionMemory {
   kLeft,     // as kSame, of memory left in place: each access by a peer costs more
 };
 
+// Carries out a WRITE of `size_bytes` before it returns, behind all that was posted: whole words at
+// addresses that are multiples of 8, the last one last. It takes no place of the send queue and has
+// no completion. Somewhere near `next_address` the program will write soon, so that the device asks
+// for its cache lines. False: nothing has happened, and the WRITE is to be posted.
+using WriteNow = bool (*)(ibv_qp*, const void* bytes, uint32_t size_bytes, uint64_t remote_address,
+                          uint32_t rkey, uint64_t next_address);
+
 struct VerbsControl {
   int (*query_device)(ibv_context*, ibv_device_attr*);
   int (*query_port)(ibv_context*, uint8_t port, ibv_port_attr*);
@@ -67,6 +74,9 @@ struct VerbsControl {
   // all regions.
   ibv_mr* (*reg_mr_unasked)(ibv_pd*, void* address, size_t length_bytes, uint64_t iova,
                             unsigned access) = nullptr;
+  // Of a connected queue pair of a device whose WRITEs are the caller's own stores. Null, also as
+  // its answer: all are posted.
+  WriteNow (*write_now)(const ibv_qp*) = nullptr;
 };
 
 const VerbsControl& hardware_control();

@@ -378,6 +378,10 @@ void MessengerState::adopt(Joined joined) {
   const uint32_t lkey = endpoint.arena.lkey();
   connection.sends =
       channel::SendQueue(endpoint.queue_pair.get(), endpoint.send_completions.get(), send_sizes_);
+  connection.queue_pair = endpoint.queue_pair.get();
+  if (domain_->control().write_now != nullptr) {
+    connection.write_now = domain_->control().write_now(connection.queue_pair);
+  }
   connection.queue =
       QueueSender(channel::SlotArray::carve(endpoint.arena, shape, options_.queue_credits), lkey,
                   connection.joined.their_number, inline_bytes);

@@ -83,12 +83,22 @@ void MessengerState::post(PeerConnection& connection, const Room& room, const ch
   VERBENA_DEBUG_ASSERT(bytes <= room_bytes_);
   if (room.ring && connection.ring_out->has_unknown()) [[unlikely]]
     clear_tail(connection, *connection.ring_out, bytes);
-  ibv_send_wr& request =
-      room.ring ? connection.ring_out->seal(bytes) : connection.queue.seal(bytes);
-  ++(room.ring ? statistics_.ring_messages : statistics_.queue_messages);
   if (in_order) ++connection.next_sequence;
+  ibv_send_wr* request = nullptr;
+  if (room.ring) {
+    ++statistics_.ring_messages;
+    RingSender& ring = *connection.ring_out;
+    const RingSender::Sealed sealed = ring.seal(bytes);
+    if (connection.write_now != nullptr && !signaled &&
+        ring.write_now(connection.write_now, connection.queue_pair, sealed)) [[likely]]
+      return;
+    request = &ring.request(sealed);
+  } else {
+    ++statistics_.queue_messages;
+    request = &connection.queue.seal(bytes);
+  }
   const bool posted =
-      signaled ? connection.sends.push_signaled(request) : connection.sends.push(request);
+      signaled ? connection.sends.push_signaled(*request) : connection.sends.push(*request);
   if (!posted) [[unlikely]]
     make_busy(connection);  // where the error is found
 }

@@ -121,6 +121,8 @@ struct PeerConnection {
 
   // --- to the peer ---
   channel::SendQueue sends;
+  ibv_qp* queue_pair = nullptr;
+  WriteNow write_now = nullptr;  // null: all is posted
   QueueSender queue;
   QueueSender credit_messages;      // one buffer: one at a time is on its way
   uint64_t credit_message_end = 0;  // its work request's place in the send queue

@@ -41,6 +41,7 @@
 #include "src/channel/message_cost.h"
 #include "src/channel/slot_array.h"
 #include "src/channel/work_request.h"
+#include "src/device/verbs_control.h"
 #include "src/message/gather_request.h"
 #include "src/message/ring_mark.h"
 #include "src/message/written_slots.h"
@@ -67,15 +68,17 @@ class RingSender {
   // zero. None of the messages before is on its way any more.
   void bind(const channel::RemoteSlots& remote, uint32_t inline_limit_bytes) {
     written_.clear(slots_, sent_);
+    remote_ = remote;
     for (uint32_t slot = 0; slot < slots_.count; ++slot) {
       char* const local = slots_.slot(slot);
       channel::set_write(requests_[slot], reinterpret_cast<uint64_t>(local), lkey_,
-                         remote.address + static_cast<uint64_t>(local - slots_.base), remote.rkey);
+                         remote_of(local), remote.rkey);
     }
     inline_limit_bytes_ = inline_limit_bytes;
     unknown_.assign(slots_.count, {});
     has_unknown_ = false;
     head_ = 0;
+    ahead_ = kAhead % slots_.count;
     lap_ = RingMark::kFirstLap;
     sent_ = freed_ = 0;
   }
@@ -109,17 +112,32 @@ class RingSender {
     channel::set_size(*clear, channel::kWordBytes, inline_limit_bytes_);
     return true;
   }
-  // The work request that sends `bytes` of it.
-  ibv_send_wr& seal(uint32_t bytes) {
+  // A slot as it is sent: all that is written into the peer's.
+  struct Sealed {
+    uint32_t slot;
+    uint32_t bytes;
+  };
+  // Sends `bytes` of it: by the work request(), or with write_now().
+  Sealed seal(uint32_t bytes) {
     VERBENA_DEBUG_ASSERT(credits() > 0);
-    channel::SlotRequest& request = requests_[head_];
+    const Sealed sealed{head_, RingMark::sealed_bytes(bytes)};
     RingMark::seal(slots_.slot(head_), slots_.shape, bytes, lap_);
     written_.add(bytes);
-    channel::set_size(request, RingMark::sealed_bytes(bytes), inline_limit_bytes_);
     if (has_unknown_) [[unlikely]]
-      unknown_[head_].overwritten(RingMark::sealed_bytes(bytes));
+      unknown_[head_].overwritten(sealed.bytes);
     advance();
+    return sealed;
+  }
+  ibv_send_wr& request(const Sealed& sealed) {
+    channel::SlotRequest& request = requests_[sealed.slot];
+    channel::set_size(request, sealed.bytes, inline_limit_bytes_);
     return request.request;
+  }
+  // False: the device takes the request only.
+  bool write_now(WriteNow write, ibv_qp* queue_pair, const Sealed& sealed) const {
+    const char* const slot = slots_.slot(sealed.slot);
+    return write(queue_pair, slot, sealed.bytes, remote_of(slot), remote_.rkey,
+                 remote_of(slots_.slot(ahead_)));
   }
   // The same for a message of which the slot has the first `written` bytes, whole words, and the
   // rest lies elsewhere.
@@ -171,21 +189,29 @@ class RingSender {
     }
   };
 
+  static constexpr uint32_t kAhead = 3;  // slots from the head: its lines are asked for
+
+  uint64_t remote_of(const char* local) const {
+    return remote_.address + static_cast<uint64_t>(local - slots_.base);
+  }
   void advance() {
     if (++head_ == slots_.count) {
       head_ = 0;
       lap_ = RingMark::lap_after(lap_);
     }
+    if (++ahead_ == slots_.count) ahead_ = 0;
     ++sent_;
   }
 
   channel::SlotArray slots_;
+  channel::RemoteSlots remote_;
   uint32_t lkey_ = 0;
   const char* zeros_ = nullptr;
   uint32_t inline_limit_bytes_ = 0;
   bool has_unknown_ = false;
   WrittenSlots written_;
   uint32_t head_ = 0;
+  uint32_t ahead_ = 0;
   uint32_t lap_ = RingMark::kFirstLap;
   uint64_t sent_ = 0;
   uint64_t freed_ = 0;

@@ -38,7 +38,7 @@ class RingTest : public testing::Test {
 
   ibv_send_wr& send(const std::string& text) {
     std::memcpy(sender_.payload(), text.data(), text.size());
-    return sender_.seal(static_cast<uint32_t>(text.size()));
+    return sender_.request(sender_.seal(static_cast<uint32_t>(text.size())));
   }
   // What the device does.
   static void deliver(const ibv_send_wr& write, uint32_t from, uint32_t to) {
@@ -204,7 +204,7 @@ class GatheringRingTest : public RingTest {
   void copy(const std::string& text) {
     std::memcpy(sender_.payload(), text.data(), text.size());
     clear_before(static_cast<uint32_t>(text.size()));
-    on_the_way_.emplace_back(sender_.seal(static_cast<uint32_t>(text.size())));
+    on_the_way_.emplace_back(sender_.request(sender_.seal(static_cast<uint32_t>(text.size()))));
   }
   void gather(const std::string& text, uint32_t written) {
     auto memory = std::make_unique<std::string>(text.substr(written));

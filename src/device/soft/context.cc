@@ -378,6 +378,7 @@ const VerbsControl& control() {
       .region_memory = region_memory,
       .reg_mr_in_place = kForgetting<reg_mr_in_place>,
       .reg_mr_unasked = kForgetting<reg_mr_unasked>,
+      .write_now = write_now_of,
   };
   return table;
 }

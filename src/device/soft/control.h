@@ -18,6 +18,7 @@ void ack_async_event(ibv_async_event*);
 ibv_pd* alloc_pd(ibv_context*);
 int dealloc_pd(ibv_pd*);
 ibv_mr* reg_mr(ibv_pd*, void* address, size_t length_bytes, uint64_t iova, unsigned access);
+WriteNow write_now_of(const ibv_qp*);
 ibv_mr* reg_mr_unasked(ibv_pd*, void* address, size_t length_bytes, uint64_t iova, unsigned access);
 ibv_mr* reg_mr_in_place(ibv_pd*, void* address, size_t length_bytes, uint64_t iova,
                         unsigned access);

@@ -92,4 +92,18 @@ inline void copy_last_byte_last(std::byte* destination, const std::byte* source,
                    static_cast<unsigned char>(source[size_bytes - 1]), __ATOMIC_RELEASE);
 }
 
+// The same of whole words at addresses that are multiples of 8.
+inline void copy_last_word_last(std::byte* destination, const std::byte* source,
+                                size_t size_bytes) {
+  const size_t last = size_bytes - 8;
+  if (last <= kSmallCopyBytes) {
+    for (size_t at = 0; at < last; at += 8) copy_word<uint64_t>(destination + at, source + at);
+  } else {
+    internal::copy_uncounted(destination, source, last);
+  }
+  uint64_t word;
+  memcpy(&word, source + last, sizeof(word));
+  __atomic_store_n(reinterpret_cast<uint64_t*>(destination + last), word, __ATOMIC_RELEASE);
+}
+
 }  // namespace verbena::soft

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "src/device/soft/control.h"
 #include "src/device/soft/flight.h"
 #include "src/device/soft/gather_list.h"
 #include "src/device/soft/peer_receives.h"
@@ -92,6 +93,40 @@ bool rc_post_at_once(Qp& qp, const ibv_send_wr& wr) {
   if ((wr.send_flags & IBV_SEND_SIGNALED) != 0 || qp.init.sq_sig_all != 0)
     complete_send(qp, wr, position, IBV_WC_SUCCESS, size_bytes);
   return true;
+}
+
+namespace {
+
+bool write_now(ibv_qp* verbs, const void* bytes, uint32_t size_bytes, uint64_t remote_address,
+               uint32_t rkey, uint64_t next_address) {
+  VERBENA_DEBUG_ASSERT(size_bytes > 0 && size_bytes % 8 == 0);
+  Qp& qp = as_qp(verbs);
+  const OwnerLock::Guard guard(qp.send_lock);
+  if (qp.state.load(std::memory_order_relaxed) != IBV_QPS_RTS || !qp.waiting.empty() ||
+      qp.peer.shared == nullptr) [[unlikely]] {
+    return false;
+  }
+  const Flight flight(qp);
+  if (!qp.peer.accepts() || !allows(qp, IBV_ACCESS_REMOTE_WRITE)) return false;
+  const RegionView* const view =
+      peer_region(qp, remote_address, size_bytes, rkey, IBV_ACCESS_REMOTE_WRITE, qp.peer.domain);
+  if (view == nullptr || size_bytes > view->at_once_bytes) return false;
+  std::byte* const at = view->base + (remote_address - view->iova);
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return false;
+  copy_last_word_last(at, static_cast<const std::byte*>(bytes), size_bytes);
+  prefetch_at(*view, next_address, size_bytes);
+  ++qp.counters->requests[IBV_WR_RDMA_WRITE];
+  qp.counters->bytes += size_bytes;
+  return true;
+}
+
+}  // namespace
+
+WriteNow write_now_of(const ibv_qp* verbs) {
+  // Faults, observers and checks see what is posted.
+  const bool is_bare = verbs->context->ops.post_send == post_send;
+  return is_bare && as_qp(const_cast<ibv_qp*>(verbs)).transport == Transport::kReliable ? write_now
+                                                                                        : nullptr;
 }
 
 }  // namespace verbena::soft

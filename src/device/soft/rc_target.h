@@ -21,13 +21,19 @@ inline const RegionView* target_of(Qp& qp, const ibv_send_wr& wr, uint32_t size_
 // Of messages that are longer the lines come together in any case.
 inline constexpr uint32_t kMostForeseenBytes = 1024;
 
+inline void prefetch_at(const RegionView& view, uint64_t address, uint32_t size_bytes) {
+  const uint64_t offset = address - view.iova;
+  if (offset >= view.length_bytes || size_bytes > view.length_bytes - offset ||
+      size_bytes > kMostForeseenBytes) {
+    return;
+  }
+  prefetch_for_write(view.base + offset, size_bytes);
+}
+
 inline void prefetch_next(PeerQp& peer, const RegionView& view, uint64_t address,
                           uint32_t size_bytes) {
   const uint64_t next = peer.write_stride.foresee(address);
-  if (next == WriteStride::kNone || size_bytes > kMostForeseenBytes) return;
-  const uint64_t offset = next - view.iova;
-  if (offset >= view.length_bytes || size_bytes > view.length_bytes - offset) return;
-  prefetch_for_write(view.base + offset, size_bytes);
+  if (next != WriteStride::kNone) prefetch_at(view, next, size_bytes);
 }
 
 }  // namespace verbena::soft

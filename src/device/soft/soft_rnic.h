@@ -32,7 +32,7 @@ inline constexpr const char* kSysfsTreePrefix = "/sysfs-";  // see sysfs_root()
 inline constexpr uint16_t kDefaultPartitionKey = 0xffff;    // full member of the default partition
 
 // Of SoftRnic and of VerbsControl: every change of either raises it.
-inline constexpr uint32_t kSoftRnicVersion = 10;
+inline constexpr uint32_t kSoftRnicVersion = 11;
 
 // soft0's connection manager, behind /dev/infiniband/rdma_cm (cm/connection_manager.h).
 struct ConnectionChannels {
@@ -114,7 +114,7 @@ struct SoftRnic {
   // An entry of the GID table with its type: 0, EINVAL, or ENODATA where it is empty.
   int (*query_gid_entry)(ibv_context*, uint32_t port, uint32_t gid_index, ibv_gid_entry*);
 };
-static_assert(sizeof(VerbsControl) == 30 * sizeof(void*), "then raise kSoftRnicVersion");
+static_assert(sizeof(VerbsControl) == 31 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(ExtendedControl) == 3 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(DatagramVerbs) == 5 * sizeof(void*), "then raise kSoftRnicVersion");
 static_assert(sizeof(Watch) == 2 * sizeof(void*), "then raise kSoftRnicVersion");

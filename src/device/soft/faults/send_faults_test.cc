@@ -769,12 +769,18 @@ TEST(FaultTest, WithoutItsThreadTheDeviceIsNotOpened) {
   EXPECT_EQ(status, 0) << WEXITSTATUS(status);
 }
 
+TEST(FaultTest, WritesGoThroughTheNetworkAlways) {
+  const Pair pair("drop=0.5,seed=1");
+  EXPECT_EQ(control().write_now(pair.a.qp()), nullptr);
+}
+
 TEST(FaultTest, WithoutAnyTheOperationsAreThoseOfTheDevice) {
   const Node node;
   EXPECT_EQ(node.device.get()->ops.post_send, post_send);
   EXPECT_EQ(node.device.get()->ops.poll_cq, poll_cq);
   const End end(node);
   EXPECT_EQ(as_qp(end.qp()).faults, nullptr);
+  EXPECT_NE(control().write_now(end.qp()), nullptr);
 }
 
 }  // namespace
