@@ -61,7 +61,7 @@ def render(data, plotly_source):
         eyebrow="Verbena calibration",
         heading=f"{data['device']}: what its profile explains, and what it predicts",
         facts=_facts(data),
-        notices=[] if predictions else ["Nothing was predicted: --check also measures what nothing is calibrated by."],
+        notices=_notices(data),
         summary=_summary(data["summary"]) if predictions else "",
         series=sorted({one.series for one in predictions}, key=lambda series: series.key),
         plots=plots,
@@ -79,6 +79,13 @@ def _facts(data):
     processor = machine.get("cpu") if isinstance(machine, dict) else machine
     facts = [f"{len(data['observations'])} measurements", f"{len(data['parameters'])} parameters"]
     return facts + ([str(processor)] if processor else []) + [f"commit {data['commit']}"]
+
+
+def _notices(data):
+    notices = [f"Warning: {data['warning']}."] if "warning" in data else []
+    if not data.get("predictions"):
+        notices.append("Nothing was predicted: --check also measures what nothing is calibrated by.")
+    return notices
 
 
 def _summary(summary):

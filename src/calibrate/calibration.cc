@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -53,13 +54,16 @@ class Measurements {
     return measurements;
   }
 
+  double cpu_share() const { return cpu_share_; }
   uint64_t predictions_count() const { return predicted_.size(); }
   uint64_t steps_of_round() const { return 1 + observations_.size() + predicted_.size(); }
 
   Status measure(const std::string& device, PointRunner& runner, uint32_t round,
                  const BeginStep& step) {
     step("memory, processor and calls of the device");
-    std::vector<Probe> probes = probe_host();
+    HostProbes of_host = probe_host();
+    cpu_share_ = std::min(cpu_share_, of_host.cpu_share);
+    std::vector<Probe> probes = std::move(of_host.probes);
     const double cycles_per_ns = probes.front().value;
     VERBENA_ASSIGN_OR_RETURN(const std::vector<Probe> of_device, probe_device(device));
     probes.insert(probes.end(), of_device.begin(), of_device.end());
@@ -136,6 +140,7 @@ class Measurements {
   std::vector<Observation> observations_;
   std::vector<PredictedPoint> predicted_;
   std::map<std::string, Probed> probes_;  // by parameter
+  double cpu_share_ = 1;                  // the least
   std::vector<std::vector<double>> observed_ns_;
   std::vector<std::vector<double>> rates_per_s_;
 };
@@ -158,8 +163,10 @@ Result<Calibration> calibrate(const CalibrationOptions& options, const BeginStep
       if (bench::interrupted()) return Status(StatusCode::kUnavailable, "interrupted");
     }
   }
-  Calibration calibration{
-      .measured = measurements.measured(), .fitted = {}, .predictions = measurements.predictions()};
+  Calibration calibration{.measured = measurements.measured(),
+                          .fitted = {},
+                          .predictions = measurements.predictions(),
+                          .cpu_share = measurements.cpu_share()};
   VERBENA_ASSIGN_OR_RETURN(std::vector<sim::ParameterText> start, measurements.start());
   VERBENA_ASSIGN_OR_RETURN(
       calibration.fitted,

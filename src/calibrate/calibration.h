@@ -23,6 +23,7 @@ struct Calibration {
   std::vector<Measured> measured;
   Fitted fitted;
   std::vector<Prediction> predictions;  // what was measured of them; empty without a check
+  double cpu_share = 1;                 // HostProbes::cpu_share, the least of all rounds
 };
 
 // How many steps it has, for `step`, which is told what begins.

@@ -12,6 +12,7 @@ namespace verbena::calibrate {
 namespace {
 
 constexpr double kExplained = 0.03;  // what a simulation may differ from its measurement
+constexpr double kQuiet = 0.9;       // what a machine without other programs leaves of a CPU
 
 std::string value_text(const Fitted& fitted, std::string_view name) {
   for (const sim::ParameterText& one : fitted.parameters) {
@@ -70,12 +71,26 @@ nlohmann::json spread_json(const bench::Summary& spread) {
 
 }  // namespace
 
+std::string busy_text(const Calibration& calibration) {
+  if (calibration.cpu_share >= kQuiet) return "";
+  return fmt::format(
+      "other programs had {:.0f} % of a CPU meanwhile, so this is a busy machine's profile; "
+      "calibrate again when it is idle",
+      100 * (1 - calibration.cpu_share));
+}
+
 std::string calibration_text(const Calibration& calibration) {
+  const std::string busy = busy_text(calibration);
   return fit_text(calibration) +
-         (calibration.predictions.empty() ? "" : predictions_text(calibration.predictions));
+         (calibration.predictions.empty() ? "" : predictions_text(calibration.predictions)) +
+         (busy.empty() ? "" : fmt::format("warning: {}\n", busy));
 }
 
 void add_to_json(const Calibration& calibration, nlohmann::json* document) {
+  (*document)["cpu_share"] = calibration.cpu_share;
+  if (const std::string busy = busy_text(calibration); !busy.empty()) {
+    (*document)["warning"] = busy;
+  }
   for (size_t i = 0; i < calibration.measured.size(); ++i) {
     const auto& [observation, ns] = calibration.measured[i];
     (*document)["observations"].push_back({{"measured", observation.text},

@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "src/calibrate/calibration_text.h"
 #include "src/calibrate/observation.h"
 #include "src/calibrate/point_runner.h"
 #include "src/calibrate/prediction.h"
@@ -199,6 +200,20 @@ TEST(FitTest, WhatTookSecondsEndsWithValuesThatCanBeSimulated) {
   }
   const Result<Fitted> fitted = fit(template_with({}), measured, simulate_observation);
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+}
+
+TEST(CalibrationTextTest, WarnsWhereOtherProgramsHadTheCpu) {
+  Calibration calibration;
+  EXPECT_EQ(calibration_text(calibration).find("warning"), std::string::npos);
+  nlohmann::json quiet = nlohmann::json::object();
+  add_to_json(calibration, &quiet);
+  EXPECT_FALSE(quiet.contains("warning"));
+  calibration.cpu_share = 0.25;
+  EXPECT_THAT(calibration_text(calibration),
+              HasSubstr("warning: other programs had 75 % of a CPU"));
+  nlohmann::json busy = nlohmann::json::object();
+  add_to_json(calibration, &busy);
+  EXPECT_THAT(busy.at("warning"), HasSubstr("when it is idle"));
 }
 
 }  // namespace

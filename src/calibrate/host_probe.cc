@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "src/base/assert.h"
@@ -105,23 +106,31 @@ double switch_ns(int cpu) {
 }
 
 // Of two threads that want the same CPU.
-std::optional<double> slice_ns(int cpu) {
+struct Slice {
+  std::optional<double> ns;
+  double cpu_share;  // what the two had of it
+};
+Slice measure_slice(int cpu) {
   std::atomic<bool> ended{false};
   Thread other = start_thread("calibrate", [&] {
     pin_this_thread(cpu);
     while (!ended.load(std::memory_order_relaxed)) cpu_relax();
   });
-  SliceWatch slices(now_ns());
+  const uint64_t begun = now_ns();
+  const uint64_t had_ns = cpu_time_of_process_ns();
+  SliceWatch slices(begun);
   while (slices.look(now_ns())) {
   }
+  const auto ns = static_cast<double>(cpu_time_of_process_ns() - had_ns);
+  const double cpu_share = std::min(ns / static_cast<double>(now_ns() - begun), 1.0);
   ended.store(true, std::memory_order_relaxed);
   other.join();
-  return slices.median_ns();
+  return {.ns = slices.median_ns(), .cpu_share = cpu_share};
 }
 
 }  // namespace
 
-std::vector<Probe> probe_host() {
+HostProbes probe_host() {
   const std::vector<int> cpus = usable_cpus();
   pin_this_thread(cpus.front());
   std::vector<Probe> probes = {
@@ -132,15 +141,16 @@ std::vector<Probe> probe_host() {
       {"cpu_pause", quickest_ns(kRounds, [](uint64_t) { cpu_relax(); }), "pauses in a row"},
       {"cpu_switch", switch_ns(cpus.front()), "two threads that yield to each other"},
   };
-  if (const std::optional<double> slice = slice_ns(cpus.front())) {
-    probes.push_back({"cpu_slice", *slice, "two threads that both want one CPU"});
+  const Slice slice = measure_slice(cpus.front());
+  if (slice.ns.has_value()) {
+    probes.push_back({"cpu_slice", *slice.ns, "two threads that both want one CPU"});
   }
   if (cpus.size() > 1) {
     probes.push_back({"cpu_line_transfer", line_transfer_ns(cpus[1]),
                       "half of a round trip of one word between two cores"});
   }
   pin_this_thread(cpus);
-  return probes;
+  return {.probes = std::move(probes), .cpu_share = slice.cpu_share};
 }
 
 }  // namespace verbena::calibrate

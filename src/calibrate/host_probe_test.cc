@@ -42,9 +42,12 @@ TEST(HostProbeTest, WhatOtherProgramsTakeOfACpuIsNoTimeOfASwitch) {
   pin_this_thread(cpus.front());
   const std::array<BusyProgram, 3> others;
   pin_this_thread(cpus);
-  const std::vector<Probe> probes = probe_host();
-  EXPECT_GT(value_of(probes, "cpu_switch"), 0);
-  EXPECT_LT(value_of(probes, "cpu_switch"), 50'000);
+  const HostProbes found = probe_host();
+  EXPECT_GT(value_of(found.probes, "cpu_switch"), 0);
+  EXPECT_LT(value_of(found.probes, "cpu_switch"), 50'000);
+  // Two fifths, where there are no more.
+  EXPECT_GT(found.cpu_share, 0);
+  EXPECT_LT(found.cpu_share, 0.8);
 }
 
 }  // namespace

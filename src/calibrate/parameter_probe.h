@@ -16,10 +16,17 @@ struct Probe {
   std::string what;  // that was measured, for the profile
 };
 
+struct HostProbes {
+  std::vector<Probe> probes;
+  // Of a CPU that threads of this process wanted all the time, what they had of it: 1 where no
+  // other program did.
+  double cpu_share = 1;
+};
+
 // Of the processor and its memory, some 100 ms. The calling thread is pinned meanwhile. Where
 // the process may use one CPU only, those that take two are missing, and where other programs have
 // its CPUs, how long a slice is.
-std::vector<Probe> probe_host();
+HostProbes probe_host();
 // Of what a device needs of the processor without a peer, and what it reports.
 Result<std::vector<Probe>> probe_device(const std::string& device);
 

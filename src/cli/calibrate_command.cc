@@ -115,9 +115,11 @@ int run_calibration(const Tool& tool, const CalibrateOptions& options) {
   if (!calibration.ok()) return report_error(calibration.status());
 
   const std::string command = bench::command_text(tool.argc, tool.argv);
+  const std::string busy = calibrate::busy_text(*calibration);
   const Status written = write_profile(
       *path, sim::profile_text(fmt::format("{} on {}", options.device, this_machine().cpu_model),
-                               fmt::format("By {}, commit {}.", command, this_machine().commit),
+                               fmt::format("By {}, commit {}.{}", command, this_machine().commit,
+                                           busy.empty() ? "" : " Warning: " + busy + "."),
                                calibration->fitted.parameters));
   if (!written.ok()) return report_error(written);
   const Status predicted = calibrate::predict(step, &*calibration);
