@@ -13,8 +13,8 @@ namespace verbena::calibrate {
 std::string calibration_text(const Calibration& calibration);
 // What other programs had of the CPUs; empty where that was next to nothing.
 std::string busy_text(const Calibration& calibration);
-// Adds "observations", "parameters", "cpu_share", where other programs were busy "warning", and with
-// a check "predictions" and their "summary".
+// Adds "observations", "parameters", "cpu_share", a "warning" of busy_text(), and with a check
+// "predictions" and their "summary".
 void add_to_json(const Calibration& calibration, nlohmann::json* document);
 
 }  // namespace verbena::calibrate
