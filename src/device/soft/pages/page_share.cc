@@ -224,6 +224,7 @@ Result<PageShare::Outcome> PageShare::share(void* address, uint64_t length_bytes
     if (shared_since_collection_bytes_ >= kCollectAfterBytes) collect_unmapped();
     std::vector<Piece> pieces;
     reason = pieces_to_move(range, &pieces);
+    for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = make_anonymous(pieces[i]);
     for (size_t i = 0; i < pieces.size() && reason.empty(); ++i) reason = share_piece(pieces[i]);
   }
   const bool may_not_move_back = !in_place && writers_ == Writers::kNone && !quiet_;

@@ -220,7 +220,8 @@ class PageShare {
   std::string why_not_movable(const Piece& piece, const std::vector<ThreadPlace>& threads) const;
   std::string why_not_beside_threads(const Piece& piece,
                                      const std::vector<ThreadPlace>& threads) const;
-  std::string share_piece(Piece piece);
+  std::string make_anonymous(Piece& piece);
+  std::string share_piece(const Piece& piece);
   std::string share_chunk(const Piece& piece, Range chunk, std::byte* merge_snapshot);
   std::string make_private(const Piece& piece, std::byte* snapshot);
   std::string detach_from_file(const Piece& piece);

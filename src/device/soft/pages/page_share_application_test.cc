@@ -39,6 +39,28 @@ TEST_P(PageShareTest, FindsMemoryThatMoved) {
   });
 }
 
+// Behind new memory lies what was there before: its place in the file is the new memory's.
+TEST_P(PageShareTest, FindsMemoryThatMovedToWhereSharingGoesOn) {
+  SKIP_IF_ALWAYS_THREADED();
+  run_alone([] {
+    auto share = make();
+    const size_t bytes = 2 * kPage;
+    char* memory = map_private(2 * bytes);
+    fill(memory, bytes, 19);
+    expect_shared(*share, memory, bytes);
+    ASSERT_EQ(mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory + bytes),
+              memory + bytes);
+    ASSERT_EQ(
+        mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+        memory);
+    fill(memory, bytes, 20);
+    expect_shared(*share, memory, 2 * bytes);
+    EXPECT_TRUE(holds(memory, bytes, 20));
+    EXPECT_TRUE(holds(memory + bytes, bytes, 19));
+    expect_same_both_ways(*share, memory, 2 * bytes);
+  });
+}
+
 TEST_P(PageShareTest, FindsMemoryThatChangedPlaces) {
   SKIP_IF_ALWAYS_THREADED();
   run_alone([] {

@@ -124,7 +124,8 @@ bool PageShare::make_spare() {
   return true;
 }
 
-std::string PageShare::share_piece(Piece piece) {
+// Of all pieces before any is shared: one's place in the file may be where another one's pages lie.
+std::string PageShare::make_anonymous(Piece& piece) {
   const bool from_file = piece.vma.inode != 0 && !piece.vma.named("/dev/zero");
   std::string reason;
   if (is_own(piece.vma)) {
@@ -135,7 +136,11 @@ std::string PageShare::share_piece(Piece piece) {
     reason = detach_from_file(piece);
     piece.vma.inode = 0;
   }
-  if (reason.empty()) reason = claim(piece.range);
+  return reason;
+}
+
+std::string PageShare::share_piece(const Piece& piece) {
+  std::string reason = claim(piece.range);
   if (!reason.empty()) return reason;
   const auto [begin, end] = piece.range;
   for (uint64_t at = begin; at < end;) {
