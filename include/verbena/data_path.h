@@ -54,10 +54,8 @@ struct alignas(64) DataPathCounters {
   // Of completion queues; what they cost is the device's affair.
   uint64_t empty_queue_polls = 0;
   uint64_t full_queue_polls = 0;
-  // Messages that came with receives and that the library reads, and of these the ones with bytes.
-  uint64_t received_messages = 0;
-  uint64_t received_lines = 0;
-  uint64_t consumed_words = 0;  // that another thread published
+  uint64_t read_queue_polls = 0;  // found some, and the messages of receives are read, too
+  uint64_t consumed_words = 0;    // that another thread published
 
   // Of a simulation, else null: the thread waits until its core has the line of a word.
   void (*take_line)(const void* word) = nullptr;
@@ -118,7 +116,8 @@ inline void count_change(const void* word) {
 inline DataPathStatistics data_path_statistics() {
   const internal::DataPathCounters& counted = internal::data_path_counters;
   const uint64_t empty = counted.empty_polls + counted.empty_queue_polls;
-  const uint64_t found = counted.leading_polls + counted.marks + counted.full_queue_polls;
+  const uint64_t found =
+      counted.leading_polls + counted.marks + counted.full_queue_polls + counted.read_queue_polls;
   return {empty + found, empty, counted.bytes_copied, counted.bytes_cleared, counted.hand_overs};
 }
 
@@ -242,18 +241,14 @@ inline int poll_completions(ibv_cq* queue, int most, ibv_wc* completions) {
                          internal::data_path_counters.empty_queue_polls);
   return found;
 }
-
-namespace internal {
-// For who reads the messages that such completions tell of: each is handled like one whose mark was
-// found, and its bytes lie in another line than the completion.
-inline void count_received(const ibv_wc* completions, int found) {
-  for (int i = 0; i < found; ++i) {
-    if ((completions[i].opcode & IBV_WC_RECV) == 0) continue;
-    count(data_path_counters.received_messages);
-    if (completions[i].byte_len > 0) count(data_path_counters.received_lines);
-  }
+// The same for who then reads the messages that came with receives: a simulation charges each like
+// one whose mark was found, and its bytes, which lie in another line than the completion.
+inline int poll_messages(ibv_cq* queue, int most, ibv_wc* completions) {
+  const int found = ibv_poll_cq(queue, most, completions);
+  internal::count_either(found > 0, internal::data_path_counters.read_queue_polls,
+                         internal::data_path_counters.empty_queue_polls);
+  return found;
 }
-}  // namespace internal
 
 // --- bytes ---
 

@@ -1,5 +1,5 @@
-// Completions, polled several at a time and taken one by one. Messages that came with receives
-// count as handled (data_path.h): who takes their completions here reads them.
+// Completions, polled several at a time and taken one by one, by who reads the messages that came
+// with receives.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -18,16 +18,13 @@ class CompletionBatch {
 
   // The next completion that was not taken, or null. It stays the next one until take().
   const ibv_wc* next() {
-    if (next_ == count_) {
-      next_ = 0;
-      const int count = poll_completions(completions_, kCapacity, batch_);
-      count_ = count > 0 ? static_cast<uint32_t>(count) : 0;
-      if (count < 0) [[unlikely]]
-        failed_ = true;
-      internal::count_received(batch_, count);
-      if (count_ == 0) return nullptr;
-    }
+    if (next_ == count_ && !poll()) return nullptr;
     return &batch_[next_];
+  }
+  // What next() has found.
+  const ibv_wc& current() const {
+    VERBENA_DEBUG_ASSERT(next_ < count_);
+    return batch_[next_];
   }
   void take() {
     VERBENA_DEBUG_ASSERT(next_ < count_);
@@ -40,6 +37,16 @@ class CompletionBatch {
 
  private:
   static constexpr int kCapacity = 16;
+
+  // Whether the queue had any. A call of its own: loops over messages stay small.
+  [[gnu::noinline]] bool poll() {
+    const int found = poll_messages(completions_, kCapacity, batch_);
+    next_ = 0;
+    count_ = found > 0 ? static_cast<uint32_t>(found) : 0;
+    if (found < 0) [[unlikely]]
+      failed_ = true;
+    return count_ > 0;
+  }
 
   ibv_cq* completions_ = nullptr;
   uint32_t next_ = 0;

@@ -123,7 +123,7 @@ class SharedInbox {
   const ibv_wc* next() { return batch_.next(); }
   // Its message was used: the receive goes back.
   void take() {
-    const uint64_t receive = batch_.next()->wr_id;
+    const uint64_t receive = batch_.current().wr_id;
     batch_.take();
     pool_.give_back(receive);
   }

@@ -82,24 +82,6 @@ TEST_F(DataPathTest, WordsOfAFoundMessageAreNoPolls) {
   expect(0, 0);
 }
 
-// What a simulation charges; programs see no count of it.
-TEST_F(DataPathTest, ReceivedMessagesAreCountedAndTheirBytesAreLines) {
-  const internal::DataPathCounters before = internal::data_path_counters;
-  ibv_wc completions[4] = {};
-  completions[0].opcode = IBV_WC_RECV;
-  completions[0].byte_len = 64;
-  completions[1].opcode = IBV_WC_SEND;
-  completions[1].byte_len = 64;
-  completions[2].opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-  completions[3].opcode = IBV_WC_RECV;
-  internal::count_received(completions, 3);
-  EXPECT_EQ(internal::data_path_counters.received_messages - before.received_messages, 2u);
-  EXPECT_EQ(internal::data_path_counters.received_lines - before.received_lines, 1u);
-  internal::count_received(completions, -1);
-  EXPECT_EQ(internal::data_path_counters.received_messages - before.received_messages, 2u);
-  expect(0, 0);
-}
-
 TEST_F(DataPathTest, APublishedWordIsAHandOver) {
   uint64_t word = 0;
   publish_word(&word, uint64_t{4});
@@ -134,8 +116,13 @@ TEST_F(DataPathTest, APollOfACompletionQueueIsEmptyWhereNothingIsThere) {
   ibv_wc completions[4];
   EXPECT_EQ(poll_completions(fake.completions(), 4, completions), 0);
   expect(1, 1);
+  EXPECT_EQ(poll_messages(fake.completions(), 4, completions), 0);
+  expect(1, 1);
   fake.arrivals.resize(3);
   EXPECT_EQ(poll_completions(fake.completions(), 4, completions), 3);
+  expect(1, 0);
+  fake.arrivals.resize(2);
+  EXPECT_EQ(poll_messages(fake.completions(), 4, completions), 2);
   expect(1, 0);
 }
 

@@ -57,6 +57,7 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     }
     cq.own.entries.pop_front();
   }
+  Received arrived;
   if (found > 0 && thread != nullptr) {
     bool messages = false;
     const uint32_t port = as_context(verbs->context).socket;  // queues lie there
@@ -64,10 +65,12 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     Time took = static_cast<Time>(found) * profile.poll_completion;
     for (int i = 0; i < found; ++i) {
       messages = messages || completions[i].opcode == IBV_WC_RDMA_READ;
-      // Who reads a received message counts it (data_path.h); here is its completion, which the
-      // RNIC has written. That of a send is this thread's own, where it does the RNIC's work.
+      // Its completion, which the RNIC has written; the message itself is charged to who reads it.
+      // That of a send is this thread's own, where it does the RNIC's work.
       const bool received = (completions[i].opcode & IBV_WC_RECV) != 0;
       messages = messages || received;
+      arrived.messages += received ? 1 : 0;
+      arrived.lines += received && completions[i].byte_len > 0 ? 1 : 0;
       if (received || profile.posts_move_payload == 0) took += line;
     }
     if (messages) thread->receives_at = port;
@@ -76,6 +79,8 @@ int poll_cq(ibv_cq* verbs, int count, ibv_wc* completions) {
     }
     simulation.charge(took);
   }
+  // After its own charge, which is not for them.
+  if (thread != nullptr) thread->received = arrived;
   return found;
 }
 

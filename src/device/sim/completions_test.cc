@@ -18,15 +18,15 @@ class CompletionsTest : public testing::Test {
     profile.jitter_percent = 0;
     return profile;
   }
-  // A thread's time for a poll of `end` that finds one completion; `reads`: its message, too.
-  Time poll_time(const End& end, size_t node, bool reads = false) {
+  // A thread's time for a poll of `end` that finds so many completions; `reads`: their messages,
+  // too.
+  Time poll_time(const End& end, size_t node, bool reads = false, int found = 1) {
     uint64_t before_ns = 0;
     uint64_t after_ns = 0;
     Thread thread = cluster_.start(node, [&] {
-      ibv_wc completion;
+      ibv_wc completions[4];
       before_ns = now_ns();
-      ASSERT_EQ(ibv_poll_cq(end.cq(), 1, &completion), 1);
-      if (reads) internal::count_received(&completion, 1);
+      ASSERT_EQ((reads ? poll_messages : poll_completions)(end.cq(), 4, completions), found);
       after_ns = now_ns();
     });
     thread.join();
@@ -60,6 +60,18 @@ TEST_F(CompletionsTest, ACompletionAndItsMessageAreTwoLines) {
   EXPECT_NEAR(poll_time(a_, 0), found, kPsPerNs);
   send(64);
   EXPECT_NEAR(poll_time(b_, 1), found, kPsPerNs) << "a message that nobody reads";
+  send(0);
+  EXPECT_NEAR(poll_time(b_, 1, /*reads=*/true), read, kPsPerNs) << "nor is it charged later";
+}
+
+TEST_F(CompletionsTest, EachMessageIsChargedThatAPollFinds) {
+  connect(a_, b_);
+  send(64);
+  send(0);
+  send(8);
+  const Time each = profile_.poll_completion + profile_.cpu_device_line + profile_.cpu_message;
+  EXPECT_NEAR(poll_time(b_, 1, /*reads=*/true, 3),
+              profile_.poll_empty + 3 * each + 2 * profile_.cpu_device_line, 3 * kPsPerNs);
 }
 
 }  // namespace

@@ -249,11 +249,12 @@ void Simulation::charge_data_path(Fiber& fiber, uint64_t least_polls) {
       bytes * (fiber.buffers == fiber.socket ? profile.cpu_copy_kib : profile.cpu_remote_copy_kib) /
       1024;
   Time spent = polled + copied;
-  const uint64_t received = now.received_messages - before.received_messages;
-  if (received > 0) {
+  const bool reads = now.read_queue_polls != before.read_queue_polls;
+  const Received received = reads ? std::exchange(fiber.received, {}) : Received{};
+  if (received.messages > 0) {
     const Time line = profile.cpu_device_line +
                       fiber.node->remote_line(fiber.socket, fiber.receives_at, fiber.receives_at);
-    spent += received * profile.cpu_message + (now.received_lines - before.received_lines) * line;
+    spent += received.messages * profile.cpu_message + received.lines * line;
   }
   if (messages > 0) {
     fiber.unseen -= std::min(fiber.unseen, lines);
@@ -264,7 +265,7 @@ void Simulation::charge_data_path(Fiber& fiber, uint64_t least_polls) {
   }
   spent = taken(fiber, spent);
   if (recorder_ != nullptr) {
-    recorder_->worked(fiber, messages + received > 0, fiber.local,
+    recorder_->worked(fiber, messages + received.messages > 0, fiber.local,
                       fiber.node->slowed(fiber, polled), fiber.node->slowed(fiber, copied),
                       fiber.local + spent);
   }

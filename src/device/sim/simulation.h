@@ -38,6 +38,12 @@ class Recorder;
 struct Profile;
 struct FaultRates;
 
+// Messages that came with receives, whose completions a poll has found.
+struct Received {
+  uint32_t messages = 0;
+  uint32_t lines = 0;  // with bytes
+};
+
 // A thread of a simulated node.
 struct Fiber {
   enum class State : uint8_t { kRunning, kReady, kPolling, kWaiting, kStanding, kEnded };
@@ -67,7 +73,9 @@ struct Fiber {
   // Sockets of what an RNIC wrote last for this thread: of the memory, and of the RNIC.
   uint32_t written_memory = 0;
   uint32_t written_by = 0;
-  // Of the port whose RNIC wrote the messages that it received last.
+  // By its last poll of a completion queue; charged if it reads them, which its counts tell.
+  Received received;
+  // Of the port whose RNIC wrote them.
   uint32_t receives_at = 0;
   // Of the memory that its last work request named, which it also copies from and to; before that,
   // where it runs.
