@@ -20,16 +20,7 @@ class PostList {
   // Takes `request`, which must stay as it is until it is posted. 0, or an errno value.
   int push(ibv_send_wr& request) {
     request.next = nullptr;
-    if (batch_ == 1) return post(&request);
-    VERBENA_DEBUG_ASSERT(count_ < batch_ && (count_ == 0) == (first_ == nullptr));
-    VERBENA_DEBUG_ASSERT(count_ == 0 || last_ != &request);
-    if (first_ == nullptr) {
-      first_ = &request;
-    } else {
-      last_->next = &request;
-    }
-    last_ = &request;
-    return ++count_ < batch_ ? 0 : flush();
+    return batch_ == 1 ? post(&request) : keep(request);
   }
 
   // The same for two that go out together.
@@ -56,6 +47,19 @@ class PostList {
   int post(ibv_send_wr* list) {
     ibv_send_wr* rejected = nullptr;
     return ibv_post_send(queue_pair_, list, &rejected);
+  }
+
+  // A call: the loops that post each at once stay small.
+  [[gnu::noinline]] int keep(ibv_send_wr& request) {
+    VERBENA_DEBUG_ASSERT(count_ < batch_ && (count_ == 0) == (first_ == nullptr));
+    VERBENA_DEBUG_ASSERT(count_ == 0 || last_ != &request);
+    if (first_ == nullptr) {
+      first_ = &request;
+    } else {
+      last_->next = &request;
+    }
+    last_ = &request;
+    return ++count_ < batch_ ? 0 : flush();
   }
 
   ibv_qp* queue_pair_ = nullptr;
