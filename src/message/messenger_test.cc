@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -91,6 +92,32 @@ TEST_F(MessengerTest, LooksForWhatComesByARingAndTakesNothing) {
   all()[1].progress();
   EXPECT_EQ(all()[1].statistics().unexpected, unexpected + 1);
   EXPECT_FALSE(all()[1].rings_have_messages(2));
+}
+
+// The software RNIC stores it in the ring at once.
+TEST_F(MessengerTest, AMessageByARingNeedsNoWorkRequest) {
+  static int (*post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+  static int posted = 0;
+  make(2);
+  use_rings(all());
+  ibv_context_ops& ops = all().node().device.get()->ops;
+  post_send = std::exchange(ops.post_send, [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+    ++posted;
+    return post_send(qp, wr, bad);
+  });
+  posted = 0;
+  const uint64_t by_ring = all()[0].statistics().ring_messages;
+  for (uint32_t i = 0; i < 20; ++i) {
+    receive(1, {.source = all().peer(1, 0), .tag = 7});
+    const size_t before = all().done(1).size();
+    ASSERT_TRUE(all().send(0, 1, 7, "text"));
+    ASSERT_TRUE(all().until([&] { return all().done(1).size() > before; }));
+  }
+  EXPECT_EQ(posted, 0);
+  // One that is to be confirmed has a completion.
+  ASSERT_TRUE(all().send(0, 1, 7, "text", kMessageDelivered));
+  EXPECT_EQ(all()[0].statistics().ring_messages - by_ring, 21u);
+  ops.post_send = post_send;
 }
 
 // What it waits for may come by the completion queue then, where looking at rings finds nothing.
