@@ -151,8 +151,11 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
     std::byte* const bytes =
         own_memory(regions, as_domain(pd).id, sge.addr, sge.length, sge.lkey, access);
     // To touch it brings it in. What is not of the whole address space is there already.
-    if (bytes == nullptr ||
-        (must_be_there && sge.length != 0 && !is_there(bytes, sge.length, access != 0))) {
+    const auto is_brought_in = [&] {
+      return access != 0 ? bring_in_for_writing(bytes, sge.length)
+                         : is_there(bytes, sge.length, /*writes=*/false);
+    };
+    if (bytes == nullptr || (must_be_there && sge.length != 0 && !is_brought_in())) {
       return fail(EFAULT, fmt::format("soft0: {} bytes at {:#x} are not in the region {:#x} with "
                                       "this access, or not mapped",
                                       sge.length, sge.addr, sge.lkey));

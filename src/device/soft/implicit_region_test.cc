@@ -4,11 +4,13 @@
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "src/base/sanitizer.h"
@@ -163,6 +165,32 @@ TEST_F(ImplicitRegionTest, AdviceBringsIn) {
   list[0] = sge(gone.get(), 64);
   EXPECT_EQ(advise_mr(domain, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, list, 1), EFAULT);
   EXPECT_EQ(advise_mr(domain, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, 0, list, 1), 0);
+}
+
+// Whoever is advised to bring memory in for writing changes none of it: others are writing there.
+TEST_F(ImplicitRegionTest, AdviceLeavesWhatOthersWriteMeanwhile) {
+  constexpr int kAdvices = 200'000;
+  std::atomic<uint8_t> byte{0};
+  std::vector<ibv_sge> list(100, sge(&byte, 1));
+  std::atomic<bool> advised{false};
+  uint32_t failed = 0;
+  std::thread adviser([&] {
+    for (int i = 0; i < kAdvices; ++i) {
+      if (advise_mr(node_.domain.get(), IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, list.data(),
+                    static_cast<uint32_t>(list.size())) != 0) {
+        ++failed;
+      }
+    }
+    advised.store(true);
+  });
+  uint32_t lost = 0;
+  for (uint8_t last = 0; !advised.load();) {
+    if (byte.load() != last) ++lost;
+    byte.store(++last);
+  }
+  adviser.join();
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(lost, 0u);
 }
 
 TEST_F(ImplicitRegionTest, OnlyOnDemandAndWithoutWindows) {

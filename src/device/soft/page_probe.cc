@@ -61,11 +61,12 @@ missing:
 #endif
 }
 
-// Not locked: of many pages that would take as long as to copy some of them.
+// Where others write meanwhile, their bytes stay. Of many pages that takes as long as to copy some
+// of them, see can_overwrite().
 [[gnu::always_inline]] inline bool can_write(std::byte* at) {
 #if defined(__x86_64__)
   asm goto(
-      "1: orb $0, %0\n"
+      "1: lock orb $0, %0\n"
       ".pushsection verbena_probes, \"a\", @progbits\n"
       ".balign 4\n"
       ".long 1b - .\n"
@@ -100,6 +101,28 @@ missing:
 #else
   static_cast<void>(at);
   return true;
+#endif
+}
+
+// The same of what is about to be overwritten, where nobody else writes.
+[[gnu::always_inline]] inline bool can_overwrite(std::byte* at) {
+#if defined(__x86_64__)
+  asm goto(
+      "1: orb $0, %0\n"
+      ".pushsection verbena_probes, \"a\", @progbits\n"
+      ".balign 4\n"
+      ".long 1b - .\n"
+      ".long %l[missing] - .\n"
+      ".popsection"
+      :
+      : "m"(*at)
+      : "cc", "memory"
+      : missing);
+  return true;
+missing:
+  return false;
+#else
+  return can_write(at);
 #endif
 }
 
@@ -174,13 +197,27 @@ void handle_probe_faults() {
   });
 }
 
-bool is_there(std::byte* begin, size_t size_bytes, bool writes) {
-  std::byte* const last = begin + size_bytes - 1;
-  if (!writes && size_bytes <= kProbedPageBytes) return can_read(begin) && can_read(last);
+namespace {
+
+// Each page, and the last byte.
+template <typename Probe>
+[[gnu::always_inline]] inline bool all_are(std::byte* begin, size_t size_bytes, Probe&& probe) {
   for (size_t at = 0; at < size_bytes; at += kProbedPageBytes) {
-    if (!(writes ? can_write(begin + at) : can_read(begin + at))) return false;
+    if (!probe(begin + at)) return false;
   }
-  return writes ? can_write(last) : can_read(last);
+  return probe(begin + size_bytes - 1);
+}
+
+}  // namespace
+
+bool is_there(std::byte* begin, size_t size_bytes, bool writes) {
+  if (writes) return all_are(begin, size_bytes, [](std::byte* at) { return can_overwrite(at); });
+  if (size_bytes <= kProbedPageBytes) return can_read(begin) && can_read(begin + size_bytes - 1);
+  return all_are(begin, size_bytes, [](std::byte* at) { return can_read(at); });
+}
+
+bool bring_in_for_writing(std::byte* begin, size_t size_bytes) {
+  return all_are(begin, size_bytes, [](std::byte* at) { return can_write(at); });
 }
 
 }  // namespace verbena::soft

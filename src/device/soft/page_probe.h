@@ -22,4 +22,8 @@ void handle_probe_faults();
 // nothing is probed. Cost: one instruction a page beside the call.
 bool is_there(std::byte* begin, size_t size_bytes, bool writes);
 
+// As is_there() for writing, of memory that others may be writing to meanwhile: nothing in it
+// changes. Cost: a locked instruction a page.
+bool bring_in_for_writing(std::byte* begin, size_t size_bytes);
+
 }  // namespace verbena::soft
