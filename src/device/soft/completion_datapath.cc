@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "src/base/shared_memory.h"
 #include "src/device/soft/arrivals.h"
@@ -49,7 +50,7 @@ int take_flushed(Cq& cq, int count, ibv_wc* wc, Broken& broken) {
   int taken = 0;
   for (Qp* qp : cq.flushing) {
     while (taken < count && take_packet(*qp, wc[taken], broken)) ++taken;
-    if (qp->srq != nullptr) continue;
+    if (qp->srq != nullptr || qp->flush_ticket != 0) continue;
     for (const PostedReceive* receive;
          taken < count && (receive = qp->receives.oldest()) != nullptr;) {
       qp->arrivals.close();
@@ -215,8 +216,10 @@ inline int take_at_once(Cq& cq, ibv_wc& wc) {
 int poll_cq(ibv_cq* verbs, int count, ibv_wc* wc) {
   Cq& cq = as_cq(verbs);
   if (count <= 0) return 0;
-  if (cq.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
+  if (cq.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     retry_waiting_of(cq);
+    cq.rnic->wait_to_flush(cq);
+  }
   Broken broken;
   int taken = 0;
   uint32_t empty_polls = 0;
@@ -305,13 +308,22 @@ void detach_receiver(Cq& cq, Qp& qp) {
 
 void start_flushing(Qp& qp) {
   {
-    const OwnerLock::Guard guard(qp.recv_cq->lock);
-    if (std::find(qp.recv_cq->flushing.begin(), qp.recv_cq->flushing.end(), &qp) ==
-        qp.recv_cq->flushing.end()) {
-      qp.recv_cq->flushing.push_back(&qp);
+    Cq& cq = *qp.recv_cq;
+    const OwnerLock::Guard guard(cq.lock);
+    if (std::find(cq.flushing.begin(), cq.flushing.end(), &qp) == cq.flushing.end()) {
+      cq.flushing.push_back(&qp);
+      // Who sends datagrams touches no receives, and those of a shared queue are not flushed.
+      if (qp.srq == nullptr && !has_datagrams(qp.transport) && !is_xrc(qp.transport)) {
+        qp.flush_ticket = ++cq.flush_tickets;
+        cq.waiting.fetch_add(1, std::memory_order_relaxed);
+      }
     }
   }
   ring_own_channel(*qp.recv_cq, true);
+}
+
+void end_flush_wait(Qp& qp) {
+  if (std::exchange(qp.flush_ticket, 0) != 0) end_use(qp.recv_cq->waiting);
 }
 
 void reclaim_shared_receives(Qp& qp, bool all) {

@@ -187,11 +187,13 @@ struct Cq {
   uint32_t next_kind = 0;        // of arrivals that is polled first
   std::vector<Srq*> xrc_queues;  // what arrives at them completes here
   uint32_t next_xrc_queue = 0;
-  std::vector<Qp*> flushing;  // queue pairs in error whose receives are still to be flushed
+  std::vector<Qp*> flushing;   // queue pairs in error whose receives are still to be flushed
+  uint64_t flush_tickets = 0;  // handed out so far, see Qp::flush_ticket
 
   std::mutex senders_mutex;
-  std::vector<Qp*> senders;          // queue pairs whose sends complete here
-  std::atomic<uint32_t> waiting{0};  // how many of them wait for their peer
+  std::vector<Qp*> senders;  // queue pairs whose sends complete here
+  // How many of them wait for their peer, and how many of `flushing` have a ticket.
+  std::atomic<uint32_t> waiting{0};
   // What a thread that polls this queue in vain may sleep on; null where none would (poll_pause.h).
   std::atomic<PollSleeper*> poller{nullptr};
   EventCount completion_events;
@@ -323,7 +325,9 @@ struct Qp {
   ReceiveRing receives;  // without a shared receive queue
   alignas(kCacheLineBytes) PacketRing arrivals;
   uint32_t ready_bit = kNoReadyBit;
-  uint32_t polls_in_vain = 0;               // of datagrams
+  uint32_t polls_in_vain = 0;  // of datagrams
+  // Its own receives are not flushed yet: its peer may be filling one. 0: it is not.
+  uint64_t flush_ticket = 0;
   std::unique_ptr<DatagramRing> datagrams;  // what arrives instead of packets
   FlowShared* flows = nullptr;              // of raw packets; kMaxFlows, changed under `control`
   std::atomic<bool> looked_after{false};    // by the service thread: a sender holds others up
@@ -398,8 +402,12 @@ void forget_completions(Cq& cq, const Qp& qp);
 // kNoReadyBit.
 uint32_t attach_receiver(Cq& cq, Qp& qp);
 void detach_receiver(Cq& cq, Qp& qp);
-// From now on the receives of `qp` complete as flushed, after what has arrived already.
+// From now on the receives of `qp` complete as flushed, after what has arrived already, and when
+// its peer is done with those that it had taken.
 void start_flushing(Qp& qp);
+// Nobody waits for its peer any more to flush receives. Holds the lock of the receive completion
+// queue.
+void end_flush_wait(Qp& qp);
 // Reposts the shared receives that the peer of `qp` took without delivering; with `all`, also
 // those whose packet nobody will poll any more. The peer touches nothing any more.
 void reclaim_shared_receives(Qp& qp, bool all);

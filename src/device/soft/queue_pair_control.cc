@@ -51,6 +51,7 @@ int reset(Qp& qp) {
   const OwnerLock::Guard recv_guard(qp.recv_lock);
   const OwnerLock::Guard cq_guard(qp.recv_cq->lock);
   std::erase(qp.recv_cq->flushing, &qp);
+  end_flush_wait(qp);
   qp.peer = {};
   qp.send_posted = 0;
   qp.send_retired.store(0);

@@ -406,6 +406,18 @@ void Rnic::wait_for_own_requests() {
   for_each_queue_pair(wait_for_flight);
 }
 
+// What the peer of a queue pair is in the middle of. Of this process, it is waited for here. Holds
+// lock_links(), under which its queue pair stays.
+void Rnic::add_flight(const Qp& qp, std::vector<PeerFlight>& flights) {
+  if (qp.peer.shared == nullptr) return;
+  if (qp.peer.process->is_self()) {
+    const Qp* other = queue_pair(index_of(qp.peer.number));
+    if (other != nullptr) wait_for_flight(*other);
+    return;
+  }
+  if (std::optional<PeerFlight> flight = flight_of_peer(qp)) flights.push_back(*flight);
+}
+
 std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
   // Pairs with light_fence() after an initiator's store to in_flight: either it sees what was taken
   // away, or we see it.
@@ -415,14 +427,7 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
     // Its own requests fill what is deregistered, too; and where those of XRC go, nobody is
     // connected to it.
     if (only == nullptr) wait_for_flight(qp);
-    if (qp.peer.shared == nullptr) return;
-    if (qp.peer.process->is_self()) {
-      // Its queue pair stays under the lock.
-      const Qp* other = queue_pair(index_of(qp.peer.number));
-      if (other != nullptr) wait_for_flight(*other);
-      return;
-    }
-    if (std::optional<PeerFlight> flight = flight_of_peer(qp)) flights.push_back(*flight);
+    add_flight(qp, flights);
   };
   if (only != nullptr) {
     const auto links = lock_links();
@@ -431,6 +436,35 @@ std::vector<Rnic::PeerFlight> Rnic::quiesce_peers(const Qp* only) {
     for_each_queue_pair(look_at);
     xrc_queues_->add_flights(flights);
   }
+  return wait_for(std::move(flights));
+}
+
+void Rnic::wait_to_flush(Cq& cq) {
+  uint64_t last_ticket = 0;
+  {
+    const OwnerLock::Guard guard(cq.lock);
+    const auto has_ticket = [](const Qp* qp) { return qp->flush_ticket != 0; };
+    if (!std::any_of(cq.flushing.begin(), cq.flushing.end(), has_ticket)) return;
+    last_ticket = cq.flush_tickets;
+  }
+  heavy_fence_all();  // as in quiesce_peers(): their gates were shut before
+  std::vector<PeerFlight> flights;
+  for_each_queue_pair([&](const Qp& qp) {
+    if (qp.recv_cq != &cq) return;
+    {
+      const OwnerLock::Guard guard(cq.lock);
+      if (qp.flush_ticket == 0) return;
+    }
+    add_flight(qp, flights);
+  });
+  wait_for(std::move(flights));
+  const OwnerLock::Guard guard(cq.lock);
+  for (Qp* qp : cq.flushing) {
+    if (qp->flush_ticket <= last_ticket) end_flush_wait(*qp);
+  }
+}
+
+std::vector<Rnic::PeerFlight> Rnic::wait_for(std::vector<PeerFlight> flights) {
   const uint64_t limit_ns = now_ns() + kStandingPeerNs;
   const auto is_over = [](const PeerFlight& flight) { return flight.over(); };
   const auto stands = [this](const PeerFlight& flight) { return known_to_stand(flight); };

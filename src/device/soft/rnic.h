@@ -120,6 +120,9 @@ class Rnic {
   // operation that began before this call: what was taken away before is not touched after. Returns
   // peers that stand still, stopped or without a CPU; each is waited for once, a bounded time.
   std::vector<PeerFlight> quiesce_peers(const Qp* only = nullptr);
+  // Waits until the peers of queue pairs that have failed are done with their receives, which `cq`
+  // flushes from then on; for peers that stand still as quiesce_peers().
+  void wait_to_flush(Cq& cq);
   // Waits until no queue pair of this process is in the middle of a part of a request that it began
   // before this call: requests look up their own memory again before the next part.
   void wait_for_own_requests();
@@ -166,6 +169,8 @@ class Rnic {
   static Result<Rnic*> make();
   Status start();
   bool known_to_stand(const PeerFlight& flight);
+  void add_flight(const Qp& qp, std::vector<PeerFlight>& flights);
+  std::vector<PeerFlight> wait_for(std::vector<PeerFlight> flights);
   Status take_from_peers(const RegionEntry& region);
   Status revoke_region(uint32_t key);
   void serve();
