@@ -44,7 +44,9 @@ int reset(Qp& qp) {
                     qp.number, Rnic::describe(standing)));
   }
   qp.resetting = false;
-  if (qp.srq != nullptr && qp.peer.number != 0) reclaim_shared_receives(qp, true);
+  // A peer that was not there yet when this queue pair was connected may have sent since.
+  const bool has_sender = qp.shared->connection.sender_generation.load() != 0;
+  if (qp.srq != nullptr && (qp.peer.number != 0 || has_sender)) reclaim_shared_receives(qp, true);
   forget_completions(*qp.send_cq, qp);
   const auto links = qp.rnic->lock_links();
   const OwnerLock::Guard send_guard(qp.send_lock);

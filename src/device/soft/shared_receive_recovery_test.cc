@@ -278,5 +278,27 @@ TEST_P(MovedSenderTest, AResetOfTheFirstTakesBackItsOwnMessageOnly) {
   }
 }
 
+// On a network, a queue pair may be connected before its peer is there.
+TEST(SharedReceiveTest, APeerThatCameLaterGivesReceivesBackToo) {
+  const verbena::test::Node node;
+  verbena::test::Buffer buffer(node, 4096);
+  const SharedReceiveQueue srq = must(SharedReceiveQueue::create(node.domain, {.depth_wrs = 1}));
+  End a(node, {.shared_receive_queue = &srq});
+  ASSERT_EQ(verbena::test::post_receive(srq.get(), 1, {buffer.sge(0, 64)}), 0);
+  QueuePairAddress next = a.address();
+  ++next.queue_pair_number;
+  a.connect(next);
+  End b(node);
+  ASSERT_EQ(b.address().queue_pair_number, next.queue_pair_number);
+  b.connect(a.address());
+  ASSERT_EQ(verbena::test::post(b.qp(), {.sges = {buffer.sge(64, 8)}}), 0);
+  const SrqShared& shared = *as_srq(srq.get()).shared;
+  ASSERT_EQ(shared.tail.load() - shared.head.load(), 0u);
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RESET;
+  ASSERT_EQ(modify_qp(a.qp(), &attributes, IBV_QP_STATE), 0);
+  EXPECT_EQ(shared.tail.load() - shared.head.load(), 1u);
+}
+
 }  // namespace
 }  // namespace verbena::soft
