@@ -151,7 +151,9 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
     std::byte* const bytes =
         own_memory(regions, as_domain(pd).id, sge.addr, sge.length, sge.lkey, access);
     // To touch it brings it in. What is not of the whole address space is there already.
+    // Regions of ibv_alloc_null_mr() have nothing, and messages use less of what stands for it.
     const auto is_brought_in = [&] {
+      if (is_null_region(regions[region_index(sge.lkey)], sge.lkey, as_domain(pd).id)) return true;
       return access != 0 ? bring_in_for_writing(bytes, sge.length)
                          : is_there(bytes, sge.length, /*writes=*/false);
     };

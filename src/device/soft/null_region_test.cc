@@ -205,6 +205,16 @@ TEST_F(NullRegionTest, IsNothingAfterDeregistration) {
   EXPECT_EQ(take(from).status, IBV_WC_LOC_PROT_ERR);
 }
 
+// However long: there is more of it than of the memory that stands for it.
+TEST_F(NullRegionTest, AdviceHasNothingToBringIn) {
+  ibv_sge list[] = {null_sge(0, UINT32_MAX)};
+  for (const ibv_advise_mr_advice advice :
+       {IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_ADVICE_PREFETCH,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT}) {
+    EXPECT_EQ(advise_mr(node_.domain.get(), advice, 0, list, 1), 0) << last_error();
+  }
+}
+
 TEST_F(NullRegionTest, CannotBeRegisteredAnewNorHoldWindows) {
   EXPECT_EQ(
       rereg_mr(region_, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_LOCAL_WRITE),
