@@ -72,7 +72,8 @@ void attach(Qp& qp, const std::shared_ptr<Network>& network);
 void detach(Qp& qp);
 
 // Of a queue pair that fails: what has taken effect completes so, the first of the others with
-// `first`, the rest as flushed. Holds send_lock. False if no other was there.
+// `first`, unless one of these had failed, the rest as flushed. Holds send_lock. False if no
+// request has told why.
 bool flush(Qp& qp, ibv_wc_status first);
 // Of a reset: nothing completes. Holds send_lock.
 void drop(Qp& qp);

@@ -277,25 +277,30 @@ uint64_t SendFaults::find_due() {
 // ---- the end ----
 
 bool SendFaults::flush(ibv_wc_status first) {
-  bool any_pending = false;
+  bool told = false;
   while (!sends_.empty()) {
     const bool executed = sends_.executed() != 0;
     const DeferredSend send = sends_.front();
     sends_.pop();
     if (executed) {
       qp_.counters->bytes += send.execution.size_bytes();
-      if (send.execution.outcome() == Outcome::kError) ++qp_.counters->errors;
+      if (send.execution.outcome() == Outcome::kError) {
+        ++qp_.counters->errors;
+        // Which tells why already.
+        first = IBV_WC_WR_FLUSH_ERR;
+        told = true;
+      }
       complete_send(qp_, send.wr, send.position, send.execution.status(),
                     send.execution.size_bytes());
       continue;
     }
-    any_pending = true;
+    told = true;
     ++qp_.counters->errors;
     complete_send(qp_, send.wr, send.position, std::exchange(first, IBV_WC_WR_FLUSH_ERR), 0);
   }
   last_due_ns_ = 0;
   note_due();
-  return any_pending;
+  return told;
 }
 
 void SendFaults::drop() {

@@ -321,6 +321,28 @@ TEST(LinkTest, AnErrorOfTheResponderEndsTheRest) {
   EXPECT_TRUE(pair.target_is_zero(64));
 }
 
+// The request that was refused has ended the queue pair, whatever else ends it before the answer.
+TEST(LinkTest, OneRequestOfAllTellsWhyTheQueuePairFailed) {
+  constexpr uint64_t kArrivedAfterNs = 15'000'000'000;
+  for (const bool has_others : {true, false}) {
+    Pair pair("", kFarAway);
+    SendRequest refused = pair.request(1, IBV_WR_RDMA_WRITE, 64);
+    refused.rkey ^= 1;
+    ASSERT_EQ(pair.post(refused), 0);
+    if (has_others) {
+      ASSERT_EQ(pair.post(pair.request(2, IBV_WR_RDMA_WRITE, 64)), 0);
+    }
+    Qp& qp = as_qp(pair.a.qp());
+    qp.faults->run(now_ns() + kArrivedAfterNs);
+    fail_queue_pair(qp, IBV_WC_RETRY_EXC_ERR, kNoEvent);
+    EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_REM_ACCESS_ERR);
+    if (!has_others) {
+      ASSERT_EQ(pair.post(pair.request(2, IBV_WR_RDMA_WRITE, 64)), 0);
+    }
+    EXPECT_EQ(take(pair.a.cq()).status, IBV_WC_WR_FLUSH_ERR) << has_others;
+  }
+}
+
 TEST(LinkTest, AResetDropsWhatIsOnItsWay) {
   Pair pair(kLost, kFarAway, kHours);
   pair.buffer.fill(1, 0, 64);
