@@ -307,7 +307,8 @@ class Messenger {
   virtual PostResult discard_claimed(uint32_t claim) = 0;
 
   // A receive with this context, if it still waits for a message: its completion says kCancelled.
-  // False: there is none. Compares all of them.
+  // One for several takes no more, and completes behind the messages that it has. False: there is
+  // none. Compares all of them.
   virtual bool cancel(const void* context) = 0;
 
   // One-sided operations. Never block; PostResult as that of send().

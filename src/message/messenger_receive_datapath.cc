@@ -768,12 +768,16 @@ void MessengerState::end_delivery(uint32_t operation, const MessageCompletion& c
   if (multi) --reserved_completions_;
   const bool over = receive.state == Operation::State::kReceiving && is_used_up(receive) &&
                     receive.transfers == 0;
+  const bool cancelled = receive.state == Operation::State::kCancelled && receive.transfers == 0;
   MessageCompletion last = completion;
   if (over && multi) last.flags |= kMessageMulti;
   const bool silent =
       !multi && (receive.flags & kMessageSilent) != 0 && completion.outcome == MessageOutcome::kOk;
   if (over) free_operation(operation);
   if (!silent) complete(last);
+  if (cancelled) {
+    complete_operation(operation, MessageEvent::kReceived, MessageOutcome::kCancelled);
+  }
 }
 
 // ---- unexpected messages ----
@@ -944,11 +948,18 @@ void MessengerState::release_slot(PeerConnection& connection, uint32_t slot) {
 bool MessengerState::cancel(const void* context) {
   for (uint32_t number = 0; number < operation_numbers_.used_ever(); ++number) {
     Operation& operation = operations_[number];
-    if (operation.state != Operation::State::kPosted || operation.context != context) continue;
-    // What it has been given so far it keeps.
-    if (operation.transfers > 0) return false;
-    matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
-    complete_operation(number, MessageEvent::kReceived, MessageOutcome::kCancelled);
+    const bool posted = operation.state == Operation::State::kPosted;
+    if ((!posted && number != half_posted_) || operation.context != context) continue;
+    if (posted) {
+      matching((operation.flags & kMessageUntagged) != 0).remove_receive(number);
+    } else {
+      half_posted_ = kNone;
+    }
+    // What it has been given so far it keeps, and is over behind that.
+    operation.state = Operation::State::kCancelled;
+    if (operation.transfers == 0) {
+      complete_operation(number, MessageEvent::kReceived, MessageOutcome::kCancelled);
+    }
     return true;
   }
   return false;

@@ -130,6 +130,7 @@ class MessengerState final : public Messenger {
       kFree,
       kPosted,         // a receive that waits for a message
       kReceiving,      // one that has its message, or is used up, and transfers are not over
+      kCancelled,      // one for several that was cancelled, and transfers are not over
       kAwaitsFinish,   // a send
       kGathered,       // a short one, which the peer's device may not have acknowledged yet
       kSending,        // a long one, of whose bytes the receiver has said where they go

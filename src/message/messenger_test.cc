@@ -408,6 +408,59 @@ TEST_F(MessengerTest, AReceiveIsCancelled) {
   EXPECT_EQ(all().done(0)[0].outcome, MessageOutcome::kCancelled);
 }
 
+// A long message is on its way into its memory meanwhile: the buffer's release is told behind that.
+TEST_F(MessengerTest, AReceiveForSeveralIsCancelledWhileAMessageComes) {
+  make(2, {.long_messages = LongMessages::kPipelined});
+  const std::string text(50'000, 'x');
+  std::string& memory =
+      receive(1, {.least_bytes = 10, .flags = kMessageUntagged | kMessageMulti}, 100'000);
+  std::string& behind = receive(1, {.tag = 7});
+  ASSERT_TRUE(all().send(0, 1, 0, text, kMessageUntagged));
+  ASSERT_TRUE(all().send(0, 1, 7, "behind"));
+  // Its sender makes no progress, so the long one has begun and is not over.
+  MessageCompletion done;
+  const uint64_t end_ns = now_ns() + MessengersForTest::kPatienceNs;
+  Waiter waiter;
+  while (all()[1].poll({&done, 1}) == 0) {
+    ASSERT_LT(now_ns(), end_ns);
+    waiter.idle();
+  }
+  ASSERT_EQ(done.context, &behind);
+  EXPECT_TRUE(all()[1].cancel(&memory));
+  EXPECT_FALSE(all()[1].cancel(&memory));
+  ASSERT_TRUE(all().until([this] { return received(1, 2); }));
+  const auto& came = all().done(1);
+  EXPECT_EQ(came[0].outcome, MessageOutcome::kOk);
+  EXPECT_EQ(came[0].bytes, text.size());
+  EXPECT_EQ(came[0].flags, unsigned{kMessageUntagged});
+  EXPECT_EQ(memory.substr(0, text.size()), text);
+  EXPECT_EQ(came[1].context, &memory);
+  EXPECT_EQ(came[1].outcome, MessageOutcome::kCancelled);
+  EXPECT_EQ(came[1].flags, kMessageUntagged | kMessageMulti);
+  // It takes no more.
+  ASSERT_TRUE(all().send(0, 1, 0, "later", kMessageUntagged));
+  ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 1; }));
+}
+
+// Some of its messages wait for room for their completions, so it is not posted yet.
+TEST_F(MessengerTest, AReceiveForSeveralIsCancelledBeforeItHasAllThatWaits) {
+  make(2, {.max_operations = 2, .max_completions = 3});
+  for (const char* text : {"first", "second", "third"})
+    ASSERT_TRUE(all().send(0, 1, 0, text, kMessageUntagged));
+  ASSERT_TRUE(all().until([this] { return all()[1].statistics().unexpected == 3; }));
+  std::string& memory =
+      receive(1, {.least_bytes = 10, .flags = kMessageUntagged | kMessageMulti}, 100);
+  EXPECT_TRUE(all()[1].cancel(&memory));
+  ASSERT_TRUE(all().until([this] { return received(1, 3); }));
+  EXPECT_EQ(all().done(1)[0].outcome, MessageOutcome::kOk);
+  EXPECT_EQ(all().done(1)[1].outcome, MessageOutcome::kOk);
+  EXPECT_EQ(all().done(1)[2].outcome, MessageOutcome::kCancelled);
+  // The third one is another's.
+  std::string& other = receive(1, {.flags = kMessageUntagged});
+  ASSERT_TRUE(all().until([this] { return received(1, 4); }));
+  EXPECT_EQ(other.substr(0, 5), "third");
+}
+
 TEST_F(MessengerTest, AMessengerSendsToItself) {
   make(1);
   const PeerNumber self = all().peer(0, 0);
