@@ -163,10 +163,12 @@ int bind_queue(Endpoint& endpoint, CompletionQueue& queue, uint64_t flags) {
                          "endpoint was opened when its domain had only queues without; open the "
                          "queue first"));
   }
-  for (const auto& [flag, direction] :
-       {std::pair{FI_SEND, &endpoint.sends}, {FI_RECV, &endpoint.receives}}) {
+  const auto directions = {std::pair{FI_SEND, &endpoint.sends}, {FI_RECV, &endpoint.receives}};
+  for (const auto& [flag, direction] : directions) {
+    if ((flags & flag) != 0 && direction->queue != nullptr) return -FI_EINVAL;
+  }
+  for (const auto& [flag, direction] : directions) {
     if ((flags & flag) == 0) continue;
-    if (direction->queue != nullptr) return -FI_EINVAL;
     direction->queue = &queue;
     direction->selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
   }
@@ -176,14 +178,17 @@ int bind_queue(Endpoint& endpoint, CompletionQueue& queue, uint64_t flags) {
 }
 
 int bind_counter(Endpoint& endpoint, Counter& counter, uint64_t flags) {
-  for (const auto& [flag, place] : {std::pair{FI_SEND, &endpoint.sends.counter},
-                                    {FI_RECV, &endpoint.receives.counter},
-                                    {FI_READ, &endpoint.reads},
-                                    {FI_WRITE, &endpoint.writes},
-                                    {FI_REMOTE_READ, &endpoint.remote_reads},
-                                    {FI_REMOTE_WRITE, &endpoint.remote_writes}}) {
+  const auto places = {std::pair{FI_SEND, &endpoint.sends.counter},
+                       {FI_RECV, &endpoint.receives.counter},
+                       {FI_READ, &endpoint.reads},
+                       {FI_WRITE, &endpoint.writes},
+                       {FI_REMOTE_READ, &endpoint.remote_reads},
+                       {FI_REMOTE_WRITE, &endpoint.remote_writes}};
+  for (const auto& [flag, place] : places) {
+    if ((flags & flag) != 0 && *place != nullptr) return -FI_EINVAL;
+  }
+  for (const auto& [flag, place] : places) {
     if ((flags & flag) == 0) continue;
-    if (*place != nullptr) return -FI_EINVAL;
     *place = &counter;
     if (std::ranges::find(counter.endpoints, &endpoint) == counter.endpoints.end())
       counter.endpoints.push_back(&endpoint);

@@ -646,6 +646,52 @@ TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(fi_av_remove(a_.vector.get(), &number, 1, 0), -FI_EINVAL);
 }
 
+// Else a queue without the endpoint would have its completions: read in vain, and closed before it.
+TEST_F(ProviderTest, ABindingThatIsRefusedBindsNothing) {
+  fi_cq_attr attributes{};
+  attributes.format = FI_CQ_FORMAT_TAGGED;
+  fid_cq* queues[2] = {};
+  Owned<fid_cq> owned_queues[2];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_cq_open(domain_.get(), &attributes, &queues[i], nullptr), 0);
+    owned_queues[i].reset(queues[i]);
+  }
+  fi_cntr_attr counter_attributes{};
+  fid_cntr* counters[2] = {};
+  Owned<fid_cntr> owned_counters[2];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_cntr_open(domain_.get(), &counter_attributes, &counters[i], nullptr), 0);
+    owned_counters[i].reset(counters[i]);
+  }
+  fid_ep* endpoint = nullptr;
+  ASSERT_EQ(fi_endpoint(domain_.get(), info_.get(), &endpoint, nullptr), 0);
+  const Owned<fid_ep> owned_endpoint(endpoint);
+  ASSERT_EQ(fi_ep_bind(endpoint, &a_.vector->fid, 0), 0);
+  ASSERT_EQ(fi_ep_bind(endpoint, &queues[0]->fid, FI_RECV), 0);
+  EXPECT_EQ(fi_ep_bind(endpoint, &queues[1]->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
+  EXPECT_EQ(fi_close(&owned_queues[1].release()->fid), 0);
+  ASSERT_EQ(fi_ep_bind(endpoint, &counters[0]->fid, FI_RECV), 0);
+  EXPECT_EQ(fi_ep_bind(endpoint, &counters[1]->fid, FI_SEND | FI_RECV), -FI_EINVAL);
+  EXPECT_EQ(fi_close(&owned_counters[1].release()->fid), 0);
+
+  ASSERT_EQ(fi_ep_bind(endpoint, &queues[0]->fid, FI_TRANSMIT), 0);
+  ASSERT_EQ(fi_ep_bind(endpoint, &counters[0]->fid, FI_SEND), 0);
+  ASSERT_EQ(fi_enable(endpoint), 0);
+  char name[64];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&endpoint->fid, name, &size_bytes), 0);
+  fi_addr_t self = 0;
+  ASSERT_EQ(fi_av_insert(a_.vector.get(), name, 1, &self, 0, nullptr), 1);
+  int context = 0;
+  ASSERT_EQ(fi_tsend(endpoint, "x", 1, nullptr, self, 1, &context), 0);
+  fi_cq_tagged_entry entry{};
+  const uint64_t start_ns = now_ns();
+  while (fi_cq_read(queues[0], &entry, 1) == -FI_EAGAIN && now_ns() - start_ns < kLongestWaitNs) {
+  }
+  EXPECT_EQ(entry.op_context, &context);
+  EXPECT_EQ(fi_cntr_read(counters[0]), 1u);
+}
+
 // An endpoint that sends to itself, and whose queue for receives nobody reads.
 TEST_F(ProviderTest, AFullQueueKeepsNoOthersEntriesAndCounts) {
   constexpr size_t kReceives = 66;
