@@ -398,6 +398,18 @@ TEST_F(MessengerTest, ASenderWaitsForMemoryOfItsReceiver) {
   }
 }
 
+// Their sum would be that of a message which is copied.
+TEST_F(MessengerTest, PiecesOfMoreBytesThanCanBeCountedAreNoMessage) {
+  make(2);
+  char bytes[16] = {};
+  const iovec pieces[] = {{bytes, SIZE_MAX - 7}, {bytes, sizeof(bytes)}};
+  EXPECT_FALSE(all().send(0, {.peer = all().peer(0, 1), .tag = 1, .pieces = pieces}));
+  ASSERT_TRUE(all().send(0, 1, 1, "a message"));
+  std::string& memory = receive(1, {.tag = 1});
+  ASSERT_TRUE(all().until([this] { return received(1, 1); }));
+  EXPECT_EQ(memory.substr(0, 9), "a message");
+}
+
 TEST_F(MessengerTest, AReceiveIsCancelled) {
   make(1);
   std::string& memory = receive(0, {.tag = 1});

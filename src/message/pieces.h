@@ -95,9 +95,13 @@ inline PieceCursor cursor_at(const iovec* pieces, uint32_t count, uint64_t offse
   return cursor;
 }
 
+// The most that can be counted where they have more: no sum is less than one of its pieces.
 inline uint64_t total_bytes(std::span<const iovec> pieces) {
   uint64_t total = 0;
-  for (const iovec& piece : pieces) total += piece.iov_len;
+  for (const iovec& piece : pieces) {
+    if (__builtin_add_overflow(total, piece.iov_len, &total)) [[unlikely]]
+      return ~uint64_t{0};
+  }
   return total;
 }
 

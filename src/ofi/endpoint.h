@@ -4,10 +4,12 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -115,6 +117,16 @@ struct Endpoint : fid_ep {
   uint64_t counted_reads_ = 0;
   uint64_t counted_writes_ = 0;
 };
+
+// The most that can be counted where they have more.
+inline uint64_t bytes_in(std::span<const iovec> pieces) {
+  uint64_t total = 0;
+  for (const iovec& piece : pieces) {
+    if (__builtin_add_overflow(total, piece.iov_len, &total)) [[unlikely]]
+      return ~uint64_t{0};
+  }
+  return total;
+}
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context);
 

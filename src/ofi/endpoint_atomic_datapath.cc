@@ -1,6 +1,8 @@
 // The calls for atomics on remote memory.
 #include <rdma/fi_atomic.h>
 
+#include <cstdint>
+
 #include "src/ofi/post_one_sided_datapath.h"
 
 namespace verbena::ofi {
@@ -8,9 +10,12 @@ namespace {
 
 fi_ioc values_at(const void* buffer, size_t count) { return {const_cast<void*>(buffer), count}; }
 
+// The most that can be counted where there are more.
 size_t values_in(const fi_ioc* values, size_t count) {
   size_t total = 0;
-  for (size_t i = 0; i < count; ++i) total += values[i].count;
+  for (size_t i = 0; i < count; ++i) {
+    if (__builtin_add_overflow(total, values[i].count, &total)) return SIZE_MAX;
+  }
   return total;
 }
 

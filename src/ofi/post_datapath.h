@@ -44,12 +44,6 @@ inline bool wants_entry(const Direction& direction, const Posted& posted) {
   return !direction.selective || (flags & FI_COMPLETION) != 0;
 }
 
-inline size_t total_bytes(std::span<const iovec> pieces) {
-  size_t bytes = 0;
-  for (const iovec& piece : pieces) bytes += piece.iov_len;
-  return bytes;
-}
-
 inline ReceiveRequest request_of(Endpoint& endpoint, const Posted& posted, PeerNumber source) {
   return {.source = source,
           .tag = posted.tag,
@@ -79,7 +73,7 @@ inline int64_t source_of(Endpoint& endpoint, fi_addr_t peer) {
   const Direction& direction = endpoint.sends;
   const uint64_t flags = posted.own_flags ? posted.flags : direction.flags;
   const bool injected = posted.silent || (flags & FI_INJECT) != 0;
-  const size_t bytes = internal::total_bytes(posted.pieces);
+  const size_t bytes = bytes_in(posted.pieces);
   if (bytes > (injected ? kInjectBytes : kMaxMessageBytes)) [[unlikely]]
     return endpoint.too_long(bytes, injected);
   if ((flags & FI_FENCE) != 0 && (endpoint.deferred.has(static_cast<PeerNumber>(peer)) ||

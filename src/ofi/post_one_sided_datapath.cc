@@ -1,5 +1,6 @@
 #include "src/ofi/post_one_sided_datapath.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "src/ofi/post_datapath.h"
@@ -38,7 +39,9 @@ Notice notice_of(const Direction& direction, const Counter* counter, void* conte
 struct Values {
   Values(std::span<const fi_ioc> from, uint32_t value_bytes) : count(from.size()) {
     for (size_t i = 0; i < count && i < kPieces; ++i) {
-      pieces[i] = {from[i].addr, from[i].count * value_bytes};
+      // More than an atomic has, they are as many as nothing else.
+      const size_t values = std::min(from[i].count, kAtomicBytes + 1);
+      pieces[i] = {from[i].addr, values * value_bytes};
     }
   }
   std::span<const iovec> span() const { return {pieces, count}; }

@@ -40,12 +40,6 @@ struct Atomic {
   bool silent = false;
 };
 
-inline uint64_t bytes_in(std::span<const iovec> pieces) {
-  uint64_t total = 0;
-  for (const iovec& piece : pieces) total += piece.iov_len;
-  return total;
-}
-
 // How an atomic is called.
 enum class AtomicCall { kBase, kFetch, kCompare };
 

@@ -2,16 +2,19 @@
 // libfabric and one line on stderr with the cause, the limit and the remedy, and nothing hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -41,6 +44,7 @@ struct OneEnd {
   Owner<fid_av> vector;
   Owner<fid_cq> queue;
   Owner<fid_ep> endpoint;
+  fi_addr_t self = 0;
   fi_addr_t other = 0;
 };
 
@@ -57,7 +61,7 @@ class OfiBadInputTest : public testing::Test {
   // What fi_domain says.
   int open_domain(OneEnd& end) {
     fi_info* const hints = fi_allocinfo();
-    hints->caps = FI_TAGGED;
+    hints->caps = FI_TAGGED | FI_RMA | FI_ATOMIC;
     hints->ep_attr->type = FI_EP_RDM;
     fi_info* found = nullptr;
     const int result = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &found);
@@ -99,9 +103,11 @@ class OfiBadInputTest : public testing::Test {
   }
   static void meet(OneEnd& end, OneEnd& other) {
     char name[64];
-    size_t size_bytes = sizeof(name);
-    ASSERT_EQ(fi_getname(&other.endpoint->fid, name, &size_bytes), 0);
-    ASSERT_EQ(fi_av_insert(end.vector.get(), name, 1, &end.other, 0, nullptr), 1);
+    for (const auto& [whose, number] : {std::pair{&end, &end.self}, {&other, &end.other}}) {
+      size_t size_bytes = sizeof(name);
+      ASSERT_EQ(fi_getname(&whose->endpoint->fid, name, &size_bytes), 0);
+      ASSERT_EQ(fi_av_insert(end.vector.get(), name, 1, number, 0, nullptr), 1);
+    }
   }
 
   // The outcome of a send, once it is another one than -FI_EAGAIN.
@@ -151,6 +157,24 @@ TEST_F(OfiBadInputTest, AMessageBeyondTheLimit) {
             -FI_EMSGSIZE);
   EXPECT_THAT(GetCapturedStderr(),
               AllOf(HasSubstr(std::to_string(limit + 1)), HasSubstr(std::to_string(limit))));
+}
+
+// Together they have more bytes than a size_t counts.
+TEST_F(OfiBadInputTest, PiecesBeyondTheLimit) {
+  ASSERT_NO_FATAL_FAILURE(open_both());
+  char bytes[16] = {};
+  const iovec pieces[] = {{bytes, SIZE_MAX - 7}, {bytes, sizeof(bytes)}};
+  CaptureStderr();
+  for (const fi_addr_t to : {a_.self, a_.other}) {
+    EXPECT_EQ(fi_tsendv(a_.endpoint.get(), pieces, nullptr, 2, to, 1, nullptr), -FI_EMSGSIZE);
+    EXPECT_EQ(fi_writev(a_.endpoint.get(), pieces, nullptr, 2, to, 0, 1, nullptr), -FI_EMSGSIZE);
+    EXPECT_EQ(fi_readv(a_.endpoint.get(), pieces, nullptr, 2, to, 0, 1, nullptr), -FI_EMSGSIZE);
+    const fi_ioc values[] = {{bytes, SIZE_MAX}, {bytes, 2}};
+    EXPECT_EQ(
+        fi_atomicv(a_.endpoint.get(), values, nullptr, 2, to, 0, 1, FI_UINT64, FI_SUM, nullptr),
+        -FI_EMSGSIZE);
+  }
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("send it in parts"));
 }
 
 TEST_F(OfiBadInputTest, SecretsThatDiffer) {
