@@ -194,7 +194,9 @@ const char* error_text(fid_cq* handle, int error, const void* /*data*/, char* bu
                        size_t size_bytes) {
   CompletionQueue& queue = queue_of(handle);
   const std::lock_guard guard(queue.domain.lock);
-  queue.error_text = strerror(error);
+  // The only one of those here that is libfabric's own.
+  queue.error_text =
+      error == FI_ETRUNC ? "the message is longer than its receive has room for" : strerror(error);
   for (const Endpoint* endpoint : queue.endpoints) {
     if (!endpoint->failure.empty() && (error == kPeerLostError || error == FI_ENOMEM))
       queue.error_text = endpoint->failure;

@@ -111,6 +111,8 @@ TEST_F(ProviderTest, AMessageTooLongForItsReceiveIsTruncated) {
     EXPECT_EQ(received.error.op_context, &context);
     EXPECT_EQ(received.error.len, 64u);
     EXPECT_EQ(received.error.olen, size_bytes - 64);
+    EXPECT_THAT(fi_cq_strerror(b_.queue.get(), received.error.prov_errno, nullptr, nullptr, 0),
+                HasSubstr("longer than its receive"));
     EXPECT_EQ(got, text.substr(0, 64) + "x");
   }
 }
