@@ -421,7 +421,7 @@ class MessengerState final : public Messenger {
   void add_unexpected(const Envelope& envelope);
   static bool is_used_up(const Operation& receive) {
     return (receive.flags & kMessageMulti) == 0 ||
-           receive.used_bytes + receive.least_bytes > receive.pieces[0].iov_len;
+           receive.least_bytes > receive.pieces[0].iov_len - receive.used_bytes;
   }
   uint32_t next_for(const Operation& receive) {
     return matching((receive.flags & kMessageUntagged) != 0)

@@ -346,6 +346,18 @@ TEST_F(MessengerTest, OneReceiveTakesSeveralMessages) {
   EXPECT_EQ(all()[1].statistics().unexpected, 2u);
 }
 
+// As of a program that wants one buffer for each message.
+TEST_F(MessengerTest, AReceiveForSeveralThatNeedsMoreThanItHasTakesOne) {
+  make(2);
+  for (const uint64_t least_bytes : {uint64_t{31}, UINT64_MAX}) {
+    all().done(1).clear();
+    receive(1, {.least_bytes = least_bytes, .flags = kMessageUntagged | kMessageMulti}, 30);
+    ASSERT_TRUE(all().send(0, 1, 0, "only", kMessageUntagged));
+    ASSERT_TRUE(all().until([this] { return received(1, 1); }));
+    EXPECT_EQ(all().done(1)[0].flags, kMessageUntagged | kMessageMulti) << least_bytes;
+  }
+}
+
 // Of unexpected messages that find no more memory the slots stay in use, and then the sender waits;
 // what it has to tell the peer beside messages gets through all the same.
 TEST_F(MessengerTest, ASenderWaitsForMemoryOfItsReceiver) {
